@@ -1,0 +1,192 @@
+//! Laws of the encodings: what is written reads back, whatever is cut or wrong is refused.
+
+use super::*;
+use proptest::prelude::*;
+
+fn feedback() -> impl Strategy<Value = Feedback> {
+    let times = || (0u64..1 << 50, 0u64..1 << 50);
+    let tfrc = (times(), 0.0f64..1e12, 0.0f64..=1.0).prop_map(|((sent, delay), rate, loss)| {
+        Report::Tfrc(tfrc::Report {
+            sent_at: Instant::from_ns(sent),
+            delay: Duration::from_ns(delay),
+            received_bytes_per_s: rate,
+            loss_rate: loss,
+        })
+    });
+    let arrived = (0u64..1 << 50, any::<[u32; 3]>()).prop_map(|(delay, [received, lost, runs])| {
+        Report::Arrived(Arrived { delay: Duration::from_ns(delay), received, lost, runs })
+    });
+    let report = prop_oneof![tfrc, arrived];
+    let lacks = proptest::collection::vec(any::<u16>(), 0..=WINDOW_MAX as usize);
+    (any::<[u32; 3]>(), proptest::option::of(report), proptest::option::of(1u64..), lacks).prop_map(
+        |([pull, next, base], report, grant, lacks)| Feedback {
+            pull: PullId(pull),
+            next,
+            report,
+            grant: grant.map(BitRate::bps),
+            base,
+            lacks,
+        },
+    )
+}
+
+fn control() -> impl Strategy<Value = Control> {
+    let pull = || any::<u32>().prop_map(PullId);
+    let rate = proptest::option::of((1u64..).prop_map(BitRate::bps));
+    let request = (pull(), ".{0,40}", any::<[u64; 2]>(), any::<[u32; 4]>(), rate, 0u64..1 << 50).prop_map(
+        |(pull, object, [start, length], [block_bytes, blocks_max, window, rtt], grant, after)| {
+            Control::Pull(Request {
+                pull,
+                object,
+                start,
+                length: Some(length).filter(|length| *length > 0),
+                is_cut: window % 2 == 1,
+                mode: if rtt % 3 == 0 { Mode::Lttp } else { Mode::Counted },
+                rate_control: if rtt % 3 == 1 { RateControl::Bbr } else { RateControl::Tfrc },
+                block_bytes,
+                blocks_max,
+                window,
+                grant,
+                start_after: Duration::from_ns(after),
+                rtt: Some(rtt).filter(|us| *us > 0).map(|us| Duration::from_us(us.into())),
+            })
+        },
+    );
+    let accepted = (pull(), any::<[u64; 2]>(), any::<[u32; 2]>()).prop_map(
+        |(pull, [object_bytes, bytes], [block_bytes, blocks_max])| {
+            Control::Accepted(Accepted { pull, object_bytes, bytes, block_bytes, blocks_max })
+        },
+    );
+    let found = any::<(u64, i64, Option<[u8; 32]>)>();
+    let found = (found, 0..=MODE_BITS).prop_map(|((bytes, modified_ns, hash), mode)| Found {
+        bytes,
+        mode,
+        modified_ns,
+        hash,
+    });
+    let found = prop_oneof![found.prop_map(Ok), ".{0,40}".prop_map(Err)];
+    let next =
+        prop_oneof![Just(Ok(None)), ".{0,40}".prop_map(|name| Ok(Some(name))), ".{0,40}".prop_map(Err)];
+    prop_oneof![
+        request,
+        accepted,
+        (pull(), ".{0,40}").prop_map(|(pull, reason)| Control::Refused { pull, reason }),
+        (pull(), ".{0,40}").prop_map(|(pull, reason)| Control::GaveUp { pull, reason }),
+        pull().prop_map(|pull| Control::Stop { pull }),
+        any::<u64>().prop_map(|channel| Control::Hello { channel }),
+        any::<u16>().prop_map(|port| Control::Welcome { port }),
+        (".{0,40}", any::<bool>()).prop_map(|(object, with_hash)| Control::Describe { object, with_hash }),
+        (".{0,40}", found).prop_map(|(object, found)| Control::Described { object, found }),
+        (".{0,40}", any::<u64>())
+            .prop_map(|(object, hashed_bytes)| Control::Hashing { object, hashed_bytes }),
+        (".{0,40}", ".{0,40}").prop_map(|(prefix, after)| Control::List { prefix, after }),
+        (".{0,40}", any::<(u64, i64)>()).prop_map(|(object, (bytes, modified_ns))| Control::Listed {
+            object,
+            bytes,
+            modified_ns
+        }),
+        next.prop_map(|next| Control::ListEnd { next }),
+        any::<u64>().prop_map(|channel| Control::Channel { channel }),
+        Just(Control::Here),
+        ".{0,40}".prop_map(|reason| Control::Goodbye { reason }),
+        (".{0,40}", any::<[bool; 2]>()).prop_map(|(object, [with_hash, with_content])| {
+            Control::Inspect { object, with_hash, with_content }
+        }),
+        (".{0,40}", any::<([u8; 32], i64)>(), proptest::collection::vec(any::<u8>(), 0..3_000)).prop_map(
+            |(object, (hash, modified_ns), content)| {
+                let bytes = content.len() as u64;
+                let found = Found { bytes, mode: 0o640, modified_ns, hash: Some(hash) };
+                Control::Short { object, found, content: content.into() }
+            }
+        ),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn datagrams_read_back_as_written(
+        numbers: [u32; 5], sent in proptest::option::of(0u64..1 << 50), payload in proptest::collection::vec(any::<u8>(), 0..50), feedback in feedback(),
+    ) {
+        let [pull, sequence, rtt, generation, id] = numbers;
+        let packet = Packet {
+            pull: PullId(pull),
+            sequence,
+            timing: sent.map(|sent| Timing {
+                sent_at: Instant::from_ns(sent),
+                rtt: Some(rtt).filter(|us| *us > 0).map(|us| Duration::from_us(us.into())),
+            }),
+            generation,
+            id,
+            payload: Bytes::from(payload),
+        };
+        for datagram in [Datagram::Packet(packet), Datagram::Feedback(feedback)] {
+            let mut bytes = Vec::new();
+            datagram.encode(&mut bytes);
+            prop_assert_eq!(bytes.len(), datagram.wire_len() as usize);
+            prop_assert_eq!(Datagram::decode(&bytes), Ok(datagram.clone()));
+            if matches!(datagram, Datagram::Feedback(_)) {
+                bytes.push(0);
+                prop_assert_eq!(Datagram::decode(&bytes), Err(DecodeError::Trailing { extra: 1 }));
+                for end in 0..bytes.len() - 1 {
+                    prop_assert!(Datagram::decode(&bytes[..end]).is_err());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn control_messages_read_back_as_written_however_they_are_cut(control in control()) {
+        let mut bytes = Vec::new();
+        control.encode_framed(&mut bytes);
+        for end in 0..bytes.len() {
+            prop_assert_eq!(Control::decode_framed(&bytes[..end]), Ok(None));
+        }
+        let length = bytes.len();
+        bytes.extend([7; 3]);
+        prop_assert_eq!(Control::decode_framed(&bytes), Ok(Some((control, length))));
+    }
+
+    #[test]
+    fn any_bytes_read_or_are_refused(kind in 0u8..23, bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+        let mut datagram = vec![kind];
+        datagram.extend(&bytes);
+        exercise(&datagram);
+        let mut framed = vec![0, datagram.len() as u8];
+        framed.extend(&datagram);
+        exercise(&framed);
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let framed = |length: u16| Control::decode_framed_within(&length.to_be_bytes(), CONTROL_BYTES_MAX);
+    assert_eq!(framed(CONTROL_BYTES_MAX as u16), Ok(None));
+    assert_eq!(framed(CONTROL_BYTES_MAX as u16 + 1), Err(DecodeError::TooLong { limit: 2_112, got: 2_113 }));
+    let from_server = |length: usize| Control::decode_framed(&(length as u16).to_be_bytes());
+    assert_eq!(from_server(SHORT_MESSAGE_BYTES_MAX), Ok(None));
+    assert!(from_server(SHORT_MESSAGE_BYTES_MAX + 1).is_err());
+    let short = |bytes: usize| {
+        let found = Found { bytes: bytes as u64, mode: 0, modified_ns: 0, hash: Some([0; 32]) };
+        let content = vec![0; SHORT_BYTES_MAX].into();
+        let mut framed = Vec::new();
+        Control::Short { object: "x".into(), found, content }.encode_framed(&mut framed);
+        framed.resize(framed.len() + bytes - SHORT_BYTES_MAX, 0);
+        let length = (framed.len() - 2) as u16;
+        framed[..2].copy_from_slice(&length.to_be_bytes());
+        Control::decode_framed(&framed)
+    };
+    assert!(matches!(short(SHORT_BYTES_MAX), Ok(Some((Control::Short { .. }, _)))));
+    assert!(short(SHORT_BYTES_MAX + 1).is_err());
+    let mut feedback = Vec::new();
+    let report = tfrc::Report {
+        sent_at: Instant::ZERO,
+        delay: Duration::ZERO,
+        received_bytes_per_s: 1.0,
+        loss_rate: 1.5,
+    };
+    let lacks = Vec::new();
+    let report = Some(Report::Tfrc(report));
+    Datagram::Feedback(Feedback { pull: PullId(0), next: 0, report, grant: None, base: 0, lacks })
+        .encode(&mut feedback);
+    assert!(Datagram::decode(&feedback).is_err(), "a loss event rate above 1");
+}
