@@ -7,6 +7,11 @@ use crate::receiver::ARRIVED_PACKETS;
 use anabranch_transport::bbr::{Bbr, Config, Sent};
 use anabranch_units::{BitRate, Duration, Instant, Seed};
 
+/// The share of what may be in flight that is left to others between probes.
+///
+/// Differs: the draft has 0.15. Where the queue holds a tenth of the product of rate and round trip, more than that tenth of the rate is
+/// lost by it for nobody's good where nobody else is there. Beside one flow of Cubic it takes some more of the link.
+const HEADROOM: f64 = 0.05;
 /// Packets that may be in flight before the first feedback (RFC 6928).
 const FIRST_PACKETS: u64 = 10;
 /// What is not heard of for so many round trips, and for so long at least, is lost.
@@ -121,6 +126,7 @@ impl Path {
             initial_rtt: rtt,
             ack_bytes: ARRIVED_PACKETS * packet_bytes,
             learns_loss: true,
+            headroom: HEADROOM,
             seed: Seed::new(seed.into()),
         };
         Self {

@@ -17,11 +17,6 @@ use anabranch_units::Duration;
 const LOSS_MAX: f64 = 0.02;
 /// What a rate and a window are cut to at most in a round trip with losses (Beta).
 const BETA: f64 = 0.7;
-/// The share of the highest amount in flight that is left to others between probes (Headroom).
-///
-/// Differs: 0.15 in section 2.8. Where the queue holds a tenth of the product of rate and round trip, more than that tenth of the
-/// rate is lost by it for nobody's good; flows that share the link find what is free in the probes' pauses (Down), too.
-pub(super) const HEADROOM: f64 = 0.05;
 /// Runs of lost packets in a round trip that end the start (BBRStartupFullLossCnt, section 5.3.1.3).
 const STARTUP_RUNS: u32 = 6;
 /// How far a round trip may be above the least one without a queue: such a part of it, and so much at least.

@@ -1,7 +1,7 @@
 //! What is done when: the start, draining, the cycle of probes for more, and the look for the least round trip (section 5.3).
 
 use super::delivery::{Pressure, Sample};
-use super::{Bbr, LEAST_PACKETS, congestion};
+use super::{Bbr, LEAST_PACKETS};
 use anabranch_units::{Duration, Instant, RandomStream};
 
 /// A rate that grew by less than this factor in a round trip has reached the path's (section 5.3.1.2)...
@@ -235,7 +235,7 @@ impl Bbr {
         if longterm == u64::MAX {
             return longterm;
         }
-        let headroom = ((congestion::HEADROOM * longterm as f64) as u64).max(packet);
+        let headroom = ((self.config.headroom * longterm as f64) as u64).max(packet);
         longterm.saturating_sub(headroom).max(LEAST_PACKETS * packet)
     }
 

@@ -41,6 +41,7 @@ fn config(learns_loss: bool) -> Config {
         initial_rtt: None,
         ack_bytes: 0,
         learns_loss,
+        headroom: HEADROOM,
         seed: Seed::new(1),
     }
 }

@@ -9,7 +9,7 @@
 //! Leaves out: what is in flight, and which segments are lost (`send`, `rack`).
 
 use super::Window;
-use crate::bbr::{self, Bbr, Sent};
+use crate::bbr::{self, Bbr, HEADROOM, Sent};
 use crate::config::Config;
 use crate::pacing::Pacing;
 use crate::rack::Found;
@@ -35,6 +35,7 @@ impl ByModel {
             initial_rtt: None,
             ack_bytes: mss * if config.delayed_ack.is_some() { DELAYED_SEGMENTS } else { 1 },
             learns_loss: false,
+            headroom: HEADROOM,
             seed: Seed::new(0),
         };
         Self { config, bbr: None, pacing: Pacing::new(BitRate::bps(1), 0) }
