@@ -491,6 +491,9 @@ def main() -> int:
     own.add_argument("task", type=pathlib.Path)
     own.add_argument("more", nargs=argparse.REMAINDER)
     args = parser.parse_args()
+    if hasattr(args, "binary"):
+        # Trials run in other folders.
+        args.binary = args.binary.resolve()
     if args.verb == "role":
         task = json.loads(args.task.read_text())
         task |= {"pull": {"command": args.more}, "sink": {"from": args.more and args.more[0]}}.get(task["role"], {})

@@ -328,6 +328,9 @@ def main() -> int:
     small = verbs.add_parser("smoke")
     small.add_argument("--binary", type=pathlib.Path, default=ROOT / "target" / "release" / "anabranch")
     args = parser.parse_args()
+    if hasattr(args, "binary"):
+        # Trials run in other folders.
+        args.binary = args.binary.resolve()
     if args.verb == "smoke":
         return smoke(args)
     if args.verb == "all":

@@ -311,6 +311,9 @@ def main() -> int:
     every.add_argument("--only", action="append", default=[], choices=METHODS, help="this method")
     verbs.add_parser("trial").add_argument("task")
     args = parser.parse_args()
+    if hasattr(args, "binary"):
+        # Trials run in other folders.
+        args.binary = args.binary.resolve()
     if args.verb == "all":
         return run_all(args)
     task = json.loads(args.task)
