@@ -5,7 +5,8 @@
 //! only that piece does.
 //!
 //! The last hop is divided evenly among servers, where its rate is known, or found since several servers overflow it (`link`); what
-//! one has not used for a while the others get ([`crate::share`]; `hop` does it). The first packets of pulls that begin together are spread over the time that they take on
+//! one has not used for a while the others get ([`crate::share`]; `hop` does it). The first packets of pulls that begin together are
+//! spread over the time that they take on
 //! the link, as one from each of many servers is enough to overflow its queue (LTTP section V-F).
 //!
 //! Leaves out: whole objects and their hashes (`fetch`), connections and files (the room `gather`). Read [`Piece`],

@@ -1,4 +1,4 @@
-//! A server towards one client: it answers requests, and its pulls take turns at what may leave.
+//! A server towards one client: it answers requests, and sends its pulls, those that were asked for first before others.
 //!
 //! The machine holds no object: it asks what an object is ([`ServerEvent::Asked`]) and for the blocks of generations
 //! ([`Server::poll_wanted`]), and forgets them once they are sent and confirmed. What a client can make it hold, and send,
