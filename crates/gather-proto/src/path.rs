@@ -7,10 +7,10 @@ use crate::receiver::ARRIVED_PACKETS;
 use anabranch_transport::bbr::{Bbr, Config, Sent};
 use anabranch_units::{BitRate, Duration, Instant, Seed};
 
-/// The share of what may be in flight that is left to others between probes.
+/// The share of what may be in flight that is left to others between probes, where no queue shows that others are there.
 ///
-/// Differs: the draft has 0.15. Where the queue holds a tenth of the product of rate and round trip, more than that tenth of the rate is
-/// lost by it for nobody's good where nobody else is there. Beside one flow of Cubic it takes some more of the link.
+/// Differs: the draft has 0.15 always. Where the queue holds a tenth of the product of rate and round trip, as much of the rate is lost
+/// by it for nobody's good where nobody else is there.
 const HEADROOM: f64 = 0.05;
 /// Packets that may be in flight before the first feedback (RFC 6928).
 const FIRST_PACKETS: u64 = 10;

@@ -40,7 +40,7 @@ const FIRST_RTT: Duration = Duration::from_ms(1);
 /// The most that leaves together (section 5.6.3).
 const QUANTUM_MAX_BYTES: u64 = 64 << 10;
 
-/// What is left to others between probes (Headroom, section 2.8).
+/// The share of what may be in flight that is left to others between probes (Headroom, section 2.8).
 pub const HEADROOM: f64 = 0.15;
 
 /// How a [`Bbr`] is set up.
@@ -56,7 +56,8 @@ pub struct Config {
     pub ack_bytes: u64,
     /// Whether the share that is lost without a queue is learnt, and not taken for congestion.
     pub learns_loss: bool,
-    /// The share of the highest amount in flight that is left to others between probes, where losses bound that: [`HEADROOM`].
+    /// The share of the highest amount in flight that is left to others between probes, where losses bound that, as long as round trips
+    /// show no queue; where they do others are there, and have the draft's [`HEADROOM`].
     pub headroom: f64,
     /// Draws when the rate is probed: flows that share a link should not probe together (section 5.3.3.7).
     pub seed: Seed,

@@ -5,6 +5,10 @@
 //! that was what the link carries, and it stays divided among servers. It is looked for more every few seconds, as BBR does: a
 //! quarter more is granted for a round trip, or less where that was too much before.
 //!
+//! What is divided so is held whatever others on the link do, which would leave a flow of Cubic a tenth of its share. So where a link
+//! that is divided loses again, each server finds its rate alone for some time, as fair to others as its BBR is. Only where servers
+//! have hardly a packet in flight each do they go on dividing it: their BBR could not send less.
+//!
 //! Source: the phases and their lengths are those of BBR's probes (draft-ietf-ccwg-bbr-06 section 5.3.3), of all servers together.
 //! Leaves out: who is granted which share (`hop`). Read [`Overflow`] first.
 
@@ -32,6 +36,11 @@ const DRAIN_SHARE: f64 = 0.85;
 const HOLD_MOST: Duration = Duration::from_secs(2);
 const HOLD_LEAST: Duration = Duration::from_ms(200);
 const HOLD_RTTS: u64 = 8;
+/// With fewer packets in flight a server can hardly send more slowly: BBR keeps four at least.
+const FEW_PACKETS: f64 = 8.0;
+/// How long it is not divided where others were met: twice as long each time that it held for less than twice that.
+const REST_LEAST: Duration = Duration::from_ms(500);
+const REST_MOST: Duration = Duration::from_secs(30);
 /// How much more is granted to look for more: at first, and at least.
 const PROBE_MORE: f64 = 0.25;
 const PROBE_MORE_MIN: f64 = 0.02;
@@ -71,6 +80,8 @@ struct Seen {
     bytes_per_s: f64,
     packets: u64,
     lost: u64,
+    /// Packets that each server has in flight, as much arrives.
+    each_packets: f64,
 }
 
 impl Seen {
@@ -95,6 +106,10 @@ pub(super) struct Overflow {
     probe_more: f64,
     /// How long it is not looked for more now.
     wait: Duration,
+    /// Since when it is divided; until when it is not, after others were met; and how long that is.
+    held_from: Instant,
+    rests_until: Instant,
+    rest: Duration,
     servers: usize,
 }
 
@@ -108,6 +123,9 @@ impl Overflow {
             rates: [0.0; 2],
             probe_more: PROBE_MORE,
             wait: HOLD_LEAST,
+            held_from: Instant::ZERO,
+            rests_until: Instant::ZERO,
+            rest: REST_LEAST,
             servers: 0,
         }
     }
@@ -148,7 +166,9 @@ impl Overflow {
         }
         let bytes = totals.bytes.saturating_sub(before.bytes);
         let lost = totals.lost.saturating_sub(before.lost);
-        let seen = Seen { bytes_per_s: bytes as f64 / time.as_secs_f64(), packets, lost };
+        let packets_per_s = packets as f64 / time.as_secs_f64();
+        let each_packets = packets_per_s * rtt.as_secs_f64() / servers.max(1) as f64;
+        let seen = Seen { bytes_per_s: bytes as f64 / time.as_secs_f64(), packets, lost, each_packets };
         self.began = None;
         self.step(now, seen, rtt, servers)
     }
@@ -163,7 +183,10 @@ impl Overflow {
             }
             // Servers that begin lose much once, and see that themselves.
             Phase::Free { was_much, .. }
-                if is_much && servers > 1 && (was_much || seen.loss() > LOSS_FLOOD) =>
+                if is_much
+                    && servers > 1
+                    && now >= self.rests_until
+                    && (was_much || seen.loss() > LOSS_FLOOD) =>
             {
                 self.rates = [seen.bytes_per_s, 0.0];
                 self.enter(now, Phase::Test { loss: seen.loss() }, rtt);
@@ -174,6 +197,7 @@ impl Overflow {
             }
             Phase::Test { loss } if seen.loss() - self.path_loss < (loss - self.path_loss) / 2.0 => {
                 self.path_loss = seen.loss().min(PATH_LOSS_MAX);
+                self.held_from = now;
                 self.enter(now, Phase::Hold { since: now }, rtt);
             }
             Phase::Test { loss } => {
@@ -182,11 +206,19 @@ impl Overflow {
                 self.enter(now, FREE, rtt);
             }
             Phase::Hold { since } => {
-                if is_much {
+                if is_much && seen.each_packets < FEW_PACKETS {
                     // The link carries less than it did, or others have come.
                     let rate = self.rates[0].max(self.rates[1]);
                     self.rates = [seen.bytes_per_s.max(DRAIN_SHARE * rate).min(rate), 0.0];
                     self.wait = HOLD_LEAST;
+                } else if is_much {
+                    // The same, and servers can find out by themselves.
+                    let lasted = now.saturating_since(self.held_from);
+                    self.rest =
+                        if lasted > self.rest * 2 { REST_LEAST } else { (self.rest * 2).min(REST_MOST) };
+                    self.rests_until = now + self.rest;
+                    self.enter(now, FREE, rtt);
+                    return true;
                 } else {
                     self.path_loss += (seen.loss() - self.path_loss) / 8.0;
                     self.path_loss = self.path_loss.min(PATH_LOSS_MAX);
@@ -259,6 +291,8 @@ mod tests {
         sent: std::collections::VecDeque<f64>,
         came: (f64, f64, f64),
         granted_for: Duration,
+        /// What another sends, ever more until it halves where too much is lost, as a flow of TCP does; none where it is zero.
+        other: f64,
     }
 
     impl Link {
@@ -275,6 +309,7 @@ mod tests {
                 sent,
                 came: (0.0, 0.0, 0.0),
                 granted_for: Duration::ZERO,
+                other: 0.0,
             }
         }
         /// Lets so much time pass; the share of all packets that was lost in it.
@@ -288,7 +323,11 @@ mod tests {
                 let allowed = allowed.unwrap_or(f64::INFINITY);
                 self.sent.push_back(self.offered.min(allowed));
                 let sent = self.sent.pop_front().unwrap_or(0.0) * TICK.as_secs_f64();
-                let bytes = sent.min(self.capacity * TICK.as_secs_f64()) * (1.0 - self.loss);
+                let capacity = self.capacity * TICK.as_secs_f64();
+                let all = sent + self.other * TICK.as_secs_f64();
+                let bytes = sent * (capacity / all.max(1e-9)).min(1.0) * (1.0 - self.loss);
+                let grows = 1.0 + 0.1 * TICK.as_secs_f64() / RTT.as_secs_f64();
+                self.other *= if all > 1.3 * capacity { 0.5 } else { grows };
                 self.came.0 += bytes;
                 self.came.1 += bytes / PACKET;
                 self.came.2 += (sent - bytes) / PACKET;
@@ -362,6 +401,20 @@ mod tests {
             let lost = link.pass(SECOND * 5);
             prop_assert!(lost < 0.02, "{lost} lost");
         }
+    }
+
+    /// #19: what was divided was held, and a flow of Cubic had a tenth of its share.
+    #[test]
+    fn a_link_on_which_others_are_is_left_to_each_servers_rate() {
+        let mut link = Link::new(1e7, 0.0, 0.9e7, 3);
+        link.other = 0.3e7;
+        link.pass(SECOND * 60);
+        assert!(link.granted_for < SECOND * 20, "{:?}", link.granted_for);
+        // Where each server has hardly a packet in flight there is nothing else that could send less.
+        let mut link = Link::new(1e6, 0.0, 0.9e6, 30);
+        link.other = 0.3e6;
+        link.pass(SECOND * 60);
+        assert!(link.granted_for > SECOND * 40, "{:?}", link.granted_for);
     }
 
     #[test]

@@ -54,6 +54,8 @@ pub(super) struct Congestion {
     pub(super) rate_shortterm: f64,
     pub(super) inflight_shortterm: u64,
     pub(super) inflight_longterm: u64,
+    /// The last round trip has shown no queue.
+    pub(super) is_calm: bool,
     learnt: Learnt,
 }
 
@@ -128,6 +130,7 @@ impl Default for Congestion {
             rate_shortterm: f64::INFINITY,
             inflight_shortterm: u64::MAX,
             inflight_longterm: u64::MAX,
+            is_calm: false,
             learnt: Learnt::default(),
         }
     }
@@ -183,7 +186,8 @@ impl Congestion {
             least + Duration::from_ps(least.as_ps() / CALM_PART).clamp(CALM_LEAST, CALM_MOST)
         };
         let most = (LEARN_PACKETS * packet_bytes) as f64;
-        if min_rtt.is_some_and(|least| mean <= calm(least)) {
+        self.is_calm = min_rtt.is_some_and(|least| mean <= calm(least));
+        if self.is_calm {
             learnt.even.add(even, most);
         }
         // What was sent more slowly may meet the rest of a queue, and is evidence nevertheless.

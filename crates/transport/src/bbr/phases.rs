@@ -1,7 +1,7 @@
 //! What is done when: the start, draining, the cycle of probes for more, and the look for the least round trip (section 5.3).
 
 use super::delivery::{Pressure, Sample};
-use super::{Bbr, LEAST_PACKETS};
+use super::{Bbr, HEADROOM, LEAST_PACKETS};
 use anabranch_units::{Duration, Instant, RandomStream};
 
 /// A rate that grew by less than this factor in a round trip has reached the path's (section 5.3.1.2)...
@@ -230,12 +230,15 @@ impl Bbr {
     }
 
     /// Source: section 5.3.3.8, InflightWithHeadroom.
+    ///
+    /// Differs: what is left to others depends on whether there is a queue, as [`super::Config::headroom`] says.
     pub(super) fn inflight_with_headroom(&self) -> u64 {
         let (longterm, packet) = (self.congestion.inflight_longterm, self.config.packet_bytes);
         if longterm == u64::MAX {
             return longterm;
         }
-        let headroom = ((self.config.headroom * longterm as f64) as u64).max(packet);
+        let share = if self.congestion.is_calm { self.config.headroom } else { HEADROOM };
+        let headroom = ((share * longterm as f64) as u64).max(packet);
         longterm.saturating_sub(headroom).max(LEAST_PACKETS * packet)
     }
 

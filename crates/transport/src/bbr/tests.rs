@@ -203,6 +203,21 @@ fn the_start_ends_by_losses_where_the_queue_is_short() {
 }
 
 #[test]
+fn less_is_left_to_others_where_no_queue_shows_that_they_are_there() {
+    let mut path = Path::new(100.0, 20, 0.1, 0, Config { headroom: 0.02, ..config(true) });
+    path.run_until(Phase::Cruise, Duration::from_secs(2));
+    path.run(Duration::from_ms(60));
+    assert_eq!(path.bbr.phase(), Phase::Cruise);
+    let left =
+        |bbr: &Bbr| 1.0 - bbr.inflight_with_headroom() as f64 / bbr.congestion.inflight_longterm as f64;
+    assert!((0.01..0.03).contains(&left(&path.bbr)), "{}", left(&path.bbr));
+    // What others keep in the queue.
+    path.rtt += Duration::from_ms(2);
+    path.run(Duration::from_ms(60));
+    assert!((0.14..0.16).contains(&left(&path.bbr)), "{}", left(&path.bbr));
+}
+
+#[test]
 fn who_has_little_to_send_stays_in_the_start_and_keeps_its_rate() {
     let mut path = Path::new(100.0, 20, 1.0, 0, config(false));
     path.app_bytes_per_s = 200_000.0;
