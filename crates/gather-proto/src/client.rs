@@ -161,6 +161,8 @@ struct ServerState {
     heard_at: Option<Instant>,
     rtt: Option<Duration>,
     block_bytes: u32,
+    /// The longest block of it that has come.
+    came_block_bytes: u32,
     pulls: u32,
     /// The rate at which its fastest pull came, in bytes of objects a second; none before one has ended.
     rate_bytes_per_s: Option<f64>,
@@ -288,6 +290,7 @@ impl<S: Symbol> Client<S> {
             heard_at: None,
             rtt: None,
             block_bytes,
+            came_block_bytes: 0,
             pulls: 0,
             rate_bytes_per_s: None,
             pace: balance::Pace::default(),
@@ -759,6 +762,7 @@ impl<S: Symbol> Client<S> {
                 let bytes = u64::from(packet.wire_len());
                 its.bytes += bytes;
                 its.pace.note(packet.payload.len() as u64);
+                its.came_block_bytes = its.came_block_bytes.max(packet.payload.len() as u32);
                 its.heard_at = Some(now);
                 self.came_bytes += bytes;
                 let was_ending = receiver.is_ending();
@@ -822,9 +826,10 @@ impl<S: Symbol> Client<S> {
         let (piece, server) = (pull.piece, pull.server);
         let heard = matches!(&pull.state, State::Receiving(receiver) if receiver.heard_at().is_some());
         let is_accepted = matches!(pull.state, State::Receiving(_));
+        let may_be_too_long = self.may_be_too_long(&pull);
         let its = &mut self.servers[server.0 as usize];
-        if is_accepted && !heard && its.is_connected && pull.block_bytes > self.config.block_bytes_safe {
-            // Perhaps its packets are too long for some link on the way, as another pull's may have shown already.
+        if is_accepted && !heard && its.is_connected && may_be_too_long {
+            // Another pull's packets may have shown it already.
             its.block_bytes = self.config.block_bytes_safe;
         } else {
             let failure = Failure { server, reason };
@@ -889,6 +894,12 @@ impl<S: Symbol> Client<S> {
     }
 
     /// When a pull is given up whose server had to do with others until `turn_at`.
+    /// Whether its packets may be too long for some link on the way.
+    fn may_be_too_long(&self, pull: &Pull<S>) -> bool {
+        let came = self.servers[pull.server.0 as usize].came_block_bytes;
+        pull.block_bytes > self.config.block_bytes_safe.max(came)
+    }
+
     fn dead_at(&self, pull: &Pull<S>, turn_at: Option<Instant>) -> Instant {
         let (heard_at, is_accepted) = match &pull.state {
             State::Receiving(receiver) => (receiver.heard_at(), true),
@@ -899,8 +910,7 @@ impl<S: Symbol> Client<S> {
         let give_up = self.config.give_up;
         match heard_at {
             None if !is_accepted => pull.asked_at + give_up,
-            // Perhaps its packets are too long for some link on the way.
-            None if pull.block_bytes > self.config.block_bytes_safe => of_pull + give_up.min(FIRST_MAX),
+            None if self.may_be_too_long(pull) => of_pull + give_up.min(FIRST_MAX),
             _ => {
                 let of_server = self.servers[pull.server.0 as usize].heard_at.unwrap_or(of_pull);
                 (of_server + give_up).clamp(of_pull + give_up, of_pull + give_up * UNHEARD_MAX)

@@ -135,3 +135,23 @@ fn on_a_thousand_random_paths_all_comes_in_bounds() {
         }
     }
 }
+
+/// #19: what waited behind another pull of its server for two seconds was asked for anew once that ended, in shorter packets: an
+/// eighth of all came twice.
+#[test]
+fn nothing_comes_twice_that_was_not_lost() {
+    let path = Path {
+        rate_mbps: 100.0,
+        rtt_ms: 250.0,
+        loss: 0.0,
+        burst: 1,
+        queue_bytes: 4.0 * 3_125_000.0,
+        servers: 8,
+        blocks: 20_000.0,
+    };
+    let outcome = path.run(0);
+    assert_eq!(outcome.network.dropped_queue_full + outcome.network.dropped_otherwise, 0);
+    let sent = outcome.workloads[0].more["sent_packets_per_block"];
+    // At the end one server takes over what another would bring later.
+    assert!(sent < 1.04, "{sent} packets to a block");
+}
