@@ -29,9 +29,11 @@ const LOSS_FLOOD: f64 = 0.2;
 const SETTLES: Duration = Duration::from_ms(30);
 /// What a test, and a link that is divided, keep free of what was seen to arrive: a queue drains by that.
 const TEST_SHARE: f64 = 0.95;
-const HOLD_SHARE: f64 = 0.98;
-/// After a probe so much is granted for a round trip.
-const DRAIN_SHARE: f64 = 0.85;
+const HOLD_SHARE: f64 = 0.99;
+/// The least that is left of a rate where much is lost; and after a probe for a round trip so much less is granted, beside what the
+/// probe granted more.
+const CUT_SHARE: f64 = 0.85;
+const DRAIN_PART: f64 = 0.6;
 /// How long it is not looked for more: at most; and at least, in round trips, too, where the rate was just found, or cut.
 const HOLD_MOST: Duration = Duration::from_secs(2);
 const HOLD_LEAST: Duration = Duration::from_ms(200);
@@ -43,7 +45,7 @@ const REST_LEAST: Duration = Duration::from_ms(500);
 const REST_MOST: Duration = Duration::from_secs(30);
 /// How much more is granted to look for more: at first, and at least.
 const PROBE_MORE: f64 = 0.25;
-const PROBE_MORE_MIN: f64 = 0.02;
+const PROBE_MORE_MIN: f64 = 0.05;
 /// A rate has grown that is higher by this share.
 const GROWN: f64 = 0.02;
 /// A link is not full whose rate grows by this factor from one measure to the next, as servers begin.
@@ -70,8 +72,8 @@ enum Phase {
     Hold { since: Instant },
     /// More is granted.
     Probe,
-    /// Less is granted, as what the probe left in a queue drains.
-    Drain,
+    /// So much less is granted, as what the probe left in a queue drains.
+    Drain { less: f64 },
 }
 
 /// What was measured of one step.
@@ -138,7 +140,7 @@ impl Overflow {
             Phase::Test { .. } => return Some(TEST_SHARE * rate),
             Phase::Hold { .. } => HOLD_SHARE,
             Phase::Probe => 1.0 + self.probe_more,
-            Phase::Drain => DRAIN_SHARE,
+            Phase::Drain { less } => HOLD_SHARE - less,
         };
         Some(share * rate / (1.0 - self.path_loss))
     }
@@ -146,7 +148,7 @@ impl Overflow {
     /// Takes in what has come from so many servers, the farthest of which is `rtt` away. True where another rate is allowed now.
     pub(super) fn observe(&mut self, now: Instant, totals: Totals, rtt: Duration, servers: usize) -> bool {
         let has_more = servers > std::mem::replace(&mut self.servers, servers);
-        if has_more && let Phase::Hold { .. } | Phase::Drain = self.phase {
+        if has_more && let Phase::Hold { .. } | Phase::Drain { .. } = self.phase {
             // One that has come may have a way of its own.
             self.enter(now, Phase::Probe, rtt);
             return true;
@@ -159,7 +161,7 @@ impl Overflow {
         let packets = totals.packets.saturating_sub(before.packets);
         let (rtts, least) = match self.phase {
             Phase::Free { .. } | Phase::Test { .. } | Phase::Hold { .. } => (MEASURE_RTTS, MEASURE_PACKETS),
-            Phase::Probe | Phase::Drain => (1, LEAST_PACKETS),
+            Phase::Probe | Phase::Drain { .. } => (1, LEAST_PACKETS),
         };
         if time < (rtt * rtts).max(MEASURE_MIN) || packets < least {
             return false;
@@ -209,7 +211,7 @@ impl Overflow {
                 if is_much && seen.each_packets < FEW_PACKETS {
                     // The link carries less than it did, or others have come.
                     let rate = self.rates[0].max(self.rates[1]);
-                    self.rates = [seen.bytes_per_s.max(DRAIN_SHARE * rate).min(rate), 0.0];
+                    self.rates = [seen.bytes_per_s.max(CUT_SHARE * rate).min(rate), 0.0];
                     self.wait = HOLD_LEAST;
                 } else if is_much {
                     // The same, and servers can find out by themselves.
@@ -224,7 +226,7 @@ impl Overflow {
                     self.path_loss = self.path_loss.min(PATH_LOSS_MAX);
                     self.rates[1] = self.rates[1].max(seen.bytes_per_s);
                 }
-                if since + self.wait.max(rtt * HOLD_RTTS).min(HOLD_MOST) <= now {
+                if since + self.wait.max(rtt * HOLD_RTTS) <= now {
                     self.enter(now, Phase::Probe, rtt);
                     return true;
                 }
@@ -233,22 +235,25 @@ impl Overflow {
             Phase::Probe => {
                 let rate = self.rates[0].max(self.rates[1]);
                 let has_grown = seen.bytes_per_s > rate * (1.0 + GROWN);
+                let more = self.probe_more;
                 self.probe_more = match (has_grown, is_much) {
                     (true, _) => PROBE_MORE,
-                    (false, true) => (self.probe_more / 2.0).max(PROBE_MORE_MIN),
-                    (false, false) => (self.probe_more * 2.0).min(PROBE_MORE),
+                    (false, true) => (more / 2.0).max(PROBE_MORE_MIN),
+                    (false, false) => (more * 2.0).min(PROBE_MORE),
                 };
-                self.wait = if has_grown { HOLD_LEAST } else { (self.wait * 2).min(HOLD_MOST) };
+                let least = HOLD_LEAST.max(rtt * HOLD_RTTS);
+                self.wait =
+                    if has_grown { least } else { (self.wait.max(least) * 2).min(HOLD_MOST.max(least * 2)) };
                 if has_grown {
                     self.rates = [seen.bytes_per_s, 0.0];
                     self.enter(now, Phase::Probe, rtt);
                 } else {
                     // What arrived before the last probe is forgotten.
                     self.rates = [self.rates[1].max(seen.bytes_per_s), 0.0];
-                    self.enter(now, Phase::Drain, rtt);
+                    self.enter(now, Phase::Drain { less: more * DRAIN_PART }, rtt);
                 }
             }
-            Phase::Drain => self.enter(now, Phase::Hold { since: now }, rtt),
+            Phase::Drain { .. } => self.enter(now, Phase::Hold { since: now }, rtt),
         }
         true
     }
