@@ -623,6 +623,7 @@ impl<S: Symbol> Client<S> {
             grant: *grant,
             start_after,
             rtt: self.servers[pull.server.0 as usize].rtt,
+            servers: self.servers.len().min(u16::MAX.into()) as u16,
         };
         self.control.push_back((pull.server, Control::Pull(request)));
     }

@@ -194,6 +194,7 @@ pub fn exercise_server(bytes: &[u8]) {
                     grant: draw.flag().then(|| BitRate::bps(draw.number().max(1))),
                     start_after: draw.time(),
                     rtt: draw.flag().then(|| Duration::from_us(1 + draw.number() % u64::from(u32::MAX))),
+                    servers: draw.number() as u16,
                 };
                 server.handle_control(now, carried(&Control::Pull(request)));
             }

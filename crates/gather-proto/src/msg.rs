@@ -14,7 +14,7 @@ use crate::layout::BLOCK_BYTES_MAX;
 use crate::mode::{Mode, RateControl};
 
 /// The version of this protocol, in each [`Control::Hello`].
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 /// What authentication adds to a datagram: a channel of 8 bytes, a packet number of 4, and a tag of 16.
 pub const SEAL_BYTES: u32 = 28;
 /// The longest name of an object, in bytes of UTF-8.
@@ -85,7 +85,7 @@ pub struct Feedback {
     pub next: u32,
     /// What the rate control is to know, if that is due.
     pub report: Option<Report>,
-    /// The most that may be sent in a second, in bits of datagrams; no limit without.
+    /// The most that may be sent in a second, in bits of datagrams; no limit without. See [`Request::grant`].
     pub grant: Option<BitRate>,
     /// All generations below this one are complete.
     pub base: u32,
@@ -306,12 +306,15 @@ pub struct Request {
     pub blocks_max: u32,
     /// Generations that the client keeps open.
     pub window: u32,
-    /// What may be sent in a second, from the beginning, in bits of datagrams; without, the rate control's start decides.
+    /// What may be sent in a second, from the beginning, in bits of datagrams; without, the rate control's start decides. With
+    /// [`RateControl::Bbr`] it is for all pulls of the server together, and the last one that is said counts.
     pub grant: Option<BitRate>,
     /// How long the server waits before its first packet, so that not all come at once.
     pub start_after: Duration,
     /// The round trip as the client has measured it.
     pub rtt: Option<Duration>,
+    /// How many servers the client may ask at once: what all send before the first feedback comes over one link.
+    pub servers: u16,
 }
 
 /// What a server sends: LTTP's decoding parameters.
@@ -487,6 +490,7 @@ impl Control {
                 out.extend(request.start_after.as_ns().to_be_bytes());
                 let rtt = request.rtt.map_or(0, |rtt| rtt.as_us().clamp(1, u32::MAX.into()) as u32);
                 out.extend(rtt.to_be_bytes());
+                out.extend(request.servers.to_be_bytes());
                 text(out, &request.object, NAME_BYTES_MAX);
             }
             Self::Accepted(accepted) => {
@@ -636,6 +640,7 @@ impl Control {
                     grant: Some(reader.u64()?).filter(|bps| *bps > 0).map(BitRate::bps),
                     start_after: reader.duration()?,
                     rtt: Some(reader.u32()?).filter(|us| *us > 0).map(|us| Duration::from_us(us.into())),
+                    servers: reader.u16()?,
                     object: reader.text(NAME_BYTES_MAX)?,
                 }
             }),

@@ -12,8 +12,15 @@ use anabranch_units::{BitRate, Duration, Instant, Seed};
 /// Differs: the draft has 0.15 always. Where the queue holds a tenth of the product of rate and round trip, as much of the rate is lost
 /// by it for nobody's good where nobody else is there.
 const HEADROOM: f64 = 0.05;
-/// Packets that may be in flight before the first feedback (RFC 6928).
+/// What may be in flight before the first feedback: so many packets (RFC 6928), or where that is more what all servers together send in a
+/// round trip at such a rate, but no more than so many packets.
+///
+/// Differs: RFC 6928 has ten on any path. Over 250 ms they are half a megabit a second, and a link of a hundred is full after eight
+/// doublings. As they are paced (initial spreading: Sallantin and others, draft-sallantin-tcpm-initial-spreading), a rate that few links
+/// lack does no harm that ten at once would not do on a short path. QUIC's servers begin with 32 packets, too (Chromium's default).
 const FIRST_PACKETS: u64 = 10;
+const FIRST_BYTES_PER_S: f64 = 4e6 / 8.0;
+const FIRST_PACKETS_MAX: u64 = 32;
 /// What is not heard of for so many round trips, and for so long at least, is lost.
 ///
 /// Differs: RFC 6298 section 5.5 doubles the time at each further silence. A packet of each pull leaves in it, until the pull is given
@@ -75,6 +82,12 @@ pub(crate) fn sooner(now: Instant, next_at: Instant, before_bytes_per_s: f64, by
     now + Duration::from_ps((waits * before_bytes_per_s / bytes_per_s) as u64)
 }
 
+/// Bytes that one of so many servers may have in flight before the first feedback.
+fn first_bytes(packet_bytes: u64, rtt: Option<Duration>, servers: u16) -> u64 {
+    let in_rtt = rtt.map_or(0.0, |rtt| FIRST_BYTES_PER_S * rtt.as_secs_f64()) / f64::from(servers.max(1));
+    (in_rtt as u64).clamp(FIRST_PACKETS * packet_bytes, FIRST_PACKETS_MAX * packet_bytes)
+}
+
 /// What a report of a pull tells beyond the one before.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct News {
@@ -109,20 +122,22 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    /// A path of which the first pull says its packets' length, the round trip and what it may send; `seed` is another for each server.
+    /// A path of which the first pull says its packets' length, the round trip, what it may send and how many servers the client has;
+    /// `seed` is another for each server.
     pub(crate) fn new(
         now: Instant,
         seed: u32,
         packet_bytes: u64,
         rtt: Option<Duration>,
         grant: Option<BitRate>,
+        servers: u16,
     ) -> Self {
         // What is granted is the client's own link, which it knows: it need not be looked for.
         let granted =
             grant.zip(rtt).map_or(0.0, |(grant, rtt)| grant.as_bps() as f64 / 8.0 * rtt.as_secs_f64());
         let config = Config {
             packet_bytes,
-            initial_window_bytes: (FIRST_PACKETS * packet_bytes).max(2 * granted as u64),
+            initial_window_bytes: first_bytes(packet_bytes, rtt, servers).max(2 * granted as u64),
             initial_rtt: rtt,
             ack_bytes: ARRIVED_PACKETS * packet_bytes,
             learns_loss: true,

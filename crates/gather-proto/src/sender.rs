@@ -335,6 +335,9 @@ impl<S: Symbol> Sender<S> {
         self.heard_next = feedback.next;
         self.heard_at = now;
         self.ceiling_bytes_per_s = bytes_per_s(feedback.grant);
+        if let (Rate::Path { .. }, Some(path)) = (&self.rate, &mut path) {
+            path.set_ceiling(now, self.ceiling_bytes_per_s);
+        }
         let heard = match self.rate {
             Rate::Path { received, .. } => received,
             Rate::Tfrc(_) => 0,

@@ -146,7 +146,6 @@ impl<S: Symbol> Server<S> {
                     pull.sender.stop();
                 }
                 self.sweep();
-                self.set_ceiling(now);
             }
             _ => {}
         }
@@ -237,22 +236,14 @@ impl<S: Symbol> Server<S> {
         if sender.has_path() {
             // A short object has a shorter packet than those to come.
             let packet_bytes = u64::from(Packet::<S>::header_bytes(RateControl::Bbr) + longest);
-            self.path
-                .get_or_insert_with(|| Path::new(now, offer.first_id, packet_bytes, rtt, grant))
-                .fit(packet_bytes);
+            let path = self.path.get_or_insert_with(|| {
+                Path::new(now, offer.first_id, packet_bytes, rtt, grant, request.servers)
+            });
+            path.fit(packet_bytes);
+            path.set_ceiling(now, sender.rate_bytes_per_s());
         }
         self.pulls.insert(pull, Pull { sender, start: request.start });
         self.sweep();
-        self.set_ceiling(now);
-    }
-
-    /// Tells the path what the client grants to all its pulls together.
-    fn set_ceiling(&mut self, now: Instant) {
-        if let Some(path) = &mut self.path {
-            let with_path = self.pulls.values().filter(|pull| pull.sender.has_path());
-            let granted: f64 = with_path.map(|pull| pull.sender.rate_bytes_per_s()).sum();
-            path.set_ceiling(now, if granted > 0.0 { granted } else { f64::INFINITY });
-        }
     }
 
     /// Refuses a pull that was asked for; `reason` is one line for the client's user.
@@ -302,12 +293,11 @@ impl<S: Symbol> Server<S> {
 
     /// Bits of datagrams that all pulls together may send in a second now, where a client's grants and the rate control decide.
     pub fn allowed_bps(&self) -> f64 {
-        let allowed = |has_path: bool| {
-            let pulls = self.pulls.values().filter(|pull| pull.sender.has_path() == has_path);
-            pulls.fold(0.0, |sum, pull| sum + pull.sender.rate_bytes_per_s())
-        };
-        let of_path = self.path.as_ref().map_or(0.0, Path::rate_bytes_per_s);
-        (allowed(false) + allowed(true).min(of_path)) * 8.0
+        let (with_path, alone): (Vec<_>, Vec<_>) =
+            self.pulls.values().partition(|pull| pull.sender.has_path());
+        let alone = alone.iter().fold(0.0, |sum, pull| sum + pull.sender.rate_bytes_per_s());
+        let of_path = self.path.as_ref().filter(|_| !with_path.is_empty());
+        (alone + of_path.map_or(0.0, Path::rate_bytes_per_s)) * 8.0
     }
 
     /// The length of a pull's blocks, while there is such a pull.
@@ -332,7 +322,6 @@ impl<S: Symbol> Server<S> {
             if pull.sender.is_over() {
                 self.sweep();
             }
-            self.set_ceiling(now);
         }
     }
 

@@ -580,6 +580,7 @@ fn request(pull: u32, object: &str) -> Control {
         grant: None,
         start_after: Time::ZERO,
         rtt: Some(Time::from_us(100)),
+        servers: 1,
     })
 }
 

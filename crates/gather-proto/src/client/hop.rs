@@ -53,10 +53,12 @@ impl<S: Symbol> Client<S> {
         let awaited = if self.awaits_until.is_some() { awaited } else { 0 };
         demands.extend(std::iter::repeat_n(None, awaited));
         let mut shares = share(capacity, &demands).into_iter();
-        // Of a server all pulls have as much: those of one path share it.
+        // With a path all pulls of a server say what it may send; where each has its own rate, all have as much.
+        let has_path = self.config.rate_control == RateControl::Bbr;
         let of_pull = |server: &ServerState| {
             let share = if server.pulls > 0 { shares.next() } else { None };
-            share.map(|share| BitRate::bps((share / f64::from(server.pulls)) as u64).max(BitRate::bps(1)))
+            let pulls = if has_path { 1.0 } else { f64::from(server.pulls) };
+            share.map(|share| BitRate::bps((share / pulls) as u64).max(BitRate::bps(1)))
         };
         let of_pull: Vec<Option<BitRate>> = self.servers.iter().map(of_pull).collect();
         self.grant(|pull| {
@@ -104,9 +106,12 @@ impl<S: Symbol> Client<S> {
             return;
         }
         self.measured_at = Some(now);
-        let mut granted = vec![0.0; self.servers.len()];
+        let mut granted = vec![0.0_f64; self.servers.len()];
+        let has_path = self.config.rate_control == RateControl::Bbr;
         for pull in self.pulls.values() {
-            granted[pull.server.0 as usize] += pull.grant().map_or(0.0, |grant| grant.as_bps() as f64);
+            let (granted, grant) = (&mut granted[pull.server.0 as usize], pull.grant());
+            let grant = grant.map_or(0.0, |grant| grant.as_bps() as f64);
+            *granted = if has_path { granted.max(grant) } else { *granted + grant };
         }
         let busy = self.servers.iter().filter(|server| server.pulls > 0).count();
         // Whoever uses little may always use some more, so that it is seen when it could.

@@ -49,6 +49,7 @@ fn control() -> impl Strategy<Value = Control> {
                 grant,
                 start_after: Duration::from_ns(after),
                 rtt: Some(rtt).filter(|us| *us > 0).map(|us| Duration::from_us(us.into())),
+                servers: (after >> 8) as u16,
             })
         },
     );

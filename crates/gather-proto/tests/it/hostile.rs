@@ -5,7 +5,9 @@
 use anabranch_codes::lt::{Code, Params};
 use anabranch_endpoint::Bytes;
 use anabranch_gather_proto::exercise::{exercise_client, exercise_server};
-use anabranch_gather_proto::msg::{Accepted, Arrived, Control, Feedback, Packet, PullId, Report, Request};
+use anabranch_gather_proto::msg::{
+    Accepted, Arrived, Control, Feedback, Packet, PullId, Report, Request, Timing,
+};
 use anabranch_gather_proto::{
     Client, ClientConfig, ClientEvent, DecoderKind, Mode, Offer, Piece, RateControl, Server, ServerConfig,
     ServerId,
@@ -219,7 +221,10 @@ fn data_does_not_wait_for_the_answer_and_is_no_other_versions() {
 #[test]
 fn every_pull_is_granted_something() {
     let link = Some(BitRate::bps(1_000));
-    let config = ClientConfig { link, block_bytes: 10, pulls_max: 2_000, ..ClientConfig::default() };
+    // With a path's rate control it is the server that is granted something.
+    let rate_control = RateControl::Tfrc;
+    let config =
+        ClientConfig { link, rate_control, block_bytes: 10, pulls_max: 2_000, ..ClientConfig::default() };
     let mut client = Client::<Bytes>::new(config).expect("a good configuration");
     let server = client.add_server();
     for _ in 0..2_000 {
@@ -229,7 +234,8 @@ fn every_pull_is_granted_something() {
     let accepted =
         Accepted { pull: PullId(0), object_bytes: 200, bytes: 200, block_bytes: 10, blocks_max: 256 };
     client.handle_control(Instant::ZERO, server, Control::Accepted(accepted));
-    client.handle_packet(Instant::ZERO, server, packet(0, 0));
+    let timing = Some(Timing { sent_at: Instant::ZERO, rtt: None });
+    client.handle_packet(Instant::ZERO, server, Packet { timing, ..packet(0, 0) });
     let (_, feedback) = client.poll_transmit(Instant::ZERO).expect("the first packet is reported");
     assert_eq!(feedback.grant, Some(BitRate::bps(1)));
 }
@@ -267,6 +273,7 @@ fn ask_with(
         grant: None,
         start_after: Duration::ZERO,
         rtt: None,
+        servers: 1,
     };
     server.handle_control(Instant::ZERO, Control::Pull(request));
     server.offer(Instant::ZERO, PullId(pull), Offer { object_bytes, first_id: 0 });
@@ -344,4 +351,41 @@ fn a_report_of_another_century_is_survived() {
         server.handle_feedback(Instant::ZERO, &feedback);
         assert!(server.poll_timeout().is_some());
     }
+}
+
+/// #19: the sum was granted of what pulls were told at different times, five sixths of the server's share.
+#[test]
+fn pulls_of_a_path_have_together_what_the_last_of_them_was_granted() {
+    let config = ServerConfig { block_bytes_min: 1, ..ServerConfig::default() };
+    let mut server = Server::<Bytes>::new(config);
+    let grant = |bps: u64| Some(BitRate::bps(bps));
+    let request = |pull, grant| {
+        Control::Pull(Request {
+            pull: PullId(pull),
+            object: "x".into(),
+            start: 0,
+            length: None,
+            is_cut: false,
+            mode: Mode::Counted,
+            rate_control: RateControl::Bbr,
+            block_bytes: 1_000,
+            blocks_max: 20,
+            window: 2,
+            grant,
+            start_after: Duration::ZERO,
+            rtt: Some(Duration::from_us(100)),
+            servers: 1,
+        })
+    };
+    for (pull, bps) in [(0, 3_000), (1, 2_000), (2, 1_000)] {
+        server.handle_control(Instant::ZERO, request(pull, grant(bps)));
+        server.offer(Instant::ZERO, PullId(pull), Offer { object_bytes: 100_000, first_id: 0 });
+        assert_eq!(server.allowed_bps(), bps as f64);
+    }
+    let feedback =
+        |grant| Feedback { pull: PullId(1), next: 0, report: None, grant, base: 0, lacks: vec![20] };
+    server.handle_feedback(Instant::ZERO, &feedback(grant(5_000)));
+    assert_eq!(server.allowed_bps(), 5_000.0);
+    server.handle_feedback(Instant::ZERO, &feedback(None));
+    assert!(server.allowed_bps() > 5_000.0, "what its rate control allows");
 }

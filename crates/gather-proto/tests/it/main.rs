@@ -328,6 +328,7 @@ fn a_servers_memory_is_for_whoever_needs_it_with_a_generation_for_each() {
             grant: None,
             start_after: Duration::ZERO,
             rtt: None,
+            servers: 1,
         };
         server.handle_control(Instant::ZERO, Control::Pull(request));
         server.offer(Instant::ZERO, PullId(pull), Offer { object_bytes: 20 * generation, first_id: 0 });
