@@ -12,13 +12,15 @@
 //! Invariants: every kernel gives the same bytes; the plain one is the definition, and the others are compared with it.
 //! All `unsafe` of the workspace's arithmetic is in the files of the module `kernel`.
 //!
-//! [`lt`] are fountain codes, whose sums are drawn at random. Leaves out: which coefficients to use (the plan decides), and
+//! [`lt`] are fountain codes, whose sums are drawn at random; [`mds`] is for few blocks, of which any as many packets give them back.
+//! Leaves out: which coefficients to use (the plan decides), and
 //! fields above 2^8. Read [`Gf`], [`gf_dot`] and [`Symbol`] first.
 
 mod field;
 mod kernel;
 pub mod lt;
 mod matrix;
+pub mod mds;
 mod symbol;
 
 pub use field::Gf;

@@ -189,19 +189,19 @@ const FEW: u32 = 1_024;
 const SMALL: usize = 24;
 
 /// splitmix64, 32 bits at a time.
-struct Bits {
+pub(crate) struct Bits {
     state: u64,
     kept: Option<u32>,
 }
 
 impl Bits {
-    fn new(id: u32) -> Self {
+    pub(crate) fn new(id: u32) -> Self {
         let mixed = u64::from(id).wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(0x632b_e59b_d9b4_e019);
         let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         Self { state: mixed ^ (mixed >> 32), kept: None }
     }
     #[inline]
-    fn next(&mut self) -> u32 {
+    pub(crate) fn next(&mut self) -> u32 {
         if let Some(kept) = self.kept.take() {
             return kept;
         }
@@ -213,7 +213,7 @@ impl Bits {
         (z >> 32) as u32
     }
     #[inline]
-    fn below(&mut self, end: u32) -> u32 {
+    pub(crate) fn below(&mut self, end: u32) -> u32 {
         ((u64::from(self.next()) * u64::from(end)) >> 32) as u32
     }
     /// One below `end`, unless it is marked in the table, which it then is.

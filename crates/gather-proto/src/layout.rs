@@ -4,7 +4,8 @@
 //! Blocks are of one length; the last one is padded with zeros.
 
 use crate::mode::Mode;
-use anabranch_codes::lt::{BLOCKS_MAX, Code, Params};
+use anabranch_codes::lt::{self, BLOCKS_MAX, Params};
+use anabranch_codes::{Symbol, mds};
 use std::fmt;
 use std::ops::Range;
 
@@ -112,6 +113,34 @@ impl Layout {
     }
 }
 
+/// A generation's code.
+#[derive(Clone, Debug)]
+pub(crate) enum Code {
+    /// Of few blocks, in [`Mode::Counted`]: no packet more is needed than there are blocks.
+    Mds(mds::Code),
+    Lt(lt::Code),
+}
+
+impl Code {
+    fn new(blocks: u32, mode: Mode) -> Self {
+        let lt = |code: Result<lt::Code, lt::ParamsError>| {
+            Self::Lt(code.expect("a layout's generations have as many blocks as codes can"))
+        };
+        match (mode, mds::Code::new(blocks as usize)) {
+            (Mode::Lttp, _) => lt(lt::Code::new(blocks as usize, &Params::LTTP)),
+            (Mode::Counted, Ok(code)) => Self::Mds(code),
+            (Mode::Counted, Err(_)) => lt(lt::Code::systematic(blocks as usize)),
+        }
+    }
+    /// A packet of these blocks.
+    pub(crate) fn encode<S: Symbol>(&self, blocks: &[S], id: u32, len: usize) -> S {
+        match self {
+            Self::Mds(code) => code.encode(blocks, id, len),
+            Self::Lt(code) => code.encode(blocks, id, len),
+        }
+    }
+}
+
 /// The codes of a layout's generations, which have one of two lengths.
 #[derive(Clone, Debug)]
 pub(crate) struct Codes {
@@ -122,13 +151,7 @@ pub(crate) struct Codes {
 
 impl Codes {
     pub(crate) fn new(layout: &Layout, mode: Mode) -> Self {
-        let code = |blocks: u32| {
-            let code = match mode {
-                Mode::Lttp => Code::new(blocks as usize, &Params::LTTP),
-                Mode::Counted => Code::systematic(blocks as usize),
-            };
-            code.expect("a layout's generations have as many blocks as codes can")
-        };
+        let code = |blocks| Code::new(blocks, mode);
         Self {
             longer: (layout.longer > 0).then(|| code(layout.fewer + 1)),
             fewer: (layout.fewer > 0).then(|| code(layout.fewer)),

@@ -7,11 +7,12 @@
 //!
 //! Leaves out: which pulls there are, and how the last hop is divided (`client`).
 
-use crate::layout::{Codes, Layout};
+use crate::layout::{Code, Codes, Layout};
 use crate::mode::{DecoderKind, Mode, RateControl, TIMEOUT, slow_start};
 use crate::msg::{Arrived, Feedback, Packet, PullId, Report, Timing};
 use anabranch_codes::Symbol;
 use anabranch_codes::lt::{Decoder as _, Inactivation, Peeling};
+use anabranch_codes::mds::Elimination;
 use anabranch_endpoint::Message as _;
 use anabranch_transport::bbr::Arrivals;
 use anabranch_transport::tfrc::{Arrival, Receiver as Tfrc};
@@ -90,6 +91,7 @@ pub struct Counts {
 
 #[derive(Debug)]
 enum Decoder<S> {
+    Elimination(Elimination<S>),
     Peeling(Peeling<S>),
     Inactivation(Inactivation<S>),
 }
@@ -241,11 +243,14 @@ impl<S: Symbol> Receiver<S> {
     }
 
     fn decoder(&self, generation: u32) -> Box<Decoder<S>> {
-        let (code, len) = (self.codes.of(generation).clone(), self.receiving.layout.block_bytes() as usize);
-        Box::new(match self.receiving.decoder {
-            DecoderKind::Standard => Decoder::Peeling(Peeling::standard(code, len)),
-            DecoderKind::Improved => Decoder::Peeling(Peeling::improved(code, len)),
-            DecoderKind::Inactivation => Decoder::Inactivation(Inactivation::new(code, len)),
+        let len = self.receiving.layout.block_bytes() as usize;
+        Box::new(match (self.codes.of(generation).clone(), self.receiving.decoder) {
+            (Code::Mds(code), _) => Decoder::Elimination(Elimination::new(code, len)),
+            (Code::Lt(code), DecoderKind::Standard) => Decoder::Peeling(Peeling::standard(code, len)),
+            (Code::Lt(code), DecoderKind::Improved) => Decoder::Peeling(Peeling::improved(code, len)),
+            (Code::Lt(code), DecoderKind::Inactivation) => {
+                Decoder::Inactivation(Inactivation::new(code, len))
+            }
         })
     }
 
@@ -457,24 +462,28 @@ impl<S: Symbol> Open<S> {
 impl<S: Symbol> Decoder<S> {
     fn push(&mut self, id: u32, symbol: S) -> bool {
         match self {
+            Self::Elimination(decoder) => decoder.push(id, symbol),
             Self::Peeling(decoder) => decoder.push(id, symbol),
             Self::Inactivation(decoder) => decoder.push(id, symbol),
         }
     }
     fn packets(&self) -> usize {
         match self {
+            Self::Elimination(decoder) => decoder.packets(),
             Self::Peeling(decoder) => decoder.packets(),
             Self::Inactivation(decoder) => decoder.packets(),
         }
     }
     fn lacks(&self) -> usize {
         match self {
+            Self::Elimination(decoder) => decoder.lacks(),
             Self::Peeling(decoder) => decoder.lacks(),
             Self::Inactivation(decoder) => decoder.lacks(),
         }
     }
     fn into_blocks(self) -> Option<Vec<S>> {
         match self {
+            Self::Elimination(decoder) => decoder.into_blocks(),
             Self::Peeling(decoder) => decoder.into_blocks(),
             Self::Inactivation(decoder) => decoder.into_blocks(),
         }

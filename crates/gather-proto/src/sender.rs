@@ -469,8 +469,9 @@ impl<S: Symbol> Sender<S> {
         match open.lacks {
             Some(lacks) if lacks > 0 && generation < self.fresh => {
                 // Of what is lacking and leaves now, as much more as was lost lately: where that is less than half a packet, the
-                // client asks again.
-                let more = (f64::from(lacks) * self.loss_share(path)).round() as u32;
+                // client asks again. A path has other packets to carry until it does.
+                let more = if self.has_path() { 0.0 } else { f64::from(lacks) * self.loss_share(path) };
+                let more = more.round() as u32;
                 (lacks + more).saturating_sub(open.on_way)
             }
             _ => 0,

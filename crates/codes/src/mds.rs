@@ -1,0 +1,347 @@
+//! A systematic code of which any as many packets as there are blocks give the blocks back: *maximum distance separable* (MDS).
+//!
+//! The first packets are the blocks, in order; each later one, a *parity*, is a sum of all blocks with coefficients of GF(2^8). The first
+//! parity is plain XOR. With k blocks the first 256 - k parities are rows of a Cauchy matrix whose columns were scaled, so that every
+//! square part of it is invertible. Any number may follow: their coefficients are drawn by the packet's id, and k packets with some
+//! of them miss a block with a chance of one in 255 or so.
+//!
+//! For few blocks, of which few are missing. Sums of many blocks cost less where they are sparse (`lt`), which needs some packets more.
+//!
+//! Source: Blömer and others, *An XOR-Based Erasure-Resilient Coding Scheme* (1995), section 3, for the matrix. Leaves out: which packets
+//! are sent, and how many. Read [`Code`] and [`Elimination`] first.
+
+use crate::lt::{Bits, Decoder};
+use crate::{Gf, Matrix, Symbol, gf_dot};
+use std::fmt;
+
+/// The most blocks that a code is made for: the field has an element for each, and one for a parity.
+pub const BLOCKS_MAX: usize = 255;
+/// Elements of the field.
+const FIELD: usize = 256;
+
+/// A number of blocks that no code has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlocksError(
+    /// The number.
+    pub usize,
+);
+
+impl fmt::Display for BlocksError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} blocks: must be 1 to {BLOCKS_MAX}", self.0)
+    }
+}
+impl std::error::Error for BlocksError {}
+
+/// The code over so many blocks. Encoder and decoder must have the same.
+///
+/// ```
+/// use anabranch_codes::mds::{Code, Elimination};
+/// use anabranch_codes::lt::Decoder;
+/// use anabranch_endpoint::Bytes;
+/// let blocks = [Bytes::from_static(b"some"), Bytes::from_static(b"more"), Bytes::from_static(b"end.")];
+/// let code = Code::new(3)?;
+/// let mut decoder = Elimination::new(code, 4);
+/// decoder.push(1, code.encode(&blocks, 1, 4));
+/// decoder.push(3, code.encode(&blocks, 3, 4));
+/// assert!(decoder.push(9, code.encode(&blocks, 9, 4)));
+/// assert_eq!(decoder.into_blocks(), Some(blocks.to_vec()));
+/// # Ok::<(), anabranch_codes::mds::BlocksError>(())
+/// ```
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Code {
+    blocks: u8,
+}
+
+impl Code {
+    /// The code over `blocks` blocks.
+    ///
+    /// Errors: no blocks or more than [`BLOCKS_MAX`].
+    pub fn new(blocks: usize) -> Result<Self, BlocksError> {
+        let fits = u8::try_from(blocks).ok().filter(|blocks| *blocks > 0);
+        fits.map(|blocks| Self { blocks }).ok_or(BlocksError(blocks))
+    }
+    /// How many blocks there are.
+    pub const fn blocks(self) -> usize {
+        self.blocks as usize
+    }
+
+    /// The coefficient of each block in the packet `id`.
+    ///
+    /// Format: with x = k + n for parity n and y = c for block c, both taken as elements of the field, the coefficient is
+    /// (k + y) / (x + y). Later parities take theirs from splitmix64 by the id, as the degrees of `lt` are drawn: 32 bits give four, the
+    /// lowest byte first.
+    pub fn coefficients(self, id: u32) -> Vec<u8> {
+        let blocks = self.blocks();
+        let Some(parity) = (id as usize).checked_sub(blocks) else {
+            let mut unit = vec![0; blocks];
+            unit[id as usize] = 1;
+            return unit;
+        };
+        if blocks + parity < FIELD {
+            let (first, x) = (Gf(self.blocks), Gf((blocks + parity) as u8));
+            // Blocks' elements are below all parities': no sum is zero.
+            let of = |y: u8| (first + Gf(y)).div(x + Gf(y)).expect("two elements that differ").0;
+            return (0..self.blocks).map(of).collect();
+        }
+        let mut bits = Bits::new(id);
+        let mut drawn = Vec::with_capacity(blocks + 3);
+        while drawn.len() < blocks {
+            drawn.extend(bits.next().to_le_bytes());
+        }
+        drawn.truncate(blocks);
+        drawn
+    }
+
+    /// The packet `id` of these blocks, each `len` bytes long or shorter, as if padded with zeros.
+    ///
+    /// Shape: as many blocks as the code has.
+    /// Panics: if there are others, or one is longer.
+    /// Cost: a parity reads all blocks once; a block that is `len` bytes long is cloned.
+    pub fn encode<S: Symbol>(self, blocks: &[S], id: u32, len: usize) -> S {
+        assert_eq!(blocks.len(), self.blocks(), "as many blocks as the code has");
+        if let Some(block) = blocks.get(id as usize) {
+            return S::combine(&[(1, block)], len);
+        }
+        S::combine(&terms(&self.coefficients(id), blocks), len)
+    }
+}
+
+/// The blocks that have a part in a sum.
+fn terms<'a, S>(coefficients: &[u8], symbols: impl IntoIterator<Item = &'a S>) -> Vec<(u8, &'a S)> {
+    let all = coefficients.iter().copied().zip(symbols);
+    all.filter(|(coefficient, _)| *coefficient != 0).collect()
+}
+
+/// A decoder: by elimination, of the blocks that are missing once there are as many packets as blocks.
+///
+/// Cost: nothing but keeping packets before; then m missing blocks take a sum of k symbols each, and m^3 operations on bytes. Memory is k
+/// symbols.
+#[derive(Clone, Debug)]
+pub struct Elimination<S> {
+    code: Code,
+    len: usize,
+    blocks: Vec<Option<S>>,
+    known: usize,
+    /// Parities, each once; and blocks that have come after those that are missing were settled.
+    others: Vec<(u32, S)>,
+    /// Once there were as many packets as blocks.
+    missing: Option<Missing>,
+    is_complete: bool,
+}
+
+/// What is missing, and what the packets beside the known blocks say of it.
+#[derive(Clone, Debug)]
+struct Missing {
+    blocks: Vec<usize>,
+    /// Independent rows over them, each with the place of its first 1; what is before that in others is zero there.
+    rows: Vec<(usize, Vec<Gf>)>,
+}
+
+impl Missing {
+    /// Whether a packet with these coefficients says something that the others do not.
+    fn add(&mut self, coefficients: &[u8]) -> bool {
+        let mut row: Vec<Gf> = self.blocks.iter().map(|block| Gf(coefficients[*block])).collect();
+        for (pivot, other) in &self.rows {
+            let factor = row[*pivot];
+            if !factor.is_zero() {
+                row.iter_mut().zip(other).for_each(|(cell, other)| *cell += factor * *other);
+            }
+        }
+        let Some(pivot) = row.iter().position(|cell| !cell.is_zero()) else { return false };
+        let inverse = row[pivot].inverse().expect("it is not zero");
+        row.iter_mut().for_each(|cell| *cell *= inverse);
+        self.rows.push((pivot, row));
+        true
+    }
+}
+
+impl<S: Symbol> Elimination<S> {
+    /// A decoder of packets of `len` bytes.
+    pub fn new(code: Code, len: usize) -> Self {
+        let blocks = std::iter::repeat_with(|| None).take(code.blocks()).collect();
+        Self { code, len, blocks, known: 0, others: Vec::new(), missing: None, is_complete: false }
+    }
+
+    /// Makes the missing blocks from packets that are independent of each other, as many as they.
+    fn solve(&mut self) {
+        let Some(Missing { blocks: missing, .. }) = self.missing.take() else { return };
+        let others = std::mem::take(&mut self.others);
+        let coefficients: Vec<Vec<u8>> = others.iter().map(|(id, _)| self.code.coefficients(*id)).collect();
+        let of_missing: Vec<Vec<u8>> =
+            coefficients.iter().map(|row| missing.iter().map(|block| row[*block]).collect()).collect();
+        let matrix = Matrix::from_rows(&of_missing).expect("all rows are of the missing blocks");
+        let inverse = matrix.inverse().expect("the rows are independent");
+        let rows: Vec<&[u8]> = coefficients.iter().map(Vec::as_slice).collect();
+        let made: Vec<S> = (0..missing.len())
+            .map(|at| {
+                let factors: Vec<u8> = (0..others.len()).map(|other| inverse[(at, other)].0).collect();
+                let mut of_blocks = vec![0; self.code.blocks()];
+                gf_dot(&factors, &rows, &mut of_blocks);
+                let known = of_blocks.iter().zip(&self.blocks);
+                let known = known.filter_map(|(factor, block)| Some((*factor, block.as_ref()?)));
+                let mut terms = terms(&factors, others.iter().map(|(_, symbol)| symbol));
+                terms.extend(known.filter(|(factor, _)| *factor != 0));
+                S::combine(&terms, self.len)
+            })
+            .collect();
+        for (block, symbol) in missing.into_iter().zip(made) {
+            self.blocks[block] = Some(symbol);
+        }
+        (self.known, self.is_complete) = (self.code.blocks(), true);
+    }
+}
+
+impl<S: Symbol> Decoder<S> for Elimination<S> {
+    fn push(&mut self, id: u32, symbol: S) -> bool {
+        assert_eq!(symbol.len(), self.len, "all packets of a decoder are of one length");
+        if self.is_complete {
+            return true;
+        }
+        let is_known = self.blocks.get(id as usize).is_some_and(Option::is_some);
+        if is_known || self.others.iter().any(|(other, _)| *other == id) {
+            return false;
+        }
+        match &mut self.missing {
+            Some(missing) => {
+                if !missing.add(&self.code.coefficients(id)) {
+                    return false;
+                }
+                self.others.push((id, symbol));
+            }
+            None => {
+                match self.blocks.get_mut(id as usize) {
+                    Some(block) => (*block, self.known) = (Some(symbol), self.known + 1),
+                    None => self.others.push((id, symbol)),
+                }
+                if self.packets() < self.code.blocks() {
+                    return false;
+                }
+                let blocks = (0..self.blocks.len()).filter(|block| self.blocks[*block].is_none()).collect();
+                let mut missing = Missing { blocks, rows: Vec::new() };
+                self.others.retain(|(id, _)| missing.add(&self.code.coefficients(*id)));
+                self.missing = Some(missing);
+            }
+        }
+        if self.lacks() > 0 {
+            return false;
+        }
+        self.solve();
+        true
+    }
+    fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+    fn packets(&self) -> usize {
+        self.known + self.others.len()
+    }
+    fn lacks(&self) -> usize {
+        if self.is_complete { 0 } else { self.code.blocks() - self.packets() }
+    }
+    fn into_blocks(self) -> Option<Vec<S>> {
+        self.blocks.into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_endpoint::{Bytes, Len};
+    use proptest::prelude::*;
+
+    fn data(random: &mut Bits, blocks: usize, len: usize) -> Vec<Bytes> {
+        let mut block = |_| Bytes::from((0..len).map(|_| random.below(256) as u8).collect::<Vec<u8>>());
+        (0..blocks).map(&mut block).collect()
+    }
+    /// Some of the ids below `end`, in some order.
+    fn drawn(random: &mut Bits, end: u32, count: usize) -> Vec<u32> {
+        let mut ids: Vec<u32> = (0..end).collect();
+        (0..ids.len()).for_each(|at| {
+            let other = at + random.below((ids.len() - at) as u32) as usize;
+            ids.swap(at, other);
+        });
+        ids.truncate(count);
+        ids
+    }
+
+    proptest! {
+        #[test]
+        fn any_as_many_packets_as_blocks_give_the_blocks(blocks in 1usize..=BLOCKS_MAX, len in 0usize..40, seed: u32) {
+            let mut random = Bits::new(seed);
+            let (code, data) = (Code::new(blocks).expect("a good number"), data(&mut random, blocks, len));
+            let mut decoder = Elimination::new(code, len);
+            let ids = drawn(&mut random, FIELD as u32, blocks);
+            for (count, id) in ids.into_iter().enumerate() {
+                prop_assert_eq!(decoder.lacks(), blocks - count);
+                let is_complete = decoder.push(id, code.encode(&data, id, len));
+                prop_assert_eq!(is_complete, count + 1 == blocks);
+                // What comes twice says nothing.
+                prop_assert_eq!(decoder.push(id, code.encode(&data, id, len)), is_complete);
+            }
+            prop_assert_eq!(decoder.into_blocks(), Some(data));
+        }
+
+        #[test]
+        fn with_any_ids_few_more_are_enough(blocks in 1usize..=BLOCKS_MAX, lost in 1usize..20, first in 0u32..u32::MAX - 1000, seed: u32) {
+            let mut random = Bits::new(seed);
+            let (code, data) = (Code::new(blocks).expect("a good number"), data(&mut random, blocks, 9));
+            let mut decoder = Elimination::new(code, 9);
+            let kept = drawn(&mut random, blocks as u32, blocks.saturating_sub(lost));
+            let sums = (first.max(blocks as u32)..).take(lost + 6);
+            let count = kept.into_iter().chain(sums).position(|id| decoder.push(id, code.encode(&data, id, 9)));
+            prop_assert!(count.is_some_and(|count| count < blocks + 6), "{:?}", count);
+            prop_assert_eq!(decoder.into_blocks(), Some(data));
+        }
+    }
+
+    #[test]
+    fn the_first_parity_is_plain_xor() {
+        for blocks in [1, 2, 17, 184, BLOCKS_MAX] {
+            let code = Code::new(blocks).expect("a good number");
+            assert_eq!(code.coefficients(blocks as u32), vec![1; blocks]);
+        }
+    }
+
+    #[test]
+    fn packets_are_as_they_always_were() {
+        // A format: clients and servers of different builds speak it.
+        let code = Code::new(5).expect("a good number");
+        assert_eq!(code.coefficients(2), [0, 0, 1, 0, 0]);
+        assert_eq!(code.coefficients(6), [143, 210, 200, 245, 142]);
+        assert_eq!(code.coefficients(300), [149, 5, 143, 233, 26]);
+    }
+
+    #[test]
+    fn a_block_that_comes_late_is_taken_for_a_sum() {
+        let mut random = Bits::new(1);
+        let (code, data) = (Code::new(4).expect("a good number"), data(&mut random, 4, 8));
+        // Drawn parities without block 0.
+        let mut ids = (256u32..).filter(|id| code.coefficients(*id)[0] == 0);
+        let mut decoder = Elimination::new(code, 8);
+        let mut push = |id: u32| decoder.push(id, code.encode(&data, id, 8));
+        assert!(!push(1));
+        for _ in 0..20 {
+            assert!(!push(ids.next().expect("there are many")), "block 0 is in none of them");
+        }
+        assert!(push(0));
+        assert_eq!(decoder.packets(), 4);
+        assert_eq!(decoder.into_blocks(), Some(data));
+    }
+
+    #[test]
+    fn lengths_alone_decode_as_bytes_do() {
+        let code = Code::new(10).expect("a good number");
+        let mut decoder = Elimination::new(code, 7);
+        let complete = (5..15).map(|id| decoder.push(id, code.encode(&[Len(7); 10], id, 7))).last();
+        assert_eq!(complete, Some(true));
+        assert_eq!(decoder.into_blocks(), Some(vec![Len(7); 10]));
+    }
+
+    #[test]
+    fn numbers_of_blocks_have_limits() {
+        assert_eq!(Code::new(0), Err(BlocksError(0)));
+        assert!(Code::new(BLOCKS_MAX).is_ok());
+        let error = Code::new(256).expect_err("one too many");
+        assert_eq!(error.to_string(), "256 blocks: must be 1 to 255");
+    }
+}
