@@ -11,7 +11,7 @@
 //! are sent, and how many. Read [`Code`] and [`Elimination`] first.
 
 use crate::lt::{Bits, Decoder};
-use crate::{Gf, Matrix, Symbol, gf_dot};
+use crate::{Gf, Matrix, Symbol, gf_dot, gf_mul_add};
 use std::fmt;
 
 /// The most blocks that a code is made for: the field has an element for each, and one for a parity.
@@ -104,6 +104,27 @@ impl Code {
             return S::combine(&[(1, block)], len);
         }
         S::combine(&terms(&self.coefficients(id), blocks), len)
+    }
+
+    /// As [`Code::encode`], over bytes and into `packet`, whose length is that of all packets.
+    ///
+    /// Shape: as many blocks as the code has, each as long as the packet or shorter.
+    /// Panics: if there are others, or one is longer.
+    pub fn encode_into<B: AsRef<[u8]>>(self, blocks: &[B], id: u32, packet: &mut [u8]) {
+        assert_eq!(blocks.len(), self.blocks(), "as many blocks as the code has");
+        let (coefficients, len) = (self.coefficients(id), packet.len());
+        let blocks = || coefficients.iter().zip(blocks).map(|(factor, block)| (*factor, block.as_ref()));
+        let (factors, whole): (Vec<u8>, Vec<&[u8]>) =
+            blocks().filter(|(factor, block)| *factor != 0 && block.len() == len).unzip();
+        gf_dot(&factors, &whole, packet);
+        for (factor, block) in blocks().filter(|(_, block)| block.len() != len) {
+            assert!(
+                block.len() < len,
+                "a block has {} bytes: must have at most {len}, as the packet",
+                block.len()
+            );
+            gf_mul_add(&[factor], &[block], &mut packet[..block.len()]);
+        }
     }
 }
 
@@ -273,7 +294,11 @@ mod tests {
             let ids = drawn(&mut random, FIELD as u32, blocks);
             for (count, id) in ids.into_iter().enumerate() {
                 prop_assert_eq!(decoder.lacks(), blocks - count);
-                let is_complete = decoder.push(id, code.encode(&data, id, len));
+                let packet = code.encode(&data, id, len);
+                let mut same = vec![7; len];
+                code.encode_into(&data, id, &mut same);
+                prop_assert_eq!(&same, &packet);
+                let is_complete = decoder.push(id, packet);
                 prop_assert_eq!(is_complete, count + 1 == blocks);
                 // What comes twice says nothing.
                 prop_assert_eq!(decoder.push(id, code.encode(&data, id, len)), is_complete);
@@ -291,6 +316,21 @@ mod tests {
             let count = kept.into_iter().chain(sums).position(|id| decoder.push(id, code.encode(&data, id, 9)));
             prop_assert!(count.is_some_and(|count| count < blocks + 6), "{:?}", count);
             prop_assert_eq!(decoder.into_blocks(), Some(data));
+        }
+    }
+
+    #[test]
+    fn a_short_block_counts_as_padded_with_zeros() {
+        let code = Code::new(3).expect("a good number");
+        let (short, whole) = ([&b"some"[..], b"mo", b""], [&b"some"[..], b"mo\0\0", b"\0\0\0\0"]);
+        for id in [1, 3, 4, 300] {
+            let packet = |blocks: &[&[u8]; 3]| {
+                let mut packet = [9; 4];
+                code.encode_into(blocks, id, &mut packet);
+                packet
+            };
+            assert_eq!(packet(&short), packet(&whole), "packet {id}");
+            assert_eq!(code.encode(&short.map(Bytes::from_static), id, 4)[..], packet(&whole));
         }
     }
 

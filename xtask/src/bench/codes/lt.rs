@@ -1,8 +1,8 @@
-//! LT codes beside the `raptorq` crate (RFC 6330): packets made and blocks got back per CPU second, and how many packets that takes.
+//! LT codes and the MDS code beside the `raptorq` crate (RFC 6330): packets made and blocks got back per CPU second, and how many packets that takes.
 //!
 //! A row is a code at so many blocks of 1,024 bytes. `lt` and `raptorq` send repair only: k packets are made, and blocks are
 //! got back from repair alone. `lt systematic` and `raptorq systematic` send the blocks and two packets of repair more than
-//! 5 % of them, and those 5 % are lost. Our codes are made anew each time; raptorq's encoding plan is made before the clock
+//! 5 % of them, and those 5 % are lost; so does `mds`, which has 255 blocks at most. Our codes are made anew each time; raptorq's encoding plan is made before the clock
 //! starts. Packets are made one at a time, each forgotten before the next, as a sender does (raptorq makes those that are
 //! blocks at once). Decoders get them one at a time until they are done; they were copied just before, as if received. When
 //! the clock stops a decoder is gone, with the packets that it took; packets that it did not take, and its blocks, are left:
@@ -10,7 +10,9 @@
 //! Read [`Row`] first.
 
 use crate::bench::{best_seconds, thread_cpu_s};
-use anabranch_codes::lt::{Code, Decoder, Inactivation, Params};
+use anabranch_codes::Symbol;
+use anabranch_codes::lt::{self, Decoder, Inactivation, Params};
+use anabranch_codes::mds::{self, Elimination};
 use anabranch_endpoint::{Bytes, Len};
 use anyhow::{Context, ensure};
 use raptorq::{
@@ -49,17 +51,19 @@ pub struct Row {
 enum Contender {
     Lt,
     LtSystematic,
+    Mds,
     RaptorQ,
     RaptorQSystematic,
 }
 
 impl Contender {
-    const ALL: [Self; 4] = [Self::Lt, Self::LtSystematic, Self::RaptorQ, Self::RaptorQSystematic];
+    const ALL: [Self; 5] = [Self::Lt, Self::LtSystematic, Self::Mds, Self::RaptorQ, Self::RaptorQSystematic];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Lt => "lt",
             Self::LtSystematic => "lt systematic",
+            Self::Mds => "mds",
             Self::RaptorQ => "raptorq",
             Self::RaptorQSystematic => "raptorq systematic",
         }
@@ -69,8 +73,48 @@ impl Contender {
     }
     /// Our code, made anew.
     fn code(self, k: usize) -> Code {
-        let code = if self == Self::Lt { Code::new(k, &Params::tuned(k)) } else { Code::systematic(k) };
-        code.expect("so many blocks make a code")
+        let lt = |code: Result<lt::Code, _>| Code::Lt(code.expect("so many blocks make a code"));
+        match self {
+            Self::Mds => Code::Mds(mds::Code::new(k).expect("few blocks")),
+            Self::Lt => lt(lt::Code::new(k, &Params::tuned(k))),
+            _ => lt(lt::Code::systematic(k)),
+        }
+    }
+    const fn has(self, k: usize) -> bool {
+        !matches!(self, Self::Mds) || k <= mds::BLOCKS_MAX
+    }
+}
+
+/// One of ours.
+enum Code {
+    Lt(lt::Code),
+    Mds(mds::Code),
+}
+
+impl Code {
+    fn encode_into(&self, blocks: &[&[u8]], id: u32, packet: &mut [u8]) {
+        match self {
+            Self::Lt(code) => code.encode_into(blocks, id, packet),
+            Self::Mds(code) => code.encode_into(blocks, id, packet),
+        }
+    }
+    /// Takes packets until the blocks are known: how many, and the blocks.
+    fn decode<S: Symbol>(
+        self,
+        len: usize,
+        packets: impl Iterator<Item = (u32, S)>,
+    ) -> (usize, Option<Vec<S>>) {
+        fn run<S: Symbol>(
+            mut decoder: impl Decoder<S>,
+            mut packets: impl Iterator<Item = (u32, S)>,
+        ) -> (usize, Option<Vec<S>>) {
+            let taken = packets.position(|(id, packet)| decoder.push(id, packet)).map_or(0, |last| last + 1);
+            (taken, decoder.into_blocks())
+        }
+        match self {
+            Self::Lt(code) => run(Inactivation::new(code, len), packets),
+            Self::Mds(code) => run(Elimination::new(code, len), packets),
+        }
     }
 }
 
@@ -200,17 +244,10 @@ impl File {
                 let packets: Vec<(u32, Bytes)> =
                     packets.iter().map(|(id, packet)| (*id, Bytes::copy_from_slice(packet))).collect();
                 let mut packets = packets.into_iter();
-                taken = 0;
                 let start = thread_cpu_s();
-                let mut decoder = Inactivation::new(who.code(self.k), self.len);
-                for (id, packet) in packets.by_ref() {
-                    taken += 1;
-                    if decoder.push(id, packet) {
-                        break;
-                    }
-                }
-                let found: Option<Vec<Bytes>> = decoder.into_blocks();
+                let (count, found) = who.code(self.k).decode(self.len, packets.by_ref());
                 seconds = thread_cpu_s() - start;
+                taken = count;
                 let found = found.context("not enough packets")?;
                 is_same = self.blocks().iter().zip(&found).all(|(block, found)| found == block);
             }
@@ -260,7 +297,8 @@ pub fn measure(peers: bool, seconds: f64) -> anyhow::Result<Vec<Row>> {
 
 fn measure_at(k: usize, peers: bool, seconds: f64) -> anyhow::Result<Vec<Row>> {
     let file = File::new(k, BLOCK_BYTES, peers)?;
-    let who: Vec<Contender> = Contender::ALL.into_iter().filter(|who| peers || !who.is_peer()).collect();
+    let all = Contender::ALL.into_iter().filter(|who| who.has(k));
+    let who: Vec<Contender> = all.filter(|who| peers || !who.is_peer()).collect();
     let megabytes = 1e-6 * file.bytes.bytes().len() as f64;
 
     let sets = if k > 5_000 { 5 } else { 20 };
@@ -320,9 +358,10 @@ fn more_packets(who: Contender, k: usize) -> anyhow::Result<(f64, usize, usize)>
         let taken = match file.packets(who, draw) {
             theirs @ Packets::Theirs(_) => file.decode(who, &theirs)?.1,
             Packets::Ours(packets) => {
-                let mut decoder = Inactivation::new(who.code(k), 8);
-                let done = packets.iter().position(|(id, _)| decoder.push(*id, Len(8)));
-                done.context("not enough packets")? + 1
+                let lengths = packets.iter().map(|(id, _)| (*id, Len(8)));
+                let (taken, found) = who.code(k).decode(8, lengths);
+                found.context("not enough packets")?;
+                taken
             }
         };
         all.push(taken - k);
@@ -441,7 +480,7 @@ pub fn print_table(rows: &[Row]) {
         // A systematic code beside the systematic one.
         let peer = match row.code {
             "lt" => Some(Contender::RaptorQ),
-            "lt systematic" => Some(Contender::RaptorQSystematic),
+            "lt systematic" | "mds" => Some(Contender::RaptorQSystematic),
             _ => None,
         };
         let peer = peer.and_then(|peer| rows.iter().find(|row_| row_.k == row.k && row_.code == peer.name()));
