@@ -21,6 +21,9 @@ const HEADROOM: f64 = 0.05;
 const FIRST_PACKETS: u64 = 10;
 const FIRST_BYTES_PER_S: f64 = 4e6 / 8.0;
 const FIRST_PACKETS_MAX: u64 = 32;
+/// Of many servers each begins with fewer, as many together as a short queue takes; but BBR keeps four in flight at least.
+const FIRST_PACKETS_ALL: u64 = 64;
+const FIRST_PACKETS_MIN: u64 = 4;
 /// What is not heard of for so many round trips, and for so long at least, is lost.
 ///
 /// Differs: RFC 6298 section 5.5 doubles the time at each further silence. A packet of each pull leaves in it, until the pull is given
@@ -84,8 +87,10 @@ pub(crate) fn sooner(now: Instant, next_at: Instant, before_bytes_per_s: f64, by
 
 /// Bytes that one of so many servers may have in flight before the first feedback.
 fn first_bytes(packet_bytes: u64, rtt: Option<Duration>, servers: u16) -> u64 {
-    let in_rtt = rtt.map_or(0.0, |rtt| FIRST_BYTES_PER_S * rtt.as_secs_f64()) / f64::from(servers.max(1));
-    (in_rtt as u64).clamp(FIRST_PACKETS * packet_bytes, FIRST_PACKETS_MAX * packet_bytes)
+    let servers = u64::from(servers.max(1));
+    let in_rtt = rtt.map_or(0.0, |rtt| FIRST_BYTES_PER_S * rtt.as_secs_f64()) as u64 / servers;
+    let least = (FIRST_PACKETS_ALL / servers).clamp(FIRST_PACKETS_MIN, FIRST_PACKETS);
+    in_rtt.clamp(least * packet_bytes, FIRST_PACKETS_MAX * packet_bytes)
 }
 
 /// What a report of a pull tells beyond the one before.

@@ -253,7 +253,13 @@ impl Overflow {
                     self.enter(now, Phase::Drain { less: more * DRAIN_PART }, rtt);
                 }
             }
-            Phase::Drain { .. } => self.enter(now, Phase::Hold { since: now }, rtt),
+            Phase::Drain { less } => {
+                if is_much {
+                    // What a probe has lost is often found only now.
+                    self.probe_more = (less / DRAIN_PART / 2.0).max(PROBE_MORE_MIN);
+                }
+                self.enter(now, Phase::Hold { since: now }, rtt);
+            }
         }
         true
     }
