@@ -630,9 +630,14 @@ impl<S: Symbol> Sender<S> {
     }
 
     /// Nothing is heard, and perhaps nothing came: a packet more makes the client say so.
-    fn ask_for_word(&mut self, now: Instant, path: Option<&Path>) {
+    fn ask_for_word(&mut self, now: Instant, path: Option<&mut Path>) {
         if self.sending.mode == Mode::Counted && self.sequence > 0 {
-            self.forget(now, self.sequence, path);
+            self.forget(now, self.sequence, path.as_deref());
+            if let (Rate::Path { written_off, .. }, Some(path)) = (&mut self.rate, path) {
+                // What is forgotten will not expire.
+                *written_off = self.sequence;
+                self.count_inflight(path);
+            }
             if let Some(open) = self.open.front_mut().filter(|_| self.base < self.fresh) {
                 open.lacks = Some(open.lacks.unwrap_or(1).max(1));
                 self.owed = 1;
@@ -641,7 +646,7 @@ impl<S: Symbol> Sender<S> {
     }
 
     /// Its path has heard nothing for long.
-    pub fn handle_silence(&mut self, now: Instant, path: &Path) {
+    pub fn handle_silence(&mut self, now: Instant, path: &mut Path) {
         if !self.is_over && self.has_path() && self.next_packet(Some(path), Unasked::Yes).is_none() {
             self.ask_for_word(now, Some(path));
         }
