@@ -40,6 +40,8 @@ const HOLD_LEAST: Duration = Duration::from_ms(200);
 const HOLD_RTTS: u64 = 8;
 /// With fewer packets in flight a server can hardly send more slowly: BBR keeps four at least.
 const FEW_PACKETS: f64 = 8.0;
+/// A link whose rate has to be cut again within this has others on it.
+const CUT_AGAIN: Duration = Duration::from_secs(5);
 /// How long it is not divided where others were met: twice as long each time that it held for less than twice that.
 const REST_LEAST: Duration = Duration::from_ms(500);
 const REST_MOST: Duration = Duration::from_secs(30);
@@ -110,6 +112,8 @@ pub(super) struct Overflow {
     wait: Duration,
     /// Since when it is divided; until when it is not, after others were met; and how long that is.
     held_from: Instant,
+    /// When its rate was cut last.
+    cut_at: Option<Instant>,
     rests_until: Instant,
     rest: Duration,
     servers: usize,
@@ -126,6 +130,7 @@ impl Overflow {
             probe_more: PROBE_MORE,
             wait: HOLD_LEAST,
             held_from: Instant::ZERO,
+            cut_at: None,
             rests_until: Instant::ZERO,
             rest: REST_LEAST,
             servers: 0,
@@ -208,7 +213,9 @@ impl Overflow {
                 self.enter(now, FREE, rtt);
             }
             Phase::Hold { since } => {
-                if is_much && seen.each_packets < FEW_PACKETS {
+                let was_cut = self.cut_at.is_some_and(|at| now < at + CUT_AGAIN);
+                if is_much && (!was_cut || seen.each_packets < FEW_PACKETS) {
+                    self.cut_at = Some(now);
                     // The link carries less than it did, or others have come.
                     let rate = self.rates[0].max(self.rates[1]);
                     self.rates = [seen.bytes_per_s.max(CUT_SHARE * rate).min(rate), 0.0];
