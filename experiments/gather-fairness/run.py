@@ -33,7 +33,7 @@ TRIES = 3
 #: Packets of a second of the interactive flow, and their bytes on the wire.
 ASKED_HZ, ASKED_BYTES = 20, 100
 #: Bytes of a full packet, of a TCP segment's data in it and of a `gather` packet's: rates count whole packets.
-PACKET_BYTES, SEGMENT_BYTES, SYMBOL_BYTES = 1500, 1448, 1411
+PACKET_BYTES, SEGMENT_BYTES, SYMBOL_BYTES = 1500, 1448, 1427
 #: Which parties share the link. `gather-3` is one pull from three servers, `bbr-4` four flows of TCP.
 MIXES = (
     *("gather-1", "gather-3", "cubic-1", "bbr-1"),
@@ -418,38 +418,111 @@ def broken(parties: list[str], rates: list[float], shares: list[float]) -> list[
     return found
 
 
-def table(args: argparse.Namespace) -> int:
-    """Prints a line for each cell: medians of its trials.
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """A cell's medians over its trials.
 
-    A pull counts as one party, and so does each flow of TCP. `as flows` is what a pull has of its share where each of its servers
-    counts as a flow.
+    Attributes
+    ----------
+    clock, mix, link_mbps, queue
+        The cell.
+    parties
+        Their names: a pull is one, and so is each flow of TCP.
+    rates, shares
+        Of each party, in Mbit/s and of the fair rate, which is what all have together over their number.
+    as_flows
+        Of each pull, its share where each of its servers counts as a flow.
+    whole_mbps, jain
+        Of all together.
+    rtt_ms
+        The interactive flow's median and 99th percentile.
     """
+
+    clock: str
+    mix: str
+    link_mbps: float
+    queue: float
+    parties: list[str]
+    rates: list[float]
+    shares: list[float]
+    as_flows: list[float]
+    whole_mbps: float
+    jain: float
+    rtt_ms: list[float]
+
+    def broken(self) -> list[str]:
+        """Which bounds do not hold."""
+        return broken(self.parties, self.rates, self.shares) if len(self.rates) > 1 else []
+
+
+def summaries(path: pathlib.Path) -> list[Summary]:
+    """What the rows say of each cell, in the order of clocks, queues and mixes."""
     cells: dict[tuple[str, ...], dict[str, list[dict[str, str]]]] = {}
-    for row in read(args.rows):
+    for row in read(path):
         cell = tuple(row[column] for column in ("clock", *CELL))
         cells.setdefault(cell, {}).setdefault(row["trial"], []).append(row)
-    print("| clock | parties | queue | Mbit/s | of the link | of the fair share | as flows | Jain | rtt ms p50, p99 | does not hold |")
-    print("| --- | --- | ---: | --- | ---: | --- | --- | ---: | --- | --- |")
+    found = []
     for cell in sorted(cells, key=lambda cell: (cell[0], float(cell[4]), MIXES.index(cell[1]))):
         clock, mix, link, _, queue, *_ = cell
         trials = list(cells[cell].values())
         parties = [row["party"] for row in trials[0]]
         flows = [int(party[7:]) if party.startswith("gather") else 1 for party in parties]
         all_rates = [[float(row["rate_mbps"]) for row in trial] for trial in trials]
+        all_shares = [[rate * len(one) / max(sum(one), 1e-9) for rate in one] for one in all_rates]
         # Medians of what each trial says: those of parties do not add up to any trial's sum.
         rates = [statistics.median(of_one) for of_one in zip(*all_rates, strict=True)]
-        all_shares = [[rate * len(one) / max(sum(one), 1e-9) for rate in one] for one in all_rates]
         shares = [statistics.median(of_one) for of_one in zip(*all_shares, strict=True)]
         as_flows = [share * sum(flows) / len(flows) / own for share, own, party in zip(shares, flows, parties, strict=True) if party.startswith("gather")]
+        whole, index = (statistics.median(map(of, all_rates)) for of in (sum, jain))
         rtt_ms = [statistics.median(float(trial[0][column]) for trial in trials) for column in ("rtt_ms_p50", "rtt_ms_p99")]
+        found.append(Summary(clock, mix, float(link), float(queue), parties, rates, shares, as_flows, whole, index, rtt_ms))
+    return found
+
+
+def table(args: argparse.Namespace) -> int:
+    """Prints a line for each cell, or with `--brief` the tables of the README."""
+    if args.brief:
+        return brief(summaries(args.rows))
+    print("| clock | parties | queue | Mbit/s | of the link | of the fair share | as flows | Jain | rtt ms p50, p99 | does not hold |")
+    print("| --- | --- | ---: | --- | ---: | --- | --- | ---: | --- | --- |")
+    for it in summaries(args.rows):
         told = [
-            *(clock, mix, queue, ", ".join(f"{rate:.1f}" for rate in rates)),
-            f"{statistics.median(sum(one) for one in all_rates) / float(link):.3f}",
-            *(", ".join(f"{share:.2f}" for share in shares), ", ".join(f"{share:.2f}" for share in as_flows)),
-            *(f"{statistics.median(jain(one) for one in all_rates):.3f}", ", ".join(f"{ms:.0f}" for ms in rtt_ms)),
-            "; ".join(broken(parties, rates, shares)) if len(rates) > 1 else "",
+            *(it.clock, it.mix, str(it.queue), ", ".join(f"{rate:.1f}" for rate in it.rates)),
+            f"{it.whole_mbps / it.link_mbps:.3f}",
+            *(", ".join(f"{share:.2f}" for share in it.shares), ", ".join(f"{share:.2f}" for share in it.as_flows)),
+            *(f"{it.jain:.3f}", ", ".join(f"{ms:.0f}" for ms in it.rtt_ms), "; ".join(it.broken())),
         ]
         print("| " + " | ".join(told) + " |")
+    return 0
+
+
+def brief(all_cells: list[Summary]) -> int:
+    """For each mix and queue the first party's share, as flows where a pull has several servers; then the interactive flow's round trip.
+
+    Simulated and emulated stand beside each other, and what is outside its bounds is bold.
+    """
+    cells = {(it.clock, it.mix, it.queue): it for it in all_cells}
+    clocks = sorted({it.clock for it in all_cells}, reverse=True)
+    queues = sorted({it.queue for it in all_cells})
+
+    def share(it: Summary | None) -> str:
+        if it is None:
+            return "-"
+        one = f"**{it.shares[0]:.2f}**" if it.broken() else f"{it.shares[0]:.2f}"
+        return one + (f" ({it.as_flows[0]:.2f})" if it.as_flows and not it.mix.startswith("gather-1") else "")
+
+    def rtt(it: Summary | None) -> str:
+        return "-" if it is None else f"{it.rtt_ms[0]:.0f}, {it.rtt_ms[1]:.0f}"
+
+    for title, mixes, of in (
+        ("first party's share", [mix for mix in MIXES if "+" in mix], share),
+        ("rtt ms p50, p99, beside one alone", [mix for mix in MIXES if "+" not in mix], rtt),
+    ):
+        print(f"| {title}: {' / '.join(clocks)} | " + " | ".join(f"queue {queue:g}" for queue in queues) + " |")
+        print("| --- |" + " --- |" * len(queues))
+        for mix in mixes:
+            print(f"| {mix} | " + " | ".join(" / ".join(of(cells.get((clock, mix, queue))) for clock in clocks) for queue in queues) + " |")
+        print()
     return 0
 
 
@@ -485,7 +558,9 @@ def main() -> int:
         verb.add_argument("--seconds", type=float, default=60.0)
         verb.add_argument("--warmup", type=float, default=10.0, help="seconds of these that do not count")
         verb.add_argument("--trials", type=int, default=3 if name == "simulated" else 1)
-    verbs.add_parser("table").add_argument("--rows", **rows)
+    shown = verbs.add_parser("table")
+    shown.add_argument("--rows", **rows)
+    shown.add_argument("--brief", action="store_true", help="the README's tables")
     verbs.add_parser("smoke").add_argument("--binary", **binary)
     own = verbs.add_parser("role")
     own.add_argument("task", type=pathlib.Path)

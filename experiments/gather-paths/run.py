@@ -16,6 +16,7 @@ import filecmp
 import getpass
 import itertools
 import json
+import math
 import os
 import pathlib
 import random
@@ -100,6 +101,8 @@ class Cell:
 COLUMNS = [field.name for field in dataclasses.fields(Cell)] + ["method", "congestion_control", "trial", *FIGURES]
 #: What rows had before there was a column for it.
 BEFORE = {"burst": "1"}
+#: Columns of whole numbers; from so many bytes on an object has a rate, and before it a time; bytes of an object in a packet of `gather`.
+INTEGERS, LONG_BYTES, BLOCK_BYTES = ("burst", "servers", "size"), 10 << 20, 1427
 
 
 def fetch(task: dict[str, object]) -> list[str]:
@@ -262,17 +265,37 @@ def run_all(args: argparse.Namespace) -> int:
 
 
 def table(path: pathlib.Path) -> None:
-    """Prints the median share of the link, a line for each cell."""
-    cells: dict[tuple[str, ...], dict[str, list[float]]] = {}
+    """Prints a line for each cell, as the README has it.
+
+    Medians, over as many trials as stand in brackets: Mbit/s of the object, milliseconds for objects below 10 MiB. Bold
+    is `gather` where the best of the others is better by more than 5 %. At the end the share of an object's packets that `gather` had
+    dropped by full queues.
+    """
+    cells: dict[Cell, dict[str, list[dict[str, str]]]] = {}
     for row in read(path):
-        cell = tuple(row[field.name] for field in dataclasses.fields(Cell))
-        shares = cells.setdefault(cell, {}).setdefault(f"{row['method']}/{row['congestion_control']}", [])
-        shares.append(float(row["of_link_share"]))
+        cell = Cell(**{field.name: (int if field.name in INTEGERS else float)(row[field.name]) for field in dataclasses.fields(Cell)})
+        cells.setdefault(cell, {}).setdefault(f"{row['method']}/{row['congestion_control']}", []).append(row)
     names = [f"{method}/{control}" for method, controls in METHODS.items() for control in controls]
-    print(" | ".join(["Mbit/s", "ms", "loss", "burst", "queue", "servers", "bytes", *names]))
-    for cell, shares in cells.items():
-        medians = (f"{statistics.median(shares[name]):.3f}" if name in shares else "" for name in names)
-        print(" | ".join([*cell, *medians]))
+    names = [name for name in names if any(name in methods for methods in cells.values())]
+    print("| rtt ms | loss % | burst | queue | servers | object | " + " | ".join(name.removesuffix("/bbr") for name in names) + " | dropped % |")
+    print("| ---: | ---: | ---: | ---: | ---: | ---: |" + " ---: |" * (len(names) + 1))
+    for cell in sorted(cells, key=lambda cell: tuple(-value if name == "size" else value for name, value in dataclasses.asdict(cell).items())):
+        is_short, methods = cell.size < LONG_BYTES, cells[cell]
+        took = {name: statistics.median(float(row["took_s"]) for row in rows) for name, rows in methods.items()}
+        least = min((took[name] for name in took if not name.startswith("gather")), default=math.inf)
+
+        def told(name: str) -> str:
+            if name not in took:
+                return ""
+            figure = f"{took[name] * 1e3:.0f} ms" if is_short else f"{8 * cell.size / took[name] / 1e6:.1f}"
+            is_behind = name == "gather/bbr" and took[name] * 0.95 > least
+            return (f"**{figure}**" if is_behind else figure) + f" ({len(methods[name])})"
+
+        dropped = [float(row["dropped_packets"]) for row in methods.get("gather/bbr", [])]
+        share = f"{100 * statistics.median(dropped) / (cell.size / BLOCK_BYTES):.1f}" if dropped else ""
+        size = f"{cell.size >> 20} MiB" if cell.size >= 1 << 20 else f"{cell.size >> 10} KiB"
+        where = (f"{cell.rtt_ms:g}", f"{100 * cell.loss:g}", str(cell.burst), f"{cell.queue_bdps:g}", str(cell.servers), size)
+        print("| " + " | ".join([*where, *map(told, names), share]) + " |")
 
 
 def smoke(args: argparse.Namespace) -> int:
@@ -324,6 +347,8 @@ def main() -> int:
     every.add_argument("--seconds-max", type=float, default=300.0)
     every.add_argument("--only", action="append", default=[], choices=sorted(METHODS), help="this method")
     every.add_argument("--control", action="append", default=[], help="this congestion control of TCP")
+    shown = verbs.add_parser("table")
+    shown.add_argument("--rows", type=pathlib.Path, default=HERE / "measured.csv")
     verbs.add_parser("trial").add_argument("task")
     small = verbs.add_parser("smoke")
     small.add_argument("--binary", type=pathlib.Path, default=ROOT / "target" / "release" / "anabranch")
@@ -335,6 +360,9 @@ def main() -> int:
         return smoke(args)
     if args.verb == "all":
         return run_all(args)
+    if args.verb == "table":
+        table(args.rows)
+        return 0
     task = json.loads(args.task)
     pathlib.Path(task["result"]).write_text(json.dumps(run_trial(task)))
     return 0
