@@ -13,8 +13,7 @@
 //! All `unsafe` of the workspace's arithmetic is in the files of the module `kernel`.
 //!
 //! [`lt`] are fountain codes, whose sums are drawn at random; [`mds`] is for few blocks, of which any as many packets give them back.
-//! Leaves out: which coefficients to use (the plan decides), and
-//! fields above 2^8. Read [`Gf`], [`gf_dot`] and [`Symbol`] first.
+//! Leaves out: which coefficients to use (the plan decides), and fields above 2^8. Read [`Gf`], [`gf_dot`] and [`Symbol`] first.
 
 mod field;
 mod kernel;

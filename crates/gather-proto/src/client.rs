@@ -6,13 +6,13 @@
 //!
 //! The last hop is divided evenly among servers, where its rate is known, or found since several servers overflow it (`link`); what
 //! one has not used for a while the others get ([`crate::share`]; `hop` does it). The first packets of pulls that begin together are
-//! spread over the time that they take on
-//! the link, as one from each of many servers is enough to overflow its queue (LTTP section V-F).
+//! spread over the time that they take on the link, as one from each of many servers is enough to overflow its queue (LTTP section V-F).
 //!
 //! Leaves out: whole objects and their hashes (`fetch`), connections and files (the room `gather`). Read [`Piece`],
 //! [`ClientEvent`] and [`Client`] first.
 
 mod balance;
+mod deadlines;
 mod hop;
 mod link;
 
@@ -128,11 +128,6 @@ const AWAITED: Duration = Duration::from_ms(100);
 const AWAITED_RTTS: u64 = 4;
 /// What a request takes on the link, about: its message with a short name, in a record of TLS, with TCP's and IP's headers.
 const REQUEST: ByteCount = ByteCount::new(130);
-/// While packets of a server's other pulls come, one of which nothing comes is given up after so many times as long: on a bad path it
-/// may be packets of this one that are lost, each time.
-const UNHEARD_MAX: u64 = 4;
-/// How long the first packet of a pull may take before shorter ones are asked for.
-const FIRST_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 struct PieceState {
@@ -878,45 +873,6 @@ impl<S: Symbol> Client<S> {
         }
         self.queue.push_front(pull.piece);
         Some(pull)
-    }
-
-    /// All pulls, and when each is given up if nothing comes of it.
-    fn deadlines(&self) -> impl Iterator<Item = (PullId, &Pull<S>, Instant)> {
-        // A server sends one pull after the other: each waits for its turn as long as packets of those before it come.
-        let mut turns: Vec<Option<Instant>> = vec![None; self.servers.len()];
-        self.pulls.iter().map(move |(id, pull)| {
-            let turn = &mut turns[pull.server.0 as usize];
-            let dead_at = self.dead_at(pull, *turn);
-            if let State::Receiving(receiver) = &pull.state {
-                *turn = receiver.heard_at().max(*turn);
-            }
-            (*id, pull, dead_at)
-        })
-    }
-
-    /// When a pull is given up whose server had to do with others until `turn_at`.
-    /// Whether its packets may be too long for some link on the way.
-    fn may_be_too_long(&self, pull: &Pull<S>) -> bool {
-        let came = self.servers[pull.server.0 as usize].came_block_bytes;
-        pull.block_bytes > self.config.block_bytes_safe.max(came)
-    }
-
-    fn dead_at(&self, pull: &Pull<S>, turn_at: Option<Instant>) -> Instant {
-        let (heard_at, is_accepted) = match &pull.state {
-            State::Receiving(receiver) => (receiver.heard_at(), true),
-            State::Asked { .. } => (None, false),
-        };
-        let of_pull = heard_at.unwrap_or(pull.asked_at);
-        let of_pull = of_pull.max(turn_at.unwrap_or(of_pull));
-        let give_up = self.config.give_up;
-        match heard_at {
-            None if !is_accepted => pull.asked_at + give_up,
-            None if self.may_be_too_long(pull) => of_pull + give_up.min(FIRST_MAX),
-            _ => {
-                let of_server = self.servers[pull.server.0 as usize].heard_at.unwrap_or(of_pull);
-                (of_server + give_up).clamp(of_pull + give_up, of_pull + give_up * UNHEARD_MAX)
-            }
-        }
     }
 
     /// Tells that `now` has come.

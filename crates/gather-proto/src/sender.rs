@@ -471,8 +471,7 @@ impl<S: Symbol> Sender<S> {
                 // Of what is lacking and leaves now, as much more as was lost lately: where that is less than half a packet, the
                 // client asks again. A path has other packets to carry until it does.
                 let more = if self.has_path() { 0.0 } else { f64::from(lacks) * self.loss_share(path) };
-                let more = more.round() as u32;
-                (lacks + more).saturating_sub(open.on_way)
+                (lacks + more.round() as u32).saturating_sub(open.on_way)
             }
             _ => 0,
         }

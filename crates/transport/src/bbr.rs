@@ -57,7 +57,8 @@ pub struct Config {
     /// Whether the share that is lost without a queue is learnt, and not taken for congestion.
     pub learns_loss: bool,
     /// The share of the highest amount in flight that is left to others between probes, where losses bound that, as long as round trips
-    /// show no queue; where they do others are there, and have the draft's [`HEADROOM`].
+    /// show no queue; where they do others are there, and have the draft's [`HEADROOM`]. Without [`Config::learns_loss`] they have it
+    /// always.
     pub headroom: f64,
     /// Draws when the rate is probed: flows that share a link should not probe together (section 5.3.3.7).
     pub seed: Seed,

@@ -5,9 +5,9 @@
 //! that was what the link carries, and it stays divided among servers. It is looked for more every few seconds, as BBR does: a
 //! quarter more is granted for a round trip, or less where that was too much before.
 //!
-//! What is divided so is held whatever others on the link do, which would leave a flow of Cubic a tenth of its share. So where a link
-//! that is divided loses again, each server finds its rate alone for some time, as fair to others as its BBR is. Only where servers
-//! have hardly a packet in flight each do they go on dividing it: their BBR could not send less.
+//! What is divided so would be held whatever others on the link do, and would leave a flow of Cubic a tenth of its share. So where a link
+//! that is divided has to be cut twice within seconds, each server finds its rate alone for some time, as fair to others as its BBR
+//! is. Only where servers have hardly a packet in flight each is it divided further: their BBR could not send less.
 //!
 //! Source: the phases and their lengths are those of BBR's probes (draft-ietf-ccwg-bbr-06 section 5.3.3), of all servers together.
 //! Leaves out: who is granted which share (`hop`). Read [`Overflow`] first.
@@ -34,7 +34,8 @@ const HOLD_SHARE: f64 = 0.99;
 /// probe granted more.
 const CUT_SHARE: f64 = 0.85;
 const DRAIN_PART: f64 = 0.6;
-/// How long it is not looked for more: at most; and at least, in round trips, too, where the rate was just found, or cut.
+/// How long it is not looked for more: at most, or twice the least where that is more; and at least, in round trips, too, where the
+/// rate was just found, or cut.
 const HOLD_MOST: Duration = Duration::from_secs(2);
 const HOLD_LEAST: Duration = Duration::from_ms(200);
 const HOLD_RTTS: u64 = 8;

@@ -242,6 +242,26 @@ fn every_pull_is_granted_something() {
     assert_eq!(feedback.grant, Some(BitRate::bps(1)));
 }
 
+/// A request for all of an object.
+fn request(pull: u32) -> Request {
+    Request {
+        pull: PullId(pull),
+        object: "x".into(),
+        start: 0,
+        length: None,
+        is_cut: false,
+        mode: Mode::Counted,
+        rate_control: RateControl::Bbr,
+        block_bytes: 1_000,
+        blocks_max: 20,
+        window: 2,
+        grant: None,
+        start_after: Duration::ZERO,
+        rtt: None,
+        servers: 1,
+    }
+}
+
 /// What a server answers to a request for all of an object of so many bytes.
 fn ask(
     server: &mut Server<Bytes>,
@@ -261,22 +281,7 @@ fn ask_with(
     blocks_max: u32,
     object_bytes: u64,
 ) -> Control {
-    let request = Request {
-        pull: PullId(pull),
-        object: "x".into(),
-        start: 0,
-        length: None,
-        is_cut: false,
-        mode: Mode::Counted,
-        rate_control,
-        block_bytes,
-        blocks_max,
-        window: 2,
-        grant: None,
-        start_after: Duration::ZERO,
-        rtt: None,
-        servers: 1,
-    };
+    let request = Request { rate_control, block_bytes, blocks_max, ..request(pull) };
     server.handle_control(Instant::ZERO, Control::Pull(request));
     server.offer(Instant::ZERO, PullId(pull), Offer { object_bytes, first_id: 0 });
     server.poll_control().expect("an answer")
@@ -361,26 +366,9 @@ fn pulls_of_a_path_have_together_what_the_last_of_them_was_granted() {
     let config = ServerConfig { block_bytes_min: 1, ..ServerConfig::default() };
     let mut server = Server::<Bytes>::new(config);
     let grant = |bps: u64| Some(BitRate::bps(bps));
-    let request = |pull, grant| {
-        Control::Pull(Request {
-            pull: PullId(pull),
-            object: "x".into(),
-            start: 0,
-            length: None,
-            is_cut: false,
-            mode: Mode::Counted,
-            rate_control: RateControl::Bbr,
-            block_bytes: 1_000,
-            blocks_max: 20,
-            window: 2,
-            grant,
-            start_after: Duration::ZERO,
-            rtt: Some(Duration::from_us(100)),
-            servers: 1,
-        })
-    };
     for (pull, bps) in [(0, 3_000), (1, 2_000), (2, 1_000)] {
-        server.handle_control(Instant::ZERO, request(pull, grant(bps)));
+        let request = Request { grant: grant(bps), rtt: Some(Duration::from_us(100)), ..request(pull) };
+        server.handle_control(Instant::ZERO, Control::Pull(request));
         server.offer(Instant::ZERO, PullId(pull), Offer { object_bytes: 100_000, first_id: 0 });
         assert_eq!(server.allowed_bps(), bps as f64);
     }

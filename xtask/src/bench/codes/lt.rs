@@ -1,9 +1,10 @@
-//! LT codes and the MDS code beside the `raptorq` crate (RFC 6330): packets made and blocks got back per CPU second, and how many packets that takes.
+//! LT codes and the MDS code beside the `raptorq` crate (RFC 6330): packets made and blocks got back per CPU second, and how many
+//! packets that takes.
 //!
 //! A row is a code at so many blocks of 1,024 bytes. `lt` and `raptorq` send repair only: k packets are made, and blocks are
 //! got back from repair alone. `lt systematic` and `raptorq systematic` send the blocks and two packets of repair more than
-//! 5 % of them, and those 5 % are lost; so does `mds`, which has 255 blocks at most. Our codes are made anew each time; raptorq's encoding plan is made before the clock
-//! starts. Packets are made one at a time, each forgotten before the next, as a sender does (raptorq makes those that are
+//! 5 % of them, and those 5 % are lost; so does `mds`, which has 255 blocks at most. Our codes are made
+//! anew each time; raptorq's encoding plan is made before the clock starts. Packets are made one at a time, each forgotten before the next, as a sender does (raptorq makes those that are
 //! blocks at once). Decoders get them one at a time until they are done; they were copied just before, as if received. When
 //! the clock stops a decoder is gone, with the packets that it took; packets that it did not take, and its blocks, are left:
 //! the blocks are compared with the original ones.

@@ -1,0 +1,54 @@
+//! When a pull of which nothing comes is given up.
+//!
+//! Leaves out: what becomes of it then (`client`), and pulls that come too slowly (`balance`).
+
+use super::{Client, Pull, PullId, State};
+use anabranch_codes::Symbol;
+use anabranch_units::{Duration, Instant};
+
+/// While packets of a server's other pulls come, one of which nothing comes is given up after so many times as long: on a bad path it
+/// may be packets of this one that are lost, each time.
+const UNHEARD_MAX: u64 = 4;
+/// How long the first packet of a pull may take before shorter ones are asked for.
+const FIRST_MAX: Duration = Duration::from_secs(2);
+
+impl<S: Symbol> Client<S> {
+    /// All pulls, and when each is given up if nothing comes of it.
+    pub(super) fn deadlines(&self) -> impl Iterator<Item = (PullId, &Pull<S>, Instant)> {
+        // A server sends one pull after the other: each waits for its turn as long as packets of those before it come.
+        let mut turns: Vec<Option<Instant>> = vec![None; self.servers.len()];
+        self.pulls.iter().map(move |(id, pull)| {
+            let turn = &mut turns[pull.server.0 as usize];
+            let dead_at = self.dead_at(pull, *turn);
+            if let State::Receiving(receiver) = &pull.state {
+                *turn = receiver.heard_at().max(*turn);
+            }
+            (*id, pull, dead_at)
+        })
+    }
+
+    /// Whether its packets may be too long for some link on the way.
+    pub(super) fn may_be_too_long(&self, pull: &Pull<S>) -> bool {
+        let came = self.servers[pull.server.0 as usize].came_block_bytes;
+        pull.block_bytes > self.config.block_bytes_safe.max(came)
+    }
+
+    /// When a pull is given up whose server had to do with others until `turn_at`.
+    fn dead_at(&self, pull: &Pull<S>, turn_at: Option<Instant>) -> Instant {
+        let (heard_at, is_accepted) = match &pull.state {
+            State::Receiving(receiver) => (receiver.heard_at(), true),
+            State::Asked { .. } => (None, false),
+        };
+        let of_pull = heard_at.unwrap_or(pull.asked_at);
+        let of_pull = of_pull.max(turn_at.unwrap_or(of_pull));
+        let give_up = self.config.give_up;
+        match heard_at {
+            None if !is_accepted => pull.asked_at + give_up,
+            None if self.may_be_too_long(pull) => of_pull + give_up.min(FIRST_MAX),
+            _ => {
+                let of_server = self.servers[pull.server.0 as usize].heard_at.unwrap_or(of_pull);
+                (of_server + give_up).clamp(of_pull + give_up, of_pull + give_up * UNHEARD_MAX)
+            }
+        }
+    }
+}
