@@ -34,6 +34,13 @@ const SILENT_MIN: Duration = Duration::from_ms(200);
 /// nothing has come for five seconds, and there has to be time for a second try before.
 const SILENT_MAX: Duration = Duration::from_secs(2);
 const SILENT_LATE_RTTS: u64 = 2;
+/// After so many round trips and so long without a word, and after twice as long again each time, a packet more leaves than the window
+/// has room for: where all that is in flight was lost, what comes of it tells so sooner than patience ends.
+///
+/// Source: RFC 9002 section 6.2. Differs: the time is not of the round trip's deviation; the least is what a busy machine may take for
+/// its turns, at both ends.
+const PROBE_RTTS: u64 = 2;
+const PROBE_MIN: Duration = Duration::from_ms(10);
 /// Packets over which the share that is lost is reckoned: then both sums are halved.
 const LOSS_PACKETS: u64 = 512;
 /// How much may leave late and together: so many packets, or what is sent in such a part of a round trip, as long ways have
@@ -116,6 +123,10 @@ pub(crate) struct Path {
     /// Since when nothing was heard, while something is in flight.
     silent_since: Instant,
     is_waiting: bool,
+    /// Packets that have left beyond the window in this silence, when the last one did, and whether one more may.
+    probes: u32,
+    probed_at: Instant,
+    may_probe: bool,
     /// Bytes that were lost, and all.
     lost: f64,
     all: f64,
@@ -156,6 +167,9 @@ impl Path {
             rtt,
             silent_since: now,
             is_waiting: false,
+            probes: 0,
+            probed_at: now,
+            may_probe: false,
             lost: 0.0,
             all: 0.0,
             packet_bytes,
@@ -200,9 +214,10 @@ impl Path {
         if self.all > 0.0 { self.lost / self.all } else { 0.0 }
     }
 
-    /// Whether a packet more fits into the window.
+    /// Whether a packet more fits into the window, or asks for a word.
     pub(crate) const fn has_room(&self) -> bool {
-        self.inflight + self.packet_bytes <= self.bbr.window_bytes() || self.inflight == 0
+        let fits = self.inflight + self.packet_bytes <= self.bbr.window_bytes() || self.inflight == 0;
+        fits || self.may_probe
     }
     /// When the next packet may leave, as far as pacing goes.
     pub(crate) const fn next_at(&self) -> Instant {
@@ -213,6 +228,9 @@ impl Path {
     pub(crate) fn handle_sent(&mut self, now: Instant, bytes: u64) -> Sent {
         if !std::mem::replace(&mut self.is_waiting, true) {
             self.silent_since = now;
+        }
+        if std::mem::take(&mut self.may_probe) {
+            (self.probes, self.probed_at) = (self.probes + 1, now);
         }
         if self.inflight == 0 {
             // Idle time is not lateness.
@@ -244,6 +262,7 @@ impl Path {
     /// A client has said what came. What it says is in flight was set before.
     pub(crate) fn handle_news(&mut self, now: Instant, news: &News) {
         (self.silent_since, self.is_waiting) = (now, self.inflight > 0);
+        (self.probes, self.may_probe) = (0, false);
         if let Some(rtt) = news.rtt {
             let mean = |mean: Duration| Duration::from_ps(mean.as_ps() / 8 * 7 + rtt.as_ps() / 8);
             self.rtt = Some(self.rtt.map_or(rtt, mean));
@@ -274,15 +293,27 @@ impl Path {
     }
 
     /// When silence is too long; none where all that was sent was heard of.
-    pub(crate) fn silent_at(&self) -> Option<Instant> {
+    fn silent_at(&self) -> Option<Instant> {
         self.is_waiting.then(|| self.silent_since + self.patience())
+    }
+    /// When a packet more may leave to break it.
+    fn probe_at(&self) -> Option<Instant> {
+        let wait = (self.rtt? * PROBE_RTTS + PROBE_MIN) * (1 << self.probes.min(16));
+        let at = self.silent_since.max(self.probed_at) + wait;
+        (self.is_waiting && !self.may_probe).then_some(at)
+    }
+    /// When to call [`Path::handle_timeout`] next.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.silent_at().into_iter().chain(self.probe_at()).min()
     }
 
     /// Tells that `now` has come; true where nothing was heard for long.
     pub(crate) fn handle_timeout(&mut self, now: Instant) -> bool {
         if self.silent_at().is_none_or(|at| at > now) {
+            self.may_probe |= self.probe_at().is_some_and(|at| at <= now);
             return false;
         }
+        (self.probes, self.may_probe) = (0, false);
         self.silent_since = now;
         self.next_at = self.next_at.max(now);
         self.bbr.handle_timeout();
@@ -304,5 +335,30 @@ mod tests {
             assert!(patience(rtt) * 2 < give_up, "{ms} ms");
         }
         assert_eq!(patience(Duration::from_ms(100)), Duration::from_ms(400));
+    }
+
+    /// #19: of 32 servers on a short queue a third had lost all of their first packets, and stood for 200 ms.
+    #[test]
+    fn a_path_that_hears_nothing_asks_ever_more_rarely_before_patience_ends() {
+        let rtt = Duration::from_ms(1);
+        let mut now = Instant::ZERO;
+        let mut path = Path::new(now, 1, 1_500, Some(rtt), None, 1);
+        let mut sent_at = Vec::new();
+        let end = now + patience(rtt);
+        loop {
+            while path.has_room() && path.next_at() <= now {
+                path.handle_sent(now, 1_500);
+                sent_at.push(now);
+            }
+            let next = path.poll_timeout().into_iter().chain(path.has_room().then(|| path.next_at())).min();
+            now = next.expect("it waits for a word").max(now);
+            if now >= end {
+                break;
+            }
+            assert!(!path.handle_timeout(now), "patience has ended");
+        }
+        let asked: Vec<u64> =
+            sent_at[FIRST_PACKETS as usize..].iter().map(|at| at.as_ps() / 1_000_000_000).collect();
+        assert_eq!(asked, [12, 36, 84, 180]);
     }
 }

@@ -364,7 +364,7 @@ impl<S: Symbol> Server<S> {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let path = self.path.as_ref();
         let due = self.pulls.values().filter_map(|pull| pull.sender.poll_timeout(path));
-        let due = due.chain(path.filter(|_| !self.pulls.is_empty()).and_then(Path::silent_at)).min()?;
+        let due = due.chain(path.filter(|_| !self.pulls.is_empty()).and_then(Path::poll_timeout)).min()?;
         Some(if self.config.rate_max.is_some() { due.max(self.next_at) } else { due })
     }
 

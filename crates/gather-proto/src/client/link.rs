@@ -5,6 +5,9 @@
 //! that was what the link carries, and it stays divided among servers. It is looked for more every few seconds, as BBR does: a
 //! quarter more is granted for a round trip, or less where that was too much before.
 //!
+//! One measure may be of a process that had to wait, or of what came in a burst after that: a rate counts as high as two measures in a
+//! row show it, and what one alone shows lowers it by a part only.
+//!
 //! What is divided so would be held whatever others on the link do, and would leave a flow of Cubic a tenth of its share. So where a link
 //! that is divided has to be cut twice within seconds, each server finds its rate alone for some time, as fair to others as its BBR
 //! is. Only where servers have hardly a packet in flight each is it divided further: their BBR could not send less.
@@ -49,8 +52,13 @@ const REST_MOST: Duration = Duration::from_secs(30);
 /// How much more is granted to look for more: at first, and at least.
 const PROBE_MORE: f64 = 0.25;
 const PROBE_MORE_MIN: f64 = 0.05;
-/// A rate has grown that is higher by this share.
+/// A rate has grown that is higher by this share in two measures in a row. Less than such a share of what came before, while more is
+/// granted and little lost, is of something that had to wait; so many measures are tried.
 const GROWN: f64 = 0.02;
+const WAITED_SHARE: f64 = 0.9;
+const PROBE_MEASURES: u32 = 3;
+/// Losses that are found late fall by this factor at least from one measure of a test to the next.
+const FALLS: f64 = 0.75;
 /// A link is not full whose rate grows by this factor from one measure to the next, as servers begin.
 const GROWS: f64 = 1.5;
 /// The most that a path's own loss is made up for.
@@ -69,12 +77,13 @@ pub(super) struct Totals {
 enum Phase {
     /// Nothing is granted: each server has its own rate. What the last measure found: whether much was lost, and the rate.
     Free { was_much: bool, bytes_per_s: f64 },
-    /// No more than what arrived is granted. So much of it was lost before.
-    Test { loss: f64 },
+    /// No more than what arrived is granted. So much of it was lost before, and in the last measure of the test; it is the second where
+    /// less arrived in the first than before.
+    Test { loss: f64, last_loss: f64, is_second: bool },
     /// What the link carries is divided.
     Hold { since: Instant },
-    /// More is granted.
-    Probe,
+    /// More is granted, and was measured so many times.
+    Probe { measures: u32 },
     /// So much less is granted, as what the probe left in a queue drains.
     Drain { less: f64 },
 }
@@ -96,6 +105,7 @@ impl Seen {
 }
 
 const FREE: Phase = Phase::Free { was_much: false, bytes_per_s: 0.0 };
+const PROBE: Phase = Phase::Probe { measures: 0 };
 
 /// Finds what a link carries that overflows.
 #[derive(Clone, Debug)]
@@ -106,8 +116,9 @@ pub(super) struct Overflow {
     began: Option<(Instant, Totals)>,
     /// The share that is lost where the link does not overflow.
     path_loss: f64,
-    /// The most that arrived since the last probe, and since the one before, in bytes a second.
+    /// The most that arrived since the last probe, and since the one before, in bytes a second; and what did in the last measure.
     rates: [f64; 2],
+    last: f64,
     probe_more: f64,
     /// How long it is not looked for more now.
     wait: Duration,
@@ -128,6 +139,7 @@ impl Overflow {
             began: None,
             path_loss: 0.0,
             rates: [0.0; 2],
+            last: 0.0,
             probe_more: PROBE_MORE,
             wait: HOLD_LEAST,
             held_from: Instant::ZERO,
@@ -140,15 +152,20 @@ impl Overflow {
 
     /// Bytes of datagrams that servers may send in a second, all together; no limit without.
     pub(super) fn allowed_bytes_per_s(&self) -> Option<f64> {
-        let rate = self.rates[0].max(self.rates[1]);
+        let rate = self.rate();
         let share = match self.phase {
             Phase::Free { .. } => return None,
             Phase::Test { .. } => return Some(TEST_SHARE * rate),
             Phase::Hold { .. } => HOLD_SHARE,
-            Phase::Probe => 1.0 + self.probe_more,
+            Phase::Probe { .. } => 1.0 + self.probe_more,
             Phase::Drain { less } => HOLD_SHARE - less,
         };
         Some(share * rate / (1.0 - self.path_loss))
+    }
+
+    /// What the link was seen to carry.
+    const fn rate(&self) -> f64 {
+        self.rates[0].max(self.rates[1])
     }
 
     /// Takes in what has come from so many servers, the farthest of which is `rtt` away. True where another rate is allowed now.
@@ -156,7 +173,7 @@ impl Overflow {
         let has_more = servers > std::mem::replace(&mut self.servers, servers);
         if has_more && let Phase::Hold { .. } | Phase::Drain { .. } = self.phase {
             // One that has come may have a way of its own.
-            self.enter(now, Phase::Probe, rtt);
+            self.enter(now, PROBE, rtt);
             return true;
         }
         if now < self.measures_from {
@@ -167,7 +184,7 @@ impl Overflow {
         let packets = totals.packets.saturating_sub(before.packets);
         let (rtts, least) = match self.phase {
             Phase::Free { .. } | Phase::Test { .. } | Phase::Hold { .. } => (MEASURE_RTTS, MEASURE_PACKETS),
-            Phase::Probe | Phase::Drain { .. } => (1, LEAST_PACKETS),
+            Phase::Probe { .. } | Phase::Drain { .. } => (1, LEAST_PACKETS),
         };
         if time < (rtt * rtts).max(MEASURE_MIN) || packets < least {
             return false;
@@ -183,6 +200,15 @@ impl Overflow {
 
     fn step(&mut self, now: Instant, seen: Seen, rtt: Duration, servers: usize) -> bool {
         let is_much = seen.loss() > self.path_loss + LOSS_MORE && seen.lost >= LOST_MIN;
+        // Less is lost than by chance: what seemed chance was an overflow, which goes on as long as what it loses is made up for.
+        let parts = match self.phase {
+            Phase::Drain { .. } => 2.0,
+            Phase::Free { .. } => 8.0,
+            Phase::Test { .. } | Phase::Hold { .. } | Phase::Probe { .. } => f64::INFINITY,
+        };
+        self.path_loss -= (self.path_loss - seen.loss()).max(0.0) / parts;
+        // What came in two measures in a row.
+        let sure = seen.bytes_per_s.min(std::mem::replace(&mut self.last, seen.bytes_per_s));
         match self.phase {
             Phase::Free { bytes_per_s, .. } if self.has_room(bytes_per_s, seen) => {
                 // As long as ever more arrives there is no overflow.
@@ -196,21 +222,38 @@ impl Overflow {
                     && now >= self.rests_until
                     && (was_much || seen.loss() > LOSS_FLOOD) =>
             {
-                self.rates = [seen.bytes_per_s, 0.0];
-                self.enter(now, Phase::Test { loss: seen.loss() }, rtt);
+                self.rates = [if seen.bytes_per_s > GROWS * sure { seen.bytes_per_s } else { sure }, 0.0];
+                self.enter(
+                    now,
+                    Phase::Test { loss: seen.loss(), last_loss: seen.loss(), is_second: false },
+                    rtt,
+                );
             }
             Phase::Free { .. } => {
                 self.phase = Phase::Free { was_much: is_much, bytes_per_s: seen.bytes_per_s };
                 return false;
             }
-            Phase::Test { loss } if seen.loss() - self.path_loss < (loss - self.path_loss) / 2.0 => {
+            // What was lost before the test is often found only now.
+            Phase::Test { loss, last_loss, is_second } if is_much && seen.loss() < FALLS * last_loss => {
+                self.phase = Phase::Test { loss, last_loss: seen.loss(), is_second };
+                return false;
+            }
+            Phase::Test { loss, .. } if seen.loss() - self.path_loss < (loss - self.path_loss) / 2.0 => {
                 self.path_loss = seen.loss().min(PATH_LOSS_MAX);
                 self.held_from = now;
-                self.enter(now, Phase::Hold { since: now }, rtt);
+                // It was found while servers began, and may be too high or too low.
+                let rate = self.rate();
+                self.rates = [(seen.bytes_per_s / TEST_SHARE).clamp(CUT_SHARE * rate, rate), 0.0];
+                self.enter(now, PROBE, rtt);
             }
-            Phase::Test { loss } => {
+            Phase::Test { loss, is_second: false, .. } if seen.bytes_per_s < WAITED_SHARE * self.rate() => {
+                // What arrived before may have been a burst.
+                self.rates = [seen.bytes_per_s, 0.0];
+                self.enter(now, Phase::Test { loss, last_loss: loss, is_second: true }, rtt);
+            }
+            Phase::Test { loss, .. } => {
                 // Chance has it.
-                self.path_loss = loss.min(seen.loss());
+                self.path_loss = loss.min(seen.loss()).min(PATH_LOSS_MAX);
                 self.enter(now, FREE, rtt);
             }
             Phase::Hold { since } => {
@@ -218,7 +261,7 @@ impl Overflow {
                 if is_much && (!was_cut || seen.each_packets < FEW_PACKETS) {
                     self.cut_at = Some(now);
                     // The link carries less than it did, or others have come.
-                    let rate = self.rates[0].max(self.rates[1]);
+                    let rate = self.rate();
                     self.rates = [seen.bytes_per_s.max(CUT_SHARE * rate).min(rate), 0.0];
                     self.wait = HOLD_LEAST;
                 } else if is_much {
@@ -232,17 +275,24 @@ impl Overflow {
                 } else {
                     self.path_loss += (seen.loss() - self.path_loss) / 8.0;
                     self.path_loss = self.path_loss.min(PATH_LOSS_MAX);
-                    self.rates[1] = self.rates[1].max(seen.bytes_per_s);
+                    self.rates[1] = self.rates[1].max(sure);
                 }
                 if since + self.wait.max(rtt * HOLD_RTTS) <= now {
-                    self.enter(now, Phase::Probe, rtt);
+                    self.enter(now, PROBE, rtt);
                     return true;
                 }
                 return is_much;
             }
-            Phase::Probe => {
-                let rate = self.rates[0].max(self.rates[1]);
-                let has_grown = seen.bytes_per_s > rate * (1.0 + GROWN);
+            Phase::Probe { measures } => {
+                let rate = self.rate();
+                let grown = rate * (1.0 + GROWN);
+                let has_grown = sure > grown;
+                // Neither that it carries no more nor that it does.
+                let says_little = seen.bytes_per_s > grown || seen.bytes_per_s < WAITED_SHARE * rate;
+                if says_little && !has_grown && !is_much && measures + 1 < PROBE_MEASURES {
+                    self.phase = Phase::Probe { measures: measures + 1 };
+                    return false;
+                }
                 let more = self.probe_more;
                 self.probe_more = match (has_grown, is_much) {
                     (true, _) => PROBE_MORE,
@@ -253,11 +303,12 @@ impl Overflow {
                 self.wait =
                     if has_grown { least } else { (self.wait.max(least) * 2).min(HOLD_MOST.max(least * 2)) };
                 if has_grown {
-                    self.rates = [seen.bytes_per_s, 0.0];
-                    self.enter(now, Phase::Probe, rtt);
+                    self.rates = [0.0, sure];
+                    self.enter(now, PROBE, rtt);
                 } else {
                     // What arrived before the last probe is forgotten.
-                    self.rates = [self.rates[1].max(seen.bytes_per_s), 0.0];
+                    let shown = self.rates[1].max(seen.bytes_per_s.min(grown));
+                    self.rates = [shown.max(CUT_SHARE * rate), 0.0];
                     self.enter(now, Phase::Drain { less: more * DRAIN_PART }, rtt);
                 }
             }
@@ -286,6 +337,9 @@ impl Overflow {
             _ => rtt,
         };
         (self.phase, self.began, self.measures_from) = (phase, None, now + settles);
+        if let Phase::Hold { .. } | Phase::Probe { .. } = phase {
+            self.last = 0.0;
+        }
     }
 }
 
@@ -312,6 +366,9 @@ mod tests {
         granted_for: Duration,
         /// What another sends, ever more until it halves where too much is lost, as a flow of TCP does; none where it is zero.
         other: f64,
+        /// Something on the way waits so long, each so often: what comes meanwhile arrives at once after that.
+        stalls: Option<(Duration, Duration)>,
+        arrived: Totals,
     }
 
     impl Link {
@@ -329,6 +386,8 @@ mod tests {
                 came: (0.0, 0.0, 0.0),
                 granted_for: Duration::ZERO,
                 other: 0.0,
+                stalls: None,
+                arrived: Totals::default(),
             }
         }
         /// Lets so much time pass; the share of all packets that was lost in it.
@@ -352,7 +411,13 @@ mod tests {
                 self.came.2 += (sent - bytes) / PACKET;
                 let (bytes, packets, lost) = self.came;
                 let totals = Totals { bytes: bytes as u64, packets: packets as u64, lost: lost as u64 };
-                self.overflow.observe(self.now, totals, RTT, self.servers);
+                let is_stalled = |(length, every): (Duration, Duration)| {
+                    self.now.saturating_since(Instant::ZERO).as_ps() % every.as_ps() < length.as_ps()
+                };
+                if !self.stalls.is_some_and(is_stalled) {
+                    self.arrived = totals;
+                }
+                self.overflow.observe(self.now, self.arrived, RTT, self.servers);
             }
             let (packets, lost) = (self.came.1 - before.1, self.came.2 - before.2);
             lost / (packets + lost)
@@ -407,6 +472,26 @@ mod tests {
             link.pass(SECOND * 2);
             prop_assert!(link.granted_for > Duration::ZERO);
             prop_assert_eq!(link.overflow.allowed_bytes_per_s(), None);
+        }
+
+        /// #19: where a process waited for a processor one short measure halved the rate for a second, and another doubled it.
+        #[test]
+        fn what_waits_for_a_moment_changes_little(
+            capacity in 1e6f64..1e8, servers in 2usize..64, length in 5u64..20, every in 150u64..400,
+        ) {
+            let mut link = Link::new(capacity, 0.0, 5.0 * capacity, servers);
+            link.stalls = Some((Duration::from_ms(length), Duration::from_ms(every)));
+            link.pass(SECOND * 2);
+            let (mut most, mut least) = (0.0_f64, f64::INFINITY);
+            let before = (link.came.1, link.came.2);
+            for _ in 0..1_000 {
+                link.pass(Duration::from_ms(10));
+                let rate = link.overflow.rate() / capacity;
+                (most, least) = (most.max(rate), least.min(rate));
+            }
+            let (packets, lost) = (link.came.1 - before.0, link.came.2 - before.1);
+            prop_assert!(least > 0.8 && most < 1.3, "{least} to {most} of the link");
+            prop_assert!(lost / (packets + lost) < 0.03, "{lost} lost of {packets}");
         }
 
         #[test]
