@@ -15,6 +15,8 @@ mod balance;
 mod deadlines;
 mod hop;
 mod link;
+#[cfg(test)]
+mod tests;
 
 use crate::config::{ClientConfig, ConfigError, PULLS_AHEAD};
 use crate::layout::{BLOCK_BYTES_MIN, Layout};
@@ -228,7 +230,9 @@ pub struct Client<S> {
     /// Pieces that have something to be asked for.
     queue: VecDeque<PieceId>,
     pulls: BTreeMap<PullId, Pull<S>>,
-    next_pull: u32,
+    next_pull: u16,
+    /// Numbers of pulls begin anew once no pull is left: of two the older one always has the lower number.
+    has_numbers: bool,
     control: VecDeque<(ServerId, Control)>,
     events: VecDeque<ClientEvent<S>>,
     /// Pulls that may have feedback to send.
@@ -261,6 +265,7 @@ impl<S: Symbol> Client<S> {
             queue: VecDeque::new(),
             pulls: BTreeMap::new(),
             next_pull: 0,
+            has_numbers: true,
             control: VecDeque::new(),
             events: VecDeque::new(),
             touched: VecDeque::new(),
@@ -489,7 +494,8 @@ impl<S: Symbol> Client<S> {
         let fair = self.config.pulls_max.div_ceil(self.servers.len().max(1));
         let mut waiting = VecDeque::new();
         while let Some(piece) = self.queue.pop_front() {
-            if self.pulls.len() >= self.config.pulls_max {
+            self.has_numbers |= self.pulls.is_empty();
+            if self.pulls.len() >= self.config.pulls_max || !self.has_numbers {
                 self.queue.push_front(piece);
                 break;
             }
@@ -584,7 +590,7 @@ impl<S: Symbol> Client<S> {
         its.pulls += 1;
         its.was_asked = true;
         let id = PullId(self.next_pull);
-        self.next_pull += 1;
+        (self.next_pull, self.has_numbers) = (id.0.wrapping_add(1), id.0 < u16::MAX);
         let (block_bytes, state) = (its.block_bytes, State::Asked { early: Vec::new(), grant: None });
         let pull = Pull {
             piece,

@@ -2,7 +2,7 @@
 
 use crate::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN};
 use crate::mode::{DecoderKind, Mode, RateControl};
-use crate::msg::{Packet, SEAL_BYTES, WINDOW_MAX};
+use crate::msg::{Numbers, Packet, SEAL_BYTES, WINDOW_MAX};
 use crate::receiver::packets_max;
 use anabranch_codes::lt::BLOCKS_MAX;
 use anabranch_units::{BitRate, ByteCount, Duration};
@@ -143,7 +143,9 @@ impl ClientConfig {
             return Err(ConfigError { setting: "rate_control", message });
         }
         within("symbol", " B", self.block_bytes.into(), 1, BLOCK_BYTES_MAX.into())?;
-        within("generation", " blocks", self.blocks_max.into(), 1, BLOCKS_MAX as u64)?;
+        // As many sums as blocks have numbers.
+        let blocks_max = (BLOCKS_MAX as u64).min(u64::from(Numbers::of(self.rate_control).ids) / 2);
+        within("generation", " blocks", self.blocks_max.into(), 1, blocks_max)?;
         within("window", " generations", self.window.into(), 1, WINDOW_MAX.into())?;
         within("pulls", " at once", self.pulls_max as u64, 1, 1 << 16)?;
         within("header_bytes", " B", self.overhead_bytes.into(), 0, 1_000)?;

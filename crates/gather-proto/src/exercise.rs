@@ -4,7 +4,9 @@
 //! After each step what is held must be within what the configuration says. Leaves out: what the bytes of messages may be
 //! (`msg::exercise`).
 
-use crate::msg::{Accepted, Arrived, Control, Datagram, Feedback, Packet, PullId, Report, Request, Timing};
+use crate::msg::{
+    Accepted, Arrived, Control, Datagram, Feedback, Numbers, Packet, PullId, Report, Request, Timing,
+};
 use crate::{
     Client, ClientConfig, Mode, Offer, Piece, RateControl, Server, ServerConfig, ServerEvent, ServerId,
 };
@@ -41,6 +43,9 @@ impl Draw<'_> {
     }
     fn small(&mut self, below: u32) -> u32 {
         self.byte() as u32 % below
+    }
+    fn pull(&mut self, below: u32) -> PullId {
+        PullId(self.small(below) as u16)
     }
     fn time(&mut self) -> Duration {
         Duration::from_ns(self.number().min(u64::MAX / 1_000))
@@ -90,7 +95,7 @@ pub fn exercise_client(bytes: &[u8]) {
         if draw.left.is_empty() {
             break;
         }
-        let (server, pull) = (ServerId(draw.small(3)), PullId(draw.small(12)));
+        let (server, pull) = (ServerId(draw.small(3)), draw.pull(12));
         match draw.byte() % 14 {
             0 => now += Duration::from_us(draw.number().min(10_000_000)),
             1 => client.handle_connected(
@@ -137,6 +142,10 @@ pub fn exercise_client(bytes: &[u8]) {
                         first.sequence.wrapping_add(number),
                         first.id.wrapping_add(number.wrapping_mul(step)),
                     );
+                    let rate_control =
+                        if first.timing.is_some() { RateControl::Tfrc } else { RateControl::Bbr };
+                    let numbers = Numbers::of(rate_control);
+                    let (sequence, id) = (sequence % numbers.packets, id % numbers.ids);
                     let packet = Datagram::Packet(Packet { sequence, id, ..first.clone() });
                     let Datagram::Packet(packet) = carried_datagram(&packet) else { continue };
                     client.handle_packet(now, server, packet);
@@ -175,7 +184,7 @@ pub fn exercise_server(bytes: &[u8]) {
         if draw.left.is_empty() {
             break;
         }
-        let pull = PullId(draw.small(6));
+        let pull = draw.pull(6);
         match draw.byte() % 6 {
             0 => now += Duration::from_us(draw.number().min(10_000_000)),
             1 => server.handle_control(now, carried(&Control::Stop { pull })),

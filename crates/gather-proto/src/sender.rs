@@ -15,7 +15,7 @@
 
 use crate::layout::{Codes, Layout};
 use crate::mode::{Mode, RateControl, TIMEOUT, slow_start};
-use crate::msg::{Arrived, Feedback, Packet, PullId, Report, Timing};
+use crate::msg::{Arrived, Feedback, Numbers, Packet, PullId, Report, Timing};
 use crate::path::{News, Path, gap, made_up_from, quantum};
 use crate::receiver::FEEDBACK_GAP_MAX;
 use anabranch_codes::Symbol;
@@ -493,12 +493,14 @@ impl<S: Symbol> Sender<S> {
         })
     }
 
-    /// Which packet is next, by generation and id.
+    /// Which packet is next, by generation and id. Whose numbers are used up sends nothing more, and is given up.
     fn next_packet(&self, path: Option<&Path>, unasked: Unasked) -> Option<(u32, u32)> {
-        // Whose numbers are used up sends nothing more, and is given up.
-        if self.is_over || self.sequence == u32::MAX {
-            return None;
-        }
+        let most = Numbers::of(self.sending.rate_control);
+        let next = self.next_of(path, unasked).filter(|_| !self.is_over && self.sequence < most.packets);
+        next.filter(|(_, id)| *id < most.ids || self.sending.mode == Mode::Lttp)
+    }
+
+    fn next_of(&self, path: Option<&Path>, unasked: Unasked) -> Option<(u32, u32)> {
         let ready = |open: &&Open<S>| !open.blocks.is_empty();
         if self.sending.mode == Mode::Lttp {
             return self.open.front().filter(ready).map(|open| (self.base, open.next_id));

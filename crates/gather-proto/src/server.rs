@@ -5,9 +5,9 @@
 //! is bounded by [`ServerConfig`]. It sends nothing before a request has come on the control channel.
 
 use crate::config::ServerConfig;
-use crate::layout::Layout;
+use crate::layout::{Layout, LayoutError};
 use crate::mode::{Mode, RateControl};
-use crate::msg::{self, Accepted, Control, Feedback, Packet, PullId, Request, WINDOW_MAX};
+use crate::msg::{self, Accepted, Control, Feedback, Numbers, Packet, PullId, Request, WINDOW_MAX};
 use crate::path::{Path, quantum};
 use crate::sender::{Sender, SenderEvent, Sending, Unasked, generation_bytes};
 use anabranch_codes::Symbol;
@@ -200,6 +200,11 @@ impl<S: Symbol> Server<S> {
             Ok(layout) => layout,
             Err(error) => return self.refuse(pull, error.to_string()),
         };
+        let most = Numbers::of(request.rate_control).generations;
+        if layout.generations() > most {
+            let limit = u64::from(most) * u64::from(blocks_max) * u64::from(block_bytes);
+            return self.refuse(pull, LayoutError::TooLong { bytes, limit }.to_string());
+        }
         let generation = generation_bytes::<S>(block_bytes, layout.blocks_max());
         // Each pull may always hold one.
         let others = (self.usage() + self.others).least;

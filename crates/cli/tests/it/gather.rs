@@ -565,7 +565,7 @@ fn processor_time(child: &Child) -> u64 {
     fields[11..13].iter().map(|field| field.parse::<u64>().expect("a number")).sum()
 }
 
-fn request(pull: u32, object: &str) -> Control {
+fn request(pull: u16, object: &str) -> Control {
     Control::Pull(Request {
         pull: PullId(pull),
         object: object.into(),

@@ -4,14 +4,13 @@
 //! Leaves out: which pieces there are and who holds them (`client`), rates on the last hop (`hop`).
 
 use super::{Client, Pull, PullId, ServerId, State};
-use crate::msg::Control;
+use crate::layout::BLOCK_BYTES_MIN;
+use crate::msg::{Control, Numbers};
 use anabranch_codes::Symbol;
 use anabranch_units::{Duration, Instant};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// The most bytes of a pull: its packets must have numbers.
-const PULL_BYTES_MAX: u64 = 1 << 38;
 /// The fewest bytes of a pull of what several hold, where more are missing; portions end at multiples of it.
 const PORTION_MIN: u64 = 256 << 10;
 /// How long a server is to have work for with its shortest portion, and for how many round trips at least.
@@ -67,7 +66,8 @@ impl Pace {
 pub(super) struct Part {
     /// Of all that is missing, by what each has brought lately; 1 where nobody else holds it.
     pub(super) share: f64,
-    /// The fewest bytes that it is asked for, where as much is missing, and the most.
+    /// The fewest bytes that it is asked for, where as much is missing, and the most; what nobody else holds is asked for in runs of
+    /// the most.
     pub(super) least: u64,
     pub(super) most: u64,
 }
@@ -75,8 +75,12 @@ pub(super) struct Part {
 impl<S: Symbol> Client<S> {
     /// The part of `server`, one of `holders`.
     pub(super) fn part_of(&mut self, now: Instant, server: ServerId, holders: &[ServerId]) -> Part {
+        // Its packets must have numbers.
+        let block_bytes = self.servers[server.0 as usize].block_bytes;
+        let pull_bytes_max = Numbers::of(self.config.rate_control)
+            .pull_bytes_max(block_bytes.min(BLOCK_BYTES_MIN), self.config.blocks_of(block_bytes));
         if holders.len() < 2 {
-            return Part { share: 1.0, least: PULL_BYTES_MAX, most: PULL_BYTES_MAX };
+            return Part { share: 1.0, least: pull_bytes_max, most: pull_bytes_max };
         }
         let paces: Vec<Option<f64>> =
             holders.iter().map(|holder| self.servers[holder.0 as usize].pace.bytes_per_s(now)).collect();
@@ -92,13 +96,14 @@ impl<S: Symbol> Client<S> {
             None => Part { share: share / 2.0, least: 0, most: PORTION_FIRST },
             Some(own) => {
                 let least = (own * time.as_secs_f64()) as u64;
-                Part { share, least, most: least.saturating_mul(PORTION_LONG) }
+                let least = least.min(pull_bytes_max);
+                Part { share, least, most: least.saturating_mul(PORTION_LONG).min(pull_bytes_max) }
             }
         }
     }
 }
 
-/// Takes from what is missing what one pull asks for: a range, where there is one holder; of what several hold half of the
+/// Takes from what is missing what one pull asks for: a range, or the most of it, where there is one holder; of what several hold half of the
 /// server's share, but no less than [`Part::least`].
 ///
 /// Long pulls spare requests, short ones at the end let all servers end together: a pull cannot be taken from its server without
@@ -110,10 +115,10 @@ pub(super) fn portion(missing: &mut VecDeque<Range<u64>>, part: Part) -> Range<u
     let first = missing.front_mut().expect("a piece that is queued lacks something");
     let end = if part.share < 1.0 {
         let half = (left as f64 * part.share / 2.0) as u64;
-        let length = half.clamp(part.least, part.most).clamp(PORTION_MIN, PULL_BYTES_MAX);
+        let length = half.clamp(part.least, part.most).max(PORTION_MIN);
         first.start.saturating_add(length).checked_next_multiple_of(PORTION_MIN).unwrap_or(u64::MAX)
     } else {
-        first.start.saturating_add(PULL_BYTES_MAX)
+        first.start.saturating_add(part.most)
     };
     if end >= first.end {
         return missing.pop_front().expect("it was there");
@@ -245,11 +250,11 @@ mod tests {
                 let part = Part { share: share.min(1.0), least, most: least + more };
                 let range = portion(&mut missing, part);
                 let half = (left as f64 * share / 2.0) as u64;
-                let most = if share >= 1.0 { left } else { half.max(least) + 2 * PORTION_MIN };
+                let most = if share >= 1.0 { part.most } else { half.max(least) + 2 * PORTION_MIN };
                 prop_assert!(!range.is_empty() && range.end - range.start <= most);
                 match taken.last_mut() {
                     Some(last) if last.end == range.start && !all.iter().any(|r| r.start == range.start) => {
-                        prop_assert!(share < 1.0 && range.start.is_multiple_of(PORTION_MIN));
+                        prop_assert!(share >= 1.0 || range.start.is_multiple_of(PORTION_MIN));
                         last.end = range.end;
                     }
                     _ => taken.push(range),

@@ -401,7 +401,7 @@ fn pulls(fetch: &mut Fetch<Bytes>) -> Vec<(ServerId, Request)> {
 }
 
 /// A server accepts a pull of all of an object of so many bytes, in one block.
-fn accept(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId, pull: u32, bytes: u64) {
+fn accept(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId, pull: u16, bytes: u64) {
     let blocks_max = ClientConfig::default().blocks_of(1_024);
     let (pull, block_bytes) = (PullId(pull), bytes as u32);
     let accepted = Accepted { pull, object_bytes: bytes, bytes, block_bytes, blocks_max };
@@ -409,7 +409,7 @@ fn accept(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId, pull: u32, bytes:
 }
 
 /// A pull's only block comes, of 5 bytes.
-fn arrive(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId, pull: u32) {
+fn arrive(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId, pull: u16) {
     let (pull, payload) = (PullId(pull), Bytes::from_static(b"early"));
     let packet = Packet { pull, sequence: 0, timing: None, generation: 0, id: 0, payload };
     fetch.handle_packet(at(ms), server, packet);
@@ -559,8 +559,8 @@ enum Step {
     Describe(u32, u64, Option<u8>),
     Refuse(u32),
     Hashing(u32),
-    Accept(u32, u32, u64),
-    Packet(u32, u32),
+    Accept(u16, u32, u64),
+    Packet(u16, u32),
     Open(bool),
     Unwritable,
     Finished,
@@ -576,8 +576,8 @@ fn step() -> impl Strategy<Value = Step> {
         (server.clone(), 4u64..6, proptest::option::of(1u8..3)).prop_map(|(s, b, h)| Step::Describe(s, b, h)),
         server.clone().prop_map(Step::Refuse),
         server.clone().prop_map(Step::Hashing),
-        (0u32..4, server.clone(), 4u64..6).prop_map(|(p, s, b)| Step::Accept(p, s, b)),
-        (0u32..4, server).prop_map(|(p, s)| Step::Packet(p, s)),
+        (0u16..4, server.clone(), 4u64..6).prop_map(|(p, s, b)| Step::Accept(p, s, b)),
+        (0u16..4, server).prop_map(|(p, s)| Step::Packet(p, s)),
         any::<bool>().prop_map(Step::Open),
         Just(Step::Unwritable),
         Just(Step::Finished),

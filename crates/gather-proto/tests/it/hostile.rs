@@ -243,7 +243,7 @@ fn every_pull_is_granted_something() {
 }
 
 /// A request for all of an object.
-fn request(pull: u32) -> Request {
+fn request(pull: u16) -> Request {
     Request {
         pull: PullId(pull),
         object: "x".into(),
@@ -265,7 +265,7 @@ fn request(pull: u32) -> Request {
 /// What a server answers to a request for all of an object of so many bytes.
 fn ask(
     server: &mut Server<Bytes>,
-    pull: u32,
+    pull: u16,
     block_bytes: u32,
     blocks_max: u32,
     object_bytes: u64,
@@ -276,7 +276,7 @@ fn ask(
 fn ask_with(
     server: &mut Server<Bytes>,
     rate_control: RateControl,
-    pull: u32,
+    pull: u16,
     block_bytes: u32,
     blocks_max: u32,
     object_bytes: u64,
@@ -285,6 +285,20 @@ fn ask_with(
     server.handle_control(Instant::ZERO, Control::Pull(request));
     server.offer(Instant::ZERO, PullId(pull), Offer { object_bytes, first_id: 0 });
     server.poll_control().expect("an answer")
+}
+
+#[test]
+fn a_pull_has_as_many_generations_as_its_packets_can_say() {
+    let mut server = Server::<Bytes>::new(ServerConfig::default());
+    let most = 512 * 16 * 65_536;
+    assert!(matches!(ask(&mut server, 0, 512, 16, most), Control::Accepted(_)));
+    let refused = Control::Refused {
+        pull: PullId(1),
+        reason: "536870913 B in one pull: at most 536870912 B with these blocks".into(),
+    };
+    assert_eq!(ask(&mut server, 1, 512, 16, most + 1), refused);
+    let longer = ask_with(&mut server, RateControl::Tfrc, 2, 512, 16, most + 1);
+    assert!(matches!(longer, Control::Accepted(_)), "{longer:?}");
 }
 
 /// #17: blocks of one byte, each held by 32 bytes, counted as one: a client had thirty times the memory that was allowed.

@@ -267,7 +267,7 @@ fn who_is_asked_later_finds_its_share_free() {
             _ => None,
         });
         let accepted = Accepted {
-            pull: PullId(number as u32),
+            pull: PullId(number as u16),
             object_bytes: 1 << 20,
             bytes: 1 << 20,
             block_bytes: 200,
@@ -358,8 +358,8 @@ fn grants_fit_the_link_with_the_blocks_that_servers_send() {
         world.client.add(Piece { object: "object".into(), ranges: None, holders: vec![server] });
     }
     world.run(Duration::from_ms(101));
-    // A packet takes 1,129 bytes of 100 Mbit/s; all servers have a tenth of a second, less half a round trip.
-    let most = (0.1 * 100e6 / 8.0 / 1_129.0) as usize;
+    // A packet takes 1,110 bytes of 100 Mbit/s; all servers have a tenth of a second, less half a round trip.
+    let most = (0.1 * 100e6 / 8.0 / 1_110.0) as usize;
     assert!(
         world.packets_sent <= most && world.packets_sent > most * 9 / 10,
         "{}, at most {most}",

@@ -40,7 +40,7 @@ struct Host {
     server: Server<Bytes>,
     objects: BTreeMap<String, Vec<u8>>,
     /// Which object each pull is of.
-    names: BTreeMap<u32, String>,
+    names: BTreeMap<u16, String>,
     is_alive: bool,
 }
 

@@ -31,7 +31,7 @@ pub enum ServeEvent {
         /// The client's name.
         client: String,
         /// The pull's number among those of its connection.
-        pull: u32,
+        pull: u16,
         /// The object's name.
         object: String,
         /// The object's length.
@@ -42,7 +42,7 @@ pub enum ServeEvent {
         /// The client's name.
         client: String,
         /// The pull's number among those of its connection.
-        pull: u32,
+        pull: u16,
         /// The object's name.
         object: String,
         /// Packets that were sent.
@@ -53,7 +53,7 @@ pub enum ServeEvent {
         /// The client's name.
         client: String,
         /// The pull's number among those of its connection.
-        pull: u32,
+        pull: u16,
         /// The object's name.
         object: String,
         /// Why, in one line.

@@ -179,7 +179,7 @@ pub enum SessionError {
     #[error(transparent)]
     Seal(#[from] seal::SealError),
     #[error("pull {pull}: {error}")]
-    SealPacket { pull: u32, error: seal::SealError },
+    SealPacket { pull: u16, error: seal::SealError },
 }
 
 fn gone(error: io::Error) -> SessionError {
