@@ -67,13 +67,13 @@ pub(crate) fn made_up_from(now: Instant, gap: Duration, rtt: Option<Duration>) -
     Instant::ZERO + now.saturating_since(Instant::ZERO + most)
 }
 
-/// Packets that are due within this time leave together: where that is wanted (`least`), a quarter of a round trip if that is not
+/// Packets that are due within this time leave together: where that is wanted (`least`), half a round trip if that is not
 /// too long, as a wake for each packet costs more than the packet.
 pub(crate) fn quantum(least: Duration, rtt: Option<Duration>) -> Duration {
-    let quarter = rtt.map_or(Duration::ZERO, |rtt| Duration::from_ps(rtt.as_ps() / 4));
+    let half = rtt.map_or(Duration::ZERO, |rtt| Duration::from_ps(rtt.as_ps() / 2));
     match least {
         Duration::ZERO => Duration::ZERO,
-        least => least.max(quarter.min(QUANTUM_MAX)),
+        least => least.max(half.min(QUANTUM_MAX)),
     }
 }
 
