@@ -15,6 +15,8 @@ use anabranch_units::{BitRate, Duration, Instant};
 const MEASURE_MIN: Duration = Duration::from_ms(20);
 /// Packets that each server may send meanwhile, at least.
 const MEASURE_PACKETS: u64 = 16;
+/// A server is not farther away than so many times the middle one.
+const FAR_TIMES: u64 = 4;
 /// A server that uses less than this share of its grant lends the rest.
 const USED_SHARE: f64 = 0.7;
 
@@ -33,6 +35,15 @@ impl<S: Symbol> Client<S> {
         let shortest = self.servers.iter().map(|server| server.block_bytes).min();
         let header = Packet::<S>::header_bytes(self.config.rate_control);
         f64::from(header + shortest.unwrap_or(self.config.block_bytes))
+    }
+
+    /// The round trip to the farthest server, as far as connecting showed it: where a packet was lost meanwhile it seems to be a second
+    /// away.
+    pub(super) fn farthest(&self) -> Duration {
+        let mut rtts: Vec<Duration> = self.servers.iter().filter_map(|server| server.rtt).collect();
+        rtts.sort_unstable();
+        let Some(middle) = rtts.get(rtts.len().saturating_sub(1) / 2).copied() else { return Duration::ZERO };
+        rtts.into_iter().rfind(|rtt| *rtt <= middle * FAR_TIMES).unwrap_or(middle)
     }
 
     /// How long a packet takes of what is granted in all.
@@ -89,7 +100,7 @@ impl<S: Symbol> Client<S> {
             self.awaits_until = None;
             self.regrant(false);
         }
-        let rtt = self.servers.iter().filter_map(|server| server.rtt).max().unwrap_or(Duration::ZERO);
+        let rtt = self.farthest();
         if self.config.link.is_none() && self.config.rate_control == RateControl::Bbr {
             let counts = self.counts();
             let totals = Totals { bytes: self.came_bytes, packets: counts.packets, lost: counts.lost };
