@@ -33,7 +33,7 @@ TRIES = 3
 #: Packets of a second of the interactive flow, and their bytes on the wire.
 ASKED_HZ, ASKED_BYTES = 20, 100
 #: Bytes of a full packet, of a TCP segment's data in it and of a `gather` packet's: rates count whole packets.
-PACKET_BYTES, SEGMENT_BYTES, SYMBOL_BYTES = 1500, 1448, 1427
+PACKET_BYTES, SEGMENT_BYTES, SYMBOL_BYTES = 1500, 1448, 1434
 #: Which parties share the link. `gather-3` is one pull from three servers, `bbr-4` four flows of TCP.
 MIXES = (
     *("gather-1", "gather-3", "cubic-1", "bbr-1"),
@@ -549,6 +549,7 @@ def main() -> int:
     binary = {"type": pathlib.Path, "default": ROOT / "target" / "release" / "anabranch"}
     for name in ("simulated", "emulated"):
         verb = verbs.add_parser(name)
+        verb.set_defaults(brief=False)
         verb.add_argument("--rows", **rows)
         verb.add_argument("--binary", **binary)
         verb.add_argument("--mix", action="append", choices=MIXES, help="these parties alone; may be repeated")

@@ -102,7 +102,7 @@ COLUMNS = [field.name for field in dataclasses.fields(Cell)] + ["method", "conge
 #: What rows had before there was a column for it.
 BEFORE = {"burst": "1"}
 #: Columns of whole numbers; from so many bytes on an object has a rate, and before it a time; bytes of an object in a packet of `gather`.
-INTEGERS, LONG_BYTES, BLOCK_BYTES = ("burst", "servers", "size"), 10 << 20, 1427
+INTEGERS, LONG_BYTES, BLOCK_BYTES = ("burst", "servers", "size"), 10 << 20, 1434
 
 
 def fetch(task: dict[str, object]) -> list[str]:
@@ -156,7 +156,10 @@ def emulate(args: argparse.Namespace, folder: pathlib.Path, cell: Cell, method: 
         (folder / f"nginx-{server}.conf").write_text(NGINX.format(user=getpass.getuser(), folder=folder, server=server, port=PORT, tls_port=TLS_PORT))
     payload = folder / f"object-{cell.size}"
     if not payload.exists():
-        payload.write_bytes(random.Random(cell.size).randbytes(cell.size))
+        noise = random.Random(cell.size)
+        with payload.open("wb") as file:
+            for at in range(0, cell.size, 1 << 20):
+                file.write(noise.randbytes(min(1 << 20, cell.size - at)))
     for server in range(cell.servers):
         place = folder / str(server) / "object"
         place.unlink(missing_ok=True)
