@@ -2,8 +2,9 @@
 
 ``run.py all`` builds for each cell a client behind one link, and servers behind that; it runs ``run.py trial`` in the client's site.
 Each server holds the object; the clock stops when all of it is there, equal to what servers hold. curl asks the first server, the others ask
-all. What the emulator does not trust is tried again and never counted. Cells that are in the output are not run again. Standard library
-only, and `nginx`; ``aria2c`` is left out, with a line that says so, where it is not installed. ``run.py smoke`` runs one small cell, writes
+all. What the emulator does not trust is tried again and never counted. ``run.py simulated`` runs the same cells in the simulator, `gather`'s
+machines beside one flow of TCP's BBR from the first server: for links that the emulator does not carry, and for all of the product. Cells that
+are in the output are not run again. Standard library only, and `nginx`; ``aria2c`` is left out, with a line that says so, where it is not installed. ``run.py smoke`` runs one small cell, writes
 nothing and checks that its rows make sense; where it cannot run it says ``skipped: 1 (why)``.
 """
 
@@ -41,6 +42,8 @@ METHODS = {
     "curl-tls": ["bbr", "cubic"],
     "aria2c": ["bbr", "cubic"],
 }
+#: What is simulated: without connections, TLS and processors.
+SIMULATED = {"gather": ["bbr"], "tcp": ["bbr"]}
 FIGURES = ["took_s", "goodput_mbps", "of_link_share", "cpu_s", "dropped_packets", "lateness_us_p99"]
 NGINX = """user {user}; daemon off; worker_processes 1; pid {folder}/nginx-{server}.pid; error_log /dev/null;
 events {{ worker_connections 256; }}
@@ -206,6 +209,35 @@ def emulate(args: argparse.Namespace, folder: pathlib.Path, cell: Cell, method: 
     }
 
 
+def simulate(args: argparse.Namespace, folder: pathlib.Path, cell: Cell, method: str, trial: int) -> dict[str, object]:
+    """One trial in the simulator; nothing where it does not end."""
+    (folder / "paths.toml").write_text(cell.topology())
+    (folder / "flow.csv").write_text(f"start_s,from,to,size_bytes\n0,s0,client,{cell.size}\n")
+    lines = [f'duration = "{args.seconds_max} s"', "[network]", f'topology = "{folder / "paths.toml"}"']
+    # The time of a packet on the client's link keeps servers from falling into step. TCP as Linux has it; see experiments/sim-vs-emu.
+    lines += [f'jitter = "{1500 * 8 / cell.rate_mbps:.2f} us"', "[transport]", 'control = "bbr"', "rack = true", "quick_ack = 16", "[[workload]]"]
+    if method == "gather":
+        lines += ['kind = "gather"', 'client = "client"', f"servers = {cell.servers}", "rounds = 1", "same_block = true"]
+        lines += [f'block = "{cell.size} B"', f'symbol = "{BLOCK_BYTES} B"', "knows_link = false"]
+    else:
+        lines += ['kind = "trace"', f'file = "{folder / "flow.csv"}"']
+    (folder / "cell.toml").write_text("\n".join(lines) + "\n")
+    command = [str(args.binary), "-q", "simulate", str(folder / "cell.toml"), "--json", "--set", f"seed={trial + 1}"]
+    said = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[0])
+    if not said["goodput_mbps"] or said.get("finished", said.get("rounds")) != 1:
+        print(f"run.py: {cell} by {method}: it had not ended after {args.seconds_max} s, and has no row", file=sys.stderr)
+        return {}
+    goodput = said["goodput_mbps"]
+    return {
+        "took_s": round(8.0 * cell.size / goodput / 1e6, 3),
+        "goodput_mbps": round(goodput, 2),
+        "of_link_share": round(goodput / cell.rate_mbps, 4),
+        "cpu_s": "",
+        "dropped_packets": said["dropped_queue_full"],
+        "lateness_us_p99": "",
+    }
+
+
 def key(row: dict[str, object]) -> tuple[str, ...]:
     """What tells a trial from others."""
     return tuple(str(row[column]) for column in COLUMNS if column not in FIGURES)
@@ -238,7 +270,8 @@ def run_all(args: argparse.Namespace) -> int:
     rows = args.out / "trials.csv"
     renew(rows)
     done = {key(dict(row)) for row in read(rows)}
-    methods = {name: controls for name, controls in METHODS.items() if not args.only or name in args.only}
+    is_simulated = args.verb == "simulated"
+    methods = {name: controls for name, controls in (SIMULATED if is_simulated else METHODS).items() if not args.only or name in args.only}
     if "aria2c" in methods and shutil.which("aria2c") is None:
         print("run.py: aria2c is not installed: left out", file=sys.stderr)
         del methods["aria2c"]
@@ -247,7 +280,8 @@ def run_all(args: argparse.Namespace) -> int:
     cells = [cell for cell in itertools.starmap(Cell, paths) if cell.loss > 0 or cell.burst == args.burst[0]]
     with tempfile.TemporaryDirectory(prefix="gather-paths-") as name:
         folder = pathlib.Path(name)
-        subprocess.run([str(args.binary), "-q", "gather", "keys", "--out", str(folder / "keys")], check=True)
+        if not is_simulated:
+            subprocess.run([str(args.binary), "-q", "gather", "keys", "--out", str(folder / "keys")], check=True)
         for cell, trial, (method, controls) in itertools.product(cells, range(args.trials), methods.items()):
             for control in controls:
                 if args.control and control not in args.control:
@@ -255,7 +289,10 @@ def run_all(args: argparse.Namespace) -> int:
                 row = {**dataclasses.asdict(cell), "method": method, "congestion_control": control, "trial": trial}
                 if key(row) in done:
                     continue
-                row |= emulate(args, folder, cell, method, control)
+                figures = simulate(args, folder, cell, method, trial) if is_simulated else emulate(args, folder, cell, method, control)
+                if not figures:
+                    continue
+                row |= figures
                 new = not rows.exists()
                 with rows.open("a", newline="") as file:
                     writer = csv.DictWriter(file, COLUMNS)
@@ -263,12 +300,12 @@ def run_all(args: argparse.Namespace) -> int:
                         writer.writeheader()
                     writer.writerow(row)
                 print(" ".join(f"{column}={row[column]}" for column in COLUMNS), flush=True)
-    table(rows)
+    table(rows, is_brief=is_simulated)
     return 0
 
 
-def table(path: pathlib.Path) -> None:
-    """Prints a line for each cell, as the README has it.
+def table(path: pathlib.Path, is_brief: bool = False) -> None:
+    """Prints a line for each cell, as the README has it, or where it is brief those alone where `gather` is behind, and how many there are.
 
     Medians, over as many trials as stand in brackets: Mbit/s of the object, milliseconds for objects below 10 MiB. Bold
     is `gather` where the best of the others is better by more than 5 %. At the end the share of an object's packets that `gather` had
@@ -278,27 +315,34 @@ def table(path: pathlib.Path) -> None:
     for row in read(path):
         cell = Cell(**{field.name: (int if field.name in INTEGERS else float)(row[field.name]) for field in dataclasses.fields(Cell)})
         cells.setdefault(cell, {}).setdefault(f"{row['method']}/{row['congestion_control']}", []).append(row)
-    names = [f"{method}/{control}" for method, controls in METHODS.items() for control in controls]
+    names = [f"{method}/{control}" for method, controls in (METHODS | SIMULATED).items() for control in controls]
     names = [name for name in names if any(name in methods for methods in cells.values())]
-    print("| rtt ms | loss % | burst | queue | servers | object | " + " | ".join(name.removesuffix("/bbr") for name in names) + " | dropped % |")
-    print("| ---: | ---: | ---: | ---: | ---: | ---: |" + " ---: |" * (len(names) + 1))
+    print("| Mbit/s | rtt ms | loss % | burst | queue | servers | object | " + " | ".join(name.removesuffix("/bbr") for name in names) + " | dropped % |")
+    print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |" + " ---: |" * (len(names) + 1))
+    behind = 0
     for cell in sorted(cells, key=lambda cell: tuple(-value if name == "size" else value for name, value in dataclasses.asdict(cell).items())):
         is_short, methods = cell.size < LONG_BYTES, cells[cell]
         took = {name: statistics.median(float(row["took_s"]) for row in rows) for name, rows in methods.items()}
         least = min((took[name] for name in took if not name.startswith("gather")), default=math.inf)
 
+        is_behind = took.get("gather/bbr", 0.0) * 0.95 > least
+        behind += is_behind
+        if is_brief and not is_behind:
+            continue
+
         def told(name: str) -> str:
             if name not in took:
                 return ""
             figure = f"{took[name] * 1e3:.0f} ms" if is_short else f"{8 * cell.size / took[name] / 1e6:.1f}"
-            is_behind = name == "gather/bbr" and took[name] * 0.95 > least
-            return (f"**{figure}**" if is_behind else figure) + f" ({len(methods[name])})"
+            return (f"**{figure}**" if is_behind and name == "gather/bbr" else figure) + f" ({len(methods[name])})"
 
         dropped = [float(row["dropped_packets"]) for row in methods.get("gather/bbr", [])]
         share = f"{100 * statistics.median(dropped) / (cell.size / BLOCK_BYTES):.1f}" if dropped else ""
         size = f"{cell.size >> 20} MiB" if cell.size >= 1 << 20 else f"{cell.size >> 10} KiB"
-        where = (f"{cell.rtt_ms:g}", f"{100 * cell.loss:g}", str(cell.burst), f"{cell.queue_bdps:g}", str(cell.servers), size)
+        where = (f"{cell.rate_mbps:g}", f"{cell.rtt_ms:g}", f"{100 * cell.loss:g}", str(cell.burst), f"{cell.queue_bdps:g}", str(cell.servers), size)
         print("| " + " | ".join([*where, *map(told, names), share]) + " |")
+    if is_brief:
+        print(f"{behind} of {len(cells)} cells")
 
 
 def smoke(args: argparse.Namespace) -> int:
@@ -336,22 +380,24 @@ def main() -> int:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     verbs = parser.add_subparsers(dest="verb", required=True)
-    every = verbs.add_parser("all")
-    every.add_argument("--out", type=pathlib.Path, default=ROOT / "runs" / "gather-paths")
-    every.add_argument("--binary", type=pathlib.Path, default=ROOT / "target" / "release" / "anabranch")
-    every.add_argument("--rate", type=float, nargs="+", default=[100.0], help="Mbit/s of the client's link")
-    every.add_argument("--rtt", type=float, nargs="+", default=[1.0, 20.0, 100.0, 250.0], help="ms")
-    every.add_argument("--loss", type=float, nargs="+", default=[0.0, 0.001, 0.01, 0.05])
-    every.add_argument("--burst", type=int, nargs="+", default=[1, 8], help="packets of a burst of losses, in the mean")
-    every.add_argument("--queue", type=float, nargs="+", default=[0.1, 1.0, 4.0], help="products of rate and round trip")
-    every.add_argument("--servers", type=int, nargs="+", default=[1, 3, 8, 32])
-    every.add_argument("--size", type=int, nargs="+", default=[64 << 10, 1 << 20, 64 << 20])
-    every.add_argument("--trials", type=int, default=5)
-    every.add_argument("--seconds-max", type=float, default=300.0)
-    every.add_argument("--only", action="append", default=[], choices=sorted(METHODS), help="this method")
-    every.add_argument("--control", action="append", default=[], help="this congestion control of TCP")
+    for verb, methods in (("all", METHODS), ("simulated", SIMULATED)):
+        every = verbs.add_parser(verb)
+        every.add_argument("--out", type=pathlib.Path, default=ROOT / "runs" / ("gather-paths" if verb == "all" else "gather-paths-simulated"))
+        every.add_argument("--binary", type=pathlib.Path, default=ROOT / "target" / "release" / "anabranch")
+        every.add_argument("--rate", type=float, nargs="+", default=[100.0], help="Mbit/s of the client's link")
+        every.add_argument("--rtt", type=float, nargs="+", default=[1.0, 20.0, 100.0, 250.0], help="ms")
+        every.add_argument("--loss", type=float, nargs="+", default=[0.0, 0.001, 0.01, 0.05])
+        every.add_argument("--burst", type=int, nargs="+", default=[1, 8], help="packets of a burst of losses, in the mean")
+        every.add_argument("--queue", type=float, nargs="+", default=[0.1, 1.0, 4.0], help="products of rate and round trip")
+        every.add_argument("--servers", type=int, nargs="+", default=[1, 3, 8, 32])
+        every.add_argument("--size", type=int, nargs="+", default=[64 << 10, 1 << 20, 64 << 20])
+        every.add_argument("--trials", type=int, default=5)
+        every.add_argument("--seconds-max", type=float, default=300.0)
+        every.add_argument("--only", action="append", default=[], choices=sorted(methods), help="this method")
+        every.add_argument("--control", action="append", default=[], help="this congestion control of TCP")
     shown = verbs.add_parser("table")
     shown.add_argument("--rows", type=pathlib.Path, default=HERE / "measured.csv")
+    shown.add_argument("--behind", action="store_true", help="only where `gather` is behind by more than 5 %%, and how many cells there are")
     verbs.add_parser("trial").add_argument("task")
     small = verbs.add_parser("smoke")
     small.add_argument("--binary", type=pathlib.Path, default=ROOT / "target" / "release" / "anabranch")
@@ -361,10 +407,10 @@ def main() -> int:
         args.binary = args.binary.resolve()
     if args.verb == "smoke":
         return smoke(args)
-    if args.verb == "all":
+    if args.verb in ("all", "simulated"):
         return run_all(args)
     if args.verb == "table":
-        table(args.rows)
+        table(args.rows, is_brief=args.behind)
         return 0
     task = json.loads(args.task)
     pathlib.Path(task["result"]).write_text(json.dumps(run_trial(task)))

@@ -112,7 +112,7 @@ fn what_one_client_has_is_counted_over_all_its_connections() {
     let world = World::new(0).with(None, &["--memory", "16 MiB"]);
     let bytes = noise(23, 2 * MIB);
     world.put(0..1, "object", &bytes);
-    put_hole(&world, "large", 1 << 40);
+    put_hole(&world, "large", 3 << 30);
     let (runtime, keys) = (runtime(), world.path("keys"));
     let server = &world.servers[0];
     let (files, memory) = (open_files(&server.child), resident_bytes(&server.child));
