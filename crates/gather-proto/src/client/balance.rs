@@ -103,8 +103,8 @@ impl<S: Symbol> Client<S> {
     }
 }
 
-/// Takes from what is missing what one pull asks for: a range, or the most of it, where there is one holder; of what several hold half of the
-/// server's share, but no less than [`Part::least`].
+/// Takes from what is missing what one pull asks for: a range, or the most of it, where there is one holder; of what several hold half
+/// of the server's share, but no less than [`Part::least`].
 ///
 /// Long pulls spare requests, short ones at the end let all servers end together: a pull cannot be taken from its server without
 /// what is on its way. Least are some round trips' worth, as the next one is asked for while the last one comes.

@@ -3,7 +3,7 @@
 use super::*;
 use anabranch_endpoint::Bytes;
 
-/// What is asked for now, by number.
+/// Numbers of the pulls that are asked for by now.
 fn asked(client: &mut Client<Bytes>) -> Vec<u16> {
     std::iter::from_fn(|| client.poll_control())
         .filter_map(|(_, message)| match message {
