@@ -86,7 +86,7 @@ pub struct ServerConfig {
     /// Bytes that one client may have a server hold: generations, each block with what it takes beside its bytes, and packets
     /// that are remembered. Each pull may have one generation and its packets nevertheless.
     pub memory_max: ByteCount,
-    /// A pull whose client says nothing for so long is over: the timer of LTTP section III-A.
+    /// A pull is over once its client has said nothing for so long, of this pull or another: the timer of LTTP section III-A.
     pub give_up: Duration,
     /// Packets that are due within this time at least leave together, where a clock is coarse; zero where it is exact.
     pub quantum: Duration,

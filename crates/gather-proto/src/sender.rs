@@ -592,12 +592,23 @@ impl<S: Symbol> Sender<S> {
         gap(self.packet_bytes, self.rate_bytes_per_s().min(rate))
     }
 
-    /// When to call [`Sender::handle_timeout`] or [`Sender::poll_transmit`] next.
-    pub fn poll_timeout(&self, path: Option<&Path>) -> Option<Instant> {
+    /// When the client was heard of last, of this pull; its start, if nothing was.
+    pub const fn heard_at(&self) -> Instant {
+        self.heard_at
+    }
+
+    /// When its client has been silent for too long, if `heard_at` is when one of its other pulls was heard of last.
+    fn gives_up_at(&self, heard_at: Instant) -> Instant {
+        self.heard_at.max(heard_at) + self.sending.give_up
+    }
+
+    /// When to call [`Sender::handle_timeout`] or [`Sender::poll_transmit`] next. `heard_at` is when the client was heard of
+    /// last, of any pull: one that waits for those before it has nothing to be heard of.
+    pub fn poll_timeout(&self, path: Option<&Path>, heard_at: Instant) -> Option<Instant> {
         if self.is_over {
             return None;
         }
-        let gives_up = self.heard_at + self.sending.give_up;
+        let gives_up = self.gives_up_at(heard_at);
         let (due, send_at) = match (&self.rate, path) {
             (Rate::Tfrc(tfrc), _) => (tfrc.timer().min(gives_up), Some(self.next_at)),
             (Rate::Path { is_silent, inflight, .. }, Some(path)) => {
@@ -612,12 +623,12 @@ impl<S: Symbol> Sender<S> {
         Some(send_at.map_or(due, |at| due.min(at)))
     }
 
-    /// Tells that `now` has come.
-    pub fn handle_timeout(&mut self, now: Instant) {
+    /// Tells that `now` has come; `heard_at` as above.
+    pub fn handle_timeout(&mut self, now: Instant, heard_at: Instant) {
         if self.is_over {
             return;
         }
-        if self.heard_at + self.sending.give_up <= now {
+        if self.gives_up_at(heard_at) <= now {
             return self.end(SenderEvent::GaveUp);
         }
         let Rate::Tfrc(tfrc) = &mut self.rate else { return };

@@ -89,6 +89,8 @@ pub struct Server<S> {
     events: VecDeque<ServerEvent>,
     /// When the next datagram may leave, where all together are limited.
     next_at: Instant,
+    /// When the client was heard of last, of any pull.
+    heard_at: Instant,
 }
 
 #[derive(Debug)]
@@ -110,6 +112,7 @@ impl<S: Symbol> Server<S> {
             control: VecDeque::new(),
             events: VecDeque::new(),
             next_at: Instant::ZERO,
+            heard_at: Instant::ZERO,
         }
     }
 
@@ -324,6 +327,7 @@ impl<S: Symbol> Server<S> {
     pub fn handle_feedback(&mut self, now: Instant, feedback: &Feedback) {
         if let Some(pull) = self.pulls.get_mut(&feedback.pull) {
             pull.sender.handle_feedback(now, feedback, self.path.as_mut());
+            self.heard_at = self.heard_at.max(pull.sender.heard_at());
             if pull.sender.is_over() {
                 self.sweep();
             }
@@ -368,14 +372,14 @@ impl<S: Symbol> Server<S> {
     /// When to call [`Server::handle_timeout`] and [`Server::poll_transmit`] next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let path = self.path.as_ref();
-        let due = self.pulls.values().filter_map(|pull| pull.sender.poll_timeout(path));
+        let due = self.pulls.values().filter_map(|pull| pull.sender.poll_timeout(path, self.heard_at));
         let due = due.chain(path.filter(|_| !self.pulls.is_empty()).and_then(Path::poll_timeout)).min()?;
         Some(if self.config.rate_max.is_some() { due.max(self.next_at) } else { due })
     }
 
     /// Tells that `now` has come.
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.pulls.values_mut().for_each(|pull| pull.sender.handle_timeout(now));
+        self.pulls.values_mut().for_each(|pull| pull.sender.handle_timeout(now, self.heard_at));
         if let Some(path) = &mut self.path {
             self.pulls.values_mut().for_each(|pull| pull.sender.expire(now, path));
             if path.handle_timeout(now) {
