@@ -190,7 +190,10 @@ impl Bbr {
     ///
     /// Source: section 5.5.10.2, HandleLostPacket.
     pub fn handle_lost(&mut self, now: Instant, bytes: u64, sent: &Sent, runs: u32) {
-        self.congestion.note_loss(bytes, runs, self.delivery.delivered(), sent.pressure);
+        // The start drops in runs what a short queue does not take.
+        let packets = bytes as f64 / self.config.packet_bytes as f64;
+        let learnt_runs = if self.cycle.has_filled_pipe { f64::from(runs) } else { packets };
+        self.congestion.note_loss(bytes, (runs, learnt_runs), self.delivery.delivered(), sent.pressure);
         if !self.cycle.is_probe_sample {
             return;
         }

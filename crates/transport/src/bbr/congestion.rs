@@ -3,7 +3,8 @@
 //! The draft takes more than 2 % lost in a round trip for a full queue, and any loss between probes for a path that has become
 //! slower. A radio link that loses 3 % at random looks full to it for ever. With `learns_loss` the share is learnt that the path
 //! loses where there is no queue: in round trips in which no more is sent than arrives, or ever more arrives, and whose mean is
-//! near the least. Only what is lost beyond that share, and beyond what chance adds to it (three standard deviations), counts.
+//! near the least. Only what is lost beyond that share, and beyond what chance adds to it (three standard deviations), counts. Where
+//! packets are lost in runs chance adds more: how long runs are is learnt, too.
 //!
 //! A queue that is too short to be seen in round trips loses what is sent beyond what the path carries, and that looks alike. So it is
 //! compared with what is lost after each probe, while a tenth less is sent: the path's own loss stays the same then, and congestion's
@@ -32,8 +33,16 @@ const LOSSY: f64 = 0.001;
 /// The fewest packets, sent more slowly than they arrive, that are evidence; and standard deviations that chance may take from them.
 const EVIDENCE_PACKETS: f64 = 64.0;
 const EVIDENCE_DEVIATIONS: f64 = 2.0;
+/// The longest run of lost packets, in the mean, that is taken for the path's.
+const RUN_MAX: f64 = 16.0;
 /// Standard deviations that chance may add.
 const DEVIATIONS: f64 = 3.0;
+
+/// By how much more the number of lost packets varies where they are lost in runs of so many in the mean: of lengths that are
+/// geometric, as of Gilbert's channel.
+fn scatter(run: f64) -> f64 {
+    (2.0 * run - 1.0).max(1.0)
+}
 
 /// Losses, and the bounds that follow from them.
 #[derive(Clone, Debug)]
@@ -71,8 +80,9 @@ struct Learnt {
     round_below: Share,
     rtt_sum: Duration,
     rtts: u64,
-    /// What follows from them.
+    /// What follows from them, and how many packets are lost together.
     share: f64,
+    run: f64,
 }
 
 /// Bytes that were lost, and all.
@@ -80,6 +90,8 @@ struct Learnt {
 struct Share {
     lost: f64,
     all: f64,
+    /// Runs of packets that were lost one after the other; in the start each packet counts as one.
+    runs: f64,
 }
 
 impl Share {
@@ -89,9 +101,14 @@ impl Share {
     /// Adds a round trip's; of more than `most` bytes the older ones count half.
     fn add(&mut self, round: Self, most: f64) {
         (self.lost, self.all) = (self.lost + round.lost, self.all + round.all);
+        self.runs += round.runs;
         if self.all > most {
-            (self.lost, self.all) = (self.lost / 2.0, self.all / 2.0);
+            (self.lost, self.all, self.runs) = (self.lost / 2.0, self.all / 2.0, self.runs / 2.0);
         }
+    }
+    /// Packets of a run in the mean.
+    fn run(self, packet_bytes: u64) -> f64 {
+        if self.runs > 0.0 { (self.lost / packet_bytes as f64 / self.runs).clamp(1.0, RUN_MAX) } else { 1.0 }
     }
 }
 
@@ -110,7 +127,7 @@ impl Learnt {
         if packets < EVIDENCE_PACKETS {
             return even.min(PATH_LOSS_MAX);
         }
-        let by_chance = EVIDENCE_DEVIATIONS * (even * (1.0 - even) / packets).sqrt();
+        let by_chance = EVIDENCE_DEVIATIONS * (even * (1.0 - even) * scatter(self.run) / packets).sqrt();
         even.min(self.below.share() + by_chance).min(PATH_LOSS_MAX)
     }
 }
@@ -152,11 +169,19 @@ impl Congestion {
         self.learnt.share > LOSSY
     }
 
-    pub(super) fn note_loss(&mut self, bytes: u64, runs: u32, delivered: u64, pressure: Pressure) {
+    /// `bytes` were lost in so many `runs`; `learnt_runs` are those that may tell how the path loses.
+    pub(super) fn note_loss(
+        &mut self,
+        bytes: u64,
+        (runs, learnt_runs): (u32, f64),
+        delivered: u64,
+        pressure: Pressure,
+    ) {
         self.lost += bytes;
         self.round_lost += bytes;
         if let Some(round) = self.learnt.of(pressure) {
             (round.lost, round.all) = (round.lost + bytes as f64, round.all + bytes as f64);
+            round.runs += learnt_runs;
         }
         if !self.is_loss_in_round {
             self.loss_round_delivered = delivered;
@@ -192,6 +217,7 @@ impl Congestion {
         }
         // What was sent more slowly may meet the rest of a queue, and is evidence nevertheless.
         learnt.below.add(below, most);
+        learnt.run = learnt.even.run(packet_bytes);
         learnt.share = learnt.reckon(packet_bytes);
     }
 
@@ -199,7 +225,10 @@ impl Congestion {
     fn excused(&self, bytes: u64, packet_bytes: u64) -> f64 {
         let loss = self.path_loss();
         let packets = bytes as f64 / packet_bytes as f64;
-        loss * bytes as f64 + DEVIATIONS * (loss * packets).sqrt() * packet_bytes as f64
+        // A run that the round trip cuts in two may be longer than what falls into it by chance.
+        let by_chance = DEVIATIONS * (loss * packets * scatter(self.learnt.run)).sqrt();
+        let edge = if self.is_lossy() { self.learnt.run - 1.0 } else { 0.0 };
+        loss * bytes as f64 + (by_chance + edge) * packet_bytes as f64
     }
 
     /// Whether so much is lost of what was in flight that it was too much.

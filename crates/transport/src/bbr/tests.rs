@@ -15,6 +15,9 @@ struct Path {
     rtt: Duration,
     queue_bytes: u64,
     loss_ppm: u32,
+    /// So many packets are lost one after the other in the mean, as by Gilbert's channel.
+    loss_run: u64,
+    is_losing: bool,
     /// Acknowledgements come together, so often.
     ack_every: Duration,
     /// What the application gives in a second at the most.
@@ -58,6 +61,8 @@ impl Path {
             rtt,
             queue_bytes: ((bytes_per_s * rtt.as_secs_f64() * bdps) as u64).max(4 * PACKET),
             loss_ppm,
+            loss_run: 1,
+            is_losing: false,
             ack_every: Duration::ZERO,
             app_bytes_per_s: f64::INFINITY,
             app_at: Instant::ZERO,
@@ -81,6 +86,18 @@ impl Path {
         self.in_flight.len() as u64 * PACKET
     }
 
+    /// Whether the link loses the next packet.
+    fn loses(&mut self) -> bool {
+        if self.loss_run == 1 {
+            return self.random.chance_ppm(self.loss_ppm);
+        }
+        let ends = 1e6 / self.loss_run as f64;
+        let share = f64::from(self.loss_ppm) / 1e6;
+        let changes = if self.is_losing { ends } else { ends * share / (1.0 - share) };
+        self.is_losing ^= self.random.chance_ppm(changes as u32);
+        self.is_losing
+    }
+
     /// Sends a packet now.
     fn send(&mut self) {
         let sent = self.bbr.handle_sent(self.now, PACKET, self.inflight() + PACKET);
@@ -93,7 +110,7 @@ impl Path {
         let queued = (waits.as_secs_f64() * self.bytes_per_s) as u64;
         let is_dropped = queued + PACKET > self.queue_bytes;
         self.dropped += u64::from(is_dropped);
-        let arrives = if is_dropped || self.random.chance_ppm(self.loss_ppm) {
+        let arrives = if is_dropped || self.loses() {
             None
         } else {
             self.waited = self.waited.max(waits);
@@ -286,6 +303,20 @@ fn random_loss_costs_little_more_than_itself_where_it_is_learnt() {
     let mut path = Path::new(100.0, 20, 1.0, 50_000, config(false));
     path.run(Duration::from_secs(4));
     assert!(path.goodput_share(Duration::from_secs(30)) < 0.5, "the draft takes 5 % for congestion");
+}
+
+/// #19: bursts of eight took a rate for a full queue's that was right, as chance was reckoned for each packet by itself.
+#[test]
+fn bursts_of_loss_cost_little_more_than_themselves() {
+    for loss_ppm in [10_000, 50_000] {
+        for bdps in [1.0, 4.0] {
+            let mut path = Path::new(100.0, 20, bdps, loss_ppm, config(true));
+            path.loss_run = 8;
+            path.run(Duration::from_secs(4));
+            let share = path.goodput_share(Duration::from_secs(30)) / (1.0 - f64::from(loss_ppm) / 1e6);
+            assert!(share > 0.95, "{loss_ppm} ppm, {bdps}: {share}");
+        }
+    }
 }
 
 #[test]
