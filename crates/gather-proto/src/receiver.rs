@@ -36,8 +36,13 @@ const ARRIVED_GAP_MAX: Duration = Duration::from_ms(5);
 const WINDOW_STEPS: u32 = 8;
 /// The longest time between two feedbacks while nothing comes.
 const SILENCE_MAX: Duration = Duration::from_ms(500);
-/// The shortest, as long as no round trip is known.
+/// The shortest, as long as no round trip is known, and where one is.
 const SILENCE_FIRST: Duration = Duration::from_ms(20);
+const SILENCE_MIN: Duration = Duration::from_ms(1);
+/// No shorter than so many packets take.
+const SILENCE_GAPS: u64 = 3;
+/// Each time is longer by such a part of it: feedback is short, and an outage is then heard of after a quarter more than it lasts.
+const SILENCE_GROWTH_PART: u64 = 4;
 
 /// The most packets that are kept of a generation: twice its blocks, and some more.
 ///
@@ -126,12 +131,14 @@ pub struct Receiver<S> {
     next: u32,
     rtt: Option<Duration>,
     heard_at: Option<Instant>,
+    /// The time between two packets, smoothed.
+    gap: Duration,
     told_at: Option<Instant>,
     told_packets: u64,
     told_loss: f64,
     told_base: u32,
     told_grant: Option<BitRate>,
-    /// When to say again what is lacking, as nothing comes; doubled each time.
+    /// When to say again what is lacking, as nothing comes; longer each time.
     silence: Duration,
     counts: Counts,
 }
@@ -156,6 +163,7 @@ impl<S: Symbol> Receiver<S> {
             next: 0,
             rtt: receiving.rtt,
             heard_at: None,
+            gap: Duration::ZERO,
             told_at: None,
             told_packets: 0,
             told_loss: 0.0,
@@ -286,7 +294,10 @@ impl<S: Symbol> Receiver<S> {
                 arrivals.handle_packet(sequence);
             }
         }
-        self.heard_at = Some(now);
+        // An outage is not the pace.
+        let most = self.gap * 4 + self.rtt.unwrap_or(SILENCE_FIRST);
+        let gap = now.saturating_since(self.heard_at.replace(now).unwrap_or(now)).min(most);
+        self.gap = Duration::from_ps(self.gap.as_ps() / 8 * 7 + gap.as_ps() / 8);
         self.silence = self.patience();
         self.next = self.next.max(packet.sequence + 1);
         let Some(at) = packet.generation.checked_sub(self.base).filter(|at| at < window) else {
@@ -338,7 +349,8 @@ impl<S: Symbol> Receiver<S> {
             return None;
         }
         if is_silent {
-            self.silence = (self.silence * 2).min(SILENCE_MAX);
+            let more = Duration::from_ps(self.silence.as_ps() / SILENCE_GROWTH_PART);
+            self.silence = (self.silence + more).min(SILENCE_MAX);
         }
         self.told_at = Some(now);
         (self.told_packets, self.told_loss) = (self.counts.packets, self.account.losses());
@@ -404,12 +416,13 @@ impl<S: Symbol> Receiver<S> {
 
     /// How long nothing may come while packets are on their way.
     fn patience(&self) -> Duration {
-        let gap = self.receiving.grant.map_or(Duration::ZERO, |grant| {
+        let granted = self.receiving.grant.map_or(Duration::ZERO, |grant| {
             let bytes =
                 Packet::<S>::header_bytes(self.receiving.rate_control) + self.receiving.layout.block_bytes();
             grant.transmit_time(ByteCount::new(bytes.into()))
         });
-        self.rtt.map_or(SILENCE_FIRST, |rtt| rtt * 2).max(gap * 3).max(self.receiving.feedback_every)
+        let of_rtt = self.rtt.map_or(SILENCE_FIRST, |rtt| rtt.max(SILENCE_MIN));
+        of_rtt.max(self.gap.max(granted) * SILENCE_GAPS).max(self.receiving.feedback_every)
     }
 
     /// When silence is to be broken.
@@ -495,12 +508,8 @@ mod tests {
     use super::*;
     use anabranch_endpoint::Bytes;
 
-    /// #17: a server that cut 4 GiB into as many generations made the client walk them all, for ten seconds, at a pull's end.
-    #[test]
-    fn what_lacks_of_endless_generations_is_a_few_runs() {
-        let layout = Layout::new(u32::MAX.into(), 1, 1).expect("within limits");
-        let generations = layout.generations();
-        let mut receiver = Receiver::<Bytes>::new(Receiving {
+    fn receiver(layout: Layout, rtt: Option<Duration>) -> Receiver<Bytes> {
+        Receiver::new(Receiving {
             pull: PullId(0),
             layout,
             mode: Mode::Counted,
@@ -509,23 +518,72 @@ mod tests {
             window: 4,
             feedback_every: Duration::ZERO,
             grant: None,
-            rtt: None,
-        });
+            rtt,
+        })
+    }
+
+    fn packet(sequence: u32, generation: u32, id: u32) -> Packet<Bytes> {
+        let payload = Bytes::from_static(b"x");
+        Packet { pull: PullId(0), sequence, timing: None, generation, id, payload }
+    }
+
+    /// #17: a server that cut 4 GiB into as many generations made the client walk them all, for ten seconds, at a pull's end.
+    #[test]
+    fn what_lacks_of_endless_generations_is_a_few_runs() {
+        let layout = Layout::new(u32::MAX.into(), 1, 1).expect("within limits");
+        let generations = layout.generations();
+        let mut receiver = receiver(layout, None);
         let all = 0..generations;
         assert!(receiver.incomplete().eq([all]));
         for (sequence, generation) in [0, 3].into_iter().enumerate() {
-            let sequence = sequence as u32;
-            let packet = Packet {
-                pull: PullId(0),
-                sequence,
-                timing: None,
-                generation,
-                id: 0,
-                payload: Bytes::from_static(b"x"),
-            };
-            receiver.handle_packet(Instant::ZERO, packet);
+            receiver.handle_packet(Instant::ZERO, packet(sequence as u32, generation, 0));
         }
         // Iterators are counted by their steps: none is longer than the window and one.
         assert!(receiver.incomplete().eq([1..2, 2..3, 4..generations]));
+    }
+
+    /// #19: where a burst took the feedback of one round trip, each further try waited twice as long, and a short path stood for half
+    /// a second.
+    #[test]
+    fn in_silence_feedback_is_repeated_ever_more_rarely_but_not_by_much() {
+        let rtt = Duration::from_ms(2);
+        let mut receiver = receiver(Layout::new(100, 1, 100).expect("within limits"), Some(rtt));
+        let mut now = Instant::ZERO;
+        for sequence in 0..20 {
+            now += Duration::from_us(100);
+            receiver.handle_packet(now, packet(sequence, 0, sequence));
+            receiver.poll_feedback(now);
+        }
+        let last = now;
+        let mut at = Vec::new();
+        while now < last + Duration::from_secs(10) {
+            now = receiver.poll_timeout().expect("it is silent");
+            if receiver.poll_feedback(now).is_some() {
+                at.push(now);
+            }
+        }
+        let gaps: Vec<Duration> = at.windows(2).map(|pair| pair[1].saturating_since(pair[0])).collect();
+        assert!(gaps[0] <= rtt * 2, "{gaps:?}");
+        assert!(gaps.windows(2).all(|pair| pair[0] <= pair[1] && pair[1] * 4 <= pair[0] * 5), "{gaps:?}");
+        assert_eq!(gaps.last(), Some(&SILENCE_MAX));
+    }
+
+    /// #19: a packet that takes longer than a round trip is no silence.
+    #[test]
+    fn on_a_slow_link_feedback_is_for_packets_and_not_for_the_time_between_them() {
+        let layout = Layout::new(200, 1, 200).expect("within limits");
+        let mut receiver = receiver(layout, Some(Duration::from_ms(1)));
+        let mut now = Instant::ZERO;
+        let mut feedbacks = 0;
+        for sequence in 0..150 {
+            receiver.handle_packet(now, packet(sequence, 0, sequence));
+            let next = now + Duration::from_ms(8);
+            while let Some(at) = receiver.poll_timeout().filter(|at| *at < next) {
+                now = at.max(now);
+                feedbacks += u32::from(receiver.poll_feedback(now).is_some() && sequence >= 50);
+            }
+            now = next;
+        }
+        assert!(feedbacks <= 100, "{feedbacks} for a hundred packets");
     }
 }
