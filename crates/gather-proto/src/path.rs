@@ -5,7 +5,7 @@
 
 use crate::receiver::ARRIVED_PACKETS;
 use anabranch_transport::bbr::{Bbr, Config, Sent};
-use anabranch_units::{BitRate, Duration, Instant, Seed};
+use anabranch_units::{BitRate, Duration, Instant, RandomStream, Seed};
 
 /// The share of what may be in flight that is left to others between probes, where no queue shows that others are there.
 ///
@@ -116,6 +116,7 @@ pub(crate) struct News {
 #[derive(Debug)]
 pub(crate) struct Path {
     bbr: Bbr,
+    random: RandomStream,
     /// Bytes of its packets that are neither known to have come nor to be lost.
     inflight: u64,
     next_at: Instant,
@@ -161,6 +162,7 @@ impl Path {
             seed: Seed::new(seed.into()),
         };
         Self {
+            random: config.seed.stream("path", 0),
             bbr: Bbr::new(now, config),
             inflight: 0,
             next_at: now,
@@ -285,6 +287,19 @@ impl Path {
         let before = self.rate_bytes_per_s();
         self.bbr.handle_ack(now, self.inflight, news.rtt);
         self.next_at = sooner(now, self.next_at, before, self.rate_bytes_per_s());
+        if news.lost_bytes > 0 && self.ceiling_bytes_per_s < self.bbr.pacing_bytes_per_s() {
+            self.shift(now);
+        }
+    }
+
+    /// Packets of servers that are granted as much leave in the same beat, and those that meet in a full queue meet there each time
+    /// (Floyd and Jacobson, *On Traffic Phase Effects in Packet-Switched Gateways*, 1992). One that was lost has the next ones leave at
+    /// another time of the beat, drawn at random; whoever loses nothing keeps its time, as in reservation ALOHA (Crowther and others,
+    /// 1973).
+    fn shift(&mut self, now: Instant) {
+        let gap = gap(self.packet_bytes, self.rate_bytes_per_s());
+        let later = Duration::from_ps(self.random.below(gap.as_ps().max(1)));
+        self.next_at = self.next_at.max(now) + later;
     }
 
     /// How long a packet may be in flight.

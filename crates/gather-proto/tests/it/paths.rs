@@ -155,3 +155,23 @@ fn nothing_comes_twice_that_was_not_lost() {
     // At the end one server takes over what another would bring later.
     assert!(sent < 1.04, "{sent} packets to a block");
 }
+
+/// #19: servers that were granted as much sent in the same beat, and those that met in the full queue met there each time: half of the
+/// link was left unused.
+#[test]
+fn many_servers_share_a_queue_of_a_few_packets() {
+    let path = Path {
+        rate_mbps: 100.0,
+        rtt_ms: 1.0,
+        loss: 0.0,
+        burst: 1,
+        queue_bytes: 12_500.0,
+        servers: 32,
+        blocks: 16_000.0,
+    };
+    for trial in 0..3 {
+        let outcome = path.run(trial);
+        let goodput = outcome.workloads[0].goodput_mbps.expect("all comes");
+        assert!(goodput > 0.8 * path.rate_mbps, "trial {trial}: {goodput} Mbit/s");
+    }
+}
