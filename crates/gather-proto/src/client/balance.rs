@@ -50,6 +50,10 @@ impl Pace {
     pub(super) const fn note(&mut self, bytes: u64) {
         self.bytes += bytes;
     }
+    /// Bytes a second, as they were measured last.
+    pub(super) const fn last(&self) -> Option<f64> {
+        self.bytes_per_s
+    }
     /// Bytes a second, once they have come for long enough.
     pub(super) fn bytes_per_s(&mut self, now: Instant) -> Option<f64> {
         let time = self.since.map_or(Duration::ZERO, |since| now.saturating_since(since));

@@ -55,7 +55,10 @@ impl<S: Symbol> Client<S> {
     /// Divides the last hop. With `only_lowers` nobody is granted more than before: what is taken from one may be given to
     /// others only once the one has heard of it.
     pub(super) fn regrant(&mut self, only_lowers: bool) {
-        let Some(capacity) = self.granted_bps() else { return self.grant(|_| None) };
+        let Some(capacity) = self.granted_bps() else {
+            let rates = self.left_over();
+            return self.grant(|pull| rates[pull.server.0 as usize]);
+        };
         let is_asked = |server: &&ServerState| server.pulls > 0;
         let mut demands: Vec<Option<f64>> =
             self.servers.iter().filter(is_asked).map(|server| server.demand).collect();
@@ -77,6 +80,20 @@ impl<S: Symbol> Client<S> {
             let old = pull.grant();
             if only_lowers { old.into_iter().chain(rate).min() } else { rate }
         });
+    }
+
+    /// Where nothing is divided and some servers have nothing to bring any more: what those that are left and bring less than an equal
+    /// part of the link are granted, so that they look for more at once.
+    fn left_over(&self) -> Vec<Option<BitRate>> {
+        let busy = self.servers.iter().filter(|server| server.pulls > 0).count();
+        let is_idle = |server: &ServerState| server.is_connected && server.was_asked && server.pulls == 0;
+        let is_ending = self.queue.is_empty() && self.servers.iter().any(is_idle);
+        let part = self.overflow.carried_bytes_per_s() / busy.max(1) as f64;
+        let of_server = |server: &ServerState| {
+            let brings = server.pace.last().unwrap_or(0.0);
+            (is_ending && part > brings && server.pulls > 0).then(|| BitRate::bps((part * 8.0) as u64))
+        };
+        self.servers.iter().map(of_server).collect()
     }
 
     fn grant(&mut self, of: impl Fn(&Pull<S>) -> Option<BitRate>) {

@@ -61,6 +61,8 @@ const PROBE_MEASURES: u32 = 3;
 const FALLS: f64 = 0.75;
 /// A link is not full whose rate grows by this factor from one measure to the next, as servers begin.
 const GROWS: f64 = 1.5;
+/// With each measure what came before counts so much less.
+const CARRIED_FADES: f64 = 0.95;
 /// The most that a path's own loss is made up for.
 const PATH_LOSS_MAX: f64 = 0.15;
 
@@ -129,6 +131,8 @@ pub(super) struct Overflow {
     rests_until: Instant,
     rest: Duration,
     servers: usize,
+    /// What came lately of all servers, in bytes a second: the most, and little less with each measure.
+    carried: f64,
 }
 
 impl Overflow {
@@ -147,7 +151,13 @@ impl Overflow {
             rests_until: Instant::ZERO,
             rest: REST_LEAST,
             servers: 0,
+            carried: 0.0,
         }
+    }
+
+    /// Bytes of datagrams in a second that came lately.
+    pub(super) const fn carried_bytes_per_s(&self) -> f64 {
+        self.carried
     }
 
     /// Bytes of datagrams that servers may send in a second, all together; no limit without.
@@ -209,6 +219,7 @@ impl Overflow {
         self.path_loss -= (self.path_loss - seen.loss()).max(0.0) / parts;
         // What came in two measures in a row.
         let sure = seen.bytes_per_s.min(std::mem::replace(&mut self.last, seen.bytes_per_s));
+        self.carried = sure.max(CARRIED_FADES * self.carried);
         match self.phase {
             Phase::Free { bytes_per_s, .. } if self.has_room(bytes_per_s, seen) => {
                 // As long as ever more arrives there is no overflow.

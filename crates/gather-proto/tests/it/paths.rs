@@ -175,3 +175,23 @@ fn many_servers_share_a_queue_of_a_few_packets() {
         assert!(goodput > 0.8 * path.rate_mbps, "trial {trial}: {goodput} Mbit/s");
     }
 }
+
+/// #19: behind a deep queue servers found rates that differ tenfold, and the slowest had the last pulls: the link stood idle for a third
+/// of the time.
+#[test]
+fn the_last_servers_use_what_the_others_leave() {
+    let path = Path {
+        rate_mbps: 1_000.0,
+        rtt_ms: 20.0,
+        loss: 0.01,
+        burst: 1,
+        queue_bytes: 4.0 * 2_500_000.0,
+        servers: 32,
+        blocks: 47_000.0,
+    };
+    for trial in 0..2 {
+        let outcome = path.run(trial);
+        let goodput = outcome.workloads[0].goodput_mbps.expect("all comes");
+        assert!(goodput > 0.65 * path.rate_mbps, "trial {trial}: {goodput} Mbit/s");
+    }
+}
