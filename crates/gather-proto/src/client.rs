@@ -680,6 +680,9 @@ impl<S: Symbol> Client<S> {
         if let Some(pull) = self.pulls.get_mut(&id) {
             pull.is_said = true;
             pull.range.1 = Some(pull.range.0 + accepted.bytes);
+            if let State::Receiving(receiver) = &mut pull.state {
+                receiver.set_said();
+            }
         }
         self.receive(now, id, layout);
         self.settle(now, id);
@@ -711,6 +714,7 @@ impl<S: Symbol> Client<S> {
             feedback_every: config.feedback_every,
             grant: *grant,
             rtt: self.servers[server.0 as usize].rtt,
+            is_said: pull.is_said,
         };
         let early = std::mem::take(early);
         pull.state = State::Receiving(Receiver::new(receiving));

@@ -229,6 +229,7 @@ pub fn exercise_server(bytes: &[u8]) {
                     grant: draw.flag().then(|| BitRate::bps(draw.number().max(1))),
                     base: draw.number() as u32,
                     lacks: (0..draw.small(65)).map(|_| draw.number() as u16).collect(),
+                    is_unsaid: draw.flag(),
                 };
                 let Datagram::Feedback(feedback) = carried_datagram(&Datagram::Feedback(feedback)) else {
                     continue;
@@ -256,6 +257,9 @@ pub fn exercise_server(bytes: &[u8]) {
         }
         while let Some(message) = server.poll_control() {
             carried(&message);
+        }
+        while let Some(accepted) = server.poll_unsaid() {
+            carried_datagram(&Datagram::Accepted(accepted));
         }
         for _ in 0..100 {
             let Some(packet) = server.poll_transmit(now) else { break };

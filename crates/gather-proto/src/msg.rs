@@ -14,7 +14,7 @@ use crate::layout::BLOCK_BYTES_MAX;
 use crate::mode::{Mode, RateControl};
 
 /// The version of this protocol, in each [`Control::Hello`].
-pub const VERSION: u8 = 6;
+pub const VERSION: u8 = 7;
 /// What authentication adds to a datagram: a channel of 8 bytes, a packet number of 4, and a tag of 16.
 pub const SEAL_BYTES: u32 = 28;
 /// The longest name of an object, in bytes of UTF-8.
@@ -119,6 +119,8 @@ pub struct Feedback {
     pub base: u32,
     /// Packets that are lacking of generation `base` and those behind it: 0 of one that is complete. At most [`WINDOW_MAX`].
     pub lacks: Vec<u16>,
+    /// The client has not heard what the server answered ([`Control::Accepted`]), and hands nothing over as long as it has not.
+    pub is_unsaid: bool,
 }
 
 impl Feedback {
@@ -163,17 +165,25 @@ pub enum Datagram<P> {
     Packet(Packet<P>),
     /// From a client.
     Feedback(Feedback),
+    /// From a server, where [`Feedback::is_unsaid`] asks for it: what it has said on the control channel, which may be held up for many
+    /// round trips by a segment that was lost.
+    Accepted(Accepted),
 }
 
 const TIMED_PACKET: u8 = 1;
 const FEEDBACK: u8 = 2;
 const PACKET: u8 = 3;
+const ACCEPTED: u8 = 4;
 /// Time, round trip.
 const TIMING_BYTES: u32 = 8 + 4;
 /// A feedback's bytes without its lacks: kind, pull, next, base, grant, how many lacks, and whether there is a report.
 const FEEDBACK_BYTES: u32 = 1 + 2 + 4 + 4 + 8 + 1 + 1;
 /// A request's kind, where its end may be cut: this bit is set.
 const CUT: u8 = 16;
+/// The same of a report's kind, where the server's answer has not come.
+const UNSAID: u8 = 16;
+/// Kind, pull, the object's bytes and the pull's, a block's bytes, and how many to a generation.
+const ACCEPTED_BYTES: u32 = 1 + 2 + 8 + 8 + 4 + 4;
 /// Time, delay, rate, loss event rate.
 const TFRC_BYTES: u32 = 8 + 8 + 8 + 8;
 /// Delay, and three counts.
@@ -202,6 +212,7 @@ impl<P: Payload> Message for Datagram<P> {
         match self {
             Self::Packet(packet) => packet.wire_len(),
             Self::Feedback(feedback) => feedback.wire_len(),
+            Self::Accepted(_) => ACCEPTED_BYTES,
         }
     }
 }
@@ -239,17 +250,18 @@ impl Wire for Datagram<Bytes> {
                 out.extend(feedback.next.to_be_bytes());
                 out.extend(feedback.base.to_be_bytes());
                 out.extend(feedback.grant.map_or(0, |grant| grant.as_bps().max(1)).to_be_bytes());
+                let unsaid = if feedback.is_unsaid { UNSAID } else { 0 };
                 match feedback.report {
-                    None => out.push(0),
+                    None => out.push(unsaid),
                     Some(Report::Tfrc(report)) => {
-                        out.push(1);
+                        out.push(1 | unsaid);
                         out.extend(report.sent_at.as_ns().to_be_bytes());
                         out.extend(report.delay.as_ns().to_be_bytes());
                         out.extend(report.received_bytes_per_s.to_bits().to_be_bytes());
                         out.extend(report.loss_rate.to_bits().to_be_bytes());
                     }
                     Some(Report::Arrived(arrived)) => {
-                        out.push(2);
+                        out.push(2 | unsaid);
                         out.extend(arrived.delay.as_ns().to_be_bytes());
                         for count in [arrived.received, arrived.lost, arrived.runs] {
                             out.extend(count.to_be_bytes());
@@ -259,6 +271,10 @@ impl Wire for Datagram<Bytes> {
                 debug_assert!(feedback.lacks.len() <= WINDOW_MAX as usize, "a window's generations");
                 out.push(feedback.lacks.len() as u8);
                 feedback.lacks.iter().for_each(|lacks| out.extend(lacks.to_be_bytes()));
+            }
+            Self::Accepted(accepted) => {
+                out.push(ACCEPTED);
+                accepted.encode(out);
             }
         }
     }
@@ -285,12 +301,11 @@ impl Wire for Datagram<Bytes> {
                 id: reader.u16()?.into(),
                 payload: block(&mut reader)?,
             }),
-            FEEDBACK => Self::Feedback(Feedback {
-                pull: PullId(reader.u16()?),
-                next: reader.u32()?,
-                base: reader.u32()?,
-                grant: Some(reader.u64()?).filter(|bps| *bps > 0).map(BitRate::bps),
-                report: match reader.u8()? {
+            FEEDBACK => {
+                let (pull, next, base) = (PullId(reader.u16()?), reader.u32()?, reader.u32()?);
+                let grant = Some(reader.u64()?).filter(|bps| *bps > 0).map(BitRate::bps);
+                let kind = reader.u8()?;
+                let report = match kind & !UNSAID {
                     0 => None,
                     1 => Some(Report::Tfrc(tfrc::Report {
                         sent_at: reader.instant()?,
@@ -304,14 +319,15 @@ impl Wire for Datagram<Bytes> {
                         lost: reader.u32()?,
                         runs: reader.u32()?,
                     })),
-                    other => return Err(DecodeError::UnknownKind(other)),
-                },
-                lacks: {
-                    // One byte says how many: no more than a window has.
-                    let count = reader.u8()?;
-                    (0..count).map(|_| reader.u16()).collect::<Result<_, _>>()?
-                },
-            }),
+                    _ => return Err(DecodeError::UnknownKind(kind)),
+                };
+                // One byte says how many: no more than a window has.
+                let count = reader.u8()?;
+                let lacks = (0..count).map(|_| reader.u16()).collect::<Result<_, _>>()?;
+                let is_unsaid = kind & UNSAID > 0;
+                Self::Feedback(Feedback { pull, next, report, grant, base, lacks, is_unsaid })
+            }
+            ACCEPTED => Self::Accepted(Accepted::decode(&mut reader)?),
             kind => return Err(DecodeError::UnknownKind(kind)),
         };
         reader.end()?;
@@ -376,6 +392,25 @@ pub struct Accepted {
     pub block_bytes: u32,
     /// The most blocks to a generation: those that were asked for, but in [`Mode::Lttp`].
     pub blocks_max: u32,
+}
+
+impl Accepted {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend(self.pull.0.to_be_bytes());
+        out.extend(self.object_bytes.to_be_bytes());
+        out.extend(self.bytes.to_be_bytes());
+        out.extend(self.block_bytes.to_be_bytes());
+        out.extend(self.blocks_max.to_be_bytes());
+    }
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self {
+            pull: PullId(reader.u16()?),
+            object_bytes: reader.u64()?,
+            bytes: reader.u64()?,
+            block_bytes: reader.u32()?,
+            blocks_max: reader.u32()?,
+        })
+    }
 }
 
 /// What an object is.
@@ -540,11 +575,7 @@ impl Control {
             }
             Self::Accepted(accepted) => {
                 out.push(2);
-                out.extend(accepted.pull.0.to_be_bytes());
-                out.extend(accepted.object_bytes.to_be_bytes());
-                out.extend(accepted.bytes.to_be_bytes());
-                out.extend(accepted.block_bytes.to_be_bytes());
-                out.extend(accepted.blocks_max.to_be_bytes());
+                accepted.encode(out);
             }
             Self::Refused { pull, reason } => {
                 out.push(3);
@@ -689,13 +720,7 @@ impl Control {
                     object: reader.text(NAME_BYTES_MAX)?,
                 }
             }),
-            2 => Self::Accepted(Accepted {
-                pull: PullId(reader.u16()?),
-                object_bytes: reader.u64()?,
-                bytes: reader.u64()?,
-                block_bytes: reader.u32()?,
-                blocks_max: reader.u32()?,
-            }),
+            2 => Self::Accepted(Accepted::decode(&mut reader)?),
             3 => Self::Refused { pull: PullId(reader.u16()?), reason: reader.text(REASON_BYTES_MAX)? },
             4 => Self::Stop { pull: PullId(reader.u16()?) },
             5 => Self::GaveUp { pull: PullId(reader.u16()?), reason: reader.text(REASON_BYTES_MAX)? },

@@ -77,6 +77,8 @@ pub struct Receiving {
     pub grant: Option<BitRate>,
     /// The round trip, where the client has measured it: packets of [`RateControl::Tfrc`] say it, others do not.
     pub rtt: Option<Duration>,
+    /// The server's answer has come: see [`Feedback::is_unsaid`].
+    pub is_said: bool,
 }
 
 /// What became of packets.
@@ -219,6 +221,14 @@ impl<S: Symbol> Receiver<S> {
     pub const fn heard_at(&self) -> Option<Instant> {
         self.heard_at
     }
+    /// The server's answer has come.
+    pub const fn set_said(&mut self) {
+        self.receiving.is_said = true;
+    }
+    /// Whether nothing is left to be said of it.
+    fn is_over(&self) -> bool {
+        self.is_complete() && self.receiving.is_said
+    }
     /// Grants another rate, which the server hears of with the next feedback; there is some at once where it is a lower one.
     pub const fn set_grant(&mut self, grant: Option<BitRate>) {
         self.receiving.grant = grant;
@@ -357,7 +367,11 @@ impl<S: Symbol> Receiver<S> {
         (self.told_base, self.told_grant) = (self.base, self.receiving.grant);
         self.counts.feedbacks += 1;
         let mut lacks: Vec<u16> = self.open.iter().map(Open::lacks).collect();
-        if lacks.is_empty() && !self.is_complete() {
+        let mut base = self.base;
+        if self.is_complete() && !self.is_over() {
+            // Whose pull is over is not answered any more.
+            (base, lacks) = (self.base.saturating_sub(1), vec![0]);
+        } else if lacks.is_empty() && !self.is_complete() {
             // Nothing of the next generation has come.
             lacks.push(self.receiving.layout.blocks(self.base).min(u16::MAX.into()) as u16);
         }
@@ -366,8 +380,9 @@ impl<S: Symbol> Receiver<S> {
             next: self.next,
             report,
             grant: self.receiving.grant,
-            base: self.base,
+            base,
             lacks,
+            is_unsaid: !self.receiving.is_said,
         })
     }
 
@@ -427,7 +442,7 @@ impl<S: Symbol> Receiver<S> {
 
     /// When silence is to be broken.
     fn silent_at(&self) -> Option<Instant> {
-        if self.is_complete() || self.receiving.mode == Mode::Lttp {
+        if self.is_over() || self.receiving.mode == Mode::Lttp {
             return None;
         }
         let since = self.heard_at?.max(self.told_at?);
@@ -436,7 +451,7 @@ impl<S: Symbol> Receiver<S> {
 
     /// When to call [`Receiver::poll_feedback`] next.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        if self.is_complete() {
+        if self.is_over() {
             return None;
         }
         let report = self.report_at().map(|at| self.earliest().map_or(at, |earliest| at.max(earliest)));
@@ -519,6 +534,7 @@ mod tests {
             feedback_every: Duration::ZERO,
             grant: None,
             rtt,
+            is_said: true,
         })
     }
 

@@ -13,7 +13,7 @@ use crate::sender::{Sender, SenderEvent, Sending, Unasked, generation_bytes};
 use anabranch_codes::Symbol;
 use anabranch_endpoint::Message as _;
 use anabranch_units::{ByteCount, Duration, Instant};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The longest time that a server waits before a pull's first packet.
 const START_AFTER_MAX: Duration = Duration::from_secs(10);
@@ -86,6 +86,8 @@ pub struct Server<S> {
     /// The way to the client, once a pull has its rate from there.
     path: Option<Path>,
     control: VecDeque<Control>,
+    /// What is to be said again by a datagram, once for each pull.
+    unsaid: BTreeSet<PullId>,
     events: VecDeque<ServerEvent>,
     /// When the next datagram may leave, where all together are limited.
     next_at: Instant,
@@ -98,6 +100,7 @@ struct Pull<S> {
     sender: Sender<S>,
     /// Where the range begins in the object.
     start: u64,
+    accepted: Accepted,
 }
 
 impl<S: Symbol> Server<S> {
@@ -110,6 +113,7 @@ impl<S: Symbol> Server<S> {
             pulls: BTreeMap::new(),
             path: None,
             control: VecDeque::new(),
+            unsaid: BTreeSet::new(),
             events: VecDeque::new(),
             next_at: Instant::ZERO,
             heard_at: Instant::ZERO,
@@ -232,13 +236,8 @@ impl<S: Symbol> Server<S> {
             first_id: if request.mode == Mode::Lttp { offer.first_id } else { 0 },
             layout,
         };
-        self.control.push_back(Control::Accepted(Accepted {
-            pull,
-            object_bytes: whole,
-            bytes,
-            block_bytes,
-            blocks_max,
-        }));
+        let accepted = Accepted { pull, object_bytes: whole, bytes, block_bytes, blocks_max };
+        self.control.push_back(Control::Accepted(accepted));
         let (rtt, grant) = (sending.rtt, sending.grant);
         let sender = Sender::new(now, sending);
         if sender.has_path() {
@@ -250,7 +249,7 @@ impl<S: Symbol> Server<S> {
             path.fit(packet_bytes);
             path.set_ceiling(now, sender.rate_bytes_per_s());
         }
-        self.pulls.insert(pull, Pull { sender, start: request.start });
+        self.pulls.insert(pull, Pull { sender, start: request.start, accepted });
         self.sweep();
     }
 
@@ -328,10 +327,18 @@ impl<S: Symbol> Server<S> {
         if let Some(pull) = self.pulls.get_mut(&feedback.pull) {
             pull.sender.handle_feedback(now, feedback, self.path.as_mut());
             self.heard_at = self.heard_at.max(pull.sender.heard_at());
+            if feedback.is_unsaid {
+                self.unsaid.insert(feedback.pull);
+            }
             if pull.sender.is_over() {
                 self.sweep();
             }
         }
+    }
+
+    /// The next answer that the client has not heard on the control channel, to be said by a datagram.
+    pub fn poll_unsaid(&mut self) -> Option<Accepted> {
+        std::iter::from_fn(|| self.unsaid.pop_first()).find_map(|pull| Some(self.pulls.get(&pull)?.accepted))
     }
 
     /// The next packet that is due. Of pulls that share their path's rate the one that was asked for first goes first: so the

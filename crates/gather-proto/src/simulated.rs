@@ -13,7 +13,7 @@
 
 mod settings;
 
-use crate::msg::{Control, Feedback, Packet};
+use crate::msg::{Control, Datagram, Feedback, Packet};
 use crate::{
     Client, ClientConfig, ClientEvent, Mode, Offer, Piece, Server, ServerConfig, ServerEvent, ServerId,
 };
@@ -148,7 +148,7 @@ struct ServerSide {
     machine: Server<Len>,
     armed_at: Option<Instant>,
     opened_at: Instant,
-    packets: Flight<Packet<Len>>,
+    datagrams: Flight<Datagram<Len>>,
     feedback: Flight<Feedback>,
     to_server: Stream,
     to_client: Stream,
@@ -221,7 +221,7 @@ impl Gathering {
                 machine: Server::new(plan.server_config.clone()),
                 armed_at: None,
                 opened_at: Instant::ZERO,
-                packets: Flight::new(),
+                datagrams: Flight::new(),
                 feedback: Flight::new(),
                 to_server: Stream::default(),
                 to_client: Stream::default(),
@@ -355,7 +355,13 @@ impl Gathering {
                 self.named += self.neighbours.len() as u64;
             }
             self.sent += 1;
-            let number = side.packets.push(packet);
+            let number = side.datagrams.push(Datagram::Packet(packet));
+            cx.send(channel, Side::Opener, number, bytes);
+        }
+        while let Some(accepted) = side.machine.poll_unsaid() {
+            let datagram = Datagram::Accepted(accepted);
+            let bytes = datagram.wire_len() + self.settings.seal_bytes() + self.settings.header_bytes;
+            let number = side.datagrams.push(datagram);
             cx.send(channel, Side::Opener, number, bytes);
         }
         if let Some(at) = side.machine.poll_timeout()
@@ -424,9 +430,17 @@ impl App for Gathering {
         let its = &mut self.servers[server];
         match side {
             Side::Acceptor => {
-                let Some(packet) = its.packets.take(number) else { return };
-                cx.deliver(channel, packet.payload.len() as u64);
-                self.client.handle_packet(cx.now(), ServerId(server as u32), packet);
+                let server = ServerId(server as u32);
+                match its.datagrams.take(number) {
+                    Some(Datagram::Packet(packet)) => {
+                        cx.deliver(channel, packet.payload.len() as u64);
+                        self.client.handle_packet(cx.now(), server, packet);
+                    }
+                    Some(Datagram::Accepted(accepted)) => {
+                        self.client.handle_control(cx.now(), server, Control::Accepted(accepted));
+                    }
+                    Some(Datagram::Feedback(_)) | None => return,
+                }
                 self.stir_client(cx);
             }
             Side::Opener => {

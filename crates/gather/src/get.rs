@@ -422,6 +422,9 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
                 Ok(Datagram::Packet(packet)) => {
                     self.fetch.handle_packet(now, ServerId(server as u32), packet);
                 }
+                Ok(Datagram::Accepted(accepted)) => {
+                    self.fetch.handle_control(now, ServerId(server as u32), Control::Accepted(accepted));
+                }
                 _ => self.malformed_datagrams += 1,
             }
         }

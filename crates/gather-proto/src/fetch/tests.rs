@@ -66,6 +66,8 @@ fn refuse(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId) {
 fn pass(fetch: &mut Fetch<Bytes>, until_ms: u64) {
     while let Some(next) = fetch.poll_timeout().filter(|next| *next <= at(until_ms)) {
         fetch.handle_timeout(next);
+        // Feedback is on its way.
+        while fetch.poll_transmit(next).is_some() {}
     }
 }
 

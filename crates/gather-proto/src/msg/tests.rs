@@ -27,6 +27,7 @@ fn feedback() -> impl Strategy<Value = Feedback> {
             grant: grant.map(BitRate::bps),
             base,
             lacks,
+            is_unsaid: next % 2 == 0,
         },
     )
 }
@@ -124,12 +125,14 @@ proptest! {
             id,
             payload: Bytes::from(payload),
         };
-        for datagram in [Datagram::Packet(packet), Datagram::Feedback(feedback)] {
+        let [object_bytes, bytes] = [sent.unwrap_or(0), rtt.into()];
+        let accepted = Accepted { pull: PullId(pull), object_bytes, bytes, block_bytes: id, blocks_max: generation };
+        for datagram in [Datagram::Packet(packet), Datagram::Feedback(feedback), Datagram::Accepted(accepted)] {
             let mut bytes = Vec::new();
             datagram.encode(&mut bytes);
             prop_assert_eq!(bytes.len(), datagram.wire_len() as usize);
             prop_assert_eq!(Datagram::decode(&bytes), Ok(datagram.clone()));
-            if matches!(datagram, Datagram::Feedback(_)) {
+            if !matches!(datagram, Datagram::Packet(_)) {
                 bytes.push(0);
                 prop_assert_eq!(Datagram::decode(&bytes), Err(DecodeError::Trailing { extra: 1 }));
                 for end in 0..bytes.len() - 1 {
@@ -191,7 +194,15 @@ fn what_cannot_be_is_refused() {
     };
     let lacks = Vec::new();
     let report = Some(Report::Tfrc(report));
-    Datagram::Feedback(Feedback { pull: PullId(0), next: 0, report, grant: None, base: 0, lacks })
-        .encode(&mut feedback);
+    Datagram::Feedback(Feedback {
+        pull: PullId(0),
+        next: 0,
+        report,
+        grant: None,
+        base: 0,
+        lacks,
+        is_unsaid: false,
+    })
+    .encode(&mut feedback);
     assert!(Datagram::decode(&feedback).is_err(), "a loss event rate above 1");
 }

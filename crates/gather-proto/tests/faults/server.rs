@@ -2,7 +2,7 @@
 
 use super::disk::{flip, hash};
 use anabranch_endpoint::Bytes;
-use anabranch_gather_proto::msg::{Control, Found, Packet, PullId, SHORT_BYTES_MAX};
+use anabranch_gather_proto::msg::{Control, Datagram, Found, PullId, SHORT_BYTES_MAX};
 use anabranch_gather_proto::{Offer, Server, ServerConfig, ServerEvent};
 use anabranch_units::{Duration, Instant, RandomStream};
 use std::collections::BTreeMap;
@@ -121,7 +121,7 @@ impl Conn {
         now: Instant,
         host: &Host,
         random: &mut RandomStream,
-    ) -> (Vec<Control>, Vec<Packet<Bytes>>, Vec<Supply>) {
+    ) -> (Vec<Control>, Vec<Datagram<Bytes>>, Vec<Supply>) {
         let machine = &mut self.machine;
         if machine.poll_timeout().is_some_and(|at| at <= now) {
             machine.handle_timeout(now);
@@ -153,7 +153,10 @@ impl Conn {
             }
         }
         let said = std::iter::from_fn(|| machine.poll_control()).collect();
-        let send = || machine.poll_transmit(now);
+        let send = || {
+            let unsaid = machine.poll_unsaid().map(Datagram::Accepted);
+            unsaid.or_else(|| machine.poll_transmit(now).map(Datagram::Packet))
+        };
         let sent = if self.knows_where { std::iter::from_fn(send).collect() } else { Vec::new() };
         (said, sent, late)
     }

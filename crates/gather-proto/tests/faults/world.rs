@@ -500,6 +500,9 @@ impl World {
                     Message::Control(message) => getter.fetch.handle_control(now, server, message),
                     Message::Datagram(bytes) => match Datagram::decode(&bytes) {
                         Ok(Datagram::Packet(packet)) => getter.fetch.handle_packet(now, server, packet),
+                        Ok(Datagram::Accepted(accepted)) => {
+                            getter.fetch.handle_control(now, server, Control::Accepted(accepted));
+                        }
                         other => panic!("{other:?}"),
                     },
                 }
@@ -744,9 +747,9 @@ impl World {
                 self.schedule.after(host.reading, Event::Supplied { conn: id, supply });
             }
             said.into_iter().for_each(|message| self.tell_client(id, message));
-            for packet in sent {
+            for datagram in sent {
                 let mut bytes = Vec::new();
-                Datagram::Packet(packet).encode(&mut bytes);
+                datagram.encode(&mut bytes);
                 for at in self.ways[server].datagram(now, &mut self.random, Lane::Down, bytes.len()) {
                     let message = Message::Datagram(bytes.clone());
                     self.schedule.at(at, Event::ToClient { run, conn: id, message });

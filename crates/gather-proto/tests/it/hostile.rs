@@ -205,7 +205,9 @@ fn data_does_not_wait_for_the_answer_and_is_no_other_versions() {
             client.handle_packet(Instant::ZERO, server, packet(id, id));
         }
         let (_, feedback) = client.poll_transmit(Instant::ZERO).expect("the server hears of it");
-        assert_eq!((feedback.next, feedback.base), (20, 1));
+        // A pull that is over would not be answered any more.
+        assert_eq!((feedback.next, feedback.base, feedback.lacks), (20, 0, vec![0]));
+        assert!(feedback.is_unsaid);
         assert_eq!(client.poll_event(), None);
         let accepted =
             Accepted { pull: PullId(0), object_bytes, bytes: 200, block_bytes: 10, blocks_max: 20 };
@@ -368,7 +370,15 @@ fn a_report_of_another_century_is_survived() {
         let accepted = ask_with(&mut server, rate_control, 0, 10, 20, 200);
         assert!(matches!(accepted, Control::Accepted(_)));
         let (pull, report) = (PullId(0), Some(report));
-        let feedback = Feedback { pull, next: 0, report, grant: None, base: 0, lacks: vec![u16::MAX; 64] };
+        let feedback = Feedback {
+            pull,
+            next: 0,
+            report,
+            grant: None,
+            base: 0,
+            lacks: vec![u16::MAX; 64],
+            is_unsaid: true,
+        };
         server.handle_feedback(Instant::ZERO, &feedback);
         assert!(server.poll_timeout().is_some());
     }
@@ -386,8 +396,15 @@ fn pulls_of_a_path_have_together_what_the_last_of_them_was_granted() {
         server.offer(Instant::ZERO, PullId(pull), Offer { object_bytes: 100_000, first_id: 0 });
         assert_eq!(server.allowed_bps(), bps as f64);
     }
-    let feedback =
-        |grant| Feedback { pull: PullId(1), next: 0, report: None, grant, base: 0, lacks: vec![20] };
+    let feedback = |grant| Feedback {
+        pull: PullId(1),
+        next: 0,
+        report: None,
+        grant,
+        base: 0,
+        lacks: vec![20],
+        is_unsaid: false,
+    };
     server.handle_feedback(Instant::ZERO, &feedback(grant(5_000)));
     assert_eq!(server.allowed_bps(), 5_000.0);
     server.handle_feedback(Instant::ZERO, &feedback(None));

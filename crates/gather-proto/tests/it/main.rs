@@ -306,6 +306,24 @@ fn who_is_asked_later_finds_its_share_free() {
     );
 }
 
+/// #19: at the start of many servers the port was full, an answer on the control channel was lost, and what had come waited for a
+/// timeout of TCP's.
+#[test]
+fn an_answer_that_is_held_up_is_said_again_by_a_datagram() {
+    for bytes in [1, 3_000, 60_000] {
+        let wire = Wire { held_up: SECOND, ..Wire::default() };
+        let config = ClientConfig { link: None, ..config(Mode::Counted) };
+        let mut world = World::new(1, wire, config, ServerConfig::default());
+        let server = world.add_server();
+        world.put(server, "object", object(1, bytes));
+        let ranges = Some(std::iter::once(0..bytes as u64).collect());
+        world.client.add(Piece { object: "object".into(), ranges, holders: vec![server] });
+        world.run(Duration::from_ms(100));
+        assert!(world.is_complete(0), "{bytes}: {}", world.story());
+        assert!(world.got(0) == object(1, bytes));
+    }
+}
+
 #[test]
 fn a_servers_memory_is_for_whoever_needs_it_with_a_generation_for_each() {
     let generation = 200 * 32;

@@ -18,11 +18,21 @@ pub struct Wire {
     pub late_ppm: u32,
     /// Longer datagrams are lost.
     pub mtu: usize,
+    /// So much later come control messages to the client, as behind a segment that was lost.
+    pub held_up: Duration,
 }
 
 impl Default for Wire {
     fn default() -> Self {
-        Self { delay: Duration::from_us(500), loss_ppm: 0, repeat_ppm: 0, late_ppm: 0, mtu: usize::MAX }
+        let (loss_ppm, repeat_ppm, late_ppm) = (0, 0, 0);
+        Self {
+            delay: Duration::from_us(500),
+            loss_ppm,
+            repeat_ppm,
+            late_ppm,
+            mtu: usize::MAX,
+            held_up: Duration::ZERO,
+        }
     }
 }
 
@@ -107,7 +117,7 @@ impl World {
         self.arrivals.insert((at, self.number), arrival);
     }
     fn datagram(&mut self, make: impl Fn(Vec<u8>) -> Arrival, datagram: &Datagram<Bytes>) {
-        let Wire { delay, loss_ppm, repeat_ppm, late_ppm, mtu } = self.wire;
+        let Wire { delay, loss_ppm, repeat_ppm, late_ppm, mtu, .. } = self.wire;
         let mut bytes = Vec::new();
         datagram.encode(&mut bytes);
         let copies = 1 + u32::from(self.random.chance_ppm(repeat_ppm));
@@ -161,8 +171,14 @@ impl World {
                 self.servers[to as usize].server.handle_feedback(now, &feedback);
             }
             Arrival::ToClient(from, bytes) => {
-                let Ok(Datagram::Packet(packet)) = Datagram::decode(&bytes) else { panic!("a packet") };
-                self.client.handle_packet(now, ServerId(from), packet);
+                let from = ServerId(from);
+                match Datagram::decode(&bytes) {
+                    Ok(Datagram::Packet(packet)) => self.client.handle_packet(now, from, packet),
+                    Ok(Datagram::Accepted(accepted)) => {
+                        self.client.handle_control(now, from, Control::Accepted(accepted));
+                    }
+                    other => panic!("{other:?}"),
+                }
             }
             Arrival::ControlToServer(to, bytes) => {
                 let (message, _) = Control::decode_framed(&bytes).expect("well written").expect("whole");
@@ -219,8 +235,12 @@ impl World {
             while let Some(packet) = server.poll_transmit(now) {
                 packets.push(packet);
             }
+            let unsaid: Vec<_> = std::iter::from_fn(|| server.poll_unsaid()).collect();
+            for accepted in unsaid {
+                self.datagram(|bytes| Arrival::ToClient(at as u32, bytes), &Datagram::Accepted(accepted));
+            }
             for bytes in control {
-                self.arrive(now + delay, Arrival::ControlToClient(at as u32, bytes));
+                self.arrive(now + delay + self.wire.held_up, Arrival::ControlToClient(at as u32, bytes));
             }
             self.packets_sent += packets.len();
             for packet in packets {

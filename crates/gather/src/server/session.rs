@@ -667,14 +667,17 @@ impl Session<'_> {
         let now = self.now();
         let mut segment_bytes = 0;
         for _ in 0..BURST_PACKETS {
-            let Some(packet) = self.server.poll_transmit(now) else {
+            let unsaid =
+                self.server.poll_unsaid().map(|accepted| (accepted.pull, Datagram::Accepted(accepted)));
+            let packet =
+                || self.server.poll_transmit(now).map(|packet| (packet.pull, Datagram::Packet(packet)));
+            let Some((pull, datagram)) = unsaid.or_else(packet) else {
                 self.flush(to, segment_bytes).await?;
                 return Ok(false);
             };
-            let pull = packet.pull;
             let start = self.buffer.len();
             self.buffer.resize(start + seal::HEADER_BYTES, 0);
-            Datagram::Packet(packet).encode(&mut self.buffer);
+            datagram.encode(&mut self.buffer);
             self.buffer.resize(self.buffer.len() + seal::TAG_BYTES, 0);
             self.keys
                 .channel
