@@ -288,18 +288,19 @@ impl Path {
         self.bbr.handle_ack(now, self.inflight, news.rtt);
         self.next_at = sooner(now, self.next_at, before, self.rate_bytes_per_s());
         if news.lost_bytes > 0 && self.ceiling_bytes_per_s < self.bbr.pacing_bytes_per_s() {
-            self.shift(now);
+            self.shift();
         }
     }
 
     /// Packets of servers that are granted as much leave in the same beat, and those that meet in a full queue meet there each time
     /// (Floyd and Jacobson, *On Traffic Phase Effects in Packet-Switched Gateways*, 1992). One that was lost has the next ones leave at
-    /// another time of the beat, drawn at random; whoever loses nothing keeps its time, as in reservation ALOHA (Crowther and others,
+    /// another time of the beat, drawn at random, as often sooner as later; whoever loses nothing keeps its time, as in reservation ALOHA (Crowther and others,
     /// 1973).
-    fn shift(&mut self, now: Instant) {
+    fn shift(&mut self) {
         let gap = gap(self.packet_bytes, self.rate_bytes_per_s());
+        let sooner = Duration::from_ps(gap.as_ps() / 2);
         let later = Duration::from_ps(self.random.below(gap.as_ps().max(1)));
-        self.next_at = self.next_at.max(now) + later;
+        self.next_at = Instant::ZERO + self.next_at.saturating_since(Instant::ZERO + sooner) + later;
     }
 
     /// How long a packet may be in flight.
