@@ -90,8 +90,9 @@ impl<S: Symbol> Client<S> {
         let is_ending = self.queue.is_empty() && self.servers.iter().any(is_idle);
         let part = self.overflow.carried_bytes_per_s() / busy.max(1) as f64;
         let of_server = |server: &ServerState| {
-            let brings = server.pace.last().unwrap_or(0.0);
-            (is_ending && part > brings && server.pulls > 0).then(|| BitRate::bps((part * 8.0) as u64))
+            // One whose pace is not known yet is still finding its rate.
+            let is_slow = server.pace.last().is_some_and(|brings| part > brings);
+            (is_ending && is_slow && server.pulls > 0).then(|| BitRate::bps((part * 8.0) as u64))
         };
         self.servers.iter().map(of_server).collect()
     }

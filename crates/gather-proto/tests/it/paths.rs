@@ -195,3 +195,22 @@ fn the_last_servers_use_what_the_others_leave() {
         assert!(goodput > 0.65 * path.rate_mbps, "trial {trial}: {goodput} Mbit/s");
     }
 }
+
+/// #19: the first servers that had nothing left to bring had the others bounded by what had come while all were still beginning: 1 MiB
+/// took a fifth longer.
+#[test]
+fn a_server_that_still_finds_its_rate_is_not_bounded_at_the_end() {
+    let path = Path {
+        rate_mbps: 100.0,
+        rtt_ms: 20.0,
+        loss: 0.0,
+        burst: 1,
+        queue_bytes: 250_000.0,
+        servers: 8,
+        blocks: 734.0,
+    };
+    for trial in 0..4 {
+        let goodput = path.run(trial).workloads[0].goodput_mbps.expect("all comes");
+        assert!(goodput > 0.59 * path.rate_mbps, "trial {trial}: {goodput} Mbit/s");
+    }
+}
