@@ -5,6 +5,7 @@
 
 use super::{Client, Pull, PullId, ServerId, State};
 use crate::layout::BLOCK_BYTES_MIN;
+use crate::mode::Mode;
 use crate::msg::{Control, Numbers};
 use anabranch_codes::Symbol;
 use anabranch_units::{Duration, Instant};
@@ -24,6 +25,12 @@ const PORTION_FIRST: u64 = 1 << 20;
 const PACE_MIN: Duration = Duration::from_ms(200);
 /// How often it is looked for servers that others would overtake, and how old a pull must be for that.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often where nothing is left to be asked for and a server is idle: so often, or each so many round trips.
+const LOOK_AT_END: Duration = Duration::from_ms(100);
+const LOOK_RTTS: u64 = 4;
+/// A server has stopped of which nothing has come for so long, and so many round trips, though something was asked for.
+const STOPPED_MIN: Duration = Duration::from_ms(300);
+const STOPPED_RTTS: u64 = 8;
 /// What will have come within this is left alone.
 const SOON_S: f64 = 2.0;
 /// A pull is taken only if it ends sooner then by this factor.
@@ -146,25 +153,42 @@ impl<S: Symbol> Client<S> {
         (is_new && is_busy).then(|| self.pulls.values().filter(is_before).map(left).sum())
     }
 
+    /// Whether the server of a pull has stopped: it is frozen, or its path is down. [`Mode::Lttp`]'s sender waits as long by itself.
+    fn has_stopped(&self, now: Instant, pull: &Pull<S>) -> bool {
+        let server = &self.servers[pull.server.0 as usize];
+        let since = server.heard_at.max(Some(pull.asked_at)).unwrap_or(pull.asked_at);
+        let rtt = server.rtt.unwrap_or(Duration::ZERO);
+        self.config.mode == Mode::Counted && since + STOPPED_MIN.max(rtt * STOPPED_RTTS) <= now
+    }
+
     /// Takes pulls from servers that will not end soon, where an idle one holds the same: nothing else waits to be asked for
-    /// then. What is missing is portioned anew; one that crawls, or of whose pull nothing has come, gets none of it
+    /// then. What is missing is portioned anew; one that crawls or has stopped, or of whose pull nothing has come, gets none of it
     /// while another one is left.
     pub(super) fn overtake(&mut self, now: Instant) {
-        if self.look_at.is_none_or(|at| at > now) {
-            self.look_at.get_or_insert(now + LOOK_EVERY);
-            return;
-        }
-        self.look_at = Some(now + LOOK_EVERY);
-        if !self.queue.is_empty() {
-            return;
-        }
         let is_idle = |server: &ServerId| {
             let state = &self.servers[server.0 as usize];
             state.is_connected && state.pulls == 0
         };
         let mut idle: Vec<ServerId> = (0..self.servers.len() as u32).map(ServerId).filter(is_idle).collect();
+        let is_end = self.queue.is_empty() && !idle.is_empty();
+        let at_end = LOOK_AT_END.max(self.farthest() * LOOK_RTTS).min(LOOK_EVERY);
+        let next = now + if is_end { at_end } else { LOOK_EVERY };
+        let look_at = self.look_at.map_or(next, |at| at.min(next));
+        self.look_at = Some(look_at);
+        if look_at > now {
+            return;
+        }
+        self.look_at = Some(next);
+        if !is_end {
+            return;
+        }
         let mut late: Vec<(f64, PullId, f64)> = Vec::new();
+        let mut stopped: Vec<PullId> = Vec::new();
         for (id, pull) in &self.pulls {
+            if self.has_stopped(now, pull) {
+                stopped.push(*id);
+                continue;
+            }
             let State::Receiving(receiver) = &pull.state else { continue };
             let age = now.saturating_since(pull.asked_at);
             // What came of generations that are not whole is lost with the pull, and shows how fast it is.
@@ -185,6 +209,15 @@ impl<S: Symbol> Client<S> {
         // What would last longest is taken first.
         late.sort_by(|a, b| b.0.total_cmp(&a.0));
         let mut has_taken = false;
+        for id in stopped {
+            let pull = &self.pulls[&id];
+            let (server, holders) = (pull.server, self.left(pull.piece));
+            if idle.iter().any(|other| holders.contains(other)) {
+                self.control.push_back((server, Control::Stop { pull: id }));
+                self.set_aside(id, "it has stopped".to_owned());
+                has_taken = true;
+            }
+        }
         for (lasts, id, rate) in late {
             let pull = &self.pulls[&id];
             let (server, holders) = (pull.server, self.left(pull.piece));

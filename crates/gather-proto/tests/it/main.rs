@@ -125,6 +125,23 @@ fn what_a_dead_server_owes_comes_from_another_that_holds_it() {
     assert_eq!(world.events.iter().filter(left).count(), 1);
 }
 
+/// #19: a server that was stopped near the end was waited for for five seconds, while another one that held the same was idle.
+#[test]
+fn what_a_server_owes_that_has_stopped_comes_from_an_idle_one() {
+    let config = ClientConfig { link: None, ..config(Mode::Counted) };
+    let mut world = World::new(1, Wire::default(), config, ServerConfig::default());
+    let servers = [BitRate::mbps(20); 2].map(|rate| world.add_slow_server(rate));
+    for server in servers {
+        world.put(server, "a", object(1, 2_000_000));
+    }
+    let ranges = Some(std::iter::once(0..2_000_000).collect());
+    world.client.add(Piece { object: "a".into(), ranges, holders: servers.into() });
+    // Both together take 440 ms.
+    world.kill_at(servers[1], Duration::from_ms(380));
+    world.run(SECOND * 2);
+    assert!(world.is_complete(0) && world.got(0) == object(1, 2_000_000), "{}", world.story());
+}
+
 #[test]
 fn a_refusal_names_its_reason_and_fails_that_piece_alone() {
     let mut world = World::new(1, Wire::default(), config(Mode::Counted), ServerConfig::default());
