@@ -293,9 +293,9 @@ impl Path {
     }
 
     /// Packets of servers that are granted as much leave in the same beat, and those that meet in a full queue meet there each time
-    /// (Floyd and Jacobson, *On Traffic Phase Effects in Packet-Switched Gateways*, 1992). One that was lost has the next ones leave at
-    /// another time of the beat, drawn at random, as often sooner as later; whoever loses nothing keeps its time, as in reservation ALOHA (Crowther and others,
-    /// 1973).
+    /// (Floyd and Jacobson, *On Traffic Phase Effects in Packet-Switched Gateways*, 1992). After a loss the next packets leave at
+    /// another time of the beat, drawn at random, as often sooner as later. A server that loses nothing keeps its time, as in
+    /// reservation ALOHA (Crowther and others, 1973).
     fn shift(&mut self) {
         let gap = gap(self.packet_bytes, self.rate_bytes_per_s());
         let sooner = Duration::from_ps(gap.as_ps() / 2);

@@ -368,7 +368,7 @@ impl<S: Symbol> Receiver<S> {
         self.counts.feedbacks += 1;
         let mut lacks: Vec<u16> = self.open.iter().map(Open::lacks).collect();
         let mut base = self.base;
-        if self.is_complete() && !self.is_over() {
+        if self.is_complete() && !self.receiving.is_said {
             // Whose pull is over is not answered any more.
             (base, lacks) = (self.base.saturating_sub(1), vec![0]);
         } else if lacks.is_empty() && !self.is_complete() {

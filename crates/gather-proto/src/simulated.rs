@@ -346,6 +346,12 @@ impl Gathering {
             let bytes = side.to_client.push(message);
             cx.write(stream, Side::Acceptor, bytes);
         }
+        while let Some(accepted) = side.machine.poll_unsaid() {
+            let datagram = Datagram::Accepted(accepted);
+            let bytes = datagram.wire_len() + self.settings.seal_bytes() + self.settings.header_bytes;
+            let number = side.datagrams.push(datagram);
+            cx.send(channel, Side::Opener, number, bytes);
+        }
         while let Some(packet) = side.machine.poll_transmit(now) {
             let mut bytes = packet.wire_len() + self.settings.seal_bytes() + self.settings.header_bytes;
             if let Some(code) = &self.code {
@@ -356,12 +362,6 @@ impl Gathering {
             }
             self.sent += 1;
             let number = side.datagrams.push(Datagram::Packet(packet));
-            cx.send(channel, Side::Opener, number, bytes);
-        }
-        while let Some(accepted) = side.machine.poll_unsaid() {
-            let datagram = Datagram::Accepted(accepted);
-            let bytes = datagram.wire_len() + self.settings.seal_bytes() + self.settings.header_bytes;
-            let number = side.datagrams.push(datagram);
             cx.send(channel, Side::Opener, number, bytes);
         }
         if let Some(at) = side.machine.poll_timeout()

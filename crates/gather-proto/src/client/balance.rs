@@ -3,7 +3,7 @@
 //!
 //! Leaves out: which pieces there are and who holds them (`client`), rates on the last hop (`hop`).
 
-use super::{Client, Pull, PullId, ServerId, State};
+use super::{Client, Pull, PullId, ServerId, ServerState, State};
 use crate::layout::BLOCK_BYTES_MIN;
 use crate::mode::Mode;
 use crate::msg::{Control, Numbers};
@@ -165,14 +165,10 @@ impl<S: Symbol> Client<S> {
     /// then. What is missing is portioned anew; one that crawls or has stopped, or of whose pull nothing has come, gets none of it
     /// while another one is left.
     pub(super) fn overtake(&mut self, now: Instant) {
-        let is_idle = |server: &ServerId| {
-            let state = &self.servers[server.0 as usize];
-            state.is_connected && state.pulls == 0
-        };
-        let mut idle: Vec<ServerId> = (0..self.servers.len() as u32).map(ServerId).filter(is_idle).collect();
-        let is_end = self.queue.is_empty() && !idle.is_empty();
-        let at_end = LOOK_AT_END.max(self.farthest() * LOOK_RTTS).min(LOOK_EVERY);
-        let next = now + if is_end { at_end } else { LOOK_EVERY };
+        let is_idle = |server: &ServerState| server.is_connected && server.pulls == 0;
+        let is_end = self.queue.is_empty() && self.servers.iter().any(is_idle);
+        let at_end = || LOOK_AT_END.max(self.farthest() * LOOK_RTTS).min(LOOK_EVERY);
+        let next = now + if is_end { at_end() } else { LOOK_EVERY };
         let look_at = self.look_at.map_or(next, |at| at.min(next));
         self.look_at = Some(look_at);
         if look_at > now {
@@ -182,6 +178,9 @@ impl<S: Symbol> Client<S> {
         if !is_end {
             return;
         }
+        let numbered = (0..).map(ServerId).zip(&self.servers);
+        let mut idle: Vec<ServerId> =
+            numbered.filter(|(_, server)| is_idle(server)).map(|(number, _)| number).collect();
         let mut late: Vec<(f64, PullId, f64)> = Vec::new();
         let mut stopped: Vec<PullId> = Vec::new();
         for (id, pull) in &self.pulls {

@@ -92,6 +92,13 @@ impl Path {
         let simulation: Simulation<'_> = Simulation::new(&plan, trial).expect("it can be planned");
         simulation.run()
     }
+    /// Panics: where less of the object comes in one of these trials than such a share of the link carries.
+    fn brings(&self, trials: std::ops::Range<u64>, share: f64) {
+        for trial in trials {
+            let goodput = self.run(trial).workloads[0].goodput_mbps.expect("all comes");
+            assert!(goodput > share * self.rate_mbps, "trial {trial}: {goodput} Mbit/s: {self:?}");
+        }
+    }
 }
 
 /// What the beginning may lose: servers find the rate by going past it.
@@ -169,11 +176,7 @@ fn many_servers_share_a_queue_of_a_few_packets() {
         servers: 32,
         blocks: 16_000.0,
     };
-    for trial in 0..3 {
-        let outcome = path.run(trial);
-        let goodput = outcome.workloads[0].goodput_mbps.expect("all comes");
-        assert!(goodput > 0.8 * path.rate_mbps, "trial {trial}: {goodput} Mbit/s");
-    }
+    path.brings(0..3, 0.8);
 }
 
 /// #19: behind a deep queue servers found rates that differ tenfold, and the slowest had the last pulls: the link stood idle for a third
@@ -189,11 +192,7 @@ fn the_last_servers_use_what_the_others_leave() {
         servers: 32,
         blocks: 47_000.0,
     };
-    for trial in 0..2 {
-        let outcome = path.run(trial);
-        let goodput = outcome.workloads[0].goodput_mbps.expect("all comes");
-        assert!(goodput > 0.65 * path.rate_mbps, "trial {trial}: {goodput} Mbit/s");
-    }
+    path.brings(0..2, 0.65);
 }
 
 /// #19: the first servers that had nothing left to bring had the others bounded by what had come while all were still beginning: 1 MiB
@@ -209,8 +208,5 @@ fn a_server_that_still_finds_its_rate_is_not_bounded_at_the_end() {
         servers: 8,
         blocks: 734.0,
     };
-    for trial in 0..4 {
-        let goodput = path.run(trial).workloads[0].goodput_mbps.expect("all comes");
-        assert!(goodput > 0.59 * path.rate_mbps, "trial {trial}: {goodput} Mbit/s");
-    }
+    path.brings(0..4, 0.59);
 }
