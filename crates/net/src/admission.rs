@@ -95,6 +95,8 @@ struct Shared {
 struct Tables {
     /// By [`Stage`]. With each connection the bell that tells its task to drop it.
     stages: [HalfOpenTable<Arc<Notify>>; 2],
+    /// Half-open connections that have a descriptor: those in the tables, and those that were told to go and have not gone yet.
+    open: usize,
     /// Dropped since that was last told.
     untold: u64,
     told_at: Option<Instant>,
@@ -142,13 +144,17 @@ impl Admission {
     /// With nobody half-open.
     pub fn new(limits: AdmissionLimits) -> Self {
         let stages = [limits.silent_max, limits.speaking_max].map(HalfOpenTable::new);
-        let tables = Mutex::new(Tables { stages, untold: 0, told_at: None });
+        let tables = Mutex::new(Tables { stages, open: 0, untold: 0, told_at: None });
         Self { shared: Arc::new(Shared { limits, tables, gone: Notify::new() }) }
     }
 
     /// The next connection, whatever goes wrong with others before it.
+    ///
+    /// Where connections come faster than the dropped ones go, it waits for these: together they never have more
+    /// descriptors than [`AdmissionLimits::descriptors`] and one for each listener's newcomer.
     pub async fn accept(&self, listener: &TcpListener) -> Arrival {
         loop {
+            self.until_few_are_open().await;
             let error = match listener.accept().await {
                 Ok((tcp, from)) => return self.enter(tcp, from),
                 Err(error) => error,
@@ -167,9 +173,26 @@ impl Admission {
         }
     }
 
+    async fn until_few_are_open(&self) {
+        loop {
+            let gone = self.shared.gone.notified();
+            tokio::pin!(gone);
+            // Before it looks, so that none goes unseen.
+            gone.as_mut().enable();
+            if self.shared.lock().open as u64 <= self.shared.limits.descriptors() {
+                return;
+            }
+            gone.await;
+        }
+    }
+
     fn enter(&self, tcp: TcpStream, from: SocketAddr) -> Arrival {
         let bell = Arc::new(Notify::new());
-        let number = self.shared.lock().enter(Stage::Silent, from, &bell);
+        let number = {
+            let mut tables = self.shared.lock();
+            tables.open += 1;
+            tables.enter(Stage::Silent, from, &bell)
+        };
         let ends_at = Instant::now() + self.shared.limits.silent_time;
         let shared = Arc::clone(&self.shared);
         Arrival { tcp, half_open: HalfOpen { shared, stage: Stage::Silent, number, bell, from, ends_at } }
@@ -311,7 +334,10 @@ impl HalfOpen {
 
 impl Drop for HalfOpen {
     fn drop(&mut self) {
-        self.shared.lock().stages[self.stage as usize].leave(self.number);
+        let mut tables = self.shared.lock();
+        tables.stages[self.stage as usize].leave(self.number);
+        tables.open -= 1;
+        drop(tables);
         self.shared.gone.notify_waiters();
     }
 }

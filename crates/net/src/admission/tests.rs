@@ -98,6 +98,30 @@ fn patient(silent_max: usize, speaking_max: usize) -> AdmissionLimits {
     AdmissionLimits { silent_max, speaking_max, silent_time: LONG, speaking_time: LONG }
 }
 
+/// A burst of connections took all descriptors for as long as the dropped ones had not gone, and a file could not be opened.
+#[tokio::test]
+async fn what_was_dropped_is_gone_before_more_are_accepted() {
+    let limits = patient(8, 8);
+    let listener = crate::socket::listen(([127, 0, 0, 1], 0).into()).expect("a free port");
+    let at = listener.local_addr().expect("it is bound");
+    let admission = Admission::new(limits);
+    let mut callers = Vec::new();
+    for _ in 0..100 {
+        callers.push(TcpStream::connect(at).await.expect("it listens"));
+    }
+    let (identity, mut ends) = (identity(), tokio::task::JoinSet::new());
+    for _ in 0..callers.len() {
+        let arrival = admission.accept(&listener).await;
+        let open = admission.shared.lock().open as u64;
+        assert!(open <= limits.descriptors() + 1, "{open} have descriptors");
+        ends.spawn(arrival.identify(identity.server_config()));
+    }
+    drop(callers);
+    let ended = async { while ends.join_next().await.is_some() {} };
+    timeout(LONG, ended).await.expect("all go");
+    assert_eq!(admission.shared.lock().open, 0);
+}
+
 /// #17: a listener took a place for each silent connection, and nobody else got in when all were taken.
 #[tokio::test]
 async fn silent_connections_of_one_address_keep_nobody_else_out() {
