@@ -26,12 +26,17 @@ const MEASURE_MIN: Duration = Duration::from_ms(20);
 const MEASURE_PACKETS: u64 = 128;
 /// What fewer packets say is nothing, however long it is measured.
 const LEAST_PACKETS: u64 = 8;
-/// From such a share on the first measure is enough.
+/// From such a share on the first measure is enough, and may be as short as this where servers have few packets in flight.
 const LOSS_FLOOD: f64 = 0.2;
+const FLOOD_MIN: Duration = Duration::from_ms(5);
+const FLOOD_PACKETS: u64 = 64;
 /// How long losses that were before a test may be found after its beginning.
 const SETTLES: Duration = Duration::from_ms(30);
 /// What a test, and a link that is divided, keep free of what was seen to arrive: a queue drains by that.
 const TEST_SHARE: f64 = 0.95;
+/// Where so much is lost in a test the rate may still be too high, and how often it is tested again at a lower one.
+const LOSS_DOUBTED: f64 = 0.1;
+const TESTS_MORE: u32 = 2;
 const HOLD_SHARE: f64 = 0.99;
 /// The least that is left of a rate where much is lost; and after a probe for a round trip so much less is granted, beside what the
 /// probe granted more.
@@ -57,7 +62,8 @@ const PROBE_MORE_MIN: f64 = 0.05;
 const GROWN: f64 = 0.02;
 const WAITED_SHARE: f64 = 0.9;
 const PROBE_MEASURES: u32 = 3;
-/// Losses that are found late fall by this factor at least from one measure of a test to the next.
+/// Losses that are found late fall by this factor at least from one measure of a test to the next; where they grow by as much, the test
+/// has not begun everywhere.
 const FALLS: f64 = 0.75;
 /// A link is not full whose rate grows by this factor from one measure to the next, as servers begin.
 const GROWS: f64 = 1.5;
@@ -79,9 +85,9 @@ pub(super) struct Totals {
 enum Phase {
     /// Nothing is granted: each server has its own rate. What the last measure found: whether much was lost, and the rate.
     Free { was_much: bool, bytes_per_s: f64 },
-    /// No more than what arrived is granted. So much of it was lost before, and in the last measure of the test; it is the second where
-    /// less arrived in the first than before.
-    Test { loss: f64, last_loss: f64, is_second: bool },
+    /// No more than what arrived is granted. So much of it was lost before, and in the last measure of the test; and how many tests there
+    /// were before it, at other rates.
+    Test { loss: f64, last_loss: f64, tests: u32 },
     /// What the link carries is divided.
     Hold { since: Instant },
     /// More is granted, and was measured so many times.
@@ -103,6 +109,11 @@ struct Seen {
 impl Seen {
     fn loss(&self) -> f64 {
         self.lost as f64 / (self.lost + self.packets).max(1) as f64
+    }
+
+    /// That much more comes than the link carries, and no server can send less by itself.
+    fn is_flood(&self) -> bool {
+        self.loss() > LOSS_FLOOD && self.packets >= FLOOD_PACKETS && self.each_packets < FEW_PACKETS
     }
 }
 
@@ -189,21 +200,28 @@ impl Overflow {
         if now < self.measures_from {
             return false;
         }
+        let is_free = matches!(self.phase, Phase::Free { .. });
         let (from, before) = *self.began.get_or_insert((now, totals));
+        if is_free && totals.packets == before.packets {
+            // Servers have not begun.
+            self.began = Some((now, totals));
+            return false;
+        }
         let time = now.saturating_since(from);
         let packets = totals.packets.saturating_sub(before.packets);
         let (rtts, least) = match self.phase {
             Phase::Free { .. } | Phase::Test { .. } | Phase::Hold { .. } => (MEASURE_RTTS, MEASURE_PACKETS),
             Phase::Probe { .. } | Phase::Drain { .. } => (1, LEAST_PACKETS),
         };
-        if time < (rtt * rtts).max(MEASURE_MIN) || packets < least {
-            return false;
-        }
         let bytes = totals.bytes.saturating_sub(before.bytes);
         let lost = totals.lost.saturating_sub(before.lost);
         let packets_per_s = packets as f64 / time.as_secs_f64();
         let each_packets = packets_per_s * rtt.as_secs_f64() / servers.max(1) as f64;
         let seen = Seen { bytes_per_s: bytes as f64 / time.as_secs_f64(), packets, lost, each_packets };
+        let is_flood = is_free && seen.is_flood() && time >= FLOOD_MIN;
+        if !is_flood && (time < (rtt * rtts).max(MEASURE_MIN) || packets < least) {
+            return false;
+        }
         self.began = None;
         self.step(now, seen, rtt, servers)
     }
@@ -218,7 +236,8 @@ impl Overflow {
         };
         self.path_loss -= (self.path_loss - seen.loss()).max(0.0) / parts;
         // What came in two measures in a row.
-        let sure = seen.bytes_per_s.min(std::mem::replace(&mut self.last, seen.bytes_per_s));
+        let last = std::mem::replace(&mut self.last, seen.bytes_per_s);
+        let sure = seen.bytes_per_s.min(last);
         self.carried = sure.max(CARRIED_FADES * self.carried);
         match self.phase {
             Phase::Free { bytes_per_s, .. } if self.has_room(bytes_per_s, seen) => {
@@ -233,21 +252,33 @@ impl Overflow {
                     && now >= self.rests_until
                     && (was_much || seen.loss() > LOSS_FLOOD) =>
             {
-                self.rates = [if seen.bytes_per_s > GROWS * sure { seen.bytes_per_s } else { sure }, 0.0];
-                self.enter(
-                    now,
-                    Phase::Test { loss: seen.loss(), last_loss: seen.loss(), is_second: false },
-                    rtt,
-                );
+                let rate = match seen.bytes_per_s {
+                    // What is too high is found by the test.
+                    rate if seen.is_flood() => rate.max(last),
+                    rate if rate > GROWS * sure => rate,
+                    _ => sure,
+                };
+                self.rates = [rate, 0.0];
+                self.enter(now, Phase::Test { loss: seen.loss(), last_loss: seen.loss(), tests: 0 }, rtt);
             }
             Phase::Free { .. } => {
                 self.phase = Phase::Free { was_much: is_much, bytes_per_s: seen.bytes_per_s };
                 return false;
             }
-            // What was lost before the test is often found only now.
-            Phase::Test { loss, last_loss, is_second } if is_much && seen.loss() < FALLS * last_loss => {
-                self.phase = Phase::Test { loss, last_loss: seen.loss(), is_second };
+            // What was lost before the test is often found only now, and servers that begin in it lose some more.
+            Phase::Test { loss, last_loss, tests }
+                if is_much && !(FALLS * last_loss..last_loss / FALLS).contains(&seen.loss()) =>
+            {
+                self.phase = Phase::Test { loss, last_loss: seen.loss(), tests };
                 return false;
+            }
+            // Less, and yet much: the rate that was tested may still be more than the link carries.
+            Phase::Test { loss, tests, .. }
+                if is_much && (LOSS_DOUBTED..FALLS * loss).contains(&seen.loss()) && tests < TESTS_MORE =>
+            {
+                self.rates = [seen.bytes_per_s.clamp(CUT_SHARE * self.rate(), self.rate()), 0.0];
+                let last_loss = seen.loss();
+                self.enter(now, Phase::Test { loss, last_loss, tests: tests + 1 }, rtt);
             }
             Phase::Test { loss, .. } if seen.loss() - self.path_loss < (loss - self.path_loss) / 2.0 => {
                 self.path_loss = seen.loss().min(PATH_LOSS_MAX);
@@ -257,10 +288,10 @@ impl Overflow {
                 self.rates = [(seen.bytes_per_s / TEST_SHARE).clamp(CUT_SHARE * rate, rate), 0.0];
                 self.enter(now, PROBE, rtt);
             }
-            Phase::Test { loss, is_second: false, .. } if seen.bytes_per_s < WAITED_SHARE * self.rate() => {
+            Phase::Test { loss, tests: 0, .. } if seen.bytes_per_s < WAITED_SHARE * self.rate() => {
                 // What arrived before may have been a burst.
                 self.rates = [seen.bytes_per_s, 0.0];
-                self.enter(now, Phase::Test { loss, last_loss: loss, is_second: true }, rtt);
+                self.enter(now, Phase::Test { loss, last_loss: loss, tests: 1 }, rtt);
             }
             Phase::Test { loss, .. } => {
                 // Chance has it.
