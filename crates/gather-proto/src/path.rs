@@ -159,6 +159,7 @@ impl Path {
             ack_bytes: ARRIVED_PACKETS * packet_bytes,
             learns_loss: true,
             headroom: HEADROOM,
+            fits_rtt: true,
             seed: Seed::new(seed.into()),
         };
         Self {
@@ -244,7 +245,7 @@ impl Path {
         let sent = self.bbr.handle_sent(now, bytes, self.inflight);
         if self.ceiling_bytes_per_s < self.bbr.pacing_bytes_per_s() {
             // What arrives tells of the grant, and not of the path.
-            self.bbr.note_app_limited();
+            self.bbr.note_held();
         }
         sent
     }

@@ -37,7 +37,8 @@ const PACING_MARGIN: f64 = 0.01;
 const LEAST_PACKETS: u64 = 4;
 /// The round trip that the first rate is reckoned with where none is known (section 5.6.2).
 const FIRST_RTT: Duration = Duration::from_ms(1);
-/// The most that leaves together (section 5.6.3).
+/// What leaves together (section 5.6.3): so long a time's, and the most.
+const QUANTUM_TIME: Duration = Duration::from_ms(1);
 const QUANTUM_MAX_BYTES: u64 = 64 << 10;
 
 /// The share of what may be in flight that is left to others between probes (Headroom, section 2.8).
@@ -60,6 +61,9 @@ pub struct Config {
     /// show no queue; where they do others are there, and have the draft's [`HEADROOM`]. Without [`Config::learns_loss`] they have it
     /// always.
     pub headroom: f64,
+    /// Whether what leaves together, and what comes between two acknowledgements, is no more than half a round trip's. The draft counts
+    /// with a millisecond's; inside a data centre that is many times what the path holds, and all of it stands in a queue.
+    pub fits_rtt: bool,
     /// Draws when the rate is probed: flows that share a link should not probe together (section 5.3.3.7).
     pub seed: Seed,
 }
@@ -126,9 +130,19 @@ impl Bbr {
     /// Bytes that may leave together (C.send_quantum).
     ///
     /// Source: section 5.6.3.
+    ///
+    /// Differs: [`Config::fits_rtt`].
     pub fn quantum_bytes(&self) -> u64 {
-        ((self.pacing / 1e3) as u64).min(QUANTUM_MAX_BYTES).max(2 * self.config.packet_bytes)
+        self.together_bytes().min(QUANTUM_MAX_BYTES).max(2 * self.config.packet_bytes)
     }
+
+    /// What leaves in [`QUANTUM_TIME`], or in half a round trip where that is shorter.
+    fn together_bytes(&self) -> u64 {
+        let half = self.min_rtt.least().filter(|_| self.config.fits_rtt);
+        let half = half.map_or(QUANTUM_TIME, |least| Duration::from_ps(least.as_ps() / 2));
+        (self.pacing * half.min(QUANTUM_TIME).as_secs_f64()) as u64
+    }
+
     /// Packets of another length are sent from now on.
     pub const fn set_packet_bytes(&mut self, bytes: u64) {
         self.config.packet_bytes = bytes;
@@ -172,7 +186,15 @@ impl Bbr {
     ///
     /// Source: section 4.1.2.4, MarkConnectionAppLimited.
     pub fn note_app_limited(&mut self) {
-        self.delivery.mark_app_limited(self.inflight);
+        self.delivery.mark_app_limited(self.inflight, false);
+    }
+
+    /// Less is sent than the model allows, as another limit holds it down: what arrives tells nothing of the path's rate, but it is
+    /// as much as will ever come, and losses are the path's.
+    ///
+    /// Differs: the draft has no such limit. Taken for a lack of data it kept the start going for ever, in which no loss counts.
+    pub fn note_held(&mut self) {
+        self.delivery.mark_app_limited(self.inflight, true);
     }
 
     /// An acknowledgement says that `bytes` have arrived; `sent` is the packet among them that was sent last.
@@ -262,7 +284,7 @@ impl Bbr {
         self.handle_repair();
         self.inflight = 0;
         self.window = self.config.packet_bytes;
-        self.delivery.mark_app_limited(0);
+        self.delivery.mark_app_limited(0, false);
     }
 
     /// What was lost is repaired: the window is what it was before.
@@ -321,7 +343,9 @@ impl Bbr {
 
     /// Source: sections 5.6.4.2, QuantizationBudget, and 5.5.8.
     fn quantized(&self, bytes: u64) -> u64 {
-        let budget = self.quantum_bytes() + self.config.ack_bytes;
+        let acks = self.config.ack_bytes;
+        let acks = if self.config.fits_rtt { acks.min(self.together_bytes()) } else { acks };
+        let budget = self.quantum_bytes() + acks;
         let bytes = bytes.max(budget).max(LEAST_PACKETS * self.config.packet_bytes);
         bytes + if self.cycle.phase == Phase::Up { 2 * self.config.packet_bytes } else { 0 }
     }

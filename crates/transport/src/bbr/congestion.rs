@@ -20,7 +20,8 @@ const LOSS_MAX: f64 = 0.02;
 const BETA: f64 = 0.7;
 /// Runs of lost packets in a round trip that end the start (BBRStartupFullLossCnt, section 5.3.1.3).
 const STARTUP_RUNS: u32 = 6;
-/// How far a round trip may be above the least one without a queue: such a part of it, and so much at least.
+/// How far a round trip may be above the least one without a queue: such a part of it, and so much at least, though no more than the
+/// least one itself: in a data centre a full queue takes less than a millisecond.
 const CALM_PART: u64 = 16;
 const CALM_LEAST: Duration = Duration::from_ms(1);
 const CALM_MOST: Duration = Duration::from_ms(5);
@@ -208,7 +209,7 @@ impl Congestion {
         (learnt.rtt_sum, learnt.rtts) = (Duration::ZERO, 0);
         let (even, below) = (std::mem::take(&mut learnt.round_even), std::mem::take(&mut learnt.round_below));
         let calm = |least: Duration| {
-            least + Duration::from_ps(least.as_ps() / CALM_PART).clamp(CALM_LEAST, CALM_MOST)
+            least + Duration::from_ps(least.as_ps() / CALM_PART).clamp(CALM_LEAST.min(least), CALM_MOST)
         };
         let most = (LEARN_PACKETS * packet_bytes) as f64;
         self.is_calm = min_rtt.is_some_and(|least| mean <= calm(least));

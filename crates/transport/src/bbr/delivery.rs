@@ -29,6 +29,8 @@ pub struct Sent {
     /// Bytes that were lost until then.
     pub(super) lost: u64,
     pub(super) is_app_limited: bool,
+    /// What limited it was no lack of data.
+    is_held: bool,
     pub(super) pressure: Pressure,
 }
 
@@ -56,6 +58,7 @@ pub(super) struct Sample {
     /// Bytes that this acknowledgement is about.
     pub(super) newly_delivered: u64,
     pub(super) is_app_limited: bool,
+    pub(super) is_held: bool,
     /// The packet that it is about; none where nothing arrived.
     pub(super) newest: Option<Sent>,
 }
@@ -69,6 +72,8 @@ pub(super) struct Delivery {
     first_sent_at: Instant,
     /// What will have been delivered when the last packet arrives of those that left while there was little to send.
     app_limited_until: Option<u64>,
+    /// The last of them had to wait for another's leave, and not for data.
+    is_held: bool,
     rtt_least: Option<Duration>,
     newest: Option<Sent>,
     newly_delivered: u64,
@@ -82,6 +87,7 @@ impl Delivery {
             delivered_at: now,
             first_sent_at: now,
             app_limited_until: None,
+            is_held: false,
             rtt_least: None,
             newest: None,
             newly_delivered: 0,
@@ -95,8 +101,9 @@ impl Delivery {
     pub(super) const fn is_app_limited(&self) -> bool {
         self.app_limited_until.is_some()
     }
-    pub(super) fn mark_app_limited(&mut self, inflight: u64) {
+    pub(super) fn mark_app_limited(&mut self, inflight: u64, is_held: bool) {
         self.app_limited_until = Some(self.delivered + inflight);
+        self.is_held = is_held;
     }
     /// Nothing was in flight before what leaves now.
     pub(super) const fn handle_idle(&mut self, now: Instant) {
@@ -121,6 +128,7 @@ impl Delivery {
             inflight,
             lost,
             is_app_limited: self.app_limited_until.is_some(),
+            is_held: self.app_limited_until.is_some() && self.is_held,
             pressure,
         }
     }
@@ -165,6 +173,7 @@ impl Delivery {
             prior_delivered: newest.delivered,
             newly_delivered,
             is_app_limited: newest.is_app_limited,
+            is_held: newest.is_held,
             newest: Some(newest),
         }
     }

@@ -164,9 +164,12 @@ impl Cycle {
 
 impl Bbr {
     /// Source: section 5.3.1.2, CheckFullBWReached.
+    ///
+    /// Differs: a rate that others hold down ([`Bbr::note_held`]) is as full as it gets.
     pub(super) fn check_full_pipe(&mut self, sample: &Sample) {
         let cycle = &mut self.cycle;
-        if cycle.is_full || !self.rounds.start || sample.is_app_limited {
+        let says_nothing = sample.is_app_limited && !sample.is_held;
+        if cycle.is_full || !self.rounds.start || says_nothing {
             return;
         }
         if sample.rate >= cycle.full_rate * GROWTH {
@@ -395,7 +398,7 @@ impl Bbr {
         }
         if self.cycle.phase == Phase::ProbeRtt {
             // What arrives now is no more than is sent.
-            self.delivery.mark_app_limited(self.inflight);
+            self.delivery.mark_app_limited(self.inflight, false);
             if self.cycle.probe_rtt_until.is_some() {
                 self.cycle.probe_rtt_round_done |= self.rounds.start;
                 if self.cycle.probe_rtt_round_done {

@@ -23,6 +23,8 @@ struct Path {
     /// What the application gives in a second at the most.
     app_bytes_per_s: f64,
     app_at: Instant,
+    /// What another lets leave in a second at the most.
+    held_bytes_per_s: f64,
     next_at: Instant,
     /// When the link is free again.
     free_at: Instant,
@@ -45,6 +47,7 @@ fn config(learns_loss: bool) -> Config {
         ack_bytes: 0,
         learns_loss,
         headroom: HEADROOM,
+        fits_rtt: false,
         seed: Seed::new(1),
     }
 }
@@ -66,6 +69,7 @@ impl Path {
             ack_every: Duration::ZERO,
             app_bytes_per_s: f64::INFINITY,
             app_at: Instant::ZERO,
+            held_bytes_per_s: f64::INFINITY,
             next_at: Instant::ZERO,
             free_at: Instant::ZERO,
             in_flight: VecDeque::new(),
@@ -102,7 +106,11 @@ impl Path {
     fn send(&mut self) {
         let sent = self.bbr.handle_sent(self.now, PACKET, self.inflight() + PACKET);
         self.sent += 1;
-        self.next_at = self.next_at.max(self.now) + Self::seconds(PACKET, self.bbr.pacing_bytes_per_s());
+        let pacing = self.bbr.pacing_bytes_per_s();
+        self.next_at = self.next_at.max(self.now) + Self::seconds(PACKET, pacing.min(self.held_bytes_per_s));
+        if self.held_bytes_per_s < pacing {
+            self.bbr.note_held();
+        }
         if self.app_bytes_per_s.is_finite() {
             self.app_at = self.app_at.max(self.now) + Self::seconds(PACKET, self.app_bytes_per_s);
         }
@@ -337,6 +345,40 @@ fn acknowledgements_that_come_together_seem_no_faster() {
     let share = path.bbr.rate_bytes_per_s() / path.bytes_per_s;
     assert!((0.95..1.05).contains(&share), "{share}");
     assert!(path.goodput_share(Duration::from_secs(10)) > 0.93);
+}
+
+/// #19: what arrived was taken for all that there was to send, so that the start went on for ever, in which no loss counts.
+#[test]
+fn a_sender_that_is_held_down_ends_its_start_and_answers_losses() {
+    // More than the link carries, and less than the start asks for.
+    let mut path = Path::new(10.0, 20, 1.0, 0, config(true));
+    path.held_bytes_per_s = 1.5 * path.bytes_per_s;
+    path.run(Duration::from_secs(2));
+    let (sent, dropped) = (path.sent, path.dropped);
+    path.run(Duration::from_secs(10));
+    let dropped = (path.dropped - dropped) as f64 / (path.sent - sent) as f64;
+    assert!(dropped < 0.01, "{dropped} dropped in {:?}", path.bbr.phase());
+    // Less than it carries: all of that comes, also where some is lost by chance.
+    let mut path = Path::new(10.0, 20, 1.0, 20_000, config(true));
+    path.held_bytes_per_s = 0.5 * path.bytes_per_s;
+    path.run(Duration::from_secs(5));
+    assert!(!path.phases.is_empty() && path.bbr.phase() != Phase::Startup);
+    let share = path.goodput_share(Duration::from_secs(10));
+    assert!(share > 0.93 * 0.5, "{share}");
+}
+
+/// #19: in a data centre a millisecond's packets were in flight at least, many times what the path holds.
+#[test]
+fn what_is_in_flight_fits_a_short_round_trip() {
+    let mut path =
+        Path::new(200.0, 1, 20.0, 0, Config { fits_rtt: true, ack_bytes: 16 * PACKET, ..config(true) });
+    path.rtt = Duration::from_us(100);
+    path.run(Duration::from_secs(2));
+    let bdp = (path.bytes_per_s * path.rtt.as_secs_f64()) as u64;
+    let window = path.bbr.window_bytes();
+    assert!(window <= 4 * bdp + 4 * PACKET, "{window} bytes for {bdp}");
+    let share = path.goodput_share(Duration::from_secs(1));
+    assert!(share > 0.95, "{share}");
 }
 
 #[test]

@@ -36,6 +36,7 @@ impl ByModel {
             ack_bytes: mss * if config.delayed_ack.is_some() { DELAYED_SEGMENTS } else { 1 },
             learns_loss: false,
             headroom: HEADROOM,
+            fits_rtt: false,
             seed: Seed::new(0),
         };
         Self { config, bbr: None, pacing: Pacing::new(BitRate::bps(1), 0) }
