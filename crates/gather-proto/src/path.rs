@@ -24,6 +24,8 @@ const FIRST_PACKETS_MAX: u64 = 32;
 /// Of many servers each begins with fewer, as many together as a short queue takes; but BBR keeps four in flight at least.
 const FIRST_PACKETS_ALL: u64 = 64;
 const FIRST_PACKETS_MIN: u64 = 4;
+/// A grant holds a server down that is less than what the model allows, or hardly more: what arrives is measured no more exactly.
+const HELD: f64 = 1.02;
 /// What is not heard of for so many round trips, and for so long at least, is lost.
 ///
 /// Differs: RFC 6298 section 5.5 doubles the time at each further silence. A packet of each pull leaves in it, until the pull is given
@@ -243,7 +245,7 @@ impl Path {
         let gap = gap(bytes, self.rate_bytes_per_s());
         self.next_at = self.next_at.max(made_up_from(now, gap, self.rtt)) + gap;
         let sent = self.bbr.handle_sent(now, bytes, self.inflight);
-        if self.ceiling_bytes_per_s < self.bbr.pacing_bytes_per_s() {
+        if self.ceiling_bytes_per_s < HELD * self.bbr.pacing_bytes_per_s() {
             // What arrives tells of the grant, and not of the path.
             self.bbr.note_held();
         }

@@ -189,8 +189,8 @@ impl Bbr {
         self.delivery.mark_app_limited(self.inflight, false);
     }
 
-    /// Less is sent than the model allows, as another limit holds it down: what arrives tells nothing of the path's rate, but it is
-    /// as much as will ever come, and losses are the path's.
+    /// Less is sent than the model allows, as another limit holds it down: what arrives tells nothing of the path's rate, but
+    /// what is lost does.
     ///
     /// Differs: the draft has no such limit. Taken for a lack of data it kept the start going for ever, in which no loss counts.
     pub fn note_held(&mut self) {
@@ -327,7 +327,9 @@ impl Bbr {
 
     /// Source: section 5.6.2.
     fn set_pacing(&mut self, gain: f64) {
-        let rate = gain * self.sending_rate(self.rate) * (1.0 - PACING_MARGIN);
+        // What is held down to less than the path carries makes no queue that has to drain.
+        let margin = if self.delivery.is_held() { 0.0 } else { PACING_MARGIN };
+        let rate = gain * self.sending_rate(self.rate) * (1.0 - margin);
         if self.cycle.has_filled_pipe || rate > self.pacing {
             self.pacing = rate.max(self.config.packet_bytes as f64);
         }

@@ -101,6 +101,10 @@ impl Delivery {
     pub(super) const fn is_app_limited(&self) -> bool {
         self.app_limited_until.is_some()
     }
+    /// What leaves now is held down by another limit.
+    pub(super) const fn is_held(&self) -> bool {
+        self.app_limited_until.is_some() && self.is_held
+    }
     pub(super) fn mark_app_limited(&mut self, inflight: u64, is_held: bool) {
         self.app_limited_until = Some(self.delivered + inflight);
         self.is_held = is_held;
@@ -128,7 +132,7 @@ impl Delivery {
             inflight,
             lost,
             is_app_limited: self.app_limited_until.is_some(),
-            is_held: self.app_limited_until.is_some() && self.is_held,
+            is_held: self.is_held(),
             pressure,
         }
     }

@@ -165,10 +165,15 @@ impl Cycle {
 impl Bbr {
     /// Source: section 5.3.1.2, CheckFullBWReached.
     ///
-    /// Differs: a rate that others hold down ([`Bbr::note_held`]) is as full as it gets.
+    /// Differs: where another limit holds the rate down ([`Bbr::note_held`]), a path that loses much of it is full.
     pub(super) fn check_full_pipe(&mut self, sample: &Sample) {
+        let packet_bytes = self.config.packet_bytes;
+        let loses_held = sample.newest.filter(|_| sample.is_held).is_some_and(|newest| {
+            let lost = self.congestion.lost_since(&newest);
+            self.congestion.is_too_high(lost, newest.inflight, packet_bytes)
+        });
+        let says_nothing = sample.is_app_limited && !loses_held;
         let cycle = &mut self.cycle;
-        let says_nothing = sample.is_app_limited && !sample.is_held;
         if cycle.is_full || !self.rounds.start || says_nothing {
             return;
         }
