@@ -71,6 +71,28 @@ fn without_the_links_rate_either_rate_control_finds_it() {
     }
 }
 
+/// #19: losses did not count where a grant held servers down, and five flows of TCP had a tenth of the link.
+#[test]
+fn beside_tcp_in_a_data_centre_each_has_about_half() {
+    let text = include_str!("../../../../experiments/lttp/fairness-counted.toml");
+    for (knows_link, rto_min) in [("true", "1 ms"), ("true", "200 ms"), ("false", "1 ms")] {
+        let text = text
+            .replace("mode = \"counted\"", &format!("mode = \"counted\"\nknows_link = {knows_link}"))
+            .replace("rto_min = \"200 ms\"", &format!("rto_min = \"{rto_min}\""))
+            .replace("duration = \"3 s\"", "duration = \"1500 ms\"");
+        let plan = plan(&text).unwrap_or_else(|error| panic!("{error}"));
+        let simulation: Simulation<'_> = Simulation::new(&plan, 0).expect("it can be planned");
+        let outcome = simulation.run();
+        let rates: Vec<f64> = outcome.workloads.iter().filter_map(|row| row.goodput_mbps).collect();
+        let [gather, tcp] = rates[..] else { panic!("{rates:?}") };
+        let share = gather / (gather + tcp);
+        assert!(
+            (1.0 / 3.0..2.0 / 3.0).contains(&share),
+            "{knows_link}, {rto_min}: {gather}, TCP {tcp} Mbit/s"
+        );
+    }
+}
+
 /// #19: a rate control that takes every loss for congestion throws the code's gift away.
 #[test]
 fn random_loss_costs_little_more_than_itself() {
