@@ -196,9 +196,18 @@ struct Pull<S> {
     state: State<S>,
     /// Its server has said of which object it is; before, nothing of it is handed over.
     is_said: bool,
+    /// It is among those that may have feedback to send.
+    is_touched: bool,
 }
 
 impl<S: Symbol> Pull<S> {
+    /// It may have feedback to send: once among those that do, however much comes until that is asked for.
+    fn touch(&mut self, id: PullId, touched: &mut VecDeque<PullId>) {
+        if !std::mem::replace(&mut self.is_touched, true) {
+            touched.push_back(id);
+        }
+    }
+
     /// What it is granted in a second, of datagrams.
     fn grant(&self) -> Option<BitRate> {
         match &self.state {
@@ -601,6 +610,7 @@ impl<S: Symbol> Client<S> {
             asked_at: now,
             state,
             is_said: false,
+            is_touched: false,
         };
         self.pulls.insert(id, pull);
         id
@@ -774,9 +784,7 @@ impl<S: Symbol> Client<S> {
                 let was_ending = receiver.is_ending();
                 receiver.handle_packet(now, packet);
                 let begins_to_end = !was_ending && receiver.is_ending();
-                if self.touched.back() != Some(&id) {
-                    self.touched.push_back(id);
-                }
+                pull.touch(id, &mut self.touched);
                 self.settle(now, id);
                 if begins_to_end && !self.queue.is_empty() {
                     self.schedule(now);
@@ -894,11 +902,11 @@ impl<S: Symbol> Client<S> {
             self.control.push_back((*server, Control::Stop { pull: *id }));
             self.abandon(*id, format!("it sent nothing for {} s", give_up.as_secs_f64()));
         }
-        for (id, pull) in &self.pulls {
+        for (id, pull) in &mut self.pulls {
             if let State::Receiving(receiver) = &pull.state
                 && receiver.poll_timeout().is_some_and(|at| at <= now)
             {
-                self.touched.push_back(*id);
+                pull.touch(*id, &mut self.touched);
             }
         }
         if !dead.is_empty() {
@@ -912,6 +920,7 @@ impl<S: Symbol> Client<S> {
         self.measure(now);
         while let Some(id) = self.touched.pop_front() {
             let Some(pull) = self.pulls.get_mut(&id) else { continue };
+            pull.is_touched = false;
             if let State::Receiving(receiver) = &mut pull.state
                 && let Some(feedback) = receiver.poll_feedback(now)
             {

@@ -105,7 +105,7 @@ impl<S: Symbol> Client<S> {
                 State::Receiving(receiver) => {
                     receiver.set_grant(rate);
                     if receiver.is_regranted() {
-                        self.touched.push_back(*id);
+                        pull.touch(*id, &mut self.touched);
                     }
                 }
             }

@@ -34,6 +34,37 @@ fn of_two_pulls_the_older_one_has_the_lower_number_though_numbers_end() {
     assert_eq!(asked(&mut client), [0, 1]);
 }
 
+/// A user that takes its packets in and asks for no feedback had a list that grew by each.
+#[test]
+fn pulls_that_may_have_feedback_are_listed_once() {
+    let now = Instant::ZERO;
+    let mut client: Client<Bytes> = Client::new(ClientConfig::default()).expect("its settings are in range");
+    let servers = [client.add_server(), client.add_server()];
+    for server in servers {
+        client.handle_connected(now, server, None);
+        let ranges = Some(std::iter::once(0..1 << 20).collect());
+        client.add(Piece { object: "object".into(), ranges, holders: vec![server] });
+    }
+    client.begin(now);
+    let requests: Vec<_> = std::iter::from_fn(|| client.poll_control())
+        .filter_map(|(server, message)| match message {
+            Control::Pull(request) => Some((server, request)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(requests.len(), 2);
+    for sequence in 0..100 {
+        for (server, request) in &requests {
+            let payload = Bytes::from(vec![0; request.block_bytes as usize]);
+            let (pull, id) = (request.pull, sequence);
+            let packet = Packet { pull, sequence, timing: None, generation: 0, id, payload };
+            client.handle_packet(now, *server, packet);
+        }
+    }
+    assert_eq!(client.counts().packets, 200, "they were taken in");
+    assert!(client.touched.len() <= 2, "{} are listed", client.touched.len());
+}
+
 /// #19: of 32 servers one had lost a packet as it connected, and what the link carries was measured once in two seconds.
 #[test]
 fn a_server_that_was_slow_to_connect_is_not_far_away() {
