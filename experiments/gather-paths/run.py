@@ -1,11 +1,12 @@
 """One object over many kinds of paths: `gather` beside curl and aria2, on emulated networks.
 
 ``run.py all`` builds for each cell a client behind one link, and servers behind that; it runs ``run.py trial`` in the client's site.
-Each server holds the object; the clock stops when all of it is there, equal to what servers hold. curl asks the first server, the others ask
-all. What the emulator does not trust is tried again and never counted. ``run.py simulated`` runs the same cells in the simulator, `gather`'s
-machines beside one flow of TCP's BBR from the first server: for links that the emulator does not carry, and for all of the product. Cells that
-are in the output are not run again. Standard library only, and `nginx`; ``aria2c`` is left out, with a line that says so, where it is not installed. ``run.py smoke`` runs one small cell, writes
-nothing and checks that its rows make sense; where it cannot run it says ``skipped: 1 (why)``.
+Each server holds the object; the clock stops when all of it is there, equal to what servers hold. curl and HTTP/3 ask the first server, the
+others ask all. What the emulator does not trust is tried again and never counted. ``run.py simulated`` runs the same cells in the simulator,
+`gather`'s machines beside one flow of TCP's BBR from the first server: for links that the emulator does not carry, and for all of the product.
+Cells that are in the output are not run again. Standard library only, and `nginx`; ``aria2c``, and HTTP/3 where there is no ``go`` to build
+``http3``, are left out with a line that says so. ``run.py smoke`` runs one small cell, writes nothing and checks that its rows make sense; where
+it cannot run it says ``skipped: 1 (why)``.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ METHODS = {
     "curl": ["bbr", "cubic"],
     "curl-tls": ["bbr", "cubic"],
     "aria2c": ["bbr", "cubic"],
+    "http3": ["cubic"],
 }
 #: What is simulated: without connections, TLS and processors.
 SIMULATED = {"gather": ["bbr"], "tcp": ["bbr"]}
@@ -118,6 +120,8 @@ def fetch(task: dict[str, object]) -> list[str]:
         # A connection of its own, nothing resumed; as of `gather`'s servers, the certificate is of this run's own authority.
         quiet = ["--no-progress-meter", "--fail", "--insecure", "--tlsv1.3", "-o", "out/object"]
         return ["curl", *quiet, f"https://{address[0]}:{TLS_PORT}/object"]
+    if method == "http3":
+        return [str(task["http3"]), "get", f"https://{address[0]}:{PORT}/object", "out/object"]
     if method == "aria2c":
         count = str(max(len(address), 1))
         quiet = ["--quiet", "--file-allocation=none", "--allow-overwrite=true", "-d", "out", "-o", "object"]
@@ -175,6 +179,7 @@ def emulate(args: argparse.Namespace, folder: pathlib.Path, cell: Cell, method: 
         "method": method,
         "rate_mbps": cell.rate_mbps,
         "binary": str(args.binary),
+        "http3": str(folder / "http3"),
         "seconds_max": args.seconds_max,
         "result": str(result),
     }
@@ -182,6 +187,9 @@ def emulate(args: argparse.Namespace, folder: pathlib.Path, cell: Cell, method: 
     for server in range(cell.servers):
         if method.startswith("gather"):
             line = f"exec {args.binary} -q gather serve {folder}/{server} --keys {folder}/keys --listen $ANABRANCH_ADDRESS:{PORT}"
+        elif method == "http3":
+            own = [f"{folder}/keys/sites/server.{kind}" for kind in ("pem", "key")]
+            line = f"exec {folder}/http3 serve $ANABRANCH_ADDRESS:{PORT} {folder}/{server} {' '.join(own)}"
         else:
             line = f"exec nginx -c {folder}/nginx-{server}.conf"
         serve += ["--run", f"s{server}={line}"]
@@ -275,6 +283,9 @@ def run_all(args: argparse.Namespace) -> int:
     if "aria2c" in methods and shutil.which("aria2c") is None:
         print("run.py: aria2c is not installed: left out", file=sys.stderr)
         del methods["aria2c"]
+    if "http3" in methods and shutil.which("go") is None:
+        print("run.py: go is not installed: HTTP/3 is left out", file=sys.stderr)
+        del methods["http3"]
     paths = itertools.product(args.rate, args.rtt, args.loss, args.burst, args.queue, args.servers, args.size)
     # Bursts of no losses are none.
     cells = [cell for cell in itertools.starmap(Cell, paths) if cell.loss > 0 or cell.burst == args.burst[0]]
@@ -282,6 +293,8 @@ def run_all(args: argparse.Namespace) -> int:
         folder = pathlib.Path(name)
         if not is_simulated:
             subprocess.run([str(args.binary), "-q", "gather", "keys", "--out", str(folder / "keys")], check=True)
+        if "http3" in methods:
+            subprocess.run(["go", "build", "-o", str(folder / "http3"), "."], cwd=HERE / "http3", check=True)
         for cell, trial, (method, controls) in itertools.product(cells, range(args.trials), methods.items()):
             for control in controls:
                 if args.control and control not in args.control:
