@@ -572,6 +572,38 @@ mod tests {
         assert!(used > 0.97, "{used}");
     }
 
+    /// #19: a test at more than the link carries lost 14 %, less than half of before, and that was made up for half a second long.
+    #[test]
+    fn what_a_test_loses_at_too_high_a_rate_is_not_the_paths_own() {
+        let mut link = Link::new(1e7, 0.0, 5e7, 32);
+        link.overflow.rates = [1.25 * link.capacity, 0.0];
+        link.overflow.enter(link.now, Phase::Test { loss: 0.36, last_loss: 0.36, tests: 0 }, RTT);
+        let mut most = 0.0_f64;
+        for _ in 0..100 {
+            link.pass(Duration::from_ms(5));
+            most = most.max(link.overflow.path_loss);
+        }
+        assert!(most < 0.02, "{most} taken for the path's own");
+        assert!(link.pass(SECOND) < 0.02);
+    }
+
+    /// #19: 32 servers with four packets in flight each lost most of them until two round trips had been measured.
+    #[test]
+    fn a_flood_of_many_servers_is_found_at_once() {
+        for (servers, within) in [(32, Duration::from_ms(15)), (4, Duration::from_ms(45))] {
+            let mut link = Link::new(1e7, 0.0, 3e7, servers);
+            link.pass(RTT);
+            let begun = link.now;
+            while link.overflow.allowed_bytes_per_s().is_none() {
+                link.pass(TICK);
+            }
+            let took = link.now.saturating_since(begun);
+            assert!(took <= within, "{servers} servers: {took:?}");
+            // Those that have more in flight find out by themselves: they are measured as long as anything else.
+            assert!(servers == 32 || took >= RTT * 2, "{servers} servers: {took:?}");
+        }
+    }
+
     /// #19: what was divided was held, and a flow of Cubic had a tenth of its share.
     #[test]
     fn a_link_on_which_others_are_is_left_to_each_servers_rate() {
