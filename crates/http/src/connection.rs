@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 
 /// The largest reply that is taken.
@@ -31,6 +31,12 @@ const IDLE_MAX: usize = 2;
 pub const BACKOFF_MIN: Duration = Duration::from_millis(100);
 /// The longest. Short of the time for which a controller that comes back gathers its sites.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(1);
+
+/// How long it may take until a connection that has broken says why.
+const BREAKS: Duration = Duration::from_secs(1);
+
+/// What breaks a connection.
+type Broke = oneshot::Receiver<hyper::Error>;
 
 /// Why a request to a service failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,6 +162,11 @@ impl Connection {
     ///
     /// Errors: [`ClientError::Unreachable`].
     pub async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, ClientError> {
+        Ok(self.open().await?.0)
+    }
+
+    /// A connection of its own, and what breaks it.
+    async fn open(&self) -> Result<(SendRequest<Full<Bytes>>, Broke), ClientError> {
         let fail = |e: &std::io::Error| {
             let hint = match e.kind() {
                 std::io::ErrorKind::ConnectionRefused => ": does it run, and listen at this address?",
@@ -179,11 +190,20 @@ impl Connection {
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(tls))
             .await
             .map_err(|e| ClientError::Unreachable(self.broken(&e)))?;
+        let (tell, broke) = oneshot::channel();
         tokio::spawn(async move {
-            // Whoever waits for a reply on it hears of its end.
-            let _ = guard.during(connection).await;
+            // Who waits for a reply on it hears of its end, if the request had left by then.
+            if let Ok(Err(error)) = guard.during(connection).await {
+                let _ = tell.send(error);
+            }
         });
-        Ok(sender)
+        Ok((sender, broke))
+    }
+
+    /// Why a request on a connection failed: of one that had broken before the request left, what broke it.
+    async fn why(&self, error: &hyper::Error, broke: Broke) -> ClientError {
+        let cause = if error.is_canceled() { timeout(BREAKS, broke).await.ok() } else { None };
+        ClientError::Unreachable(self.broken(cause.and_then(Result::ok).as_ref().unwrap_or(error)))
     }
 
     /// Why a connection broke, in one line.
@@ -227,37 +247,38 @@ impl Connection {
         wait: Duration,
     ) -> Result<Bytes, ClientError> {
         let kept = self.kept().await;
-        let was_kept = kept.is_some();
-        let mut sender = match kept {
-            Some(sender) => sender,
-            None => self.connect().await?,
-        };
+        let fresh = if kept.is_none() { Some(self.open().await?) } else { None };
         let exchange = async {
-            let request = self.request(method.clone(), path, body.clone())?;
-            let response = match sender.try_send_request(request).await {
-                Ok(response) => response,
-                Err(mut e) => {
-                    // A kept connection may have been closed meanwhile; what was not sent may go over a new one.
-                    if !was_kept || e.take_message().is_none() {
-                        return Err(ClientError::Unreachable(self.broken(e.error())));
+            // A kept connection may have been closed meanwhile; what was not sent may go over a new one.
+            if let Some(mut sender) = kept {
+                let request = self.request(method.clone(), path, body.clone())?;
+                match sender.try_send_request(request).await {
+                    Ok(response) => return Ok((sender, self.collect(response).await)),
+                    Err(mut e) => {
+                        if e.take_message().is_none() {
+                            return Err(ClientError::Unreachable(self.broken(e.error())));
+                        }
                     }
-                    sender = self.connect().await?;
-                    let request = self.request(method.clone(), path, body.clone())?;
-                    sender
-                        .send_request(request)
-                        .await
-                        .map_err(|e| ClientError::Unreachable(self.broken(&e)))?
                 }
+            }
+            let (mut sender, broke) = match fresh {
+                Some(fresh) => fresh,
+                None => self.open().await?,
             };
-            self.collect(response).await
+            let request = self.request(method.clone(), path, body.clone())?;
+            match sender.send_request(request).await {
+                Ok(response) => Ok((sender, self.collect(response).await)),
+                Err(error) => Err(self.why(&error, broke).await),
+            }
         };
         let result = timeout(wait, exchange).await.map_err(|_| {
             ClientError::Unreachable(format!("{}: no answer within {} s", self.who(), wait.as_secs()))
         })?;
-        if result.is_ok() && sender.ready().await.is_ok() {
+        let (mut sender, answer) = result?;
+        if answer.is_ok() && sender.ready().await.is_ok() {
             self.keep(sender).await;
         }
-        result
+        answer
     }
 
     /// A kept connection that still stands.
