@@ -34,10 +34,10 @@ const FLOOD_PACKETS: u64 = 64;
 const SETTLES: Duration = Duration::from_ms(30);
 /// What a test, and a link that is divided, keep free of what was seen to arrive: a queue drains by that.
 const TEST_SHARE: f64 = 0.95;
+const HOLD_SHARE: f64 = 0.99;
 /// Where so much is lost in a test the rate may still be too high, and how often it is tested again at a lower one.
 const LOSS_DOUBTED: f64 = 0.1;
 const TESTS_MORE: u32 = 2;
-const HOLD_SHARE: f64 = 0.99;
 /// The least that is left of a rate where much is lost; and after a probe for a round trip so much less is granted, beside what the
 /// probe granted more.
 const CUT_SHARE: f64 = 0.85;
