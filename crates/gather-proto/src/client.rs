@@ -581,7 +581,7 @@ impl<S: Symbol> Client<S> {
 
     fn open(&mut self, now: Instant, piece: PieceId, server: ServerId) -> PullId {
         let holders = self.left(piece);
-        let part = self.part_of(now, server, &holders);
+        let part = self.part_of(now, piece, server, &holders);
         let state = &mut self.pieces[piece.0 as usize];
         let range = match &mut state.missing {
             None => (0, None),
@@ -620,12 +620,16 @@ impl<S: Symbol> Client<S> {
         let pull = &self.pulls[&id];
         let State::Asked { grant, .. } = &pull.state else { return };
         let config = &self.config;
+        let state = &self.pieces[pull.piece.0 as usize];
+        // Nobody else is asked while a beginning comes.
+        let is_alone = state.is_cut && state.piece.holders.len() == 1;
+        let servers = if is_alone { 1 } else { self.servers.len().min(u16::MAX.into()) as u16 };
         let request = Request {
             pull: id,
-            object: self.pieces[pull.piece.0 as usize].piece.object.clone(),
+            object: state.piece.object.clone(),
             start: pull.range.0,
             length: pull.range.1.map(|end| end - pull.range.0),
-            is_cut: self.pieces[pull.piece.0 as usize].is_cut,
+            is_cut: state.is_cut,
             mode: config.mode,
             rate_control: config.rate_control,
             block_bytes: pull.block_bytes,
@@ -634,7 +638,7 @@ impl<S: Symbol> Client<S> {
             grant: *grant,
             start_after,
             rtt: self.servers[pull.server.0 as usize].rtt,
-            servers: self.servers.len().min(u16::MAX.into()) as u16,
+            servers,
         };
         self.control.push_back((pull.server, Control::Pull(request)));
     }

@@ -12,16 +12,19 @@ use anabranch_units::{BitRate, Duration, Instant, RandomStream, Seed};
 /// Differs: the draft has 0.15 always. Where the queue holds a tenth of the product of rate and round trip, as much of the rate is lost
 /// by it for nobody's good where nobody else is there.
 const HEADROOM: f64 = 0.05;
-/// What may be in flight before the first feedback: so many packets (RFC 6928), or where that is more what all servers together send in a
-/// round trip at such a rate, but no more than so many packets.
+/// What may be in flight before the first feedback: of all servers together what such a rate brings in a round trip, but no more than so
+/// many bytes, and of one no more than so many.
 ///
-/// Differs: RFC 6928 has ten on any path. Over 250 ms they are half a megabit a second, and a link of a hundred is full after eight
-/// doublings. As they are paced (initial spreading: Sallantin and others, draft-sallantin-tcpm-initial-spreading), a rate that few links
-/// lack does no harm that ten at once would not do on a short path. QUIC's servers begin with 32 packets, too (Chromium's default).
+/// Differs: RFC 6928 has ten packets on any path. One server brings 64 KiB in one flight over 20 ms, where ten packets need three.
+/// The flight is paced, and no longer than what a browser's six connections begin with; QUIC's servers begin with 32 packets (Chromium's
+/// default), and Halfback with 141 kB in a round trip (Li and others, *Halfback: Running Short Flows Quickly and Safely*, 2015). A path
+/// that is too slow for it drops packets that are as good as any others: what of it came says how to go on
+/// ([`anabranch_transport::bbr`]).
+const FIRST_BYTES_PER_S: f64 = 36e6 / 8.0;
+const FIRST_BYTES_ALL: u64 = 128_000;
+const FIRST_BYTES: u64 = 72_000;
+/// It is ten packets at least; of many servers, as many together as a short queue takes; but BBR keeps four in flight at least.
 const FIRST_PACKETS: u64 = 10;
-const FIRST_BYTES_PER_S: f64 = 4e6 / 8.0;
-const FIRST_PACKETS_MAX: u64 = 32;
-/// Of many servers each begins with fewer, as many together as a short queue takes; but BBR keeps four in flight at least.
 const FIRST_PACKETS_ALL: u64 = 64;
 const FIRST_PACKETS_MIN: u64 = 4;
 /// A grant holds a server down that is less than what the model allows, or hardly more: what arrives is measured no more exactly.
@@ -45,6 +48,8 @@ const PROBE_RTTS: u64 = 2;
 const PROBE_MIN: Duration = Duration::from_ms(10);
 /// Packets over which the share that is lost is reckoned: then both sums are halved.
 const LOSS_PACKETS: u64 = 512;
+/// More than this share is lost by a flight that was too long, and not by the path.
+const LOSS_MAX: f64 = 0.15;
 /// How much may leave late and together: so many packets, or what is sent in such a part of a round trip, as long ways have
 /// longer queues; and after how long it is too late for that (RFC 5348 section 4.6).
 const CATCH_UP_PACKETS: u64 = 4;
@@ -97,9 +102,9 @@ pub(crate) fn sooner(now: Instant, next_at: Instant, before_bytes_per_s: f64, by
 /// Bytes that one of so many servers may have in flight before the first feedback.
 fn first_bytes(packet_bytes: u64, rtt: Option<Duration>, servers: u16) -> u64 {
     let servers = u64::from(servers.max(1));
-    let in_rtt = rtt.map_or(0.0, |rtt| FIRST_BYTES_PER_S * rtt.as_secs_f64()) as u64 / servers;
-    let least = (FIRST_PACKETS_ALL / servers).clamp(FIRST_PACKETS_MIN, FIRST_PACKETS);
-    in_rtt.clamp(least * packet_bytes, FIRST_PACKETS_MAX * packet_bytes)
+    let in_rtt = rtt.map_or(0.0, |rtt| FIRST_BYTES_PER_S * rtt.as_secs_f64()) as u64;
+    let packets = (FIRST_PACKETS_ALL / servers).clamp(FIRST_PACKETS_MIN, FIRST_PACKETS);
+    (in_rtt.min(FIRST_BYTES_ALL) / servers).min(FIRST_BYTES).max(packets * packet_bytes)
 }
 
 /// What a report of a pull tells beyond the one before.
@@ -162,6 +167,7 @@ impl Path {
             learns_loss: true,
             headroom: HEADROOM,
             fits_rtt: true,
+            heeds_first_flight: true,
             seed: Seed::new(seed.into()),
         };
         Self {
@@ -214,9 +220,9 @@ impl Path {
     pub(crate) const fn rtt(&self) -> Option<Duration> {
         self.rtt
     }
-    /// The share that was lost lately.
+    /// The share that was lost lately, as far as that may go on.
     pub(crate) fn loss_share(&self) -> f64 {
-        if self.all > 0.0 { self.lost / self.all } else { 0.0 }
+        if self.all > 0.0 { (self.lost / self.all).min(LOSS_MAX) } else { 0.0 }
     }
 
     /// Whether a packet more fits into the window, or asks for a word.
@@ -262,6 +268,11 @@ impl Path {
     /// A pull's packets in flight are `now` bytes in place of `before`: it has ended, or was heard of.
     pub(crate) const fn set_inflight(&mut self, before: u64, now: u64) {
         self.inflight = self.inflight.saturating_sub(before) + now;
+    }
+
+    /// So many bytes count as lost, though the client has not said so.
+    pub(crate) fn handle_written_off(&mut self, bytes: u64) {
+        self.bbr.handle_written_off(bytes);
     }
 
     /// A client has said what came. What it says is in flight was set before.
@@ -354,6 +365,28 @@ mod tests {
             assert!(patience(rtt) * 2 < give_up, "{ms} ms");
         }
         assert_eq!(patience(Duration::from_ms(100)), Duration::from_ms(400));
+    }
+
+    #[test]
+    fn the_first_flight_is_long_where_that_saves_round_trips_and_short_where_many_begin() {
+        let packets =
+            |ms: u64, servers: u16| first_bytes(1_500, Some(Duration::from_ms(ms)), servers) / 1_500;
+        // 64 KiB are 46 packets.
+        assert_eq!([packets(1, 1), packets(16, 1), packets(250, 1)], [10, 48, 48]);
+        assert_eq!([packets(20, 3), packets(100, 3), packets(100, 32)], [20, 28, 4]);
+        assert_eq!(first_bytes(9_000, Some(Duration::from_ms(1)), 1), 90_000);
+        assert_eq!(first_bytes(1_500, None, 1), 15_000);
+    }
+
+    /// #19: of a first flight that was too long four fifths were lost, and four times as many sums left unasked as were lacking.
+    #[test]
+    fn what_a_flight_lost_that_was_too_long_is_not_what_the_path_loses() {
+        let mut path = Path::new(Instant::ZERO, 1, 1_500, Some(Duration::from_ms(20)), None, 1);
+        let newest = Some(path.handle_sent(Instant::ZERO, 1_500));
+        let (delivered_bytes, lost_bytes) = (10 * 1_500, 38 * 1_500);
+        let news = News { delivered_bytes, lost_bytes, lost_runs: 1, newest, rtt: None };
+        path.handle_news(Instant::ZERO + Duration::from_ms(20), &news);
+        assert!((0.1..0.2).contains(&path.loss_share()), "{}", path.loss_share());
     }
 
     /// #19: of 32 servers on a short queue a third had lost all of their first packets, and stood for 200 ms.

@@ -363,14 +363,14 @@ impl<S: Symbol> Sender<S> {
         }
         self.fresh = self.fresh.max(self.base);
         self.forget(now, feedback.next, path.as_deref());
-        if let (Rate::Path { written_off, .. }, Some(Report::Arrived(arrived)), Some(path)) =
-            (&mut self.rate, feedback.report, &mut path)
+        if let (Rate::Path { .. }, Some(Report::Arrived(arrived)), Some(path)) =
+            (&self.rate, feedback.report, &mut path)
             && arrived.delay > Duration::ZERO
             && arrived.received == heard
         {
             // Nothing has come for long: what left so long ago that it should have is lost.
-            *written_off = self.on_way.get(self.late).map_or(self.sequence, |first| first.sequence);
-            self.count_inflight(path);
+            let until = self.on_way.get(self.late).map_or(self.sequence, |first| first.sequence);
+            self.write_off(until, path);
         }
         let path = path.as_deref();
         for (open, lacks) in self.open.iter_mut().zip(&feedback.lacks) {
@@ -451,16 +451,31 @@ impl<S: Symbol> Sender<S> {
     pub fn expire(&mut self, now: Instant, path: &mut Path) {
         let patience = path.patience();
         let Rate::Path { .. } = self.rate else { return };
+        let mut until = None;
         while let Some(first) = self.on_way.front()
             && first.sent_at + patience <= now
         {
-            let sequence = first.sequence;
+            until = Some(first.sequence + 1);
             self.forget_first();
-            if let Rate::Path { written_off, is_silent, .. } = &mut self.rate {
-                (*written_off, *is_silent) = (sequence + 1, true);
-            }
         }
+        match (until, &mut self.rate) {
+            (Some(until), Rate::Path { is_silent, .. }) => {
+                *is_silent = true;
+                self.write_off(until, path);
+            }
+            _ => self.count_inflight(path),
+        }
+    }
+
+    /// Packets before this one count as lost, though the client has not said so.
+    fn write_off(&mut self, until: u32, path: &mut Path) {
+        let Rate::Path { written_off, inflight, .. } = &mut self.rate else { return };
+        let before = *inflight;
+        *written_off = until;
         self.count_inflight(path);
+        if let Rate::Path { inflight, .. } = self.rate {
+            path.handle_written_off(before.saturating_sub(inflight));
+        }
     }
 
     /// Sums that are to be sent of the generation at this place.
@@ -645,10 +660,9 @@ impl<S: Symbol> Sender<S> {
     fn ask_for_word(&mut self, now: Instant, path: Option<&mut Path>) {
         if self.sending.mode == Mode::Counted && self.sequence > 0 {
             self.forget(now, self.sequence, path.as_deref());
-            if let (Rate::Path { written_off, .. }, Some(path)) = (&mut self.rate, path) {
+            if let Some(path) = path {
                 // What is forgotten will not expire.
-                *written_off = self.sequence;
-                self.count_inflight(path);
+                self.write_off(self.sequence, path);
             }
             if let Some(open) = self.open.front_mut().filter(|_| self.base < self.fresh) {
                 open.lacks = Some(open.lacks.unwrap_or(1).max(1));
@@ -692,4 +706,53 @@ pub(crate) fn generation_bytes<S>(block_bytes: u32, blocks: u32) -> u64 {
 /// Bytes in a second.
 fn bytes_per_s(grant: Option<BitRate>) -> f64 {
     grant.map_or(f64::INFINITY, |grant| grant.as_bps() as f64 / 8.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_endpoint::Bytes;
+
+    /// #19: what a path that is too slow had not brought of a long first flight left as often again as nothing was heard of it.
+    #[test]
+    fn what_is_not_heard_of_makes_the_next_flight_shorter() {
+        let (now, rtt) = (Instant::ZERO, Duration::from_ms(20));
+        let layout = Layout::new(100 << 10, 1_400, 184).expect("it is in range");
+        let blocks = layout.blocks(0);
+        let sending = Sending {
+            pull: PullId(0),
+            layout,
+            mode: Mode::Counted,
+            rate_control: RateControl::Bbr,
+            window: 4,
+            grant: None,
+            start: now,
+            rtt: Some(rtt),
+            give_up: Duration::from_secs(5),
+            quantum: Duration::ZERO,
+            first_id: 0,
+        };
+        let mut sender: Sender<Bytes> = Sender::new(now, sending);
+        let mut path = Path::new(now, 1, 1_500, Some(rtt), None, 1);
+        assert_eq!(sender.poll_wanted(), Some(0));
+        sender.supply(0, (0..blocks).map(|_| Bytes::from_static(&[7; 1_400])).collect());
+        let leave = |sender: &mut Sender<Bytes>, path: &mut Path, now: Instant| {
+            let next = |sender: &mut Sender<Bytes>, path: &mut Path| {
+                sender.poll_transmit(now.max(path.next_at()), Some(path), Unasked::No)
+            };
+            std::iter::from_fn(|| path.has_room().then(|| next(sender, path)).flatten()).count()
+        };
+        assert_eq!(leave(&mut sender, &mut path, now), 51, "72 kB");
+        // One has come, and for long nothing else.
+        for (ms, delay) in [(20, 0), (60, 40)] {
+            let delay = Duration::from_ms(delay);
+            let report = Some(Report::Arrived(Arrived { delay, received: 1, lost: 0, runs: 0 }));
+            let lacks = vec![blocks as u16 - 1];
+            let (pull, base) = (PullId(0), 0);
+            let feedback = Feedback { pull, next: 1, report, grant: None, base, lacks, is_unsaid: false };
+            sender.handle_feedback(now + Duration::from_ms(ms), &feedback, Some(&mut path));
+        }
+        let more = leave(&mut sender, &mut path, now + Duration::from_ms(60));
+        assert!((9..=12).contains(&more), "{more}");
+    }
 }

@@ -20,6 +20,7 @@
 mod arrivals;
 mod congestion;
 mod delivery;
+mod first_flight;
 mod phases;
 
 pub use arrivals::{Arrivals, Counts};
@@ -29,6 +30,7 @@ pub use phases::Phase;
 use anabranch_units::{Duration, Instant, RandomStream, Seed};
 use congestion::Congestion;
 use delivery::{Aggregation, Delivery, MinRtt, Rounds};
+use first_flight::FirstFlight;
 use phases::Cycle;
 
 /// Pacing stays so much below the rate at which data arrives (PacingMarginPercent, section 2.5).
@@ -64,6 +66,8 @@ pub struct Config {
     /// Whether what leaves together, and what comes between two acknowledgements, is no more than half a round trip's. The draft counts
     /// with a millisecond's; inside a data centre that is many times what the path holds, and all of it stands in a queue.
     pub fits_rtt: bool,
+    /// Whether the start goes on with what came of the first flight, and as fast: see `first_flight`.
+    pub heeds_first_flight: bool,
     /// Draws when the rate is probed: flows that share a link should not probe together (section 5.3.3.7).
     pub seed: Seed,
 }
@@ -87,6 +91,7 @@ pub struct Bbr {
     window: u64,
     /// The last window that neither a repair nor a look for the least round trip had cut (BBR.prior_cwnd).
     prior_window: u64,
+    first_flight: FirstFlight,
     is_repairing: bool,
     /// Bytes in flight after the last acknowledgement.
     inflight: u64,
@@ -113,6 +118,7 @@ impl Bbr {
             pacing: Phase::Startup.pacing_gain() * nominal,
             window: config.initial_window_bytes.max(LEAST_PACKETS * config.packet_bytes),
             prior_window: 0,
+            first_flight: FirstFlight::default(),
             is_repairing: false,
             inflight: 0,
             config,
@@ -179,6 +185,9 @@ impl Bbr {
             self.rounds.is_window_limited = true;
         }
         self.inflight = inflight;
+        if self.config.heeds_first_flight && self.delivery.delivered() == 0 {
+            self.first_flight.handle_sent(bytes);
+        }
         self.delivery.sent(now, bytes, inflight, self.congestion.lost(), self.cycle.pressure())
     }
 
@@ -199,6 +208,12 @@ impl Bbr {
 
     /// An acknowledgement says that `bytes` have arrived; `sent` is the packet among them that was sent last.
     pub fn handle_delivered(&mut self, now: Instant, bytes: u64, sent: &Sent) {
+        let packet_bytes = self.config.packet_bytes;
+        if let Some(rate) = self.first_flight.handle_delivered(now, bytes, sent, packet_bytes)
+            && !self.cycle.has_filled_pipe
+        {
+            self.pacing = self.pacing.min(self.cycle.phase.pacing_gain() * rate);
+        }
         self.delivery.handle_delivered(now, bytes, sent);
     }
 
@@ -216,6 +231,7 @@ impl Bbr {
         let packets = bytes as f64 / self.config.packet_bytes as f64;
         let learnt_runs = if self.cycle.has_filled_pipe { f64::from(runs) } else { packets };
         self.congestion.note_loss(bytes, (runs, learnt_runs), self.delivery.delivered(), sent.pressure);
+        self.handle_written_off(bytes);
         if !self.cycle.is_probe_sample {
             return;
         }
@@ -223,6 +239,16 @@ impl Bbr {
         if self.congestion.is_too_high(lost, sent.inflight, self.config.packet_bytes) {
             let inflight = self.congestion.inflight_at_loss(lost, sent, bytes);
             self.handle_inflight_too_high(now, inflight, sent.is_app_limited);
+        }
+    }
+
+    /// `bytes` count as lost, as nothing was heard of them for long; [`Bbr::handle_lost`] may follow. Only of the first flight does it
+    /// say anything.
+    pub fn handle_written_off(&mut self, bytes: u64) {
+        let window = self.first_flight.handle_lost(bytes, self.window, self.config.packet_bytes);
+        if !self.cycle.has_filled_pipe {
+            self.pacing *= window as f64 / self.window as f64;
+            self.window = window;
         }
     }
 

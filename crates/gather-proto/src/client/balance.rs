@@ -3,7 +3,7 @@
 //!
 //! Leaves out: which pieces there are and who holds them (`client`), rates on the last hop (`hop`).
 
-use super::{Client, Pull, PullId, ServerId, ServerState, State};
+use super::{Client, PieceId, Pull, PullId, ServerId, ServerState, State};
 use crate::layout::BLOCK_BYTES_MIN;
 use crate::mode::Mode;
 use crate::msg::{Control, Numbers};
@@ -13,7 +13,9 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 /// The fewest bytes of a pull of what several hold, where more are missing; portions end at multiples of it.
-const PORTION_MIN: u64 = 256 << 10;
+const PORTION_MIN: u64 = 64 << 10;
+/// A piece that is no longer is asked of one server: several would each look for the rate of one link, and for little.
+const ALONE_MAX: u64 = 256 << 10;
 /// How long a server is to have work for with its shortest portion, and for how many round trips at least.
 const PORTION_TIME: Duration = Duration::from_ms(50);
 const PORTION_RTTS: u64 = 2;
@@ -84,8 +86,14 @@ pub(super) struct Part {
 }
 
 impl<S: Symbol> Client<S> {
-    /// The part of `server`, one of `holders`.
-    pub(super) fn part_of(&mut self, now: Instant, server: ServerId, holders: &[ServerId]) -> Part {
+    /// The part of `server`, one of `holders`, in a piece.
+    pub(super) fn part_of(
+        &mut self,
+        now: Instant,
+        piece: PieceId,
+        server: ServerId,
+        holders: &[ServerId],
+    ) -> Part {
         // Its packets must have numbers.
         let block_bytes = self.servers[server.0 as usize].block_bytes;
         let pull_bytes_max = Numbers::of(self.config.rate_control)
@@ -103,11 +111,13 @@ impl<S: Symbol> Client<S> {
         let rtt = self.servers[server.0 as usize].rtt.unwrap_or(Duration::ZERO);
         let time = (rtt * PORTION_RTTS).max(PORTION_TIME);
         let share = if all > 0.0 { own.unwrap_or(mean) / all } else { 1.0 / holders.len() as f64 };
+        let ranges = self.pieces[piece.0 as usize].piece.ranges.iter().flatten();
+        let bytes: u64 = ranges.map(|range| range.end - range.start).sum();
+        let alone = if bytes <= ALONE_MAX { bytes } else { 0 };
         match own {
-            None => Part { share: share / 2.0, least: 0, most: PORTION_FIRST },
+            None => Part { share: share / 2.0, least: alone, most: PORTION_FIRST },
             Some(own) => {
-                let least = (own * time.as_secs_f64()) as u64;
-                let least = least.min(pull_bytes_max);
+                let least = ((own * time.as_secs_f64()) as u64).max(alone).min(pull_bytes_max);
                 Part { share, least, most: least.saturating_mul(PORTION_LONG).min(pull_bytes_max) }
             }
         }

@@ -1,4 +1,4 @@
-//! How pulls are numbered, and how far away servers seem. Leaves out: whole pulls, with servers (`tests/it`).
+//! How pulls are numbered, which servers are asked, and how far away they seem. Leaves out: whole pulls, with servers (`tests/it`).
 
 use super::*;
 use anabranch_endpoint::Bytes;
@@ -32,6 +32,28 @@ fn of_two_pulls_the_older_one_has_the_lower_number_though_numbers_end() {
     assert_eq!(asked(&mut client), [] as [u16; 0], "one of them goes on");
     client.cancel(now, pieces[1]);
     assert_eq!(asked(&mut client), [0, 1]);
+}
+
+/// #19: several servers looked for the rate of one slow link, each with a first flight, where one had brought all in that time.
+#[test]
+fn a_short_piece_is_asked_of_one_server_and_a_long_one_of_all() {
+    let now = Instant::ZERO;
+    for (kib, least) in [(10, 1), (256, 1), (512, 3)] {
+        let mut client: Client<Bytes> =
+            Client::new(ClientConfig::default()).expect("its settings are in range");
+        let holders: Vec<ServerId> = (0..3).map(|_| client.add_server()).collect();
+        for server in &holders {
+            client.handle_connected(now, *server, Some(Duration::from_ms(20)));
+        }
+        let ranges = Some(std::iter::once(0..kib << 10).collect());
+        client.add(Piece { object: "object".into(), ranges, holders });
+        client.begin(now);
+        let mut asked: Vec<ServerId> =
+            std::iter::from_fn(|| client.poll_control()).map(|(server, _)| server).collect();
+        asked.sort_unstable();
+        asked.dedup();
+        assert_eq!(asked.len(), least, "{kib} KiB");
+    }
 }
 
 /// A user that takes its packets in and asks for no feedback had a list that grew by each.

@@ -16,9 +16,8 @@ use anabranch_endpoint::Bytes;
 use anabranch_units::Instant;
 use std::ops::Range;
 
-/// How much is asked for of a beginning: one generation as the service cuts them, and the least that is asked of one of several
-/// holders. From the first packet on it is enough for the round trip until the other holders' packets come: a sender that starts
-/// with ten packets of 9 kB and doubles sends no more in that time.
+/// How much is asked for of a beginning: one generation as the service cuts them. From the first packet on it is enough for the round
+/// trip until the other holders' packets come: a sender that starts with 72 kB and doubles sends no more in that time.
 pub const EARLY_BYTES: u64 = 256 << 10;
 
 /// A beginning.

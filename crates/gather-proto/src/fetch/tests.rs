@@ -436,6 +436,7 @@ fn who_is_asked_what_an_object_is_is_asked_for_its_beginning() {
     let asked = pulls(&mut fetch);
     let [(A, request)] = &asked[..] else { panic!("{asked:?}") };
     assert_eq!((request.start, request.length, request.is_cut), (0, Some(EARLY_BYTES), true));
+    assert_eq!(request.servers, 1, "nobody else sends meanwhile");
     // Another one describes it: that one has perhaps another version.
     refuse(&mut fetch, 1, A);
     let asked = pulls(&mut fetch);
@@ -446,7 +447,7 @@ fn who_is_asked_what_an_object_is_is_asked_for_its_beginning() {
     connect(&mut fetch, 0, &[A, B]);
     let asked = pulls(&mut fetch);
     assert!(
-        matches!(&asked[..], [(_, request)] if !request.is_cut && request.length == Some(5)),
+        matches!(&asked[..], [(_, request)] if !request.is_cut && request.length == Some(5) && request.servers == 3),
         "{asked:?}"
     );
 }

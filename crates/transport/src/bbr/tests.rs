@@ -48,6 +48,7 @@ fn config(learns_loss: bool) -> Config {
         learns_loss,
         headroom: HEADROOM,
         fits_rtt: false,
+        heeds_first_flight: false,
         seed: Seed::new(1),
     }
 }
@@ -391,6 +392,61 @@ fn what_a_full_queue_drops_is_not_the_paths_own_loss() {
     let mut path = Path::new(100.0, 20, 1.0, 30_000, config(true));
     path.run(Duration::from_secs(20));
     assert!((path.bbr.path_loss() - 0.03).abs() < 0.01, "{}", path.bbr.path_loss());
+}
+
+/// #19: of a long first flight a slow link's queue drops most, and as much left again each round trip, as if the path had taken it.
+#[test]
+fn a_first_flight_that_is_too_long_costs_little_more_than_itself() {
+    let flight = |packets: u64| {
+        let start = Config {
+            initial_window_bytes: packets * PACKET,
+            heeds_first_flight: true,
+            initial_rtt: Some(Duration::from_ms(16)),
+            ..config(true)
+        };
+        Path::new(4.0, 16, 2.0, 0, start)
+    };
+    let dropped = |packets: u64| {
+        let mut path = flight(packets);
+        path.run(Duration::from_secs(1));
+        (path.dropped, path.delivered)
+    };
+    let (dropped, delivered) = dropped(48);
+    assert!((40..96).contains(&dropped), "{dropped} dropped");
+    assert!(delivered as f64 > 0.9 * 500_000.0, "{delivered} bytes came");
+    // Once eight came it is known how fast they come; once later ones did, how many.
+    let mut path = flight(48);
+    assert!(path.bbr.pacing_bytes_per_s() > 20.0 * path.bytes_per_s);
+    path.run(Duration::from_ms(50));
+    assert!(path.bbr.pacing_bytes_per_s() < 3.0 * path.bytes_per_s, "{}", path.bbr.pacing_bytes_per_s());
+    path.run(Duration::from_ms(50));
+    assert_eq!(path.bbr.phase(), Phase::Startup);
+    assert!(path.bbr.window_bytes() < 50 * PACKET, "{}", path.bbr.window_bytes() / PACKET);
+}
+
+#[test]
+fn a_first_flight_that_fits_is_not_slowed_down() {
+    let start = Config {
+        initial_window_bytes: 48 * PACKET,
+        heeds_first_flight: true,
+        initial_rtt: Some(Duration::from_ms(20)),
+        ..config(true)
+    };
+    let mut path = Path::new(100.0, 20, 1.0, 0, start);
+    let pacing = path.bbr.pacing_bytes_per_s();
+    path.run(Duration::from_ms(29));
+    assert!(path.delivered >= 48 * PACKET, "{}", path.delivered);
+    assert!(path.bbr.pacing_bytes_per_s() >= pacing);
+    assert!(path.bbr.window_bytes() >= 96 * PACKET, "{}", path.bbr.window_bytes() / PACKET);
+    // What is not heard of for long is out of it, once.
+    let window = path.bbr.window_bytes();
+    path.bbr.handle_written_off(5 * PACKET);
+    assert_eq!(path.bbr.window_bytes(), window, "all of the flight was heard of");
+    // Nor is one that leaves as slowly as it comes.
+    let mut path = Path::new(100.0, 20, 1.0, 0, path.bbr.config);
+    path.app_bytes_per_s = 1_500_000.0;
+    path.run(Duration::from_ms(60));
+    assert!(path.bbr.pacing_bytes_per_s() >= pacing, "{}", path.bbr.pacing_bytes_per_s());
 }
 
 proptest! {

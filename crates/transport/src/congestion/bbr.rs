@@ -37,6 +37,7 @@ impl ByModel {
             learns_loss: false,
             headroom: HEADROOM,
             fits_rtt: false,
+            heeds_first_flight: false,
             seed: Seed::new(0),
         };
         Self { config, bbr: None, pacing: Pacing::new(BitRate::bps(1), 0) }
