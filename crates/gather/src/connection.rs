@@ -4,9 +4,13 @@
 //! and not a round trip later. Until the server has answered, what was written is kept. Where the server drops the connection
 //! instead, all of it is written again to the next one, whose channel is another.
 //!
-//! Leaves out: TLS's early data (RFC 8446, section 2.3), which would save one more round trip. Who records it can send it again: a
-//! server would read and send for somebody who is not there, and a channel whose keys two sessions had would repeat packet numbers.
-//! Sessions are not resumed either, which would save processor time alone: a resumed session does not look at certificates.
+//! A server that was called from this machine before hears TLS's first message with the first packet (TCP Fast Open, RFC 7413), where
+//! its machine allows that: then the first data comes one round trip after the answer to that packet, and otherwise two.
+//!
+//! Leaves out: TLS's early data (RFC 8446, section 2.3), which would save one more round trip. A command would have to keep the session's
+//! secrets on disk, which rustls does not hand out; who records it can send it again; and a channel whose keys two sessions had would
+//! repeat packet numbers. Sessions are not resumed either, which would save processor time alone: a resumed session does not look at
+//! certificates.
 
 use crate::control::{Reader, farewell};
 use crate::targets::Holder;
@@ -28,6 +32,14 @@ const GREETINGS: u32 = 5;
 const GREET_AGAIN: Duration = Duration::from_millis(20);
 /// How often a server hears that the client is there still: those that say nothing for minutes are sent away.
 const HERE_EVERY: Duration = Duration::from_secs(60);
+
+/// A connection that opened fast says with its first bytes that nobody is there.
+const NEVER_STOOD: [io::ErrorKind; 4] = [
+    io::ErrorKind::ConnectionRefused,
+    io::ErrorKind::HostUnreachable,
+    io::ErrorKind::NetworkUnreachable,
+    io::ErrorKind::TimedOut,
+];
 
 /// What a connection's reader hands on.
 #[derive(Debug)]
@@ -56,7 +68,7 @@ pub struct Way {
     pub datagrams_to: SocketAddr,
     /// How datagrams are sealed and opened.
     pub channel: Channel,
-    /// How long TCP's handshake took.
+    /// The round trip.
     pub rtt: Duration,
 }
 
@@ -319,8 +331,8 @@ async fn attempt(
 async fn open(identity: &Identity, holder: Holder<'_>) -> Result<(Opened, Way), ConnectError> {
     let address = tokio::net::lookup_host(holder.at).await.ok().and_then(|mut all| all.next());
     let address = address.ok_or(ConnectError::NoSuchHost)?;
-    let begun = Instant::now();
-    let options = socket::TcpOptions::default();
+    // What leaves first begins TLS's handshake, which may come twice.
+    let options = socket::TcpOptions { opens_fast: true, ..socket::TcpOptions::default() };
     let tcp =
         socket::connect(address, &options).await.map_err(|error| ConnectError::Unreachable(error.kind()))?;
     let connected = Instant::now();
@@ -328,12 +340,14 @@ async fn open(identity: &Identity, holder: Holder<'_>) -> Result<(Opened, Way), 
         let is_ours = error.get_ref().is_some_and(|inner| inner.is::<tokio_rustls::rustls::Error>());
         if is_ours {
             ConnectError::Untrusted(tls::explain("it", &error))
+        } else if NEVER_STOOD.contains(&error.kind()) {
+            ConnectError::Unreachable(error.kind())
         } else {
             ConnectError::Dropped(farewell(&error))
         }
     })?;
-    // TCP's handshake and TLS's take a round trip each; where a packet of one was lost the other says how long that is.
-    let rtt = (connected - begun).min(connected.elapsed());
+    // TLS's handshake takes a round trip, and with TCP's, where that waited for it, no more.
+    let rtt = socket::rtt(stream.get_ref().0).unwrap_or_else(|| connected.elapsed());
     let name = printable(&peer.name).into_owned();
     // Before a word is said: any server's certificate is good for any address.
     if let Some(expected) = holder.name.filter(|expected| peer.name != *expected) {

@@ -23,7 +23,7 @@ use anabranch_net::datagram::{Batch, DatagramOptions, DatagramSocket};
 use anabranch_net::identity::Identity;
 use anabranch_net::refusals::Refusals;
 use anabranch_net::seal::{ChannelId, OVERHEAD_BYTES};
-use anabranch_net::socket::listen;
+use anabranch_net::socket::{let_open_fast, listen};
 use anabranch_net::tls::{CredentialFiles, TlsError};
 use anabranch_units::{BitRate, ByteCount, Duration};
 use channels::{Channels, Taken};
@@ -255,6 +255,9 @@ impl Server {
             return Err(ServeError::Descriptors { clients_max, pulls_max, needed, descriptors });
         }
         let listener = listen(config.listen)?;
+        if let Err(error) = let_open_fast(&listener) {
+            tracing::debug!(%error, "no caller's first packet says anything");
+        }
         // Port 0 is any that is free: both have the same.
         let at = listener.local_addr()?;
         let socket = DatagramSocket::bind(at, &DatagramOptions::default())?;

@@ -4,6 +4,8 @@
 //! Leaves out: TLS (the module `tls`) and messages (the systems).
 
 use anabranch_units::Duration;
+use nix::sys::socket::{getsockopt, setsockopt, sockopt::TcpFastOpenConnect};
+use nix::{getsockopt_impl, libc, setsockopt_impl, sockopt_impl};
 use std::io;
 use std::net::SocketAddr;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -19,6 +21,12 @@ pub struct TcpOptions {
     /// patience. Only for the end that never
     /// faces a closed window: Linux counts a window that stays closed against it, too.
     pub user_timeout: Option<Duration>,
+    /// TCP Fast Open (RFC 7413): where the peer lets callers do so ([`let_open_fast`]) and was called from this machine before,
+    /// what is written first leaves with the first packet, a round trip sooner. [`connect`] says then that there is a
+    /// connection before anything has left, and that there is none is said by what is read or written first.
+    ///
+    /// The first bytes may come twice at the peer: only for what begins with a handshake of its own, as TLS does.
+    pub opens_fast: bool,
 }
 
 impl TcpOptions {
@@ -42,6 +50,10 @@ impl TcpOptions {
         }
         if let Some(timeout) = self.user_timeout {
             sockopt::set_tcp_user_timeout(socket, (timeout.as_us() / 1_000) as u32)?;
+        }
+        if self.opens_fast {
+            // A kernel without it connects as always.
+            let _ = setsockopt(&socket, TcpFastOpenConnect, &true);
         }
         Ok(())
     }
@@ -93,6 +105,41 @@ pub fn listen(at: SocketAddr) -> io::Result<TcpListener> {
     socket.bind(at).and_then(|()| socket.listen(1024)).map_err(|e| cannot_listen(at, &e))
 }
 
+/// Callers that were here before may say something with their first packet (TCP Fast Open, RFC 7413), where the machine allows that to
+/// those that listen (`net.ipv4.tcp_fastopen`, bit 2).
+///
+/// Errors: the system's.
+pub fn let_open_fast(listener: &TcpListener) -> io::Result<()> {
+    Ok(setsockopt(listener, FastOpenQueue, &OPEN_FAST_MAX)?)
+}
+
+/// The round trip of a connection, as the kernel has measured it: smoothed, without the time that processes take. None before anything
+/// was acknowledged.
+pub fn rtt(stream: &TcpStream) -> Option<std::time::Duration> {
+    let info = getsockopt(stream, TcpInfo).ok()?;
+    (info.tcpi_rtt > 0).then(|| std::time::Duration::from_micros(info.tcpi_rtt.into()))
+}
+
+/// Callers at once whose first packet may carry data, and whose second one has not come.
+const OPEN_FAST_MAX: u32 = 64;
+
+sockopt_impl!(
+    /// How many callers may open fast at once.
+    FastOpenQueue,
+    SetOnly,
+    libc::IPPROTO_TCP,
+    libc::TCP_FASTOPEN,
+    u32
+);
+sockopt_impl!(
+    /// What the kernel knows of a connection.
+    TcpInfo,
+    GetOnly,
+    libc::IPPROTO_TCP,
+    libc::TCP_INFO,
+    libc::tcp_info
+);
+
 /// Why nothing can listen at `at`, in one line: the address, the cause, what to do.
 pub fn cannot_listen(at: SocketAddr, error: &io::Error) -> io::Error {
     let why = match error.kind() {
@@ -136,7 +183,8 @@ mod tests {
     async fn a_connection_uses_the_congestion_control_that_was_asked_for() {
         let listener = listen("127.0.0.1:0".parse().expect("an address")).expect("a free port");
         let to = listener.local_addr().expect("bound");
-        let options = TcpOptions { congestion_control: Some("reno".into()), dscp: 10, user_timeout: None };
+        let options =
+            TcpOptions { congestion_control: Some("reno".into()), dscp: 10, ..TcpOptions::default() };
         let stream = connect(to, &options).await.expect("a listener is there");
         assert_eq!(congestion_control(&stream).expect("linux tells"), "reno");
         let unknown = TcpOptions { congestion_control: Some("nosuch".into()), ..options };

@@ -161,7 +161,7 @@ impl Shared {
         let options = TcpOptions {
             congestion_control: out.hop.congestion_control.clone(),
             dscp: dscp(class),
-            user_timeout: None,
+            ..TcpOptions::default()
         };
         let mut pause = Duration::from_millis(20);
         let mut failing_since: Option<Instant> = None;

@@ -1,0 +1,105 @@
+//! TCP Fast Open in a network namespace of its own, as the machine has to allow it to those that listen.
+
+use crate::skip::skip;
+use anabranch_net::socket::{self, TcpOptions};
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Does this in a namespace whose loopback is up, and whose kernel lets `allowed` (`net.ipv4.tcp_fastopen`).
+///
+/// Errors: there is no such namespace here, and why.
+fn in_a_namespace<F: Future<Output = ()>>(
+    allowed: u32,
+    job: impl FnOnce() -> F + Send + 'static,
+) -> Result<(), String> {
+    let thread = std::thread::spawn(move || {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
+            .map_err(|error| format!("no network namespace: {error}"))?;
+        let up = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status();
+        if !up.as_ref().is_ok_and(std::process::ExitStatus::success) {
+            return Err(format!("`ip link set lo up`: {up:?}"));
+        }
+        std::fs::write("/proc/sys/net/ipv4/tcp_fastopen", allowed.to_string())
+            .map_err(|error| format!("net.ipv4.tcp_fastopen: {error}"))?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.expect("a runtime of this thread alone");
+        runtime
+            .block_on(async { tokio::time::timeout(PATIENCE, job()).await.expect("nothing stands still") });
+        Ok(())
+    });
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Listens, and lets callers open fast.
+fn listen() -> (TcpListener, SocketAddr) {
+    let listener = socket::listen(([127, 0, 0, 1], 0).into()).expect("a free port");
+    socket::let_open_fast(&listener).expect("the kernel has it");
+    let at = listener.local_addr().expect("bound");
+    (listener, at)
+}
+
+async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
+    socket::connect(to, &TcpOptions { opens_fast: true, ..TcpOptions::default() }).await
+}
+
+/// Says something to a listener, which says it again; whether it left with the first packet, as the kernel counts.
+async fn says_with_its_first_packet(listener: &TcpListener, to: SocketAddr) -> bool {
+    let before = opened_fast();
+    let mut caller = connect(to).await.expect("somebody listens");
+    caller.write_all(b"who is there?").await.expect("it takes that");
+    let (mut called, _) = listener.accept().await.expect("somebody calls");
+    let mut said = [0; 13];
+    called.read_exact(&mut said).await.expect("it was said");
+    called.write_all(&said).await.expect("it is taken");
+    let mut again = [0; 13];
+    caller.read_exact(&mut again).await.expect("it was said again");
+    assert_eq!((&said, &again), (b"who is there?", b"who is there?"));
+    assert!(socket::rtt(&caller).is_some_and(|rtt| rtt < Duration::from_millis(500)), "it is loopback");
+    opened_fast() > before
+}
+
+/// Connections of this namespace whose first packet's data was taken.
+fn opened_fast() -> u64 {
+    let all = std::fs::read_to_string("/proc/thread-self/net/netstat").expect("the kernel counts");
+    let mut lines = all.lines().filter(|line| line.starts_with("TcpExt:"));
+    let (names, counts) = (lines.next().expect("names"), lines.next().expect("counts"));
+    let at = names.split(' ').position(|name| name == "TCPFastOpenActive").expect("it counts that");
+    counts.split(' ').nth(at).and_then(|count| count.parse().ok()).expect("a number")
+}
+
+#[test]
+fn who_called_before_says_something_with_the_first_packet() {
+    let done = in_a_namespace(3, || async {
+        let (listener, at) = listen();
+        assert!(!says_with_its_first_packet(&listener, at).await, "nobody knows it yet");
+        assert!(says_with_its_first_packet(&listener, at).await);
+        // Nobody listens there any more, which is said late.
+        drop(listener);
+        let mut caller = connect(at).await.expect("nothing has left yet");
+        let said = caller.write_all(b"who is there?").await;
+        let error = match said {
+            Err(error) => error,
+            Ok(()) => caller.read_u8().await.expect_err("nobody is there"),
+        };
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+    });
+    done.unwrap_or_else(|why| skip(&why));
+}
+
+#[test]
+fn where_listeners_may_not_all_is_as_without() {
+    let done = in_a_namespace(1, || async {
+        let (listener, at) = listen();
+        for _ in 0..2 {
+            assert!(!says_with_its_first_packet(&listener, at).await);
+        }
+        drop(listener);
+        assert_eq!(connect(at).await.expect_err("nobody listens").kind(), io::ErrorKind::ConnectionRefused);
+    });
+    done.unwrap_or_else(|why| skip(&why));
+}
