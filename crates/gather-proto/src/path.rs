@@ -4,7 +4,7 @@
 //! Leaves out: which packet leaves (`sender`), the model itself ([`anabranch_transport::bbr`]), what clients grant (`server`).
 
 use crate::receiver::ARRIVED_PACKETS;
-use anabranch_transport::bbr::{Bbr, Config, Sent};
+use anabranch_transport::bbr::{Bbr, Config, PATH_LOSS_MAX, Sent};
 use anabranch_units::{BitRate, Duration, Instant, RandomStream, Seed};
 
 /// The share of what may be in flight that is left to others between probes, where no queue shows that others are there.
@@ -16,8 +16,8 @@ const HEADROOM: f64 = 0.05;
 /// many bytes, and of one no more than so many.
 ///
 /// Differs: RFC 6928 has ten packets on any path. One server brings 64 KiB in one flight over 20 ms, where ten packets need three.
-/// The flight is paced, and no longer than what a browser's six connections begin with; QUIC's servers begin with 32 packets (Chromium's
-/// default), and Halfback with 141 kB in a round trip (Li and others, *Halfback: Running Short Flows Quickly and Safely*, 2015). A path
+/// The flight is paced. QUIC's servers begin with 32 packets (Chromium's default), a browser's six connections with sixty together, and
+/// Halfback with 141 kB in a round trip (Li and others, *Halfback: Running Short Flows Quickly and Safely*, 2015). A path
 /// that is too slow for it drops packets that are as good as any others: what of it came says how to go on
 /// ([`anabranch_transport::bbr`]).
 const FIRST_BYTES_PER_S: f64 = 36e6 / 8.0;
@@ -48,8 +48,6 @@ const PROBE_RTTS: u64 = 2;
 const PROBE_MIN: Duration = Duration::from_ms(10);
 /// Packets over which the share that is lost is reckoned: then both sums are halved.
 const LOSS_PACKETS: u64 = 512;
-/// More than this share is lost by a flight that was too long, and not by the path.
-const LOSS_MAX: f64 = 0.15;
 /// How much may leave late and together: so many packets, or what is sent in such a part of a round trip, as long ways have
 /// longer queues; and after how long it is too late for that (RFC 5348 section 4.6).
 const CATCH_UP_PACKETS: u64 = 4;
@@ -220,9 +218,9 @@ impl Path {
     pub(crate) const fn rtt(&self) -> Option<Duration> {
         self.rtt
     }
-    /// The share that was lost lately, as far as that may go on.
+    /// The share that was lost lately; what is more than a path's own loss was lost by a flight that was too long.
     pub(crate) fn loss_share(&self) -> f64 {
-        if self.all > 0.0 { (self.lost / self.all).min(LOSS_MAX) } else { 0.0 }
+        if self.all > 0.0 { (self.lost / self.all).min(PATH_LOSS_MAX) } else { 0.0 }
     }
 
     /// Whether a packet more fits into the window, or asks for a word.

@@ -24,6 +24,7 @@ mod first_flight;
 mod phases;
 
 pub use arrivals::{Arrivals, Counts};
+pub use congestion::PATH_LOSS_MAX;
 pub use delivery::Sent;
 pub use phases::Phase;
 

@@ -15,6 +15,7 @@
 //! Source: the phases and their lengths are those of BBR's probes (draft-ietf-ccwg-bbr-06 section 5.3.3), of all servers together.
 //! Leaves out: who is granted which share (`hop`). Read [`Overflow`] first.
 
+use anabranch_transport::bbr::PATH_LOSS_MAX;
 use anabranch_units::{Duration, Instant};
 
 /// A share lost beyond what is usual that is no chance, as BBR has it (section 2.5, LossThresh), and the fewest lost packets.
@@ -69,8 +70,6 @@ const FALLS: f64 = 0.75;
 const GROWS: f64 = 1.5;
 /// With each measure what came before counts so much less.
 const CARRIED_FADES: f64 = 0.95;
-/// The most that a path's own loss is made up for.
-const PATH_LOSS_MAX: f64 = 0.15;
 
 /// What has come from all servers, since the beginning.
 #[derive(Copy, Clone, Debug, Default)]

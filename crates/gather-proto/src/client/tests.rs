@@ -38,7 +38,7 @@ fn of_two_pulls_the_older_one_has_the_lower_number_though_numbers_end() {
 #[test]
 fn a_short_piece_is_asked_of_one_server_and_a_long_one_of_all() {
     let now = Instant::ZERO;
-    for (kib, least) in [(10, 1), (256, 1), (512, 3)] {
+    for (kib, servers) in [(10, 1), (256, 1), (512, 3)] {
         let mut client: Client<Bytes> =
             Client::new(ClientConfig::default()).expect("its settings are in range");
         let holders: Vec<ServerId> = (0..3).map(|_| client.add_server()).collect();
@@ -52,7 +52,7 @@ fn a_short_piece_is_asked_of_one_server_and_a_long_one_of_all() {
             std::iter::from_fn(|| client.poll_control()).map(|(server, _)| server).collect();
         asked.sort_unstable();
         asked.dedup();
-        assert_eq!(asked.len(), least, "{kib} KiB");
+        assert_eq!(asked.len(), servers, "{kib} KiB");
     }
 }
 

@@ -1,6 +1,6 @@
 //! TCP Fast Open in a network namespace of its own, as the machine has to allow it to those that listen.
 
-use crate::skip::skip;
+use crate::skip::{is_lacking, skip};
 use anabranch_net::socket::{self, TcpOptions};
 use std::io;
 use std::net::SocketAddr;
@@ -10,29 +10,29 @@ use tokio::net::{TcpListener, TcpStream};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Does this in a namespace whose loopback is up, and whose kernel lets `allowed` (`net.ipv4.tcp_fastopen`).
-///
-/// Errors: there is no such namespace here, and why.
-fn in_a_namespace<F: Future<Output = ()>>(
-    allowed: u32,
-    job: impl FnOnce() -> F + Send + 'static,
-) -> Result<(), String> {
+/// Does this in a namespace whose loopback is up, and whose kernel lets `allowed` (`net.ipv4.tcp_fastopen`). Left out where the machine
+/// has no such namespace.
+fn in_a_namespace<F: Future<Output = ()>>(allowed: u32, job: impl FnOnce() -> F + Send + 'static) {
     let thread = std::thread::spawn(move || {
-        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
-            .map_err(|error| format!("no network namespace: {error}"))?;
-        let up = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status();
-        if !up.as_ref().is_ok_and(std::process::ExitStatus::success) {
-            return Err(format!("`ip link set lo up`: {up:?}"));
+        match nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).map_err(io::Error::from) {
+            Err(error) if is_lacking(&error, &[]) => return Err(error),
+            made => made.expect("a namespace"),
         }
-        std::fs::write("/proc/sys/net/ipv4/tcp_fastopen", allowed.to_string())
-            .map_err(|error| format!("net.ipv4.tcp_fastopen: {error}"))?;
+        let up = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status();
+        match up {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error),
+            up => assert!(up.expect("it runs").success(), "`ip link set lo up`"),
+        }
+        let fast_open = "/proc/sys/net/ipv4/tcp_fastopen";
+        std::fs::write(fast_open, allowed.to_string()).expect("it is this namespace's own");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.expect("a runtime of this thread alone");
         runtime
             .block_on(async { tokio::time::timeout(PATIENCE, job()).await.expect("nothing stands still") });
         Ok(())
     });
-    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    let done = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    done.unwrap_or_else(|error| skip(&format!("no network namespace, or no `ip`: {error}")));
 }
 
 /// Listens, and lets callers open fast.
@@ -74,7 +74,7 @@ fn opened_fast() -> u64 {
 
 #[test]
 fn who_called_before_says_something_with_the_first_packet() {
-    let done = in_a_namespace(3, || async {
+    in_a_namespace(3, || async {
         let (listener, at) = listen();
         assert!(!says_with_its_first_packet(&listener, at).await, "nobody knows it yet");
         assert!(says_with_its_first_packet(&listener, at).await);
@@ -88,12 +88,11 @@ fn who_called_before_says_something_with_the_first_packet() {
         };
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
     });
-    done.unwrap_or_else(|why| skip(&why));
 }
 
 #[test]
 fn where_listeners_may_not_all_is_as_without() {
-    let done = in_a_namespace(1, || async {
+    in_a_namespace(1, || async {
         let (listener, at) = listen();
         for _ in 0..2 {
             assert!(!says_with_its_first_packet(&listener, at).await);
@@ -101,5 +100,4 @@ fn where_listeners_may_not_all_is_as_without() {
         drop(listener);
         assert_eq!(connect(at).await.expect_err("nobody listens").kind(), io::ErrorKind::ConnectionRefused);
     });
-    done.unwrap_or_else(|why| skip(&why));
 }

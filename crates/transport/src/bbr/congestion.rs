@@ -28,7 +28,7 @@ const CALM_MOST: Duration = Duration::from_ms(5);
 /// Packets over which a path's loss is learnt: then both sums are halved.
 const LEARN_PACKETS: u64 = 4_096;
 /// The most that counts as a path's own loss.
-const PATH_LOSS_MAX: f64 = 0.15;
+pub const PATH_LOSS_MAX: f64 = 0.15;
 /// The share from which on a path counts as lossy.
 const LOSSY: f64 = 0.001;
 /// The fewest packets, sent more slowly than they arrive, that are evidence; and standard deviations that chance may take from them.
