@@ -39,7 +39,19 @@ pub(super) struct State {
     /// What could not be lifted of what was left.
     stuck: Vec<Limited>,
     /// Held for as long as this is.
-    _lock: File,
+    _lock: Lock,
+}
+
+/// A file that one process at a time holds, until this is dropped.
+#[derive(Debug)]
+struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing is not enough: a process that was forked a moment ago has a copy of the descriptor, and the lock, until it has
+        // closed it (flock(2)).
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
 }
 
 /// What a process that is gone has left.
@@ -59,6 +71,7 @@ impl State {
         let lock = open(&PathBuf::from(lock_path))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)
             .map_err(|error| AgentError::Held { path: path.to_owned(), error: error.into() })?;
+        let lock = Lock(lock);
         let file = open(path)?;
         let mut text = Vec::new();
         (&file).take(STATE_BYTES_MAX).read_to_end(&mut text)?;

@@ -32,9 +32,12 @@ fn the_state_file_keeps_what_is_to_be_set_back_and_what_is_stuck_until_it_is_not
     // As by a process that was killed while it wrote.
     state.file.write_all(b"{\"local\":\"10.0.0.1:4").expect("ours");
     assert!(State::open(&path).is_err(), "one at a time");
+    // As in a process that was forked by another thread and has not closed its copies yet.
+    let copy = state._lock.0.try_clone().expect("a descriptor");
     drop(state);
 
     let (mut state, left) = State::open(&path).expect("ours");
+    drop(copy);
     assert_eq!((state.tso_rtt_log(), ports(&left)), (Some(9), vec![3, 2]));
     state.note_tso_rtt_log(None).expect("ours");
     drop(state);
