@@ -8,6 +8,7 @@
 //! Once all blocks have left, of all of the client's pulls, there is nothing else to send in the time in which the client could ask
 //! for what was lost. Then as many sums leave unasked as are likely to be lacking, by the share that was lost lately and two standard
 //! deviations more: of 64 packets over a path that loses 1 % three more leave, and the client has to ask once in some two hundred times.
+//! Behind a first flight that holds all, of which nothing was heard yet, two leave: of 46 packets and 1 % lost, they do in 99 times of 100.
 //! Before that none leaves unasked, as each that is not needed costs a packet of other blocks.
 //!
 //! A generation's blocks are asked for ([`Sender::poll_wanted`]) before they are sent and forgotten once the client has them.

@@ -210,3 +210,24 @@ fn a_server_that_still_finds_its_rate_is_not_bounded_at_the_end() {
     };
     path.brings(0..4, 0.59);
 }
+
+/// #19: a packet of a short object that was lost cost a round trip, though nothing else was left to be sent in it.
+#[test]
+fn a_short_objects_first_flight_makes_up_for_a_lost_packet() {
+    let path = Path {
+        rate_mbps: 100.0,
+        rtt_ms: 20.0,
+        loss: 0.01,
+        burst: 1,
+        queue_bytes: 250_000.0,
+        servers: 1,
+        blocks: 46.0,
+    };
+    // One packet or two are lost in 36 of 100 trials, and more in one; what was asked for is lost in some, too.
+    let took_rtts = |trial| {
+        let goodput = path.run(trial).workloads[0].goodput_mbps.expect("all comes");
+        path.blocks * BLOCK * 8.0 / goodput / 1e3 / path.rtt_ms
+    };
+    let in_one_flight = (0..100).filter(|trial| took_rtts(*trial) < 1.5).count();
+    assert!(in_one_flight >= 85, "{in_one_flight} of 100");
+}
