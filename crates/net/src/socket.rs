@@ -115,6 +115,8 @@ pub fn let_open_fast(listener: &TcpListener) -> io::Result<()> {
 
 /// The round trip of a connection, as the kernel has measured it: smoothed, without the time that processes take. None before anything
 /// was acknowledged.
+///
+/// Where TCP's first packet was lost, the time until it was sent again counts, too: a second and more.
 pub fn rtt(stream: &TcpStream) -> Option<std::time::Duration> {
     let info = getsockopt(stream, TcpInfo).ok()?;
     (info.tcpi_rtt > 0).then(|| std::time::Duration::from_micros(info.tcpi_rtt.into()))
