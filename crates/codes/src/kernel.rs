@@ -28,11 +28,12 @@ mod tests;
 mod x86;
 
 pub(crate) use arena::{Arena, XorSum};
-use lanes::{PASS_INPUTS, PASS_OUTPUTS, Pass};
+use lanes::{PASS_INPUTS, PASS_OUTPUTS, Pass, TALL_INPUTS, TALL_OUTPUTS, Tall};
 use std::fmt;
 use std::sync::OnceLock;
 
-/// Inputs of one pass that multiplies for several outputs: more would not keep their factors at hand.
+/// Inputs of one pass that multiplies for several outputs: more would not keep their factors at hand, and take a walk that reads them
+/// from memory.
 const PASS_INPUTS_SHARED: usize = 4;
 /// Bytes of all inputs and outputs that a chunk holds, where several passes walk over it: most of a 256 KiB second
 /// level cache. Chunks for the first level (24 KiB) were slower by a quarter at 8 inputs of 1 MiB: too short to prefetch.
@@ -171,6 +172,11 @@ pub fn gf_dot_many(coefficients: &[&[u8]], inputs: &[&[u8]], outputs: &mut [&mut
     fastest().1.gf_dot_many(coefficients, inputs, outputs);
 }
 
+/// As [`gf_dot_many`], where `row` is the row of an output: however rows are kept.
+pub(crate) fn gf_dot_rows<'a>(row: impl Fn(usize) -> &'a [u8], inputs: &[&[u8]], outputs: &mut [&mut [u8]]) {
+    fastest().1.gf_dot_rows(row, inputs, outputs);
+}
+
 /// As [`gf_dot`], but adds to what `output` holds.
 ///
 /// Shape: as many coefficients as inputs, all inputs as long as the output.
@@ -239,13 +245,16 @@ enum Engine {
 }
 
 fn check_shape(coefficients: &[u8], inputs: &[&[u8]], len: usize) {
+    check_count(coefficients, inputs);
+    check_lengths(inputs, len);
+}
+fn check_count(coefficients: &[u8], inputs: &[&[u8]]) {
     assert!(
         coefficients.len() == inputs.len(),
         "{} coefficients for {} inputs: must be as many",
         coefficients.len(),
         inputs.len()
     );
-    check_lengths(inputs, len);
 }
 fn check_lengths(inputs: &[&[u8]], len: usize) {
     for (index, input) in inputs.iter().enumerate() {
@@ -300,6 +309,10 @@ impl Engine {
             // SAFETY: the output has `len` bytes.
             unsafe { output.write_bytes(0, len) };
         }
+        if inputs.len() > PASS_INPUTS && len >= CHUNK_STEP && !matches!(self, Self::Plain) {
+            // SAFETY: the inputs are as long as the output, which as a unique borrow overlaps none of them and is initialised.
+            return unsafe { self.xor_many(inputs, output, len, accumulate) };
+        }
         let chunk = if inputs.len() <= PASS_INPUTS { len } else { chunk_bytes(inputs.len() + 1) };
         let mut pass = Pass {
             coefficients: [[0; PASS_INPUTS]; PASS_OUTPUTS],
@@ -327,6 +340,41 @@ impl Engine {
                 pass.accumulate = true;
             }
             at += pass.len;
+        }
+    }
+
+    /// The sum of many inputs, as they are.
+    ///
+    /// # Safety
+    /// All inputs must have `len` bytes, at least the widest vector's, and as many must be writable at `output`, be initialised and
+    /// overlap no input.
+    unsafe fn xor_many(self, inputs: &[&[u8]], output: *mut u8, len: usize, accumulate: bool) {
+        let group = inputs.len().div_ceil(inputs.len().div_ceil(TALL_INPUTS));
+        let chunk = if inputs.len() <= TALL_INPUTS { len } else { chunk_bytes(inputs.len() + 1) };
+        let mut pointers = [std::ptr::null(); TALL_INPUTS];
+        let mut at = 0;
+        while at < len {
+            // The last chunk is no shorter than a vector.
+            let chunk = if len - at < 2 * chunk { len - at } else { chunk };
+            for (number, group) in inputs.chunks(group).enumerate() {
+                for (pointer, input) in pointers.iter_mut().zip(group) {
+                    *pointer = input.as_ptr().wrapping_add(at);
+                }
+                let mut tall = Tall {
+                    rows: [&[1; TALL_INPUTS]; TALL_OUTPUTS],
+                    first: 0,
+                    inputs: &pointers[..group.len()],
+                    outputs: [std::ptr::null_mut(); TALL_OUTPUTS],
+                    outputs_len: 1,
+                    accumulate: accumulate || number > 0,
+                    len: chunk,
+                };
+                tall.outputs[0] = output.wrapping_add(at);
+                // SAFETY: the `chunk` bytes from `at` on, at least a vector's, are inside the inputs and the output; the rest is the
+                // caller's promise.
+                unsafe { self.walk(&tall) };
+            }
+            at += chunk;
         }
     }
 
@@ -411,6 +459,10 @@ impl Engine {
             coefficients.len(),
             outputs.len()
         );
+        self.gf_dot_rows(|output| coefficients[output], inputs, outputs);
+    }
+
+    fn gf_dot_rows<'a>(self, row: impl Fn(usize) -> &'a [u8], inputs: &[&[u8]], outputs: &mut [&mut [u8]]) {
         let Some(len) = outputs.first().map(|output| output.len()) else { return };
         for (index, output) in outputs.iter().enumerate() {
             assert!(
@@ -418,9 +470,12 @@ impl Engine {
                 "output {index} has {} bytes: must have {len}, as output 0",
                 output.len()
             );
+            check_count(row(index), inputs);
         }
-        for row in coefficients {
-            check_shape(row, inputs, len);
+        check_lengths(inputs, len);
+        let has_walks = len >= CHUNK_STEP && !matches!(self, Self::Plain);
+        if has_walks && outputs.len() > 1 && inputs.len() > PASS_INPUTS_SHARED {
+            return self.walk_all(row, inputs, outputs, len);
         }
         let one_pass = outputs.len() <= PASS_OUTPUTS && inputs.len() <= PASS_INPUTS_SHARED;
         let chunk = if one_pass { len } else { chunk_bytes(inputs.len() + outputs.len()) };
@@ -429,15 +484,75 @@ impl Engine {
         let mut at = 0;
         while at < len {
             let chunk = chunk.min(len - at);
-            for (rows, outputs) in coefficients.chunks(group).zip(outputs.chunks_mut(group)) {
-                match (rows, &mut *outputs) {
-                    ([row], [output]) => {
-                        let output = output[at..at + chunk].as_mut_ptr();
-                        // SAFETY: all inputs and the output have `chunk` bytes from `at` on, and the output as a
-                        // unique borrow overlaps no input.
-                        unsafe { self.sum(row, inputs, at, output, chunk, false) };
+            for (number, outputs) in outputs.chunks_mut(group).enumerate() {
+                let row = |output: usize| row(number * group + output);
+                if let [output] = &mut *outputs {
+                    let output = output[at..at + chunk].as_mut_ptr();
+                    // SAFETY: all inputs and the output have `chunk` bytes from `at` on, and the output as a
+                    // unique borrow overlaps no input.
+                    unsafe { self.sum(row(0), inputs, at, output, chunk, false) };
+                } else {
+                    self.sum_shared(row, inputs, outputs, at, chunk);
+                }
+            }
+            at += chunk;
+        }
+    }
+
+    /// The case of several outputs, `len` bytes each: at least the widest vector's.
+    fn walk_all<'a>(
+        self,
+        row: impl Fn(usize) -> &'a [u8],
+        inputs: &[&[u8]],
+        outputs: &mut [&mut [u8]],
+        len: usize,
+    ) {
+        if inputs.is_empty() {
+            return outputs.iter_mut().for_each(|output| output.fill(0));
+        }
+        // Groups as even as can be: seven outputs are four and three, not six and one.
+        let even = |count: usize, most: usize| count.div_ceil(count.div_ceil(most));
+        let (outputs_group, inputs_group) =
+            (even(outputs.len(), TALL_OUTPUTS), even(inputs.len(), TALL_INPUTS));
+        let one_walk = outputs.len() <= TALL_OUTPUTS && inputs.len() <= TALL_INPUTS;
+        let chunk = if one_walk { len } else { chunk_bytes(inputs.len() + outputs.len()) };
+        let mut at = 0;
+        while at < len {
+            // The last chunk is no shorter than a vector.
+            let chunk = if len - at < 2 * chunk { len - at } else { chunk };
+            for (number, outputs) in outputs.chunks_mut(outputs_group).enumerate() {
+                let row = |output: usize| row(number * outputs_group + output);
+                if let [output] = &mut *outputs {
+                    let output = output[at..at + chunk].as_mut_ptr();
+                    // SAFETY: all inputs and the output have `chunk` bytes from `at` on, and the output as a
+                    // unique borrow overlaps no input.
+                    unsafe { self.sum(row(0), inputs, at, output, chunk, false) };
+                    continue;
+                }
+                let mut pointers = [std::ptr::null(); TALL_INPUTS];
+                let mut tall = Tall {
+                    rows: [&[]; TALL_OUTPUTS],
+                    first: 0,
+                    inputs: &[],
+                    outputs: [std::ptr::null_mut(); TALL_OUTPUTS],
+                    outputs_len: outputs.len(),
+                    accumulate: false,
+                    len: chunk,
+                };
+                for (index, output) in outputs.iter_mut().enumerate() {
+                    (tall.rows[index], tall.outputs[index]) =
+                        (row(index), output[at..at + chunk].as_mut_ptr());
+                }
+                for (number, group) in inputs.chunks(inputs_group).enumerate() {
+                    (tall.first, tall.accumulate) = (number * inputs_group, number > 0);
+                    for (pointer, input) in pointers.iter_mut().zip(group) {
+                        *pointer = input[at..at + chunk].as_ptr();
                     }
-                    _ => self.sum_shared(rows, inputs, outputs, at, chunk),
+                    let tall = Tall { inputs: &pointers[..group.len()], ..tall };
+                    // SAFETY: slicing has checked that every input and output has `chunk` bytes from `at` on, at least a
+                    // vector's; the outputs are unique borrows, so they overlap neither each other nor an input; the first
+                    // walk initialises them for those that accumulate.
+                    unsafe { self.walk(&tall) };
                 }
             }
             at += chunk;
@@ -445,15 +560,16 @@ impl Engine {
     }
 
     /// The case of two to four outputs, for `len` bytes from `start` on. Inputs that no output wants are dropped.
-    fn sum_shared(
+    fn sum_shared<'a>(
         self,
-        rows: &[&[u8]],
+        row: impl Fn(usize) -> &'a [u8],
         inputs: &[&[u8]],
         outputs: &mut [&mut [u8]],
         start: usize,
         len: usize,
     ) {
-        let wanted = |index: &usize| rows.iter().any(|row| row[*index] != 0);
+        let count = outputs.len();
+        let wanted = |index: &usize| (0..count).any(|output| row(output)[*index] != 0);
         let count = (0..inputs.len()).filter(wanted).count();
         if count == 0 {
             for output in outputs {
@@ -477,8 +593,8 @@ impl Engine {
         let group = count.div_ceil(count.div_ceil(PASS_INPUTS_SHARED));
         let mut left = count;
         for index in (0..inputs.len()).filter(wanted) {
-            for (cells, row) in pass.coefficients.iter_mut().zip(rows) {
-                cells[pass.inputs_len] = row[index];
+            for (output, cells) in pass.coefficients.iter_mut().enumerate().take(pass.outputs_len) {
+                cells[pass.inputs_len] = row(output)[index];
             }
             pass.inputs[pass.inputs_len] = inputs[index][start..start + len].as_ptr();
             pass.inputs_len += 1;
@@ -490,6 +606,31 @@ impl Engine {
                 unsafe { self.run(&pass, false) };
                 pass.inputs_len = 0;
                 pass.accumulate = true;
+            }
+        }
+    }
+
+    /// # Safety
+    /// The walk's invariants must hold.
+    unsafe fn walk(self, tall: &Tall<'_>) {
+        // SAFETY: the caller's promise is the one asked for.
+        unsafe {
+            match self {
+                #[cfg(target_arch = "x86_64")]
+                Self::Gfni512(lanes) => x86::tall_gfni512(lanes, tall),
+                #[cfg(target_arch = "x86_64")]
+                Self::Gfni256(lanes) => x86::tall_gfni256(lanes, tall),
+                #[cfg(target_arch = "x86_64")]
+                Self::Avx2(lanes) => x86::tall_avx2(lanes, tall),
+                #[cfg(target_arch = "x86_64")]
+                Self::Ssse3(lanes) => x86::tall_ssse3(lanes, tall),
+                #[cfg(target_arch = "aarch64")]
+                Self::Neon(lanes) => neon::tall_neon(lanes, tall),
+                Self::Plain => unreachable!("the plain kernel makes one output at a time"),
+                #[cfg(test)]
+                Self::Emulated512 => emulated::tall_emulated::<64>(tall),
+                #[cfg(test)]
+                Self::Emulated256 => emulated::tall_emulated::<32>(tall),
             }
         }
     }

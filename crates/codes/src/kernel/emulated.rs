@@ -3,7 +3,7 @@
 //! `N` = 64 stands for AVX-512 with GFNI (three-way xor by truth table, bit matrices), `N` =
 //! 32 for GFNI on AVX2. The operations are written from the Intel SDM's pseudocode, not from the kernels.
 
-use super::lanes::{Lanes, Ones, Pass, run};
+use super::lanes::{Lanes, Ones, Pass, Tall, run, run_tall};
 use crate::field::AFFINE;
 
 /// `N` bytes with GFNI, emulated.
@@ -29,12 +29,19 @@ impl<const N: usize> Lanes for Emulated<N> {
     const XOR3: bool = N == 64;
     type Vector = [u8; N];
     type Factor = u64;
+    type Kept = u64;
 
     fn zero(self) -> [u8; N] {
         [0; N]
     }
     fn factor(self, coefficient: u8) -> u64 {
         AFFINE[usize::from(coefficient)]
+    }
+    fn kept(self, coefficient: u8) -> u64 {
+        self.factor(coefficient)
+    }
+    fn unkept(self, kept: u64) -> u64 {
+        kept
     }
     fn mul(self, factor: u64, x: [u8; N]) -> [u8; N] {
         x.map(|byte| affine_byte(factor, byte))
@@ -85,4 +92,23 @@ pub(super) unsafe fn run_emulated<const N: usize>(pass: &Pass<'_>, xor: bool) {
             unreachable!("the planner makes no pass of {outputs} outputs (xor: {xor}, ones: {ones})")
         }
     }
+}
+
+/// Runs a walk on emulated lanes.
+///
+/// # Safety
+/// The walk's invariants must hold.
+pub(super) unsafe fn tall_emulated<const N: usize>(tall: &Tall<'_>) {
+    macro_rules! by_outputs {
+        ([$($outputs:literal)+]) => {
+            match tall.outputs_len {
+                // SAFETY: the caller's promise.
+                1 => unsafe { run_tall::<_, 1, 4>(Ones(Emulated::<N>), tall) },
+                // SAFETY: the caller's promise, and the number of outputs is the one matched on.
+                $($outputs => unsafe { run_tall::<_, $outputs, 2>(Emulated::<N>, tall) },)+
+                outputs => unreachable!("the planner makes no walk of {outputs} outputs"),
+            }
+        };
+    }
+    by_outputs!([2 3 4 5 6]);
 }

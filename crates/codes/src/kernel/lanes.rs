@@ -19,11 +19,17 @@ pub(super) trait Lanes: Copy {
     type Vector: Copy;
     /// A coefficient in the form in which vectors are multiplied by it.
     type Factor: Copy;
+    /// A coefficient in the form in which many are kept: what makes the other form in a single load.
+    type Kept: Copy + Default;
 
     /// All bytes 0.
     fn zero(self) -> Self::Vector;
     /// The form of `coefficient`.
     fn factor(self, coefficient: u8) -> Self::Factor;
+    /// The form in which `coefficient` is kept.
+    fn kept(self, coefficient: u8) -> Self::Kept;
+    /// The form of a coefficient that was kept.
+    fn unkept(self, kept: Self::Kept) -> Self::Factor;
     /// Each byte of `x` times the factor's coefficient.
     fn mul(self, factor: Self::Factor, x: Self::Vector) -> Self::Vector;
     /// `a + b`.
@@ -76,6 +82,33 @@ pub(super) struct Pass<'a> {
     pub len: usize,
 }
 
+/// Most inputs that one walk with several outputs reads, and most outputs that it writes.
+pub(super) const TALL_INPUTS: usize = 32;
+pub(super) const TALL_OUTPUTS: usize = 6;
+
+/// One walk along many inputs for up to [`TALL_OUTPUTS`] outputs: their sums stay in registers, coefficients come from memory. With one
+/// output all coefficients count as 1.
+///
+/// Invariants, on which the loops' safety rests: there are at most [`TALL_INPUTS`] inputs; `len` bytes, a vector's at least, are readable at
+/// each and writable at each of the first `outputs_len` outputs; no output overlaps another or an input; where `accumulate` is set the
+/// outputs are readable (initialised) too.
+pub(super) struct Tall<'a> {
+    /// Of each output, a coefficient for each input.
+    pub rows: [&'a [u8]; TALL_OUTPUTS],
+    /// The place of the first input's coefficient in each row.
+    pub first: usize,
+    /// What is multiplied.
+    pub inputs: &'a [*const u8],
+    /// What is written.
+    pub outputs: [*mut u8; TALL_OUTPUTS],
+    /// How many outputs are meant.
+    pub outputs_len: usize,
+    /// Adds to the outputs instead of overwriting them.
+    pub accumulate: bool,
+    /// Bytes in each input and output.
+    pub len: usize,
+}
+
 /// Lanes on which every coefficient counts as 1: the xor kernel.
 #[derive(Copy, Clone)]
 pub(super) struct Ones<L>(pub L);
@@ -85,6 +118,7 @@ impl<L: Lanes> Lanes for Ones<L> {
     const XOR3: bool = L::XOR3;
     type Vector = L::Vector;
     type Factor = ();
+    type Kept = ();
 
     #[inline(always)]
     fn zero(self) -> L::Vector {
@@ -92,6 +126,10 @@ impl<L: Lanes> Lanes for Ones<L> {
     }
     #[inline(always)]
     fn factor(self, _: u8) {}
+    #[inline(always)]
+    fn kept(self, _: u8) {}
+    #[inline(always)]
+    fn unkept(self, (): ()) {}
     #[inline(always)]
     fn mul(self, (): (), x: L::Vector) -> L::Vector {
         x
@@ -116,6 +154,15 @@ impl<L: Lanes> Lanes for Ones<L> {
     }
 }
 
+/// What a walk writes.
+trait Sums<L: Lanes, const M: usize> {
+    /// The sums of the `U` vectors at byte `at`.
+    ///
+    /// # Safety
+    /// `U * WIDTH` bytes from `at` on must be inside the pass.
+    unsafe fn vectors<const U: usize>(&self, at: usize) -> [[L::Vector; M]; U];
+}
+
 /// A pass with its numbers of inputs and outputs known to the compiler.
 struct Sum<'a, L: Lanes, const K: usize, const M: usize, const ONES: bool> {
     lanes: L,
@@ -126,11 +173,7 @@ struct Sum<'a, L: Lanes, const K: usize, const M: usize, const ONES: bool> {
     accumulate: bool,
 }
 
-impl<L: Lanes, const K: usize, const M: usize, const ONES: bool> Sum<'_, L, K, M, ONES> {
-    /// The sums of the `U` vectors at byte `at`.
-    ///
-    /// # Safety
-    /// `U * WIDTH` bytes from `at` on must be inside the pass.
+impl<L: Lanes, const K: usize, const M: usize, const ONES: bool> Sums<L, M> for Sum<'_, L, K, M, ONES> {
     #[inline(always)]
     unsafe fn vectors<const U: usize>(&self, at: usize) -> [[L::Vector; M]; U] {
         let lanes = self.lanes;
@@ -180,25 +223,88 @@ impl<L: Lanes, const K: usize, const M: usize, const ONES: bool> Sum<'_, L, K, M
         }
         sums
     }
+}
 
-    /// # Safety
-    /// `U * WIDTH` bytes from `at` on must be inside the pass.
+/// A walk with its number of outputs known to the compiler.
+struct TallSum<'a, L: Lanes, const M: usize> {
+    lanes: L,
+    factors: [[L::Kept; M]; TALL_INPUTS],
+    inputs: &'a [*const u8],
+    outputs: [*mut u8; M],
+    accumulate: bool,
+}
+
+impl<L: Lanes, const M: usize> Sums<L, M> for TallSum<'_, L, M> {
     #[inline(always)]
-    unsafe fn store<const U: usize>(&self, at: usize, sums: &[[L::Vector; M]; U]) {
-        for o in 0..M {
-            for u in 0..U {
-                // SAFETY: `at + u * WIDTH + WIDTH` is inside the output.
-                unsafe { self.lanes.store(self.outputs[o].add(at + u * L::WIDTH), sums[u][o]) };
+    unsafe fn vectors<const U: usize>(&self, at: usize) -> [[L::Vector; M]; U] {
+        let lanes = self.lanes;
+        let mut sums = [[lanes.zero(); M]; U];
+        // SAFETY: `at + u * WIDTH + WIDTH` is inside every input and, by the walk's invariant, every output that is read, for each
+        // u < U; there are no more inputs than factors.
+        unsafe {
+            if self.accumulate {
+                for o in 0..M {
+                    for u in 0..U {
+                        sums[u][o] = lanes.load(self.outputs[o].add(at + u * L::WIDTH));
+                    }
+                }
             }
+            let mut i = 0;
+            while L::XOR3 && i + 1 < self.inputs.len() {
+                let (one, other) = (*self.inputs.get_unchecked(i), *self.inputs.get_unchecked(i + 1));
+                let (of_one, of_other) = (self.factors.get_unchecked(i), self.factors.get_unchecked(i + 1));
+                let (mut a, mut b) = ([lanes.zero(); U], [lanes.zero(); U]);
+                for u in 0..U {
+                    a[u] = lanes.load(one.add(at + u * L::WIDTH));
+                    b[u] = lanes.load(other.add(at + u * L::WIDTH));
+                }
+                for o in 0..M {
+                    let (one, other) = (lanes.unkept(of_one[o]), lanes.unkept(of_other[o]));
+                    for u in 0..U {
+                        sums[u][o] = lanes.xor3(sums[u][o], lanes.mul(one, a[u]), lanes.mul(other, b[u]));
+                    }
+                }
+                i += 2;
+            }
+            while i < self.inputs.len() {
+                let (input, factors) = (*self.inputs.get_unchecked(i), self.factors.get_unchecked(i));
+                let mut vectors = [lanes.zero(); U];
+                for u in 0..U {
+                    vectors[u] = lanes.load(input.add(at + u * L::WIDTH));
+                }
+                for o in 0..M {
+                    let factor = lanes.unkept(factors[o]);
+                    for u in 0..U {
+                        sums[u][o] = lanes.xor(sums[u][o], lanes.mul(factor, vectors[u]));
+                    }
+                }
+                i += 1;
+            }
+        }
+        sums
+    }
+}
+
+/// Writes `U` vectors of each output at byte `at`.
+///
+/// # Safety
+/// `U * WIDTH` bytes from `at` on must be writable at each output.
+#[inline(always)]
+unsafe fn store<L: Lanes, const M: usize, const U: usize>(
+    lanes: L,
+    outputs: &[*mut u8; M],
+    at: usize,
+    sums: &[[L::Vector; M]; U],
+) {
+    for o in 0..M {
+        for u in 0..U {
+            // SAFETY: `at + u * WIDTH + WIDTH` is inside the output.
+            unsafe { lanes.store(outputs[o].add(at + u * L::WIDTH), sums[u][o]) };
         }
     }
 }
 
 /// Runs a pass of `K` inputs and `M` outputs, `U` vectors a turn; the pass's `ones` are looked at where `ONES` is set.
-///
-/// The first and the last vector are summed before the others and stored after them. They may overlap the others: that
-/// costs a vector's work twice, where masked or byte-wise ends cost more, and keeps accumulating right, because
-/// nothing is read after it was written.
 ///
 /// # Safety
 /// The pass's invariants must hold, with `K` inputs, `M` outputs and at least one vector's length.
@@ -227,8 +333,48 @@ pub(super) unsafe fn run<L: Lanes, const K: usize, const M: usize, const U: usiz
         ones: pass.ones,
         accumulate: pass.accumulate,
     };
+    // SAFETY: the caller's promise is the one asked for.
+    unsafe { walk::<L, M, U>(lanes, &sum, &outputs, pass.len) }
+}
 
-    let (len, width) = (pass.len, L::WIDTH);
+/// Runs a walk with `M` outputs, `U` vectors a turn.
+///
+/// # Safety
+/// The walk's invariants must hold, with `M` outputs.
+#[inline(always)]
+pub(super) unsafe fn run_tall<L: Lanes, const M: usize, const U: usize>(lanes: L, pass: &Tall<'_>) {
+    debug_assert!(pass.outputs_len == M && pass.len >= L::WIDTH);
+    assert!(pass.inputs.len() <= TALL_INPUTS, "a walk has no more inputs than it keeps factors for");
+    let mut factors = [[L::Kept::default(); M]; TALL_INPUTS];
+    for o in 0..M {
+        let row = &pass.rows[o][pass.first..][..pass.inputs.len()];
+        for i in 0..row.len() {
+            factors[i][o] = lanes.kept(row[i]);
+        }
+    }
+    let mut outputs = [std::ptr::null_mut(); M];
+    outputs.copy_from_slice(&pass.outputs[..M]);
+    let sum = TallSum::<_, M> { lanes, factors, inputs: pass.inputs, outputs, accumulate: pass.accumulate };
+    // SAFETY: the caller's promise is the one asked for.
+    unsafe { walk::<L, M, U>(lanes, &sum, &outputs, pass.len) }
+}
+
+/// Writes all sums, `U` vectors a turn.
+///
+/// The first and the last vector are summed before the others and stored after them. They may overlap the others: that
+/// costs a vector's work twice, where masked or byte-wise ends cost more, and keeps accumulating right, because
+/// nothing is read after it was written.
+///
+/// # Safety
+/// `len` bytes, at least a vector's, must be inside what `sums` walks over and writable at each output.
+#[inline(always)]
+unsafe fn walk<L: Lanes, const M: usize, const U: usize>(
+    lanes: L,
+    sums: &impl Sums<L, M>,
+    outputs: &[*mut u8; M],
+    len: usize,
+) {
+    let width = L::WIDTH;
     // From here on stores into the first output are aligned.
     let mut at = outputs[0].addr().wrapping_neg() & (width - 1);
     let (head_apart, tail_apart) = (at != 0, (len - at) & (width - 1) != 0);
@@ -237,36 +383,88 @@ pub(super) unsafe fn run<L: Lanes, const K: usize, const M: usize, const U: usiz
     // conditions keep the others inside (`at` is below `width` at first, then never above `len`).
     unsafe {
         if head_apart {
-            [ends[0]] = sum.vectors::<1>(0);
+            [ends[0]] = sums.vectors::<1>(0);
         }
         if tail_apart {
-            [ends[1]] = sum.vectors::<1>(len - width);
+            [ends[1]] = sums.vectors::<1>(len - width);
         }
         while U * width <= len - at {
-            let sums = sum.vectors::<U>(at);
-            sum.store(at, &sums);
+            let vectors = sums.vectors::<U>(at);
+            store(lanes, outputs, at, &vectors);
             at += U * width;
         }
         if U > 1 {
             while width <= len - at {
-                let sums = sum.vectors::<1>(at);
-                sum.store(at, &sums);
+                let vectors = sums.vectors::<1>(at);
+                store(lanes, outputs, at, &vectors);
                 at += width;
             }
         }
         if head_apart {
-            sum.store(0, &[ends[0]]);
+            store(lanes, outputs, 0, &[ends[0]]);
         }
         if tail_apart {
-            sum.store(len - width, &[ends[1]]);
+            store(lanes, outputs, len - width, &[ends[1]]);
         }
     }
 }
 
+/// For lanes that make a factor of a table's row: a coefficient is kept as it is.
+macro_rules! kept_as_bytes {
+    () => {
+        type Kept = u8;
+
+        #[inline(always)]
+        fn kept(self, coefficient: u8) -> u8 {
+            coefficient
+        }
+        #[inline(always)]
+        fn unkept(self, kept: u8) -> Self::Factor {
+            self.factor(kept)
+        }
+    };
+}
+pub(super) use kept_as_bytes;
+
 /// Gives lanes a `run` function: `$function(lanes, pass, xor)` with the features on, one copy of the loop for each
-/// number of inputs and outputs. `$turn` is the number of vectors a turn for one, two, three and four outputs.
+/// number of inputs; and one for walks along many inputs, `$tall(lanes, pass)`, one copy for each number of outputs. `$turn` is
+/// the number of vectors a turn for one output to six.
 macro_rules! passes {
-    ($function:ident, $lanes:ty, $features:literal, [$turn1:literal, $turn2:literal, $turn3:literal, $turn4:literal]) => {
+    ($function:ident, $tall:ident, $lanes:ty, $features:literal,
+     [$turn1:literal, $turn2:literal, $turn3:literal, $turn4:literal, $turn5:literal, $turn6:literal]) => {
+        /// Runs a walk on these lanes.
+        ///
+        /// # Safety
+        /// The walk's invariants must hold.
+        pub(super) unsafe fn $tall(lanes: $lanes, pass: &$crate::kernel::lanes::Tall<'_>) {
+            use $crate::kernel::lanes::{Ones, Tall, run_tall};
+
+            #[target_feature(enable = $features)]
+            unsafe fn sums<const M: usize, const U: usize>(lanes: $lanes, pass: &Tall<'_>) {
+                // SAFETY: the caller's promise is the one asked for.
+                unsafe { run_tall::<_, M, U>(lanes, pass) }
+            }
+            #[target_feature(enable = $features)]
+            unsafe fn add(lanes: $lanes, pass: &Tall<'_>) {
+                // SAFETY: the caller's promise is the one asked for.
+                unsafe { run_tall::<_, 1, 4>(Ones(lanes), pass) }
+            }
+            // SAFETY: the value `lanes` proves that the machine has the features; the number of outputs is the one matched on; the
+            // rest is the caller's promise.
+            unsafe {
+                match pass.outputs_len {
+                    1 => add(lanes, pass),
+                    2 => sums::<2, $turn2>(lanes, pass),
+                    3 => sums::<3, $turn3>(lanes, pass),
+                    4 => sums::<4, $turn4>(lanes, pass),
+                    5 => sums::<5, $turn5>(lanes, pass),
+                    6 => sums::<6, $turn6>(lanes, pass),
+                    outputs => unreachable!("the planner makes no walk of {outputs} outputs"),
+                }
+            }
+        }
+
+
         /// Runs a pass on these lanes; an xor pass takes every coefficient for 1.
         ///
         /// # Safety

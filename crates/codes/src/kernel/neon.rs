@@ -1,6 +1,6 @@
 //! AArch64 lanes: table look-ups on 16 bytes. `TBL` gives 0 for an index above 15, and both halves are below 16.
 
-use super::lanes::{Lanes, passes};
+use super::lanes::{Lanes, kept_as_bytes, passes};
 use crate::field::HALF_PRODUCTS;
 use std::arch::aarch64::*;
 
@@ -15,13 +15,14 @@ impl Neon {
     }
 }
 
-passes!(run_neon, Neon, "neon", [4, 2, 2, 2]);
+passes!(run_neon, tall_neon, Neon, "neon", [4, 2, 2, 2, 1, 1]);
 
 impl Lanes for Neon {
     const WIDTH: usize = 16;
     type Vector = uint8x16_t;
     /// Products with low halves, then with high halves.
     type Factor = (uint8x16_t, uint8x16_t);
+    kept_as_bytes!();
 
     #[inline(always)]
     fn zero(self) -> uint8x16_t {

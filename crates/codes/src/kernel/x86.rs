@@ -1,6 +1,6 @@
 //! x86-64 lanes: GFNI on 64 and on 32 bytes, byte shuffles on 32 and on 16.
 
-use super::lanes::{Lanes, passes};
+use super::lanes::{Lanes, kept_as_bytes, passes};
 use crate::field::{AFFINE, HALF_PRODUCTS};
 use std::arch::is_x86_feature_detected as has;
 use std::arch::x86_64::*;
@@ -43,16 +43,17 @@ impl Ssse3 {
     }
 }
 
-passes!(run_gfni512, Gfni512, "avx512f,avx512bw,gfni", [4, 2, 2, 2]);
-passes!(run_gfni256, Gfni256, "avx2,gfni", [4, 2, 1, 1]);
-passes!(run_avx2, Avx2, "avx2", [2, 1, 1, 1]);
-passes!(run_ssse3, Ssse3, "ssse3", [2, 2, 1, 1]);
+passes!(run_gfni512, tall_gfni512, Gfni512, "avx512f,avx512bw,gfni", [4, 2, 2, 2, 2, 2]);
+passes!(run_gfni256, tall_gfni256, Gfni256, "avx2,gfni", [4, 2, 1, 1, 1, 1]);
+passes!(run_avx2, tall_avx2, Avx2, "avx2", [2, 1, 1, 1, 1, 1]);
+passes!(run_ssse3, tall_ssse3, Ssse3, "ssse3", [2, 2, 1, 1, 1, 1]);
 
 impl Lanes for Gfni512 {
     const WIDTH: usize = 64;
     const XOR3: bool = true;
     type Vector = __m512i;
     type Factor = __m512i;
+    type Kept = u64;
 
     #[inline(always)]
     fn zero(self) -> __m512i {
@@ -61,8 +62,16 @@ impl Lanes for Gfni512 {
     }
     #[inline(always)]
     fn factor(self, coefficient: u8) -> __m512i {
+        self.unkept(self.kept(coefficient))
+    }
+    #[inline(always)]
+    fn kept(self, coefficient: u8) -> u64 {
+        AFFINE[usize::from(coefficient)]
+    }
+    #[inline(always)]
+    fn unkept(self, kept: u64) -> __m512i {
         // SAFETY: `self` proves AVX-512F.
-        unsafe { _mm512_set1_epi64(AFFINE[usize::from(coefficient)].cast_signed()) }
+        unsafe { _mm512_set1_epi64(kept.cast_signed()) }
     }
     #[inline(always)]
     fn mul(self, factor: __m512i, x: __m512i) -> __m512i {
@@ -123,11 +132,20 @@ macro_rules! lanes_of_32_bytes {
 impl Lanes for Gfni256 {
     lanes_of_32_bytes!();
     type Factor = __m256i;
+    type Kept = u64;
 
     #[inline(always)]
     fn factor(self, coefficient: u8) -> __m256i {
+        self.unkept(self.kept(coefficient))
+    }
+    #[inline(always)]
+    fn kept(self, coefficient: u8) -> u64 {
+        AFFINE[usize::from(coefficient)]
+    }
+    #[inline(always)]
+    fn unkept(self, kept: u64) -> __m256i {
         // SAFETY: `self` proves AVX2.
-        unsafe { _mm256_set1_epi64x(AFFINE[usize::from(coefficient)].cast_signed()) }
+        unsafe { _mm256_set1_epi64x(kept.cast_signed()) }
     }
     #[inline(always)]
     fn mul(self, factor: __m256i, x: __m256i) -> __m256i {
@@ -140,6 +158,7 @@ impl Lanes for Avx2 {
     lanes_of_32_bytes!();
     /// Products with low halves, then with high halves, each in both 16-byte parts.
     type Factor = (__m256i, __m256i);
+    kept_as_bytes!();
 
     #[inline(always)]
     fn factor(self, coefficient: u8) -> (__m256i, __m256i) {
@@ -168,6 +187,7 @@ impl Lanes for Ssse3 {
     type Vector = __m128i;
     /// Products with low halves, then with high halves.
     type Factor = (__m128i, __m128i);
+    kept_as_bytes!();
 
     #[inline(always)]
     fn zero(self) -> __m128i {
