@@ -140,6 +140,14 @@ impl Gf {
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
+    /// The power of [`Self::GENERATOR`] that it is, below 255; of zero, which is none, 0.
+    pub(crate) const fn log(self) -> u32 {
+        LOG[self.0 as usize] as u32
+    }
+    /// This power of [`Self::GENERATOR`].
+    pub(crate) const fn exp(power: i64) -> Self {
+        Self(EXP[power.rem_euclid(255) as usize])
+    }
     /// The product; `*` for constant expressions.
     pub const fn mul(self, other: Self) -> Self {
         Self(product(self.0, other.0))

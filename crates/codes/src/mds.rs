@@ -8,7 +8,11 @@
 //! For few blocks, of which few are missing. Sums of many blocks cost less where they are sparse (`lt`), which needs some packets more.
 //!
 //! Source: Blömer and others, *An XOR-Based Erasure-Resilient Coding Scheme* (1995), section 3, for the matrix. Leaves out: which packets
-//! are sent, and how many. Read [`Code`] and [`Elimination`] first.
+//! are sent, and how many. Read [`Code`] and [`Elimination`] first; [`Unit`] is for senders and receivers of whole units of packets.
+
+mod unit;
+
+pub use unit::{LackingError, Unit, UnitError};
 
 use crate::lt::{Bits, Decoder};
 use crate::{Gf, Matrix, Symbol, gf_dot, gf_mul_add};

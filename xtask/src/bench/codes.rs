@@ -1,4 +1,5 @@
-//! `cargo xtask bench codes`: the GF(2^8) kernels, ISA-L's and `reed-solomon-simd`'s; then LT codes and `raptorq`'s.
+//! `cargo xtask bench codes`: the GF(2^8) kernels, ISA-L's and `reed-solomon-simd`'s; fixed-rate codes of packets (`fec`); then LT codes
+//! and `raptorq`'s.
 //!
 //! A cell is a job (`gf_dot`: k inputs to m outputs, no coefficient 0 or 1; `xor`: k inputs to one), a size, and a
 //! library. Ours and ISA-L's use the same field, so their outputs are compared byte by byte before the clock starts.
@@ -6,6 +7,7 @@
 //! ISA-L's tables are made before the clock starts, as its users do; ours are part of each call.
 //! Read [`Cell`] first.
 
+mod fec;
 mod lt;
 
 use super::best_seconds;
@@ -20,6 +22,9 @@ const SIZES_BYTES: [usize; 5] = [1500, 9000, 9216, 65_536, 1 << 20];
 const INPUTS: [usize; 4] = [2, 3, 4, 8];
 const OUTPUTS: [usize; 3] = [1, 2, 4];
 const ISA_L: &str = "libisal.so.2";
+/// The most inputs and outputs that it is called with.
+const ISA_L_INPUTS: usize = 40;
+const ISA_L_OUTPUTS: usize = 10;
 
 /// Arguments of `bench codes`.
 #[derive(clap::Args)]
@@ -31,19 +36,31 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// Fail if a cell is slower than ISA-L's, or, with GFNI, two inputs to one at 9,000 bytes not faster by what we mean
-    /// to be: 1.6 times ISA-L 2.32 (which uses GFNI too), 3.4 times one before 2.31. Fail too if LT codes miss their targets
+    /// to be: 1.6 times ISA-L 2.32 (which uses GFNI too), 3.4 times one before 2.31. Fail too if a fixed-rate code's parities are
+    /// not made 1.2 times as fast as ISA-L's, or losses not made up half as fast as that; and if LT codes miss their targets
     /// beside raptorq. Needs --peers.
     #[arg(long, requires = "peers")]
     check: bool,
-    /// Measure LT codes only, no kernels.
-    #[arg(long)]
-    lt_only: bool,
+    /// Measure these alone.
+    #[arg(long, value_enum)]
+    only: Option<Part>,
     /// CPU seconds for each contender in each cell.
     #[arg(long, value_name = "S", default_value_t = 0.05, value_parser = parse_seconds)]
     seconds_per_cell: f64,
     /// Run this kernel of ours, not the machine's fastest; LT codes always run the fastest.
     #[arg(long, value_parser = parse_kernel)]
     kernel: Option<Kernel>,
+}
+
+/// What is measured.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// Sums of products.
+    Kernels,
+    /// Fixed-rate codes of packets.
+    Fec,
+    /// LT codes, and the MDS code beside them.
+    Lt,
 }
 
 fn parse_seconds(text: &str) -> Result<f64, String> {
@@ -121,6 +138,9 @@ fn coefficients(inputs: usize, outputs: usize) -> Vec<Vec<u8>> {
 /// Sums of products with coefficients already chosen: inputs to outputs.
 type Encoder<'a> = Box<dyn Fn(&[&[u8]], &mut [&mut [u8]]) + 'a>;
 
+/// Blocks from the coefficients of as many packets, and these.
+type Decoder<'a> = Box<dyn Fn(&[u8], &[&[u8]], &mut [&mut [u8]]) -> anyhow::Result<()> + 'a>;
+
 /// Intel's library, loaded while we run.
 struct IsaL(Library);
 
@@ -151,15 +171,32 @@ impl IsaL {
         };
         let (k_c, m_c, size_c) = (c_int::try_from(k)?, c_int::try_from(m)?, c_int::try_from(size)?);
         Ok(Box::new(move |inputs: &[&[u8]], outputs: &mut [&mut [u8]]| {
-            assert!(inputs.len() == k && outputs.len() == m && k <= 8 && m <= 4);
+            assert!(inputs.len() == k && outputs.len() == m && k <= ISA_L_INPUTS && m <= ISA_L_OUTPUTS);
             assert!(inputs.iter().all(|input| input.len() == size));
             assert!(outputs.iter().all(|output| output.len() == size));
-            let mut from = [std::ptr::null(); 8];
-            let mut to = [std::ptr::null_mut(); 4];
+            let mut from = [std::ptr::null(); ISA_L_INPUTS];
+            let mut to = [std::ptr::null_mut(); ISA_L_OUTPUTS];
             from.iter_mut().zip(inputs).for_each(|(pointer, input)| *pointer = input.as_ptr());
             to.iter_mut().zip(outputs).for_each(|(pointer, output)| *pointer = output.as_mut_ptr());
             // SAFETY: k inputs and m outputs of `size` bytes, as asserted; the tables were made for k and m.
             unsafe { encode(size_c, k_c, m_c, tables.as_ptr(), from.as_ptr(), to.as_mut_ptr()) };
+        }))
+    }
+    /// Its way to the first `m` of `k` lost blocks, from the coefficients of what is there: k rows of k.
+    fn decoder(&self, k: usize, m: usize) -> anyhow::Result<Decoder<'_>> {
+        type Invert = unsafe extern "C" fn(*mut c_uchar, *mut c_uchar, c_int) -> c_int;
+        // SAFETY: the type is that of isa-l/erasure_code.h.
+        let invert: Symbol<'_, Invert> = unsafe { self.0.get(b"gf_invert_matrix")? };
+        let size = c_int::try_from(k)?;
+        Ok(Box::new(move |there: &[u8], inputs: &[&[u8]], outputs: &mut [&mut [u8]]| {
+            ensure!(there.len() == k * k, "a row for each packet that is there");
+            let (mut matrix, mut inverse) = (there.to_vec(), vec![0; k * k]);
+            // SAFETY: both are k rows of k bytes.
+            let status = unsafe { invert(matrix.as_mut_ptr(), inverse.as_mut_ptr(), size) };
+            ensure!(status == 0, "gf_invert_matrix found no inverse");
+            let rows: Vec<Vec<u8>> = inverse.chunks(k).take(m).map(<[u8]>::to_vec).collect();
+            self.encoder(&rows, outputs[0].len())?(inputs, outputs);
+            Ok(())
         }))
     }
     /// Its xor of several inputs. Inputs and output must be aligned to 32 bytes, as our [`Buffers`] are.
@@ -235,25 +272,49 @@ fn check(rows: &[Vec<Cell>], kernel: Kernel) -> anyhow::Result<()> {
 /// Errors: ISA-L's outputs differ from ours; with `--check`, a cell is too slow or there is no ISA-L to compare with; with
 /// LT codes, other bytes come out than went in.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let kernels = if args.lt_only { Ok(()) } else { run_kernels(args)? };
-    let rows = lt::measure(args.peers, args.seconds_per_cell)?;
-    if args.json {
-        for row in &rows {
-            println!("{}", serde_json::to_string(row)?);
+    let wants = |part: Part| args.only.is_none_or(|only| only == part);
+    let isa_l = load_isa_l(args)?;
+    let kernels = if wants(Part::Kernels) { run_kernels(args, isa_l.as_ref())? } else { Ok(()) };
+    let mut outcomes = vec![kernels];
+    if wants(Part::Fec) {
+        let cells = fec::measure(isa_l.as_ref(), args.seconds_per_cell)?;
+        if args.json {
+            print_json(&cells)?;
+        } else {
+            fec::print_table(&cells);
         }
-    } else {
-        lt::print_table(&rows);
+        outcomes.push(if args.check { fec::check(&cells) } else { Ok(()) });
     }
-    kernels.and_then(|()| if args.check { lt::check(&rows) } else { Ok(()) })
+    if wants(Part::Lt) {
+        let rows = lt::measure(args.peers, args.seconds_per_cell)?;
+        if args.json {
+            print_json(&rows)?;
+        } else {
+            lt::print_table(&rows);
+        }
+        outcomes.push(if args.check { lt::check(&rows) } else { Ok(()) });
+    }
+    outcomes.into_iter().collect()
 }
 
-/// Runs the kernels' cells and prints them. What comes back inside is the outcome of their check.
-fn run_kernels(args: &Args) -> anyhow::Result<anyhow::Result<()>> {
+fn print_json(rows: &[impl Serialize]) -> anyhow::Result<()> {
+    for row in rows {
+        println!("{}", serde_json::to_string(row)?);
+    }
+    Ok(())
+}
+
+fn load_isa_l(args: &Args) -> anyhow::Result<Option<IsaL>> {
     let isa_l = if args.peers { IsaL::load() } else { None };
     if args.peers && isa_l.is_none() {
         ensure!(!args.check, "--check: {ISA_L} is not installed (Debian: apt-get install libisal2)");
         eprintln!("{ISA_L} is not installed (Debian: apt-get install libisal2): its cells are left out");
     }
+    Ok(isa_l)
+}
+
+/// Runs the kernels' cells and prints them. What comes back inside is the outcome of their check.
+fn run_kernels(args: &Args, isa_l: Option<&IsaL>) -> anyhow::Result<anyhow::Result<()>> {
     let kernel = args.kernel.unwrap_or_else(kernel_in_use);
     let mut rows: Vec<Vec<Cell>> = Vec::new();
     for size in SIZES_BYTES {
@@ -261,8 +322,8 @@ fn run_kernels(args: &Args) -> anyhow::Result<anyhow::Result<()>> {
             let jobs = OUTPUTS.map(|outputs| ("gf_dot", outputs)).into_iter().chain([("xor", 1)]);
             for (job, outputs) in jobs {
                 let times = match job {
-                    "gf_dot" => dot_times(args, kernel, isa_l.as_ref(), size, k, outputs),
-                    _ => xor_times(args, kernel, isa_l.as_ref(), size, k),
+                    "gf_dot" => dot_times(args, kernel, isa_l, size, k, outputs),
+                    _ => xor_times(args, kernel, isa_l, size, k),
                 }
                 .with_context(|| format!("{job}, {k} inputs, {outputs} outputs, {size} bytes"))?;
                 let cells = times.into_iter().map(|(peer, seconds)| Cell {
@@ -403,7 +464,7 @@ mod tests {
             let args = Args {
                 peers: true,
                 json: true,
-                lt_only: false,
+                only: None,
                 seconds_per_cell: 1e-6,
                 kernel: Some(kernel),
                 check: false,

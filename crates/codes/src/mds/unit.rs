@@ -1,0 +1,338 @@
+//! Units of packets: so many blocks with so many parities, all made at once and got back at once.
+//!
+//! What does not depend on the bytes is made beforehand. Lost blocks are sums of the others and of as many parities: the part of the matrix
+//! that has to be inverted is a Cauchy matrix with scaled columns, whose inverse is a formula.
+//!
+//! Source: Schechter, *On the Inversion of Certain Matrices* (1959), equation 7, for the inverse. Leaves out: packets that come one by one,
+//! and parities without end ([`Elimination`](super::Elimination)).
+
+use super::{Code, FIELD};
+use crate::kernel::gf_dot_rows;
+use crate::{Gf, gf_mul_add, xor};
+use std::fmt;
+
+/// Rows of coefficients are as long as the widest vector, or a multiple.
+const ROW_STEP: usize = 64;
+
+/// Numbers of blocks and parities that no unit has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnitError {
+    /// The number of blocks.
+    pub blocks: usize,
+    /// The number of parities.
+    pub parities: usize,
+}
+
+impl fmt::Display for UnitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { blocks, parities } = self;
+        write!(
+            f,
+            "{blocks} blocks and {parities} parities: must be {FIELD} at most together, with a block at least"
+        )
+    }
+}
+impl std::error::Error for UnitError {}
+
+/// More blocks are lost than there are parities.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LackingError {
+    /// How many blocks are lost.
+    pub lost: usize,
+    /// How many parities there are.
+    pub parities: usize,
+}
+
+impl fmt::Display for LackingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} blocks are lost: must be {} at most, as there are parities", self.lost, self.parities)
+    }
+}
+impl std::error::Error for LackingError {}
+
+/// So many blocks and parities of [`Code`].
+///
+/// Cost: making one takes an operation on bytes for each block and parity: it is to be kept.
+///
+/// ```
+/// use anabranch_codes::mds::Unit;
+/// let unit = Unit::new(3, 2)?;
+/// let (mut first, mut second) = ([0; 4], [0; 4]);
+/// unit.encode(&[b"some", b"more", b"end."], &mut [&mut first, &mut second]);
+/// let mut lost = [0; 4];
+/// unit.recover(&[Some(b"some"), None, Some(b"end."), None, Some(&second)], &mut [&mut lost])?;
+/// assert_eq!(&lost, b"more");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Unit {
+    code: Code,
+    parities: usize,
+    /// Of each parity, a coefficient for each block, and zeros up to [`Unit::stride`].
+    rows: Vec<u8>,
+}
+
+impl Unit {
+    /// The unit of `blocks` blocks and `parities` parities.
+    ///
+    /// Errors: no blocks, or more of both together than the field has elements.
+    pub fn new(blocks: usize, parities: usize) -> Result<Self, UnitError> {
+        let error = UnitError { blocks, parities };
+        let code = Code::new(blocks).map_err(|_| error.clone())?;
+        if blocks + parities > FIELD {
+            return Err(error);
+        }
+        let mut rows = Vec::new();
+        for parity in 0..parities {
+            rows.extend(code.coefficients((blocks + parity) as u32));
+            rows.resize((parity + 1) * blocks.next_multiple_of(ROW_STEP), 0);
+        }
+        Ok(Self { code, parities, rows })
+    }
+    /// How many blocks it has.
+    pub const fn blocks(&self) -> usize {
+        self.code.blocks()
+    }
+    /// How many parities it has.
+    pub const fn parities(&self) -> usize {
+        self.parities
+    }
+    fn stride(&self) -> usize {
+        self.blocks().next_multiple_of(ROW_STEP)
+    }
+    fn padded(&self, parity: usize) -> &[u8] {
+        &self.rows[parity * self.stride()..][..self.stride()]
+    }
+
+    /// All parities of these blocks.
+    ///
+    /// Shape: as many blocks as the unit has, each as long as the parities or shorter, as if padded with zeros; as many parities, all of
+    /// one length.
+    /// Panics: if there are others, or a block is longer.
+    /// Cost: each block is read once for every six parities.
+    pub fn encode(&self, blocks: &[&[u8]], parities: &mut [&mut [u8]]) {
+        assert_eq!(blocks.len(), self.blocks(), "as many blocks as the unit has");
+        assert_eq!(parities.len(), self.parities, "as many parities as the unit has");
+        if let [parity] = &mut *parities
+            && blocks.iter().all(|block| block.len() == parity.len())
+        {
+            // The first one is plain XOR.
+            return xor(blocks, parity);
+        }
+        sums(|parity| &self.padded(parity)[..blocks.len()], blocks, parities);
+    }
+
+    /// The blocks that are lost, in order.
+    ///
+    /// Shape: of `packets` there are as many as blocks and parities, by id, none where one is lost or not there yet; all are of one length,
+    /// but blocks may be shorter, as if padded with zeros. There is an output of that length for each lost block.
+    /// Errors: more blocks are lost than there are parities.
+    /// Panics: for another number of packets or outputs, or of other lengths.
+    /// Cost: as making as many parities as blocks are lost, and m^2 operations on bytes for m of them.
+    pub fn recover(&self, packets: &[Option<&[u8]>], lost: &mut [&mut [u8]]) -> Result<(), LackingError> {
+        let blocks = self.blocks();
+        assert_eq!(
+            packets.len(),
+            blocks + self.parities,
+            "as many packets as blocks and parities, lost or not"
+        );
+        let count = packets[..blocks].iter().filter(|block| block.is_none()).count();
+        assert_eq!(lost.len(), count, "as many outputs as lost blocks");
+        let there = packets[blocks..].iter().flatten().count();
+        if there < count {
+            return Err(LackingError { lost: count, parities: there });
+        }
+        let Some(len) = lost.first().map(|output| output.len()) else { return Ok(()) };
+        // Where a block is lost stands the parity that is taken for it.
+        let mut taken = (blocks..packets.len()).filter(|id| packets[*id].is_some());
+        let mut places = Vec::with_capacity(count);
+        let mut inputs: Vec<&[u8]> = Vec::with_capacity(blocks);
+        for (block, packet) in packets[..blocks].iter().enumerate() {
+            inputs.push(packet.unwrap_or_else(|| {
+                let id = taken.next().expect("there are as many parities as lost blocks");
+                places.push((block, id));
+                packets[id].expect("it is there")
+            }));
+        }
+        if let ([(_, id)], [output]) = (&places[..], &mut *lost)
+            && *id == blocks
+            && inputs.iter().all(|input| input.len() == len)
+        {
+            xor(&inputs, output);
+            return Ok(());
+        }
+        let rows = self.rows_of_lost(&places);
+        sums(|output| &rows[output * self.stride()..][..blocks], &inputs, lost);
+        Ok(())
+    }
+
+    /// Of each lost block, with the parity that stands in its place, the coefficients of all blocks and of those parities.
+    fn rows_of_lost(&self, places: &[(usize, usize)]) -> Vec<u8> {
+        let (count, stride) = (places.len(), self.stride());
+        let inverse = inverse(self.blocks(), places);
+        let of_parities: Vec<&[u8]> = places.iter().map(|(_, id)| self.padded(id - self.blocks())).collect();
+        let mut rows = vec![0; count * stride];
+        let mut outputs: Vec<&mut [u8]> = rows.chunks_mut(stride).collect();
+        let factors = |lost: usize| &inverse[lost * count..][..count];
+        gf_dot_rows(factors, &of_parities, &mut outputs);
+        for (lost, row) in outputs.iter_mut().enumerate() {
+            for ((block, _), factor) in places.iter().zip(factors(lost)) {
+                row[*block] = *factor;
+            }
+        }
+        rows
+    }
+}
+
+/// The inverse of the matrix of these parities' coefficients of these blocks: a row for each block, in it one for each parity.
+fn inverse(blocks: usize, places: &[(usize, usize)]) -> Vec<u8> {
+    let count = places.len();
+    let log = |a: usize, b: usize| Gf((a ^ b) as u8).log();
+    let of_others = |of: &dyn Fn(usize) -> usize, at: usize| -> u32 {
+        (0..count).filter(|other| *other != at).map(|other| log(of(at), of(other))).sum()
+    };
+    let (x, y) = (&|at: usize| places[at].1, &|at: usize| places[at].0);
+    // Logarithms of what all cells of a column, and of a row, have in common.
+    let shared = |at: usize, is_row: bool| {
+        let all: u32 =
+            (0..count).map(|other| if is_row { log(x(other), y(at)) } else { log(x(at), y(other)) }).sum();
+        let less = if is_row { of_others(y, at) + log(blocks, y(at)) } else { of_others(x, at) };
+        i64::from(all) - i64::from(less)
+    };
+    let of_columns: Vec<i64> = (0..count).map(|at| shared(at, false)).collect();
+    let mut cells = Vec::with_capacity(count * count);
+    for row in 0..count {
+        let of_row = shared(row, true);
+        cells.extend(
+            (0..count)
+                .map(|column| Gf::exp(of_row + of_columns[column] - i64::from(log(x(column), y(row)))).0),
+        );
+    }
+    cells
+}
+
+/// Sums of inputs of which some may be shorter than the outputs; `row` is the row of coefficients of an output.
+fn sums<'a>(row: impl Fn(usize) -> &'a [u8], inputs: &[&[u8]], outputs: &mut [&mut [u8]]) {
+    let Some(len) = outputs.first().map(|output| output.len()) else { return };
+    let is_whole = |input: &[u8]| input.len() == len;
+    if inputs.iter().all(|input| is_whole(input)) {
+        return gf_dot_rows(row, inputs, outputs);
+    }
+    let whole: Vec<&[u8]> = inputs.iter().copied().filter(|input| is_whole(input)).collect();
+    let of_whole = |output: usize| {
+        let factors = row(output).iter().zip(inputs).filter(|(_, input)| is_whole(input));
+        factors.map(|(factor, _)| *factor).collect()
+    };
+    let rows: Vec<Vec<u8>> = (0..outputs.len()).map(of_whole).collect();
+    gf_dot_rows(|output| &rows[output], &whole, outputs);
+    for (at, input) in inputs.iter().enumerate().filter(|(_, input)| !is_whole(input)) {
+        assert!(
+            input.len() < len,
+            "a block has {} bytes: must have at most {len}, as the parities",
+            input.len()
+        );
+        for (number, output) in outputs.iter_mut().enumerate() {
+            gf_mul_add(&[row(number)[at]], &[input], &mut output[..input.len()]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Matrix;
+    use crate::lt::Bits;
+    use proptest::prelude::*;
+
+    fn drawn(random: &mut Bits, count: usize, len: usize) -> Vec<Vec<u8>> {
+        (0..count).map(|_| (0..len).map(|_| random.below(256) as u8).collect()).collect()
+    }
+    fn slices(blocks: &[Vec<u8>]) -> Vec<&[u8]> {
+        blocks.iter().map(Vec::as_slice).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn parities_are_the_codes_and_any_as_many_packets_give_the_blocks(
+            blocks in 1usize..=60, parities in 0usize..=20, len in 0usize..200, seed: u32,
+        ) {
+            let mut random = Bits::new(seed);
+            let unit = Unit::new(blocks, parities).expect("few");
+            let mut data = drawn(&mut random, blocks, len);
+            // Some are shorter.
+            if random.below(2) == 0 {
+                data.iter_mut().for_each(|block| block.truncate(len - random.below(len as u32 + 1) as usize));
+            }
+            let mut made = vec![vec![7; len]; parities];
+            unit.encode(&slices(&data), &mut made.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
+            for (parity, made) in made.iter().enumerate() {
+                let mut same = vec![9; len];
+                unit.code.encode_into(&data, (blocks + parity) as u32, &mut same);
+                prop_assert_eq!(made, &same);
+            }
+            let mut packets: Vec<Option<&[u8]>> = slices(&data).into_iter().chain(slices(&made)).map(Some).collect();
+            for _ in 0..parities {
+                packets[random.below((blocks + parities) as u32) as usize] = None;
+            }
+            let lost: Vec<usize> = (0..blocks).filter(|block| packets[*block].is_none()).collect();
+            let mut outputs = vec![vec![3; len]; lost.len()];
+            let found = unit.recover(&packets, &mut outputs.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
+            prop_assert_eq!(found, Ok(()));
+            for (block, output) in lost.iter().zip(&outputs) {
+                let mut whole = data[*block].clone();
+                whole.resize(len, 0);
+                prop_assert_eq!(output, &whole);
+            }
+        }
+
+        #[test]
+        fn the_formula_is_the_inverse(blocks in 1usize..=128, count in 1usize..=30, seed: u32) {
+            let mut random = Bits::new(seed);
+            let count = count.min(blocks);
+            let mut draw = |first: usize, end: usize| {
+                let mut all: Vec<usize> = (first..end).collect();
+                (0..count).for_each(|at| {
+                    let other = at + random.below((all.len() - at) as u32) as usize;
+                    all.swap(at, other);
+                });
+                all.truncate(count);
+                all.sort_unstable();
+                all
+            };
+            let places: Vec<(usize, usize)> = draw(0, blocks).into_iter().zip(draw(blocks, FIELD)).collect();
+            let code = Code::new(blocks).expect("few");
+            let rows: Vec<Vec<u8>> = places
+                .iter()
+                .map(|(_, id)| {
+                    let row = code.coefficients(*id as u32);
+                    places.iter().map(|(block, _)| row[*block]).collect()
+                })
+                .collect();
+            let matrix = Matrix::from_rows(&rows).expect("a square one").inverse().expect("the code is MDS");
+            let cells = (0..count).flat_map(|row| (0..count).map(move |column| (row, column)));
+            prop_assert_eq!(inverse(blocks, &places), cells.map(|at| matrix[at].0).collect::<Vec<u8>>());
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_its_numbers() {
+        assert!(Unit::new(250, 6).is_ok());
+        let error = Unit::new(250, 7).expect_err("one too many");
+        assert_eq!(
+            error.to_string(),
+            "250 blocks and 7 parities: must be 256 at most together, with a block at least"
+        );
+        assert!(Unit::new(0, 1).is_err());
+        let unit = Unit::new(2, 1).expect("few");
+        let error = unit.recover(&[None, None, Some(b"x")], &mut [&mut [0], &mut [0]]);
+        let error = error.expect_err("two are lost");
+        assert_eq!(error.to_string(), "2 blocks are lost: must be 1 at most, as there are parities");
+    }
+
+    #[test]
+    fn a_unit_without_parities_or_losses_does_nothing() {
+        let unit = Unit::new(2, 0).expect("few");
+        unit.encode(&[b"a", b"b"], &mut []);
+        assert_eq!(unit.recover(&[Some(b"a"), Some(b"b")], &mut []), Ok(()));
+    }
+}
