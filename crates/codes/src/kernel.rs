@@ -499,7 +499,7 @@ impl Engine {
         }
     }
 
-    /// The case of several outputs, `len` bytes each: at least the widest vector's.
+    /// The case of several outputs, `len` bytes each (at least the widest vector's), and of more inputs than a pass takes.
     fn walk_all<'a>(
         self,
         row: impl Fn(usize) -> &'a [u8],
@@ -507,9 +507,6 @@ impl Engine {
         outputs: &mut [&mut [u8]],
         len: usize,
     ) {
-        if inputs.is_empty() {
-            return outputs.iter_mut().for_each(|output| output.fill(0));
-        }
         // Groups as even as can be: seven outputs are four and three, not six and one.
         let even = |count: usize, most: usize| count.div_ceil(count.div_ceil(most));
         let (outputs_group, inputs_group) =

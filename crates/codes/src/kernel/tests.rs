@@ -216,6 +216,27 @@ fn many_terms_and_long_inputs_take_several_passes_and_chunks() {
 }
 
 #[test]
+fn more_inputs_than_one_walk_takes_are_added_by_several() {
+    let (count, len) = (2 * TALL_INPUTS + 6, 700);
+    let inputs = Buffers::new(len, &vec![3; count], noise(7));
+    let inputs = inputs.slices();
+    let rows: Vec<Vec<u8>> =
+        (0..9).map(|o| (0..count).map(|i| ((o * 31 + i * 7) % 256) as u8).collect()).collect();
+    let rows: Vec<&[u8]> = rows.iter().map(Vec::as_slice).collect();
+    for (name, engine) in engines() {
+        let mut outputs = Buffers::new(len, &[5; 9], noise(8));
+        engine.gf_dot_many(&rows, &inputs, &mut outputs.slices_mut());
+        for (index, row) in rows.iter().enumerate() {
+            assert!(outputs.slice(index) == expected(row, &inputs, &vec![0; len]), "{name} output {index}");
+        }
+        let before = outputs.slice(0).to_vec();
+        engine.xor(&inputs, outputs.slices_mut().remove(0), true);
+        assert!(outputs.slice(0) == expected(&vec![1; count], &inputs, &before), "{name} xor");
+        assert!(outputs.guards_stand(), "{name}");
+    }
+}
+
+#[test]
 fn no_terms_make_zeros() {
     for (name, engine) in engines() {
         let input = [9; 100];

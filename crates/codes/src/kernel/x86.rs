@@ -48,25 +48,33 @@ passes!(run_gfni256, tall_gfni256, Gfni256, "avx2,gfni", [4, 2, 1, 1, 1, 1]);
 passes!(run_avx2, tall_avx2, Avx2, "avx2", [2, 1, 1, 1, 1, 1]);
 passes!(run_ssse3, tall_ssse3, Ssse3, "ssse3", [2, 2, 1, 1, 1, 1]);
 
+/// For lanes that multiply by a matrix of bits: that is what is kept.
+macro_rules! kept_as_matrices {
+    () => {
+        type Kept = u64;
+
+        #[inline(always)]
+        fn factor(self, coefficient: u8) -> Self::Factor {
+            self.unkept(self.kept(coefficient))
+        }
+        #[inline(always)]
+        fn kept(self, coefficient: u8) -> u64 {
+            AFFINE[usize::from(coefficient)]
+        }
+    };
+}
+
 impl Lanes for Gfni512 {
     const WIDTH: usize = 64;
     const XOR3: bool = true;
     type Vector = __m512i;
     type Factor = __m512i;
-    type Kept = u64;
+    kept_as_matrices!();
 
     #[inline(always)]
     fn zero(self) -> __m512i {
         // SAFETY: `self` proves AVX-512F.
         unsafe { _mm512_setzero_si512() }
-    }
-    #[inline(always)]
-    fn factor(self, coefficient: u8) -> __m512i {
-        self.unkept(self.kept(coefficient))
-    }
-    #[inline(always)]
-    fn kept(self, coefficient: u8) -> u64 {
-        AFFINE[usize::from(coefficient)]
     }
     #[inline(always)]
     fn unkept(self, kept: u64) -> __m512i {
@@ -132,16 +140,8 @@ macro_rules! lanes_of_32_bytes {
 impl Lanes for Gfni256 {
     lanes_of_32_bytes!();
     type Factor = __m256i;
-    type Kept = u64;
+    kept_as_matrices!();
 
-    #[inline(always)]
-    fn factor(self, coefficient: u8) -> __m256i {
-        self.unkept(self.kept(coefficient))
-    }
-    #[inline(always)]
-    fn kept(self, coefficient: u8) -> u64 {
-        AFFINE[usize::from(coefficient)]
-    }
     #[inline(always)]
     fn unkept(self, kept: u64) -> __m256i {
         // SAFETY: `self` proves AVX2.

@@ -3,7 +3,7 @@
 //! What does not depend on the bytes is made beforehand. Lost blocks are sums of the others and of as many parities: the part of the matrix
 //! that has to be inverted is a Cauchy matrix with scaled columns, whose inverse is a formula.
 //!
-//! Source: Schechter, *On the Inversion of Certain Matrices* (1959), equation 7, for the inverse. Leaves out: packets that come one by one,
+//! Source: Schechter, *On the Inversion of Certain Matrices* (1959), for the inverse. Leaves out: packets that come one by one,
 //! and parities without end ([`Elimination`](super::Elimination)).
 
 use super::{Code, FIELD};
