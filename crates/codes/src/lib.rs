@@ -13,10 +13,13 @@
 //! All `unsafe` of the workspace's arithmetic is in the files of the module `kernel`.
 //!
 //! [`lt`] are fountain codes, whose sums are drawn at random; [`mds`] is for few blocks, of which any as many packets give them back.
+//! With a fixed number of parities there are two codes ([`fixed`]): [`mds::Unit`], and [`ldpc`], which is plain XOR.
 //! Leaves out: which coefficients to use (the plan decides), and fields above 2^8. Read [`Gf`], [`gf_dot`] and [`Symbol`] first.
 
 mod field;
+pub mod fixed;
 mod kernel;
+pub mod ldpc;
 pub mod lt;
 mod matrix;
 pub mod mds;

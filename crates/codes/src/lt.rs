@@ -11,7 +11,7 @@
 mod degrees;
 mod inactivation;
 mod peeling;
-mod plan;
+pub(crate) mod plan;
 mod repair;
 
 pub use degrees::{Params, ParamsError};

@@ -278,10 +278,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut outcomes = vec![kernels];
     if wants(Part::Fec) {
         let cells = fec::measure(isa_l.as_ref(), args.seconds_per_cell)?;
+        let exact = fec::exact()?;
         if args.json {
             print_json(&cells)?;
+            print_json(&exact)?;
         } else {
             fec::print_table(&cells);
+            fec::print_exact(&exact);
         }
         outcomes.push(if args.check { fec::check(&cells) } else { Ok(()) });
     }

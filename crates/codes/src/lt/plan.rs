@@ -8,7 +8,7 @@ use crate::symbol::Sums;
 
 /// Lists of numbers, one behind the other.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Rows {
+pub(crate) struct Rows {
     ends: Vec<u32>,
     items: Vec<u32>,
 }
@@ -44,7 +44,7 @@ impl Rows {
 
 /// What is known of a block.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Block {
+pub(crate) enum Block {
     Unknown,
     /// The symbol of this number is the block.
     Given(u32),
@@ -129,7 +129,7 @@ fn by_most(blocks: &[Block], key: impl Fn(u32) -> usize) -> Vec<u32> {
 
 /// How the blocks follow from rows, each the blocks that a packet sums.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     blocks: Vec<Block>,
     /// Peeled blocks in the order in which they become known, each with the row that gives it.
     peeled: Vec<(u32, u32)>,

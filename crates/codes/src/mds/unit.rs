@@ -6,9 +6,10 @@
 //! Source: Schechter, *On the Inversion of Certain Matrices* (1959), for the inverse. Leaves out: packets that come one by one,
 //! and parities without end ([`Elimination`](super::Elimination)).
 
-use super::{Code, FIELD};
+use super::{BLOCKS_MAX, Code, Elimination, FIELD};
+use crate::fixed::{FixedRate, SizeError};
 use crate::kernel::gf_dot_rows;
-use crate::{Gf, gf_mul_add, xor};
+use crate::{Gf, Symbol, gf_mul_add, xor};
 use std::fmt;
 
 /// Rows of coefficients are as long as the widest vector, or a multiple.
@@ -181,6 +182,21 @@ impl Unit {
             }
         }
         rows
+    }
+}
+
+impl FixedRate for Unit {
+    type Decoder<S: Symbol> = Elimination<S>;
+
+    fn new(blocks: usize, parities: usize) -> Result<Self, SizeError> {
+        Self::new(blocks, parities).map_err(|_| SizeError { blocks, parities, most: BLOCKS_MAX })
+    }
+    fn encode<S: Symbol>(&self, blocks: &[S], len: usize) -> Vec<S> {
+        let ids = self.blocks()..self.blocks() + self.parities;
+        ids.map(|id| self.code.encode(blocks, id as u32, len)).collect()
+    }
+    fn decoder<S: Symbol>(&self, len: usize) -> Elimination<S> {
+        Elimination::new(self.code, len)
     }
 }
 

@@ -3,11 +3,17 @@
 //! A cell is a code with k packets of 1,500 bytes and r parities. ISA-L gets our matrix, so that all bytes are compared. Tables for encoding
 //! are made before the clock starts, as users keep them. In decoding the first r packets are lost and all parities are there; what depends
 //! on which are lost (the inverse, tables) is made while the clock runs, as a receiver does.
-//! Read [`Cell`] first.
+//! The LDPC code stands beside the MDS one; of it the first run of so many packets is lost without which it decodes. How often each decodes
+//! from as many packets as blocks is counted ([`Exact`]). Read [`Cell`] first.
 
 use super::{Buffers, IsaL, Times};
 use crate::bench::best_seconds;
+use anabranch_codes::fixed::FixedRate;
+use anabranch_codes::ldpc;
+use anabranch_codes::lt::Decoder as _;
 use anabranch_codes::mds::{Code, Unit};
+use anabranch_endpoint::{Bytes, Len};
+use anabranch_units::{RandomStream, Seed};
 use anyhow::{Context, ensure};
 use serde::Serialize;
 use std::hint::black_box;
@@ -40,18 +46,123 @@ pub fn measure(isa_l: Option<&IsaL>, seconds: f64) -> anyhow::Result<Vec<Cell>> 
             [("fec_encode", encode(isa_l, k, r, seconds)), ("fec_decode", decode(isa_l, k, r, seconds))]
         {
             let times = times.with_context(|| format!("{job}, {k} + {r}"))?;
-            cells.extend(times.into_iter().map(|(peer, seconds)| Cell {
-                job,
-                code: "mds",
-                k,
-                r,
-                size_bytes: PACKET_BYTES,
-                gbytes_per_s: (k * PACKET_BYTES) as f64 / seconds * 1e-9,
-                peer,
-            }));
+            cells.extend(times.into_iter().map(|(peer, seconds)| cell(job, "mds", (k, r), seconds, peer)));
         }
+        cells.extend(ldpc_cells(k, r, seconds).with_context(|| format!("ldpc, {k} + {r}"))?);
     }
     Ok(cells)
+}
+
+fn cell(
+    job: &'static str,
+    code: &'static str,
+    (k, r): (usize, usize),
+    seconds: f64,
+    peer: Option<&'static str>,
+) -> Cell {
+    let gbytes_per_s = (k * PACKET_BYTES) as f64 / seconds * 1e-9;
+    Cell { job, code, k, r, size_bytes: PACKET_BYTES, gbytes_per_s, peer }
+}
+
+/// The LDPC code's encoding, and its decoding of as many losses as there are parities, where it can do that.
+fn ldpc_cells(k: usize, r: usize, seconds: f64) -> anyhow::Result<Vec<Cell>> {
+    let code = ldpc::Code::new(k, r)?;
+    let mut buffers = Buffers::new(PACKET_BYTES, k, 0);
+    let blocks: Vec<Bytes> = buffers.split().0.into_iter().map(Bytes::copy_from_slice).collect();
+    let parities = code.encode(&blocks, PACKET_BYTES);
+    let all: Vec<Bytes> = blocks.iter().chain(&parities).cloned().collect();
+    let decode = |lost: std::ops::Range<usize>| {
+        let mut decoder = code.decoder(PACKET_BYTES);
+        for id in (0..all.len()).filter(|id| !lost.contains(id)) {
+            if decoder.push(id as u32, all[id].clone()) {
+                return decoder.into_blocks();
+            }
+        }
+        None
+    };
+    let lost =
+        (0..=k - r.min(k)).map(|first| first..first + r.min(k)).find(|lost| decode(lost.clone()).is_some());
+    let mut jobs = vec!["fec_encode"];
+    let mut contenders: Vec<Box<dyn FnMut() + '_>> = vec![Box::new(|| {
+        black_box(code.encode(black_box(&blocks), PACKET_BYTES));
+    })];
+    if let Some(lost) = lost {
+        ensure!(
+            decode(lost.clone()).is_some_and(|found| found == blocks),
+            "other bytes come out than went in"
+        );
+        jobs.push("fec_decode");
+        contenders.push(Box::new(move || {
+            black_box(decode(black_box(lost.clone())));
+        }));
+    }
+    let times = best_seconds(&mut contenders, seconds);
+    Ok(jobs.into_iter().zip(times).map(|(job, seconds)| cell(job, "ldpc", (k, r), seconds, None)).collect())
+}
+
+/// How often a code decodes from exactly as many packets as blocks.
+#[derive(Debug, Serialize)]
+pub struct Exact {
+    job: &'static str,
+    code: &'static str,
+    k: usize,
+    r: usize,
+    decoding_share: f64,
+    trials: u32,
+}
+
+/// Draws which packets come, for both codes.
+///
+/// Errors: a code that cannot be made.
+pub fn exact() -> anyhow::Result<Vec<Exact>> {
+    let mut rows = Vec::new();
+    for k in EXACT_BLOCKS {
+        for r in EXACT_PARITIES {
+            let mut random = Seed::new(1).stream("fec", (k * 1_000 + r) as u64);
+            let mut row = |code, decoding_share, trials| {
+                rows.push(Exact { job: "fec_exact", code, k, r, decoding_share, trials });
+            };
+            row("mds", share_decoded::<Unit>((k, r), EXACT_TRIALS / 10, &mut random)?, EXACT_TRIALS / 10);
+            row("ldpc", share_decoded::<ldpc::Code>((k, r), EXACT_TRIALS, &mut random)?, EXACT_TRIALS);
+        }
+    }
+    Ok(rows)
+}
+
+const EXACT_BLOCKS: [usize; 6] = [4, 8, 10, 16, 20, 40];
+const EXACT_PARITIES: [usize; 6] = [1, 2, 3, 4, 6, 10];
+const EXACT_TRIALS: u32 = 10_000;
+
+fn share_decoded<C: FixedRate>(
+    (k, r): (usize, usize),
+    trials: u32,
+    random: &mut RandomStream,
+) -> anyhow::Result<f64> {
+    let code = C::new(k, r)?;
+    let mut ids: Vec<u32> = (0..(k + r) as u32).collect();
+    let mut decoded = 0;
+    for _ in 0..trials {
+        random.shuffle(&mut ids);
+        let mut decoder = code.decoder::<Len>(1);
+        decoded += u32::from(ids[..k].iter().fold(false, |_, id| decoder.push(*id, Len(1))));
+    }
+    Ok(f64::from(decoded) / f64::from(trials))
+}
+
+/// Prints a row for each number of blocks.
+pub fn print_exact(rows: &[Exact]) {
+    let mut table = comfy_table::Table::new();
+    table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
+    let parities = EXACT_PARITIES.iter().map(|r| format!("r = {r}"));
+    table.set_header(["code".to_owned(), "k".to_owned()].into_iter().chain(parities));
+    for code in ["mds", "ldpc"] {
+        for k in EXACT_BLOCKS {
+            let of = rows.iter().filter(|row| (row.code, row.k) == (code, k));
+            let shares = of.map(|row| format!("{:.4}", row.decoding_share));
+            table.add_row([code.to_owned(), k.to_string()].into_iter().chain(shares));
+        }
+    }
+    println!("{table}\nThe share of draws in which exactly k of k + r packets decode.");
 }
 
 fn encode(isa_l: Option<&IsaL>, k: usize, r: usize, seconds: f64) -> anyhow::Result<Times> {
@@ -119,7 +230,8 @@ pub fn print_table(cells: &[Cell]) {
     table.set_header(["job", "code", "k", "r", "ours", "isa-l", "ours / isa-l"]);
     for cell in cells.iter().filter(|cell| cell.peer.is_none()) {
         let same = |other: &&Cell| {
-            (other.job, other.k, other.r) == (cell.job, cell.k, cell.r) && other.peer.is_some()
+            (other.job, other.code, other.k, other.r) == (cell.job, cell.code, cell.k, cell.r)
+                && other.peer.is_some()
         };
         let peer = cells.iter().find(same).map(|other| other.gbytes_per_s);
         table.add_row([
@@ -147,7 +259,8 @@ const DECODE_SHARE_MIN: f64 = 0.5;
 /// Errors: cells that are slower than they must be.
 pub fn check(cells: &[Cell]) -> anyhow::Result<()> {
     let rate = |job: &str, of: &Cell, peer: Option<&str>| {
-        let mut same = cells.iter().filter(|cell| (cell.job, cell.k, cell.r) == (job, of.k, of.r));
+        let mut same =
+            cells.iter().filter(|cell| (cell.job, cell.code, cell.k, cell.r) == (job, of.code, of.k, of.r));
         same.find(|cell| cell.peer == peer).map(|cell| cell.gbytes_per_s)
     };
     let ratio = |cell: &Cell| match cell.job {
@@ -156,7 +269,7 @@ pub fn check(cells: &[Cell]) -> anyhow::Result<()> {
     };
     let slow: Vec<String> = cells
         .iter()
-        .filter(|cell| cell.peer.is_none())
+        .filter(|cell| cell.peer.is_none() && cell.code == "mds")
         .filter_map(|cell| {
             let (ratio, least) = ratio(cell)?;
             (ratio < least)
@@ -179,12 +292,14 @@ mod tests {
     fn all_units_are_measured_and_a_slow_one_fails_the_check_by_name() {
         let isa_l = IsaL::load();
         let mut cells = measure(isa_l.as_ref(), 1e-6).unwrap();
-        assert_eq!(cells.iter().filter(|cell| cell.peer.is_none()).count(), 2 * UNITS.len());
+        let ours = cells.iter().filter(|cell| cell.peer.is_none() && cell.code == "mds");
+        assert_eq!(ours.count(), 2 * UNITS.len());
         for cell in &mut cells {
             cell.gbytes_per_s = if cell.peer.is_some() { 1.0 } else { 1.2 };
         }
         check(&cells).unwrap();
-        let cell = cells.iter_mut().find(|cell| cell.job == "fec_decode" && cell.k == 20).unwrap();
+        let slow = |cell: &&mut Cell| cell.job == "fec_decode" && cell.k == 20 && cell.code == "mds";
+        let cell = cells.iter_mut().find(slow).unwrap();
         cell.gbytes_per_s = 0.5;
         let error = check(&cells).unwrap_err().to_string();
         assert!(error.contains("fec_decode 20 + 4: 0.42 (at least 0.5)"), "{error}");
