@@ -208,11 +208,8 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
     }
     /// Packets and bytes that wait at the port at `target`, of either kind, without the packet being sent.
     pub fn queue(&self, target: Target) -> Option<(u32, ByteCount)> {
-        match self.elements.get(target.index()).filter(|_| !target.is_node())? {
-            AnyElement::Fifo(port) => Some(port.queue(self.packets.meta(), self.now)),
-            AnyElement::Port(port) => Some((port.queue_packets(), port.queue_bytes())),
-            AnyElement::Switch(_) => None,
-        }
+        let element = self.elements.get(target.index()).filter(|_| !target.is_node())?;
+        queue(element, self.packets.meta(), self.now)
     }
     /// A hash over every event so far: when it was due, whose it was, and its token. Equal runs have equal hashes.
     pub const fn event_hash(&self) -> u64 {
@@ -335,7 +332,19 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
                 nodes[to.index()].on_packet(&mut cx, meta, body);
             } else {
                 let (elements, mut cx) = self.element_cx(to);
-                elements[to.index()].on_packet(&mut cx, p);
+                let (before, from_me) = elements.split_at_mut(to.index());
+                match from_me {
+                    [AnyElement::Switch(switch), after @ ..] => {
+                        switch.on_packet(&mut cx, p, |at, meta, now| {
+                            let after_it = || after.get(at.index() - before.len() - 1);
+                            let port = before.get(at.index()).or_else(after_it).filter(|_| !at.is_node());
+                            port.and_then(|port| queue(port, meta, now))
+                                .map_or(ByteCount::ZERO, |(_, bytes)| bytes)
+                        });
+                    }
+                    [element, ..] => element.on_packet(&mut cx, p),
+                    [] => unreachable!("packets are sent to elements that are there"),
+                }
             }
         }
         self.ready.clear();
@@ -370,5 +379,14 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
             totals: &mut self.totals,
         };
         (&mut self.nodes, cx)
+    }
+}
+
+/// Packets and bytes that wait at an element at `now`, without the packet being sent; none at a switch.
+fn queue(element: &AnyElement, meta: &[PacketMeta], now: Instant) -> Option<(u32, ByteCount)> {
+    match element {
+        AnyElement::Fifo(port) => Some(port.queue(meta, now)),
+        AnyElement::Port(port) => Some((port.queue_packets(), port.queue_bytes())),
+        AnyElement::Switch(_) => None,
     }
 }

@@ -5,28 +5,18 @@
 //! [`PeerId`], which here is an index into one arena, so that an arriving packet finds its machine without a search.
 //!
 //! A deadline that only moves later pushes no event: the event that stands goes off, finds that nothing is due, and is set
-//! anew. Leaves out: the meaning of messages. Read [`Hosts`] and [`User`] first.
+//! anew. Between machines and network may stand a [`Layer`]. Leaves out: the meaning of messages. Read [`Hosts`] and [`User`] first.
 
 use std::collections::VecDeque;
 
 use anabranch_endpoint::{Endpoint, Message as _, PeerId, Transmit};
-use anabranch_units::{Duration, Instant, RandomStream};
+use anabranch_units::{ByteCount, Duration, Instant, RandomStream};
 
 use crate::EventQueue;
 use crate::fabric::{Node, NodeCx};
+use crate::layer::{Envelope, Layer, LayerCx, LayerWork, Layered};
 use crate::packet::PacketMeta;
 use crate::target::Target;
-
-/// A message on its way, with the machines at both ends.
-#[derive(Clone, Debug)]
-pub struct Envelope<M> {
-    /// The sender.
-    pub from: PeerId,
-    /// The receiver.
-    pub to: PeerId,
-    /// The message.
-    pub msg: M,
-}
 
 /// The user of the machines of a [`Hosts`]: opens them, gives them work, and hears their events.
 pub trait User {
@@ -51,6 +41,8 @@ struct Place<E: Endpoint> {
     flow: u32,
     /// Where its packets go.
     door: Target,
+    /// What its flow has to send in all, where that was said.
+    flow_size: Option<ByteCount>,
     /// When the event that counts goes off; others that were armed before are stale.
     armed_at: Option<Instant>,
     endpoint: Option<E>,
@@ -101,6 +93,7 @@ impl<E: Endpoint> HostsCx<'_, E> {
             is_touched: false,
             flow,
             door,
+            flow_size: None,
             armed_at: None,
             endpoint: None,
             held: VecDeque::new(),
@@ -115,6 +108,10 @@ impl<E: Endpoint> HostsCx<'_, E> {
                 PeerId(self.ends.places.len() as u32 - 1)
             }
         }
+    }
+    /// Says what a flow has to send in all, for a layer that wants to know: of the place of either end.
+    pub fn note_flow_size(&mut self, id: PeerId, size: Option<ByteCount>) {
+        self.ends.places[id.index()].flow_size = size;
     }
     /// Puts a machine at a place that was reserved.
     pub fn place(&mut self, id: PeerId, endpoint: E) {
@@ -155,6 +152,8 @@ impl<E: Endpoint> HostsCx<'_, E> {
 
 /// Says of a token that it is the user's.
 const USER: u32 = 1 << 31;
+/// Says of a token that it is the layer's.
+const LAYER: u32 = 1 << 30;
 
 /// All hosts of a network, as one node of its fabric. Switches name hosts by `dst`; every host's packets are delivered to
 /// this node.
@@ -164,14 +163,29 @@ pub struct Hosts<U: User> {
     timers: Vec<(Instant, u32)>,
     strays: u64,
     jitter: Option<(Duration, RandomStream)>,
+    layer: Option<BoxedLayer<U>>,
+    work: LayerWork<<U::End as Endpoint>::Msg>,
 }
+
+/// A layer for the machines of this user.
+type BoxedLayer<U> = Box<dyn Layer<<<U as User>::End as Endpoint>::Msg>>;
 
 impl<U: User> Hosts<U> {
     /// Hosts without machines. The packets that host `h` sends go to `doors[h]`, its port or its site's switch, unless a
     /// machine has a way of its own.
     pub const fn new(doors: Vec<Target>, user: U) -> Self {
         let ends = Ends { places: Vec::new(), free: Vec::new(), doors, touched: Vec::new() };
-        Self { ends, user, timers: Vec::new(), strays: 0, jitter: None }
+        Self { ends, user, timers: Vec::new(), strays: 0, jitter: None, layer: None, work: LayerWork::new() }
+    }
+    /// The same hosts with a layer between their machines and the network.
+    #[must_use]
+    pub fn with_layer(mut self, layer: Option<BoxedLayer<U>>) -> Self {
+        self.layer = layer;
+        self
+    }
+    /// What their layer has counted, by name; nothing without one.
+    pub fn layer_figures(&self) -> Vec<(&'static str, f64)> {
+        self.layer.as_ref().map(|layer| layer.figures()).unwrap_or_default()
     }
     /// The same hosts, which take a random time up to `max` to send each packet, in order.
     ///
@@ -285,7 +299,58 @@ impl<U: User> Hosts<U> {
         let (here, there) = (&self.ends.places[from.index()], &self.ends.places[to.index()]);
         let mut meta = PacketMeta::new(here.host, there.host, msg.wire_len());
         (meta.flow, meta.priority, meta.ecn_ect) = (here.flow, here.priority, msg.is_ect());
-        cx.send(here.door, meta, Envelope { from, to, msg });
+        let envelope = Envelope { from, to, msg, label: None };
+        if self.layer.is_none() {
+            return cx.send(here.door, meta, envelope);
+        }
+        let packet = Layered { meta, envelope, flow_size: here.flow_size };
+        self.in_layer(cx, |layer, cx| layer.handle_leaving(cx, packet));
+    }
+
+    /// Has the layer, if there is one, do something, and sends what it sends. What it delivers stays in its work.
+    fn in_layer<Q: EventQueue>(
+        &mut self,
+        cx: &mut NodeCx<'_, Body<U>, Q>,
+        act: impl FnOnce(&mut BoxedLayer<U>, &mut LayerCx<'_, <U::End as Endpoint>::Msg>),
+    ) {
+        let Some(layer) = &mut self.layer else { return };
+        act(layer, &mut LayerCx { now: cx.now(), work: &mut self.work });
+        for Layered { meta, envelope, .. } in self.work.leaving.drain(..) {
+            // What was held may outlive its machine, whose place another host's may have by now.
+            let place = self.ends.places.get(envelope.from.index()).filter(|place| place.host == meta.src);
+            let door = place.map_or(self.ends.doors[usize::from(meta.src)], |place| place.door);
+            cx.send(door, meta, envelope);
+        }
+        for (at, token) in self.work.timers.drain(..) {
+            cx.arm(at, token | LAYER);
+        }
+    }
+
+    /// Gives machines what the layer has delivered.
+    fn deliver<Q: EventQueue>(&mut self, cx: &mut NodeCx<'_, Body<U>, Q>) {
+        // What a machine sends while it takes a packet passes the layer, which delivers nothing then.
+        let mut arrived = std::mem::take(&mut self.work.arrived);
+        for Layered { meta, envelope, .. } in arrived.drain(..) {
+            self.take(cx, meta, envelope);
+        }
+        debug_assert!(self.work.arrived.is_empty(), "a layer delivers only what has come");
+        self.work.arrived = arrived;
+    }
+
+    /// Gives a packet to its machine.
+    #[inline]
+    fn take<Q: EventQueue>(&mut self, cx: &mut NodeCx<'_, Body<U>, Q>, meta: PacketMeta, body: Body<U>) {
+        let place = &mut self.ends.places[body.to.index()];
+        let Some(endpoint) = place.endpoint.as_mut().filter(|_| place.flow == meta.flow) else {
+            self.strays += 1;
+            return;
+        };
+        let Envelope { from, to, mut msg, .. } = body;
+        if meta.ecn_ce {
+            msg.mark_ce();
+        }
+        endpoint.handle_message(cx.now(), from, msg);
+        self.settle(cx, Some(to));
     }
 }
 
@@ -302,17 +367,13 @@ impl<U: User> Node for Hosts<U> {
         meta: PacketMeta,
         body: Self::Body,
     ) {
-        let place = &mut self.ends.places[body.to.index()];
-        let Some(endpoint) = place.endpoint.as_mut().filter(|_| place.flow == meta.flow) else {
-            self.strays += 1;
-            return;
-        };
-        let Envelope { from, to, mut msg } = body;
-        if meta.ecn_ce {
-            msg.mark_ce();
+        if self.layer.is_none() {
+            return self.take(cx, meta, body);
         }
-        endpoint.handle_message(cx.now(), from, msg);
-        self.settle(cx, Some(to));
+        self.in_layer(cx, |layer, cx| {
+            layer.handle_arrived(cx, Layered { meta, envelope: body, flow_size: None });
+        });
+        self.deliver(cx);
     }
 
     #[inline]
@@ -322,6 +383,10 @@ impl<U: User> Node for Hosts<U> {
             let mut user_cx = HostsCx { now, ends: &mut self.ends, timers: &mut self.timers };
             self.user.on_timer(&mut user_cx, token & !USER);
             return self.settle(cx, None);
+        }
+        if token & LAYER != 0 {
+            self.in_layer(cx, |layer, cx| layer.handle_timeout(cx, token & !LAYER));
+            return self.deliver(cx);
         }
         let id = PeerId(token);
         let place = &mut self.ends.places[id.index()];

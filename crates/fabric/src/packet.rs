@@ -18,6 +18,18 @@ impl PacketId {
     }
 }
 
+/// What a flow is to switches that treat short ones otherwise than long ones.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum FlowClass {
+    /// Its sender says nothing.
+    #[default]
+    Unknown,
+    /// Delay counts.
+    Short,
+    /// Throughput counts.
+    Long,
+}
+
 /// The metadata of a packet, which elements see and may change.
 ///
 /// Units: `size_bytes` is the length on the wire, headers included.
@@ -35,6 +47,8 @@ pub struct PacketMeta {
     pub src: u16,
     /// Host that it is for, as the switches number hosts.
     pub dst: u16,
+    /// What its sender varies so that switches that hash headers take it another way: a source port, a flow label. 0 where it does not.
+    pub entropy: u16,
     /// Which strict priority it has, 0 first; above the last one counts as the last one.
     pub priority: u8,
     /// Whether queues may mark it (ECN "ECT").
@@ -45,6 +59,8 @@ pub struct PacketMeta {
     pub hops: u8,
     /// Whether its body was cut off on the way (packet trimming).
     pub trimmed: bool,
+    /// What its sender says of its flow, as a DSCP would.
+    pub class: FlowClass,
 }
 const _: () = assert!(size_of::<PacketMeta>() == 32);
 
@@ -61,16 +77,28 @@ impl PacketMeta {
             size_bytes,
             src,
             dst,
+            entropy: 0,
             priority: 1,
             ecn_ect: false,
             ecn_ce: false,
             hops: 0,
             trimmed: false,
+            class: FlowClass::Unknown,
         }
     }
     /// The same packet with another priority.
     pub const fn with_priority(mut self, priority: u8) -> Self {
         self.priority = priority;
+        self
+    }
+    /// The same packet with another entropy.
+    pub const fn with_entropy(mut self, entropy: u16) -> Self {
+        self.entropy = entropy;
+        self
+    }
+    /// The same packet as one of a flow of this class.
+    pub const fn with_class(mut self, class: FlowClass) -> Self {
+        self.class = class;
         self
     }
     /// The same packet as one of `flow`.

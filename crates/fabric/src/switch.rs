@@ -1,16 +1,50 @@
 //! A switch: for every destination the ports that lead to it, and a policy that chooses among several.
 //!
 //! A switch has no queue (its output ports have) and takes no time. A policy is one file, and one line in the list of
-//! `policies!`: [`ecmp`] keeps a flow on one path, [`rps`] sends every packet its own way. Read [`Switch`] first.
+//! `policies!`: [`ecmp`] keeps a flow on one path, [`rps`] sends every packet its own way, and so on. What a policy may look at is a
+//! [`View`]. Read [`Switch`] first.
 
+pub mod caps;
+pub mod drill;
 pub mod ecmp;
+pub mod freeway;
+pub mod letflow;
+pub mod presto;
 pub mod rps;
 
 use crate::EventQueue;
-use crate::element::{Cx, Element};
+use crate::element::Cx;
 use crate::packet::{Drop, PacketId, PacketMeta};
 use crate::target::Target;
-use anabranch_units::RandomStream;
+use anabranch_units::{ByteCount, Instant, RandomStream};
+
+/// What a policy sees of a packet for which several targets are as near.
+pub struct View<'a> {
+    /// The fabric's time.
+    pub now: Instant,
+    /// The packet.
+    pub meta: &'a PacketMeta,
+    /// The targets, at least two.
+    ways: &'a [Target],
+    queues: &'a dyn Fn(Target) -> ByteCount,
+}
+
+impl View<'_> {
+    /// How many targets there are, at least two.
+    #[inline]
+    pub const fn count(&self) -> u32 {
+        self.ways.len() as u32
+    }
+    /// The targets.
+    #[inline]
+    pub const fn ways(&self) -> &[Target] {
+        self.ways
+    }
+    /// Bytes that wait at a target, without the packet being sent. Cost: a look at every packet that waits there.
+    pub fn queue(&self, way: Target) -> ByteCount {
+        (self.queues)(way)
+    }
+}
 
 /// Forwards every packet to a target that its table names for `dst`, with no delay.
 #[derive(Clone, Debug)]
@@ -34,11 +68,11 @@ macro_rules! policies {
         }
 
         impl Policy {
-            /// Which of `count` targets, at least two, `meta` goes to.
+            /// Which of the targets, by number, the packet goes to.
             #[inline]
-            fn choose(&mut self, meta: &PacketMeta, count: u32) -> u32 {
+            fn choose(&mut self, view: &View<'_>) -> u32 {
                 match self {
-                    $(Self::$name(policy) => policy.choose(meta, count),)*
+                    $(Self::$name(policy) => policy.choose(view),)*
                 }
             }
         }
@@ -76,6 +110,16 @@ policies! {
     Ecmp: ecmp, "ecmp";
     /// By packet: see [`rps::Rps`].
     Rps: rps, "rps";
+    /// Short flows by packet, long ones by flow while short ones are there: see [`caps::Caps`].
+    Caps: caps, "caps";
+    /// By 64 KiB of a flow, in turns: see [`presto::Presto`].
+    Presto: presto, "presto";
+    /// By burst of a flow: see [`letflow::LetFlow`].
+    LetFlow: letflow, "letflow";
+    /// By packet, to the shorter of few queues: see [`drill::Drill`].
+    Drill: drill, "drill";
+    /// By flow, short ones apart from long ones: see [`freeway::Freeway`].
+    Freeway: freeway, "freeway";
 }
 
 impl Switch {
@@ -107,10 +151,16 @@ impl Switch {
     }
 }
 
-impl Element for Switch {
+impl Switch {
+    /// Hands a packet on. `queues` says how much waits at a target.
     #[inline]
-    fn on_packet<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, p: PacketId) {
-        let meta = cx.meta(p);
+    pub(crate) fn on_packet<Q: EventQueue>(
+        &mut self,
+        cx: &mut Cx<'_, Q>,
+        p: PacketId,
+        queues: impl Fn(Target, &[PacketMeta], Instant) -> ByteCount,
+    ) {
+        let meta = *cx.meta(p);
         let group = self.group_of.get(usize::from(meta.dst)).map(|&group| usize::from(group));
         let Some(&[start, end]) = group.and_then(|group| self.starts.get(group..group + 2)) else {
             return cx.drop(p, Drop::NoRoute);
@@ -118,22 +168,139 @@ impl Element for Switch {
         let to = match end - start {
             0 => return cx.drop(p, Drop::NoRoute),
             1 => self.targets[start as usize],
-            count => self.targets[(start + self.policy.choose(meta, count)) as usize],
+            _ => {
+                let ways = &self.targets[start as usize..end as usize];
+                let (now, all) = (cx.now(), &*cx.all_meta());
+                let queues = |target| queues(target, all, now);
+                ways[self.policy.choose(&View { now, meta: &meta, ways, queues: &queues }) as usize]
+            }
         };
         cx.forward(to, p);
-    }
-    fn on_timer<Q: EventQueue>(&mut self, _: &mut Cx<'_, Q>, _: u32) {
-        unreachable!("a switch arms no timer")
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_units::Seed;
+    use crate::FlowClass;
+    use anabranch_units::{Duration, Seed};
+    use std::collections::BTreeSet;
 
     fn chosen(policy: &mut Policy, flow: u32, count: u32) -> u32 {
-        policy.choose(&PacketMeta::new(3, 4, 1_500).with_flow(flow), count)
+        Seen::default().of(policy, PacketMeta::new(3, 4, 1_500).with_flow(flow), count)
+    }
+
+    /// What a policy is shown: a time, and how much waits at each target.
+    #[derive(Default)]
+    struct Seen {
+        us: u64,
+        queues: Vec<u64>,
+    }
+
+    impl Seen {
+        fn at(us: u64) -> Self {
+            Self { us, ..Self::default() }
+        }
+        fn of(&self, policy: &mut Policy, meta: PacketMeta, count: u32) -> u32 {
+            let ways: Vec<Target> = (0..count).map(Target::element).collect();
+            let queues =
+                |target: Target| ByteCount::new(self.queues.get(target.index()).copied().unwrap_or_default());
+            let now = Instant::ZERO + Duration::from_us(self.us);
+            policy.choose(&View { now, meta: &meta, ways: &ways, queues: &queues })
+        }
+    }
+
+    fn drawn(kind: PolicyKind) -> Policy {
+        kind.drawn(&|name| Seed::new(1).stream(name, 0))
+    }
+    fn packet(flow: u32, class: FlowClass) -> PacketMeta {
+        PacketMeta::new(3, 4, 1_500).with_flow(flow).with_class(class)
+    }
+    fn used(chosen: impl Iterator<Item = u32>) -> BTreeSet<u32> {
+        chosen.collect()
+    }
+
+    #[test]
+    fn ecmp_takes_another_entropy_another_way_and_none_as_before() {
+        let mut policy = Policy::Ecmp(ecmp::Ecmp::new(7));
+        let with = |policy: &mut Policy, entropy| {
+            let meta = packet(9, FlowClass::Unknown).with_entropy(entropy);
+            Seen::default().of(policy, meta, 16)
+        };
+        assert_eq!(with(&mut policy, 0), chosen(&mut policy, 9, 16));
+        assert_eq!(with(&mut policy, 77), with(&mut policy, 77));
+        assert_eq!(used((0..500).map(|entropy| with(&mut policy, entropy))).len(), 16);
+    }
+
+    #[test]
+    fn caps_keeps_long_flows_on_one_way_while_short_ones_are_there() {
+        let mut policy = drawn(PolicyKind::Caps);
+        let mut at = |us, class| Seen::at(us).of(&mut policy, packet(5, class), 8);
+        assert_eq!(used((0..200).map(|_| at(100, FlowClass::Long))).len(), 8, "no short flow was seen");
+        assert_eq!(used((0..200).map(|_| at(200, FlowClass::Short))).len(), 8);
+        assert_eq!(used((0..200).map(|_| at(300, FlowClass::Long))).len(), 8, "the sample is not over");
+        assert_eq!(used((0..200).map(|_| at(600, FlowClass::Long))).len(), 1, "short flows were seen");
+        assert_eq!(used((0..200).map(|_| at(1_100, FlowClass::Long))).len(), 8, "none since");
+        at(1_200, FlowClass::Short);
+        assert_eq!(
+            used((0..200).map(|_| at(2_100, FlowClass::Long))).len(),
+            8,
+            "a sample without any between"
+        );
+    }
+
+    #[test]
+    fn presto_takes_cells_round_in_turns_where_a_flow_enters() {
+        let mut policy = drawn(PolicyKind::Presto);
+        let mut with = |entropy, hops| {
+            let mut meta = packet(5, FlowClass::Unknown).with_entropy(entropy);
+            meta.hops = hops;
+            Seen::default().of(&mut policy, meta, 4)
+        };
+        let turns: Vec<u32> = (0..9).map(|cell| with(cell, 1)).collect();
+        assert!(turns.windows(2).all(|two| two[1] == (two[0] + 1) % 4), "{turns:?}");
+        assert_eq!(used((0..100).map(|cell| with(cell, 2))).len(), 4);
+    }
+
+    #[test]
+    fn letflow_moves_a_flow_only_after_a_pause() {
+        let mut policy = drawn(PolicyKind::LetFlow);
+        let mut at = |us| Seen::at(us).of(&mut policy, packet(5, FlowClass::Unknown), 8);
+        assert_eq!(used((0..100).map(|n| at(n * 400))).len(), 1);
+        assert!(used((1..100).map(|n| at(40_000 + n * 600))).len() > 4);
+    }
+
+    #[test]
+    fn drill_finds_the_empty_queue_and_stays_there() {
+        let mut policy = drawn(PolicyKind::Drill);
+        let seen = Seen { us: 0, queues: vec![9, 9, 9, 0, 9, 9] };
+        let mut last = 0;
+        for _ in 0..100 {
+            last = seen.of(&mut policy, packet(5, FlowClass::Unknown), 6);
+        }
+        assert_eq!(last, 3);
+    }
+
+    #[test]
+    fn freeway_keeps_the_two_classes_on_ways_of_their_own() {
+        let mut policy = drawn(PolicyKind::Freeway);
+        let mut at = |us, flow, class| Seen::at(us).of(&mut policy, packet(flow, class), 8);
+        assert_eq!(
+            used((0..500).map(|flow| at(0, flow, FlowClass::Short))).len(),
+            8,
+            "no long flow was seen"
+        );
+        for flow in 0..3 {
+            at(100, flow, FlowClass::Long);
+        }
+        let long = used((0..3).map(|flow| at(600, flow, FlowClass::Long)));
+        let short = used((0..500).map(|flow| at(600, flow, FlowClass::Short)));
+        assert!(long.is_disjoint(&short) && short.len() == 5, "{long:?} {short:?}");
+        assert_eq!(
+            used((0..500).map(|flow| at(9_000, flow, FlowClass::Short))).len(),
+            8,
+            "long flows are over"
+        );
     }
 
     #[test]

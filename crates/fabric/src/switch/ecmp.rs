@@ -1,9 +1,9 @@
 //! Equal-cost multipath: a flow keeps to one path, chosen by a hash.
 //!
 //! Source: RFC 2992, hash-threshold; the hash is splitmix64's finaliser over source, destination and flow, which stand for
-//! the five-tuple, and the switch's own salt, so that the layers of a network choose independently.
+//! the five-tuple, the entropy that a sender may vary, and the switch's own salt, so that the layers of a network choose independently.
 
-use crate::packet::PacketMeta;
+use super::View;
 use anabranch_units::RandomStream;
 
 /// The policy's state: a salt.
@@ -23,9 +23,28 @@ impl Ecmp {
     }
 
     #[inline]
-    pub(super) fn choose(&self, meta: &PacketMeta, count: u32) -> u32 {
+    pub(super) fn choose(&self, view: &View<'_>) -> u32 {
+        self.way(view, view.count())
+    }
+
+    /// One of so many ways.
+    #[inline]
+    pub(super) fn way(&self, view: &View<'_>, count: u32) -> u32 {
+        self.hashed(view, count, view.meta.entropy)
+    }
+
+    /// The way that its flow has, whatever the packet's entropy.
+    #[inline]
+    pub(super) fn of_flow(&self, view: &View<'_>) -> u32 {
+        self.hashed(view, view.count(), 0)
+    }
+
+    #[inline]
+    fn hashed(&self, view: &View<'_>, count: u32, entropy: u16) -> u32 {
+        let meta = view.meta;
         let tuple = u64::from(meta.flow) << 32 | u64::from(meta.src) << 16 | u64::from(meta.dst);
-        let mut z = (tuple ^ self.salt.rotate_left(17)).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let entropy = u64::from(entropy).wrapping_mul(0xd134_2543_de82_ef95);
+        let mut z = (tuple ^ self.salt.rotate_left(17) ^ entropy).wrapping_add(0x9e37_79b9_7f4a_7c15);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^= z >> 31;

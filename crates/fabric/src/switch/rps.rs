@@ -3,7 +3,7 @@
 //! Source: Dixit and others, *On the impact of packet spraying in data center networks* (2013), section 3: uniform, without
 //! regard to queues.
 
-use crate::packet::PacketMeta;
+use super::View;
 use anabranch_units::RandomStream;
 
 /// The policy's state: its random stream.
@@ -24,7 +24,7 @@ impl Rps {
     }
 
     #[inline]
-    pub(super) fn choose(&mut self, _: &PacketMeta, count: u32) -> u32 {
-        self.random.below(u64::from(count)) as u32
+    pub(super) fn choose(&mut self, view: &View<'_>) -> u32 {
+        self.random.below(view.count().into()) as u32
     }
 }

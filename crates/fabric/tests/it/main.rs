@@ -1,5 +1,7 @@
 //! Properties of the fabric's elements that hold for any traffic.
 
+mod layer;
+
 use anabranch_fabric::*;
 use anabranch_units::*;
 use proptest::prelude::*;
