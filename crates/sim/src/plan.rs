@@ -1,5 +1,6 @@
 //! A scenario with everything looked up: names are numbers, files are read, routes are found. Runs start from it.
 
+use crate::end::Msg;
 use crate::error::PlanError;
 use crate::network::{Network, host_rate_bps};
 use crate::scenario::{DURATION_MAX, KINDS, Long, Pairs, Pattern, Scenario, UDP_RATE_MIN, Workload};
@@ -8,7 +9,7 @@ use crate::system::{System, SystemPlan};
 use crate::traffic::{
     Arrivals, Incast, IncastSettings, Job, Sending, Start, Traffic, Transfers, Udp, UdpFlow,
 };
-use anabranch_fabric::PortSettings;
+use anabranch_fabric::{Layer, PortSettings};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId, ParseQuantityError, Seed};
 use std::io;
 
@@ -86,6 +87,11 @@ impl Plan {
                 }
                 _ => look_up(&network, workload, &field, read)?,
             });
+        }
+        let layers: Vec<usize> = (0..work.len()).filter(|index| has_layer(&work[*index])).collect();
+        if let [first, second, ..] = layers[..] {
+            let message = format!("workload[{first}] is a layer of all hosts already: there can be one");
+            return Err(wrong(format!("workload[{second}].kind"), message));
         }
         let is_endless = |work: &Work| matches!(work, Work::System(system) if !system.has_end());
         if scenario.duration.is_none() && work.iter().any(is_endless) {
@@ -174,6 +180,18 @@ impl Plan {
         priorities.any(|p| Some(p) != first) || self.changes.iter().any(|(_, l, _)| *l == link)
     }
 
+    /// What stands between machines and network in a run with this seed.
+    pub(crate) fn layer(&self, seed: Seed) -> Option<Box<dyn Layer<Msg>>> {
+        self.work.iter().find_map(|work| match work {
+            Work::System(system) => system.layer(&self.network, seed),
+            _ => None,
+        })
+    }
+    /// Which workload's that is.
+    pub(crate) fn layer_workload(&self) -> Option<usize> {
+        self.work.iter().position(has_layer)
+    }
+
     /// What the hosts do in a run with this seed.
     ///
     /// Errors: what a system finds impossible only when it has drawn.
@@ -198,7 +216,8 @@ impl Plan {
                         starts.push(Start { at: Instant::ZERO + *start + later, src, dst, size: *size });
                     }
                 }
-                Job::Transfers(Transfers::listed(starts, priority).with_control(workload.control()))
+                let transfers = Transfers::listed(starts, priority).with_control(workload.control());
+                Job::Transfers(transfers.with_copies(workload.twice_below()))
             }
             (Work::Incast { client, servers, is_random, block_bytes }, Workload::Incast(spec)) => {
                 Job::Incast(Incast::new(IncastSettings {
@@ -215,7 +234,7 @@ impl Plan {
             }
             (Work::Poisson { gap, sizes }, Workload::Poisson(spec)) => {
                 let arrivals = Arrivals { gap: *gap, sizes: sizes.clone(), hosts, left: spec.flows, random };
-                Job::Transfers(Transfers::arriving(arrivals, priority))
+                Job::Transfers(Transfers::arriving(arrivals, priority).with_copies(spec.twice_below))
             }
             (Work::Udp { pairs, rate }, Workload::Udp(spec)) => {
                 let pairs = pairs.draw(hosts, &mut random);
@@ -236,10 +255,17 @@ impl Plan {
                 let stop = spec.stop.map(|stop| Instant::ZERO + stop);
                 Job::Udp(Udp::new(flows.collect(), priority, Instant::ZERO + spec.start, stop))
             }
-            (Work::Trace { starts }, _) => Job::Transfers(Transfers::listed(starts.clone(), priority)),
+            (Work::Trace { starts }, _) => {
+                let transfers = Transfers::listed(starts.clone(), priority);
+                Job::Transfers(transfers.with_copies(workload.twice_below()))
+            }
             _ => unreachable!("work is made from its workload, one for one"),
         })
     }
+}
+
+fn has_layer(work: &Work) -> bool {
+    matches!(work, Work::System(system) if system.has_layer())
 }
 
 impl Who {

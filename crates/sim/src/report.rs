@@ -44,13 +44,17 @@ impl Outcome {
             let mut row = row(s, job, &of_job.collect::<Vec<_>>());
             seen(s, number as u16, &mut row);
             row.workload = s.plan().scenario.workload[number].kind().to_owned();
+            if s.plan().layer_workload() == Some(number) {
+                row.more.extend(s.hosts().layer_figures());
+            }
             workloads.push(row);
         }
         let name = |host: u16| {
             let network = s.plan().network();
             network.topology().site(network.hosts()[usize::from(host)]).name.clone()
         };
-        let flows = all.iter().zip(&counted).map(|(flow, (sent, _))| FlowRow {
+        let told = all.iter().zip(&counted).filter(|(flow, _)| !flow.is_copy);
+        let flows = told.map(|(flow, (sent, _))| FlowRow {
             workload_index: flow.job,
             from: name(flow.src),
             to: name(flow.dst),
@@ -108,10 +112,11 @@ fn row<Q: EventQueue>(s: &Simulation<'_, Q>, job: &Job, flows: &[(&Flow, &(Count
     let from = Instant::ZERO + s.plan().scenario.warmup;
     // A run goes on for some events after its work is done.
     let measured = s.traffic().ended_at().unwrap_or(s.now()).saturating_since(from);
-    let bytes = |flow: &Flow| if flow.is_control { 0 } else { flow.delivered_bytes - flow.warmup_bytes };
+    let counts = |flow: &Flow| !flow.is_control && !flow.is_copy;
+    let bytes = |flow: &Flow| if !counts(flow) { 0 } else { flow.delivered_bytes - flow.warmup_bytes };
     let sum = |of: fn(&Counters) -> u64| Some(flows.iter().map(|(_, (sent, _))| of(sent)).sum());
     let mut row = WorkloadRow {
-        flows: flows.len() as u64,
+        flows: flows.iter().filter(|(flow, _)| !flow.is_copy).count() as u64,
         goodput_mbps: mbps(flows.iter().map(|(flow, _)| bytes(flow)).sum(), measured),
         ..WorkloadRow::default()
     };
@@ -133,6 +138,7 @@ fn row<Q: EventQueue>(s: &Simulation<'_, Q>, job: &Job, flows: &[(&Flow, &(Count
             }
             let whole = flows
                 .iter()
+                .filter(|(flow, _)| !flow.is_copy)
                 .filter_map(|(flow, _)| Some((flow.size?.as_u64(), us(flow.finished_at? - flow.started_at))));
             row.complete(&Times(whole.collect()));
         }

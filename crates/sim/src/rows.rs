@@ -50,6 +50,12 @@ pub struct WorkloadRow {
     /// Flow completion times: from the opening to the last byte's arrival.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fct_us_mean: Option<f64>,
+    /// Of the flow that took the least time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fct_us_min: Option<f64>,
+    /// Of the flow that took the longest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fct_us_max: Option<f64>,
     /// The median.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fct_us_p50: Option<f64>,
@@ -65,6 +71,9 @@ pub struct WorkloadRow {
     /// Of flows of 10 MB and more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub large_fct_us_mean: Option<f64>,
+    /// Goodput of flows above 100 kB that were whole, each over its own time, in the mean over them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub long_flow_mbps_mean: Option<f64>,
     /// Rounds of an incast that ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rounds: Option<u64>,
@@ -152,10 +161,15 @@ impl WorkloadRow {
         let all = times(0, u64::MAX);
         self.finished = Some(all.len() as u64);
         self.fct_us_mean = mean(&all);
+        (self.fct_us_min, self.fct_us_max) = (all.first().copied(), all.last().copied());
         (self.fct_us_p50, self.fct_us_p99) = (percentile(&all, 0.5), percentile(&all, 0.99));
         let (small, large) = (times(0, 100_000), times(10_000_000, u64::MAX));
         (self.small_fct_us_mean, self.small_fct_us_p99) = (mean(&small), percentile(&small, 0.99));
         self.large_fct_us_mean = mean(&large);
+        let long = whole.0.iter().filter(|(size, _)| *size > 100_000);
+        // Bits in a microsecond are megabits in a second.
+        let rates: Vec<f64> = long.map(|(size, us)| *size as f64 * 8.0 / us).collect();
+        self.long_flow_mbps_mean = mean(&rates);
     }
 
     /// Fills in what became of datagrams: how many were sent, and what their receivers counted.

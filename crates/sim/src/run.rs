@@ -43,7 +43,9 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
         let (elements, doors, buffers) = plan.network.build(Seed::new(seed), |link| plan.needs_plain(link));
         let first: Vec<_> = traffic.first_timers().collect();
         let jitter = plan.scenario.network.jitter;
-        let hosts = Hosts::new(doors, traffic).with_jitter(jitter, Seed::new(seed).stream("jitter", 0));
+        let hosts = Hosts::new(doors, traffic)
+            .with_jitter(jitter, Seed::new(seed).stream("jitter", 0))
+            .with_layer(plan.layer(Seed::new(seed)));
         let mut fabric = Fabric::new(elements, vec![hosts]).with_buffers(buffers);
         for (at, token) in first {
             fabric.arm(HOSTS, at, Hosts::<Traffic>::user_token(token));

@@ -311,6 +311,9 @@ pub struct Long {
     /// Streams of each pair.
     #[serde(default = "one_stream")]
     pub streams: u32,
+    /// Flows smaller than this are sent twice, and the first of the two to be whole counts (RepFlow).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub twice_below: Option<ByteCount>,
     /// Their congestion control, where it is not the transport's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control: Option<Control>,
@@ -379,6 +382,9 @@ pub struct Poisson {
     /// How many flows; without, they come until the run ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flows: Option<u64>,
+    /// Flows smaller than this are sent twice, and the first of the two to be whole counts (RepFlow).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub twice_below: Option<ByteCount>,
     /// Strict priority of their packets, 0 first.
     #[serde(default = "middle")]
     pub priority: u8,
@@ -433,6 +439,9 @@ const fn mtu() -> ByteCount {
 pub struct Trace {
     /// A CSV file with the header `start_s,from,to,size_bytes`, sorted or not.
     pub file: String,
+    /// Flows smaller than this are sent twice, and the first of the two to be whole counts (RepFlow).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub twice_below: Option<ByteCount>,
     /// Strict priority of their packets, 0 first.
     #[serde(default = "middle")]
     pub priority: u8,

@@ -52,6 +52,10 @@ pub struct Flow {
     pub out_of_order_segments: u64,
     /// Whether it only carries what is said about data that other flows carry.
     pub is_control: bool,
+    /// The flow that carries the same bytes, where there are two of them.
+    pub twin: Option<u32>,
+    /// Whether it is the second of the two: what becomes of both is told of the first.
+    pub is_copy: bool,
 }
 
 /// What one workload does.
@@ -99,6 +103,8 @@ struct Opening {
     src: u16,
     dst: u16,
     size: Option<ByteCount>,
+    /// What its sender knows that it has to send at a time, where it knows that: its size, or what answers one question.
+    to_send: Option<ByteCount>,
     /// The ports by which packets leave its two ends, where that is not what the network chooses.
     doors: [Option<Target>; 2],
 }
@@ -114,7 +120,8 @@ impl World {
         let Start { src, dst, size, .. } = *start;
         let own = self.config.control;
         self.config.control = control.unwrap_or(own);
-        let flow = self.connect(cx, &Opening { job, priority, src, dst, size, doors: [None; 2] });
+        let to_send = size.or(Some(ByteCount::new(ENDLESS_BYTES)));
+        let flow = self.connect(cx, &Opening { job, priority, src, dst, size, to_send, doors: [None; 2] });
         self.config.control = own;
         let sender = self.flows[flow as usize].sender;
         self.unfinished += u64::from(size.is_some());
@@ -146,13 +153,16 @@ impl World {
 
     /// Makes places for the two ends of a flow, and notes it.
     fn enter(&mut self, cx: &mut HostsCx<'_, End>, opening: &Opening) -> (u32, PeerId, PeerId) {
-        let Opening { job, priority, src, dst, size, doors } = *opening;
+        let Opening { job, priority, src, dst, size, to_send, doors } = *opening;
         let flow = u32::try_from(self.flows.len()).expect("so many flows do not fit into memory");
         let mut reserve = |door: Option<Target>, host| match door {
             None => cx.reserve(host, flow, priority),
             Some(door) => cx.reserve_via(door, host, flow, priority),
         };
         let (sender, receiver) = (reserve(doors[0], src), reserve(doors[1], dst));
+        for end in [sender, receiver] {
+            cx.note_flow_size(end, to_send);
+        }
         self.flows.push(Flow {
             job,
             src,
@@ -167,6 +177,8 @@ impl World {
             sent: None,
             out_of_order_segments: 0,
             is_control: false,
+            twin: None,
+            is_copy: false,
         });
         (flow, sender, receiver)
     }

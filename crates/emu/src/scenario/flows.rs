@@ -96,6 +96,11 @@ impl Flows {
                     numbers
                 }
                 _ => {
+                    if workload.twice_below().is_some() {
+                        let line =
+                            format!("{field}.twice_below: only in the simulator: leave it out to emulate");
+                        return Err(ScenarioError::new(line));
+                    }
                     let starts = plan.starts(seed, index).ok_or_else(only)?;
                     let control =
                         workload.control().map(|control| linux_name(control, &format!("{field}.control")));

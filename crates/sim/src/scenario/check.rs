@@ -130,6 +130,15 @@ impl Workload {
             _ => None,
         }
     }
+    /// Below which size its flows are sent twice, if they are.
+    pub const fn twice_below(&self) -> Option<ByteCount> {
+        match self {
+            Self::Long(long) => long.twice_below,
+            Self::Poisson(poisson) => poisson.twice_below,
+            Self::Trace(trace) => trace.twice_below,
+            _ => None,
+        }
+    }
     /// Whether it ends by itself.
     pub(crate) const fn has_end(&self) -> bool {
         match self {

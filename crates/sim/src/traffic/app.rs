@@ -128,14 +128,15 @@ impl AppCx<'_, '_> {
     pub fn open(&mut self, spec: &StreamSpec) -> u32 {
         let StreamSpec { from: src, to: dst, links, size, priority, is_control } = *spec;
         let doors = links.map(|link| link.map(Network::port));
-        let opening = Opening { job: self.job, priority, src, dst, size, doors };
+        let opening = Opening { job: self.job, priority, src, dst, size, to_send: size, doors };
         let stream = self.world.connect_unread(self.cx, &opening);
         self.world.flows[stream as usize].is_control = is_control;
         stream
     }
     /// Opens a channel for datagrams both ways, and says its number, which is one among those of streams.
     pub fn open_channel(&mut self, from: u16, to: u16, priority: u8) -> u32 {
-        let opening = Opening { job: self.job, priority, src: from, dst: to, size: None, doors: [None; 2] };
+        let (size, to_send, doors) = (None, None, [None; 2]);
+        let opening = Opening { job: self.job, priority, src: from, dst: to, size, to_send, doors };
         let (flow, opener, acceptor) = self.world.enter(self.cx, &opening);
         self.cx.place(opener, End::Port(Box::new(Port::new(acceptor))));
         self.cx.place(acceptor, End::Port(Box::new(Port::new(opener))));

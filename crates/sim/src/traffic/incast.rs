@@ -8,7 +8,7 @@ use crate::end::End;
 use anabranch_endpoint::PeerId;
 use anabranch_fabric::HostsCx;
 use anabranch_transport::Event;
-use anabranch_units::{Duration, Instant, RandomStream};
+use anabranch_units::{ByteCount, Duration, Instant, RandomStream};
 
 /// A round that is over.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -138,9 +138,10 @@ impl Incast {
 
     fn open(&mut self, world: &mut World, cx: &mut HostsCx<'_, End>, job: u16) {
         self.first_flow = world.flows.len() as u32;
+        let to_send = Some(ByteCount::new(self.block_bytes));
         for server in &self.servers {
-            let (priority, src, dst) = (self.priority, self.client, server.host);
-            let flow = world.connect(cx, &Opening { job, priority, src, dst, size: None, doors: [None; 2] });
+            let (priority, src, dst, doors) = (self.priority, self.client, server.host, [None; 2]);
+            let flow = world.connect(cx, &Opening { job, priority, src, dst, size: None, to_send, doors });
             // The client connects, but what counts is the data that flows to it.
             let flow = &mut world.flows[flow as usize];
             std::mem::swap(&mut flow.sender, &mut flow.receiver);

@@ -1,4 +1,7 @@
 //! Flows that start at their times: long ones, those of a trace, and Poisson arrivals.
+//!
+//! Small ones may be sent twice, of which the first to be whole counts: Xu and Li, *RepFlow: Minimizing flow completion times with
+//! replicated flows in data centers* (2014).
 
 use super::World;
 use crate::end::End;
@@ -56,6 +59,8 @@ impl Arrivals {
 pub struct Transfers {
     priority: u8,
     control: Option<Control>,
+    /// Smaller flows are sent twice.
+    twice_below: Option<ByteCount>,
     /// Those that are listed, the next one last.
     listed: Vec<Start>,
     arrivals: Option<Arrivals>,
@@ -73,11 +78,26 @@ impl Transfers {
         let is_finite = starts.iter().all(|start| start.size.is_some());
         let expected = is_finite.then_some(starts.len() as u64);
         let next = starts.pop();
-        Self { priority, control: None, listed: starts, arrivals: None, next, begun: 0, expected }
+        Self {
+            priority,
+            control: None,
+            twice_below: None,
+            listed: starts,
+            arrivals: None,
+            next,
+            begun: 0,
+            expected,
+        }
     }
     /// The same by another congestion control than the transport's.
     pub(crate) const fn with_control(mut self, control: Option<Control>) -> Self {
         self.control = control;
+        self
+    }
+
+    /// The same, with flows smaller than this sent twice.
+    pub(crate) const fn with_copies(mut self, twice_below: Option<ByteCount>) -> Self {
+        self.twice_below = twice_below;
         self
     }
 
@@ -86,7 +106,16 @@ impl Transfers {
         let expected = arrivals.left;
         let next = arrivals.next(Instant::ZERO);
         let listed = Vec::new();
-        Self { priority, control: None, listed, arrivals: Some(arrivals), next, begun: 0, expected }
+        Self {
+            priority,
+            control: None,
+            twice_below: None,
+            listed,
+            arrivals: Some(arrivals),
+            next,
+            begun: 0,
+            expected,
+        }
     }
 
     /// The starts as they will come, before any has.
@@ -106,7 +135,14 @@ impl Transfers {
 
     pub(super) fn on_timer(&mut self, world: &mut World, cx: &mut HostsCx<'_, End>, job: u16) {
         while let Some(start) = self.next.filter(|start| start.at <= cx.now()) {
-            world.open(cx, (job, self.priority, self.control), &start);
+            let opening = (job, self.priority, self.control);
+            let flow = world.open(cx, opening, &start);
+            if start.size.is_some_and(|size| self.twice_below.is_some_and(|below| size < below)) {
+                let copy = world.open(cx, opening, &start);
+                world.flows[flow as usize].twin = Some(copy);
+                let copy = &mut world.flows[copy as usize];
+                (copy.twin, copy.is_copy) = (Some(flow), true);
+            }
             self.begun += 1;
             self.next = following(&mut self.arrivals, &mut self.listed, start.at);
         }
@@ -124,14 +160,23 @@ fn following(arrivals: &mut Option<Arrivals>, listed: &mut Vec<Start>, at: Insta
     }
 }
 
-/// A flow of such a job is over when its receiver has all bytes, and is forgotten when its sender knows.
+/// A flow of such a job is over when its receiver has all bytes, and is forgotten when its sender knows. Of two that carry the same, both
+/// are then.
 pub(super) fn on_event(world: &mut World, cx: &mut HostsCx<'_, End>, number: u32, end: PeerId, event: Event) {
-    let flow = &mut world.flows[number as usize];
+    let flow = &world.flows[number as usize];
     let Some(size) = flow.size else { return };
+    let twin = flow.twin;
     if end == flow.receiver {
-        if flow.delivered_bytes >= size.as_u64() && flow.finished_at.is_none() {
-            flow.finished_at = Some(cx.now());
+        if flow.delivered_bytes < size.as_u64() || flow.finished_at.is_some() {
+            return;
+        }
+        for number in std::iter::once(number).chain(twin) {
+            let flow = &mut world.flows[number as usize];
+            (flow.finished_at, flow.delivered_bytes) = (Some(cx.now()), size.as_u64());
             world.unfinished -= 1;
+        }
+        if let Some(twin) = twin {
+            forget(world, cx, twin);
         }
         return;
     }
@@ -142,11 +187,17 @@ pub(super) fn on_event(world: &mut World, cx: &mut HostsCx<'_, End>, number: u32
         _ => false,
     };
     if is_over {
-        if let Some(End::Tcp(sender)) = cx.remove(flow.sender) {
-            flow.sent = Some(sender.counters());
-        }
-        if let Some(End::Tcp(receiver)) = cx.remove(flow.receiver) {
-            flow.out_of_order_segments = receiver.counters().out_of_order_segments;
-        }
+        forget(world, cx, number);
+    }
+}
+
+/// Takes away the machines of a flow, and keeps what they have counted.
+fn forget(world: &mut World, cx: &mut HostsCx<'_, End>, number: u32) {
+    let flow = &mut world.flows[number as usize];
+    if let Some(End::Tcp(sender)) = cx.remove(flow.sender) {
+        flow.sent = Some(sender.counters());
+    }
+    if let Some(End::Tcp(receiver)) = cx.remove(flow.receiver) {
+        flow.out_of_order_segments = receiver.counters().out_of_order_segments;
     }
 }

@@ -90,7 +90,8 @@ impl Udp {
         }
         for flow in &self.flows {
             let UdpFlow { src, dst, .. } = *flow;
-            let opening = Opening { job, priority: self.priority, src, dst, size: None, doors: [None; 2] };
+            let (priority, size, to_send, doors) = (self.priority, None, None, [None; 2]);
+            let opening = Opening { job, priority, src, dst, size, to_send, doors };
             let (_, sender, receiver) = world.enter(cx, &opening);
             let source = flow
                 .source(receiver, cx.now(), self.stop)
