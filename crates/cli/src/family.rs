@@ -58,6 +58,8 @@ family! {
     Gather: crate::gather::Gather,
     /// Set the rates of a computing stage's flows, so that the stage ends sooner.
     Shuffle: crate::shuffle::Shuffle,
+    /// Send short flows over every path, coded, so that no crowded one delays them.
+    Spray: crate::spray::Spray,
 }
 
 #[cfg(test)]

@@ -29,6 +29,7 @@ mod run_dir;
 mod shown;
 mod shuffle;
 mod simulate;
+mod spray;
 mod stage;
 mod topologies;
 

@@ -4,7 +4,8 @@
 //! i + 3 (k/2)^2, a quarter or more of the network away; NewReno without SACK, an acknowledgement for each packet. `NB5`: every
 //! destination over a core of its own, the window capped at 64 packets, 5 ms, nothing dropped. `HASH10`: over a core by hash,
 //! no cap, 10 ms, some dropped. Both on 16 to 1,024 hosts. `IDLE`: 20,480 connections that have moved a byte each and then do
-//! nothing, for the memory of a flow. Each scenario runs in a process of its own, whose peak memory counts.
+//! nothing, for the memory of a flow. `PLAIN17` and `CAPS17`: web search at 0.8 of a leaf-spine's uplinks, 864 hosts (Figure 17 of CAPS), by
+//! plain TCP over ECMP and with `spray`'s layer. Each scenario runs in a process of its own, whose peak memory counts.
 //!
 //! The work is checked: packets delivered on 128 hosts must be within 1 % of those that htsim and ns-3 deliver.
 
@@ -62,7 +63,10 @@ struct Row {
     event_hash: String,
 }
 
-const ALL: [&str; 8] = ["NB5@4", "NB5", "NB5@12", "NB5@16", "HASH10@4", "HASH10", "HASH10@12", "HASH10@16"];
+const ALL: [&str; 10] =
+    ["NB5@4", "NB5", "NB5@12", "NB5@16", "HASH10@4", "HASH10", "HASH10@12", "HASH10@16", "PLAIN17", "CAPS17"];
+/// Which part of plain TCP's packet-hops per second remain with `spray`'s layer, at least.
+const SPRAY_SHARE_MIN: f64 = 0.5;
 const MSS_BYTES: u64 = 1_460;
 
 /// Runs it.
@@ -89,7 +93,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         "peak MB",
         "B/flow",
     ]);
-    let mut missed = Vec::new();
+    let (mut missed, mut speeds) = (Vec::new(), std::collections::BTreeMap::new());
     for name in names {
         let mut best: Option<Row> = None;
         for _ in 0..args.runs.max(1) {
@@ -105,6 +109,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         if row.bytes_per_idle_flow.is_none() {
             missed.extend(check(&row));
         }
+        speeds.insert(row.scenario.clone(), row.hops_per_cpu_s);
         if args.json {
             println!("{}", serde_json::to_string(&row)?);
         }
@@ -122,6 +127,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     if !args.json {
         println!("{table}");
+    }
+    if let (Some(plain), Some(caps)) = (speeds.get("PLAIN17"), speeds.get("CAPS17"))
+        && caps / plain < SPRAY_SHARE_MIN
+    {
+        missed
+            .push(format!("CAPS17: {:.2} of the speed of PLAIN17: at least {SPRAY_SHARE_MIN}", caps / plain));
     }
     for miss in &missed {
         eprintln!("{miss}");
@@ -170,8 +181,11 @@ fn in_a_process(name: &str) -> anyhow::Result<Row> {
 }
 
 fn measure(name: &str) -> anyhow::Result<Row> {
-    if name == "IDLE" {
-        return measure_idle();
+    match name {
+        "IDLE" => return measure_idle(),
+        "PLAIN17" => return measure_web_search(name, "ecmp", ""),
+        "CAPS17" => return measure_web_search(name, "caps", "[[workload]]\nkind = \"spray\"\n"),
+        _ => {}
     }
     let (kind, k) = match name.split_once('@') {
         Some((kind, k)) => (kind, k.parse::<u64>().with_context(|| format!("{name}: not a size"))?),
@@ -253,6 +267,44 @@ fn timed(
         bytes_per_idle_flow: None,
         event_hash: format!("{:016x}", simulation.event_hash()),
     })
+}
+
+/// Flows of an application on a fabric with many paths, with or without a layer.
+fn measure_web_search(name: &str, spread: &str, layer: &str) -> anyhow::Result<Row> {
+    let scenario = format!(
+        r#"
+        [network]
+        topology = "leaf-spine"
+        tors = 24
+        hosts = 36
+        spines = 12
+        rate = "1 Gbit/s"
+        delay = "12500 ns"
+        queue = "400 kB"
+        queue_packets = 256
+        spread = "{spread}"
+        [transport]
+        delayed_ack = "off"
+        handshake = false
+        rto_min = "10 ms"
+        rto_initial = "10 ms"
+        [[workload]]
+        kind = "poisson"
+        sizes = "web-search"
+        load = 0.27
+        flows = 2000
+        {layer}
+        "#
+    );
+    let point = read(name, &scenario, &[])?.remove(0);
+    let read_none = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+    let plan =
+        Plan::with_systems(point.scenario, &read_none, &[&anabranch_spray_proto::simulated::Simulated])?;
+    let delivered = |s: &Simulation<'_>| {
+        let mss = u64::from(plan.scenario().transport.mss);
+        s.traffic().flows().iter().map(|flow| flow.delivered_bytes / mss).sum()
+    };
+    timed(name, Simulation::new(&plan, 1)?, delivered)
 }
 
 /// Connections that have nothing left to do.

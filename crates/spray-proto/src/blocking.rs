@@ -1,0 +1,144 @@
+//! How likely a packet is blocked, and how long round trips are with and without: what a sender learns from echoes.
+//!
+//! Source: CAPS, sections VI-A, VI-B and IX-C: a round trip of more than twice the smoothed one is a blocked packet's; round trips are smoothed
+//! over the means of 200 us. Differs: the paper's probability is that of one flow's last period. A short flow is over before it has one
+//! worth the name, so here all flows to the same host count together, for some tens of milliseconds, and those to other hosts stand in
+//! where there are few.
+//!
+//! Read [`Blocking`] and [`Share`] first.
+
+use crate::model::BLOCKED_MAX;
+use anabranch_units::{Duration, Instant};
+
+/// Over which round trips are averaged before they are smoothed.
+const PERIOD: Duration = Duration::from_us(200);
+/// How long a packet counts: its weight falls to 1/e within this time. Long flows last for tens of milliseconds, and a host has a short one
+/// as often.
+const MEMORY: Duration = Duration::from_ms(50);
+/// As how many packets to the same host those to other hosts count, at most.
+const OTHERS: f64 = 8.0;
+/// Fewer packets than this are no share.
+const PACKETS_MIN: f64 = 4.0;
+
+/// Packets that were blocked, among all; the older the less.
+#[derive(Copy, Clone, Debug, Default)]
+pub(crate) struct Share {
+    blocked: f64,
+    all: f64,
+    at: Instant,
+}
+
+impl Share {
+    fn weight(&self, now: Instant) -> f64 {
+        (-now.saturating_since(self.at).as_secs_f64() / MEMORY.as_secs_f64()).exp()
+    }
+    /// Counts a packet.
+    pub(crate) fn count(&mut self, now: Instant, is_blocked: bool) {
+        let weight = self.weight(now);
+        self.blocked = self.blocked * weight + f64::from(u8::from(is_blocked));
+        self.all = self.all * weight + 1.0;
+        self.at = now;
+    }
+    /// The probability of being blocked, where few packets say little and `others` are asked, too.
+    pub(crate) fn probability(&self, now: Instant, others: &Self) -> f64 {
+        let weight = self.weight(now);
+        let (blocked, all) = (self.blocked * weight, self.all * weight);
+        let theirs = others.all * others.weight(now);
+        let borrowed = if theirs >= PACKETS_MIN { theirs.min(OTHERS) } else { 0.0 };
+        if all + borrowed < PACKETS_MIN {
+            return 0.0;
+        }
+        let of_others = if borrowed > 0.0 { others.blocked / others.all } else { 0.0 };
+        ((blocked + borrowed * of_others) / (all + borrowed)).min(BLOCKED_MAX)
+    }
+}
+
+/// Round trips to one host.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Blocking {
+    smoothed: Option<Duration>,
+    period_at: Instant,
+    /// Sum in seconds, and how many, of the period.
+    period: (f64, u32),
+    free_max: Option<Duration>,
+    blocked_max: Option<Duration>,
+    share: Share,
+}
+
+impl Blocking {
+    /// Takes in a packet's round trip, and says whether it was blocked, once that can be said.
+    pub(crate) fn sample(&mut self, now: Instant, rtt: Duration) -> Option<bool> {
+        if now.saturating_since(self.period_at) >= PERIOD && self.period.1 > 0 {
+            let mean = self.period.0 / f64::from(self.period.1);
+            let smoothed = self.smoothed.map_or(mean, |before| before.as_secs_f64() * 0.875 + mean * 0.125);
+            self.smoothed = Some(Duration::from_ps((smoothed * 1e12) as u64));
+            (self.period, self.period_at) = ((0.0, 0), now);
+        }
+        self.period.0 += rtt.as_secs_f64();
+        self.period.1 += 1;
+        let smoothed = self.smoothed?;
+        let is_blocked = rtt.as_ps() > 2 * smoothed.as_ps();
+        self.share.count(now, is_blocked);
+        let longest = if is_blocked { &mut self.blocked_max } else { &mut self.free_max };
+        // The longest round trip is forgotten slowly.
+        let faded = longest.map_or(0, |longest| longest.as_ps() - longest.as_ps() / 64);
+        *longest = Some(Duration::from_ps(faded.max(rtt.as_ps())));
+        Some(is_blocked)
+    }
+    /// The smoothed round trip, once known.
+    pub(crate) const fn smoothed(&self) -> Option<Duration> {
+        self.smoothed
+    }
+    /// The longest round trips of packets that were not blocked, and of those that were.
+    pub(crate) const fn longest(&self) -> (Option<Duration>, Option<Duration>) {
+        (self.free_max, self.blocked_max)
+    }
+    /// The probability of being blocked. `others` is what was seen on the way to other hosts.
+    pub(crate) fn probability(&self, now: Instant, others: &Share) -> f64 {
+        self.share.probability(now, others)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(us: u64) -> Instant {
+        Instant::ZERO + Duration::from_us(us)
+    }
+
+    #[test]
+    fn the_share_of_long_round_trips_is_the_probability() {
+        let (mut blocking, mut pooled) = (Blocking::default(), Share::default());
+        for n in 0..2_000 {
+            let rtt = if n % 10 == 0 { 1_000 } else { 100 };
+            if let Some(is_blocked) = blocking.sample(at(n * 20), Duration::from_us(rtt)) {
+                pooled.count(at(n * 20), is_blocked);
+            }
+        }
+        let now = at(40_000);
+        let p = blocking.probability(now, &Share::default());
+        assert!((p - 0.1).abs() < 0.01, "{p}");
+        assert_eq!(blocking.smoothed().expect("known").as_us() / 10, 19);
+        let (free, blocked) = blocking.longest();
+        assert_eq!(free, Some(Duration::from_us(100)));
+        assert_eq!(blocked, Some(Duration::from_us(1_000)));
+        // A host of which nothing is known is taken to be like the others.
+        assert!((Blocking::default().probability(now, &pooled) - 0.1).abs() < 0.01);
+        // What was seen long ago does not count.
+        assert!(blocking.probability(at(1_040_000), &pooled) == 0.0);
+    }
+
+    #[test]
+    fn few_packets_are_no_probability_and_none_is_above_the_limit() {
+        let mut share = Share::default();
+        for n in 0..3 {
+            share.count(at(n), true);
+        }
+        assert!(share.probability(at(3), &Share::default()) == 0.0);
+        for n in 3..100 {
+            share.count(at(n), true);
+        }
+        assert!(share.probability(at(100), &Share::default()) == BLOCKED_MAX);
+    }
+}

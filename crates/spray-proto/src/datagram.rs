@@ -1,0 +1,279 @@
+//! What travels between the layers of two hosts, and its form on a wire.
+//!
+//! Format, all numbers big-endian: a byte whose upper half is the version, 1, and whose lower half the kind (0 plain, 1 source, 2 parity, 3
+//! bare); a byte with the count of echoes; the datagram's number, 32 bits; when it left, 48 bits of microseconds of its sender's clock; the flow, 32
+//! bits. A source has its epoch, 48 such bits, and its number, 32; a parity its epoch, its unit's first number, the unit's packets and its own
+//! index, a byte each. Then the echoes, each a datagram's number, a bit that says whether it was marked, and 31 bits of microseconds since it
+//! came; then the packet or parity to the end. Whatever is finer than a microsecond is lost. Leaves out: encryption, which also
+//! says how long a datagram may be.
+//! Read [`Datagram`] first.
+
+use anabranch_endpoint::{Bytes, DecodeError, Message, Payload, Wire};
+use anabranch_units::{Duration, Instant};
+
+/// One packet of the layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Datagram<P> {
+    /// Counts the sources and parities from one host to another, from 0, and after the last one from 0 again. Others have no number: 0.
+    pub number: u32,
+    /// When it left, by its sender's clock.
+    pub sent_at: Instant,
+    /// Which flow: both directions of a connection have the same number.
+    pub flow: u32,
+    /// What it carries.
+    pub body: Body<P>,
+    /// Which sources and parities have come since the last datagram the other way, at most [`ECHOES_MAX`].
+    pub echoes: Vec<Echo>,
+}
+
+/// The most echoes of a datagram.
+pub const ECHOES_MAX: usize = 32;
+
+/// What a datagram carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body<P> {
+    /// Nothing: only echoes.
+    Bare,
+    /// A packet that is handed over as it comes.
+    Plain(P),
+    /// A source packet, to be handed over in order.
+    Source {
+        /// When its sender began to remember the flow, by its clock: packets are numbered from then on.
+        epoch: Instant,
+        /// Counts the flow's source packets, from 0.
+        number: u32,
+        /// The packet.
+        packet: P,
+    },
+    /// A parity of a unit.
+    Parity {
+        /// As a source's.
+        epoch: Instant,
+        /// The number of the unit's first packet.
+        first: u32,
+        /// Packets of the unit.
+        packets: u8,
+        /// Which of the unit's parities, from 0.
+        index: u8,
+        /// The parity.
+        parity: P,
+    },
+}
+
+/// A source or parity has come.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Echo {
+    /// Which.
+    pub number: u32,
+    /// How long ago it came.
+    pub ago: Duration,
+    /// Whether a queue on its way was congested (ECN).
+    pub is_marked: bool,
+}
+
+const VERSION: u8 = 1;
+const PLAIN: u8 = 0;
+const SOURCE: u8 = 1;
+const PARITY: u8 = 2;
+const BARE: u8 = 3;
+/// Kind, count of echoes, number, when it left, flow.
+const HEAD_BYTES: usize = 1 + 1 + 4 + 6 + 4;
+const SOURCE_BYTES: usize = 6 + 4;
+const PARITY_BYTES: usize = 6 + 4 + 1 + 1;
+const ECHO_BYTES: usize = 4 + 4;
+/// The latest time that is written, in microseconds: more is no time of ours.
+const US_MAX: u64 = if u64::MAX / 1_000_000 < (1 << 48) - 1 { u64::MAX / 1_000_000 } else { (1 << 48) - 1 };
+/// Says of an echo that its datagram was marked.
+const MARKED: u32 = 1 << 31;
+
+impl<P> Datagram<P> {
+    /// Bytes of all that is no packet or parity.
+    pub const fn header_bytes(&self) -> usize {
+        let body = match self.body {
+            Body::Bare | Body::Plain(_) => 0,
+            Body::Source { .. } => SOURCE_BYTES,
+            Body::Parity { .. } => PARITY_BYTES,
+        };
+        HEAD_BYTES + body + self.echoes.len() * ECHO_BYTES
+    }
+    const fn carried(&self) -> Option<&P> {
+        match &self.body {
+            Body::Bare => None,
+            Body::Plain(packet) | Body::Source { packet, .. } | Body::Parity { parity: packet, .. } => {
+                Some(packet)
+            }
+        }
+    }
+}
+
+impl<P: Payload> Message for Datagram<P> {
+    fn wire_len(&self) -> u32 {
+        (self.header_bytes() + self.carried().map_or(0, Payload::len)) as u32
+    }
+}
+
+fn put_instant(out: &mut Vec<u8>, at: Instant) {
+    let us = (at.as_ns() / 1_000).min(US_MAX);
+    out.extend(&us.to_be_bytes()[2..]);
+}
+
+impl Wire for Datagram<Bytes> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let kind = match self.body {
+            Body::Bare => BARE,
+            Body::Plain(_) => PLAIN,
+            Body::Source { .. } => SOURCE,
+            Body::Parity { .. } => PARITY,
+        };
+        debug_assert!(self.echoes.len() <= ECHOES_MAX, "echoes are bounded where they are gathered");
+        out.extend([VERSION << 4 | kind, self.echoes.len() as u8]);
+        out.extend(self.number.to_be_bytes());
+        put_instant(out, self.sent_at);
+        out.extend(self.flow.to_be_bytes());
+        match &self.body {
+            Body::Bare | Body::Plain(_) => {}
+            Body::Source { epoch, number, .. } => {
+                put_instant(out, *epoch);
+                out.extend(number.to_be_bytes());
+            }
+            Body::Parity { epoch, first, packets, index, .. } => {
+                put_instant(out, *epoch);
+                out.extend(first.to_be_bytes());
+                out.extend([*packets, *index]);
+            }
+        }
+        for Echo { number, ago, is_marked } in &self.echoes {
+            out.extend(number.to_be_bytes());
+            let us = ago.as_us().min(u64::from(MARKED - 1)) as u32;
+            out.extend((if *is_marked { us | MARKED } else { us }).to_be_bytes());
+        }
+        out.extend_from_slice(self.carried().map_or(&[][..], |packet| packet));
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut fields = Fields { left: bytes, all: bytes.len() };
+        let [first, echoes] = fields.array()?;
+        if first >> 4 != VERSION {
+            return Err(DecodeError::UnknownVersion(first >> 4));
+        }
+        let echoes = usize::from(echoes);
+        if echoes > ECHOES_MAX {
+            return Err(DecodeError::TooLong { limit: ECHOES_MAX, got: echoes });
+        }
+        let (number, sent_at, flow) = (fields.u32()?, fields.instant()?, fields.u32()?);
+        // What it carries comes behind the echoes.
+        let mut body = match first & 0xf {
+            PLAIN => Body::Plain(Bytes::new()),
+            BARE => Body::Bare,
+            SOURCE => Body::Source { epoch: fields.instant()?, number: fields.u32()?, packet: Bytes::new() },
+            PARITY => {
+                let (epoch, first) = (fields.instant()?, fields.u32()?);
+                let [packets, index] = fields.array()?;
+                Body::Parity { epoch, first, packets, index, parity: Bytes::new() }
+            }
+            other => return Err(DecodeError::UnknownKind(other)),
+        };
+        let mut told = Vec::with_capacity(echoes);
+        for _ in 0..echoes {
+            let (number, word) = (fields.u32()?, fields.u32()?);
+            let ago = Duration::from_us((word & !MARKED).into());
+            told.push(Echo { number, ago, is_marked: word & MARKED != 0 });
+        }
+        match &mut body {
+            Body::Bare if !fields.left.is_empty() => {
+                return Err(DecodeError::Trailing { extra: fields.left.len() });
+            }
+            Body::Bare => {}
+            Body::Plain(packet) | Body::Source { packet, .. } | Body::Parity { parity: packet, .. } => {
+                *packet = Bytes::copy_from_slice(fields.left);
+            }
+        }
+        Ok(Self { number, sent_at, flow, body, echoes: told })
+    }
+}
+
+/// Reads fields one after the other.
+struct Fields<'a> {
+    left: &'a [u8],
+    all: usize,
+}
+
+impl Fields<'_> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        let short = DecodeError::TooShort { need: self.all - self.left.len() + N, got: self.all };
+        let (head, rest) = self.left.split_first_chunk().ok_or(short)?;
+        self.left = rest;
+        Ok(*head)
+    }
+    fn u32(&mut self) -> Result<u32, DecodeError> {
+        self.array().map(u32::from_be_bytes)
+    }
+    fn instant(&mut self) -> Result<Instant, DecodeError> {
+        let [a, b, c, d, e, f] = self.array()?;
+        let us = u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
+        if us > US_MAX {
+            return Err(DecodeError::TooLong { limit: US_MAX as usize, got: us as usize });
+        }
+        Ok(Instant::ZERO + Duration::from_us(us))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn instants() -> impl Strategy<Value = Instant> {
+        (0..=US_MAX).prop_map(|us| Instant::ZERO + Duration::from_us(us))
+    }
+    fn echoes() -> impl Strategy<Value = Vec<Echo>> {
+        let echo = (any::<u32>(), 0..MARKED, any::<bool>()).prop_map(|(number, us, is_marked)| {
+            let ago = Duration::from_us(us.into());
+            Echo { number, ago, is_marked }
+        });
+        prop::collection::vec(echo, 0..=ECHOES_MAX)
+    }
+    fn bodies() -> impl Strategy<Value = Body<Bytes>> {
+        let bytes = || prop::collection::vec(any::<u8>(), 0..100).prop_map(Bytes::from);
+        prop_oneof![
+            Just(Body::Bare),
+            bytes().prop_map(Body::Plain),
+            (instants(), any::<u32>(), bytes()).prop_map(|(epoch, number, packet)| Body::Source {
+                epoch,
+                number,
+                packet
+            }),
+            (instants(), any::<u32>(), any::<u8>(), any::<u8>(), bytes()).prop_map(
+                |(epoch, first, packets, index, parity)| Body::Parity {
+                    epoch,
+                    first,
+                    packets,
+                    index,
+                    parity
+                }
+            ),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            number: u32, flow: u32, sent_at in instants(), body in bodies(), echoes in echoes(),
+        ) {
+            let datagram = Datagram { number, sent_at, flow, body, echoes };
+            let mut bytes = Vec::new();
+            datagram.encode(&mut bytes);
+            prop_assert_eq!(bytes.len(), datagram.wire_len() as usize);
+            prop_assert_eq!(Datagram::decode(&bytes), Ok(datagram));
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok(datagram) = Datagram::decode(&bytes) {
+                let mut again = Vec::new();
+                datagram.encode(&mut again);
+                prop_assert_eq!(again, bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! The receiving end of a short flow: what is lost or late comes back from parities, and TCP gets packets in order.
+//!
+//! A packet that others have overtaken is waited for as long as it may still be on its way, but no longer: then TCP sees the gap, and
+//! does what it does about losses. What comes after all is handed over then. What came twice, or was mended already, is dropped.
+//! Source: CAPS, sections IV and VI-A. Differs: the paper's receiver holds no packet back in time. Read [`Decoder`] first.
+
+use crate::packet::{Packet, UNIT_MAX};
+use anabranch_units::{Duration, Instant};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// The most packets that are held; with one more the first gap is given up.
+const HELD_MAX: usize = 512;
+/// The most units that are remembered, and gaps that were given up: the oldest of more are forgotten.
+const UNITS_MAX: usize = 16;
+const SKIPPED_MAX: usize = 512;
+/// The highest number of a packet: no short flow has so many.
+const NUMBER_MAX: u32 = 1 << 31;
+
+/// A flow's packets that came out of order, and those with which lost ones are mended.
+#[derive(Clone, Debug)]
+pub(crate) struct Decoder<P> {
+    /// The number of the packet that is handed over next.
+    next: u32,
+    /// Those handed over before it, the last one last; none for one that was given up.
+    recent: VecDeque<Option<P>>,
+    /// Those that came beyond a gap, and until when the gap is waited for on their account.
+    held: BTreeMap<u32, (P, Instant)>,
+    /// Parities by their units' first packets.
+    units: BTreeMap<u32, Parities<P>>,
+    /// Packets that were given up and have not come.
+    skipped: BTreeSet<u32>,
+    until: Option<Instant>,
+    pub(crate) counts: DecoderCounts,
+}
+
+#[derive(Clone, Debug)]
+struct Parities<P> {
+    packets: u8,
+    parities: Vec<(u8, P)>,
+}
+
+/// What became of packets.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DecoderCounts {
+    /// Packets that parities brought back.
+    pub(crate) recovered: u64,
+    /// Packets and parities that were of no use.
+    pub(crate) surplus: u64,
+    /// Packets that were no longer waited for.
+    pub(crate) given_up: u64,
+    /// Packets that came beyond a gap.
+    pub(crate) early: u64,
+}
+
+impl<P: Packet> Decoder<P> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            next: 0,
+            recent: VecDeque::new(),
+            held: BTreeMap::new(),
+            units: BTreeMap::new(),
+            skipped: BTreeSet::new(),
+            until: None,
+            counts: DecoderCounts { recovered: 0, surplus: 0, given_up: 0, early: 0 },
+        }
+    }
+
+    /// When a gap is given up.
+    pub(crate) const fn due(&self) -> Option<Instant> {
+        self.until
+    }
+
+    /// A source packet has come; `hold` is how long those before it are waited for. What can be handed over goes to `out`.
+    pub(crate) fn handle_source(
+        &mut self,
+        (now, hold): (Instant, Duration),
+        (number, packet): (u32, P),
+        coder: &mut P::Coder,
+        out: &mut Vec<P>,
+    ) {
+        if number > NUMBER_MAX {
+            self.counts.surplus += 1;
+            return;
+        }
+        if number < self.next {
+            if self.skipped.remove(&number) {
+                return out.push(packet);
+            }
+            self.counts.surplus += 1;
+            return;
+        }
+        if self.held.contains_key(&number) {
+            self.counts.surplus += 1;
+            return;
+        }
+        self.counts.early += u64::from(number > self.next);
+        self.held.insert(number, (packet, now + hold));
+        self.settle(coder, out);
+        while self.held.len() > HELD_MAX {
+            self.give_up(out);
+        }
+    }
+
+    /// A parity has come.
+    pub(crate) fn handle_parity(
+        &mut self,
+        (first, packets): (u32, u8),
+        (index, parity): (u8, P),
+        coder: &mut P::Coder,
+        out: &mut Vec<P>,
+    ) {
+        let end = first.checked_add(packets.into());
+        let fits = (1..=UNIT_MAX).contains(&usize::from(packets)) && usize::from(index) < UNIT_MAX;
+        if !fits || end.is_none_or(|end| self.is_over(first, end)) {
+            self.counts.surplus += 1;
+            return;
+        }
+        let unit = self.units.entry(first).or_insert_with(|| Parities { packets, parities: Vec::new() });
+        if unit.packets != packets || unit.parities.iter().any(|(known, _)| *known == index) {
+            self.counts.surplus += 1;
+            return;
+        }
+        unit.parities.push((index, parity));
+        if self.units.len() > UNITS_MAX {
+            self.units.pop_first();
+        }
+        self.settle(coder, out);
+    }
+
+    /// Gives up the gaps whose time is over.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, out: &mut Vec<P>) {
+        while self.until.is_some_and(|until| until <= now) {
+            self.give_up(out);
+        }
+    }
+
+    /// Hands over all that is held, gaps or not.
+    pub(crate) fn finish(&mut self, out: &mut Vec<P>) {
+        while !self.held.is_empty() {
+            self.give_up(out);
+        }
+    }
+
+    /// Begins again at packet 0, with nothing held.
+    pub(crate) fn restart(&mut self) {
+        *self = Self { counts: self.counts, ..Self::new() };
+    }
+
+    /// Hands over what is in order, and mends what can be.
+    fn settle(&mut self, coder: &mut P::Coder, out: &mut Vec<P>) {
+        self.advance(out);
+        while let Some((first, recovered)) = self.mend(coder) {
+            let unit = self.units.remove(&first).expect("it was found just now");
+            self.counts.surplus += (unit.parities.len() - recovered.len()) as u64;
+            for (number, packet) in recovered {
+                self.counts.recovered += 1;
+                if number >= self.next {
+                    self.held.insert(number, (packet, Instant::MAX));
+                } else if self.skipped.remove(&number) {
+                    out.push(packet);
+                }
+            }
+            self.advance(out);
+        }
+        self.until = self.held.values().map(|(_, until)| *until).min();
+    }
+
+    /// The first unit that parities make whole, and what they bring back, by number.
+    fn mend(&mut self, coder: &mut P::Coder) -> Option<(u32, Vec<(u32, P)>)> {
+        while let Some((first, unit)) = self.units.first_key_value()
+            && self.is_over(*first, first + u32::from(unit.packets))
+        {
+            self.counts.surplus += self.units.pop_first().map_or(0, |(_, unit)| unit.parities.len() as u64);
+        }
+        loop {
+            let candidate = self.units.iter().find_map(|(first, unit)| {
+                let numbers = *first..*first + u32::from(unit.packets);
+                let packets: Vec<Option<P>> = numbers.map(|number| self.there(number)).collect();
+                let lost = packets.iter().filter(|packet| packet.is_none()).count();
+                (1..=unit.parities.len()).contains(&lost).then_some((*first, packets, lost))
+            });
+            let (first, packets, lost) = candidate?;
+            let Some(back) = P::recover(coder, &packets, &self.units[&first].parities[..lost]) else {
+                // They do not fit together.
+                self.units.remove(&first);
+                continue;
+            };
+            let numbers =
+                (first..).zip(&packets).filter(|(_, packet)| packet.is_none()).map(|(number, _)| number);
+            return Some((first, numbers.zip(back).collect()));
+        }
+    }
+
+    /// Whether all packets from one number to another have come.
+    fn is_over(&self, first: u32, end: u32) -> bool {
+        end <= self.next && self.skipped.range(first..end).next().is_none()
+    }
+
+    fn there(&self, number: u32) -> Option<P> {
+        match self.next.checked_sub(number) {
+            None | Some(0) => self.held.get(&number).map(|(packet, _)| packet.clone()),
+            Some(back) => self.recent.get(self.recent.len().checked_sub(back as usize)?).cloned().flatten(),
+        }
+    }
+
+    fn advance(&mut self, out: &mut Vec<P>) {
+        while let Some((packet, _)) = self.held.remove(&self.next) {
+            self.step(Some(packet.clone()));
+            out.push(packet);
+        }
+    }
+
+    fn step(&mut self, packet: Option<P>) {
+        if self.recent.len() == UNIT_MAX {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(packet);
+        self.next += 1;
+    }
+
+    /// Gives up the first gap.
+    fn give_up(&mut self, out: &mut Vec<P>) {
+        let Some(first) = self.held.keys().next().copied() else { return };
+        // A gap of a sender that errs may be wide: only its end can come late.
+        let skipped = first - self.next;
+        self.counts.given_up += u64::from(skipped);
+        if skipped > UNIT_MAX as u32 {
+            self.next = first - UNIT_MAX as u32;
+            self.recent.clear();
+        }
+        while self.next < first {
+            self.skipped.insert(self.next);
+            self.step(None);
+        }
+        while self.skipped.len() > SKIPPED_MAX {
+            self.skipped.pop_first();
+        }
+        self.advance(out);
+        self.until = self.held.values().map(|(_, until)| *until).min();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::Coder;
+    use anabranch_endpoint::Bytes;
+    use proptest::prelude::*;
+
+    const HOLD: Duration = Duration::from_us(100);
+
+    fn packet(number: u32) -> Bytes {
+        Bytes::from(vec![number as u8; 1 + number as usize % 7])
+    }
+
+    struct End {
+        decoder: Decoder<Bytes>,
+        coder: Coder,
+        out: Vec<Bytes>,
+    }
+
+    impl End {
+        fn new() -> Self {
+            Self { decoder: Decoder::new(), coder: Coder::default(), out: Vec::new() }
+        }
+        fn source(&mut self, us: u64, number: u32) {
+            let now = Instant::ZERO + Duration::from_us(us);
+            self.decoder.handle_source((now, HOLD), (number, packet(number)), &mut self.coder, &mut self.out);
+        }
+        fn parity(&mut self, (first, packets): (u32, u8), index: u8) {
+            let unit: Vec<Bytes> = (first..first + u32::from(packets)).map(packet).collect();
+            let parity = Bytes::parities(&mut self.coder, &unit, usize::from(index) + 1).pop().expect("one");
+            self.decoder.handle_parity((first, packets), (index, parity), &mut self.coder, &mut self.out);
+        }
+        fn timeout(&mut self, us: u64) {
+            self.decoder.handle_timeout(Instant::ZERO + Duration::from_us(us), &mut self.out);
+        }
+        fn handed(&self) -> Vec<Bytes> {
+            self.out.clone()
+        }
+    }
+    fn packets(numbers: impl IntoIterator<Item = u32>) -> Vec<Bytes> {
+        numbers.into_iter().map(packet).collect()
+    }
+
+    #[test]
+    fn packets_are_handed_over_in_order_and_mended_by_parities() {
+        let mut end = End::new();
+        end.source(0, 0);
+        end.source(1, 2);
+        end.source(2, 3);
+        assert_eq!(end.handed(), packets([0]));
+        end.parity((0, 4), 1);
+        assert_eq!(end.handed(), packets(0..4));
+        // What was mended and comes after all is of no use.
+        end.source(50, 1);
+        assert_eq!(
+            (end.handed(), end.decoder.counts.recovered, end.decoder.counts.surplus),
+            (packets(0..4), 1, 1)
+        );
+        assert_eq!(end.decoder.due(), None);
+    }
+
+    #[test]
+    fn a_gap_is_given_up_in_time_and_filled_when_its_packet_comes() {
+        let mut end = End::new();
+        end.source(10, 1);
+        end.source(30, 3);
+        assert_eq!(end.decoder.due(), Some(Instant::ZERO + Duration::from_us(110)));
+        end.timeout(110);
+        assert_eq!(end.handed(), packets([1]));
+        end.timeout(130);
+        assert_eq!(end.handed(), packets([1, 3]));
+        end.source(140, 2);
+        end.source(141, 0);
+        end.source(142, 0);
+        assert_eq!(end.handed(), packets([1, 3, 2, 0]));
+        assert_eq!((end.decoder.counts.given_up, end.decoder.counts.surplus), (2, 1));
+    }
+
+    #[test]
+    fn a_gap_that_was_given_up_is_mended_after_all() {
+        let mut end = End::new();
+        end.source(0, 1);
+        end.timeout(100);
+        end.parity((0, 2), 0);
+        assert_eq!(end.handed(), packets([1, 0]));
+    }
+
+    proptest! {
+        /// Whatever is lost, late or doubled: nothing is handed over twice, nothing that came is missing in the end, and without timeouts all is
+        /// in order.
+        #[test]
+        fn nothing_is_lost_or_doubled(
+            order in Just((0u32..60).collect::<Vec<u32>>()).prop_shuffle(),
+            lost in prop::collection::btree_set(0u32..60, 0..10),
+            parities in prop::collection::vec((0u32..6, 0u8..3, 0usize..60), 0..20),
+            again in prop::collection::vec(0u32..60, 0..20),
+            timeouts in prop::collection::vec(0usize..60, 0..5),
+        ) {
+            let mut end = End::new();
+            for (at, number) in order.iter().enumerate() {
+                if !lost.contains(number) {
+                    end.source(at as u64, *number);
+                }
+                for (unit, index, when) in &parities {
+                    if *when == at {
+                        end.parity((unit * 10, 10), *index);
+                    }
+                }
+                if timeouts.contains(&at) {
+                    end.timeout(at as u64 + 100);
+                }
+            }
+            for number in again.iter().filter(|number| !lost.contains(number)) {
+                end.source(70, *number);
+            }
+            if timeouts.is_empty() {
+                let handed = end.handed().len() as u32;
+                prop_assert_eq!(end.handed(), packets(0..handed));
+            }
+            end.decoder.finish(&mut end.out);
+            let mut handed = end.handed();
+            let came: Vec<Bytes> = packets((0..60).filter(|number| !lost.contains(number)));
+            handed.sort();
+            prop_assert!(handed.windows(2).all(|two| two[0] != two[1]), "{:?}", handed);
+            let mut missing = came.iter().filter(|packet| handed.binary_search(packet).is_err());
+            prop_assert_eq!(missing.next(), None);
+        }
+    }
+}

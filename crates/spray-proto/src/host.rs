@@ -1,0 +1,491 @@
+//! The layer of one host, towards all others: which packets are coded, with how many parities, and what is handed over when.
+//!
+//! A machine without I/O: packets of TCP go in by [`Host::handle_packet`] and come out by [`Host::poll_arrived`], datagrams come in by
+//! [`Host::handle_datagram`] and leave by [`Host::poll_leaving`]. Its parts are one file each: `encoder`, `decoder`, `blocking`, `spread`.
+//! Source: CAPS, sections IV, VI and VII. Read [`Host`] first.
+
+use crate::blocking::{Blocking, Share};
+use crate::config::{Config, ConfigError, Parities, UnitSize};
+use crate::datagram::{Body, Datagram, Echo};
+use crate::decoder::{Decoder, DecoderCounts};
+use crate::encoder::Encoder;
+use crate::model::{self, Ways};
+use crate::packet::{Packet, UNIT_MAX};
+use crate::sent::{Came, Sent};
+use crate::spread::{Least, Spread};
+use anabranch_units::{ByteCount, Duration, Instant};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// The most flows that are remembered; packets of more pass as they are.
+const FLOWS_MAX: usize = 1 << 16;
+/// A flow is forgotten when it was silent for so long.
+const SILENCE: Duration = Duration::from_secs(2);
+/// A packet's length with which equations reckon.
+const PACKET: ByteCount = ByteCount::new(1_500);
+/// Round trips without and with long flows with which they reckon while none is known (section VI-D).
+const RTT_FREE: Duration = Duration::from_us(100);
+const RTT_BLOCKED: Duration = Duration::from_ms(3);
+/// What has not come within four round trips, and at least this time, is forgotten. It is not counted as blocked: mostly a queue was full that
+/// all ways share, which parities fill only more.
+const FORGOTTEN: Duration = Duration::from_ms(10);
+/// TCP has paused when it sent nothing for a round trip, within these bounds.
+const PAUSE: (Duration, Duration) = (Duration::from_us(10), Duration::from_ms(4));
+
+/// A flow, in both directions, by the host at its other end and its number.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FlowId {
+    /// The host at the other end, by the user's number.
+    pub peer: u32,
+    /// Its number, which both ends have alike.
+    pub flow: u32,
+}
+
+/// What TCP sends.
+#[derive(Clone, Debug)]
+pub struct Outgoing<P> {
+    /// The packet.
+    pub packet: P,
+    /// Bytes of data in it; none for an acknowledgement alone.
+    pub payload_bytes: u32,
+    /// Whether it only acknowledges.
+    pub is_acknowledgement: bool,
+    /// Whether the stream ends with it.
+    pub is_end: bool,
+    /// What its flow has to send in all, where that is known.
+    pub flow_size: Option<ByteCount>,
+}
+
+/// A datagram that leaves.
+#[derive(Clone, Debug)]
+pub struct Leaving<P> {
+    /// To which host.
+    pub to: u32,
+    /// Whether its flow is short, or so far.
+    pub is_short: bool,
+    /// Bytes of data that its flow had sent before.
+    pub sent_bytes: u64,
+    /// The datagram.
+    pub datagram: Datagram<P>,
+}
+
+/// A packet for TCP.
+#[derive(Clone, Debug)]
+pub struct Arrived<P> {
+    /// Of which flow.
+    pub id: FlowId,
+    /// The packet.
+    pub packet: P,
+}
+
+/// What a host's layer has done.
+#[derive(Copy, Clone, Debug, Default, PartialEq)]
+pub struct Counts {
+    /// Source packets that left.
+    pub sources: u64,
+    /// Parities that left.
+    pub parities: u64,
+    /// Units that got parities, or would have where none were due.
+    pub units: u64,
+    /// Packets of these units.
+    pub unit_packets: u64,
+    /// Probabilities of being blocked when a unit ended, all together.
+    pub blocked_sum: f64,
+    /// Packets that parities brought back.
+    pub recovered: u64,
+    /// Source packets and parities that came and were of no use.
+    pub surplus: u64,
+    /// Packets that were no longer waited for.
+    pub given_up: u64,
+    /// Source packets that came beyond a gap.
+    pub early: u64,
+}
+
+#[derive(Debug)]
+struct Flow<P> {
+    /// When this end began to remember it, and when the other one did: packets are numbered anew with that.
+    epoch: Instant,
+    their_epoch: Option<Instant>,
+    encoder: Encoder<P>,
+    decoder: Decoder<P>,
+    sent_bytes: u64,
+    received_bytes: u64,
+    flow_size: Option<ByteCount>,
+    /// Parities of units that ended early, of which none was sent: less than one.
+    owed: f64,
+    last_at: Instant,
+    due: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct Peer {
+    blocking: Blocking,
+    least: Least,
+    sent: Sent,
+    came: Came,
+}
+
+/// What is to be sent.
+struct Going<P> {
+    body: Body<P>,
+    is_short: bool,
+    sent_bytes: u64,
+}
+
+/// The layer of one host.
+#[derive(Debug)]
+pub struct Host<P: Packet> {
+    config: Config,
+    coder: P::Coder,
+    peers: BTreeMap<u32, Peer>,
+    /// What was seen of all of them together.
+    others: Share,
+    spread: Spread,
+    flows: BTreeMap<FlowId, Box<Flow<P>>>,
+    due: BTreeSet<(Instant, FlowId)>,
+    /// When what came of whom is to be said.
+    say_due: BTreeSet<(Instant, u32)>,
+    swept_at: Instant,
+    leaving: VecDeque<Leaving<P>>,
+    arrived: VecDeque<Arrived<P>>,
+    counts: Counts,
+}
+
+impl<P: Packet> Host<P> {
+    /// A host's layer.
+    ///
+    /// Errors: settings that none can have.
+    pub fn new(config: Config) -> Result<Self, ConfigError> {
+        config.check()?;
+        Ok(Self {
+            config,
+            coder: P::Coder::default(),
+            peers: BTreeMap::new(),
+            others: Share::default(),
+            spread: Spread::default(),
+            flows: BTreeMap::new(),
+            due: BTreeSet::new(),
+            say_due: BTreeSet::new(),
+            swept_at: Instant::ZERO,
+            leaving: VecDeque::new(),
+            arrived: VecDeque::new(),
+            counts: Counts::default(),
+        })
+    }
+
+    /// What it has done so far.
+    pub const fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// TCP sends a packet.
+    pub fn handle_packet(&mut self, now: Instant, id: FlowId, outgoing: Outgoing<P>) {
+        let Outgoing { packet, payload_bytes, is_acknowledgement, is_end, flow_size } = outgoing;
+        let Some(mut flow) = self.open(now, id) else {
+            return self.send(now, id, Going { body: Body::Plain(packet), is_short: false, sent_bytes: 0 });
+        };
+        flow.flow_size = flow_size.or(flow.flow_size);
+        let (is_short, sent_bytes) = (flow.is_short(&self.config), flow.sent_bytes);
+        flow.sent_bytes += u64::from(payload_bytes);
+        let mut is_whole = false;
+        let body = if !is_short || is_acknowledgement || !self.config.codes {
+            Body::Plain(packet)
+        } else {
+            if flow.encoder.is_between() {
+                let size = self.unit_size(now, id.peer, &flow);
+                flow.encoder.begin(size);
+            }
+            let (number, whole) = flow.encoder.push(now, packet.clone());
+            is_whole = whole || is_end || flow.is_all_sent(&self.config, sent_bytes);
+            self.counts.sources += 1;
+            Body::Source { epoch: flow.epoch, number, packet }
+        };
+        // A flow that has become long leaves no unit behind.
+        is_whole |= !is_short && !flow.encoder.is_between();
+        self.send(now, id, Going { body, is_short, sent_bytes });
+        if is_whole {
+            self.protect(now, id, &mut flow, true);
+        }
+        self.close(id, flow);
+    }
+
+    /// A datagram has come from another host. `payload_bytes` of its packet are data; `is_marked` says that a queue on its way was
+    /// congested.
+    pub fn handle_datagram(
+        &mut self,
+        now: Instant,
+        from: u32,
+        datagram: Datagram<P>,
+        (payload_bytes, is_marked): (u32, bool),
+    ) {
+        let id = FlowId { peer: from, flow: datagram.flow };
+        let Datagram { number, sent_at, body, echoes, .. } = datagram;
+        self.handle_echoes(now, from, &echoes);
+        let peer = self.peers.entry(from).or_default();
+        let mut hold = self.config.hold_max;
+        match body {
+            Body::Bare => return,
+            // What is not coded goes other ways: it says nothing of these.
+            Body::Plain(_) => {}
+            Body::Source { .. } | Body::Parity { .. } => {
+                hold = self.spread.sample(&mut peer.least, (sent_at, now), hold);
+                let was_due = peer.came.due.is_some();
+                let is_full = peer.came.push(number, now, is_marked);
+                self.say_due.extend(peer.came.due.filter(|_| !was_due).map(|due| (due, from)));
+                if is_full {
+                    self.send(now, id, Going { body: Body::Bare, is_short: true, sent_bytes: 0 });
+                }
+            }
+        }
+        let Some(mut flow) = self.open(now, id) else {
+            if let Body::Plain(packet) | Body::Source { packet, .. } = body {
+                self.arrived.push_back(Arrived { id, packet });
+            }
+            return;
+        };
+        flow.received_bytes += u64::from(payload_bytes);
+        let mut out = Vec::new();
+        let before = flow.decoder.counts;
+        match body {
+            Body::Bare => {}
+            Body::Plain(packet) => out.push(packet),
+            Body::Source { epoch, number, packet } => {
+                if flow.follow(epoch, &mut out) {
+                    let coder = &mut self.coder;
+                    flow.decoder.handle_source((now, hold), (number, packet), coder, &mut out);
+                } else {
+                    // A number of an earlier count: TCP knows what to do with it.
+                    out.push(packet);
+                }
+            }
+            Body::Parity { epoch, first, packets, index, parity } => {
+                if flow.follow(epoch, &mut out) {
+                    let coder = &mut self.coder;
+                    flow.decoder.handle_parity((first, packets), (index, parity), coder, &mut out);
+                } else {
+                    self.counts.surplus += 1;
+                }
+            }
+        }
+        self.counts.add(before, flow.decoder.counts);
+        self.arrived.extend(out.into_iter().map(|packet| Arrived { id, packet }));
+        self.close(id, flow);
+    }
+
+    /// Datagrams of ours have come to another host.
+    fn handle_echoes(&mut self, now: Instant, from: u32, echoes: &[Echo]) {
+        let peer = self.peers.entry(from).or_default();
+        for echo in echoes {
+            let Some((left, rtt)) = peer.sent.take(now, echo) else { continue };
+            if let Some(is_blocked) = peer.blocking.sample(now, rtt) {
+                self.others.count(now, is_blocked);
+            }
+            if let Some((flow, number)) = left.source
+                && let Some(flow) = self.flows.get_mut(&FlowId { peer: from, flow })
+            {
+                flow.encoder.handle_echo(number);
+            }
+        }
+        let limit = peer.blocking.smoothed().map_or(FORGOTTEN, |rtt| (rtt * 4).max(FORGOTTEN));
+        peer.sent.forget(now, limit);
+    }
+
+    /// Sends a datagram, with all that is to be said of those that came.
+    fn send(&mut self, now: Instant, id: FlowId, going: Going<P>) {
+        let Going { body, is_short, sent_bytes } = going;
+        let peer = self.peers.entry(id.peer).or_default();
+        let number = match &body {
+            Body::Bare | Body::Plain(_) => 0,
+            Body::Source { number, .. } => peer.sent.push(now, Some((id.flow, *number))),
+            Body::Parity { .. } => peer.sent.push(now, None),
+        };
+        if let Some(due) = peer.came.due {
+            self.say_due.remove(&(due, id.peer));
+        }
+        let datagram = Datagram { number, sent_at: now, flow: id.flow, body, echoes: peer.came.take(now) };
+        self.leaving.push_back(Leaving { to: id.peer, is_short, sent_bytes, datagram });
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some((_, peer)) = self.say_due.first().copied().filter(|(at, _)| *at <= now) {
+            let id = FlowId { peer, flow: 0 };
+            self.send(now, id, Going { body: Body::Bare, is_short: true, sent_bytes: 0 });
+        }
+        while let Some((_, id)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
+            let Some(mut flow) = self.flows.remove(&id) else {
+                self.due.pop_first();
+                continue;
+            };
+            let (idle, most) = self.patience(id.peer);
+            if flow.encoder.due(idle, most).is_some_and(|due| due <= now) {
+                self.protect(now, id, &mut flow, false);
+            }
+            let mut out = Vec::new();
+            let before = flow.decoder.counts;
+            flow.decoder.handle_timeout(now, &mut out);
+            self.counts.add(before, flow.decoder.counts);
+            self.arrived.extend(out.into_iter().map(|packet| Arrived { id, packet }));
+            self.close(id, flow);
+        }
+    }
+
+    /// The next datagram to send, until none.
+    pub fn poll_leaving(&mut self) -> Option<Leaving<P>> {
+        self.leaving.pop_front()
+    }
+    /// The next packet for TCP, until none.
+    pub fn poll_arrived(&mut self) -> Option<Arrived<P>> {
+        self.arrived.pop_front()
+    }
+    /// When to call [`Host::handle_timeout`] next.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let say = self.say_due.first().map(|(at, _)| *at);
+        self.due.first().map(|(at, _)| *at).into_iter().chain(say).min()
+    }
+
+    /// Takes a flow out of the table; a new one if it was not there; none if there are too many.
+    fn open(&mut self, now: Instant, id: FlowId) -> Option<Box<Flow<P>>> {
+        if let Some(mut flow) = self.flows.remove(&id) {
+            flow.last_at = now;
+            return Some(flow);
+        }
+        if now.saturating_since(self.swept_at) >= SILENCE {
+            self.swept_at = now;
+            let due = &mut self.due;
+            self.flows.retain(|id, flow| {
+                let stays = now.saturating_since(flow.last_at) < SILENCE;
+                if let Some(at) = flow.due.filter(|_| !stays) {
+                    due.remove(&(at, *id));
+                }
+                stays
+            });
+        }
+        (self.flows.len() < FLOWS_MAX).then(|| Box::new(Flow::new(now)))
+    }
+
+    /// Puts a flow into the table again, and notes when something is due of it.
+    fn close(&mut self, id: FlowId, mut flow: Box<Flow<P>>) {
+        let (idle, most) = self.patience(id.peer);
+        let due = flow.encoder.due(idle, most).into_iter().chain(flow.decoder.due()).min();
+        if due != flow.due {
+            if let Some(before) = flow.due {
+                self.due.remove(&(before, id));
+            }
+            self.due.extend(due.map(|due| (due, id)));
+            flow.due = due;
+        }
+        self.flows.insert(id, flow);
+    }
+
+    /// After which pause a unit ends, and after which time at the latest.
+    fn patience(&self, peer: u32) -> (Duration, Duration) {
+        let rtt = self.peers.get(&peer).and_then(|peer| peer.blocking.smoothed()).unwrap_or(RTT_FREE);
+        (rtt.clamp(PAUSE.0, PAUSE.1), rtt + rtt)
+    }
+
+    fn blocked(&self, now: Instant, peer: u32) -> f64 {
+        let nothing = Blocking::default();
+        let blocking = self.peers.get(&peer).map_or(&nothing, |peer| &peer.blocking);
+        blocking.probability(now, &self.others)
+    }
+
+    /// How many packets the unit that begins is to have.
+    fn unit_size(&self, now: Instant, peer: u32, flow: &Flow<P>) -> usize {
+        let left = flow.left(&self.config).filter(|left| *left > 0);
+        let left = left.map_or(u64::MAX, |left| left.div_ceil(PACKET.as_u64()));
+        let window = u64::from(flow.encoder.window()).min(left).min(UNIT_MAX as u64) as u32;
+        let size = match self.config.unit {
+            UnitSize::Fixed(packets) => packets.into(),
+            UnitSize::Window => window,
+            UnitSize::Best => {
+                let longest = self.peers.get(&peer).map_or((None, None), |peer| peer.blocking.longest());
+                let rtt_free = longest.0.unwrap_or(RTT_FREE);
+                let rtt_blocked = longest.1.unwrap_or(RTT_BLOCKED).max(rtt_free);
+                let ways = Ways { rate: self.config.rate, packet: PACKET, rtt_free, rtt_blocked };
+                ways.frugal_unit(window, self.blocked(now, peer)).0
+            }
+        };
+        size as usize
+    }
+
+    /// Sends the parities of what a flow's encoder has: as many as are blocked in the mean, rounded up where the unit is whole. Of one that
+    /// ended early, as those of a window of few packets do, what rounding would add is left to the next.
+    fn protect(&mut self, now: Instant, id: FlowId, flow: &mut Flow<P>, is_whole: bool) {
+        let Some(unit) = flow.encoder.take() else { return };
+        let packets = unit.packets.len() as u32;
+        let blocked = self.blocked(now, id.peer);
+        let count = match self.config.parities {
+            Parities::Fixed(count) => count.into(),
+            Parities::Blocking if is_whole => model::parities(packets, blocked),
+            Parities::Blocking => {
+                flow.owed += f64::from(packets) * blocked / (1.0 - blocked);
+                let count = flow.owed.floor();
+                flow.owed -= count;
+                count as u32
+            }
+        };
+        let parities = P::parities(&mut self.coder, &unit.packets, (count as usize).min(UNIT_MAX));
+        self.counts.units += 1;
+        self.counts.unit_packets += u64::from(packets);
+        self.counts.blocked_sum += blocked;
+        self.counts.parities += parities.len() as u64;
+        for (index, parity) in (0u8..).zip(parities) {
+            let (epoch, first, packets) = (flow.epoch, unit.first, packets as u8);
+            let body = Body::Parity { epoch, first, packets, index, parity };
+            self.send(now, id, Going { body, is_short: true, sent_bytes: flow.sent_bytes });
+        }
+    }
+}
+
+impl Counts {
+    fn add(&mut self, before: DecoderCounts, after: DecoderCounts) {
+        self.recovered += after.recovered - before.recovered;
+        self.surplus += after.surplus - before.surplus;
+        self.given_up += after.given_up - before.given_up;
+        self.early += after.early - before.early;
+    }
+}
+
+impl<P: Packet> Flow<P> {
+    fn new(now: Instant) -> Self {
+        Self {
+            epoch: now,
+            their_epoch: None,
+            encoder: Encoder::new(),
+            decoder: Decoder::new(),
+            sent_bytes: 0,
+            received_bytes: 0,
+            flow_size: None,
+            owed: 0.0,
+            last_at: now,
+            due: None,
+        }
+    }
+
+    /// Whether it is short, or so far.
+    fn is_short(&self, config: &Config) -> bool {
+        let size = self.flow_size.filter(|_| config.knows_sizes);
+        let moved = ByteCount::new(self.sent_bytes.max(self.received_bytes));
+        size.unwrap_or(moved) < config.long
+    }
+    /// Bytes that it has not sent yet, where that is known.
+    fn left(&self, config: &Config) -> Option<u64> {
+        let size = self.flow_size.filter(|_| config.knows_sizes)?;
+        Some(size.as_u64().saturating_sub(self.sent_bytes))
+    }
+    /// Whether the last byte has just left, after `before` of them: what follows is sent again.
+    fn is_all_sent(&self, config: &Config, before: u64) -> bool {
+        let size = self.flow_size.filter(|_| config.knows_sizes).map(ByteCount::as_u64);
+        size.is_some_and(|size| (before + 1..=self.sent_bytes).contains(&size))
+    }
+    /// Whether numbers are those of the other end's count. A newer count begins with an empty decoder.
+    fn follow(&mut self, epoch: Instant, out: &mut Vec<P>) -> bool {
+        let known = *self.their_epoch.get_or_insert(epoch);
+        if epoch > known {
+            self.decoder.finish(out);
+            self.decoder.restart();
+            self.their_epoch = Some(epoch);
+        }
+        epoch >= known
+    }
+}

@@ -1,0 +1,137 @@
+//! Packets as the layer codes them: bytes on a wire, or what the simulator has in their place.
+//!
+//! Read [`Packet`] first.
+
+use anabranch_codes::mds::Unit;
+use anabranch_endpoint::Bytes;
+use std::collections::BTreeMap;
+
+/// A packet that can be part of a unit.
+pub trait Packet: Clone {
+    /// What is kept from unit to unit, so that it is not made again.
+    type Coder: Default;
+    /// So many parities of these packets.
+    ///
+    /// Shape: 1 to [`UNIT_MAX`] packets, 0 to as many parities.
+    fn parities(coder: &mut Self::Coder, packets: &[Self], count: usize) -> Vec<Self>;
+    /// The packets that are lost, in order, from those that are there and from parities.
+    ///
+    /// Shape: `packets` has a place for each of the unit, none where it is lost; `parities` are numbered from 0 and at least as many as are lost.
+    /// Errors: none where they do not fit together, which only a sender that errs or lies can bring about.
+    fn recover(
+        coder: &mut Self::Coder,
+        packets: &[Option<Self>],
+        parities: &[(u8, Self)],
+    ) -> Option<Vec<Self>>;
+}
+
+/// The most packets of a unit, and the most parities.
+pub const UNIT_MAX: usize = 64;
+/// Bytes of a packet's length before it, where it is coded: packets of a unit are of several lengths.
+const LENGTH_BYTES: usize = 2;
+/// Units that are kept made.
+const UNITS_MAX: usize = 64;
+
+/// Units by packets and parities.
+#[derive(Debug, Default)]
+pub struct Coder(BTreeMap<(usize, usize), Unit>);
+
+impl Coder {
+    fn unit(&mut self, packets: usize, parities: usize) -> Option<&Unit> {
+        if self.0.len() >= UNITS_MAX && !self.0.contains_key(&(packets, parities)) {
+            self.0.clear();
+        }
+        match self.0.entry((packets, parities)) {
+            std::collections::btree_map::Entry::Occupied(there) => Some(there.into_mut()),
+            std::collections::btree_map::Entry::Vacant(place) => {
+                Some(place.insert(Unit::new(packets, parities).ok()?))
+            }
+        }
+    }
+}
+
+/// A packet behind its length.
+fn framed(packet: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(packet.len()).expect("packets are shorter than 64 KiB");
+    [&length.to_be_bytes(), packet].concat()
+}
+
+impl Packet for Bytes {
+    type Coder = Coder;
+
+    fn parities(coder: &mut Coder, packets: &[Self], count: usize) -> Vec<Self> {
+        let Some(unit) = coder.unit(packets.len(), count).filter(|_| count > 0) else { return Vec::new() };
+        let framed: Vec<Vec<u8>> = packets.iter().map(|packet| framed(packet)).collect();
+        let len = framed.iter().map(Vec::len).max().unwrap_or_default();
+        let mut parities = vec![vec![0; len]; count];
+        let blocks: Vec<&[u8]> = framed.iter().map(Vec::as_slice).collect();
+        unit.encode(&blocks, &mut parities.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
+        parities.into_iter().map(Bytes::from).collect()
+    }
+
+    fn recover(coder: &mut Coder, packets: &[Option<Self>], parities: &[(u8, Self)]) -> Option<Vec<Self>> {
+        let (_, first) = parities.first()?;
+        let len = first.len();
+        if len < LENGTH_BYTES || parities.iter().any(|(_, parity)| parity.len() != len) {
+            return None;
+        }
+        let framed: Vec<Option<Vec<u8>>> =
+            packets.iter().map(|packet| packet.as_ref().map(|packet| framed(packet))).collect();
+        if framed.iter().flatten().any(|packet| packet.len() > len) {
+            return None;
+        }
+        let numbers = usize::from(parities.iter().map(|(number, _)| *number).max()?) + 1;
+        let unit = coder.unit(packets.len(), numbers)?;
+        let mut there: Vec<Option<&[u8]>> = framed.iter().map(Option::as_deref).collect();
+        there.resize(packets.len() + numbers, None);
+        for (number, parity) in parities {
+            there[packets.len() + usize::from(*number)] = Some(parity);
+        }
+        let lost = packets.iter().filter(|packet| packet.is_none()).count();
+        let mut outputs = vec![vec![0; len]; lost];
+        unit.recover(&there, &mut outputs.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>()).ok()?;
+        let unframed = |output: Vec<u8>| {
+            let length = usize::from(u16::from_be_bytes([output[0], output[1]]));
+            Bytes::from(output).get(LENGTH_BYTES..LENGTH_BYTES + length).map(Bytes::copy_from_slice)
+        };
+        outputs.into_iter().map(unframed).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_lost_comes_back_whatever_the_lengths(
+            packets in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 1..20),
+            parities in 1usize..8, lost in prop::collection::vec(any::<prop::sample::Index>(), 1..8),
+        ) {
+            let mut coder = Coder::default();
+            let packets: Vec<Bytes> = packets.into_iter().map(Bytes::from).collect();
+            let made = Bytes::parities(&mut coder, &packets, parities);
+            prop_assert_eq!(made.len(), parities);
+            let mut there: Vec<Option<Bytes>> = packets.iter().cloned().map(Some).collect();
+            lost.iter().take(parities).for_each(|lost| there[lost.index(packets.len())] = None);
+            // The last parities are as good as the first.
+            let missing = there.iter().filter(|packet| packet.is_none()).count();
+            let made: Vec<(u8, Bytes)> = (0u8..).zip(made).skip(parities - missing).collect();
+            let back = Bytes::recover(&mut coder, &there, &made).expect("as many parities as are lost");
+            let want: Vec<Bytes> =
+                packets.iter().zip(&there).filter(|(_, there)| there.is_none()).map(|(packet, _)| packet.clone()).collect();
+            prop_assert_eq!(back, want);
+        }
+
+        #[test]
+        fn parities_of_a_sender_that_lies_are_no_packets_and_no_panic(
+            packets in prop::collection::vec(prop::option::of(prop::collection::vec(any::<u8>(), 0..50)), 1..20),
+            parities in prop::collection::vec((0u8..64, prop::collection::vec(any::<u8>(), 0..50)), 0..20),
+        ) {
+            let packets: Vec<Option<Bytes>> = packets.into_iter().map(|packet| packet.map(Bytes::from)).collect();
+            let parities: Vec<(u8, Bytes)> = parities.into_iter().map(|(n, bytes)| (n, Bytes::from(bytes))).collect();
+            let _ = Bytes::recover(&mut Coder::default(), &packets, &parities);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What the layer has to know of a packet of TCP: its flow, how much data it has, and whether it only acknowledges.
+//!
+//! Headers are read by `etherparse`. Leaves out: packets that are no TCP, which pass as they are. Read [`Segment::of`].
+
+use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+
+/// A packet of TCP over IPv4 or IPv6.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// The same for both directions of a connection. Of two connections with the same number packets are coded and put in order together,
+    /// which costs some time and is no mistake.
+    pub flow: u32,
+    /// Bytes of data.
+    pub payload_bytes: u32,
+    /// Whether it only acknowledges.
+    pub is_acknowledgement: bool,
+    /// Whether the stream ends with it.
+    pub is_end: bool,
+}
+
+impl Segment {
+    /// What a packet is, from its IP header on; none if it is no TCP, is a fragment, or is not whole.
+    pub fn of(packet: &[u8]) -> Option<Self> {
+        let sliced = SlicedPacket::from_ip(packet).ok()?;
+        let Some(TransportSlice::Tcp(tcp)) = sliced.transport else { return None };
+        let mut ends = match sliced.net? {
+            NetSlice::Ipv4(ip) => {
+                let wide = |address: [u8; 4]| u128::from(u32::from_be_bytes(address));
+                [wide(ip.header().source()), wide(ip.header().destination())]
+            }
+            NetSlice::Ipv6(ip) => [ip.header().source(), ip.header().destination()].map(u128::from_be_bytes),
+            NetSlice::Arp(_) => return None,
+        }
+        .into_iter()
+        .zip([tcp.source_port(), tcp.destination_port()])
+        .collect::<Vec<(u128, u16)>>();
+        ends.sort_unstable();
+        let payload_bytes = tcp.payload().len() as u32;
+        let is_end = tcp.fin();
+        Some(Self {
+            flow: hash(&ends),
+            payload_bytes,
+            is_acknowledgement: payload_bytes == 0 && !tcp.syn() && !is_end && !tcp.rst(),
+            is_end,
+        })
+    }
+}
+
+/// splitmix64's finaliser over the addresses and ports.
+fn hash(ends: &[(u128, u16)]) -> u32 {
+    let mut state = 0u64;
+    let mut mix = |word: u64| {
+        let mut z = (state ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        state = z ^ (z >> 31);
+    };
+    for (address, port) in ends {
+        mix((address >> 64) as u64);
+        mix(*address as u64);
+        mix(u64::from(*port));
+    }
+    (state >> 32) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use etherparse::PacketBuilder;
+    use proptest::prelude::*;
+
+    fn v4(ports: (u16, u16), reverse: bool, payload: &[u8], fin: bool) -> Vec<u8> {
+        let (a, b) = ([10, 0, 0, 1], [10, 0, 0, 2]);
+        let builder = if reverse {
+            PacketBuilder::ipv4(b, a, 64).tcp(ports.1, ports.0, 5, 1_000)
+        } else {
+            PacketBuilder::ipv4(a, b, 64).tcp(ports.0, ports.1, 5, 1_000)
+        };
+        let builder = builder.ack(7);
+        let builder = if fin { builder.fin() } else { builder };
+        let mut packet = Vec::new();
+        builder.write(&mut packet, payload).expect("a vector takes it");
+        packet
+    }
+
+    #[test]
+    fn both_directions_are_one_flow_and_others_are_others() {
+        let seen = |packet: &[u8]| Segment::of(packet).expect("it is TCP");
+        let data = seen(&v4((80, 4_000), false, b"hello", false));
+        let back = seen(&v4((80, 4_000), true, b"", false));
+        assert_eq!(data.flow, back.flow);
+        assert_eq!((data.payload_bytes, data.is_acknowledgement), (5, false));
+        assert_eq!((back.payload_bytes, back.is_acknowledgement), (0, true));
+        assert_ne!(seen(&v4((80, 4_001), false, b"", false)).flow, data.flow);
+        let end = seen(&v4((80, 4_000), false, b"", true));
+        assert!(end.is_end && !end.is_acknowledgement);
+        let mut packet = Vec::new();
+        PacketBuilder::ipv6([1; 16], [2; 16], 64)
+            .tcp(80, 4_000, 5, 1_000)
+            .syn()
+            .write(&mut packet, &[])
+            .expect("room");
+        assert!(!seen(&packet).is_acknowledgement);
+    }
+
+    #[test]
+    fn what_is_no_tcp_is_none() {
+        let mut packet = Vec::new();
+        PacketBuilder::ipv4([1; 4], [2; 4], 64).udp(1, 2).write(&mut packet, b"x").expect("room");
+        assert_eq!(Segment::of(&packet), None);
+        let whole = v4((1, 2), false, b"hello", false);
+        assert_eq!(Segment::of(&whole[..whole.len() - 1]), None, "it is not whole");
+        assert_eq!(Segment::of(&[]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_looked_at(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+            let _ = Segment::of(&bytes);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Coded datagrams that left for one host, until it is known that they came, and those that came from it, until that is said.
+//!
+//! Read [`Sent`] and [`Came`] first.
+
+use crate::datagram::{ECHOES_MAX, Echo};
+use anabranch_units::{Duration, Instant};
+use std::collections::VecDeque;
+
+/// The most datagrams that are remembered; of the oldest of more it does not matter any more whether they came.
+const SENT_MAX: usize = 1 << 14;
+
+/// What is remembered of a datagram that left.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Left {
+    pub(crate) at: Instant,
+    /// The flow, and its number there, of a source packet.
+    pub(crate) source: Option<(u32, u32)>,
+    is_known: bool,
+}
+
+/// Datagrams that left, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Sent {
+    left: VecDeque<Left>,
+    next: u32,
+}
+
+impl Sent {
+    /// Notes a datagram that leaves, and says its number.
+    pub(crate) fn push(&mut self, at: Instant, source: Option<(u32, u32)>) -> u32 {
+        if self.left.len() == SENT_MAX {
+            self.left.pop_front();
+        }
+        self.left.push_back(Left { at, source, is_known: false });
+        let number = self.next;
+        self.next = self.next.wrapping_add(1);
+        number
+    }
+
+    /// What is known of a datagram that has come, and its round trip; none if it was said before, or never left.
+    pub(crate) fn take(&mut self, now: Instant, echo: &Echo) -> Option<(Left, Duration)> {
+        let back = self.next.wrapping_sub(echo.number) as usize;
+        let place = self.left.len().checked_sub(back).filter(|_| back > 0)?;
+        let left = &mut self.left[place];
+        if std::mem::replace(&mut left.is_known, true) {
+            return None;
+        }
+        let taken = *left;
+        let rtt = now.saturating_since(taken.at).as_ps().saturating_sub(echo.ago.as_ps());
+        Some((taken, Duration::from_ps(rtt)))
+    }
+
+    /// Forgets the oldest datagrams: those that are known to have come, and those that left before `limit` ago.
+    pub(crate) fn forget(&mut self, now: Instant, limit: Duration) {
+        let is_over = |left: &Left| left.is_known || now.saturating_since(left.at) > limit;
+        while self.left.front().is_some_and(is_over) {
+            self.left.pop_front();
+        }
+    }
+}
+
+/// Datagrams that came and of which nothing was said.
+#[derive(Debug, Default)]
+pub(crate) struct Came {
+    waiting: VecDeque<(u32, Instant, bool)>,
+    /// When all of it is to be said at the latest.
+    pub(crate) due: Option<Instant>,
+}
+
+/// How long what came may wait for a datagram the other way: the period over which round trips are averaged.
+const SAY_WITHIN: Duration = Duration::from_us(200);
+
+impl Came {
+    /// Notes one. True if so many wait that they must be said now.
+    pub(crate) fn push(&mut self, number: u32, at: Instant, is_marked: bool) -> bool {
+        self.waiting.push_back((number, at, is_marked));
+        self.due.get_or_insert(at + SAY_WITHIN);
+        self.waiting.len() >= ECHOES_MAX
+    }
+    /// What is to be said.
+    pub(crate) fn take(&mut self, now: Instant) -> Vec<Echo> {
+        self.due = None;
+        let waiting = self.waiting.drain(..self.waiting.len().min(ECHOES_MAX));
+        let echo = |(number, at, is_marked)| Echo { number, ago: now.saturating_since(at), is_marked };
+        waiting.map(echo).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(us: u64) -> Instant {
+        Instant::ZERO + Duration::from_us(us)
+    }
+    fn echo(number: u32) -> Echo {
+        Echo { number, ago: Duration::from_us(5), is_marked: false }
+    }
+
+    #[test]
+    fn each_datagram_that_came_gives_a_round_trip_once() {
+        let mut sent = Sent { next: u32::MAX, ..Sent::default() };
+        assert_eq!(sent.push(at(0), Some((7, 1))), u32::MAX);
+        assert_eq!(sent.push(at(10), None), 0);
+        let (left, rtt) = sent.take(at(100), &echo(0)).expect("it left");
+        assert_eq!((left.source, rtt), (None, Duration::from_us(85)));
+        assert!(sent.take(at(100), &echo(0)).is_none(), "it was said before");
+        assert!(sent.take(at(100), &echo(1)).is_none(), "it never left");
+        sent.forget(at(200), Duration::from_us(200));
+        assert_eq!(
+            sent.take(at(200), &echo(u32::MAX)).expect("it may have come yet").1,
+            Duration::from_us(195)
+        );
+        sent.forget(at(200), Duration::from_us(200));
+        assert!(sent.left.is_empty());
+        sent.push(at(300), None);
+        sent.forget(at(501), Duration::from_us(200));
+        assert!(sent.left.is_empty(), "it did not come in time");
+    }
+
+    #[test]
+    fn what_came_is_said_at_the_latest_when_a_datagram_is_full_of_it() {
+        let mut came = Came::default();
+        let full: Vec<bool> = (0..ECHOES_MAX as u32).map(|n| came.push(n, at(n.into()), n == 3)).collect();
+        assert_eq!(full.iter().position(|full| *full), Some(ECHOES_MAX - 1));
+        assert_eq!(came.due, Some(at(0) + SAY_WITHIN));
+        let said = came.take(at(100));
+        assert_eq!(said.len(), ECHOES_MAX);
+        assert_eq!(said[3], Echo { number: 3, ago: Duration::from_us(97), is_marked: true });
+        assert!(came.take(at(100)).is_empty() && came.due.is_none());
+    }
+}

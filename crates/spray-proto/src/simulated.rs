@@ -1,0 +1,124 @@
+//! `spray` in the simulator: a workload of a scenario that is no traffic of its own, but the layer through which all other workloads' TCP goes.
+//!
+//! The layer is a [`Host`] for each host, the machine that real hosts run. Segments have no bytes here: a parity refers to the segments of
+//! its unit, and is as long as the longest of them. Ideal, beside real hosts: coding takes no time, and flows know their size where the
+//! scenario says so. Other ways of spreading traffic that hosts take part in are schemes of the same workload: one file each.
+//! Read [`Spray`] and [`layer::Spraying`] first.
+
+mod layer;
+mod settings;
+mod spreading;
+
+pub use settings::plan;
+
+use crate::Config;
+use crate::ways::SpreaderKind;
+use anabranch_endpoint::Instant;
+use anabranch_fabric::Layer;
+use anabranch_sim::scenario::SystemWorkload;
+use anabranch_sim::system::{System, SystemPlan};
+use anabranch_sim::traffic::{App, AppCx};
+use anabranch_sim::{Msg, Network, PlanError};
+use anabranch_units::Seed;
+use anabranch_units::text::known;
+use serde::Deserialize;
+
+/// `spray` in scenarios.
+#[derive(Copy, Clone, Debug)]
+pub struct Simulated;
+
+impl System for Simulated {
+    fn kind(&self) -> &'static str {
+        "spray"
+    }
+    fn plan(
+        &self,
+        workload: &SystemWorkload,
+        network: &Network,
+        field: &str,
+    ) -> Result<Box<dyn SystemPlan>, PlanError> {
+        Ok(Box::new(settings::plan(workload, network, field)?))
+    }
+}
+
+/// A workload, looked up.
+#[derive(Clone, Debug)]
+pub struct Spray {
+    scheme: Scheme,
+    config: Config,
+    header_bytes: u32,
+}
+
+/// What hosts do about paths, beside what switches do.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+enum Scheme {
+    /// Short flows are coded, and packets say which flows are short.
+    Caps,
+    /// Packets say which flows are short.
+    Classes,
+    /// The same, and those of short flows have the first strict priority.
+    Priority,
+    /// Flows are cut into cells of 64 KiB, each of which goes its own way, and put in order where they come out.
+    Presto,
+    /// Hosts choose ways by headers.
+    Ways(SpreaderKind),
+}
+
+impl Scheme {
+    fn all() -> impl Iterator<Item = Self> {
+        let ways = SpreaderKind::ALL.iter().map(|kind| Self::Ways(*kind));
+        [Self::Caps, Self::Classes, Self::Priority, Self::Presto].into_iter().chain(ways)
+    }
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Caps => "caps",
+            Self::Classes => "classes",
+            Self::Priority => "priority",
+            Self::Presto => "presto",
+            Self::Ways(kind) => kind.word(),
+        }
+    }
+}
+
+impl TryFrom<String> for Scheme {
+    type Error = String;
+    fn try_from(word: String) -> Result<Self, String> {
+        let found = Self::all().find(|scheme| scheme.word() == word);
+        found
+            .ok_or_else(|| format!("`{word}`: no such scheme: {}", known(&word, Self::all().map(Self::word))))
+    }
+}
+
+impl SystemPlan for Spray {
+    fn app(&self, _: &Network, _: Seed) -> Result<Box<dyn App>, PlanError> {
+        Ok(Box::new(Idle))
+    }
+    fn layer(&self, network: &Network, seed: Seed) -> Option<Box<dyn Layer<Msg>>> {
+        Some(match self.scheme {
+            Scheme::Ways(kind) => Box::new(spreading::Spreading::new(kind, seed)),
+            _ => Box::new(layer::Spraying::new(self, network.hosts().len())),
+        })
+    }
+    fn has_layer(&self) -> bool {
+        true
+    }
+    fn priorities(&self) -> &[u8] {
+        if self.scheme == Scheme::Priority { &[0, 1] } else { &[1] }
+    }
+}
+
+/// The layer has no work of its own.
+#[derive(Debug)]
+struct Idle;
+
+impl App for Idle {
+    fn start(&mut self, _: &mut AppCx<'_, '_>) {}
+    fn on_timer(&mut self, _: &mut AppCx<'_, '_>, _: u16) {}
+    fn ended_at(&self) -> Option<Instant> {
+        Some(Instant::ZERO)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,270 @@
+//! The layer of all hosts of a run: each host's machine, and segments as packets that it codes.
+//!
+//! Read [`Spraying`] first.
+
+use super::{Scheme, Spray};
+use crate::datagram::{Body, Datagram};
+use crate::host::{FlowId, Host, Leaving, Outgoing};
+use crate::packet::Packet;
+use anabranch_endpoint::{Instant, PeerId};
+use anabranch_fabric::{Envelope, FlowClass, Label, Layer, LayerCx, Layered, PacketMeta};
+use anabranch_sim::Msg;
+use anabranch_transport::{Datagram as Phantom, Segment};
+use anabranch_units::ByteCount;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Bytes of a flow that go the same way, in Presto: 64 KiB.
+const CELL_BYTES: u64 = 1 << 16;
+/// Bytes of a packet that says only what has come: headers and some echoes.
+const BARE_BYTES: u32 = 100;
+/// Bytes of a coded packet's length within a parity.
+const LENGTH_BYTES: u32 = 2;
+
+/// The layer of all hosts of a run.
+pub(super) struct Spraying {
+    scheme: Scheme,
+    header_bytes: u32,
+    /// What a flow has to send so that no host need look at it: none where hosts count for themselves.
+    long: Option<ByteCount>,
+    hosts: Vec<Host<Carried>>,
+    /// The last packet that came from one host to another, for what is said without one.
+    came: Last,
+    /// When each host's timer that counts goes off.
+    armed_at: Vec<Option<Instant>>,
+    /// Bytes that left, and those of parities.
+    sent_bytes: u64,
+    parity_bytes: u64,
+}
+
+/// What a datagram carries here.
+#[derive(Clone, Debug)]
+enum Carried {
+    /// A packet of TCP.
+    Source(Layered<Msg>),
+    /// A parity: the packets of its unit.
+    Parity(Arc<[Layered<Msg>]>),
+}
+
+/// The head of a datagram, as packets are labelled: what a source carries is the packet itself.
+type Head = Datagram<Option<Arc<[Layered<Msg>]>>>;
+
+impl Packet for Carried {
+    type Coder = ();
+
+    fn parities((): &mut (), packets: &[Self], count: usize) -> Vec<Self> {
+        let source = |packet: &Self| match packet {
+            Self::Source(packet) => packet.clone(),
+            Self::Parity(_) => unreachable!("units are of packets of TCP"),
+        };
+        let unit: Arc<[Layered<Msg>]> = packets.iter().map(source).collect();
+        vec![Self::Parity(unit); count]
+    }
+
+    fn recover((): &mut (), packets: &[Option<Self>], parities: &[(u8, Self)]) -> Option<Vec<Self>> {
+        let (_, Self::Parity(unit)) = parities.first()? else { return None };
+        let lost = packets.iter().zip(&**unit).filter(|(packet, _)| packet.is_none());
+        Some(lost.map(|(_, source)| Self::Source(source.clone())).collect())
+    }
+}
+
+impl Spraying {
+    pub(super) fn new(spray: &Spray, hosts: usize) -> Self {
+        let host =
+            |_| Host::new(spray.config.clone()).expect("a scenario's settings are checked before it runs");
+        Self {
+            scheme: spray.scheme,
+            header_bytes: spray.header_bytes,
+            long: spray.config.knows_sizes.then_some(spray.config.long),
+            hosts: (0..hosts).map(host).collect(),
+            came: BTreeMap::new(),
+            armed_at: vec![None; hosts],
+            sent_bytes: 0,
+            parity_bytes: 0,
+        }
+    }
+
+    /// Lets a host do all that it can do now.
+    fn stir(&mut self, cx: &mut LayerCx<'_, Msg>, number: u16) {
+        let host = &mut self.hosts[usize::from(number)];
+        while let Some(arrived) = host.poll_arrived() {
+            if let Carried::Source(packet) = arrived.packet {
+                cx.deliver(packet);
+            }
+        }
+        while let Some(leaving) = host.poll_leaving() {
+            let Some(packet) = packet(self.scheme, self.header_bytes, &self.came, (number, leaving)) else {
+                continue;
+            };
+            self.sent_bytes += u64::from(packet.meta.size_bytes);
+            if matches!(packet.envelope.msg, Msg::Datagram(_)) {
+                self.parity_bytes += u64::from(packet.meta.size_bytes);
+            }
+            cx.send(packet);
+        }
+        let armed_at = &mut self.armed_at[usize::from(number)];
+        if let Some(due) = host.poll_timeout()
+            && armed_at.is_none_or(|armed| due < armed)
+        {
+            let at = due.max(cx.now());
+            *armed_at = Some(at);
+            cx.arm(at, number.into());
+        }
+    }
+}
+
+/// The last packet from one host to another, and the machines at its ends.
+type Last = BTreeMap<(u16, u16), (PacketMeta, PeerId, PeerId)>;
+
+/// The packet of a datagram that leaves, over the packet that it carries or those of its unit. One that carries nothing is as the last packet
+/// the other way, turned round; none if there was none.
+fn packet(
+    scheme: Scheme,
+    header_bytes: u32,
+    last: &Last,
+    (from, leaving): (u16, Leaving<Carried>),
+) -> Option<Layered<Msg>> {
+    let Leaving { to, is_short, sent_bytes, datagram } = leaving;
+    let Datagram { number, flow, sent_at, body, echoes } = datagram;
+    let (mut packet, body) = match body {
+        Body::Plain(Carried::Source(packet)) => (packet, Body::Plain(None)),
+        Body::Source { epoch, number, packet: Carried::Source(packet) } => {
+            (packet, Body::Source { epoch, number, packet: None })
+        }
+        Body::Parity { epoch, first, packets, index, parity: Carried::Parity(unit) } => {
+            let longest = unit.iter().map(|packet| packet.meta.size_bytes).max().unwrap_or_default();
+            let size_bytes = longest + LENGTH_BYTES;
+            let Layered { meta, envelope, .. } = &unit[0];
+            let msg = Msg::Datagram(Phantom { number: first.into(), size_bytes, sent_at });
+            let mut meta = *meta;
+            (meta.size_bytes, meta.ecn_ect) = (size_bytes, false);
+            let envelope = Envelope { msg, label: None, ..envelope.clone() };
+            let packet = Layered { meta, envelope, flow_size: None };
+            (packet, Body::Parity { epoch, first, packets, index, parity: Some(unit) })
+        }
+        Body::Bare => {
+            let (meta, there, here) = last.get(&(to as u16, from))?;
+            let mut meta = *meta;
+            std::mem::swap(&mut meta.src, &mut meta.dst);
+            (meta.size_bytes, meta.ecn_ect) = (BARE_BYTES, false);
+            let msg = Msg::Datagram(Phantom { number: 0, size_bytes: BARE_BYTES, sent_at });
+            let envelope = Envelope { from: *here, to: *there, msg, label: None };
+            (Layered { meta, envelope, flow_size: None }, Body::Bare)
+        }
+        Body::Plain(Carried::Parity(_)) | Body::Source { .. } | Body::Parity { .. } => {
+            unreachable!("sources are packets of TCP, and parities are not")
+        }
+    };
+    if !matches!(body, Body::Plain(_)) {
+        packet.meta.size_bytes += header_bytes;
+    }
+    match scheme {
+        Scheme::Presto => packet.meta.entropy = (sent_bytes / CELL_BYTES) as u16,
+        Scheme::Caps | Scheme::Classes | Scheme::Priority => {
+            packet.meta.class = if is_short { FlowClass::Short } else { FlowClass::Long };
+        }
+        Scheme::Ways(_) => unreachable!("it has a layer of its own"),
+    }
+    if scheme == Scheme::Priority && is_short {
+        packet.meta.priority = 0;
+    }
+    if !matches!(body, Body::Plain(_)) || !echoes.is_empty() {
+        let head: Head = Datagram { number, flow, sent_at, body, echoes };
+        packet.envelope.label = Some(Arc::new(head));
+    }
+    Some(packet)
+}
+
+/// The segment, if it is one.
+fn segment(msg: &Msg) -> Option<Segment> {
+    match msg {
+        Msg::Segment(segment) => Some(*segment),
+        Msg::Datagram(_) => None,
+    }
+}
+
+impl Layer<Msg> for Spraying {
+    fn handle_leaving(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: Layered<Msg>) {
+        let Some(segment) = segment(&packet.envelope.msg) else { return cx.send(packet) };
+        if packet.flow_size.zip(self.long).is_some_and(|(size, long)| size >= long) {
+            self.sent_bytes += u64::from(packet.meta.size_bytes);
+            packet.meta.class = FlowClass::Long;
+            return cx.send(packet);
+        }
+        let PacketMeta { src, dst, flow, .. } = packet.meta;
+        let outgoing = Outgoing {
+            payload_bytes: segment.len,
+            is_acknowledgement: segment.len == 0 && !segment.syn && !segment.fin,
+            is_end: segment.fin,
+            flow_size: packet.flow_size,
+            packet: Carried::Source(packet),
+        };
+        self.hosts[usize::from(src)].handle_packet(cx.now(), FlowId { peer: dst.into(), flow }, outgoing);
+        self.stir(cx, src);
+    }
+
+    fn handle_arrived(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: Layered<Msg>) {
+        let PacketMeta { src, dst, flow, .. } = packet.meta;
+        let label: Option<Label> = packet.envelope.label.take();
+        let payload = segment(&packet.envelope.msg);
+        if label.is_none() && payload.is_none() {
+            return cx.deliver(packet);
+        }
+        let plain =
+            || Head { number: 0, flow, sent_at: cx.now(), body: Body::Plain(None), echoes: Vec::new() };
+        let unlabelled = (label.is_none() && self.long.is_none()).then(plain);
+        let labelled = label.as_ref().and_then(|label| label.downcast_ref::<Head>());
+        let Some(head) = labelled.or(unlabelled.as_ref()) else { return cx.deliver(packet) };
+        let is_marked = packet.meta.ecn_ce;
+        if matches!(head.body, Body::Source { .. } | Body::Parity { .. }) {
+            self.came.insert((src, dst), (packet.meta, packet.envelope.from, packet.envelope.to));
+        }
+        let carried = || Carried::Source(packet);
+        let body = match &head.body {
+            Body::Bare => Body::Bare,
+            Body::Plain(_) => Body::Plain(carried()),
+            Body::Source { epoch, number, .. } => {
+                Body::Source { epoch: *epoch, number: *number, packet: carried() }
+            }
+            Body::Parity { epoch, first, packets, index, parity: Some(unit) } => {
+                let (epoch, first, packets, index) = (*epoch, *first, *packets, *index);
+                Body::Parity { epoch, first, packets, index, parity: Carried::Parity(Arc::clone(unit)) }
+            }
+            Body::Parity { parity: None, .. } => return,
+        };
+        let echoes = head.echoes.clone();
+        let datagram = Datagram { number: head.number, flow, sent_at: head.sent_at, body, echoes };
+        let payload_bytes = payload.map_or(0, |segment| segment.len);
+        let host = &mut self.hosts[usize::from(dst)];
+        host.handle_datagram(cx.now(), src.into(), datagram, (payload_bytes, is_marked));
+        self.stir(cx, dst);
+    }
+
+    fn handle_timeout(&mut self, cx: &mut LayerCx<'_, Msg>, token: u32) {
+        let number = token as u16;
+        if self.armed_at[usize::from(number)] != Some(cx.now()) {
+            return;
+        }
+        self.armed_at[usize::from(number)] = None;
+        self.hosts[usize::from(number)].handle_timeout(cx.now());
+        self.stir(cx, number);
+    }
+
+    fn figures(&self) -> Vec<(&'static str, f64)> {
+        let sum =
+            |of: fn(&crate::Counts) -> f64| self.hosts.iter().map(|host| of(host.counts())).sum::<f64>();
+        let units = sum(|counts| counts.units as f64);
+        let share = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };
+        vec![
+            ("source_packets", sum(|counts| counts.sources as f64)),
+            ("parity_packets", sum(|counts| counts.parities as f64)),
+            ("unit_packets_mean", share(sum(|counts| counts.unit_packets as f64), units)),
+            ("blocking_probability_mean", share(sum(|counts| counts.blocked_sum), units)),
+            ("recovered_packets", sum(|counts| counts.recovered as f64)),
+            ("surplus_packets", sum(|counts| counts.surplus as f64)),
+            ("given_up_packets", sum(|counts| counts.given_up as f64)),
+            ("early_packets", sum(|counts| counts.early as f64)),
+            ("parity_bytes_share", share(self.parity_bytes as f64, self.sent_bytes as f64)),
+        ]
+    }
+}

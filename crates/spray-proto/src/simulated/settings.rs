@@ -1,0 +1,103 @@
+//! The settings of a `spray` workload in a scenario.
+
+use super::{Scheme, Spray};
+use crate::{Config, Parities, UnitSize};
+use anabranch_sim::scenario::SystemWorkload;
+use anabranch_sim::{Network, PlanError};
+use anabranch_units::{BitRate, ByteCount, Duration};
+use serde::Deserialize;
+
+/// Bytes of a source packet's header on a real wire, without echoes.
+const HEADER_BYTES: u32 = 26;
+
+/// A workload's settings.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Settings {
+    /// What hosts do.
+    scheme: Scheme,
+    /// A flow with so much to send, or more, is long.
+    long: ByteCount,
+    /// Whether flows say what they have to send.
+    knows_sizes: bool,
+    /// Packets of a unit; what the equations find the best without.
+    unit: Option<Unit>,
+    /// Parities of a unit; as many as are blocked in the mean without.
+    parities: Option<u8>,
+    /// The rate of the narrowest link, with which equations reckon; that of the first host's without.
+    rate: Option<BitRate>,
+    /// The longest that a packet is waited for which others have overtaken.
+    hold_max: Duration,
+    /// Bytes that the layer adds to a packet that is coded.
+    header_bytes: u32,
+}
+
+/// Packets of a unit.
+#[derive(Copy, Clone, Debug, Deserialize)]
+#[serde(untagged)]
+enum Unit {
+    Fixed(u8),
+    Named(Named),
+}
+
+/// A unit's size by a rule.
+#[derive(Copy, Clone, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Named {
+    Window,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let Config { long, knows_sizes, hold_max, .. } = Config::default();
+        Self {
+            scheme: Scheme::Caps,
+            long,
+            knows_sizes,
+            unit: None,
+            parities: None,
+            rate: None,
+            hold_max,
+            header_bytes: HEADER_BYTES,
+        }
+    }
+}
+
+/// What the workload is to do on `network`.
+///
+/// Errors: a setting that is unknown or cannot be, with its place below `field`.
+pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result<Spray, PlanError> {
+    let settings: Settings = workload.settings(field)?;
+    let first = network.topology().links_out(network.hosts()[0]).next();
+    let link_rate = first.map(|link| network.topology().link(link).properties.capacity);
+    let config = Config {
+        long: settings.long,
+        knows_sizes: settings.knows_sizes,
+        codes: settings.scheme == Scheme::Caps,
+        unit: match settings.unit {
+            None => UnitSize::Best,
+            Some(Unit::Fixed(packets)) => UnitSize::Fixed(packets),
+            Some(Unit::Named(Named::Window)) => UnitSize::Window,
+        },
+        parities: settings.parities.map_or(Parities::Blocking, Parities::Fixed),
+        rate: settings.rate.or(link_rate).unwrap_or(Config::default().rate),
+        hold_max: settings.hold_max,
+    };
+    let config = match settings.scheme {
+        // All flows are put in order, none gets parities.
+        Scheme::Presto => Config {
+            long: ByteCount::new(u64::MAX),
+            knows_sizes: false,
+            codes: true,
+            parities: Parities::Fixed(0),
+            unit: UnitSize::Fixed(1),
+            ..config
+        },
+        _ => config,
+    };
+    config.check().map_err(|error| PlanError {
+        field: format!("{field}.{}", error.setting()),
+        message: error.to_string(),
+    })?;
+    Ok(Spray { scheme: settings.scheme, config, header_bytes: settings.header_bytes })
+}

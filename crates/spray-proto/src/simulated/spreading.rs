@@ -1,0 +1,126 @@
+//! The layer of all hosts of a run where hosts choose ways by headers ([`ways`](crate::ways)), and code nothing.
+//!
+//! A segment's label says its number; the next one the other way says which have come, and whether they were marked.
+//! An acknowledgement takes the way of the last segment that came. Read [`Spreading`] first.
+
+use crate::ways::{Flight, SpreaderKind};
+use anabranch_endpoint::{Duration, Instant};
+use anabranch_fabric::{Layer, LayerCx, Layered};
+use anabranch_sim::Msg;
+use anabranch_units::Seed;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The layer of all hosts of a run.
+pub(super) struct Spreading {
+    kind: SpreaderKind,
+    seed: Seed,
+    /// By flow and sending host.
+    sides: BTreeMap<(u32, u16), Side>,
+    counts: Counts,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    packets: u64,
+    marked: u64,
+    values: u64,
+}
+
+/// One direction of a flow, at its sender, and what came the other way.
+#[derive(Debug)]
+struct Side {
+    flight: Flight,
+    /// The position behind the last that left.
+    sent: u64,
+    last_value: Option<u16>,
+    /// Of what has come: number, when, whether marked.
+    echoes: Vec<(u32, Instant, bool)>,
+    /// Which value the last of these took.
+    came_by: u16,
+}
+
+/// What stands on a segment.
+struct Head {
+    number: Option<u32>,
+    echoes: Vec<(u32, Duration, bool)>,
+}
+
+/// The most echoes that wait for a segment the other way; the oldest of more are never said.
+const ECHOES_MAX: usize = 64;
+
+impl Spreading {
+    pub(super) fn new(kind: SpreaderKind, seed: Seed) -> Self {
+        Self { kind, seed, sides: BTreeMap::new(), counts: Counts::default() }
+    }
+
+    fn side(&mut self, flow: u32, host: u16) -> &mut Side {
+        let (kind, seed) = (self.kind, self.seed);
+        self.sides.entry((flow, host)).or_insert_with(|| {
+            let random = seed.stream("ways", u64::from(flow) << 16 | u64::from(host));
+            let flight = Flight::new(kind.spreader(random));
+            Side { flight, sent: 0, last_value: None, echoes: Vec::new(), came_by: 0 }
+        })
+    }
+}
+
+impl Layer<Msg> for Spreading {
+    fn handle_leaving(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: Layered<Msg>) {
+        let Msg::Segment(segment) = packet.envelope.msg else { return cx.send(packet) };
+        let now = cx.now();
+        let side = self.side(packet.meta.flow, packet.meta.src);
+        let mut number = None;
+        let mut is_new = false;
+        if segment.len > 0 {
+            let is_repeated = segment.seq < side.sent;
+            side.sent = side.sent.max(segment.end());
+            let (own, value) = side.flight.handle_leaving(now, is_repeated);
+            is_new = side.last_value.replace(value) != Some(value);
+            (number, packet.meta.entropy) = (Some(own), value);
+        } else {
+            packet.meta.entropy = side.came_by;
+        }
+        let echoes: Vec<(u32, Duration, bool)> = side
+            .echoes
+            .drain(..)
+            .map(|(number, at, is_marked)| (number, now.saturating_since(at), is_marked))
+            .collect();
+        if number.is_some() || !echoes.is_empty() {
+            packet.envelope.label = Some(Arc::new(Head { number, echoes }));
+        }
+        self.counts.packets += u64::from(number.is_some());
+        self.counts.values += u64::from(is_new);
+        cx.send(packet);
+    }
+
+    fn handle_arrived(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: Layered<Msg>) {
+        let label = packet.envelope.label.take();
+        if let Some(head) = label.as_ref().and_then(|label| label.downcast_ref::<Head>()) {
+            let (now, is_marked, value) = (cx.now(), packet.meta.ecn_ce, packet.meta.entropy);
+            let side = self.side(packet.meta.flow, packet.meta.dst);
+            for (number, ago, is_marked) in &head.echoes {
+                side.flight.handle_echo(now, *number, *ago, *is_marked);
+            }
+            if let Some(number) = head.number {
+                if side.echoes.len() == ECHOES_MAX {
+                    side.echoes.remove(0);
+                }
+                side.echoes.push((number, now, is_marked));
+                side.came_by = value;
+                self.counts.marked += u64::from(is_marked);
+            }
+        }
+        cx.deliver(packet);
+    }
+
+    fn handle_timeout(&mut self, _: &mut LayerCx<'_, Msg>, _: u32) {}
+
+    fn figures(&self) -> Vec<(&'static str, f64)> {
+        let share = |part: u64| part as f64 / self.counts.packets.max(1) as f64;
+        vec![
+            ("spread_packets", self.counts.packets as f64),
+            ("way_changes_share", share(self.counts.values)),
+            ("marked_share", share(self.counts.marked)),
+        ]
+    }
+}

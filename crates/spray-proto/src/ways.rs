@@ -1,0 +1,252 @@
+//! Which way a host's packets take where switches hash headers: by a value that the sender varies (a source port, a flow label).
+//!
+//! A [`Spreader`] chooses the value of each packet, and hears what became of those before. Each is one file, and one line in the list of
+//! `spreaders!`. [`Flight`] is what all need: which packet left with which value, how long ago, and which have not come.
+//! Leaves out: switches that spread by themselves (`fabric::switch`). Read [`Spreader`] and [`Flight`] first.
+
+mod bitmap;
+mod mixed;
+mod plb;
+mod prr;
+mod reps;
+
+use anabranch_units::{Duration, Instant, RandomStream};
+use std::collections::VecDeque;
+use std::fmt::Debug;
+
+/// What became of a packet.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It has come.
+    Came,
+    /// It has come, and a queue on its way was congested (ECN).
+    Marked,
+    /// It has not come in twice the usual time.
+    Late,
+}
+
+/// How one flow's packets are spread.
+pub trait Spreader: Debug + Send {
+    /// The value with which the next packet leaves. `in_flight` packets are on their way.
+    fn choose(&mut self, now: Instant, in_flight: usize) -> u16;
+    /// A packet that left with this value has come, or is late.
+    fn handle_fate(&mut self, now: Instant, value: u16, fate: Fate);
+    /// The sender's retransmission timer went off.
+    fn handle_timeout(&mut self, _now: Instant) {}
+}
+
+/// The list of spreaders: each is a file with a type that has `new`, and a word of its own.
+macro_rules! spreaders {
+    ($($(#[$says:meta])* $name:ident: $file:ident, $word:literal;)*) => {
+        /// A spreader's name.
+        #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum SpreaderKind {
+            $($(#[$says])* $name,)*
+        }
+
+        impl SpreaderKind {
+            /// All there are.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// Its word in files.
+            pub const fn word(self) -> &'static str {
+                match self {
+                    $(Self::$name => $word,)*
+                }
+            }
+
+            /// The spreader of one flow, which draws from this stream.
+            pub fn spreader(self, random: RandomStream) -> Box<dyn Spreader> {
+                match self {
+                    $(Self::$name => Box::new($file::$name::new(random)),)*
+                }
+            }
+        }
+    };
+}
+
+spreaders! {
+    /// Another way after rounds of marks: see [`plb::Plb`].
+    Plb: plb, "plb";
+    /// Another way after a timeout: see [`prr::Prr`].
+    Prr: prr, "prr";
+    /// Ways of packets that came unmarked are taken again: see [`reps::Reps`].
+    Reps: reps, "reps";
+    /// All ways in turns, but for those with marks: see [`bitmap::Bitmap`].
+    Bitmap: bitmap, "bitmap";
+    /// The two together: see [`mixed::Mixed`].
+    Mixed: mixed, "mixed";
+}
+
+/// Packets of a flow that are on their way, oldest first.
+#[derive(Debug)]
+pub struct Flight {
+    spreader: Box<dyn Spreader>,
+    sent: VecDeque<Sent>,
+    next: u32,
+    smoothed: Option<Duration>,
+    heard_at: Instant,
+}
+
+#[derive(Copy, Clone, Debug)]
+struct Sent {
+    value: u16,
+    at: Instant,
+    /// Whether its fate is known.
+    is_known: bool,
+}
+
+/// The most packets of a flow that are remembered; the oldest of more are forgotten.
+const SENT_MAX: usize = 1 << 14;
+/// A round trip while none is known.
+const RTT: Duration = Duration::from_ms(1);
+/// A segment that leaves again so long after anything was heard leaves because a timer went off.
+const QUIET_MIN: Duration = Duration::from_ms(1);
+
+impl Flight {
+    /// No packets yet.
+    pub fn new(spreader: Box<dyn Spreader>) -> Self {
+        Self { spreader, sent: VecDeque::new(), next: 0, smoothed: None, heard_at: Instant::ZERO }
+    }
+
+    /// A packet leaves: its number and the value that it takes. `is_repeated` says of it that its data left before.
+    pub fn handle_leaving(&mut self, now: Instant, is_repeated: bool) -> (u32, u16) {
+        let quiet = self.smoothed.map_or(QUIET_MIN, |rtt| (rtt + rtt).max(QUIET_MIN));
+        if is_repeated && now.saturating_since(self.heard_at) > quiet {
+            self.spreader.handle_timeout(now);
+            // One timer is one timeout, however much leaves again.
+            self.heard_at = now;
+        }
+        self.judge(now);
+        let value = self.spreader.choose(now, self.sent.iter().filter(|sent| !sent.is_known).count());
+        if self.sent.len() == SENT_MAX {
+            self.sent.pop_front();
+        }
+        self.sent.push_back(Sent { value, at: now, is_known: false });
+        self.next = self.next.wrapping_add(1);
+        (self.next.wrapping_sub(1), value)
+    }
+
+    /// The packet of this number has come, `ago` before the other end said so.
+    pub fn handle_echo(&mut self, now: Instant, number: u32, ago: Duration, is_marked: bool) {
+        self.heard_at = now;
+        let back = self.next.wrapping_sub(number) as usize;
+        let Some(place) = self.sent.len().checked_sub(back).filter(|_| back > 0) else { return };
+        let sent = &mut self.sent[place];
+        let rtt = now.saturating_since(sent.at).as_ps().saturating_sub(ago.as_ps());
+        let smoothed = self.smoothed.map_or(rtt, |before| before.as_ps() - before.as_ps() / 8 + rtt / 8);
+        self.smoothed = Some(Duration::from_ps(smoothed));
+        if !std::mem::replace(&mut sent.is_known, true) {
+            let value = sent.value;
+            self.spreader.handle_fate(now, value, if is_marked { Fate::Marked } else { Fate::Came });
+        }
+        self.judge(now);
+    }
+
+    /// Finds out which packets are late, and forgets those of which all is known.
+    fn judge(&mut self, now: Instant) {
+        let rtt = self.smoothed.unwrap_or(RTT);
+        let late = rtt + rtt;
+        while let Some(sent) = self.sent.front() {
+            if !sent.is_known {
+                if now.saturating_since(sent.at) <= late {
+                    break;
+                }
+                let value = sent.value;
+                self.spreader.handle_fate(now, value, Fate::Late);
+            }
+            self.sent.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_units::Seed;
+    use std::collections::BTreeSet;
+
+    fn at(us: u64) -> Instant {
+        Instant::ZERO + Duration::from_us(us)
+    }
+    fn flight(kind: SpreaderKind) -> Flight {
+        Flight::new(kind.spreader(Seed::new(1).stream("ways", 0)))
+    }
+
+    /// Sends so many packets, 10 us apart, each echoed 100 us later; `fate` says whether it comes, and whether it is marked.
+    fn run(kind: SpreaderKind, packets: u64, fate: impl Fn(u64, u16) -> Option<bool>) -> Vec<u16> {
+        let (mut flight, mut values, mut echoes) = (flight(kind), Vec::new(), VecDeque::new());
+        for n in 0..packets {
+            let now = n * 10;
+            while let Some((due, number, is_marked)) = echoes.front().copied()
+                && due <= now
+            {
+                flight.handle_echo(at(due), number, Duration::ZERO, is_marked);
+                echoes.pop_front();
+            }
+            let (number, value) = flight.handle_leaving(at(now), false);
+            values.push(value);
+            echoes.extend(fate(n, value).map(|is_marked| (now + 100, number, is_marked)));
+        }
+        values
+    }
+
+    #[test]
+    fn plb_and_prr_keep_to_one_way_while_nothing_is_wrong() {
+        for kind in [SpreaderKind::Plb, SpreaderKind::Prr] {
+            let values = run(kind, 1_000, |_, _| Some(false));
+            assert_eq!(values.iter().collect::<BTreeSet<_>>().len(), 1, "{}", kind.word());
+        }
+    }
+
+    #[test]
+    fn plb_leaves_a_way_after_twelve_rounds_of_marks() {
+        let values = run(SpreaderKind::Plb, 1_000, |_, _| Some(true));
+        let first = values.iter().position(|value| *value != values[0]).expect("it leaves");
+        // A round is a round trip, which is ten packets here; the first one begins with what is on its way.
+        assert!((110..140).contains(&first), "{first}");
+    }
+
+    #[test]
+    fn prr_leaves_a_way_after_a_timeout() {
+        let mut flight = flight(SpreaderKind::Prr);
+        let (_, first) = flight.handle_leaving(at(0), false);
+        flight.handle_echo(at(100), 0, Duration::ZERO, false);
+        assert_eq!(flight.handle_leaving(at(110), true).1, first, "what was lost is repeated at once");
+        let (_, second) = flight.handle_leaving(at(200_000), true);
+        assert_ne!(second, first);
+        assert_eq!(flight.handle_leaving(at(200_010), true).1, second);
+    }
+
+    #[test]
+    fn those_that_spray_leave_marked_and_dead_ways_within_some_round_trips() {
+        // A fifth of all values is bad.
+        let is_bad = |value: u16| value % 5 == 0;
+        for kind in [SpreaderKind::Reps, SpreaderKind::Bitmap, SpreaderKind::Mixed] {
+            for is_dead in [false, true] {
+                let values =
+                    run(
+                        kind,
+                        4_000,
+                        |_, value| if is_bad(value) && is_dead { None } else { Some(is_bad(value)) },
+                    );
+                let bad = |part: &[u16]| part.iter().filter(|value| is_bad(**value)).count();
+                let (first, last) = (bad(&values[..1_000]), bad(&values[3_000..]));
+                // A bitmap passes over a marked way once, and over a dead one fifteen times.
+                let most = if is_dead { 70 } else { 150 };
+                assert!(first > 0 && last < most, "{}: {first} of 1000, then {last}", kind.word());
+            }
+        }
+    }
+
+    #[test]
+    fn an_echo_of_what_never_left_changes_nothing() {
+        let mut flight = flight(SpreaderKind::Reps);
+        flight.handle_echo(at(5), 3, Duration::ZERO, false);
+        let (number, _) = flight.handle_leaving(at(10), false);
+        flight.handle_echo(at(20), number + 1, Duration::ZERO, false);
+        flight.handle_echo(at(30), u32::MAX, Duration::from_ms(9), true);
+        assert_eq!(flight.handle_leaving(at(40), false).0, 1);
+    }
+}

@@ -1,0 +1,67 @@
+//! REPS: values of packets that came unmarked are used again, each once; there are new ones where none is left.
+//!
+//! Source: Bonato and others, *REPS: Recycled Entropy Packet Spraying for Adaptive Load Balancing and Failure Mitigation* (2024),
+//! Algorithms 1 and 2: the last eight values, and after a packet that did not come no new ones for a while (*freezing*). Choices:
+//! freezing lasts for 100 us, or eight packets that came, whichever is later; the first packets, as many as a first window has, take new ones.
+
+use super::{Fate, Spreader};
+use anabranch_units::{Duration, Instant, RandomStream};
+use std::collections::VecDeque;
+
+/// Values that are remembered.
+const VALUES_MAX: usize = 8;
+const FREEZING: Duration = Duration::from_us(100);
+
+/// Values that came unmarked, the oldest first.
+#[derive(Debug)]
+pub(super) struct Reps {
+    random: RandomStream,
+    /// Those that were not used since.
+    fresh: VecDeque<u16>,
+    /// Those that were, for when no new ones are drawn.
+    used: VecDeque<u16>,
+    frozen_until: Option<Instant>,
+}
+
+impl Reps {
+    pub(super) const fn new(random: RandomStream) -> Self {
+        Self { random, fresh: VecDeque::new(), used: VecDeque::new(), frozen_until: None }
+    }
+    /// A value that is known to be good; none where a new one is to be drawn.
+    pub(super) fn recycled(&mut self, now: Instant) -> Option<u16> {
+        if self.frozen_until.is_some_and(|until| now >= until) {
+            self.frozen_until = None;
+        }
+        let value = match self.fresh.pop_front() {
+            Some(value) => value,
+            None => self.frozen_until.and_then(|_| self.used.pop_front())?,
+        };
+        if self.used.len() == VALUES_MAX {
+            self.used.pop_front();
+        }
+        self.used.push_back(value);
+        Some(value)
+    }
+}
+
+impl Spreader for Reps {
+    fn choose(&mut self, now: Instant, _: usize) -> u16 {
+        self.recycled(now).unwrap_or_else(|| self.random.next_u64() as u16)
+    }
+    fn handle_fate(&mut self, now: Instant, value: u16, fate: Fate) {
+        match fate {
+            Fate::Came => {
+                if self.fresh.len() == VALUES_MAX {
+                    self.fresh.pop_front();
+                }
+                self.fresh.push_back(value);
+            }
+            Fate::Marked => {}
+            Fate::Late => {
+                self.used.retain(|used| *used != value);
+                self.fresh.retain(|fresh| *fresh != value);
+                self.frozen_until = Some(now + FREEZING);
+            }
+        }
+    }
+}
