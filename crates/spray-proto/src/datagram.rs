@@ -22,7 +22,7 @@ pub struct Datagram<P> {
     pub flow: u32,
     /// What it carries.
     pub body: Body<P>,
-    /// Which sources and parities have come since the last datagram the other way, at most [`ECHOES_MAX`].
+    /// Which sources and parities have come since the last datagram the other way, at most 32.
     pub echoes: Vec<Echo>,
 }
 

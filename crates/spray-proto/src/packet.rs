@@ -12,7 +12,7 @@ pub trait Packet: Clone {
     type Coder: Default;
     /// So many parities of these packets.
     ///
-    /// Shape: 1 to [`UNIT_MAX`] packets, 0 to as many parities.
+    /// Shape: 1 to 64 packets, 0 to as many parities.
     fn parities(coder: &mut Self::Coder, packets: &[Self], count: usize) -> Vec<Self>;
     /// The packets that are lost, in order, from those that are there and from parities.
     ///

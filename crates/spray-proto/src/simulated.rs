@@ -1,9 +1,9 @@
 //! `spray` in the simulator: a workload of a scenario that is no traffic of its own, but the layer through which all other workloads' TCP goes.
 //!
-//! The layer is a [`Host`] for each host, the machine that real hosts run. Segments have no bytes here: a parity refers to the segments of
+//! The layer is a [`Host`](crate::Host) for each host, the machine that real hosts run. Segments have no bytes here: a parity refers to the segments of
 //! its unit, and is as long as the longest of them. Ideal, beside real hosts: coding takes no time, and flows know their size where the
 //! scenario says so. Other ways of spreading traffic that hosts take part in are schemes of the same workload: one file each.
-//! Read [`Spray`] and [`layer::Spraying`] first.
+//! Read [`Spray`] first, then `layer`.
 
 mod layer;
 mod settings;

@@ -67,15 +67,15 @@ macro_rules! spreaders {
 }
 
 spreaders! {
-    /// Another way after rounds of marks: see [`plb::Plb`].
+    /// Another way after rounds of marks: see `plb.rs`.
     Plb: plb, "plb";
-    /// Another way after a timeout: see [`prr::Prr`].
+    /// Another way after a timeout: see `prr.rs`.
     Prr: prr, "prr";
-    /// Ways of packets that came unmarked are taken again: see [`reps::Reps`].
+    /// Ways of packets that came unmarked are taken again: see `reps.rs`.
     Reps: reps, "reps";
-    /// All ways in turns, but for those with marks: see [`bitmap::Bitmap`].
+    /// All ways in turns, but for those with marks: see `bitmap.rs`.
     Bitmap: bitmap, "bitmap";
-    /// The two together: see [`mixed::Mixed`].
+    /// The two together: see `mixed.rs`.
     Mixed: mixed, "mixed";
 }
 
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn those_that_spray_leave_marked_and_dead_ways_within_some_round_trips() {
         // A fifth of all values is bad.
-        let is_bad = |value: u16| value % 5 == 0;
+        let is_bad = |value: u16| value.is_multiple_of(5);
         for kind in [SpreaderKind::Reps, SpreaderKind::Bitmap, SpreaderKind::Mixed] {
             for is_dead in [false, true] {
                 let values =

@@ -52,8 +52,8 @@ struct Row {
     unit_packets: u32,
     parities: u32,
     decoding_share: f64,
-    window_us: f64,
-    uncoded_window_us: f64,
+    window_s: f64,
+    uncoded_window_s: f64,
     overhead_share: f64,
 }
 
@@ -83,14 +83,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             println!("{}", serde_json::to_string(&row)?);
             continue;
         }
-        let us = |us: f64| format!("{us:.0} us");
+        let us = |s: f64| format!("{:.0} us", s * 1e6);
         table.add_row([
             format!("{}", row.blocked_share),
             row.unit_packets.to_string(),
             row.parities.to_string(),
             format!("{:.4}", row.decoding_share),
-            us(row.window_us),
-            us(row.uncoded_window_us),
+            us(row.window_s),
+            us(row.uncoded_window_s),
             format!("{:.2} %", row.overhead_share * 100.0),
         ]);
     }
@@ -114,8 +114,8 @@ fn rows(args: &Args) -> Vec<Row> {
                 unit_packets: unit,
                 parities,
                 decoding_share: decoding_probability(unit, parities, blocked),
-                window_us: ways.window_delay_s(args.window, unit, parities, blocked) * 1e6,
-                uncoded_window_us: ways.uncoded_window_delay_s(args.window, blocked) * 1e6,
+                window_s: ways.window_delay_s(args.window, unit, parities, blocked),
+                uncoded_window_s: ways.uncoded_window_delay_s(args.window, blocked),
                 overhead_share: overhead(args.long, blocked),
             });
         }

@@ -1,3 +1,5 @@
+//! Scenarios with `spray`'s layer: what it gains, that every scheme moves all bytes, what is refused. Read [`run`] first.
+
 use super::Simulated;
 use anabranch_sim::scenario::read;
 use anabranch_sim::{Outcome, Plan, Simulation};

@@ -1,0 +1,526 @@
+"""Short flows beside long ones on fabrics with many paths: CAPS, what its paper compares it with, and what there is today.
+
+``run.py all`` runs every scheme in every setting and writes a row for each run to ``rows.csv``; rows that are there are not run again, and
+``--setting``, ``--scheme`` and ``--seeds`` choose. ``run.py table`` prints what is in it beside the paper's figures, ``run.py draw`` draws it.
+``run.py model`` prints the paper's equations (Figures 6, 8, 9 and 10) from ``anabranch spray model``. ``run.py smoke`` runs small ones of
+each and checks that rows make sense. All but ``draw`` needs the standard library only.
+
+Read first: `SCHEMES`, `SETTINGS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import csv
+import dataclasses
+import json
+import pathlib
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from typing import Any
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+Table = dict[str, Any]
+
+#: A short flow has less than this.
+SHORT = "100 kB"
+#: TCP of all schemes: NewReno and an acknowledgement for each segment as in ns-2, first windows of ten, timeouts as data centres set them.
+TRANSPORT: Table = {"control": "newreno", "sack": True, "handshake": False, "rto_min": "10 ms", "rto_initial": "10 ms", "delayed_ack": "off"}
+#: Where hosts go by marks: DCTCP, and queues that mark above 65 packets (DCTCP's K for 1 Gbit/s is 20, its authors' for 10 is 65).
+MARKS: Table = {"network.mark": "30 kB", "transport.control": "dctcp", "transport.ecn": True}
+RACK: Table = {"transport.rack": True}
+
+#: What each scheme changes of a scenario: `spray` is the layer's workload, the rest are paths of settings.
+SCHEMES: dict[str, Table] = {
+    "ecmp": {"network.spread": "ecmp"},
+    "rps": {"network.spread": "rps"},
+    "presto": {"network.spread": "presto", "spray": {"scheme": "presto"}},
+    "repflow": {"network.spread": "ecmp", "twice_below": SHORT},
+    "freeway": {"network.spread": "freeway", "spray": {"scheme": "classes"}},
+    "ecmp-pq": {"network.spread": "ecmp", "spray": {"scheme": "priority"}},
+    "rps-pq": {"network.spread": "rps", "spray": {"scheme": "priority"}},
+    "caps": {"network.spread": "caps", "spray": {}},
+    "caps-dark": {"network.spread": "caps", "spray": {"knows_sizes": False}},
+    "caps-uncoded": {"network.spread": "caps", "spray": {"scheme": "classes"}},
+    "caps-small": {"network.spread": "caps", "spray": {"unit": 4}},
+    "caps-window": {"network.spread": "caps", "spray": {"unit": "window"}},
+    "letflow": {"network.spread": "letflow"},
+    "drill": {"network.spread": "drill"},
+    "rps-rack": {"network.spread": "rps", **RACK},
+    "caps-rack": {"network.spread": "caps", "spray": {}, **RACK},
+    "plb": {"network.spread": "ecmp", "spray": {"scheme": "plb"}, **MARKS},
+    "prr": {"network.spread": "ecmp", "spray": {"scheme": "prr"}},
+    "reps": {"network.spread": "ecmp", "spray": {"scheme": "reps"}, **MARKS, **RACK},
+    "bitmap": {"network.spread": "ecmp", "spray": {"scheme": "bitmap"}, **MARKS, **RACK},
+    "mixed": {"network.spread": "ecmp", "spray": {"scheme": "mixed"}, **MARKS, **RACK},
+}
+#: Those that are run in every setting.
+ALL = tuple(scheme for scheme in SCHEMES if scheme not in ("caps-small", "caps-window"))
+#: Those that the paper has in its figures.
+PAPER = ("ecmp", "rps", "presto", "repflow", "freeway", "ecmp-pq", "rps-pq", "caps", "caps-dark")
+
+
+#: Makes the scenario at a value of what is varied; whatever it draws, it draws from what it is given.
+Build = Callable[[float, random.Random], Table]
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What a figure of the paper varies.
+
+    Attributes
+    ----------
+    figure
+        The paper's figures.
+    x
+        What is varied, with its unit.
+    xs
+        Its values.
+    build
+        The scenario at one of them.
+    schemes
+        Which schemes are run; all without.
+    """
+
+    figure: str
+    x: str
+    xs: tuple[float, ...]
+    build: Build
+    schemes: tuple[str, ...] = ()
+
+
+def leaf_spine(tors: int, hosts: int, spines: int, rtt_us: float, queue: int, **more: Any) -> Table:
+    """A leaf-spine of 1 Gbit/s, or with faster links of hosts; the round trip crosses four links each way."""
+    delay_ns = round(rtt_us * 1_000 / 8)
+    return {
+        "topology": "leaf-spine",
+        "tors": tors,
+        "hosts": hosts,
+        "spines": spines,
+        "rate": "1 Gbit/s",
+        "delay": f"{delay_ns} ns",
+        "queue": f"{queue * 1_600} B",
+        "queue_packets": queue,
+        "jitter": "1 us",
+        **more,
+    }
+
+
+def load(network: Table, share: float) -> float:
+    """The share of hosts' links at which a leaf-spine's uplinks carry `share` of their rate: most flows leave their rack."""
+    tors, hosts, spines = network["tors"], network["hosts"], network["spines"]
+    leaves = (tors - 1) * hosts / (tors * hosts - 1)
+    return min(share * spines / hosts / leaves, 0.99)
+
+
+def workload(sizes: str, flows: int) -> Build:
+    """Figure 17: flows of an application between random hosts, at a share of the uplinks' rate."""
+
+    def at(share: float, _: random.Random) -> Table:
+        network = leaf_spine(24, 36, 12, 100, 256)
+        traffic = {"kind": "poisson", "sizes": sizes, "load": load(network, share), "flows": flows}
+        return {"network": network, "workload": [traffic]}
+
+    return at
+
+
+def spread(flows: list[tuple[float, str, str, int]]) -> Table:
+    """Flows as a list: when each starts in seconds, from where, to where, its bytes."""
+    return {"kind": "trace", "flows": flows}
+
+
+def mixture(paths: int, queue: int, count: Callable[[float], tuple[int, int]]) -> Build:
+    """Section III: short and long flows from the hosts of one rack to those of another, each pair of hosts one flow."""
+
+    def at(x: float, draw: random.Random) -> Table:
+        short, long = count(x)
+        hosts = short + long
+        pairs = [(f"h{n}", f"h{hosts + n}") for n in range(hosts)]
+        flows = [(0.0, *pair, 10_000_000) for pair in pairs[:long]]
+        # Long flows have found their windows when the short ones begin.
+        flows += [(0.02 + draw.uniform(0, 0.01), *pair, draw.randint(1_000, 99_999)) for pair in pairs[long:]]
+        # Where hosts' links are no faster than a path, long flows that are sprayed leave no queue anywhere.
+        network = leaf_spine(2, hosts, paths, 100, queue, rate="10 Gbit/s", uplink_rate="1 Gbit/s")
+        return {"network": network, "workload": [spread(flows)]}
+
+    return at
+
+
+def incast(queue: int, long: int) -> Build:
+    """Figures 26 and 27: short flows from as many hosts of other racks to one, all at once, over 40 paths."""
+
+    def at(x: float, draw: random.Random) -> Table:
+        tors, hosts = 8, 32
+        senders = draw.sample(range(hosts, tors * hosts), round(x) + long)
+        flows = [(0.02, f"h{n}", "h0", draw.randint(15_000, 99_999)) for n in senders[long:]]
+        flows += [(0.0, f"h{n}", f"h{1 + at}", 10_000_000) for at, n in enumerate(senders[:long])]
+        return {"network": leaf_spine(tors, hosts, 40, 100, queue), "workload": [spread(flows)]}
+
+    return at
+
+
+def bursts(x: float, draw: random.Random) -> Table:
+    """Figures 19 and 20: bursts of 500 short flows, `x` of them a second in the mean, beside ten long flows, for a fifth of a second."""
+    tors, hosts, seconds = 20, 28, 0.2
+    everyone = range(tors * hosts)
+    flows: list[tuple[float, str, str, int]] = []
+    for pair in (draw.sample(everyone, 2) for _ in range(10)):
+        flows.append((0.0, f"h{pair[0]}", f"h{pair[1]}", 20_000_000))
+    now = 0.01 + draw.expovariate(x)
+    while now < seconds or len(flows) == 10:
+        for pair in (draw.sample(everyone, 2) for _ in range(500)):
+            flows.append((now, f"h{pair[0]}", f"h{pair[1]}", draw.randint(1_000, 99_999)))
+        now += draw.expovariate(x)
+    return {"network": leaf_spine(tors, hosts, 20, 100, 256), "workload": [spread(flows)]}
+
+
+def fat_tree(sizes: str, flows: int) -> Build:
+    """Figure 18: an application at 0.3 of the hosts' links, in a fat tree of `x` pods."""
+
+    def at(x: float, _: random.Random) -> Table:
+        # Between pods a round trip crosses twelve links.
+        network = {"topology": "fat-tree", "k": round(x), "rate": "1 Gbit/s", "delay": "8333 ns"}
+        network |= {"queue": "409600 B", "queue_packets": 256, "jitter": "1 us"}
+        return {"network": network, "workload": [{"kind": "poisson", "sizes": sizes, "load": 0.3, "flows": flows}]}
+
+    return at
+
+
+def hybrid(x: float, _: random.Random) -> Table:
+    """Figure 23: half of the traffic of each application, 12 racks of 28 hosts, 20 paths."""
+    network = leaf_spine(12, 28, 20, 100, 256)
+    each = load(network, x) / 2
+    # Means of 1.7 and 7.4 MB: as many bytes of each.
+    work = [{"kind": "poisson", "sizes": sizes, "load": each, "flows": flows} for sizes, flows in (("web-search", 1_500), ("data-mining", 350))]
+    return {"network": network, "workload": work}
+
+
+#: Bytes of a packet in flight between two hosts of `permutation`: 100 Gbit/s for 12 links of 1 us and 64 packets' transmission is 200 kB.
+PERMUTATION_QUEUE = 200_000
+
+
+def permutation(x: float, _: random.Random) -> Table:
+    """What the Ultra Ethernet Consortium's public simulator records: 2 MB from each of 1,024 hosts to another, over a fat tree.
+
+    0: all links are whole; 1: eight of the links to cores have a tenth of their rate; 2: the same with queues four times as long;
+    3: they are down from the beginning.
+    """
+    queue = PERMUTATION_QUEUE * (4 if x == 2 else 1)
+    network = {
+        "topology": "fat-tree",
+        "k": 16,
+        "rate": "100 Gbit/s",
+        "delay": "1 us",
+        "queue": f"{queue} B",
+        "mark": f"{queue // 5} B",
+        "jitter": "100 ns",
+    }
+    transport = {"mss": 4_096, "control": "dctcp", "ecn": True, "rack": True, "initial_window_segments": 49}
+    change = {1: {"rate": "10 Gbit/s"}, 2: {"rate": "10 Gbit/s"}, 3: {"up": False}}.get(round(x))
+    links = [(f"agg-{n}-{n}", f"core-{n * 8 + n}") for n in range(8)]
+    both = [f"{a}-{b}" for pair in links for a, b in (pair, pair[::-1])]
+    return {
+        "network": network,
+        "transport": transport,
+        "workload": [{"kind": "long", "pairs": "permutation", "size": "2 MB"}],
+        "change": [{"at": "0 s", "link": link, **change} for link in both] if change else [],
+    }
+
+
+LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+SETTINGS: dict[str, Setting] = {
+    "web-search": Setting("17 a-c", "load", LOADS, workload("web-search", 3_000)),
+    "data-mining": Setting("17 d-f", "load", LOADS, workload("data-mining", 1_000)),
+    "mixture": Setting("1, 2", "long_flows", (0, 1, 2, 4), mixture(40, 256, lambda x: (100, round(x)))),
+    "fat-tree-web-search": Setting("18 a, b", "pods", (4, 6, 8, 10, 12), fat_tree("web-search", 2_000)),
+    "fat-tree-data-mining": Setting("18 c, d", "pods", (4, 6, 8, 10, 12), fat_tree("data-mining", 500)),
+    "bursts": Setting("19, 20", "bursts_per_s", (5, 10, 20, 40), bursts),
+    "unit": Setting(
+        "21",
+        "short_flows",
+        (20, 60, 100, 140, 180),
+        mixture(10, 256, lambda x: (round(x), 3)),
+        ("caps", "caps-small", "caps-window"),
+    ),
+    "hybrid": Setting("23", "load", (0.2, 0.4, 0.6, 0.8), hybrid),
+    "incast": Setting("26", "short_flows", (20, 60, 100, 140, 180), incast(256, 0)),
+    "incast-long": Setting("27", "short_flows", (20, 60, 100, 140, 180), incast(100, 3)),
+    "short-flows": Setting("28, 29", "short_flows", (20, 60, 100, 140, 180), mixture(12, 256, lambda x: (round(x), 3))),
+    "permutation": Setting("-", "links", (0, 1, 2, 3), permutation),
+}
+#: Columns of a row beside setting, scheme, x and seed: from the rows of traffic, then those of the layer.
+COLUMNS = (
+    *("small_fct_us_mean", "small_fct_us_p99", "long_flow_mbps_mean", "fct_us_min", "fct_us_max", "flows", "finished", "timeouts", "fast_recoveries"),
+    *("retransmitted_segments", "out_of_order_segments", "dropped_queue_full", "delivered_packets"),
+    *("parity_bytes_share", "recovered_packets", "surplus_packets", "given_up_packets", "early_packets"),
+    *("source_packets", "parity_packets", "unit_packets_mean", "blocking_probability_mean", "packet_hops"),
+)
+
+
+def scenario(setting: Setting, scheme: str, x: float, seed: int) -> Table:
+    """The scenario of one run: the same flows for every scheme."""
+    made = setting.build(x, random.Random(seed))
+    own = made.get("transport", {})
+    made["transport"] = {**TRANSPORT, **own}
+    for key, value in SCHEMES[scheme].items():
+        if key == "spray":
+            path = made["network"].get("uplink_rate", made["network"]["rate"])
+            made["workload"].append({"kind": "spray", "rate": path, **value})
+        elif key == "twice_below":
+            for traffic in made["workload"]:
+                traffic[key] = value
+        else:
+            table, name = key.split(".")
+            # What a setting says of all schemes alike stays.
+            if name not in own and not (name == "mark" and name in made[table]):
+                made[table][name] = value
+    return made
+
+
+def to_toml(made: Table) -> str:
+    """A scenario as text. JSON's strings, numbers and lists are TOML's, too."""
+    lines = []
+    for name in ("network", "transport"):
+        lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in made[name].items())]
+    for name in ("workload", "change"):
+        for entry in made.get(name, []):
+            lines += [f"[[{name}]]", *(f"{key} = {json.dumps(value)}" for key, value in entry.items())]
+    return "\n".join(lines) + "\n"
+
+
+def run(binary: pathlib.Path, setting: Setting, scheme: str, x: float, seed: int) -> Table:
+    """Runs it, and puts the rows of its workloads together."""
+    with tempfile.TemporaryDirectory() as folder:
+        made, path = scenario(setting, scheme, x, seed), pathlib.Path(folder) / "scenario.toml"
+        for traffic in made["workload"]:
+            if flows := traffic.pop("flows", None) if traffic["kind"] == "trace" else None:
+                listed = path.with_suffix(".csv")
+                lines = [f"{start:.9f},{src},{dst},{size}" for start, src, dst, size in sorted(flows)]
+                listed.write_text("\n".join(["start_s,from,to,size_bytes", *lines]) + "\n")
+                traffic["file"] = str(listed)
+        path.write_text(to_toml(made))
+        command = [binary, "simulate", path, "--json", "--quiet", "--set", f"seed={seed}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{scheme} at {x}: {done.stderr.strip()}")
+    return joined([json.loads(line) for line in done.stdout.splitlines()])
+
+
+def joined(rows: list[Table]) -> Table:
+    """One row of several workloads': sums of counts, means and the worst of quantiles, weighted by flows."""
+    traffic = [row for row in rows if row["workload"] != "spray"]
+    made: Table = {}
+    small = [row for row in traffic if row.get("small_fct_us_mean") is not None]
+    weights = [row["flows"] for row in small]
+    if small:
+        made["small_fct_us_mean"] = statistics.fmean([row["small_fct_us_mean"] for row in small], weights)
+        made["small_fct_us_p99"] = max(row["small_fct_us_p99"] for row in small)
+    long = [row for row in traffic if row.get("long_flow_mbps_mean") is not None]
+    if long:
+        made["long_flow_mbps_mean"] = statistics.fmean([row["long_flow_mbps_mean"] for row in long])
+    for column, of in (("fct_us_min", min), ("fct_us_max", max)):
+        if there := [row[column] for row in traffic if row.get(column) is not None]:
+            made[column] = of(there)
+    for column in ("flows", "finished", "timeouts", "fast_recoveries", "retransmitted_segments", "out_of_order_segments"):
+        made[column] = sum(row.get(column) or 0 for row in traffic)
+    for column in ("dropped_queue_full", "delivered_packets", "packet_hops"):
+        made[column] = rows[0].get(column)
+    for row in rows:
+        if row["workload"] == "spray":
+            made |= {column: row[column] for column in COLUMNS if row.get(column) is not None and column not in made}
+    return made
+
+
+def cells(args: argparse.Namespace) -> Iterable[tuple[str, str, float, int]]:
+    """Which runs are asked for."""
+    for name in args.setting or SETTINGS:
+        for x in args.x or SETTINGS[name].xs:
+            for scheme in args.scheme or SETTINGS[name].schemes or ALL:
+                for seed in range(1, args.seeds + 1):
+                    yield name, scheme, x, seed
+
+
+def run_all(args: argparse.Namespace) -> int:
+    """Runs what is not in the rows yet, and writes each row once it is there."""
+    args.rows.parent.mkdir(parents=True, exist_ok=True)
+    known = {(row["setting"], row["scheme"], float(row["x"]), int(row["seed"])) for row in read(args.rows)}
+    new = [cell for cell in cells(args) if cell not in known]
+    is_new = not args.rows.exists()
+    with args.rows.open("a", newline="") as file, concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        writer = csv.DictWriter(file, ("setting", "scheme", "x", "seed", *COLUMNS))
+        if is_new:
+            writer.writeheader()
+        doing = {pool.submit(run, args.binary, SETTINGS[name], scheme, x, seed): (name, scheme, x, seed) for name, scheme, x, seed in new}
+        for done in concurrent.futures.as_completed(doing):
+            name, scheme, x, seed = doing[done]
+            row = {"setting": name, "scheme": scheme, "x": x, "seed": seed, **done.result()}
+            writer.writerow({key: f"{value:.6g}" if isinstance(value, float) else value for key, value in row.items()})
+            file.flush()
+            print(name, scheme, x, seed, f"{row.get('small_fct_us_mean', 0):.0f} us", flush=True)
+    return 0
+
+
+def read(path: pathlib.Path) -> list[dict[str, str]]:
+    """The rows of a file; none where there is no file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def mean(rows: list[dict[str, str]], setting: str, scheme: str, x: float, column: str) -> float | None:
+    """Over seeds."""
+    values = [
+        float(row[column])
+        for row in rows
+        if (row["setting"], row["scheme"], float(row["x"])) == (setting, scheme, x) and row[column] not in ("", None)
+    ]
+    return statistics.fmean(values) if values else None
+
+
+#: What each panel shows: column, its name and unit, the factor to that unit.
+MEASURES = (
+    ("small_fct_us_mean", "short flows: mean ms", 1e-3),
+    ("small_fct_us_p99", "short flows: 99th percentile, ms", 1e-3),
+    ("long_flow_mbps_mean", "long flows: Mbit/s", 1.0),
+)
+
+
+def table(args: argparse.Namespace) -> int:
+    """For each setting and measure a line for each scheme."""
+    rows = read(args.rows)
+    for name, setting in SETTINGS.items():
+        if args.setting and name not in args.setting:
+            continue
+        for column, unit, scale in MEASURES:
+            print(f"| {name} (Figure {setting.figure}): {unit} | " + " | ".join(f"{x:g}" for x in setting.xs) + " |")
+            print("| --- |" + " ---: |" * len(setting.xs))
+            for scheme in SCHEMES:
+                values = [mean(rows, name, scheme, x, column) for x in setting.xs]
+                if any(value is not None for value in values):
+                    print(f"| {scheme} | " + " | ".join("-" if value is None else f"{value * scale:.3g}" for value in values) + " |")
+            print()
+    return 0
+
+
+def draw(args: argparse.Namespace) -> int:
+    """For each setting a picture: above the paper's schemes, below what there is today beside CAPS."""
+    from anabranch_lab.figures import THEMES, add_legend, name_axes, panels, save_themed
+
+    rows = read(args.rows)
+    today = ("caps", *(scheme for scheme in ALL if scheme not in PAPER))
+    for name, setting in SETTINGS.items():
+        if not any(row["setting"] == name for row in rows):
+            continue
+
+        def make(theme: str, name: str = name, setting: Setting = setting) -> Any:
+            canvas, grid = panels(theme, 2, len(MEASURES), size=(11.0, 7.4))
+            lines = THEMES[theme].lines
+            for line, schemes in zip(grid, (PAPER, today), strict=True):
+                for axes, (column, unit, scale) in zip(line, MEASURES, strict=True):
+                    for number, scheme in enumerate(schemes):
+                        points = [(x, mean(rows, name, scheme, x, column)) for x in setting.xs]
+                        there = [(x, value * scale) for x, value in points if value is not None]
+                        if not there:
+                            continue
+                        is_ours = scheme.startswith("caps")
+                        axes.plot(
+                            *zip(*there, strict=True),
+                            color=lines[number % len(lines)],
+                            linestyle=("-", "--", ":")[number // len(lines)],
+                            linewidth=2.4 if is_ours else 1.3,
+                            marker="oDsv^P"[number % 6],
+                            markersize=4,
+                            label=scheme,
+                        )
+                    axes.set_ylim(bottom=0)
+                    name_axes(axes, theme, title=unit, x=setting.x.replace("_", " "))
+            add_legend(canvas, theme, columns=8)
+            return canvas
+
+        for path in save_themed(make, args.folder, name, {}):
+            print(path)
+    return 0
+
+
+def model(args: argparse.Namespace) -> int:
+    """The equations, as the paper's figures have them."""
+
+    def said(*options: str) -> list[Table]:
+        done = subprocess.run([args.binary, "spray", "model", "--json", *options], capture_output=True, text=True, check=True)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    print("Figure 6(b): 40 paths, 10 packets; the probability of decoding from packets that are not blocked")
+    print("| long flows | " + " | ".join(f"r = {r}" for r in range(6)) + " |\n| ---: |" + " ---: |" * 6)
+    for long in range(1, 5):
+        shares = [said("--blocked", str(long / 40), "--unit", "10", "--parities", str(r))[0]["decoding_share"] for r in range(6)]
+        print(f"| {long} | " + " | ".join(f"{share:.4f}" for share in shares) + " |")
+    print("\nFigures 6(a), 8 and 9: parities, decoding, a window of 64 packets")
+    print("| blocked | unit | parities | decodes | window, us | uncoded, us |\n| ---: | ---: | ---: | ---: | ---: | ---: |")
+    for blocked, paper in ((0.2, 29), (0.25, 31), (0.3, 33), (0.35, 40)):
+        best = said("--blocked", str(blocked))[0]["unit_packets"]
+        for row in said("--blocked", str(blocked), "--unit", *map(str, sorted({1, 2, 4, 8, 16, 32, 64, paper, best}))):
+            unit = row["unit_packets"]
+            note = {best: " (least)", paper: " (the paper's)"}.get(unit, "")
+            cells = [f"{blocked}", f"{unit}{note}", str(row["parities"]), f"{row['decoding_share']:.4f}"]
+            print("| " + " | ".join([*cells, f"{row['window_s'] * 1e6:.0f}", f"{row['uncoded_window_s'] * 1e6:.0f}"]) + " |")
+    print("\nFigure 10: parities among all packets")
+    print("| long packets to short ones | " + " | ".join(f"p {p}" for p in (0.05, 0.1, 0.2, 0.3)) + " |\n| --- |" + " ---: |" * 4)
+    for share in (90, 95, 99):
+        rows = said("--long", str(share / (100 - share)), "--blocked", "0.05", "0.1", "0.2", "0.3")
+        print(f"| {share}:{100 - share} | " + " | ".join(f"{row['overhead_share'] * 100:.2f} %" for row in rows) + " |")
+    return 0
+
+
+def smoke(args: argparse.Namespace) -> int:
+    """Every scheme on a small fabric: all flows end, and what is counted is conserved."""
+    network = leaf_spine(3, 4, 4, 100, 256)
+    traffic = {"kind": "poisson", "sizes": "web-search", "load": load(network, 0.4), "flows": 60}
+    small = Setting("-", "load", (0.4,), lambda *_: {"network": dict(network), "workload": [dict(traffic)]})
+    for scheme in SCHEMES:
+        row = run(args.binary, small, scheme, 0.4, 1)
+        print(f"{scheme}: {row['finished']} of {row['flows']} flows, short ones {row['small_fct_us_mean']:.0f} us")
+        assert row["finished"] == row["flows"] == 60, "all flows end"
+        if scheme.startswith("caps") and scheme != "caps-uncoded":
+            assert row["source_packets"] > 0 and row["parity_bytes_share"] < 0.2, "short flows are coded, and parities are few"
+            assert row["recovered_packets"] <= row["parity_packets"], "a parity brings back one packet at most"
+    return 0
+
+
+def main() -> int:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    rows = {"type": pathlib.Path, "default": ROOT / "runs" / "spray" / "rows.csv"}
+    binary = {"type": pathlib.Path, "default": ROOT / "target" / "release" / "anabranch"}
+    of_all = verbs.add_parser("all")
+    of_all.add_argument("--rows", **rows)
+    of_all.add_argument("--binary", **binary)
+    of_all.add_argument("--scheme", action="append", choices=SCHEMES)
+    of_all.add_argument("--x", type=float, nargs="+")
+    of_all.add_argument("--seeds", type=int, default=3)
+    of_all.add_argument("--jobs", type=int, default=2, help="runs at a time")
+    of_table = verbs.add_parser("table")
+    of_table.add_argument("--rows", **rows)
+    of_draw = verbs.add_parser("draw")
+    of_draw.add_argument("--rows", **rows)
+    of_draw.add_argument("--folder", type=pathlib.Path, default=HERE)
+    for verb in (of_all, of_table):
+        verb.add_argument("--setting", action="append", choices=SETTINGS)
+    for name in ("model", "smoke"):
+        verbs.add_parser(name).add_argument("--binary", **binary)
+    args = parser.parse_args()
+    if hasattr(args, "binary"):
+        # Runs are made in other folders.
+        args.binary = args.binary.resolve()
+    return {"all": run_all, "table": table, "draw": draw, "model": model, "smoke": smoke}[args.verb](args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
