@@ -48,6 +48,8 @@ SCHEMES: dict[str, Table] = {
     "caps": {"network.spread": "caps", "spray": {}},
     "caps-dark": {"network.spread": "caps", "spray": {"knows_sizes": False}},
     "caps-uncoded": {"network.spread": "caps", "spray": {"scheme": "classes"}},
+    "rps-coded": {"network.spread": "rps", "spray": {}},
+    "rps-coded-pq": {"network.spread": "rps", "spray": {"short_first": True}},
     "caps-small": {"network.spread": "caps", "spray": {"unit": 4}},
     "caps-window": {"network.spread": "caps", "spray": {"unit": "window"}},
     "letflow": {"network.spread": "letflow"},

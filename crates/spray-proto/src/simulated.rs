@@ -47,6 +47,8 @@ pub struct Spray {
     scheme: Scheme,
     config: Config,
     header_bytes: u32,
+    /// Whether packets of short flows have the first strict priority.
+    short_first: bool,
 }
 
 /// What hosts do about paths, beside what switches do.
@@ -104,7 +106,7 @@ impl SystemPlan for Spray {
         true
     }
     fn priorities(&self) -> &[u8] {
-        if self.scheme == Scheme::Priority { &[0, 1] } else { &[1] }
+        if self.short_first { &[0, 1] } else { &[1] }
     }
 }
 

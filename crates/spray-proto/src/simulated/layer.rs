@@ -24,6 +24,7 @@ const LENGTH_BYTES: u32 = 2;
 /// The layer of all hosts of a run.
 pub(super) struct Spraying {
     scheme: Scheme,
+    short_first: bool,
     header_bytes: u32,
     /// What a flow has to send so that no host need look at it: none where hosts count for themselves.
     long: Option<ByteCount>,
@@ -74,6 +75,7 @@ impl Spraying {
             |_| Host::new(spray.config.clone()).expect("a scenario's settings are checked before it runs");
         Self {
             scheme: spray.scheme,
+            short_first: spray.short_first,
             header_bytes: spray.header_bytes,
             long: spray.config.knows_sizes.then_some(spray.config.long),
             hosts: (0..hosts).map(host).collect(),
@@ -93,9 +95,12 @@ impl Spraying {
             }
         }
         while let Some(leaving) = host.poll_leaving() {
-            let Some(packet) = packet(self.scheme, self.header_bytes, &self.came, (number, leaving)) else {
-                continue;
-            };
+            let is_first = self.short_first && leaving.is_short;
+            let made = packet(self.scheme, self.header_bytes, &self.came, (number, leaving));
+            let Some(mut packet) = made else { continue };
+            if is_first {
+                packet.meta.priority = 0;
+            }
             self.sent_bytes += u64::from(packet.meta.size_bytes);
             if matches!(packet.envelope.msg, Msg::Datagram(_)) {
                 self.parity_bytes += u64::from(packet.meta.size_bytes);
@@ -164,9 +169,6 @@ fn packet(
             packet.meta.class = if is_short { FlowClass::Short } else { FlowClass::Long };
         }
         Scheme::Ways(_) => unreachable!("it has a layer of its own"),
-    }
-    if scheme == Scheme::Priority && is_short {
-        packet.meta.priority = 0;
     }
     if !matches!(body, Body::Plain(_)) || !echoes.is_empty() {
         let head: Head = Datagram { number, flow, sent_at, body, echoes };

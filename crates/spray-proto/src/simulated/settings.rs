@@ -30,6 +30,8 @@ struct Settings {
     hold_max: Duration,
     /// Bytes that the layer adds to a packet that is coded.
     header_bytes: u32,
+    /// Whether packets of short flows have the first strict priority.
+    short_first: bool,
 }
 
 /// Packets of a unit.
@@ -59,6 +61,7 @@ impl Default for Settings {
             rate: None,
             hold_max,
             header_bytes: HEADER_BYTES,
+            short_first: false,
         }
     }
 }
@@ -99,5 +102,6 @@ pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result
         field: format!("{field}.{}", error.setting()),
         message: error.to_string(),
     })?;
-    Ok(Spray { scheme: settings.scheme, config, header_bytes: settings.header_bytes })
+    let Settings { scheme, header_bytes, short_first, .. } = settings;
+    Ok(Spray { scheme, config, header_bytes, short_first: short_first || scheme == Scheme::Priority })
 }
