@@ -31,7 +31,14 @@ Table = dict[str, Any]
 #: A short flow has less than this.
 SHORT = "100 kB"
 #: TCP of all schemes: NewReno and an acknowledgement for each segment as in ns-2, first windows of ten, timeouts as data centres set them.
-TRANSPORT: Table = {"control": "newreno", "sack": True, "handshake": False, "rto_min": "10 ms", "rto_initial": "10 ms", "delayed_ack": "off"}
+TRANSPORT: Table = {
+    "control": "newreno",
+    "sack": True,
+    "handshake": False,
+    "rto_min": "10 ms",
+    "rto_initial": "10 ms",
+    "delayed_ack": "off",
+}
 #: Where hosts go by marks: DCTCP, and queues that mark above 65 packets (DCTCP's K for 1 Gbit/s is 20, its authors' for 10 is 65).
 MARKS: Table = {"network.mark": "30 kB", "transport.control": "dctcp", "transport.ecn": True}
 RACK: Table = {"transport.rack": True}
@@ -199,7 +206,10 @@ def hybrid(x: float, _: random.Random) -> Table:
     network = leaf_spine(12, 28, 20, 100, 256)
     each = load(network, x) / 2
     # Means of 1.7 and 7.4 MB: as many bytes of each.
-    work = [{"kind": "poisson", "sizes": sizes, "load": each, "flows": flows} for sizes, flows in (("web-search", 1_500), ("data-mining", 350))]
+    work = [
+        {"kind": "poisson", "sizes": sizes, "load": each, "flows": flows}
+        for sizes, flows in (("web-search", 1_500), ("data-mining", 350))
+    ]
     return {"network": network, "workload": work}
 
 
@@ -258,7 +268,17 @@ SETTINGS: dict[str, Setting] = {
 }
 #: Columns of a row beside setting, scheme, x and seed: from the rows of traffic, then those of the layer.
 COLUMNS = (
-    *("small_fct_us_mean", "small_fct_us_p99", "long_flow_mbps_mean", "fct_us_min", "fct_us_max", "flows", "finished", "timeouts", "fast_recoveries"),
+    *(
+        "small_fct_us_mean",
+        "small_fct_us_p99",
+        "long_flow_mbps_mean",
+        "fct_us_min",
+        "fct_us_max",
+        "flows",
+        "finished",
+        "timeouts",
+        "fast_recoveries",
+    ),
     *("retransmitted_segments", "out_of_order_segments", "dropped_queue_full", "delivered_packets"),
     *("parity_bytes_share", "recovered_packets", "surplus_packets", "given_up_packets", "early_packets"),
     *("source_packets", "parity_packets", "unit_packets_mean", "blocking_probability_mean", "packet_hops"),
@@ -329,7 +349,14 @@ def joined(rows: list[Table]) -> Table:
     for column, of in (("fct_us_min", min), ("fct_us_max", max)):
         if there := [row[column] for row in traffic if row.get(column) is not None]:
             made[column] = of(there)
-    for column in ("flows", "finished", "timeouts", "fast_recoveries", "retransmitted_segments", "out_of_order_segments"):
+    for column in (
+        "flows",
+        "finished",
+        "timeouts",
+        "fast_recoveries",
+        "retransmitted_segments",
+        "out_of_order_segments",
+    ):
         made[column] = sum(row.get(column) or 0 for row in traffic)
     for column in ("dropped_queue_full", "delivered_packets", "packet_hops"):
         made[column] = rows[0].get(column)
@@ -358,7 +385,10 @@ def run_all(args: argparse.Namespace) -> int:
         writer = csv.DictWriter(file, ("setting", "scheme", "x", "seed", *COLUMNS))
         if is_new:
             writer.writeheader()
-        doing = {pool.submit(run, args.binary, SETTINGS[name], scheme, x, seed): (name, scheme, x, seed) for name, scheme, x, seed in new}
+        doing = {
+            pool.submit(run, args.binary, SETTINGS[name], scheme, x, seed): (name, scheme, x, seed)
+            for name, scheme, x, seed in new
+        }
         for done in concurrent.futures.as_completed(doing):
             name, scheme, x, seed = doing[done]
             row = {"setting": name, "scheme": scheme, "x": x, "seed": seed, **done.result()}
@@ -406,7 +436,11 @@ def table(args: argparse.Namespace) -> int:
             for scheme in SCHEMES:
                 values = [mean(rows, name, scheme, x, column) for x in setting.xs]
                 if any(value is not None for value in values):
-                    print(f"| {scheme} | " + " | ".join("-" if value is None else f"{value * scale:.3g}" for value in values) + " |")
+                    print(
+                        f"| {scheme} | "
+                        + " | ".join("-" if value is None else f"{value * scale:.3g}" for value in values)
+                        + " |"
+                    )
             print()
     return 0
 
@@ -455,25 +489,41 @@ def model(args: argparse.Namespace) -> int:
     """The equations, as the paper's figures have them."""
 
     def said(*options: str) -> list[Table]:
-        done = subprocess.run([args.binary, "spray", "model", "--json", *options], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [args.binary, "spray", "model", "--json", *options], capture_output=True, text=True, check=True
+        )
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     print("Figure 6(b): 40 paths, 10 packets; the probability of decoding from packets that are not blocked")
     print("| long flows | " + " | ".join(f"r = {r}" for r in range(6)) + " |\n| ---: |" + " ---: |" * 6)
     for long in range(1, 5):
-        shares = [said("--blocked", str(long / 40), "--unit", "10", "--parities", str(r))[0]["decoding_share"] for r in range(6)]
+        shares = [
+            said("--blocked", str(long / 40), "--unit", "10", "--parities", str(r))[0]["decoding_share"]
+            for r in range(6)
+        ]
         print(f"| {long} | " + " | ".join(f"{share:.4f}" for share in shares) + " |")
     print("\nFigures 6(a), 8 and 9: parities, decoding, a window of 64 packets")
-    print("| blocked | unit | parities | decodes | window, us | uncoded, us |\n| ---: | ---: | ---: | ---: | ---: | ---: |")
+    print(
+        "| blocked | unit | parities | decodes | window, us | uncoded, us |\n| ---: | ---: | ---: | ---: | ---: | ---: |"
+    )
     for blocked, paper in ((0.2, 29), (0.25, 31), (0.3, 33), (0.35, 40)):
         best = said("--blocked", str(blocked))[0]["unit_packets"]
         for row in said("--blocked", str(blocked), "--unit", *map(str, sorted({1, 2, 4, 8, 16, 32, 64, paper, best}))):
             unit = row["unit_packets"]
             note = {best: " (least)", paper: " (the paper's)"}.get(unit, "")
             cells = [f"{blocked}", f"{unit}{note}", str(row["parities"]), f"{row['decoding_share']:.4f}"]
-            print("| " + " | ".join([*cells, f"{row['window_s'] * 1e6:.0f}", f"{row['uncoded_window_s'] * 1e6:.0f}"]) + " |")
+            print(
+                "| "
+                + " | ".join([*cells, f"{row['window_s'] * 1e6:.0f}", f"{row['uncoded_window_s'] * 1e6:.0f}"])
+                + " |"
+            )
     print("\nFigure 10: parities among all packets")
-    print("| long packets to short ones | " + " | ".join(f"p {p}" for p in (0.05, 0.1, 0.2, 0.3)) + " |\n| --- |" + " ---: |" * 4)
+    print(
+        "| long packets to short ones | "
+        + " | ".join(f"p {p}" for p in (0.05, 0.1, 0.2, 0.3))
+        + " |\n| --- |"
+        + " ---: |" * 4
+    )
     for share in (90, 95, 99):
         rows = said("--long", str(share / (100 - share)), "--blocked", "0.05", "0.1", "0.2", "0.3")
         print(f"| {share}:{100 - share} | " + " | ".join(f"{row['overhead_share'] * 100:.2f} %" for row in rows) + " |")
@@ -490,7 +540,9 @@ def smoke(args: argparse.Namespace) -> int:
         print(f"{scheme}: {row['finished']} of {row['flows']} flows, short ones {row['small_fct_us_mean']:.0f} us")
         assert row["finished"] == row["flows"] == 60, "all flows end"
         if scheme.startswith("caps") and scheme != "caps-uncoded":
-            assert row["source_packets"] > 0 and row["parity_bytes_share"] < 0.2, "short flows are coded, and parities are few"
+            assert row["source_packets"] > 0 and row["parity_bytes_share"] < 0.2, (
+                "short flows are coded, and parities are few"
+            )
             assert row["recovered_packets"] <= row["parity_packets"], "a parity brings back one packet at most"
     return 0
 
