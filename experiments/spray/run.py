@@ -447,12 +447,12 @@ def table(args: argparse.Namespace) -> int:
 
 def draw(args: argparse.Namespace) -> int:
     """For each setting a picture: above the paper's schemes, below what there is today beside CAPS."""
-    from anabranch_lab.figures import THEMES, add_legend, name_axes, panels, save_themed
+    from anabranch_lab.figures import THEMES, add_legend, name_axes, panels, save
 
     rows = read(args.rows)
     today = ("caps", *(scheme for scheme in ALL if scheme not in PAPER))
     for name, setting in SETTINGS.items():
-        if not any(row["setting"] == name for row in rows):
+        if setting.schemes or not any(row["setting"] == name for row in rows):
             continue
 
         def make(theme: str, name: str = name, setting: Setting = setting) -> Any:
@@ -460,18 +460,20 @@ def draw(args: argparse.Namespace) -> int:
             lines = THEMES[theme].lines
             for line, schemes in zip(grid, (PAPER, today), strict=True):
                 for axes, (column, unit, scale) in zip(line, MEASURES, strict=True):
-                    for number, scheme in enumerate(schemes):
+                    for scheme in schemes:
+                        # Each scheme looks the same wherever it is.
+                        number = ALL.index(scheme)
                         points = [(x, mean(rows, name, scheme, x, column)) for x in setting.xs]
                         there = [(x, value * scale) for x, value in points if value is not None]
                         if not there:
                             continue
-                        is_ours = scheme.startswith("caps")
+                        is_ours = scheme in ("caps", "caps-dark", "rps-coded", "rps-coded-pq")
                         axes.plot(
                             *zip(*there, strict=True),
                             color=lines[number % len(lines)],
-                            linestyle=("-", "--", ":")[number // len(lines)],
+                            linestyle=("-", "--", ":", "-.")[number // len(lines)],
                             linewidth=2.4 if is_ours else 1.3,
-                            marker="oDsv^P"[number % 6],
+                            marker="oDsv^PX*"[number % 8],
                             markersize=4,
                             label=scheme,
                         )
@@ -480,7 +482,9 @@ def draw(args: argparse.Namespace) -> int:
             add_legend(canvas, theme, columns=8)
             return canvas
 
-        for path in save_themed(make, args.folder, name, {}):
+        for theme in THEMES:
+            path = args.folder / f"{name}{'' if theme == 'light' else '-dark'}.svg"
+            save(make(theme), path, {})
             print(path)
     return 0
 
