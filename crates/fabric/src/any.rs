@@ -17,6 +17,8 @@ pub enum AnyElement {
     Switch(Switch),
 }
 
+const _: () = assert!(size_of::<AnyElement>() <= 144, "a port is, and the hot loop walks along them");
+
 impl Element for AnyElement {
     #[inline]
     fn on_packet<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, p: PacketId) {

@@ -299,12 +299,35 @@ impl<U: User> Hosts<U> {
         let (here, there) = (&self.ends.places[from.index()], &self.ends.places[to.index()]);
         let mut meta = PacketMeta::new(here.host, there.host, msg.wire_len());
         (meta.flow, meta.priority, meta.ecn_ect) = (here.flow, here.priority, msg.is_ect());
-        let envelope = Envelope { from, to, msg, label: None };
         if self.layer.is_none() {
-            return cx.send(here.door, meta, envelope);
+            return cx.send(here.door, meta, Envelope { from, to, msg, label: None });
         }
-        let packet = Layered { meta, envelope, flow_size: here.flow_size };
+        self.send_layered(cx, meta, Envelope { from, to, msg, label: None });
+    }
+
+    /// Apart, so that packets without a layer are not moved for it.
+    #[inline(never)]
+    fn send_layered<Q: EventQueue>(
+        &mut self,
+        cx: &mut NodeCx<'_, Body<U>, Q>,
+        meta: PacketMeta,
+        body: Body<U>,
+    ) {
+        let flow_size = self.ends.places[body.from.index()].flow_size;
+        let packet = Layered { meta, envelope: body, flow_size };
         self.in_layer(cx, |layer, cx| layer.handle_leaving(cx, packet));
+    }
+
+    #[inline(never)]
+    fn take_layered<Q: EventQueue>(
+        &mut self,
+        cx: &mut NodeCx<'_, Body<U>, Q>,
+        meta: PacketMeta,
+        body: Body<U>,
+    ) {
+        let packet = Layered { meta, envelope: body, flow_size: None };
+        self.in_layer(cx, |layer, cx| layer.handle_arrived(cx, packet));
+        self.deliver(cx);
     }
 
     /// Has the layer, if there is one, do something, and sends what it sends. What it delivers stays in its work.
@@ -370,10 +393,7 @@ impl<U: User> Node for Hosts<U> {
         if self.layer.is_none() {
             return self.take(cx, meta, body);
         }
-        self.in_layer(cx, |layer, cx| {
-            layer.handle_arrived(cx, Layered { meta, envelope: body, flow_size: None });
-        });
-        self.deliver(cx);
+        self.take_layered(cx, meta, body);
     }
 
     #[inline]

@@ -57,14 +57,15 @@ pub struct Switch {
     policy: Policy,
 }
 
-/// The list of policies: each is a file with a type that has `drawn` and `choose`, and a word of its own.
+/// The list of policies: each is a file with a type that has `drawn` and `choose`, a word of its own, and how a switch holds it. What has much
+/// state is in a box, so that switches are no larger than ports, next to which they stand.
 macro_rules! policies {
-    ($($(#[$says:meta])* $name:ident: $file:ident, $word:literal;)*) => {
+    ($($(#[$says:meta])* $name:ident: $file:ident, $word:literal, $holds:ty;)*) => {
         /// How a switch chooses where several targets lead to a destination.
         #[derive(Clone, Debug)]
         #[non_exhaustive]
         pub enum Policy {
-            $($(#[$says])* $name($file::$name),)*
+            $($(#[$says])* $name($holds),)*
         }
 
         impl Policy {
@@ -98,7 +99,7 @@ macro_rules! policies {
             /// The policy of one switch, which draws from the streams of these names.
             pub fn drawn(self, stream: &dyn Fn(&str) -> RandomStream) -> Policy {
                 match self {
-                    $(Self::$name => Policy::$name($file::$name::drawn(stream)),)*
+                    $(Self::$name => Policy::$name(<$holds>::from($file::$name::drawn(stream))),)*
                 }
             }
         }
@@ -107,19 +108,19 @@ macro_rules! policies {
 
 policies! {
     /// By flow: see [`ecmp::Ecmp`].
-    Ecmp: ecmp, "ecmp";
+    Ecmp: ecmp, "ecmp", ecmp::Ecmp;
     /// By packet: see [`rps::Rps`].
-    Rps: rps, "rps";
+    Rps: rps, "rps", rps::Rps;
     /// Short flows by packet, long ones by flow while short ones are there: see [`caps::Caps`].
-    Caps: caps, "caps";
+    Caps: caps, "caps", Box<caps::Caps>;
     /// By 64 KiB of a flow, in turns: see [`presto::Presto`].
-    Presto: presto, "presto";
+    Presto: presto, "presto", presto::Presto;
     /// By burst of a flow: see [`letflow::LetFlow`].
-    LetFlow: letflow, "letflow";
+    LetFlow: letflow, "letflow", Box<letflow::LetFlow>;
     /// By packet, to the shorter of few queues: see [`drill::Drill`].
-    Drill: drill, "drill";
+    Drill: drill, "drill", Box<drill::Drill>;
     /// By flow, short ones apart from long ones: see [`freeway::Freeway`].
-    Freeway: freeway, "freeway";
+    Freeway: freeway, "freeway", Box<freeway::Freeway>;
 }
 
 impl Switch {
