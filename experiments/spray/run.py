@@ -39,7 +39,7 @@ TRANSPORT: Table = {
     "rto_initial": "10 ms",
     "delayed_ack": "off",
 }
-#: Where hosts go by marks: DCTCP, and queues that mark above 65 packets (DCTCP's K for 1 Gbit/s is 20, its authors' for 10 is 65).
+#: Where hosts go by marks: DCTCP, and queues that mark above 20 packets (its authors' K for 1 Gbit/s).
 MARKS: Table = {"network.mark": "30 kB", "transport.control": "dctcp", "transport.ecn": True}
 RACK: Table = {"transport.rack": True}
 
@@ -213,7 +213,7 @@ def hybrid(x: float, _: random.Random) -> Table:
     return {"network": network, "workload": work}
 
 
-#: Bytes of a packet in flight between two hosts of `permutation`: 100 Gbit/s for 12 links of 1 us and 64 packets' transmission is 200 kB.
+#: Bytes of a packet in flight between two hosts of `permutation`: 100 Gbit/s for 12 links of 1 us, each with a packet's transmission, is 200 kB.
 PERMUTATION_QUEUE = 200_000
 
 

@@ -81,6 +81,8 @@ const HEAD_BYTES: usize = 1 + 1 + 4 + 6 + 4;
 const SOURCE_BYTES: usize = 6 + 4;
 const PARITY_BYTES: usize = 6 + 4 + 1 + 1;
 const ECHO_BYTES: usize = 4 + 4;
+/// Bytes before a source packet, without echoes.
+pub(crate) const SOURCE_HEAD_BYTES: usize = HEAD_BYTES + SOURCE_BYTES;
 /// The latest time that is written, in microseconds: more is no time of ours.
 const US_MAX: u64 = if u64::MAX / 1_000_000 < (1 << 48) - 1 { u64::MAX / 1_000_000 } else { (1 << 48) - 1 };
 /// Says of an echo that its datagram was marked.

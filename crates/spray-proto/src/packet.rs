@@ -28,7 +28,7 @@ pub trait Packet: Clone {
 /// The most packets of a unit, and the most parities.
 pub const UNIT_MAX: usize = 64;
 /// Bytes of a packet's length before it, where it is coded: packets of a unit are of several lengths.
-const LENGTH_BYTES: usize = 2;
+pub(crate) const LENGTH_BYTES: usize = 2;
 /// Units that are kept made.
 const UNITS_MAX: usize = 64;
 

@@ -2,6 +2,7 @@
 //!
 //! Headers are read by `etherparse`. Leaves out: packets that are no TCP, which pass as they are. Read [`Segment::of`].
 
+use anabranch_sim::scenario::splitmix64;
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 
 /// A packet of TCP over IPv4 or IPv6.
@@ -46,21 +47,10 @@ impl Segment {
     }
 }
 
-/// splitmix64's finaliser over the addresses and ports.
+/// splitmix64 over the addresses and ports.
 fn hash(ends: &[(u128, u16)]) -> u32 {
-    let mut state = 0u64;
-    let mut mix = |word: u64| {
-        let mut z = (state ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        state = z ^ (z >> 31);
-    };
-    for (address, port) in ends {
-        mix((address >> 64) as u64);
-        mix(*address as u64);
-        mix(u64::from(*port));
-    }
-    (state >> 32) as u32
+    let words = ends.iter().flat_map(|(at, port)| [(at >> 64) as u64, *at as u64, u64::from(*port)]);
+    (words.fold(0, |state, word| splitmix64(state ^ word)) >> 32) as u32
 }
 
 #[cfg(test)]

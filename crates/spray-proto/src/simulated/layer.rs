@@ -5,7 +5,7 @@
 use super::{Scheme, Spray};
 use crate::datagram::{Body, Datagram};
 use crate::host::{FlowId, Host, Leaving, Outgoing};
-use crate::packet::Packet;
+use crate::packet::{LENGTH_BYTES, Packet};
 use anabranch_endpoint::{Instant, PeerId};
 use anabranch_fabric::{Envelope, FlowClass, Label, Layer, LayerCx, Layered, PacketMeta};
 use anabranch_sim::Msg;
@@ -18,8 +18,6 @@ use std::sync::Arc;
 const CELL_BYTES: u64 = 1 << 16;
 /// Bytes of a packet that says only what has come: headers and some echoes.
 const BARE_BYTES: u32 = 100;
-/// Bytes of a coded packet's length within a parity.
-const LENGTH_BYTES: u32 = 2;
 
 /// The layer of all hosts of a run.
 pub(super) struct Spraying {
@@ -138,7 +136,7 @@ fn packet(
         }
         Body::Parity { epoch, first, packets, index, parity: Carried::Parity(unit) } => {
             let longest = unit.iter().map(|packet| packet.meta.size_bytes).max().unwrap_or_default();
-            let size_bytes = longest + LENGTH_BYTES;
+            let size_bytes = longest + LENGTH_BYTES as u32;
             let Layered { meta, envelope, .. } = &unit[0];
             let msg = Msg::Datagram(Phantom { number: first.into(), size_bytes, sent_at });
             let mut meta = *meta;

@@ -1,14 +1,12 @@
 //! The settings of a `spray` workload in a scenario.
 
 use super::{Scheme, Spray};
+use crate::datagram::SOURCE_HEAD_BYTES;
 use crate::{Config, Parities, UnitSize};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::{Network, PlanError};
 use anabranch_units::{BitRate, ByteCount, Duration};
 use serde::Deserialize;
-
-/// Bytes of a source packet's header on a real wire, without echoes.
-const HEADER_BYTES: u32 = 26;
 
 /// A workload's settings.
 #[derive(Clone, Debug, Deserialize)]
@@ -60,7 +58,7 @@ impl Default for Settings {
             parities: None,
             rate: None,
             hold_max,
-            header_bytes: HEADER_BYTES,
+            header_bytes: SOURCE_HEAD_BYTES as u32,
             short_first: false,
         }
     }
