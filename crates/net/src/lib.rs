@@ -4,7 +4,7 @@
 //! other end's identity; [`socket`] is TCP as a hop needs it, [`cause`] says why a connection failed. [`datagram`] is UDP for many
 //! datagrams a second, and [`seal`] makes datagrams that only the two ends of a TLS session can write and read.
 //! [`admission`] is for listeners: which connections are let in, and which are dropped when there are too many; [`refusals`] is for
-//! their log. [`random`] makes numbers that nobody can guess, [`private`] opens files that are their owner's alone. A driver room: it
+//! their log. [`local`] is for programs of the same host. [`random`] makes numbers that nobody can guess, [`private`] opens files that are their owner's alone. A driver room: it
 //! may read clocks, open sockets and files. It knows no system.
 #![allow(clippy::disallowed_methods, reason = "a driver: sockets, files and clocks are its business")]
 
@@ -14,6 +14,7 @@ pub mod certificate;
 pub mod datagram;
 pub mod identity;
 pub mod keys;
+pub mod local;
 mod party;
 pub mod private;
 mod random;

@@ -19,13 +19,16 @@ pub enum System {
     Gather,
     /// Rates for the flows of a computing stage.
     Shuffle,
+    /// Short flows over every path.
+    Spray,
 }
 
 /// Each system's word, and what it calls its sites, its controller if it has one, and its operators.
-const SYSTEMS: [(System, &str, [Option<&str>; 3]); 3] = [
+const SYSTEMS: [(System, &str, [Option<&str>; 3]); 4] = [
     (System::Replicate, "replicate", [Some("site"), Some("controller"), Some("operator")]),
     (System::Gather, "gather", [Some("server"), None, Some("client")]),
     (System::Shuffle, "shuffle", [Some("host"), Some("coordinator"), Some("operator")]),
+    (System::Spray, "spray", [Some("host"), None, None]),
 ];
 
 impl System {

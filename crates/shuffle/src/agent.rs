@@ -11,7 +11,8 @@ pub mod enforce;
 mod error;
 pub mod guard;
 
-pub use error::{AgentError, ListenError};
+pub use anabranch_net::local::ListenError;
+pub use error::AgentError;
 
 use crate::Client;
 use anabranch_http::ClientError;
@@ -275,7 +276,7 @@ impl Agent {
         }
         let announcements = match &listen {
             Some(Listen { path, group }) => {
-                Some((announce::listen(path, group.as_deref())?, FlowReader::new()?))
+                Some((anabranch_net::local::listen(path, group.as_deref())?, FlowReader::new()?))
             }
             None => None,
         };

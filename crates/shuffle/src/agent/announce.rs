@@ -3,19 +3,15 @@
 //! One JSON object a line, as `shuffle_proto::announcement` has it, each answered by one line. Only the user who made the flow's
 //! socket, or root, may speak of it. A silent connection is closed soon, so that the places are for connections that speak; the
 //! libraries make another when they have more to say. Where all places are taken, a new connection gets a place of the user who
-//! has most, of whose connections the longest silent one goes. Leaves out: what becomes of announcements. Read [`listen`] and
-//! [`answer`].
+//! has most, of whose connections the longest silent one goes. Leaves out: what becomes of announcements, and the
+//! socket (`net::local`). Read [`answer`].
 
-use super::{ListenError, seen};
+use super::seen;
 use anabranch_pace::FlowReader;
 use anabranch_shuffle_proto::announcement::{Announcement, LINE_BYTES_MAX, LineError, Reply};
 use anabranch_shuffle_proto::book::{AnnounceError, Seen};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{Permissions, read_to_string, remove_file, set_permissions, symlink_metadata};
 use std::io;
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
-use std::os::unix::net::UnixStream as StdUnixStream;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -27,61 +23,6 @@ use tokio::time::timeout;
 pub const CONNECTIONS_MAX: usize = 256;
 /// The longest that a program may be silent on a connection, or not read what is answered, before it is closed.
 pub const IDLE_MAX: Duration = Duration::from_secs(5);
-
-/// Makes the socket, for its owner alone or for a group too.
-///
-/// Errors: somebody listens there; it is something else, which stays; no such group; the system's.
-pub fn listen(path: &Path, group: Option<&str>) -> Result<UnixListener, ListenError> {
-    let unusable = |step| {
-        let path = path.to_owned();
-        move |error| ListenError::Unusable { path, step, error }
-    };
-    let bind = || UnixListener::bind(path);
-    let listener = match bind() {
-        // Left by an agent that was killed, if nobody answers.
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            if !symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
-                return Err(ListenError::NoSocket(path.to_owned()));
-            }
-            match StdUnixStream::connect(path) {
-                Ok(_) => return Err(ListenError::InUse(path.to_owned())),
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    remove_file(path).and_then(|()| bind())
-                }
-                Err(error) => return Err(ListenError::Taken { path: path.to_owned(), error }),
-            }
-        }
-        other => other,
-    };
-    let listener = listener.map_err(unusable("cannot listen"))?;
-    let mode = match group {
-        Some(group) => {
-            let id = rustix::fs::Gid::from_raw(group_id(group)?);
-            rustix::fs::chown(path, None, Some(id)).map_err(|error| ListenError::Group {
-                group: group.to_owned(),
-                path: path.to_owned(),
-                error: error.into(),
-            })?;
-            0o660
-        }
-        None => 0o600,
-    };
-    set_permissions(path, Permissions::from_mode(mode)).map_err(unusable("cannot set its mode"))?;
-    Ok(listener)
-}
-
-/// A group's number, by its name in `/etc/group` or as it stands.
-fn group_id(group: &str) -> Result<u32, ListenError> {
-    if let Ok(id) = group.parse() {
-        return Ok(id);
-    }
-    let groups = read_to_string("/etc/group").map_err(ListenError::Groups)?;
-    let id = groups.lines().find_map(|line| {
-        let mut words = line.split(':');
-        (words.next()? == group).then(|| words.nth(1)?.parse().ok())?
-    });
-    id.ok_or_else(|| ListenError::NoGroup(group.to_owned()))
-}
 
 /// Refusals are logged at most this often.
 const REFUSALS_EVERY: Duration = Duration::from_secs(1);
@@ -298,6 +239,7 @@ mod tests {
     use super::*;
     use std::io::{BufRead as _, BufReader, Write as _};
     use std::os::unix::net::UnixStream;
+    use std::path::Path;
 
     /// The line that answers this one; none where the connection is closed without.
     fn say(path: &Path, line: &str) -> String {
@@ -307,32 +249,6 @@ mod tests {
         let mut said = String::new();
         let _ = BufReader::new(&stream).read_line(&mut said);
         said
-    }
-
-    #[test]
-    fn only_a_socket_that_nobody_answers_is_replaced() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let runtime = tokio::runtime::Runtime::new().expect("threads");
-        let _inside = runtime.enter();
-        let path = |name: &str| folder.path().join(name);
-        std::fs::write(path("file"), "precious").expect("ours");
-        std::os::unix::fs::symlink(path("file"), path("link")).expect("ours");
-        for name in ["file", "link"] {
-            let error = listen(&path(name), None).expect_err("it stays");
-            assert!(error.to_string().contains("no socket: choose another path"), "{error}");
-        }
-        assert_eq!(std::fs::read_to_string(path("link")).expect("as before"), "precious");
-        // Of another kind: it refuses connections, but not because nobody is there.
-        let datagrams = std::os::unix::net::UnixDatagram::bind(path("datagrams")).expect("ours");
-        let error = listen(&path("datagrams"), None).expect_err("it stays");
-        assert!(error.to_string().contains("choose another path"), "{error}");
-        drop(datagrams);
-
-        let listener = listen(&path("socket"), None).expect("nothing is there");
-        let error = listen(&path("socket"), None).expect_err("it stays");
-        assert!(error.to_string().contains("another process listens there already"), "{error}");
-        drop(listener);
-        listen(&path("socket"), None).expect("nobody is there any more");
     }
 
     #[test]
@@ -375,7 +291,8 @@ mod tests {
         let path = folder.path().join("agent.sock");
         let runtime = tokio::runtime::Runtime::new().expect("threads");
         let _inside = runtime.enter();
-        let (listener, reader) = (listen(&path, None).expect("ours"), FlowReader::new().expect("sock_diag"));
+        let (listener, reader) =
+            (anabranch_net::local::listen(&path, None).expect("ours"), FlowReader::new().expect("sock_diag"));
         let idle_max = Duration::from_secs(60);
         runtime.spawn(answer(listener, reader, |_, _| Ok(()), idle_max));
         let silent: Vec<_> =

@@ -1,6 +1,7 @@
 //! Why an agent does not start, or ends.
 
 use anabranch_http::ClientError;
+use anabranch_net::local::ListenError;
 use anabranch_pace::{LinkError, NoMechanism, PaceError, StartError};
 use anabranch_shuffle_proto::coordinator::{ADDRESSES_MAX, ReportError};
 use std::io;
@@ -48,7 +49,7 @@ pub enum AgentError {
     #[error(transparent)]
     Queue(StartError),
     /// Programs cannot announce their flows.
-    #[error(transparent)]
+    #[error("--listen {0}")]
     Listen(#[from] ListenError),
     /// The coordinator says that this agent may never join: its own line.
     #[error("{0}")]
@@ -56,50 +57,4 @@ pub enum AgentError {
     /// What the system said.
     #[error(transparent)]
     System(#[from] io::Error),
-}
-
-/// Why programs cannot announce their flows.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ListenError {
-    /// Something is there that is no socket; it stays.
-    #[error("--listen {}: exists, and is no socket: choose another path", .0.display())]
-    NoSocket(PathBuf),
-    /// Another program answers there.
-    #[error("--listen {}: another process listens there already: choose another path", .0.display())]
-    InUse(PathBuf),
-    /// A socket is there that is not left by an agent; it stays.
-    #[error("--listen {}: is there: {error}: choose another path", path.display())]
-    Taken {
-        /// Where.
-        path: PathBuf,
-        /// What connecting to it said.
-        error: io::Error,
-    },
-    /// There can be no socket.
-    #[error("--listen {}: {step}: {error}", path.display())]
-    Unusable {
-        /// Where.
-        path: PathBuf,
-        /// What could not be done.
-        step: &'static str,
-        /// What the system said.
-        error: io::Error,
-    },
-    /// No group has this name.
-    #[error("--group {0}: no such group")]
-    NoGroup(String),
-    /// The list of groups cannot be read.
-    #[error("/etc/group: {0}")]
-    Groups(io::Error),
-    /// The socket cannot be given to the group.
-    #[error("--group {group}: {} cannot be given to it: {error}", path.display())]
-    Group {
-        /// Which group.
-        group: String,
-        /// The socket.
-        path: PathBuf,
-        /// What the system said.
-        error: io::Error,
-    },
 }
