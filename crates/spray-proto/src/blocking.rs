@@ -66,8 +66,8 @@ pub(crate) struct Blocking {
 }
 
 impl Blocking {
-    /// Takes in a packet's round trip, and says whether it was blocked, once that can be said.
-    pub(crate) fn sample(&mut self, now: Instant, rtt: Duration) -> Option<bool> {
+    /// Takes in a packet's round trip, and says whether it was blocked, once that can be said. Less than `jitter` above the usual is no sign.
+    pub(crate) fn sample(&mut self, now: Instant, rtt: Duration, jitter: Duration) -> Option<bool> {
         if now.saturating_since(self.period_at) >= PERIOD && self.period.1 > 0 {
             let mean = self.period.0 / f64::from(self.period.1);
             let smoothed = self.smoothed.map_or(mean, |before| before.as_secs_f64() * 0.875 + mean * 0.125);
@@ -77,7 +77,7 @@ impl Blocking {
         self.period.0 += rtt.as_secs_f64();
         self.period.1 += 1;
         let smoothed = self.smoothed?;
-        let is_blocked = rtt.as_ps() > 2 * smoothed.as_ps();
+        let is_blocked = rtt > (smoothed + smoothed).max(smoothed + jitter);
         self.share.count(now, is_blocked);
         let longest = if is_blocked { &mut self.blocked_max } else { &mut self.free_max };
         // The longest round trip is forgotten slowly.
@@ -112,7 +112,7 @@ mod tests {
         let (mut blocking, mut pooled) = (Blocking::default(), Share::default());
         for n in 0..2_000 {
             let rtt = if n % 10 == 0 { 1_000 } else { 100 };
-            if let Some(is_blocked) = blocking.sample(at(n * 20), Duration::from_us(rtt)) {
+            if let Some(is_blocked) = blocking.sample(at(n * 20), Duration::from_us(rtt), Duration::ZERO) {
                 pooled.count(at(n * 20), is_blocked);
             }
         }
@@ -127,6 +127,19 @@ mod tests {
         assert!((Blocking::default().probability(now, &pooled) - 0.1).abs() < 0.01);
         // What was seen long ago does not count.
         assert!(blocking.probability(at(1_040_000), &pooled) == 0.0);
+    }
+
+    #[test]
+    fn what_is_within_the_jitter_is_not_blocked() {
+        let mut blocking = Blocking::default();
+        let mut counts = [0, 0];
+        for n in 0..1_000 {
+            let rtt = Duration::from_us([100, 500, 700][usize::from(n % 20 == 0) + usize::from(n % 40 == 0)]);
+            if blocking.sample(at(n * 50), rtt, Duration::from_us(500)) == Some(true) {
+                counts[usize::from(n % 40 == 0)] += 1;
+            }
+        }
+        assert_eq!(counts, [0, 24], "only those of 700 us are, the first of which begins the count");
     }
 
     #[test]

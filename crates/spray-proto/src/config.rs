@@ -23,6 +23,14 @@ pub struct Config {
     pub rate: BitRate,
     /// The longest that a packet is waited for which others have overtaken.
     pub hold_max: Duration,
+    /// By how much round trips differ for no reason in the network: a packet that took less than this above the usual was not blocked.
+    pub jitter: Duration,
+    /// The most packets of a flow that are held back for one before them; with one more the first gap is given up.
+    pub held_max: usize,
+    /// Whether packets of long flows are put in order, too, though they get no parities: for hosts that send them by several ways.
+    pub orders_long: bool,
+    /// Whether all packets are numbered, so that the other end says of each when it came: for hosts that choose ways.
+    pub numbers_all: bool,
 }
 
 /// How many packets are a unit.
@@ -55,6 +63,10 @@ impl Default for Config {
             parities: Parities::Blocking,
             rate: BitRate::gbps(1),
             hold_max: Duration::from_ms(4),
+            jitter: Duration::ZERO,
+            held_max: 512,
+            orders_long: false,
+            numbers_all: false,
         }
     }
 }

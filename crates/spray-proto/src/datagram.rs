@@ -1,7 +1,7 @@
 //! What travels between the layers of two hosts, and its form on a wire.
 //!
 //! Format, all numbers big-endian: a byte whose upper half is the version, 1, and whose lower half the kind (0 plain, 1 source, 2 parity, 3
-//! bare); a byte with the count of echoes; the datagram's number, 32 bits; when it left, 48 bits of microseconds of its sender's clock; the flow, 32
+//! bare, 4 probe); a byte with the count of echoes; the datagram's number, 32 bits; when it left, 48 bits of microseconds of its sender's clock; the flow, 32
 //! bits. A source has its epoch, 48 such bits, and its number, 32; a parity its epoch, its unit's first number, the unit's packets and its own
 //! index, a byte each. Then the echoes, each a datagram's number, a bit that says whether it was marked, and 31 bits of microseconds since it
 //! came; then the packet or parity to the end. Whatever is finer than a microsecond is lost. Leaves out: encryption, which also
@@ -34,6 +34,8 @@ pub const ECHOES_MAX: usize = 32;
 pub enum Body<P> {
     /// Nothing: only echoes.
     Bare,
+    /// Nothing, but it is to be told of when it came: it finds out how a way is.
+    Probe,
     /// A packet that is handed over as it comes.
     Plain(P),
     /// A source packet, to be handed over in order.
@@ -76,13 +78,18 @@ const PLAIN: u8 = 0;
 const SOURCE: u8 = 1;
 const PARITY: u8 = 2;
 const BARE: u8 = 3;
+const PROBE: u8 = 4;
 /// Kind, count of echoes, number, when it left, flow.
 const HEAD_BYTES: usize = 1 + 1 + 4 + 6 + 4;
 const SOURCE_BYTES: usize = 6 + 4;
 const PARITY_BYTES: usize = 6 + 4 + 1 + 1;
-const ECHO_BYTES: usize = 4 + 4;
+/// Bytes of an echo.
+pub const ECHO_BYTES: usize = 4 + 4;
 /// Bytes before a source packet, without echoes.
-pub(crate) const SOURCE_HEAD_BYTES: usize = HEAD_BYTES + SOURCE_BYTES;
+pub const SOURCE_HEAD_BYTES: usize = HEAD_BYTES + SOURCE_BYTES;
+/// The most bytes of a datagram beside the longest packet of a unit, without echoes: a parity's head, and the packet's length that is coded
+/// with it.
+pub const HEAD_BYTES_MAX: usize = HEAD_BYTES + PARITY_BYTES + 2;
 /// The latest time that is written, in microseconds: more is no time of ours.
 const US_MAX: u64 = if u64::MAX / 1_000_000 < (1 << 48) - 1 { u64::MAX / 1_000_000 } else { (1 << 48) - 1 };
 /// Says of an echo that its datagram was marked.
@@ -92,15 +99,29 @@ impl<P> Datagram<P> {
     /// Bytes of all that is no packet or parity.
     pub const fn header_bytes(&self) -> usize {
         let body = match self.body {
-            Body::Bare | Body::Plain(_) => 0,
+            Body::Bare | Body::Probe | Body::Plain(_) => 0,
             Body::Source { .. } => SOURCE_BYTES,
             Body::Parity { .. } => PARITY_BYTES,
         };
         HEAD_BYTES + body + self.echoes.len() * ECHO_BYTES
     }
-    const fn carried(&self) -> Option<&P> {
+    /// The same, with something else in the place of its packet or parity.
+    pub fn map<Q>(self, change: impl FnOnce(P) -> Q) -> Datagram<Q> {
+        let Self { number, sent_at, flow, body, echoes } = self;
+        let body = match body {
+            Body::Bare => Body::Bare,
+            Body::Probe => Body::Probe,
+            Body::Plain(packet) => Body::Plain(change(packet)),
+            Body::Source { epoch, number, packet } => Body::Source { epoch, number, packet: change(packet) },
+            Body::Parity { epoch, first, packets, index, parity } => {
+                Body::Parity { epoch, first, packets, index, parity: change(parity) }
+            }
+        };
+        Datagram { number, sent_at, flow, body, echoes }
+    }
+    pub(crate) const fn carried(&self) -> Option<&P> {
         match &self.body {
-            Body::Bare => None,
+            Body::Bare | Body::Probe => None,
             Body::Plain(packet) | Body::Source { packet, .. } | Body::Parity { parity: packet, .. } => {
                 Some(packet)
             }
@@ -123,6 +144,7 @@ impl Wire for Datagram<Bytes> {
     fn encode(&self, out: &mut Vec<u8>) {
         let kind = match self.body {
             Body::Bare => BARE,
+            Body::Probe => PROBE,
             Body::Plain(_) => PLAIN,
             Body::Source { .. } => SOURCE,
             Body::Parity { .. } => PARITY,
@@ -133,7 +155,7 @@ impl Wire for Datagram<Bytes> {
         put_instant(out, self.sent_at);
         out.extend(self.flow.to_be_bytes());
         match &self.body {
-            Body::Bare | Body::Plain(_) => {}
+            Body::Bare | Body::Probe | Body::Plain(_) => {}
             Body::Source { epoch, number, .. } => {
                 put_instant(out, *epoch);
                 out.extend(number.to_be_bytes());
@@ -167,6 +189,7 @@ impl Wire for Datagram<Bytes> {
         let mut body = match first & 0xf {
             PLAIN => Body::Plain(Bytes::new()),
             BARE => Body::Bare,
+            PROBE => Body::Probe,
             SOURCE => Body::Source { epoch: fields.instant()?, number: fields.u32()?, packet: Bytes::new() },
             PARITY => {
                 let (epoch, first) = (fields.instant()?, fields.u32()?);
@@ -182,10 +205,10 @@ impl Wire for Datagram<Bytes> {
             told.push(Echo { number, ago, is_marked: word & MARKED != 0 });
         }
         match &mut body {
-            Body::Bare if !fields.left.is_empty() => {
+            Body::Bare | Body::Probe if !fields.left.is_empty() => {
                 return Err(DecodeError::Trailing { extra: fields.left.len() });
             }
-            Body::Bare => {}
+            Body::Bare | Body::Probe => {}
             Body::Plain(packet) | Body::Source { packet, .. } | Body::Parity { parity: packet, .. } => {
                 *packet = Bytes::copy_from_slice(fields.left);
             }
@@ -239,6 +262,7 @@ mod tests {
         let bytes = || prop::collection::vec(any::<u8>(), 0..100).prop_map(Bytes::from);
         prop_oneof![
             Just(Body::Bare),
+            Just(Body::Probe),
             bytes().prop_map(Body::Plain),
             (instants(), any::<u32>(), bytes()).prop_map(|(epoch, number, packet)| Body::Source {
                 epoch,

@@ -8,13 +8,11 @@ use crate::packet::{Packet, UNIT_MAX};
 use anabranch_units::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// The most packets that are held; with one more the first gap is given up.
-const HELD_MAX: usize = 512;
 /// The most units that are remembered, and gaps that were given up: the oldest of more are forgotten.
 const UNITS_MAX: usize = 16;
 const SKIPPED_MAX: usize = 512;
-/// The highest number of a packet: no short flow has so many.
-const NUMBER_MAX: u32 = 1 << 31;
+/// The highest number of a packet: a sender that has had half as many begins anew.
+pub(crate) const NUMBER_MAX: u32 = 1 << 31;
 
 /// A flow's packets that came out of order, and those with which lost ones are mended.
 #[derive(Clone, Debug)]
@@ -27,6 +25,8 @@ pub(crate) struct Decoder<P> {
     held: BTreeMap<u32, (P, Instant)>,
     /// Parities by their units' first packets.
     units: BTreeMap<u32, Parities<P>>,
+    /// The most that are held.
+    held_max: usize,
     /// Packets that were given up and have not come.
     skipped: BTreeSet<u32>,
     until: Option<Instant>,
@@ -53,9 +53,10 @@ pub(crate) struct DecoderCounts {
 }
 
 impl<P: Packet> Decoder<P> {
-    pub(crate) const fn new() -> Self {
+    pub(crate) const fn new(held_max: usize) -> Self {
         Self {
             next: 0,
+            held_max,
             recent: VecDeque::new(),
             held: BTreeMap::new(),
             units: BTreeMap::new(),
@@ -94,9 +95,15 @@ impl<P: Packet> Decoder<P> {
             return;
         }
         self.counts.early += u64::from(number > self.next);
-        self.held.insert(number, (packet, now + hold));
-        self.settle(coder, out);
-        while self.held.len() > HELD_MAX {
+        let until = now + hold;
+        self.held.insert(number, (packet, until));
+        if number > self.next && self.units.is_empty() {
+            // Nothing can be handed over on its account.
+            self.until = Some(self.until.map_or(until, |first| first.min(until)));
+        } else {
+            self.settle(coder, out);
+        }
+        while self.held.len() > self.held_max {
             self.give_up(out);
         }
     }
@@ -143,7 +150,7 @@ impl<P: Packet> Decoder<P> {
 
     /// Begins again at packet 0, with nothing held.
     pub(crate) fn restart(&mut self) {
-        *self = Self { counts: self.counts, ..Self::new() };
+        *self = Self { counts: self.counts, ..Self::new(self.held_max) };
     }
 
     /// Hands over what is in order, and mends what can be.
@@ -261,7 +268,7 @@ mod tests {
 
     impl End {
         fn new() -> Self {
-            Self { decoder: Decoder::new(), coder: Coder::default(), out: Vec::new() }
+            Self { decoder: Decoder::new(512), coder: Coder::default(), out: Vec::new() }
         }
         fn source(&mut self, us: u64, number: u32) {
             let now = Instant::ZERO + Duration::from_us(us);

@@ -78,6 +78,20 @@ impl<P: Packet> Encoder<P> {
         (self.next - 1, self.unit.len() >= self.whole)
     }
 
+    /// The number of a packet that leaves and is part of no unit.
+    ///
+    /// Panics: a unit is under way.
+    pub(crate) fn pass(&mut self) -> u32 {
+        assert!(self.unit.is_empty(), "numbers of a unit follow each other");
+        self.next += 1;
+        self.next - 1
+    }
+
+    /// Whether so many packets have been numbered.
+    pub(crate) const fn is_worn_out(&self, numbers: u32) -> bool {
+        self.next >= numbers
+    }
+
     /// A packet has come.
     pub(crate) fn handle_echo(&mut self, number: u32) {
         if number < self.next {

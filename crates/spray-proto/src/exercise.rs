@@ -62,6 +62,7 @@ mod tests {
     #[test]
     fn corpus_replays() {
         assert!(super::replay::replay("spray_datagrams", super::exercise) >= 4);
+        assert!(super::replay::replay("spray_control", crate::control::exercise) >= 6);
     }
 
     proptest! {

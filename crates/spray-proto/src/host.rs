@@ -6,8 +6,8 @@
 
 use crate::blocking::{Blocking, Share};
 use crate::config::{Config, ConfigError, Parities, UnitSize};
-use crate::datagram::{Body, Datagram, Echo};
-use crate::decoder::{Decoder, DecoderCounts};
+use crate::datagram::{Body, Datagram, ECHO_BYTES, Echo};
+use crate::decoder::{Decoder, DecoderCounts, NUMBER_MAX};
 use crate::encoder::Encoder;
 use crate::model::{self, Ways};
 use crate::packet::{Packet, UNIT_MAX};
@@ -28,6 +28,8 @@ const RTT_BLOCKED: Duration = Duration::from_ms(3);
 /// What has not come within four round trips, and at least this time, is forgotten. It is not counted as blocked: mostly a queue was full that
 /// all ways share, which parities fill only more.
 const FORGOTTEN: Duration = Duration::from_ms(10);
+/// Where hosts choose ways a packet of a short flow is waited for no longer than two of the fastest round trips, or this.
+const HOLD_SHORT_MIN: Duration = Duration::from_ms(1);
 /// TCP has paused when it sent nothing for a round trip, within these bounds.
 const PAUSE: (Duration, Duration) = (Duration::from_us(10), Duration::from_ms(4));
 
@@ -64,6 +66,8 @@ pub struct Leaving<P> {
     pub is_short: bool,
     /// Bytes of data that its flow had sent before.
     pub sent_bytes: u64,
+    /// Whether it carries data or a parity, and not only what acknowledges.
+    pub is_data: bool,
     /// The datagram.
     pub datagram: Datagram<P>,
 }
@@ -116,19 +120,57 @@ struct Flow<P> {
     due: Option<Instant>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Peer {
     blocking: Blocking,
     least: Least,
     sent: Sent,
     came: Came,
+    /// The longest datagram that passes.
+    datagram_max: usize,
+    /// The fastest round trip.
+    base: Option<Duration>,
+}
+
+impl Default for Peer {
+    fn default() -> Self {
+        Self {
+            blocking: Blocking::default(),
+            least: Least::default(),
+            sent: Sent::default(),
+            came: Came::default(),
+            datagram_max: usize::MAX,
+            base: None,
+        }
+    }
+}
+
+/// What is known of the way to another host.
+#[derive(Copy, Clone, Debug, Default, PartialEq)]
+pub struct PeerView {
+    /// How likely a packet of a short flow is blocked.
+    pub blocked: f64,
+    /// The smoothed round trip of packets of short flows, once known.
+    pub rtt: Option<Duration>,
+    /// The longest round trip of those that were not blocked, lately.
+    pub rtt_free: Option<Duration>,
+    /// The longest round trip of those that were.
+    pub rtt_blocked: Option<Duration>,
 }
 
 /// What is to be sent.
 struct Going<P> {
     body: Body<P>,
     is_short: bool,
+    is_data: bool,
     sent_bytes: u64,
+}
+
+impl<P> Going<P> {
+    /// Only what is to be said of what came.
+    const fn bare() -> Self {
+        Self { body: Body::Bare, is_short: true, is_data: false, sent_bytes: 0 }
+    }
 }
 
 /// The layer of one host.
@@ -139,7 +181,8 @@ pub struct Host<P: Packet> {
     peers: BTreeMap<u32, Peer>,
     /// What was seen of all of them together.
     others: Share,
-    spread: Spread,
+    /// Of packets of short flows, and of long ones.
+    spread: [Spread; 2],
     flows: BTreeMap<FlowId, Box<Flow<P>>>,
     due: BTreeSet<(Instant, FlowId)>,
     /// When what came of whom is to be said.
@@ -161,7 +204,7 @@ impl<P: Packet> Host<P> {
             coder: P::Coder::default(),
             peers: BTreeMap::new(),
             others: Share::default(),
-            spread: Spread::default(),
+            spread: Default::default(),
             flows: BTreeMap::new(),
             due: BTreeSet::new(),
             say_due: BTreeSet::new(),
@@ -177,17 +220,43 @@ impl<P: Packet> Host<P> {
         &self.counts
     }
 
+    /// What is known of the way to a host.
+    pub fn peer(&self, now: Instant, peer: u32) -> PeerView {
+        let Some(known) = self.peers.get(&peer) else { return PeerView::default() };
+        let (rtt_free, rtt_blocked) = known.blocking.longest();
+        PeerView { blocked: self.blocked(now, peer), rtt: known.blocking.smoothed(), rtt_free, rtt_blocked }
+    }
+
+    /// Flows that are remembered.
+    pub fn flows(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// Datagrams to a host have so many bytes at most, as long as TCP sends packets that leave room for their heads: what is to be said
+    /// beside takes no more than what is left.
+    pub fn limit_datagrams(&mut self, peer: u32, bytes: usize) {
+        self.peers.entry(peer).or_default().datagram_max = bytes;
+    }
+
     /// TCP sends a packet.
     pub fn handle_packet(&mut self, now: Instant, id: FlowId, outgoing: Outgoing<P>) {
         let Outgoing { packet, payload_bytes, is_acknowledgement, is_end, flow_size } = outgoing;
         let Some(mut flow) = self.open(now, id) else {
-            return self.send(now, id, Going { body: Body::Plain(packet), is_short: false, sent_bytes: 0 });
+            let (is_short, is_data, sent_bytes) = (false, !is_acknowledgement, 0);
+            return self.send(now, id, Going { body: Body::Plain(packet), is_short, is_data, sent_bytes });
         };
         flow.flow_size = flow_size.or(flow.flow_size);
         let (is_short, sent_bytes) = (flow.is_short(&self.config), flow.sent_bytes);
         flow.sent_bytes += u64::from(payload_bytes);
         let mut is_whole = false;
-        let body = if !is_short || is_acknowledgement || !self.config.codes {
+        let body = if !is_short && self.config.orders_long && !is_acknowledgement {
+            // A flow that has become long leaves no unit behind.
+            self.protect(now, id, &mut flow, true);
+            if flow.encoder.is_worn_out(NUMBER_MAX / 2) {
+                (flow.encoder, flow.epoch) = (Encoder::new(), now);
+            }
+            Body::Source { epoch: flow.epoch, number: flow.encoder.pass(), packet }
+        } else if !is_short || is_acknowledgement || !self.config.codes {
             Body::Plain(packet)
         } else {
             if flow.encoder.is_between() {
@@ -201,7 +270,7 @@ impl<P: Packet> Host<P> {
         };
         // A flow that has become long leaves no unit behind.
         is_whole |= !is_short && !flow.encoder.is_between();
-        self.send(now, id, Going { body, is_short, sent_bytes });
+        self.send(now, id, Going { body, is_short, is_data: !is_acknowledgement, sent_bytes });
         if is_whole {
             self.protect(now, id, &mut flow, true);
         }
@@ -222,19 +291,33 @@ impl<P: Packet> Host<P> {
         self.handle_echoes(now, from, &echoes);
         let peer = self.peers.entry(from).or_default();
         let mut hold = self.config.hold_max;
-        match body {
+        let is_numbered = match body {
             Body::Bare => return,
+            Body::Probe => true,
             // What is not coded goes other ways: it says nothing of these.
-            Body::Plain(_) => {}
+            Body::Plain(_) => self.config.numbers_all,
             Body::Source { .. } | Body::Parity { .. } => {
-                hold = self.spread.sample(&mut peer.least, (sent_at, now), hold);
-                let was_due = peer.came.due.is_some();
-                let is_full = peer.came.push(number, now, is_marked);
-                self.say_due.extend(peer.came.due.filter(|_| !was_due).map(|due| (due, from)));
-                if is_full {
-                    self.send(now, id, Going { body: Body::Bare, is_short: true, sent_bytes: 0 });
+                let is_long = self.config.orders_long
+                    && self.flows.get(&id).is_some_and(|flow| !flow.is_short(&self.config));
+                if self.config.numbers_all && !is_long {
+                    // TCP sends again what is missing in little more than that, by a better way.
+                    hold = peer.base.map_or(HOLD_SHORT_MIN, |base| (base * 2).max(HOLD_SHORT_MIN)).min(hold);
                 }
+                let spread = &mut self.spread[usize::from(is_long)];
+                hold = spread.sample(&mut peer.least, (sent_at, now), hold);
+                true
             }
+        };
+        if is_numbered {
+            let was_due = peer.came.due.is_some();
+            let is_full = peer.came.push(number, now, is_marked);
+            self.say_due.extend(peer.came.due.filter(|_| !was_due).map(|due| (due, from)));
+            if is_full {
+                self.send(now, id, Going::bare());
+            }
+        }
+        if matches!(body, Body::Probe) {
+            return;
         }
         let Some(mut flow) = self.open(now, id) else {
             if let Body::Plain(packet) | Body::Source { packet, .. } = body {
@@ -246,7 +329,7 @@ impl<P: Packet> Host<P> {
         let mut out = Vec::new();
         let before = flow.decoder.counts;
         match body {
-            Body::Bare => {}
+            Body::Bare | Body::Probe => {}
             Body::Plain(packet) => out.push(packet),
             Body::Source { epoch, number, packet } => {
                 if flow.follow(epoch, &mut out) {
@@ -276,7 +359,10 @@ impl<P: Packet> Host<P> {
         let peer = self.peers.entry(from).or_default();
         for echo in echoes {
             let Some((left, rtt)) = peer.sent.take(now, echo) else { continue };
-            if let Some(is_blocked) = peer.blocking.sample(now, rtt) {
+            peer.base = Some(peer.base.map_or(rtt, |base| base.min(rtt)));
+            if left.is_short
+                && let Some(is_blocked) = peer.blocking.sample(now, rtt, self.config.jitter)
+            {
                 self.others.count(now, is_blocked);
             }
             if let Some((flow, number)) = left.source
@@ -289,27 +375,39 @@ impl<P: Packet> Host<P> {
         peer.sent.forget(now, limit);
     }
 
-    /// Sends a datagram, with all that is to be said of those that came.
+    /// Sends a datagram, with what is to be said of those that came, as far as there is room.
     fn send(&mut self, now: Instant, id: FlowId, going: Going<P>) {
-        let Going { body, is_short, sent_bytes } = going;
+        let Going { body, is_short, is_data, sent_bytes } = going;
         let peer = self.peers.entry(id.peer).or_default();
+        let is_coded = is_short && is_data;
         let number = match &body {
+            Body::Source { number, .. } => peer.sent.push(now, Some((id.flow, *number)), is_coded),
+            Body::Parity { .. } => peer.sent.push(now, None, true),
+            Body::Probe => peer.sent.push(now, None, false),
+            Body::Plain(_) if self.config.numbers_all => peer.sent.push(now, None, false),
             Body::Bare | Body::Plain(_) => 0,
-            Body::Source { number, .. } => peer.sent.push(now, Some((id.flow, *number))),
-            Body::Parity { .. } => peer.sent.push(now, None),
         };
+        let mut datagram = Datagram { number, sent_at: now, flow: id.flow, body, echoes: Vec::new() };
         if let Some(due) = peer.came.due {
             self.say_due.remove(&(due, id.peer));
+            let bytes = datagram.header_bytes() + datagram.carried().map_or(0, Packet::len_bytes);
+            datagram.echoes = peer.came.take(now, peer.datagram_max.saturating_sub(bytes) / ECHO_BYTES);
+            self.say_due.extend(peer.came.due.map(|due| (due, id.peer)));
         }
-        let datagram = Datagram { number, sent_at: now, flow: id.flow, body, echoes: peer.came.take(now) };
-        self.leaving.push_back(Leaving { to: id.peer, is_short, sent_bytes, datagram });
+        self.leaving.push_back(Leaving { to: id.peer, is_short, sent_bytes, is_data, datagram });
+    }
+
+    /// A datagram to a host that carries nothing, and of which that host will say when it came. It is the next to leave.
+    pub fn handle_probe(&mut self, now: Instant, peer: u32) {
+        let going = Going { body: Body::Probe, is_short: false, is_data: false, sent_bytes: 0 };
+        self.send(now, FlowId { peer, flow: 0 }, going);
     }
 
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some((_, peer)) = self.say_due.first().copied().filter(|(at, _)| *at <= now) {
             let id = FlowId { peer, flow: 0 };
-            self.send(now, id, Going { body: Body::Bare, is_short: true, sent_bytes: 0 });
+            self.send(now, id, Going::bare());
         }
         while let Some((_, id)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
             let Some(mut flow) = self.flows.remove(&id) else {
@@ -360,7 +458,7 @@ impl<P: Packet> Host<P> {
                 stays
             });
         }
-        (self.flows.len() < FLOWS_MAX).then(|| Box::new(Flow::new(now)))
+        (self.flows.len() < FLOWS_MAX).then(|| Box::new(Flow::new(now, self.config.held_max)))
     }
 
     /// Puts a flow into the table again, and notes when something is due of it.
@@ -432,7 +530,7 @@ impl<P: Packet> Host<P> {
         for (index, parity) in (0u8..).zip(parities) {
             let (epoch, first, packets) = (flow.epoch, unit.first, packets as u8);
             let body = Body::Parity { epoch, first, packets, index, parity };
-            self.send(now, id, Going { body, is_short: true, sent_bytes: flow.sent_bytes });
+            self.send(now, id, Going { body, is_short: true, is_data: true, sent_bytes: flow.sent_bytes });
         }
     }
 }
@@ -447,12 +545,12 @@ impl Counts {
 }
 
 impl<P: Packet> Flow<P> {
-    fn new(now: Instant) -> Self {
+    fn new(now: Instant, held_max: usize) -> Self {
         Self {
             epoch: now,
             their_epoch: None,
             encoder: Encoder::new(),
-            decoder: Decoder::new(),
+            decoder: Decoder::new(held_max),
             sent_bytes: 0,
             received_bytes: 0,
             flow_size: None,

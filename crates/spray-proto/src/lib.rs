@@ -15,12 +15,14 @@
 
 mod blocking;
 mod config;
+pub mod control;
 mod datagram;
 mod decoder;
 mod encoder;
 #[doc(hidden)]
 pub mod exercise;
 mod host;
+pub mod link;
 pub mod model;
 mod packet;
 mod segment;
@@ -30,7 +32,7 @@ mod spread;
 pub mod ways;
 
 pub use config::{Config, ConfigError, Parities, UnitSize};
-pub use datagram::{Body, Datagram, Echo};
-pub use host::{Arrived, Counts, FlowId, Host, Leaving, Outgoing};
-pub use packet::Packet;
-pub use segment::Segment;
+pub use datagram::{Body, Datagram, ECHO_BYTES, Echo, HEAD_BYTES_MAX};
+pub use host::{Arrived, Counts, FlowId, Host, Leaving, Outgoing, PeerView};
+pub use packet::{Carried, Packet};
+pub use segment::{Segment, mark};

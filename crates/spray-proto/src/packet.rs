@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 pub trait Packet: Clone {
     /// What is kept from unit to unit, so that it is not made again.
     type Coder: Default;
+    /// Its bytes.
+    fn len_bytes(&self) -> usize;
     /// So many parities of these packets.
     ///
     /// Shape: 1 to 64 packets, 0 to as many parities.
@@ -59,6 +61,10 @@ fn framed(packet: &[u8]) -> Vec<u8> {
 impl Packet for Bytes {
     type Coder = Coder;
 
+    fn len_bytes(&self) -> usize {
+        self.len()
+    }
+
     fn parities(coder: &mut Coder, packets: &[Self], count: usize) -> Vec<Self> {
         let Some(unit) = coder.unit(packets.len(), count).filter(|_| count > 0) else { return Vec::new() };
         let framed: Vec<Vec<u8>> = packets.iter().map(|packet| framed(packet)).collect();
@@ -95,6 +101,41 @@ impl Packet for Bytes {
             Bytes::from(output).get(LENGTH_BYTES..LENGTH_BYTES + length).map(Bytes::copy_from_slice)
         };
         outputs.into_iter().map(unframed).collect()
+    }
+}
+
+/// A packet's bytes as they were sent, and whether a queue on its way was congested (ECN): that must not change them before the packets
+/// that are lost beside it are mended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Carried {
+    /// The bytes.
+    pub bytes: Bytes,
+    /// Whether it came marked.
+    pub is_marked: bool,
+}
+
+impl From<Bytes> for Carried {
+    fn from(bytes: Bytes) -> Self {
+        Self { bytes, is_marked: false }
+    }
+}
+
+impl Packet for Carried {
+    type Coder = Coder;
+
+    fn len_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+    fn parities(coder: &mut Coder, packets: &[Self], count: usize) -> Vec<Self> {
+        let packets: Vec<Bytes> = packets.iter().map(|packet| packet.bytes.clone()).collect();
+        Bytes::parities(coder, &packets, count).into_iter().map(Self::from).collect()
+    }
+    fn recover(coder: &mut Coder, packets: &[Option<Self>], parities: &[(u8, Self)]) -> Option<Vec<Self>> {
+        let bytes = |packet: &Option<Self>| packet.as_ref().map(|packet| packet.bytes.clone());
+        let packets: Vec<Option<Bytes>> = packets.iter().map(bytes).collect();
+        let parities: Vec<(u8, Bytes)> =
+            parities.iter().map(|(index, parity)| (*index, parity.bytes.clone())).collect();
+        Some(Bytes::recover(coder, &packets, &parities)?.into_iter().map(Self::from).collect())
     }
 }
 

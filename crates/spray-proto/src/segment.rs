@@ -4,6 +4,7 @@
 
 use anabranch_sim::scenario::splitmix64;
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+use std::net::IpAddr;
 
 /// A packet of TCP over IPv4 or IPv6.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -17,6 +18,41 @@ pub struct Segment {
     pub is_acknowledgement: bool,
     /// Whether the stream ends with it.
     pub is_end: bool,
+    /// Where it comes from, and where it goes.
+    pub source: IpAddr,
+    /// See above.
+    pub destination: IpAddr,
+    /// The congestion that its IP header tells (RFC 3168): the lowest two bits of the second byte.
+    pub ecn: u8,
+}
+
+/// The codepoint of a packet that met congestion, of one whose transport takes no marks, and where it is.
+const CE: u8 = 0b11;
+
+/// Says of a packet that it met congestion, as a tunnel's end does whose outer packet did (RFC 6040, section 4.2). False if its transport
+/// takes no marks: it has to be dropped then.
+pub fn mark(packet: &mut [u8]) -> bool {
+    let [first, second, ..] = packet else { return false };
+    if *first >> 4 == 6 {
+        // The traffic class is shared between the two bytes; its last two bits are the second one's upper half's.
+        let ecn = *second >> 4 & CE;
+        *second |= CE << 4;
+        return ecn != 0;
+    }
+    let ecn = *second & CE;
+    if ecn == 0 || packet.len() < 20 {
+        return false;
+    }
+    // RFC 1624, equation 3, for the word that begins with the first byte.
+    let before = u16::from_be_bytes([packet[0], packet[1]]);
+    packet[1] |= CE;
+    let after = u16::from_be_bytes([packet[0], packet[1]]);
+    let sum = u16::from_be_bytes([packet[10], packet[11]]);
+    let new = u32::from(!sum) + u32::from(!before) + u32::from(after);
+    let new = (new & 0xffff) + (new >> 16);
+    let new = !(((new & 0xffff) + (new >> 16)) as u16);
+    packet[10..12].copy_from_slice(&new.to_be_bytes());
+    true
 }
 
 impl Segment {
@@ -24,17 +60,25 @@ impl Segment {
     pub fn of(packet: &[u8]) -> Option<Self> {
         let sliced = SlicedPacket::from_ip(packet).ok()?;
         let Some(TransportSlice::Tcp(tcp)) = sliced.transport else { return None };
-        let mut ends = match sliced.net? {
+        let (source, destination, ecn): (IpAddr, IpAddr, u8) = match sliced.net? {
             NetSlice::Ipv4(ip) => {
-                let wide = |address: [u8; 4]| u128::from(u32::from_be_bytes(address));
-                [wide(ip.header().source()), wide(ip.header().destination())]
+                let header = ip.header();
+                (header.source_addr().into(), header.destination_addr().into(), header.ecn().value())
             }
-            NetSlice::Ipv6(ip) => [ip.header().source(), ip.header().destination()].map(u128::from_be_bytes),
+            NetSlice::Ipv6(ip) => {
+                let header = ip.header();
+                (header.source_addr().into(), header.destination_addr().into(), header.traffic_class() & CE)
+            }
             NetSlice::Arp(_) => return None,
-        }
-        .into_iter()
-        .zip([tcp.source_port(), tcp.destination_port()])
-        .collect::<Vec<(u128, u16)>>();
+        };
+        let wide = |address: IpAddr| match address {
+            IpAddr::V4(address) => u128::from(address.to_bits()),
+            IpAddr::V6(address) => address.to_bits(),
+        };
+        let mut ends = [wide(source), wide(destination)]
+            .into_iter()
+            .zip([tcp.source_port(), tcp.destination_port()])
+            .collect::<Vec<(u128, u16)>>();
         ends.sort_unstable();
         let payload_bytes = tcp.payload().len() as u32;
         let is_end = tcp.fin();
@@ -43,6 +87,9 @@ impl Segment {
             payload_bytes,
             is_acknowledgement: payload_bytes == 0 && !tcp.syn() && !is_end && !tcp.rst(),
             is_end,
+            source,
+            destination,
+            ecn,
         })
     }
 }
@@ -91,6 +138,35 @@ mod tests {
             .write(&mut packet, &[])
             .expect("room");
         assert!(!seen(&packet).is_acknowledgement);
+    }
+
+    #[test]
+    fn a_mark_is_in_the_header_and_the_checksum_stays_good() {
+        for (ecn, is_taken) in [(0, false), (1, true), (2, true), (3, true)] {
+            let mut packet = v4((80, 4_000), false, b"hello", false);
+            let mut header = etherparse::Ipv4Header::from_slice(&packet).expect("it is one").0;
+            header.ecn = etherparse::IpEcn::try_new(ecn).expect("two bits");
+            header.header_checksum = header.calc_header_checksum();
+            packet[..20].copy_from_slice(&header.to_bytes());
+            assert_eq!(Segment::of(&packet).map(|segment| segment.ecn), Some(ecn));
+            assert_eq!(mark(&mut packet), is_taken);
+            let marked = etherparse::Ipv4Header::from_slice(&packet).expect("it is one").0;
+            assert_eq!(marked.ecn.value(), if is_taken { 3 } else { 0 });
+            assert_eq!(marked.header_checksum, marked.calc_header_checksum());
+            let mut six = Vec::new();
+            let ip = etherparse::Ipv6Header { traffic_class: 0x54 | ecn, ..Default::default() };
+            PacketBuilder::ip(etherparse::IpHeaders::Ipv6(ip, Default::default()))
+                .tcp(80, 4_000, 5, 1_000)
+                .write(&mut six, b"x")
+                .expect("room");
+            assert_eq!(Segment::of(&six).map(|segment| segment.ecn), Some(ecn));
+            if mark(&mut six) {
+                assert_eq!(Segment::of(&six).map(|segment| segment.ecn), Some(3));
+            } else {
+                assert_eq!(ecn, 0);
+            }
+        }
+        assert!(!mark(&mut []) && !mark(&mut [0x45, 2, 3]));
     }
 
     #[test]

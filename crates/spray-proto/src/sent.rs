@@ -15,6 +15,8 @@ pub(crate) struct Left {
     pub(crate) at: Instant,
     /// The flow, and its number there, of a source packet.
     pub(crate) source: Option<(u32, u32)>,
+    /// Whether it was a short flow's, or a parity.
+    pub(crate) is_short: bool,
     is_known: bool,
 }
 
@@ -27,11 +29,11 @@ pub(crate) struct Sent {
 
 impl Sent {
     /// Notes a datagram that leaves, and says its number.
-    pub(crate) fn push(&mut self, at: Instant, source: Option<(u32, u32)>) -> u32 {
+    pub(crate) fn push(&mut self, at: Instant, source: Option<(u32, u32)>, is_short: bool) -> u32 {
         if self.left.len() == SENT_MAX {
             self.left.pop_front();
         }
-        self.left.push_back(Left { at, source, is_known: false });
+        self.left.push_back(Left { at, source, is_short, is_known: false });
         let number = self.next;
         self.next = self.next.wrapping_add(1);
         number
@@ -77,12 +79,13 @@ impl Came {
         self.due.get_or_insert(at + SAY_WITHIN);
         self.waiting.len() >= ECHOES_MAX
     }
-    /// What is to be said.
-    pub(crate) fn take(&mut self, now: Instant) -> Vec<Echo> {
-        self.due = None;
-        let waiting = self.waiting.drain(..self.waiting.len().min(ECHOES_MAX));
+    /// What is to be said, of so many at most: the rest is due as it was.
+    pub(crate) fn take(&mut self, now: Instant, most: usize) -> Vec<Echo> {
+        let waiting = self.waiting.drain(..self.waiting.len().min(ECHOES_MAX).min(most));
         let echo = |(number, at, is_marked)| Echo { number, ago: now.saturating_since(at), is_marked };
-        waiting.map(echo).collect()
+        let echoes = waiting.map(echo).collect();
+        self.due = self.waiting.front().map(|(_, at, _)| *at + SAY_WITHIN);
+        echoes
     }
 }
 
@@ -100,8 +103,8 @@ mod tests {
     #[test]
     fn each_datagram_that_came_gives_a_round_trip_once() {
         let mut sent = Sent { next: u32::MAX, ..Sent::default() };
-        assert_eq!(sent.push(at(0), Some((7, 1))), u32::MAX);
-        assert_eq!(sent.push(at(10), None), 0);
+        assert_eq!(sent.push(at(0), Some((7, 1)), true), u32::MAX);
+        assert_eq!(sent.push(at(10), None, true), 0);
         let (left, rtt) = sent.take(at(100), &echo(0)).expect("it left");
         assert_eq!((left.source, rtt), (None, Duration::from_us(85)));
         assert!(sent.take(at(100), &echo(0)).is_none(), "it was said before");
@@ -113,7 +116,7 @@ mod tests {
         );
         sent.forget(at(200), Duration::from_us(200));
         assert!(sent.left.is_empty());
-        sent.push(at(300), None);
+        sent.push(at(300), None, true);
         sent.forget(at(501), Duration::from_us(200));
         assert!(sent.left.is_empty(), "it did not come in time");
     }
@@ -124,9 +127,11 @@ mod tests {
         let full: Vec<bool> = (0..ECHOES_MAX as u32).map(|n| came.push(n, at(n.into()), n == 3)).collect();
         assert_eq!(full.iter().position(|full| *full), Some(ECHOES_MAX - 1));
         assert_eq!(came.due, Some(at(0) + SAY_WITHIN));
-        let said = came.take(at(100));
-        assert_eq!(said.len(), ECHOES_MAX);
+        let said = came.take(at(100), 4);
+        assert_eq!(said.len(), 4);
         assert_eq!(said[3], Echo { number: 3, ago: Duration::from_us(97), is_marked: true });
-        assert!(came.take(at(100)).is_empty() && came.due.is_none());
+        assert_eq!(came.due, Some(at(4) + SAY_WITHIN), "what there was no room for is due as it was");
+        assert_eq!(came.take(at(100), usize::MAX).len(), ECHOES_MAX - 4);
+        assert!(came.take(at(100), usize::MAX).is_empty() && came.due.is_none());
     }
 }

@@ -47,6 +47,8 @@ pub struct Spray {
     scheme: Scheme,
     config: Config,
     header_bytes: u32,
+    /// How many ways an agent has to each other host.
+    ways: u16,
     /// Whether packets of short flows have the first strict priority.
     short_first: bool,
 }
@@ -63,6 +65,8 @@ enum Scheme {
     Priority,
     /// Flows are cut into cells of 64 KiB, each of which goes its own way, and put in order where they come out.
     Presto,
+    /// What real hosts run: short flows are coded, and hosts choose ways by headers, over switches that hash these.
+    Agent,
     /// Hosts choose ways by headers.
     Ways(SpreaderKind),
 }
@@ -70,7 +74,7 @@ enum Scheme {
 impl Scheme {
     fn all() -> impl Iterator<Item = Self> {
         let ways = SpreaderKind::ALL.iter().map(|kind| Self::Ways(*kind));
-        [Self::Caps, Self::Classes, Self::Priority, Self::Presto].into_iter().chain(ways)
+        [Self::Caps, Self::Classes, Self::Priority, Self::Presto, Self::Agent].into_iter().chain(ways)
     }
     const fn word(self) -> &'static str {
         match self {
@@ -78,6 +82,7 @@ impl Scheme {
             Self::Classes => "classes",
             Self::Priority => "priority",
             Self::Presto => "presto",
+            Self::Agent => "agent",
             Self::Ways(kind) => kind.word(),
         }
     }
@@ -92,6 +97,21 @@ impl TryFrom<String> for Scheme {
     }
 }
 
+impl Spray {
+    /// Whether it is what real hosts run.
+    pub fn is_agent(&self) -> bool {
+        self.scheme == Scheme::Agent
+    }
+    /// The settings of each host.
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+    /// How many ways an agent has to each other host.
+    pub const fn ways(&self) -> u16 {
+        self.ways
+    }
+}
+
 impl SystemPlan for Spray {
     fn app(&self, _: &Network, _: Seed) -> Result<Box<dyn App>, PlanError> {
         Ok(Box::new(Idle))
@@ -99,7 +119,7 @@ impl SystemPlan for Spray {
     fn layer(&self, network: &Network, seed: Seed) -> Option<Box<dyn Layer<Msg>>> {
         Some(match self.scheme {
             Scheme::Ways(kind) => Box::new(spreading::Spreading::new(kind, seed)),
-            _ => Box::new(layer::Spraying::new(self, network.hosts().len())),
+            _ => Box::new(layer::Spraying::new(self, network.hosts().len(), seed)),
         })
     }
     fn has_layer(&self) -> bool {

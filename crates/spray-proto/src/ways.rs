@@ -5,10 +5,14 @@
 //! Leaves out: switches that spread by themselves (`fabric::switch`). Read [`Spreader`] and [`Flight`] first.
 
 mod bitmap;
+mod chooser;
+mod least;
 mod mixed;
 mod plb;
 mod prr;
 mod reps;
+
+pub use chooser::{Chooser, Going, WAYS_MAX, WayReport, WhyLeft};
 
 use anabranch_units::{Duration, Instant, RandomStream};
 use std::collections::VecDeque;
@@ -29,8 +33,14 @@ pub enum Fate {
 pub trait Spreader: Debug + Send {
     /// The value with which the next packet leaves. `in_flight` packets are on their way.
     fn choose(&mut self, now: Instant, in_flight: usize) -> u16;
+    /// A packet leaves with this value.
+    fn handle_leaving(&mut self, _value: u16) {}
     /// A packet that left with this value has come, or is late.
     fn handle_fate(&mut self, now: Instant, value: u16, fate: Fate);
+    /// The same, and how long its way there and back took; said before its fate.
+    fn handle_round_trip(&mut self, _now: Instant, _value: u16, _rtt: Duration) {}
+    /// A packet that was said to be late has come after all.
+    fn handle_belated(&mut self, _now: Instant, _value: u16, _rtt: Duration) {}
     /// The sender's retransmission timer went off.
     fn handle_timeout(&mut self, _now: Instant) {}
 }
@@ -77,37 +87,82 @@ spreaders! {
     Bitmap: bitmap, "bitmap";
     /// The two together: see `mixed.rs`.
     Mixed: mixed, "mixed";
+    /// The quickest of some: see `least.rs`.
+    Least: least, "least";
 }
 
-/// Packets of a flow that are on their way, oldest first.
+/// Packets that are on their way, oldest first: of one flow, or of all to one host.
 #[derive(Debug)]
-pub struct Flight {
-    spreader: Box<dyn Spreader>,
+pub struct Flight<S: ?Sized = dyn Spreader> {
     sent: VecDeque<Sent>,
     next: u32,
+    /// How many of those in `sent`, from the oldest on, were judged.
+    judged: usize,
+    /// How many are on their way, as far as is known.
+    in_flight: usize,
     smoothed: Option<Duration>,
     heard_at: Instant,
+    /// A packet is late after two round trips, and not before so much more than one.
+    jitter: Duration,
+    spreader: Box<S>,
 }
 
 #[derive(Copy, Clone, Debug)]
 struct Sent {
     value: u16,
     at: Instant,
-    /// Whether its fate is known.
-    is_known: bool,
+    state: State,
+}
+
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum State {
+    OnItsWay,
+    Late,
+    Known,
 }
 
 /// The most packets of a flow that are remembered; the oldest of more are forgotten.
 const SENT_MAX: usize = 1 << 14;
 /// A round trip while none is known.
 const RTT: Duration = Duration::from_ms(1);
+/// A packet that is late is still waited for, for so many times as long as until it was.
+const BELATED: u64 = 8;
 /// A segment that leaves again so long after anything was heard leaves because a timer went off.
 const QUIET_MIN: Duration = Duration::from_ms(1);
 
-impl Flight {
+impl<S: Spreader + ?Sized> Flight<S> {
     /// No packets yet.
-    pub fn new(spreader: Box<dyn Spreader>) -> Self {
-        Self { spreader, sent: VecDeque::new(), next: 0, smoothed: None, heard_at: Instant::ZERO }
+    pub const fn new(spreader: Box<S>) -> Self {
+        Self {
+            sent: VecDeque::new(),
+            next: 0,
+            judged: 0,
+            in_flight: 0,
+            smoothed: None,
+            heard_at: Instant::ZERO,
+            jitter: Duration::ZERO,
+            spreader,
+        }
+    }
+
+    /// The same, where round trips differ by so much for no reason in the network.
+    #[must_use]
+    pub const fn with_jitter(mut self, jitter: Duration) -> Self {
+        self.jitter = jitter;
+        self
+    }
+
+    /// How its packets are spread.
+    pub const fn spreader(&self) -> &S {
+        &self.spreader
+    }
+    /// The same, to be told more.
+    pub(crate) const fn spreader_mut(&mut self) -> &mut S {
+        &mut self.spreader
+    }
+    /// The smoothed round trip, once known.
+    pub const fn smoothed(&self) -> Option<Duration> {
+        self.smoothed
     }
 
     /// A packet leaves: its number and the value that it takes. `is_repeated` says of it that its data left before.
@@ -119,13 +174,20 @@ impl Flight {
             self.heard_at = now;
         }
         self.judge(now);
-        let value = self.spreader.choose(now, self.sent.iter().filter(|sent| !sent.is_known).count());
+        let value = self.spreader.choose(now, self.in_flight);
+        (self.handle_leaving_by(now, value), value)
+    }
+
+    /// A packet leaves with this value: its number.
+    pub fn handle_leaving_by(&mut self, now: Instant, value: u16) -> u32 {
         if self.sent.len() == SENT_MAX {
-            self.sent.pop_front();
+            self.forget_first();
         }
-        self.sent.push_back(Sent { value, at: now, is_known: false });
+        self.sent.push_back(Sent { value, at: now, state: State::OnItsWay });
+        self.spreader.handle_leaving(value);
+        self.in_flight += 1;
         self.next = self.next.wrapping_add(1);
-        (self.next.wrapping_sub(1), value)
+        self.next.wrapping_sub(1)
     }
 
     /// The packet of this number has come, `ago` before the other end said so.
@@ -133,31 +195,52 @@ impl Flight {
         self.heard_at = now;
         let back = self.next.wrapping_sub(number) as usize;
         let Some(place) = self.sent.len().checked_sub(back).filter(|_| back > 0) else { return };
-        let sent = &mut self.sent[place];
-        let rtt = now.saturating_since(sent.at).as_ps().saturating_sub(ago.as_ps());
-        let smoothed = self.smoothed.map_or(rtt, |before| before.as_ps() - before.as_ps() / 8 + rtt / 8);
-        self.smoothed = Some(Duration::from_ps(smoothed));
-        if !std::mem::replace(&mut sent.is_known, true) {
-            let value = sent.value;
-            self.spreader.handle_fate(now, value, if is_marked { Fate::Marked } else { Fate::Came });
+        let Sent { value, at, state } = self.sent[place];
+        let rtt = Duration::from_ps(now.saturating_since(at).as_ps().saturating_sub(ago.as_ps()));
+        if state == State::Known {
+            return;
         }
+        // Also of one that is late: where all are, round trips have become longer.
+        let smoothed = |before: Duration| before.as_ps() - before.as_ps() / 8 + rtt.as_ps() / 8;
+        self.smoothed = Some(self.smoothed.map_or(rtt, |before| Duration::from_ps(smoothed(before))));
+        match state {
+            State::Known => {}
+            State::Late => self.spreader.handle_belated(now, value, rtt),
+            State::OnItsWay => {
+                self.in_flight -= 1;
+                self.spreader.handle_round_trip(now, value, rtt);
+                self.spreader.handle_fate(now, value, if is_marked { Fate::Marked } else { Fate::Came });
+            }
+        }
+        self.sent[place].state = State::Known;
         self.judge(now);
     }
 
     /// Finds out which packets are late, and forgets those of which all is known.
-    fn judge(&mut self, now: Instant) {
+    pub(crate) fn judge(&mut self, now: Instant) {
         let rtt = self.smoothed.unwrap_or(RTT);
-        let late = rtt + rtt;
-        while let Some(sent) = self.sent.front() {
-            if !sent.is_known {
-                if now.saturating_since(sent.at) <= late {
-                    break;
-                }
-                let value = sent.value;
-                self.spreader.handle_fate(now, value, Fate::Late);
+        let late = (rtt + rtt).max(rtt + self.jitter);
+        while let Some(sent) = self.sent.get_mut(self.judged)
+            && now.saturating_since(sent.at) > late
+        {
+            if sent.state == State::OnItsWay {
+                sent.state = State::Late;
+                self.in_flight -= 1;
+                self.spreader.handle_fate(now, sent.value, Fate::Late);
             }
-            self.sent.pop_front();
+            self.judged += 1;
         }
+        let is_over =
+            |sent: &Sent| sent.state == State::Known || now.saturating_since(sent.at) > late * BELATED;
+        while self.sent.front().is_some_and(is_over) {
+            self.forget_first();
+        }
+    }
+
+    fn forget_first(&mut self) {
+        self.judged = self.judged.saturating_sub(1);
+        let first = self.sent.pop_front();
+        self.in_flight -= usize::from(first.is_some_and(|sent| sent.state == State::OnItsWay));
     }
 }
 
@@ -238,6 +321,22 @@ mod tests {
                 assert!(first > 0 && last < most, "{}: {first} of 1000, then {last}", kind.word());
             }
         }
+    }
+
+    /// Before, a packet that was late was never heard of again, so that a round trip that had grown was never known.
+    #[test]
+    fn round_trips_that_have_grown_are_known_after_some_packets() {
+        let (mut flight, mut echoes) = (flight(SpreaderKind::Bitmap), VecDeque::new());
+        for n in 0..2_000u64 {
+            let now = n * 10;
+            while let Some((due, number)) = echoes.front().copied().filter(|(due, _)| *due <= now) {
+                flight.handle_echo(at(due), number, Duration::ZERO, false);
+                echoes.pop_front();
+            }
+            let (number, _) = flight.handle_leaving(at(now), false);
+            echoes.push_back((now + if n < 500 { 100 } else { 700 }, number));
+        }
+        assert!(flight.smoothed().is_some_and(|rtt| (690..=700).contains(&rtt.as_us())));
     }
 
     #[test]

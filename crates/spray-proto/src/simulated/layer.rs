@@ -6,11 +6,12 @@ use super::{Scheme, Spray};
 use crate::datagram::{Body, Datagram};
 use crate::host::{FlowId, Host, Leaving, Outgoing};
 use crate::packet::{LENGTH_BYTES, Packet};
+use crate::ways::{Chooser, Going};
 use anabranch_endpoint::{Instant, PeerId};
 use anabranch_fabric::{Envelope, FlowClass, Label, Layer, LayerCx, Layered, PacketMeta};
 use anabranch_sim::Msg;
 use anabranch_transport::{Datagram as Phantom, Segment};
-use anabranch_units::ByteCount;
+use anabranch_units::{BitRate, ByteCount, Seed};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -31,6 +32,11 @@ pub(super) struct Spraying {
     came: Last,
     /// When each host's timer that counts goes off.
     armed_at: Vec<Option<Instant>>,
+    /// The ways from one host to another, where hosts choose them: how many, and the stream that each draws from.
+    choosers: BTreeMap<(u16, u16), Chooser>,
+    ways: u16,
+    rate: BitRate,
+    seed: Seed,
     /// Bytes that left, and those of parities.
     sent_bytes: u64,
     parity_bytes: u64,
@@ -51,6 +57,15 @@ type Head = Datagram<Option<Arc<[Layered<Msg>]>>>;
 impl Packet for Carried {
     type Coder = ();
 
+    fn len_bytes(&self) -> usize {
+        match self {
+            Self::Source(packet) => packet.meta.size_bytes as usize,
+            Self::Parity(unit) => {
+                unit.iter().map(|packet| packet.meta.size_bytes as usize).max().unwrap_or_default()
+            }
+        }
+    }
+
     fn parities((): &mut (), packets: &[Self], count: usize) -> Vec<Self> {
         let source = |packet: &Self| match packet {
             Self::Source(packet) => packet.clone(),
@@ -68,7 +83,7 @@ impl Packet for Carried {
 }
 
 impl Spraying {
-    pub(super) fn new(spray: &Spray, hosts: usize) -> Self {
+    pub(super) fn new(spray: &Spray, hosts: usize, seed: Seed) -> Self {
         let host =
             |_| Host::new(spray.config.clone()).expect("a scenario's settings are checked before it runs");
         Self {
@@ -79,6 +94,10 @@ impl Spraying {
             hosts: (0..hosts).map(host).collect(),
             came: BTreeMap::new(),
             armed_at: vec![None; hosts],
+            choosers: BTreeMap::new(),
+            ways: spray.ways,
+            rate: spray.config.rate,
+            seed,
             sent_bytes: 0,
             parity_bytes: 0,
         }
@@ -92,18 +111,42 @@ impl Spraying {
                 cx.deliver(packet);
             }
         }
-        while let Some(leaving) = host.poll_leaving() {
-            let is_first = self.short_first && leaving.is_short;
-            let made = packet(self.scheme, self.header_bytes, &self.came, (number, leaving));
-            let Some(mut packet) = made else { continue };
-            if is_first {
-                packet.meta.priority = 0;
+        loop {
+            while let Some(leaving) = host.poll_leaving() {
+                let is_first = self.short_first && leaving.is_short;
+                // Chosen first: hosts and ways count the same datagrams.
+                let way = (self.scheme == Scheme::Agent).then(|| {
+                    let (ways, rate, seed, now) = (self.ways, self.rate, self.seed, cx.now());
+                    let to = leaving.to as u16;
+                    let chooser = self.choosers.entry((number, to)).or_insert_with(|| {
+                        let random = seed.stream("ways", u64::from(number) << 16 | u64::from(to));
+                        Chooser::new(random, ways, rate)
+                    });
+                    let going = Going::of(&leaving);
+                    match leaving.datagram.body {
+                        Body::Bare => chooser.choose(now, going),
+                        _ => chooser.handle_leaving(now, going).1,
+                    }
+                });
+                let made = packet(self.scheme, self.header_bytes, &self.came, (number, leaving));
+                let Some(mut packet) = made else { continue };
+                // Switches see the ports that the way has, whichever flow the packet is of. It is put back when it arrives.
+                packet.meta.flow = way.map_or(packet.meta.flow, u32::from);
+                if is_first {
+                    packet.meta.priority = 0;
+                }
+                self.sent_bytes += u64::from(packet.meta.size_bytes);
+                if matches!(packet.envelope.msg, Msg::Datagram(_)) {
+                    self.parity_bytes += u64::from(packet.meta.size_bytes);
+                }
+                cx.send(packet);
             }
-            self.sent_bytes += u64::from(packet.meta.size_bytes);
-            if matches!(packet.envelope.msg, Msg::Datagram(_)) {
-                self.parity_bytes += u64::from(packet.meta.size_bytes);
+            let now = cx.now();
+            let mut own = self.choosers.range_mut((number, 0)..=(number, u16::MAX));
+            match own.find_map(|((_, to), chooser)| chooser.poll_probe(now).then_some(*to)) {
+                Some(to) => host.handle_probe(now, to.into()),
+                None => break,
             }
-            cx.send(packet);
         }
         let armed_at = &mut self.armed_at[usize::from(number)];
         if let Some(due) = host.poll_timeout()
@@ -127,7 +170,7 @@ fn packet(
     last: &Last,
     (from, leaving): (u16, Leaving<Carried>),
 ) -> Option<Layered<Msg>> {
-    let Leaving { to, is_short, sent_bytes, datagram } = leaving;
+    let Leaving { to, is_short, sent_bytes, datagram, .. } = leaving;
     let Datagram { number, flow, sent_at, body, echoes } = datagram;
     let (mut packet, body) = match body {
         Body::Plain(Carried::Source(packet)) => (packet, Body::Plain(None)),
@@ -145,20 +188,13 @@ fn packet(
             let packet = Layered { meta, envelope, flow_size: None };
             (packet, Body::Parity { epoch, first, packets, index, parity: Some(unit) })
         }
-        Body::Bare => {
-            let (meta, there, here) = last.get(&(to as u16, from))?;
-            let mut meta = *meta;
-            std::mem::swap(&mut meta.src, &mut meta.dst);
-            (meta.size_bytes, meta.ecn_ect) = (BARE_BYTES, false);
-            let msg = Msg::Datagram(Phantom { number: 0, size_bytes: BARE_BYTES, sent_at });
-            let envelope = Envelope { from: *here, to: *there, msg, label: None };
-            (Layered { meta, envelope, flow_size: None }, Body::Bare)
-        }
+        Body::Bare => (bare(last, (to as u16, from), sent_at)?, Body::Bare),
+        Body::Probe => (bare(last, (to as u16, from), sent_at)?, Body::Probe),
         Body::Plain(Carried::Parity(_)) | Body::Source { .. } | Body::Parity { .. } => {
             unreachable!("sources are packets of TCP, and parities are not")
         }
     };
-    if !matches!(body, Body::Plain(_)) {
+    if !matches!(body, Body::Plain(_)) || scheme == Scheme::Agent {
         packet.meta.size_bytes += header_bytes;
     }
     match scheme {
@@ -166,13 +202,25 @@ fn packet(
         Scheme::Caps | Scheme::Classes | Scheme::Priority => {
             packet.meta.class = if is_short { FlowClass::Short } else { FlowClass::Long };
         }
+        Scheme::Agent => {}
         Scheme::Ways(_) => unreachable!("it has a layer of its own"),
     }
-    if !matches!(body, Body::Plain(_)) || !echoes.is_empty() {
+    if !matches!(body, Body::Plain(_)) || !echoes.is_empty() || scheme == Scheme::Agent {
         let head: Head = Datagram { number, flow, sent_at, body, echoes };
         packet.envelope.label = Some(Arc::new(head));
     }
     Some(packet)
+}
+
+/// A packet that carries nothing: as the last one the other way, turned round.
+fn bare(last: &Last, (to, from): (u16, u16), sent_at: Instant) -> Option<Layered<Msg>> {
+    let (meta, there, here) = last.get(&(to, from))?;
+    let mut meta = *meta;
+    std::mem::swap(&mut meta.src, &mut meta.dst);
+    (meta.size_bytes, meta.ecn_ect) = (BARE_BYTES, false);
+    let msg = Msg::Datagram(Phantom { number: 0, size_bytes: BARE_BYTES, sent_at });
+    let envelope = Envelope { from: *here, to: *there, msg, label: None };
+    Some(Layered { meta, envelope, flow_size: None })
 }
 
 /// The segment, if it is one.
@@ -215,13 +263,21 @@ impl Layer<Msg> for Spraying {
         let unlabelled = (label.is_none() && self.long.is_none()).then(plain);
         let labelled = label.as_ref().and_then(|label| label.downcast_ref::<Head>());
         let Some(head) = labelled.or(unlabelled.as_ref()) else { return cx.deliver(packet) };
+        let flow = head.flow;
+        packet.meta.flow = flow;
+        if let Some(chooser) = self.choosers.get_mut(&(dst, src)) {
+            for echo in &head.echoes {
+                chooser.handle_echo(cx.now(), echo.number, echo.ago, echo.is_marked);
+            }
+        }
         let is_marked = packet.meta.ecn_ce;
-        if matches!(head.body, Body::Source { .. } | Body::Parity { .. }) {
+        if self.scheme == Scheme::Agent || matches!(head.body, Body::Source { .. } | Body::Parity { .. }) {
             self.came.insert((src, dst), (packet.meta, packet.envelope.from, packet.envelope.to));
         }
         let carried = || Carried::Source(packet);
         let body = match &head.body {
             Body::Bare => Body::Bare,
+            Body::Probe => Body::Probe,
             Body::Plain(_) => Body::Plain(carried()),
             Body::Source { epoch, number, .. } => {
                 Body::Source { epoch: *epoch, number: *number, packet: carried() }

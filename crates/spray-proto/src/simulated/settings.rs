@@ -2,6 +2,7 @@
 
 use super::{Scheme, Spray};
 use crate::datagram::SOURCE_HEAD_BYTES;
+use crate::ways::WAYS_MAX;
 use crate::{Config, Parities, UnitSize};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::{Network, PlanError};
@@ -24,13 +25,18 @@ struct Settings {
     parities: Option<u8>,
     /// The rate of the narrowest link, with which equations reckon; that of the first host's without.
     rate: Option<BitRate>,
-    /// The longest that a packet is waited for which others have overtaken.
-    hold_max: Duration,
+    /// The longest that a packet is waited for which others have overtaken; without, 4 ms, and of an agent 50 ms.
+    hold_max: Option<Duration>,
     /// Bytes that the layer adds to a packet that is coded.
     header_bytes: u32,
+    /// How many ways an agent has to each other host.
+    ways: u16,
     /// Whether packets of short flows have the first strict priority.
     short_first: bool,
 }
+
+/// How long an agent waits at the most: queues of real networks are longer than those of the paper.
+const AGENT_HOLD_MAX: Duration = Duration::from_ms(50);
 
 /// Packets of a unit.
 #[derive(Copy, Clone, Debug, Deserialize)]
@@ -49,7 +55,7 @@ enum Named {
 
 impl Default for Settings {
     fn default() -> Self {
-        let Config { long, knows_sizes, hold_max, .. } = Config::default();
+        let Config { long, knows_sizes, .. } = Config::default();
         Self {
             scheme: Scheme::Caps,
             long,
@@ -57,8 +63,9 @@ impl Default for Settings {
             unit: None,
             parities: None,
             rate: None,
-            hold_max,
+            hold_max: None,
             header_bytes: SOURCE_HEAD_BYTES as u32,
+            ways: 64,
             short_first: false,
         }
     }
@@ -82,7 +89,11 @@ pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result
         },
         parities: settings.parities.map_or(Parities::Blocking, Parities::Fixed),
         rate: settings.rate.or(link_rate).unwrap_or(Config::default().rate),
-        hold_max: settings.hold_max,
+        hold_max: settings.hold_max.unwrap_or(match settings.scheme {
+            Scheme::Agent => AGENT_HOLD_MAX,
+            _ => Config::default().hold_max,
+        }),
+        ..Config::default()
     };
     let config = match settings.scheme {
         // All flows are put in order, none gets parities.
@@ -94,12 +105,24 @@ pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result
             unit: UnitSize::Fixed(1),
             ..config
         },
+        Scheme::Agent => Config {
+            codes: true,
+            knows_sizes: false,
+            orders_long: true,
+            numbers_all: true,
+            held_max: 4_096,
+            ..config
+        },
         _ => config,
     };
     config.check().map_err(|error| PlanError {
         field: format!("{field}.{}", error.setting()),
         message: error.to_string(),
     })?;
-    let Settings { scheme, header_bytes, short_first, .. } = settings;
-    Ok(Spray { scheme, config, header_bytes, short_first: short_first || scheme == Scheme::Priority })
+    let Settings { scheme, header_bytes, ways, short_first, .. } = settings;
+    if !(1..=WAYS_MAX).contains(&ways) {
+        let message = format!("{ways} ways: must be 1 to {WAYS_MAX}");
+        return Err(PlanError { field: format!("{field}.ways"), message });
+    }
+    Ok(Spray { scheme, config, header_bytes, ways, short_first: short_first || scheme == Scheme::Priority })
 }

@@ -1,0 +1,138 @@
+//! What two agents say to each other over the connection that keys their datagrams, and the form of it on a wire.
+//!
+//! Format, all numbers big-endian: a byte that says which message it is, then its fields. A *hello* (1) has a byte for the version, 1, and the
+//! channel of the datagrams, 64 bits; who was called answers with the same. An *alive* (2) has a byte for whether datagrams may come, the longest
+//! datagram that came lately, 16 bits, and the count of all that came, 64 bits. A *bye* (3) has nothing. A *probe* is no message: it is a
+//! datagram whose first byte is 0, as no version of [`Datagram`](crate::Datagram) has. Read [`Control`] first.
+
+use anabranch_endpoint::DecodeError;
+
+/// A message.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// The first one of either end.
+    Hello {
+        /// The channel of the datagrams, which the caller has drawn.
+        channel: u64,
+    },
+    /// What came so far.
+    Alive {
+        /// Whether the sender knows that its own datagrams come, and would send packets in them.
+        is_ready: bool,
+        /// Bytes of the longest datagram that came within the last seconds, before it was opened; 0 for none.
+        longest_bytes: u16,
+        /// Datagrams that came.
+        came: u64,
+    },
+    /// The agent ends.
+    Bye,
+}
+
+const HELLO: u8 = 1;
+const ALIVE: u8 = 2;
+const BYE: u8 = 3;
+const VERSION: u8 = 1;
+
+impl Control {
+    /// Appends it.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Hello { channel } => {
+                out.extend([HELLO, VERSION]);
+                out.extend(channel.to_be_bytes());
+            }
+            Self::Alive { is_ready, longest_bytes, came } => {
+                out.extend([ALIVE, u8::from(*is_ready)]);
+                out.extend(longest_bytes.to_be_bytes());
+                out.extend(came.to_be_bytes());
+            }
+            Self::Bye => out.push(BYE),
+        }
+    }
+
+    /// The first message of a stream's bytes, and its length; none while it is not whole.
+    ///
+    /// Errors: bytes that begin no message.
+    pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, DecodeError> {
+        let Some((kind, fields)) = bytes.split_first() else { return Ok(None) };
+        let whole = |length: usize| (fields.len() >= length).then(|| &fields[..length]);
+        let message = match *kind {
+            HELLO => {
+                if let Some(version) = fields.first().filter(|version| **version != VERSION) {
+                    return Err(DecodeError::UnknownVersion(*version));
+                }
+                whole(9).map(|fields| (Self::Hello { channel: u64_of(&fields[1..]) }, 10))
+            }
+            ALIVE => whole(11).map(|fields| {
+                let longest_bytes = u16::from_be_bytes([fields[1], fields[2]]);
+                let (is_ready, came) = (fields[0] != 0, u64_of(&fields[3..]));
+                (Self::Alive { is_ready, longest_bytes, came }, 12)
+            }),
+            BYE => Some((Self::Bye, 1)),
+            other => return Err(DecodeError::UnknownKind(other)),
+        };
+        Ok(message)
+    }
+}
+
+fn u64_of(bytes: &[u8]) -> u64 {
+    u64::from_be_bytes(bytes.try_into().expect("eight bytes"))
+}
+
+/// A datagram that says nothing but that its length passes.
+pub fn probe(bytes: usize) -> Vec<u8> {
+    vec![0; bytes]
+}
+
+/// Whether a datagram is one.
+pub fn is_probe(bytes: &[u8]) -> bool {
+    bytes.first() == Some(&0)
+}
+
+/// What a fuzzer does with a stream's bytes: reads all messages, and writes them again. True if there is one and nothing is wrong.
+///
+/// Panics: where that panics, or gives other messages.
+#[doc(hidden)]
+pub fn exercise(bytes: &[u8]) -> bool {
+    let (mut left, mut is_any) = (bytes, false);
+    loop {
+        match Control::decode(left) {
+            Ok(Some((message, length))) => {
+                let mut again = Vec::new();
+                message.encode(&mut again);
+                assert_eq!(Control::decode(&again), Ok(Some((message, again.len()))));
+                assert_eq!(again.len(), length);
+                (left, is_any) = (&left[length..], true);
+            }
+            Ok(None) => return is_any,
+            Err(_) => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_once_it_is_whole(channel: u64, is_ready: bool, longest_bytes: u16, came: u64) {
+            let alive = Control::Alive { is_ready, longest_bytes, came };
+            for message in [Control::Hello { channel }, alive, Control::Bye] {
+                let mut bytes = Vec::new();
+                message.encode(&mut bytes);
+                for part in 0..bytes.len() {
+                    prop_assert_eq!(Control::decode(&bytes[..part]), Ok(None));
+                }
+                bytes.push(9);
+                prop_assert_eq!(Control::decode(&bytes), Ok(Some((message, bytes.len() - 1))));
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            exercise(&bytes);
+        }
+    }
+}

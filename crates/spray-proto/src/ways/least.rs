@@ -1,0 +1,287 @@
+//! The quickest of some: of three ways drawn, the one that was the quickest when last heard of.
+//!
+//! Source: the power of two choices (Mitzenmacher, 2001), as DRILL has it in switches (Ghorbani and others, 2017), with what echoes say in
+//! the place of queues. A way's *excess* is by how much longer its last packet took than the fastest on any way; it counts the less the
+//! older it is, and packets that are under way count beside. A way is *shunned* while its excess is more than that fastest round trip
+//! (a mark counts as so much), and when a packet did not come by it: until one does. Packets that carry nothing find out when that is, so that
+//! none that is waited for is spent on it: a tenth of a second after the last, and by a way by which nothing comes after twice as long each time.
+//! Read [`Least`] first.
+
+use super::{Fate, Spreader};
+use anabranch_units::{Duration, Instant, RandomStream};
+
+/// How many ways there are, where nobody says.
+const WAYS: usize = 128;
+/// The time of a packet on a link, where nobody says: 1,500 bytes at 1 Gbit/s.
+const PACKET_TIME: Duration = Duration::from_us(12);
+/// How many are drawn to choose from.
+const DRAWN: usize = 3;
+/// Within which time an excess falls to 1/e.
+const MEMORY: Duration = Duration::from_ms(100);
+/// After so long nothing that was heard of a way keeps it from being taken.
+const FORGOTTEN: Duration = Duration::from_secs(10);
+/// How often the fastest packet is looked for anew.
+const BASE_WINDOW: Duration = Duration::from_secs(10);
+/// Excesses below this, or below an eighth of the fastest round trip, are all alike.
+const EVEN: Duration = Duration::from_us(20);
+/// How often a shunned way is tried, and how often that doubles where nothing comes.
+const PROBE: Duration = Duration::from_ms(100);
+const DOUBLINGS_MAX: u32 = 6;
+
+/// What is known of one way.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Way {
+    /// The last packet's round trip, and whether it was marked.
+    last: Duration,
+    is_marked: bool,
+    heard_at: Instant,
+    /// Packets that left by it and of which nothing is known.
+    unheard: u32,
+    /// Packets that did not come since the last that did.
+    missing: u32,
+    probe_at: Instant,
+    /// The smoothed round trip.
+    pub(super) rtt: Option<Duration>,
+    pub(super) marked: u64,
+    pub(super) late: u64,
+    pub(super) came: u64,
+}
+
+/// All ways of one flow, or to one host.
+#[derive(Debug)]
+pub(super) struct Least {
+    ways: Vec<Way>,
+    /// The time of a packet on the narrowest link, for which each one that is under way counts.
+    packet_time: Duration,
+    jitter: Duration,
+    random: RandomStream,
+    /// The fastest round trip of this window and of the one before.
+    base: [Option<Duration>; 2],
+    base_since: Instant,
+}
+
+impl Least {
+    pub(super) fn new(random: RandomStream) -> Self {
+        Self::with_ways(random, WAYS, PACKET_TIME, Duration::ZERO)
+    }
+
+    /// Ways from 0 on, so many. Round trips differ by `jitter` for no reason in the network.
+    pub(super) fn with_ways(
+        random: RandomStream,
+        count: usize,
+        packet_time: Duration,
+        jitter: Duration,
+    ) -> Self {
+        assert!(count > 0, "there is a way");
+        let ways = vec![Way::default(); count];
+        Self { ways, packet_time, jitter, random, base: [None; 2], base_since: Instant::ZERO }
+    }
+
+    pub(super) fn way(&self, value: u16) -> Option<&Way> {
+        self.ways.get(usize::from(value))
+    }
+    pub(super) fn count(&self) -> usize {
+        self.ways.len()
+    }
+    /// The fastest round trip, once known.
+    pub(super) fn base(&self) -> Option<Duration> {
+        self.base.into_iter().flatten().min()
+    }
+
+    /// Whether a packet did not come by it, and none since.
+    pub(super) fn is_dead(&self, value: u16) -> bool {
+        self.way(value).is_some_and(|way| way.missing > 0)
+    }
+
+    /// Whether its last packet took so much longer than the fastest on any that others are better.
+    pub(super) fn is_crowded(&self, now: Instant, value: u16) -> bool {
+        let (Some(way), Some(base)) = (self.way(value), self.base()) else { return false };
+        let is_known = way.rtt.is_some() && now.saturating_since(way.heard_at) < FORGOTTEN;
+        is_known && Duration::from_ps(way.excess_ps(base)) > base.max(self.jitter)
+    }
+
+    /// By how much it is slower than the fastest, as far as is known now; nothing where that is less than counts.
+    fn excess(&self, now: Instant, value: u16) -> Duration {
+        let (Some(way), Some(base)) = (self.way(value), self.base()) else { return Duration::ZERO };
+        let (excess, even) = (way.excess_ps(base), (base.as_ps() / 8).max(EVEN.as_ps()));
+        if excess < even {
+            return Duration::ZERO;
+        }
+        let age = now.saturating_since(way.heard_at).as_secs_f64() / MEMORY.as_secs_f64();
+        let left = (excess as f64 * (-age).exp()) as u64;
+        if left < even { Duration::ZERO } else { Duration::from_ps(left) }
+    }
+
+    /// A shunned way that is to be tried now.
+    pub(super) fn probe(&mut self, now: Instant) -> Option<u16> {
+        let is_due = |value: &u16| {
+            self.ways[usize::from(*value)].probe_at <= now
+                && (self.is_dead(*value) || self.is_crowded(now, *value))
+        };
+        let value = (0..self.ways.len() as u16).find(is_due)?;
+        let way = &mut self.ways[usize::from(value)];
+        way.probe_at = now + PROBE * (1 << way.missing.saturating_sub(1).min(DOUBLINGS_MAX));
+        Some(value)
+    }
+
+    /// A way to choose among: one at random that is not shunned, if such a one is found soon.
+    fn draw(&mut self, now: Instant) -> u16 {
+        let mut best: Option<(bool, u16)> = None;
+        for _ in 0..8 {
+            let value = self.random.below(self.ways.len() as u64) as u16;
+            let is_dead = self.is_dead(value);
+            if !is_dead && !self.is_crowded(now, value) {
+                return value;
+            }
+            let this = (is_dead, value);
+            best = Some(best.map_or(this, |best| if best.0 { this } else { best }));
+        }
+        best.map_or(0, |(_, value)| value)
+    }
+
+    /// The quickest of so many that are drawn, by what `busy` says of each beside.
+    pub(super) fn quickest(&mut self, now: Instant, drawn: usize, busy: impl Fn(u16) -> u32) -> u16 {
+        let mut best: Option<((bool, u32, Duration), u16)> = None;
+        for _ in 0..drawn {
+            let value = self.draw(now);
+            let under_way = self.packet_time * u64::from(self.ways[usize::from(value)].unheard);
+            let this = (self.is_dead(value), busy(value), self.excess(now, value) + under_way);
+            // Of two that are alike the first one drawn.
+            if best.is_none_or(|(best, _)| this < best) {
+                best = Some((this, value));
+            }
+        }
+        best.map_or(0, |(_, value)| value)
+    }
+}
+
+impl Way {
+    /// By how much its last packet took longer than the fastest on any; one that was marked, by so much more.
+    fn excess_ps(&self, base: Duration) -> u64 {
+        let marked = if self.is_marked { base.as_ps() + 1 } else { 0 };
+        self.last.as_ps().saturating_sub(base.as_ps()) + marked
+    }
+}
+
+impl Spreader for Least {
+    fn choose(&mut self, now: Instant, _: usize) -> u16 {
+        self.quickest(now, DRAWN, |_| 0)
+    }
+
+    fn handle_leaving(&mut self, value: u16) {
+        if let Some(way) = self.ways.get_mut(usize::from(value)) {
+            way.unheard += 1;
+        }
+    }
+
+    fn handle_round_trip(&mut self, now: Instant, value: u16, rtt: Duration) {
+        if now.saturating_since(self.base_since) >= BASE_WINDOW {
+            self.base = [None, self.base[0]];
+            self.base_since = now;
+        }
+        self.base[0] = Some(self.base[0].map_or(rtt, |base| base.min(rtt)));
+        let Some(way) = self.ways.get_mut(usize::from(value)) else { return };
+        (way.last, way.is_marked, way.heard_at) = (rtt, false, now);
+        way.probe_at = now + PROBE;
+        let smoothed = |before: Duration| before.as_ps() - before.as_ps() / 8 + rtt.as_ps() / 8;
+        way.rtt = Some(way.rtt.map_or(rtt, |before| Duration::from_ps(smoothed(before))));
+    }
+
+    fn handle_fate(&mut self, now: Instant, value: u16, fate: Fate) {
+        let Some(way) = self.ways.get_mut(usize::from(value)) else { return };
+        way.unheard = way.unheard.saturating_sub(1);
+        match fate {
+            Fate::Late => {
+                way.late += 1;
+                if way.missing == 0 {
+                    way.probe_at = now + PROBE;
+                }
+                way.missing = way.missing.saturating_add(1);
+            }
+            Fate::Came | Fate::Marked => {
+                way.came += 1;
+                way.missing = 0;
+                way.is_marked = fate == Fate::Marked;
+                way.marked += u64::from(way.is_marked);
+            }
+        }
+    }
+
+    /// It is crowded, and not dead.
+    fn handle_belated(&mut self, now: Instant, value: u16, rtt: Duration) {
+        self.handle_round_trip(now, value, rtt);
+        let Some(way) = self.ways.get_mut(usize::from(value)) else { return };
+        way.missing = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_units::Seed;
+
+    fn at(us: u64) -> Instant {
+        Instant::ZERO + Duration::from_us(us)
+    }
+    fn least(ways: usize) -> Least {
+        Least::with_ways(Seed::new(1).stream("ways", 0), ways, PACKET_TIME, Duration::ZERO)
+    }
+    fn counts(least: &mut Least, now: Instant, packets: usize) -> Vec<usize> {
+        let mut counts = vec![0; least.count()];
+        (0..packets).for_each(|_| counts[usize::from(least.choose(now, 0))] += 1);
+        counts
+    }
+
+    /// Three ways of ten are crowded: none of them is taken while others are there, and each is tried ten times a second.
+    #[test]
+    fn ways_that_are_alike_are_taken_alike_and_crowded_ones_are_tried_by_probes_alone() {
+        let mut least = least(10);
+        for value in 0..10 {
+            let rtt = if value < 3 { 3_000 } else { 200 + u64::from(value) };
+            least.handle_round_trip(at(0), value, Duration::from_us(rtt));
+            least.handle_fate(at(0), value, Fate::Came);
+        }
+        let now = counts(&mut least, at(10), 7_000);
+        assert!(now[..3].iter().sum::<usize>() == 0, "{now:?}");
+        assert!(now[3..].iter().all(|count| (700..1_300).contains(count)), "{now:?}");
+        let mut probes = [0; 10];
+        for ms in 0..1_000 {
+            while let Some(value) = least.probe(at(ms * 1_000)) {
+                probes[usize::from(value)] += 1;
+                // One is not crowded any more.
+                let rtt = if value == 1 { 210 } else { 3_000 };
+                least.handle_round_trip(at(ms * 1_000), value, Duration::from_us(rtt));
+                least.handle_fate(at(ms * 1_000), value, Fate::Came);
+            }
+        }
+        assert_eq!(probes, [9, 1, 9, 0, 0, 0, 0, 0, 0, 0]);
+        assert!(counts(&mut least, at(1_000_000), 1_000)[1] > 50);
+        // What nobody has heard of for long says nothing.
+        assert!(counts(&mut least, at(12_000_000), 1_000)[0] > 50);
+    }
+
+    #[test]
+    fn a_way_by_which_nothing_comes_is_tried_half_as_often_each_time_until_something_does() {
+        let mut least = least(4);
+        least.handle_round_trip(at(0), 1, Duration::from_us(100));
+        least.handle_fate(at(0), 2, Fate::Late);
+        assert!(least.is_dead(2) && counts(&mut least, at(0), 100)[2] == 0);
+        let mut tried = Vec::new();
+        for ms in 0..20_000 {
+            if let Some(value) = least.probe(at(ms * 1_000)) {
+                tried.push(ms);
+                least.handle_fate(at(ms * 1_000), value, Fate::Late);
+            }
+        }
+        assert_eq!(tried[..6], [100, 200, 400, 800, 1_600, 3_200]);
+        least.handle_belated(at(20_000_000), 2, Duration::from_us(110));
+        assert!(!least.is_dead(2) && counts(&mut least, at(20_000_000), 100)[2] > 5);
+    }
+
+    #[test]
+    fn where_all_are_dead_one_is_taken_all_the_same() {
+        let mut least = least(3);
+        (0..3).for_each(|value| least.handle_fate(at(0), value, Fate::Late));
+        assert_eq!(counts(&mut least, at(1), 100).iter().sum::<usize>(), 100);
+    }
+}
