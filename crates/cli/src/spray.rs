@@ -1,15 +1,32 @@
-//! `anabranch spray`: short flows over every path. So far its formulas; the system runs in simulated scenarios.
+//! `anabranch spray`: short flows over every path. Its formulas, a host's agent, and both in scenarios.
 
+mod emulated;
+mod keys;
 mod model;
+mod status;
+mod up;
 
 use crate::member::Member;
+use anabranch_net::keys::escaped;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// What to do.
 #[derive(clap::Subcommand)]
 pub enum Noun {
+    /// Make, renew and revoke the keys with which agents know each other.
+    Keys(keys::Args),
+    /// Run a host's agent, by which its TCP to other hosts goes over every path: one at each host.
+    Up(up::Args),
+    /// Show how a host's agent fares: its peers, what is coded, which ways are left and why.
+    Status(status::Args),
     /// Compute how many packets to code together and how many parities to add, and what that costs and gains.
     Model(model::Args),
+}
+
+/// Where a host's agent tells how it fares, if nobody says otherwise.
+fn socket_of(name: &str) -> PathBuf {
+    Path::new("/run/anabranch").join(format!("spray-{}.sock", escaped(name)))
 }
 
 /// `spray`, as this command has it.
@@ -17,12 +34,21 @@ pub(crate) struct Spray;
 
 impl Member for Spray {
     type Noun = Noun;
-    fn run(noun: Noun, _: bool) -> anyhow::Result<ExitCode> {
+    fn run(noun: Noun, quiet: bool) -> anyhow::Result<ExitCode> {
         match noun {
+            Noun::Keys(args) => keys::run(&args, quiet),
+            Noun::Up(args) => up::run(&args, quiet),
+            Noun::Status(args) => status::run(&args),
             Noun::Model(args) => model::run(&args),
         }
     }
+    fn is_daemon(noun: &Noun) -> bool {
+        matches!(noun, Noun::Up(_))
+    }
     fn simulated() -> Option<&'static dyn anabranch_sim::system::System> {
         Some(&anabranch_spray_proto::simulated::Simulated)
+    }
+    fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
+        Some(&emulated::Emulated)
     }
 }

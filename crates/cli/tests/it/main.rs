@@ -25,6 +25,7 @@ mod silent;
 mod simulate;
 #[path = "../../../skip.rs"]
 mod skip;
+mod spray;
 mod together;
 
 use net::anabranch;

@@ -1,0 +1,190 @@
+//! `spray` on the emulator: a real agent at each host, through which the kernel's TCP of all other workloads goes.
+//!
+//! Everything is this binary: `spray keys` makes certificates in a temporary folder, `spray up` runs at each host with all others as peers.
+//! Leaves out: the flows (`emu::scenario`), and schemes that only switches can run. Read [`Emulated`] and [`Agents`] first.
+
+use crate::process::ours;
+use anabranch_emu::Emulation;
+use anabranch_emu::scenario::programs::{end, start};
+use anabranch_emu::scenario::{Rehearsal, Running, ScenarioError, Seen, System};
+use anabranch_sim::scenario::SystemWorkload;
+use anabranch_sim::{CoflowRow, Plan, WorkloadRow};
+use anabranch_spray::status::{LinkFigures, Status};
+use anabranch_spray_proto::simulated::Spray;
+use anabranch_units::{Seed, SiteId};
+use anyhow::{Context as _, ensure};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// The longest that agents may take to reach each other.
+const UP_MAX: Duration = Duration::from_secs(20);
+/// The most hosts, each of which has all others as peers.
+const HOSTS_MAX: usize = 32;
+
+/// `spray` in emulated scenarios.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Emulated;
+
+impl System for Emulated {
+    fn kind(&self) -> &'static str {
+        "spray"
+    }
+    fn rehearse(
+        &self,
+        workload: &SystemWorkload,
+        plan: &Plan,
+        field: &str,
+    ) -> Result<Box<dyn Rehearsal>, ScenarioError> {
+        let spray = anabranch_spray_proto::simulated::plan(workload, plan.network(), field)
+            .map_err(|error| ScenarioError::new(error.to_string()))?;
+        if !spray.is_agent() {
+            return Err(ScenarioError::new(format!(
+                "{field}.scheme: only in the simulator: real hosts have `agent`"
+            )));
+        }
+        let hosts = plan.network().hosts().len();
+        if hosts > HOSTS_MAX {
+            return Err(ScenarioError::new(format!(
+                "{field}: {hosts} hosts: at most {HOSTS_MAX} have an agent each on one machine"
+            )));
+        }
+        Ok(Box::new(Workload(spray)))
+    }
+}
+
+/// A workload, looked up.
+struct Workload(Spray);
+
+impl Rehearsal for Workload {
+    fn start(&self, emulation: &Emulation, plan: &Plan, _: Seed) -> Result<Box<dyn Running>, ScenarioError> {
+        let agents = Agents::start(emulation, plan, &self.0);
+        Ok(Box::new(agents.map_err(|error| ScenarioError::new(format!("{error:#}")))?))
+    }
+}
+
+/// Agents under way.
+struct Agents {
+    folder: tempfile::TempDir,
+    programs: Vec<Child>,
+    sites: Vec<SiteId>,
+    /// What each said in the end.
+    said: Mutex<Vec<Status>>,
+}
+
+impl Agents {
+    /// Starts them and waits until all have reached each other.
+    ///
+    /// Errors: the system's; agents that do not reach each other in time.
+    fn start(emulation: &Emulation, plan: &Plan, spray: &Spray) -> anyhow::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("anabranch-spray-").tempdir()?;
+        let sites: Vec<SiteId> = plan.network().hosts().to_vec();
+        let names: Vec<String> = sites.iter().map(|site| name(*site)).collect();
+        let mut keys = ours();
+        keys.args(["-q", "spray", "keys", "--hosts", &names.join(",")]);
+        let made = keys.arg("--out").arg(folder.path().join("keys")).output()?;
+        ensure!(made.status.success(), "spray keys: {}", String::from_utf8_lossy(&made.stderr).trim());
+        let mut agents = Self { folder, programs: Vec::new(), sites, said: Mutex::default() };
+        let config = spray.config();
+        for site in &agents.sites {
+            let mut up = ours();
+            up.args(["spray", "up", "--name", &name(*site), "--ways", &spray.ways().to_string()]);
+            up.args(["--long", &config.long.to_string(), "--rate", &config.rate.to_string()]);
+            up.args(["--hold-max", &config.hold_max.to_string()]);
+            up.arg("--keys").arg(agents.folder.path().join("keys")).arg("--socket").arg(agents.socket(*site));
+            up.arg("--peer");
+            up.args(
+                agents
+                    .sites
+                    .iter()
+                    .filter(|other| *other != site)
+                    .map(|other| format!("{}={}", name(*other), emulation.site_address(*other))),
+            );
+            agents.programs.push(start(emulation, *site, up, |_| {})?);
+        }
+        agents.wait()?;
+        Ok(agents)
+    }
+
+    /// Where the agent of a site tells how it fares.
+    fn socket(&self, site: SiteId) -> PathBuf {
+        self.folder.path().join(format!("{}.sock", name(site)))
+    }
+
+    /// How an agent fares.
+    fn status(&self, site: SiteId) -> anyhow::Result<Status> {
+        let mut status = ours();
+        status.args(["spray", "status", "--json", "--socket"]).arg(self.socket(site));
+        let output = status.stderr(Stdio::null()).output()?;
+        serde_json::from_slice(&output.stdout).context("an agent does not say how it fares")
+    }
+
+    /// Waits until each has reached all others.
+    fn wait(&self) -> anyhow::Result<()> {
+        let began = Instant::now();
+        for site in &self.sites {
+            loop {
+                let status = self.status(*site)?;
+                let Some(down) = status.peers.iter().find(|peer| !peer.is_up) else { break };
+                let why = down.why.as_deref().unwrap_or("it is not known why");
+                ensure!(
+                    began.elapsed() < UP_MAX,
+                    "the agent of {} has not reached that of {} within {UP_MAX:?}: {why}",
+                    name(*site),
+                    down.name
+                );
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Running for Agents {
+    fn work(&mut self, _: &Emulation, _: Duration) -> Result<(), ScenarioError> {
+        Ok(())
+    }
+
+    fn distrust(&self, _: &Emulation) -> Option<String> {
+        let said: Result<Vec<Status>, _> = self.sites.iter().map(|site| self.status(*site)).collect();
+        let said = match said {
+            Ok(said) => said,
+            Err(error) => return Some(format!("an agent cannot be asked how it was: {error}")),
+        };
+        let down: usize =
+            said.iter().map(|status| status.peers.iter().filter(|peer| !peer.is_up).count()).sum();
+        *self.said.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = said;
+        (down > 0).then(|| format!("{down} agents lost another one: free a processor"))
+    }
+
+    fn report(&self, _: &Seen, _: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow> {
+        let said = self.said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let all = || said.iter().flat_map(|status| &status.peers).map(|peer| &peer.figures);
+        let sum = |of: fn(&LinkFigures) -> u64| all().map(of).sum::<u64>() as f64;
+        let figures = [
+            ("source_packets", sum(|figures| figures.source_packets)),
+            ("parity_packets", sum(|figures| figures.parity_packets)),
+            ("recovered_packets", sum(|figures| figures.recovered_packets)),
+            ("surplus_packets", sum(|figures| figures.surplus_packets)),
+            ("given_up_packets", sum(|figures| figures.given_up_packets)),
+            ("early_packets", sum(|figures| figures.early_packets)),
+            ("sprayable_packets", sum(|figures| figures.sprayable_packets)),
+            ("sprayed_packets", sum(|figures| figures.sprayed_packets)),
+            ("unsent_datagrams", sum(|figures| figures.unsent_datagrams + figures.too_long_datagrams)),
+        ];
+        row.more.extend(figures);
+        Vec::new()
+    }
+}
+
+impl Drop for Agents {
+    fn drop(&mut self) {
+        end(&mut self.programs);
+    }
+}
+
+/// What the agent of a site is called.
+fn name(site: SiteId) -> String {
+    format!("h{}", site.0)
+}

@@ -1,0 +1,44 @@
+//! `anabranch spray keys`: certificates with which agents know each other.
+
+use crate::keys::Change;
+use anabranch_net::keys::{SetRequest, System, VALID_DAYS};
+use anyhow::ensure;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// For whom, and where.
+#[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Args {
+    #[command(subcommand)]
+    change: Option<Change>,
+    /// The folder of the set. Where it does not exist, it is made with a new authority; else its authority makes the new
+    /// keys. A folder holds one system's keys only.
+    #[arg(long, value_name = "DIR", default_value = "keys/spray")]
+    out: PathBuf,
+    /// Names of the hosts, separated by commas.
+    #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
+    hosts: Vec<String>,
+    /// Days until the certificates expire, if the authority does not before.
+    #[arg(long, value_name = "DAYS", default_value_t = VALID_DAYS)]
+    valid_days: u32,
+}
+
+/// Runs it.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
+    if let Some(change) = &args.change {
+        return change.run(System::Spray, quiet);
+    }
+    ensure!(!args.hosts.is_empty(), "no names: give --hosts");
+    let request = SetRequest {
+        system: System::Spray,
+        sites: args.hosts.clone(),
+        operators: vec![],
+        controller_hosts: vec![],
+        valid_days: args.valid_days,
+    };
+    crate::keys::make_or_add(&args.out, &request, quiet)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,118 @@
+//! `anabranch spray status`: how a host's agent fares, as a table or as JSON.
+
+use super::socket_of;
+use anabranch_spray::status::{PeerStatus, Status, WhyLeft, ask};
+use comfy_table::{Table, presets::NOTHING};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Of which agent, and how.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The host's name, as the agent was given it.
+    #[arg(long, value_name = "HOST", required_unless_present = "socket")]
+    name: Option<String>,
+    /// The agent's socket. Without: /run/anabranch/spray-NAME.sock.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Show each way, too.
+    #[arg(long)]
+    ways: bool,
+    /// Print one JSON object, with each way.
+    #[arg(long, conflicts_with = "ways")]
+    json: bool,
+}
+
+/// Runs it.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let socket = args.socket.clone().unwrap_or_else(|| socket_of(args.name.as_deref().unwrap_or_default()));
+    let status = crate::process::runtime()?.block_on(ask(&socket))?;
+    if args.json {
+        println!("{}", serde_json::to_string(&status)?);
+    } else {
+        show(&status, args.ways);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn ms(seconds: Option<f64>) -> String {
+    seconds.map_or_else(|| "-".to_owned(), |seconds| format!("{:.2} ms", seconds * 1e3))
+}
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(NOTHING).set_header(header);
+    table
+}
+
+fn show(status: &Status, has_ways: bool) {
+    println!("{} on {}, {} ways, device {}\n", status.name, status.listen, status.ways, status.device);
+    let mut rows = table(&[
+        "peer",
+        "address",
+        "state",
+        "for",
+        "blocked",
+        "packets + parities",
+        "redundancy",
+        "sprayed",
+        "recovered",
+        "given up",
+        "round trip",
+        "fastest",
+        "ways left",
+    ]);
+    for peer in &status.peers {
+        let PeerStatus { figures, .. } = peer;
+        let left = |why| figures.ways.iter().filter(|way| way.left == Some(why)).count();
+        rows.add_row([
+            peer.name.clone(),
+            peer.address.clone(),
+            if peer.is_up { "up" } else { "down" }.to_owned(),
+            format!("{:.0} s", peer.since_s),
+            percent(figures.blocked_share),
+            format!("{:.1} + {:.2}", figures.unit_packets_mean, figures.parities_mean),
+            percent(figures.redundancy_share()),
+            format!("{} of {}", figures.sprayed_packets, figures.sprayable_packets),
+            figures.recovered_packets.to_string(),
+            figures.given_up_packets.to_string(),
+            ms(figures.rtt_s),
+            ms(figures.rtt_fastest_s),
+            format!("{} late, {} crowded", left(WhyLeft::Late), left(WhyLeft::Crowded)),
+        ]);
+    }
+    println!("{rows}");
+    for peer in &status.peers {
+        if let Some(why) = &peer.why {
+            println!("{}: {why}; its traffic goes the ordinary way", peer.name);
+        }
+    }
+    if !has_ways {
+        return;
+    }
+    let mut rows = table(&["peer", "way", "came", "marked", "late", "round trip", "long flows", "left"]);
+    for peer in &status.peers {
+        for way in &peer.figures.ways {
+            let left = way.left.map_or("", |why| match why {
+                WhyLeft::Late => "packets did not come",
+                WhyLeft::Crowded => "crowded",
+            });
+            rows.add_row([
+                peer.name.clone(),
+                way.number.to_string(),
+                way.came_datagrams.to_string(),
+                way.marked_datagrams.to_string(),
+                way.late_datagrams.to_string(),
+                ms(way.rtt_s),
+                way.long_flows.to_string(),
+                left.to_owned(),
+            ]);
+        }
+    }
+    println!("\n{rows}");
+}

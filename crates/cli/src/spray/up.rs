@@ -1,0 +1,120 @@
+//! `anabranch spray up`: a host's agent.
+//!
+//! Leaves out: the agent itself (`anabranch_spray::Agent`). Read [`Args`].
+
+use super::socket_of;
+use crate::exit::OrUsage as _;
+use crate::network;
+use crate::process::{asked_to_end, raise_descriptor_limit, runtime};
+use anabranch_net::identity::Identity;
+use anabranch_net::keys::{Role, System};
+use anabranch_net::tls::CredentialFiles;
+use anabranch_spray::{Agent, AgentConfig, AgentError, Peer};
+use anabranch_units::{BitRate, ByteCount, Duration};
+use anyhow::Context as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// How to run it.
+#[derive(clap::Args)]
+pub struct Args {
+    /// A host to which TCP is to go over every path, as NAME=ADDRESS or NAME=HOST:PORT with the name that its keys have; without
+    /// NAME= the host's name is that. Repeatable. Its agent has to name this host, too. TCP to all other hosts stays as it is.
+    #[arg(long = "peer", value_name = "[NAME=]HOST[:PORT]", required = true, num_args = 1..)]
+    peers: Vec<Peer>,
+    /// This host's name, as `spray keys --hosts` was given it.
+    #[arg(long, value_name = "HOST")]
+    name: String,
+    /// The folder that `spray keys` made, or a copy with ca.pem, sites/HOST.pem and sites/HOST.key.
+    #[arg(long, value_name = "DIR", default_value = "keys/spray")]
+    keys: PathBuf,
+    /// The address and port to listen on: TCP for what agents say to each other, UDP for packets. By default all of this
+    /// machine's addresses, port 7200; callers without keys of the same set get nothing.
+    #[arg(long, value_name = "IP:PORT", value_parser = network::listen_address)]
+    listen: Option<SocketAddr>,
+    /// From how many UDP ports packets leave. Switches spread them over their paths by these; more ports are more evenly spread.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=128))]
+    ways: u16,
+    /// A flow that has sent so much is long: it keeps to one way while short flows are under way.
+    #[arg(long, value_name = "SIZE", default_value = "100 kB")]
+    long: ByteCount,
+    /// The longest that a packet is waited for which others have overtaken.
+    #[arg(long, value_name = "TIME", default_value = "50 ms")]
+    hold_max: Duration,
+    /// The rate of the narrowest link on the way, with which it is reckoned how many packets to code together.
+    #[arg(long, value_name = "RATE", default_value = "1 Gbit/s")]
+    rate: BitRate,
+    /// The name of the network device that is made.
+    #[arg(long, value_name = "NAME", default_value = "spray0")]
+    device: String,
+    /// The number of the routing table that the agent has for itself. Its rules have this priority, and those next to it.
+    #[arg(long, value_name = "N", default_value_t = 7_200)]
+    table: u32,
+    /// The Unix socket over which `spray status` asks. Without: /run/anabranch/spray-NAME.sock.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Datagrams that one key seals at the most: for tests, as ciphers have limits of their own.
+    #[arg(long, value_name = "N", hide = true)]
+    key_packets: Option<u64>,
+}
+
+/// An error in the words of this command's options.
+fn worded(error: AgentError) -> anyhow::Error {
+    let is_usage = matches!(error, AgentError::Setting(_) | AgentError::Config(_) | AgentError::Twice(..));
+    let error = anyhow::Error::from(error);
+    if is_usage { Err::<(), _>(error).or_usage().expect_err("it is one") } else { error }
+}
+
+/// Runs it until it is told to end.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
+    let files = CredentialFiles::in_set(&args.keys, System::Spray, Role::Site, &args.name);
+    let identity = Identity::load(&files)?;
+    raise_descriptor_limit();
+    let socket = match &args.socket {
+        Some(path) => path.clone(),
+        None => {
+            let path = socket_of(&args.name);
+            std::fs::create_dir_all(path.parent().expect("it is in a folder")).context(
+                "/run/anabranch: cannot be made: run the agent as root, or name a socket with --socket",
+            )?;
+            path
+        }
+    };
+    let config = AgentConfig {
+        peers: args.peers.clone(),
+        listen: args.listen,
+        ways: args.ways,
+        long: args.long,
+        hold_max: args.hold_max,
+        rate: args.rate,
+        device: args.device.clone(),
+        table: args.table,
+        socket: Some(socket),
+        key_packets: args.key_packets,
+        ..AgentConfig::new(&args.name)
+    };
+    runtime()?.block_on(async {
+        let agent = Agent::start(config, &identity).await.map_err(worded)?;
+        if !quiet {
+            let peers: Vec<String> = args.peers.iter().map(ToString::to_string).collect();
+            eprintln!(
+                "agent of {} on {}; TCP to {} goes over every path while their agents answer, and the ordinary way otherwise",
+                args.name,
+                agent.address(),
+                peers.join(", ")
+            );
+        }
+        let ended = tokio::select! {
+            ended = agent.run(asked_to_end()) => ended,
+            never = crate::keys::follow(&identity) => match never {},
+        };
+        ended.map_err(worded)?;
+        if !quiet {
+            eprintln!("agent of {} ends; its device and its rules are gone", args.name);
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}

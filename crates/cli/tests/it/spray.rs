@@ -1,0 +1,397 @@
+//! `spray` with real agents on an emulated network with several paths: that TCP goes through them, and goes on whatever becomes of them.
+//!
+//! Python's sockets are the programs, so that nothing of TCP is ours. Where the machine allows no namespaces, TUN devices or has no Python, the tests
+//! print why and count what they skip. Read [`World`] first.
+
+#![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files and clocks")]
+
+use crate::net::{PATIENCE, anabranch};
+use crate::skip::{is_lacking, skip};
+use anabranch_emu::{EmuError, Emulation, EmulationOptions, LinkState};
+use anabranch_graph::Topology;
+use anabranch_graph::file::{Defaults, load};
+use anabranch_units::{BitRate, LinkId, SiteId};
+use serde_json::Value;
+use std::io::Read as _;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Paths between the two hosts.
+const PATHS: usize = 4;
+/// The hosts are the first two sites.
+const A: SiteId = SiteId(0);
+const B: SiteId = SiteId(1);
+
+/// Sends what is asked for, as fast as it is taken: the bytes of a counter.
+const SERVER: &str = r#"
+import socket, sys
+listener = socket.create_server((sys.argv[1], 9000))
+print("listening", flush=True)
+while True:
+    flow, _ = listener.accept()
+    size = int(flow.makefile().readline())
+    sent, block = 0, bytes(range(256)) * 256
+    while sent < size:
+        part = block[: size - sent]
+        flow.sendall(part)
+        sent += len(part)
+    flow.close()
+"#;
+
+/// Asks for so many bytes, checks each, and says how many came.
+const CLIENT: &str = r#"
+import socket, sys
+flow = socket.create_connection((sys.argv[1], 9000), timeout=30)
+flow.sendall(sys.argv[2].encode() + b"\n")
+got, block = 0, bytes(range(256)) * 257
+while True:
+    part = flow.recv(65536)
+    if not part:
+        break
+    at = got % 256
+    assert part == block[at : at + len(part)], "the bytes are others"
+    got += len(part)
+print(got)
+"#;
+
+/// Two hosts behind a switch each, with [`PATHS`] paths of 40 Mbit/s between the two, keys, and what runs in the hosts.
+struct World {
+    emulation: Emulation,
+    folder: tempfile::TempDir,
+    agents: [Option<Child>; 2],
+    programs: Vec<Child>,
+}
+
+impl World {
+    fn new() -> Option<Self> {
+        let python = Command::new("python3").arg("--version").stdout(Stdio::null()).status();
+        if !python.is_ok_and(|status| status.success()) {
+            skip("no python3, whose sockets are the programs here");
+            return None;
+        }
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("paths.toml");
+        let mut text = "name = \"paths\"\n[[site]]\nname = \"a\"\n[[site]]\nname = \"b\"\n".to_owned();
+        let mut cables = Vec::new();
+        for switch in
+            ["left", "right"].map(str::to_owned).into_iter().chain((0..PATHS).map(|n| format!("m{n}")))
+        {
+            text += &format!("[[site]]\nname = \"{switch}\"\nswitch = true\n");
+        }
+        cables.push(("a".to_owned(), "left".to_owned(), 1_000));
+        cables.push(("right".to_owned(), "b".to_owned(), 1_000));
+        for path in 0..PATHS {
+            cables.push(("left".to_owned(), format!("m{path}"), 40));
+            cables.push((format!("m{path}"), "right".to_owned(), 40));
+        }
+        for (from, to, mbps) in cables {
+            text += &format!(
+                "[[cable]]\nbetween = [\"{from}\", \"{to}\"]\ncapacity = \"{mbps} Mbit/s\"\ndelay = \"500 us\"\nqueue = \"200 kB\"\n"
+            );
+        }
+        std::fs::write(&path, text).expect("the folder is ours");
+        let topology: Topology =
+            load(path.to_str().expect("plain names"), &Defaults::new(BitRate::mbps(10)), |p| {
+                std::fs::read_to_string(p)
+            })
+            .expect("a good topology");
+        let emulation = match Emulation::start(&topology, EmulationOptions::default()) {
+            Ok(emulation) => emulation,
+            Err(EmuError::Build(failure)) if is_lacking(&failure.error, failure.step.lacks()) => {
+                skip(&failure.to_string());
+                return None;
+            }
+            Err(EmuError::NoIsolation { root, user })
+                if [&root, &user].iter().all(|way| is_lacking(&way.error, way.step.lacks())) =>
+            {
+                skip(&EmuError::NoIsolation { root, user }.to_string());
+                return None;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let mut keys = anabranch();
+        keys.args(["-q", "spray", "keys", "--hosts", "a,b", "--out"]).arg(folder.path().join("keys"));
+        assert!(keys.status().expect("it runs").success());
+        let mut world = Self { emulation, folder, agents: [None, None], programs: Vec::new() };
+        let mut server = Command::new("python3");
+        server.args(["-c", SERVER, &world.emulation.site_address(B).to_string()]);
+        let mut server = world.emulation.spawn(B, piped(server)).expect("it runs");
+        let mut first = [0; 9];
+        server.stdout.as_mut().expect("piped").read_exact(&mut first).expect("it listens");
+        world.programs.push(server);
+        Some(world)
+    }
+
+    /// Starts a host's agent; `more` are further arguments.
+    fn up(&mut self, at: SiteId, more: &[&str]) {
+        let (name, other) = if at == A { ("a", ("b", B)) } else { ("b", ("a", A)) };
+        let mut agent = anabranch();
+        agent.args(["spray", "up", "--name", name, "--rate", "40 Mbit/s", "--keys"]);
+        agent.arg(self.folder.path().join("keys")).arg("--socket").arg(self.socket(at));
+        agent.arg("--peer").arg(format!("{}={}", other.0, self.emulation.site_address(other.1)));
+        let log = std::fs::File::options()
+            .append(true)
+            .create(true)
+            .open(self.folder.path().join(format!("{name}.log")))
+            .expect("the folder is ours");
+        agent.args(more).stdout(Stdio::null()).stderr(log);
+        self.agents[usize::from(at.0)] = Some(self.emulation.spawn(at, agent).expect("it runs"));
+    }
+
+    fn socket(&self, at: SiteId) -> std::path::PathBuf {
+        self.folder.path().join(format!("{}.sock", at.0))
+    }
+
+    /// Ends an agent, politely or not.
+    fn end(&mut self, at: SiteId, is_killed: bool) {
+        let mut agent = self.agents[usize::from(at.0)].take().expect("it runs");
+        if is_killed {
+            agent.kill().expect("it runs");
+        } else {
+            let pid = rustix::process::Pid::from_raw(agent.id() as i32).expect("it has one");
+            rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+        }
+        let ended = agent.wait().expect("it ends");
+        assert_eq!(ended.success(), !is_killed, "{ended}: {}", self.log());
+    }
+
+    fn log(&self) -> String {
+        let read = |name: &str| std::fs::read_to_string(self.folder.path().join(name)).unwrap_or_default();
+        format!("a: {}\nb: {}", read("a.log"), read("b.log"))
+    }
+
+    /// How the peer of a host's agent fares.
+    fn peer(&self, at: SiteId) -> Value {
+        let mut status = anabranch();
+        status.args(["spray", "status", "--json", "--socket"]).arg(self.socket(at));
+        let output = status.output().expect("it runs");
+        let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        // Of an agent that does not answer yet nothing is known.
+        status["peers"][0].clone()
+    }
+
+    /// Waits until TCP goes by datagrams, or does not.
+    fn wait(&self, at: SiteId, is_up: bool) {
+        let began = Instant::now();
+        while self.peer(at)["is_up"] != is_up {
+            assert!(began.elapsed() < PATIENCE, "is_up is never {is_up}: {}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Begins to bring so many bytes from `b` to `a`.
+    fn bring(&self, bytes: usize) -> Child {
+        let mut client = Command::new("python3");
+        client.args(["-c", CLIENT, &self.emulation.site_address(B).to_string(), &bytes.to_string()]);
+        self.emulation.spawn(A, piped(client)).expect("it runs")
+    }
+
+    /// Waits until all have come.
+    fn brought(&self, mut client: Child, bytes: usize) {
+        let began = Instant::now();
+        while client.try_wait().expect("it can be asked").is_none() {
+            assert!(began.elapsed() < PATIENCE, "the bytes do not come: {}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let mut said = [String::new(), String::new()];
+        client.stdout.take().expect("piped").read_to_string(&mut said[0]).expect("text");
+        client.stderr.take().expect("piped").read_to_string(&mut said[1]).expect("text");
+        assert_eq!(said[0].trim(), bytes.to_string(), "{} {}", said[1], self.log());
+    }
+
+    /// What a host's rules of routing are.
+    fn rules(&self, at: SiteId) -> String {
+        let mut rules = Command::new("ip");
+        let rules = self.emulation.spawn(
+            at,
+            piped({
+                rules.arg("rule");
+                rules
+            }),
+        );
+        String::from_utf8(rules.expect("it runs").wait_with_output().expect("it ends").stdout).expect("text")
+    }
+}
+
+fn piped(mut command: Command) -> Command {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for child in self.agents.iter_mut().flatten().chain(&mut self.programs) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if std::thread::panicking() {
+            eprintln!("{}", self.log());
+        }
+    }
+}
+
+/// Short and long transfers go by every path, and in the end nothing of the agents is left.
+#[test]
+fn tcp_goes_by_every_path_and_nothing_is_left_in_the_end() {
+    let Some(mut world) = World::new() else { return };
+    let before = world.rules(A);
+    world.up(A, &[]);
+    world.up(B, &[]);
+    world.wait(A, true);
+    world.wait(B, true);
+    for bytes in [1, 64_000, 64_000, 3_000_000] {
+        world.brought(world.bring(bytes), bytes);
+    }
+    let peer = world.peer(B);
+    let used =
+        peer["ways"].as_array().expect("a list").iter().filter(|way| way["came_datagrams"] != 0).count();
+    assert!(used > 32, "{used} of 64 ways: {peer}");
+    assert!(peer["source_packets"].as_u64() > Some(80), "two flows of 64 kB are short: {peer}");
+    assert!(peer["sprayed_packets"].as_u64() > Some(1_000), "{peer}");
+    assert_eq!((&peer["refused_in_packets"], &peer["forged_datagrams"]), (&0.into(), &0.into()));
+    // Nothing went the ordinary way.
+    assert_eq!(peer["refused_out_packets"], 0);
+    world.end(A, false);
+    world.wait(B, false);
+    world.end(B, false);
+    assert_eq!(world.rules(A), before);
+    world.brought(world.bring(10_000), 10_000);
+}
+
+/// A connection that began before the agents goes on through them, while either is killed or ends, and after that.
+#[test]
+fn agents_come_and_go_and_no_connection_breaks() {
+    let Some(mut world) = World::new() else { return };
+    // Some seconds at 40 Mbit/s, which is what one path carries.
+    let bytes = 30_000_000;
+    let client = world.bring(bytes);
+    std::thread::sleep(Duration::from_millis(300));
+    world.up(A, &[]);
+    world.up(B, &[]);
+    world.wait(B, true);
+    std::thread::sleep(Duration::from_millis(300));
+    world.end(B, true);
+    world.wait(A, false);
+    std::thread::sleep(Duration::from_millis(300));
+    // The rules of the killed one are there still, and lead nowhere.
+    assert!(world.rules(B).contains("7200"), "{}", world.rules(B));
+    world.up(B, &[]);
+    world.wait(B, true);
+    world.end(A, false);
+    world.wait(B, false);
+    world.up(A, &["--ways", "3"]);
+    world.wait(A, true);
+    world.brought(client, bytes);
+    assert_eq!(world.rules(B).matches("lookup 7200").count(), 1, "{}", world.rules(B));
+}
+
+/// Half of the paths lose packets, then one goes down altogether.
+#[test]
+fn paths_that_lose_packets_or_go_down_are_left() {
+    let Some(mut world) = World::new() else { return };
+    world.up(A, &[]);
+    world.up(B, &[]);
+    world.wait(A, true);
+    world.wait(B, true);
+    // Of each path both cables, each of which is two links; the hosts' are the first four.
+    let of_path = |path: u32| (4 + path * 4..8 + path * 4).map(LinkId);
+    for link in (0..2).flat_map(of_path) {
+        let state = world.emulation.link_state(link).expect("it is one");
+        let state = LinkState { loss_ppm: 50_000, ..state };
+        world.emulation.set_link(link, state).expect("it is one");
+    }
+    for bytes in [64_000, 2_000_000] {
+        world.brought(world.bring(bytes), bytes);
+    }
+    let client = world.bring(8_000_000);
+    std::thread::sleep(Duration::from_millis(300));
+    for link in of_path(3) {
+        let state = world.emulation.link_state(link).expect("it is one");
+        world.emulation.set_link(link, LinkState { up: false, ..state }).expect("it is one");
+    }
+    world.brought(client, 8_000_000);
+    let peer = world.peer(B);
+    let late =
+        peer["ways"].as_array().expect("a list").iter().filter(|way| way["late_datagrams"] != 0).count();
+    assert!(late >= 8, "{late} ways lost packets: {peer}");
+    let dead = peer["ways"].as_array().expect("a list").iter().filter(|way| way["left"] == "late").count();
+    assert!((4..48).contains(&dead), "{dead} of 64 ways are left: a quarter of the paths is dead: {peer}");
+}
+
+/// Keys that seal few datagrams are followed by new ones, and what is not sealed changes nothing and is not answered.
+#[test]
+fn keys_wear_out_and_strangers_are_not_heard() {
+    let Some(mut world) = World::new() else { return };
+    world.up(A, &["--key-packets", "2000"]);
+    world.up(B, &["--key-packets", "2000"]);
+    world.wait(A, true);
+    world.wait(B, true);
+    let stranger = format!(
+        r#"
+import os, socket
+own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+own.settimeout(0.5)
+for size in [0, 1, 11, 28, 44, 1400] * 50:
+    own.sendto(os.urandom(size), ("{}", 7200))
+try:
+    print("answered", len(own.recv(2000)))
+except TimeoutError:
+    print("silence")
+flow = socket.create_connection(("{}", 7200))
+flow.sendall(os.urandom(300))
+flow.settimeout(5)
+try:
+    while flow.recv(100): pass
+except ConnectionResetError:
+    pass
+"#,
+        world.emulation.site_address(B),
+        world.emulation.site_address(B)
+    );
+    let mut command = Command::new("python3");
+    command.args(["-c", &stranger]);
+    let stranger = world.emulation.spawn(A, piped(command)).expect("it runs");
+    world.brought(world.bring(6_000_000), 6_000_000);
+    let said = stranger.wait_with_output().expect("it ends");
+    assert_eq!(
+        String::from_utf8_lossy(&said.stdout).trim(),
+        "silence",
+        "{}",
+        String::from_utf8_lossy(&said.stderr)
+    );
+    world.wait(B, true);
+    assert!(world.log().contains("keys are worn out"), "{}", world.log());
+}
+
+/// What cannot work is refused in a line, before anything is changed.
+#[test]
+fn wrong_settings_are_refused_in_a_line() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let keys = folder.path().join("keys");
+    let mut made = anabranch();
+    made.args(["-q", "spray", "keys", "--hosts", "a,b", "--out"]).arg(&keys);
+    assert!(made.status().expect("it runs").success());
+    let refused = |arguments: &[&str], words: &str| {
+        let mut up = anabranch();
+        up.args(["spray", "up", "--keys"])
+            .arg(&keys)
+            .arg("--socket")
+            .arg(folder.path().join("s"))
+            .args(arguments);
+        let output = up.output().expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(words), "{arguments:?}: {said}");
+    };
+    refused(&["--name", "a", "--peer", "a=192.0.2.1"], "this host itself");
+    refused(&["--name", "a", "--peer", "b=127.0.0.1"], "no other host's address");
+    refused(&["--name", "a", "--peer", "b=192.0.2.1", "--ways", "0"], "1..=128");
+    refused(&["--name", "a", "--peer", "b=192.0.2.1", "--table", "254"], "table 254");
+    refused(&["--name", "a", "--peer", "b=:x"], "a port is a number");
+    refused(&["--name", "c", "--peer", "b=192.0.2.1"], "c.pem");
+    refused(&["--name", "a"], "--peer");
+    let mut status = anabranch();
+    let output =
+        status.args(["spray", "status", "--socket"]).arg(folder.path().join("s")).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("does the agent run?"), "{said}");
+}

@@ -1,0 +1,364 @@
+//! A host's agent: it opens all that is needed, lets peers in, and takes everything away in the end.
+//!
+//! Its parts: `forward` carries packets on a thread of its own, a `session` speaks to each peer, `routing` has the kernel give the packets.
+//! Read [`Agent`] first.
+
+use crate::config::{AgentConfig, Peer};
+use crate::forward::{Came, Command, Forwarder, Setup};
+use crate::routing::{Place, Routing, RoutingError};
+use crate::session::{Session, Shown};
+use crate::status::{self, PeerStatus, Status};
+use anabranch_net::admission::{Admission, AdmissionLimits};
+use anabranch_net::identity::Identity;
+use anabranch_net::keys::Role;
+use anabranch_net::local::{self, ListenError};
+use anabranch_net::refusals::Refusals;
+use anabranch_net::{socket, tls};
+use anabranch_spray_proto::{Config, ConfigError};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream, UnixListener, lookup_host};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsStream;
+
+/// Round trips of programs differ by so much for no reason in the network.
+const JITTER: anabranch_units::Duration = anabranch_units::Duration::from_us(500);
+/// The most packets of a flow that wait for one before them: what a long flow has under way at a gigabit a second in the longest hold.
+const HELD_MAX: usize = 4_096;
+/// Commands that wait for the thread.
+const COMMANDS_MAX: usize = 64;
+/// How long sessions may take to say that they end, and packets that are on their way to come.
+const END_TIME: Duration = Duration::from_secs(2);
+const LAST_PACKETS: Duration = Duration::from_millis(100);
+
+/// Why an agent does not start, or ends. Each is one line that says what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AgentError {
+    /// A setting that none can have.
+    #[error("{0}")]
+    Setting(String),
+    /// The machines cannot have such settings.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A peer has no address.
+    #[error("peer `{peer}`: {host}: {error}: check the name, or give NAME=ADDRESS")]
+    Unknown {
+        /// Which peer.
+        peer: String,
+        /// What has no address.
+        host: String,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// Two peers have the same address.
+    #[error("peers `{0}` and `{1}`: both are {2}: name each once")]
+    Twice(String, String, IpAddr),
+    /// There is no way to a peer.
+    #[error("peer `{peer}`: no way there: {error}")]
+    NoWay {
+        /// Which peer.
+        peer: String,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// Another agent has the device.
+    #[error("{error}: another agent of this host runs: end it, or choose another --device and --table")]
+    Busy {
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The device cannot be made.
+    #[error(
+        "{error}: run the agent as root, or with CAP_NET_ADMIN; /dev/net/tun has to be there (modprobe tun)"
+    )]
+    Forbidden {
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The kernel's rules cannot be set.
+    #[error(transparent)]
+    Routing(#[from] RoutingError),
+    /// The socket that tells how it fares cannot be made.
+    #[error("--socket {0}")]
+    Listen(#[from] ListenError),
+    /// What the system said.
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+/// A host's agent. Dropped, it takes its device and its rules away.
+pub struct Agent {
+    config: AgentConfig,
+    at: SocketAddr,
+    identity: Identity,
+    places: Vec<Place>,
+    came: Vec<Arc<Came>>,
+    shown: Vec<Arc<Mutex<Shown>>>,
+    listener: TcpListener,
+    told: Option<UnixListener>,
+    commands: mpsc::Sender<Command>,
+    thread: JoinHandle<io::Result<()>>,
+    // Dropped last: rules stay as long as there may be routes.
+    routing: Arc<Routing>,
+}
+
+impl Agent {
+    /// Opens all that it needs, and has the kernel know its peers; [`Agent::run`] then has it work.
+    ///
+    /// Errors: see [`AgentError`]; nothing stays then.
+    /// Panics: outside of a tokio runtime.
+    pub async fn start(config: AgentConfig, identity: &Identity) -> Result<Self, AgentError> {
+        config.check().map_err(AgentError::Setting)?;
+        let machine = Config {
+            long: config.long,
+            knows_sizes: false,
+            rate: config.rate,
+            hold_max: config.hold_max,
+            jitter: JITTER,
+            held_max: HELD_MAX,
+            orders_long: true,
+            numbers_all: true,
+            ..Config::default()
+        };
+        machine.check()?;
+        let mut places = Vec::new();
+        for peer in &config.peers {
+            places.push(place(peer, config.listen).await?);
+        }
+        let mut known: BTreeMap<IpAddr, &Peer> = BTreeMap::new();
+        for (place, peer) in places.iter().zip(&config.peers) {
+            if let Some(other) = known.insert(place.address, peer) {
+                return Err(AgentError::Twice(other.name.clone(), peer.name.clone(), place.address));
+            }
+        }
+        let any: IpAddr = if places.iter().any(|place| place.address.is_ipv6()) {
+            Ipv6Addr::UNSPECIFIED.into()
+        } else {
+            Ipv4Addr::UNSPECIFIED.into()
+        };
+        let listener = socket::listen(config.listen.unwrap_or((any, crate::config::PORT).into()))?;
+        let at = listener.local_addr()?;
+        let told = config.socket.as_deref().map(|path| local::listen(path, None)).transpose()?;
+        let came: Vec<Arc<Came>> = places.iter().map(|_| Arc::default()).collect();
+        let (commands, taken) = mpsc::channel(COMMANDS_MAX);
+        let setup = Setup {
+            device: config.device.clone(),
+            listen: at,
+            ways: config.ways,
+            config: machine,
+            places: places.clone(),
+            came: came.clone(),
+            key_packets: config.key_packets,
+            commands: taken,
+        };
+        let thread = forward(setup).await.map_err(|error| match error.kind() {
+            io::ErrorKind::ResourceBusy => AgentError::Busy { error },
+            io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound => AgentError::Forbidden { error },
+            _ => AgentError::System(error),
+        })?;
+        let routing = Arc::new(Routing::set_up(&config.device, config.table, at.port(), &places)?);
+        let shown = || {
+            let since = std::time::Instant::now();
+            Arc::new(Mutex::new(Shown { up: None, since, why: Some("its agent was not reached yet".into()) }))
+        };
+        let shown = places.iter().map(|_| shown()).collect();
+        let identity = identity.clone();
+        Ok(Self { config, at, identity, places, came, shown, listener, told, commands, thread, routing })
+    }
+
+    /// Where it listens.
+    pub const fn address(&self) -> SocketAddr {
+        self.at
+    }
+
+    /// Works until `end` is there; then it tells its peers, and takes its device and its rules away.
+    ///
+    /// Errors: it cannot go on, which no peer can bring about; see [`AgentError`].
+    pub async fn run(self, end: impl Future<Output = ()>) -> Result<(), AgentError> {
+        let Self { config, at, identity, places, came, shown, listener, told, commands, thread, routing } =
+            self;
+        let (ending, is_end) = watch::channel(false);
+        let mut sessions = JoinSet::new();
+        let mut callers = BTreeMap::new();
+        for (number, peer) in config.peers.iter().enumerate() {
+            let (call, calls) = mpsc::channel(1);
+            callers.insert((peer.name.clone(), places[number].address), call);
+            let session = Session {
+                number,
+                name: peer.name.clone(),
+                place: places[number],
+                identity: identity.clone(),
+                routing: Arc::clone(&routing),
+                commands: commands.clone(),
+                came: Arc::clone(&came[number]),
+                shown: Arc::clone(&shown[number]),
+                end: is_end.clone(),
+                calls,
+            };
+            sessions.spawn(session.run());
+        }
+        let status = async || tell(&config, at, &places, &shown, &commands).await;
+        let telling = async {
+            match told {
+                Some(listener) => status::answer(listener, status).await,
+                None => std::future::pending().await,
+            }
+        };
+        let ended = async {
+            while !thread.is_finished() {
+                tokio::time::sleep(END_TIME / 4).await
+            }
+        };
+        tokio::select! {
+            () = end => {}
+            never = accept(&listener, &identity, &callers) => match never {},
+            () = telling => {}
+            () = ended => {}
+        }
+        let _ = ending.send(true);
+        let all = async { while sessions.join_next().await.is_some() {} };
+        if tokio::time::timeout(END_TIME, all).await.is_err() {
+            tracing::warn!("a peer was not told that this agent ends");
+        }
+        sessions.shutdown().await;
+        drop(routing);
+        // What peers sent before they heard of it.
+        tokio::time::sleep(LAST_PACKETS).await;
+        drop((commands, callers));
+        if let Some(path) = &config.socket {
+            let _ = std::fs::remove_file(path);
+        }
+        let done = tokio::task::spawn_blocking(move || thread.join());
+        match done.await {
+            Ok(Ok(done)) => Ok(done?),
+            _ => Err(io::Error::other("the thread that carries packets has failed").into()),
+        }
+    }
+}
+
+/// Where a peer is, and from which address of ours packets go there.
+async fn place(peer: &Peer, listen: Option<SocketAddr>) -> Result<Place, AgentError> {
+    let unknown = |error| AgentError::Unknown { peer: peer.name.clone(), host: peer.host.clone(), error };
+    let found = lookup_host((peer.host.as_str(), peer.port)).await.map_err(unknown)?;
+    // An agent that listens at an IPv4 address alone cannot be reached by IPv6.
+    let fits = |to: &SocketAddr| listen.is_none_or(|listen| listen.is_ipv6() || to.is_ipv4());
+    let to = found.into_iter().find(fits);
+    let to = to.ok_or_else(|| unknown(io::Error::other("it has no address that --listen goes with")))?;
+    let local = || {
+        let any: IpAddr =
+            if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let socket = std::net::UdpSocket::bind((any, 0))?;
+        socket.connect(to)?;
+        Ok(socket.local_addr()?.ip())
+    };
+    let local = local().map_err(|error| AgentError::NoWay { peer: peer.name.clone(), error })?;
+    if local == to.ip() || to.ip().is_loopback() || to.ip().is_unspecified() || to.ip().is_multicast() {
+        return Err(AgentError::Setting(format!(
+            "peer `{}`: {} is no other host's address",
+            peer.name,
+            to.ip()
+        )));
+    }
+    Ok(Place { address: to.ip(), local, port: peer.port })
+}
+
+/// Starts the thread that carries packets.
+async fn forward(setup: Setup) -> io::Result<JoinHandle<io::Result<()>>> {
+    let (opened, is_open) = oneshot::channel();
+    let run = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            match Forwarder::new(setup) {
+                Ok((forwarder, commands)) => {
+                    let _ = opened.send(Ok(()));
+                    forwarder.run(commands).await
+                }
+                Err(error) => {
+                    let _ = opened.send(Err(error));
+                    Ok(())
+                }
+            }
+        })
+    };
+    let thread = std::thread::Builder::new().name("spray-forward".into()).spawn(run)?;
+    is_open.await.map_err(|_| io::Error::other("the thread that carries packets has failed"))??;
+    Ok(thread)
+}
+
+/// Lets peers in, and hands their connections to their sessions.
+async fn accept(
+    listener: &TcpListener,
+    identity: &Identity,
+    callers: &BTreeMap<(String, IpAddr), mpsc::Sender<TlsStream<TcpStream>>>,
+) -> Infallible {
+    let descriptors =
+        rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    let admission = Admission::new(AdmissionLimits::for_descriptors(descriptors));
+    let refusals = Arc::new(Refusals::default());
+    let mut greeting = JoinSet::new();
+    loop {
+        let arrival = admission.accept(listener).await;
+        while greeting.try_join_next().is_some() {}
+        let (tls, from, refusals) = (identity.server_config(), arrival.from().ip(), Arc::clone(&refusals));
+        let callers = callers.clone();
+        greeting.spawn(async move {
+            let (stream, peer, half_open) = match arrival.identify(tls).await {
+                Ok(identified) => identified,
+                Err(error) => {
+                    if let Some(line) = tls::stranger(from, &error) {
+                        refusals.note(None, &line);
+                    }
+                    return;
+                }
+            };
+            let from = from.to_canonical();
+            let call = callers.get(&(peer.name.clone(), from)).filter(|_| peer.role == Role::Site);
+            let Some(call) = call else {
+                let line = format!("{peer} calls from {from}: no --peer says so");
+                return refusals.note(Some(&peer), &line);
+            };
+            // One that is there already is let go of by its session, as it hears nothing.
+            let _ = half_open.within(async { call.send(stream).await.map_err(io::Error::other) }).await;
+        });
+    }
+}
+
+/// How it fares.
+async fn tell(
+    config: &AgentConfig,
+    at: SocketAddr,
+    places: &[Place],
+    shown: &[Arc<Mutex<Shown>>],
+    commands: &mpsc::Sender<Command>,
+) -> Status {
+    let (reply, figures) = oneshot::channel();
+    let _ = commands.send(Command::Figures { reply }).await;
+    let figures = figures.await.unwrap_or_default();
+    let peer = |(number, peer): (usize, &Peer)| {
+        let shown = shown[number].lock().unwrap_or_else(PoisonError::into_inner).clone();
+        PeerStatus {
+            name: peer.name.clone(),
+            address: places[number].address.to_string(),
+            is_up: shown.up.is_some(),
+            since_s: shown.since.elapsed().as_secs_f64(),
+            why: shown.why,
+            mtu_bytes: shown.up.map(|bytes| bytes as u64),
+            figures: figures.get(number).cloned().unwrap_or_default(),
+        }
+    };
+    Status {
+        name: config.name.clone(),
+        device: config.device.clone(),
+        listen: at.to_string(),
+        ways: config.ways,
+        peers: config.peers.iter().enumerate().map(peer).collect(),
+    }
+}

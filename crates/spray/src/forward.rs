@@ -1,0 +1,537 @@
+//! The thread that carries packets: from the device through each peer's machine to UDP, and back.
+//!
+//! Everything that it does begins with packets, datagrams, a machine's deadline, or a [`Command`] of a session. Sessions have the keys and
+//! say which lengths pass; this thread knows nothing of connections. What it reads at once leaves at once, so that packets for one way go to
+//! the kernel together. Where the kernel has no room, datagrams are dropped, as a queue would. Read [`Forwarder`] first.
+
+use crate::device::{Device, HEADROOM};
+use crate::outbox::{Left, Outbox};
+use crate::routing::Place;
+use crate::status::{LinkFigures, WayFigures};
+use anabranch_endpoint::{Bytes, Message as _, Wire as _};
+use anabranch_net::datagram::{Batch, DatagramOptions, DatagramSocket, Ecn};
+use anabranch_net::seal::{Channel, ChannelId, HEADER_BYTES, OVERHEAD_BYTES, Opener, Sealer, TAG_BYTES};
+use anabranch_net::timer::FineTimer;
+use anabranch_spray_proto::ways::{self, Chooser, Going};
+use anabranch_spray_proto::{
+    Body, Carried, Config, Datagram, FlowId, Host, Leaving, Outgoing, Segment, control, mark,
+};
+use anabranch_units::{ByteCount, Duration, Instant, Seed};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use tokio::sync::{mpsc, oneshot};
+
+/// What the kernel holds of datagrams that have not left by one way: there are many.
+const SEND_BUFFER: ByteCount = ByteCount::mib(1);
+/// How often the device, and the socket, are read before the other has its turn.
+const READS_MAX: usize = 8;
+/// After so long all machines begin anew: [`Instant`] ends after 213 days.
+const CLOCK_MAX: std::time::Duration = std::time::Duration::from_secs(100 * 86_400);
+/// The number of the one host that a machine knows.
+const PEER: u32 = 0;
+
+/// What sessions have this thread do.
+pub(crate) enum Command {
+    /// Datagrams of this peer have these keys, and so many bytes at most. Answered with whether the channel is free.
+    Open { link: usize, channel: Box<Channel>, reply: oneshot::Sender<bool> },
+    /// Datagrams of this peer have so many bytes at most; none: its packets are not taken.
+    Limit { link: usize, bytes: Option<usize> },
+    /// Send a datagram of so many bytes that carries nothing.
+    Probe { link: usize, bytes: usize },
+    /// Its keys are of no use any more.
+    Close { link: usize, channel: ChannelId },
+    /// Say how all fare.
+    Figures { reply: oneshot::Sender<Vec<LinkFigures>> },
+}
+
+/// What a session reads of its peer's datagrams without asking.
+#[derive(Debug, Default)]
+pub(crate) struct Came {
+    /// How many came with the last keys.
+    pub(crate) count: AtomicU64,
+    /// The longest since this was last taken.
+    pub(crate) longest: AtomicUsize,
+    /// The keys have sealed as much as they may.
+    pub(crate) is_worn_out: AtomicBool,
+}
+
+/// What this thread is started with.
+pub(crate) struct Setup {
+    pub(crate) device: String,
+    pub(crate) listen: SocketAddr,
+    pub(crate) ways: u16,
+    pub(crate) config: Config,
+    pub(crate) places: Vec<Place>,
+    pub(crate) came: Vec<Arc<Came>>,
+    pub(crate) key_packets: Option<u64>,
+    pub(crate) commands: mpsc::Receiver<Command>,
+}
+
+/// A peer.
+struct Link {
+    place: Place,
+    to: SocketAddr,
+    host: Host<Carried>,
+    chooser: Chooser,
+    keys: Option<(Sealer, Opener)>,
+    /// Datagrams that its keys may still seal, if that is less than the cipher allows.
+    seals_left: u64,
+    bytes_max: Option<usize>,
+    came: Arc<Came>,
+    figures: LinkFigures,
+    /// Something may wait in its machine.
+    is_touched: bool,
+}
+
+/// The thread's state. See the module.
+pub(crate) struct Forwarder {
+    epoch: std::time::Instant,
+    config: Config,
+    device: Device,
+    socket: DatagramSocket,
+    ways: Vec<DatagramSocket>,
+    outboxes: Vec<Outbox>,
+    links: Vec<Link>,
+    by_address: BTreeMap<IpAddr, usize>,
+    by_channel: BTreeMap<u64, usize>,
+    key_packets: Option<u64>,
+    /// Packets for the device.
+    writes: Vec<Vec<u8>>,
+    spare: Vec<Vec<u8>>,
+    seed: Seed,
+}
+
+/// Buffers that are kept for packets to the device.
+const SPARE_MAX: usize = 256;
+
+fn machines(config: &Config, ways: u16, seed: Seed, number: usize) -> (Host<Carried>, Chooser) {
+    let host = Host::new(config.clone()).expect("settings are checked before the thread starts");
+    (host, Chooser::new(seed.stream("ways", number as u64), ways, config.rate))
+}
+
+impl Forwarder {
+    /// Opens all that it needs.
+    ///
+    /// Errors: the system's, with what could not be opened in the text.
+    /// Panics: outside of a tokio runtime.
+    pub(crate) fn new(setup: Setup) -> io::Result<(Self, mpsc::Receiver<Command>)> {
+        let Setup { device, listen, ways, config, places, came, key_packets, commands } = setup;
+        let named =
+            |error: io::Error| io::Error::new(error.kind(), format!("TUN device `{device}`: {error}"));
+        let device = Device::make(&device).map_err(named)?;
+        let socket = DatagramSocket::bind(listen, &DatagramOptions::default())?;
+        let options = DatagramOptions {
+            send_buffer: SEND_BUFFER,
+            receive_buffer: ByteCount::kib(4),
+            ..DatagramOptions::default()
+        };
+        let at = SocketAddr::new(listen.ip(), 0);
+        let sockets =
+            (0..ways).map(|_| DatagramSocket::bind(at, &options)).collect::<io::Result<Vec<_>>>()?;
+        // Which ways are drawn need not be the same in any two runs.
+        let seed = Seed::new(anabranch_net::random()?);
+        let link = |(number, (place, came)): (usize, (Place, Arc<Came>))| {
+            let (host, chooser) = machines(&config, ways, seed, number);
+            Link {
+                place,
+                to: (place.address, place.port).into(),
+                host,
+                chooser,
+                keys: None,
+                seals_left: 0,
+                bytes_max: None,
+                came,
+                figures: LinkFigures::default(),
+                is_touched: false,
+            }
+        };
+        let by_address = places.iter().enumerate().map(|(number, place)| (place.address, number)).collect();
+        let links = places.into_iter().zip(came).enumerate().map(link).collect();
+        let forwarder = Self {
+            epoch: std::time::Instant::now(),
+            device,
+            socket,
+            outboxes: (0..ways).map(|_| Outbox::default()).collect(),
+            ways: sockets,
+            links,
+            by_address,
+            by_channel: BTreeMap::new(),
+            key_packets,
+            writes: Vec::new(),
+            spare: Vec::new(),
+            seed,
+            config,
+        };
+        Ok((forwarder, commands))
+    }
+
+    fn now(&self) -> Instant {
+        Instant::ZERO + Duration::from_std(self.epoch.elapsed())
+    }
+
+    /// Carries packets until nobody commands any more.
+    ///
+    /// Errors: the device or the socket cannot be read any more.
+    pub(crate) async fn run(mut self, mut commands: mpsc::Receiver<Command>) -> io::Result<()> {
+        let mut timer = FineTimer::new()?;
+        let mut batch = Batch::with_messages(16);
+        loop {
+            let due = self.links.iter().filter_map(|link| link.host.poll_timeout()).min();
+            let due = due.map(|at| self.epoch + at.saturating_since(Instant::ZERO).to_std());
+            tokio::select! {
+                command = commands.recv() => match command {
+                    Some(command) => self.obey(command),
+                    None => return Ok(()),
+                },
+                ready = self.device.readable() => {
+                    ready?;
+                    self.take_packets()?;
+                }
+                came = self.socket.recv(&mut batch) => {
+                    came?;
+                    self.take_datagrams(&mut batch);
+                    for _ in 1..READS_MAX {
+                        if self.socket.try_recv(&mut batch)? == 0 {
+                            break;
+                        }
+                        self.take_datagrams(&mut batch);
+                    }
+                }
+                waited = timer.wait(due) => {
+                    waited?;
+                    let now = self.now();
+                    for link in &mut self.links {
+                        if link.host.poll_timeout().is_some_and(|due| due <= now) {
+                            link.host.handle_timeout(now);
+                            link.is_touched = true;
+                        }
+                    }
+                }
+            }
+            self.stir();
+            if self.epoch.elapsed() > CLOCK_MAX {
+                self.begin_anew();
+            }
+        }
+    }
+
+    /// Gives every machine a new clock; what they held is lost.
+    fn begin_anew(&mut self) {
+        self.epoch = std::time::Instant::now();
+        let ways = self.ways.len() as u16;
+        for (number, link) in self.links.iter_mut().enumerate() {
+            (link.host, link.chooser) = machines(&self.config, ways, self.seed, number);
+            if let Some(bytes) = link.bytes_max {
+                link.host.limit_datagrams(PEER, bytes);
+            }
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Open { link, channel, reply } => {
+                let id = channel.sealer.channel();
+                let is_free = self.by_channel.get(&id.0).is_none_or(|other| *other == link);
+                if is_free {
+                    let found = &mut self.links[link];
+                    if let Some((before, _)) = &found.keys {
+                        self.by_channel.remove(&before.channel().0);
+                    }
+                    self.by_channel.insert(id.0, link);
+                    found.seals_left = self.key_packets.unwrap_or(u64::MAX);
+                    let Channel { sealer, opener } = *channel;
+                    found.keys = Some((sealer, opener));
+                    found.came.count.store(0, Relaxed);
+                    found.came.longest.store(0, Relaxed);
+                    found.came.is_worn_out.store(false, Relaxed);
+                }
+                let _ = reply.send(is_free);
+            }
+            Command::Limit { link, bytes } => {
+                self.links[link].bytes_max = bytes;
+                if let Some(bytes) = bytes {
+                    self.links[link].host.limit_datagrams(PEER, bytes - OVERHEAD_BYTES);
+                }
+            }
+            Command::Probe { link, bytes } => {
+                let now = self.now();
+                let way = self.links[link].chooser.choose(now, Going::Other);
+                let probe = control::probe(bytes.saturating_sub(OVERHEAD_BYTES));
+                self.post(link, way, (bytes, None), |out| out.extend(&probe));
+                self.send(link);
+            }
+            Command::Close { link, channel } => {
+                let found = &mut self.links[link];
+                if found.keys.as_ref().is_some_and(|(sealer, _)| sealer.channel() == channel) {
+                    (found.keys, found.bytes_max) = (None, None);
+                    self.by_channel.remove(&channel.0);
+                }
+            }
+            Command::Figures { reply } => {
+                let now = self.now();
+                let figures = self.links.iter().map(|link| figures(link, now)).collect();
+                let _ = reply.send(figures);
+            }
+        }
+    }
+
+    /// Reads packets that TCP sends.
+    fn take_packets(&mut self) -> io::Result<()> {
+        for _ in 0..READS_MAX {
+            let now = self.now();
+            let mut is_any = false;
+            for packet in self.device.read()? {
+                is_any = true;
+                // Neighbour discovery and the like: of nobody's concern.
+                let Some(segment) = Segment::of(packet) else { continue };
+                let Some(number) = self.by_address.get(&segment.destination) else { continue };
+                let link = &mut self.links[*number];
+                let most = link.bytes_max.map(packet_max);
+                if segment.source != link.place.local || most.is_none_or(|most| packet.len() > most) {
+                    link.figures.refused_out_packets += 1;
+                    continue;
+                }
+                let outgoing = Outgoing {
+                    packet: Carried::from(Bytes::copy_from_slice(packet)),
+                    payload_bytes: segment.payload_bytes,
+                    is_acknowledgement: segment.is_acknowledgement,
+                    is_end: segment.is_end,
+                    flow_size: None,
+                };
+                link.host.handle_packet(now, FlowId { peer: PEER, flow: segment.flow }, outgoing);
+                link.is_touched = true;
+            }
+            if !is_any {
+                break;
+            }
+            // What was read at once leaves at once.
+            self.stir();
+        }
+        Ok(())
+    }
+
+    /// Takes in datagrams.
+    fn take_datagrams(&mut self, batch: &mut Batch) {
+        let now = self.now();
+        for came in batch.datagrams() {
+            let channel = ChannelId::of(came.bytes);
+            let Some(number) = channel.and_then(|id| self.by_channel.get(&id.0)) else { continue };
+            let link = &mut self.links[*number];
+            let Some((_, opener)) = &mut link.keys else { continue };
+            let length = came.bytes.len();
+            let is_marked = came.ecn == Some(Ecn::Ce);
+            let Ok(opened) = opener.open(came.bytes) else { continue };
+            link.came.count.fetch_add(1, Relaxed);
+            link.came.longest.fetch_max(length, Relaxed);
+            if control::is_probe(opened.payload) {
+                continue;
+            }
+            let Ok(datagram) = Datagram::<Bytes>::decode(opened.payload) else {
+                link.figures.refused_in_packets += 1;
+                continue;
+            };
+            for echo in &datagram.echoes {
+                link.chooser.handle_echo(now, echo.number, echo.ago, echo.is_marked);
+            }
+            let payload_bytes = match &datagram.body {
+                Body::Plain(packet) | Body::Source { packet, .. } => {
+                    Segment::of(packet).map_or(0, |segment| segment.payload_bytes)
+                }
+                Body::Bare | Body::Probe | Body::Parity { .. } => 0,
+            };
+            let datagram = datagram.map(|bytes| Carried { bytes, is_marked });
+            link.host.handle_datagram(now, PEER, datagram, (payload_bytes, is_marked));
+            link.is_touched = true;
+        }
+    }
+
+    /// Has all machines that were told something say what follows.
+    fn stir(&mut self) {
+        let now = self.now();
+        for number in 0..self.links.len() {
+            if !std::mem::take(&mut self.links[number].is_touched) {
+                continue;
+            }
+            while let Some(arrived) = self.links[number].host.poll_arrived() {
+                self.deliver(number, arrived.packet);
+            }
+            loop {
+                while let Some(leaving) = self.links[number].host.poll_leaving() {
+                    self.leave(now, number, leaving);
+                }
+                let link = &mut self.links[number];
+                if !link.chooser.poll_probe(now) {
+                    break;
+                }
+                link.host.handle_probe(now, PEER);
+            }
+            self.send(number);
+        }
+        // A device that is full, or down, loses what it is given.
+        if !self.writes.is_empty() {
+            let written = self.device.write(&mut self.writes);
+            if let Err(error) = written {
+                tracing::debug!(%error, "packets that came were not taken");
+            }
+            while self.spare.len() < SPARE_MAX
+                && let Some(buffer) = self.writes.pop()
+            {
+                self.spare.push(buffer);
+            }
+            self.writes.clear();
+        }
+    }
+
+    /// Sends what a machine has to say.
+    fn leave(&mut self, now: Instant, number: usize, leaving: Leaving<Carried>) {
+        let link = &mut self.links[number];
+        let going = Going::of(&leaving);
+        let Leaving { is_data, datagram, .. } = leaving;
+        let is_spread = !(matches!(going, Going::Long(_)) && link.chooser.is_short_on(now));
+        let way = match &datagram.body {
+            Body::Bare => link.chooser.choose(now, going),
+            _ => {
+                let (told, way) = link.chooser.handle_leaving(now, going);
+                debug_assert_eq!(told, datagram.number, "both count the same datagrams");
+                way
+            }
+        };
+        link.figures.sprayable_packets += u64::from(is_data);
+        link.figures.sprayed_packets += u64::from(is_data && is_spread);
+        let ecn = match &datagram.body {
+            Body::Plain(packet) | Body::Source { packet, .. } => ecn_of(&packet.bytes),
+            Body::Bare | Body::Probe | Body::Parity { .. } => None,
+        };
+        let datagram = datagram.map(|packet| packet.bytes);
+        let length = OVERHEAD_BYTES + datagram.wire_len() as usize;
+        self.post(number, way, (length, ecn), |out| datagram.encode(out));
+    }
+
+    /// Seals a datagram of so many bytes, and has it wait for the others by its way.
+    fn post(
+        &mut self,
+        number: usize,
+        way: u16,
+        (length, ecn): (usize, Option<Ecn>),
+        write: impl FnOnce(&mut Vec<u8>),
+    ) {
+        let link = &mut self.links[number];
+        let Some((sealer, _)) = &mut link.keys else { return };
+        if link.seals_left == 0 {
+            link.came.is_worn_out.store(true, Relaxed);
+            return;
+        }
+        link.seals_left -= 1;
+        let outbox = &mut self.outboxes[usize::from(way)];
+        if !outbox.takes(length, ecn) {
+            count(&mut link.figures, outbox.send(&self.ways[usize::from(way)], link.to));
+        }
+        let begin = outbox.len();
+        outbox.push(length, ecn, |out| {
+            out.extend([0; HEADER_BYTES]);
+            write(out);
+            out.extend([0; TAG_BYTES]);
+        });
+        if sealer.seal(outbox.since(begin)).is_err() {
+            outbox.cut(begin);
+            link.came.is_worn_out.store(true, Relaxed);
+        }
+    }
+
+    /// Sends what waits, by all ways.
+    fn send(&mut self, number: usize) {
+        let link = &mut self.links[number];
+        for (outbox, socket) in self.outboxes.iter_mut().zip(&self.ways) {
+            count(&mut link.figures, outbox.send(socket, link.to));
+        }
+    }
+
+    /// Has a packet that came written to the device, if it may come from there.
+    fn deliver(&mut self, number: usize, packet: Carried) {
+        let Link { place, figures, .. } = &mut self.links[number];
+        let fits = Segment::of(&packet.bytes)
+            .is_some_and(|segment| segment.source == place.address && segment.destination == place.local);
+        if !fits {
+            figures.refused_in_packets += 1;
+            return;
+        }
+        let mut buffer = self.spare.pop().unwrap_or_default();
+        buffer.clear();
+        buffer.resize(HEADROOM, 0);
+        buffer.extend_from_slice(&packet.bytes);
+        if packet.is_marked && !mark(&mut buffer[HEADROOM..]) {
+            figures.refused_in_packets += 1;
+            return;
+        }
+        self.writes.push(buffer);
+    }
+}
+
+/// The longest packet of TCP in datagrams of so many bytes.
+pub(crate) const fn packet_max(datagram_bytes: usize) -> usize {
+    // Two echoes go beside the longest packet: as many as come between two of a long flow's.
+    let beside =
+        OVERHEAD_BYTES + anabranch_spray_proto::HEAD_BYTES_MAX + 2 * anabranch_spray_proto::ECHO_BYTES;
+    datagram_bytes.saturating_sub(beside)
+}
+
+/// The outer header says what the inner one does (RFC 6040, section 4.1).
+fn ecn_of(packet: &[u8]) -> Option<Ecn> {
+    let [first, second, ..] = packet else { return None };
+    match if first >> 4 == 6 { second >> 4 } else { *second } & 3 {
+        1 => Some(Ecn::Ect1),
+        2 => Some(Ecn::Ect0),
+        3 => Some(Ecn::Ce),
+        _ => None,
+    }
+}
+
+fn count(figures: &mut LinkFigures, left: Left) {
+    figures.sent_datagrams += left.sent;
+    figures.unsent_datagrams += left.dropped;
+    figures.too_long_datagrams += left.too_long;
+}
+
+/// How a peer fares.
+fn figures(link: &Link, now: Instant) -> LinkFigures {
+    let counts = link.host.counts();
+    let view = link.host.peer(now, PEER);
+    let (rtt, fastest) = link.chooser.round_trips();
+    let seconds = |time: Option<Duration>| time.map(Duration::as_secs_f64);
+    let mean = |sum: f64| if counts.units > 0 { sum / counts.units as f64 } else { 0.0 };
+    let ways = (0..).zip(link.chooser.report(now)).map(|(number, way): (u16, ways::WayReport)| WayFigures {
+        number,
+        came_datagrams: way.came,
+        marked_datagrams: way.marked,
+        late_datagrams: way.late,
+        rtt_s: seconds(way.rtt),
+        left: way.left,
+        long_flows: way.long_flows,
+    });
+    let opened = link.keys.as_ref().map(|(_, opener)| opener.counters()).unwrap_or_default();
+    LinkFigures {
+        flows: link.host.flows() as u64,
+        blocked_share: view.blocked,
+        unit_packets_mean: mean(counts.unit_packets as f64),
+        parities_mean: mean(counts.parities as f64),
+        source_packets: counts.sources,
+        parity_packets: counts.parities,
+        recovered_packets: counts.recovered,
+        surplus_packets: counts.surplus,
+        given_up_packets: counts.given_up,
+        early_packets: counts.early,
+        rtt_s: seconds(rtt),
+        rtt_fastest_s: seconds(fastest),
+        rtt_free_max_s: seconds(view.rtt_free),
+        rtt_blocked_max_s: seconds(view.rtt_blocked),
+        moved_long_flows: link.chooser.moved(),
+        came_datagrams: opened.opened,
+        replayed_datagrams: opened.replayed + opened.too_old,
+        forged_datagrams: opened.forged + opened.malformed,
+        ways: ways.collect(),
+        ..link.figures.clone()
+    }
+}
