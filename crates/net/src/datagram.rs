@@ -10,6 +10,8 @@
 //! quinn-udp: before Linux 6.14 a segment above the device's MTU makes an offloaded send fail just as a device without offload
 //! does, and then one datagram too big would end offload for the whole socket.
 //!
+//! [`SendSocket`] only sends.
+//!
 //! Leaves out: the datagrams' contents ([`crate::seal`]), pacing, and the search for a path's MTU. Read [`DatagramSocket`],
 //! [`Segments`] and [`Batch`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: sockets and /proc are its business")]
@@ -279,6 +281,63 @@ impl std::error::Error for SendError {
     }
 }
 
+/// A UDP socket that only sends, under no runtime: one that waits for nothing is woken by nothing.
+///
+/// Each datagram that has left would wake a runtime otherwise, as there is room again: for many sockets that each send a little, that is as
+/// much work as the sending.
+#[derive(Debug)]
+pub struct SendSocket {
+    socket: std::net::UdpSocket,
+    state: UdpSocketState,
+    /// See [`DatagramSocket`].
+    state_offload: UdpSocketState,
+    offload: Offload,
+}
+
+impl SendSocket {
+    /// A socket at `at`, as [`DatagramSocket::bind`] has it.
+    ///
+    /// Errors: the system's, with the address in the text.
+    pub fn bind(at: SocketAddr, options: &DatagramOptions) -> io::Result<Self> {
+        let (socket, _) = open(at, options).map_err(|e| crate::socket::cannot_listen(at, &e))?;
+        let state = UdpSocketState::new((&socket).into())?;
+        let state_offload = UdpSocketState::new((&socket).into())?;
+        let offload = Offload(AtomicBool::new(options.offload && state.max_gso_segments() > 1));
+        Ok(Self { socket, state, state_offload, offload })
+    }
+
+    /// As [`DatagramSocket::try_send`].
+    ///
+    /// Errors: as there.
+    pub fn try_send(&self, segments: &Segments<'_>) -> Result<usize, SendError> {
+        self.offload.send(segments, |transmit| {
+            let state = if transmit.segment_size.is_some() { &self.state_offload } else { &self.state };
+            state.try_send((&self.socket).into(), transmit)
+        })
+    }
+}
+
+/// A socket with buffers of these sizes, as far as the kernel grants them.
+fn open(at: SocketAddr, options: &DatagramOptions) -> io::Result<(std::net::UdpSocket, Buffers)> {
+    use rustix::net::sockopt;
+    let socket = std::net::UdpSocket::bind(at)?;
+    // The kernel doubles what it is asked for, and counts in 32 bits.
+    let asked = |size: ByteCount| usize::try_from(size.as_u64()).unwrap_or(usize::MAX).min(1 << 30);
+    let (receive, send) = (asked(options.receive_buffer), asked(options.send_buffer));
+    if sockopt::set_socket_recv_buffer_size_force(&socket, receive).is_err() {
+        sockopt::set_socket_recv_buffer_size(&socket, receive)?;
+    }
+    if sockopt::set_socket_send_buffer_size_force(&socket, send).is_err() {
+        sockopt::set_socket_send_buffer_size(&socket, send)?;
+    }
+    let granted = |doubled: usize| ByteCount::new(doubled as u64 / 2);
+    let buffers = Buffers {
+        receive: granted(sockopt::socket_recv_buffer_size(&socket)?),
+        send: granted(sockopt::socket_send_buffer_size(&socket)?),
+    };
+    Ok((socket, buffers))
+}
+
 /// What a socket has done so far.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -350,22 +409,7 @@ impl DatagramSocket {
     }
 
     fn set_up(at: SocketAddr, options: &DatagramOptions) -> io::Result<Self> {
-        use rustix::net::sockopt;
-        let socket = std::net::UdpSocket::bind(at)?;
-        // The kernel doubles what it is asked for, and counts in 32 bits.
-        let asked = |size: ByteCount| usize::try_from(size.as_u64()).unwrap_or(usize::MAX).min(1 << 30);
-        let (receive, send) = (asked(options.receive_buffer), asked(options.send_buffer));
-        if sockopt::set_socket_recv_buffer_size_force(&socket, receive).is_err() {
-            sockopt::set_socket_recv_buffer_size(&socket, receive)?;
-        }
-        if sockopt::set_socket_send_buffer_size_force(&socket, send).is_err() {
-            sockopt::set_socket_send_buffer_size(&socket, send)?;
-        }
-        let granted = |doubled: usize| ByteCount::new(doubled as u64 / 2);
-        let buffers = Buffers {
-            receive: granted(sockopt::socket_recv_buffer_size(&socket)?),
-            send: granted(sockopt::socket_send_buffer_size(&socket)?),
-        };
+        let (socket, buffers) = open(at, options)?;
         let state = UdpSocketState::new((&socket).into())?;
         let state_offload = UdpSocketState::new((&socket).into())?;
         let offload = options.offload && state.max_gso_segments() > 1;

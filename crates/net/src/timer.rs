@@ -12,6 +12,9 @@ use std::time::Instant;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+/// The kernel takes no time at all for a timer that is not set.
+const SOON: std::time::Duration = std::time::Duration::from_nanos(1);
+
 /// A timer. See the module.
 #[derive(Debug)]
 pub struct FineTimer {
@@ -44,25 +47,33 @@ impl FineTimer {
         if at <= now {
             return Ok(());
         }
-        if self.set_for != Some(at) {
-            let left = at - now;
-            let it_value = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-            let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
-            timerfd_settime(&self.fd, TimerfdTimerFlags::empty(), &Itimerspec { it_interval, it_value })?;
-            self.set_for = Some(at);
-        }
         loop {
+            // Set for earlier it goes off once in vain, which is cheaper than to set it for every packet.
+            if self.set_for.is_none_or(|set_for| set_for > at) {
+                self.set(at)?;
+            }
             let mut ready = self.fd.readable().await?;
             match ready.try_io(|fd| Ok(rustix::io::read(fd, &mut [0u8; 8])?)) {
                 Ok(result) => {
                     result?;
                     self.set_for = None;
-                    return Ok(());
+                    if at <= Instant::now() {
+                        return Ok(());
+                    }
                 }
                 // It was set anew before it went off.
                 Err(_) => continue,
             }
         }
+    }
+
+    fn set(&mut self, at: Instant) -> io::Result<()> {
+        let left = at.saturating_duration_since(Instant::now()).max(SOON);
+        let it_value = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
+        timerfd_settime(&self.fd, TimerfdTimerFlags::empty(), &Itimerspec { it_interval, it_value })?;
+        self.set_for = Some(at);
+        Ok(())
     }
 }
 
@@ -82,6 +93,11 @@ mod tests {
         assert!(tokio::time::timeout(Duration::from_millis(2), timer.wait(far)).await.is_err());
         timer.wait(Some(begun + Duration::from_millis(5))).await.expect("it goes off");
         assert!(begun.elapsed() >= Duration::from_millis(5));
+        // Set for earlier, and then waited for for longer.
+        let soon = timer.wait(Some(begun + Duration::from_millis(20)));
+        assert!(tokio::time::timeout(Duration::from_millis(1), soon).await.is_err());
+        timer.wait(Some(begun + Duration::from_millis(30))).await.expect("it goes off");
+        assert!(begun.elapsed() >= Duration::from_millis(30));
         let never = tokio::time::timeout(Duration::from_millis(2), timer.wait(None)).await;
         assert!(never.is_err());
     }

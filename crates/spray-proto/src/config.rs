@@ -23,6 +23,8 @@ pub struct Config {
     pub rate: BitRate,
     /// The longest that a packet is waited for which others have overtaken.
     pub hold_max: Duration,
+    /// How long what came may wait for a datagram the other way that says so: the paper's period over which round trips are averaged.
+    pub say_within: Duration,
     /// By how much round trips differ for no reason in the network: a packet that took less than this above the usual was not blocked.
     pub jitter: Duration,
     /// The most packets of a flow that are held back for one before them; with one more the first gap is given up.
@@ -63,6 +65,7 @@ impl Default for Config {
             parities: Parities::Blocking,
             rate: BitRate::gbps(1),
             hold_max: Duration::from_ms(4),
+            say_within: Duration::from_us(200),
             jitter: Duration::ZERO,
             held_max: 512,
             orders_long: false,

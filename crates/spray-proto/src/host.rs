@@ -310,7 +310,7 @@ impl<P: Packet> Host<P> {
         };
         if is_numbered {
             let was_due = peer.came.due.is_some();
-            let is_full = peer.came.push(number, now, is_marked);
+            let is_full = peer.came.push(number, now, is_marked, self.config.say_within);
             self.say_due.extend(peer.came.due.filter(|_| !was_due).map(|due| (due, from)));
             if is_full {
                 self.send(now, id, Going::bare());

@@ -67,16 +67,15 @@ pub(crate) struct Came {
     waiting: VecDeque<(u32, Instant, bool)>,
     /// When all of it is to be said at the latest.
     pub(crate) due: Option<Instant>,
+    within: Duration,
 }
 
-/// How long what came may wait for a datagram the other way: the period over which round trips are averaged.
-const SAY_WITHIN: Duration = Duration::from_us(200);
-
 impl Came {
-    /// Notes one. True if so many wait that they must be said now.
-    pub(crate) fn push(&mut self, number: u32, at: Instant, is_marked: bool) -> bool {
+    /// Notes one, which is to be said `within` a time. True if so many wait that they must be said now.
+    pub(crate) fn push(&mut self, number: u32, at: Instant, is_marked: bool, within: Duration) -> bool {
         self.waiting.push_back((number, at, is_marked));
-        self.due.get_or_insert(at + SAY_WITHIN);
+        self.within = within;
+        self.due.get_or_insert(at + within);
         self.waiting.len() >= ECHOES_MAX
     }
     /// What is to be said, of so many at most: the rest is due as it was.
@@ -84,7 +83,7 @@ impl Came {
         let waiting = self.waiting.drain(..self.waiting.len().min(ECHOES_MAX).min(most));
         let echo = |(number, at, is_marked)| Echo { number, ago: now.saturating_since(at), is_marked };
         let echoes = waiting.map(echo).collect();
-        self.due = self.waiting.front().map(|(_, at, _)| *at + SAY_WITHIN);
+        self.due = self.waiting.front().map(|(_, at, _)| *at + self.within);
         echoes
     }
 }
@@ -92,6 +91,8 @@ impl Came {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const SAY_WITHIN: Duration = Duration::from_us(200);
 
     fn at(us: u64) -> Instant {
         Instant::ZERO + Duration::from_us(us)
@@ -124,7 +125,8 @@ mod tests {
     #[test]
     fn what_came_is_said_at_the_latest_when_a_datagram_is_full_of_it() {
         let mut came = Came::default();
-        let full: Vec<bool> = (0..ECHOES_MAX as u32).map(|n| came.push(n, at(n.into()), n == 3)).collect();
+        let full: Vec<bool> =
+            (0..ECHOES_MAX as u32).map(|n| came.push(n, at(n.into()), n == 3, SAY_WITHIN)).collect();
         assert_eq!(full.iter().position(|full| *full), Some(ECHOES_MAX - 1));
         assert_eq!(came.due, Some(at(0) + SAY_WITHIN));
         let said = came.take(at(100), 4);

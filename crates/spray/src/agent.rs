@@ -30,6 +30,8 @@ use tokio_rustls::TlsStream;
 
 /// Round trips of programs differ by so much for no reason in the network.
 const JITTER: anabranch_units::Duration = anabranch_units::Duration::from_us(500);
+/// How long what came may wait for a datagram the other way that says so: programs answer within that, mostly.
+const SAY_WITHIN: anabranch_units::Duration = anabranch_units::Duration::from_us(500);
 /// The most packets of a flow that wait for one before them: what a long flow has under way at a gigabit a second in the longest hold.
 const HELD_MAX: usize = 4_096;
 /// Commands that wait for the thread.
@@ -122,6 +124,7 @@ impl Agent {
             knows_sizes: false,
             rate: config.rate,
             hold_max: config.hold_max,
+            say_within: SAY_WITHIN,
             jitter: JITTER,
             held_max: HELD_MAX,
             orders_long: true,

@@ -9,7 +9,7 @@ use crate::outbox::{Left, Outbox};
 use crate::routing::Place;
 use crate::status::{LinkFigures, WayFigures};
 use anabranch_endpoint::{Bytes, Message as _, Wire as _};
-use anabranch_net::datagram::{Batch, DatagramOptions, DatagramSocket, Ecn};
+use anabranch_net::datagram::{Batch, DatagramOptions, DatagramSocket, Ecn, SendSocket};
 use anabranch_net::seal::{Channel, ChannelId, HEADER_BYTES, OVERHEAD_BYTES, Opener, Sealer, TAG_BYTES};
 use anabranch_net::timer::FineTimer;
 use anabranch_spray_proto::ways::{self, Chooser, Going};
@@ -92,7 +92,7 @@ pub(crate) struct Forwarder {
     config: Config,
     device: Device,
     socket: DatagramSocket,
-    ways: Vec<DatagramSocket>,
+    ways: Vec<SendSocket>,
     outboxes: Vec<Outbox>,
     links: Vec<Link>,
     by_address: BTreeMap<IpAddr, usize>,
@@ -129,8 +129,7 @@ impl Forwarder {
             ..DatagramOptions::default()
         };
         let at = SocketAddr::new(listen.ip(), 0);
-        let sockets =
-            (0..ways).map(|_| DatagramSocket::bind(at, &options)).collect::<io::Result<Vec<_>>>()?;
+        let sockets = (0..ways).map(|_| SendSocket::bind(at, &options)).collect::<io::Result<Vec<_>>>()?;
         // Which ways are drawn need not be the same in any two runs.
         let seed = Seed::new(anabranch_net::random()?);
         let link = |(number, (place, came)): (usize, (Place, Arc<Came>))| {
@@ -193,11 +192,14 @@ impl Forwarder {
                 came = self.socket.recv(&mut batch) => {
                     came?;
                     self.take_datagrams(&mut batch);
+                    // Handed over before it is asked for more.
+                    self.stir();
                     for _ in 1..READS_MAX {
                         if self.socket.try_recv(&mut batch)? == 0 {
                             break;
                         }
                         self.take_datagrams(&mut batch);
+                        self.stir();
                     }
                 }
                 waited = timer.wait(due) => {

@@ -2,7 +2,7 @@
 //!
 //! Read [`Outbox`] first.
 
-use anabranch_net::datagram::{DatagramSocket, Ecn, Segments, SendError};
+use anabranch_net::datagram::{Ecn, Segments, SendError, SendSocket};
 use std::net::SocketAddr;
 
 /// The most bytes that wait.
@@ -62,7 +62,7 @@ impl Outbox {
     }
 
     /// Sends what waits.
-    pub(crate) fn send(&mut self, socket: &DatagramSocket, to: SocketAddr) -> Left {
+    pub(crate) fn send(&mut self, socket: &SendSocket, to: SocketAddr) -> Left {
         let mut left = Left::default();
         if self.bytes.is_empty() {
             return left;

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 pub const WAYS_MAX: u16 = 128;
 /// Short flows are under way for so long after their last packet, or for four round trips: the paper's period of sampling.
 const SHORT_ON: Duration = Duration::from_us(500);
-/// Round trips of programs differ by so much for no reason in the network: they wait for a processor, and echoes for 200 us.
+/// Round trips of programs differ by so much for no reason in the network: they wait for a processor, and what came waits to be said.
 const JITTER: Duration = Duration::from_ms(1);
 /// A packet's length, with which the time on a link is reckoned.
 const PACKET: ByteCount = ByteCount::new(1_500);
