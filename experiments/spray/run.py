@@ -68,6 +68,9 @@ SCHEMES: dict[str, Table] = {
     "reps": {"network.spread": "ecmp", "spray": {"scheme": "reps"}, **MARKS, **RACK},
     "bitmap": {"network.spread": "ecmp", "spray": {"scheme": "bitmap"}, **MARKS, **RACK},
     "mixed": {"network.spread": "ecmp", "spray": {"scheme": "mixed"}, **MARKS, **RACK},
+    "least": {"network.spread": "ecmp", "spray": {"scheme": "least"}, **RACK},
+    "agent": {"network.spread": "ecmp", "spray": {"scheme": "agent"}, **RACK},
+    "agent-marks": {"network.spread": "ecmp", "spray": {"scheme": "agent"}, **MARKS, **RACK},
 }
 #: Those that are run in every setting.
 ALL = tuple(scheme for scheme in SCHEMES if scheme not in ("caps-small", "caps-window"))

@@ -17,7 +17,7 @@ use anabranch_units::{ByteCount, Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The most flows that are remembered; packets of more pass as they are.
-const FLOWS_MAX: usize = 1 << 16;
+pub const FLOWS_MAX: usize = 1 << 16;
 /// A flow is forgotten when it was silent for so long.
 const SILENCE: Duration = Duration::from_secs(2);
 /// A packet's length with which equations reckon.

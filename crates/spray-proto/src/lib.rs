@@ -33,6 +33,6 @@ pub mod ways;
 
 pub use config::{Config, ConfigError, Parities, UnitSize};
 pub use datagram::{Body, Datagram, ECHO_BYTES, Echo, HEAD_BYTES_MAX};
-pub use host::{Arrived, Counts, FlowId, Host, Leaving, Outgoing, PeerView};
+pub use host::{Arrived, Counts, FLOWS_MAX, FlowId, Host, Leaving, Outgoing, PeerView};
 pub use packet::{Carried, Packet};
 pub use segment::{Segment, mark};

@@ -34,7 +34,7 @@ pub trait Spreader: Debug + Send {
     /// The value with which the next packet leaves. `in_flight` packets are on their way.
     fn choose(&mut self, now: Instant, in_flight: usize) -> u16;
     /// A packet leaves with this value.
-    fn handle_leaving(&mut self, _value: u16) {}
+    fn handle_leaving(&mut self, _now: Instant, _value: u16) {}
     /// A packet that left with this value has come, or is late.
     fn handle_fate(&mut self, now: Instant, value: u16, fate: Fate);
     /// The same, and how long its way there and back took; said before its fate.
@@ -184,7 +184,7 @@ impl<S: Spreader + ?Sized> Flight<S> {
             self.forget_first();
         }
         self.sent.push_back(Sent { value, at: now, state: State::OnItsWay });
-        self.spreader.handle_leaving(value);
+        self.spreader.handle_leaving(now, value);
         self.in_flight += 1;
         self.next = self.next.wrapping_add(1);
         self.next.wrapping_sub(1)

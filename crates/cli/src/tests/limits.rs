@@ -159,6 +159,12 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
             format!("{} B", n(anabranch_shuffle_proto::announcement::LINE_BYTES_MAX)),
             "shuffle::announcement",
         ),
+        ("peers of a `spray` agent", n(anabranch_spray::PEERS_MAX), "spray"),
+        (
+            "flows of one peer that it remembers; packets of one that wait for another",
+            format!("{}; {}", n(anabranch_spray_proto::FLOWS_MAX), n(anabranch_spray::HELD_MAX)),
+            "spray_proto::host",
+        ),
         (
             "a key file; a list of revoked certificates",
             format!("{}; {}", bytes(tls::PEM_BYTES_MAX), bytes(revoked::FILE_BYTES_MAX)),

@@ -165,7 +165,7 @@ impl Chooser {
     fn pinned(&mut self, now: Instant, flow: u32) -> Option<u16> {
         self.sweep(now);
         let before = self.pins.get(&flow).map(|pin| pin.way);
-        let way = match before.filter(|way| !self.flight.spreader().is_dead(*way)) {
+        let way = match before.filter(|way| !self.flight.spreader().is_hopeless(now, *way)) {
             Some(way) => way,
             None if before.is_none() && self.pins.len() >= PINS_MAX => return None,
             None => {
@@ -210,7 +210,7 @@ impl Chooser {
         let least = self.flight.spreader();
         let report = |value: u16| {
             let way = least.way(value)?;
-            let left = if least.is_dead(value) {
+            let left = if least.is_failing(value) {
                 Some(WhyLeft::Late)
             } else {
                 least.is_crowded(now, value).then_some(WhyLeft::Crowded)

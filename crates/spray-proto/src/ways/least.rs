@@ -5,6 +5,7 @@
 //! older it is, and packets that are under way count beside. A way is *shunned* while its excess is more than that fastest round trip
 //! (a mark counts as so much), and when a packet did not come by it: until one does. Packets that carry nothing find out when that is, so that
 //! none that is waited for is spent on it: a tenth of a second after the last, and by a way by which nothing comes after twice as long each time.
+//! A way that loses one packet in some dozens is shunned for as long as it does, unless most ways lose as many.
 //! Read [`Least`] first.
 
 use super::{Fate, Spreader};
@@ -27,6 +28,10 @@ const EVEN: Duration = Duration::from_us(20);
 /// How often a shunned way is tried, and how often that doubles where nothing comes.
 const PROBE: Duration = Duration::from_ms(100);
 const DOUBLINGS_MAX: u32 = 6;
+/// A way loses packets above this share. One that does not come adds a sixteenth, one that does takes a 64th of it away: after a single loss that
+/// takes some 90 packets.
+const LOSSY_PPM: u32 = 1_000_000 / 64;
+const LOST_STEP: u32 = 1_000_000 / 16;
 
 /// What is known of one way.
 #[derive(Copy, Clone, Debug, Default)]
@@ -37,8 +42,12 @@ pub(super) struct Way {
     heard_at: Instant,
     /// Packets that left by it and of which nothing is known.
     unheard: u32,
+    /// Since when nothing has come although something left.
+    waiting_since: Option<Instant>,
     /// Packets that did not come since the last that did.
     missing: u32,
+    /// The share of packets that do not come, in millionths: the mean of the last ones, of which those that did not come count more.
+    lost_ppm: u32,
     probe_at: Instant,
     /// The smoothed round trip.
     pub(super) rtt: Option<Duration>,
@@ -58,6 +67,8 @@ pub(super) struct Least {
     /// The fastest round trip of this window and of the one before.
     base: [Option<Duration>; 2],
     base_since: Instant,
+    /// Ways that lose packets.
+    lossy: usize,
 }
 
 impl Least {
@@ -74,7 +85,7 @@ impl Least {
     ) -> Self {
         assert!(count > 0, "there is a way");
         let ways = vec![Way::default(); count];
-        Self { ways, packet_time, jitter, random, base: [None; 2], base_since: Instant::ZERO }
+        Self { ways, packet_time, jitter, random, base: [None; 2], base_since: Instant::ZERO, lossy: 0 }
     }
 
     pub(super) fn way(&self, value: u16) -> Option<&Way> {
@@ -91,6 +102,38 @@ impl Least {
     /// Whether a packet did not come by it, and none since.
     pub(super) fn is_dead(&self, value: u16) -> bool {
         self.way(value).is_some_and(|way| way.missing > 0)
+    }
+
+    /// Whether it loses packets, and most others do not.
+    fn is_lossy(&self, value: u16) -> bool {
+        self.lossy * 4 <= self.ways.len() * 3 && self.ways[usize::from(value)].lost_ppm > LOSSY_PPM
+    }
+
+    /// Whether it is taken only where no other is found.
+    pub(super) fn is_shunned(&self, now: Instant, value: u16) -> bool {
+        self.is_dead(value) || self.is_lossy(value) || self.is_crowded(now, value)
+    }
+
+    /// Whether packets do not come by it, or too few.
+    pub(super) fn is_failing(&self, value: u16) -> bool {
+        self.is_dead(value) || self.is_lossy(value)
+    }
+
+    /// Whether a flow that fills it had better leave it: nothing has come for two of its own round trips, or it loses packets though no queue
+    /// is full. A flow that fills a queue takes longer than others and loses packets there, and would by any other way.
+    pub(super) fn is_hopeless(&self, now: Instant, value: u16) -> bool {
+        let Some(way) = self.way(value) else { return false };
+        let rtt = way.rtt.into_iter().chain(self.base()).max().unwrap_or(self.jitter);
+        let longest = (rtt + rtt).max(rtt + self.jitter);
+        way.waiting_since.is_some_and(|since| now.saturating_since(since) > longest)
+            || (self.is_lossy(value) && !self.is_crowded(now, value))
+    }
+
+    fn set_lost(&mut self, value: u16, lost_ppm: u32) {
+        let way = &mut self.ways[usize::from(value)];
+        self.lossy -= usize::from(way.lost_ppm > LOSSY_PPM);
+        way.lost_ppm = lost_ppm;
+        self.lossy += usize::from(way.lost_ppm > LOSSY_PPM);
     }
 
     /// Whether its last packet took so much longer than the fastest on any that others are better.
@@ -114,10 +157,8 @@ impl Least {
 
     /// A shunned way that is to be tried now.
     pub(super) fn probe(&mut self, now: Instant) -> Option<u16> {
-        let is_due = |value: &u16| {
-            self.ways[usize::from(*value)].probe_at <= now
-                && (self.is_dead(*value) || self.is_crowded(now, *value))
-        };
+        let is_due =
+            |value: &u16| self.ways[usize::from(*value)].probe_at <= now && self.is_shunned(now, *value);
         let value = (0..self.ways.len() as u16).find(is_due)?;
         let way = &mut self.ways[usize::from(value)];
         way.probe_at = now + PROBE * (1 << way.missing.saturating_sub(1).min(DOUBLINGS_MAX));
@@ -129,11 +170,10 @@ impl Least {
         let mut best: Option<(bool, u16)> = None;
         for _ in 0..8 {
             let value = self.random.below(self.ways.len() as u64) as u16;
-            let is_dead = self.is_dead(value);
-            if !is_dead && !self.is_crowded(now, value) {
+            if !self.is_shunned(now, value) {
                 return value;
             }
-            let this = (is_dead, value);
+            let this = (self.is_failing(value), value);
             best = Some(best.map_or(this, |best| if best.0 { this } else { best }));
         }
         best.map_or(0, |(_, value)| value)
@@ -145,7 +185,7 @@ impl Least {
         for _ in 0..drawn {
             let value = self.draw(now);
             let under_way = self.packet_time * u64::from(self.ways[usize::from(value)].unheard);
-            let this = (self.is_dead(value), busy(value), self.excess(now, value) + under_way);
+            let this = (self.is_failing(value), busy(value), self.excess(now, value) + under_way);
             // Of two that are alike the first one drawn.
             if best.is_none_or(|(best, _)| this < best) {
                 best = Some((this, value));
@@ -168,9 +208,10 @@ impl Spreader for Least {
         self.quickest(now, DRAWN, |_| 0)
     }
 
-    fn handle_leaving(&mut self, value: u16) {
+    fn handle_leaving(&mut self, now: Instant, value: u16) {
         if let Some(way) = self.ways.get_mut(usize::from(value)) {
             way.unheard += 1;
+            way.waiting_since.get_or_insert(now);
         }
     }
 
@@ -183,6 +224,8 @@ impl Spreader for Least {
         let Some(way) = self.ways.get_mut(usize::from(value)) else { return };
         (way.last, way.is_marked, way.heard_at) = (rtt, false, now);
         way.probe_at = now + PROBE;
+        // Of those that left since, something is heard within a round trip of now.
+        way.waiting_since = (way.unheard > 1).then_some(now);
         let smoothed = |before: Duration| before.as_ps() - before.as_ps() / 8 + rtt.as_ps() / 8;
         way.rtt = Some(way.rtt.map_or(rtt, |before| Duration::from_ps(smoothed(before))));
     }
@@ -190,6 +233,7 @@ impl Spreader for Least {
     fn handle_fate(&mut self, now: Instant, value: u16, fate: Fate) {
         let Some(way) = self.ways.get_mut(usize::from(value)) else { return };
         way.unheard = way.unheard.saturating_sub(1);
+        let lost = way.lost_ppm;
         match fate {
             Fate::Late => {
                 way.late += 1;
@@ -197,12 +241,14 @@ impl Spreader for Least {
                     way.probe_at = now + PROBE;
                 }
                 way.missing = way.missing.saturating_add(1);
+                self.set_lost(value, (lost - lost / 16) + LOST_STEP);
             }
             Fate::Came | Fate::Marked => {
                 way.came += 1;
                 way.missing = 0;
                 way.is_marked = fate == Fate::Marked;
                 way.marked += u64::from(way.is_marked);
+                self.set_lost(value, lost - lost / 64);
             }
         }
     }
@@ -212,6 +258,8 @@ impl Spreader for Least {
         self.handle_round_trip(now, value, rtt);
         let Some(way) = self.ways.get_mut(usize::from(value)) else { return };
         way.missing = 0;
+        let lost = way.lost_ppm;
+        self.set_lost(value, lost.saturating_sub(LOST_STEP));
     }
 }
 
@@ -275,7 +323,35 @@ mod tests {
         }
         assert_eq!(tried[..6], [100, 200, 400, 800, 1_600, 3_200]);
         least.handle_belated(at(20_000_000), 2, Duration::from_us(110));
-        assert!(!least.is_dead(2) && counts(&mut least, at(20_000_000), 100)[2] > 5);
+        assert!(!least.is_dead(2) && counts(&mut least, at(20_000_000), 100)[2] == 0, "it loses packets");
+        (0..400).for_each(|_| least.handle_fate(at(20_000_000), 2, Fate::Came));
+        assert!(counts(&mut least, at(20_000_000), 100)[2] > 5, "not any more");
+    }
+
+    /// Half of the ways lose one packet in twenty: within some hundred packets hardly any is sent by these, and probes do not bring them back.
+    #[test]
+    fn ways_that_lose_some_packets_are_shunned_unless_most_do() {
+        for (lossy, most) in [(32, 30), (60, 10_000)] {
+            let mut least = least(64);
+            let mut random = Seed::new(2).stream("loss", 0);
+            let mut late = 0;
+            for n in 0..20_000 {
+                let now = at(n * 500);
+                let probe = least.probe(now);
+                let value = probe.unwrap_or_else(|| least.choose(now, 0));
+                least.handle_leaving(now, value);
+                let is_lost = usize::from(value) < lossy && random.chance_ppm(50_000);
+                if is_lost {
+                    least.handle_fate(now, value, Fate::Late);
+                } else {
+                    least.handle_round_trip(now, value, Duration::from_us(200));
+                    least.handle_fate(now, value, Fate::Came);
+                }
+                late += usize::from(is_lost && probe.is_none() && n > 3_000);
+            }
+            assert!(late <= most, "{late} of 17,000 packets were lost with {lossy} of 64 ways");
+            assert!(lossy < 48 || late > 100, "where most ways lose packets all are taken: {late}");
+        }
     }
 
     #[test]
