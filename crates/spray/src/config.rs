@@ -136,6 +136,11 @@ impl AgentConfig {
         if let Some(own) = self.peers.iter().find(|peer| peer.name == self.name) {
             return Err(format!("peer `{}`: is this host itself: name others", own.name));
         }
+        if let Some(listen) = self.listen.filter(|listen| listen.ip().is_loopback()) {
+            return Err(format!(
+                "listen {listen}: no other host reaches it: choose an address that peers reach"
+            ));
+        }
         if !(1..=WAYS_MAX).contains(&self.ways) {
             return Err(format!("{} ways: must be 1 to {WAYS_MAX}", self.ways));
         }
@@ -185,6 +190,7 @@ mod tests {
         };
         assert!(bad(|config| config.peers.clear()).contains("no peers"));
         assert!(bad(|config| config.name = "b".into()).contains("this host itself"));
+        assert!(bad(|config| config.listen = Some(([127, 0, 0, 1], 7_200).into())).contains("no other host"));
         assert!(bad(|config| config.ways = 0).contains("1 to 128"));
         assert!(bad(|config| config.ways = 129).contains("1 to 128"));
         assert!(bad(|config| config.table = 254).contains("table 254"));

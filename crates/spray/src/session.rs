@@ -132,11 +132,11 @@ impl Session {
             connected = timeout(CONNECT_TIME, call) => connected,
             _ = end.changed() => return Err(io::ErrorKind::Interrupted.into()),
         };
-        let who = format!("its agent at {to}");
         match connected {
             Ok(Ok(stream)) => Ok(stream),
-            Ok(Err(error)) => Err(io::Error::other(tls::explain(&who, &error))),
-            Err(_) => Err(io::Error::other(format!("{who} does not answer"))),
+            // The address is in the system's own words.
+            Ok(Err(error)) => Err(io::Error::other(tls::explain("its agent", &error))),
+            Err(_) => Err(io::Error::other(format!("its agent at {to} does not answer"))),
         }
     }
 
