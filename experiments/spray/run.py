@@ -470,7 +470,7 @@ def draw(args: argparse.Namespace) -> int:
                         there = [(x, value * scale) for x, value in points if value is not None]
                         if not there:
                             continue
-                        is_ours = scheme in ("caps", "caps-dark", "rps-coded", "rps-coded-pq")
+                        is_ours = scheme in ("caps", "caps-dark", "rps-coded", "rps-coded-pq", "agent", "agent-marks")
                         axes.plot(
                             *zip(*there, strict=True),
                             color=lines[number % len(lines)],
