@@ -679,13 +679,13 @@ mod tests {
                 }
             }
         }
-        for bad in ["anabranch:site:seattle", "anabranch:spray:site:a", "anabranch:gather:site:%41", "a", ""]
+        for bad in ["anabranch:site:seattle", "anabranch:weave:site:a", "anabranch:gather:site:%41", "a", ""]
         {
             assert_eq!(of_uri(bad), None, "{bad}");
         }
         for bad in [
             "a.site.anabranch",
-            "a.site.spray.anabranch",
+            "a.site.weave.anabranch",
             "_61.site.gather.anabranch",
             "A.site.gather.anabranch",
         ] {

@@ -142,7 +142,7 @@ mod tests {
             ("site:a", 1),
             ("# good\nanabranch:replicate:site:a yesterday", 2),
             ("anabranch:replicate:site:a 2026-11-23T10:00:00Z more", 1),
-            ("anabranch:spray:site:a", 1),
+            ("anabranch:weave:site:a", 1),
             ("anabranch:replicate:site:%41", 1),
         ] {
             let error = text.parse::<Revoked>().expect_err("bad");
