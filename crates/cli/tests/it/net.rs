@@ -81,6 +81,24 @@ pub fn journal_entries(path: &std::path::Path) -> u64 {
     std::fs::metadata(journal).map_or(0, |found| found.len().saturating_sub(HEADER_BYTES) / ENTRY_BYTES)
 }
 
+/// The network emulated; none, with the reason printed, where this machine cannot.
+pub fn start_or_skip(topology: &Topology, options: EmulationOptions) -> Option<Emulation> {
+    match Emulation::start(topology, options) {
+        Ok(emulation) => Some(emulation),
+        Err(EmuError::Build(failure)) if is_lacking(&failure.error, failure.step.lacks()) => {
+            skip(&failure.to_string());
+            None
+        }
+        Err(EmuError::NoIsolation { root, user })
+            if [&root, &user].iter().all(|way| is_lacking(&way.error, way.step.lacks())) =>
+        {
+            skip(&EmuError::NoIsolation { root, user }.to_string());
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
 /// The network: an emulation, and the daemons in it.
 pub struct Net {
     pub emulation: Emulation,
@@ -117,20 +135,7 @@ impl Net {
         // Small socket buffers, so that what is under way when something breaks is little of a small file.
         let tcp_buffer_bytes_max = Some(ByteCount::kib(256));
         let options = EmulationOptions { tcp_buffer_bytes_max, ..EmulationOptions::default() };
-        let emulation = match Emulation::start(&whole, options) {
-            Ok(emulation) => emulation,
-            Err(EmuError::Build(failure)) if is_lacking(&failure.error, failure.step.lacks()) => {
-                skip(&failure.to_string());
-                return None;
-            }
-            Err(EmuError::NoIsolation { root, user })
-                if [&root, &user].iter().all(|way| is_lacking(&way.error, way.step.lacks())) =>
-            {
-                skip(&EmuError::NoIsolation { root, user }.to_string());
-                return None;
-            }
-            Err(error) => panic!("{error}"),
-        };
+        let emulation = start_or_skip(&whole, options)?;
         let topology = parse(data);
         let net = Self {
             emulation,

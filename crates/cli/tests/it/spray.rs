@@ -5,9 +5,9 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files and clocks")]
 
-use crate::net::{PATIENCE, anabranch};
-use crate::skip::{is_lacking, skip};
-use anabranch_emu::{EmuError, Emulation, EmulationOptions, LinkState};
+use crate::net::{PATIENCE, anabranch, start_or_skip};
+use crate::skip::skip;
+use anabranch_emu::{Emulation, EmulationOptions, LinkState};
 use anabranch_graph::Topology;
 use anabranch_graph::file::{Defaults, load};
 use anabranch_units::{BitRate, LinkId, SiteId};
@@ -95,20 +95,7 @@ impl World {
                 std::fs::read_to_string(p)
             })
             .expect("a good topology");
-        let emulation = match Emulation::start(&topology, EmulationOptions::default()) {
-            Ok(emulation) => emulation,
-            Err(EmuError::Build(failure)) if is_lacking(&failure.error, failure.step.lacks()) => {
-                skip(&failure.to_string());
-                return None;
-            }
-            Err(EmuError::NoIsolation { root, user })
-                if [&root, &user].iter().all(|way| is_lacking(&way.error, way.step.lacks())) =>
-            {
-                skip(&EmuError::NoIsolation { root, user }.to_string());
-                return None;
-            }
-            Err(error) => panic!("{error}"),
-        };
+        let emulation = start_or_skip(&topology, EmulationOptions::default())?;
         let mut keys = anabranch();
         keys.args(["-q", "spray", "keys", "--hosts", "a,b", "--out"]).arg(folder.path().join("keys"));
         assert!(keys.status().expect("it runs").success());
