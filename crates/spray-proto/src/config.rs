@@ -55,6 +55,25 @@ pub enum Parities {
     Fixed(u8),
 }
 
+impl Config {
+    /// What an agent of a real host has, simulated or not: sizes are not known, hosts choose ways, and long flows take several of them. A real
+    /// one adds what its machine costs, [`Config::say_within`] and [`Config::jitter`].
+    pub fn of_agent() -> Self {
+        Self {
+            knows_sizes: false,
+            // Queues of real networks are longer than those of the paper.
+            hold_max: Duration::from_ms(50),
+            held_max: AGENT_HELD_MAX,
+            orders_long: true,
+            numbers_all: true,
+            ..Self::default()
+        }
+    }
+}
+
+/// The most packets of a flow that an agent holds back: what a long flow has under way at a gigabit a second in the longest hold.
+pub const AGENT_HELD_MAX: usize = 4_096;
+
 impl Default for Config {
     fn default() -> Self {
         Self {

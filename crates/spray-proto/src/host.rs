@@ -234,7 +234,10 @@ impl<P: Packet> Host<P> {
 
     /// Datagrams to a host have so many bytes at most, as long as TCP sends packets that leave room for their heads: what is to be said
     /// beside takes no more than what is left.
+    ///
+    /// Panics: fewer than 100 bytes, of which one that carries nothing would say too little.
     pub fn limit_datagrams(&mut self, peer: u32, bytes: usize) {
+        assert!(bytes >= 100, "datagrams of {bytes} bytes say nothing");
         self.peers.entry(peer).or_default().datagram_max = bytes;
     }
 
@@ -686,8 +689,12 @@ mod tests {
     proptest! {
         /// Whatever the network does: what came is handed over, once; nothing is that was not sent; and in the end nothing is waited for.
         #[test]
-        fn what_came_is_handed_over_once(seed: u64, loss_ppm in 0u32..300_000, knows_sizes: bool, window in 1u32..30) {
-            let mut world = World::new(seed, loss_ppm, &Config { knows_sizes, ..Config::default() });
+        fn what_came_is_handed_over_once(
+            seed: u64, loss_ppm in 0u32..300_000, knows_sizes: bool, is_agent: bool, window in 1u32..30,
+        ) {
+            let config = if is_agent { Config::of_agent() } else { Config { knows_sizes, ..Config::default() } };
+            let knows_sizes = config.knows_sizes;
+            let mut world = World::new(seed, loss_ppm, &config);
             let mut sent: Vec<Bytes> = Vec::new();
             for number in 0..150 {
                 for flow in 0..2 {

@@ -31,7 +31,7 @@ pub mod simulated;
 mod spread;
 pub mod ways;
 
-pub use config::{Config, ConfigError, Parities, UnitSize};
+pub use config::{AGENT_HELD_MAX, Config, ConfigError, Parities, UnitSize};
 pub use datagram::{Body, Datagram, ECHO_BYTES, Echo, HEAD_BYTES_MAX};
 pub use host::{Arrived, Counts, FLOWS_MAX, FlowId, Host, Leaving, Outgoing, PeerView};
 pub use packet::{Carried, Packet};

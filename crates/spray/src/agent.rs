@@ -32,8 +32,6 @@ use tokio_rustls::TlsStream;
 const JITTER: anabranch_units::Duration = anabranch_units::Duration::from_us(500);
 /// How long what came may wait for a datagram the other way that says so: programs answer within that, mostly.
 const SAY_WITHIN: anabranch_units::Duration = anabranch_units::Duration::from_us(500);
-/// The most packets of a flow that wait for one before them: what a long flow has under way at a gigabit a second in the longest hold.
-pub const HELD_MAX: usize = 4_096;
 /// Commands that wait for the thread.
 const COMMANDS_MAX: usize = 64;
 /// How long sessions may take to say that they end, and packets that are on their way to come.
@@ -121,15 +119,11 @@ impl Agent {
         config.check().map_err(AgentError::Setting)?;
         let machine = Config {
             long: config.long,
-            knows_sizes: false,
             rate: config.rate,
             hold_max: config.hold_max,
             say_within: SAY_WITHIN,
             jitter: JITTER,
-            held_max: HELD_MAX,
-            orders_long: true,
-            numbers_all: true,
-            ..Config::default()
+            ..Config::of_agent()
         };
         machine.check()?;
         let mut places = Vec::new();

@@ -1,5 +1,6 @@
 //! How an agent is set up. Read [`AgentConfig`] first.
 
+use anabranch_spray_proto::Config;
 use anabranch_spray_proto::ways::WAYS_MAX;
 use anabranch_units::{BitRate, ByteCount, Duration};
 use std::fmt;
@@ -108,14 +109,15 @@ pub struct AgentConfig {
 impl AgentConfig {
     /// An agent without peers, with every setting at its default.
     pub fn new(name: impl Into<String>) -> Self {
+        let machine = Config::of_agent();
         Self {
             name: name.into(),
             peers: Vec::new(),
             listen: None,
             ways: 64,
-            long: ByteCount::new(100_000),
-            hold_max: Duration::from_ms(50),
-            rate: BitRate::gbps(1),
+            long: machine.long,
+            hold_max: machine.hold_max,
+            rate: machine.rate,
             device: "spray0".into(),
             table: 7_200,
             socket: None,

@@ -86,6 +86,16 @@ struct Link {
     is_touched: bool,
 }
 
+impl Link {
+    /// Datagrams have so many bytes at most, sealed; none: packets are not taken.
+    fn limit(&mut self, bytes: Option<usize>) {
+        self.bytes_max = bytes;
+        if let Some(bytes) = bytes {
+            self.host.limit_datagrams(PEER, bytes - OVERHEAD_BYTES);
+        }
+    }
+}
+
 /// The thread's state. See the module.
 pub(crate) struct Forwarder {
     epoch: std::time::Instant,
@@ -226,9 +236,7 @@ impl Forwarder {
         let ways = self.ways.len() as u16;
         for (number, link) in self.links.iter_mut().enumerate() {
             (link.host, link.chooser) = machines(&self.config, ways, self.seed, number);
-            if let Some(bytes) = link.bytes_max {
-                link.host.limit_datagrams(PEER, bytes);
-            }
+            link.limit(link.bytes_max);
         }
     }
 
@@ -252,12 +260,7 @@ impl Forwarder {
                 }
                 let _ = reply.send(is_free);
             }
-            Command::Limit { link, bytes } => {
-                self.links[link].bytes_max = bytes;
-                if let Some(bytes) = bytes {
-                    self.links[link].host.limit_datagrams(PEER, bytes - OVERHEAD_BYTES);
-                }
-            }
+            Command::Limit { link, bytes } => self.links[link].limit(bytes),
             Command::Probe { link, bytes } => {
                 let now = self.now();
                 let way = self.links[link].chooser.choose(now, Going::Other);

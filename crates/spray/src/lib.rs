@@ -37,6 +37,6 @@ mod routing;
 mod session;
 pub mod status;
 
-pub use agent::{Agent, AgentError, HELD_MAX};
+pub use agent::{Agent, AgentError};
 pub use config::{AgentConfig, PEERS_MAX, PORT, Peer, PeerError};
 pub use routing::RoutingError;

@@ -4,8 +4,8 @@
 //! from ours, jump over the third, by which all other TCP that begins on this host looks into the agent's table. There a peer has a route into
 //! the device while packets go by datagrams, and none otherwise: then the kernel goes on to the next rules. The device goes with the agent's
 //! process, and its routes with the device, so a killed agent leaves rules that lead nowhere; the next one takes them away.
-//! Where the system drops packets that came by another way than answers would take (`rp_filter`), a fourth rule says of packets of our
-//! address, wherever they are looked up, that they take the same way: the third one is none for packets that come.
+//! Where the system drops packets that came by another way than answers would take (`rp_filter`), three more say the same of packets of our
+//! address, wherever these are looked up: the others are none for packets that come.
 //! Leaves out: forwarded packets, which keep their way. Read [`Routing`] first.
 
 use std::io::{self, Write as _};

@@ -185,17 +185,20 @@ impl Session {
         let was_up = self.shown.lock().unwrap_or_else(PoisonError::into_inner).up.is_some();
         let set = Command::Limit { link: self.number, bytes };
         let (routing, place) = (Arc::clone(&self.routing), self.place);
-        let route = tokio::task::spawn_blocking(move || match bytes {
+        let route = move || match bytes {
             Some(bytes) => routing.up(&place, packet_max(bytes)),
             None if was_up => routing.down(&place),
             None => Ok(()),
-        });
-        // Nothing comes to the thread that it could not send.
+        };
+        let route = async {
+            tokio::task::spawn_blocking(route).await.map_err(io::Error::other)?.map_err(io::Error::other)
+        };
+        // The kernel gives the thread no packet that it would not take.
         if bytes.is_some() {
             self.commands.send(set).await.map_err(|_| gone())?;
-            route.await.map_err(io::Error::other)?.map_err(io::Error::other)
+            route.await
         } else {
-            let done = route.await.map_err(io::Error::other)?.map_err(io::Error::other);
+            let done = route.await;
             self.commands.send(set).await.map_err(|_| gone())?;
             done
         }

@@ -9,7 +9,7 @@
 use crate::process::ours;
 use crate::stage::make_file;
 use anabranch_emu::Emulation;
-use anabranch_emu::scenario::programs::{end, start};
+use anabranch_emu::scenario::programs::{end, name, start};
 use anabranch_emu::scenario::{Rehearsal, Running, ScenarioError, Seen, System};
 use anabranch_gather_proto::simulated::Gather;
 use anabranch_net::keys::{self, SetRequest, VALID_DAYS, make_set, write_set};
@@ -185,9 +185,4 @@ impl Drop for Rounds {
     fn drop(&mut self) {
         end(&mut self.servers);
     }
-}
-
-/// What the server of a site is called.
-fn name(site: SiteId) -> String {
-    format!("h{}", site.0)
 }

@@ -7,7 +7,7 @@
 
 use crate::process::ours;
 use anabranch_emu::Emulation;
-use anabranch_emu::scenario::programs::{end, start};
+use anabranch_emu::scenario::programs::{end, name, start};
 use anabranch_emu::scenario::{Announce, Rehearsal, Running, ScenarioError, Seen, SeenFlow, System};
 use anabranch_shuffle::wire::HostView;
 use anabranch_shuffle_proto::simulated::{Shuffle, report_coflows};
@@ -263,11 +263,6 @@ impl Drop for Coordination {
         end(agents);
         end(coordinator);
     }
-}
-
-/// What the agent of a site is called.
-fn name(site: SiteId) -> String {
-    format!("h{}", site.0)
 }
 
 #[cfg(test)]

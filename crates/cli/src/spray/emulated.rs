@@ -5,7 +5,7 @@
 
 use crate::process::ours;
 use anabranch_emu::Emulation;
-use anabranch_emu::scenario::programs::{end, start};
+use anabranch_emu::scenario::programs::{end, name, start};
 use anabranch_emu::scenario::{Rehearsal, Running, ScenarioError, Seen, System};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::{CoflowRow, Plan, WorkloadRow};
@@ -182,9 +182,4 @@ impl Drop for Agents {
     fn drop(&mut self) {
         end(&mut self.programs);
     }
-}
-
-/// What the agent of a site is called.
-fn name(site: SiteId) -> String {
-    format!("h{}", site.0)
 }

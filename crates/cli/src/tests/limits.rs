@@ -162,7 +162,7 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
         ("peers of a `spray` agent", n(anabranch_spray::PEERS_MAX), "spray"),
         (
             "flows of one peer that it remembers; packets of one that wait for another",
-            format!("{}; {}", n(anabranch_spray_proto::FLOWS_MAX), n(anabranch_spray::HELD_MAX)),
+            format!("{}; {}", n(anabranch_spray_proto::FLOWS_MAX), n(anabranch_spray_proto::AGENT_HELD_MAX)),
             "spray_proto::host",
         ),
         (

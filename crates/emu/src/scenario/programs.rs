@@ -43,6 +43,11 @@ pub fn start(
     Ok(child)
 }
 
+/// What a system's programs call themselves at a site, in keys and the like.
+pub fn name(site: SiteId) -> String {
+    format!("h{}", site.0)
+}
+
 /// Tells these to end, all at once, and waits for them.
 pub fn end(programs: &mut [Child]) {
     for child in &*programs {

@@ -35,9 +35,6 @@ struct Settings {
     short_first: bool,
 }
 
-/// How long an agent waits at the most: queues of real networks are longer than those of the paper.
-const AGENT_HOLD_MAX: Duration = Duration::from_ms(50);
-
 /// Packets of a unit.
 #[derive(Copy, Clone, Debug, Deserialize)]
 #[serde(untagged)]
@@ -78,22 +75,23 @@ pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result
     let settings: Settings = workload.settings(field)?;
     let first = network.topology().links_out(network.hosts()[0]).next();
     let link_rate = first.map(|link| network.topology().link(link).properties.capacity);
+    let base = match settings.scheme {
+        Scheme::Agent => Config::of_agent(),
+        scheme => {
+            Config { knows_sizes: settings.knows_sizes, codes: scheme == Scheme::Caps, ..Config::default() }
+        }
+    };
     let config = Config {
         long: settings.long,
-        knows_sizes: settings.knows_sizes,
-        codes: settings.scheme == Scheme::Caps,
         unit: match settings.unit {
             None => UnitSize::Best,
             Some(Unit::Fixed(packets)) => UnitSize::Fixed(packets),
             Some(Unit::Named(Named::Window)) => UnitSize::Window,
         },
         parities: settings.parities.map_or(Parities::Blocking, Parities::Fixed),
-        rate: settings.rate.or(link_rate).unwrap_or(Config::default().rate),
-        hold_max: settings.hold_max.unwrap_or(match settings.scheme {
-            Scheme::Agent => AGENT_HOLD_MAX,
-            _ => Config::default().hold_max,
-        }),
-        ..Config::default()
+        rate: settings.rate.or(link_rate).unwrap_or(base.rate),
+        hold_max: settings.hold_max.unwrap_or(base.hold_max),
+        ..base
     };
     let config = match settings.scheme {
         // All flows are put in order, none gets parities.
@@ -103,14 +101,6 @@ pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result
             codes: true,
             parities: Parities::Fixed(0),
             unit: UnitSize::Fixed(1),
-            ..config
-        },
-        Scheme::Agent => Config {
-            codes: true,
-            knows_sizes: false,
-            orders_long: true,
-            numbers_all: true,
-            held_max: 4_096,
             ..config
         },
         _ => config,
