@@ -33,6 +33,8 @@ pub struct Config {
     pub orders_long: bool,
     /// Whether all packets are numbered, so that the other end says of each when it came: for hosts that choose ways.
     pub numbers_all: bool,
+    /// Whether packets of short flows that should have come are sent again: for hosts that choose ways, as another one may be better.
+    pub repeats: bool,
 }
 
 /// How many packets are a unit.
@@ -66,6 +68,7 @@ impl Config {
             held_max: AGENT_HELD_MAX,
             orders_long: true,
             numbers_all: true,
+            repeats: true,
             ..Self::default()
         }
     }
@@ -89,6 +92,7 @@ impl Default for Config {
             held_max: 512,
             orders_long: false,
             numbers_all: false,
+            repeats: false,
         }
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! Format, all numbers big-endian: a byte that says which message it is, then its fields. A *hello* (1) has a byte for the version, 1, and the
 //! channel of the datagrams, 64 bits; who was called answers with the same. An *alive* (2) has a byte for whether datagrams may come, the longest
-//! datagram that came lately, 16 bits, and the count of all that came, 64 bits. A *bye* (3) has nothing. A *probe* is no message: it is a
-//! datagram whose first byte is 0, as no version of [`Datagram`](crate::Datagram) has. Read [`Control`] first.
+//! datagram that came lately, 16 bits, and the count of all that came, 64 bits. A *bye* (3) has nothing. A *probe* is a datagram whose first byte
+//! is 0, as no version of [`Datagram`](crate::Datagram) has, then an *alive* or a *bye*, then zeros: what is said over a connection goes by one
+//! path, which may die alone. Read [`Control`] first.
 
 use anabranch_endpoint::DecodeError;
 
@@ -79,21 +80,36 @@ fn u64_of(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(bytes.try_into().expect("eight bytes"))
 }
 
-/// A datagram that says nothing but that its length passes.
-pub fn probe(bytes: usize) -> Vec<u8> {
-    vec![0; bytes]
+/// A datagram of so many bytes, or as few as it takes, that says this and that its length passes.
+pub fn probe(bytes: usize, says: &Control) -> Vec<u8> {
+    let mut probe = vec![0];
+    says.encode(&mut probe);
+    probe.resize(bytes.max(probe.len()), 0);
+    probe
 }
 
-/// Whether a datagram is one.
+/// Whether a datagram is a probe.
 pub fn is_probe(bytes: &[u8]) -> bool {
     bytes.first() == Some(&0)
 }
 
-/// What a fuzzer does with a stream's bytes: reads all messages, and writes them again. True if there is one and nothing is wrong.
+/// What a probe says; none if that is nothing for a probe to say.
+pub fn said_by_probe(bytes: &[u8]) -> Option<Control> {
+    match Control::decode(bytes.get(1..)?) {
+        Ok(Some((says @ (Control::Alive { .. } | Control::Bye), _))) => Some(says),
+        _ => None,
+    }
+}
+
+/// What a fuzzer does with a stream's bytes: reads them as a probe, then all messages, and writes these again. True if there is one and nothing
+/// is wrong.
 ///
 /// Panics: where that panics, or gives other messages.
 #[doc(hidden)]
 pub fn exercise(bytes: &[u8]) -> bool {
+    if let Some(says) = said_by_probe(bytes) {
+        assert_eq!(said_by_probe(&probe(bytes.len(), &says)), Some(says));
+    }
     let (mut left, mut is_any) = (bytes, false);
     loop {
         match Control::decode(left) {
@@ -124,6 +140,12 @@ mod tests {
                 message.encode(&mut bytes);
                 for part in 0..bytes.len() {
                     prop_assert_eq!(Control::decode(&bytes[..part]), Ok(None));
+                }
+                let said = Some(message).filter(|said| !matches!(said, Control::Hello { .. }));
+                for length in [0, bytes.len() + 1, 1_400] {
+                    let probe = probe(length, &message);
+                    prop_assert_eq!((is_probe(&probe), said_by_probe(&probe)), (true, said));
+                    prop_assert_eq!(probe.len(), length.max(bytes.len() + 1));
                 }
                 bytes.push(9);
                 prop_assert_eq!(Control::decode(&bytes), Ok(Some((message, bytes.len() - 1))));

@@ -30,6 +30,18 @@ const RTT_BLOCKED: Duration = Duration::from_ms(3);
 const FORGOTTEN: Duration = Duration::from_ms(10);
 /// Where hosts choose ways a packet of a short flow is waited for no longer than two of the fastest round trips, or this.
 const HOLD_SHORT_MIN: Duration = Duration::from_ms(1);
+/// While no round trip is known a packet is sent again after this.
+const REPEAT_FIRST: Duration = Duration::from_ms(50);
+/// How often a packet is sent again, each time after twice as long.
+const REPEATS_MAX: u32 = 2;
+/// Of so many packets to a host one may be sent again, and so many more at first or after a pause: where many are lost, a queue is full that all
+/// ways share, which repeats fill only more.
+const PACKETS_PER_REPEAT: u32 = 20;
+const REPEATS_AT_ONCE: u32 = 2;
+/// The most packets to a host that are kept to be sent again.
+const UNHEARD_MAX: usize = 1_024;
+/// The flow that probes of a host have that hears nothing: they are answered at once, each by itself.
+const DARK: u32 = 1;
 /// TCP has paused when it sent nothing for a round trip, within these bounds.
 const PAUSE: (Duration, Duration) = (Duration::from_us(10), Duration::from_ms(4));
 
@@ -68,6 +80,8 @@ pub struct Leaving<P> {
     pub sent_bytes: u64,
     /// Whether it carries data or a parity, and not only what acknowledges.
     pub is_data: bool,
+    /// Whether it is bare, and answers a host that hears nothing.
+    pub is_answer: bool,
     /// The datagram.
     pub datagram: Datagram<P>,
 }
@@ -102,6 +116,8 @@ pub struct Counts {
     pub given_up: u64,
     /// Source packets that came beyond a gap.
     pub early: u64,
+    /// Source packets that left again.
+    pub repeated: u64,
 }
 
 #[derive(Debug)]
@@ -120,8 +136,17 @@ struct Flow<P> {
     due: Option<Instant>,
 }
 
+/// A source packet of a short flow that is sent again unless it is heard of.
 #[derive(Debug)]
-struct Peer {
+struct Unheard<P> {
+    body: Body<P>,
+    sent_bytes: u64,
+    repeats: u32,
+    due: Instant,
+}
+
+#[derive(Debug)]
+struct Peer<P> {
     blocking: Blocking,
     least: Least,
     sent: Sent,
@@ -130,9 +155,13 @@ struct Peer {
     datagram_max: usize,
     /// The fastest round trip.
     base: Option<Duration>,
+    /// By flow and number.
+    unheard: BTreeMap<(u32, u32), Unheard<P>>,
+    /// Each packet of a short flow is worth one; one that is sent again takes [`PACKETS_PER_REPEAT`].
+    repeats_left: u32,
 }
 
-impl Default for Peer {
+impl<P> Default for Peer<P> {
     fn default() -> Self {
         Self {
             blocking: Blocking::default(),
@@ -141,7 +170,26 @@ impl Default for Peer {
             came: Came::default(),
             datagram_max: usize::MAX,
             base: None,
+            unheard: BTreeMap::new(),
+            repeats_left: REPEATS_AT_ONCE * PACKETS_PER_REPEAT,
         }
+    }
+}
+
+impl<P> Peer<P> {
+    /// A round trip, once one is known.
+    fn round_trip(&self) -> Option<Duration> {
+        self.blocking.smoothed().or(self.base)
+    }
+
+    /// After which time a packet is sent again that left again so often. TCP has none that is shorter.
+    fn patience(&self, config: &Config, repeats: u32) -> Duration {
+        let rtt = self.round_trip();
+        let usual = rtt.map_or(REPEAT_FIRST, |rtt| {
+            let half = Duration::from_ps(rtt.as_ps() / 2);
+            rtt + half.max(config.jitter)
+        });
+        (usual + config.say_within) * (1 << repeats)
     }
 }
 
@@ -164,12 +212,14 @@ struct Going<P> {
     is_short: bool,
     is_data: bool,
     sent_bytes: u64,
+    /// How often it left before.
+    repeats: u32,
 }
 
 impl<P> Going<P> {
     /// Only what is to be said of what came.
     const fn bare() -> Self {
-        Self { body: Body::Bare, is_short: true, is_data: false, sent_bytes: 0 }
+        Self { body: Body::Bare, is_short: true, is_data: false, sent_bytes: 0, repeats: 0 }
     }
 }
 
@@ -178,7 +228,7 @@ impl<P> Going<P> {
 pub struct Host<P: Packet> {
     config: Config,
     coder: P::Coder,
-    peers: BTreeMap<u32, Peer>,
+    peers: BTreeMap<u32, Peer<P>>,
     /// What was seen of all of them together.
     others: Share,
     /// Of packets of short flows, and of long ones.
@@ -187,6 +237,8 @@ pub struct Host<P: Packet> {
     due: BTreeSet<(Instant, FlowId)>,
     /// When what came of whom is to be said.
     say_due: BTreeSet<(Instant, u32)>,
+    /// When which packet of a flow is to be sent again.
+    repeat_due: BTreeSet<(Instant, FlowId, u32)>,
     swept_at: Instant,
     leaving: VecDeque<Leaving<P>>,
     arrived: VecDeque<Arrived<P>>,
@@ -208,6 +260,7 @@ impl<P: Packet> Host<P> {
             flows: BTreeMap::new(),
             due: BTreeSet::new(),
             say_due: BTreeSet::new(),
+            repeat_due: BTreeSet::new(),
             swept_at: Instant::ZERO,
             leaving: VecDeque::new(),
             arrived: VecDeque::new(),
@@ -246,7 +299,8 @@ impl<P: Packet> Host<P> {
         let Outgoing { packet, payload_bytes, is_acknowledgement, is_end, flow_size } = outgoing;
         let Some(mut flow) = self.open(now, id) else {
             let (is_short, is_data, sent_bytes) = (false, !is_acknowledgement, 0);
-            return self.send(now, id, Going { body: Body::Plain(packet), is_short, is_data, sent_bytes });
+            let body = Body::Plain(packet);
+            return self.send(now, id, Going { body, is_short, is_data, sent_bytes, repeats: 0 });
         };
         flow.flow_size = flow_size.or(flow.flow_size);
         let (is_short, sent_bytes) = (flow.is_short(&self.config), flow.sent_bytes);
@@ -273,7 +327,7 @@ impl<P: Packet> Host<P> {
         };
         // A flow that has become long leaves no unit behind.
         is_whole |= !is_short && !flow.encoder.is_between();
-        self.send(now, id, Going { body, is_short, is_data: !is_acknowledgement, sent_bytes });
+        self.send(now, id, Going { body, is_short, is_data: !is_acknowledgement, sent_bytes, repeats: 0 });
         if is_whole {
             self.protect(now, id, &mut flow, true);
         }
@@ -303,23 +357,25 @@ impl<P: Packet> Host<P> {
                 let is_long = self.config.orders_long
                     && self.flows.get(&id).is_some_and(|flow| !flow.is_short(&self.config));
                 if self.config.numbers_all && !is_long {
-                    // TCP sends again what is missing in little more than that, by a better way.
-                    hold = peer.base.map_or(HOLD_SHORT_MIN, |base| (base * 2).max(HOLD_SHORT_MIN)).min(hold);
+                    // So long what is sent again takes, be it by the other host or by its TCP.
+                    let again = |rtt: Duration| rtt * 2 + self.config.jitter + self.config.say_within;
+                    hold = peer.round_trip().map_or(HOLD_SHORT_MIN, again).max(HOLD_SHORT_MIN).min(hold);
                 }
                 let spread = &mut self.spread[usize::from(is_long)];
                 hold = spread.sample(&mut peer.least, (sent_at, now), hold);
                 true
             }
         };
+        let is_probe = matches!(body, Body::Probe);
         if is_numbered {
             let was_due = peer.came.due.is_some();
             let is_full = peer.came.push(number, now, is_marked, self.config.say_within);
             self.say_due.extend(peer.came.due.filter(|_| !was_due).map(|due| (due, from)));
-            if is_full {
+            if is_full || (is_probe && id.flow == DARK) {
                 self.send(now, id, Going::bare());
             }
         }
-        if matches!(body, Body::Probe) {
+        if is_probe {
             return;
         }
         let Some(mut flow) = self.open(now, id) else {
@@ -360,6 +416,7 @@ impl<P: Packet> Host<P> {
     /// Datagrams of ours have come to another host.
     fn handle_echoes(&mut self, now: Instant, from: u32, echoes: &[Echo]) {
         let peer = self.peers.entry(from).or_default();
+        let was_known = peer.round_trip().is_some();
         for echo in echoes {
             let Some((left, rtt)) = peer.sent.take(now, echo) else { continue };
             peer.base = Some(peer.base.map_or(rtt, |base| base.min(rtt)));
@@ -368,10 +425,25 @@ impl<P: Packet> Host<P> {
             {
                 self.others.count(now, is_blocked);
             }
+            if let Some(source) = left.source
+                && let Some(Unheard { due, .. }) = peer.unheard.remove(&source)
+            {
+                self.repeat_due.remove(&(due, FlowId { peer: from, flow: source.0 }, source.1));
+            }
             if let Some((flow, number)) = left.source
                 && let Some(flow) = self.flows.get_mut(&FlowId { peer: from, flow })
             {
                 flow.encoder.handle_echo(number);
+            }
+        }
+        if !was_known && peer.round_trip().is_some() {
+            // What waits for the first round trip need not wait so long.
+            let again_at = now + peer.patience(&self.config, 0);
+            for (&(flow, number), unheard) in &mut peer.unheard {
+                let id = FlowId { peer: from, flow };
+                self.repeat_due.remove(&(unheard.due, id, number));
+                unheard.due = unheard.due.min(again_at);
+                self.repeat_due.insert((unheard.due, id, number));
             }
         }
         let limit = peer.blocking.smoothed().map_or(FORGOTTEN, |rtt| (rtt * 4).max(FORGOTTEN));
@@ -380,9 +452,25 @@ impl<P: Packet> Host<P> {
 
     /// Sends a datagram, with what is to be said of those that came, as far as there is room.
     fn send(&mut self, now: Instant, id: FlowId, going: Going<P>) {
-        let Going { body, is_short, is_data, sent_bytes } = going;
+        let Going { body, is_short, is_data, sent_bytes, repeats } = going;
         let peer = self.peers.entry(id.peer).or_default();
         let is_coded = is_short && is_data;
+        if let Body::Source { number, .. } = &body
+            && self.config.repeats
+            && is_short
+            && repeats < REPEATS_MAX
+            && peer.unheard.len() < UNHEARD_MAX
+        {
+            if repeats == 0 {
+                peer.repeats_left = (peer.repeats_left + 1).min(REPEATS_AT_ONCE * PACKETS_PER_REPEAT);
+            }
+            let due = now + peer.patience(&self.config, repeats);
+            let unheard = Unheard { body: body.clone(), sent_bytes, repeats, due };
+            if let Some(before) = peer.unheard.insert((id.flow, *number), unheard) {
+                self.repeat_due.remove(&(before.due, id, *number));
+            }
+            self.repeat_due.insert((due, id, *number));
+        }
         let number = match &body {
             Body::Source { number, .. } => peer.sent.push(now, Some((id.flow, *number)), is_coded),
             Body::Parity { .. } => peer.sent.push(now, None, true),
@@ -397,13 +485,15 @@ impl<P: Packet> Host<P> {
             datagram.echoes = peer.came.take(now, peer.datagram_max.saturating_sub(bytes) / ECHO_BYTES);
             self.say_due.extend(peer.came.due.map(|due| (due, id.peer)));
         }
-        self.leaving.push_back(Leaving { to: id.peer, is_short, sent_bytes, is_data, datagram });
+        let is_answer = matches!(datagram.body, Body::Bare) && id.flow == DARK;
+        self.leaving.push_back(Leaving { to: id.peer, is_short, sent_bytes, is_data, is_answer, datagram });
     }
 
-    /// A datagram to a host that carries nothing, and of which that host will say when it came. It is the next to leave.
-    pub fn handle_probe(&mut self, now: Instant, peer: u32) {
-        let going = Going { body: Body::Probe, is_short: false, is_data: false, sent_bytes: 0 };
-        self.send(now, FlowId { peer, flow: 0 }, going);
+    /// A datagram to a host that carries nothing, and of which that host will say when it came: at once and by any way, if nothing is heard of
+    /// it. It is the next to leave.
+    pub fn handle_probe(&mut self, now: Instant, peer: u32, is_dark: bool) {
+        let going = Going { body: Body::Probe, is_short: false, is_data: false, sent_bytes: 0, repeats: 0 };
+        self.send(now, FlowId { peer, flow: if is_dark { DARK } else { 0 } }, going);
     }
 
     /// Does what is due.
@@ -411,6 +501,18 @@ impl<P: Packet> Host<P> {
         while let Some((_, peer)) = self.say_due.first().copied().filter(|(at, _)| *at <= now) {
             let id = FlowId { peer, flow: 0 };
             self.send(now, id, Going::bare());
+        }
+        while let Some(first @ (_, id, number)) = self.repeat_due.first().copied().filter(|due| due.0 <= now)
+        {
+            self.repeat_due.remove(&first);
+            let Some(peer) = self.peers.get_mut(&id.peer) else { continue };
+            let Some(unheard) = peer.unheard.remove(&(id.flow, number)) else { continue };
+            let Some(left) = peer.repeats_left.checked_sub(PACKETS_PER_REPEAT) else { continue };
+            peer.repeats_left = left;
+            let Unheard { body, sent_bytes, repeats, .. } = unheard;
+            self.counts.repeated += 1;
+            let (is_short, is_data, repeats) = (true, true, repeats + 1);
+            self.send(now, id, Going { body, is_short, is_data, sent_bytes, repeats });
         }
         while let Some((_, id)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
             let Some(mut flow) = self.flows.remove(&id) else {
@@ -441,7 +543,8 @@ impl<P: Packet> Host<P> {
     /// When to call [`Host::handle_timeout`] next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let say = self.say_due.first().map(|(at, _)| *at);
-        self.due.first().map(|(at, _)| *at).into_iter().chain(say).min()
+        let repeat = self.repeat_due.first().map(|(at, ..)| *at);
+        self.due.first().map(|(at, _)| *at).into_iter().chain(say).chain(repeat).min()
     }
 
     /// Takes a flow out of the table; a new one if it was not there; none if there are too many.
@@ -533,7 +636,8 @@ impl<P: Packet> Host<P> {
         for (index, parity) in (0u8..).zip(parities) {
             let (epoch, first, packets) = (flow.epoch, unit.first, packets as u8);
             let body = Body::Parity { epoch, first, packets, index, parity };
-            self.send(now, id, Going { body, is_short: true, is_data: true, sent_bytes: flow.sent_bytes });
+            let sent_bytes = flow.sent_bytes;
+            self.send(now, id, Going { body, is_short: true, is_data: true, sent_bytes, repeats: 0 });
         }
     }
 }
@@ -736,5 +840,41 @@ mod tests {
         let blocked = sender.blocked_sum / sender.units as f64;
         assert!((0.06..0.16).contains(&blocked), "{blocked}: one in eight is");
         assert!(receiver.recovered > 100 && receiver.given_up * 50 < receiver.recovered, "{receiver:?}");
+    }
+    /// A lone packet, as the first one of a connection is: it is sent again when it should have come, and TCP gets it once. Of many that do not
+    /// come few are.
+    #[test]
+    fn packets_of_short_flows_that_do_not_come_are_sent_again_as_long_as_they_are_few() {
+        let mut world = World::new(3, 0, &Config::of_agent());
+        world.send(0, 1, packet(1, 0), None);
+        world.pass(Some(world.now + Duration::from_ms(100)));
+        assert_eq!((world.handed[1].len(), world.hosts[0].counts().repeated), (1, 0));
+        world.loss_ppm = 1_000_000;
+        let (mut left_at, began) = (Vec::new(), world.now);
+        world.send(0, 2, packet(2, 0), None);
+        while let Some(due) =
+            world.hosts[0].poll_timeout().filter(|due| *due < began + Duration::from_ms(100))
+        {
+            world.pass(Some(due));
+            if world.hosts[0].counts().repeated > left_at.len() as u64 {
+                left_at.push((world.now - began).as_us());
+            }
+        }
+        // After one and a half round trips, which are of a millisecond where one way is slow, and what may pass until it is said.
+        assert!(matches!(left_at[..], [300..2_100, 800..6_300]), "{left_at:?} us");
+        for number in 1..=90 {
+            world.send(0, 2, packet(2, number), None);
+            world.pass(Some(world.now + Duration::from_ms(1)));
+        }
+        let repeated = world.hosts[0].counts().repeated;
+        assert!((4..=7).contains(&repeated), "{repeated} of 91");
+        // One that comes both times is handed over once.
+        world.loss_ppm = 0;
+        let handed = world.handed[1].len();
+        world.send(0, 3, packet(3, 0), None);
+        let again = world.flying[0].2.clone();
+        world.hosts[1].handle_datagram(world.now, 0, again, (1_000, false));
+        world.pass(None);
+        assert_eq!(world.handed[1].len(), handed + 1);
     }
 }

@@ -25,6 +25,8 @@ mod host;
 pub mod link;
 pub mod model;
 mod packet;
+#[cfg(test)]
+mod pair;
 mod segment;
 mod sent;
 pub mod simulated;

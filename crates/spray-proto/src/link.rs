@@ -1,8 +1,9 @@
 //! Whether packets for another host go by datagrams, and how long these may be: one end's view of its agent and of the ways there.
 //!
 //! Both ends say every second what came. Packets go by datagrams once both know that theirs come, and not any more when nothing was heard for
-//! three seconds, or nothing came: then they go as they would without agents. How long datagrams may be is found out by sending some of
-//! several lengths, as routers that drop the long ones need not say so (RFC 8899). Leaves out: connections and keys. Read [`Link`] first.
+//! three seconds, or nothing came: then they go as they would without agents. They say so over their connection and by datagrams, as a path that
+//! dies may be the one of the connection. How long datagrams may be is found out by sending some of several lengths, as routers that drop the
+//! long ones need not say so (RFC 8899). Leaves out: connections and keys. Read [`Link`] first.
 
 use crate::control::Control;
 use anabranch_units::{Duration, Instant};
@@ -20,6 +21,8 @@ const NOTHING_MAX: Duration = Duration::from_secs(5);
 const LONGER: Duration = Duration::from_secs(60);
 /// Lengths beside the one that the first hop allows: of jumbo frames, Ethernet, common tunnels, and what IPv6 promises, less headers.
 const LENGTHS: [usize; 5] = [8_952, 4_000, 1_452, 1_372, 1_232];
+/// How many datagrams besides the longest say what came while packets go by datagrams: several paths may be dead.
+const SHORT_PROBES: usize = 3;
 /// Of how many tries of a length one has to come.
 const TRIES: u32 = 6;
 
@@ -50,10 +53,10 @@ impl fmt::Display for Why {
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Say this.
+    /// Say this over the connection.
     Say(Control),
-    /// Send a probe of so many bytes, by any way.
-    Probe(usize),
+    /// Send a probe that says this, of so many bytes or as few as that takes, by any way.
+    Probe(usize, Control),
     /// Packets go by datagrams, of so many bytes at most; or that has changed.
     Up(usize),
     /// They do not any more.
@@ -72,6 +75,8 @@ pub struct Link {
     /// The longest that came there in this search, and how often all lengths were sent.
     found: usize,
     tries: u32,
+    /// When lengths were last tried.
+    tried_at: Instant,
     began_at: Instant,
     heard_at: Instant,
     /// When the other end last said that datagrams come, and what it said of their count.
@@ -93,6 +98,7 @@ impl Link {
             passes: None,
             found: 0,
             tries: 0,
+            tried_at: now,
             began_at: now,
             heard_at: now,
             came_at: now,
@@ -111,8 +117,12 @@ impl Link {
         self.up
     }
 
-    /// The other end says something. `own` is what to answer: the longest datagram that came lately, and their count.
+    /// The other end says something, over the connection or by a probe.
     pub fn handle_message(&mut self, now: Instant, message: Control) {
+        // By another path, something newer was faster.
+        if matches!(message, Control::Alive { came, .. } if came < self.came) {
+            return;
+        }
         self.heard_at = now;
         match message {
             // Said once, before there is a link.
@@ -170,10 +180,14 @@ impl Link {
         if now >= self.heard_at + SILENCE_MAX {
             return self.close(Why::Silent);
         }
+        let alive =
+            |passes: Option<usize>| Control::Alive { is_ready: passes.is_some(), longest_bytes, came };
         if self.search_at.is_some_and(|at| at <= now) {
             if self.tries < TRIES {
+                self.tried_at = now;
+                let says = alive(self.passes);
                 let lengths = self.lengths();
-                self.actions.extend(lengths.into_iter().map(Action::Probe));
+                self.actions.extend(lengths.into_iter().map(|length| Action::Probe(length, says)));
             }
             self.tries += 1;
             self.search_at = Some(now + SAY_SOON);
@@ -181,7 +195,7 @@ impl Link {
         }
         if self.say_at <= now {
             if let Some(passes) = self.passes.filter(|_| self.search_at.is_none()) {
-                self.actions.push_back(Action::Probe(passes));
+                self.actions.push_back(Action::Probe(passes, alive(self.passes)));
                 if now.saturating_since(self.began_at) >= LONGER && passes < self.longest {
                     self.search(now);
                 }
@@ -193,8 +207,11 @@ impl Link {
             if now.saturating_since(self.came_at) >= NOTHING_MAX {
                 self.passes = None;
             }
-            let is_ready = self.passes.is_some();
-            self.actions.push_back(Action::Say(Control::Alive { is_ready, longest_bytes, came }));
+            let says = alive(self.passes);
+            self.actions.push_back(Action::Say(says));
+            if self.up.is_some() {
+                self.actions.extend((0..SHORT_PROBES).map(|_| Action::Probe(0, says)));
+            }
             self.say_at = now + if self.up.is_some() { SAY } else { SAY_SOON };
             self.decide();
         }
@@ -220,11 +237,13 @@ impl Link {
     /// Ends the search where the longest length came, or has been tried often enough.
     fn settle(&mut self, now: Instant) {
         let found = self.lengths().into_iter().find(|length| *length <= self.found);
-        if found == Some(self.longest) || (self.tries > TRIES + 2 && found.is_some()) {
+        // The other end may say only every second what came.
+        let is_over = self.tries > TRIES + 2 && self.heard_at > self.tried_at + SAY_SOON * 2;
+        if found == Some(self.longest) || (is_over && found.is_some()) {
             (self.passes, self.search_at, self.began_at) = (found, None, now);
             // Said at once: the other end waits for it.
             self.say_at = now;
-        } else if self.tries > TRIES + 2 {
+        } else if is_over {
             // Not even the shortest: tried again, but not all the time.
             (self.tries, self.search_at) = (0, Some(now + SAY));
             self.passes = None;
@@ -269,7 +288,7 @@ mod tests {
         now_ms: u64,
         /// The longest datagram that passes towards each end.
         passes: [usize; 2],
-        /// Whether what an end says is heard.
+        /// Whether what an end says over the connection is heard.
         is_heard: bool,
         happened: [Vec<Action>; 2],
     }
@@ -307,12 +326,13 @@ mod tests {
                         match action {
                             Action::Say(message) if self.is_heard => self.said.push((1 - end, message)),
                             Action::Say(_) => {}
-                            Action::Probe(bytes) if bytes <= self.passes[1 - end] => {
+                            Action::Probe(bytes, says) if bytes.max(1) <= self.passes[1 - end] => {
                                 let (came, count) = &mut self.came[1 - end];
                                 came.push((self.now_ms, bytes));
                                 *count += 1;
+                                self.said.push((1 - end, says));
                             }
-                            Action::Probe(_) => {}
+                            Action::Probe(..) => {}
                             other => self.happened[end].push(other),
                         }
                     }
@@ -363,7 +383,10 @@ mod tests {
         let mut world = World::new(1_444, [1_444; 2]);
         world.run(5_000);
         world.is_heard = false;
-        world.run(9_100);
+        world.run(20_000);
+        assert_eq!(world.ends.each_ref().map(Link::up), [Some(1_444); 2], "datagrams say it");
+        world.passes = [0; 2];
+        world.run(24_100);
         let gone = [Action::Up(1_444), Action::Down(Why::Silent), Action::Close(Why::Silent)];
         assert_eq!(world.happened, [gone.clone(), gone]);
         assert_eq!(world.ends[0].poll_timeout(), None);

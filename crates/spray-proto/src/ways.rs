@@ -41,6 +41,8 @@ pub trait Spreader: Debug + Send {
     fn handle_round_trip(&mut self, _now: Instant, _value: u16, _rtt: Duration) {}
     /// A packet that was said to be late has come after all.
     fn handle_belated(&mut self, _now: Instant, _value: u16, _rtt: Duration) {}
+    /// A packet is late, and of none that left later was anything heard: all ways that were taken may be dead. Said before its fate.
+    fn handle_darkness(&mut self, _now: Instant) {}
     /// The sender's retransmission timer went off.
     fn handle_timeout(&mut self, _now: Instant) {}
 }
@@ -102,6 +104,8 @@ pub struct Flight<S: ?Sized = dyn Spreader> {
     in_flight: usize,
     smoothed: Option<Duration>,
     heard_at: Instant,
+    /// When the newest packet that is known to have come left.
+    came_at: Option<Instant>,
     /// A packet is late after two round trips, and not before so much more than one.
     jitter: Duration,
     spreader: Box<S>,
@@ -111,6 +115,7 @@ pub struct Flight<S: ?Sized = dyn Spreader> {
 struct Sent {
     value: u16,
     at: Instant,
+    is_probe: bool,
     state: State,
 }
 
@@ -140,6 +145,7 @@ impl<S: Spreader + ?Sized> Flight<S> {
             in_flight: 0,
             smoothed: None,
             heard_at: Instant::ZERO,
+            came_at: None,
             jitter: Duration::ZERO,
             spreader,
         }
@@ -175,15 +181,15 @@ impl<S: Spreader + ?Sized> Flight<S> {
         }
         self.judge(now);
         let value = self.spreader.choose(now, self.in_flight);
-        (self.handle_leaving_by(now, value), value)
+        (self.handle_leaving_by(now, value, false), value)
     }
 
-    /// A packet leaves with this value: its number.
-    pub fn handle_leaving_by(&mut self, now: Instant, value: u16) -> u32 {
+    /// A packet leaves with this value: its number. Of a probe it is of no further concern that it is late.
+    pub fn handle_leaving_by(&mut self, now: Instant, value: u16, is_probe: bool) -> u32 {
         if self.sent.len() == SENT_MAX {
             self.forget_first();
         }
-        self.sent.push_back(Sent { value, at: now, state: State::OnItsWay });
+        self.sent.push_back(Sent { value, at: now, is_probe, state: State::OnItsWay });
         self.spreader.handle_leaving(now, value);
         self.in_flight += 1;
         self.next = self.next.wrapping_add(1);
@@ -195,11 +201,12 @@ impl<S: Spreader + ?Sized> Flight<S> {
         self.heard_at = now;
         let back = self.next.wrapping_sub(number) as usize;
         let Some(place) = self.sent.len().checked_sub(back).filter(|_| back > 0) else { return };
-        let Sent { value, at, state } = self.sent[place];
+        let Sent { value, at, state, .. } = self.sent[place];
         let rtt = Duration::from_ps(now.saturating_since(at).as_ps().saturating_sub(ago.as_ps()));
         if state == State::Known {
             return;
         }
+        self.came_at = self.came_at.max(Some(at));
         // Also of one that is late: where all are, round trips have become longer.
         let smoothed = |before: Duration| before.as_ps() - before.as_ps() / 8 + rtt.as_ps() / 8;
         self.smoothed = Some(self.smoothed.map_or(rtt, |before| Duration::from_ps(smoothed(before))));
@@ -218,14 +225,16 @@ impl<S: Spreader + ?Sized> Flight<S> {
 
     /// Finds out which packets are late, and forgets those of which all is known.
     pub(crate) fn judge(&mut self, now: Instant) {
-        let rtt = self.smoothed.unwrap_or(RTT);
-        let late = (rtt + rtt).max(rtt + self.jitter);
+        let late = self.late_after();
         while let Some(sent) = self.sent.get_mut(self.judged)
             && now.saturating_since(sent.at) > late
         {
             if sent.state == State::OnItsWay {
                 sent.state = State::Late;
                 self.in_flight -= 1;
+                if !sent.is_probe && self.came_at.is_none_or(|at| sent.at > at) {
+                    self.spreader.handle_darkness(now);
+                }
                 self.spreader.handle_fate(now, sent.value, Fate::Late);
             }
             self.judged += 1;
@@ -235,6 +244,20 @@ impl<S: Spreader + ?Sized> Flight<S> {
         while self.sent.front().is_some_and(is_over) {
             self.forget_first();
         }
+    }
+
+    /// When the oldest packet of which nothing is known is late.
+    pub(crate) fn late_at(&mut self) -> Option<Instant> {
+        while self.sent.get(self.judged).is_some_and(|sent| sent.state == State::Known) {
+            self.judged += 1;
+        }
+        self.sent.get(self.judged).map(|sent| sent.at + self.late_after() + Duration::from_ns(1))
+    }
+
+    /// A packet is late that has not come in more than this.
+    fn late_after(&self) -> Duration {
+        let rtt = self.smoothed.unwrap_or(RTT);
+        (rtt + rtt).max(rtt + self.jitter)
     }
 
     fn forget_first(&mut self) {

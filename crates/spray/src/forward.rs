@@ -12,6 +12,7 @@ use anabranch_endpoint::{Bytes, Message as _, Wire as _};
 use anabranch_net::datagram::{Batch, DatagramOptions, DatagramSocket, Ecn, SendSocket};
 use anabranch_net::seal::{Channel, ChannelId, HEADER_BYTES, OVERHEAD_BYTES, Opener, Sealer, TAG_BYTES};
 use anabranch_net::timer::FineTimer;
+use anabranch_spray_proto::control::Control;
 use anabranch_spray_proto::ways::{self, Chooser, Going};
 use anabranch_spray_proto::{
     Body, Carried, Config, Datagram, FlowId, Host, Leaving, Outgoing, Segment, control, mark,
@@ -22,7 +23,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 /// What the kernel holds of datagrams that have not left by one way: there are many.
 const SEND_BUFFER: ByteCount = ByteCount::mib(1);
@@ -39,8 +40,8 @@ pub(crate) enum Command {
     Open { link: usize, channel: Box<Channel>, reply: oneshot::Sender<bool> },
     /// Datagrams of this peer have so many bytes at most; none: its packets are not taken.
     Limit { link: usize, bytes: Option<usize> },
-    /// Send a datagram of so many bytes that carries nothing.
-    Probe { link: usize, bytes: usize },
+    /// Send a datagram of so many bytes, or as few as it takes, that says this.
+    Probe { link: usize, bytes: usize, says: Control },
     /// Its keys are of no use any more.
     Close { link: usize, channel: ChannelId },
     /// Say how all fare.
@@ -56,6 +57,8 @@ pub(crate) struct Came {
     pub(crate) longest: AtomicUsize,
     /// The keys have sealed as much as they may.
     pub(crate) is_worn_out: AtomicBool,
+    /// What the last probe said.
+    pub(crate) said: watch::Sender<Option<Control>>,
 }
 
 /// What this thread is started with.
@@ -87,6 +90,11 @@ struct Link {
 }
 
 impl Link {
+    /// When its machines have something to do.
+    fn poll_timeout(&mut self) -> Option<Instant> {
+        self.host.poll_timeout().into_iter().chain(self.chooser.poll_timeout()).min()
+    }
+
     /// Datagrams have so many bytes at most, sealed; none: packets are not taken.
     fn limit(&mut self, bytes: Option<usize>) {
         self.bytes_max = bytes;
@@ -188,7 +196,7 @@ impl Forwarder {
         let mut timer = FineTimer::new()?;
         let mut batch = Batch::with_messages(16);
         loop {
-            let due = self.links.iter().filter_map(|link| link.host.poll_timeout()).min();
+            let due = self.links.iter_mut().filter_map(Link::poll_timeout).min();
             let due = due.map(|at| self.epoch + at.saturating_since(Instant::ZERO).to_std());
             tokio::select! {
                 command = commands.recv() => match command {
@@ -216,8 +224,9 @@ impl Forwarder {
                     waited?;
                     let now = self.now();
                     for link in &mut self.links {
-                        if link.host.poll_timeout().is_some_and(|due| due <= now) {
+                        if link.poll_timeout().is_some_and(|due| due <= now) {
                             link.host.handle_timeout(now);
+                            link.chooser.handle_timeout(now);
                             link.is_touched = true;
                         }
                     }
@@ -261,11 +270,16 @@ impl Forwarder {
                 let _ = reply.send(is_free);
             }
             Command::Limit { link, bytes } => self.links[link].limit(bytes),
-            Command::Probe { link, bytes } => {
+            Command::Probe { link, bytes, says } => {
                 let now = self.now();
                 let way = self.links[link].chooser.choose(now, Going::Other);
-                let probe = control::probe(bytes.saturating_sub(OVERHEAD_BYTES));
-                self.post(link, way, (bytes, None), |out| out.extend(&probe));
+                let probe = control::probe(bytes.saturating_sub(OVERHEAD_BYTES), &says);
+                self.post(link, way, (OVERHEAD_BYTES + probe.len(), None), |out| out.extend(&probe));
+                if bytes == 0 {
+                    // Where TCP sends nothing, this one finds out that ways have died. A long one may not come for its length.
+                    self.links[link].host.handle_probe(now, PEER, false);
+                    self.links[link].is_touched = true;
+                }
                 self.send(link);
             }
             Command::Close { link, channel } => {
@@ -332,6 +346,10 @@ impl Forwarder {
             link.came.count.fetch_add(1, Relaxed);
             link.came.longest.fetch_max(length, Relaxed);
             if control::is_probe(opened.payload) {
+                match control::said_by_probe(opened.payload) {
+                    Some(says) => _ = link.came.said.send_replace(Some(says)),
+                    None => link.figures.refused_in_packets += 1,
+                }
                 continue;
             }
             let Ok(datagram) = Datagram::<Bytes>::decode(opened.payload) else {
@@ -368,10 +386,8 @@ impl Forwarder {
                     self.leave(now, number, leaving);
                 }
                 let link = &mut self.links[number];
-                if !link.chooser.poll_probe(now) {
-                    break;
-                }
-                link.host.handle_probe(now, PEER);
+                let Some(is_dark) = link.chooser.poll_probe(now) else { break };
+                link.host.handle_probe(now, PEER, is_dark);
             }
             self.send(number);
         }
@@ -528,6 +544,7 @@ fn figures(link: &Link, now: Instant) -> LinkFigures {
         surplus_packets: counts.surplus,
         given_up_packets: counts.given_up,
         early_packets: counts.early,
+        repeated_packets: counts.repeated,
         rtt_s: seconds(rtt),
         rtt_fastest_s: seconds(fastest),
         rtt_free_max_s: seconds(view.rtt_free),

@@ -29,12 +29,16 @@ use tokio_rustls::TlsStream;
 /// How long after a connection the next one is tried, at first and at the most.
 const CALL_AGAIN: (std::time::Duration, std::time::Duration) =
     (std::time::Duration::from_millis(100), std::time::Duration::from_secs(5));
-/// How long a connection may take, and a greeting.
+/// How long one try to connect takes at the most: the next one goes by another port, and so perhaps by another path.
+const TRY_TIME: std::time::Duration = std::time::Duration::from_secs(1);
+/// How long a connection may take with all tries, and a greeting.
 const CONNECT_TIME: std::time::Duration = std::time::Duration::from_secs(5);
 /// A datagram that came counts as one that came lately for so long.
 const LATELY: Duration = Duration::from_secs(4);
 /// A longest packet below this is no way for TCP.
 const PACKET_MIN: usize = 512;
+/// How many datagrams say that this agent ends.
+const BYES: usize = 3;
 /// The most bytes of a message that has not come whole.
 const UNREAD_MAX: usize = 64;
 
@@ -124,7 +128,11 @@ impl Session {
     async fn call(&self) -> io::Result<TlsStream<TcpStream>> {
         let to = SocketAddr::from((self.place.address, self.place.port));
         let call = async {
-            let tcp = connect(to, &TcpOptions::default()).await?;
+            let tcp = loop {
+                if let Ok(tried) = timeout(TRY_TIME, connect(to, &TcpOptions::default())).await {
+                    break tried?;
+                }
+            };
             self.identity.connect(tcp, Role::Site, &self.name).await
         };
         let mut end = self.end.clone();
@@ -204,6 +212,12 @@ impl Session {
         }
     }
 
+    /// Has a probe sent.
+    async fn probe(&self, bytes: usize, says: Control) -> io::Result<()> {
+        let probe = Command::Probe { link: self.number, bytes, says };
+        self.commands.send(probe).await.map_err(|_| gone())
+    }
+
     async fn talk(&self, stream: &mut TlsStream<TcpStream>) -> io::Result<()> {
         let epoch = std::time::Instant::now();
         let now = || Instant::ZERO + Duration::from_std(epoch.elapsed());
@@ -217,14 +231,12 @@ impl Session {
         let mut lately: VecDeque<(Instant, u16)> = VecDeque::new();
         let mut unread: Vec<u8> = Vec::new();
         let mut end = self.end.clone();
+        let mut said = self.came.said.subscribe();
         loop {
             while let Some(action) = link.poll_action() {
                 match action {
                     Action::Say(message) => say(stream, message).await?,
-                    Action::Probe(bytes) => {
-                        let probe = Command::Probe { link: self.number, bytes };
-                        self.commands.send(probe).await.map_err(|_| gone())?;
-                    }
+                    Action::Probe(bytes, says) => self.probe(bytes, says).await?,
                     Action::Up(bytes) => {
                         self.limit(Some(bytes)).await?;
                         self.show(Some(packet_max(bytes)), String::new());
@@ -262,7 +274,17 @@ impl Session {
                         return Err(io::Error::other("its keys are worn out: new ones follow"));
                     }
                 }
+                _ = said.changed() => {
+                    let says = *said.borrow_and_update();
+                    if let Some(says) = says {
+                        link.handle_message(now(), says);
+                    }
+                }
                 _ = end.changed() => {
+                    // By the connection and by others, as in `link`.
+                    for _ in 0..BYES {
+                        self.probe(0, Control::Bye).await?;
+                    }
                     say(stream, Control::Bye).await?;
                     let _ = stream.shutdown().await;
                     return Ok(());

@@ -71,6 +71,8 @@ pub struct LinkFigures {
     pub sprayable_packets: u64,
     /// Those of them that left by the quickest way. The others are a long flow's, while short ones were under way.
     pub sprayed_packets: u64,
+    /// Packets of short flows that left again, as they should have come by then.
+    pub repeated_packets: u64,
     /// Packets that came back from parities.
     pub recovered_packets: u64,
     /// Packets and parities that came and were of no use.

@@ -166,6 +166,7 @@ impl Running for Agents {
             ("source_packets", sum(|figures| figures.source_packets)),
             ("parity_packets", sum(|figures| figures.parity_packets)),
             ("recovered_packets", sum(|figures| figures.recovered_packets)),
+            ("repeated_packets", sum(|figures| figures.repeated_packets)),
             ("surplus_packets", sum(|figures| figures.surplus_packets)),
             ("given_up_packets", sum(|figures| figures.given_up_packets)),
             ("early_packets", sum(|figures| figures.early_packets)),

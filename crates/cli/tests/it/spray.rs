@@ -186,6 +186,15 @@ impl World {
         assert_eq!(said[0].trim(), bytes.to_string(), "{} {}", said[1], self.log());
     }
 
+    /// Changes both cables of a path, each of which is two links.
+    fn set_path(&mut self, path: u32, change: impl Fn(LinkState) -> LinkState) {
+        // The hosts' links are the first four.
+        for link in (4 + path * 4..8 + path * 4).map(LinkId) {
+            let state = self.emulation.link_state(link).expect("it is one");
+            self.emulation.set_link(link, change(state)).expect("it is one");
+        }
+    }
+
     /// What a host's rules of routing are.
     fn rules(&self, at: SiteId) -> String {
         let mut rules = Command::new("ip");
@@ -280,22 +289,15 @@ fn paths_that_lose_packets_or_go_down_are_left() {
     world.up(B, &[]);
     world.wait(A, true);
     world.wait(B, true);
-    // Of each path both cables, each of which is two links; the hosts' are the first four.
-    let of_path = |path: u32| (4 + path * 4..8 + path * 4).map(LinkId);
-    for link in (0..2).flat_map(of_path) {
-        let state = world.emulation.link_state(link).expect("it is one");
-        let state = LinkState { loss_ppm: 50_000, ..state };
-        world.emulation.set_link(link, state).expect("it is one");
+    for path in 0..2 {
+        world.set_path(path, |state| LinkState { loss_ppm: 50_000, ..state });
     }
     for bytes in [64_000, 2_000_000] {
         world.brought(world.bring(bytes), bytes);
     }
     let client = world.bring(8_000_000);
     std::thread::sleep(Duration::from_millis(300));
-    for link in of_path(3) {
-        let state = world.emulation.link_state(link).expect("it is one");
-        world.emulation.set_link(link, LinkState { up: false, ..state }).expect("it is one");
-    }
+    world.set_path(3, |state| LinkState { up: false, ..state });
     world.brought(client, 8_000_000);
     let peer = world.peer(B);
     let late =
@@ -303,6 +305,29 @@ fn paths_that_lose_packets_or_go_down_are_left() {
     assert!(late >= 8, "{late} ways lost packets: {peer}");
     let dead = peer["ways"].as_array().expect("a list").iter().filter(|way| way["left"] == "late").count();
     assert!((4..48).contains(&dead), "{dead} of 64 ways are left: a quarter of the paths is dead: {peer}");
+}
+
+/// The agents' own connection goes by one path. Whichever it is, TCP goes by the others when it is dead: one half of the paths is, then the other.
+#[test]
+fn the_path_of_the_agents_connection_may_die() {
+    let Some(mut world) = World::new() else { return };
+    world.up(A, &[]);
+    world.up(B, &[]);
+    world.wait(A, true);
+    world.wait(B, true);
+    // One that is up before the other says so, too.
+    let known = world.log().matches("WARN").count();
+    let client = world.bring(60_000_000);
+    for dead in [0..2, 2..4] {
+        for (path, is_up) in (0..PATHS as u32).map(|path| (path, !dead.contains(&path))) {
+            world.set_path(path, |state| LinkState { up: is_up, ..state });
+        }
+        // As long as an agent is believed to be there.
+        std::thread::sleep(Duration::from_secs(5));
+        assert_eq!(world.log().matches("WARN").count(), known, "{}", world.log());
+    }
+    world.brought(client, 60_000_000);
+    assert_eq!(world.log().matches("WARN").count(), known, "{}", world.log());
 }
 
 /// Keys that seal few datagrams are followed by new ones, and what is not sealed changes nothing and is not answered.

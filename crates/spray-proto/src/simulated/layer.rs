@@ -143,13 +143,15 @@ impl Spraying {
             }
             let now = cx.now();
             let mut own = self.choosers.range_mut((number, 0)..=(number, u16::MAX));
-            match own.find_map(|((_, to), chooser)| chooser.poll_probe(now).then_some(*to)) {
-                Some(to) => host.handle_probe(now, to.into()),
+            match own.find_map(|((_, to), chooser)| Some((*to, chooser.poll_probe(now)?))) {
+                Some((to, is_dark)) => host.handle_probe(now, to.into(), is_dark),
                 None => break,
             }
         }
         let armed_at = &mut self.armed_at[usize::from(number)];
-        if let Some(due) = host.poll_timeout()
+        let own = self.choosers.range_mut((number, 0)..=(number, u16::MAX));
+        let late_at = own.filter_map(|(_, chooser)| chooser.poll_timeout()).min();
+        if let Some(due) = host.poll_timeout().into_iter().chain(late_at).min()
             && armed_at.is_none_or(|armed| due < armed)
         {
             let at = due.max(cx.now());
@@ -303,6 +305,9 @@ impl Layer<Msg> for Spraying {
         }
         self.armed_at[usize::from(number)] = None;
         self.hosts[usize::from(number)].handle_timeout(cx.now());
+        for (_, chooser) in self.choosers.range_mut((number, 0)..=(number, u16::MAX)) {
+            chooser.handle_timeout(cx.now());
+        }
         self.stir(cx, number);
     }
 
@@ -319,6 +324,7 @@ impl Layer<Msg> for Spraying {
             ("recovered_packets", sum(|counts| counts.recovered as f64)),
             ("surplus_packets", sum(|counts| counts.surplus as f64)),
             ("given_up_packets", sum(|counts| counts.given_up as f64)),
+            ("repeated_packets", sum(|counts| counts.repeated as f64)),
             ("early_packets", sum(|counts| counts.early as f64)),
             ("parity_bytes_share", share(self.parity_bytes as f64, self.sent_bytes as f64)),
         ]

@@ -38,6 +38,8 @@ pub enum Going {
     Other,
     /// What finds out how the way is that [`Chooser::poll_probe`] has named.
     Probe,
+    /// What answers a host that hears nothing: by any way, as those that seem good may be dead.
+    Answer,
 }
 
 impl Going {
@@ -45,6 +47,7 @@ impl Going {
     pub const fn of<P>(leaving: &Leaving<P>) -> Self {
         match (&leaving.datagram.body, leaving.is_data, leaving.is_short) {
             (Body::Probe, ..) => Self::Probe,
+            (Body::Bare, ..) if leaving.is_answer => Self::Answer,
             (_, false, _) => Self::Other,
             (_, true, true) => Self::Short,
             (_, true, false) => Self::Long(leaving.datagram.flow),
@@ -126,19 +129,31 @@ impl Chooser {
 
     /// A packet leaves that will be told of when it has come: its number, and its way.
     pub fn handle_leaving(&mut self, now: Instant, going: Going) -> (u32, u16) {
-        self.flight.judge(now);
+        let is_probe = going == Going::Probe && self.probing.is_some();
         let way = self.choose(now, going);
-        (self.flight.handle_leaving_by(now, way), way)
+        (self.flight.handle_leaving_by(now, way, is_probe), way)
     }
 
-    /// Whether a way is to be tried: then a packet has to leave as [`Going::Probe`], and this is to be asked again.
-    pub fn poll_probe(&mut self, now: Instant) -> bool {
+    /// When to call [`Chooser::handle_timeout`] next: a packet will be late.
+    pub fn poll_timeout(&mut self) -> Option<Instant> {
+        self.flight.late_at()
+    }
+
+    /// Finds out which packets are late, though nothing leaves and nothing comes. [`Chooser::poll_probe`] is to be asked then.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.flight.judge(now);
+    }
+
+    /// Whether a way is to be tried: then a packet has to leave as [`Going::Probe`], and this is to be asked again. Also says whether nothing is
+    /// heard at all, so that the other host has to answer by any way.
+    pub fn poll_probe(&mut self, now: Instant) -> Option<bool> {
         self.probing = self.flight.spreader_mut().probe(now);
-        self.probing.is_some()
+        self.probing.map(|_| self.flight.spreader().is_dark())
     }
 
     /// The way of a packet of which nothing will be told.
     pub fn choose(&mut self, now: Instant, going: Going) -> u16 {
+        self.flight.judge(now);
         match going {
             Going::Short => self.short_at = Some(now),
             Going::Long(flow) if self.is_short_on(now) => {
@@ -151,6 +166,7 @@ impl Chooser {
                     return way;
                 }
             }
+            Going::Answer => return self.flight.spreader_mut().any(),
             Going::Long(_) | Going::Other => {}
         }
         self.flight.spreader_mut().choose(now, 0)
@@ -303,5 +319,24 @@ mod tests {
         let report = chooser.report(at(400_000));
         let late: u64 = report.iter().map(|way| way.late).sum();
         assert!((1..100).contains(&late), "{late}");
+    }
+    /// All ways that were taken die at once, and then nothing leaves but now and again: by those that are dead no more goes than by others.
+    #[test]
+    fn what_leaves_after_a_pause_knows_which_ways_have_died() {
+        let mut chooser = chooser(8);
+        let mut round = |now: u64, alive: std::ops::Range<u16>| {
+            let (number, way) = chooser.handle_leaving(at(now), Going::Short);
+            if alive.contains(&way) {
+                chooser.handle_echo(at(now + 500), number, Duration::ZERO, false);
+            }
+        };
+        for n in 0..1_000 {
+            round(n * 1_000, 0..4);
+        }
+        for _ in 0..40 {
+            round(1_000_000, 0..0);
+        }
+        let ways = (0..100).filter(|_| chooser.choose(at(1_500_000), Going::Other) >= 4).count();
+        assert!(ways > 25, "{ways} of 100 by ways that may be alive");
     }
 }

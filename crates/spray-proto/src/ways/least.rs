@@ -28,6 +28,14 @@ const EVEN: Duration = Duration::from_us(20);
 /// How often a shunned way is tried, and how often that doubles where nothing comes.
 const PROBE: Duration = Duration::from_ms(100);
 const DOUBLINGS_MAX: u32 = 6;
+/// A way of which nothing was heard for so long is asked when another one dies, as more may be dead, or alive again; and not again for so long.
+const STALE: Duration = Duration::from_ms(50);
+const ASKED: Duration = Duration::from_secs(1);
+/// How often some are asked at the most, and while nothing is heard by any.
+const ASK: Duration = Duration::from_ms(100);
+const ASK_DARK: Duration = Duration::from_ms(20);
+/// How many are asked at once, drawn at random: of so many some are alive.
+const ASKED_MAX: usize = 12;
 /// A way loses packets above this share. One that does not come adds a sixteenth, one that does takes a 64th of it away: after a single loss that
 /// takes some 90 packets.
 const LOSSY_PPM: u32 = 1_000_000 / 64;
@@ -49,11 +57,26 @@ pub(super) struct Way {
     /// The share of packets that do not come, in millionths: the mean of the last ones, of which those that did not come count more.
     lost_ppm: u32,
     probe_at: Instant,
+    /// It is to be tried whether it is shunned or not; and when that last was so.
+    is_asked: bool,
+    asked_at: Option<Instant>,
+    /// Nothing was heard of it since nothing was heard of any.
+    is_doubted: bool,
     /// The smoothed round trip.
     pub(super) rtt: Option<Duration>,
     pub(super) marked: u64,
     pub(super) late: u64,
     pub(super) came: u64,
+}
+
+/// Why a way is shunned, the worst last: of ways by which nothing comes none is taken while any others are there, though they lose packets.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Badness {
+    None,
+    Crowded,
+    Lossy,
+    Doubted,
+    Dead,
 }
 
 /// All ways of one flow, or to one host.
@@ -69,6 +92,10 @@ pub(super) struct Least {
     base_since: Instant,
     /// Ways that lose packets.
     lossy: usize,
+    /// Nothing is heard by any way.
+    is_dark: bool,
+    /// When some were last asked.
+    asked_at: Option<Instant>,
 }
 
 impl Least {
@@ -85,7 +112,8 @@ impl Least {
     ) -> Self {
         assert!(count > 0, "there is a way");
         let ways = vec![Way::default(); count];
-        Self { ways, packet_time, jitter, random, base: [None; 2], base_since: Instant::ZERO, lossy: 0 }
+        let (base, base_since) = ([None; 2], Instant::ZERO);
+        Self { ways, packet_time, jitter, random, base, base_since, lossy: 0, is_dark: false, asked_at: None }
     }
 
     pub(super) fn way(&self, value: u16) -> Option<&Way> {
@@ -111,7 +139,22 @@ impl Least {
 
     /// Whether it is taken only where no other is found.
     pub(super) fn is_shunned(&self, now: Instant, value: u16) -> bool {
-        self.is_dead(value) || self.is_lossy(value) || self.is_crowded(now, value)
+        self.badness(now, value) != Badness::None
+    }
+
+    /// How much better any other way would be.
+    fn badness(&self, now: Instant, value: u16) -> Badness {
+        if self.is_dead(value) {
+            Badness::Dead
+        } else if self.ways[usize::from(value)].is_doubted {
+            Badness::Doubted
+        } else if self.is_lossy(value) {
+            Badness::Lossy
+        } else if self.is_crowded(now, value) {
+            Badness::Crowded
+        } else {
+            Badness::None
+        }
     }
 
     /// Whether packets do not come by it, or too few.
@@ -155,37 +198,64 @@ impl Least {
         if left < even { Duration::ZERO } else { Duration::from_ps(left) }
     }
 
-    /// A shunned way that is to be tried now.
+    /// Asks some of the ways of which nothing is known how they are, unless that was done within the pause.
+    fn ask(&mut self, now: Instant, pause: Duration, is_due: impl Fn(&Way) -> bool) {
+        if self.asked_at.is_some_and(|at| now.saturating_since(at) < pause) {
+            return;
+        }
+        self.asked_at = Some(now);
+        let mut due: Vec<usize> = (0..self.ways.len()).filter(|way| is_due(&self.ways[*way])).collect();
+        for _ in 0..due.len().min(ASKED_MAX) {
+            let way = due.swap_remove(self.random.below(due.len() as u64) as usize);
+            (self.ways[way].is_asked, self.ways[way].asked_at) = (true, Some(now));
+        }
+    }
+
+    /// Whether nothing was heard of any way since packets were late.
+    pub(super) const fn is_dark(&self) -> bool {
+        self.is_dark
+    }
+
+    /// Any way.
+    pub(super) fn any(&mut self) -> u16 {
+        self.random.below(self.ways.len() as u64) as u16
+    }
+
+    /// A way that is to be tried now: one that is shunned, or of which nothing is known since another one died.
     pub(super) fn probe(&mut self, now: Instant) -> Option<u16> {
-        let is_due =
-            |value: &u16| self.ways[usize::from(*value)].probe_at <= now && self.is_shunned(now, *value);
+        let is_due = |value: &u16| {
+            let way = &self.ways[usize::from(*value)];
+            way.is_asked || (way.probe_at <= now && self.is_shunned(now, *value))
+        };
         let value = (0..self.ways.len() as u16).find(is_due)?;
         let way = &mut self.ways[usize::from(value)];
+        way.is_asked = false;
         way.probe_at = now + PROBE * (1 << way.missing.saturating_sub(1).min(DOUBLINGS_MAX));
         Some(value)
     }
 
-    /// A way to choose among: one at random that is not shunned, if such a one is found soon.
+    /// A way to choose among: one at random that is not shunned. Where most are, the next one of those that are the least bad.
     fn draw(&mut self, now: Instant) -> u16 {
-        let mut best: Option<(bool, u16)> = None;
+        let count = self.ways.len() as u16;
+        let mut value = 0;
         for _ in 0..8 {
-            let value = self.random.below(self.ways.len() as u64) as u16;
+            value = self.random.below(count.into()) as u16;
             if !self.is_shunned(now, value) {
                 return value;
             }
-            let this = (self.is_failing(value), value);
-            best = Some(best.map_or(this, |best| if best.0 { this } else { best }));
         }
-        best.map_or(0, |(_, value)| value)
+        // From the last one on, once round.
+        let others = (value..count).chain(0..value);
+        others.min_by_key(|value| self.badness(now, *value)).unwrap_or(value)
     }
 
     /// The quickest of so many that are drawn, by what `busy` says of each beside.
     pub(super) fn quickest(&mut self, now: Instant, drawn: usize, busy: impl Fn(u16) -> u32) -> u16 {
-        let mut best: Option<((bool, u32, Duration), u16)> = None;
+        let mut best: Option<((Badness, u32, Duration), u16)> = None;
         for _ in 0..drawn {
             let value = self.draw(now);
             let under_way = self.packet_time * u64::from(self.ways[usize::from(value)].unheard);
-            let this = (self.is_failing(value), busy(value), self.excess(now, value) + under_way);
+            let this = (self.badness(now, value), busy(value), self.excess(now, value) + under_way);
             // Of two that are alike the first one drawn.
             if best.is_none_or(|(best, _)| this < best) {
                 best = Some((this, value));
@@ -224,6 +294,7 @@ impl Spreader for Least {
         let Some(way) = self.ways.get_mut(usize::from(value)) else { return };
         (way.last, way.is_marked, way.heard_at) = (rtt, false, now);
         way.probe_at = now + PROBE;
+        (way.is_doubted, self.is_dark) = (false, false);
         // Of those that left since, something is heard within a round trip of now.
         way.waiting_since = (way.unheard > 1).then_some(now);
         let smoothed = |before: Duration| before.as_ps() - before.as_ps() / 8 + rtt.as_ps() / 8;
@@ -237,11 +308,21 @@ impl Spreader for Least {
         match fate {
             Fate::Late => {
                 way.late += 1;
-                if way.missing == 0 {
+                let is_first = way.missing == 0;
+                if is_first {
                     way.probe_at = now + PROBE;
                 }
                 way.missing = way.missing.saturating_add(1);
                 self.set_lost(value, (lost - lost / 16) + LOST_STEP);
+                if is_first && !self.is_dark {
+                    // The others may be dead, too, or alive again.
+                    let is_old =
+                        |at: Option<Instant>, age| at.is_none_or(|at| now.saturating_since(at) > age);
+                    self.ask(now, ASK, |way| {
+                        let heard_at = way.rtt.map(|_| way.heard_at);
+                        way.missing == 0 && is_old(way.asked_at, ASKED) && is_old(heard_at, STALE)
+                    });
+                }
             }
             Fate::Came | Fate::Marked => {
                 way.came += 1;
@@ -251,6 +332,14 @@ impl Spreader for Least {
                 self.set_lost(value, lost - lost / 64);
             }
         }
+    }
+
+    fn handle_darkness(&mut self, now: Instant) {
+        self.is_dark = true;
+        for way in self.ways.iter_mut().filter(|way| !way.is_doubted) {
+            (way.is_doubted, way.probe_at) = (true, now + PROBE);
+        }
+        self.ask(now, ASK_DARK, |_| true);
     }
 
     /// It is crowded, and not dead.
@@ -314,14 +403,21 @@ mod tests {
         least.handle_round_trip(at(0), 1, Duration::from_us(100));
         least.handle_fate(at(0), 2, Fate::Late);
         assert!(least.is_dead(2) && counts(&mut least, at(0), 100)[2] == 0);
-        let mut tried = Vec::new();
+        let (mut tried, mut others) = (Vec::new(), Vec::new());
         for ms in 0..20_000 {
-            if let Some(value) = least.probe(at(ms * 1_000)) {
-                tried.push(ms);
-                least.handle_fate(at(ms * 1_000), value, Fate::Late);
+            while let Some(value) = least.probe(at(ms * 1_000)) {
+                if value == 2 {
+                    tried.push(ms);
+                    least.handle_fate(at(ms * 1_000), value, Fate::Late);
+                } else {
+                    others.push((ms, value));
+                    least.handle_round_trip(at(ms * 1_000), value, Duration::from_us(100));
+                    least.handle_fate(at(ms * 1_000), value, Fate::Came);
+                }
             }
         }
         assert_eq!(tried[..6], [100, 200, 400, 800, 1_600, 3_200]);
+        assert_eq!(others, [(0, 0), (0, 3)], "those of which nothing was known are asked once");
         least.handle_belated(at(20_000_000), 2, Duration::from_us(110));
         assert!(!least.is_dead(2) && counts(&mut least, at(20_000_000), 100)[2] == 0, "it loses packets");
         (0..400).for_each(|_| least.handle_fate(at(20_000_000), 2, Fate::Came));
@@ -359,5 +455,24 @@ mod tests {
         let mut least = least(3);
         (0..3).for_each(|value| least.handle_fate(at(0), value, Fate::Late));
         assert_eq!(counts(&mut least, at(1), 100).iter().sum::<usize>(), 100);
+    }
+    /// Where ways are dead, and the others lose packets, none goes by the dead ones.
+    #[test]
+    fn a_way_that_loses_packets_is_better_than_one_by_which_nothing_comes() {
+        let mut least = least(64);
+        for value in 0..64 {
+            least.handle_round_trip(at(0), value, Duration::from_us(100));
+            least.handle_fate(at(0), value, Fate::Came);
+            least.handle_fate(at(0), value, Fate::Late);
+            if value == 7 {
+                least.handle_fate(at(0), value, Fate::Came);
+            }
+        }
+        // Where all lose packets it does not matter; then some do not any more.
+        for value in (20..60).filter(|value| *value != 7) {
+            least.set_lost(value, 0);
+        }
+        assert!(least.is_lossy(7) && !least.is_dead(7));
+        assert_eq!(counts(&mut least, at(10), 100)[7], 100);
     }
 }
