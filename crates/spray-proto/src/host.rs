@@ -34,10 +34,10 @@ const HOLD_SHORT_MIN: Duration = Duration::from_ms(1);
 const REPEAT_FIRST: Duration = Duration::from_ms(50);
 /// How often a packet is sent again, each time after twice as long.
 const REPEATS_MAX: u32 = 2;
-/// Of so many packets to a host one may be sent again, and so many more at first or after a pause: where many are lost, a queue is full that all
-/// ways share, which repeats fill only more.
-const PACKETS_PER_REPEAT: u32 = 20;
-const REPEATS_AT_ONCE: u32 = 2;
+/// Of so many bytes to a host one may be sent again, and so many more at first or after a pause: where many are lost, a queue is full that all ways
+/// share, which repeats fill only more. A lone packet of a connection that begins is short.
+const BYTES_PER_REPEATED: u64 = 20;
+const REPEATED_AT_ONCE: u64 = 3_000;
 /// The most packets to a host that are kept to be sent again.
 const UNHEARD_MAX: usize = 1_024;
 /// The flow that probes of a host have that hears nothing: they are answered at once, each by itself.
@@ -157,8 +157,8 @@ struct Peer<P> {
     base: Option<Duration>,
     /// By flow and number.
     unheard: BTreeMap<(u32, u32), Unheard<P>>,
-    /// Each packet of a short flow is worth one; one that is sent again takes [`PACKETS_PER_REPEAT`].
-    repeats_left: u32,
+    /// Bytes that have been sent and entitle to repeats, [`BYTES_PER_REPEATED`] to one.
+    repeats_left: u64,
 }
 
 impl<P> Default for Peer<P> {
@@ -171,7 +171,7 @@ impl<P> Default for Peer<P> {
             datagram_max: usize::MAX,
             base: None,
             unheard: BTreeMap::new(),
-            repeats_left: REPEATS_AT_ONCE * PACKETS_PER_REPEAT,
+            repeats_left: REPEATED_AT_ONCE * BYTES_PER_REPEATED,
         }
     }
 }
@@ -455,14 +455,15 @@ impl<P: Packet> Host<P> {
         let Going { body, is_short, is_data, sent_bytes, repeats } = going;
         let peer = self.peers.entry(id.peer).or_default();
         let is_coded = is_short && is_data;
-        if let Body::Source { number, .. } = &body
+        if let Body::Source { number, packet, .. } = &body
             && self.config.repeats
             && is_short
             && repeats < REPEATS_MAX
             && peer.unheard.len() < UNHEARD_MAX
         {
             if repeats == 0 {
-                peer.repeats_left = (peer.repeats_left + 1).min(REPEATS_AT_ONCE * PACKETS_PER_REPEAT);
+                let entitled = peer.repeats_left + packet.len_bytes() as u64;
+                peer.repeats_left = entitled.min(REPEATED_AT_ONCE * BYTES_PER_REPEATED);
             }
             let due = now + peer.patience(&self.config, repeats);
             let unheard = Unheard { body: body.clone(), sent_bytes, repeats, due };
@@ -507,7 +508,9 @@ impl<P: Packet> Host<P> {
             self.repeat_due.remove(&first);
             let Some(peer) = self.peers.get_mut(&id.peer) else { continue };
             let Some(unheard) = peer.unheard.remove(&(id.flow, number)) else { continue };
-            let Some(left) = peer.repeats_left.checked_sub(PACKETS_PER_REPEAT) else { continue };
+            let Body::Source { packet, .. } = &unheard.body else { continue };
+            let cost = packet.len_bytes() as u64 * BYTES_PER_REPEATED;
+            let Some(left) = peer.repeats_left.checked_sub(cost) else { continue };
             peer.repeats_left = left;
             let Unheard { body, sent_bytes, repeats, .. } = unheard;
             self.counts.repeated += 1;
@@ -863,11 +866,12 @@ mod tests {
         // After one and a half round trips, which are of a millisecond where one way is slow, and what may pass until it is said.
         assert!(matches!(left_at[..], [300..2_100, 800..6_300]), "{left_at:?} us");
         for number in 1..=90 {
-            world.send(0, 2, packet(2, number), None);
+            world.send(0, 2, Bytes::from(vec![number as u8; 1_000]), None);
             world.pass(Some(world.now + Duration::from_ms(1)));
         }
+        // A twentieth of 90 packets, and three.
         let repeated = world.hosts[0].counts().repeated;
-        assert!((4..=7).contains(&repeated), "{repeated} of 91");
+        assert!((7..=9).contains(&repeated), "{repeated} of 91");
         // One that comes both times is handed over once.
         world.loss_ppm = 0;
         let handed = world.handed[1].len();
