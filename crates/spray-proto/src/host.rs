@@ -480,7 +480,9 @@ impl<P: Packet> Host<P> {
             Body::Bare | Body::Plain(_) => 0,
         };
         let mut datagram = Datagram { number, sent_at: now, flow: id.flow, body, echoes: Vec::new() };
-        if let Some(due) = peer.came.due {
+        // A long flow's way may have a long queue, in which it would be said late, and the other host take its own ways for slow.
+        let is_quick = is_short || !is_data || !self.config.numbers_all;
+        if let Some(due) = peer.came.due.filter(|_| is_quick) {
             self.say_due.remove(&(due, id.peer));
             let bytes = datagram.header_bytes() + datagram.carried().map_or(0, Packet::len_bytes);
             datagram.echoes = peer.came.take(now, peer.datagram_max.saturating_sub(bytes) / ECHO_BYTES);

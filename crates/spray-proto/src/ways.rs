@@ -187,7 +187,7 @@ impl<S: Spreader + ?Sized> Flight<S> {
     /// A packet leaves with this value: its number. Of a probe it is of no further concern that it is late.
     pub fn handle_leaving_by(&mut self, now: Instant, value: u16, is_probe: bool) -> u32 {
         if self.sent.len() == SENT_MAX {
-            self.forget_first();
+            self.forget_first(now);
         }
         self.sent.push_back(Sent { value, at: now, is_probe, state: State::OnItsWay });
         self.spreader.handle_leaving(now, value);
@@ -242,7 +242,7 @@ impl<S: Spreader + ?Sized> Flight<S> {
         let is_over =
             |sent: &Sent| sent.state == State::Known || now.saturating_since(sent.at) > late * BELATED;
         while self.sent.front().is_some_and(is_over) {
-            self.forget_first();
+            self.forget_first(now);
         }
     }
 
@@ -260,10 +260,13 @@ impl<S: Spreader + ?Sized> Flight<S> {
         (rtt + rtt).max(rtt + self.jitter)
     }
 
-    fn forget_first(&mut self) {
+    fn forget_first(&mut self, now: Instant) {
         self.judged = self.judged.saturating_sub(1);
-        let first = self.sent.pop_front();
-        self.in_flight -= usize::from(first.is_some_and(|sent| sent.state == State::OnItsWay));
+        if let Some(first) = self.sent.pop_front().filter(|sent| sent.state == State::OnItsWay) {
+            // There are too many to wait for it.
+            self.in_flight -= 1;
+            self.spreader.handle_fate(now, first.value, Fate::Late);
+        }
     }
 }
 

@@ -197,6 +197,7 @@ impl Agent {
                 commands: commands.clone(),
                 came: Arc::clone(&came[number]),
                 shown: Arc::clone(&shown[number]),
+                is_routed: Arc::default(),
                 end: is_end.clone(),
                 calls,
             };

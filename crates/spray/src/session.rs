@@ -60,6 +60,8 @@ pub(crate) struct Session {
     pub(crate) commands: mpsc::Sender<Command>,
     pub(crate) came: Arc<Came>,
     pub(crate) shown: Arc<Mutex<Shown>>,
+    /// Whether its route stands, or may.
+    pub(crate) is_routed: Arc<tokio::sync::Mutex<bool>>,
     /// True once the agent ends.
     pub(crate) end: watch::Receiver<bool>,
     /// Connections of a peer that calls.
@@ -190,15 +192,19 @@ impl Session {
 
     /// Has packets go by datagrams of so many bytes, or the ordinary way.
     async fn limit(&self, bytes: Option<usize>) -> io::Result<()> {
-        let was_up = self.shown.lock().unwrap_or_else(PoisonError::into_inner).up.is_some();
         let set = Command::Limit { link: self.number, bytes };
         let (routing, place) = (Arc::clone(&self.routing), self.place);
-        let route = move || match bytes {
-            Some(bytes) => routing.up(&place, packet_max(bytes)),
-            None if was_up => routing.down(&place),
-            None => Ok(()),
-        };
         let route = async {
+            // A route that is being set is set to the end, though nobody waits for it any more; what follows comes after it.
+            let mut is_routed = Arc::clone(&self.is_routed).lock_owned().await;
+            let route = move || match bytes {
+                Some(bytes) => {
+                    *is_routed = true;
+                    routing.up(&place, packet_max(bytes))
+                }
+                None if std::mem::take(&mut *is_routed) => routing.down(&place),
+                None => Ok(()),
+            };
             tokio::task::spawn_blocking(route).await.map_err(io::Error::other)?.map_err(io::Error::other)
         };
         // The kernel gives the thread no packet that it would not take.

@@ -4,15 +4,12 @@
 //! they vanish with their threads and processes. Where the machine allows none, the tests print why and count what they
 //! skip. Read [`Star`] and [`Load`] first.
 
-#[path = "../../../pace/tests/it/namespace.rs"]
-mod namespace;
-
+use crate::namespace::Namespace;
 use crate::net::PATIENCE;
 use crate::{anabranch, skip, text};
 use anabranch_announce::{AnnounceError, Announcer};
 use anabranch_pace::{FlowKey, FlowReader};
 use anabranch_units::{ByteCount, Seed};
-use namespace::Namespace;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

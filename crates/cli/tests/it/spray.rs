@@ -5,6 +5,8 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files and clocks")]
 
+use crate::has_program;
+use crate::namespace::Namespace;
 use crate::net::{PATIENCE, anabranch, start_or_skip};
 use crate::skip::skip;
 use anabranch_emu::{Emulation, EmulationOptions, LinkState};
@@ -25,7 +27,7 @@ const B: SiteId = SiteId(1);
 /// Sends what is asked for, as fast as it is taken: the bytes of a counter.
 const SERVER: &str = r#"
 import socket, sys
-listener = socket.create_server((sys.argv[1], 9000))
+listener = socket.create_server((sys.argv[1], 9000), family=socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET)
 print("listening", flush=True)
 while True:
     flow, _ = listener.accept()
@@ -64,8 +66,7 @@ struct World {
 
 impl World {
     fn new() -> Option<Self> {
-        let python = Command::new("python3").arg("--version").stdout(Stdio::null()).status();
-        if !python.is_ok_and(|status| status.success()) {
+        if !has_program("python3") {
             skip("no python3, whose sockets are the programs here");
             return None;
         }
@@ -328,6 +329,88 @@ fn the_path_of_the_agents_connection_may_die() {
     }
     world.brought(client, 60_000_000);
     assert_eq!(world.log().matches("WARN").count(), known, "{}", world.log());
+}
+
+/// Over IPv6, which emulated networks do not have: two namespaces and a cable, whose packets become shorter meanwhile.
+#[test]
+fn tcp_over_ipv6_goes_by_every_way_too() {
+    let hosts = || -> Result<_, String> {
+        let hosts = [Namespace::start()?, Namespace::start()?];
+        hosts[0].command(&format!("ip link add v0 type veth peer name v0 netns {}", hosts[1].id()))?;
+        for (host, number) in hosts.iter().zip(1..) {
+            host.command(&format!("ip address add fd00::{number}/64 dev v0 nodad"))?;
+            host.command("ip link set v0 up")?;
+            host.command("ip link set lo up")?;
+        }
+        Ok(hosts)
+    };
+    let hosts = match hosts() {
+        Ok(hosts) => hosts,
+        Err(why) => return skip(&why),
+    };
+    if !has_program("python3") {
+        return skip("no python3, whose sockets are the programs here");
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut keys = anabranch();
+    keys.args(["-q", "spray", "keys", "--hosts", "a,b", "--out"]).arg(folder.path().join("keys"));
+    assert!(keys.status().expect("it runs").success());
+    let socket = |name: &str| folder.path().join(format!("{name}.sock"));
+    let spawn =
+        |host: &Namespace, mut command: Command| Ended(host.run(move || command.spawn()).expect("it runs"));
+    let mut running = Vec::new();
+    for (host, (name, other)) in hosts.iter().zip([("a", "b=fd00::2"), ("b", "a=[fd00::1]:7200")]) {
+        let mut agent = anabranch();
+        agent
+            .args(["-q", "spray", "up", "--name", name, "--peer", other, "--keys"])
+            .arg(folder.path().join("keys"));
+        agent.arg("--socket").arg(socket(name));
+        running.push(spawn(host, agent));
+    }
+    let peer = |name: &str| {
+        let mut status = anabranch();
+        let output = status.args(["spray", "status", "--json", "--socket"]).arg(socket(name)).output();
+        let status: Value = serde_json::from_slice(&output.expect("it runs").stdout).unwrap_or_default();
+        status["peers"][0].clone()
+    };
+    let mut server = Command::new("python3");
+    server.args(["-c", SERVER, "fd00::2"]).stdout(Stdio::piped());
+    let mut server = spawn(&hosts[1], server);
+    server.0.stdout.as_mut().expect("piped").read_exact(&mut [0; 9]).expect("it listens");
+    for name in ["a", "b"] {
+        let began = Instant::now();
+        while peer(name)["is_up"] != true {
+            assert!(began.elapsed() < PATIENCE, "{name} is never up");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    for (bytes, mtu) in [(64_000, 1_500), (2_000_000, 1_500), (2_000_000, 1_400)] {
+        for host in &hosts {
+            host.command(&format!("ip link set v0 mtu {mtu}")).expect("it can be shorter");
+        }
+        let before = peer("b")["source_packets"].as_u64().expect("a number");
+        let mut client = Command::new("python3");
+        client.args(["-c", CLIENT, "fd00::2", &bytes.to_string()]).stdout(Stdio::piped());
+        let mut client = spawn(&hosts[0], client);
+        let mut said = String::new();
+        client.0.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
+        assert_eq!(said.trim(), bytes.to_string());
+        let packets = peer("b")["source_packets"].as_u64().expect("a number") - before;
+        assert!(packets >= 40, "{packets} packets of the short part went by datagrams");
+    }
+    assert_eq!(peer("b")["refused_out_packets"], 0);
+    assert!(hosts[0].command("ip -6 rule").expect("it runs").contains("lookup 7200"));
+    drop(running);
+}
+
+/// A process that ends with its test.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// Keys that seal few datagrams are followed by new ones, and what is not sealed changes nothing and is not answered.

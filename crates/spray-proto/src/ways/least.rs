@@ -346,6 +346,8 @@ impl Spreader for Least {
     fn handle_belated(&mut self, now: Instant, value: u16, rtt: Duration) {
         self.handle_round_trip(now, value, rtt);
         let Some(way) = self.ways.get_mut(usize::from(value)) else { return };
+        // It was given up before, so that others are waited for alone.
+        way.waiting_since = (way.unheard > 0).then_some(now);
         way.missing = 0;
         let lost = way.lost_ppm;
         self.set_lost(value, lost.saturating_sub(LOST_STEP));
