@@ -234,15 +234,21 @@ impl Least {
         Some(value)
     }
 
-    /// A way to choose among: one at random that is not shunned. Where most are, the next one of those that are the least bad.
+    /// A way to choose among: one at random that is not shunned, or at least not failing. Where hardly any is, the next one of those that are the
+    /// least bad.
     fn draw(&mut self, now: Instant) -> u16 {
         let count = self.ways.len() as u16;
-        let mut value = 0;
+        let (mut value, mut crowded) = (0, None);
         for _ in 0..8 {
             value = self.random.below(count.into()) as u16;
-            if !self.is_shunned(now, value) {
-                return value;
+            match self.badness(now, value) {
+                Badness::None => return value,
+                Badness::Crowded => _ = crowded.get_or_insert(value),
+                Badness::Lossy | Badness::Doubted | Badness::Dead => {}
             }
+        }
+        if let Some(crowded) = crowded {
+            return crowded;
         }
         // From the last one on, once round.
         let others = (value..count).chain(0..value);
