@@ -2,7 +2,7 @@
 //!
 //! Format, all numbers big-endian: a byte whose upper half is the version, 1, and whose lower half the kind (0 plain, 1 source, 2 parity, 3
 //! bare, 4 probe); a byte with the count of echoes; the datagram's number, 32 bits; when it left, 48 bits of microseconds of its sender's clock; the flow, 32
-//! bits. A source has its epoch, 48 such bits, and its number, 32; a parity its epoch, its unit's first number, the unit's packets and its own
+//! bits. A probe's flow is 1 where its sender hears nothing, and it is answered at once then; else 0. A source has its epoch, 48 such bits, and its number, 32; a parity its epoch, its unit's first number, the unit's packets and its own
 //! index, a byte each. Then the echoes, each a datagram's number, a bit that says whether it was marked, and 31 bits of microseconds since it
 //! came; then the packet or parity to the end. Whatever is finer than a microsecond is lost. Leaves out: encryption, which also
 //! says how long a datagram may be.

@@ -92,6 +92,8 @@ pub(super) struct Least {
     base_since: Instant,
     /// Ways that lose packets.
     lossy: usize,
+    /// Whether [`Least::probe`] is asked: else a way that is doubted would stay so.
+    has_probes: bool,
     /// Nothing is heard by any way.
     is_dark: bool,
     /// When some were last asked.
@@ -99,11 +101,12 @@ pub(super) struct Least {
 }
 
 impl Least {
+    /// One that has no probes, as a flow's alone.
     pub(super) fn new(random: RandomStream) -> Self {
-        Self::with_ways(random, WAYS, PACKET_TIME, Duration::ZERO)
+        Self { has_probes: false, ..Self::with_ways(random, WAYS, PACKET_TIME, Duration::ZERO) }
     }
 
-    /// Ways from 0 on, so many. Round trips differ by `jitter` for no reason in the network.
+    /// Ways from 0 on, so many, that are asked by probes. Round trips differ by `jitter` for no reason in the network.
     pub(super) fn with_ways(
         random: RandomStream,
         count: usize,
@@ -112,8 +115,18 @@ impl Least {
     ) -> Self {
         assert!(count > 0, "there is a way");
         let ways = vec![Way::default(); count];
-        let (base, base_since) = ([None; 2], Instant::ZERO);
-        Self { ways, packet_time, jitter, random, base, base_since, lossy: 0, is_dark: false, asked_at: None }
+        Self {
+            ways,
+            packet_time,
+            jitter,
+            random,
+            base: [None; 2],
+            base_since: Instant::ZERO,
+            lossy: 0,
+            has_probes: true,
+            is_dark: false,
+            asked_at: None,
+        }
     }
 
     pub(super) fn way(&self, value: u16) -> Option<&Way> {
@@ -341,6 +354,9 @@ impl Spreader for Least {
     }
 
     fn handle_darkness(&mut self, now: Instant) {
+        if !self.has_probes {
+            return;
+        }
         self.is_dark = true;
         for way in self.ways.iter_mut().filter(|way| !way.is_doubted) {
             (way.is_doubted, way.probe_at) = (true, now + PROBE);
