@@ -39,7 +39,7 @@ const REPEATS_MAX: u32 = 2;
 const BYTES_PER_REPEATED: u64 = 20;
 const REPEATED_AT_ONCE: u64 = 3_000;
 /// The most packets to a host that are kept to be sent again.
-const UNHEARD_MAX: usize = 1_024;
+pub const UNHEARD_MAX: usize = 1_024;
 /// The flow that probes of a host have that hears nothing: they are answered at once, each by itself.
 const DARK: u32 = 1;
 /// TCP has paused when it sent nothing for a round trip, within these bounds.

@@ -35,6 +35,6 @@ pub mod ways;
 
 pub use config::{AGENT_HELD_MAX, Config, ConfigError, Parities, UnitSize};
 pub use datagram::{Body, Datagram, ECHO_BYTES, Echo, HEAD_BYTES_MAX};
-pub use host::{Arrived, Counts, FLOWS_MAX, FlowId, Host, Leaving, Outgoing, PeerView};
+pub use host::{Arrived, Counts, FLOWS_MAX, FlowId, Host, Leaving, Outgoing, PeerView, UNHEARD_MAX};
 pub use packet::{Carried, Packet};
 pub use segment::{Segment, mark};

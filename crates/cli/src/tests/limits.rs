@@ -166,6 +166,11 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
             "spray_proto::host",
         ),
         (
+            "packets to one peer that are kept to be sent again",
+            n(anabranch_spray_proto::UNHEARD_MAX),
+            "spray_proto::host",
+        ),
+        (
             "a key file; a list of revoked certificates",
             format!("{}; {}", bytes(tls::PEM_BYTES_MAX), bytes(revoked::FILE_BYTES_MAX)),
             "net::tls, net::revoked",
