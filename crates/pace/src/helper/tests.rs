@@ -133,6 +133,8 @@ fn closes_last(task: &Task) -> Result<u64, Errno> {
     while is_there(&task.0) {
         std::thread::sleep(Duration::from_millis(1));
     }
+    // The owner's number is gone a moment before what it stood for is.
+    std::thread::sleep(Duration::from_millis(20));
     drop(duplicate);
     Ok(0)
 }
