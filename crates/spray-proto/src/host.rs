@@ -182,7 +182,7 @@ impl<P> Peer<P> {
         self.blocking.smoothed().or(self.base)
     }
 
-    /// After which time a packet is sent again that left again so often. TCP has none that is shorter.
+    /// After which time a packet is sent again that left again so often.
     fn patience(&self, config: &Config, repeats: u32) -> Duration {
         let rtt = self.round_trip();
         let usual = rtt.map_or(REPEAT_FIRST, |rtt| {

@@ -28,6 +28,8 @@ mod simulate;
 #[path = "../../../skip.rs"]
 mod skip;
 mod spray;
+#[path = "../../../emu/tests/it/start.rs"]
+mod start;
 mod together;
 
 use net::anabranch;

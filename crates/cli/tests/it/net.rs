@@ -6,7 +6,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files, threads and clocks")]
 
-use anabranch_emu::{EmuError, Emulation, EmulationOptions};
+use anabranch_emu::{Emulation, EmulationOptions};
 use anabranch_graph::Topology;
 use anabranch_graph::file::{Defaults, load};
 use anabranch_units::{BitRate, ByteCount, LinkId, SiteId};
@@ -39,8 +39,8 @@ delay = "0 ms"
 const CONTROLLER_PORT: u16 = 7171;
 const DATA_PORT: u16 = 7172;
 
-use crate::skip::is_lacking;
 pub use crate::skip::skip;
+use crate::start::start_or_skip;
 
 /// The command under test.
 pub fn anabranch() -> Command {
@@ -79,24 +79,6 @@ pub fn journal_entries(path: &std::path::Path) -> u64 {
     let name = path.file_name().expect("a file's name").as_encoded_bytes();
     let journal = path.with_file_name(format!(".anabranch-{}.journal", &blake3::hash(name).to_hex()[..32]));
     std::fs::metadata(journal).map_or(0, |found| found.len().saturating_sub(HEADER_BYTES) / ENTRY_BYTES)
-}
-
-/// The network emulated; none, with the reason printed, where this machine cannot.
-pub fn start_or_skip(topology: &Topology, options: EmulationOptions) -> Option<Emulation> {
-    match Emulation::start(topology, options) {
-        Ok(emulation) => Some(emulation),
-        Err(EmuError::Build(failure)) if is_lacking(&failure.error, failure.step.lacks()) => {
-            skip(&failure.to_string());
-            None
-        }
-        Err(EmuError::NoIsolation { root, user })
-            if [&root, &user].iter().all(|way| is_lacking(&way.error, way.step.lacks())) =>
-        {
-            skip(&EmuError::NoIsolation { root, user }.to_string());
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
 }
 
 /// The network: an emulation, and the daemons in it.

@@ -7,8 +7,9 @@
 
 use crate::has_program;
 use crate::namespace::Namespace;
-use crate::net::{PATIENCE, anabranch, start_or_skip};
+use crate::net::{PATIENCE, anabranch};
 use crate::skip::skip;
+use crate::start::start_or_skip;
 use anabranch_emu::{Emulation, EmulationOptions, LinkState};
 use anabranch_graph::Topology;
 use anabranch_graph::file::{Defaults, load};
@@ -304,8 +305,19 @@ fn paths_that_lose_packets_or_go_down_are_left() {
     let late =
         peer["ways"].as_array().expect("a list").iter().filter(|way| way["late_datagrams"] != 0).count();
     assert!(late >= 8, "{late} ways lost packets: {peer}");
-    let dead = peer["ways"].as_array().expect("a list").iter().filter(|way| way["left"] == "late").count();
-    assert!((4..48).contains(&dead), "{dead} of 64 ways are left: a quarter of the paths is dead: {peer}");
+    // A quarter of the paths is dead, and half of them lose packets: at most 48 ways are left for that. Where the machine stalls, some of the
+    // others are for a moment, too, until probes come back.
+    let began = Instant::now();
+    loop {
+        let peer = world.peer(B);
+        let left =
+            peer["ways"].as_array().expect("a list").iter().filter(|way| way["left"] == "late").count();
+        if (4..=48).contains(&left) {
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "{left} of 64 ways are left: {peer}");
+        world.brought(world.bring(64_000), 64_000);
+    }
 }
 
 /// The agents' own connection goes by one path. Whichever it is, TCP goes by the others when it is dead: one half of the paths is, then the other.
@@ -333,7 +345,7 @@ fn the_path_of_the_agents_connection_may_die() {
 
 /// Over IPv6, which emulated networks do not have: two namespaces and a cable, whose packets become shorter meanwhile.
 #[test]
-fn tcp_over_ipv6_goes_by_every_way_too() {
+fn tcp_over_ipv6_goes_by_datagrams_too() {
     let hosts = || -> Result<_, String> {
         let hosts = [Namespace::start()?, Namespace::start()?];
         hosts[0].command(&format!("ip link add v0 type veth peer name v0 netns {}", hosts[1].id()))?;
@@ -400,7 +412,6 @@ fn tcp_over_ipv6_goes_by_every_way_too() {
     }
     assert_eq!(peer("b")["refused_out_packets"], 0);
     assert!(hosts[0].command("ip -6 rule").expect("it runs").contains("lookup 7200"));
-    drop(running);
 }
 
 /// A process that ends with its test.

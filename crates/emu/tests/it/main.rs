@@ -6,6 +6,7 @@
 
 #[path = "../../../skip.rs"]
 mod skip;
+mod start;
 
 use std::io::{BufRead, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -19,7 +20,8 @@ use anabranch_fabric::switch::ecmp::Ecmp;
 use anabranch_fabric::{Policy, PortSettings};
 use anabranch_graph::{LinkProperties, Topology};
 use anabranch_units::{BitRate, ByteCount, Duration, LinkId, SiteId};
-use skip::{is_lacking, skip};
+use skip::skip;
+use start::start_or_skip;
 
 const A: SiteId = SiteId(0);
 const B: SiteId = SiteId(1);
@@ -34,7 +36,7 @@ fn alone() -> MutexGuard<'static, ()> {
 
 /// The emulation, if the threads of this test can enter its sites, too; else the reason is printed.
 fn start(topology: &Topology, options: EmulationOptions) -> Option<Emulation> {
-    let emulation = start_for_programs(topology, options)?;
+    let emulation = start_or_skip(topology, options)?;
     match emulation.run_in(A, || ()) {
         Ok(()) => Some(emulation),
         Err(error) => {
@@ -43,24 +45,6 @@ fn start(topology: &Topology, options: EmulationOptions) -> Option<Emulation> {
             ));
             None
         }
-    }
-}
-
-/// The emulation, or `None`, with the reason printed, where this machine allows none.
-fn start_for_programs(topology: &Topology, options: EmulationOptions) -> Option<Emulation> {
-    match Emulation::start(topology, options) {
-        Ok(emulation) => Some(emulation),
-        Err(EmuError::Build(failure)) if is_lacking(&failure.error, failure.step.lacks()) => {
-            skip(&failure.to_string());
-            None
-        }
-        Err(EmuError::NoIsolation { root, user })
-            if [&root, &user].iter().all(|way| is_lacking(&way.error, way.step.lacks())) =>
-        {
-            skip(&EmuError::NoIsolation { root, user }.to_string());
-            None
-        }
-        Err(error) => panic!("{error}"),
     }
 }
 
@@ -430,8 +414,7 @@ fn child_of_the_kill_test() {
     if std::env::var_os("ANABRANCH_EMU_KILL_TEST").is_none() {
         return;
     }
-    let Some(emulation) =
-        start_for_programs(&pair(BitRate::mbps(1), Duration::ZERO), EmulationOptions::default())
+    let Some(emulation) = start_or_skip(&pair(BitRate::mbps(1), Duration::ZERO), EmulationOptions::default())
     else {
         println!("\nSKIP");
         return;
@@ -505,7 +488,7 @@ fn it_works_inside_a_user_namespace() {
         tcp_buffer_bytes_max: Some(ByteCount::mib(16)),
         ..EmulationOptions::default()
     };
-    let Some(emulation) = start_for_programs(&pair(BitRate::mbps(10), Duration::from_ms(1)), options) else {
+    let Some(emulation) = start_or_skip(&pair(BitRate::mbps(10), Duration::from_ms(1)), options) else {
         return;
     };
     assert_eq!((emulation.isolation(), emulation.congestion_control()), (Isolation::UserNamespace, "reno"));
@@ -556,8 +539,7 @@ fn child_of_the_user_namespace_test() {
 #[test]
 fn programs_end_with_the_emulation() {
     let _alone = alone();
-    let Some(emulation) =
-        start_for_programs(&pair(BitRate::mbps(1), Duration::ZERO), EmulationOptions::default())
+    let Some(emulation) = start_or_skip(&pair(BitRate::mbps(1), Duration::ZERO), EmulationOptions::default())
     else {
         return;
     };

@@ -6,7 +6,8 @@
 //! (a mark counts as so much), and when a packet did not come by it: until one does. Packets that carry nothing find out when that is, so that
 //! none that is waited for is spent on it: a tenth of a second after the last, and by a way by which nothing comes after twice as long each time.
 //! A way that loses one packet in some dozens is shunned for as long as it does, unless most ways lose as many.
-//! Read [`Least`] first.
+//! Where a packet is late and nothing came of all that left later, every way may be dead: all are *doubted* until something comes by them, and
+//! some are asked by probes at once. Read [`Least`] first.
 
 use super::{Fate, Spreader};
 use anabranch_units::{Duration, Instant, RandomStream};
