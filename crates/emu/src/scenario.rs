@@ -259,6 +259,7 @@ fn settings(plan: &Plan) -> Result<EmulationOptions, ScenarioError> {
         true => Err(ScenarioError::new(format!("{name}: only in the simulator: leave it out to emulate"))),
     };
     only(network.shared_buffer.is_some(), "network.shared_buffer")?;
+    only(network.acks_first, "network.acks_first")?;
     only(transport.cwnd_max.is_some(), "transport.cwnd_max")?;
     only(transport.dctcp_gain_ppm != 62_500, "transport.dctcp_gain_ppm")?;
     only(transport.dctcp_alpha_ppm != 1_000_000, "transport.dctcp_alpha_ppm")?;

@@ -175,7 +175,8 @@ impl Plan {
             Work::System(system) => Some(system.priorities()),
             _ => None,
         });
-        let mut priorities = own.chain(systems.flatten().copied());
+        let of_acks = self.scenario.network.acks_first.then_some(0);
+        let mut priorities = own.chain(systems.flatten().copied()).chain(of_acks);
         let first = priorities.next();
         priorities.any(|p| Some(p) != first) || self.changes.iter().any(|(_, l, _)| *l == link)
     }
@@ -199,7 +200,9 @@ impl Plan {
         let jobs = self.work.iter().zip(&self.scenario.workload).enumerate();
         let jobs = jobs.map(|(number, (work, workload))| self.job(seed, number as u64, work, workload));
         let jobs = jobs.collect::<Result<_, _>>()?;
-        Ok(Traffic::new(self.scenario.transport.clone(), jobs).with_seed(seed))
+        Ok(Traffic::new(self.scenario.transport.clone(), jobs)
+            .with_seed(seed)
+            .with_acks_first(self.scenario.network.acks_first))
     }
 
     fn job(&self, seed: Seed, number: u64, work: &Work, workload: &Workload) -> Result<Job, PlanError> {

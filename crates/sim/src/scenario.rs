@@ -112,6 +112,9 @@ pub struct NetworkSpec {
     /// Waiting bytes above which a switch's port marks (ECN).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<ByteCount>,
+    /// Whether what the receiver of a flow sends, acknowledgements, has the first priority at all ports.
+    #[serde(default)]
+    pub acks_first: bool,
     /// A buffer that all ports of a switch share, beside `queue`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_buffer: Option<ByteCount>,

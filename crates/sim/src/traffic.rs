@@ -82,6 +82,8 @@ pub struct Traffic {
 #[derive(Debug)]
 pub struct World {
     config: Config,
+    /// What a receiver sends, which is acknowledgements, has the first priority.
+    acks_first: bool,
     seed: Seed,
     /// All flows, by the number that their packets carry.
     flows: Vec<Flow>,
@@ -155,11 +157,12 @@ impl World {
     fn enter(&mut self, cx: &mut HostsCx<'_, End>, opening: &Opening) -> (u32, PeerId, PeerId) {
         let Opening { job, priority, src, dst, size, to_send, doors } = *opening;
         let flow = u32::try_from(self.flows.len()).expect("so many flows do not fit into memory");
-        let mut reserve = |door: Option<Target>, host| match door {
+        let mut reserve = |door: Option<Target>, host, priority| match door {
             None => cx.reserve(host, flow, priority),
             Some(door) => cx.reserve_via(door, host, flow, priority),
         };
-        let (sender, receiver) = (reserve(doors[0], src), reserve(doors[1], dst));
+        let of_acks = if self.acks_first { 0 } else { priority };
+        let (sender, receiver) = (reserve(doors[0], src, priority), reserve(doors[1], dst, of_acks));
         for end in [sender, receiver] {
             cx.note_flow_size(end, to_send);
         }
@@ -199,12 +202,21 @@ fn write(cx: &mut HostsCx<'_, End>, id: PeerId, bytes: u64) {
 impl Traffic {
     /// The user for these jobs. TCP is set up by `config`.
     pub const fn new(config: Config, jobs: Vec<Job>) -> Self {
-        Self { jobs, world: World { config, seed: Seed::new(0), flows: Vec::new(), unfinished: 0 } }
+        Self {
+            jobs,
+            world: World { config, acks_first: false, seed: Seed::new(0), flows: Vec::new(), unfinished: 0 },
+        }
     }
     /// The same, with connections that draw from this seed.
     #[must_use]
     pub const fn with_seed(mut self, seed: Seed) -> Self {
         self.world.seed = seed;
+        self
+    }
+    /// The same, where receivers of flows send with the first priority.
+    #[must_use]
+    pub const fn with_acks_first(mut self, acks_first: bool) -> Self {
+        self.world.acks_first = acks_first;
         self
     }
     /// The jobs, by number.

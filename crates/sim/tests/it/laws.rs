@@ -388,3 +388,29 @@ fn finite_work_is_measured_over_the_time_that_it_took_and_not_over_the_events_af
     let fct_us = row.fct_us_mean.expect("the flow is whole");
     assert_eq!(row.goodput_mbps.expect("time has passed"), (8e6 / fct_us * 1e6).round() / 1e6);
 }
+
+/// Two flows that pass each other: the acknowledgements of each wait behind the other's data, or do not.
+#[test]
+fn acknowledgements_go_first_where_they_are_told_to() {
+    let rtt = |acks_first: bool| {
+        let outcome = run(&plan(&format!(
+            r#"
+            duration = "20 s"
+            network = {{ topology = "dumbbell", pairs = 2, rate = "100 Mbit/s", uplink_rate = "10 Mbit/s", acks_first = {acks_first} }}
+            transport = {{ handshake = false }}
+            [[workload]]
+            kind = "long"
+            pairs = [["0", "2"]]
+            start = "2 s"
+            size = "200 kB"
+            [[workload]]
+            kind = "long"
+            pairs = [["3", "1"]]
+            "#
+        )));
+        outcome.workloads[0].fct_us_mean.expect("the flow is whole")
+    };
+    let (waiting, first) = (rtt(false), rtt(true));
+    // 200 kB take 165 ms with their headers; a queue of 256 KiB is 210 ms.
+    assert!((165_000.0..200_000.0).contains(&first) && waiting > 1.5 * first, "{waiting} {first}");
+}
