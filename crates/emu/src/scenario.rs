@@ -261,6 +261,8 @@ fn settings(plan: &Plan) -> Result<EmulationOptions, ScenarioError> {
     only(network.shared_buffer.is_some(), "network.shared_buffer")?;
     only(network.acks_first, "network.acks_first")?;
     only(transport.cwnd_max.is_some(), "transport.cwnd_max")?;
+    only(transport.rack_reo_wnd_mult != 1, "transport.rack_reo_wnd_mult")?;
+    only(transport.ack_every != 2, "transport.ack_every")?;
     only(transport.dctcp_gain_ppm != 62_500, "transport.dctcp_gain_ppm")?;
     only(transport.dctcp_alpha_ppm != 1_000_000, "transport.dctcp_alpha_ppm")?;
     only(transport.initial_ssthresh.is_some(), "transport.initial_ssthresh")?;

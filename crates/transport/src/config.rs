@@ -19,6 +19,8 @@ pub enum Control {
     Dctcp,
     /// draft-ietf-ccwg-bbr-06. Needs [`Config::rack`], and no [`Config::ecn`].
     Bbr,
+    /// Of the Ultra Ethernet Specification. Needs [`Config::rack`], [`Config::ecn`] and [`Config::cwnd_max`].
+    Nscc,
 }
 
 impl Control {
@@ -29,6 +31,7 @@ impl Control {
             Self::Cubic => Some("cubic"),
             Self::Dctcp => Some("dctcp"),
             Self::Bbr => Some("bbr"),
+            Self::Nscc => None,
         }
     }
 }
@@ -69,11 +72,21 @@ pub struct Config {
     ///
     /// Differs: off unless asked for, so that earlier measurements stay; Linux has both on.
     pub rack: bool,
+    /// By how many quarters of the least round trip a segment may be overtaken before it counts as lost; never more than a smoothed
+    /// round trip (RFC 8985 section 6.2 step 4: RACK.reo_wnd_mult).
+    ///
+    /// Differs: RFC 8985 begins with 1, as here, and lets what came twice add to it.
+    pub rack_reo_wnd_mult: u32,
     /// Whether segments may be marked by queues.
     pub ecn: bool,
     /// How long an acknowledgement may wait for a second segment; none waits without one. In text `off`.
     #[serde(with = "off_or_duration")]
     pub delayed_ack: Option<Duration>,
+    /// For how many full segments one acknowledgement stands at the most, where they may wait: then one of every so many is
+    /// acknowledged, also of those that come out of order.
+    ///
+    /// Differs: RFC 5681 section 4.2 has 2, as here, where what comes out of order is acknowledged at once; more are not TCP's.
+    pub ack_every: u32,
     /// How many acknowledgements do not wait when a connection is new, was idle, or has a gap, unless it is in conversation;
     /// 0: none.
     ///
@@ -131,8 +144,10 @@ impl Default for Config {
             dctcp_alpha_ppm: 1_000_000,
             sack: true,
             rack: false,
+            rack_reo_wnd_mult: 1,
             ecn: false,
             delayed_ack: Some(Duration::from_ms(40)),
+            ack_every: 2,
             quick_ack: 0,
             rto_min: Duration::from_ms(200),
             rto_initial: Duration::from_secs(1),
@@ -165,6 +180,8 @@ pub enum ConfigError {
     BbrWithoutRack,
     /// BBR with marks, which it does not answer.
     BbrWithEcn,
+    /// NSCC without one of what it goes by: marks, arrivals by time, and the largest window.
+    NsccWithout(&'static str),
     /// Loss detection by time without selective acknowledgements, which it needs.
     RackWithoutSack,
 }
@@ -180,6 +197,12 @@ impl std::fmt::Display for ConfigError {
                 write!(f, "control bbr: goes by when each segment left, so set rack = true")
             }
             Self::BbrWithEcn => write!(f, "control bbr: has no answer to ECN marks, so set ecn = false"),
+            Self::NsccWithout(what) => {
+                write!(
+                    f,
+                    "control nscc: goes by marks, by when segments left and by the path's product, so set {what}"
+                )
+            }
             Self::RackWithoutSack => {
                 write!(f, "rack true: goes by selective acknowledgements, so set sack = true")
             }
@@ -230,6 +253,8 @@ impl Config {
         }
         between("gain of DCTCP in millionths", self.dctcp_gain_ppm.into(), 1, 1_000_000)?;
         between("first alpha of DCTCP in millionths", self.dctcp_alpha_ppm.into(), 0, 1_000_000)?;
+        between("quarters of the reordering window", self.rack_reo_wnd_mult.into(), 1, 1_000)?;
+        between("segments for each acknowledgement", self.ack_every.into(), 2, 1_000)?;
         between("quick acknowledgements", self.quick_ack.into(), 0, 1_000)?;
         if self.control == Control::Dctcp && !self.ecn {
             return Err(ConfigError::DctcpWithoutEcn);
@@ -240,6 +265,14 @@ impl Config {
         // Its section 3.7: who lets segments be marked has to take marks for congestion.
         if self.control == Control::Bbr && self.ecn {
             return Err(ConfigError::BbrWithEcn);
+        }
+        if self.control == Control::Nscc {
+            let cwnd_max = "cwnd_max to one and a half times the path's product";
+            for (is_set, what) in
+                [(self.ecn, "ecn = true"), (self.rack, "rack = true"), (self.cwnd_max.is_some(), cwnd_max)]
+            {
+                is_set.then_some(()).ok_or(ConfigError::NsccWithout(what))?;
+            }
         }
         if self.rack && !self.sack {
             return Err(ConfigError::RackWithoutSack);

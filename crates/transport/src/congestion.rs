@@ -2,17 +2,19 @@
 //!
 //! One file for each; [`Control`] lists them, and [`Congestion`] dispatches by `match`. Rules that all share stand here: slow
 //! start (whose end `hystart` may see coming), and the window after a timeout. BBR shares none: it has a model of the path, which
-//! `send` tells of each segment. Leaves out: which loss counts, and which data is sent again (`send`).
+//! `send` tells of each segment; NSCC only the last, and hears of all that arrives, in whatever order. Leaves out: which loss counts, and which data is sent again (`send`).
 
 mod bbr;
 mod cubic;
 mod dctcp;
 mod hystart;
 mod newreno;
+mod nscc;
 
 use crate::config::{Config, Control};
 use anabranch_units::{Duration, Instant, Seed};
 pub(crate) use bbr::ByModel;
+pub(crate) use nscc::Arrival;
 
 /// The congestion window. All in bytes.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -77,6 +79,7 @@ enum Avoidance {
     Cubic(cubic::Cubic),
     Dctcp(dctcp::Dctcp),
     Bbr(Box<ByModel>),
+    Nscc(Box<nscc::Nscc>),
 }
 
 impl Congestion {
@@ -87,6 +90,7 @@ impl Congestion {
             Control::Cubic => Avoidance::Cubic(cubic::Cubic::default()),
             Control::Dctcp => Avoidance::Dctcp(dctcp::Dctcp::new(config)),
             Control::Bbr => Avoidance::Bbr(Box::new(ByModel::new(config))),
+            Control::Nscc => Avoidance::Nscc(Box::default()),
         };
         Self { avoidance, hystart: config.has_hystart().then(Box::default) }
     }
@@ -119,7 +123,7 @@ impl Congestion {
         if let Avoidance::Dctcp(control) = &mut self.avoidance {
             control.note(ack);
         }
-        if !ack.limited || matches!(self.avoidance, Avoidance::Bbr(_)) {
+        if !ack.limited || matches!(self.avoidance, Avoidance::Bbr(_) | Avoidance::Nscc(_)) {
             return;
         }
         if w.is_slow_start() {
@@ -132,7 +136,7 @@ impl Congestion {
             Avoidance::NewReno(control) => control.avoid(w, ack),
             Avoidance::Cubic(control) => control.avoid(now, w, ack),
             Avoidance::Dctcp(control) => control.reno.avoid(w, ack),
-            Avoidance::Bbr(_) => {}
+            Avoidance::Bbr(_) | Avoidance::Nscc(_) => {}
         }
     }
 
@@ -149,6 +153,20 @@ impl Congestion {
                 control.handle_loss();
                 w.ssthresh = w.cwnd;
             }
+            Avoidance::Nscc(_) => w.ssthresh = w.cwnd,
+        }
+    }
+
+    /// Data has arrived, in whatever order.
+    pub(crate) fn handle_arrived(&mut self, now: Instant, w: &mut Window, arrival: &Arrival) {
+        if let Avoidance::Nscc(control) = &mut self.avoidance {
+            control.handle_arrived(now, w, arrival);
+        }
+    }
+    /// So many bytes were found lost just now.
+    pub(crate) fn handle_lost(&mut self, w: &mut Window, bytes: u64) {
+        if let Avoidance::Nscc(control) = &mut self.avoidance {
+            control.handle_lost(w, bytes);
         }
     }
 
@@ -163,6 +181,7 @@ impl Congestion {
     pub fn handle_marks(&mut self, w: &mut Window, flight: u64) {
         match &mut self.avoidance {
             Avoidance::Dctcp(control) => control.back_off(w),
+            Avoidance::Nscc(_) => {}
             _ => {
                 // RFC 3168 section 6.1.2: as for a loss, but nothing is sent again.
                 self.handle_loss(w, flight);

@@ -128,6 +128,10 @@ pub(crate) struct Rack {
     is_sampled: bool,
     /// How long the peer may keep an acknowledgement back (TLP.max_ack_delay).
     ack_delay_max: Duration,
+    /// How wide the reordering window is (RACK.reo_wnd_mult).
+    reo_wnd_mult: u32,
+    /// The round trip of the newest that the last acknowledgement brought.
+    sample: Option<Duration>,
 }
 
 /// What a sender knows beside its segments, for a look at what is lost.
@@ -139,10 +143,12 @@ pub(crate) struct View<'a> {
     pub(crate) is_repairing: bool,
     /// Bytes beyond a gap that are as good as DupThresh segments.
     pub(crate) dup_bytes: u64,
+    /// All that there is has been sent.
+    pub(crate) is_tail: bool,
 }
 
 impl Rack {
-    pub(crate) fn new(ack_delay_max: Duration) -> Self {
+    pub(crate) fn new(ack_delay_max: Duration, reo_wnd_mult: u32) -> Self {
         Self {
             first: VecDeque::new(),
             again: Vec::new(),
@@ -160,6 +166,8 @@ impl Rack {
             probe: None,
             is_sampled: true,
             ack_delay_max,
+            reo_wnd_mult,
+            sample: None,
         }
     }
 
@@ -183,6 +191,10 @@ impl Rack {
     /// The first piece that is to be sent again.
     pub(crate) fn first_lost(&self) -> Option<(u64, u64)> {
         self.lost.ranges.first()
+    }
+    /// The round trip of the segment that left last of those that the last acknowledgement was the first to bring.
+    pub(crate) const fn sample(&self) -> Option<Duration> {
+        self.sample
     }
     /// What was found lost since that was asked last, for the model of the path.
     pub(crate) fn take_found(&mut self) -> impl Iterator<Item = Found> + '_ {
@@ -241,7 +253,7 @@ impl Rack {
         while let Some(&sent) = self.first.front().filter(|sent| sent.end <= ack) {
             self.first.pop_front();
             self.reordering_seen |= sent.end < self.highest && !sacked.covers(sent.start, sent.end);
-            if is_known && !sacked.covers(sent.start, sent.end) {
+            if !sacked.covers(sent.start, sent.end) {
                 news = Some(sent);
             }
             newest = Some(sent);
@@ -254,9 +266,7 @@ impl Rack {
             for (from, to) in sacked.gaps(start, end) {
                 let sent = self.first.get(self.first.partition_point(|sent| sent.end <= from));
                 self.reordering_seen |= sent.is_some_and(|sent| sent.end <= end && sent.end < self.highest);
-                if is_known {
-                    news = news.into_iter().chain(self.last_within(from, to)).max_by_key(Sent::order);
-                }
+                news = news.into_iter().chain(self.last_within(from, to)).max_by_key(Sent::order);
             }
         }
         if let Some(sent) = newest {
@@ -281,6 +291,7 @@ impl Rack {
         self.again = again;
         self.again.iter_mut().for_each(|sent| sent.start = sent.start.max(ack));
         self.highest = self.highest.max(highest);
+        self.sample = news.map(|sent| now.saturating_since(sent.at));
         if !is_known {
             return None;
         }
@@ -307,22 +318,28 @@ impl Rack {
 
     /// The reordering window.
     ///
-    /// Source: section 6.2 step 4.
+    /// Source: section 6.2 step 4. Differs where more than one quarter is set, as for a flow whose packets take many ways: reordering is
+    /// expected before it was seen, and a smoothed round trip is no limit, as the slowest way takes longer. Once all is sent the window is
+    /// half as wide: then nothing else waits, and what goes twice for nothing takes nothing away from new data.
     fn reorder_window(&self, view: &View<'_>) -> Duration {
+        let quarter = self.rtt_min.unwrap_or(Duration::ZERO).as_ps() / 4;
+        let quarters = |count: u32| Duration::from_ps(quarter * u64::from(count));
+        if self.reo_wnd_mult > 1 {
+            return quarters(if view.is_tail { self.reo_wnd_mult / 2 } else { self.reo_wnd_mult });
+        }
         if !self.reordering_seen && (view.is_repairing || view.sacked.total() >= view.dup_bytes) {
             return Duration::ZERO;
         }
-        let quarter = Duration::from_ps(self.rtt_min.unwrap_or(Duration::ZERO).as_ps() / 4);
-        view.srtt.map_or(quarter, |srtt| srtt.min(quarter))
+        view.srtt.map_or(quarters(1), |srtt| srtt.min(quarters(1)))
     }
 
-    /// Looks for what is lost by now, and sets the reordering timer. True if there is more than there was.
+    /// Looks for what is lost by now, and sets the reordering timer. So many bytes are that were not before.
     ///
     /// Source: section 6.2 step 5. Cost: a look at each segment that was sent again; those that were sent once are looked at
     /// once.
-    pub(crate) fn detect(&mut self, now: Instant, view: &View<'_>) -> bool {
+    pub(crate) fn detect(&mut self, now: Instant, view: &View<'_>) -> u64 {
         self.reorder_at = None;
-        let Some(newest) = self.newest else { return false };
+        let Some(newest) = self.newest else { return 0 };
         let late = self.rtt + self.reorder_window(view);
         let lost_before = self.lost.ranges.total();
         let (first, again, lost, known) = (&mut self.first, &mut self.again, &mut self.lost, &self.known);
@@ -354,7 +371,7 @@ impl Rack {
             is_waiting
         });
         self.reorder_at = wait;
-        self.lost.ranges.total() > lost_before
+        self.lost.ranges.total() - lost_before
     }
 
     /// The retransmission timer has gone off: the first segment is lost, and all that had its time.

@@ -16,6 +16,8 @@ pub(crate) struct ReceiveHalf {
     reads_at_once: bool,
     mss: u64,
     delayed_ack: Option<Duration>,
+    ack_every: u32,
+    /// Marks are echoed segment by segment.
     is_dctcp: bool,
     /// The first position that has not arrived.
     next: u64,
@@ -97,7 +99,8 @@ impl ReceiveHalf {
             reads_at_once: config.reads_at_once,
             mss: config.mss.into(),
             delayed_ack: config.delayed_ack,
-            is_dctcp: config.control == Control::Dctcp,
+            ack_every: config.ack_every,
+            is_dctcp: matches!(config.control, Control::Dctcp | Control::Nscc),
             next: 0,
             read: 0,
             end: None,
@@ -164,7 +167,13 @@ impl ReceiveHalf {
         if start > self.next {
             self.keep(start, end);
             self.out_of_order_total += 1;
-            self.ack_now = true;
+            // RFC 5681 section 4.2: at once, unless an acknowledgement stands for many.
+            if self.ack_every > 2 {
+                self.unacked += 1;
+                self.wait_to_ack(now, true);
+            } else {
+                self.ack_now = true;
+            }
             if let Some(extras) = &mut self.extras {
                 extras.quick.note_gap();
             }
@@ -187,13 +196,18 @@ impl ReceiveHalf {
         // RFC 5681 section 4.2: every second full segment, at once where a gap closes, else within the delay.
         self.unacked += 1;
         let is_quick = self.extras.as_ref().is_some_and(|extras| extras.quick.is_on());
+        self.wait_to_ack(now, (!had_gap || self.ack_every > 2) && !taken.ended && !is_quick);
+        taken
+    }
+
+    /// Puts the acknowledgement of what came off, where it may wait and not enough has come.
+    fn wait_to_ack(&mut self, now: Instant, may_wait: bool) {
         match self.delayed_ack {
-            Some(wait) if self.unacked < 2 && !had_gap && !taken.ended && !is_quick => {
+            Some(wait) if may_wait && self.unacked < self.ack_every => {
                 self.ack_at.get_or_insert(now + wait);
             }
             _ => self.ack_now = true,
         }
-        taken
     }
 
     /// The user's own data leaves now.
@@ -379,9 +393,26 @@ mod tests {
     }
 
     #[test]
+    fn one_acknowledgement_may_stand_for_more_than_two_in_whatever_order_they_come() {
+        let mut half = ReceiveHalf::new(&Config { ack_every: 4, ..config() });
+        for (number, seq) in [1_000, 0, 3_000, 5_000].into_iter().enumerate() {
+            half.handle_segment(Instant::ZERO, &data(seq, MSS));
+            assert_eq!(half.must_ack(Instant::ZERO), number == 3, "{seq}");
+        }
+        assert_eq!(stamped(&mut half).ack, Some(2_000));
+        half.handle_segment(Instant::ZERO, &data(7_000, MSS));
+        assert!(half.must_ack(Instant::ZERO + Duration::from_ms(40)), "none waits for longer");
+    }
+
+    #[test]
     fn dctcp_echoes_each_segments_own_mark() {
-        let dctcp = Config { control: Control::Dctcp, ecn: true, ..config() };
-        let mut half = ReceiveHalf::new(&dctcp);
+        for control in [Control::Dctcp, Control::Nscc] {
+            echoes_each_mark(&Config { control, ecn: true, ..config() });
+        }
+    }
+
+    fn echoes_each_mark(config: &Config) {
+        let mut half = ReceiveHalf::new(config);
         half.handle_segment(Instant::ZERO, &data(0, MSS));
         let marked = Segment { ce: true, ..data(1_000, MSS) };
         assert!(half.must_ack_before(&marked), "what waits was not marked");

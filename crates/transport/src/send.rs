@@ -7,7 +7,7 @@
 //! Leaves out: segments (`connection` makes them), how the window moves (`congestion`).
 
 use crate::config::{Config, WINDOW_BYTES_MAX};
-use crate::congestion::{Ack, ByModel, Congestion, Window};
+use crate::congestion::{Ack, Arrival, ByModel, Congestion, Window};
 use crate::pacing::Pacing;
 use crate::rack::{Rack, View};
 use crate::ranges::Ranges;
@@ -148,7 +148,9 @@ impl SendHalf {
             probe: false,
             timeouts: 0,
             timer: None,
-            rack: config.rack.then(|| Box::new(Rack::new(config.delayed_ack.unwrap_or(Duration::ZERO)))),
+            rack: config.rack.then(|| {
+                Box::new(Rack::new(config.delayed_ack.unwrap_or(Duration::ZERO), config.rack_reo_wnd_mult))
+            }),
             pacing: None,
             last_sent_at: None,
             marks_seen: 0,
@@ -269,6 +271,11 @@ impl SendHalf {
         if self.rack.is_some() {
             self.handle_ack_by_time(now, segment, bytes, moved);
         }
+        if let Some(rtt) = self.rack.as_ref().filter(|_| arrived > 0).map(|rack| rack.sample()) {
+            let in_flight = self.pipe_by_time();
+            let arrival = Arrival { bytes: arrived, is_marked: segment.ece, rtt, in_flight };
+            self.control.handle_arrived(now, &mut self.window, &arrival);
+        }
         if arrived > 0 && self.control.model().is_some() {
             let (pipe, rtt) = (self.pipe_by_time(), newest.map(|sent| now.saturating_since(sent.at)));
             self.control
@@ -330,9 +337,11 @@ impl SendHalf {
             srtt: self.rtt.srtt(),
             is_repairing: self.repair != Repair::Nothing,
             dup_bytes: u64::from(DUP_THRESHOLD - 1) * self.window.mss + 1,
+            is_tail: self.sent == self.end(),
         };
-        let found = self.rack.as_mut().is_some_and(|rack| rack.detect(now, &view));
-        if found && self.repair == Repair::Nothing {
+        let found = self.rack.as_mut().map_or(0, |rack| rack.detect(now, &view));
+        self.control.handle_lost(&mut self.window, found);
+        if found > 0 && self.repair == Repair::Nothing {
             self.enter_recovery(now);
         }
         self.tell_lost(now);
@@ -780,7 +789,9 @@ impl SendHalf {
         (self.next, self.dup_acks, self.again) = (self.una, 0, false);
         if let Some(rack) = &mut self.rack {
             let (sacked, srtt) = (&self.sacked, self.rtt.srtt());
-            rack.handle_timeout(now, self.una, &View { sacked, srtt, is_repairing: true, dup_bytes: 0 });
+            let is_tail = self.sent == self.written + u64::from(self.closed);
+            let view = View { sacked, srtt, is_repairing: true, dup_bytes: 0, is_tail };
+            rack.handle_timeout(now, self.una, &view);
             (self.next, self.again) = (self.sent, true);
         }
         self.tell_lost(now);

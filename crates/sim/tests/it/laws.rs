@@ -8,7 +8,7 @@ use anabranch_units::{BitRate, ByteCount, Duration, Instant, Seed};
 use std::collections::BTreeMap;
 
 /// Scenarios that together use every element, transport and workload.
-const SCENARIOS: [(&str, &str); 10] = [
+const SCENARIOS: [(&str, &str); 11] = [
     (
         "incast",
         r#"
@@ -170,6 +170,34 @@ const SCENARIOS: [(&str, &str); 10] = [
         [workload]
         kind = "long"
         pairs = 1
+        "#,
+    ),
+    (
+        "nscc over a fat tree that sprays, an acknowledgement for every fourth segment",
+        r#"
+        duration = "5 ms"
+        [network]
+        topology = "fat-tree"
+        k = 4
+        spread = "rps"
+        rate = "10 Gbit/s"
+        queue = "40 kB"
+        mark = "20 kB"
+        jitter = "100 ns"
+        acks_first = true
+        [transport]
+        control = "nscc"
+        cwnd_max = "45 kB"
+        initial_window_segments = 30
+        ecn = true
+        rack = true
+        rack_reo_wnd_mult = 8
+        ack_every = 4
+        delayed_ack = "10 us"
+        [workload]
+        kind = "long"
+        pairs = "permutation"
+        size = "500 kB"
         "#,
     ),
     (

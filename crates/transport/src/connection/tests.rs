@@ -547,16 +547,19 @@ proptest! {
     #[test]
     fn whatever_the_wire_does_the_stream_arrives_once_and_in_order(
         seed: u64, loss_ppm in 0u32..250_000, bytes in 0u64..200_000, sack: bool, delayed: bool,
-        rack: bool, quick_ack in 0u32..20, which in 0usize..4, buffer in 2_000u64..100_000,
+        rack: bool, quick_ack in 0u32..20, which in 0usize..5, mult in 1u32..20, ack_every in 2u32..10, buffer in 2_000u64..100_000,
     ) {
-        let control = [Control::NewReno, Control::Cubic, Control::Dctcp, Control::Bbr][which];
-        let is_bbr = control == Control::Bbr;
+        let control = [Control::NewReno, Control::Cubic, Control::Dctcp, Control::Bbr, Control::Nscc][which];
+        let needs_rack = matches!(control, Control::Bbr | Control::Nscc);
         let config = Config {
-            sack: sack || is_bbr,
-            rack: rack && sack || is_bbr,
+            sack: sack || needs_rack,
+            rack: rack && sack || needs_rack,
+            rack_reo_wnd_mult: mult,
+            ack_every,
             quick_ack,
             control,
-            ecn: control == Control::Dctcp,
+            cwnd_max: (control == Control::Nscc).then_some(ByteCount::new(30_000)),
+            ecn: matches!(control, Control::Dctcp | Control::Nscc),
             delayed_ack: delayed.then_some(Duration::from_ms(40)),
             receive_buffer: ByteCount::new(buffer),
             timeouts_max: 1_000,

@@ -245,7 +245,7 @@ fn six_segments() -> (Rack, Vec<Sent>) {
     path.ends[0].write(1);
     path.run(Duration::from_secs(1));
     let mut bbr = path.bbr().expect("it has sent").clone();
-    let mut rack = Rack::new(Duration::ZERO);
+    let mut rack = Rack::new(Duration::ZERO, 1);
     let sent: Vec<Sent> = (0..6).map(|n| bbr.handle_sent(Instant::ZERO, 1_000, 1_000 * (n + 1))).collect();
     for (start, model) in (0..).step_by(1_000).zip(&sent) {
         rack.note_sent(Instant::ZERO, (start, start + 1_000), false, Some(*model));
@@ -277,9 +277,34 @@ fn neighbours_that_are_lost_are_one_run() {
         rack.handle_ack(at, 0, None, [(start, end)].into_iter(), &sacked);
         sacked.insert(start, end);
     }
-    let view = View { sacked: &sacked, srtt: None, is_repairing: true, dup_bytes: 2_001 };
-    assert!(rack.detect(at + Duration::from_ms(20), &view));
+    let view = View { sacked: &sacked, srtt: None, is_repairing: true, dup_bytes: 2_001, is_tail: false };
+    assert!(rack.detect(at + Duration::from_ms(20), &view) > 0);
     let found: Vec<_> = rack.take_found().map(|found| (found.sent, found.bytes, found.begins_run)).collect();
     let lost = |segment: usize, begins_run| (sent[segment], 1_000, begins_run);
     assert_eq!(found, [lost(0, true), lost(1, false), lost(2, false), lost(4, true)]);
+}
+
+/// The first two segments of six have not come, the others have.
+#[test]
+fn a_wide_reordering_window_waits_for_what_is_overtaken_and_half_as_long_once_all_is_sent() {
+    let (at, ms) = (Instant::ZERO + Duration::from_ms(20), Duration::from_ms);
+    // The least round trip is 20 ms, a quarter of it 5.
+    for (mult, is_tail, window_ms) in [(1, false, 0), (8, false, 40), (8, true, 20), (2, true, 5)] {
+        let mut rack = Rack::new(Duration::ZERO, mult);
+        for start in (0..6_000).step_by(1_000) {
+            rack.note_sent(Instant::ZERO, (start, start + 1_000), false, None);
+        }
+        let mut sacked = Ranges::default();
+        rack.handle_ack(at, 0, None, [(2_000, 6_000)].into_iter(), &sacked);
+        sacked.insert(2_000, 6_000);
+        assert_eq!(rack.sample(), Some(ms(20)));
+        let view =
+            View { sacked: &sacked, srtt: Some(ms(10)), is_repairing: false, dup_bytes: 2_001, is_tail };
+        let due = at + ms(window_ms);
+        if window_ms > 0 {
+            assert_eq!(rack.detect(due - Duration::from_us(1), &view), 0, "{mult} {is_tail}");
+            assert_eq!(rack.timer(), Some(due));
+        }
+        assert_eq!(rack.detect(due, &view), 2_000, "{mult} {is_tail}");
+    }
 }
