@@ -11,6 +11,7 @@ mod mixed;
 mod plb;
 mod prr;
 mod reps;
+mod timed;
 
 pub use chooser::{Chooser, Going, WAYS_MAX, WayReport, WhyLeft};
 
@@ -33,6 +34,10 @@ pub enum Fate {
 pub trait Spreader: Debug + Send {
     /// The value with which the next packet leaves. `in_flight` packets are on their way.
     fn choose(&mut self, now: Instant, in_flight: usize) -> u16;
+    /// The same of a packet whose data left before: it is waited for more than others.
+    fn choose_again(&mut self, now: Instant, in_flight: usize) -> u16 {
+        self.choose(now, in_flight)
+    }
     /// A packet leaves with this value.
     fn handle_leaving(&mut self, _now: Instant, _value: u16) {}
     /// A packet that left with this value has come, or is late.
@@ -91,6 +96,8 @@ spreaders! {
     Mixed: mixed, "mixed";
     /// The quickest of some: see `least.rs`.
     Least: least, "least";
+    /// Ways of packets that were quick are taken again: see `timed.rs`.
+    Timed: timed, "timed";
 }
 
 /// Packets that are on their way, oldest first: of one flow, or of all to one host.
@@ -180,7 +187,11 @@ impl<S: Spreader + ?Sized> Flight<S> {
             self.heard_at = now;
         }
         self.judge(now);
-        let value = self.spreader.choose(now, self.in_flight);
+        let value = if is_repeated {
+            self.spreader.choose_again(now, self.in_flight)
+        } else {
+            self.spreader.choose(now, self.in_flight)
+        };
         (self.handle_leaving_by(now, value, false), value)
     }
 
