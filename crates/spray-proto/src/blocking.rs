@@ -60,6 +60,8 @@ pub(crate) struct Blocking {
     period_at: Instant,
     /// Sum in seconds, and how many, of the period.
     period: (f64, u32),
+    /// Of the last period, until it is asked for: the mean in seconds, and by how much of it the smoothed round trip differs.
+    ended: Option<(f64, f64)>,
     free_max: Option<Duration>,
     blocked_max: Option<Duration>,
     share: Share,
@@ -72,6 +74,7 @@ impl Blocking {
             let mean = self.period.0 / f64::from(self.period.1);
             let smoothed = self.smoothed.map_or(mean, |before| before.as_secs_f64() * 0.875 + mean * 0.125);
             self.smoothed = Some(Duration::from_ps((smoothed * 1e12) as u64));
+            self.ended = Some((mean, (smoothed - mean).abs() / mean.max(f64::MIN_POSITIVE)));
             (self.period, self.period_at) = ((0.0, 0), now);
         }
         self.period.0 += rtt.as_secs_f64();
@@ -84,6 +87,10 @@ impl Blocking {
         let faded = longest.map_or(0, |longest| longest.as_ps() - longest.as_ps() / 64);
         *longest = Some(Duration::from_ps(faded.max(rtt.as_ps())));
         Some(is_blocked)
+    }
+    /// What a period that has ended was like (see the paper's Figure 19), once.
+    pub(crate) const fn take_period(&mut self) -> Option<(f64, f64)> {
+        self.ended.take()
     }
     /// The smoothed round trip, once known.
     pub(crate) const fn smoothed(&self) -> Option<Duration> {
@@ -105,6 +112,18 @@ mod tests {
 
     fn at(us: u64) -> Instant {
         Instant::ZERO + Duration::from_us(us)
+    }
+
+    #[test]
+    fn periods_have_means_from_which_the_smoothed_round_trip_differs() {
+        let mut blocking = Blocking::default();
+        for (us, rtt) in [(0, 100), (100, 300), (300, 400), (600, 400)] {
+            blocking.sample(at(us), Duration::from_us(rtt), Duration::ZERO);
+        }
+        // The second period's mean is 400, the smoothed round trip an eighth of the way there from 200.
+        let (mean, apart) = blocking.take_period().expect("two have ended");
+        assert!((mean - 400e-6).abs() < 1e-12 && (apart - 175.0 / 400.0).abs() < 1e-6, "{mean} {apart}");
+        assert_eq!(blocking.take_period(), None);
     }
 
     #[test]

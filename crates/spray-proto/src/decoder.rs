@@ -66,6 +66,10 @@ impl<P: Packet> Decoder<P> {
         }
     }
 
+    /// How many packets wait for a gap.
+    pub(crate) fn held(&self) -> usize {
+        self.held.len()
+    }
     /// When a gap is given up.
     pub(crate) const fn due(&self) -> Option<Instant> {
         self.until

@@ -118,6 +118,15 @@ pub struct Counts {
     pub early: u64,
     /// Source packets that left again.
     pub repeated: u64,
+    /// How long packets that came beyond a gap waited for it, all together, in seconds.
+    pub held_s: f64,
+    /// The means of round trips over the periods of the paper's section IX-C, in seconds, and by how much of each it differs from the smoothed
+    /// round trip; the sums of so many periods.
+    pub periods: u64,
+    /// See `periods`.
+    pub rtt_s: f64,
+    /// See `periods`.
+    pub rtt_apart_share: f64,
 }
 
 #[derive(Debug)]
@@ -133,6 +142,8 @@ struct Flow<P> {
     /// Parities of units that ended early, of which none was sent: less than one.
     owed: f64,
     last_at: Instant,
+    /// Since when as many packets are held as are now.
+    held_at: Instant,
     due: Option<Instant>,
 }
 
@@ -387,6 +398,7 @@ impl<P: Packet> Host<P> {
         flow.received_bytes += u64::from(payload_bytes);
         let mut out = Vec::new();
         let before = flow.decoder.counts;
+        self.counts.held_s += flow.take_held(now);
         match body {
             Body::Bare | Body::Probe => {}
             Body::Plain(packet) => out.push(packet),
@@ -424,6 +436,11 @@ impl<P: Packet> Host<P> {
                 && let Some(is_blocked) = peer.blocking.sample(now, rtt, self.config.jitter)
             {
                 self.others.count(now, is_blocked);
+            }
+            if let Some((mean_s, apart_share)) = peer.blocking.take_period() {
+                self.counts.periods += 1;
+                self.counts.rtt_s += mean_s;
+                self.counts.rtt_apart_share += apart_share;
             }
             if let Some(source) = left.source
                 && let Some(Unheard { due, .. }) = peer.unheard.remove(&source)
@@ -530,6 +547,7 @@ impl<P: Packet> Host<P> {
             }
             let mut out = Vec::new();
             let before = flow.decoder.counts;
+            self.counts.held_s += flow.take_held(now);
             flow.decoder.handle_timeout(now, &mut out);
             self.counts.add(before, flow.decoder.counts);
             self.arrived.extend(out.into_iter().map(|packet| Arrived { id, packet }));
@@ -668,10 +686,16 @@ impl<P: Packet> Flow<P> {
             flow_size: None,
             owed: 0.0,
             last_at: now,
+            held_at: now,
             due: None,
         }
     }
 
+    /// For how long its packets were held since this was asked last, all together, in seconds.
+    fn take_held(&mut self, now: Instant) -> f64 {
+        let since = std::mem::replace(&mut self.held_at, now);
+        now.saturating_since(since).as_secs_f64() * self.decoder.held() as f64
+    }
     /// Whether it is short, or so far.
     fn is_short(&self, config: &Config) -> bool {
         let size = self.flow_size.filter(|_| config.knows_sizes);
@@ -848,6 +872,31 @@ mod tests {
     }
     /// A lone packet, as the first one of a connection is: it is sent again when it should have come, and TCP gets it once. Of many that do not
     /// come few are.
+    /// The first of three packets comes last, 300 us after the second and 200 after the third.
+    #[test]
+    fn how_long_packets_wait_for_others_is_counted() {
+        let config = Config { parities: Parities::Fixed(0), ..Config::default() };
+        let mut world = World::new(1, 0, &config);
+        let mut leaving = Vec::new();
+        for _ in 0..3 {
+            let outgoing = Outgoing {
+                packet: Bytes::from(vec![0; 1_000]),
+                payload_bytes: 1_000,
+                is_acknowledgement: false,
+                is_end: false,
+                flow_size: None,
+            };
+            world.hosts[0].handle_packet(world.now, FlowId { peer: 1, flow: 7 }, outgoing);
+            leaving.extend(std::iter::from_fn(|| world.hosts[0].poll_leaving()));
+        }
+        for (us, number) in [(100, 1), (200, 2), (400, 0)] {
+            let datagram = leaving[number].datagram.clone();
+            world.hosts[1].handle_datagram(Instant::from_us(us), 0, datagram, (1_000, false));
+        }
+        assert_eq!(std::iter::from_fn(|| world.hosts[1].poll_arrived()).count(), 3);
+        assert!((world.hosts[1].counts().held_s - 500e-6).abs() < 1e-9, "{}", world.hosts[1].counts().held_s);
+    }
+
     #[test]
     fn packets_of_short_flows_that_do_not_come_are_sent_again_as_long_as_they_are_few() {
         let mut world = World::new(3, 0, &Config::of_agent());

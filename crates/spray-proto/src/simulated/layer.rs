@@ -314,7 +314,7 @@ impl Layer<Msg> for Spraying {
     fn figures(&self) -> Vec<(&'static str, f64)> {
         let sum =
             |of: fn(&crate::Counts) -> f64| self.hosts.iter().map(|host| of(host.counts())).sum::<f64>();
-        let units = sum(|counts| counts.units as f64);
+        let (units, periods) = (sum(|counts| counts.units as f64), sum(|counts| counts.periods as f64));
         let share = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };
         vec![
             ("source_packets", sum(|counts| counts.sources as f64)),
@@ -326,6 +326,9 @@ impl Layer<Msg> for Spraying {
             ("given_up_packets", sum(|counts| counts.given_up as f64)),
             ("repeated_packets", sum(|counts| counts.repeated as f64)),
             ("early_packets", sum(|counts| counts.early as f64)),
+            ("held_us_mean", 1e6 * share(sum(|counts| counts.held_s), sum(|counts| counts.sources as f64))),
+            ("rtt_us_mean", 1e6 * share(sum(|counts| counts.rtt_s), periods)),
+            ("rtt_apart_share_mean", share(sum(|counts| counts.rtt_apart_share), periods)),
             ("parity_bytes_share", share(self.parity_bytes as f64, self.sent_bytes as f64)),
         ]
     }
