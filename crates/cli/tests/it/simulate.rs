@@ -68,6 +68,20 @@ fn a_system_runs_like_any_workload_and_leaves_a_run_directory() {
     assert!(said.contains("workload[0].size: a file without end is only in the simulator"), "{said}");
 }
 
+/// A figure of a layer whose name has no unit made `--out` fail, after the whole run.
+#[test]
+fn whatever_hosts_do_about_many_paths_can_be_kept_in_a_run_directory() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let spray = carried("spray.toml");
+    for scheme in ["caps", "presto", "reps", "timed", "agent"] {
+        let out = folder.path().join(scheme).display().to_string();
+        let set = format!("workload[2].scheme=\"{scheme}\"");
+        let args = ["--set", &set, "--set", "duration=200 ms", "--quiet", "--json", "--out", &out];
+        assert_eq!(rows(&[&["simulate", &spray][..], &args].concat()).len(), 3, "{scheme}");
+        assert!(Path::new(&out).join("rows.parquet").exists(), "{scheme}");
+    }
+}
+
 #[test]
 fn wrong_input_gets_one_line_and_exit_code_2() {
     let incast = carried("incast.toml");

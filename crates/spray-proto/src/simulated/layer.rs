@@ -320,7 +320,7 @@ impl Layer<Msg> for Spraying {
             ("source_packets", sum(|counts| counts.sources as f64)),
             ("parity_packets", sum(|counts| counts.parities as f64)),
             ("unit_packets_mean", share(sum(|counts| counts.unit_packets as f64), units)),
-            ("blocking_probability_mean", share(sum(|counts| counts.blocked_sum), units)),
+            ("blocked_share_mean", share(sum(|counts| counts.blocked_sum), units)),
             ("recovered_packets", sum(|counts| counts.recovered as f64)),
             ("surplus_packets", sum(|counts| counts.surplus as f64)),
             ("given_up_packets", sum(|counts| counts.given_up as f64)),
