@@ -2,8 +2,9 @@
 
 ``run.py all`` runs every scheme in every setting and writes a row for each run to ``rows.csv``; rows that are there are not run again, and
 ``--setting``, ``--scheme`` and ``--seeds`` choose. ``run.py table`` prints what is in it beside the paper's figures, ``run.py draw`` draws it.
-``run.py model`` prints the paper's equations (Figures 6, 8, 9 and 10) from ``anabranch spray model``. ``run.py smoke`` runs small ones of
-each and checks that rows make sense. All but ``draw`` needs the standard library only.
+``run.py model`` prints the paper's equations (Figures 6, 8, 9 and 10) from ``anabranch spray model``. ``run.py paths`` finds how
+long each path takes (Figure 4). ``run.py smoke`` runs small ones of
+each and checks that rows make sense. All but ``draw`` and ``paths`` needs the standard library only.
 
 Read first: `SCHEMES`, `SETTINGS`.
 """
@@ -69,6 +70,7 @@ SCHEMES: dict[str, Table] = {
     "bitmap": {"network.spread": "ecmp", "spray": {"scheme": "bitmap"}, **MARKS, **RACK},
     "mixed": {"network.spread": "ecmp", "spray": {"scheme": "mixed"}, **MARKS, **RACK},
     "least": {"network.spread": "ecmp", "spray": {"scheme": "least"}, **RACK},
+    "timed": {"network.spread": "ecmp", "spray": {"scheme": "timed"}, **RACK},
     "agent": {"network.spread": "ecmp", "spray": {"scheme": "agent"}, **RACK},
     "agent-marks": {"network.spread": "ecmp", "spray": {"scheme": "agent"}, **MARKS, **RACK},
 }
@@ -98,6 +100,8 @@ class Setting:
         The scenario at one of them.
     schemes
         Which schemes are run; all without.
+    shows
+        Columns of tables and pictures, where they are not those of `MEASURES`.
     """
 
     figure: str
@@ -105,6 +109,7 @@ class Setting:
     xs: tuple[float, ...]
     build: Build
     schemes: tuple[str, ...] = ()
+    shows: tuple[tuple[str, str, float], ...] = ()
 
 
 def leaf_spine(tors: int, hosts: int, spines: int, rtt_us: float, queue: int, **more: Any) -> Table:
@@ -147,16 +152,19 @@ def spread(flows: list[tuple[float, str, str, int]]) -> Table:
     return {"kind": "trace", "flows": flows}
 
 
-def mixture(paths: int, queue: int, count: Callable[[float], tuple[int, int]]) -> Build:
+def mixture(
+    paths: int, queue: int, count: Callable[[float], tuple[int, int]], size: Callable[[float], int] | None = None
+) -> Build:
     """Section III: short and long flows from the hosts of one rack to those of another, each pair of hosts one flow."""
 
     def at(x: float, draw: random.Random) -> Table:
         short, long = count(x)
+        drawn = (lambda: size(x)) if size else (lambda: draw.randint(1_000, 99_999))
         hosts = short + long
         pairs = [(f"h{n}", f"h{hosts + n}") for n in range(hosts)]
         flows = [(0.0, *pair, 10_000_000) for pair in pairs[:long]]
         # Long flows have found their windows when the short ones begin.
-        flows += [(0.02 + draw.uniform(0, 0.01), *pair, draw.randint(1_000, 99_999)) for pair in pairs[long:]]
+        flows += [(0.02 + draw.uniform(0, 0.01), *pair, drawn()) for pair in pairs[long:]]
         # Where hosts' links are no faster than a path, long flows that are sprayed leave no queue anywhere.
         network = leaf_spine(2, hosts, paths, 100, queue, rate="10 Gbit/s", uplink_rate="1 Gbit/s")
         return {"network": network, "workload": [spread(flows)]}
@@ -204,6 +212,18 @@ def fat_tree(sizes: str, flows: int) -> Build:
     return at
 
 
+def parities(sizes: str) -> Build:
+    """Figures 24 and 25: units of ten packets with `x` parities each, an application at 0.6 of the uplinks' rate that does not end."""
+
+    def at(x: float, _: random.Random) -> Table:
+        network = leaf_spine(24, 36, 12, 100, 256)
+        traffic = {"kind": "poisson", "sizes": sizes, "load": load(network, 0.6)}
+        run = {"duration": "300 ms", "warmup": "100 ms"}
+        return {"network": network, "workload": [traffic], "run": run, "spray": {"unit": 10, "parities": round(x)}}
+
+    return at
+
+
 def hybrid(x: float, _: random.Random) -> Table:
     """Figure 23: half of the traffic of each application, 12 racks of 28 hosts, 20 paths."""
     network = leaf_spine(12, 28, 20, 100, 256)
@@ -216,36 +236,67 @@ def hybrid(x: float, _: random.Random) -> Table:
     return {"network": network, "workload": work}
 
 
-#: Bytes of a packet in flight between two hosts of `permutation`: 100 Gbit/s for 12 links of 1 us, each with a packet's transmission, is 200 kB.
-PERMUTATION_QUEUE = 200_000
+#: Bytes in flight between two hosts of `permutation`: 100 Gbit/s for 12 links of 1 us, each with a packet's transmission, is 200 kB.
+PERMUTATION_PRODUCT = 200_000
+#: TCP as the other settings have it, over marks.
+BY_TCP: Table = {"control": "dctcp", "initial_window_segments": 49}
+#: A transport for packets that take many ways: its window is one and a half products, what is overtaken by two round trips is lost, and
+#: acknowledgements do not wait in queues. Switches mark where the consortium's mark all, above 0.8 products.
+BY_NSCC: Table = {"control": "nscc", "initial_window_segments": 73, "cwnd_max": "300 kB", "rack_reo_wnd_mult": 8}
 
 
-def permutation(x: float, _: random.Random) -> Table:
+def permutation(mark: float, transport: Table, **more: Any) -> Build:
     """What the Ultra Ethernet Consortium's public simulator records: 2 MB from each of 1,024 hosts to another, over a fat tree.
 
     0: all links are whole; 1: eight of the links to cores have a tenth of their rate; 2: the same with queues four times as long;
-    3: they are down from the beginning.
+    3: they are down from the beginning. `mark` is in products.
     """
-    queue = PERMUTATION_QUEUE * (4 if x == 2 else 1)
-    network = {
-        "topology": "fat-tree",
-        "k": 16,
-        "rate": "100 Gbit/s",
-        "delay": "1 us",
-        "queue": f"{queue} B",
-        "mark": f"{queue // 5} B",
-        "jitter": "100 ns",
-    }
-    transport = {"mss": 4_096, "control": "dctcp", "ecn": True, "rack": True, "initial_window_segments": 49}
-    change = {1: {"rate": "10 Gbit/s"}, 2: {"rate": "10 Gbit/s"}, 3: {"up": False}}.get(round(x))
-    links = [(f"agg-{n}-{n}", f"core-{n * 8 + n}") for n in range(8)]
-    both = [f"{a}-{b}" for pair in links for a, b in (pair, pair[::-1])]
-    return {
-        "network": network,
-        "transport": transport,
-        "workload": [{"kind": "long", "pairs": "permutation", "size": "2 MB"}],
-        "change": [{"at": "0 s", "link": link, **change} for link in both] if change else [],
-    }
+
+    def at(x: float, _: random.Random) -> Table:
+        queue = PERMUTATION_PRODUCT * (4 if x == 2 else 1)
+        network = {
+            "topology": "fat-tree",
+            "k": 16,
+            "rate": "100 Gbit/s",
+            "delay": "1 us",
+            "queue": f"{queue} B",
+            "mark": f"{round(queue * mark)} B",
+            "jitter": "100 ns",
+            **more,
+        }
+        change = {1: {"rate": "10 Gbit/s"}, 2: {"rate": "10 Gbit/s"}, 3: {"up": False}}.get(round(x))
+        links = [(f"agg-{n}-{n}", f"core-{n * 8 + n}") for n in range(8)]
+        both = [f"{a}-{b}" for pair in links for a, b in (pair, pair[::-1])]
+        return {
+            "network": network,
+            "transport": {"mss": 4_096, "ecn": True, "rack": True, **transport},
+            "workload": [{"kind": "long", "pairs": "permutation", "size": "2 MB"}],
+            "change": [{"at": "0 s", "link": link, **change} for link in both] if change else [],
+        }
+
+    return at
+
+
+#: Those that differ where no flow is short, and of ours what is not the agent.
+OF_LONG_FLOWS = ("ecmp", "rps", "presto", "letflow", "drill", "plb", "prr", "reps", "bitmap", "mixed", "least", "timed")
+
+
+#: What each panel shows: column, its name and unit, the factor to that unit.
+MEASURES = (
+    ("small_fct_us_mean", "short flows: mean ms", 1e-3),
+    ("small_fct_us_p99", "short flows: 99th percentile, ms", 1e-3),
+    ("long_flow_mbps_mean", "long flows: Mbit/s", 1.0),
+)
+#: And where units differ, or parities.
+UNIT_SHOWS = (
+    ("small_fct_us_mean", "short flows: mean ms", 1e-3),
+    ("held_us_mean", "a packet waits for others: us", 1.0),
+)
+PARITIES_SHOW = (
+    ("parity_bytes_share", "parities: % of all bytes", 100.0),
+    ("uplink_goodput_share", "goodput of uplinks, of their rate", 1.0),
+    ("small_fct_us_mean", "short flows: mean ms", 1e-3),
+)
 
 
 LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
@@ -262,12 +313,35 @@ SETTINGS: dict[str, Setting] = {
         (20, 60, 100, 140, 180),
         mixture(10, 256, lambda x: (round(x), 3)),
         ("caps", "caps-small", "caps-window"),
+        UNIT_SHOWS,
+    ),
+    "unit-size": Setting(
+        "22",
+        "kB_of_each_short_flow",
+        (20, 40, 60, 80, 99),
+        mixture(10, 256, lambda _: (100, 3), lambda x: round(x * 1_000)),
+        ("caps", "caps-small", "caps-window"),
+        UNIT_SHOWS,
+    ),
+    "parities-web-search": Setting(
+        "24 a, 25 a", "parities_of_ten_packets", (0, 1, 2, 4, 5), parities("web-search"), ("caps",), PARITIES_SHOW
+    ),
+    "parities-data-mining": Setting(
+        "24 b, 25 b", "parities_of_ten_packets", (0, 1, 2, 4, 5), parities("data-mining"), ("caps",), PARITIES_SHOW
     ),
     "hybrid": Setting("23", "load", (0.2, 0.4, 0.6, 0.8), hybrid),
     "incast": Setting("26", "short_flows", (20, 60, 100, 140, 180), incast(256, 0)),
     "incast-long": Setting("27", "short_flows", (20, 60, 100, 140, 180), incast(100, 3)),
     "short-flows": Setting("28, 29", "short_flows", (20, 60, 100, 140, 180), mixture(12, 256, lambda x: (round(x), 3))),
-    "permutation": Setting("-", "links", (0, 1, 2, 3), permutation),
+    "permutation": Setting("-", "links", (0, 1, 2, 3), permutation(0.2, BY_TCP)),
+    "permutation-nscc": Setting("-", "links", (0, 1, 2, 3), permutation(0.8, BY_NSCC, acks_first=True), OF_LONG_FLOWS),
+    "permutation-nscc-4": Setting(
+        "-",
+        "links",
+        (0, 1, 2, 3),
+        permutation(0.8, {**BY_NSCC, "ack_every": 4, "delayed_ack": "10 us"}, acks_first=True),
+        ("rps", "drill", "reps", "bitmap", "mixed", "least", "timed"),
+    ),
 }
 #: Columns of a row beside setting, scheme, x and seed: from the rows of traffic, then those of the layer.
 COLUMNS = (
@@ -284,7 +358,8 @@ COLUMNS = (
     ),
     *("retransmitted_segments", "out_of_order_segments", "dropped_queue_full", "delivered_packets"),
     *("parity_bytes_share", "recovered_packets", "surplus_packets", "given_up_packets", "early_packets"),
-    *("source_packets", "parity_packets", "unit_packets_mean", "blocking_probability_mean", "packet_hops"),
+    *("source_packets", "parity_packets", "unit_packets_mean", "blocked_share_mean", "packet_hops"),
+    *("held_us_mean", "rtt_us_mean", "rtt_apart_share_mean", "uplink_goodput_share"),
 )
 
 
@@ -296,7 +371,7 @@ def scenario(setting: Setting, scheme: str, x: float, seed: int) -> Table:
     for key, value in SCHEMES[scheme].items():
         if key == "spray":
             path = made["network"].get("uplink_rate", made["network"]["rate"])
-            made["workload"].append({"kind": "spray", "rate": path, **value})
+            made["workload"].append({"kind": "spray", "rate": path, **value, **made.get("spray", {})})
         elif key == "twice_below":
             for traffic in made["workload"]:
                 traffic[key] = value
@@ -310,7 +385,7 @@ def scenario(setting: Setting, scheme: str, x: float, seed: int) -> Table:
 
 def to_toml(made: Table) -> str:
     """A scenario as text. JSON's strings, numbers and lists are TOML's, too."""
-    lines = []
+    lines = [f"{key} = {json.dumps(value)}" for key, value in made.get("run", {}).items()]
     for name in ("network", "transport"):
         lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in made[name].items())]
     for name in ("workload", "change"):
@@ -319,10 +394,10 @@ def to_toml(made: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-def run(binary: pathlib.Path, setting: Setting, scheme: str, x: float, seed: int) -> Table:
-    """Runs it, and puts the rows of its workloads together."""
+def simulate(binary: pathlib.Path, made: Table, seed: int, *options: str | pathlib.Path) -> list[Table]:
+    """Runs a scenario: the rows of its workloads."""
     with tempfile.TemporaryDirectory() as folder:
-        made, path = scenario(setting, scheme, x, seed), pathlib.Path(folder) / "scenario.toml"
+        path = pathlib.Path(folder) / "scenario.toml"
         for traffic in made["workload"]:
             if flows := traffic.pop("flows", None) if traffic["kind"] == "trace" else None:
                 listed = path.with_suffix(".csv")
@@ -330,11 +405,22 @@ def run(binary: pathlib.Path, setting: Setting, scheme: str, x: float, seed: int
                 listed.write_text("\n".join(["start_s,from,to,size_bytes", *lines]) + "\n")
                 traffic["file"] = str(listed)
         path.write_text(to_toml(made))
-        command = [binary, "simulate", path, "--json", "--quiet", "--set", f"seed={seed}"]
+        command = [binary, "simulate", path, "--json", "--quiet", "--set", f"seed={seed}", *options]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise SystemExit(f"{scheme} at {x}: {done.stderr.strip()}")
-    return joined([json.loads(line) for line in done.stdout.splitlines()])
+        raise SystemExit(done.stderr.strip())
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def run(binary: pathlib.Path, setting: Setting, scheme: str, x: float, seed: int) -> Table:
+    """Runs it, and puts the rows of its workloads together."""
+    made = scenario(setting, scheme, x, seed)
+    row, network = joined(simulate(binary, made, seed)), made["network"]
+    if row.get("goodput_mbps") and network["topology"] == "leaf-spine":
+        tors, hosts = network["tors"], network["hosts"]
+        uplinks_mbps = tors * network["spines"] * 1_000
+        row["uplink_goodput_share"] = row["goodput_mbps"] * (tors - 1) * hosts / (tors * hosts - 1) / uplinks_mbps
+    return row
 
 
 def joined(rows: list[Table]) -> Table:
@@ -359,6 +445,7 @@ def joined(rows: list[Table]) -> Table:
         "fast_recoveries",
         "retransmitted_segments",
         "out_of_order_segments",
+        "goodput_mbps",
     ):
         made[column] = sum(row.get(column) or 0 for row in traffic)
     for column in ("dropped_queue_full", "delivered_packets", "packet_hops"):
@@ -385,7 +472,7 @@ def run_all(args: argparse.Namespace) -> int:
     new = [cell for cell in cells(args) if cell not in known]
     is_new = not args.rows.exists()
     with args.rows.open("a", newline="") as file, concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        writer = csv.DictWriter(file, ("setting", "scheme", "x", "seed", *COLUMNS))
+        writer = csv.DictWriter(file, ("setting", "scheme", "x", "seed", *COLUMNS), extrasaction="ignore")
         if is_new:
             writer.writeheader()
         doing = {
@@ -419,21 +506,13 @@ def mean(rows: list[dict[str, str]], setting: str, scheme: str, x: float, column
     return statistics.fmean(values) if values else None
 
 
-#: What each panel shows: column, its name and unit, the factor to that unit.
-MEASURES = (
-    ("small_fct_us_mean", "short flows: mean ms", 1e-3),
-    ("small_fct_us_p99", "short flows: 99th percentile, ms", 1e-3),
-    ("long_flow_mbps_mean", "long flows: Mbit/s", 1.0),
-)
-
-
 def table(args: argparse.Namespace) -> int:
     """For each setting and measure a line for each scheme."""
     rows = read(args.rows)
     for name, setting in SETTINGS.items():
         if args.setting and name not in args.setting:
             continue
-        for column, unit, scale in MEASURES:
+        for column, unit, scale in setting.shows or MEASURES:
             print(f"| {name} (Figure {setting.figure}): {unit} | " + " | ".join(f"{x:g}" for x in setting.xs) + " |")
             print("| --- |" + " ---: |" * len(setting.xs))
             for scheme in SCHEMES:
@@ -448,11 +527,24 @@ def table(args: argparse.Namespace) -> int:
     return 0
 
 
+def draw_paths(folder: pathlib.Path) -> None:
+    """Figure 4 (b) from its rows, the shortest first."""
+    from anabranch_lab.figures import THEMES, name_axes, panels, save
+
+    times = sorted(float(row["rtt_us"]) for row in read(PATHS))
+    for theme in THEMES:
+        canvas, grid = panels(theme, 1, 1, size=(6.0, 3.4))
+        grid[0][0].bar(range(1, len(times) + 1), times, color=THEMES[theme].lines[0])
+        name_axes(grid[0][0], theme, title="round trip by each path: us", x="path, the fastest first")
+        save(canvas, folder / f"paths{'' if theme == 'light' else '-dark'}.svg", {})
+
+
 def draw(args: argparse.Namespace) -> int:
     """For each setting a picture: above the paper's schemes, below what there is today beside CAPS."""
     from anabranch_lab.figures import THEMES, add_legend, name_axes, panels, save
 
     rows = read(args.rows)
+    draw_paths(args.folder)
     today = ("caps", *(scheme for scheme in ALL if scheme not in PAPER))
     for name, setting in SETTINGS.items():
         if setting.schemes or not any(row["setting"] == name for row in rows):
@@ -489,6 +581,39 @@ def draw(args: argparse.Namespace) -> int:
             path = args.folder / f"{name}{'' if theme == 'light' else '-dark'}.svg"
             save(make(theme), path, {})
             print(path)
+    return 0
+
+
+PATHS = HERE / "paths.csv"
+
+
+def paths(args: argparse.Namespace) -> int:
+    """Figure 4: how long a packet and its acknowledgement take by each of 40 paths, of which four long flows keep to some."""
+    import pyarrow.parquet
+
+    def build(_: float, draw: random.Random) -> Table:
+        made = mixture(40, 256, lambda _: (100, 4))(0, draw)
+        # Short flows are there from the beginning to the end, so that the long ones stay where they are.
+        flows = [
+            (draw.uniform(0, 0.03) if size < 100_000 else 0.0, *pair, size)
+            for _, *pair, size in made["workload"][0]["flows"]
+        ]
+        return {**made, "workload": [spread(flows)], "run": {"duration": "30 ms"}}
+
+    made = scenario(dataclasses.replace(SETTINGS["mixture"], build=build), "caps-uncoded", 0, 1)
+    with tempfile.TemporaryDirectory() as folder:
+        simulate(args.binary, made, 1, "--out", f"{folder}/run")
+        links = pyarrow.parquet.read_table(next(pathlib.Path(folder).rglob("links.parquet"))).to_pylist()
+    wait_us = {(link["from"], link["to"]): link["wait_us_mean"] for link in links}
+    with PATHS.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("path", "rtt_us"))
+        for path in range(40):
+            there = [("tor-0", f"spine-{path}"), (f"spine-{path}", "tor-1")]
+            hops = [*there, *((b, a) for a, b in there)]
+            # 100 us without queues, as `leaf_spine` has it.
+            writer.writerow((path, f"{100 + sum(wait_us[hop] for hop in hops):.1f}"))
+    print(PATHS)
     return 0
 
 
@@ -574,13 +699,15 @@ def main() -> int:
     of_draw.add_argument("--folder", type=pathlib.Path, default=HERE)
     for verb in (of_all, of_table):
         verb.add_argument("--setting", action="append", choices=SETTINGS)
-    for name in ("model", "smoke"):
+    for name in ("model", "paths", "smoke"):
         verbs.add_parser(name).add_argument("--binary", **binary)
     args = parser.parse_args()
     if hasattr(args, "binary"):
         # Runs are made in other folders.
         args.binary = args.binary.resolve()
-    return {"all": run_all, "table": table, "draw": draw, "model": model, "smoke": smoke}[args.verb](args)
+    return {"all": run_all, "table": table, "draw": draw, "paths": paths, "model": model, "smoke": smoke}[args.verb](
+        args
+    )
 
 
 if __name__ == "__main__":
