@@ -14,6 +14,7 @@ mod parts;
 mod relay;
 mod shuffle;
 mod sim;
+mod spray;
 
 use clap::Subcommand;
 use rustix::time::{ClockId, clock_gettime};
@@ -45,6 +46,8 @@ enum Job {
     Shuffle(shuffle::Args),
     /// The packet simulator: packet-hops per CPU second on fixed scenarios.
     Sim(sim::Args),
+    /// What an agent's coding costs, by the packets of a unit.
+    Spray(spray::Args),
 }
 
 /// Runs the benchmark that was asked for.
@@ -59,6 +62,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Job::Relay(args) => relay::run(&args),
         Job::Shuffle(args) => shuffle::run(&args),
         Job::Sim(args) => sim::run(&args),
+        Job::Spray(args) => spray::run(&args),
     }
 }
 

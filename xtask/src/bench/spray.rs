@@ -1,0 +1,136 @@
+//! `bench spray`: what an agent's coding costs, by the packets of a unit: the machine of `spray up` with real packets, without its sockets.
+//!
+//! CPU time of this thread, the median of turns. A flow sends a unit of full packets; the other end gets it whole, or without its first packet,
+//! which the parity brings back. What coding costs is the difference to the same without parities (the paper's Figures 15 and 16). Read [`Row`]
+//! first.
+
+use super::thread_cpu_s;
+use anabranch_endpoint::Bytes;
+use anabranch_spray_proto::{Body, Config, FlowId, Host, Leaving, Outgoing, Parities, UnitSize};
+use anabranch_units::{Duration, Instant};
+use anyhow::ensure;
+
+/// Arguments of `bench spray`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Units sent in each turn.
+    #[arg(long, default_value_t = 2_000)]
+    units: u32,
+    /// Turns of each kind; the median counts.
+    #[arg(long, default_value_t = 15)]
+    turns: usize,
+    /// One JSON object for each row.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Data of a packet that TCP sends over a tunnel of 1,500 bytes.
+const PACKET_BYTES: usize = 1_400;
+/// The round trip of Figures 11 to 13 without queues, beside which times are shown.
+const RTT_US: f64 = 4_000.0;
+
+/// CPU time for a unit.
+#[derive(serde::Serialize)]
+struct Row {
+    unit_packets: u8,
+    /// At the sender, and at the receiver, without parities.
+    send_us: f64,
+    receive_us: f64,
+    /// What a parity adds where it is made.
+    encode_us: f64,
+    /// And where it brings back a packet.
+    decode_us: f64,
+    /// Both, of a round trip of 4 ms.
+    rtt_share: f64,
+}
+
+/// Runs it.
+///
+/// Errors: a packet that does not come.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let mut rows = Vec::new();
+    for unit_packets in [2, 4, 8, 16] {
+        let (send_us, receive_us) = median(args, unit_packets, 0)?;
+        let (with_parity_us, recovering_us) = median(args, unit_packets, 1)?;
+        let (encode_us, decode_us) = (with_parity_us - send_us, recovering_us - receive_us);
+        let rtt_share = (encode_us + decode_us) / RTT_US;
+        rows.push(Row { unit_packets, send_us, receive_us, encode_us, decode_us, rtt_share });
+    }
+    if args.json {
+        for row in &rows {
+            println!("{}", serde_json::to_string(row)?);
+        }
+        return Ok(());
+    }
+    let mut table = comfy_table::Table::new();
+    table.load_preset(comfy_table::presets::NOTHING);
+    table.set_header(["packets", "send us", "receive us", "encode us", "decode us", "of 4 ms"]);
+    for row in &rows {
+        let us = [row.send_us, row.receive_us, row.encode_us, row.decode_us].map(|us| format!("{us:.2}"));
+        let share = format!("{:.3} %", 100.0 * row.rtt_share);
+        table.add_row([&[row.unit_packets.to_string()][..], &us, &[share]].concat());
+    }
+    println!("{table}");
+    Ok(())
+}
+
+/// The medians for a unit at its sender and its receiver, in microseconds.
+fn median(args: &Args, unit_packets: u8, parities: u8) -> anyhow::Result<(f64, f64)> {
+    let turns = (0..args.turns.max(1)).map(|_| turn(args.units, unit_packets, parities));
+    let (mut sent, mut received): (Vec<f64>, Vec<f64>) =
+        turns.collect::<anyhow::Result<Vec<_>>>()?.into_iter().unzip();
+    let of = |times: &mut Vec<f64>| {
+        times.sort_by(f64::total_cmp);
+        1e6 * times[times.len() / 2] / f64::from(args.units)
+    };
+    Ok((of(&mut sent), of(&mut received)))
+}
+
+/// CPU seconds of all units at both ends.
+fn turn(units: u32, unit_packets: u8, parities: u8) -> anyhow::Result<(f64, f64)> {
+    let config = Config {
+        unit: UnitSize::Fixed(unit_packets),
+        parities: Parities::Fixed(parities),
+        repeats: false,
+        ..Config::of_agent()
+    };
+    let mut hosts = [Host::new(config.clone())?, Host::new(config)?];
+    let packet = Bytes::from(vec![7; PACKET_BYTES]);
+    let (mut now, mut sent_s, mut received_s) = (Instant::ZERO, 0.0, 0.0);
+    for flow in 0..units {
+        // Flows that are silent are forgotten.
+        now += Duration::from_ms(5);
+        let mut leaving: Vec<Leaving<Bytes>> = Vec::new();
+        let start = thread_cpu_s();
+        for _ in 0..unit_packets {
+            let outgoing = Outgoing {
+                packet: packet.clone(),
+                payload_bytes: PACKET_BYTES as u32,
+                is_acknowledgement: false,
+                is_end: false,
+                flow_size: None,
+            };
+            hosts[0].handle_packet(now, FlowId { peer: 1, flow: flow + 2 }, outgoing);
+        }
+        leaving.extend(std::iter::from_fn(|| hosts[0].poll_leaving()));
+        hosts[0].handle_timeout(now);
+        sent_s += thread_cpu_s() - start;
+        // The first packet of a unit that has a parity does not come.
+        let is_parity = |leaving: &Leaving<Bytes>| matches!(leaving.datagram.body, Body::Parity { .. });
+        let lost = usize::from(leaving.iter().any(is_parity));
+        let start = thread_cpu_s();
+        for one in leaving.into_iter().skip(lost) {
+            hosts[1].handle_datagram(now, 0, one.datagram, (PACKET_BYTES as u32, false));
+        }
+        let come = std::iter::from_fn(|| hosts[1].poll_arrived()).count();
+        hosts[1].handle_timeout(now);
+        received_s += thread_cpu_s() - start;
+        // What the other end says of them goes back, so that nothing waits for it.
+        while let Some(said) = hosts[1].poll_leaving() {
+            hosts[0].handle_datagram(now, 1, said.datagram, (0, false));
+        }
+        ensure!(come == usize::from(unit_packets), "{come} packets of {unit_packets} came of unit {flow}");
+        ensure!(lost == usize::from(parities), "unit {flow} of {unit_packets} packets has no parity");
+    }
+    Ok((sent_s, received_s))
+}
