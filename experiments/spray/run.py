@@ -241,8 +241,15 @@ PERMUTATION_PRODUCT = 200_000
 #: TCP as the other settings have it, over marks.
 BY_TCP: Table = {"control": "dctcp", "initial_window_segments": 49}
 #: A transport for packets that take many ways: its window is one and a half products, what is overtaken by two round trips is lost, and
-#: acknowledgements do not wait in queues. Switches mark where the consortium's mark all, above 0.8 products.
-BY_NSCC: Table = {"control": "nscc", "initial_window_segments": 73, "cwnd_max": "300 kB", "rack_reo_wnd_mult": 8}
+#: acknowledgements do not wait in queues. Switches mark where the consortium's mark all, above 0.8 products; timeouts are its own, too.
+BY_NSCC: Table = {
+    "control": "nscc",
+    "initial_window_segments": 73,
+    "cwnd_max": "300 kB",
+    "rack_reo_wnd_mult": 8,
+    "rto_min": "100 us",
+    "rto_initial": "100 us",
+}
 
 
 def permutation(mark: float, transport: Table, **more: Any) -> Build:
