@@ -76,6 +76,8 @@ SCHEMES: dict[str, Table] = {
 }
 #: Those that are run in every setting.
 ALL = tuple(scheme for scheme in SCHEMES if scheme not in ("caps-small", "caps-window"))
+#: Ours, and what the paper proposes.
+OURS = ("caps", "caps-dark", "rps-coded", "rps-coded-pq", "timed", "agent", "agent-marks")
 #: Those that the paper has in its figures.
 PAPER = ("ecmp", "rps", "presto", "repflow", "freeway", "ecmp-pq", "rps-pq", "caps", "caps-dark")
 
@@ -299,6 +301,7 @@ UNIT_SHOWS = (
     ("small_fct_us_mean", "short flows: mean ms", 1e-3),
     ("held_us_mean", "a packet waits for others: us", 1.0),
 )
+PERMUTATION_SHOWS = (("fct_us_max", "the last flow: us", 1.0), ("long_flow_mbps_mean", "flows: Gbit/s", 1e-3))
 PARITIES_SHOW = (
     ("parity_bytes_share", "parities: % of all bytes", 100.0),
     ("uplink_goodput_share", "goodput of uplinks, of their rate", 1.0),
@@ -340,14 +343,17 @@ SETTINGS: dict[str, Setting] = {
     "incast": Setting("26", "short_flows", (20, 60, 100, 140, 180), incast(256, 0)),
     "incast-long": Setting("27", "short_flows", (20, 60, 100, 140, 180), incast(100, 3)),
     "short-flows": Setting("28, 29", "short_flows", (20, 60, 100, 140, 180), mixture(12, 256, lambda x: (round(x), 3))),
-    "permutation": Setting("-", "links", (0, 1, 2, 3), permutation(0.2, BY_TCP)),
-    "permutation-nscc": Setting("-", "links", (0, 1, 2, 3), permutation(0.8, BY_NSCC, acks_first=True), OF_LONG_FLOWS),
+    "permutation": Setting("-", "links", (0, 1, 2, 3), permutation(0.2, BY_TCP), shows=PERMUTATION_SHOWS),
+    "permutation-nscc": Setting(
+        "-", "links", (0, 1, 2, 3), permutation(0.8, BY_NSCC, acks_first=True), OF_LONG_FLOWS, PERMUTATION_SHOWS
+    ),
     "permutation-nscc-4": Setting(
         "-",
         "links",
         (0, 1, 2, 3),
         permutation(0.8, {**BY_NSCC, "ack_every": 4, "delayed_ack": "10 us"}, acks_first=True),
         ("rps", "drill", "reps", "bitmap", "mixed", "least", "timed"),
+        PERMUTATION_SHOWS,
     ),
 }
 #: Columns of a row beside setting, scheme, x and seed: from the rows of traffic, then those of the layer.
@@ -554,32 +560,43 @@ def draw(args: argparse.Namespace) -> int:
     draw_paths(args.folder)
     today = ("caps", *(scheme for scheme in ALL if scheme not in PAPER))
     for name, setting in SETTINGS.items():
-        if setting.schemes or not any(row["setting"] == name for row in rows):
+        if not any(row["setting"] == name for row in rows):
             continue
+        groups = (setting.schemes,) if setting.schemes else (PAPER, today)
+        shows = setting.shows or MEASURES
 
-        def make(theme: str, name: str = name, setting: Setting = setting) -> Any:
-            canvas, grid = panels(theme, 2, len(MEASURES), size=(11.0, 7.4))
+        def make(
+            theme: str,
+            name: str = name,
+            setting: Setting = setting,
+            groups: tuple[tuple[str, ...], ...] = groups,
+            shows: tuple[tuple[str, str, float], ...] = shows,
+        ) -> Any:
+            canvas, grid = panels(theme, len(groups), len(shows), size=(11.0, 3.7 * len(groups)))
             lines = THEMES[theme].lines
-            for line, schemes in zip(grid, (PAPER, today), strict=True):
-                for axes, (column, unit, scale) in zip(line, MEASURES, strict=True):
+            for line, schemes in zip(grid, groups, strict=True):
+                for axes, (column, unit, scale) in zip(line, shows, strict=True):
                     for scheme in schemes:
                         # Each scheme looks the same wherever it is.
-                        number = ALL.index(scheme)
+                        number = list(SCHEMES).index(scheme)
                         points = [(x, mean(rows, name, scheme, x, column)) for x in setting.xs]
                         there = [(x, value * scale) for x, value in points if value is not None]
                         if not there:
                             continue
-                        is_ours = scheme in ("caps", "caps-dark", "rps-coded", "rps-coded-pq", "agent", "agent-marks")
                         axes.plot(
                             *zip(*there, strict=True),
                             color=lines[number % len(lines)],
-                            linestyle=("-", "--", ":", "-.")[number // len(lines)],
-                            linewidth=2.4 if is_ours else 1.3,
+                            linestyle=("-", "--", ":", "-.")[number // len(lines) % 4],
+                            linewidth=2.4 if scheme in OURS else 1.3,
                             marker="oDsv^PX*"[number % 8],
                             markersize=4,
                             label=scheme,
                         )
-                    axes.set_ylim(bottom=0)
+                    # The last flow of some schemes takes a hundred times as long as of others.
+                    if column == "fct_us_max":
+                        axes.set_yscale("log")
+                    else:
+                        axes.set_ylim(bottom=0)
                     name_axes(axes, theme, title=unit, x=setting.x.replace("_", " "))
             add_legend(canvas, theme, columns=8)
             return canvas
