@@ -372,7 +372,7 @@ COLUMNS = (
     *("retransmitted_segments", "out_of_order_segments", "dropped_queue_full", "delivered_packets"),
     *("parity_bytes_share", "recovered_packets", "surplus_packets", "given_up_packets", "early_packets"),
     *("source_packets", "parity_packets", "unit_packets_mean", "blocked_share_mean", "packet_hops"),
-    *("held_us_mean", "rtt_us_mean", "rtt_apart_share_mean", "uplink_goodput_share"),
+    *("held_us_mean", "rtt_us_mean", "rtt_apart_share_mean", "uplink_goodput_share", "unused_ways_share_mean"),
 )
 
 
@@ -461,7 +461,7 @@ def joined(rows: list[Table]) -> Table:
         "goodput_mbps",
     ):
         made[column] = sum(row.get(column) or 0 for row in traffic)
-    for column in ("dropped_queue_full", "delivered_packets", "packet_hops"):
+    for column in ("dropped_queue_full", "delivered_packets", "packet_hops", "unused_ways_share_mean"):
         made[column] = rows[0].get(column)
     for row in rows:
         if row["workload"] == "spray":

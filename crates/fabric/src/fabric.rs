@@ -198,6 +198,16 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         };
         self.elements.iter().filter_map(port).min()
     }
+    /// The mean share of ways that no short flow took, over all samples of all switches in which there were some; none where none looks
+    /// ([`Caps`](crate::switch::caps::Caps)), or saw any.
+    pub fn unused_ways_share(&self) -> Option<f64> {
+        let unused = self.elements.iter().filter_map(|element| match element {
+            AnyElement::Switch(switch) => switch.unused(),
+            AnyElement::Fifo(_) | AnyElement::Port(_) => None,
+        });
+        let (samples, sum) = unused.fold((0, 0.0), |(n, sum), one| (n + one.samples, sum + one.share_sum));
+        (samples > 0).then(|| sum / samples as f64)
+    }
     /// The counters of the port at `target`, of either kind; none if there is no port.
     pub fn port_counters(&self, target: Target) -> Option<PortCounters> {
         match self.elements.get(target.index()).filter(|_| !target.is_node())? {

@@ -153,6 +153,14 @@ impl Switch {
 }
 
 impl Switch {
+    /// What short flows left unused, where the policy looks.
+    pub(crate) const fn unused(&self) -> Option<caps::Unused> {
+        match &self.policy {
+            Policy::Caps(policy) => Some(policy.unused()),
+            _ => None,
+        }
+    }
+
     /// Hands a packet on. `queues` says how much waits at a target.
     #[inline]
     pub(crate) fn on_packet<Q: EventQueue>(
@@ -247,6 +255,22 @@ mod tests {
             used((0..200).map(|_| at(2_100, FlowClass::Long))).len(),
             8,
             "a sample without any between"
+        );
+    }
+
+    #[test]
+    fn caps_knows_which_ways_no_short_flow_took_in_a_sample_that_had_some() {
+        let mut policy = drawn(PolicyKind::Caps);
+        let mut at = |us, class| Seen::at(us).of(&mut policy, packet(5, class), 8);
+        let used = used([at(0, FlowClass::Short), at(100, FlowClass::Short)].into_iter());
+        at(600, FlowClass::Long);
+        at(1_100, FlowClass::Long);
+        let share_sum = 1.0 - used.len() as f64 / 8.0;
+        let Policy::Caps(policy) = policy else { unreachable!("it was asked for") };
+        assert_eq!(
+            policy.unused(),
+            caps::Unused { samples: 1, share_sum },
+            "no short flow was there afterwards"
         );
     }
 

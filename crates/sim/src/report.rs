@@ -174,6 +174,7 @@ fn network<Q: EventQueue>(s: &Simulation<'_, Q>) -> NetworkRow {
         dropped_queue_full: full,
         dropped_otherwise: totals.drops.total() - full,
         marked_packets: counters.map(|c| c.marked_packets).sum(),
+        unused_ways_share_mean: s.fabric().unused_ways_share(),
         packet_hops: s.packet_hops(),
         events: totals.events,
         event_hash: format!("{:016x}", s.event_hash()),

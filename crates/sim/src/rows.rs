@@ -222,6 +222,9 @@ pub struct NetworkRow {
     pub dropped_otherwise: u64,
     /// Packets that queues marked.
     pub marked_packets: u64,
+    /// With `spread = "caps"`: the ways that no short flow took, among all, in the mean of a switch's samples in which some were there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unused_ways_share_mean: Option<f64>,
     /// Links that packets have passed, all together.
     pub packet_hops: u64,
     /// Events of the simulator.
