@@ -11,6 +11,15 @@
 use anabranch_endpoint::{Bytes, DecodeError, Message, Payload, Wire};
 use anabranch_units::{Duration, Instant};
 
+/// A flow, in both directions, by the host at its other end and its number.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FlowId {
+    /// The host at the other end, by the user's number.
+    pub peer: u32,
+    /// Its number, which both ends have alike.
+    pub flow: u32,
+}
+
 /// One packet of the layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram<P> {

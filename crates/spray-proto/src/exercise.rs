@@ -5,7 +5,8 @@
 
 use crate::Config;
 use crate::datagram::Datagram;
-use crate::host::{FlowId, Host, Outgoing};
+use crate::datagram::FlowId;
+use crate::host::{Host, Outgoing};
 use anabranch_endpoint::{Bytes, Wire as _};
 use anabranch_units::{Duration, Instant};
 

@@ -1,16 +1,18 @@
 //! The layer of one host, towards all others: which packets are coded, with how many parities, and what is handed over when.
 //!
 //! A machine without I/O: packets of TCP go in by [`Host::handle_packet`] and come out by [`Host::poll_arrived`], datagrams come in by
-//! [`Host::handle_datagram`] and leave by [`Host::poll_leaving`]. Its parts are one file each: `encoder`, `decoder`, `blocking`, `spread`.
+//! [`Host::handle_datagram`] and leave by [`Host::poll_leaving`]. Its parts are one file each: `encoder`, `decoder`, `blocking`, `spread`,
+//! `repeats`.
 //! Source: CAPS, sections IV, VI and VII. Read [`Host`] first.
 
 use crate::blocking::{Blocking, Share};
 use crate::config::{Config, ConfigError, Parities, UnitSize};
-use crate::datagram::{Body, Datagram, ECHO_BYTES, Echo};
+use crate::datagram::{Body, Datagram, ECHO_BYTES, Echo, FlowId};
 use crate::decoder::{Decoder, DecoderCounts, NUMBER_MAX};
 use crate::encoder::Encoder;
 use crate::model::{self, Ways};
 use crate::packet::{Packet, UNIT_MAX};
+use crate::repeats::{REPEATS_MAX, Repeats, Unheard};
 use crate::sent::{Came, Sent};
 use crate::spread::{Least, Spread};
 use anabranch_units::{ByteCount, Duration, Instant};
@@ -32,27 +34,10 @@ const FORGOTTEN: Duration = Duration::from_ms(10);
 const HOLD_SHORT_MIN: Duration = Duration::from_ms(1);
 /// While no round trip is known a packet is sent again after this.
 const REPEAT_FIRST: Duration = Duration::from_ms(50);
-/// How often a packet is sent again, each time after twice as long.
-const REPEATS_MAX: u32 = 2;
-/// Of so many bytes to a host one may be sent again, and so many more at first or after a pause: where many are lost, a queue is full that all ways
-/// share, which repeats fill only more. A lone packet of a connection that begins is short.
-const BYTES_PER_REPEATED: u64 = 20;
-const REPEATED_AT_ONCE: u64 = 3_000;
-/// The most packets to a host that are kept to be sent again.
-pub const UNHEARD_MAX: usize = 1_024;
 /// The flow that probes of a host have that hears nothing: they are answered at once, each by itself.
 const DARK: u32 = 1;
 /// TCP has paused when it sent nothing for a round trip, within these bounds.
 const PAUSE: (Duration, Duration) = (Duration::from_us(10), Duration::from_ms(4));
-
-/// A flow, in both directions, by the host at its other end and its number.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct FlowId {
-    /// The host at the other end, by the user's number.
-    pub peer: u32,
-    /// Its number, which both ends have alike.
-    pub flow: u32,
-}
 
 /// What TCP sends.
 #[derive(Clone, Debug)]
@@ -147,17 +132,8 @@ struct Flow<P> {
     due: Option<Instant>,
 }
 
-/// A source packet of a short flow that is sent again unless it is heard of.
 #[derive(Debug)]
-struct Unheard<P> {
-    body: Body<P>,
-    sent_bytes: u64,
-    repeats: u32,
-    due: Instant,
-}
-
-#[derive(Debug)]
-struct Peer<P> {
+struct Peer {
     blocking: Blocking,
     least: Least,
     sent: Sent,
@@ -166,13 +142,9 @@ struct Peer<P> {
     datagram_max: usize,
     /// The fastest round trip.
     base: Option<Duration>,
-    /// By flow and number.
-    unheard: BTreeMap<(u32, u32), Unheard<P>>,
-    /// Bytes that have been sent and entitle to repeats, [`BYTES_PER_REPEATED`] to one.
-    repeats_left: u64,
 }
 
-impl<P> Default for Peer<P> {
+impl Default for Peer {
     fn default() -> Self {
         Self {
             blocking: Blocking::default(),
@@ -181,13 +153,11 @@ impl<P> Default for Peer<P> {
             came: Came::default(),
             datagram_max: usize::MAX,
             base: None,
-            unheard: BTreeMap::new(),
-            repeats_left: REPEATED_AT_ONCE * BYTES_PER_REPEATED,
         }
     }
 }
 
-impl<P> Peer<P> {
+impl Peer {
     /// A round trip, once one is known.
     fn round_trip(&self) -> Option<Duration> {
         self.blocking.smoothed().or(self.base)
@@ -239,7 +209,7 @@ impl<P> Going<P> {
 pub struct Host<P: Packet> {
     config: Config,
     coder: P::Coder,
-    peers: BTreeMap<u32, Peer<P>>,
+    peers: BTreeMap<u32, Peer>,
     /// What was seen of all of them together.
     others: Share,
     /// Of packets of short flows, and of long ones.
@@ -248,8 +218,7 @@ pub struct Host<P: Packet> {
     due: BTreeSet<(Instant, FlowId)>,
     /// When what came of whom is to be said.
     say_due: BTreeSet<(Instant, u32)>,
-    /// When which packet of a flow is to be sent again.
-    repeat_due: BTreeSet<(Instant, FlowId, u32)>,
+    repeats: Repeats<P>,
     swept_at: Instant,
     leaving: VecDeque<Leaving<P>>,
     arrived: VecDeque<Arrived<P>>,
@@ -271,7 +240,7 @@ impl<P: Packet> Host<P> {
             flows: BTreeMap::new(),
             due: BTreeSet::new(),
             say_due: BTreeSet::new(),
-            repeat_due: BTreeSet::new(),
+            repeats: Repeats::new(),
             swept_at: Instant::ZERO,
             leaving: VecDeque::new(),
             arrived: VecDeque::new(),
@@ -442,26 +411,17 @@ impl<P: Packet> Host<P> {
                 self.counts.rtt_s += mean_s;
                 self.counts.rtt_apart_share += apart_share;
             }
-            if let Some(source) = left.source
-                && let Some(Unheard { due, .. }) = peer.unheard.remove(&source)
-            {
-                self.repeat_due.remove(&(due, FlowId { peer: from, flow: source.0 }, source.1));
-            }
-            if let Some((flow, number)) = left.source
-                && let Some(flow) = self.flows.get_mut(&FlowId { peer: from, flow })
-            {
-                flow.encoder.handle_echo(number);
+            if let Some((flow, number)) = left.source {
+                let id = FlowId { peer: from, flow };
+                self.repeats.handle_echo(id, number);
+                if let Some(flow) = self.flows.get_mut(&id) {
+                    flow.encoder.handle_echo(number);
+                }
             }
         }
         if !was_known && peer.round_trip().is_some() {
             // What waits for the first round trip need not wait so long.
-            let again_at = now + peer.patience(&self.config, 0);
-            for (&(flow, number), unheard) in &mut peer.unheard {
-                let id = FlowId { peer: from, flow };
-                self.repeat_due.remove(&(unheard.due, id, number));
-                unheard.due = unheard.due.min(again_at);
-                self.repeat_due.insert((unheard.due, id, number));
-            }
+            self.repeats.hasten(from, now + peer.patience(&self.config, 0));
         }
         let limit = peer.blocking.smoothed().map_or(FORGOTTEN, |rtt| (rtt * 4).max(FORGOTTEN));
         peer.sent.forget(now, limit);
@@ -472,22 +432,9 @@ impl<P: Packet> Host<P> {
         let Going { body, is_short, is_data, sent_bytes, repeats } = going;
         let peer = self.peers.entry(id.peer).or_default();
         let is_coded = is_short && is_data;
-        if let Body::Source { number, packet, .. } = &body
-            && self.config.repeats
-            && is_short
-            && repeats < REPEATS_MAX
-            && peer.unheard.len() < UNHEARD_MAX
-        {
-            if repeats == 0 {
-                let entitled = peer.repeats_left + packet.len_bytes() as u64;
-                peer.repeats_left = entitled.min(REPEATED_AT_ONCE * BYTES_PER_REPEATED);
-            }
+        if matches!(body, Body::Source { .. }) && self.config.repeats && is_short && repeats < REPEATS_MAX {
             let due = now + peer.patience(&self.config, repeats);
-            let unheard = Unheard { body: body.clone(), sent_bytes, repeats, due };
-            if let Some(before) = peer.unheard.insert((id.flow, *number), unheard) {
-                self.repeat_due.remove(&(before.due, id, *number));
-            }
-            self.repeat_due.insert((due, id, *number));
+            self.repeats.keep(id, Unheard { body: body.clone(), sent_bytes, repeats, due });
         }
         let number = match &body {
             Body::Source { number, .. } => peer.sent.push(now, Some((id.flow, *number)), is_coded),
@@ -522,16 +469,7 @@ impl<P: Packet> Host<P> {
             let id = FlowId { peer, flow: 0 };
             self.send(now, id, Going::bare());
         }
-        while let Some(first @ (_, id, number)) = self.repeat_due.first().copied().filter(|due| due.0 <= now)
-        {
-            self.repeat_due.remove(&first);
-            let Some(peer) = self.peers.get_mut(&id.peer) else { continue };
-            let Some(unheard) = peer.unheard.remove(&(id.flow, number)) else { continue };
-            let Body::Source { packet, .. } = &unheard.body else { continue };
-            let cost = packet.len_bytes() as u64 * BYTES_PER_REPEATED;
-            let Some(left) = peer.repeats_left.checked_sub(cost) else { continue };
-            peer.repeats_left = left;
-            let Unheard { body, sent_bytes, repeats, .. } = unheard;
+        while let Some((id, Unheard { body, sent_bytes, repeats, .. })) = self.repeats.poll(now) {
             self.counts.repeated += 1;
             let (is_short, is_data, repeats) = (true, true, repeats + 1);
             self.send(now, id, Going { body, is_short, is_data, sent_bytes, repeats });
@@ -566,8 +504,7 @@ impl<P: Packet> Host<P> {
     /// When to call [`Host::handle_timeout`] next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let say = self.say_due.first().map(|(at, _)| *at);
-        let repeat = self.repeat_due.first().map(|(at, ..)| *at);
-        self.due.first().map(|(at, _)| *at).into_iter().chain(say).chain(repeat).min()
+        self.due.first().map(|(at, _)| *at).into_iter().chain(say).chain(self.repeats.due()).min()
     }
 
     /// Takes a flow out of the table; a new one if it was not there; none if there are too many.

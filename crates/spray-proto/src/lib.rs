@@ -27,6 +27,7 @@ pub mod model;
 mod packet;
 #[cfg(test)]
 mod pair;
+mod repeats;
 mod segment;
 mod sent;
 pub mod simulated;
@@ -34,7 +35,8 @@ mod spread;
 pub mod ways;
 
 pub use config::{AGENT_HELD_MAX, Config, ConfigError, Parities, UnitSize};
-pub use datagram::{Body, Datagram, ECHO_BYTES, Echo, HEAD_BYTES_MAX};
-pub use host::{Arrived, Counts, FLOWS_MAX, FlowId, Host, Leaving, Outgoing, PeerView, UNHEARD_MAX};
+pub use datagram::{Body, Datagram, ECHO_BYTES, Echo, FlowId, HEAD_BYTES_MAX};
+pub use host::{Arrived, Counts, FLOWS_MAX, Host, Leaving, Outgoing, PeerView};
 pub use packet::{Carried, Packet};
+pub use repeats::UNHEARD_MAX;
 pub use segment::{Segment, mark};

@@ -3,8 +3,8 @@
 //! Read [`Spraying`] first.
 
 use super::{Scheme, Spray};
-use crate::datagram::{Body, Datagram};
-use crate::host::{FlowId, Host, Leaving, Outgoing};
+use crate::datagram::{Body, Datagram, FlowId};
+use crate::host::{Host, Leaving, Outgoing};
 use crate::packet::{LENGTH_BYTES, Packet};
 use crate::ways::{Chooser, Going};
 use anabranch_endpoint::{Instant, PeerId};

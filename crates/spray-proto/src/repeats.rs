@@ -1,0 +1,188 @@
+//! Packets of short flows that are sent again where nothing is heard of them: when, how often, and how many at the most.
+//!
+//! A host that chooses ways knows from echoes what has come, and by which way nothing does: long before TCP's timer it sends by another one.
+//! Invariant: each packet that is kept has one entry in `due`. Leaves out: what is short, and how long is waited (`host`). Read
+//! [`Repeats`] first.
+
+use crate::datagram::{Body, FlowId};
+use crate::packet::Packet;
+use anabranch_units::Instant;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How often a packet is sent again, each time after twice as long.
+pub(crate) const REPEATS_MAX: u32 = 2;
+/// Of so many bytes to a host one may be sent again, and so many more at first or after a pause: where many are lost, a queue is full that all ways
+/// share, which repeats fill only more. A lone packet of a connection that begins is short.
+const BYTES_PER_REPEATED: u64 = 20;
+const REPEATED_AT_ONCE: u64 = 3_000;
+/// The most packets to a host that are kept to be sent again.
+pub const UNHEARD_MAX: usize = 1_024;
+
+/// A source packet that left.
+#[derive(Debug)]
+pub(crate) struct Unheard<P> {
+    pub(crate) body: Body<P>,
+    /// Bytes of data that its flow had sent before.
+    pub(crate) sent_bytes: u64,
+    /// How often it left before.
+    pub(crate) repeats: u32,
+    /// When it is sent again.
+    pub(crate) due: Instant,
+}
+
+/// What may be sent again to one host.
+#[derive(Copy, Clone, Debug)]
+struct Budget {
+    /// Packets that are kept.
+    kept: usize,
+    /// Bytes that have been sent and entitle to repeats, [`BYTES_PER_REPEATED`] to one.
+    left: u64,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { kept: 0, left: REPEATED_AT_ONCE * BYTES_PER_REPEATED }
+    }
+}
+
+/// All packets of a host that are sent again unless they are heard of, by flow and number.
+#[derive(Debug)]
+pub(crate) struct Repeats<P> {
+    unheard: BTreeMap<(FlowId, u32), Unheard<P>>,
+    due: BTreeSet<(Instant, FlowId, u32)>,
+    budgets: BTreeMap<u32, Budget>,
+}
+
+impl<P: Packet> Repeats<P> {
+    pub(crate) const fn new() -> Self {
+        Self { unheard: BTreeMap::new(), due: BTreeSet::new(), budgets: BTreeMap::new() }
+    }
+
+    /// A source packet leaves; it is kept if there is room.
+    pub(crate) fn keep(&mut self, id: FlowId, unheard: Unheard<P>) {
+        let Body::Source { number, packet, .. } = &unheard.body else { return };
+        let budget = self.budgets.entry(id.peer).or_default();
+        if budget.kept >= UNHEARD_MAX {
+            return;
+        }
+        if unheard.repeats == 0 {
+            let entitled = budget.left + packet.len_bytes() as u64;
+            budget.left = entitled.min(REPEATED_AT_ONCE * BYTES_PER_REPEATED);
+        }
+        let (number, due) = (*number, unheard.due);
+        match self.unheard.insert((id, number), unheard) {
+            Some(before) => _ = self.due.remove(&(before.due, id, number)),
+            None => budget.kept += 1,
+        }
+        self.due.insert((due, id, number));
+    }
+
+    /// It has come.
+    pub(crate) fn handle_echo(&mut self, id: FlowId, number: u32) {
+        self.take(id, number);
+    }
+
+    fn take(&mut self, id: FlowId, number: u32) -> Option<Unheard<P>> {
+        let unheard = self.unheard.remove(&(id, number))?;
+        self.due.remove(&(unheard.due, id, number));
+        if let Some(budget) = self.budgets.get_mut(&id.peer) {
+            budget.kept -= 1;
+        }
+        Some(unheard)
+    }
+
+    /// None of a host's waits for longer than until then.
+    pub(crate) fn hasten(&mut self, peer: u32, at: Instant) {
+        let (first, last) = (FlowId { peer, flow: 0 }, FlowId { peer, flow: u32::MAX });
+        for (&(id, number), unheard) in self.unheard.range_mut((first, 0)..=(last, u32::MAX)) {
+            if unheard.due > at {
+                self.due.remove(&(unheard.due, id, number));
+                unheard.due = at;
+                self.due.insert((at, id, number));
+            }
+        }
+    }
+
+    /// The next that is to be sent again by now and may be, until none. It is kept no longer.
+    pub(crate) fn poll(&mut self, now: Instant) -> Option<(FlowId, Unheard<P>)> {
+        while let Some((_, id, number)) = self.due.first().copied().filter(|(due, ..)| *due <= now) {
+            let Some(unheard) = self.take(id, number) else { break };
+            let Body::Source { packet, .. } = &unheard.body else { continue };
+            let cost = packet.len_bytes() as u64 * BYTES_PER_REPEATED;
+            let Some(budget) = self.budgets.get_mut(&id.peer) else { continue };
+            if let Some(left) = budget.left.checked_sub(cost) {
+                budget.left = left;
+                return Some((id, unheard));
+            }
+        }
+        None
+    }
+
+    /// When to call [`Self::poll`] next.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.due.first().map(|(due, ..)| *due)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_endpoint::Bytes;
+
+    fn at(us: u64) -> Instant {
+        Instant::from_us(us)
+    }
+    fn flow(peer: u32) -> FlowId {
+        FlowId { peer, flow: 7 }
+    }
+    fn unheard(number: u32, bytes: usize, due_us: u64) -> Unheard<Bytes> {
+        let body = Body::Source { epoch: Instant::ZERO, number, packet: Bytes::from(vec![0; bytes]) };
+        Unheard { body, sent_bytes: 0, repeats: 0, due: at(due_us) }
+    }
+    fn polled(repeats: &mut Repeats<Bytes>, us: u64) -> usize {
+        std::iter::from_fn(|| repeats.poll(at(us))).count()
+    }
+
+    #[test]
+    fn what_is_heard_of_is_not_sent_again_and_the_rest_once_when_it_is_due() {
+        let mut repeats = Repeats::new();
+        for number in 0..3 {
+            repeats.keep(flow(1), unheard(number, 100, 50 + u64::from(number)));
+        }
+        repeats.keep(flow(2), unheard(0, 100, 90));
+        repeats.handle_echo(flow(1), 1);
+        assert_eq!((repeats.due(), polled(&mut repeats, 49)), (Some(at(50)), 0));
+        repeats.hasten(1, at(51));
+        assert_eq!((polled(&mut repeats, 51), repeats.due()), (2, Some(at(90))), "the other host's waits");
+        assert_eq!((polled(&mut repeats, 1_000), repeats.due()), (1, None));
+    }
+
+    #[test]
+    fn no_more_than_a_twentieth_and_three_thousand_bytes_go_again() {
+        let mut repeats = Repeats::new();
+        for number in 0..200 {
+            repeats.keep(flow(1), unheard(number, 1_000, 10));
+        }
+        // What entitles does not add up beyond what may go at once.
+        assert_eq!(polled(&mut repeats, 10), 3);
+        for number in 0..20 {
+            repeats.keep(flow(1), unheard(number, 1_000, 20));
+        }
+        assert_eq!(polled(&mut repeats, 20), 1);
+    }
+
+    #[test]
+    fn memory_is_bounded_for_each_host_and_comes_back() {
+        let mut repeats = Repeats::new();
+        for number in 0..5_000 {
+            repeats.keep(flow(1), unheard(number, 1, 10));
+        }
+        repeats.keep(flow(2), unheard(0, 1, 10));
+        assert_eq!((repeats.unheard.len(), repeats.due.len()), (UNHEARD_MAX + 1, UNHEARD_MAX + 1));
+        polled(&mut repeats, 10);
+        assert_eq!((repeats.unheard.len(), repeats.due.len()), (0, 0));
+        repeats.keep(flow(1), unheard(1, 1, 10));
+        repeats.keep(flow(1), unheard(1, 1, 30));
+        assert_eq!((repeats.unheard.len(), repeats.due()), (1, Some(at(30))), "one number is one packet");
+    }
+}
