@@ -104,6 +104,8 @@ class Setting:
         Which schemes are run; all without.
     shows
         Columns of tables and pictures, where they are not those of `MEASURES`.
+    names
+        What its values are called in pictures, where they stand for something.
     """
 
     figure: str
@@ -112,6 +114,7 @@ class Setting:
     build: Build
     schemes: tuple[str, ...] = ()
     shows: tuple[tuple[str, str, float], ...] = ()
+    names: tuple[str, ...] = ()
 
 
 def leaf_spine(tors: int, hosts: int, spines: int, rtt_us: float, queue: int, **more: Any) -> Table:
@@ -301,7 +304,10 @@ UNIT_SHOWS = (
     ("small_fct_us_mean", "short flows: mean ms", 1e-3),
     ("held_us_mean", "a packet waits for others: us", 1.0),
 )
-PERMUTATION_SHOWS = (("fct_us_max", "the last flow: us", 1.0), ("long_flow_mbps_mean", "flows: Gbit/s", 1e-3))
+PERMUTATION_SHOWS = (
+    ("fct_us_max/fct_us_min", "the last flow's time over the fastest's", 1.0),
+    ("long_flow_mbps_mean", "flows: Gbit/s", 1e-3),
+)
 PARITIES_SHOW = (
     ("parity_bytes_share", "parities: % of all bytes", 100.0),
     ("uplink_goodput_share", "goodput of uplinks, of their rate", 1.0),
@@ -309,6 +315,8 @@ PARITIES_SHOW = (
 )
 
 
+#: What a permutation's values stand for.
+LINKS = ("whole", "slow", "slow, long queues", "down")
 LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 SETTINGS: dict[str, Setting] = {
     "web-search": Setting("17 a-c", "load", LOADS, workload("web-search", 3_000)),
@@ -343,17 +351,26 @@ SETTINGS: dict[str, Setting] = {
     "incast": Setting("26", "short_flows", (20, 60, 100, 140, 180), incast(256, 0)),
     "incast-long": Setting("27", "short_flows", (20, 60, 100, 140, 180), incast(100, 3)),
     "short-flows": Setting("28, 29", "short_flows", (20, 60, 100, 140, 180), mixture(12, 256, lambda x: (round(x), 3))),
-    "permutation": Setting("-", "links", (0, 1, 2, 3), permutation(0.2, BY_TCP), shows=PERMUTATION_SHOWS),
+    "permutation": Setting(
+        "-", "eight_links_to_cores", (0, 1, 2, 3), permutation(0.2, BY_TCP), (), PERMUTATION_SHOWS, LINKS
+    ),
     "permutation-nscc": Setting(
-        "-", "links", (0, 1, 2, 3), permutation(0.8, BY_NSCC, acks_first=True), OF_LONG_FLOWS, PERMUTATION_SHOWS
+        "-",
+        "eight_links_to_cores",
+        (0, 1, 2, 3),
+        permutation(0.8, BY_NSCC, acks_first=True),
+        OF_LONG_FLOWS,
+        PERMUTATION_SHOWS,
+        LINKS,
     ),
     "permutation-nscc-4": Setting(
         "-",
-        "links",
+        "eight_links_to_cores",
         (0, 1, 2, 3),
         permutation(0.8, {**BY_NSCC, "ack_every": 4, "delayed_ack": "10 us"}, acks_first=True),
         ("rps", "drill", "reps", "bitmap", "mixed", "least", "timed"),
         PERMUTATION_SHOWS,
+        LINKS,
     ),
 }
 #: Columns of a row beside setting, scheme, x and seed: from the rows of traffic, then those of the layer.
@@ -510,11 +527,12 @@ def read(path: pathlib.Path) -> list[dict[str, str]]:
 
 
 def mean(rows: list[dict[str, str]], setting: str, scheme: str, x: float, column: str) -> float | None:
-    """Over seeds."""
+    """Over seeds; `A/B` is a column over another."""
+    above, _, below = column.partition("/")
     values = [
-        float(row[column])
+        float(row[above]) / (float(row[below]) if below else 1.0)
         for row in rows
-        if (row["setting"], row["scheme"], float(row["x"])) == (setting, scheme, x) and row[column] not in ("", None)
+        if (row["setting"], row["scheme"], float(row["x"])) == (setting, scheme, x) and row[above] not in ("", None)
     ]
     return statistics.fmean(values) if values else None
 
@@ -593,10 +611,12 @@ def draw(args: argparse.Namespace) -> int:
                             label=scheme,
                         )
                     # The last flow of some schemes takes a hundred times as long as of others.
-                    if column == "fct_us_max":
+                    if column == "fct_us_max/fct_us_min":
                         axes.set_yscale("log")
                     else:
                         axes.set_ylim(bottom=0)
+                    if setting.names:
+                        axes.set_xticks(setting.xs, setting.names)
                     name_axes(axes, theme, title=unit, x=setting.x.replace("_", " "))
             add_legend(canvas, theme, columns=8)
             return canvas
