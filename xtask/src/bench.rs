@@ -4,6 +4,7 @@
 //! asserted here (`codes --check`), never in tests.
 //! Read [`best_seconds`] first.
 
+mod broker;
 mod codes;
 mod coordinator;
 mod datagrams;
@@ -28,6 +29,8 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Job {
+    /// How fast a broker finds where its viewers go, and how near to the best.
+    Broker(broker::Args),
     /// GF(2^8) kernels: sums of products, and xor.
     Codes(codes::Args),
     /// What `shuffle`'s coordinator costs while many flows are under way.
@@ -53,6 +56,7 @@ enum Job {
 /// Runs the benchmark that was asked for.
 pub fn run(args: Args) -> anyhow::Result<()> {
     match args.job {
+        Job::Broker(args) => broker::run(&args),
         Job::Codes(args) => codes::run(&args),
         Job::Coordinator(args) => coordinator::run(&args),
         Job::Datagrams(args) => datagrams::run(&args),

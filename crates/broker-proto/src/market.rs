@@ -1,0 +1,213 @@
+//! What there is to decide about: clusters, the places of viewers, and groups of viewers who are alike.
+//!
+//! Read [`Market`] first.
+
+use anabranch_units::BitRate;
+use std::fmt;
+
+/// A group of servers of a content network.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct Cluster {
+    /// What all viewers who are served from it may get together.
+    pub capacity: BitRate,
+    /// What it costs to serve a viewer, for each megabit a second: in the unit of [`Candidate::score`], so weighted.
+    pub cost_per_mbps: f64,
+}
+
+/// A cluster from which viewers in a place may be served.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// Which, by number.
+    pub cluster: u32,
+    /// How badly it serves a viewer there, weighted (w_p times the thesis's performance, of which less is better).
+    pub score: f64,
+}
+
+/// Viewers who are alike: of one place and one bitrate.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Where, by number.
+    pub place: u32,
+    /// What each of them gets.
+    pub bitrate: BitRate,
+    /// How many they are.
+    pub sessions: u32,
+}
+
+/// All that an optimiser decides about: the thesis's Figure 3.10, with viewers in groups.
+///
+/// Differs: a viewer may also go unserved, at [`Market::unserved_cost`]; in the thesis there is no answer where capacities do not suffice.
+#[derive(Clone, Debug)]
+pub struct Market {
+    clusters: Vec<Cluster>,
+    /// The candidates of all places, one place after the other, and where each place's begin; one more at the end.
+    candidates: Vec<Candidate>,
+    starts: Vec<u32>,
+    groups: Vec<Group>,
+    unserved_cost: f64,
+}
+
+/// Why there is no such market.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum MarketError {
+    /// A cost or a score is negative, or no number.
+    NotACost {
+        /// Whose, and its number.
+        what: &'static str,
+        /// Which.
+        number: usize,
+        /// The value.
+        value: f64,
+    },
+    /// A candidate's cluster, or a group's place, is not there.
+    Unknown {
+        /// Whose.
+        what: &'static str,
+        /// Its number.
+        number: usize,
+        /// What it names, and how many there are.
+        named: u32,
+        /// How many there are.
+        count: usize,
+    },
+    /// A group gets nothing, or nobody is in it.
+    Empty {
+        /// The group's number.
+        group: usize,
+    },
+}
+
+impl fmt::Display for MarketError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotACost { what, number, value } => {
+                write!(f, "{what} {number}: {value}: must be a number of at least 0")
+            }
+            Self::Unknown { what, number, named, count } => {
+                write!(f, "{what} {number}: names {named}: there are {count}, from 0 on")
+            }
+            Self::Empty { group } => {
+                write!(f, "group {group}: must have a bitrate above 0 and at least one session")
+            }
+        }
+    }
+}
+impl std::error::Error for MarketError {}
+
+impl Market {
+    /// A market of these clusters, of places with these candidates each, and of these groups.
+    ///
+    /// Errors: see [`MarketError`].
+    pub fn new(
+        clusters: Vec<Cluster>,
+        places: &[Vec<Candidate>],
+        groups: Vec<Group>,
+    ) -> Result<Self, MarketError> {
+        let cost = |what, number, value: f64| {
+            if value.is_finite() && value >= 0.0 {
+                Ok(())
+            } else {
+                Err(MarketError::NotACost { what, number, value })
+            }
+        };
+        let known = |what, number, named: u32, count: usize| {
+            if (named as usize) < count {
+                Ok(())
+            } else {
+                Err(MarketError::Unknown { what, number, named, count })
+            }
+        };
+        for (number, cluster) in clusters.iter().enumerate() {
+            cost("cluster", number, cluster.cost_per_mbps)?;
+        }
+        for (number, candidate) in
+            places.iter().enumerate().flat_map(|(n, of)| of.iter().map(move |c| (n, c)))
+        {
+            cost("place", number, candidate.score)?;
+            known("place", number, candidate.cluster, clusters.len())?;
+        }
+        for (number, group) in groups.iter().enumerate() {
+            known("group", number, group.place, places.len())?;
+            if group.bitrate.as_bps() == 0 || group.sessions == 0 {
+                return Err(MarketError::Empty { group: number });
+            }
+        }
+        let mut starts = vec![0];
+        starts.extend(places.iter().scan(0, |end, of| {
+            *end += of.len() as u32;
+            Some(*end)
+        }));
+        let mut market = Self { clusters, candidates: places.concat(), starts, groups, unserved_cost: 0.0 };
+        // Above what any viewer can cost, so that nobody goes unserved where there is room.
+        let dearest = market
+            .groups
+            .iter()
+            .flat_map(|group| market.candidates_of(group.place).iter().map(|one| market.cost(group, one)));
+        market.unserved_cost = 2.0 * dearest.fold(1.0, f64::max);
+        Ok(market)
+    }
+
+    /// The same, where a viewer who is not served costs so much.
+    #[must_use]
+    pub const fn with_unserved_cost(mut self, cost: f64) -> Self {
+        self.unserved_cost = cost;
+        self
+    }
+
+    /// The clusters.
+    pub fn clusters(&self) -> &[Cluster] {
+        &self.clusters
+    }
+    /// The groups.
+    pub fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+    /// From where viewers in a place may be served.
+    pub fn candidates_of(&self, place: u32) -> &[Candidate] {
+        let at = |place: usize| self.starts[place] as usize;
+        &self.candidates[at(place as usize)..at(place as usize + 1)]
+    }
+    /// What a viewer costs who is not served.
+    pub const fn unserved_cost(&self) -> f64 {
+        self.unserved_cost
+    }
+    /// What a viewer of a group costs who is served from there.
+    pub fn cost(&self, group: &Group, candidate: &Candidate) -> f64 {
+        candidate.score + self.clusters[candidate.cluster as usize].cost_per_mbps * mbps(group.bitrate)
+    }
+}
+
+/// In megabits a second.
+pub(crate) fn mbps(rate: BitRate) -> f64 {
+    rate.as_bps() as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_is_said_in_one_line() {
+        let cluster = Cluster { capacity: BitRate::mbps(1), cost_per_mbps: 1.0 };
+        let group = Group { place: 0, bitrate: BitRate::mbps(1), sessions: 1 };
+        let places = [vec![Candidate { cluster: 0, score: 1.0 }]];
+        let said = |clusters: Vec<Cluster>, places: &[Vec<Candidate>], groups| {
+            Market::new(clusters, places, groups).expect_err("it is wrong").to_string()
+        };
+        let bad = Cluster { cost_per_mbps: f64::NAN, ..cluster };
+        assert_eq!(
+            said(vec![cluster, bad], &places, vec![group]),
+            "cluster 1: NaN: must be a number of at least 0"
+        );
+        let of_two = [vec![Candidate { cluster: 2, score: 1.0 }]];
+        assert_eq!(said(vec![cluster; 2], &of_two, vec![group]), "place 0: names 2: there are 2, from 0 on");
+        let nobody = Group { sessions: 0, ..group };
+        assert_eq!(
+            said(vec![cluster], &places, vec![group, nobody]),
+            "group 1: must have a bitrate above 0 and at least one session"
+        );
+        let market = Market::new(vec![cluster], &places, vec![group]).expect("it can be");
+        assert_eq!((market.cost(&group, &places[0][0]), market.unserved_cost()), (2.0, 4.0));
+    }
+}

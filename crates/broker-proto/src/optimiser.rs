@@ -1,0 +1,513 @@
+//! Where each viewer goes, and how far that is from the best at the most: Lagrangian relaxation of the thesis's Figure 3.10.
+//!
+//! Every cluster has a price for each megabit a second beside what it costs. With prices that are given each group goes where it is cheapest, and
+//! what that comes to, less what all capacities are worth, is below what any placement within capacities can cost: a *bound*, whatever the prices.
+//! They move by mirror descent, over batches of groups: a cluster that gets more than its share becomes dearer by a factor.
+//! Then groups are placed within capacities, those first that lose the most for each megabit where their best cluster is full (*regret*), at these
+//! prices, and moved as long as that saves something, at prices that fade to nothing.
+//!
+//! Invariants: no cluster gets more than its capacity; the bound is at most the cost. Cost: linear in the candidates of all groups, for each pass.
+//! Read [`Optimiser`] first.
+
+use crate::branch::{self, Placed};
+use crate::market::{Cluster, Group, Market, mbps};
+use anabranch_units::Seed;
+
+/// How it is searched.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Optimiser {
+    /// How often prices are found over all groups.
+    pub passes: u32,
+    /// In how many batches a pass goes over them.
+    pub batches: u32,
+    /// What the order of groups is drawn from.
+    pub seed: Seed,
+}
+
+impl Default for Optimiser {
+    fn default() -> Self {
+        Self { passes: 20, batches: 64, seed: Seed::new(1) }
+    }
+}
+
+/// Some viewers of a group who are served alike.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// Their group's number.
+    pub group: u32,
+    /// Which of its place's candidates; none where they are not served.
+    pub candidate: Option<u32>,
+    /// How many they are.
+    pub sessions: u32,
+}
+
+/// Where viewers go.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// All viewers, group by group.
+    pub placements: Vec<Placement>,
+    /// What it costs.
+    pub cost: f64,
+    /// What any answer costs at least.
+    pub bound: f64,
+    /// Each cluster's price, for each megabit a second, beside its cost: with these the next round begins.
+    pub prices: Vec<f64>,
+}
+
+impl Answer {
+    /// By how much of its cost the best answer may be cheaper, at the most.
+    pub fn gap_share(&self) -> f64 {
+        if self.cost > 0.0 { ((self.cost - self.bound) / self.cost).max(0.0) } else { 0.0 }
+    }
+    /// How many viewers are not served.
+    pub fn unserved(&self) -> u64 {
+        let those = self.placements.iter().filter(|placement| placement.candidate.is_none());
+        those.map(|placement| u64::from(placement.sessions)).sum()
+    }
+}
+
+/// By how much a price moves at first where a cluster gets twice its share, and how fast that fades from pass to pass.
+const STEP: f64 = 1.0;
+const STEP_DECAY: f64 = 0.3;
+/// The most that it moves at once.
+const STEP_MAX: f64 = 0.5;
+/// A price at first, and the least, of what a megabit costs in the mean. Below twice the least one there is none.
+const PRICE_FIRST: f64 = 0.02;
+const PRICE_LEAST: f64 = 1e-5;
+/// The price of a cluster without capacity, in such means.
+const PRICE_SHUT: f64 = 1e3;
+/// A cluster that gets less than this share of its capacity has room.
+const HAS_ROOM: f64 = 0.5;
+/// At which shares of prices viewers are moved, one after the other.
+const FADING: [f64; 6] = [0.8, 0.5, 0.25, 0.1, 0.0, 0.0];
+
+impl Optimiser {
+    /// Places all viewers. `prices` are those of the round before, where there was one.
+    ///
+    /// Panics: for prices of another number of clusters.
+    pub fn optimise(&self, market: &Market, prices: Option<&[f64]>) -> Answer {
+        let mean = mean_cost(market);
+        let mut search = Search { market, least: mean * PRICE_LEAST, mean };
+        let first = prices.map_or_else(|| vec![mean * PRICE_FIRST; market.clusters().len()], <[f64]>::to_vec);
+        assert_eq!(first.len(), market.clusters().len(), "each cluster has a price");
+        let prices = search.prices(self, first);
+        let trimmed = search.trimmed(&prices);
+        let mut bound = search.bound(&prices).max(search.bound(&trimmed));
+        let mut placing = Placing::new(market, &prices);
+        placing.place();
+        FADING.iter().for_each(|share| placing.move_all(*share));
+        let sessions: u64 = market.groups().iter().map(|group| u64::from(group.sessions)).sum();
+        if sessions <= branch::SESSIONS_MAX {
+            let found = branch::through(market, &trimmed, &placing.order, placing.total());
+            if let Some(placed) = found.placed {
+                placing.placed = placed;
+            }
+            if found.is_least {
+                bound = found.cost;
+            }
+        }
+        let cost = placing.total();
+        Answer { placements: placing.placements(), cost, bound: bound.min(cost), prices }
+    }
+}
+
+/// What a megabit a second costs in the mean where each viewer goes to the best cluster.
+fn mean_cost(market: &Market) -> f64 {
+    let (mut cost, mut demand) = (0.0, 0.0);
+    for group in market.groups() {
+        let costs = market.candidates_of(group.place).iter().map(|one| market.cost(group, one));
+        let sessions = f64::from(group.sessions);
+        cost += sessions * costs.fold(market.unserved_cost(), f64::min);
+        demand += sessions * mbps(group.bitrate);
+    }
+    if cost > 0.0 && demand > 0.0 { cost / demand } else { 1.0 }
+}
+
+/// The search for prices.
+struct Search<'a> {
+    market: &'a Market,
+    mean: f64,
+    least: f64,
+}
+
+impl Search<'_> {
+    /// The cheapest for a viewer of a group where clusters cost so much a megabit: its candidate, none if that is to go unserved, and the cost.
+    fn cheapest(&self, group: &Group, weights: &[f64]) -> (Option<usize>, f64) {
+        let bitrate = mbps(group.bitrate);
+        let (mut best, mut least) = (None, self.market.unserved_cost());
+        for (number, one) in self.market.candidates_of(group.place).iter().enumerate() {
+            let cost = one.score + weights[one.cluster as usize] * bitrate;
+            if cost < least {
+                (best, least) = (Some(number), cost);
+            }
+        }
+        (best, least)
+    }
+
+    /// Prices, the means over the second half of the passes.
+    fn prices(&mut self, optimiser: &Optimiser, mut prices: Vec<f64>) -> Vec<f64> {
+        let (market, groups) = (self.market, self.market.groups());
+        let mut order: Vec<u32> = (0..groups.len() as u32).collect();
+        let mut random = optimiser.seed.stream("prices", 0);
+        let (mut sums, mut count) = (vec![0.0; prices.len()], 0.0);
+        let mut weights = vec![0.0; prices.len()];
+        let mut used = vec![0.0; prices.len()];
+        let batches = (optimiser.batches as usize).clamp(1, groups.len().max(1));
+        for pass in 0..optimiser.passes {
+            let step = STEP / STEP_DECAY.mul_add(f64::from(pass), 1.0);
+            random.shuffle(&mut order);
+            if pass * 2 <= optimiser.passes {
+                sums.fill(0.0);
+                count = 0.0;
+            }
+            for batch in 0..batches {
+                let part = &order[batch * groups.len() / batches..(batch + 1) * groups.len() / batches];
+                let share = part.len() as f64 / groups.len().max(1) as f64;
+                weights.iter_mut().zip(market.clusters()).zip(&prices).for_each(
+                    |((weight, cluster), price)| {
+                        *weight = cluster.cost_per_mbps + price;
+                    },
+                );
+                used.fill(0.0);
+                for group in part.iter().map(|number| &groups[*number as usize]) {
+                    if let (Some(best), _) = self.cheapest(group, &weights) {
+                        let cluster = market.candidates_of(group.place)[best].cluster;
+                        used[cluster as usize] += mbps(group.bitrate) * f64::from(group.sessions);
+                    }
+                }
+                for (number, cluster) in market.clusters().iter().enumerate() {
+                    let capacity = mbps(cluster.capacity);
+                    prices[number] = if capacity > 0.0 {
+                        let over =
+                            (step * (used[number] - share * capacity) / capacity).clamp(-STEP_MAX, STEP_MAX);
+                        // The beginning of an exponential.
+                        (prices[number] * over.mul_add(over.mul_add(0.5, 1.0), 1.0)).max(self.least)
+                    } else {
+                        PRICE_SHUT * self.mean
+                    };
+                    sums[number] += prices[number];
+                }
+                count += 1.0;
+            }
+        }
+        if count == 0.0 {
+            return prices;
+        }
+        let least = 2.0 * self.least;
+        sums.iter().map(|sum| sum / count).map(|price| if price < least { 0.0 } else { price }).collect()
+    }
+
+    /// The same prices, but none for clusters that have room at them: with these the bound is often higher.
+    fn trimmed(&self, prices: &[f64]) -> Vec<f64> {
+        let clusters = self.market.clusters();
+        let weights: Vec<f64> =
+            clusters.iter().zip(prices).map(|(cluster, price)| cluster.cost_per_mbps + price).collect();
+        let mut used = vec![0.0; clusters.len()];
+        for group in self.market.groups() {
+            if let (Some(best), _) = self.cheapest(group, &weights) {
+                let cluster = self.market.candidates_of(group.place)[best].cluster;
+                used[cluster as usize] += mbps(group.bitrate) * f64::from(group.sessions);
+            }
+        }
+        let price = |((used, cluster), price): ((&f64, &Cluster), &f64)| {
+            if *used < HAS_ROOM * mbps(cluster.capacity) { 0.0 } else { *price }
+        };
+        used.iter().zip(clusters).zip(prices).map(price).collect()
+    }
+
+    /// What any placement costs at least: the relaxation at these prices.
+    fn bound(&self, prices: &[f64]) -> f64 {
+        let clusters = self.market.clusters();
+        let weights: Vec<f64> =
+            clusters.iter().zip(prices).map(|(cluster, price)| cluster.cost_per_mbps + price).collect();
+        let served = self.market.groups().iter().map(|group| {
+            let (_, cost) = self.cheapest(group, &weights);
+            cost * f64::from(group.sessions)
+        });
+        let worth = clusters.iter().zip(prices).map(|(cluster, price)| price * mbps(cluster.capacity));
+        served.sum::<f64>() - worth.sum::<f64>()
+    }
+}
+
+/// Viewers as they are placed, within capacities.
+struct Placing<'a> {
+    market: &'a Market,
+    prices: &'a [f64],
+    /// What is left of each cluster, in bits a second.
+    room: Vec<u64>,
+    /// Groups, those first that are placed first.
+    order: Vec<u32>,
+    placed: Placed,
+}
+
+impl<'a> Placing<'a> {
+    fn new(market: &'a Market, prices: &'a [f64]) -> Self {
+        let room = market.clusters().iter().map(|cluster| cluster.capacity.as_bps()).collect();
+        let placed = vec![Vec::new(); market.groups().len()];
+        let mut new = Self { market, prices, room, order: Vec::new(), placed };
+        let mut regrets: Vec<(f64, u32)> =
+            (0..).zip(market.groups()).map(|(number, group)| (new.regret(group), number)).collect();
+        regrets.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+        new.order = regrets.into_iter().map(|(_, number)| number).collect();
+        new
+    }
+
+    /// A viewer's cost at a share of the prices.
+    fn cost(&self, group: &Group, candidate: Option<u32>, share: f64) -> f64 {
+        candidate.map_or(self.market.unserved_cost(), |number| {
+            let one = &self.market.candidates_of(group.place)[number as usize];
+            self.market.cost(group, one) + share * self.prices[one.cluster as usize] * mbps(group.bitrate)
+        })
+    }
+
+    /// What a viewer loses for each megabit where the best cluster is full.
+    fn regret(&self, group: &Group) -> f64 {
+        let (mut best, mut second) = (self.market.unserved_cost(), f64::INFINITY);
+        for number in 0..self.market.candidates_of(group.place).len() as u32 {
+            let cost = self.cost(group, Some(number), 1.0);
+            if cost < best {
+                (best, second) = (cost, best);
+            } else {
+                second = second.min(cost);
+            }
+        }
+        if second.is_finite() { (second - best) / mbps(group.bitrate) } else { 0.0 }
+    }
+
+    /// The cheapest that has room for one more, and how many more it has room for, if it is cheaper than `limit`.
+    fn cheapest(&self, group: &Group, share: f64, limit: f64) -> Option<(u32, u32)> {
+        let (mut best, mut least) = (None, limit);
+        for (number, one) in (0..).zip(self.market.candidates_of(group.place)) {
+            let room = self.room[one.cluster as usize] / group.bitrate.as_bps();
+            if room > 0 {
+                let cost = self.cost(group, Some(number), share);
+                if cost < least {
+                    (best, least) = (Some((number, room.min(u64::from(u32::MAX)) as u32)), cost);
+                }
+            }
+        }
+        best
+    }
+
+    fn room_of(&mut self, group: &Group, candidate: u32) -> &mut u64 {
+        let cluster = self.market.candidates_of(group.place)[candidate as usize].cluster;
+        &mut self.room[cluster as usize]
+    }
+
+    /// Places all groups in their order; what there is no room for is not served.
+    fn place(&mut self) {
+        for number in self.order.clone() {
+            let group = self.market.groups()[number as usize];
+            let mut left = group.sessions;
+            while left > 0
+                && let Some((candidate, room)) = self.cheapest(&group, 1.0, self.market.unserved_cost())
+            {
+                let some = left.min(room);
+                *self.room_of(&group, candidate) -= u64::from(some) * group.bitrate.as_bps();
+                self.placed[number as usize].push((Some(candidate), some));
+                left -= some;
+            }
+            if left > 0 {
+                self.placed[number as usize].push((None, left));
+            }
+        }
+    }
+
+    /// Moves viewers to where they are cheaper, at a share of the prices.
+    fn move_all(&mut self, share: f64) {
+        for number in self.order.clone() {
+            let group = self.market.groups()[number as usize];
+            for (from, sessions) in std::mem::take(&mut self.placed[number as usize]) {
+                let mut left = sessions;
+                let now = self.cost(&group, from, share);
+                // A rounding's worth is no gain.
+                while left > 0
+                    && let Some((to, room)) = self.cheapest(&group, share, now - 1e-12 * now)
+                {
+                    let some = left.min(room);
+                    let bits = u64::from(some) * group.bitrate.as_bps();
+                    *self.room_of(&group, to) -= bits;
+                    if let Some(from) = from {
+                        *self.room_of(&group, from) += bits;
+                    }
+                    self.put(number, Some(to), some);
+                    left -= some;
+                }
+                self.put(number, from, left);
+            }
+        }
+    }
+
+    fn put(&mut self, group: u32, candidate: Option<u32>, sessions: u32) {
+        let placed = &mut self.placed[group as usize];
+        match placed.iter_mut().find(|(there, _)| *there == candidate) {
+            _ if sessions == 0 => {}
+            Some((_, count)) => *count += sessions,
+            None => placed.push((candidate, sessions)),
+        }
+    }
+
+    /// What all cost.
+    fn total(&self) -> f64 {
+        let of = |(group, placed): (&Group, &Vec<(Option<u32>, u32)>)| {
+            let costs = placed
+                .iter()
+                .map(|(candidate, sessions)| f64::from(*sessions) * self.cost(group, *candidate, 0.0));
+            costs.sum::<f64>()
+        };
+        self.market.groups().iter().zip(&self.placed).map(of).sum()
+    }
+
+    fn placements(self) -> Vec<Placement> {
+        let of = |(group, placed): (u32, Vec<(Option<u32>, u32)>)| {
+            placed.into_iter().map(move |(candidate, sessions)| Placement { group, candidate, sessions })
+        };
+        (0..).zip(self.placed).flat_map(of).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::market::Candidate;
+    use anabranch_units::{BitRate, RandomStream};
+    use proptest::prelude::*;
+
+    /// A market of so many clusters, places and groups; capacities are a share of what all want.
+    fn market(random: &mut RandomStream, counts: (u64, u64, u64), sessions: u64, share: f64) -> Market {
+        let (clusters, places, groups) = counts;
+        let groups: Vec<Group> = (0..groups)
+            .map(|_| Group {
+                place: random.below(places) as u32,
+                bitrate: BitRate::bps(1_000 * [235, 1_050, 5_800][random.below(3) as usize]),
+                sessions: 1 + random.below(sessions) as u32,
+            })
+            .collect();
+        let want: u64 = groups.iter().map(|group| group.bitrate.as_bps() * u64::from(group.sessions)).sum();
+        let clusters = (0..clusters)
+            .map(|_| Cluster {
+                capacity: BitRate::bps(
+                    (want as f64 * share / clusters as f64 * 2.0 * random.unit_f64()) as u64,
+                ),
+                cost_per_mbps: random.unit_f64(),
+            })
+            .collect::<Vec<_>>();
+        let places: Vec<Vec<Candidate>> = (0..places)
+            .map(|_| {
+                let some = (0..clusters.len() as u32).filter(|_| random.below(3) > 0).collect::<Vec<_>>();
+                some.into_iter()
+                    .map(|cluster| Candidate { cluster, score: 3.0 * random.unit_f64() })
+                    .collect()
+            })
+            .collect();
+        Market::new(clusters, &places, groups).expect("it can be")
+    }
+
+    /// What is used of each cluster, in bits a second; every viewer is somewhere once.
+    fn used(market: &Market, answer: &Answer) -> Vec<u64> {
+        let mut used = vec![0; market.clusters().len()];
+        let mut sessions = vec![0; market.groups().len()];
+        for placement in &answer.placements {
+            let group = &market.groups()[placement.group as usize];
+            sessions[placement.group as usize] += placement.sessions;
+            if let Some(candidate) = placement.candidate {
+                let cluster = market.candidates_of(group.place)[candidate as usize].cluster;
+                used[cluster as usize] += group.bitrate.as_bps() * u64::from(placement.sessions);
+            }
+        }
+        for (group, placed) in market.groups().iter().zip(sessions) {
+            assert_eq!(group.sessions, placed, "each viewer is somewhere, once");
+        }
+        used
+    }
+
+    /// The least that viewers from this one on cost: every way to place them.
+    fn least(market: &Market, sessions: &[u32], room: &mut [u64], cost: f64, best: &mut f64) {
+        if cost >= *best {
+            return;
+        }
+        let Some((first, rest)) = sessions.split_first() else {
+            *best = cost;
+            return;
+        };
+        let group = &market.groups()[*first as usize];
+        for one in market.candidates_of(group.place) {
+            let at = one.cluster as usize;
+            if room[at] >= group.bitrate.as_bps() {
+                room[at] -= group.bitrate.as_bps();
+                least(market, rest, room, cost + market.cost(group, one), best);
+                room[at] += group.bitrate.as_bps();
+            }
+        }
+        least(market, rest, room, cost + market.unserved_cost(), best);
+    }
+
+    #[test]
+    fn on_small_markets_the_answer_is_the_best_of_all() {
+        let (mut equal, mut excess) = (0, 0.0);
+        let markets = 300;
+        for seed in 0..markets {
+            let mut random = Seed::new(seed).stream("market", 0);
+            let market = market(&mut random, (4, 3, 5), 2, 0.8);
+            let answer = Optimiser::default().optimise(&market, None);
+            let sessions: Vec<u32> =
+                (0..).zip(market.groups()).flat_map(|(n, group)| vec![n; group.sessions as usize]).collect();
+            let mut room: Vec<u64> =
+                market.clusters().iter().map(|cluster| cluster.capacity.as_bps()).collect();
+            let mut best = f64::INFINITY;
+            least(&market, &sessions, &mut room, 0.0, &mut best);
+            assert!(answer.bound <= best + 1e-9 && best <= answer.cost + 1e-9, "{seed}: {answer:?} {best}");
+            equal += u32::from(answer.cost <= best + 1e-9);
+            excess += answer.cost / best - 1.0;
+        }
+        assert_eq!(
+            equal,
+            markets as u32,
+            "the mean is {:.2} % above the best",
+            100.0 * excess / markets as f64
+        );
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn no_cluster_gets_more_than_its_capacity_and_the_bound_is_below_the_cost(
+            seed: u64, clusters in 1u64..30, places in 1u64..40, groups in 1u64..200, sessions in 1u64..20, percent in 0u64..300,
+            warm: bool,
+        ) {
+            let mut random = Seed::new(seed).stream("market", 0);
+            let market = market(&mut random, (clusters, places, groups), sessions, percent as f64 / 100.0);
+            let optimiser = Optimiser { seed: Seed::new(seed), ..Optimiser::default() };
+            let mut answer = optimiser.optimise(&market, None);
+            if warm {
+                answer = Optimiser { passes: 4, ..optimiser }.optimise(&market, Some(&answer.prices));
+            }
+            for (used, cluster) in used(&market, &answer).iter().zip(market.clusters()) {
+                prop_assert!(*used <= cluster.capacity.as_bps());
+            }
+            prop_assert!(answer.bound <= answer.cost && (0.0..=1.0).contains(&answer.gap_share()));
+            prop_assert_eq!(&optimiser.optimise(&market, None), &optimiser.optimise(&market, None));
+        }
+    }
+
+    #[test]
+    fn where_there_is_room_for_all_each_goes_where_it_is_cheapest() {
+        let mut random = Seed::new(3).stream("market", 0);
+        let market = market(&mut random, (20, 50, 400), 10, 1_000.0);
+        let answer = Optimiser::default().optimise(&market, None);
+        assert!(answer.gap_share() < 1e-9, "{}", answer.gap_share());
+    }
+
+    /// Of a thousand viewers a single cluster serves those that fit.
+    #[test]
+    fn those_that_do_not_fit_are_not_served() {
+        let clusters = vec![Cluster { capacity: BitRate::mbps(100), cost_per_mbps: 1.0 }];
+        let groups = vec![Group { place: 0, bitrate: BitRate::mbps(1), sessions: 1_000 }];
+        let market =
+            Market::new(clusters, &[vec![Candidate { cluster: 0, score: 0.0 }]], groups).expect("it can be");
+        let answer = Optimiser::default().optimise(&market, None);
+        assert_eq!((answer.unserved(), used(&market, &answer)), (900, vec![100_000_000]));
+        assert!(answer.gap_share() < 0.02, "{}", answer.gap_share());
+    }
+}
