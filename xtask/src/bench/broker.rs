@@ -15,6 +15,9 @@ pub struct Args {
     /// What capacities are multiplied by.
     #[arg(long, num_args = 1.., default_values_t = [1.0, 0.05])]
     capacity: Vec<f64>,
+    /// How often prices are found over all groups.
+    #[arg(long, default_value_t = Optimiser::default().passes)]
+    passes: u32,
     /// Turns of each; the best counts.
     #[arg(long, default_value_t = 3)]
     turns: usize,
@@ -50,7 +53,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             let mut answer = None;
             for _ in 0..args.turns.max(1) {
                 let start = thread_cpu_s();
-                answer = Some(Optimiser::default().optimise(&market, None));
+                answer =
+                    Some(Optimiser { passes: args.passes, ..Optimiser::default() }.optimise(&market, None));
                 best = best.min(thread_cpu_s() - start);
             }
             let Some(answer) = answer else { continue };
