@@ -2,7 +2,8 @@
 //!
 //! One file for each; [`Control`] lists them, and [`Congestion`] dispatches by `match`. Rules that all share stand here: slow
 //! start (whose end `hystart` may see coming), and the window after a timeout. BBR shares none: it has a model of the path, which
-//! `send` tells of each segment; NSCC only the last, and hears of all that arrives, in whatever order. Leaves out: which loss counts, and which data is sent again (`send`).
+//! `send` tells of each segment. NSCC shares the window after a timeout only: it hears of all that arrives, in whatever order. Leaves
+//! out: which loss counts, and which data is sent again (`send`).
 
 mod bbr;
 mod cubic;

@@ -340,9 +340,11 @@ impl SendHalf {
             is_tail: self.sent == self.end(),
         };
         let found = self.rack.as_mut().map_or(0, |rack| rack.detect(now, &view));
-        self.control.handle_lost(&mut self.window, found);
-        if found > 0 && self.repair == Repair::Nothing {
-            self.enter_recovery(now);
+        if found > 0 {
+            self.control.handle_lost(&mut self.window, found);
+            if self.repair == Repair::Nothing {
+                self.enter_recovery(now);
+            }
         }
         self.tell_lost(now);
     }

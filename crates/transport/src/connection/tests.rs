@@ -585,6 +585,27 @@ proptest! {
     }
 }
 
+/// A flow that has little to send loses nothing, and keeps its window.
+#[test]
+fn nscc_does_not_take_little_for_loss() {
+    let config = Config {
+        control: Control::Nscc,
+        initial_window_segments: 20,
+        cwnd_max: Some(ByteCount::new(100_000)),
+        ecn: true,
+        rack: true,
+        ..config()
+    };
+    let mut net = Net::new(&config, reliable);
+    for ms in 1..200 {
+        net.ends[0].write(1_000);
+        net.drain();
+        net.run(Duration::from_ms(ms * 50));
+    }
+    assert_eq!(net.received(1), 199_000);
+    assert!(net.ends[0].window().cwnd >= 20_000, "{:?}", net.ends[0].window());
+}
+
 /// What A sent of data, by position: when, and how much.
 fn sent<F>(net: &Net<F>) -> Vec<(Instant, u64)> {
     let data = net.log.iter().filter(|(_, from, s)| *from == 0 && s.len > 0);
