@@ -168,7 +168,7 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
         (
             "packets to one peer that are kept to be sent again",
             n(anabranch_spray_proto::UNHEARD_MAX),
-            "spray_proto::host",
+            "spray_proto::repeats",
         ),
         (
             "a key file; a list of revoked certificates",
