@@ -3,12 +3,12 @@
 //! Source: the thesis, section 3.5.1: costs of countries up to thirty times apart, normal within one; a cluster's cost of being there falls with the
 //! logarithm of clusters in its city; capacities are twice what a network would carry if it was offered everything; three times as many viewers
 //! beside, whom others place. Choices, as it does not say: countries are spread over 15,000 by 8,000 km and cities around their middles; cities and
-//! countries have sizes by a power law, internet providers by another; a score is a round trip by distance, with a lognormal factor of 0.25.
+//! countries have sizes by a power law, internet providers by another; bitrates are shared out as in [`BITRATES`]; a score is a round trip by distance, with a lognormal factor of 0.25.
 //! Read [`Shape`] first.
 
 use crate::market::{Candidate, Cluster, Group, Market, mbps};
 use anabranch_units::{BitRate, RandomStream, Seed};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How a market is made.
 #[derive(Clone, Debug, PartialEq)]
@@ -98,148 +98,192 @@ fn power_law(count: usize, power: f64) -> Vec<f64> {
         .collect()
 }
 
-/// The market of this shape that is drawn from a seed. Costs and scores have weight 1 each, in units of their means.
-pub fn generate(shape: &Shape, seed: Seed) -> Market {
-    let draws = |name| Draws(seed.stream(name, 0));
-    let mut land = draws("land");
-    let countries: Vec<((f64, f64), f64)> = (0..shape.countries)
+/// A city: where it is, in km, and how dear its country is.
+#[derive(Copy, Clone)]
+struct City {
+    at: (f64, f64),
+    cost: f64,
+}
+
+impl City {
+    fn distance(&self, other: &Self) -> f64 {
+        (self.at.0 - other.at.0).hypot(self.at.1 - other.at.1)
+    }
+}
+
+fn cities(shape: &Shape, draws: &mut Draws) -> Vec<City> {
+    let countries: Vec<City> = (0..shape.countries)
         .map(|_| {
-            let middle = (15_000.0 * land.0.unit_f64(), 8_000.0 * land.0.unit_f64());
-            (middle, land.normal().exp().clamp(0.2, 6.0))
+            let at = (15_000.0 * draws.0.unit_f64(), 8_000.0 * draws.0.unit_f64());
+            City { at, cost: draws.normal().exp().clamp(0.2, 6.0) }
         })
         .collect();
     let by_size = power_law(shape.countries, 1.0);
-    let cities: Vec<((f64, f64), f64)> = (0..shape.cities)
-        .map(|_| {
-            let ((x, y), cost) = countries[land.weighted(&by_size)];
-            ((700.0f64.mul_add(land.normal(), x), 700.0f64.mul_add(land.normal(), y)), cost)
-        })
-        .collect();
-    let (by_viewers, by_clusters) = (power_law(shape.cities, 1.0), power_law(shape.cities, 0.5));
+    let city = |_| {
+        let City { at: (x, y), cost } = countries[draws.weighted(&by_size)];
+        let at = (700.0f64.mul_add(draws.normal(), x), 700.0f64.mul_add(draws.normal(), y));
+        City { at, cost }
+    };
+    (0..shape.cities).map(city).collect()
+}
 
-    // Clusters: of a network no two in one city.
-    let mut ground = draws("clusters");
-    let (mut city_of, mut network_of) = (Vec::new(), Vec::new());
+/// A cluster: whose, in which city, and what a megabit costs there.
+struct Site {
+    network: usize,
+    city: usize,
+    cost: f64,
+}
+
+/// Clusters, of a network no two in one city.
+fn sites(shape: &Shape, cities: &[City], draws: &mut Draws) -> Vec<Site> {
+    let by_clusters = power_law(shape.cities, 0.5);
+    let mut sites = Vec::new();
     for (network, count) in shape.networks.iter().enumerate() {
-        let mut taken = std::collections::BTreeSet::new();
+        let mut taken = BTreeSet::new();
         while taken.len() < (*count).min(shape.cities) {
-            let city = ground.weighted(&by_clusters);
+            let city = draws.weighted(&by_clusters);
             if taken.insert(city) {
-                city_of.push(city);
-                network_of.push(network);
+                sites.push(Site { network, city, cost: 0.0 });
             }
         }
     }
     let mut there: BTreeMap<usize, f64> = BTreeMap::new();
-    city_of.iter().for_each(|city| *there.entry(*city).or_default() += 1.0);
-    let cost: Vec<f64> = city_of
-        .iter()
-        .map(|city| {
-            let (_, country) = cities[*city];
-            let (transit, being_there) =
-                (0.25f64.mul_add(ground.normal(), 1.0).clamp(0.3, 2.0), 0.5 / (1.0 + there[city].ln()));
-            country * (transit + being_there)
-        })
-        .collect();
-
-    // Viewers, the broker's first.
-    let mut people = draws("viewers");
-    let by_provider = power_law(shape.providers, 1.6);
-    let viewers: Vec<((usize, usize), BitRate)> = (0..shape.sessions * (1 + BACKGROUND))
-        .map(|_| ((people.weighted(&by_viewers), people.weighted(&by_provider)), people.bitrate()))
-        .collect();
-    let mut places: BTreeMap<(usize, usize), Place> = BTreeMap::new();
-    for (number, (place, bitrate)) in viewers.iter().enumerate() {
-        let place = places.entry(*place).or_default();
-        place.all_bps += bitrate.as_bps() as f64;
-        if number >= shape.sessions {
-            let network = people.0.below(shape.networks.len() as u64) as usize;
-            *place.background_bps.entry(network).or_default() += bitrate.as_bps() as f64;
-        } else {
-            place.is_ours = true;
-        }
+    sites.iter().for_each(|site| *there.entry(site.city).or_default() += 1.0);
+    for site in &mut sites {
+        let transit = 0.25f64.mul_add(draws.normal(), 1.0).clamp(0.3, 2.0);
+        let being_there = 0.5 / (1.0 + there[&site.city].ln());
+        site.cost = cities[site.city].cost * (transit + being_there);
     }
-
-    // Scores, bids, and capacities by what each network would carry of everything.
-    let (mut wanted, mut taken) = (vec![0.0; city_of.len()], vec![0.0; city_of.len()]);
-    let mut bids: Vec<Vec<Candidate>> = Vec::new();
-    for (number, ((city, _), place)) in places.iter_mut().enumerate() {
-        let mut noise = Draws(seed.stream("scores", number as u64));
-        let mut of_networks: Vec<Vec<(u32, f64)>> = vec![Vec::new(); shape.networks.len()];
-        for (cluster, its_city) in (0u32..).zip(&city_of) {
-            let ((ax, ay), (bx, by)) = (cities[*city].0, cities[*its_city].0);
-            let score = (8.0 + (ax - bx).hypot(ay - by) / 60.0) * (0.25 * noise.normal()).exp();
-            of_networks[network_of[cluster as usize]].push((cluster, score));
-        }
-        let mut of_place = Vec::new();
-        for (network, clusters) in
-            of_networks.iter_mut().enumerate().filter(|(_, clusters)| !clusters.is_empty())
-        {
-            clusters.sort_by(|(_, a), (_, b)| a.total_cmp(b));
-            let (best, least) = clusters[0];
-            wanted[best as usize] += 2.0 * place.all_bps;
-            taken[best as usize] += place.background_bps.get(&network).copied().unwrap_or_default();
-            let near = clusters
-                .iter()
-                .take_while(|(_, score)| *score <= 2.0 * least)
-                .count()
-                .max(2)
-                .min(clusters.len());
-            let mut near: Vec<(u32, f64)> = clusters[..near].to_vec();
-            near.sort_by(|(a, _), (b, _)| cost[*a as usize].total_cmp(&cost[*b as usize]));
-            of_place.extend(
-                near.into_iter().take(shape.bids).map(|(cluster, score)| Candidate { cluster, score }),
-            );
-        }
-        if place.is_ours {
-            place.number = bids.len() as u32;
-            bids.push(of_place);
-        }
-    }
-    share_with_neighbours(&mut wanted, &network_of, |a: usize, b: usize| {
-        let ((ax, ay), (bx, by)) = (cities[city_of[a]].0, cities[city_of[b]].0);
-        (ax - bx).hypot(ay - by)
-    });
-
-    let mut groups: BTreeMap<(u32, BitRate), u32> = BTreeMap::new();
-    for (place, bitrate) in &viewers[..shape.sessions] {
-        *groups.entry((places[place].number, *bitrate)).or_default() += 1;
-    }
-    let groups: Vec<Group> =
-        groups.into_iter().map(|((place, bitrate), sessions)| Group { place, bitrate, sessions }).collect();
-    let scores: Vec<f64> = bids.iter().flatten().map(|one| one.score).collect();
-    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
-    let rates: Vec<f64> = viewers[..shape.sessions].iter().map(|(_, bitrate)| mbps(*bitrate)).collect();
-    let (score_unit, cost_unit) = (mean(&scores), mean(&cost) * mean(&rates));
-    bids.iter_mut().flatten().for_each(|one| one.score /= score_unit);
-    let clusters = cost.iter().zip(wanted.iter().zip(&taken)).map(|(cost, (wanted, taken))| Cluster {
-        capacity: BitRate::bps((wanted * shape.capacity - taken * shape.capacity.min(1.0)).max(0.0) as u64),
-        cost_per_mbps: cost / cost_unit,
-    });
-    Market::new(clusters.collect(), &bids, groups).expect("what is drawn is a market")
+    sites
 }
 
 /// A city's viewers by one internet provider.
 #[derive(Default)]
 struct Place {
-    is_ours: bool,
-    number: u32,
+    /// Its number, if the broker has viewers there.
+    number: Option<u32>,
     all_bps: f64,
     background_bps: BTreeMap<usize, f64>,
 }
 
+/// Viewers by place, the broker's first, and the places.
+type Viewers = (Vec<((usize, usize), BitRate)>, BTreeMap<(usize, usize), Place>);
+
+fn viewers(shape: &Shape, draws: &mut Draws) -> Viewers {
+    let (by_viewers, by_provider) = (power_law(shape.cities, 1.0), power_law(shape.providers, 1.6));
+    let viewers: Vec<((usize, usize), BitRate)> = (0..shape.sessions * (1 + BACKGROUND))
+        .map(|_| ((draws.weighted(&by_viewers), draws.weighted(&by_provider)), draws.bitrate()))
+        .collect();
+    let mut places: BTreeMap<(usize, usize), Place> = BTreeMap::new();
+    for (number, (place, bitrate)) in viewers.iter().enumerate() {
+        let place = places.entry(*place).or_default();
+        place.all_bps += bitrate.as_bps() as f64;
+        if number < shape.sessions {
+            place.number = Some(0);
+        } else {
+            let network = draws.0.below(shape.networks.len() as u64) as usize;
+            *place.background_bps.entry(network).or_default() += bitrate.as_bps() as f64;
+        }
+    }
+    for (number, place) in (0..).zip(places.values_mut().filter_map(|place| place.number.as_mut())) {
+        *place = number;
+    }
+    (viewers, places)
+}
+
+/// What networks bid for the broker's places, what each cluster would get of everybody, twice, and what it gets of others' viewers.
+struct Bids {
+    of_places: Vec<Vec<Candidate>>,
+    wanted_bps: Vec<f64>,
+    taken_bps: Vec<f64>,
+}
+
+fn bids(
+    shape: &Shape,
+    cities: &[City],
+    sites: &[Site],
+    places: &BTreeMap<(usize, usize), Place>,
+    seed: Seed,
+) -> Bids {
+    let nothing = vec![0.0; sites.len()];
+    let mut bids = Bids { of_places: Vec::new(), wanted_bps: nothing.clone(), taken_bps: nothing };
+    for (number, ((city, _), place)) in places.iter().enumerate() {
+        let mut noise = Draws(seed.stream("scores", number as u64));
+        let mut of_networks: Vec<Vec<Candidate>> = vec![Vec::new(); shape.networks.len()];
+        for (cluster, site) in (0..).zip(sites) {
+            let distance = cities[*city].distance(&cities[site.city]);
+            let score = (8.0 + distance / 60.0) * (0.25 * noise.normal()).exp();
+            of_networks[site.network].push(Candidate { cluster, score });
+        }
+        let mut of_place = Vec::new();
+        for (network, mut near) in of_networks.into_iter().enumerate().filter(|(_, near)| !near.is_empty()) {
+            near.sort_by(|a, b| a.score.total_cmp(&b.score));
+            let best = near[0];
+            bids.wanted_bps[best.cluster as usize] += 2.0 * place.all_bps;
+            bids.taken_bps[best.cluster as usize] +=
+                place.background_bps.get(&network).copied().unwrap_or_default();
+            let within = near.iter().take_while(|one| one.score <= 2.0 * best.score).count();
+            near.truncate(within.max(2));
+            let cost = |one: &Candidate| sites[one.cluster as usize].cost;
+            near.sort_by(|a, b| cost(a).total_cmp(&cost(b)));
+            of_place.extend(near.into_iter().take(shape.bids));
+        }
+        if place.number.is_some() {
+            bids.of_places.push(of_place);
+        }
+    }
+    bids
+}
+
+/// The market of this shape that is drawn from a seed. Costs and scores have weight 1 each, in units of their means.
+pub fn generate(shape: &Shape, seed: Seed) -> Market {
+    let draws = |name| Draws(seed.stream(name, 0));
+    let cities = cities(shape, &mut draws("land"));
+    let sites = sites(shape, &cities, &mut draws("clusters"));
+    let (viewers, places) = viewers(shape, &mut draws("viewers"));
+    let ours = &viewers[..shape.sessions];
+    let mut bids = bids(shape, &cities, &sites, &places, seed);
+    share_with_neighbours(&mut bids.wanted_bps, &sites, &cities);
+
+    let mut groups: BTreeMap<(u32, BitRate), u32> = BTreeMap::new();
+    for (place, bitrate) in ours {
+        let number = places[place].number.expect("the broker has viewers there");
+        *groups.entry((number, *bitrate)).or_default() += 1;
+    }
+    let groups =
+        groups.into_iter().map(|((place, bitrate), sessions)| Group { place, bitrate, sessions }).collect();
+    let mean = |values: &mut dyn Iterator<Item = f64>| {
+        let (count, sum) = values.fold((0.0, 0.0), |(count, sum), value| (count + 1.0, sum + value));
+        sum / f64::max(count, 1.0)
+    };
+    let score_unit = mean(&mut bids.of_places.iter().flatten().map(|one| one.score));
+    let cost_unit = mean(&mut sites.iter().map(|site| site.cost))
+        * mean(&mut ours.iter().map(|(_, bitrate)| mbps(*bitrate)));
+    bids.of_places.iter_mut().flatten().for_each(|one| one.score /= score_unit);
+    let clusters =
+        sites.iter().zip(bids.wanted_bps.iter().zip(&bids.taken_bps)).map(|(site, (wanted, taken))| {
+            Cluster {
+                capacity: BitRate::bps(
+                    (wanted * shape.capacity - taken * shape.capacity.min(1.0)).max(0.0) as u64
+                ),
+                cost_per_mbps: site.cost / cost_unit,
+            }
+        });
+    Market::new(clusters.collect(), &bids.of_places, groups).expect("what is drawn is a market")
+}
+
 /// A cluster to which nobody would be sent gets half of what the nearest of its network has.
-fn share_with_neighbours(wanted: &mut [f64], network_of: &[usize], distance: impl Fn(usize, usize) -> f64) {
-    let with_some: Vec<usize> = (0..wanted.len()).filter(|cluster| wanted[*cluster] > 0.0).collect();
-    for cluster in 0..wanted.len() {
-        if wanted[cluster] > 0.0 {
+fn share_with_neighbours(wanted_bps: &mut [f64], sites: &[Site], cities: &[City]) {
+    let with_some: Vec<usize> = (0..sites.len()).filter(|site| wanted_bps[*site] > 0.0).collect();
+    let distance = |a: usize, b: usize| cities[sites[a].city].distance(&cities[sites[b].city]);
+    for site in 0..sites.len() {
+        if wanted_bps[site] > 0.0 {
             continue;
         }
-        let own = with_some.iter().copied().filter(|other| network_of[*other] == network_of[cluster]);
-        let nearest = own.min_by(|a, b| distance(*a, cluster).total_cmp(&distance(*b, cluster)));
-        if let Some(nearest) = nearest {
-            wanted[nearest] /= 2.0;
-            wanted[cluster] = wanted[nearest];
+        let own = with_some.iter().copied().filter(|other| sites[*other].network == sites[site].network);
+        if let Some(nearest) = own.min_by(|a, b| distance(*a, site).total_cmp(&distance(*b, site))) {
+            wanted_bps[nearest] /= 2.0;
+            wanted_bps[site] = wanted_bps[nearest];
         }
     }
 }

@@ -87,7 +87,7 @@ impl Optimiser {
     /// Panics: for prices of another number of clusters.
     pub fn optimise(&self, market: &Market, prices: Option<&[f64]>) -> Answer {
         let mean = mean_cost(market);
-        let mut search = Search { market, least: mean * PRICE_LEAST, mean };
+        let search = Search { market, least: mean * PRICE_LEAST, mean };
         let first = prices.map_or_else(|| vec![mean * PRICE_FIRST; market.clusters().len()], <[f64]>::to_vec);
         assert_eq!(first.len(), market.clusters().len(), "each cluster has a price");
         let prices = search.prices(self, first);
@@ -144,13 +144,32 @@ impl Search<'_> {
         (best, least)
     }
 
+    /// What a megabit a second of each cluster costs at these prices.
+    fn weigh(&self, prices: &[f64], weights: &mut Vec<f64>) {
+        weights.clear();
+        weights.extend(
+            self.market.clusters().iter().zip(prices).map(|(cluster, price)| cluster.cost_per_mbps + price),
+        );
+    }
+
+    /// What each cluster would get of these groups, in megabits a second, if all went where it is cheapest.
+    fn demand<'g>(&self, groups: impl Iterator<Item = &'g Group>, weights: &[f64], demand: &mut [f64]) {
+        demand.fill(0.0);
+        for group in groups {
+            if let (Some(best), _) = self.cheapest(group, weights) {
+                let cluster = self.market.candidates_of(group.place)[best].cluster;
+                demand[cluster as usize] += mbps(group.bitrate) * f64::from(group.sessions);
+            }
+        }
+    }
+
     /// Prices, the means over the second half of the passes.
-    fn prices(&mut self, optimiser: &Optimiser, mut prices: Vec<f64>) -> Vec<f64> {
+    fn prices(&self, optimiser: &Optimiser, mut prices: Vec<f64>) -> Vec<f64> {
         let (market, groups) = (self.market, self.market.groups());
         let mut order: Vec<u32> = (0..groups.len() as u32).collect();
         let mut random = optimiser.seed.stream("prices", 0);
         let (mut sums, mut count) = (vec![0.0; prices.len()], 0.0);
-        let mut weights = vec![0.0; prices.len()];
+        let mut weights = Vec::with_capacity(prices.len());
         let mut used = vec![0.0; prices.len()];
         let batches = (optimiser.batches as usize).clamp(1, groups.len().max(1));
         for pass in 0..optimiser.passes {
@@ -163,18 +182,8 @@ impl Search<'_> {
             for batch in 0..batches {
                 let part = &order[batch * groups.len() / batches..(batch + 1) * groups.len() / batches];
                 let share = part.len() as f64 / groups.len().max(1) as f64;
-                weights.iter_mut().zip(market.clusters()).zip(&prices).for_each(
-                    |((weight, cluster), price)| {
-                        *weight = cluster.cost_per_mbps + price;
-                    },
-                );
-                used.fill(0.0);
-                for group in part.iter().map(|number| &groups[*number as usize]) {
-                    if let (Some(best), _) = self.cheapest(group, &weights) {
-                        let cluster = market.candidates_of(group.place)[best].cluster;
-                        used[cluster as usize] += mbps(group.bitrate) * f64::from(group.sessions);
-                    }
-                }
+                self.weigh(&prices, &mut weights);
+                self.demand(part.iter().map(|number| &groups[*number as usize]), &weights, &mut used);
                 for (number, cluster) in market.clusters().iter().enumerate() {
                     let capacity = mbps(cluster.capacity);
                     prices[number] = if capacity > 0.0 {
@@ -200,15 +209,9 @@ impl Search<'_> {
     /// The same prices, but none for clusters that have room at them: with these the bound is often higher.
     fn trimmed(&self, prices: &[f64]) -> Vec<f64> {
         let clusters = self.market.clusters();
-        let weights: Vec<f64> =
-            clusters.iter().zip(prices).map(|(cluster, price)| cluster.cost_per_mbps + price).collect();
-        let mut used = vec![0.0; clusters.len()];
-        for group in self.market.groups() {
-            if let (Some(best), _) = self.cheapest(group, &weights) {
-                let cluster = self.market.candidates_of(group.place)[best].cluster;
-                used[cluster as usize] += mbps(group.bitrate) * f64::from(group.sessions);
-            }
-        }
+        let (mut weights, mut used) = (Vec::new(), vec![0.0; clusters.len()]);
+        self.weigh(prices, &mut weights);
+        self.demand(self.market.groups().iter(), &weights, &mut used);
         let price = |((used, cluster), price): ((&f64, &Cluster), &f64)| {
             if *used < HAS_ROOM * mbps(cluster.capacity) { 0.0 } else { *price }
         };
@@ -218,8 +221,8 @@ impl Search<'_> {
     /// What any placement costs at least: the relaxation at these prices.
     fn bound(&self, prices: &[f64]) -> f64 {
         let clusters = self.market.clusters();
-        let weights: Vec<f64> =
-            clusters.iter().zip(prices).map(|(cluster, price)| cluster.cost_per_mbps + price).collect();
+        let mut weights = Vec::new();
+        self.weigh(prices, &mut weights);
         let served = self.market.groups().iter().map(|group| {
             let (_, cost) = self.cheapest(group, &weights);
             cost * f64::from(group.sessions)

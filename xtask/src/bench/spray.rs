@@ -100,7 +100,6 @@ fn turn(units: u32, unit_packets: u8, parities: u8) -> anyhow::Result<(f64, f64)
     for flow in 0..units {
         // Flows that are silent are forgotten.
         now += Duration::from_ms(5);
-        let mut leaving: Vec<Leaving<Bytes>> = Vec::new();
         let start = thread_cpu_s();
         for _ in 0..unit_packets {
             let outgoing = Outgoing {
@@ -112,7 +111,7 @@ fn turn(units: u32, unit_packets: u8, parities: u8) -> anyhow::Result<(f64, f64)
             };
             hosts[0].handle_packet(now, FlowId { peer: 1, flow: flow + 2 }, outgoing);
         }
-        leaving.extend(std::iter::from_fn(|| hosts[0].poll_leaving()));
+        let leaving: Vec<Leaving<Bytes>> = std::iter::from_fn(|| hosts[0].poll_leaving()).collect();
         hosts[0].handle_timeout(now);
         sent_s += thread_cpu_s() - start;
         // The first packet of a unit that has a parity does not come.
