@@ -61,8 +61,8 @@ pub struct Config {
     /// Whether the share that is lost without a queue is learnt, and not taken for congestion.
     pub learns_loss: bool,
     /// The share of the highest amount in flight that is left to others between probes, where losses bound that, as long as round trips
-    /// show no queue; where they do others are there, and have the draft's [`HEADROOM`]. Without [`Config::learns_loss`] they have it
-    /// always.
+    /// show no queue; where they do others are there, and have the draft's [`HEADROOM`], and all of the queue where it lasts. Without
+    /// [`Config::learns_loss`] they have the draft's share always.
     pub headroom: f64,
     /// Whether what leaves together, and what comes between two acknowledgements, is no more than half a round trip's. The draft counts
     /// with a millisecond's; inside a data centre that is many times what the path holds, and all of it stands in a queue.
@@ -345,10 +345,12 @@ impl Bbr {
         let learns = begins && self.config.learns_loss;
         self.congestion.note_ack(sample);
         if learns {
-            self.congestion.learn(self.min_rtt.least(), self.config.packet_bytes);
+            let is_cruise = self.cycle.began_in_cruise && self.cycle.phase == Phase::Cruise;
+            self.congestion.learn(self.min_rtt.least(), self.config.packet_bytes, is_cruise);
         }
         if begins {
             self.cycle.rounds_since_probe += 1;
+            self.cycle.began_in_cruise = self.cycle.phase == Phase::Cruise;
         }
     }
 

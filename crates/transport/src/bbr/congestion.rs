@@ -25,6 +25,8 @@ const STARTUP_RUNS: u32 = 6;
 const CALM_PART: u64 = 16;
 const CALM_LEAST: Duration = Duration::from_ms(1);
 const CALM_MOST: Duration = Duration::from_ms(5);
+/// So many times as far above it others keep a queue: acknowledgements that come together take as long as the first.
+const COMPANY_CALMS: u64 = 2;
 /// Packets over which a path's loss is learnt: then both sums are halved.
 const LEARN_PACKETS: u64 = 4_096;
 /// The most that counts as a path's own loss.
@@ -66,6 +68,8 @@ pub(super) struct Congestion {
     pub(super) inflight_longterm: u64,
     /// The last round trip has shown no queue.
     pub(super) is_calm: bool,
+    /// Others keep a queue: a round trip between probes has shown one, and none since has shown none.
+    pub(super) has_company: bool,
     learnt: Learnt,
 }
 
@@ -149,6 +153,7 @@ impl Default for Congestion {
             inflight_shortterm: u64::MAX,
             inflight_longterm: u64::MAX,
             is_calm: false,
+            has_company: false,
             learnt: Learnt::default(),
         }
     }
@@ -202,17 +207,19 @@ impl Congestion {
         }
     }
 
-    /// A round trip is over.
-    pub(super) fn learn(&mut self, min_rtt: Option<Duration>, packet_bytes: u64) {
+    /// A round trip is over, all of it between probes if it `is_cruise`.
+    pub(super) fn learn(&mut self, min_rtt: Option<Duration>, packet_bytes: u64, is_cruise: bool) {
         let learnt = &mut self.learnt;
         let mean = Duration::from_ps(learnt.rtt_sum.as_ps() / learnt.rtts.max(1));
         (learnt.rtt_sum, learnt.rtts) = (Duration::ZERO, 0);
         let (even, below) = (std::mem::take(&mut learnt.round_even), std::mem::take(&mut learnt.round_below));
         let calm = |least: Duration| {
-            least + Duration::from_ps(least.as_ps() / CALM_PART).clamp(CALM_LEAST.min(least), CALM_MOST)
+            Duration::from_ps(least.as_ps() / CALM_PART).clamp(CALM_LEAST.min(least), CALM_MOST)
         };
         let most = (LEARN_PACKETS * packet_bytes) as f64;
-        self.is_calm = min_rtt.is_some_and(|least| mean <= calm(least));
+        let queues = |calms: u64| min_rtt.is_none_or(|least| mean > least + calm(least) * calms);
+        self.is_calm = !queues(1);
+        self.has_company = !self.is_calm && (self.has_company || is_cruise && queues(COMPANY_CALMS));
         if self.is_calm {
             learnt.even.add(even, most);
         }

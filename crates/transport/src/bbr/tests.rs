@@ -244,6 +244,26 @@ fn less_is_left_to_others_where_no_queue_shows_that_they_are_there() {
 }
 
 #[test]
+fn a_queue_that_others_keep_is_theirs_until_it_is_gone() {
+    let mut path = Path::new(100.0, 20, 1.0, 0, config(true));
+    path.run_until(Phase::Cruise, Duration::from_secs(2));
+    // So much was found to be too much: the path holds 250 kB, and the queue as many.
+    path.bbr.congestion.inflight_longterm = 500_000;
+    path.run(Duration::from_ms(60));
+    assert_eq!(path.bbr.phase(), Phase::Cruise);
+    assert!(!path.bbr.congestion.has_company, "its own queue is no sign of others");
+    assert_eq!(path.bbr.inflight_with_headroom(), 425_000);
+    path.rtt += Duration::from_ms(10);
+    path.run(Duration::from_ms(90));
+    assert_eq!(path.bbr.phase(), Phase::Cruise);
+    let most = path.bbr.inflight_with_headroom();
+    assert!((235_000..265_000).contains(&most) && path.bbr.window_bytes() <= most, "{most}");
+    path.rtt = path.rtt - Duration::from_ms(10);
+    path.run(Duration::from_ms(60));
+    assert!(!path.bbr.congestion.has_company);
+}
+
+#[test]
 fn who_has_little_to_send_stays_in_the_start_and_keeps_its_rate() {
     let mut path = Path::new(100.0, 20, 1.0, 0, config(false));
     path.app_bytes_per_s = 200_000.0;
