@@ -1,17 +1,31 @@
-//! A broker that places viewers on the clusters of content networks, and the networks that bid for them, without I/O.
+//! A broker that places clients on the clusters of content networks, and the networks that bid for them, without I/O.
 //!
-//! Source: VDX, in Mukerjee, *Eliminating Adverse Control Plane Interactions in Independent Network Systems* (2018), chapter 3. So far: step 6 of its
-//! decision protocol, *optimise*.
+//! Source: VDX, in Mukerjee, *Eliminating Adverse Control Plane Interactions in Independent Network Systems* (2018), chapter 3.
 //!
-//! A [`Market`] has clusters with capacities and prices, places whose viewers may be served from some of them, and groups of alike
-//! viewers. [`Optimiser`] finds where each viewer goes, and says with each answer how far from the best it can be at the most.
-//! Invariant: no cluster is ever given more than its capacity. Leaves out: sockets and clocks. Read [`Market`], then [`Optimiser`].
+//! A [`Market`] has clusters with capacities and prices, places whose clients may be served from some of them, and groups of alike
+//! clients. [`Optimiser`] finds where each client goes, and says with each answer how far from the best it can be at the most. What the broker
+//! knows of a market is a matter of [`designs`]; [`Broker`] and [`Agent`] are the two sides of the protocol by which it learns that; [`evaluate`] says what comes of each in a [`World`], which [`generate`] draws.
+//! Invariant: no cluster is ever given more than its capacity, as the broker knows it. Leaves out: sockets and clocks. Read [`Market`], then
+//! [`Optimiser`], then [`designs::Design`].
 
+mod agent;
 mod branch;
+pub mod broker;
+pub mod designs;
+mod draws;
+mod evaluation;
 mod generator;
 mod market;
+pub mod messages;
 mod optimiser;
+mod parties;
+mod world;
 
+pub use agent::{Agent, Estimates};
+pub use broker::Broker;
+pub use evaluation::{Account, MARKUP, Outcome, alternatives, evaluate, market};
 pub use generator::{Shape, generate};
 pub use market::{Candidate, Cluster, Group, Market, MarketError};
 pub use optimiser::{Answer, Optimiser, Placement};
+pub use parties::{Own, Parties};
+pub use world::{City, Network, Offer, Place, Site, World, considered};

@@ -3,8 +3,10 @@
 //! CPU time of this thread, the best of turns; markets of `broker-proto`'s generator. Read [`Row`] first.
 
 use super::thread_cpu_s;
-use anabranch_broker_proto::{Optimiser, Shape, generate};
+use anabranch_broker_proto::designs::{Design, Marketplace};
+use anabranch_broker_proto::{Optimiser, Shape, generate, market};
 use anabranch_units::Seed;
+use std::sync::Arc;
 
 /// Arguments of `bench broker`.
 #[derive(clap::Args)]
@@ -48,7 +50,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     for sessions in &args.sessions {
         for capacity in &args.capacity {
             let shape = Shape { sessions: *sessions, capacity: *capacity, ..Shape::default() };
-            let market = generate(&shape, Seed::new(1));
+            let design: Arc<dyn Design> = Arc::new(Marketplace::default());
+            let market = market(&generate(&shape, Seed::new(1)), &design, 1.0);
             let mut best = f64::INFINITY;
             let mut answer = None;
             for _ in 0..args.turns.max(1) {

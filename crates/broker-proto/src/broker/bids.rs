@@ -1,0 +1,209 @@
+//! Which of a network's bids count. What comes from a network can be anything: each bid is taken or refused by itself, with a reason.
+//!
+//! Leaves out: whether a network's bids came in time (`broker`), whether they come true (`standing`). Read [`check`] first.
+
+use super::Contract;
+use crate::designs::Announced;
+use crate::messages::{Bids, BidsReply};
+use anabranch_units::BitRate;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Reasons that are said; further bids are only counted.
+const REASONS_MAX: usize = 20;
+/// The highest score, and the highest capacity, in bits a second: above these it is no mistake of measurement.
+pub const SCORE_MAX: f64 = 1e9;
+/// See above.
+pub const CAPACITY_BPS_MAX: u64 = 1_000_000_000_000_000;
+
+/// Bids of a network that count.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Checked {
+    /// No more follow.
+    pub(super) is_all: bool,
+    /// How many there are.
+    taken: u64,
+    /// By the network's number.
+    pub(super) clusters: BTreeMap<u32, Announced>,
+    /// By share: clusters and scores.
+    pub(super) shares: BTreeMap<u32, Vec<(u32, f64)>>,
+}
+
+/// Keeps account of what is taken.
+#[derive(Default)]
+struct Account(BidsReply);
+
+impl Account {
+    fn refuse(&mut self, count: u64, why: impl FnOnce() -> String) {
+        self.0.refused += count;
+        if count > 0 && self.0.reasons.len() < REASONS_MAX {
+            self.0.reasons.push(why());
+        }
+    }
+}
+
+/// Adds the bids that count of those that came for a round of so many shares, and says what becomes of the others. A bid is a cluster for a share.
+pub(super) fn check(contract: &Contract, shares: u32, bids: Bids, checked: &mut Checked) -> BidsReply {
+    let mut account = Account::default();
+    checked.is_all = !bids.more;
+    for bid in bids.clusters {
+        let cluster = bid.cluster;
+        if checked.clusters.len() >= contract.clusters_max as usize {
+            account
+                .refuse(1, || format!("cluster {cluster}: there may be {} of them", contract.clusters_max));
+            continue;
+        }
+        let most = contract.price_max_per_mbps;
+        if let Some(price) = bid.price.filter(|price| !(0.0..=most).contains(price)) {
+            account.refuse(1, || format!("cluster {cluster}: price {price} a Mbit/s: must be 0 to {most}"));
+            continue;
+        }
+        if let Some(bps) = bid.capacity_bps.filter(|bps| *bps > CAPACITY_BPS_MAX) {
+            account.refuse(1, || {
+                format!("cluster {cluster}: capacity {bps} bit/s: must be at most {CAPACITY_BPS_MAX}")
+            });
+            continue;
+        }
+        let said = Announced { price_per_mbps: bid.price, capacity: bid.capacity_bps.map(BitRate::bps) };
+        if checked.clusters.contains_key(&cluster) {
+            account.refuse(1, || format!("cluster {cluster}: is said twice: the first counts"));
+            continue;
+        }
+        checked.clusters.insert(cluster, said);
+    }
+    for of in bids.shares {
+        let (share, count) = (of.share, of.clusters.len() as u64);
+        if share >= shares {
+            account.refuse(count, || format!("share {share}: there are {shares}, from 0 on"));
+            continue;
+        }
+        if checked.shares.contains_key(&share) {
+            account.refuse(count, || format!("share {share}: is said twice: the first counts"));
+            continue;
+        }
+        let (mut taken, mut seen) = (Vec::new(), BTreeSet::new());
+        for (cluster, score) in of.clusters {
+            let why = if checked.taken == contract.bids_max {
+                format!("there may be {} bids in a round", contract.bids_max)
+            } else if !(0.0..=SCORE_MAX).contains(&score) {
+                format!("score {score}: must be 0 to {SCORE_MAX}")
+            } else if !checked.clusters.contains_key(&cluster) {
+                "nothing that counts is said of this cluster".to_owned()
+            } else if !seen.insert(cluster) {
+                "is said twice: the first counts".to_owned()
+            } else {
+                checked.taken += 1;
+                account.0.taken += 1;
+                taken.push((cluster, score));
+                continue;
+            };
+            account.refuse(1, || format!("share {share}, cluster {cluster}: {why}"));
+        }
+        if !taken.is_empty() {
+            checked.shares.insert(share, taken);
+        }
+    }
+    account.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::messages::{ClusterBid, ShareBids};
+    use proptest::prelude::*;
+
+    fn contract() -> Contract {
+        Contract { clusters_max: 2, bids_max: 4, price_max_per_mbps: 10.0, ..Contract::default() }
+    }
+
+    fn cluster(cluster: u32) -> ClusterBid {
+        ClusterBid { cluster, price: Some(1.0), capacity_bps: Some(1_000_000) }
+    }
+
+    #[test]
+    fn each_wrong_bid_is_refused_by_itself_with_a_reason() {
+        let bids = Bids {
+            round: 1,
+            clusters: vec![
+                cluster(0),
+                ClusterBid { price: Some(11.0), ..cluster(1) },
+                cluster(0),
+                cluster(3),
+                cluster(4),
+            ],
+            shares: vec![
+                ShareBids { share: 0, clusters: vec![(0, 1.0), (0, 2.0), (1, 1.0), (4, 1.0)] },
+                ShareBids { share: 9, clusters: vec![(0, 1.0), (0, 2.0)] },
+                ShareBids { share: 0, clusters: vec![(0, 3.0)] },
+                ShareBids { share: 1, clusters: vec![(0, f64::NAN), (0, -1.0), (0, 2.0)] },
+            ],
+            more: false,
+        };
+        let mut checked = Checked::default();
+        let reply = check(&contract(), 2, bids, &mut checked);
+        assert_eq!(checked.shares, BTreeMap::from([(0, vec![(0, 1.0)]), (1, vec![(0, 2.0)])]));
+        assert_eq!((reply.taken, reply.refused), (2, 11));
+        assert_eq!(
+            reply.reasons,
+            [
+                "cluster 1: price 11 a Mbit/s: must be 0 to 10",
+                "cluster 0: is said twice: the first counts",
+                "cluster 4: there may be 2 of them",
+                "share 0, cluster 0: is said twice: the first counts",
+                "share 0, cluster 1: nothing that counts is said of this cluster",
+                "share 0, cluster 4: nothing that counts is said of this cluster",
+                "share 9: there are 2, from 0 on",
+                "share 0: is said twice: the first counts",
+                "share 1, cluster 0: score NaN: must be 0 to 1000000000",
+                "share 1, cluster 0: score -1: must be 0 to 1000000000",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_flood_of_bids_ends_at_the_contracts_limit_and_few_reasons_are_said() {
+        let all = (0..1_000).map(|share| ShareBids { share, clusters: vec![(0, 1.0)] }).collect();
+        let bids = Bids { round: 1, clusters: vec![cluster(0)], shares: all, more: true };
+        let mut checked = Checked::default();
+        let reply = check(&contract(), 1_000, bids.clone(), &mut checked);
+        assert_eq!((checked.shares.len(), reply.taken, reply.refused), (4, 4, 996));
+        let more = check(&contract(), 1_000, bids, &mut checked);
+        assert_eq!((checked.shares.len(), more.taken, checked.is_all), (4, 0, false));
+        assert_eq!(
+            (reply.reasons.len(), &*reply.reasons[0]),
+            (20, "share 4, cluster 0: there may be 4 bids in a round")
+        );
+    }
+
+    proptest! {
+        /// Whatever comes, what counts is within the contract, and each bid is either taken or refused.
+        #[test]
+        fn what_counts_is_within_the_contract(
+            clusters in proptest::collection::vec((0u32..6, proptest::option::of(proptest::num::f64::ANY), proptest::option::of(0u64..u64::MAX)), 0..8),
+            shares in proptest::collection::vec((0u32..6, proptest::collection::vec((0u32..6, proptest::num::f64::ANY), 0..6)), 0..6),
+        ) {
+            let bids = Bids {
+                round: 1,
+                clusters: clusters
+                    .iter()
+                    .map(|&(cluster, price, capacity_bps)| ClusterBid { cluster, price, capacity_bps })
+                    .collect(),
+                shares: shares.iter().map(|(share, clusters)| ShareBids { share: *share, clusters: clusters.clone() }).collect(),
+                more: false,
+            };
+            let all: usize = shares.iter().map(|(_, clusters)| clusters.len()).sum();
+            let contract = contract();
+            let mut checked = Checked::default();
+            let reply = check(&contract, 4, bids, &mut checked);
+            let taken: usize = checked.shares.values().map(Vec::len).sum();
+            prop_assert_eq!(taken as u64, reply.taken);
+            prop_assert!(reply.taken + reply.refused >= all as u64 && taken <= contract.bids_max as usize);
+            prop_assert!(checked.clusters.len() <= contract.clusters_max as usize);
+            for said in checked.clusters.values() {
+                prop_assert!(said.price_per_mbps.is_none_or(|price| (0.0..=10.0).contains(&price)));
+            }
+            for (share, bids) in &checked.shares {
+                prop_assert!(*share < 4 && bids.iter().all(|(cluster, score)| checked.clusters.contains_key(cluster) && *score >= 0.0));
+            }
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Today's world: a network is one price and, for each place, one cluster.
+
+use super::{Announced, Design, first};
+use crate::world::{Offer, Site};
+
+/// A network matches the cheapest cluster and says nothing of it.
+#[derive(Copy, Clone, Debug)]
+pub struct Brokered;
+
+impl Design for Brokered {
+    fn name(&self) -> String {
+        "brokered".to_owned()
+    }
+    fn matching(&self, considered: &[Offer]) -> Vec<Offer> {
+        first(considered, 1)
+    }
+    fn announce(&self, _: &Site) -> Announced {
+        Announced::default()
+    }
+}

@@ -1,0 +1,20 @@
+//! Many clusters for each place, and what each costs, but not what it can send.
+
+use super::{Announced, Design, MATCHES_MANY, first};
+use crate::world::{Offer, Site};
+
+/// A network matches many clusters and says what each costs.
+#[derive(Copy, Clone, Debug)]
+pub struct DynamicMulticluster;
+
+impl Design for DynamicMulticluster {
+    fn name(&self) -> String {
+        "dynamic-multicluster".to_owned()
+    }
+    fn matching(&self, considered: &[Offer]) -> Vec<Offer> {
+        first(considered, MATCHES_MANY)
+    }
+    fn announce(&self, site: &Site) -> Announced {
+        Announced { price_per_mbps: Some(site.cost_per_mbps), capacity: None }
+    }
+}

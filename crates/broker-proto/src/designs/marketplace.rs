@@ -1,0 +1,36 @@
+//! VDX: networks are told of the clients, and bid for them.
+
+use super::{Announced, Design, MATCHES_MANY, first};
+use crate::world::{Offer, Site};
+
+/// A network knows which clients the broker has, so it bids what it has left beside its other traffic.
+#[derive(Copy, Clone, Debug)]
+pub struct Marketplace {
+    /// The most clusters that it bids for a place.
+    pub bids: usize,
+}
+
+impl Default for Marketplace {
+    fn default() -> Self {
+        Self { bids: MATCHES_MANY }
+    }
+}
+
+impl Design for Marketplace {
+    fn name(&self) -> String {
+        if self.bids == MATCHES_MANY {
+            "marketplace".to_owned()
+        } else {
+            format!("marketplace-{}", self.bids)
+        }
+    }
+    fn shares_clients(&self) -> bool {
+        true
+    }
+    fn matching(&self, considered: &[Offer]) -> Vec<Offer> {
+        first(considered, self.bids)
+    }
+    fn announce(&self, site: &Site) -> Announced {
+        Announced { price_per_mbps: Some(site.cost_per_mbps), capacity: Some(site.room()) }
+    }
+}

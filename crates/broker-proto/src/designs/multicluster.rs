@@ -1,0 +1,23 @@
+//! Some clusters for each place, at the one price of their network.
+
+use super::{Announced, Design, first};
+use crate::world::{Offer, Site};
+
+/// A network matches the cheapest clusters, and the broker learns how well each serves.
+#[derive(Copy, Clone, Debug)]
+pub struct Multicluster {
+    /// How many; the thesis has 2 and 100.
+    pub clusters: usize,
+}
+
+impl Design for Multicluster {
+    fn name(&self) -> String {
+        format!("multicluster-{}", self.clusters)
+    }
+    fn matching(&self, considered: &[Offer]) -> Vec<Offer> {
+        first(considered, self.clusters)
+    }
+    fn announce(&self, _: &Site) -> Announced {
+        Announced::default()
+    }
+}

@@ -1,0 +1,26 @@
+//! The broker knows all that networks know.
+
+use super::{Announced, Design};
+use crate::world::{Offer, Site};
+
+/// Every cluster of every network may serve every place, and nothing of it is hidden.
+#[derive(Copy, Clone, Debug)]
+pub struct Omniscient;
+
+impl Design for Omniscient {
+    fn name(&self) -> String {
+        "omniscient".to_owned()
+    }
+    fn shares_clients(&self) -> bool {
+        true
+    }
+    fn matching(&self, considered: &[Offer]) -> Vec<Offer> {
+        considered.to_vec()
+    }
+    fn opens_all(&self) -> bool {
+        true
+    }
+    fn announce(&self, site: &Site) -> Announced {
+        Announced { price_per_mbps: Some(site.cost_per_mbps), capacity: Some(site.room()) }
+    }
+}

@@ -1,0 +1,28 @@
+//! The marketplace, where a decision counts only if all networks agree.
+
+use super::{Announced, Design, Marketplace};
+use crate::world::{Offer, Site};
+
+/// Bids as in [`Marketplace`]; after the broker has chosen, each network is asked, and what one refuses is withdrawn from all.
+///
+/// Differs: the thesis leaves it aside, as they may never all agree. Here rounds have a limit.
+#[derive(Copy, Clone, Debug)]
+pub struct Transactions;
+
+impl Design for Transactions {
+    fn name(&self) -> String {
+        "transactions".to_owned()
+    }
+    fn shares_clients(&self) -> bool {
+        true
+    }
+    fn matching(&self, considered: &[Offer]) -> Vec<Offer> {
+        Marketplace::default().matching(considered)
+    }
+    fn announce(&self, site: &Site) -> Announced {
+        Marketplace::default().announce(site)
+    }
+    fn asks(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,298 @@
+//! One round of the decision protocol in a world, by a design, and what comes of it: for clients, for clusters, and for networks' accounts.
+//!
+//! Source: section 3.5.1 (metrics) and 3.7.1 (accounts). Read [`evaluate`] first.
+
+use crate::agent::Agent;
+use crate::broker::{Broker, ClusterId, Decision, Job, Settings, ToNetwork};
+use crate::designs::Design;
+use crate::market::{Market, mbps};
+use crate::optimiser::Optimiser;
+use crate::parties::{Own, Parties};
+use crate::world::World;
+use anabranch_units::{BitRate, Instant, PeerId};
+use std::sync::Arc;
+
+/// What networks add to what they charge (section 3.7.1: 20 %).
+pub const MARKUP: f64 = 1.2;
+
+/// Traffic, what is paid for it and what it costs.
+#[derive(Copy, Clone, Debug, Default, PartialEq)]
+pub struct Account {
+    /// Megabits a second of the broker's clients.
+    pub traffic_mbps: f64,
+    /// What is paid, with [`MARKUP`]: by the contract's price, or by cluster where clusters' costs are told.
+    pub paid: f64,
+    /// What it costs the network.
+    pub cost: f64,
+}
+
+impl Account {
+    /// What is left of what is paid.
+    pub fn profit(&self) -> f64 {
+        self.paid - self.cost
+    }
+    fn add(&mut self, traffic_mbps: f64, paid: f64, cost: f64) {
+        self.traffic_mbps += traffic_mbps;
+        self.paid += paid;
+        self.cost += cost;
+    }
+}
+
+/// What comes of a round.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// The median over clients of what a megabit costs the network that serves them.
+    pub cost_p50: f64,
+    /// The median over clients of the score.
+    pub score_p50: f64,
+    /// The median over clients of the distance to the cluster.
+    pub distance_km_p50: f64,
+    /// The median over clusters that have any traffic of what they send, others' clients included, to their capacity.
+    pub load_p50: f64,
+    /// The share of clients whose cluster has more than it can send.
+    pub congested_share: f64,
+    /// Clients who are not served.
+    pub unserved: u64,
+    /// By how much the broker's choice may be away from the best, by what it knows.
+    pub gap_share: f64,
+    /// By network.
+    pub networks: Vec<Account>,
+    /// By the country in which clusters are.
+    pub countries: Vec<Account>,
+}
+
+/// A broker and all networks of a world, between whom nothing is lost and nothing takes time.
+struct Round<'a> {
+    broker: Broker,
+    design: Arc<dyn Design>,
+    agents: Vec<(Agent, Own<'a>)>,
+}
+
+/// Where a broker of a world has its only number.
+const BROKER: PeerId = PeerId(0);
+
+impl<'a> Round<'a> {
+    fn new(
+        parties: &'a Parties<'a>,
+        design: &Arc<dyn Design>,
+        cost_weight: f64,
+        optimiser: Optimiser,
+    ) -> Self {
+        let world = parties.world();
+        let settings = Settings {
+            score_weight: 1.0 / world.score_mean(),
+            cost_weight: cost_weight / world.cost_mean(),
+            optimiser,
+            ..Settings::new(Arc::clone(design))
+        };
+        let mut broker = Broker::new(Instant::ZERO, settings);
+        let mut agents = Vec::new();
+        for number in 0..world.networks().len() as u32 {
+            broker.handle_joined(PeerId(number), parties.contract(number));
+            agents.push((Agent::default(), parties.own(number)));
+        }
+        broker.handle_gathered(parties.gathered());
+        Self { broker, design: Arc::clone(design), agents }
+    }
+
+    /// Hands messages over until there is a job, or the round is over.
+    fn job(&mut self) -> Option<Job> {
+        if self.broker.accepted().is_none() {
+            self.broker.handle_timeout(Instant::ZERO);
+        }
+        while let Some((network, message)) = self.broker.poll_transmit() {
+            let (agent, own) = &mut self.agents[network.index()];
+            match message {
+                ToNetwork::Call(call) => {
+                    let bids = agent.handle_call(&*self.design, own, &call);
+                    self.broker.handle_bids(network, bids);
+                }
+                ToNetwork::Proposal(proposal) => {
+                    let assent = agent.handle_proposal(own, BROKER, &proposal);
+                    self.broker.handle_assent(network, &assent);
+                }
+                ToNetwork::Accepted(accepted) => agent.handle_accepted(BROKER, &accepted),
+            }
+        }
+        self.broker.poll_job()
+    }
+}
+
+/// What the broker decides about, if networks and it share, match and announce by this design.
+///
+/// A cost of 1 for each client in the mean weighs as much as the mean score, times `cost_weight` (the thesis's w_c, where w_p is 1).
+pub fn market(world: &World, design: &Arc<dyn Design>, cost_weight: f64) -> Arc<Market> {
+    let parties = Parties::new(world);
+    let mut round = Round::new(&parties, design, cost_weight, Optimiser::default());
+    round.job().expect("all networks have bid").market
+}
+
+/// Lets a broker and the networks of a world decide by this design, and says what comes of it.
+pub fn evaluate(world: &World, design: &Arc<dyn Design>, cost_weight: f64, optimiser: &Optimiser) -> Outcome {
+    let parties = Parties::new(world);
+    let mut round = Round::new(&parties, design, cost_weight, *optimiser);
+    while let Some(job) = round.job() {
+        let answer = job.run();
+        round.broker.handle_answer(Instant::ZERO, &job, answer);
+    }
+    let decision = round.broker.accepted().expect("all networks have bid, and keep what they bid");
+    outcome(world, &**design, decision)
+}
+
+/// What comes of a decision.
+fn outcome(world: &World, design: &dyn Design, decision: &Decision) -> Outcome {
+    let (mut costs, mut scores, mut distances) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut served, mut unserved) = (Vec::new(), 0);
+    let mut networks = vec![Account::default(); world.networks().len()];
+    let countries = world.cities().iter().map(|city| city.country + 1).max().unwrap_or(0);
+    let mut countries = vec![Account::default(); countries as usize];
+    let mut sent: Vec<u64> = world.sites().iter().map(|site| site.background.as_bps()).collect();
+    for placed in &decision.placed {
+        let sessions = placed.sessions;
+        let Some((ClusterId { cluster, .. }, score)) = placed.to else {
+            unserved += u64::from(sessions);
+            continue;
+        };
+        let site = &world.sites()[cluster as usize];
+        sent[cluster as usize] += placed.bitrate.as_bps() * u64::from(sessions);
+        costs.push((site.cost_per_mbps, sessions));
+        scores.push((score, sessions));
+        distances.push((world.distance_km(placed.place, cluster), sessions));
+        served.push((cluster as usize, sessions));
+        let traffic = mbps(placed.bitrate) * f64::from(sessions);
+        let contract = world.networks()[site.network as usize].price_per_mbps;
+        let price = design.announce(site).price_per_mbps.unwrap_or(contract);
+        let country = world.cities()[site.city as usize].country;
+        for account in [&mut networks[site.network as usize], &mut countries[country as usize]] {
+            account.add(traffic, MARKUP * price * traffic, site.cost_per_mbps * traffic);
+        }
+    }
+    let is_congested = |cluster: usize| sent[cluster] > world.sites()[cluster].capacity.as_bps();
+    let all: u64 = world.groups().iter().map(|group| u64::from(group.sessions)).sum();
+    let congested: u64 =
+        served.iter().filter(|(cluster, _)| is_congested(*cluster)).map(|(_, count)| u64::from(*count)).sum();
+    let loads = sent.iter().zip(world.sites()).filter(|(sent, _)| **sent > 0);
+    let load = |sent: u64, capacity: BitRate| sent as f64 / capacity.as_bps().max(1) as f64;
+    Outcome {
+        cost_p50: median(costs),
+        score_p50: median(scores),
+        distance_km_p50: median(distances),
+        load_p50: median(loads.map(|(sent, site)| (load(*sent, site.capacity), 1)).collect()),
+        congested_share: congested as f64 / all.max(1) as f64,
+        unserved,
+        gap_share: decision.gap_share,
+        networks,
+        countries,
+    }
+}
+
+/// The median of values that count so often; 0 of none.
+fn median(mut values: Vec<(f64, u32)>) -> f64 {
+    values.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+    let all: u64 = values.iter().map(|(_, count)| u64::from(*count)).sum();
+    let mut before = 0;
+    let middle = values.iter().find(|(_, count)| {
+        before += u64::from(*count);
+        2 * before >= all
+    });
+    middle.map_or(0.0, |(value, _)| *value)
+}
+
+/// How often a network has so many further clusters for a place that are nearly as good as its best: of clients, those with one at least, two at
+/// least, and so on.
+///
+/// Source: Table 3.1: within 25 % of the best score.
+pub fn alternatives<const COUNTS: usize>(world: &World, network: u32) -> [f64; COUNTS] {
+    let own = world.networks()[network as usize].clusters.clone();
+    let (mut with, mut all) = ([0.0; COUNTS], 0.0);
+    let mut near = vec![None; world.places().len()];
+    for group in world.groups() {
+        let alike = *near[group.place as usize].get_or_insert_with(|| {
+            let scores = &world.scores(group.place)[own.start as usize..own.end as usize];
+            let best = scores.iter().copied().fold(f64::INFINITY, f64::min);
+            scores.iter().filter(|score| **score <= ALIKE * best).count()
+        });
+        let sessions = f64::from(group.sessions);
+        all += sessions;
+        with.iter_mut().take(alike.saturating_sub(1)).for_each(|with| *with += sessions);
+    }
+    with.map(|with| with / f64::max(all, 1.0))
+}
+
+/// Scores within so many times the best are alike.
+const ALIKE: f64 = 1.25;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::designs::{self, Brokered, Marketplace};
+    use crate::generator::{Shape, generate};
+    use anabranch_units::Seed;
+
+    fn world(seed: u64) -> World {
+        let shape = Shape {
+            networks: vec![40, 3, 5, 8],
+            sessions: 1_500,
+            countries: 6,
+            cities: 120,
+            providers: 5,
+            ..Shape::default()
+        };
+        generate(&shape, Seed::new(seed))
+    }
+
+    #[test]
+    fn where_capacities_are_known_nothing_is_congested() {
+        for seed in 1..=5 {
+            let world = world(seed);
+            for design in designs::all().iter().filter(|design| design.shares_clients()) {
+                let outcome = evaluate(&world, design, 1.0, &Optimiser::default());
+                assert_eq!(outcome.congested_share, 0.0, "{seed} {}", design.name());
+            }
+        }
+    }
+
+    #[test]
+    fn accounts_add_up_both_ways_and_by_cluster_a_network_has_its_markup_for_profit() {
+        let world = world(1);
+        let demand: f64 = world.groups().iter().map(|g| mbps(g.bitrate) * f64::from(g.sessions)).sum();
+        for design in designs::all() {
+            let outcome = evaluate(&world, &design, 1.0, &Optimiser::default());
+            for accounts in [&outcome.networks, &outcome.countries] {
+                let traffic: f64 = accounts.iter().map(|account| account.traffic_mbps).sum();
+                assert!((traffic / demand - 1.0).abs() < 1e-9, "{} {}", design.name(), outcome.unserved);
+            }
+        }
+        let marketplace: Arc<dyn Design> = Arc::new(Marketplace::default());
+        let outcome = evaluate(&world, &marketplace, 1.0, &Optimiser::default());
+        for account in outcome.networks {
+            assert!((account.profit() - 0.2 * account.cost).abs() < 1e-9);
+        }
+    }
+
+    /// A dear megabit weighs more: clients go where it is cheaper, and farther.
+    #[test]
+    fn the_weight_of_cost_trades_score_for_cost() {
+        let world = world(2);
+        let (marketplace, today): (Arc<dyn Design>, Arc<dyn Design>) =
+            (Arc::new(Marketplace::default()), Arc::new(Brokered));
+        let of = |weight| evaluate(&world, &marketplace, weight, &Optimiser::default());
+        let (near, cheap) = (of(0.1), of(10.0));
+        assert!(near.cost_p50 > cheap.cost_p50 && near.score_p50 < cheap.score_p50, "{near:?} {cheap:?}");
+        let brokered = evaluate(&world, &today, 1.0, &Optimiser::default());
+        assert!(brokered.networks.iter().any(|account| account.profit() < 0.0), "{brokered:?}");
+    }
+
+    #[test]
+    fn a_median_counts_each_value_as_often_as_it_is_there() {
+        assert_eq!(median(vec![(3.0, 1), (1.0, 5), (2.0, 1)]), 1.0);
+        assert_eq!(median(vec![(3.0, 4), (1.0, 3), (2.0, 1)]), 2.0);
+        assert_eq!(median(Vec::new()), 0.0);
+    }
+
+    #[test]
+    fn alternatives_become_fewer_the_more_are_asked_for() {
+        let shares: [f64; 4] = alternatives(&world(1), 0);
+        assert!(shares.is_sorted_by(|a, b| a >= b) && shares[0] > 0.0 && shares[0] <= 1.0, "{shares:?}");
+    }
+}

@@ -1,0 +1,3 @@
+//! Brokers and networks' agents together, in virtual time.
+
+mod rounds;

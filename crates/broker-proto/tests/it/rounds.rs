@@ -1,0 +1,480 @@
+//! Rounds between a broker and agents of which some are late, dead, come and go, or bid nonsense, over ways that delay and lose.
+//!
+//! What must hold is in [`Hall::check`], and looked at after every message.
+
+use anabranch_broker_proto::broker::{
+    ClusterId, Decision, Event, Gathered, Settings, Standing, ToNetwork, Why,
+};
+use anabranch_broker_proto::designs::{self, Design};
+use anabranch_broker_proto::messages::{Accepted, Assent, Bids, ClusterBid, ShareBids};
+use anabranch_broker_proto::{Agent, Broker, Estimates, Parties, Shape, World, generate};
+use anabranch_units::{Duration, Instant, PeerId, RandomStream, Seed};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+fn world(seed: u64) -> World {
+    let shape = Shape {
+        networks: vec![30, 4, 4, 6, 5],
+        sessions: 300,
+        countries: 5,
+        cities: 60,
+        providers: 4,
+        ..Shape::default()
+    };
+    generate(&shape, Seed::new(seed))
+}
+
+/// What a network's agent is like.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Manner {
+    /// It does as it should.
+    Good,
+    /// It says nothing.
+    Dead,
+    /// Its bids come after the deadline.
+    Late,
+    /// All that it says is wrong.
+    Nonsense,
+    /// It bids everything many times.
+    Floods,
+    /// It comes and goes.
+    Flaps,
+    /// It refuses every proposal, and says that it can send nothing.
+    Refuses,
+}
+
+enum Message {
+    ToNetwork(ToNetwork),
+    Bids(Bids),
+    Assent(Assent),
+}
+
+/// A broker, its agents, and the ways between them.
+struct Hall<'a> {
+    now: Instant,
+    parties: &'a Parties<'a>,
+    design: Arc<dyn Design>,
+    broker: Broker,
+    agents: Vec<(Agent, Manner)>,
+    random: RandomStream,
+    loss_ppm: u32,
+    on_the_way: BTreeMap<(Instant, u64), (PeerId, Message)>,
+    messages: u64,
+    /// What the broker has taken of the present round: networks, and what they bid that their clusters can send.
+    bid: BTreeMap<ClusterId, u64>,
+    calling: u64,
+    decisions: Vec<Arc<Decision>>,
+    voids: Vec<(u64, Why)>,
+    /// What networks were told.
+    told: BTreeMap<(PeerId, u64), Accepted>,
+    began_at: Instant,
+}
+
+const EVERY: Duration = Duration::from_secs(60);
+const BIDS_WITHIN: Duration = Duration::from_secs(10);
+const ASSENTS_WITHIN: Duration = Duration::from_secs(5);
+const ATTEMPTS: u32 = 3;
+
+fn settings(design: &Arc<dyn Design>) -> Settings {
+    Settings {
+        every: EVERY,
+        bids_within: BIDS_WITHIN,
+        assents_within: ASSENTS_WITHIN,
+        attempts_max: ATTEMPTS,
+        ..Settings::new(Arc::clone(design))
+    }
+}
+
+impl<'a> Hall<'a> {
+    fn new(parties: &'a Parties<'a>, design: &str, manners: &[Manner], seed: u64) -> Self {
+        let design = designs::by_name(design).expect("there is one");
+        let mut broker = Broker::new(Instant::ZERO, settings(&design));
+        for number in 0..manners.len() as u32 {
+            broker.handle_joined(PeerId(number), parties.contract(number));
+        }
+        broker.handle_gathered(parties.gathered());
+        Self {
+            now: Instant::ZERO,
+            parties,
+            design,
+            broker,
+            agents: manners.iter().map(|manner| (Agent::default(), *manner)).collect(),
+            random: Seed::new(seed).stream("hall", 0),
+            loss_ppm: 0,
+            on_the_way: BTreeMap::new(),
+            messages: 0,
+            bid: BTreeMap::new(),
+            calling: 0,
+            decisions: Vec::new(),
+            voids: Vec::new(),
+            told: BTreeMap::new(),
+            began_at: Instant::ZERO,
+        }
+    }
+
+    fn send(&mut self, network: PeerId, message: Message, after: Duration) {
+        if !self.random.chance_ppm(self.loss_ppm) {
+            let delay = Duration::from_ms(5 + self.random.below(200));
+            self.messages += 1;
+            self.on_the_way.insert((self.now + delay + after, self.messages), (network, message));
+        }
+    }
+
+    /// Runs until then.
+    fn run(&mut self, until: Instant) {
+        loop {
+            self.drain();
+            let next = self.on_the_way.keys().next().map(|(at, _)| *at);
+            let due = self.broker.poll_timeout();
+            let Some(at) = next.into_iter().chain(due).min().filter(|at| *at <= until) else { break };
+            self.now = self.now.max(at);
+            if next == Some(at) {
+                let (_, (network, message)) = self.on_the_way.pop_first().expect("there is one");
+                self.deliver(network, message);
+            } else {
+                self.broker.handle_timeout(self.now);
+            }
+        }
+        self.now = until;
+    }
+
+    fn drain(&mut self) {
+        loop {
+            if let Some(job) = self.broker.poll_job() {
+                let answer = job.run();
+                self.broker.handle_answer(self.now, &job, answer);
+            } else if let Some((network, message)) = self.broker.poll_transmit() {
+                match &message {
+                    ToNetwork::Call(call) if call.round != self.calling => {
+                        (self.calling, self.began_at) = (call.round, self.now);
+                        self.bid.clear();
+                    }
+                    ToNetwork::Accepted(accepted) => {
+                        let before = self.told.insert((network, accepted.round), accepted.clone());
+                        assert!(before.is_none(), "a round is told once");
+                    }
+                    _ => {}
+                }
+                self.send(network, Message::ToNetwork(message), Duration::ZERO);
+            } else if let Some(event) = self.broker.poll_event() {
+                match event {
+                    Event::Accepted(decision) => self.check(decision),
+                    Event::Void { round, why } => self.voids.push((round, why)),
+                    _ => {}
+                }
+            } else {
+                break;
+            }
+        }
+    }
+
+    fn deliver(&mut self, network: PeerId, message: Message) {
+        match message {
+            Message::ToNetwork(message) => self.answer(network, message),
+            Message::Bids(bids) => {
+                let capacities: Vec<(u32, u64)> = bids
+                    .clusters
+                    .iter()
+                    .map(|bid| (bid.cluster, bid.capacity_bps.unwrap_or(u64::MAX)))
+                    .collect();
+                let (round, count) =
+                    (bids.round, bids.shares.iter().map(|of| of.clusters.len() as u64).sum());
+                let reply = self.broker.handle_bids(network, bids);
+                assert!(reply.taken + reply.refused >= count, "each bid is taken or refused: {reply:?}");
+                if reply.taken > 0 {
+                    assert_eq!(round, self.calling);
+                    let ids =
+                        capacities.into_iter().map(|(cluster, bps)| (ClusterId { network, cluster }, bps));
+                    self.bid.extend(ids);
+                }
+            }
+            Message::Assent(assent) => self.broker.handle_assent(network, &assent),
+        }
+    }
+
+    /// What a network does with what it is told.
+    fn answer(&mut self, network: PeerId, message: ToNetwork) {
+        let own = self.parties.own(network.0);
+        let (agent, manner) = &mut self.agents[network.index()];
+        let manner = *manner;
+        if manner == Manner::Dead {
+            return;
+        }
+        if manner == Manner::Flaps && self.random.below(3) == 0 {
+            self.broker.handle_left(network);
+            self.bid.retain(|id, _| id.network != network);
+            self.broker.handle_joined(network, self.parties.contract(network.0));
+            return;
+        }
+        match message {
+            ToNetwork::Call(call) => {
+                let mut bids = agent.handle_call(&*self.design, &own, &call);
+                let mut after = Duration::ZERO;
+                match manner {
+                    Manner::Late => after = BIDS_WITHIN,
+                    Manner::Nonsense => spoil(&mut bids, &mut self.random),
+                    Manner::Floods => {
+                        let all = bids.clone();
+                        bids.clusters.extend(all.clusters);
+                        bids.shares.extend(all.shares);
+                        self.send(network, Message::Bids(bids.clone()), after);
+                    }
+                    _ => {}
+                }
+                self.send(network, Message::Bids(bids), after);
+            }
+            ToNetwork::Proposal(proposal) => {
+                let mut assent = agent.handle_proposal(&own, PeerId(0), &proposal);
+                if manner == Manner::Refuses {
+                    assent.refused = proposal.clusters.clone();
+                    assent.refused.iter_mut().for_each(|refused| refused.rate_bps = 0);
+                }
+                self.send(network, Message::Assent(assent), Duration::ZERO);
+            }
+            ToNetwork::Accepted(accepted) => agent.handle_accepted(PeerId(0), &accepted),
+            _ => {}
+        }
+    }
+
+    /// What must hold of a decision when it is accepted.
+    fn check(&mut self, decision: Arc<Decision>) {
+        assert_eq!(decision.round, self.calling);
+        let before = self.decisions.last().map_or(0, |before| before.round);
+        assert!(decision.round > before, "rounds are accepted once, and in order");
+        let latest = BIDS_WITHIN + ASSENTS_WITHIN * u64::from(ATTEMPTS);
+        assert!(self.now.saturating_since(self.began_at) <= latest, "a round comes to an end");
+        let mut sent: BTreeMap<ClusterId, u64> = BTreeMap::new();
+        let mut clients: BTreeMap<(u32, u64), u64> = BTreeMap::new();
+        for placed in &decision.placed {
+            let (bps, sessions) = (placed.bitrate.as_bps(), u64::from(placed.sessions));
+            *clients.entry((placed.place, bps)).or_default() += sessions;
+            if let Some((to, score)) = placed.to {
+                *sent.entry(to).or_default() += bps * sessions;
+                assert!(score.is_finite() && decision.prices_per_mbps.contains_key(&to));
+            }
+        }
+        for (to, bps) in &sent {
+            let most = self.bid.get(to);
+            assert!(most.is_some_and(|most| bps <= most), "{to:?} gets {bps} of {most:?}");
+        }
+        let gathered: Vec<Gathered> = self.parties.gathered();
+        let all = (0..).zip(&gathered).flat_map(|(place, of)| {
+            of.clients.iter().map(move |some| ((place, some.bitrate_bps), u64::from(some.sessions)))
+        });
+        assert_eq!(clients, all.collect(), "every client is somewhere, once");
+        self.decisions.push(decision);
+    }
+
+    fn standing(&self, network: u32) -> Standing {
+        self.broker.standing(PeerId(network)).expect("it is known")
+    }
+
+    /// What a network's own clusters get in the last decision, in bits a second.
+    fn gets(&self, network: u32) -> u64 {
+        let decision = self.decisions.last().expect("a round was accepted");
+        let its =
+            decision.placed.iter().filter(|p| p.to.is_some_and(|(to, _)| to.network == PeerId(network)));
+        its.map(|placed| placed.bitrate.as_bps() * u64::from(placed.sessions)).sum()
+    }
+}
+
+/// Makes all bids wrong, in ways by chance.
+fn spoil(bids: &mut Bids, random: &mut RandomStream) {
+    let wrong = [f64::NAN, f64::INFINITY, -1.0, 1e300];
+    for bid in &mut bids.clusters {
+        if random.below(2) == 0 {
+            bid.price = Some(wrong[random.below(4) as usize]);
+        }
+        if random.below(2) == 0 {
+            bid.capacity_bps = Some(u64::MAX);
+        }
+    }
+    for of in &mut bids.shares {
+        for (cluster, score) in &mut of.clusters {
+            match random.below(2) {
+                0 => *score = wrong[random.below(4) as usize],
+                _ => *cluster += 100_000,
+            }
+        }
+    }
+    bids.shares.push(ShareBids { share: u32::MAX, clusters: vec![(0, 1.0)] });
+    bids.clusters.push(ClusterBid { cluster: u32::MAX, price: Some(f64::NAN), capacity_bps: None });
+}
+
+#[test]
+fn in_each_design_a_round_places_all_clients_and_tells_networks_what_they_got() {
+    let world = world(1);
+    let parties = Parties::new(&world);
+    for design in designs::all() {
+        let mut hall = Hall::new(&parties, &design.name(), &[Manner::Good; 5], 1);
+        hall.run(Instant::ZERO + EVERY + Duration::from_secs(30));
+        assert_eq!(hall.decisions.len(), 2, "{}", design.name());
+        for network in 0..5 {
+            let told = &hall.told[&(PeerId(network), 2)];
+            let told_bps: u64 = told.clusters.iter().map(|cluster| cluster.rate_bps).sum();
+            let placed_bps: u64 = told.shares.iter().map(|s| s.bitrate_bps * u64::from(s.sessions)).sum();
+            assert_eq!((told_bps, placed_bps), (hall.gets(network), hall.gets(network)));
+            let committed: u64 =
+                told.clusters.iter().map(|c| hall.agents[network as usize].0.committed_bps(c.cluster)).sum();
+            assert_eq!(committed, told_bps);
+        }
+    }
+}
+
+#[test]
+fn who_is_dead_late_or_talks_nonsense_costs_nobody_else_anything() {
+    let world = world(2);
+    let parties = Parties::new(&world);
+    let manners = [Manner::Good, Manner::Dead, Manner::Late, Manner::Nonsense, Manner::Floods];
+    let mut hall = Hall::new(&parties, "marketplace", &manners, 1);
+    hall.run(Instant::ZERO + EVERY * 10);
+    assert!(hall.decisions.len() >= 10);
+    for network in [1, 2, 3] {
+        assert_eq!(hall.gets(network), 0, "its place is taken by others");
+    }
+    assert!(hall.gets(0) > 0 && hall.gets(4) > 0);
+    assert!(hall.decisions.iter().all(|decision| decision.placed.iter().all(|placed| placed.to.is_some())));
+    assert_eq!(hall.standing(0), Standing::default());
+    assert!(hall.standing(1).missed >= 10 && hall.standing(2).missed >= 10);
+    assert!(hall.standing(3).reputation < 0.1, "{:?}", hall.standing(3));
+    // Half of what it says is said twice.
+    assert!((0.45..0.55).contains(&hall.standing(4).reputation), "{:?}", hall.standing(4));
+}
+
+/// Whatever networks do and ways lose, what [`Hall::check`] says holds, and rounds go on.
+#[test]
+fn two_hundred_schedules_of_faults() {
+    let worlds: Vec<World> = (1..=4).map(world).collect();
+    let all = [
+        Manner::Good,
+        Manner::Dead,
+        Manner::Late,
+        Manner::Nonsense,
+        Manner::Floods,
+        Manner::Flaps,
+        Manner::Refuses,
+    ];
+    let (mut accepted, mut voids) = (0, 0);
+    for seed in 0..200 {
+        let mut random = Seed::new(seed).stream("schedule", 0);
+        let parties = Parties::new(&worlds[seed as usize % worlds.len()]);
+        let manners: Vec<Manner> = (0..5)
+            .map(|_| if random.below(2) == 0 { Manner::Good } else { all[random.below(7) as usize] })
+            .collect();
+        let designs = ["marketplace", "transactions", "best-lookup", "brokered"];
+        let design = designs[random.below(4) as usize];
+        let mut hall = Hall::new(&parties, design, &manners, seed);
+        hall.loss_ppm = [0, 10_000, 200_000][random.below(3) as usize];
+        for _ in 0..6 {
+            let until = hall.now + Duration::from_secs(1 + random.below(60));
+            hall.run(until);
+            // The broker ends, and one that knows its last accepted round begins.
+            if random.below(4) == 0 {
+                let mut new = Broker::new(hall.now, settings(&hall.design)).with_rounds_after(hall.calling);
+                if let Some(decision) = hall.decisions.last() {
+                    new = new.with_accepted((**decision).clone());
+                }
+                for number in 0..5 {
+                    new.handle_joined(PeerId(number), parties.contract(number));
+                }
+                new.handle_gathered(parties.gathered());
+                hall.broker = new;
+                hall.told
+                    .retain(|(_, round), _| hall.decisions.iter().any(|decision| decision.round == *round));
+            }
+        }
+        accepted += hall.decisions.len();
+        voids += hall.voids.len();
+    }
+    assert!(accepted > 300 && voids > 0, "{accepted} {voids}");
+}
+
+#[test]
+fn a_network_that_refuses_all_is_asked_again_and_has_nothing_in_the_end() {
+    let world = world(3);
+    let parties = Parties::new(&world);
+    let manners = [Manner::Good, Manner::Refuses, Manner::Good, Manner::Good, Manner::Good];
+    let mut hall = Hall::new(&parties, "transactions", &manners, 1);
+    hall.run(Instant::ZERO + Duration::from_secs(50));
+    assert_eq!((hall.decisions.len(), hall.gets(1)), (1, 0));
+    assert_eq!(hall.voids, []);
+    // One that says nothing agrees to nothing, and the others are asked again.
+    hall.agents[2].1 = Manner::Dead;
+    hall.run(Instant::ZERO + EVERY * 2);
+    assert_eq!((hall.decisions.len(), hall.gets(1), hall.gets(2)), (2, 0, 0));
+}
+
+#[test]
+fn without_any_bid_the_last_decision_stands() {
+    let world = world(4);
+    let parties = Parties::new(&world);
+    let mut hall = Hall::new(&parties, "marketplace", &[Manner::Good; 5], 1);
+    hall.run(Instant::ZERO + Duration::from_secs(30));
+    hall.agents.iter_mut().for_each(|(_, manner)| *manner = Manner::Dead);
+    hall.run(Instant::ZERO + EVERY * 3);
+    assert_eq!(hall.decisions.len(), 1);
+    assert!(hall.voids.len() >= 2 && hall.voids.iter().all(|(_, why)| *why == Why::NoBids));
+    assert_eq!(hall.broker.accepted().map(|decision| decision.round), Some(1));
+}
+
+/// Brokers that each place as much as they may on the same clusters.
+#[test]
+fn two_brokers_overbook_clusters_unless_networks_are_asked() {
+    let mut over = BTreeMap::new();
+    for design in ["marketplace", "transactions"] {
+        let world = generate(
+            &Shape {
+                networks: vec![12, 4],
+                sessions: 400,
+                countries: 3,
+                cities: 30,
+                providers: 3,
+                capacity: 0.16,
+                ..Shape::default()
+            },
+            Seed::new(5),
+        );
+        let parties = Parties::new(&world);
+        let design: Arc<dyn Design> = designs::by_name(design).expect("there is one");
+        let mut agents = vec![Agent::default(); 2];
+        for number in 1..=2 {
+            let mut broker = Broker::new(Instant::ZERO, settings(&design));
+            for network in 0..2 {
+                broker.handle_joined(PeerId(network), parties.contract(network));
+            }
+            broker.handle_gathered(parties.gathered());
+            broker.handle_timeout(Instant::ZERO);
+            let id = PeerId(number);
+            loop {
+                if let Some((network, message)) = broker.poll_transmit() {
+                    let (agent, own) = (&mut agents[network.index()], parties.own(network.0));
+                    match message {
+                        ToNetwork::Call(call) => {
+                            broker.handle_bids(network, agent.handle_call(&*design, &own, &call));
+                        }
+                        ToNetwork::Proposal(proposal) => {
+                            broker.handle_assent(network, &agent.handle_proposal(&own, id, &proposal));
+                        }
+                        ToNetwork::Accepted(accepted) => agent.handle_accepted(id, &accepted),
+                        _ => {}
+                    }
+                } else if let Some(job) = broker.poll_job() {
+                    let answer = job.run();
+                    broker.handle_answer(Instant::ZERO, &job, answer);
+                } else {
+                    break;
+                }
+            }
+        }
+        let used: BTreeSet<u32> = (0..world.sites().len() as u32)
+            .filter(|cluster| {
+                let network = world.sites()[*cluster as usize].network;
+                let room = parties.own(network).site(*cluster).map_or(0, |site| site.room().as_bps());
+                agents[network as usize].committed_bps(*cluster) > room
+            })
+            .collect();
+        over.insert(design.name(), used.len());
+    }
+    assert!(over["marketplace"] > 0, "{over:?}");
+    assert_eq!(over["transactions"], 0, "{over:?}");
+}
