@@ -11,6 +11,8 @@
 mod agent;
 mod branch;
 pub mod broker;
+pub mod counting;
+pub mod delivery;
 pub mod designs;
 mod draws;
 mod evaluation;
@@ -19,6 +21,7 @@ mod market;
 pub mod messages;
 mod optimiser;
 mod parties;
+pub mod steering;
 mod world;
 
 pub use agent::{Agent, Estimates};

@@ -1,0 +1,187 @@
+//! The delivery protocol: from which clusters a viewer may be served, the one that was chosen first. It needs the last accepted decision and no state
+//! of any viewer.
+//!
+//! Viewers of a place and bitrate are spread over the clusters that the decision gives them, in its proportions, by a number that each viewer keeps.
+//! As long as proportions stay, so does each viewer; where they change, as few move as must (weighted rendezvous hashing). Clusters of networks that
+//! have gone come last, at once, and whoever has no place in the decision gets what most viewers of it have.
+//!
+//! Source: section 3.4.1, *Delivery Protocol*, steps 1 and 2; Schindelhauer and Schomaker, *Weighted Distributed Hash Tables* (2005), for the
+//! hashing. Leaves out: what players are told, and how (`steering`). Read [`Delivery`] first.
+
+use crate::broker::{ClusterId, Decision};
+use anabranch_units::{BitRate, PeerId, Seed};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A viewer, as far as it matters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Viewer {
+    /// Its city.
+    pub location: String,
+    /// Its internet provider.
+    pub isp: String,
+    /// What it gets, or is likely to.
+    pub bitrate: BitRate,
+    /// A number that it keeps, drawn at random.
+    pub number: u64,
+}
+
+/// Viewers of a cluster.
+type Weights = BTreeMap<ClusterId, u64>;
+
+/// A decision, made ready to answer from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Delivery {
+    round: u64,
+    /// Of each city and provider: by bitrate, where how many viewers go.
+    places: BTreeMap<String, BTreeMap<String, BTreeMap<BitRate, Weights>>>,
+    /// Of all viewers.
+    all: Weights,
+}
+
+impl Delivery {
+    /// What a decision says.
+    pub fn new(decision: &Decision) -> Self {
+        let mut new = Self { round: decision.round, ..Self::default() };
+        for placed in &decision.placed {
+            let (location, isp) = &decision.places[placed.place as usize];
+            let place = new.places.entry(location.clone()).or_default().entry(isp.clone()).or_default();
+            let weights = place.entry(placed.bitrate).or_default();
+            if let Some((to, _)) = placed.to {
+                *weights.entry(to).or_default() += u64::from(placed.sessions);
+                *new.all.entry(to).or_default() += u64::from(placed.sessions);
+            }
+        }
+        new
+    }
+
+    /// The decision's round; 0 before there is one.
+    pub const fn round(&self) -> u64 {
+        self.round
+    }
+
+    /// Up to so many clusters for a viewer, the best first; networks that have gone come after those that are there.
+    ///
+    /// Cost: for each cluster that viewers of the place have, or of all clusters if there are none.
+    pub fn order(&self, viewer: &Viewer, gone: &BTreeSet<PeerId>, count: usize) -> Vec<ClusterId> {
+        let place = self.places.get(&viewer.location).and_then(|isps| isps.get(&viewer.isp));
+        // Those of the same bitrate, then of others, then what anybody has.
+        let same = place.and_then(|bitrates| {
+            let above = bitrates.range(viewer.bitrate..).next();
+            above.or_else(|| bitrates.last_key_value()).map(|(bitrate, _)| *bitrate)
+        });
+        let mut order = Vec::new();
+        if let Some((place, same)) = place.zip(same) {
+            rank_all(&mut order, &place[&same], viewer, gone);
+            let others = place.iter().filter(|(bitrate, _)| **bitrate != same);
+            others.for_each(|(_, weights)| rank_all(&mut order, weights, viewer, gone));
+        }
+        if order.len() < count || order.iter().all(|to| gone.contains(&to.network)) {
+            rank_all(&mut order, &self.all, viewer, gone);
+        }
+        let (there, gone): (Vec<ClusterId>, Vec<ClusterId>) =
+            order.into_iter().partition(|to| !gone.contains(&to.network));
+        there.into_iter().chain(gone).take(count).collect()
+    }
+}
+
+/// Appends those of these clusters that are not there yet, the highest ranks first.
+fn rank_all(order: &mut Vec<ClusterId>, weights: &Weights, viewer: &Viewer, gone: &BTreeSet<PeerId>) {
+    let new = weights.iter().filter(|(to, _)| !order.contains(*to));
+    let mut ranked: Vec<(bool, f64, ClusterId)> = new
+        .map(|(to, weight)| (gone.contains(&to.network), rank(viewer.number, *to, *weight), *to))
+        .collect();
+    ranked.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.total_cmp(&a.1)));
+    order.extend(ranked.into_iter().map(|(_, _, to)| to));
+}
+
+/// How high a cluster ranks for a viewer: the highest of all in the proportion of its weight.
+fn rank(viewer: u64, to: ClusterId, weight: u64) -> f64 {
+    let cluster = u64::from(to.network.0) << 32 | u64::from(to.cluster);
+    let draw = 1.0 - Seed::new(viewer).stream("viewer", cluster).unit_f64();
+    // Of exponential times with these rates, the shortest belongs to each in proportion.
+    weight as f64 / -draw.ln()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::Placed;
+
+    fn to(network: u32, cluster: u32) -> ClusterId {
+        ClusterId { network: PeerId(network), cluster }
+    }
+
+    fn decision(placed: &[(u32, u64, u32, Option<ClusterId>)]) -> Delivery {
+        Delivery::new(&Decision {
+            round: 7,
+            places: vec![("a".into(), "x".into()), ("b".into(), "x".into())],
+            placed: placed
+                .iter()
+                .map(|&(place, mbps, sessions, to)| Placed {
+                    place,
+                    bitrate: BitRate::mbps(mbps),
+                    sessions,
+                    to: to.map(|to| (to, 1.0)),
+                })
+                .collect(),
+            prices_per_mbps: BTreeMap::new(),
+            gap_share: 0.0,
+        })
+    }
+
+    fn viewer(location: &str, mbps: u64, number: u64) -> Viewer {
+        Viewer { location: location.into(), isp: "x".into(), bitrate: BitRate::mbps(mbps), number }
+    }
+
+    fn firsts(delivery: &Delivery, gone: &BTreeSet<PeerId>) -> Vec<ClusterId> {
+        (0..4_000).map(|number| delivery.order(&viewer("a", 2, number), gone, 3)[0]).collect()
+    }
+
+    #[test]
+    fn viewers_are_spread_in_the_decisions_proportions_and_few_move_when_they_change() {
+        let nobody = BTreeSet::new();
+        let before = firsts(&decision(&[(0, 2, 30, Some(to(0, 1))), (0, 2, 10, Some(to(1, 1)))]), &nobody);
+        let share =
+            |of: &[ClusterId], to: ClusterId| of.iter().filter(|one| **one == to).count() as f64 / 4e3;
+        assert!((share(&before, to(0, 1)) - 0.75).abs() < 0.03, "{}", share(&before, to(0, 1)));
+        let after = firsts(
+            &decision(&[(0, 2, 20, Some(to(0, 1))), (0, 2, 10, Some(to(1, 1))), (0, 2, 10, Some(to(2, 9)))]),
+            &nobody,
+        );
+        assert!((share(&after, to(2, 9)) - 0.25).abs() < 0.03);
+        let moved = before.iter().zip(&after).filter(|(a, b)| a != b).count() as f64 / 4e3;
+        assert!(moved < 0.33, "a quarter has to move: {moved}");
+        let back = before.iter().zip(&after).filter(|(a, b)| **b == to(0, 1) && **a != to(0, 1)).count();
+        assert_eq!(back, 0, "nobody moves to a cluster that has lost some");
+    }
+
+    #[test]
+    fn a_network_that_has_gone_comes_last() {
+        let delivery =
+            decision(&[(0, 2, 30, Some(to(0, 1))), (0, 2, 10, Some(to(1, 1))), (1, 2, 1, Some(to(2, 1)))]);
+        let gone = BTreeSet::from([PeerId(0)]);
+        for number in 0..100 {
+            let order = delivery.order(&viewer("a", 2, number), &gone, 3);
+            assert_eq!(order, [to(1, 1), to(2, 1), to(0, 1)]);
+        }
+        let order = delivery.order(&viewer("a", 2, 1), &BTreeSet::from([PeerId(0), PeerId(1)]), 2);
+        assert_eq!(order[0], to(2, 1), "somebody elsewhere is better than nobody");
+    }
+
+    #[test]
+    fn whoever_has_no_place_gets_what_others_have() {
+        let delivery = decision(&[(0, 2, 3, Some(to(0, 1))), (0, 5, 3, Some(to(1, 1))), (1, 2, 1, None)]);
+        let first = |viewer: &Viewer| delivery.order(viewer, &BTreeSet::new(), 9)[0];
+        // Of its bitrate, or the next above, or the highest.
+        assert_eq!(first(&viewer("a", 1, 1)), to(0, 1));
+        assert_eq!(first(&viewer("a", 3, 1)), to(1, 1));
+        assert_eq!(first(&viewer("a", 9, 1)), to(1, 1));
+        assert_eq!(delivery.order(&viewer("nowhere", 1, 1), &BTreeSet::new(), 9).len(), 2);
+        assert_eq!(
+            delivery.order(&viewer("b", 2, 1), &BTreeSet::new(), 9).len(),
+            2,
+            "it is not served, but has a place"
+        );
+        assert_eq!(Delivery::default().order(&viewer("a", 1, 1), &BTreeSet::new(), 9), []);
+    }
+}
