@@ -60,6 +60,8 @@ family! {
     Shuffle: crate::shuffle::Shuffle,
     /// Send short flows over every path, coded, so that no crowded one delays them.
     Spray: crate::spray::Spray,
+    /// Place clients on the clusters of content networks, which bid for them.
+    Broker: crate::broker::Broker,
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
     reason = "a driver: sockets, files, clocks and the environment are its business"
 )]
 
+mod broker;
 mod completions;
 mod demo;
 mod doctor;

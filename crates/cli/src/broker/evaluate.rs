@@ -1,0 +1,214 @@
+//! `anabranch broker evaluate`: one round of the decision protocol for each seed, design and weight, and a row for what came of it.
+
+use anabranch_broker_proto::designs::{self, Design};
+use anabranch_broker_proto::{
+    Account, Optimiser, Outcome, Shape, Site, World, alternatives, evaluate, generate,
+};
+use anabranch_units::Seed;
+use anyhow::ensure;
+use comfy_table::{CellAlignment, Table, presets::NOTHING};
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// What rows are about.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Rows {
+    /// A round: medians over its clients and clusters.
+    Outcomes,
+    /// A network in a round: its traffic, what it is paid, what that costs it.
+    Networks,
+    /// The same of all clusters in a country.
+    Countries,
+    /// A world: how often its largest network has clusters that are nearly as good as its best. Designs make no difference.
+    Alternatives,
+}
+
+/// The worlds, the designs, and what is shown.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Designs, all if none is given: brokered, multicluster-N, dynamic-pricing, dynamic-multicluster, best-lookup, marketplace,
+    /// marketplace-N, omniscient, transactions; N is the most clusters that a network matches for a place.
+    #[arg(long, value_name = "NAME", num_args = 1.., value_parser = known)]
+    design: Vec<String>,
+    /// What worlds are drawn from, one from each.
+    #[arg(long, value_name = "SEED", num_args = 1.., default_values_t = [1])]
+    seed: Vec<u64>,
+    /// How much cost weighs beside score, where 1 is as much in the mean.
+    #[arg(long, value_name = "WEIGHT", num_args = 1.., default_values_t = [1.0])]
+    cost_weight: Vec<f64>,
+    /// Clients whom the broker places; three times as many are placed by others.
+    #[arg(long, value_name = "COUNT", default_value_t = Shape::default().sessions, value_parser = count)]
+    sessions: usize,
+    /// Networks of one cluster, beside the fourteen.
+    #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = count_or_none)]
+    city_networks: usize,
+    /// What clusters' capacities are multiplied by.
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
+    capacity: f64,
+    /// What rows are about.
+    #[arg(long, value_enum, default_value_t = Rows::Outcomes)]
+    rows: Rows,
+    /// Print one JSON object for each row.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The most clients and networks of a world: what fits into some gigabytes.
+const COUNT_MAX: usize = 2_000_000;
+
+fn count_or_none(text: &str) -> Result<usize, String> {
+    let count = text.parse().map_err(|_| "must be a whole number".to_owned())?;
+    if count <= COUNT_MAX { Ok(count) } else { Err(format!("must be at most {COUNT_MAX}")) }
+}
+
+fn count(text: &str) -> Result<usize, String> {
+    count_or_none(text)
+        .and_then(|count| if count > 0 { Ok(count) } else { Err("must be above 0".to_owned()) })
+}
+
+fn known(name: &str) -> Result<String, String> {
+    designs::by_name(name).map(|_| name.to_owned()).ok_or_else(|| {
+        let names: Vec<String> = designs::all().iter().map(|design| design.name()).collect();
+        format!("is no design: there are {}", names.join(", "))
+    })
+}
+
+/// A row: columns and their values, in order.
+struct Row(Vec<(&'static str, Value)>);
+
+impl Serialize for Row {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(column, value)| (column, value)))
+    }
+}
+
+fn outcome_row(outcome: &Outcome) -> Vec<(&'static str, Value)> {
+    vec![
+        ("cost_p50", outcome.cost_p50.into()),
+        ("score_p50", outcome.score_p50.into()),
+        ("distance_km_p50", outcome.distance_km_p50.into()),
+        ("load_p50", outcome.load_p50.into()),
+        ("congested_share", outcome.congested_share.into()),
+        ("unserved", outcome.unserved.into()),
+        ("gap_share", outcome.gap_share.into()),
+    ]
+}
+
+/// The account of a network or of a country, with its clusters' costs.
+fn account_row(number: usize, account: &Account, costs: &[f64]) -> Vec<(&'static str, Value)> {
+    vec![
+        ("number", number.into()),
+        ("clusters", costs.len().into()),
+        ("cost_per_mbps", (costs.iter().sum::<f64>() / costs.len().max(1) as f64).into()),
+        ("traffic_mbps", account.traffic_mbps.into()),
+        ("paid", account.paid.into()),
+        ("cost", account.cost.into()),
+        ("profit", account.profit().into()),
+    ]
+}
+
+/// Rows, as they are shown.
+struct Shown {
+    json: bool,
+    table: Table,
+}
+
+impl Shown {
+    fn add(&mut self, row: Row) -> anyhow::Result<()> {
+        if self.json {
+            println!("{}", serde_json::to_string(&row)?);
+            return Ok(());
+        }
+        self.table.set_header(row.0.iter().map(|(column, _)| *column));
+        self.table.add_row(row.0.iter().map(|(_, value)| match value {
+            Value::String(text) => text.clone(),
+            Value::Number(number) if number.is_f64() => format!("{:.4}", number.as_f64().unwrap_or_default()),
+            other => other.to_string(),
+        }));
+        Ok(())
+    }
+}
+
+/// Runs it.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
+    for weight in &args.cost_weight {
+        ensure!(weight.is_finite() && *weight >= 0.0, "--cost-weight {weight}: must be 0 or more");
+    }
+    let capacity = args.capacity;
+    ensure!(capacity.is_finite() && capacity > 0.0, "--capacity {capacity}: must be above 0");
+    let designs: Vec<Arc<dyn Design>> = if args.design.is_empty() {
+        designs::all()
+    } else {
+        args.design.iter().filter_map(|name| designs::by_name(name)).collect()
+    };
+    let mut shown = Shown { json: args.json, table: Table::new() };
+    shown.table.load_preset(NOTHING);
+    for seed in &args.seed {
+        let shape = Shape {
+            sessions: args.sessions,
+            city_networks: args.city_networks,
+            capacity,
+            ..Shape::default()
+        };
+        let world = generate(&shape, Seed::new(*seed));
+        if args.rows == Rows::Alternatives {
+            let shares: [f64; 4] = alternatives(&world, largest(&world));
+            let columns = ["with_1", "with_2", "with_3", "with_4"].into_iter().zip(shares.map(Value::from));
+            shown.add(Row([("seed", Value::from(*seed))].into_iter().chain(columns).collect()))?;
+            continue;
+        }
+        for design in &designs {
+            for weight in &args.cost_weight {
+                if !quiet {
+                    eprintln!("seed {seed}: {}, cost weight {weight}", design.name());
+                }
+                let outcome = evaluate(&world, design, *weight, &Optimiser::default());
+                for columns in rows(args.rows, &world, &outcome) {
+                    let keys = [
+                        ("seed", Value::from(*seed)),
+                        ("design", design.name().into()),
+                        ("cost_weight", (*weight).into()),
+                    ];
+                    shown.add(Row(keys.into_iter().chain(columns).collect()))?;
+                }
+            }
+        }
+    }
+    if !args.json {
+        shown
+            .table
+            .column_iter_mut()
+            .skip(1)
+            .for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+        println!("{}", shown.table);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The network with the most clusters.
+fn largest(world: &World) -> u32 {
+    let networks = (0..).zip(world.networks());
+    networks.max_by_key(|(_, network)| network.clusters.len()).map_or(0, |(number, _)| number)
+}
+
+/// A round's rows of a kind.
+fn rows(kind: Rows, world: &World, outcome: &Outcome) -> Vec<Vec<(&'static str, Value)>> {
+    let of = |site: &Site| match kind {
+        Rows::Countries => world.cities()[site.city as usize].country,
+        _ => site.network,
+    };
+    let accounts = match kind {
+        Rows::Networks => &outcome.networks,
+        Rows::Countries => &outcome.countries,
+        Rows::Outcomes | Rows::Alternatives => return vec![outcome_row(outcome)],
+    };
+    let row = |(number, account): (usize, &Account)| {
+        let own = world.sites().iter().filter(|site| of(site) as usize == number);
+        account_row(number, account, &own.map(|site| site.cost_per_mbps).collect::<Vec<_>>())
+    };
+    accounts.iter().enumerate().map(row).collect()
+}
