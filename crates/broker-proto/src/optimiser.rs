@@ -4,7 +4,8 @@
 //! what that comes to, less what all capacities are worth, is below what any placement within capacities can cost: a *bound*, whatever the prices.
 //! They move by mirror descent, over batches of groups: a cluster that gets more than its share becomes dearer by a factor.
 //! Then groups are placed within capacities, those first that lose the most for each megabit where their best cluster is full (*regret*), at these
-//! prices, and moved as long as that saves something, at prices that fade to nothing.
+//! prices, and moved as long as that saves something, at prices that fade to nothing; and in the end exchanged: one goes into a full cluster, others
+//! give way who lose less by it.
 //!
 //! Invariants: no cluster gets more than its capacity; the bound is at most the cost. Cost: linear in the candidates of all groups, for each pass.
 //! Read [`Optimiser`] first.
@@ -79,7 +80,13 @@ const PRICE_SHUT: f64 = 1e3;
 /// A cluster that gets less than this share of its capacity has room.
 const HAS_ROOM: f64 = 0.5;
 /// At which shares of prices viewers are moved, one after the other.
-const FADING: [f64; 6] = [0.8, 0.5, 0.25, 0.1, 0.0, 0.0];
+const FADING: [f64; 3] = [0.5, 0.1, 0.0];
+
+/// How often viewers are exchanged at the most.
+const EXCHANGES: u32 = 3;
+/// Of viewers in a full cluster, how many are looked at who may give way to another, and how many may for one.
+const GIVE_WAY_LOOKED_AT: usize = 64;
+const GIVE_WAY_MAX: usize = 8;
 
 impl Optimiser {
     /// Places all viewers. `prices` are those of the round before, where there was one.
@@ -96,6 +103,11 @@ impl Optimiser {
         let mut placing = Placing::new(market, &prices);
         placing.place();
         FADING.iter().for_each(|share| placing.move_all(*share));
+        for _ in 0..EXCHANGES {
+            if !placing.exchange_all() {
+                break;
+            }
+        }
         let sessions: u64 = market.groups().iter().map(|group| u64::from(group.sessions)).sum();
         if sessions <= branch::SESSIONS_MAX {
             let found = branch::through(market, &trimmed, &placing.order, placing.total());
@@ -232,6 +244,15 @@ impl Search<'_> {
     }
 }
 
+/// A viewer who may leave a cluster.
+#[derive(Copy, Clone)]
+struct Leaving {
+    /// What it loses by it, for each bit a second.
+    loss: f64,
+    group: u32,
+    candidate: u32,
+}
+
 /// Viewers as they are placed, within capacities.
 struct Placing<'a> {
     market: &'a Market,
@@ -338,6 +359,159 @@ impl<'a> Placing<'a> {
                 }
                 self.put(number, from, left);
             }
+        }
+    }
+
+    /// Moves viewers into full clusters where they are cheaper, and others out of them who lose less by it; whether any was.
+    fn exchange_all(&mut self) -> bool {
+        let leaving = self.leaving();
+        let mut is_changed = false;
+        for number in self.order.clone() {
+            let group = self.market.groups()[number as usize];
+            for (from, sessions) in self.placed[number as usize].clone() {
+                for _ in 0..sessions {
+                    if !self.exchange(number, &group, from, &leaving) {
+                        break;
+                    }
+                    is_changed = true;
+                }
+            }
+        }
+        is_changed
+    }
+
+    /// By cluster, viewers who are there: their groups and candidates, those first who lose the least for each bit by leaving.
+    fn leaving(&self) -> Vec<Vec<Leaving>> {
+        let mut leaving: Vec<Vec<Leaving>> = vec![Vec::new(); self.room.len()];
+        for (number, placed) in (0u32..).zip(&self.placed) {
+            let group = &self.market.groups()[number as usize];
+            for &(candidate, _) in placed {
+                let Some(candidate) = candidate else { continue };
+                let cluster = self.market.candidates_of(group.place)[candidate as usize].cluster;
+                let loss = self.loss(group, candidate) / group.bitrate.as_bps() as f64;
+                leaving[cluster as usize].push(Leaving { loss, group: number, candidate });
+            }
+        }
+        leaving.iter_mut().for_each(|of| of.sort_by(|a, b| a.loss.total_cmp(&b.loss)));
+        leaving
+    }
+
+    /// What a viewer loses by leaving a candidate for the cheapest other that has room.
+    fn loss(&self, group: &Group, candidate: u32) -> f64 {
+        self.elsewhere(group, candidate).1 - self.cost(group, Some(candidate), 0.0)
+    }
+
+    /// The cheapest candidate but this one that has room, and its cost; none is to go unserved.
+    fn elsewhere(&self, group: &Group, but: u32) -> (Option<u32>, f64) {
+        let (mut best, mut least) = (None, self.market.unserved_cost());
+        let all = self.market.candidates_of(group.place);
+        for (number, one) in (0..).zip(all) {
+            let is_other = one.cluster != all[but as usize].cluster;
+            if is_other && self.room[one.cluster as usize] >= group.bitrate.as_bps() {
+                let cost = self.cost(group, Some(number), 0.0);
+                if cost < least {
+                    (best, least) = (Some(number), cost);
+                }
+            }
+        }
+        (best, least)
+    }
+
+    /// Moves one viewer of a group to a full cluster if that saves more than others lose who give way; whether it did.
+    fn exchange(&mut self, number: u32, group: &Group, from: Option<u32>, leaving: &[Vec<Leaving>]) -> bool {
+        let (now, bits) = (self.cost(group, from, 0.0), group.bitrate.as_bps());
+        for (to, one) in (0..).zip(self.market.candidates_of(group.place)) {
+            let gain = now - self.cost(group, Some(to), 0.0);
+            let room = self.room[one.cluster as usize];
+            // A rounding's worth is no gain.
+            if gain <= 1e-9 * now || room >= bits {
+                continue;
+            }
+            let Some(those) = self.give_way(bits - room, gain, &leaving[one.cluster as usize], number) else {
+                continue;
+            };
+            for (group, candidate) in those {
+                self.send_elsewhere(group, candidate);
+            }
+            *self.room_of(group, to) -= bits;
+            if let Some(from) = from {
+                *self.room_of(group, from) += bits;
+            }
+            self.take(number, from);
+            self.put(number, Some(to), 1);
+            return true;
+        }
+        false
+    }
+
+    /// Viewers of a cluster, but of one group, who free so many bits there and lose less than this by it: groups and candidates, one for each viewer.
+    fn give_way(&self, need: u64, gain: f64, leaving: &[Leaving], but: u32) -> Option<Vec<(u32, u32)>> {
+        let (mut those, mut freed, mut lost) = (Vec::new(), 0, 0.0);
+        for one in leaving.iter().take(GIVE_WAY_LOOKED_AT) {
+            let group = &self.market.groups()[one.group as usize];
+            let there =
+                self.placed[one.group as usize].iter().find(|(there, _)| *there == Some(one.candidate));
+            let Some((_, sessions)) = there.filter(|_| one.group != but) else { continue };
+            // As it is now: others have moved meanwhile.
+            let loss = self.loss(group, one.candidate);
+            for _ in 0..*sessions {
+                if lost + loss >= gain || those.len() >= GIVE_WAY_MAX {
+                    break;
+                }
+                (freed, lost) = (freed + group.bitrate.as_bps(), lost + loss);
+                those.push((one.group, one.candidate));
+                if freed >= need {
+                    return self.fits(&those, gain).then_some(those);
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether all of these find what they lose less than this by, when one goes after the other.
+    fn fits(&self, those: &[(u32, u32)], gain: f64) -> bool {
+        if those.len() == 1 {
+            return true;
+        }
+        let mut after = Self {
+            market: self.market,
+            prices: self.prices,
+            room: self.room.clone(),
+            order: Vec::new(),
+            placed: Vec::new(),
+        };
+        let mut lost = 0.0;
+        for &(number, candidate) in those {
+            let group = after.market.groups()[number as usize];
+            let (to, cost) = after.elsewhere(&group, candidate);
+            lost += cost - after.cost(&group, Some(candidate), 0.0);
+            if let Some(to) = to {
+                *after.room_of(&group, to) -= group.bitrate.as_bps();
+            }
+        }
+        lost < gain
+    }
+
+    /// Moves one viewer from a candidate to the cheapest other that has room.
+    fn send_elsewhere(&mut self, number: u32, candidate: u32) {
+        let group = self.market.groups()[number as usize];
+        let (to, _) = self.elsewhere(&group, candidate);
+        let bits = group.bitrate.as_bps();
+        *self.room_of(&group, candidate) += bits;
+        if let Some(to) = to {
+            *self.room_of(&group, to) -= bits;
+        }
+        self.take(number, Some(candidate));
+        self.put(number, to, 1);
+    }
+
+    /// Takes one viewer from where it is.
+    fn take(&mut self, group: u32, from: Option<u32>) {
+        let placed = &mut self.placed[group as usize];
+        let at = placed.iter().position(|(there, _)| *there == from).expect("a viewer is there");
+        placed[at].1 -= 1;
+        if placed[at].1 == 0 {
+            placed.swap_remove(at);
         }
     }
 

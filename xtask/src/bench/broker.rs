@@ -4,7 +4,7 @@
 
 use super::thread_cpu_s;
 use anabranch_broker_proto::designs::{Design, Marketplace};
-use anabranch_broker_proto::{Optimiser, Shape, generate, market};
+use anabranch_broker_proto::{Candidate, Optimiser, Shape, generate, market};
 use anabranch_units::Seed;
 use std::sync::Arc;
 
@@ -30,7 +30,8 @@ pub struct Args {
 
 #[derive(serde::Serialize)]
 struct Row {
-    capacity: f64,
+    /// What it is called: its sessions and what capacities are multiplied by.
+    instance: String,
     sessions: usize,
     clusters: usize,
     /// How many candidates all groups have together.
@@ -38,6 +39,33 @@ struct Row {
     unserved: u64,
     gap: f64,
     cpu_s: f64,
+    /// What the search needs at the most beside the market, and what the market needs.
+    rss_bytes: u64,
+    market_bytes: u64,
+}
+
+/// The most memory that this process has had since it was asked last, beyond what it had then.
+struct Peak {
+    before: u64,
+}
+
+impl Peak {
+    fn start() -> Self {
+        // Where the kernel does not let the peak be set back, what is said is too much.
+        let _ = std::fs::write("/proc/self/clear_refs", "5");
+        Self { before: of_status("VmRSS:") }
+    }
+    fn bytes(&self) -> u64 {
+        of_status("VmHWM:").saturating_sub(self.before)
+    }
+}
+
+/// A size that the kernel gives of this process, in kB.
+fn of_status(name: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let kb: Option<u64> = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    1_024 * kb.unwrap_or(0)
 }
 
 /// Runs it.
@@ -46,12 +74,23 @@ struct Row {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut table = comfy_table::Table::new();
     table.load_preset(comfy_table::presets::NOTHING);
-    table.set_header(["capacity", "sessions", "clusters", "variables", "unserved", "gap", "CPU s"]);
+    table.set_header([
+        "instance",
+        "sessions",
+        "clusters",
+        "variables",
+        "unserved",
+        "gap",
+        "CPU s",
+        "memory",
+        "market",
+    ]);
     for sessions in &args.sessions {
         for capacity in &args.capacity {
             let shape = Shape { sessions: *sessions, capacity: *capacity, ..Shape::default() };
             let design: Arc<dyn Design> = Arc::new(Marketplace::default());
             let market = market(&generate(&shape, Seed::new(1)), &design, 1.0);
+            let peak = Peak::start();
             let mut best = f64::INFINITY;
             let mut answer = None;
             for _ in 0..args.turns.max(1) {
@@ -62,14 +101,21 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             }
             let Some(answer) = answer else { continue };
             let variables = market.groups().iter().map(|group| market.candidates_of(group.place).len()).sum();
+            let places = market.groups().iter().map(|group| group.place as usize + 1).max().unwrap_or(0);
+            let candidates: usize = (0..places as u32).map(|place| market.candidates_of(place).len()).sum();
+            let market_bytes = size_of_val(market.clusters())
+                + size_of_val(market.groups())
+                + candidates * size_of::<Candidate>();
             let row = Row {
-                capacity: *capacity,
+                instance: format!("{sessions} at {capacity}"),
                 sessions: *sessions,
                 clusters: market.clusters().len(),
                 variables,
                 unserved: answer.unserved(),
                 gap: answer.gap_share(),
                 cpu_s: best,
+                rss_bytes: peak.bytes(),
+                market_bytes: market_bytes as u64,
             };
             if args.json {
                 println!("{}", serde_json::to_string(&row)?);
@@ -78,13 +124,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             let [sessions, clusters, variables] = counts;
             let (gap, cpu) = (format!("{:.4} %", 100.0 * row.gap), format!("{:.3}", row.cpu_s));
             table.add_row([
-                row.capacity.to_string(),
+                row.instance.clone(),
                 sessions,
                 clusters,
                 variables,
                 row.unserved.to_string(),
                 gap,
                 cpu,
+                format!("{:.1} MB", row.rss_bytes as f64 / 1e6),
+                format!("{:.1} MB", row.market_bytes as f64 / 1e6),
             ]);
         }
     }
