@@ -19,14 +19,81 @@ pub trait Estimates {
     fn all(&self, location: &str, isp: &str) -> Vec<Offer>;
 }
 
+/// What a network that has several brokers keeps of a cluster for the others when it bids to one.
+///
+/// Source: the thesis leaves it open (chapter 7): are bids hints or guarantees, and how does a network bid to several brokers?
+#[derive(Copy, Clone, Debug, Default, PartialEq)]
+pub enum Reserve {
+    /// Nothing: each broker is bid all of it. A capacity is a hint.
+    #[default]
+    Nothing,
+    /// Equal parts for so many brokers. A capacity is a guarantee.
+    Parts(u32),
+    /// What the others have used of late, and so many standard deviations more.
+    Learnt {
+        /// How many.
+        deviations: f64,
+    },
+}
+
+/// What a broker has a cluster send, round by round: the mean and the variance, the newest rounds counting most, in bits a second.
+#[derive(Copy, Clone, Debug, Default, PartialEq)]
+struct Used {
+    mean: f64,
+    variance: f64,
+}
+
+/// How much the newest round counts.
+const NEWEST: f64 = 0.25;
+
+impl Used {
+    fn note(&mut self, rate_bps: f64) {
+        let off = rate_bps - self.mean;
+        self.mean += NEWEST * off;
+        self.variance = (1.0 - NEWEST) * (self.variance + NEWEST * off * off);
+    }
+}
+
 /// A network's agent.
 #[derive(Clone, Debug, Default)]
 pub struct Agent {
+    reserve: Reserve,
     /// By broker: the last round that was accepted, and what each cluster sends for it.
     accepted: BTreeMap<PeerId, (u64, BTreeMap<u32, u64>)>,
+    used: BTreeMap<PeerId, BTreeMap<u32, Used>>,
 }
 
 impl Agent {
+    /// One that keeps so much for other brokers.
+    pub fn new(reserve: Reserve) -> Self {
+        Self { reserve, ..Self::default() }
+    }
+
+    /// What it expects a broker to have a cluster send in the next round, in bits a second.
+    pub fn expected_bps(&self, broker: PeerId, cluster: u32) -> f64 {
+        self.used.get(&broker).and_then(|used| used.get(&cluster)).map_or(0.0, |used| used.mean)
+    }
+
+    /// A cluster as it is bid to a broker: what is kept for others counts as other traffic.
+    fn bid_to(&self, broker: PeerId, cluster: u32, site: Site) -> Site {
+        let kept = match self.reserve {
+            Reserve::Nothing => 0.0,
+            Reserve::Parts(brokers) => {
+                let room = site.room().as_bps() as f64;
+                room - room / f64::from(brokers.max(1))
+            }
+            Reserve::Learnt { deviations } => {
+                let others = self.used.iter().filter(|(other, _)| **other != broker);
+                let used = others.filter_map(|(_, used)| used.get(&cluster));
+                let (mean, variance) = used
+                    .fold((0.0, 0.0), |(mean, variance), used| (mean + used.mean, variance + used.variance));
+                mean + deviations * variance.sqrt()
+            }
+        };
+        let background = site.background.as_bps().saturating_add(kept.ceil() as u64);
+        Site { background: BitRate::bps(background), ..site }
+    }
+
     /// What the brokers' accepted rounds have a cluster send, in bits a second.
     pub fn committed_bps(&self, cluster: u32) -> u64 {
         self.accepted.values().filter_map(|(_, rates)| rates.get(&cluster)).sum()
@@ -38,8 +105,14 @@ impl Agent {
         others.filter_map(|(_, (_, rates))| rates.get(&cluster)).sum()
     }
 
-    /// Bids for a round.
-    pub fn handle_call(&self, design: &dyn Design, estimates: &impl Estimates, call: &Call) -> Bids {
+    /// Bids for a broker's round.
+    pub fn handle_call(
+        &self,
+        broker: PeerId,
+        design: &dyn Design,
+        estimates: &impl Estimates,
+        call: &Call,
+    ) -> Bids {
         let mut clusters = BTreeMap::new();
         let mut shares = Vec::with_capacity(call.shares.len());
         for share in &call.shares {
@@ -50,7 +123,8 @@ impl Agent {
             };
             for offer in &matched {
                 clusters.entry(offer.cluster).or_insert_with(|| {
-                    let said = estimates.site(offer.cluster).map(|site| design.announce(&site));
+                    let site = estimates.site(offer.cluster);
+                    let said = site.map(|site| design.announce(&self.bid_to(broker, offer.cluster, site)));
                     said.unwrap_or_default()
                 });
             }
@@ -82,6 +156,10 @@ impl Agent {
     pub fn handle_accepted(&mut self, broker: PeerId, accepted: &Accepted) {
         let known = self.accepted.entry(broker).or_default();
         if accepted.round > known.0 {
+            let used = self.used.entry(broker).or_default();
+            for cluster in &accepted.clusters {
+                used.entry(cluster.cluster).or_default().note(cluster.rate_bps as f64);
+            }
             let rates = accepted.clusters.iter().map(|cluster| (cluster.cluster, cluster.rate_bps));
             *known = (accepted.round, rates.filter(|(_, rate)| *rate > 0).collect());
         }
@@ -90,5 +168,6 @@ impl Agent {
     /// A broker has gone for good: nothing is sent for it any more.
     pub fn handle_gone(&mut self, broker: PeerId) {
         self.accepted.remove(&broker);
+        self.used.remove(&broker);
     }
 }

@@ -336,8 +336,10 @@ impl Broker {
     /// A network's agent has gone. What it has bid in this round does not count any more.
     pub fn handle_left(&mut self, network: PeerId) {
         let Some(known) = self.networks.get_mut(&network) else { return };
-        (known.is_there, known.bids) = (false, None);
-        if std::mem::take(&mut known.is_called) {
+        let has_bid = known.bids.take().is_some_and(|bids| bids.is_all);
+        let was_called = std::mem::take(&mut known.is_called);
+        known.is_there = false;
+        if was_called && !has_bid && matches!(self.stage, Stage::Bidding { .. }) {
             known.standing.note_missed();
         }
         match &mut self.stage {

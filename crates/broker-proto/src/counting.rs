@@ -9,8 +9,10 @@ use crate::messages::Clients;
 use anabranch_units::{BitRate, Duration, Instant};
 use std::collections::BTreeMap;
 
-/// The most places that are counted, with their bitrates: what comes beyond is counted as dropped.
-pub const KINDS_MAX: usize = 1_000_000;
+/// The most places that are counted, with their bitrates: what comes beyond is counted as dropped. Anybody may name a place that is none.
+pub const KINDS_MAX: usize = 250_000;
+/// The most places that a round has: those with the most viewers.
+pub const PLACES_MAX: usize = 50_000;
 /// Bitrates are counted as one where they differ by less than this factor: a player's throughput is never the same twice.
 const ALIKE: f64 = 1.25;
 
@@ -75,7 +77,13 @@ impl Counting {
                 .map(|(&bitrate_bps, &sessions)| Clients { bitrate_bps, sessions })
                 .collect(),
         };
-        before.unwrap_or(&self.now).iter().map(of).collect()
+        let mut gathered: Vec<Gathered> = before.unwrap_or(&self.now).iter().map(of).collect();
+        if gathered.len() > PLACES_MAX {
+            let viewers = |of: &Gathered| of.clients.iter().map(|some| u64::from(some.sessions)).sum::<u64>();
+            gathered.sort_by_key(|of| std::cmp::Reverse(viewers(of)));
+            self.dropped += gathered.drain(PLACES_MAX..).map(|of| viewers(&of)).sum::<u64>();
+        }
+        gathered
     }
 
     fn turn(&mut self, now: Instant) {
@@ -112,6 +120,21 @@ mod tests {
         assert_eq!(sessions(&counting.gathered(at(13))), [("a", 5)]);
         assert_eq!(sessions(&counting.gathered(at(25))), [("b", 1)]);
         assert_eq!(sessions(&counting.gathered(at(90))), []);
+    }
+
+    /// Whoever makes up places takes no room from those where people are.
+    #[test]
+    fn of_too_many_places_those_with_the_most_viewers_count() {
+        let mut counting = Counting::new(Instant::ZERO, Duration::from_secs(10));
+        for number in 0..KINDS_MAX + 10 {
+            counting.note(Instant::ZERO, &viewer(&format!("none {number}"), 3_000));
+            if number < 5 {
+                counting.note(Instant::ZERO, &viewer("berlin", 3_000));
+            }
+        }
+        let gathered = counting.gathered(Instant::ZERO);
+        assert_eq!((gathered.len(), sessions(&gathered)[0]), (PLACES_MAX, ("berlin", 5)));
+        assert_eq!(counting.dropped(), (11 + KINDS_MAX - PLACES_MAX) as u64);
     }
 
     #[test]

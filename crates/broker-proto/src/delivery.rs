@@ -34,9 +34,12 @@ pub struct Delivery {
     round: u64,
     /// Of each city and provider: by bitrate, where how many viewers go.
     places: BTreeMap<String, BTreeMap<String, BTreeMap<BitRate, Weights>>>,
-    /// Of all viewers.
+    /// Of all viewers, the clusters that most of them have.
     all: Weights,
 }
+
+/// How many clusters whoever has no place in the decision may get: all would take as long to rank as all there are.
+const ALL_MAX: usize = 32;
 
 impl Delivery {
     /// What a decision says.
@@ -51,6 +54,9 @@ impl Delivery {
                 *new.all.entry(to).or_default() += u64::from(placed.sessions);
             }
         }
+        let mut most: Vec<(ClusterId, u64)> = std::mem::take(&mut new.all).into_iter().collect();
+        most.sort_by_key(|(_, viewers)| std::cmp::Reverse(*viewers));
+        new.all = spread(most).into_iter().collect();
         new
     }
 
@@ -82,6 +88,13 @@ impl Delivery {
             order.into_iter().partition(|to| !gone.contains(&to.network));
         there.into_iter().chain(gone).take(count).collect()
     }
+}
+
+/// Of clusters, those with the most viewers first, so many that there are some of each network as far as that goes.
+fn spread(most: Vec<(ClusterId, u64)>) -> Vec<(ClusterId, u64)> {
+    let mut networks = BTreeSet::new();
+    let (first, more): (Vec<_>, Vec<_>) = most.into_iter().partition(|(to, _)| networks.insert(to.network));
+    first.into_iter().chain(more).take(ALL_MAX).collect()
 }
 
 /// Appends those of these clusters that are not there yet, the highest ranks first.

@@ -2,18 +2,21 @@
 //!
 //! Source: section 3.5.1 (metrics) and 3.7.1 (accounts). Read [`evaluate`] first.
 
-use crate::agent::Agent;
-use crate::broker::{Broker, ClusterId, Decision, Job, Settings, ToNetwork};
+use crate::agent::Reserve;
+use crate::broker::{Broker, ClusterId, Decision};
 use crate::designs::Design;
 use crate::market::{Market, mbps};
 use crate::optimiser::Optimiser;
-use crate::parties::{Own, Parties};
+use crate::parties::Parties;
 use crate::world::World;
 use anabranch_units::{BitRate, Instant, PeerId};
 use std::sync::Arc;
 
 /// What networks add to what they charge (section 3.7.1: 20 %).
 pub const MARKUP: f64 = 1.2;
+
+/// A world's only broker.
+const BROKER: PeerId = PeerId(0);
 
 /// Traffic, what is paid for it and what it costs.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
@@ -61,61 +64,13 @@ pub struct Outcome {
     pub countries: Vec<Account>,
 }
 
-/// A broker and all networks of a world, between whom nothing is lost and nothing takes time.
-struct Round<'a> {
-    broker: Broker,
-    design: Arc<dyn Design>,
-    agents: Vec<(Agent, Own<'a>)>,
-}
-
-/// Where a broker of a world has its only number.
-const BROKER: PeerId = PeerId(0);
-
-impl<'a> Round<'a> {
-    fn new(
-        parties: &'a Parties<'a>,
-        design: &Arc<dyn Design>,
-        cost_weight: f64,
-        optimiser: Optimiser,
-    ) -> Self {
-        let world = parties.world();
-        let settings = Settings {
-            score_weight: 1.0 / world.score_mean(),
-            cost_weight: cost_weight / world.cost_mean(),
-            optimiser,
-            ..Settings::new(Arc::clone(design))
-        };
-        let mut broker = Broker::new(Instant::ZERO, settings);
-        let mut agents = Vec::new();
-        for number in 0..world.networks().len() as u32 {
-            broker.handle_joined(PeerId(number), parties.contract(number));
-            agents.push((Agent::default(), parties.own(number)));
-        }
-        broker.handle_gathered(parties.gathered());
-        Self { broker, design: Arc::clone(design), agents }
-    }
-
-    /// Hands messages over until there is a job, or the round is over.
-    fn job(&mut self) -> Option<Job> {
-        if self.broker.accepted().is_none() {
-            self.broker.handle_timeout(Instant::ZERO);
-        }
-        while let Some((network, message)) = self.broker.poll_transmit() {
-            let (agent, own) = &mut self.agents[network.index()];
-            match message {
-                ToNetwork::Call(call) => {
-                    let bids = agent.handle_call(&*self.design, own, &call);
-                    self.broker.handle_bids(network, bids);
-                }
-                ToNetwork::Proposal(proposal) => {
-                    let assent = agent.handle_proposal(own, BROKER, &proposal);
-                    self.broker.handle_assent(network, &assent);
-                }
-                ToNetwork::Accepted(accepted) => agent.handle_accepted(BROKER, &accepted),
-            }
-        }
-        self.broker.poll_job()
-    }
+/// A broker of a world, whose first round begins at once.
+fn broker(parties: &Parties<'_>, design: &Arc<dyn Design>, cost_weight: f64, optimiser: Optimiser) -> Broker {
+    let mut broker = Broker::new(Instant::ZERO, parties.settings(design, cost_weight, optimiser));
+    parties.join_all(&mut broker);
+    broker.handle_gathered(parties.gathered());
+    broker.handle_timeout(Instant::ZERO);
+    broker
 }
 
 /// What the broker decides about, if networks and it share, match and announce by this design.
@@ -123,19 +78,18 @@ impl<'a> Round<'a> {
 /// A cost of 1 for each client in the mean weighs as much as the mean score, times `cost_weight` (the thesis's w_c, where w_p is 1).
 pub fn market(world: &World, design: &Arc<dyn Design>, cost_weight: f64) -> Arc<Market> {
     let parties = Parties::new(world);
-    let mut round = Round::new(&parties, design, cost_weight, Optimiser::default());
-    round.job().expect("all networks have bid").market
+    let mut broker = broker(&parties, design, cost_weight, Optimiser::default());
+    let mut agents = parties.agents(Reserve::Nothing);
+    parties.hand_over(&mut broker, BROKER, &**design, &mut agents).expect("all networks have bid").market
 }
 
 /// Lets a broker and the networks of a world decide by this design, and says what comes of it.
 pub fn evaluate(world: &World, design: &Arc<dyn Design>, cost_weight: f64, optimiser: &Optimiser) -> Outcome {
     let parties = Parties::new(world);
-    let mut round = Round::new(&parties, design, cost_weight, *optimiser);
-    while let Some(job) = round.job() {
-        let answer = job.run();
-        round.broker.handle_answer(Instant::ZERO, &job, answer);
-    }
-    let decision = round.broker.accepted().expect("all networks have bid, and keep what they bid");
+    let mut broker = broker(&parties, design, cost_weight, *optimiser);
+    let mut agents = parties.agents(Reserve::Nothing);
+    parties.end_round(&mut broker, Instant::ZERO, BROKER, &**design, &mut agents);
+    let decision = broker.accepted().expect("all networks have bid, and keep what they bid");
     outcome(world, &**design, decision)
 }
 

@@ -17,14 +17,16 @@ pub mod designs;
 mod draws;
 mod evaluation;
 mod generator;
+pub mod lying;
 mod market;
 pub mod messages;
 mod optimiser;
 mod parties;
+pub mod several;
 pub mod steering;
 mod world;
 
-pub use agent::{Agent, Estimates};
+pub use agent::{Agent, Estimates, Reserve};
 pub use broker::Broker;
 pub use evaluation::{Account, MARKUP, Outcome, alternatives, evaluate, market};
 pub use generator::{Shape, generate};

@@ -2,11 +2,15 @@
 //!
 //! Leaves out: what they do (`agent`, `broker`). Read [`Parties`] first.
 
-use crate::agent::Estimates;
-use crate::broker::{Contract, Gathered};
+use crate::agent::{Agent, Estimates, Reserve};
+use crate::broker::{Broker, Contract, Gathered, Job, Settings, ToNetwork};
+use crate::designs::Design;
 use crate::messages::Clients;
+use crate::optimiser::Optimiser;
 use crate::world::{Offer, Place, Site, World};
+use anabranch_units::{Instant, PeerId};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A world, with its places by name.
 #[derive(Clone, Debug)]
@@ -29,7 +33,7 @@ impl<'a> Parties<'a> {
         self.world
     }
     /// What a network knows of its own.
-    pub const fn own(&'a self, network: u32) -> Own<'a> {
+    pub const fn own(&self, network: u32) -> Own<'_> {
         Own { parties: self, network }
     }
     /// A network's contract.
@@ -52,6 +56,65 @@ impl<'a> Parties<'a> {
             gathered[group.place as usize].clients.push(clients);
         }
         gathered
+    }
+}
+
+impl Parties<'_> {
+    /// How a broker decides by this design: a cost of 1 for each client in the mean weighs as much as the mean score, times `cost_weight`.
+    pub fn settings(&self, design: &Arc<dyn Design>, cost_weight: f64, optimiser: Optimiser) -> Settings {
+        Settings {
+            score_weight: 1.0 / self.world.score_mean(),
+            cost_weight: cost_weight / self.world.cost_mean(),
+            optimiser,
+            ..Settings::new(Arc::clone(design))
+        }
+    }
+    /// All networks join a broker.
+    pub fn join_all(&self, broker: &mut Broker) {
+        for number in 0..self.world.networks().len() as u32 {
+            broker.handle_joined(PeerId(number), self.contract(number));
+        }
+    }
+    /// An agent for each network.
+    pub fn agents(&self, reserve: Reserve) -> Vec<Agent> {
+        vec![Agent::new(reserve); self.world.networks().len()]
+    }
+    /// Hands messages over between a broker and all networks, until there is a job or nothing more to say. Nothing is lost, and nothing
+    /// takes time.
+    pub fn hand_over(
+        &self,
+        broker: &mut Broker,
+        id: PeerId,
+        design: &dyn Design,
+        agents: &mut [Agent],
+    ) -> Option<Job> {
+        while let Some((network, message)) = broker.poll_transmit() {
+            let (agent, own) = (&mut agents[network.index()], self.own(network.0));
+            match message {
+                ToNetwork::Call(call) => {
+                    broker.handle_bids(network, agent.handle_call(id, design, &own, &call));
+                }
+                ToNetwork::Proposal(proposal) => {
+                    broker.handle_assent(network, &agent.handle_proposal(&own, id, &proposal));
+                }
+                ToNetwork::Accepted(accepted) => agent.handle_accepted(id, &accepted),
+            }
+        }
+        broker.poll_job()
+    }
+    /// The same to the round's end.
+    pub fn end_round(
+        &self,
+        broker: &mut Broker,
+        now: Instant,
+        id: PeerId,
+        design: &dyn Design,
+        agents: &mut [Agent],
+    ) {
+        while let Some(job) = self.hand_over(broker, id, design, agents) {
+            let answer = job.run();
+            broker.handle_answer(now, &job, answer);
+        }
     }
 }
 

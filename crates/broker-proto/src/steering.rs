@@ -274,9 +274,12 @@ pub fn answer(
         }
     }
     // The manifest's own ways come last, so that a player has one when all clusters that were chosen have gone.
-    let (there, away): (Vec<_>, Vec<_>) = catalogue.iter().partition(|(network, _)| !gone.contains(network));
-    for (_, listed) in there.into_iter().chain(away) {
-        if !pathway_priority.contains(&listed.pathway) && pathway_priority.len() < 2 * WAYS_MAX {
+    let of = |is_gone: bool| catalogue.iter().filter(move |(network, _)| gone.contains(network) == is_gone);
+    for (_, listed) in of(false).chain(of(true)) {
+        if pathway_priority.len() >= 2 * WAYS_MAX {
+            break;
+        }
+        if !pathway_priority.contains(&listed.pathway) {
             pathway_priority.push(listed.pathway.clone());
         }
     }

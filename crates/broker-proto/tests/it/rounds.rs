@@ -7,7 +7,7 @@ use anabranch_broker_proto::broker::{
 };
 use anabranch_broker_proto::designs::{self, Design};
 use anabranch_broker_proto::messages::{Accepted, Assent, Bids, ClusterBid, ShareBids};
-use anabranch_broker_proto::{Agent, Broker, Estimates, Parties, Shape, World, generate};
+use anabranch_broker_proto::{Agent, Broker, Estimates, Parties, Reserve, Shape, World, generate};
 use anabranch_units::{Duration, Instant, PeerId, RandomStream, Seed};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -208,7 +208,7 @@ impl<'a> Hall<'a> {
         }
         match message {
             ToNetwork::Call(call) => {
-                let mut bids = agent.handle_call(&*self.design, &own, &call);
+                let mut bids = agent.handle_call(PeerId(0), &*self.design, &own, &call);
                 let mut after = Duration::ZERO;
                 match manner {
                     Manner::Late => after = BIDS_WITHIN,
@@ -436,35 +436,13 @@ fn two_brokers_overbook_clusters_unless_networks_are_asked() {
         );
         let parties = Parties::new(&world);
         let design: Arc<dyn Design> = designs::by_name(design).expect("there is one");
-        let mut agents = vec![Agent::default(); 2];
+        let mut agents = parties.agents(Reserve::Nothing);
         for number in 1..=2 {
             let mut broker = Broker::new(Instant::ZERO, settings(&design));
-            for network in 0..2 {
-                broker.handle_joined(PeerId(network), parties.contract(network));
-            }
+            parties.join_all(&mut broker);
             broker.handle_gathered(parties.gathered());
             broker.handle_timeout(Instant::ZERO);
-            let id = PeerId(number);
-            loop {
-                if let Some((network, message)) = broker.poll_transmit() {
-                    let (agent, own) = (&mut agents[network.index()], parties.own(network.0));
-                    match message {
-                        ToNetwork::Call(call) => {
-                            broker.handle_bids(network, agent.handle_call(&*design, &own, &call));
-                        }
-                        ToNetwork::Proposal(proposal) => {
-                            broker.handle_assent(network, &agent.handle_proposal(&own, id, &proposal));
-                        }
-                        ToNetwork::Accepted(accepted) => agent.handle_accepted(id, &accepted),
-                        _ => {}
-                    }
-                } else if let Some(job) = broker.poll_job() {
-                    let answer = job.run();
-                    broker.handle_answer(Instant::ZERO, &job, answer);
-                } else {
-                    break;
-                }
-            }
+            parties.end_round(&mut broker, Instant::ZERO, PeerId(number), &*design, &mut agents);
         }
         let used: BTreeSet<u32> = (0..world.sites().len() as u32)
             .filter(|cluster| {

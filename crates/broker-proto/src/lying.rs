@@ -1,0 +1,197 @@
+//! Which network gains by lying about its costs or capacities, and what rule of payment removes the gain: a small game, one network against all
+//! others that are honest.
+//!
+//! An honest network asks [`MARKUP`] times what a cluster costs it. One that lies asks another multiple, or says that its clusters can send a factor more than they
+//! can. It is paid what it asked for what it sends (*as bid*), or what the others would be worse off without it, beside what it asked (*Clarke's
+//! rule*): then nobody gains by asking anything but what it costs, where the best placement is found, as what a network asks decides what it
+//! sends and not what it is paid.
+//!
+//! Source: the thesis leaves cheating open (sections 3.6.3 and 7); Clarke, *Multipart Pricing of Public Goods* (1971). Read [`Lie`] and [`payoff`]
+//! first.
+
+use crate::agent::Reserve;
+use crate::broker::{Broker, Decision};
+use crate::designs::Design;
+use crate::evaluation::MARKUP;
+use crate::market::mbps;
+use crate::optimiser::Optimiser;
+use crate::parties::Parties;
+use crate::world::World;
+use anabranch_units::{BitRate, Instant, PeerId};
+use std::sync::Arc;
+
+/// What one network says, beside what is so.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct Lie {
+    /// Whose clusters.
+    pub network: u32,
+    /// So many times what it costs is what it asks.
+    pub price: f64,
+    /// What it says that it can send is multiplied by this.
+    pub capacity: f64,
+}
+
+/// What a network has of a round.
+#[derive(Copy, Clone, Debug, Default, PartialEq)]
+pub struct Payoff {
+    /// Megabits a second that it is given.
+    pub traffic_mbps: f64,
+    /// What is left if it is paid what it asked.
+    pub as_bid: f64,
+    /// What is left if it is paid by Clarke's rule.
+    pub clarke: f64,
+    /// The share of its traffic that its clusters cannot send.
+    pub overloaded_share: f64,
+}
+
+/// A round, and what it costs all in the broker's eyes, in money.
+struct Round {
+    decision: Arc<Decision>,
+    cost: f64,
+}
+
+/// One round in which the networks say what `said` has; weights are those of the world as it is. A network may stay away.
+fn round(
+    world: &World,
+    said: &World,
+    design: &Arc<dyn Design>,
+    cost_weight: f64,
+    away: Option<u32>,
+) -> Round {
+    let (real, parties) = (Parties::new(world), Parties::new(said));
+    let settings = real.settings(design, cost_weight, Optimiser::default());
+    let (score_weight, money) = (settings.score_weight, settings.cost_weight);
+    let mut broker = Broker::new(Instant::ZERO, settings);
+    parties.join_all(&mut broker);
+    if let Some(away) = away {
+        broker.handle_left(PeerId(away));
+    }
+    broker.handle_gathered(parties.gathered());
+    broker.handle_timeout(Instant::ZERO);
+    let mut agents = parties.agents(Reserve::Nothing);
+    parties.end_round(&mut broker, Instant::ZERO, PeerId(0), &**design, &mut agents);
+    let decision = broker.accepted().cloned().expect("networks have bid");
+    let cost = decision.placed.iter().map(|placed| {
+        let each = placed.to.map_or(0.0, |(to, score)| {
+            score_weight * score + money * decision.prices_per_mbps[&to] * mbps(placed.bitrate)
+        });
+        each * f64::from(placed.sessions)
+    });
+    let cost = cost.sum::<f64>() / money;
+    Round { decision, cost }
+}
+
+/// What a network has if it lies so and all others are honest; `without` is what all costs if it stays away ([`without`]).
+///
+/// Panics: for a weight of cost of 0, with which money means nothing.
+pub fn payoff(world: &World, design: &Arc<dyn Design>, cost_weight: f64, lie: Lie, without: f64) -> Payoff {
+    assert!(cost_weight > 0.0, "money has to mean something");
+    let said = said(world, Some(lie));
+    let Round { decision, cost } = round(world, &said, design, cost_weight, None);
+    let own = &world.networks()[lie.network as usize].clusters;
+    let mut sent = vec![0; world.sites().len()];
+    let (mut traffic_mbps, mut asked, mut costs) = (0.0, 0.0, 0.0);
+    for placed in &decision.placed {
+        let Some((to, _)) = placed.to.filter(|(to, _)| own.contains(&to.cluster)) else { continue };
+        let rate = mbps(placed.bitrate) * f64::from(placed.sessions);
+        traffic_mbps += rate;
+        asked += rate * decision.prices_per_mbps[&to];
+        costs += rate * world.sites()[to.cluster as usize].cost_per_mbps;
+        sent[to.cluster as usize] += placed.bitrate.as_bps() * u64::from(placed.sessions);
+    }
+    let over = |cluster: u32| {
+        let room = world.sites()[cluster as usize].room().as_bps();
+        sent[cluster as usize].saturating_sub(room) as f64 / 1e6
+    };
+    let over: f64 = own.clone().map(over).sum();
+    Payoff {
+        traffic_mbps,
+        as_bid: asked - costs,
+        clarke: asked + (without - cost) - costs,
+        overloaded_share: if traffic_mbps > 0.0 { over / traffic_mbps } else { 0.0 },
+    }
+}
+
+/// What all costs in the broker's eyes, in money, if a network stays away and the others are honest.
+pub fn without(world: &World, design: &Arc<dyn Design>, cost_weight: f64, network: u32) -> f64 {
+    round(world, &said(world, None), design, cost_weight, Some(network)).cost
+}
+
+/// A world as networks speak of it: prices with their markup, and one network's with its lie.
+fn said(world: &World, lie: Option<Lie>) -> World {
+    let mut said = world.clone();
+    let lie_of = |network: u32| {
+        lie.filter(|lie| lie.network == network).map_or((MARKUP, 1.0), |lie| (lie.price, lie.capacity))
+    };
+    for site in &mut said.sites {
+        let (price, capacity) = lie_of(site.network);
+        site.cost_per_mbps *= price;
+        // What is left beside other traffic is what it lies about.
+        let room = site.room().as_bps() as f64 * capacity;
+        site.capacity = BitRate::bps(site.background.as_bps() + room as u64);
+    }
+    for (number, network) in (0..).zip(&mut said.networks) {
+        network.price_per_mbps *= lie_of(number).0;
+    }
+    said
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::designs;
+    use crate::generator::{Shape, generate};
+    use anabranch_units::Seed;
+
+    #[test]
+    fn asking_more_gains_as_bid_and_nothing_by_clarkes_rule() {
+        let shape = Shape {
+            networks: vec![12, 3, 4],
+            sessions: 400,
+            countries: 3,
+            cities: 40,
+            providers: 3,
+            ..Shape::default()
+        };
+        let world = generate(&shape, Seed::new(2));
+        let marketplace = designs::by_name("marketplace").expect("there is one");
+        let mut gains = 0;
+        for network in 0..3 {
+            let without = without(&world, &marketplace, 1.0, network);
+            let of =
+                |price| payoff(&world, &marketplace, 1.0, Lie { network, price, capacity: 1.0 }, without);
+            let (honest, true_cost) = (of(MARKUP), of(1.0));
+            for price in [0.8, 0.9, 1.1, 1.2, 1.3, 1.6, 2.4] {
+                let lied = of(price);
+                gains += u32::from(lied.as_bid > honest.as_bid * 1.01);
+                // The best placement is found to a hundredth of a percent.
+                let noise = 1e-3 * without;
+                assert!(lied.clarke <= true_cost.clarke + noise, "{network} {price}: {lied:?} {true_cost:?}");
+            }
+            assert!(true_cost.clarke >= -1e-3 * without, "nobody loses by taking part");
+        }
+        assert!(gains > 0, "as bid some lie gains");
+    }
+
+    #[test]
+    fn who_says_more_capacity_than_there_is_is_overloaded() {
+        let shape = Shape {
+            networks: vec![6, 3],
+            sessions: 400,
+            countries: 2,
+            cities: 20,
+            providers: 3,
+            capacity: 0.06,
+            ..Shape::default()
+        };
+        let world = generate(&shape, Seed::new(4));
+        let marketplace = designs::by_name("marketplace").expect("there is one");
+        let of = |capacity| {
+            let lie = Lie { network: 0, price: MARKUP, capacity };
+            payoff(&world, &marketplace, 1.0, lie, 0.0)
+        };
+        let (honest, lied) = (of(1.0), of(4.0));
+        assert_eq!(honest.overloaded_share, 0.0);
+        assert!(lied.overloaded_share > 0.1 && lied.as_bid > honest.as_bid, "{honest:?} {lied:?}");
+    }
+}

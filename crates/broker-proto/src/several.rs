@@ -1,0 +1,233 @@
+//! Several brokers whose clients go to the same clusters, round after round while demand changes: what networks bid them, and what comes of it.
+//!
+//! Source: the thesis leaves it open (chapter 7): with several brokers a network's bids overlap, and if all are accepted its clusters have too much. Are bids
+//! hints or guarantees? Here each broker runs its rounds, one after the other; networks keep of each cluster what their [`Reserve`] says.
+//! Demand of each broker in each place wanders by itself (a lognormal factor, of which each round keeps nine tenths).
+//! Read [`Several`] and [`run`] first.
+
+use crate::agent::{Agent, Reserve};
+use crate::broker::{Broker, Decision, Event, Gathered};
+use crate::designs::Design;
+use crate::draws::Draws;
+use crate::market::mbps;
+use crate::optimiser::Optimiser;
+use crate::parties::Parties;
+use crate::world::World;
+use anabranch_units::{Duration, Instant, PeerId, Seed};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// How much of its level a place's demand keeps from round to round.
+const KEEPS: f64 = 0.9;
+
+/// Who decides, how often, and how demand changes.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct Several {
+    /// Brokers; each has an equal part of the world's clients in the mean.
+    pub brokers: u32,
+    /// Rounds of each.
+    pub rounds: u32,
+    /// What networks keep for other brokers.
+    pub reserve: Reserve,
+    /// The standard deviation of the logarithm of a place's demand.
+    pub swing: f64,
+    /// What cost weighs.
+    pub cost_weight: f64,
+    /// What demand is drawn from.
+    pub seed: Seed,
+}
+
+/// What comes of a round of all brokers.
+#[derive(Copy, Clone, Debug, Default, PartialEq)]
+pub struct RoundOutcome {
+    /// The share of clients whose cluster has more than it can send beside its other traffic.
+    pub overloaded_share: f64,
+    /// The share of clients for whom no room was found.
+    pub unserved_share: f64,
+    /// What a megabit costs the network that sends it, in the mean.
+    pub cost_mean: f64,
+    /// The score of those who are served, in the mean.
+    pub score_mean: f64,
+    /// What clusters send beyond or below what their networks expected, to what they send.
+    pub surprise_share: f64,
+    /// The share of brokers whose round changed nothing, as networks did not agree.
+    pub void_share: f64,
+}
+
+/// Demand of one broker.
+struct Demand {
+    draws: Draws,
+    /// By place: the logarithm of its factor.
+    levels: Vec<f64>,
+}
+
+impl Demand {
+    fn new(several: &Several, broker: u32, places: usize) -> Self {
+        let mut draws = Draws(several.seed.stream("demand", u64::from(broker)));
+        let levels = (0..places).map(|_| several.swing * draws.normal()).collect();
+        Self { draws, levels }
+    }
+
+    /// The next round's clients.
+    fn next(&mut self, several: &Several, all: &[Gathered]) -> Vec<Gathered> {
+        let (draws, part) = (&mut self.draws, f64::from(several.brokers.max(1)).recip());
+        let fresh = (1.0 - KEEPS * KEEPS).sqrt() * several.swing;
+        let mean = (-0.5 * several.swing * several.swing).exp();
+        let next = self.levels.iter_mut().zip(all).map(|(level, of)| {
+            *level = KEEPS.mul_add(*level, fresh * draws.normal());
+            let factor = part * mean * level.exp();
+            let mut of = of.clone();
+            for some in &mut of.clients {
+                // Rounded by chance, so that the mean stays.
+                some.sessions = f64::from(some.sessions).mul_add(factor, draws.0.unit_f64()) as u32;
+            }
+            of
+        });
+        next.collect()
+    }
+}
+
+/// Runs all rounds.
+pub fn run(world: &World, design: &Arc<dyn Design>, several: &Several) -> Vec<RoundOutcome> {
+    let (parties, second) = (Parties::new(world), Duration::from_secs(1));
+    let mut agents = parties.agents(several.reserve);
+    let mut brokers: Vec<Broker> = (0..several.brokers)
+        .map(|_| {
+            let mut settings = parties.settings(design, several.cost_weight, Optimiser::default());
+            settings.every = second;
+            let mut broker = Broker::new(Instant::ZERO, settings);
+            parties.join_all(&mut broker);
+            broker
+        })
+        .collect();
+    let all = parties.gathered();
+    let mut demands: Vec<Demand> =
+        (0..several.brokers).map(|broker| Demand::new(several, broker, all.len())).collect();
+    let mut outcomes = Vec::new();
+    for round in 0..several.rounds {
+        let now = Instant::ZERO + second * u64::from(round);
+        let expected = expected(&agents, several.brokers, world);
+        let mut voids = 0;
+        // Each is the first in its turn.
+        for turn in 0..several.brokers {
+            let number = (turn + round) % several.brokers;
+            let broker = &mut brokers[number as usize];
+            broker.handle_gathered(demands[number as usize].next(several, &all));
+            broker.handle_timeout(now);
+            parties.end_round(broker, now, PeerId(number), &**design, &mut agents);
+            while let Some(event) = broker.poll_event() {
+                voids += u32::from(matches!(event, Event::Void { .. }));
+            }
+        }
+        let decisions: Vec<Arc<Decision>> = brokers.iter().filter_map(|b| b.accepted().cloned()).collect();
+        let void_share = f64::from(voids) / f64::from(several.brokers.max(1));
+        outcomes.push(RoundOutcome { void_share, ..outcome(world, &decisions, &expected) });
+    }
+    outcomes
+}
+
+/// What networks expect each cluster to send to all brokers together, in bits a second.
+fn expected(agents: &[Agent], brokers: u32, world: &World) -> Vec<f64> {
+    let of = |(cluster, site): (u32, &crate::world::Site)| {
+        let agent = &agents[site.network as usize];
+        (0..brokers).map(|broker| agent.expected_bps(PeerId(broker), cluster)).sum()
+    };
+    (0..).zip(world.sites()).map(of).collect()
+}
+
+fn outcome(world: &World, decisions: &[Arc<Decision>], expected: &[f64]) -> RoundOutcome {
+    let mut sent: BTreeMap<u32, u64> = BTreeMap::new();
+    let (mut all, mut served, mut traffic, mut cost, mut score) = (0.0, 0.0, 0.0, 0.0, 0.0);
+    let placed = || decisions.iter().flat_map(|decision| &decision.placed);
+    for placed in placed() {
+        let sessions = f64::from(placed.sessions);
+        all += sessions;
+        let Some((to, bid)) = placed.to else { continue };
+        *sent.entry(to.cluster).or_default() += placed.bitrate.as_bps() * u64::from(placed.sessions);
+        let rate = sessions * mbps(placed.bitrate);
+        served += sessions;
+        traffic += rate;
+        cost += rate * world.sites()[to.cluster as usize].cost_per_mbps;
+        score += sessions * bid;
+    }
+    let is_over = |cluster: u32| {
+        sent.get(&cluster).is_some_and(|sent| *sent > world.sites()[cluster as usize].room().as_bps())
+    };
+    let over: f64 = placed()
+        .filter(|placed| placed.to.is_some_and(|(to, _)| is_over(to.cluster)))
+        .map(|placed| f64::from(placed.sessions))
+        .sum();
+    let surprise: f64 = (0u32..)
+        .zip(expected)
+        .map(|(cluster, expected)| (sent.get(&cluster).map_or(0.0, |sent| *sent as f64) - expected).abs())
+        .sum();
+    let ratio = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
+    RoundOutcome {
+        overloaded_share: ratio(over, all),
+        unserved_share: ratio(all - served, all),
+        cost_mean: ratio(cost, traffic),
+        score_mean: ratio(score, served),
+        surprise_share: ratio(surprise / 1e6, traffic),
+        void_share: 0.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::designs;
+    use crate::generator::{Shape, generate};
+
+    fn mean(design: &str, reserve: Reserve, of: impl Fn(&RoundOutcome) -> f64) -> f64 {
+        let shape = Shape {
+            networks: vec![12, 4, 4],
+            sessions: 600,
+            countries: 3,
+            cities: 40,
+            providers: 3,
+            capacity: 0.12,
+            ..Shape::default()
+        };
+        let world = generate(&shape, Seed::new(3));
+        let several =
+            Several { brokers: 2, rounds: 30, reserve, swing: 0.3, cost_weight: 1.0, seed: Seed::new(1) };
+        let design = designs::by_name(design).expect("there is one");
+        let outcomes = run(&world, &design, &several);
+        outcomes[10..].iter().map(of).sum::<f64>() / 20.0
+    }
+
+    #[test]
+    fn hints_overload_clusters_guarantees_do_not_and_what_is_learnt_is_between() {
+        let over = |reserve| mean("marketplace", reserve, |outcome| outcome.overloaded_share);
+        let (hint, parts) = (over(Reserve::Nothing), over(Reserve::Parts(2)));
+        let learnt = over(Reserve::Learnt { deviations: 2.0 });
+        assert_eq!(parts, 0.0, "what is promised is kept");
+        assert!(hint > 0.1 && learnt < hint / 2.0, "{hint} {learnt}");
+    }
+
+    #[test]
+    fn who_is_asked_promises_no_more_than_there_is() {
+        let over = mean("transactions", Reserve::Nothing, |outcome| outcome.overloaded_share);
+        assert_eq!(over, 0.0);
+    }
+
+    #[test]
+    fn demand_keeps_its_mean() {
+        let world = generate(&Shape { sessions: 2_000, ..Shape::default() }, Seed::new(1));
+        let all = Parties::new(&world).gathered();
+        let several = Several {
+            brokers: 2,
+            rounds: 1,
+            reserve: Reserve::Nothing,
+            swing: 0.3,
+            cost_weight: 1.0,
+            seed: Seed::new(5),
+        };
+        let mut demand = Demand::new(&several, 0, all.len());
+        let count = |of: &[Gathered]| -> f64 {
+            of.iter().flat_map(|of| &of.clients).map(|some| f64::from(some.sessions)).sum()
+        };
+        let mean = (0..50).map(|_| count(&demand.next(&several, &all))).sum::<f64>() / 50.0;
+        assert!((mean / 1_000.0 - 1.0).abs() < 0.05, "{mean}");
+    }
+}
