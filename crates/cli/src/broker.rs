@@ -1,6 +1,14 @@
-//! `anabranch broker`: content networks bid clusters, a broker places clients. So far: what comes of each design of their interface.
+//! `anabranch broker`: content networks bid clusters, a broker places clients.
 
+mod cdn;
 mod evaluate;
+mod keys;
+mod lies;
+mod market;
+mod rows;
+mod serve;
+mod several;
+mod status;
 
 use crate::member::Member;
 use std::process::ExitCode;
@@ -8,8 +16,22 @@ use std::process::ExitCode;
 /// What to do.
 #[derive(clap::Subcommand)]
 pub enum Noun {
+    /// Make, renew and revoke the keys with which broker, networks and operators know each other.
+    Keys(keys::Args),
+    /// Run the broker: it calls networks in rounds, decides, and tells players where to go.
+    Serve(serve::Args),
+    /// Run a content network's agent: it bids the network's clusters in each round.
+    Cdn(cdn::Args),
+    /// Show the networks, what the broker thinks of them, and what the last decision gives them.
+    Status(status::Args),
     /// Compare the designs by which networks and a broker may decide together, in worlds that are drawn from seeds.
     Evaluate(evaluate::Args),
+    /// Let several brokers decide round after round, while demand changes, for clients who go to the same clusters.
+    Several(several::Args),
+    /// Find what a network gains by lying about its costs or capacities, by two rules of payment.
+    Lies(lies::Args),
+    /// Print what there is to decide in a round, and the decision, as JSON: for another solver.
+    Market(market::Args),
 }
 
 /// `broker`, as this command has it.
@@ -19,7 +41,17 @@ impl Member for Broker {
     type Noun = Noun;
     fn run(noun: Noun, quiet: bool) -> anyhow::Result<ExitCode> {
         match noun {
+            Noun::Keys(args) => keys::run(&args, quiet),
+            Noun::Serve(args) => serve::run(&args, quiet),
+            Noun::Cdn(args) => cdn::run(&args, quiet),
+            Noun::Status(args) => status::run(&args),
             Noun::Evaluate(args) => evaluate::run(&args, quiet),
+            Noun::Several(args) => several::run(&args, quiet),
+            Noun::Lies(args) => lies::run(&args, quiet),
+            Noun::Market(args) => market::run(&args),
         }
+    }
+    fn is_daemon(noun: &Noun) -> bool {
+        matches!(noun, Noun::Serve(_) | Noun::Cdn(_))
     }
 }

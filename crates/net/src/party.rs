@@ -21,14 +21,17 @@ pub enum System {
     Shuffle,
     /// Short flows over every path.
     Spray,
+    /// Content networks bid, a broker places clients.
+    Broker,
 }
 
 /// Each system's word, and what it calls its sites, its controller if it has one, and its operators.
-const SYSTEMS: [(System, &str, [Option<&str>; 3]); 4] = [
+const SYSTEMS: [(System, &str, [Option<&str>; 3]); 5] = [
     (System::Replicate, "replicate", [Some("site"), Some("controller"), Some("operator")]),
     (System::Gather, "gather", [Some("server"), None, Some("client")]),
     (System::Shuffle, "shuffle", [Some("host"), Some("coordinator"), Some("operator")]),
     (System::Spray, "spray", [Some("host"), None, None]),
+    (System::Broker, "broker", [Some("network"), Some("broker"), Some("operator")]),
 ];
 
 impl System {

@@ -1,13 +1,12 @@
 //! `anabranch broker evaluate`: one round of the decision protocol for each seed, design and weight, and a row for what came of it.
 
+use super::rows::{Row, Shown};
 use anabranch_broker_proto::designs::{self, Design};
 use anabranch_broker_proto::{
     Account, Optimiser, Outcome, Shape, Site, World, alternatives, evaluate, generate,
 };
 use anabranch_units::Seed;
 use anyhow::ensure;
-use comfy_table::{CellAlignment, Table, presets::NOTHING};
-use serde::{Serialize, Serializer};
 use serde_json::Value;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -63,25 +62,16 @@ fn count_or_none(text: &str) -> Result<usize, String> {
     if count <= COUNT_MAX { Ok(count) } else { Err(format!("must be at most {COUNT_MAX}")) }
 }
 
-fn count(text: &str) -> Result<usize, String> {
+pub(super) fn count(text: &str) -> Result<usize, String> {
     count_or_none(text)
         .and_then(|count| if count > 0 { Ok(count) } else { Err("must be above 0".to_owned()) })
 }
 
-fn known(name: &str) -> Result<String, String> {
+pub(super) fn known(name: &str) -> Result<String, String> {
     designs::by_name(name).map(|_| name.to_owned()).ok_or_else(|| {
         let names: Vec<String> = designs::all().iter().map(|design| design.name()).collect();
         format!("is no design: there are {}", names.join(", "))
     })
-}
-
-/// A row: columns and their values, in order.
-struct Row(Vec<(&'static str, Value)>);
-
-impl Serialize for Row {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(column, value)| (column, value)))
-    }
 }
 
 fn outcome_row(outcome: &Outcome) -> Vec<(&'static str, Value)> {
@@ -109,28 +99,6 @@ fn account_row(number: usize, account: &Account, costs: &[f64]) -> Vec<(&'static
     ]
 }
 
-/// Rows, as they are shown.
-struct Shown {
-    json: bool,
-    table: Table,
-}
-
-impl Shown {
-    fn add(&mut self, row: Row) -> anyhow::Result<()> {
-        if self.json {
-            println!("{}", serde_json::to_string(&row)?);
-            return Ok(());
-        }
-        self.table.set_header(row.0.iter().map(|(column, _)| *column));
-        self.table.add_row(row.0.iter().map(|(_, value)| match value {
-            Value::String(text) => text.clone(),
-            Value::Number(number) if number.is_f64() => format!("{:.4}", number.as_f64().unwrap_or_default()),
-            other => other.to_string(),
-        }));
-        Ok(())
-    }
-}
-
 /// Runs it.
 ///
 /// Errors: one line for the user.
@@ -145,8 +113,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     } else {
         args.design.iter().filter_map(|name| designs::by_name(name)).collect()
     };
-    let mut shown = Shown { json: args.json, table: Table::new() };
-    shown.table.load_preset(NOTHING);
+    let mut shown = Shown::new(args.json);
     for seed in &args.seed {
         let shape = Shape {
             sessions: args.sessions,
@@ -178,14 +145,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    if !args.json {
-        shown
-            .table
-            .column_iter_mut()
-            .skip(1)
-            .for_each(|column| column.set_cell_alignment(CellAlignment::Right));
-        println!("{}", shown.table);
-    }
+    shown.end();
     Ok(ExitCode::SUCCESS)
 }
 

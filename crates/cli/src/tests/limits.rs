@@ -5,6 +5,11 @@
 
 use crate::gather::serve;
 use crate::replicate::relay;
+use anabranch_broker::PublicConfig;
+use anabranch_broker::contracts::NETWORKS_MAX;
+use anabranch_broker_proto::broker::Contract;
+use anabranch_broker_proto::counting::KINDS_MAX;
+use anabranch_broker_proto::steering::QUERY_BYTES_MAX;
 use anabranch_http::{BODY_BYTES_MAX, SMALL_BODY_BYTES, ServeConfig};
 use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::{keys, resolve, revoked, tls};
@@ -48,6 +53,7 @@ fn default_of<A: clap::Args>(option: &str) -> String {
 
 fn rows() -> Vec<(&'static str, String, &'static str)> {
     let half_open = AdmissionLimits::default();
+    let (contract, players) = (Contract::default(), PublicConfig::default());
     let serve = ServeConfig::default();
     let transfers = CoordinatorConfig::default();
     let memory = default_of::<relay::Args>("memory");
@@ -169,6 +175,21 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
             "packets to one peer that are kept to be sent again",
             n(anabranch_spray_proto::UNHEARD_MAX),
             "spray_proto::repeats",
+        ),
+        (
+            "networks of a broker; clusters of one; bids of one in a round",
+            format!("{}; {}; {}", n(NETWORKS_MAX as u64), n(contract.clusters_max), n(contract.bids_max)),
+            "broker::contracts, broker_proto::broker",
+        ),
+        (
+            "answers to players in a second; a question's query; kinds of viewers that are counted",
+            format!(
+                "{}; {}; {}",
+                n(players.answers_per_s_max),
+                bytes(QUERY_BYTES_MAX as u64),
+                n(KINDS_MAX as u64)
+            ),
+            "broker::public, broker_proto::steering, broker_proto::counting",
         ),
         (
             "a key file; a list of revoked certificates",

@@ -1,0 +1,151 @@
+//! The typed client of the broker's HTTP interface: for networks' agents, and for the command line.
+//!
+//! Leaves out: what a network bids (`network`). Read [`Client`] first.
+
+use crate::wire::{
+    Assent, Bids, BidsReply, ClientsRequest, DecisionView, JoinRequest, MessagesReply, NetworkMessage,
+    NetworkView, NetworksView,
+};
+use anabranch_http::{ClientError, Connection};
+use anabranch_net::identity::Identity;
+use anabranch_net::keys::{System, escaped};
+use hyper::Method;
+use hyper::body::Bytes;
+use serde::Serialize;
+use std::time::Duration;
+
+/// A connection to the broker; clones share it.
+#[derive(Clone)]
+pub struct Client {
+    connection: Connection,
+}
+
+impl Client {
+    /// A client of the broker at `address` (`host:port`, `https://` before it is allowed). Connects at the first
+    /// request; `patience` is how long an operator's request is tried.
+    ///
+    /// Errors: keys of another system, an address without port, `http://`.
+    pub fn new(address: &str, identity: &Identity, patience: Duration) -> Result<Self, ClientError> {
+        Ok(Self { connection: Connection::new(System::Broker, address, identity, patience)? })
+    }
+
+    /// Where the broker is: `host:port`.
+    pub fn address(&self) -> &str {
+        self.connection.address()
+    }
+
+    /// A network's agent joins.
+    ///
+    /// Errors: see [`ClientError`].
+    pub async fn join(&self, network: &str, session: u64, within: Duration) -> Result<(), ClientError> {
+        self.post(network, "join", &JoinRequest { session }, within).await.map(drop)
+    }
+
+    /// A network's agent goes.
+    ///
+    /// Errors: see [`ClientError`].
+    pub async fn leave(&self, network: &str, session: u64, within: Duration) -> Result<(), ClientError> {
+        self.post(network, "leave", &JoinRequest { session }, within).await.map(drop)
+    }
+
+    /// Messages after this one, as soon as there are any; none after `wait`.
+    ///
+    /// Errors: see [`ClientError`]; status 409 if it must join again.
+    pub async fn messages(
+        &self,
+        network: &str,
+        session: u64,
+        after: u64,
+        wait: Duration,
+        within: Duration,
+    ) -> Result<Vec<(u64, NetworkMessage)>, ClientError> {
+        let path = format!(
+            "/v1/networks/{}/messages?session={session}&after={after}&wait_ms={}",
+            escaped(network),
+            wait.as_millis()
+        );
+        let reply = self.once(Method::GET, &path, Bytes::new(), wait + within).await?;
+        self.connection.read::<MessagesReply>(&reply).map(|reply| reply.messages)
+    }
+
+    /// A network bids.
+    ///
+    /// Errors: see [`ClientError`]; status 409 if it must join again.
+    pub async fn bids(
+        &self,
+        network: &str,
+        session: u64,
+        bids: &Bids,
+        within: Duration,
+    ) -> Result<BidsReply, ClientError> {
+        let reply = self.post(network, &format!("bids?session={session}"), bids, within).await?;
+        self.connection.read(&reply)
+    }
+
+    /// A network answers a proposal.
+    ///
+    /// Errors: see [`ClientError`].
+    pub async fn assent(
+        &self,
+        network: &str,
+        session: u64,
+        assent: &Assent,
+        within: Duration,
+    ) -> Result<(), ClientError> {
+        self.post(network, &format!("assents?session={session}"), assent, within).await.map(drop)
+    }
+
+    async fn post(
+        &self,
+        network: &str,
+        what: &str,
+        request: &impl Serialize,
+        within: Duration,
+    ) -> Result<Bytes, ClientError> {
+        let path = format!("/v1/networks/{}/{what}", escaped(network));
+        self.once(Method::POST, &path, self.connection.write(request)?, within).await
+    }
+
+    /// One try, connecting included: an agent has to know at once when the broker is away.
+    async fn once(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        within: Duration,
+    ) -> Result<Bytes, ClientError> {
+        let sent = self.connection.send(&method, path, &body, within);
+        tokio::time::timeout(within, sent).await.unwrap_or_else(|_| {
+            let who = self.connection.who();
+            Err(ClientError::Unreachable(format!("{who}: no answer within {} ms", within.as_millis())))
+        })
+    }
+
+    /// The clients that there are, counted by who asks.
+    ///
+    /// Errors: see [`ClientError`].
+    pub async fn clients(&self, request: &ClientsRequest, within: Duration) -> Result<(), ClientError> {
+        self.once(Method::POST, "/v1/clients", self.connection.write(request)?, within).await.map(drop)
+    }
+
+    /// The networks.
+    ///
+    /// Errors: see [`ClientError`].
+    pub async fn networks(&self) -> Result<Vec<NetworkView>, ClientError> {
+        self.connection.get::<NetworksView>("/v1/networks").await.map(|view| view.networks)
+    }
+
+    /// The last decision.
+    ///
+    /// Errors: see [`ClientError`].
+    pub async fn decision(&self) -> Result<DecisionView, ClientError> {
+        self.connection.get("/v1/decision").await
+    }
+
+    /// Any address that answers with text: `/metrics`, `/openapi.json`, `/healthz`.
+    ///
+    /// Errors: see [`ClientError`].
+    pub async fn text(&self, path: &str) -> Result<String, ClientError> {
+        self.connection.text(path).await
+    }
+}

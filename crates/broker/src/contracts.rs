@@ -1,0 +1,192 @@
+//! The file of contracts: which networks there are, what is agreed with each, and how players' manifests call them.
+//!
+//! TOML, a `[[network]]` table for each. Mistakes are said with their lines. Leaves out: what is thought of networks (`broker-proto`). Read
+//! [`Contracts`] first.
+
+use anabranch_broker_proto::broker::Contract;
+use anabranch_broker_proto::steering::{Catalogue, Listed, is_pathway};
+use anabranch_units::{BitRate, PeerId};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+/// The most networks of a broker.
+pub const NETWORKS_MAX: usize = 1_000;
+
+/// All networks; the first has number 0.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Contracts {
+    networks: Vec<Agreed>,
+}
+
+/// What is agreed with a network.
+#[derive(Clone, Debug, PartialEq)]
+struct Agreed {
+    name: String,
+    contract: Contract,
+    listed: Listed,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    network: Vec<Table>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    name: String,
+    pathway: Option<String>,
+    price: Option<f64>,
+    price_max: Option<f64>,
+    capacity: Option<BitRate>,
+    clusters_max: Option<u32>,
+    bids_max: Option<u64>,
+    #[serde(default)]
+    cluster: Vec<ClusterTable>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClusterTable {
+    number: u32,
+    host: String,
+}
+
+/// Why there are no contracts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContractsError(String);
+
+impl std::fmt::Display for ContractsError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+impl std::error::Error for ContractsError {}
+
+impl FromStr for Contracts {
+    type Err = ContractsError;
+
+    fn from_str(text: &str) -> Result<Self, ContractsError> {
+        let file: File = toml::from_str(text).map_err(|error| {
+            let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
+            ContractsError(format!("line {line}: {}", error.message()))
+        })?;
+        if file.network.is_empty() {
+            return Err(ContractsError(
+                "no [[network]] table: there must be one for each network".to_owned(),
+            ));
+        }
+        if file.network.len() > NETWORKS_MAX {
+            return Err(ContractsError(format!("{} networks: at most {NETWORKS_MAX}", file.network.len())));
+        }
+        let mut contracts = Self::default();
+        for table in file.network {
+            let agreed = table.read()?;
+            let same =
+                |other: &&Agreed| other.name == agreed.name || other.listed.pathway == agreed.listed.pathway;
+            if let Some(other) = contracts.networks.iter().find(same) {
+                let (name, other) = (&agreed.name, &other.name);
+                return Err(ContractsError(format!(
+                    "network `{name}`: has the name or the pathway of network `{other}`"
+                )));
+            }
+            contracts.networks.push(agreed);
+        }
+        Ok(contracts)
+    }
+}
+
+impl Table {
+    fn read(self) -> Result<Agreed, ContractsError> {
+        let name = self.name;
+        let wrong = |what: String| ContractsError(format!("network `{name}`: {what}"));
+        let defaults = Contract::default();
+        let money = |what: &str, value: Option<f64>, default: f64| match value {
+            Some(value) if !(0.0..=1e9).contains(&value) => {
+                Err(wrong(format!("{what} = {value}: must be 0 to 10^9, for each Mbit/s")))
+            }
+            value => Ok(value.unwrap_or(default)),
+        };
+        let contract = Contract {
+            price_per_mbps: money("price", self.price, defaults.price_per_mbps)?,
+            price_max_per_mbps: money("price_max", self.price_max, defaults.price_max_per_mbps)?,
+            capacity_median: self.capacity.unwrap_or(defaults.capacity_median),
+            clusters_max: self.clusters_max.unwrap_or(defaults.clusters_max),
+            bids_max: self.bids_max.unwrap_or(defaults.bids_max),
+        };
+        let pathway = self.pathway.unwrap_or_else(|| name.clone());
+        if !is_pathway(&pathway) {
+            return Err(wrong(format!("pathway = `{pathway}`: must be letters, digits, `.`, `-` and `_`")));
+        }
+        let mut hosts = BTreeMap::new();
+        for cluster in self.cluster {
+            let host = cluster.host;
+            if host.is_empty() || host.len() > 255 || host.contains(|c: char| c.is_whitespace() || c == '/') {
+                return Err(wrong(format!("host = `{host}`: must be HOST or HOST:PORT")));
+            }
+            if hosts.insert(cluster.number, host).is_some() {
+                return Err(wrong(format!("cluster {}: is there twice", cluster.number)));
+            }
+        }
+        Ok(Agreed { name, contract, listed: Listed { pathway, hosts } })
+    }
+}
+
+impl Contracts {
+    /// A network's number.
+    pub fn number(&self, name: &str) -> Option<PeerId> {
+        let at = self.networks.iter().position(|agreed| agreed.name == name);
+        at.map(|at| PeerId(at as u32))
+    }
+    /// A network's name.
+    pub fn name(&self, network: PeerId) -> &str {
+        self.networks.get(network.index()).map_or("?", |agreed| &agreed.name)
+    }
+    /// What is agreed with it.
+    pub fn contract(&self, network: PeerId) -> Contract {
+        self.networks.get(network.index()).map_or_else(Contract::default, |agreed| agreed.contract.clone())
+    }
+    /// All networks' numbers.
+    pub fn numbers(&self) -> impl Iterator<Item = PeerId> + use<> {
+        (0..self.networks.len() as u32).map(PeerId)
+    }
+    /// How manifests call them.
+    pub fn catalogue(&self) -> Catalogue {
+        self.numbers().zip(self.networks.iter().map(|agreed| agreed.listed.clone())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_and_its_mistakes_are_said_with_their_places() {
+        let text = "[[network]]\nname = \"alpha\"\nprice = 0.8\ncapacity = \"2 Gbit/s\"\n[[network.cluster]]\nnumber = 3\nhost = \"a3.example:8443\"\n[[network]]\nname = \"beta\"\n";
+        let contracts: Contracts = text.parse().expect("it is one");
+        assert_eq!((contracts.number("beta"), contracts.name(PeerId(0))), (Some(PeerId(1)), "alpha"));
+        assert_eq!(contracts.contract(PeerId(0)).capacity_median, BitRate::gbps(2));
+        assert_eq!(contracts.catalogue()[&PeerId(0)].hosts[&3], "a3.example:8443");
+        let said = |text: &str| text.parse::<Contracts>().expect_err("it is wrong").to_string();
+        assert_eq!(
+            said("[[network]]\nname = \"a\"\nprize = 1\n").split(',').next(),
+            Some("line 3: unknown field `prize`")
+        );
+        assert_eq!(said(""), "no [[network]] table: there must be one for each network");
+        assert_eq!(
+            said("[[network]]\nname = \"a b\"\n"),
+            "network `a b`: pathway = `a b`: must be letters, digits, `.`, `-` and `_`"
+        );
+        assert_eq!(
+            said("[[network]]\nname = \"a\"\nprice = -1\n"),
+            "network `a`: price = -1: must be 0 to 10^9, for each Mbit/s"
+        );
+        assert_eq!(
+            said("[[network]]\nname = \"a\"\n[[network]]\nname = \"a\"\n"),
+            "network `a`: has the name or the pathway of network `a`"
+        );
+    }
+}

@@ -1,0 +1,25 @@
+//! `broker` for programs that embed it: the broker as a service behind HTTP, a content network's agent, and the broker's client.
+//!
+//! Networks' agents join over mutual TLS and bid in each round; players ask for content steering over plain HTTP, behind a proxy that has the
+//! certificates of a public authority. What was accepted last is kept in a store.
+//!
+//! Source: VDX (`anabranch_broker_proto`). Leaves out: decisions, and what players are told (`anabranch_broker_proto`). Read [`BrokerService`],
+//! [`PublicServer`], [`NetworkAgent`], [`Client`] and [`wire`] first.
+
+mod client;
+pub mod contracts;
+mod http;
+pub mod network;
+pub mod places;
+mod public;
+mod service;
+mod store;
+pub mod wire;
+
+pub use anabranch_http::{ClientError, ServeConfig, ServeError, Server};
+pub use client::Client;
+pub use contracts::Contracts;
+pub use network::{NetworkAgent, NetworkAgentError, NetworkConfig};
+pub use places::Places;
+pub use public::{PublicConfig, PublicServer};
+pub use service::{BrokerService, BrokerServiceConfig, SILENT_AFTER};

@@ -1,0 +1,242 @@
+//! What players ask: content steering in both dialects, and a redirect for those who cannot steer. Plain HTTP/1.1, without a body, for anybody.
+//!
+//! TLS is for a proxy in front, which certificates of public authorities need in any case. Leaves out: what is answered
+//! (`broker_proto::steering`). Read [`PublicServer`] first.
+#![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
+
+use crate::places::Places;
+use crate::service::BrokerService;
+use anabranch_broker_proto::steering::{Ask, AskError, Dialect, QUERY_BYTES_MAX, Unsaid};
+use anabranch_units::BitRate;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Extension, Path, Request, State};
+use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+/// How players are answered.
+#[derive(Clone, Debug)]
+pub struct PublicConfig {
+    /// Where to listen; port 0 takes a free one. Loopback unless somebody chose otherwise.
+    pub address: SocketAddr,
+    /// Connections altogether.
+    pub connections_max: usize,
+    /// Answers of a second: who asks beyond is told to come back.
+    pub answers_per_s_max: u64,
+    /// How long a request's head may take, and a connection be idle.
+    pub patience: Duration,
+    /// Where addresses are.
+    pub places: Places,
+    /// What a viewer is taken to watch at of whom nothing is known.
+    pub bitrate: BitRate,
+    /// Redirects go by TLS.
+    pub redirects_to_tls: bool,
+}
+
+impl Default for PublicConfig {
+    fn default() -> Self {
+        Self {
+            address: ([127, 0, 0, 1], 7180).into(),
+            connections_max: 10_000,
+            answers_per_s_max: 50_000,
+            patience: Duration::from_secs(30),
+            places: Places::default(),
+            bitrate: BitRate::bps(3_000_000),
+            redirects_to_tls: true,
+        }
+    }
+}
+
+/// The name of a place that is not in the table.
+const ELSEWHERE: &str = "elsewhere";
+/// What a request's head may have.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+
+/// A bound listener, not yet serving.
+pub struct PublicServer {
+    listener: TcpListener,
+    public: Public,
+}
+
+#[derive(Clone)]
+struct Public(Arc<Shared>);
+
+struct Shared {
+    service: BrokerService,
+    config: PublicConfig,
+    /// The next viewer's number: each is another one.
+    numbers: AtomicU64,
+    /// The second that is counted, and answers in it.
+    pace: Mutex<(Instant, u64)>,
+}
+
+/// From where a request comes.
+#[derive(Copy, Clone)]
+struct From(IpAddr);
+
+impl PublicServer {
+    /// Listens.
+    ///
+    /// Errors: an address that cannot be listened on; no random numbers.
+    pub fn bind(service: BrokerService, config: PublicConfig) -> std::io::Result<Self> {
+        let listener = anabranch_net::socket::listen(config.address)?;
+        let numbers = AtomicU64::new(anabranch_net::random()?);
+        let pace = Mutex::new((Instant::now(), 0));
+        Ok(Self { listener, public: Public(Arc::new(Shared { service, config, numbers, pace })) })
+    }
+
+    /// Where it listens.
+    ///
+    /// Errors: the system's.
+    pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves. Never returns; drop it to stop.
+    pub async fn run(self) {
+        let Self { listener, public } = self;
+        let config = &public.0.config;
+        let places = Arc::new(Semaphore::new(config.connections_max));
+        let patience = config.patience;
+        let router = Router::new()
+            .route("/steering/{dialect}", get(steer))
+            .route("/redirect/{*path}", get(redirect))
+            .with_state(public.clone());
+        let mut connections = tokio::task::JoinSet::new();
+        loop {
+            let place = Arc::clone(&places).acquire_owned().await.expect("the semaphore is never closed");
+            let (stream, from) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!("no connection is taken: {error}");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            };
+            let _ = stream.set_nodelay(true);
+            let service =
+                TowerToHyperService::new(router.clone().layer(Extension(From(from.ip().to_canonical()))));
+            connections.spawn(async move {
+                let _place = place;
+                let served = hyper::server::conn::http1::Builder::new()
+                    .timer(TokioTimer::new())
+                    .header_read_timeout(patience)
+                    .max_buf_size(HEAD_BYTES_MAX)
+                    .serve_connection(TokioIo::new(stream), service);
+                if let Err(error) = served.await {
+                    tracing::debug!("{from}: {error}");
+                }
+            });
+            while connections.try_join_next().is_some() {}
+        }
+    }
+}
+
+impl Public {
+    /// Whether an answer more is too many in this second.
+    fn is_busy(&self) -> bool {
+        let mut pace = self.0.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        if pace.0.elapsed() >= Duration::from_secs(1) {
+            *pace = (Instant::now(), 0);
+        }
+        pace.1 += 1;
+        pace.1 > self.0.config.answers_per_s_max
+    }
+
+    fn ask(&self, dialect: Dialect, uri: &Uri, from: IpAddr) -> Result<Ask, AskError> {
+        let query = uri.query().unwrap_or_default();
+        if query.len() > QUERY_BYTES_MAX {
+            return Err(AskError::TooLong { bytes: query.len() });
+        }
+        let pairs: Vec<_> = form_urlencoded::parse(query.as_bytes()).collect();
+        let (location, isp) = self.0.config.places.of(from).unwrap_or((ELSEWHERE, ELSEWHERE));
+        let unsaid = Unsaid {
+            location: location.to_owned(),
+            isp: isp.to_owned(),
+            number: self.0.numbers.fetch_add(1, Ordering::Relaxed),
+            bitrate: self.0.config.bitrate,
+        };
+        Ask::read(dialect, query.len(), pairs.iter().map(|(key, value)| (&**key, &**value)), unsaid)
+    }
+
+    fn busy(&self) -> Response {
+        let retry = [(header::RETRY_AFTER, HeaderValue::from(self.0.service.ttl_s()))];
+        shared((StatusCode::TOO_MANY_REQUESTS, retry, "too many questions: ask later\n").into_response())
+    }
+}
+
+/// Players in browsers ask across origins, and no answer is another viewer's.
+fn shared(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+fn refused(status: StatusCode, why: &str) -> Response {
+    shared((status, format!("{why}\n")).into_response())
+}
+
+async fn steer(
+    State(public): State<Public>,
+    Extension(From(from)): Extension<From>,
+    Path(dialect): Path<String>,
+    request: Request,
+) -> Response {
+    let dialect = match &*dialect {
+        "hls" => Dialect::Hls,
+        "dash" => Dialect::Dash,
+        _ => return refused(StatusCode::NOT_FOUND, "there are /steering/hls and /steering/dash"),
+    };
+    if public.is_busy() {
+        return public.busy();
+    }
+    let ask = match public.ask(dialect, request.uri(), from) {
+        Ok(ask) => ask,
+        Err(error) => return refused(StatusCode::BAD_REQUEST, &error.to_string()),
+    };
+    // Without any network there is nothing to steer by: the player does without (HLS, section 7.3; DASH the same).
+    let Some(steering) = public.0.service.steer(&ask) else {
+        return refused(StatusCode::GONE, "no network is known");
+    };
+    let kind = match dialect {
+        Dialect::Hls => "application/vnd.apple.steering-list",
+        Dialect::Dash => "application/json",
+    };
+    let body = serde_json::to_vec(&steering).expect("it is made of strings");
+    shared(([(header::CONTENT_TYPE, kind)], Body::from(body)).into_response())
+}
+
+async fn redirect(
+    State(public): State<Public>,
+    Extension(From(from)): Extension<From>,
+    Path(path): Path<String>,
+    request: Request,
+) -> Response {
+    if public.is_busy() {
+        return public.busy();
+    }
+    let ask = match public.ask(Dialect::Hls, request.uri(), from) {
+        Ok(ask) => ask,
+        Err(error) => return refused(StatusCode::BAD_REQUEST, &error.to_string()),
+    };
+    let Some(host) = public.0.service.host(&ask) else {
+        return refused(StatusCode::SERVICE_UNAVAILABLE, "no network's host is known");
+    };
+    let scheme = if public.0.config.redirects_to_tls { "https" } else { "http" };
+    // As it came, so that nothing is decoded twice.
+    let raw = request.uri().path().strip_prefix("/redirect/").unwrap_or(&path);
+    match HeaderValue::try_from(format!("{scheme}://{host}/{raw}")) {
+        Ok(to) => shared((StatusCode::FOUND, [(header::LOCATION, to)]).into_response()),
+        Err(_) => refused(StatusCode::BAD_REQUEST, "the path is none"),
+    }
+}

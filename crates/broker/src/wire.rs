@@ -1,0 +1,135 @@
+//! The JSON that crosses the broker's HTTP interface.
+//!
+//! Leaves out: the messages of the decision protocol, which are `broker_proto::messages`' own. Read [`NetworkMessage`] and [`DecisionView`]
+//! first.
+
+pub use anabranch_broker_proto::messages::{
+    Accepted, Assent, Bids, BidsReply, Call, Clients, ClusterAccepted, ClusterBid, ClusterRate, Proposal,
+    Share, ShareAccepted, ShareBids,
+};
+pub use anabranch_http::answer::{ErrorBody, HealthView};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// A network's agent is there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct JoinRequest {
+    /// Chosen at random each time that it joins.
+    pub session: u64,
+}
+
+/// A message to a network.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum NetworkMessage {
+    /// A round begins.
+    Call(Call),
+    /// So much would go to its clusters.
+    Proposal(Proposal),
+    /// What became of its bids.
+    Accepted(Accepted),
+}
+
+/// Messages to a network.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct MessagesReply {
+    /// Those after the one that was asked for, oldest first, each with its number; none if none came in time.
+    #[schema(value_type = Vec<Object>)]
+    pub messages: Vec<(u64, NetworkMessage)>,
+}
+
+/// Clients of a place, counted by who asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PlaceClients {
+    /// Their city.
+    pub location: String,
+    /// Their internet provider.
+    pub isp: String,
+    /// How many, by bitrate.
+    pub clients: Vec<Clients>,
+}
+
+/// The clients that there are, in place of those that the broker counts itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClientsRequest {
+    /// Place by place; none has the broker count again.
+    pub places: Vec<PlaceClients>,
+}
+
+/// What players have measured of a network.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MeasuredRequest {
+    /// Its name.
+    pub network: String,
+    /// A score that it has bid, and the one that was measured there.
+    #[serde(default)]
+    pub scores: Option<(f64, f64)>,
+    /// The share that it has sent of what clients who were placed on it wanted.
+    #[serde(default)]
+    pub delivered_share: Option<f64>,
+}
+
+/// The networks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NetworksView {
+    /// In the order of the file of contracts.
+    pub networks: Vec<NetworkView>,
+}
+
+/// A network.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NetworkView {
+    /// Its name.
+    pub name: String,
+    /// Whether its agent is there.
+    pub up: bool,
+    /// The share of its bids that made sense of late.
+    pub reputation: f64,
+    /// What its capacities are multiplied by.
+    pub capacity_trust: f64,
+    /// What its scores are multiplied by.
+    pub score_bias: f64,
+    /// Rounds in which it did not bid in time.
+    pub missed: u64,
+    /// Clients that the last decision gives it, and what they get together.
+    pub sessions: u64,
+    /// See above.
+    pub rate_bps: u64,
+}
+
+/// The last decision.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DecisionView {
+    /// The round; 0 before there was one.
+    pub round: u64,
+    /// When it was accepted, in milliseconds since 1970.
+    pub accepted_unix_ms: u64,
+    /// By how much the best decision may be better at the most.
+    pub gap_share: f64,
+    /// Cities and providers.
+    pub places: Vec<(String, String)>,
+    /// Names of networks.
+    pub networks: Vec<String>,
+    /// Clients: their place's and network's numbers in these lists.
+    pub placed: Vec<PlacedView>,
+    /// What a megabit a second of each cluster in use costs: the network's number, the cluster's, the price.
+    pub prices: Vec<(u32, u32, f64)>,
+}
+
+/// Some clients, and where they go.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PlacedView {
+    /// The place's number.
+    pub place: u32,
+    /// What each of them gets.
+    pub bitrate_bps: u64,
+    /// How many.
+    pub sessions: u32,
+    /// The network's number, the cluster's, and the score that was bid; none if there is room for them nowhere.
+    pub to: Option<(u32, u32, f64)>,
+}

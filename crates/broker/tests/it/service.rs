@@ -1,0 +1,280 @@
+//! A broker, two networks' agents over mutual TLS, and players over plain HTTP.
+
+use anabranch_broker::network::Files;
+use anabranch_broker::wire::{Bids, Clients, ClientsRequest, ClusterBid, PlaceClients, ShareBids};
+use anabranch_broker::{
+    BrokerService, BrokerServiceConfig, Client, ClientError, NetworkAgent, NetworkConfig, PublicConfig,
+    PublicServer, ServeConfig, Server,
+};
+use anabranch_broker_proto::broker::Settings;
+use anabranch_broker_proto::designs;
+use anabranch_broker_proto::steering::Steering;
+use anabranch_net::identity::Identity;
+use anabranch_net::keys::{Role, SetRequest, System, make_set, write_set};
+use anabranch_net::tls::CredentialFiles;
+use anabranch_units::Duration as Span;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+use tokio::task::{AbortHandle, JoinHandle};
+
+const WITHIN: Duration = Duration::from_secs(20);
+const CONTRACTS: &str = r#"
+[[network]]
+name = "cheap"
+price_max = 50
+[[network.cluster]]
+number = 1
+host = "cheap-1.example"
+[[network]]
+name = "near"
+"#;
+
+/// A folder with keys and files, and a broker if one runs.
+struct House {
+    folder: tempfile::TempDir,
+    players: SocketAddr,
+    address: String,
+    running: Vec<AbortHandle>,
+}
+
+impl House {
+    async fn new(design: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+        let request = SetRequest {
+            system: System::Broker,
+            sites: names(&["cheap", "near"]),
+            operators: names(&["me"]),
+            controller_hosts: Vec::new(),
+            valid_days: 1,
+        };
+        write_set(&folder.path().join("keys"), &make_set(&request).expect("names are right")).expect("room");
+        let nowhere = ([127, 0, 0, 1], 0).into();
+        let mut house = Self { folder, players: nowhere, address: String::new(), running: Vec::new() };
+        house.write("cheap", &[(1, 1.0)], &[("berlin", 1, 20.0)]);
+        house.write("near", &[(7, 9.0)], &[("berlin", 7, 19.0), ("paris", 7, 5.0)]);
+        house.start(design).await;
+        house
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn identity(&self, role: Role, name: &str) -> Identity {
+        let files = CredentialFiles::in_set(&self.path("keys"), System::Broker, role, name);
+        Identity::load(&files).expect("keys were made")
+    }
+
+    /// A network's files.
+    fn write(&self, network: &str, clusters: &[(u32, f64)], scores: &[(&str, u32, f64)]) {
+        let clusters: Vec<String> = clusters
+            .iter()
+            .map(|(number, cost)| {
+                format!("[[cluster]]\nnumber = {number}\ncost = {cost:?}\ncapacity = \"1 Gbit/s\"\n")
+            })
+            .collect();
+        let scores: Vec<String> =
+            scores.iter().map(|(place, cluster, score)| format!("{place},*,{cluster},{score}\n")).collect();
+        std::fs::write(self.path(&format!("{network}.toml")), clusters.concat()).expect("room");
+        let text = format!("location,isp,cluster,score\n{}", scores.concat());
+        std::fs::write(self.path(&format!("{network}.csv")), text).expect("room");
+    }
+
+    /// Starts a broker, in place of the one that runs.
+    async fn start(&mut self, design: &str) {
+        for running in self.running.drain(..) {
+            running.abort();
+        }
+        // The store is free once the one before has ended.
+        let began = Instant::now();
+        let service = loop {
+            let settings = Settings {
+                every: Span::from_ms(300),
+                bids_within: Span::from_secs(5),
+                ..Settings::new(designs::by_name(design).expect("there is one"))
+            };
+            let contracts = CONTRACTS.parse().expect("they are right");
+            let config = BrokerServiceConfig {
+                ttl_s: 10,
+                ..BrokerServiceConfig::new(settings, contracts, self.path("store"))
+            };
+            match BrokerService::open(config) {
+                Ok(service) => break service,
+                Err(error) if began.elapsed() > WITHIN => panic!("{error}"),
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        };
+        let public = PublicConfig { address: ([127, 0, 0, 1], 0).into(), ..PublicConfig::default() };
+        let public = PublicServer::bind(service.clone(), public).expect("a free port");
+        self.players = public.local_addr().expect("it is bound");
+        let serve = ServeConfig { address: ([127, 0, 0, 1], 0).into(), ..ServeConfig::default() };
+        let server = Server::bind(service, &self.identity(Role::Controller, "controller"), serve).await;
+        let server = server.expect("a free port");
+        self.address = server.local_addr().expect("it is bound").to_string();
+        self.running.push(tokio::spawn(public.run()).abort_handle());
+        self.running.push(tokio::spawn(server.run()).abort_handle());
+    }
+
+    fn agent(&self, name: &str) -> (JoinHandle<()>, oneshot::Sender<()>) {
+        let files =
+            Files { clusters: self.path(&format!("{name}.toml")), scores: self.path(&format!("{name}.csv")) };
+        let config = NetworkConfig { name: name.to_owned(), broker: self.address.clone(), files };
+        let agent = NetworkAgent::new(config, &self.identity(Role::Site, name)).expect("files are right");
+        let (end, ended) = oneshot::channel::<()>();
+        let running = tokio::spawn(async move {
+            let ended = async {
+                let _ = ended.await;
+            };
+            agent.run(ended).await.expect("it may join");
+        });
+        (running, end)
+    }
+
+    fn operator(&self) -> Client {
+        Client::new(&self.address, &self.identity(Role::Operator, "me"), WITHIN).expect("right")
+    }
+
+    async fn count(&self, places: &[(&str, u32)]) {
+        let places = places.iter().map(|(location, sessions)| PlaceClients {
+            location: (*location).to_owned(),
+            isp: "x".to_owned(),
+            clients: vec![Clients { bitrate_bps: 3_000_000, sessions: *sessions }],
+        });
+        let request = ClientsRequest { places: places.collect() };
+        self.operator().clients(&request, WITHIN).await.expect("it is taken");
+    }
+
+    /// What a player in a city is told, once it is told of this way first.
+    async fn told_first(&self, location: &str, way: &str) -> Steering {
+        let began = Instant::now();
+        loop {
+            let (status, _, body) =
+                ask(self.players, &format!("/steering/hls?location={location}&isp=x&viewer=5"));
+            let steering: Option<Steering> =
+                (status == 200).then(|| serde_json::from_str(&body).expect("JSON"));
+            match steering {
+                Some(steering) if steering.pathway_priority[0] == way => return steering,
+                other => assert!(began.elapsed() < WITHIN, "{status} {other:?}"),
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+/// Status, head and body of an answer.
+fn ask(address: SocketAddr, path: &str) -> (u16, String, String) {
+    send(address, &format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))
+}
+
+fn send(address: SocketAddr, text: &str) -> (u16, String, String) {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    stream.set_read_timeout(Some(WITHIN)).expect("some time");
+    stream.write_all(text.as_bytes()).expect("it takes it");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+    (status, head.to_lowercase(), body.to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn players_go_where_the_networks_bid_the_broker_decided_and_somebody_is_there() {
+    let mut house = House::new("marketplace").await;
+    let (status, head, body) = ask(house.players, "/steering/hls");
+    assert_eq!(status, 200, "the manifest's own ways are known: {body}");
+    assert!(
+        head.contains("access-control-allow-origin: *") && head.contains("cache-control: no-store"),
+        "{head}"
+    );
+    assert!(head.contains("content-type: application/vnd.apple.steering-list"), "{head}");
+
+    let (_cheap, end_cheap) = house.agent("cheap");
+    let (_near, _end_near) = house.agent("near");
+    house.count(&[("berlin", 40), ("paris", 10)]).await;
+    let steering = house.told_first("berlin", "cheap.1").await;
+    assert_eq!(steering.ttl, 10);
+    assert_eq!(steering.pathway_clones[0].uri_replacement.host, "cheap-1.example");
+    // Where only one network bids, others come after it for when it fails.
+    assert_eq!(house.told_first("paris", "near").await.pathway_priority, ["near", "cheap.1", "cheap"]);
+    // What it reloads says the same, without the broker having kept anything.
+    let (_, _, again) = ask(house.players, &format!("/steering/hls{}", steering.reload_uri));
+    assert_eq!(serde_json::from_str::<Steering>(&again).expect("JSON"), steering);
+    // Whoever cannot steer is sent there.
+    let (status, head, _) = ask(house.players, "/redirect/show/1%20a.m3u8?location=berlin&isp=x");
+    assert_eq!(status, 302);
+    assert!(head.contains("location: https://cheap-1.example/show/1%20a.m3u8"), "{head}");
+
+    let status = house.operator().networks().await.expect("it is there");
+    assert_eq!(
+        status.iter().map(|network| (network.up, network.sessions)).collect::<Vec<_>>(),
+        [(true, 40), (true, 10)]
+    );
+
+    // A broker that starts again knows the last decision.
+    let before = house.operator().decision().await.expect("it is there");
+    house.start("marketplace").await;
+    let after = house.operator().decision().await.expect("it is there");
+    assert!(after.round >= before.round && after.placed == before.placed, "{} {}", after.round, before.round);
+    drop(end_cheap);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_a_network_goes_players_are_told_of_another_at_once() {
+    let house = House::new("transactions").await;
+    let (cheap, end) = house.agent("cheap");
+    let (_near, _end_near) = house.agent("near");
+    house.count(&[("berlin", 40)]).await;
+    house.told_first("berlin", "cheap.1").await;
+    end.send(()).expect("it runs");
+    cheap.await.expect("it ends");
+    house.told_first("berlin", "near").await;
+    let metrics = house.operator().text("/metrics").await.expect("it is there");
+    assert!(metrics.contains("broker_networks_up 1"), "{metrics}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_wrong_is_refused_in_a_line() {
+    let house = House::new("marketplace").await;
+    let player = |path: &str| {
+        let (status, _, body) = ask(house.players, path);
+        (status, body)
+    };
+    assert_eq!(player("/steering/flash"), (404, "there are /steering/hls and /steering/dash\n".to_owned()));
+    assert_eq!(
+        player("/steering/dash?bitrate=much"),
+        (400, "bitrate=much: must be a whole number of bit/s, 1 to 10^12\n".to_owned())
+    );
+    assert_eq!(player(&format!("/steering/hls?x={}", "y".repeat(3_000))).0, 400);
+    assert_eq!(player("/redirect/a").0, 503, "no cluster was ever chosen");
+    let (status, _, _) = send(
+        house.players,
+        "POST /steering/hls HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+    );
+    assert_eq!(status, 405);
+
+    // A network speaks for itself alone, and for as long as it has joined.
+    let near = Client::new(&house.address, &house.identity(Role::Site, "near"), WITHIN).expect("right");
+    let said = |result: Result<(), ClientError>| match result {
+        Err(ClientError::Refused { status, .. }) => status,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(said(near.join("cheap", 1, WITHIN).await), 403);
+    assert_eq!(said(near.bids("near", 1, &Bids::default(), WITHIN).await.map(drop)), 409);
+    assert_eq!(said(near.clients(&ClientsRequest { places: Vec::new() }, WITHIN).await), 403);
+    near.join("near", 1, WITHIN).await.expect("it may");
+    let late = Bids {
+        round: 3,
+        clusters: vec![ClusterBid { cluster: 7, price: Some(1.0), capacity_bps: Some(1) }],
+        shares: vec![ShareBids { share: 0, clusters: vec![(7, 1.0)] }],
+        more: false,
+    };
+    let reply = near.bids("near", 1, &late, WITHIN).await.expect("it is answered");
+    assert_eq!(
+        (reply.taken, reply.refused, reply.reasons),
+        (0, 1, vec!["round 3: is not open for bids".to_owned()])
+    );
+}

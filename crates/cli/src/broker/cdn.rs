@@ -1,0 +1,58 @@
+//! `anabranch broker cdn`: a content network's agent.
+
+use anabranch_broker::network::Files;
+use anabranch_broker::{NetworkAgent, NetworkConfig};
+use anabranch_net::identity::Identity;
+use anabranch_net::keys::{Role, System};
+use anabranch_net::tls::CredentialFiles;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// How to run it.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Where the broker listens, as HOST:PORT or https://HOST:PORT.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7195")]
+    broker: String,
+    /// The folder that `broker keys` made, or a copy with ca.pem, sites/NETWORK.pem and sites/NETWORK.key.
+    #[arg(long, value_name = "DIR", default_value = "keys/broker")]
+    keys: PathBuf,
+    /// The network's name, as `broker keys --networks` was given it.
+    #[arg(long, value_name = "NETWORK")]
+    name: String,
+    /// The network's clusters: a TOML file with [[cluster]] tables (`number`; `cost` for each Mbit/s; `capacity`; `background`, what it
+    /// sends to others). Read again for each round.
+    #[arg(long, value_name = "FILE", default_value = "clusters.toml")]
+    clusters: PathBuf,
+    /// How well clusters serve places: a CSV table with the columns location, isp (`*` for any), cluster and score; less is better.
+    /// Read again for each round.
+    #[arg(long, value_name = "FILE", default_value = "scores.csv")]
+    scores: PathBuf,
+}
+
+/// Runs it until it is told to end.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
+    let files = CredentialFiles::in_set(&args.keys, System::Broker, Role::Site, &args.name);
+    let identity = Identity::load(&files)?;
+    let config = NetworkConfig {
+        name: args.name.clone(),
+        broker: args.broker.clone(),
+        files: Files { clusters: args.clusters.clone(), scores: args.scores.clone() },
+    };
+    crate::process::runtime()?.block_on(async {
+        let agent = NetworkAgent::new(config, &identity)?;
+        if !quiet {
+            eprintln!("agent of network {}; broker {}", args.name, agent.broker());
+        }
+        tokio::select! {
+            ended = agent.run(crate::process::asked_to_end()) => ended?,
+            never = crate::keys::follow(&identity) => match never {},
+        }
+        if !quiet {
+            eprintln!("agent of network {} ends", args.name);
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}

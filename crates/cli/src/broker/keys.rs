@@ -1,0 +1,53 @@
+//! `anabranch broker keys`: certificates with which broker, networks and operators know each other.
+
+use crate::keys::Change;
+use anabranch_net::keys::{SetRequest, System, VALID_DAYS};
+use anyhow::ensure;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// For whom, and where.
+#[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Args {
+    #[command(subcommand)]
+    change: Option<Change>,
+    /// The folder of the set. If it is not there, it is made with a new authority and a broker's keys; if it is, its
+    /// authority makes the new keys. A folder holds one system's keys only.
+    #[arg(long, value_name = "DIR", default_value = "keys/broker")]
+    out: PathBuf,
+    /// Names of content networks, as the broker's file of contracts has them.
+    #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
+    networks: Vec<String>,
+    /// Names of operators, who may look, count clients and report what players measured.
+    #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
+    operators: Vec<String>,
+    /// Host names or addresses of the broker, for curl.
+    #[arg(long, value_name = "HOST,HOST", value_delimiter = ',')]
+    broker_hosts: Vec<String>,
+    /// Days until the certificates expire, if the authority does not before.
+    #[arg(long, value_name = "DAYS", default_value_t = VALID_DAYS)]
+    valid_days: u32,
+}
+
+/// Runs it.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
+    if let Some(change) = &args.change {
+        return change.run(System::Broker, quiet);
+    }
+    ensure!(
+        !(args.networks.is_empty() && args.operators.is_empty()),
+        "no names: give --networks, --operators, or both"
+    );
+    let request = SetRequest {
+        system: System::Broker,
+        sites: args.networks.clone(),
+        operators: args.operators.clone(),
+        controller_hosts: args.broker_hosts.clone(),
+        valid_days: args.valid_days,
+    };
+    crate::keys::make_or_add(&args.out, &request, quiet)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,84 @@
+//! `anabranch broker lies`: what a network gains by asking more than its costs, or by saying that it can send more than it can.
+
+use super::evaluate::{count, known};
+use super::rows::{Row, Shown};
+use anabranch_broker_proto::lying::{Lie, payoff, without};
+use anabranch_broker_proto::{Shape, designs, generate};
+use anabranch_units::Seed;
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+use std::process::ExitCode;
+
+/// The worlds, the designs, and the lies.
+#[derive(clap::Args)]
+pub struct Args {
+    /// What worlds are drawn from, one from each.
+    #[arg(long, value_name = "SEED", num_args = 1.., default_values_t = [1])]
+    seed: Vec<u64>,
+    /// The design, as `broker evaluate` has it.
+    #[arg(long, value_name = "NAME", num_args = 1.., default_values_t = ["marketplace".to_owned()], value_parser = known)]
+    design: Vec<String>,
+    /// How many times its costs a network asks. All others ask 1.2 times theirs.
+    #[arg(long, value_name = "FACTOR", num_args = 1.., default_values_t = [1.0, 1.1, 1.2, 1.35, 1.5, 2.0, 3.0])]
+    price: Vec<f64>,
+    /// What it multiplies by what its clusters can send; 1 is honest.
+    #[arg(long, value_name = "FACTOR", num_args = 1.., default_values_t = [1.0])]
+    claim: Vec<f64>,
+    /// Clients whom the broker places.
+    #[arg(long, value_name = "COUNT", default_value_t = 3_000, value_parser = count)]
+    sessions: usize,
+    /// What clusters' capacities are multiplied by.
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
+    capacity: f64,
+    /// Print one JSON object for each row: a network and a lie.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs it.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
+    for (name, factors) in [("--price", &args.price), ("--claim", &args.claim)] {
+        for factor in factors {
+            ensure!((1e-3..=1e3).contains(factor), "{name} {factor}: must be 0.001 to 1000");
+        }
+    }
+    ensure!(
+        args.capacity.is_finite() && args.capacity > 0.0,
+        "--capacity {}: must be above 0",
+        args.capacity
+    );
+    let mut shown = Shown::new(args.json);
+    for seed in &args.seed {
+        let shape = Shape { sessions: args.sessions, capacity: args.capacity, ..Shape::default() };
+        let world = generate(&shape, Seed::new(*seed));
+        for name in &args.design {
+            let design = designs::by_name(name).context("the name was looked at")?;
+            for network in 0..world.networks().len() as u32 {
+                if !quiet {
+                    eprintln!("seed {seed}: {name}, network {network}");
+                }
+                let without = without(&world, &design, 1.0, network);
+                for &price in &args.price {
+                    for &capacity in &args.claim {
+                        let found = payoff(&world, &design, 1.0, Lie { network, price, capacity }, without);
+                        shown.add(Row(vec![
+                            ("seed", Value::from(*seed)),
+                            ("design", Value::from(name.as_str())),
+                            ("network", Value::from(network)),
+                            ("price", Value::from(price)),
+                            ("claim", Value::from(capacity)),
+                            ("traffic_mbps", Value::from(found.traffic_mbps)),
+                            ("as_bid", Value::from(found.as_bid)),
+                            ("clarke", Value::from(found.clarke)),
+                            ("overloaded_share", Value::from(found.overloaded_share)),
+                        ]))?;
+                    }
+                }
+            }
+        }
+    }
+    shown.end();
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,87 @@
+//! `anabranch broker market`: one round's program (the thesis's Figure 3.10) with its answer, so that any solver can be set beside.
+
+use super::evaluate::{count, known};
+use anabranch_broker_proto::{Market, Optimiser, Shape, designs, generate, market};
+use anabranch_units::Seed;
+use anyhow::{Context as _, ensure};
+use serde::Serialize;
+use std::process::ExitCode;
+
+/// Of which world, and by which design.
+#[derive(clap::Args)]
+pub struct Args {
+    /// What the world is drawn from.
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    seed: u64,
+    /// The design, as `broker evaluate` has it.
+    #[arg(long, value_name = "NAME", default_value = "marketplace", value_parser = known)]
+    design: String,
+    /// How much cost weighs beside score, where 1 is as much in the mean.
+    #[arg(long, value_name = "WEIGHT", default_value_t = 1.0)]
+    cost_weight: f64,
+    /// Clients whom the broker places.
+    #[arg(long, value_name = "COUNT", default_value_t = Shape::default().sessions, value_parser = count)]
+    sessions: usize,
+    /// Clusters of each network: as many numbers as networks. Without: the fourteen of `broker evaluate`.
+    #[arg(long, value_name = "COUNT", num_args = 1.., value_parser = count)]
+    networks: Vec<usize>,
+    /// What clusters' capacities are multiplied by.
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
+    capacity: f64,
+}
+
+/// A program and its answer.
+#[derive(Serialize)]
+struct View {
+    /// What a client costs who is not served.
+    unserved_cost: f64,
+    /// Capacity in bit/s, and cost for each Mbit/s.
+    clusters: Vec<(u64, f64)>,
+    /// By place: clusters' numbers and scores.
+    places: Vec<Vec<(u32, f64)>>,
+    /// Place, bitrate in bit/s, clients.
+    groups: Vec<(u32, u64, u32)>,
+    /// Group, the candidate's number in its place or none, clients.
+    placed: Vec<(u32, Option<u32>, u32)>,
+    /// What the answer costs, and what any costs at least.
+    cost: f64,
+    bound: f64,
+}
+
+fn view(market: &Market) -> View {
+    let answer = Optimiser::default().optimise(market, None);
+    let places = market.groups().iter().map(|group| group.place + 1).max().unwrap_or(0);
+    let candidates = |place| market.candidates_of(place).iter().map(|one| (one.cluster, one.score)).collect();
+    View {
+        unserved_cost: market.unserved_cost(),
+        clusters: market.clusters().iter().map(|c| (c.capacity.as_bps(), c.cost_per_mbps)).collect(),
+        places: (0..places).map(candidates).collect(),
+        groups: market.groups().iter().map(|g| (g.place, g.bitrate.as_bps(), g.sessions)).collect(),
+        placed: answer.placements.iter().map(|p| (p.group, p.candidate, p.sessions)).collect(),
+        cost: answer.cost,
+        bound: answer.bound,
+    }
+}
+
+/// Runs it.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    ensure!(
+        args.cost_weight.is_finite() && args.cost_weight >= 0.0,
+        "--cost-weight {}: must be 0 or more",
+        args.cost_weight
+    );
+    ensure!(
+        args.capacity.is_finite() && args.capacity > 0.0,
+        "--capacity {}: must be above 0",
+        args.capacity
+    );
+    let default = Shape::default();
+    let networks = if args.networks.is_empty() { default.networks.clone() } else { args.networks.clone() };
+    let shape = Shape { networks, sessions: args.sessions, capacity: args.capacity, ..default };
+    let design = designs::by_name(&args.design).context("the name was looked at")?;
+    let world = generate(&shape, Seed::new(args.seed));
+    println!("{}", serde_json::to_string(&view(&market(&world, &design, args.cost_weight)))?);
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,144 @@
+//! `anabranch broker serve`: rounds with networks' agents, and players' questions.
+
+use crate::network;
+use anabranch_broker::{
+    BrokerService, BrokerServiceConfig, Contracts, Places, PublicConfig, PublicServer, ServeConfig, Server,
+};
+use anabranch_broker_proto::broker::Settings;
+use anabranch_broker_proto::designs;
+use anabranch_net::admission::AdmissionLimits;
+use anabranch_net::identity::Identity;
+use anabranch_net::keys::{Role, System};
+use anabranch_net::tls::CredentialFiles;
+use anabranch_units::{BitRate, Duration};
+use anyhow::{Context as _, ensure};
+use std::fs::File;
+use std::io::BufReader;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// How to run it.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The file of contracts: a TOML file with a [[network]] table for each network.
+    ///
+    /// `name` as in its certificate; `pathway`, its name in players' manifests (else the name); `price` for each Mbit/s by contract;
+    /// `price_max`; `capacity` of a cluster in the middle; `clusters_max` and `bids_max` of a round; and [[network.cluster]]
+    /// tables with `number` and `host`, for clusters that players reach by a host of their own.
+    #[arg(long, value_name = "FILE", default_value = "contracts.toml")]
+    contracts: PathBuf,
+    /// Where networks' agents and operators connect, by mutual TLS. By default only from this machine.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7195", value_parser = network::listen_address)]
+    listen: SocketAddr,
+    /// Where players ask, by plain HTTP: put a proxy with a public certificate in front. By default only from this machine.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7196", value_parser = network::listen_address)]
+    players: SocketAddr,
+    /// The folder that `broker keys` made, or a copy with ca.pem, controller.pem and controller.key.
+    #[arg(long, value_name = "DIR", default_value = "keys/broker")]
+    keys: PathBuf,
+    /// The file in which the last accepted decision is kept. Made if it is not there.
+    #[arg(long, value_name = "FILE", default_value = "broker.redb")]
+    store: PathBuf,
+    /// What networks are told, match and announce: a name that `broker evaluate --help` lists.
+    #[arg(long, value_name = "DESIGN", default_value = "marketplace")]
+    design: String,
+    /// Seconds between rounds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    every: u64,
+    /// Seconds that networks have to bid.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    bids_within: u64,
+    /// What a point of score is worth: networks' scores are round trips in ms, and more where they lose.
+    #[arg(long, value_name = "WEIGHT", default_value_t = 1.0)]
+    score_weight: f64,
+    /// What a unit of money is worth, as prices for each Mbit/s have it.
+    #[arg(long, value_name = "WEIGHT", default_value_t = 1.0)]
+    cost_weight: f64,
+    /// Seconds after which players ask again.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    ttl: u32,
+    /// Where addresses are: a CSV table with the columns prefix, location and isp. Without, what a player's address says of
+    /// `location` and `isp` counts, and otherwise all are in one place.
+    #[arg(long, value_name = "FILE")]
+    places: Option<PathBuf>,
+    /// What a viewer is taken to watch at whose player has not said how fast data comes.
+    #[arg(long, value_name = "RATE", default_value = "3 Mbit/s")]
+    bitrate: BitRate,
+    /// Redirects, for those who cannot steer, go to http: and not to https:.
+    #[arg(long)]
+    plain_redirects: bool,
+}
+
+/// Descriptors besides those of connections: the store, the runtime, the terminal.
+const OWN_DESCRIPTORS: u64 = 64;
+
+/// Runs it until it is told to end.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
+    for (name, weight) in [("--score-weight", args.score_weight), ("--cost-weight", args.cost_weight)] {
+        ensure!((0.0..=1e9).contains(&weight), "{name} {weight}: must be 0 to 10^9");
+    }
+    ensure!(args.bitrate.as_bps() > 0, "--bitrate {}: must be above 0", args.bitrate);
+    let design = designs::by_name(&args.design).with_context(|| {
+        let names: Vec<String> = designs::all().iter().map(|design| design.name()).collect();
+        format!("--design {}: is no design: there are {}", args.design, names.join(", "))
+    })?;
+    let files = CredentialFiles::in_set(&args.keys, System::Broker, Role::Controller, "controller");
+    let identity = Identity::load(&files)?;
+    let shown = args.contracts.display();
+    let text = std::fs::read_to_string(&args.contracts).with_context(|| format!("--contracts {shown}"))?;
+    let contracts: Contracts = text.parse().with_context(|| format!("--contracts {shown}"))?;
+    let places = match &args.places {
+        Some(path) => {
+            let place = || format!("--places {}", path.display());
+            Places::read(BufReader::new(File::open(path).with_context(place)?)).with_context(place)?
+        }
+        None => Places::default(),
+    };
+    let settings = Settings {
+        every: Duration::from_secs(args.every),
+        bids_within: Duration::from_secs(args.bids_within),
+        score_weight: args.score_weight,
+        cost_weight: args.cost_weight,
+        ..Settings::new(design)
+    };
+    let public = PublicConfig {
+        address: args.players,
+        places,
+        bitrate: args.bitrate,
+        redirects_to_tls: !args.plain_redirects,
+        ..PublicConfig::default()
+    };
+    let descriptors = crate::process::raise_descriptor_limit();
+    let half_open = AdmissionLimits::for_descriptors(descriptors);
+    let serve = ServeConfig { address: args.listen, half_open, ..ServeConfig::default() };
+    let needed = serve.descriptors() + public.connections_max as u64 + OWN_DESCRIPTORS;
+    crate::process::check_descriptors(descriptors, needed);
+    crate::process::runtime()?.block_on(async {
+        let config = BrokerServiceConfig {
+            ttl_s: args.ttl,
+            ..BrokerServiceConfig::new(settings, contracts, &args.store)
+        };
+        let service = BrokerService::open(config)?;
+        let players = PublicServer::bind(service.clone(), public)
+            .with_context(|| format!("--players {}", args.players))?;
+        let server = Server::bind(service, &identity, serve)
+            .await
+            .with_context(|| format!("--listen {}", args.listen))?;
+        if !quiet {
+            eprintln!("broker listens on https://{}; {} decides", server.local_addr()?, args.design);
+            eprintln!("players ask http://{}/steering/hls and /steering/dash", players.local_addr()?);
+        }
+        tokio::select! {
+            () = server.run() => {}
+            () = players.run() => {}
+            never = crate::keys::follow(&identity) => match never {},
+            () = crate::process::asked_to_end() => if !quiet {
+                eprintln!("broker ends; players go on with what they have");
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}

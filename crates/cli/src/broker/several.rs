@@ -1,0 +1,119 @@
+//! `anabranch broker several`: brokers whose clients go to the same clusters, round after round while demand changes.
+
+use super::evaluate::{count, known};
+use super::rows::{Row, Shown};
+use anabranch_broker_proto::several::{RoundOutcome, Several, run as run_all};
+use anabranch_broker_proto::{Reserve, Shape, designs, generate};
+use anabranch_units::Seed;
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+use std::process::ExitCode;
+
+/// The worlds, the brokers, and what networks keep for others.
+#[derive(clap::Args)]
+pub struct Args {
+    /// What worlds and demand are drawn from, one of each from each.
+    #[arg(long, value_name = "SEED", num_args = 1.., default_values_t = [1])]
+    seed: Vec<u64>,
+    /// The design, as `broker evaluate` has it.
+    #[arg(long, value_name = "NAME", num_args = 1.., default_values_t = ["marketplace".to_owned(), "transactions".to_owned()], value_parser = known)]
+    design: Vec<String>,
+    /// Brokers, each with an equal part of the clients.
+    #[arg(long, value_name = "COUNT", num_args = 1.., default_values_t = [3], value_parser = clap::value_parser!(u32).range(1..=16))]
+    brokers: Vec<u32>,
+    /// What a network keeps of a cluster for other brokers when it bids to one: nothing (a capacity is a hint), equal parts (it is a
+    /// guarantee), or what they have used of late and so many standard deviations more, as `learnt-2`.
+    #[arg(long, value_name = "RULE", num_args = 1.., default_values_t = ["nothing".to_owned(), "parts".to_owned(), "learnt-0".to_owned(), "learnt-2".to_owned()], value_parser = rule)]
+    reserve: Vec<String>,
+    /// Rounds of each broker; the first tenth does not count.
+    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(10..=10_000))]
+    rounds: u32,
+    /// How far demand of a place wanders: the standard deviation of its logarithm.
+    #[arg(long, value_name = "DEVIATION", default_value_t = 0.3)]
+    swing: f64,
+    /// Clients of all brokers together.
+    #[arg(long, value_name = "COUNT", default_value_t = 3_000, value_parser = count)]
+    sessions: usize,
+    /// What clusters' capacities are multiplied by.
+    #[arg(long, value_name = "FACTOR", default_value_t = 0.1)]
+    capacity: f64,
+    /// Print one JSON object for each row.
+    #[arg(long)]
+    json: bool,
+}
+
+fn rule(text: &str) -> Result<String, String> {
+    reserve(text, 1).map(|_| text.to_owned()).ok_or_else(|| "must be nothing, parts, or learnt-N".to_owned())
+}
+
+fn reserve(text: &str, brokers: u32) -> Option<Reserve> {
+    match text {
+        "nothing" => Some(Reserve::Nothing),
+        "parts" => Some(Reserve::Parts(brokers)),
+        _ => {
+            let deviations: f64 = text.strip_prefix("learnt-")?.parse().ok()?;
+            (0.0..=100.0).contains(&deviations).then_some(Reserve::Learnt { deviations })
+        }
+    }
+}
+
+/// Runs it.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
+    ensure!((0.0..=2.0).contains(&args.swing), "--swing {}: must be 0 to 2", args.swing);
+    ensure!(
+        args.capacity.is_finite() && args.capacity > 0.0,
+        "--capacity {}: must be above 0",
+        args.capacity
+    );
+    let mut shown = Shown::new(args.json);
+    for seed in &args.seed {
+        let shape = Shape { sessions: args.sessions, capacity: args.capacity, ..Shape::default() };
+        let world = generate(&shape, Seed::new(*seed));
+        for name in &args.design {
+            let design = designs::by_name(name).context("the name was looked at")?;
+            for brokers in &args.brokers {
+                for rule in &args.reserve {
+                    if !quiet {
+                        eprintln!("seed {seed}: {name}, {brokers} brokers, {rule}");
+                    }
+                    let several = Several {
+                        brokers: *brokers,
+                        rounds: args.rounds,
+                        reserve: reserve(rule, *brokers).context("the rule was looked at")?,
+                        swing: args.swing,
+                        cost_weight: 1.0,
+                        seed: Seed::new(*seed),
+                    };
+                    let outcomes = run_all(&world, &design, &several);
+                    let keys = [
+                        ("seed", Value::from(*seed)),
+                        ("design", Value::from(name.as_str())),
+                        ("brokers", Value::from(*brokers)),
+                        ("reserve", Value::from(rule.as_str())),
+                    ];
+                    let row = keys.into_iter().chain(means(&outcomes[args.rounds as usize / 10..]));
+                    shown.add(Row(row.collect()))?;
+                }
+            }
+        }
+    }
+    shown.end();
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Means over rounds.
+fn means(outcomes: &[RoundOutcome]) -> [(&'static str, Value); 6] {
+    let mean = |of: fn(&RoundOutcome) -> f64| {
+        Value::from(outcomes.iter().map(of).sum::<f64>() / outcomes.len().max(1) as f64)
+    };
+    [
+        ("overloaded_share", mean(|outcome| outcome.overloaded_share)),
+        ("unserved_share", mean(|outcome| outcome.unserved_share)),
+        ("cost_mean", mean(|outcome| outcome.cost_mean)),
+        ("score_mean", mean(|outcome| outcome.score_mean)),
+        ("surprise_share", mean(|outcome| outcome.surprise_share)),
+        ("void_share", mean(|outcome| outcome.void_share)),
+    ]
+}
