@@ -153,10 +153,9 @@ fn outcome(world: &World, decisions: &[Arc<Decision>], expected: &[f64]) -> Roun
     let is_over = |cluster: u32| {
         sent.get(&cluster).is_some_and(|sent| *sent > world.sites()[cluster as usize].room().as_bps())
     };
-    let over: f64 = placed()
+    let over = placed()
         .filter(|placed| placed.to.is_some_and(|(to, _)| is_over(to.cluster)))
-        .map(|placed| f64::from(placed.sessions))
-        .sum();
+        .fold(0.0, |sum, placed| sum + f64::from(placed.sessions));
     let surprise: f64 = (0u32..)
         .zip(expected)
         .map(|(cluster, expected)| (sent.get(&cluster).map_or(0.0, |sent| *sent as f64) - expected).abs())

@@ -58,7 +58,7 @@ impl Dialect {
 pub struct Listed {
     /// The pathway's name in manifests: letters, digits, dots, hyphens and underscores.
     pub pathway: String,
-    /// Hosts (with a port, if it is another one) of clusters by their numbers. A cluster without one is the pathway itself.
+    /// Names of hosts of clusters by their numbers; no ports, as hls.js replaces none. A cluster without one is the pathway itself.
     #[serde(default)]
     pub hosts: BTreeMap<u32, String>,
 }
@@ -234,7 +234,7 @@ pub struct PathwayClone {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING-KEBAB-CASE")]
 pub struct Replacement {
-    /// The host, and the port.
+    /// The host's name.
     pub host: String,
 }
 
@@ -331,7 +331,7 @@ mod tests {
             hosts: hosts.iter().map(|(cluster, host)| (*cluster, (*host).to_owned())).collect(),
         };
         let catalogue = [
-            (PeerId(0), listed("alpha", &[(4, "a4.example:8443")])),
+            (PeerId(0), listed("alpha", &[(4, "a4.example")])),
             (PeerId(1), listed("beta", &[])),
             (PeerId(2), listed("gamma", &[])),
         ];
@@ -355,7 +355,7 @@ mod tests {
                 "TTL": 30,
                 "RELOAD-URI": "?location=nowhere&isp=none&bitrate=7200000&viewer=1",
                 "PATHWAY-PRIORITY": null,
-                "PATHWAY-CLONES": [{"BASE-ID": "alpha", "ID": "alpha.4", "URI-REPLACEMENT": {"HOST": "a4.example:8443"}}],
+                "PATHWAY-CLONES": [{"BASE-ID": "alpha", "ID": "alpha.4", "URI-REPLACEMENT": {"HOST": "a4.example"}}],
             })
         );
         let mut ways: Vec<&str> =

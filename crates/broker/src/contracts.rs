@@ -124,8 +124,13 @@ impl Table {
         let mut hosts = BTreeMap::new();
         for cluster in self.cluster {
             let host = cluster.host;
-            if host.is_empty() || host.len() > 255 || host.contains(|c: char| c.is_whitespace() || c == '/') {
-                return Err(wrong(format!("host = `{host}`: must be HOST or HOST:PORT")));
+            if host.is_empty()
+                || host.len() > 255
+                || host.contains(|c: char| c.is_whitespace() || "/:@?#".contains(c))
+            {
+                return Err(wrong(format!(
+                    "host = `{host}`: must be a host's name alone: players of HLS replace no port"
+                )));
             }
             if hosts.insert(cluster.number, host).is_some() {
                 return Err(wrong(format!("cluster {}: is there twice", cluster.number)));
@@ -165,11 +170,11 @@ mod tests {
 
     #[test]
     fn a_file_is_read_and_its_mistakes_are_said_with_their_places() {
-        let text = "[[network]]\nname = \"alpha\"\nprice = 0.8\ncapacity = \"2 Gbit/s\"\n[[network.cluster]]\nnumber = 3\nhost = \"a3.example:8443\"\n[[network]]\nname = \"beta\"\n";
+        let text = "[[network]]\nname = \"alpha\"\nprice = 0.8\ncapacity = \"2 Gbit/s\"\n[[network.cluster]]\nnumber = 3\nhost = \"a3.example\"\n[[network]]\nname = \"beta\"\n";
         let contracts: Contracts = text.parse().expect("it is one");
         assert_eq!((contracts.number("beta"), contracts.name(PeerId(0))), (Some(PeerId(1)), "alpha"));
         assert_eq!(contracts.contract(PeerId(0)).capacity_median, BitRate::gbps(2));
-        assert_eq!(contracts.catalogue()[&PeerId(0)].hosts[&3], "a3.example:8443");
+        assert_eq!(contracts.catalogue()[&PeerId(0)].hosts[&3], "a3.example");
         let said = |text: &str| text.parse::<Contracts>().expect_err("it is wrong").to_string();
         assert_eq!(
             said("[[network]]\nname = \"a\"\nprize = 1\n").split(',').next(),
@@ -183,6 +188,12 @@ mod tests {
         assert_eq!(
             said("[[network]]\nname = \"a\"\nprice = -1\n"),
             "network `a`: price = -1: must be 0 to 10^9, for each Mbit/s"
+        );
+        let with_port =
+            "[[network]]\nname = \"a\"\n[[network.cluster]]\nnumber = 1\nhost = \"a.example:8443\"\n";
+        assert_eq!(
+            said(with_port),
+            "network `a`: host = `a.example:8443`: must be a host's name alone: players of HLS replace no port"
         );
         assert_eq!(
             said("[[network]]\nname = \"a\"\n[[network]]\nname = \"a\"\n"),
