@@ -89,10 +89,11 @@ class Stage {
     writeFileSync(`${folder}/cheap.csv`, "location,isp,cluster,score\nberlin,*,1,20\n");
     writeFileSync(`${folder}/near.csv`, "location,isp,cluster,score\nberlin,*,7,19\n");
     const options = ["--keys", `${folder}/keys`, "--contracts", `${folder}/contracts.toml`, "--store", `${folder}/broker.redb`];
-    const serve = ["broker", "serve", ...options, "--listen", "127.0.0.1:0", "--players", "127.0.0.1:0", "--every", "1", "--ttl", "2"];
+    const serve = ["broker", "serve", ...options, "--listen", "127.0.0.1:0", "--players", "127.0.0.5:80", "--players-url", "http://127.0.0.5", "--every", "1", "--ttl", "2"];
     const said = await stage.run("broker", serve);
     [stage.broker] = said.match(/(?<=https:\/\/)127\.0\.0\.1:\d+/);
-    [stage.players] = said.match(/(?<=ask http:\/\/)127\.0\.0\.1:\d+/);
+    // Shaka reloads from a whole address alone.
+    stage.players = "127.0.0.5";
     for (const name of ["cheap", "near"]) await stage.agent(name);
     stage.writeManifests();
     return stage;
@@ -233,7 +234,7 @@ const browser = await chromium.launch({
   args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--autoplay-policy=no-user-gesture-required"],
 });
 let failed = 0;
-for (const player of args.length ? args : ["hls", "dash"]) {
+for (const player of args.length ? args : ["hls", "dash", "shaka", "shaka-dash"]) {
   try {
     await play(binary, browser, player, shots);
   } catch (error) {

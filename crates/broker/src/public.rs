@@ -40,6 +40,9 @@ pub struct PublicConfig {
     pub bitrate: BitRate,
     /// Redirects go by TLS.
     pub redirects_to_tls: bool,
+    /// Where players reach this, as `https://steer.example`: then the address to reload from is whole. Without, it is relative, as the standards
+    /// have it; Shaka takes that for the manifest's.
+    pub url: Option<String>,
 }
 
 impl Default for PublicConfig {
@@ -52,6 +55,7 @@ impl Default for PublicConfig {
             places: Places::default(),
             bitrate: BitRate::bps(3_000_000),
             redirects_to_tls: true,
+            url: None,
         }
     }
 }
@@ -205,9 +209,12 @@ async fn steer(
         Err(error) => return refused(StatusCode::BAD_REQUEST, &error.to_string()),
     };
     // Without any network there is nothing to steer by: the player does without (HLS, section 7.3; DASH the same).
-    let Some(steering) = public.0.service.steer(&ask) else {
+    let Some(mut steering) = public.0.service.steer(&ask) else {
         return refused(StatusCode::GONE, "no network is known");
     };
+    if let Some(url) = &public.0.config.url {
+        steering.reload_uri = format!("{url}/steering/{}{}", dialect.word(), steering.reload_uri);
+    }
     let kind = match dialect {
         Dialect::Hls => "application/vnd.apple.steering-list",
         Dialect::Dash => "application/json",

@@ -108,7 +108,8 @@ impl House {
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             }
         };
-        let public = PublicConfig { address: ([127, 0, 0, 1], 0).into(), ..PublicConfig::default() };
+        let url = (design == "transactions").then(|| "https://steer.example".to_owned());
+        let public = PublicConfig { address: ([127, 0, 0, 1], 0).into(), url, ..PublicConfig::default() };
         let public = PublicServer::bind(service.clone(), public).expect("a free port");
         self.players = public.local_addr().expect("it is bound");
         let serve = ServeConfig { address: ([127, 0, 0, 1], 0).into(), ..ServeConfig::default() };
@@ -228,7 +229,10 @@ async fn when_a_network_goes_players_are_told_of_another_at_once() {
     let (cheap, end) = house.agent("cheap");
     let (_near, _end_near) = house.agent("near");
     house.count(&[("berlin", 40)]).await;
-    house.told_first("berlin", "cheap.1").await;
+    let steering = house.told_first("berlin", "cheap.1").await;
+    // Shaka takes a relative address for the manifest's.
+    let whole = "https://steer.example/steering/hls?location=berlin&isp=x&";
+    assert!(steering.reload_uri.starts_with(whole), "{}", steering.reload_uri);
     end.send(()).expect("it runs");
     cheap.await.expect("it ends");
     house.told_first("berlin", "near").await;

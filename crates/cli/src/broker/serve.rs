@@ -65,9 +65,24 @@ pub struct Args {
     /// What a viewer is taken to watch at whose player has not said how fast data comes.
     #[arg(long, value_name = "RATE", default_value = "3 Mbit/s")]
     bitrate: BitRate,
+    /// Where players reach --players, as https://steer.example: the address that they reload from is then whole. Without, it is relative, which
+    /// the standards allow; Shaka takes it for the manifest's.
+    #[arg(long, value_name = "URL", value_parser = url)]
+    players_url: Option<String>,
     /// Redirects, for those who cannot steer, go to http: and not to https:.
     #[arg(long)]
     plain_redirects: bool,
+}
+
+/// The beginning of an address: a scheme and a host.
+fn url(text: &str) -> Result<String, String> {
+    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    let is_host =
+        |host: &str| !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || "/?#@".contains(c));
+    match rest.map(|rest| rest.trim_end_matches('/')).filter(|host| is_host(host)) {
+        Some(_) => Ok(text.trim_end_matches('/').to_owned()),
+        None => Err("write http://HOST or https://HOST, with :PORT if it is not the usual one".to_owned()),
+    }
 }
 
 /// Descriptors besides those of connections: the store, the runtime, the terminal.
@@ -109,6 +124,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         places,
         bitrate: args.bitrate,
         redirects_to_tls: !args.plain_redirects,
+        url: args.players_url.clone(),
         ..PublicConfig::default()
     };
     let descriptors = crate::process::raise_descriptor_limit();
