@@ -241,6 +241,8 @@ struct Table {
     clusters: Vec<ClusterId>,
     /// What a megabit of each costs.
     prices_per_mbps: Vec<f64>,
+    /// By place: its candidates' scores, as they were bid.
+    scores: Vec<Vec<f64>>,
     /// What one unit of the market's cost is in money.
     unit: f64,
 }
@@ -344,8 +346,12 @@ impl Broker {
         }
         match &mut self.stage {
             Stage::Bidding { .. } => self.close_if_all_have_bid(),
-            Stage::Asking { .. } => self.note_answer(network, true),
-            // The job that is out has its clusters.
+            // What is proposed, or searched for, has its clusters, whatever it has answered.
+            Stage::Asking { left, is_refused, .. } => {
+                left.remove(&network);
+                *is_refused |= has_bid;
+                self.end_asking();
+            }
             Stage::Deciding => self.decide(),
             Stage::Between => {}
         }
@@ -387,7 +393,9 @@ impl Broker {
         if assent.round != self.round || assent.attempt != *attempt || !left.contains(&network) {
             return;
         }
-        for refused in &assent.refused {
+        let bids = self.networks.get(&network).and_then(|known| known.bids.as_ref());
+        let has_bid = |cluster: u32| bids.is_some_and(|bids| bids.clusters.contains_key(&cluster));
+        for refused in assent.refused.iter().filter(|refused| has_bid(refused.cluster)) {
             let limit =
                 self.limits.entry(ClusterId { network, cluster: refused.cluster }).or_insert(u64::MAX);
             *limit = refused.rate_bps.min(*limit);
@@ -535,7 +543,7 @@ impl Broker {
     fn lay_table(&self) -> Option<Table> {
         let (mut clusters, mut prices, mut of_market) = (Vec::new(), Vec::new(), Vec::new());
         let mut places: Vec<Vec<Candidate>> = vec![Vec::new(); self.placing.len()];
-        let unit = self.settings.score_weight;
+        let mut scores: Vec<Vec<f64>> = vec![Vec::new(); self.placing.len()];
         for (network, known) in &self.networks {
             let Some(bids) = &known.bids else { continue };
             let mut numbers = BTreeMap::new();
@@ -550,12 +558,13 @@ impl Broker {
                     cost_per_mbps: self.settings.cost_weight * price,
                 });
             }
-            let factor = unit * known.standing.score_factor();
+            let factor = self.settings.score_weight * known.standing.score_factor();
             for (share, bids) in &bids.shares {
                 let candidates = bids
                     .iter()
                     .map(|(cluster, score)| Candidate { cluster: numbers[cluster], score: factor * score });
                 places[*share as usize].extend(candidates);
+                scores[*share as usize].extend(bids.iter().map(|(_, score)| score));
             }
         }
         if clusters.is_empty() {
@@ -574,6 +583,7 @@ impl Broker {
             market: Arc::new(market),
             clusters,
             prices_per_mbps: prices,
+            scores,
             unit: self.settings.cost_weight,
         })
     }
@@ -661,16 +671,12 @@ impl Broker {
         let places = self.call.iter().flat_map(|call| &call.shares);
         let placed = answer.placements.iter().map(|placement| {
             let group = &table.market.groups()[placement.group as usize];
-            let candidate = placement.candidate;
-            let to = candidate.map(|number| table.market.candidates_of(group.place)[number as usize]);
-            Placed {
-                place: group.place,
-                bitrate: group.bitrate,
-                sessions: placement.sessions,
-                to: to.map(|to| {
-                    (table.clusters[to.cluster as usize], self.score_bid(&table, group.place, to.cluster))
-                }),
-            }
+            let to = placement.candidate.map(|number| {
+                let candidate = table.market.candidates_of(group.place)[number as usize];
+                let score = table.scores[group.place as usize][number as usize];
+                (table.clusters[candidate.cluster as usize], score)
+            });
+            Placed { place: group.place, bitrate: group.bitrate, sessions: placement.sessions, to }
         });
         let sent = Self::sent(&table, answer);
         let prices = table.clusters.iter().zip(&table.prices_per_mbps).zip(&sent);
@@ -688,14 +694,6 @@ impl Broker {
         self.accepted = Some(Arc::clone(&decision));
         self.events.push_back(Event::Accepted(decision));
         self.stage = Stage::Between;
-    }
-
-    /// The score that a network has bid.
-    fn score_bid(&self, table: &Table, place: u32, cluster: u32) -> f64 {
-        let id = table.clusters[cluster as usize];
-        let bids = self.networks.get(&id.network).and_then(|known| known.bids.as_ref());
-        let bids = bids.and_then(|bids| bids.shares.get(&place)).map_or(&[][..], Vec::as_slice);
-        bids.iter().find(|(number, _)| *number == id.cluster).map_or(0.0, |(_, score)| *score)
     }
 
     /// Says to each network that was called what became of its bids.

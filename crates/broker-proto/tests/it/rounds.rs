@@ -6,7 +6,7 @@ use anabranch_broker_proto::broker::{
     ClusterId, Decision, Event, Gathered, Settings, Standing, ToNetwork, Why,
 };
 use anabranch_broker_proto::designs::{self, Design};
-use anabranch_broker_proto::messages::{Accepted, Assent, Bids, ClusterBid, ShareBids};
+use anabranch_broker_proto::messages::{Accepted, Assent, Bids, ClusterBid, Proposal, ShareBids};
 use anabranch_broker_proto::{Agent, Broker, Estimates, Parties, Reserve, Shape, World, generate};
 use anabranch_units::{Duration, Instant, PeerId, RandomStream, Seed};
 use std::collections::{BTreeMap, BTreeSet};
@@ -402,6 +402,44 @@ fn a_network_that_refuses_all_is_asked_again_and_has_nothing_in_the_end() {
     hall.agents[2].1 = Manner::Dead;
     hall.run(Instant::ZERO + EVERY * 2);
     assert_eq!((hall.decisions.len(), hall.gets(1), hall.gets(2)), (2, 0, 0));
+}
+
+/// One that has agreed and goes before all others have: what it agreed to does not count any more.
+#[test]
+fn who_has_agreed_and_goes_has_nothing() {
+    let world = world(3);
+    let parties = Parties::new(&world);
+    let design = designs::by_name("transactions").expect("there is one");
+    let mut broker = Broker::new(Instant::ZERO, settings(&design));
+    parties.join_all(&mut broker);
+    broker.handle_gathered(parties.gathered());
+    broker.handle_timeout(Instant::ZERO);
+    let mut agents = parties.agents(Reserve::Nothing);
+    let job = parties.hand_over(&mut broker, PeerId(0), &*design, &mut agents).expect("all have bid");
+    broker.handle_answer(Instant::ZERO, &job, job.run());
+    let mut proposals = Vec::new();
+    while let Some((network, message)) = broker.poll_transmit() {
+        if let ToNetwork::Proposal(proposal) = message {
+            proposals.push((network, proposal));
+        }
+    }
+    assert!(proposals.len() > 1, "several are asked");
+    let gone = proposals[0].0;
+    let agree = |(network, proposal): &(PeerId, Proposal), broker: &mut Broker| {
+        let assent = agents[network.index()].handle_proposal(&parties.own(network.0), PeerId(0), proposal);
+        assert_eq!(assent.refused, []);
+        broker.handle_assent(*network, &assent);
+    };
+    agree(&proposals[0], &mut broker);
+    broker.handle_left(gone);
+    proposals[1..].iter().for_each(|proposal| agree(proposal, &mut broker));
+    assert!(broker.accepted().is_none(), "it is searched for another decision");
+    parties.end_round(&mut broker, Instant::ZERO, PeerId(0), &*design, &mut agents);
+    let decision = broker.accepted().expect("the others agree");
+    let given = |network| {
+        decision.placed.iter().filter(|p| p.to.is_some_and(|(to, _)| to.network == network)).count()
+    };
+    assert!(given(gone) == 0 && given(proposals[1].0) > 0);
 }
 
 #[test]
