@@ -64,7 +64,7 @@ impl Client {
             escaped(network),
             wait.as_millis()
         );
-        let reply = self.once(Method::GET, &path, Bytes::new(), wait + within).await?;
+        let reply = self.connection.once(Method::GET, &path, Bytes::new(), wait + within).await?;
         self.connection.read::<MessagesReply>(&reply).map(|reply| reply.messages)
     }
 
@@ -103,29 +103,17 @@ impl Client {
         within: Duration,
     ) -> Result<Bytes, ClientError> {
         let path = format!("/v1/networks/{}/{what}", escaped(network));
-        self.once(Method::POST, &path, self.connection.write(request)?, within).await
-    }
-
-    /// One try, connecting included: an agent has to know at once when the broker is away.
-    async fn once(
-        &self,
-        method: Method,
-        path: &str,
-        body: Bytes,
-        within: Duration,
-    ) -> Result<Bytes, ClientError> {
-        let sent = self.connection.send(&method, path, &body, within);
-        tokio::time::timeout(within, sent).await.unwrap_or_else(|_| {
-            let who = self.connection.who();
-            Err(ClientError::Unreachable(format!("{who}: no answer within {} ms", within.as_millis())))
-        })
+        self.connection.once(Method::POST, &path, self.connection.write(request)?, within).await
     }
 
     /// The clients that there are, counted by who asks.
     ///
     /// Errors: see [`ClientError`].
     pub async fn clients(&self, request: &ClientsRequest, within: Duration) -> Result<(), ClientError> {
-        self.once(Method::POST, "/v1/clients", self.connection.write(request)?, within).await.map(drop)
+        self.connection
+            .once(Method::POST, "/v1/clients", self.connection.write(request)?, within)
+            .await
+            .map(drop)
     }
 
     /// The networks.

@@ -3,6 +3,7 @@
 //! TOML, a `[[network]]` table for each. Mistakes are said with their lines. Leaves out: what is thought of networks (`broker-proto`). Read
 //! [`Contracts`] first.
 
+use crate::mistake::Mistake;
 use anabranch_broker_proto::broker::Contract;
 use anabranch_broker_proto::steering::{Catalogue, Listed, is_pathway};
 use anabranch_units::{BitRate, PeerId};
@@ -55,32 +56,16 @@ struct ClusterTable {
     host: String,
 }
 
-/// Why there are no contracts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ContractsError(String);
-
-impl std::fmt::Display for ContractsError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-impl std::error::Error for ContractsError {}
-
 impl FromStr for Contracts {
-    type Err = ContractsError;
+    type Err = Mistake;
 
-    fn from_str(text: &str) -> Result<Self, ContractsError> {
-        let file: File = toml::from_str(text).map_err(|error| {
-            let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
-            ContractsError(format!("line {line}: {}", error.message()))
-        })?;
+    fn from_str(text: &str) -> Result<Self, Mistake> {
+        let file: File = toml::from_str(text).map_err(|error| Mistake(Mistake::of_toml(text, &error)))?;
         if file.network.is_empty() {
-            return Err(ContractsError(
-                "no [[network]] table: there must be one for each network".to_owned(),
-            ));
+            return Err(Mistake("no [[network]] table: there must be one for each network".to_owned()));
         }
         if file.network.len() > NETWORKS_MAX {
-            return Err(ContractsError(format!("{} networks: at most {NETWORKS_MAX}", file.network.len())));
+            return Err(Mistake(format!("{} networks: at most {NETWORKS_MAX}", file.network.len())));
         }
         let mut contracts = Self::default();
         for table in file.network {
@@ -89,7 +74,7 @@ impl FromStr for Contracts {
                 |other: &&Agreed| other.name == agreed.name || other.listed.pathway == agreed.listed.pathway;
             if let Some(other) = contracts.networks.iter().find(same) {
                 let (name, other) = (&agreed.name, &other.name);
-                return Err(ContractsError(format!(
+                return Err(Mistake(format!(
                     "network `{name}`: has the name or the pathway of network `{other}`"
                 )));
             }
@@ -100,9 +85,9 @@ impl FromStr for Contracts {
 }
 
 impl Table {
-    fn read(self) -> Result<Agreed, ContractsError> {
+    fn read(self) -> Result<Agreed, Mistake> {
         let name = self.name;
-        let wrong = |what: String| ContractsError(format!("network `{name}`: {what}"));
+        let wrong = |what: String| Mistake(format!("network `{name}`: {what}"));
         let defaults = Contract::default();
         let money = |what: &str, value: Option<f64>, default: f64| match value {
             Some(value) if !(0.0..=1e9).contains(&value) => {

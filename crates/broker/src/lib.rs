@@ -9,6 +9,7 @@
 mod client;
 pub mod contracts;
 mod http;
+mod mistake;
 pub mod network;
 pub mod places;
 mod public;
@@ -19,6 +20,7 @@ pub mod wire;
 pub use anabranch_http::{ClientError, ServeConfig, ServeError, Server};
 pub use client::Client;
 pub use contracts::Contracts;
+pub use mistake::Mistake;
 pub use network::{NetworkAgent, NetworkAgentError, NetworkConfig};
 pub use places::Places;
 pub use public::{PublicConfig, PublicServer};

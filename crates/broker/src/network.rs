@@ -5,6 +5,7 @@
 #![allow(clippy::disallowed_methods, reason = "a driver: reads files and the clock")]
 
 use crate::client::Client;
+use crate::mistake::Mistake;
 use crate::wire::{Bids, NetworkMessage};
 use anabranch_broker_proto::designs::{self, Design};
 use anabranch_broker_proto::{Agent, Estimates, Offer, Site, considered};
@@ -71,35 +72,22 @@ struct ScoreLine {
     score: f64,
 }
 
-/// Why files cannot be used: which, where, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FilesError(String);
-
-impl std::fmt::Display for FilesError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-impl std::error::Error for FilesError {}
-
 impl Files {
     /// Reads both.
     ///
     /// Errors: the first mistake, with its file and line.
-    pub fn read(&self) -> Result<FromFiles, FilesError> {
+    pub fn read(&self) -> Result<FromFiles, Mistake> {
         let mut read = FromFiles::default();
         self.read_clusters(&mut read)?;
         self.read_scores(&mut read)?;
         Ok(read)
     }
 
-    fn read_clusters(&self, into: &mut FromFiles) -> Result<(), FilesError> {
-        let wrong = |what: String| FilesError(format!("{}: {what}", self.clusters.display()));
+    fn read_clusters(&self, into: &mut FromFiles) -> Result<(), Mistake> {
+        let wrong = |what: String| Mistake(format!("{}: {what}", self.clusters.display()));
         let text = std::fs::read_to_string(&self.clusters).map_err(|error| wrong(error.to_string()))?;
-        let file: ClustersFile = toml::from_str(&text).map_err(|error| {
-            let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
-            wrong(format!("line {line}: {}", error.message()))
-        })?;
+        let file: ClustersFile =
+            toml::from_str(&text).map_err(|error| wrong(Mistake::of_toml(&text, &error)))?;
         if file.cluster.is_empty() {
             return Err(wrong("no [[cluster]] table: there must be one for each cluster".to_owned()));
         }
@@ -121,8 +109,8 @@ impl Files {
         Ok(())
     }
 
-    fn read_scores(&self, into: &mut FromFiles) -> Result<(), FilesError> {
-        let wrong = |what: String| FilesError(format!("{}: {what}", self.scores.display()));
+    fn read_scores(&self, into: &mut FromFiles) -> Result<(), Mistake> {
+        let wrong = |what: String| Mistake(format!("{}: {what}", self.scores.display()));
         let mut reader = csv::Reader::from_path(&self.scores).map_err(|error| wrong(error.to_string()))?;
         for (number, line) in (2u64..).zip(reader.deserialize::<ScoreLine>()) {
             let line = line.map_err(|error| wrong(format!("line {number}: {error}")))?;
@@ -181,7 +169,7 @@ pub enum NetworkAgentError {
     /// Its settings or keys are none.
     Client(ClientError),
     /// Its files cannot be used.
-    Files(FilesError),
+    Files(Mistake),
     /// The broker says that it may never join.
     Refused(String),
     /// There are no random numbers.

@@ -2,6 +2,7 @@
 //!
 //! CSV with the columns `prefix`, `location` and `isp`; the longest prefix that holds an address counts. Read [`Places`] first.
 
+use crate::mistake::Mistake;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -29,17 +30,6 @@ struct Line {
     isp: String,
 }
 
-/// Why there is no table: the line, and what is wrong there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlacesError(String);
-
-impl std::fmt::Display for PlacesError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-impl std::error::Error for PlacesError {}
-
 fn bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
@@ -65,11 +55,11 @@ impl Places {
     /// Reads a table.
     ///
     /// Errors: the first line that is none, and why.
-    pub fn read(input: impl Read) -> Result<Self, PlacesError> {
+    pub fn read(input: impl Read) -> Result<Self, Mistake> {
         let mut places = Self::default();
         let mut reader = csv::Reader::from_reader(input);
         for (number, line) in (2u64..).zip(reader.deserialize::<Line>()) {
-            let wrong = |what: String| PlacesError(format!("line {number}: {what}"));
+            let wrong = |what: String| Mistake(format!("line {number}: {what}"));
             let line = line.map_err(|error| wrong(error.to_string()))?;
             let found = prefix(&line.prefix).ok_or_else(|| {
                 wrong(format!("prefix `{}`: must be an address and a length, as 192.0.2.0/24", line.prefix))

@@ -226,7 +226,6 @@ async fn steer(
 async fn redirect(
     State(public): State<Public>,
     Extension(From(from)): Extension<From>,
-    Path(path): Path<String>,
     request: Request,
 ) -> Response {
     if public.is_busy() {
@@ -241,8 +240,8 @@ async fn redirect(
     };
     let scheme = if public.0.config.redirects_to_tls { "https" } else { "http" };
     // As it came, so that nothing is decoded twice.
-    let raw = request.uri().path().strip_prefix("/redirect/").unwrap_or(&path);
-    match HeaderValue::try_from(format!("{scheme}://{host}/{raw}")) {
+    let path = request.uri().path().strip_prefix("/redirect").unwrap_or_default();
+    match HeaderValue::try_from(format!("{scheme}://{host}{path}")) {
         Ok(to) => shared((StatusCode::FOUND, [(header::LOCATION, to)]).into_response()),
         Err(_) => refused(StatusCode::BAD_REQUEST, "the path is none"),
     }

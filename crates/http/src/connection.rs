@@ -281,6 +281,23 @@ impl Connection {
         answer
     }
 
+    /// The same, with connecting within the time: for an agent, which has to know at once when its controller is away.
+    ///
+    /// Errors: see [`ClientError`].
+    pub async fn once(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        within: Duration,
+    ) -> Result<Bytes, ClientError> {
+        let sent = self.send(&method, path, &body, within);
+        timeout(within, sent).await.unwrap_or_else(|_| {
+            let who = self.who();
+            Err(ClientError::Unreachable(format!("{who}: no answer within {} ms", within.as_millis())))
+        })
+    }
+
     /// A kept connection that still stands.
     async fn kept(&self) -> Option<SendRequest<Full<Bytes>>> {
         let mut idle = self.inner.idle.lock().await;

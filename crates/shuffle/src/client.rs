@@ -77,7 +77,7 @@ impl Client {
     ) -> Result<(), ClientError> {
         let path = format!("/v1/hosts/{}/{what}", escaped(host));
         let body = self.connection.write(request)?;
-        self.once(Method::POST, &path, body, within).await.map(drop)
+        self.connection.once(Method::POST, &path, body, within).await.map(drop)
     }
 
     /// The limits that an agent has not been told, as soon as there are any; none after `wait`. They are said once: after
@@ -93,23 +93,8 @@ impl Client {
     ) -> Result<Vec<Limit>, ClientError> {
         let path =
             format!("/v1/hosts/{}/limits?session={session}&wait_ms={}", escaped(host), wait.as_millis());
-        let reply = self.once(Method::GET, &path, Bytes::new(), wait + within).await?;
+        let reply = self.connection.once(Method::GET, &path, Bytes::new(), wait + within).await?;
         self.connection.read::<LimitsReply>(&reply).map(|reply| reply.limits)
-    }
-
-    /// One try, connecting included.
-    async fn once(
-        &self,
-        method: Method,
-        path: &str,
-        body: Bytes,
-        within: Duration,
-    ) -> Result<Bytes, ClientError> {
-        let sent = self.connection.send(&method, path, &body, within);
-        tokio::time::timeout(within, sent).await.unwrap_or_else(|_| {
-            let who = self.connection.who();
-            Err(ClientError::Unreachable(format!("{who}: no answer within {} ms", within.as_millis())))
-        })
     }
 
     /// The coflows that are under way.

@@ -41,7 +41,8 @@ struct House {
 }
 
 impl House {
-    async fn new(design: &str) -> Self {
+    /// With a broker of this design, which players reach at `url` if it is given.
+    async fn new(design: &str, url: Option<&str>) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
         let request = SetRequest {
@@ -56,7 +57,7 @@ impl House {
         let mut house = Self { folder, players: nowhere, address: String::new(), running: Vec::new() };
         house.write("cheap", &[(1, 1.0)], &[("berlin", 1, 20.0)]);
         house.write("near", &[(7, 9.0)], &[("berlin", 7, 19.0), ("paris", 7, 5.0)]);
-        house.start(design).await;
+        house.start(design, url).await;
         house
     }
 
@@ -85,7 +86,7 @@ impl House {
     }
 
     /// Starts a broker, in place of the one that runs.
-    async fn start(&mut self, design: &str) {
+    async fn start(&mut self, design: &str, url: Option<&str>) {
         for running in self.running.drain(..) {
             running.abort();
         }
@@ -108,7 +109,7 @@ impl House {
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             }
         };
-        let url = (design == "transactions").then(|| "https://steer.example".to_owned());
+        let url = url.map(str::to_owned);
         let public = PublicConfig { address: ([127, 0, 0, 1], 0).into(), url, ..PublicConfig::default() };
         let public = PublicServer::bind(service.clone(), public).expect("a free port");
         self.players = public.local_addr().expect("it is bound");
@@ -184,7 +185,7 @@ fn send(address: SocketAddr, text: &str) -> (u16, String, String) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn players_go_where_the_networks_bid_the_broker_decided_and_somebody_is_there() {
-    let mut house = House::new("marketplace").await;
+    let mut house = House::new("marketplace", None).await;
     let (status, head, body) = ask(house.players, "/steering/hls");
     assert_eq!(status, 200, "the manifest's own ways are known: {body}");
     assert!(
@@ -193,7 +194,7 @@ async fn players_go_where_the_networks_bid_the_broker_decided_and_somebody_is_th
     );
     assert!(head.contains("content-type: application/vnd.apple.steering-list"), "{head}");
 
-    let (_cheap, end_cheap) = house.agent("cheap");
+    let (_cheap, _end_cheap) = house.agent("cheap");
     let (_near, _end_near) = house.agent("near");
     house.count(&[("berlin", 40), ("paris", 10)]).await;
     let steering = house.told_first("berlin", "cheap.1").await;
@@ -217,15 +218,14 @@ async fn players_go_where_the_networks_bid_the_broker_decided_and_somebody_is_th
 
     // A broker that starts again knows the last decision.
     let before = house.operator().decision().await.expect("it is there");
-    house.start("marketplace").await;
+    house.start("marketplace", None).await;
     let after = house.operator().decision().await.expect("it is there");
     assert!(after.round >= before.round && after.placed == before.placed, "{} {}", after.round, before.round);
-    drop(end_cheap);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn when_a_network_goes_players_are_told_of_another_at_once() {
-    let house = House::new("transactions").await;
+    let house = House::new("transactions", Some("https://steer.example")).await;
     let (cheap, end) = house.agent("cheap");
     let (_near, _end_near) = house.agent("near");
     house.count(&[("berlin", 40)]).await;
@@ -242,7 +242,7 @@ async fn when_a_network_goes_players_are_told_of_another_at_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_wrong_is_refused_in_a_line() {
-    let house = House::new("marketplace").await;
+    let house = House::new("marketplace", None).await;
     let player = |path: &str| {
         let (status, _, body) = ask(house.players, path);
         (status, body)

@@ -6,7 +6,6 @@ use anabranch_broker_proto::{
     Account, Optimiser, Outcome, Shape, Site, World, alternatives, evaluate, generate,
 };
 use anabranch_units::Seed;
-use anyhow::ensure;
 use serde_json::Value;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -35,7 +34,7 @@ pub struct Args {
     #[arg(long, value_name = "SEED", num_args = 1.., default_values_t = [1])]
     seed: Vec<u64>,
     /// How much cost weighs beside score, where 1 is as much in the mean.
-    #[arg(long, value_name = "WEIGHT", num_args = 1.., default_values_t = [1.0])]
+    #[arg(long, value_name = "WEIGHT", num_args = 1.., default_values_t = [1.0], value_parser = weight)]
     cost_weight: Vec<f64>,
     /// Clients whom the broker places; three times as many are placed by others.
     #[arg(long, value_name = "COUNT", default_value_t = Shape::default().sessions, value_parser = count)]
@@ -44,7 +43,7 @@ pub struct Args {
     #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = count_or_none)]
     city_networks: usize,
     /// What clusters' capacities are multiplied by.
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = above_0)]
     capacity: f64,
     /// What rows are about.
     #[arg(long, value_enum, default_value_t = Rows::Outcomes)]
@@ -65,6 +64,18 @@ fn count_or_none(text: &str) -> Result<usize, String> {
 pub(super) fn count(text: &str) -> Result<usize, String> {
     count_or_none(text)
         .and_then(|count| if count > 0 { Ok(count) } else { Err("must be above 0".to_owned()) })
+}
+
+/// A factor or a weight above 0; what is 0 or below is none.
+pub(super) fn above_0(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| "must be a number".to_owned())?;
+    if value.is_finite() && value > 0.0 { Ok(value) } else { Err("must be above 0".to_owned()) }
+}
+
+/// What cost weighs: 0 is nothing.
+pub(super) fn weight(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| "must be a number".to_owned())?;
+    if value.is_finite() && value >= 0.0 { Ok(value) } else { Err("must be 0 or more".to_owned()) }
 }
 
 pub(super) fn known(name: &str) -> Result<String, String> {
@@ -103,11 +114,7 @@ fn account_row(number: usize, account: &Account, costs: &[f64]) -> Vec<(&'static
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
-    for weight in &args.cost_weight {
-        ensure!(weight.is_finite() && *weight >= 0.0, "--cost-weight {weight}: must be 0 or more");
-    }
     let capacity = args.capacity;
-    ensure!(capacity.is_finite() && capacity > 0.0, "--capacity {capacity}: must be above 0");
     let designs: Vec<Arc<dyn Design>> = if args.design.is_empty() {
         designs::all()
     } else {

@@ -1,6 +1,6 @@
 //! `anabranch broker lies`: what a network gains by asking more than its costs, or by saying that it can send more than it can.
 
-use super::evaluate::{count, known};
+use super::evaluate::{above_0, count, known};
 use super::rows::{Row, Shown};
 use anabranch_broker_proto::lying::{Lie, payoff, without};
 use anabranch_broker_proto::{Shape, designs, generate};
@@ -28,7 +28,7 @@ pub struct Args {
     #[arg(long, value_name = "COUNT", default_value_t = 3_000, value_parser = count)]
     sessions: usize,
     /// What clusters' capacities are multiplied by.
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = above_0)]
     capacity: f64,
     /// Print one JSON object for each row: a network and a lie.
     #[arg(long)]

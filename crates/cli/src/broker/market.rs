@@ -1,6 +1,6 @@
 //! `anabranch broker market`: one round's program (the thesis's Figure 3.10) with its answer, so that any solver can be set beside.
 
-use super::evaluate::{count, known};
+use super::evaluate::{above_0, count, known, weight};
 use anabranch_broker_proto::{Market, Optimiser, Shape, designs, generate, market};
 use anabranch_units::Seed;
 use anyhow::{Context as _, ensure};
@@ -17,7 +17,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME", default_value = "marketplace", value_parser = known)]
     design: String,
     /// How much cost weighs beside score, where 1 is as much in the mean.
-    #[arg(long, value_name = "WEIGHT", default_value_t = 1.0)]
+    #[arg(long, value_name = "WEIGHT", default_value_t = 1.0, value_parser = weight)]
     cost_weight: f64,
     /// Clients whom the broker places.
     #[arg(long, value_name = "COUNT", default_value_t = Shape::default().sessions, value_parser = count)]
@@ -26,7 +26,7 @@ pub struct Args {
     #[arg(long, value_name = "COUNT", num_args = 1.., value_parser = count)]
     networks: Vec<usize>,
     /// What clusters' capacities are multiplied by.
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = above_0)]
     capacity: f64,
 }
 
@@ -67,11 +67,6 @@ fn view(market: &Market) -> View {
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    ensure!(
-        args.cost_weight.is_finite() && args.cost_weight >= 0.0,
-        "--cost-weight {}: must be 0 or more",
-        args.cost_weight
-    );
     ensure!(
         args.capacity.is_finite() && args.capacity > 0.0,
         "--capacity {}: must be above 0",

@@ -1,6 +1,6 @@
 //! `anabranch broker several`: brokers whose clients go to the same clusters, round after round while demand changes.
 
-use super::evaluate::{count, known};
+use super::evaluate::{above_0, count, known};
 use super::rows::{Row, Shown};
 use anabranch_broker_proto::several::{RoundOutcome, Several, run as run_all};
 use anabranch_broker_proto::{Reserve, Shape, designs, generate};
@@ -35,7 +35,7 @@ pub struct Args {
     #[arg(long, value_name = "COUNT", default_value_t = 3_000, value_parser = count)]
     sessions: usize,
     /// What clusters' capacities are multiplied by.
-    #[arg(long, value_name = "FACTOR", default_value_t = 0.1)]
+    #[arg(long, value_name = "FACTOR", default_value_t = 0.1, value_parser = above_0)]
     capacity: f64,
     /// Print one JSON object for each row.
     #[arg(long)]
