@@ -253,8 +253,13 @@ impl Bbr {
         let share = if self.congestion.is_calm { self.config.headroom } else { HEADROOM };
         let headroom = ((share * longterm as f64) as u64).max(packet);
         let most = longterm.saturating_sub(headroom);
-        let path = self.quantized(self.bdp_bytes(1.0 - HEADROOM, self.max_rate()) + self.aggregation.extra());
-        most.min(if self.congestion.has_company { path } else { u64::MAX }).max(LEAST_PACKETS * packet)
+        let most = if self.congestion.has_company {
+            let path = self.bdp_bytes(1.0 - HEADROOM, self.max_rate()) + self.aggregation.extra();
+            most.min(self.quantized(path))
+        } else {
+            most
+        };
+        most.max(LEAST_PACKETS * packet)
     }
 
     fn start_down(&mut self, now: Instant) {
