@@ -39,33 +39,8 @@ struct Row {
     unserved: u64,
     gap: f64,
     cpu_s: f64,
-    /// What the search needs at the most beside the market, and what the market needs.
-    rss_bytes: u64,
+    /// What the market needs; the search keeps some values for each group and cluster beside it.
     market_bytes: u64,
-}
-
-/// The most memory that this process has had since it was asked last, beyond what it had then.
-struct Peak {
-    before: u64,
-}
-
-impl Peak {
-    fn start() -> Self {
-        // Where the kernel does not let the peak be set back, what is said is too much.
-        let _ = std::fs::write("/proc/self/clear_refs", "5");
-        Self { before: of_status("VmRSS:") }
-    }
-    fn bytes(&self) -> u64 {
-        of_status("VmHWM:").saturating_sub(self.before)
-    }
-}
-
-/// A size that the kernel gives of this process, in kB.
-fn of_status(name: &str) -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix(name));
-    let kb: Option<u64> = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-    1_024 * kb.unwrap_or(0)
 }
 
 /// Runs it.
@@ -90,7 +65,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             let shape = Shape { sessions: *sessions, capacity: *capacity, ..Shape::default() };
             let design: Arc<dyn Design> = Arc::new(Marketplace::default());
             let market = market(&generate(&shape, Seed::new(1)), &design, 1.0);
-            let peak = Peak::start();
             let mut best = f64::INFINITY;
             let mut answer = None;
             for _ in 0..args.turns.max(1) {
@@ -114,7 +88,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 unserved: answer.unserved(),
                 gap: answer.gap_share(),
                 cpu_s: best,
-                rss_bytes: peak.bytes(),
                 market_bytes: market_bytes as u64,
             };
             if args.json {
@@ -131,7 +104,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 row.unserved.to_string(),
                 gap,
                 cpu,
-                format!("{:.1} MB", row.rss_bytes as f64 / 1e6),
                 format!("{:.1} MB", row.market_bytes as f64 / 1e6),
             ]);
         }
