@@ -54,6 +54,8 @@ class Setting:
         What `evaluate` runs on each seed.
     sessions
         Clients of a world; without, what the verb has by itself.
+    seeds
+        How many of the seeds are run.
     """
 
     verb: str
@@ -61,6 +63,7 @@ class Setting:
     designs: tuple[str, ...] = ()
     weights: tuple[float, ...] = (WEIGHT,)
     sessions: int | None = None
+    seeds: int = len(SEEDS)
 
     def command(self, binary: pathlib.Path, seed: int, sessions: int | None) -> list[str]:
         """The command for one seed."""
@@ -84,11 +87,15 @@ SETTINGS: dict[str, Setting] = {
         weights=WEIGHTS,
     ),
     "bids": Setting("evaluate", designs=tuple(f"marketplace-{bids}" if bids < 100 else "marketplace" for bids in BIDS)),
-    "several": Setting("several", ("--brokers", "3", "--design", "marketplace"), sessions=1_500),
-    "asked": Setting("several", ("--brokers", "3", "--design", "transactions", "--reserve", "nothing"), sessions=1_500),
-    "lies": Setting("lies", ("--design", "brokered", "dynamic-pricing", "marketplace")),
+    "several": Setting("several", ("--brokers", "3", "--design", "marketplace"), sessions=1_500, seeds=10),
+    "asked": Setting(
+        "several", ("--brokers", "3", "--design", "transactions", "--reserve", "nothing"), sessions=1_500, seeds=10
+    ),
+    "lies": Setting("lies", ("--design", "brokered", "dynamic-pricing", "marketplace"), seeds=10),
     "claims": Setting(
-        "lies", ("--design", "marketplace", "--price", "1.2", "--claim", "0.5", "1", "2", "4", "--capacity", "0.1")
+        "lies",
+        ("--design", "marketplace", "--price", "1.2", "--claim", "0.5", "1", "2", "4", "--capacity", "0.1"),
+        seeds=10,
     ),
 }
 
@@ -123,7 +130,7 @@ def run_all(args: argparse.Namespace) -> int:
     args.rows.mkdir(parents=True, exist_ok=True)
     for name in args.setting or SETTINGS:
         there = {int(row["seed"]) for row in read(args.rows, name)}
-        left = [seed for seed in args.seeds if seed not in there]
+        left = [seed for seed in args.seeds[: SETTINGS[name].seeds] if seed not in there]
         with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
             commands = [SETTINGS[name].command(args.binary, seed, args.sessions) for seed in left]
             for seed, rows in zip(left, pool.map(evaluate, commands), strict=True):
