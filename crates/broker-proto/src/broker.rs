@@ -56,6 +56,7 @@ impl Default for Contract {
 }
 
 /// How a broker decides.
+#[derive(Clone)]
 pub struct Settings {
     /// What networks are told, match and announce.
     pub design: Arc<dyn Design>,
@@ -427,7 +428,10 @@ impl Broker {
         if job.number != self.jobs || !matches!(self.stage, Stage::Deciding) {
             return;
         }
-        let Some(table) = &self.table else { return };
+        // A job of another machine may have the same number.
+        let Some(table) = self.table.as_ref().filter(|table| Arc::ptr_eq(&table.market, &job.market)) else {
+            return;
+        };
         self.shadow_prices = table.clusters.iter().copied().zip(answer.prices.iter().copied()).collect();
         if self.settings.design.asks() { self.ask(now, answer) } else { self.accept(&answer) }
     }

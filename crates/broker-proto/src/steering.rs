@@ -288,12 +288,29 @@ pub fn answer(
     is_known.then_some(Steering { version: 1, ttl: ttl_s, reload_uri, pathway_priority, pathway_clones })
 }
 
+/// The network that a way belongs to, a manifest's own or a clone.
+pub fn network_of(catalogue: &Catalogue, way: &str) -> Option<PeerId> {
+    let is_clone = |listed: &Listed| {
+        let number = way.strip_prefix(&*listed.pathway).and_then(|rest| rest.strip_prefix('.'));
+        number
+            .and_then(|number| number.parse().ok())
+            .is_some_and(|cluster| listed.hosts.contains_key(&cluster))
+    };
+    let is_its = |listed: &Listed| listed.pathway == way || is_clone(listed);
+    catalogue.iter().find(|(_, listed)| is_its(listed)).map(|(network, _)| *network)
+}
+
 /// A cluster's name among ways, and the clone that it is if it is one.
 fn way(listed: &Listed, to: ClusterId) -> (String, Option<PathwayClone>) {
     let Some(host) = listed.hosts.get(&to.cluster) else { return (listed.pathway.clone(), None) };
-    let id = format!("{}.{}", listed.pathway, to.cluster);
+    let id = clone_id(listed, to.cluster);
     let uri_replacement = Replacement { host: host.clone() };
     (id.clone(), Some(PathwayClone { base_id: listed.pathway.clone(), id, uri_replacement }))
+}
+
+/// The name of a clone of a network's pathway.
+pub fn clone_id(listed: &Listed, cluster: u32) -> String {
+    format!("{}.{cluster}", listed.pathway)
 }
 
 /// Whether a pathway may be called so (HLS: section 4.4.6.6).
@@ -363,6 +380,9 @@ mod tests {
         assert_eq!(ways.split_off(2), ["alpha", "gamma"], "the manifest's own come last");
         ways.sort_unstable();
         assert_eq!(ways, ["alpha.4", "beta"]);
+        let of = |way: &str| network_of(&catalogue, way).map(|network| network.0);
+        assert_eq!((of("alpha"), of("alpha.4"), of("beta")), (Some(0), Some(0), Some(1)));
+        assert_eq!((of("alpha.5"), of("beta.1"), of("delta")), (None, None, None));
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! Leaves out: what a network bids (`network`). Read [`Client`] first.
 
 use crate::wire::{
-    Assent, Bids, BidsReply, ClientsRequest, DecisionView, JoinRequest, MessagesReply, NetworkMessage,
-    NetworkView, NetworksView,
+    Assent, Bids, BidsReply, ClientsRequest, CountedRequest, DecisionView, JoinRequest, MessagesReply,
+    NetworkMessage, NetworkView, NetworksView, RoundView, RoundsView,
 };
 use anabranch_http::{ClientError, Connection};
 use anabranch_net::identity::Identity;
@@ -27,6 +27,12 @@ impl Client {
     /// Errors: keys of another system, an address without port, `http://`.
     pub fn new(address: &str, identity: &Identity, patience: Duration) -> Result<Self, ClientError> {
         Ok(Self { connection: Connection::new(System::Broker, address, identity, patience)? })
+    }
+
+    /// The same, with another patience.
+    #[must_use]
+    pub fn with_patience(&self, patience: Duration) -> Self {
+        Self { connection: self.connection.with_patience(patience) }
     }
 
     /// Where the broker is: `host:port`.
@@ -116,11 +122,26 @@ impl Client {
             .map(drop)
     }
 
+    /// Clients that another broker has counted.
+    ///
+    /// Errors: see [`ClientError`]; status 421 where that does not lead.
+    pub async fn counted(&self, request: &CountedRequest, within: Duration) -> Result<(), ClientError> {
+        let body = self.connection.write(request)?;
+        self.connection.once(Method::POST, "/v1/counted", body, within).await.map(drop)
+    }
+
     /// The networks.
     ///
     /// Errors: see [`ClientError`].
     pub async fn networks(&self) -> Result<Vec<NetworkView>, ClientError> {
         self.connection.get::<NetworksView>("/v1/networks").await.map(|view| view.networks)
+    }
+
+    /// The rounds of late, the last one last.
+    ///
+    /// Errors: see [`ClientError`].
+    pub async fn rounds(&self) -> Result<Vec<RoundView>, ClientError> {
+        self.connection.get::<RoundsView>("/v1/rounds").await.map(|view| view.rounds)
     }
 
     /// The last decision.

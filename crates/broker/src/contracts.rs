@@ -5,7 +5,7 @@
 
 use crate::mistake::Mistake;
 use anabranch_broker_proto::broker::Contract;
-use anabranch_broker_proto::steering::{Catalogue, Listed, is_pathway};
+use anabranch_broker_proto::steering::{Catalogue, Listed, clone_id, is_pathway};
 use anabranch_units::{BitRate, PeerId};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -80,6 +80,7 @@ impl FromStr for Contracts {
             }
             contracts.networks.push(agreed);
         }
+        contracts.check_ways()?;
         Ok(contracts)
     }
 }
@@ -126,6 +127,21 @@ impl Table {
 }
 
 impl Contracts {
+    /// No clone of a pathway may have the name of another pathway: players know ways by their names alone.
+    fn check_ways(&self) -> Result<(), Mistake> {
+        let pathways: BTreeMap<&str, &str> =
+            self.networks.iter().map(|agreed| (&*agreed.listed.pathway, &*agreed.name)).collect();
+        for Agreed { name, listed, .. } in &self.networks {
+            let mut clones = listed.hosts.keys().map(|cluster| clone_id(listed, *cluster));
+            if let Some((clone, other)) = clones.find_map(|clone| Some((pathways.get(&*clone)?, clone))) {
+                return Err(Mistake(format!(
+                    "network `{name}`: its cluster would be the way `{other}`, which is the pathway of network `{clone}`: give that another"
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// A network's number.
     pub fn number(&self, name: &str) -> Option<PeerId> {
         let at = self.networks.iter().position(|agreed| agreed.name == name);
@@ -183,6 +199,11 @@ mod tests {
         assert_eq!(
             said("[[network]]\nname = \"a\"\n[[network]]\nname = \"a\"\n"),
             "network `a`: has the name or the pathway of network `a`"
+        );
+        let clone = "[[network]]\nname = \"a\"\n[[network.cluster]]\nnumber = 1\nhost = \"h\"\n[[network]]\nname = \"a.1\"\n";
+        assert_eq!(
+            said(clone),
+            "network `a`: its cluster would be the way `a.1`, which is the pathway of network `a.1`: give that another"
         );
     }
 }

@@ -5,9 +5,9 @@
 
 use crate::service::{BrokerService, NetworkError};
 use crate::wire::{
-    Accepted, Assent, Bids, BidsReply, Call, Clients, ClientsRequest, DecisionView, ErrorBody, HealthView,
-    JoinRequest, MeasuredRequest, MessagesReply, NetworkMessage, NetworkView, NetworksView, PlaceClients,
-    PlacedView, Proposal,
+    Accepted, Assent, Bids, BidsReply, Call, Clients, ClientsRequest, CountedRequest, DecisionView,
+    ErrorBody, HealthView, JoinRequest, MeasuredRequest, MessagesReply, NetworkMessage, NetworkView,
+    NetworksView, PlaceClients, PlacedView, Proposal, RoundView, RoundsView,
 };
 use anabranch_broker_proto::broker::Gathered;
 use anabranch_http::Service;
@@ -33,7 +33,10 @@ const WAIT_MAX_MS: u64 = 10_000;
         title = "Anabranch broker",
         description = "Content networks bid clusters, the broker places clients. Mutual TLS: the role and name in the caller's certificate decide what it may do. Players ask elsewhere.",
     ),
-    paths(join, leave, messages, bids, assents, clients, measured, networks, decision, healthz, metrics),
+    paths(
+        join, leave, messages, bids, assents, clients, counted, measured, networks, rounds, decision,
+        healthz, metrics
+    ),
     components(schemas(
         ErrorBody,
         HealthView,
@@ -47,11 +50,14 @@ const WAIT_MAX_MS: u64 = 10_000;
         BidsReply,
         Assent,
         ClientsRequest,
+        CountedRequest,
         PlaceClients,
         Clients,
         MeasuredRequest,
         NetworksView,
         NetworkView,
+        RoundsView,
+        RoundView,
         DecisionView,
         PlacedView
     ))
@@ -83,8 +89,10 @@ pub(crate) fn router(service: BrokerService) -> Router {
         .route("/v1/networks/{network}/bids", post(bids))
         .route("/v1/networks/{network}/assents", post(assents))
         .route("/v1/clients", post(clients))
+        .route("/v1/counted", post(counted))
         .route("/v1/measured", post(measured))
         .route("/v1/networks", get(networks))
+        .route("/v1/rounds", get(rounds))
         .route("/v1/decision", get(decision))
         .route("/healthz", get(healthz))
         .route("/metrics", get(metrics))
@@ -97,6 +105,7 @@ impl From<NetworkError> for Refusal {
         let status = match error {
             NetworkError::Unknown(_) => StatusCode::FORBIDDEN,
             NetworkError::NotJoined(_) => StatusCode::CONFLICT,
+            NetworkError::Follows(_) => StatusCode::MISDIRECTED_REQUEST,
         };
         Self(status, error.to_string())
     }
@@ -117,7 +126,7 @@ struct SessionQuery {
 }
 
 #[utoipa::path(post, path = "/v1/networks/{network}/join", params(("network" = String, Path)), request_body = JoinRequest,
-    responses((status = 204), (status = 403, body = ErrorBody, description = "another's keys, or no contract")))]
+    responses((status = 204), (status = 403, body = ErrorBody, description = "another's keys, or no contract"), (status = 421, body = ErrorBody, description = "another broker leads")))]
 async fn join(
     State(service): State<BrokerService>,
     Extension(peer): Extension<PeerIdentity>,
@@ -206,9 +215,28 @@ async fn clients(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<StatusCode, Refusal> {
     is_operator(&peer, "count clients")?;
-    let places = read::<ClientsRequest>(body)?.places.into_iter();
+    service.give_clients(gathered(read::<ClientsRequest>(body)?.places))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn gathered(places: Vec<PlaceClients>) -> Vec<Gathered> {
     let of = |PlaceClients { location, isp, clients }| Gathered { location, isp, clients };
-    service.give_clients(places.map(of).collect());
+    places.into_iter().map(of).collect()
+}
+
+#[utoipa::path(post, path = "/v1/counted", request_body = CountedRequest,
+    responses((status = 204, description = "they hold for three leases"), (status = 403, body = ErrorBody, description = "not a broker's keys"), (status = 421, body = ErrorBody, description = "another broker leads")))]
+async fn counted(
+    State(service): State<BrokerService>,
+    Extension(peer): Extension<PeerIdentity>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<StatusCode, Refusal> {
+    if peer.role != Role::Controller {
+        let reason = format!("{} `{}` may not say what a broker has counted", peer.role.word(), peer.name);
+        return Err(Refusal(StatusCode::FORBIDDEN, reason));
+    }
+    let CountedRequest { broker, part, places } = read(body)?;
+    service.note_counted(broker, part, gathered(places))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -232,6 +260,15 @@ async fn networks(
 ) -> Reply<NetworksView> {
     is_operator(&peer, "look")?;
     Ok(Json(NetworksView { networks: service.networks() }))
+}
+
+#[utoipa::path(get, path = "/v1/rounds", responses((status = 200, body = RoundsView), (status = 403, body = ErrorBody)))]
+async fn rounds(
+    State(service): State<BrokerService>,
+    Extension(peer): Extension<PeerIdentity>,
+) -> Reply<RoundsView> {
+    is_operator(&peer, "look")?;
+    Ok(Json(RoundsView { rounds: service.rounds() }))
 }
 
 #[utoipa::path(get, path = "/v1/decision", responses((status = 200, body = DecisionView), (status = 403, body = ErrorBody)))]

@@ -6,8 +6,13 @@
 //! Source: VDX (`anabranch_broker_proto`). Leaves out: decisions, and what players are told (`anabranch_broker_proto`). Read [`BrokerService`],
 //! [`PublicServer`], [`NetworkAgent`], [`Client`] and [`wire`] first.
 
+mod asked;
 mod client;
+mod cmcd;
 pub mod contracts;
+mod etcd;
+pub mod exercise;
+mod history;
 mod http;
 mod mistake;
 pub mod network;
@@ -20,8 +25,9 @@ pub mod wire;
 pub use anabranch_http::{ClientError, ServeConfig, ServeError, Server};
 pub use client::Client;
 pub use contracts::Contracts;
+pub use etcd::EtcdConfig;
 pub use mistake::Mistake;
 pub use network::{NetworkAgent, NetworkAgentError, NetworkConfig};
 pub use places::Places;
 pub use public::{PublicConfig, PublicServer};
-pub use service::{BrokerService, BrokerServiceConfig, SILENT_AFTER};
+pub use service::{BrokerService, BrokerServiceConfig, OpenError, SILENT_AFTER, StoreConfig};

@@ -14,7 +14,7 @@ use anabranch_net::identity::Identity;
 use anabranch_net::random;
 use anabranch_units::{BitRate, PeerId};
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -148,8 +148,8 @@ impl Estimates for FromFiles {
 pub struct NetworkConfig {
     /// The network's name, as its certificate has it.
     pub name: String,
-    /// Where the broker listens, as `HOST:PORT` or `https://HOST:PORT`.
-    pub broker: String,
+    /// Where the broker listens, as `HOST:PORT` or `https://HOST:PORT`; of several that share a store, all.
+    pub brokers: Vec<String>,
     /// The network's own estimates.
     pub files: Files,
 }
@@ -157,7 +157,8 @@ pub struct NetworkConfig {
 /// A network's agent.
 pub struct NetworkAgent {
     name: String,
-    client: Client,
+    /// Of each broker; the first leads, as far as that is known.
+    clients: VecDeque<Client>,
     files: Files,
     agent: Agent,
 }
@@ -168,6 +169,8 @@ pub struct NetworkAgent {
 pub enum NetworkAgentError {
     /// Its settings or keys are none.
     Client(ClientError),
+    /// It has no broker.
+    NoBroker,
     /// Its files cannot be used.
     Files(Mistake),
     /// The broker says that it may never join.
@@ -180,6 +183,7 @@ impl std::fmt::Display for NetworkAgentError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Client(error) => write!(f, "{error}"),
+            Self::NoBroker => f.write_str("no broker: name at least one, as HOST:PORT"),
             Self::Files(error) => write!(f, "{error}"),
             Self::Refused(line) => f.write_str(line),
             Self::Random(error) => write!(f, "/dev/urandom: {error}"),
@@ -194,6 +198,8 @@ enum Ended {
     Rejoin,
     /// The broker is away.
     Away(String),
+    /// Another broker leads.
+    Follows(String),
     /// It may never join.
     Refused(String),
 }
@@ -202,6 +208,7 @@ fn ended(error: ClientError) -> Ended {
     let line = error.to_string();
     match error {
         ClientError::Refused { status: 409, .. } => Ended::Rejoin,
+        ClientError::Refused { status: 421, .. } => Ended::Follows(line),
         ClientError::Refused { status: 400 | 403, .. } | ClientError::Settings(_) => Ended::Refused(line),
         _ => Ended::Away(line),
     }
@@ -212,15 +219,20 @@ impl NetworkAgent {
     ///
     /// Errors: files or keys that cannot be used.
     pub fn new(config: NetworkConfig, identity: &Identity) -> Result<Self, NetworkAgentError> {
-        let NetworkConfig { name, broker, files } = config;
+        let NetworkConfig { name, brokers, files } = config;
         files.read().map_err(NetworkAgentError::Files)?;
-        let client = Client::new(&broker, identity, WITHIN).map_err(NetworkAgentError::Client)?;
-        Ok(Self { name, client, files, agent: Agent::default() })
+        let clients = brokers.iter().map(|broker| Client::new(broker, identity, WITHIN));
+        let clients: VecDeque<Client> =
+            clients.collect::<Result<_, _>>().map_err(NetworkAgentError::Client)?;
+        if clients.is_empty() {
+            return Err(NetworkAgentError::NoBroker);
+        }
+        Ok(Self { name, clients, files, agent: Agent::default() })
     }
 
-    /// Where the broker is: `host:port`.
-    pub fn broker(&self) -> &str {
-        self.client.address()
+    /// Where the brokers are: `host:port`.
+    pub fn brokers(&self) -> Vec<&str> {
+        self.clients.iter().map(Client::address).collect()
     }
 
     /// Works until `end` is there; then it takes its leave.
@@ -228,36 +240,46 @@ impl NetworkAgent {
     /// Errors: the broker says that this agent may never join.
     pub async fn run(mut self, end: impl Future<Output = ()>) -> Result<(), NetworkAgentError> {
         let session = random().map_err(NetworkAgentError::Random)?;
-        let (client, name) = (self.client.clone(), self.name.clone());
-        tokio::select! {
-            refused = self.work(session) => Err(NetworkAgentError::Refused(refused)),
-            () = end => {
-                let _ = client.leave(&name, session, WITHIN / 4).await;
-                Ok(())
-            }
+        let ended = tokio::select! {
+            refused = self.work(session) => Some(refused),
+            () = end => None,
+        };
+        if let Some(line) = ended {
+            return Err(NetworkAgentError::Refused(line));
         }
+        let _ = self.clients[0].leave(&self.name, session, WITHIN / 4).await;
+        Ok(())
     }
 
     /// Joins again and again, until it may not: why, in one line.
     async fn work(&mut self, session: u64) -> String {
         let (mut backoff, mut is_away) = (BACKOFF_MIN, false);
         loop {
-            let joined = self.client.join(&self.name, session, WITHIN).await;
+            let client = self.clients[0].clone();
+            let joined = client.join(&self.name, session, WITHIN).await;
             let ended = match joined {
                 Ok(()) => {
-                    tracing::info!("joined broker {}", self.client.address());
+                    tracing::info!("joined broker {}", client.address());
                     (backoff, is_away) = (BACKOFF_MIN, false);
-                    self.take_part(session).await
+                    self.take_part(&client, session).await
                 }
                 Err(error) => ended(error),
             };
             match ended {
                 Ended::Refused(line) => return line,
                 Ended::Rejoin => {}
-                Ended::Away(line) if is_away => tracing::debug!("{line}"),
+                Ended::Follows(line) => {
+                    tracing::debug!("{line}");
+                    self.clients.rotate_left(1);
+                }
+                Ended::Away(line) if is_away => {
+                    tracing::debug!("{line}");
+                    self.clients.rotate_left(1);
+                }
                 Ended::Away(line) => {
                     is_away = true;
                     tracing::warn!("the broker is away, and will be tried again: {line}");
+                    self.clients.rotate_left(1);
                 }
             }
             tokio::time::sleep(backoff).await;
@@ -266,16 +288,16 @@ impl NetworkAgent {
     }
 
     /// Answers messages, until something is in the way.
-    async fn take_part(&mut self, session: u64) -> Ended {
+    async fn take_part(&mut self, client: &Client, session: u64) -> Ended {
         let mut after = 0;
         loop {
-            let messages = match self.client.messages(&self.name, session, after, WAIT, WITHIN).await {
+            let messages = match client.messages(&self.name, session, after, WAIT, WITHIN).await {
                 Ok(messages) => messages,
                 Err(error) => return ended(error),
             };
             for (number, message) in messages {
                 after = number;
-                if let Err(error) = self.answer(session, message).await {
+                if let Err(error) = self.answer(client, session, message).await {
                     return ended(error);
                 }
             }
@@ -290,7 +312,12 @@ impl NetworkAgent {
         })
     }
 
-    async fn answer(&mut self, session: u64, message: NetworkMessage) -> Result<(), ClientError> {
+    async fn answer(
+        &mut self,
+        client: &Client,
+        session: u64,
+        message: NetworkMessage,
+    ) -> Result<(), ClientError> {
         match message {
             NetworkMessage::Call(call) => {
                 let Some(design) = designs::by_name(&call.design) else {
@@ -303,7 +330,7 @@ impl NetworkAgent {
                 };
                 let bids = self.bid(design, &call);
                 for part in parts(bids) {
-                    let reply = self.client.bids(&self.name, session, &part, WITHIN).await?;
+                    let reply = client.bids(&self.name, session, &part, WITHIN).await?;
                     for reason in &reply.reasons {
                         tracing::warn!("round {}: refused: {reason}", part.round);
                     }
@@ -311,7 +338,7 @@ impl NetworkAgent {
             }
             NetworkMessage::Proposal(proposal) => {
                 let assent = self.agent.handle_proposal(&self.estimates(), BROKER, &proposal);
-                self.client.assent(&self.name, session, &assent, WITHIN).await?;
+                client.assent(&self.name, session, &assent, WITHIN).await?;
             }
             NetworkMessage::Accepted(accepted) => {
                 self.agent.handle_accepted(BROKER, &accepted);

@@ -1,19 +1,22 @@
-//! What players ask: content steering in both dialects, and a redirect for those who cannot steer. Plain HTTP/1.1, without a body, for anybody.
+//! What players ask: content steering in both dialects, and a redirect for those who cannot steer. And what they report of how they fare.
+//! Plain HTTP/1.1, for anybody.
 //!
 //! TLS is for a proxy in front, which certificates of public authorities need in any case. Leaves out: what is answered
 //! (`broker_proto::steering`). Read [`PublicServer`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 
+use crate::cmcd::REPORTS_MAX;
 use crate::places::Places;
 use crate::service::BrokerService;
 use anabranch_broker_proto::steering::{Ask, AskError, Dialect, QUERY_BYTES_MAX, Unsaid};
 use anabranch_units::BitRate;
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Extension, Path, Request, State};
+use axum::extract::rejection::StringRejection;
+use axum::extract::{DefaultBodyLimit, Extension, Path, Request, State};
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use std::net::{IpAddr, SocketAddr};
@@ -62,6 +65,8 @@ impl Default for PublicConfig {
 
 /// The name of a place that is not in the table.
 const ELSEWHERE: &str = "elsewhere";
+/// The longest body of reports.
+const REPORT_BYTES_MAX: usize = 64 << 10;
 /// What a request's head may have.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
@@ -114,6 +119,8 @@ impl PublicServer {
         let router = Router::new()
             .route("/steering/{dialect}", get(steer))
             .route("/redirect/{*path}", get(redirect))
+            .route("/cmcd", post(report).options(may_report))
+            .layer(DefaultBodyLimit::max(REPORT_BYTES_MAX))
             .with_state(public.clone());
         let mut connections = tokio::task::JoinSet::new();
         loop {
@@ -156,6 +163,7 @@ impl Public {
         pace.1 > self.0.config.answers_per_s_max
     }
 
+    /// A question, and what the player reports with it.
     fn ask(&self, dialect: Dialect, uri: &Uri, from: IpAddr) -> Result<Ask, AskError> {
         let query = uri.query().unwrap_or_default();
         if query.len() > QUERY_BYTES_MAX {
@@ -169,7 +177,12 @@ impl Public {
             number: self.0.numbers.fetch_add(1, Ordering::Relaxed),
             bitrate: self.0.config.bitrate,
         };
-        Ask::read(dialect, query.len(), pairs.iter().map(|(key, value)| (&**key, &**value)), unsaid)
+        let ask =
+            Ask::read(dialect, query.len(), pairs.iter().map(|(key, value)| (&**key, &**value)), unsaid)?;
+        if let Some((_, report)) = pairs.iter().find(|(key, _)| key == "CMCD") {
+            self.0.service.report([&**report].into_iter(), Some(&ask));
+        }
+        Ok(ask)
     }
 
     fn busy(&self) -> Response {
@@ -221,6 +234,31 @@ async fn steer(
     };
     let body = serde_json::to_vec(&steering).expect("it is made of strings");
     shared(([(header::CONTENT_TYPE, kind)], Body::from(body)).into_response())
+}
+
+/// Reports of a player by itself, one a line (CTA-5004-A, event mode).
+async fn report(State(public): State<Public>, body: Result<String, StringRejection>) -> Response {
+    if public.is_busy() {
+        return public.busy();
+    }
+    let text = match body {
+        Ok(text) => text,
+        Err(error) => return refused(error.status(), &error.body_text()),
+    };
+    if public.0.service.report(text.lines().take(REPORTS_MAX), None) {
+        shared(StatusCode::NO_CONTENT.into_response())
+    } else {
+        refused(StatusCode::NOT_FOUND, "reports do not count here: serve with --believe-players")
+    }
+}
+
+/// Browsers ask first whether a page of another origin may report.
+async fn may_report() -> Response {
+    let mut response = shared(StatusCode::NO_CONTENT.into_response());
+    let headers = response.headers_mut();
+    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("POST"));
+    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("content-type"));
+    response
 }
 
 async fn redirect(

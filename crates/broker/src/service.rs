@@ -1,29 +1,41 @@
 //! The broker under the real clock: its machine behind one lock, networks' mailboxes, and what players' questions are answered from.
 //!
-//! Requests change the machine and wake the driver, which has it go on. What is searched for runs apart, so that requests are answered
-//! meanwhile; players' questions take another lock. A decision is kept before anybody is told of it. Leaves out: HTTP. Read
-//! [`BrokerService`] first.
+//! Requests change the machine and wake the driver, which has it go on. What is searched for, and what is asked of the store, runs apart, so that
+//! requests are answered meanwhile; players' questions take another lock. A decision is kept before anybody is told of it, in a file, or in a store that
+//! several brokers share, of which one leads. Leaves out: HTTP. Read [`BrokerService`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 
+use crate::asked::{Asked, Told};
+use crate::client::Client;
+use crate::cmcd;
 use crate::contracts::Contracts;
-use crate::store::Store;
-use crate::wire::{DecisionView, NetworkMessage, NetworkView, PlacedView};
-use anabranch_broker_proto::Broker;
-use anabranch_broker_proto::broker::{
-    ClusterId, Decision, Event, Gathered, Job, Placed, Settings, ToNetwork, Why,
+use crate::etcd::EtcdConfig;
+use crate::history::History;
+use crate::mistake::Mistake;
+use crate::store::{Keeper, Store};
+use crate::wire::{
+    CountedRequest, DecisionView, NetworkMessage, NetworkView, PlaceClients, PlacedView, RoundView,
 };
-use anabranch_broker_proto::counting::Counting;
+use anabranch_broker_proto::Answer;
+use anabranch_broker_proto::broker::{
+    Broker, ClusterId, Decision, Gathered, Job, Placed, Settings, ToNetwork, Why,
+};
+use anabranch_broker_proto::counting::{self, Counting};
 use anabranch_broker_proto::delivery::Delivery;
 use anabranch_broker_proto::messages::{Assent, Bids, BidsReply};
-use anabranch_broker_proto::steering::{Ask, Catalogue, Steering, TTL_S, answer};
+use anabranch_broker_proto::replica::{Replica, StoreAsk, StoreTold, Turn};
+use anabranch_broker_proto::reports::Reports;
+use anabranch_broker_proto::steering::{Ask, Catalogue, Steering, TTL_S, answer, network_of};
 use anabranch_http::metrics::Metrics;
 use anabranch_http::store::StoreError;
+use anabranch_net::identity::Identity;
 use anabranch_units::{BitRate, Duration, Instant, PeerId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 /// A network whose agent has asked for nothing for so long has gone. An agent asks at least every ten seconds.
 pub const SILENT_AFTER: Duration = Duration::from_secs(25);
@@ -33,6 +45,13 @@ const MAILBOX_MAX: usize = 8;
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Counts that are given from outside hold for so long.
 const GIVEN_FOR: Duration = Duration::from_secs(900);
+/// What other brokers have counted is said once in a lease, and holds for so many.
+const COUNTED_LEASES: u64 = 3;
+/// Places of one message, and messages of other brokers that are kept: more is none of theirs.
+const PLACES_PER_MESSAGE: usize = 20_000;
+const COUNTED_MAX: usize = 64;
+/// How long a lead lasts where nobody else could have it.
+const LEASE_ALONE: Duration = Duration::from_secs(3_600);
 
 /// How a broker is set up.
 pub struct BrokerServiceConfig {
@@ -40,18 +59,54 @@ pub struct BrokerServiceConfig {
     pub settings: Settings,
     /// The networks, and what is agreed with them.
     pub contracts: Contracts,
-    /// The file in which the last decision is kept; made if it is not there.
-    pub store: PathBuf,
+    /// Where the last decision is kept.
+    pub store: StoreConfig,
     /// Seconds after which players ask again.
     pub ttl_s: u32,
+    /// Whether what players report of networks counts: anybody may report anything.
+    pub believes_players: bool,
+}
+
+/// Where a broker keeps the last decision.
+pub enum StoreConfig {
+    /// In a file of its own; made if it is not there.
+    File(PathBuf),
+    /// In etcd, with other brokers, of which one leads.
+    Etcd {
+        /// Where etcd is.
+        etcd: EtcdConfig,
+        /// The keys by which this one says to the one that leads how many viewers it has counted.
+        identity: Identity,
+    },
 }
 
 impl BrokerServiceConfig {
-    /// A broker with every setting at its default.
-    pub fn new(settings: Settings, contracts: Contracts, store: impl Into<PathBuf>) -> Self {
-        Self { settings, contracts, store: store.into(), ttl_s: TTL_S }
+    /// A broker with a file, and every other setting at its default.
+    pub fn new(settings: Settings, contracts: Contracts, file: impl Into<PathBuf>) -> Self {
+        let store = StoreConfig::File(file.into());
+        Self { settings, contracts, store, ttl_s: TTL_S, believes_players: false }
     }
 }
+
+/// Why a broker cannot begin.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Its file cannot be used.
+    Store(StoreError),
+    /// What it is told of etcd is none.
+    Etcd(Mistake),
+}
+
+impl std::fmt::Display for OpenError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Store(error) => write!(f, "{error}"),
+            Self::Etcd(mistake) => write!(f, "{mistake}"),
+        }
+    }
+}
+impl std::error::Error for OpenError {}
 
 /// Why a network's request is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +115,8 @@ pub(crate) enum NetworkError {
     Unknown(String),
     /// It has not joined, or another agent of it has since.
     NotJoined(String),
+    /// Another broker leads: where, as far as that is known.
+    Follows(Option<String>),
 }
 
 impl std::fmt::Display for NetworkError {
@@ -71,6 +128,8 @@ impl std::fmt::Display for NetworkError {
             Self::NotJoined(name) => {
                 write!(f, "network {name}: has not joined with this session: join again")
             }
+            Self::Follows(Some(leader)) => write!(f, "this broker does not lead: ask {leader}"),
+            Self::Follows(None) => f.write_str("this broker does not lead, nor does another now: ask again"),
         }
     }
 }
@@ -87,7 +146,9 @@ struct Shared {
     ttl_s: u32,
     state: Mutex<State>,
     answering: Mutex<Answering>,
-    store: Store,
+    keeper: Arc<Keeper>,
+    /// For what it says to the broker that leads: its own name, and keys. None where no other could.
+    counts_for: Option<(u64, Identity)>,
     /// Wakes the driver.
     changed: Notify,
     /// Wakes requests that wait for messages.
@@ -96,12 +157,19 @@ struct Shared {
 
 struct State {
     epoch: std::time::Instant,
-    machine: Broker,
+    replica: Replica,
     there: BTreeMap<PeerId, Presence>,
     mailboxes: BTreeMap<PeerId, Mailbox>,
     /// Counts from outside, and until when they hold.
     given: Option<(Vec<Gathered>, Instant)>,
+    /// By broker and part: what others have counted, and until when it holds.
+    counted: BTreeMap<(u64, u32), (Vec<Gathered>, Instant)>,
+    /// What was read from the store, or is to be written, as it stands there.
+    stored: Option<Arc<DecisionView>>,
+    /// When networks were called to the present round.
+    called: Option<(u64, Instant)>,
     decision: Arc<DecisionView>,
+    history: History,
     store_error: Option<String>,
     counters: Counters,
 }
@@ -124,6 +192,9 @@ struct Answering {
     delivery: Arc<Delivery>,
     gone: Arc<BTreeSet<PeerId>>,
     counting: Counting,
+    /// None where players are not believed.
+    reports: Option<Reports>,
+    reported: u64,
     answers: u64,
     unknown: u64,
 }
@@ -139,6 +210,7 @@ struct Counters {
     rounds_void: u64,
     decision_seconds: f64,
     store_errors: u64,
+    leads: u64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -150,21 +222,49 @@ fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
+impl Answering {
+    fn now(&self) -> Instant {
+        Instant::ZERO + Duration::from_std(self.epoch.elapsed())
+    }
+}
+
 impl State {
     fn now(&self) -> Instant {
         Instant::ZERO + Duration::from_std(self.epoch.elapsed())
     }
 
     /// The network that speaks with this session.
-    fn speaker(&mut self, network: PeerId, session: u64, name: &str) -> Result<(), NetworkError> {
+    fn speaker(&mut self, network: PeerId, session: u64, name: &str) -> Result<&mut Broker, NetworkError> {
         let now = self.now();
-        match self.there.get_mut(&network).filter(|presence| presence.session == Some(session)) {
-            Some(presence) => {
-                presence.heard_at = now;
-                Ok(())
-            }
-            None => Err(NetworkError::NotJoined(name.to_owned())),
+        if !self.replica.leads() {
+            return Err(NetworkError::Follows(self.replica.leader().map(str::to_owned)));
         }
+        match self.there.get_mut(&network).filter(|presence| presence.session == Some(session)) {
+            Some(presence) => presence.heard_at = now,
+            None => return Err(NetworkError::NotJoined(name.to_owned())),
+        }
+        self.broker()
+    }
+
+    /// How long a round has taken that this broker called.
+    fn took_s(&self, round: u64) -> Option<f64> {
+        let called = self.called.filter(|(called, _)| *called == round);
+        called.map(|(_, at)| self.now().saturating_since(at).as_secs_f64())
+    }
+
+    /// The machine, where this broker leads.
+    fn broker(&mut self) -> Result<&mut Broker, NetworkError> {
+        let leader = self.replica.leader().map(str::to_owned);
+        self.replica.leading().ok_or(NetworkError::Follows(leader))
+    }
+
+    /// Those that the last decision has are taken to be there until they have had time to join, so that players need not move twice.
+    fn expect_networks(&mut self, now: Instant) {
+        let decision = self.replica.known();
+        let networks = decision.iter().flat_map(|decision| &decision.placed).filter_map(|placed| placed.to);
+        self.there =
+            networks.map(|(to, _)| (to.network, Presence { session: None, heard_at: now })).collect();
+        self.mailboxes.clear();
     }
 }
 
@@ -172,47 +272,87 @@ impl BrokerService {
     /// Opens the store; nobody has joined yet. A [`anabranch_http::Server`] then drives it.
     ///
     /// Errors: a store that cannot be used.
-    pub fn open(config: BrokerServiceConfig) -> Result<Self, StoreError> {
-        let BrokerServiceConfig { settings, contracts, store, ttl_s } = config;
-        let store = Store::open(&store)?;
-        let last = store.last()?.unwrap_or_default();
+    pub fn open(config: BrokerServiceConfig) -> Result<Self, OpenError> {
+        let BrokerServiceConfig { settings, contracts, store, ttl_s, believes_players } = config;
+        let (keeper, counts_for, lease) = match store {
+            StoreConfig::File(path) => {
+                (Keeper::File(Store::open(&path).map_err(OpenError::Store)?), None, LEASE_ALONE)
+            }
+            StoreConfig::Etcd { etcd, identity } => {
+                let name = anabranch_net::random();
+                let name = name.map_err(|error| OpenError::Etcd(Mistake(error.to_string())))?;
+                let keeper = Keeper::etcd(etcd).map_err(OpenError::Etcd)?;
+                let lease = keeper.lease().map_or(LEASE_ALONE, Duration::from_std);
+                (keeper, Some((name, identity)), lease)
+            }
+        };
         // Whoever ran before has called no round of a higher number than the time.
-        let mut machine = Broker::new(Instant::ZERO, settings).with_rounds_after(unix_ms());
-        let (mut delivery, mut there) = (Delivery::default(), BTreeMap::new());
-        if last.round > 0 {
-            let decision = read_decision(&last, &contracts);
-            delivery = Delivery::new(&decision);
-            let were_there = decision.placed.iter().filter_map(|placed| placed.to);
-            there = were_there
-                .map(|(to, _)| (to.network, Presence { session: None, heard_at: Instant::ZERO }))
-                .collect();
-            machine = machine.with_accepted(decision);
-        }
+        let replica = Replica::new(Instant::ZERO, settings, lease, unix_ms());
         let epoch = std::time::Instant::now();
-        let gone = contracts.numbers().filter(|network| !there.contains_key(network)).collect();
         let answering = Answering {
             epoch,
-            delivery: Arc::new(delivery),
-            gone: Arc::new(gone),
+            delivery: Arc::default(),
+            gone: Arc::new(contracts.numbers().collect()),
             counting: Counting::new(Instant::ZERO, Duration::from_secs(ttl_s.into())),
+            reports: believes_players.then(Reports::default),
+            reported: 0,
             answers: 0,
             unknown: 0,
         };
         let state = State {
             epoch,
-            machine,
-            there,
+            replica,
+            there: BTreeMap::new(),
             mailboxes: BTreeMap::new(),
             given: None,
-            decision: Arc::new(last),
+            counted: BTreeMap::new(),
+            stored: None,
+            called: None,
+            decision: Arc::default(),
+            history: History::default(),
             store_error: None,
             counters: Counters::default(),
         };
         let catalogue = contracts.catalogue();
         let (state, answering) = (Mutex::new(state), Mutex::new(answering));
         let (changed, told) = (Notify::new(), Notify::new());
-        let shared = Shared { contracts, catalogue, ttl_s, state, answering, store, changed, told };
-        Ok(Self { shared: Arc::new(shared) })
+        let keeper = Arc::new(keeper);
+        let shared =
+            Shared { contracts, catalogue, ttl_s, state, answering, keeper, counts_for, changed, told };
+        let service = Self { shared: Arc::new(shared) };
+        service.read_file().map_err(OpenError::Store)?;
+        Ok(service)
+    }
+
+    /// Leads at once where the store is a file, so that players are answered by what is in it.
+    fn read_file(&self) -> Result<(), StoreError> {
+        let Keeper::File(store) = &*self.shared.keeper else { return Ok(()) };
+        let last = store.last()?.map(Arc::new);
+        let round = last.as_ref().map_or(0, |last| last.round);
+        {
+            let mut state = lock(&self.shared.state);
+            let now = state.now();
+            while let Some((number, ask)) = state.replica.poll_ask(now) {
+                let told = match ask {
+                    StoreAsk::Lead => StoreTold::Leads { epoch: 1, round },
+                    _ => StoreTold::Last(
+                        last.as_ref().map(|last| Arc::new(read_decision(last, &self.shared.contracts))),
+                    ),
+                };
+                state.replica.handle_told(now, number, Some(told));
+            }
+            state.stored = last;
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// Gives the lead back, so that another broker need not wait for the lease to end. Of one with a file, nothing.
+    pub async fn give_lead_back(&self) {
+        let keeper = Arc::clone(&self.shared.keeper);
+        if let Ok(Err(error)) = tokio::task::spawn_blocking(move || keeper.leave()).await {
+            tracing::warn!("{error}: another broker leads once the lease is over");
+        }
     }
 
     fn network(&self, name: &str) -> Result<PeerId, NetworkError> {
@@ -224,9 +364,9 @@ impl BrokerService {
         let network = self.network(name)?;
         let mut state = lock(&self.shared.state);
         let now = state.now();
+        state.broker()?.handle_joined(network, self.shared.contracts.contract(network));
         state.there.insert(network, Presence { session: Some(session), heard_at: now });
         state.mailboxes.insert(network, Mailbox::default());
-        state.machine.handle_joined(network, self.shared.contracts.contract(network));
         state.counters.joins += 1;
         drop(state);
         self.note_presence();
@@ -239,9 +379,8 @@ impl BrokerService {
     pub(crate) fn leave(&self, name: &str, session: u64) -> Result<(), NetworkError> {
         let network = self.network(name)?;
         let mut state = lock(&self.shared.state);
-        state.speaker(network, session, name)?;
+        state.speaker(network, session, name)?.handle_left(network);
         state.there.remove(&network);
-        state.machine.handle_left(network);
         drop(state);
         self.note_presence();
         tracing::info!("network {name} has left");
@@ -282,8 +421,7 @@ impl BrokerService {
     pub(crate) fn bids(&self, name: &str, session: u64, bids: Bids) -> Result<BidsReply, NetworkError> {
         let network = self.network(name)?;
         let mut state = lock(&self.shared.state);
-        state.speaker(network, session, name)?;
-        let reply = state.machine.handle_bids(network, bids);
+        let reply = state.speaker(network, session, name)?.handle_bids(network, bids);
         state.counters.bids_taken += reply.taken;
         state.counters.bids_refused += reply.refused;
         drop(state);
@@ -298,20 +436,39 @@ impl BrokerService {
     pub(crate) fn assent(&self, name: &str, session: u64, assent: &Assent) -> Result<(), NetworkError> {
         let network = self.network(name)?;
         let mut state = lock(&self.shared.state);
-        state.speaker(network, session, name)?;
-        state.machine.handle_assent(network, assent);
+        state.speaker(network, session, name)?.handle_assent(network, assent);
         drop(state);
         self.shared.changed.notify_one();
         Ok(())
     }
 
     /// Clients are counted by somebody else, who says this; nothing has the broker count again.
-    pub(crate) fn give_clients(&self, gathered: Vec<Gathered>) {
+    pub(crate) fn give_clients(&self, gathered: Vec<Gathered>) -> Result<(), NetworkError> {
         let mut state = lock(&self.shared.state);
+        state.broker()?;
         let until = state.now() + GIVEN_FOR;
         state.given = (!gathered.is_empty()).then_some((gathered, until));
         drop(state);
         self.shared.changed.notify_one();
+        Ok(())
+    }
+
+    /// Another broker has counted these.
+    pub(crate) fn note_counted(
+        &self,
+        broker: u64,
+        part: u32,
+        gathered: Vec<Gathered>,
+    ) -> Result<(), NetworkError> {
+        let mut state = lock(&self.shared.state);
+        state.broker()?;
+        let now = state.now();
+        state.counted.retain(|_, (_, until)| *until > now);
+        let lease = self.shared.keeper.lease().map_or(LEASE_ALONE, Duration::from_std);
+        if state.counted.len() < COUNTED_MAX || state.counted.contains_key(&(broker, part)) {
+            state.counted.insert((broker, part), (gathered, now + lease * COUNTED_LEASES));
+        }
+        Ok(())
     }
 
     /// Players have measured something of a network.
@@ -322,7 +479,8 @@ impl BrokerService {
         delivered: Option<f64>,
     ) -> Result<(), NetworkError> {
         let network = self.network(name)?;
-        let machine = &mut lock(&self.shared.state).machine;
+        let mut state = lock(&self.shared.state);
+        let machine = state.broker()?;
         if let Some((bid, measured)) = scores {
             machine.handle_measured(network, bid, measured);
         }
@@ -334,10 +492,11 @@ impl BrokerService {
 
     /// What a player is told; none before anything is known of any way.
     pub fn steer(&self, ask: &Ask) -> Option<Steering> {
+        let plays_by = ask.pathways.iter().find_map(|way| network_of(&self.shared.catalogue, way));
         let (delivery, gone) = {
             let mut answering = lock(&self.shared.answering);
-            let now = Instant::ZERO + Duration::from_std(answering.epoch.elapsed());
-            answering.counting.note(now, &ask.viewer);
+            let now = answering.now();
+            answering.counting.note(now, &ask.viewer, plays_by);
             answering.answers += 1;
             (Arc::clone(&answering.delivery), Arc::clone(&answering.gone))
         };
@@ -346,6 +505,21 @@ impl BrokerService {
             lock(&self.shared.answering).unknown += 1;
         }
         steering
+    }
+
+    /// A player reports how it fares: with a question, or by itself. Whether what players report counts.
+    pub(crate) fn report<'a>(&self, reports: impl Iterator<Item = &'a str>, ask: Option<&Ask>) -> bool {
+        if lock(&self.shared.answering).reports.is_none() {
+            return false;
+        }
+        let catalogue = &self.shared.catalogue;
+        let plays_by = ask.and_then(|ask| ask.pathways.iter().find_map(|way| network_of(catalogue, way)));
+        let read: Vec<_> = reports.filter_map(|text| cmcd::read(text, catalogue, plays_by)).collect();
+        let mut answering = lock(&self.shared.answering);
+        answering.reported += read.len() as u64;
+        let all = answering.reports.as_mut();
+        all.into_iter().for_each(|all| read.iter().for_each(|report| all.note(*report)));
+        true
     }
 
     /// The host of the best cluster for a viewer whose player cannot steer.
@@ -372,7 +546,17 @@ impl BrokerService {
         Arc::clone(&lock(&self.shared.state).decision)
     }
 
+    /// The rounds of late.
+    pub(crate) fn rounds(&self) -> Vec<RoundView> {
+        lock(&self.shared.state).history.rounds()
+    }
+
     pub(crate) fn networks(&self) -> Vec<NetworkView> {
+        let playing = {
+            let mut answering = lock(&self.shared.answering);
+            let now = answering.now();
+            answering.counting.playing(now)
+        };
         let state = lock(&self.shared.state);
         let mut given: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
         for placed in &state.decision.placed {
@@ -386,7 +570,7 @@ impl BrokerService {
             let name = self.shared.contracts.name(network).to_owned();
             let at = state.decision.networks.iter().position(|other| *other == name);
             let (sessions, rate_bps) = at.and_then(|at| given.get(&(at as u32))).copied().unwrap_or_default();
-            let standing = state.machine.standing(network).unwrap_or_default();
+            let standing = state.replica.standing(network).unwrap_or_default();
             NetworkView {
                 name,
                 up: state.there.get(&network).is_some_and(|presence| presence.session.is_some()),
@@ -396,6 +580,7 @@ impl BrokerService {
                 missed: standing.missed,
                 sessions,
                 rate_bps,
+                playing: playing.get(&network).copied().unwrap_or(0),
             }
         };
         self.shared.contracts.numbers().map(view).collect()
@@ -403,14 +588,16 @@ impl BrokerService {
 
     pub(crate) fn metrics(&self) -> String {
         let mut text = Metrics::default();
-        let (answers, unknown, dropped) = {
+        let (answers, unknown, dropped, reported) = {
             let answering = lock(&self.shared.answering);
-            (answering.answers, answering.unknown, answering.counting.dropped())
+            (answering.answers, answering.unknown, answering.counting.dropped(), answering.reported)
         };
         let state = lock(&self.shared.state);
         let counters = &state.counters;
         let ups = state.there.values().filter(|presence| presence.session.is_some()).count();
-        let all: [(&str, &str, &str, u64); 12] = [
+        let all: [(&str, &str, &str, u64); 15] = [
+            ("leads", "gauge", "1 where this broker leads.", u64::from(state.replica.leads())),
+            ("leads_total", "counter", "Times that it began to lead.", counters.leads),
             ("networks_up", "gauge", "Networks whose agents are there.", ups as u64),
             ("round", "gauge", "The last accepted round.", state.decision.round),
             ("joins_total", "counter", "Times that agents have joined.", counters.joins),
@@ -422,6 +609,7 @@ impl BrokerService {
             ("answers_total", "counter", "Players' questions answered.", answers),
             ("answers_unknown_total", "counter", "Of them, those to which no way was known.", unknown),
             ("questions_uncounted_total", "counter", "Questions from too many places to count.", dropped),
+            ("reports_total", "counter", "Players' reports that count.", reported),
             ("store_errors_total", "counter", "Failed writes to the store.", counters.store_errors),
         ];
         for (name, kind, help, value) in all {
@@ -446,36 +634,91 @@ impl BrokerService {
 
     /// Has the machine go on, until it is dropped.
     pub(crate) async fn go_on(&self) {
+        let mut tasks = JoinSet::new();
+        if self.shared.counts_for.is_some() {
+            let service = self.clone();
+            tasks.spawn(async move { service.say_counts().await });
+        }
         loop {
             self.end_silent();
-            let (job, wait) = {
+            let (job, ask, wait) = {
                 let mut state = lock(&self.shared.state);
                 let now = state.now();
-                if state.machine.poll_timeout().is_some_and(|at| at <= now) {
+                let is_due = state.replica.poll_timeout().is_some_and(|at| at <= now);
+                if is_due && state.replica.leads() {
                     let gathered = self.gathered(&mut state, now);
-                    state.machine.handle_gathered(gathered);
-                    state.machine.handle_timeout(now);
+                    let reported = lock(&self.shared.answering).reports.as_mut().map(Reports::take);
+                    state.replica.leading().into_iter().for_each(|broker| {
+                        broker.handle_gathered(gathered.clone());
+                        for (network, delivered) in reported.iter().flatten() {
+                            broker.handle_delivered(*network, *delivered);
+                        }
+                    });
                 }
-                let due = state.machine.poll_timeout().unwrap_or(now + LOOK_EVERY).min(now + LOOK_EVERY);
-                (state.machine.poll_job(), due.saturating_since(now).to_std())
+                state.replica.handle_timeout(now);
+                let ask = state.replica.poll_ask(now);
+                let due = state.replica.poll_timeout().unwrap_or(now + LOOK_EVERY).min(now + LOOK_EVERY);
+                (state.replica.poll_job(), ask, due.saturating_since(now).to_std())
             };
-            self.settle().await;
+            self.settle();
             if let Some(job) = job {
-                self.search(job).await;
-                continue;
+                let service = self.clone();
+                tasks.spawn(async move { service.search(job).await });
             }
+            if let Some((number, ask)) = ask {
+                let service = self.clone();
+                tasks.spawn(async move { service.ask_store(number, ask).await });
+            }
+            while tasks.try_join_next().is_some() {}
             // A millisecond more: timers fire early by their rounding, and would spin.
             let wait = wait + std::time::Duration::from_millis(1);
             let _ = tokio::time::timeout(wait, self.shared.changed.notified()).await;
         }
     }
 
-    /// The clients that there are: as they were said, or counted.
+    /// The clients that there are: as they were said, or counted, here and by other brokers.
     fn gathered(&self, state: &mut State, now: Instant) -> Vec<Gathered> {
         state.given.take_if(|(_, until)| *until < now);
-        match &state.given {
-            Some((gathered, _)) => gathered.clone(),
-            None => lock(&self.shared.answering).counting.gathered(now),
+        if let Some((gathered, _)) = &state.given {
+            return gathered.clone();
+        }
+        state.counted.retain(|_, (_, until)| *until > now);
+        let others = state.counted.values().flat_map(|(gathered, _)| gathered.iter().cloned());
+        let own = lock(&self.shared.answering).counting.gathered(now);
+        if state.counted.is_empty() { own } else { counting::together(own.into_iter().chain(others)) }
+    }
+
+    /// Says to the broker that leads how many viewers this one has counted, again and again.
+    async fn say_counts(&self) {
+        let Some(((name, identity), every)) = self.shared.counts_for.as_ref().zip(self.shared.keeper.lease())
+        else {
+            return;
+        };
+        let mut client: Option<Client> = None;
+        loop {
+            tokio::time::sleep(every).await;
+            let leader = lock(&self.shared.state).replica.leader().map(str::to_owned);
+            let Some(leader) = leader else { continue };
+            if client.as_ref().is_none_or(|client| client.address() != leader) {
+                client = Client::new(&leader, identity, every)
+                    .inspect_err(|error| tracing::warn!("the broker that leads, {leader}: {error}"))
+                    .ok();
+            }
+            let Some(client) = &client else { continue };
+            let gathered = {
+                let mut answering = lock(&self.shared.answering);
+                let now = answering.now();
+                answering.counting.gathered(now)
+            };
+            for (part, some) in (0..).zip(gathered.chunks(PLACES_PER_MESSAGE)) {
+                let of =
+                    |Gathered { location, isp, clients }: Gathered| PlaceClients { location, isp, clients };
+                let places = some.iter().cloned().map(of).collect();
+                let request = CountedRequest { broker: *name, part, places };
+                if let Err(error) = client.counted(&request, every).await {
+                    tracing::debug!("what was counted is not said: {error}");
+                }
+            }
         }
     }
 
@@ -486,22 +729,79 @@ impl BrokerService {
             let answer = job.run();
             (job, answer)
         });
-        let (job, answer) = searched.await.expect("searching does not panic, and the runtime is there");
+        let (job, answer): (Job, Answer) =
+            searched.await.expect("searching does not panic, and the runtime is there");
         {
             let mut state = lock(&self.shared.state);
             let now = state.now();
             state.counters.decision_seconds += began.elapsed().as_secs_f64();
-            state.machine.handle_answer(now, &job, answer);
+            state.replica.handle_answer(now, &job, answer);
         }
-        self.settle().await;
+        self.shared.changed.notify_one();
     }
 
-    /// Agents of whom nothing was heard for long have gone.
+    /// Asks the store, apart from those who are answered meanwhile.
+    async fn ask_store(&self, number: u64, ask: StoreAsk) {
+        let ask = match ask {
+            StoreAsk::Lead => Asked::Lead,
+            StoreAsk::Renew { epoch } => Asked::Renew { epoch },
+            StoreAsk::Keep { epoch, before, decision } => {
+                let view = Arc::new(write_decision(&decision, &self.shared.contracts));
+                lock(&self.shared.state).stored = Some(Arc::clone(&view));
+                Asked::Keep { epoch, before, view }
+            }
+            _ => Asked::Read,
+        };
+        let keeper = Arc::clone(&self.shared.keeper);
+        let is_keep = matches!(ask, Asked::Keep { .. });
+        let within = keeper.lease().map_or(std::time::Duration::MAX, |lease| lease / 3);
+        let asked = tokio::task::spawn_blocking(move || keeper.answer(&ask));
+        let answer = match tokio::time::timeout(within, asked).await {
+            Ok(answer) => answer.expect("asking does not panic, and the runtime is there"),
+            Err(_) => Err("the store: no answer in time".to_owned()),
+        };
+        {
+            let mut state = lock(&self.shared.state);
+            let now = state.now();
+            let before = state.store_error.take();
+            let told = match answer {
+                Ok(told) => Some(told),
+                Err(error) => {
+                    if before.as_ref() != Some(&error) {
+                        tracing::error!("{error}");
+                    }
+                    state.counters.store_errors += 1;
+                    state.store_error = Some(error);
+                    // One that is alone goes on without having kept it; of several, another may lead by now.
+                    (is_keep && self.shared.counts_for.is_none()).then_some(Told::Kept)
+                }
+            };
+            let told = told.map(|told| match told {
+                Told::Leads { epoch, round } => StoreTold::Leads { epoch, round },
+                Told::Follows { leader, round } => StoreTold::Follows { leader, round },
+                Told::Renewed => StoreTold::Renewed,
+                Told::Kept => StoreTold::Kept,
+                Told::Lost => StoreTold::Lost,
+                Told::Last(last) => {
+                    let last = last.map(Arc::new);
+                    state.stored.clone_from(&last);
+                    StoreTold::Last(last.map(|last| Arc::new(read_decision(&last, &self.shared.contracts))))
+                }
+            });
+            state.replica.handle_told(now, number, told);
+        }
+        self.shared.changed.notify_one();
+    }
+
+    /// Agents of whom nothing was heard for long have gone. Where another broker leads, that one knows.
     fn end_silent(&self) {
         let mut silent = Vec::new();
         {
             let mut state = lock(&self.shared.state);
             let now = state.now();
+            if !state.replica.leads() {
+                return;
+            }
             state.there.retain(|network, presence| {
                 let is_there = now.saturating_since(presence.heard_at) < SILENT_AFTER;
                 if !is_there {
@@ -510,7 +810,7 @@ impl BrokerService {
                 is_there
             });
             for network in &silent {
-                state.machine.handle_left(*network);
+                state.replica.leading().into_iter().for_each(|broker| broker.handle_left(*network));
                 state.counters.silent += 1;
             }
         }
@@ -523,40 +823,35 @@ impl BrokerService {
         }
     }
 
-    /// Keeps what was decided, and then tells networks and players.
-    async fn settle(&self) {
-        let (mut messages, mut events) = (Vec::new(), Vec::new());
+    /// Tells networks and players what the machine says.
+    fn settle(&self) {
+        let (mut messages, mut turns) = (Vec::new(), Vec::new());
         {
-            let machine = &mut lock(&self.shared.state).machine;
-            while let Some(message) = machine.poll_transmit() {
+            let replica = &mut lock(&self.shared.state).replica;
+            while let Some(turn) = replica.poll_turn() {
+                turns.push(turn);
+            }
+            while let Some(message) = replica.poll_transmit() {
                 messages.push(message);
             }
-            while let Some(event) = machine.poll_event() {
-                events.push(event);
-            }
         }
-        for event in events {
-            match event {
-                Event::Accepted(decision) => self.keep(&decision).await,
-                Event::Void { round, why } => {
-                    let why = match why {
-                        Why::NoBids => "no network has bid",
-                        Why::NoAgreement => "networks do not agree",
-                    };
-                    tracing::warn!("round {round}: {why}: the last decision stands");
-                    lock(&self.shared.state).counters.rounds_void += 1;
-                }
-                _ => {}
-            }
+        for turn in turns {
+            self.take_turn(turn);
         }
         if messages.is_empty() {
             return;
         }
         {
             let mut state = lock(&self.shared.state);
+            let now = state.now();
             for (network, message) in messages {
                 let message = match message {
-                    ToNetwork::Call(call) => NetworkMessage::Call((*call).clone()),
+                    ToNetwork::Call(call) => {
+                        if state.called.is_none_or(|(round, _)| round != call.round) {
+                            state.called = Some((call.round, now));
+                        }
+                        NetworkMessage::Call((*call).clone())
+                    }
                     ToNetwork::Proposal(proposal) => NetworkMessage::Proposal(proposal),
                     ToNetwork::Accepted(accepted) => NetworkMessage::Accepted(accepted),
                     _ => continue,
@@ -572,27 +867,72 @@ impl BrokerService {
         self.shared.told.notify_waiters();
     }
 
-    async fn keep(&self, decision: &Decision) {
-        let view = Arc::new(write_decision(decision, &self.shared.contracts));
-        let service = self.clone();
-        let kept = Arc::clone(&view);
-        let kept = tokio::task::spawn_blocking(move || service.shared.store.keep(&kept)).await;
-        let kept = kept.expect("writing does not panic, and the runtime is there");
+    fn take_turn(&self, turn: Turn) {
+        match turn {
+            Turn::Began => {
+                let mut state = lock(&self.shared.state);
+                let now = state.now();
+                state.expect_networks(now);
+                state.counters.leads += 1;
+                drop(state);
+                self.note_presence();
+                tracing::info!("this broker leads");
+            }
+            Turn::Ended => {
+                let mut state = lock(&self.shared.state);
+                let now = state.now();
+                state.expect_networks(now);
+                (state.given, state.counted) = (None, BTreeMap::new());
+                drop(state);
+                self.note_presence();
+                // Those who wait for messages hear that they have to ask another.
+                self.shared.told.notify_waiters();
+                tracing::warn!("this broker does not lead any more");
+            }
+            Turn::Accepted(decision) => {
+                lock(&self.shared.state).counters.rounds_accepted += 1;
+                self.note_decision(&decision);
+            }
+            Turn::News(decision) => {
+                self.note_decision(&decision);
+                let mut state = lock(&self.shared.state);
+                if !state.replica.leads() {
+                    let now = state.now();
+                    state.expect_networks(now);
+                }
+                drop(state);
+                self.note_presence();
+            }
+            Turn::Void { round, why } => {
+                let why = match why {
+                    Why::NoBids => "no network has bid",
+                    Why::NoAgreement => "networks do not agree",
+                };
+                tracing::warn!("round {round}: {why}: the last decision stands");
+                let mut state = lock(&self.shared.state);
+                state.counters.rounds_void += 1;
+                let took_s = state.took_s(round);
+                state.history.note_void(round, unix_ms(), took_s, why);
+            }
+            _ => {}
+        }
+    }
+
+    /// Players are answered by a decision from now on.
+    fn note_decision(&self, decision: &Decision) {
         lock(&self.shared.answering).delivery = Arc::new(Delivery::new(decision));
         let mut state = lock(&self.shared.state);
-        state.store_error = kept.err().map(|error| error.to_string());
-        if let Some(error) = state.store_error.clone() {
-            tracing::error!("{error}");
-            state.counters.store_errors += 1;
-        }
-        state.counters.rounds_accepted += 1;
+        let stored = state.stored.clone().filter(|stored| stored.round == decision.round);
+        let view = stored.unwrap_or_else(|| Arc::new(write_decision(decision, &self.shared.contracts)));
         let sessions: u64 = view.placed.iter().map(|placed| u64::from(placed.sessions)).sum();
         tracing::info!(
             "round {}: {sessions} clients placed, at most {:.3} % from the best",
             view.round,
             100.0 * view.gap_share
         );
-        state.decision = view;
+        let before = std::mem::replace(&mut state.decision, Arc::clone(&view));
+        let took_s = state.took_s(view.round);
+        state.history.note_accepted(&before, &view, took_s);
     }
 }
 
@@ -617,7 +957,7 @@ fn write_decision(decision: &Decision, contracts: &Contracts) -> DecisionView {
 }
 
 /// The same again; networks with whom there is no contract any more place nobody.
-fn read_decision(view: &DecisionView, contracts: &Contracts) -> Decision {
+pub(crate) fn read_decision(view: &DecisionView, contracts: &Contracts) -> Decision {
     let id = |network: u32, cluster: u32| {
         let name = view.networks.get(network as usize)?;
         contracts.number(name).map(|network| ClusterId { network, cluster })

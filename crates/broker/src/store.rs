@@ -1,17 +1,70 @@
-//! The last accepted decision, in redb: a broker that starts again knows it.
+//! Where the last accepted decision is kept: in a file of this broker's own (redb), or in etcd with others. A broker that starts again knows it.
 //!
-//! Leaves out: all that networks say anew. Read [`Store`] first.
+//! Leaves out: all that networks say anew; what is asked of etcd (`etcd`). Read [`Keeper`] first.
 
+use crate::asked::{Asked, Told};
+use crate::etcd::{Etcd, EtcdConfig};
+use crate::mistake::Mistake;
 use crate::wire::DecisionView;
 use anabranch_http::store::{StoreError, StoreFile};
 use redb::{ReadableDatabase as _, TableDefinition};
 use std::path::Path;
+use std::time::Duration;
 
 const DECISION: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("decision");
 const FORMAT: &[u8] = b"broker 1";
 const LAST: &str = "last";
 
-/// An open store.
+/// The store of a broker.
+pub(crate) enum Keeper {
+    /// Its own: it always leads.
+    File(Store),
+    /// One that it shares.
+    Etcd(Etcd),
+}
+
+impl Keeper {
+    pub(crate) fn etcd(config: EtcdConfig) -> Result<Self, Mistake> {
+        Etcd::new(config).map(Self::Etcd)
+    }
+
+    /// How long a lead lasts; none where nobody else could have it.
+    pub(crate) const fn lease(&self) -> Option<Duration> {
+        match self {
+            Self::File(_) => None,
+            Self::Etcd(etcd) => Some(etcd.lease()),
+        }
+    }
+
+    /// Asks, and waits for the answer.
+    ///
+    /// Errors: in a line; what was asked may have been done.
+    pub(crate) fn answer(&self, asked: &Asked) -> Result<Told, String> {
+        let store = match self {
+            Self::File(store) => store,
+            Self::Etcd(etcd) => return etcd.answer(asked),
+        };
+        let told = match asked {
+            Asked::Lead => {
+                store.last().map(|last| Told::Leads { epoch: 1, round: last.map_or(0, |last| last.round) })
+            }
+            Asked::Renew { .. } => Ok(Told::Renewed),
+            Asked::Keep { view, .. } => store.keep(view).map(|()| Told::Kept),
+            Asked::Read => store.last().map(Told::Last),
+        };
+        told.map_err(|error| error.to_string())
+    }
+
+    /// Gives the lead back.
+    pub(crate) fn leave(&self) -> Result<(), String> {
+        match self {
+            Self::File(_) => Ok(()),
+            Self::Etcd(etcd) => etcd.leave(),
+        }
+    }
+}
+
+/// An open file.
 pub(crate) struct Store {
     file: StoreFile,
 }

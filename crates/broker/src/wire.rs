@@ -9,6 +9,7 @@ pub use anabranch_broker_proto::messages::{
 };
 pub use anabranch_http::answer::{ErrorBody, HealthView};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
 /// A network's agent is there.
@@ -60,6 +61,18 @@ pub struct ClientsRequest {
     pub places: Vec<PlaceClients>,
 }
 
+/// Clients that another broker has counted, of those that share a store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CountedRequest {
+    /// Which one, by the name that it drew.
+    pub broker: u64,
+    /// Which part of what it has counted: another one of the same number takes its place.
+    pub part: u32,
+    /// Place by place.
+    pub places: Vec<PlaceClients>,
+}
+
 /// What players have measured of a network.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -100,6 +113,36 @@ pub struct NetworkView {
     pub sessions: u64,
     /// See above.
     pub rate_bps: u64,
+    /// Players that said, when they last asked, that they play by it.
+    pub playing: u64,
+}
+
+/// The rounds of late.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RoundsView {
+    /// The last one last; a hundred at the most, since the broker began.
+    pub rounds: Vec<RoundView>,
+}
+
+/// What came of a round.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RoundView {
+    /// Its number.
+    pub round: u64,
+    /// When it ended, in milliseconds since 1970.
+    pub ended_unix_ms: u64,
+    /// How long it took from the call to networks; none if another broker led it.
+    pub took_s: Option<f64>,
+    /// Why it changed nothing; none if it was accepted.
+    pub void: Option<String>,
+    /// Clients by network's name. Of a round that changed nothing none, and so below.
+    pub sessions: BTreeMap<String, u64>,
+    /// Clients for whom there is no room.
+    pub unplaced: u64,
+    /// Of those who were placed before, how many have another cluster now.
+    pub moved: u64,
+    /// By how much the best decision may be better at the most.
+    pub gap_share: f64,
 }
 
 /// The last decision.

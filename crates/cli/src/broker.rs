@@ -19,7 +19,7 @@ pub enum Noun {
     /// Make, renew and revoke the keys with which broker, networks and operators know each other.
     Keys(keys::Args),
     /// Run the broker: it calls networks in rounds, decides, and tells players where to go.
-    Serve(serve::Args),
+    Serve(Box<serve::Args>),
     /// Run a content network's agent: it bids the network's clusters in each round.
     Cdn(cdn::Args),
     /// Show the networks, what the broker thinks of them, and what the last decision gives them.

@@ -501,6 +501,10 @@ impl Maker {
         leaf.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         leaf.extended_key_usages = match role {
             Role::Site => vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth],
+            // One of several brokers says to the one that leads what it has counted.
+            Role::Controller if system == System::Broker => {
+                vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth]
+            }
             Role::Controller => vec![ExtendedKeyUsagePurpose::ServerAuth],
             Role::Operator => vec![ExtendedKeyUsagePurpose::ClientAuth],
         };

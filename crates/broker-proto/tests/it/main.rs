@@ -1,3 +1,4 @@
 //! Brokers and networks' agents together, in virtual time.
 
+mod replicas;
 mod rounds;

@@ -1,5 +1,8 @@
-//! The service with agents and players over real sockets on loopback.
+//! The service with agents and players over real sockets on loopback; several of them around an etcd.
 
 #![allow(clippy::disallowed_methods, reason = "tests of a driver")]
 
 mod service;
+mod shared;
+#[path = "../../../skip.rs"]
+mod skip;

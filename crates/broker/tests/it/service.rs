@@ -3,8 +3,8 @@
 use anabranch_broker::network::Files;
 use anabranch_broker::wire::{Bids, Clients, ClientsRequest, ClusterBid, PlaceClients, ShareBids};
 use anabranch_broker::{
-    BrokerService, BrokerServiceConfig, Client, ClientError, NetworkAgent, NetworkConfig, PublicConfig,
-    PublicServer, ServeConfig, Server,
+    BrokerService, BrokerServiceConfig, Client, ClientError, NetworkAgent, NetworkConfig, OpenError,
+    PublicConfig, PublicServer, ServeConfig, Server, StoreConfig,
 };
 use anabranch_broker_proto::broker::Settings;
 use anabranch_broker_proto::designs;
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinHandle};
 
-const WITHIN: Duration = Duration::from_secs(20);
+pub const WITHIN: Duration = Duration::from_secs(20);
 const CONTRACTS: &str = r#"
 [[network]]
 name = "cheap"
@@ -32,8 +32,22 @@ host = "cheap-1.example"
 name = "near"
 "#;
 
+/// A broker that runs.
+pub struct Running {
+    pub players: SocketAddr,
+    pub address: String,
+    tasks: Vec<AbortHandle>,
+}
+
+impl Running {
+    /// As a killed process: nothing more is done.
+    pub fn kill(&mut self) {
+        self.tasks.drain(..).for_each(|task| task.abort());
+    }
+}
+
 /// A folder with keys and files, and a broker if one runs.
-struct House {
+pub struct House {
     folder: tempfile::TempDir,
     players: SocketAddr,
     address: String,
@@ -43,6 +57,13 @@ struct House {
 impl House {
     /// With a broker of this design, which players reach at `url` if it is given.
     async fn new(design: &str, url: Option<&str>) -> Self {
+        let mut house = Self::empty();
+        house.start(design, url).await;
+        house
+    }
+
+    /// Without any broker.
+    pub fn empty() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
         let request = SetRequest {
@@ -54,18 +75,17 @@ impl House {
         };
         write_set(&folder.path().join("keys"), &make_set(&request).expect("names are right")).expect("room");
         let nowhere = ([127, 0, 0, 1], 0).into();
-        let mut house = Self { folder, players: nowhere, address: String::new(), running: Vec::new() };
+        let house = Self { folder, players: nowhere, address: String::new(), running: Vec::new() };
         house.write("cheap", &[(1, 1.0)], &[("berlin", 1, 20.0)]);
         house.write("near", &[(7, 9.0)], &[("berlin", 7, 19.0), ("paris", 7, 5.0)]);
-        house.start(design, url).await;
         house
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    fn identity(&self, role: Role, name: &str) -> Identity {
+    pub fn identity(&self, role: Role, name: &str) -> Identity {
         let files = CredentialFiles::in_set(&self.path("keys"), System::Broker, role, name);
         Identity::load(&files).expect("keys were made")
     }
@@ -92,39 +112,60 @@ impl House {
         }
         // The store is free once the one before has ended.
         let began = Instant::now();
-        let service = loop {
-            let settings = Settings {
-                every: Span::from_ms(300),
-                bids_within: Span::from_secs(5),
-                ..Settings::new(designs::by_name(design).expect("there is one"))
-            };
-            let contracts = CONTRACTS.parse().expect("they are right");
-            let config = BrokerServiceConfig {
-                ttl_s: 10,
-                ..BrokerServiceConfig::new(settings, contracts, self.path("store"))
-            };
-            match BrokerService::open(config) {
-                Ok(service) => break service,
+        let running = loop {
+            let store = StoreConfig::File(self.path("store"));
+            match self.serve(design, url, store, ([127, 0, 0, 1], 0).into()).await {
+                Ok(running) => break running,
                 Err(error) if began.elapsed() > WITHIN => panic!("{error}"),
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             }
         };
+        (self.players, self.address, self.running) = (running.players, running.address, running.tasks);
+    }
+
+    /// A broker with this store, which listens for networks at this address.
+    pub async fn serve(
+        &self,
+        design: &str,
+        url: Option<&str>,
+        store: StoreConfig,
+        listen: SocketAddr,
+    ) -> Result<Running, OpenError> {
+        let settings = Settings {
+            every: Span::from_ms(300),
+            bids_within: Span::from_secs(5),
+            ..Settings::new(designs::by_name(design).expect("there is one"))
+        };
+        let contracts = CONTRACTS.parse().expect("they are right");
+        let service = BrokerService::open(BrokerServiceConfig {
+            settings,
+            contracts,
+            store,
+            ttl_s: 10,
+            believes_players: true,
+        })?;
         let url = url.map(str::to_owned);
         let public = PublicConfig { address: ([127, 0, 0, 1], 0).into(), url, ..PublicConfig::default() };
         let public = PublicServer::bind(service.clone(), public).expect("a free port");
-        self.players = public.local_addr().expect("it is bound");
-        let serve = ServeConfig { address: ([127, 0, 0, 1], 0).into(), ..ServeConfig::default() };
+        let players = public.local_addr().expect("it is bound");
+        let serve = ServeConfig { address: listen, ..ServeConfig::default() };
         let server = Server::bind(service, &self.identity(Role::Controller, "controller"), serve).await;
         let server = server.expect("a free port");
-        self.address = server.local_addr().expect("it is bound").to_string();
-        self.running.push(tokio::spawn(public.run()).abort_handle());
-        self.running.push(tokio::spawn(server.run()).abort_handle());
+        let address = server.local_addr().expect("it is bound").to_string();
+        let tasks =
+            vec![tokio::spawn(public.run()).abort_handle(), tokio::spawn(server.run()).abort_handle()];
+        Ok(Running { players, address, tasks })
     }
 
     fn agent(&self, name: &str) -> (JoinHandle<()>, oneshot::Sender<()>) {
+        self.agent_of(name, vec![self.address.clone()])
+    }
+
+    /// A network's agent of these brokers.
+    pub fn agent_of(&self, name: &str, brokers: Vec<String>) -> (JoinHandle<()>, oneshot::Sender<()>) {
         let files =
             Files { clusters: self.path(&format!("{name}.toml")), scores: self.path(&format!("{name}.csv")) };
-        let config = NetworkConfig { name: name.to_owned(), broker: self.address.clone(), files };
+        let config = NetworkConfig { name: name.to_owned(), brokers, files };
         let agent = NetworkAgent::new(config, &self.identity(Role::Site, name)).expect("files are right");
         let (end, ended) = oneshot::channel::<()>();
         let running = tokio::spawn(async move {
@@ -137,7 +178,12 @@ impl House {
     }
 
     fn operator(&self) -> Client {
-        Client::new(&self.address, &self.identity(Role::Operator, "me"), WITHIN).expect("right")
+        self.operator_of(&self.address)
+    }
+
+    /// An operator of this broker.
+    pub fn operator_of(&self, address: &str) -> Client {
+        Client::new(address, &self.identity(Role::Operator, "me"), WITHIN).expect("right")
     }
 
     async fn count(&self, places: &[(&str, u32)]) {
@@ -168,7 +214,7 @@ impl House {
 }
 
 /// Status, head and body of an answer.
-fn ask(address: SocketAddr, path: &str) -> (u16, String, String) {
+pub fn ask(address: SocketAddr, path: &str) -> (u16, String, String) {
     send(address, &format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))
 }
 
@@ -238,6 +284,37 @@ async fn when_a_network_goes_players_are_told_of_another_at_once() {
     house.told_first("berlin", "near").await;
     let metrics = house.operator().text("/metrics").await.expect("it is there");
     assert!(metrics.contains("broker_networks_up 1"), "{metrics}");
+}
+
+/// CMCD, with questions and by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_network_whose_players_stand_still_is_trusted_with_less() {
+    let house = House::new("marketplace", None).await;
+    let (_cheap, _end_cheap) = house.agent("cheap");
+    let (_near, _end_near) = house.agent("near");
+    house.count(&[("berlin", 40)]).await;
+    house.told_first("berlin", "cheap.1").await;
+    for _ in 0..30 {
+        let (status, _, _) =
+            ask(house.players, "/steering/dash?_DASH_pathway=%22cheap.1%22&CMCD=bs%2Cmtp%3D400");
+        assert_eq!(status, 200);
+    }
+    let report = "e=rr,rc=206,cdn=\"near\",ttfb=20,v=2\n".repeat(30);
+    let head = "POST /cmcd HTTP/1.1\r\nHost: x\r\nContent-Type: application/cmcd\r\nConnection: close\r\n";
+    let (status, head, body) =
+        send(house.players, &format!("{head}Content-Length: {}\r\n\r\n{report}", report.len()));
+    assert_eq!((status, &*body), (204, ""), "{head}");
+    let began = Instant::now();
+    loop {
+        let networks = house.operator().networks().await.expect("it is there");
+        let trusts = (networks[0].capacity_trust, networks[1].capacity_trust);
+        if trusts.0 < 0.95 {
+            assert!(trusts.1 > 0.99, "{trusts:?}");
+            break;
+        }
+        assert!(began.elapsed() < WITHIN, "{trusts:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,9 +11,10 @@ use std::process::ExitCode;
 /// How to run it.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Where the broker listens, as HOST:PORT or https://HOST:PORT.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7195")]
-    broker: String,
+    /// Where the broker listens, as HOST:PORT or https://HOST:PORT. Of brokers that share a store all, between commas: the agent
+    /// finds the one that leads.
+    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', default_value = "127.0.0.1:7195")]
+    broker: Vec<String>,
     /// The folder that `broker keys` made, or a copy with ca.pem, sites/NETWORK.pem and sites/NETWORK.key.
     #[arg(long, value_name = "DIR", default_value = "keys/broker")]
     keys: PathBuf,
@@ -38,13 +39,13 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let identity = Identity::load(&files)?;
     let config = NetworkConfig {
         name: args.name.clone(),
-        broker: args.broker.clone(),
+        brokers: args.broker.clone(),
         files: Files { clusters: args.clusters.clone(), scores: args.scores.clone() },
     };
     crate::process::runtime()?.block_on(async {
         let agent = NetworkAgent::new(config, &identity)?;
         if !quiet {
-            eprintln!("agent of network {}; broker {}", args.name, agent.broker());
+            eprintln!("agent of network {}; broker {}", args.name, agent.brokers().join(", "));
         }
         tokio::select! {
             ended = agent.run(crate::process::asked_to_end()) => ended?,

@@ -2,7 +2,8 @@
 
 use crate::network;
 use anabranch_broker::{
-    BrokerService, BrokerServiceConfig, Contracts, Places, PublicConfig, PublicServer, ServeConfig, Server,
+    BrokerService, BrokerServiceConfig, Contracts, EtcdConfig, Places, PublicConfig, PublicServer,
+    ServeConfig, Server, StoreConfig,
 };
 use anabranch_broker_proto::broker::Settings;
 use anabranch_broker_proto::designs;
@@ -40,6 +41,34 @@ pub struct Args {
     /// The file in which the last accepted decision is kept. Made if it is not there.
     #[arg(long, value_name = "FILE", default_value = "broker.redb")]
     store: PathBuf,
+    /// Keep decisions in etcd instead, and share them with all brokers that name it: one of them leads, the others take over within
+    /// --lease. Its members, between commas, as http://HOST:PORT or https://HOST:PORT.
+    #[arg(
+        long,
+        value_name = "URL,...",
+        value_delimiter = ',',
+        conflicts_with = "store",
+        requires = "advertise"
+    )]
+    etcd: Vec<String>,
+    /// Where networks' agents and the other brokers reach this one, as HOST:PORT.
+    #[arg(long, value_name = "HOST:PORT", requires = "etcd", value_parser = host_and_port)]
+    advertise: Option<String>,
+    /// Seconds after which another broker leads if the one that did has fallen silent.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, requires = "etcd", value_parser = clap::value_parser!(u64).range(2..=3_600))]
+    lease: u64,
+    /// What the names of all keys in etcd begin with: one for each group of brokers that decide together.
+    #[arg(long, value_name = "PREFIX", default_value = "/anabranch/broker/", requires = "etcd")]
+    etcd_prefix: String,
+    /// The authority that the certificates of etcd's members are of, as PEM; for https.
+    #[arg(long, value_name = "FILE", requires = "etcd")]
+    etcd_ca: Option<PathBuf>,
+    /// This broker's certificate for etcd, as PEM, if its members ask for one.
+    #[arg(long, value_name = "FILE", requires_all = ["etcd_ca", "etcd_key"])]
+    etcd_cert: Option<PathBuf>,
+    /// The key of --etcd-cert, as PEM.
+    #[arg(long, value_name = "FILE", requires = "etcd_cert")]
+    etcd_key: Option<PathBuf>,
     /// What networks are told, match and announce: a name that `broker evaluate --help` lists.
     #[arg(long, value_name = "DESIGN", default_value = "marketplace")]
     design: String,
@@ -69,9 +98,24 @@ pub struct Args {
     /// the standards allow; Shaka takes it for the manifest's.
     #[arg(long, value_name = "URL", value_parser = url)]
     players_url: Option<String>,
+    /// Count what players report of networks (CMCD, with their questions or to /cmcd): who makes them stand still is trusted with less.
+    /// Anybody may report anything, so only where no stranger reaches --players.
+    #[arg(long)]
+    believe_players: bool,
     /// Redirects, for those who cannot steer, go to http: and not to https:.
     #[arg(long)]
     plain_redirects: bool,
+}
+
+/// An address to be reached at.
+fn host_and_port(text: &str) -> Result<String, String> {
+    let is_one =
+        |(host, port): (&str, &str)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0);
+    if text.rsplit_once(':').is_some_and(is_one) {
+        Ok(text.to_owned())
+    } else {
+        Err("write HOST:PORT, as others reach this broker".to_owned())
+    }
 }
 
 /// The beginning of an address: a scheme and a host.
@@ -82,6 +126,20 @@ fn url(text: &str) -> Result<String, String> {
     match rest.map(|rest| rest.trim_end_matches('/')).filter(|host| is_host(host)) {
         Some(_) => Ok(text.trim_end_matches('/').to_owned()),
         None => Err("write http://HOST or https://HOST, with :PORT if it is not the usual one".to_owned()),
+    }
+}
+
+impl Args {
+    /// Where decisions are kept.
+    fn store(&self, identity: &Identity) -> anyhow::Result<StoreConfig> {
+        let Some(address) = &self.advertise else { return Ok(StoreConfig::File(self.store.clone())) };
+        let lease = std::time::Duration::from_secs(self.lease);
+        let mut etcd = EtcdConfig::new(self.etcd.clone(), address).with(&self.etcd_prefix, lease);
+        if let Some(authority) = &self.etcd_ca {
+            let own = self.etcd_cert.as_deref().zip(self.etcd_key.as_deref());
+            etcd = etcd.with_tls(authority, own)?;
+        }
+        Ok(StoreConfig::Etcd { etcd, identity: identity.clone() })
     }
 }
 
@@ -134,13 +192,16 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::check_descriptors(descriptors, needed);
     crate::process::runtime()?.block_on(async {
         let config = BrokerServiceConfig {
+            settings,
+            contracts,
+            store: args.store(&identity)?,
             ttl_s: args.ttl,
-            ..BrokerServiceConfig::new(settings, contracts, &args.store)
+            believes_players: args.believe_players,
         };
         let service = BrokerService::open(config)?;
         let players = PublicServer::bind(service.clone(), public)
             .with_context(|| format!("--players {}", args.players))?;
-        let server = Server::bind(service, &identity, serve)
+        let server = Server::bind(service.clone(), &identity, serve)
             .await
             .with_context(|| format!("--listen {}", args.listen))?;
         if !quiet {
@@ -155,6 +216,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
                 eprintln!("broker ends; players go on with what they have");
             }
         }
+        service.give_lead_back().await;
         Ok(ExitCode::SUCCESS)
     })
 }

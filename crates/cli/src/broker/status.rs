@@ -1,4 +1,6 @@
-//! `anabranch broker status`: networks, what is thought of them, and what the last decision gives them.
+//! `anabranch broker status`: networks, what is thought of them, and what the last decision gives them; as a table, JSON or a page.
+
+mod page;
 
 use anabranch_broker::Client;
 use anabranch_broker::wire::{DecisionView, NetworkView};
@@ -23,9 +25,20 @@ pub struct Args {
     /// The operator's name, as `broker keys --operators` was given it.
     #[arg(long, value_name = "NAME", default_value = "operator")]
     operator: String,
-    /// Print one JSON object with the networks and the last decision, as the API has them.
+    /// Print one JSON object with the networks, the last decision and the rounds of late, as the API has them.
     #[arg(long)]
     json: bool,
+    /// Show it with the rounds of late on a page, for a browser on this machine, until Ctrl-C. The page is served at IP:PORT
+    /// (127.0.0.1:7197 if left out) and below a path that nobody can guess: open what the command prints.
+    #[arg(
+        long,
+        value_name = "IP:PORT",
+        num_args = 0..=1,
+        value_parser = crate::network::listen_address,
+        default_missing_value = "127.0.0.1:7197",
+        conflicts_with = "json"
+    )]
+    web: Option<std::net::SocketAddr>,
 }
 
 /// Runs it.
@@ -35,9 +48,17 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let files = CredentialFiles::in_set(&args.keys, System::Broker, Role::Operator, &args.operator);
     let client = Client::new(&args.broker, &Identity::load(&files)?, Duration::from_secs(10))?;
     crate::process::runtime()?.block_on(async {
+        if let Some(listen) = args.web {
+            return tokio::select! {
+                served = page::serve(client, listen) => served.map(|()| ExitCode::SUCCESS),
+                () = crate::process::asked_to_end() => Ok(ExitCode::SUCCESS),
+            };
+        }
         let (networks, decision) = (client.networks().await?, client.decision().await?);
         if args.json {
-            println!("{}", serde_json::json!({ "networks": networks, "decision": decision }));
+            let rounds = client.rounds().await?;
+            let all = serde_json::json!({ "networks": networks, "decision": decision, "rounds": rounds });
+            println!("{all}");
         } else {
             show(&networks, &decision);
         }
@@ -49,7 +70,7 @@ fn show(networks: &[NetworkView], decision: &DecisionView) {
     let mut table = Table::new();
     table
         .load_preset(NOTHING)
-        .set_header(["network", "agent", "clients", "rate", "sense", "trust", "bias", "missed"]);
+        .set_header(["network", "agent", "clients", "rate", "sense", "trust", "bias", "missed", "playing"]);
     for network in networks {
         table.add_row([
             network.name.clone(),
@@ -60,6 +81,7 @@ fn show(networks: &[NetworkView], decision: &DecisionView) {
             format!("{:.0} %", 100.0 * network.capacity_trust),
             format!("{:.2}", network.score_bias),
             network.missed.to_string(),
+            network.playing.to_string(),
         ]);
     }
     table.column_iter_mut().skip(2).for_each(|column| column.set_cell_alignment(CellAlignment::Right));

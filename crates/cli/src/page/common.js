@@ -1,4 +1,4 @@
-// What both pages need: quantities as the terminal writes them, and asking again and again. Text from outside is only ever set as text.
+// What all pages need: quantities as the terminal writes them, and asking again and again. Text from outside is only ever set as text.
 "use strict";
 
 const EVERY_MS = 1000;
@@ -30,6 +30,20 @@ function clock(unixMs) {
   const then = new Date(unixMs), today = new Date();
   const hours = then.toLocaleTimeString().replace(" ", "\u00a0");
   return then.toDateString() === today.toDateString() ? hours : `${then.toLocaleDateString()} ${hours}`;
+}
+
+// Appends a shape to a picture.
+const shapesOf = (picture) => (name, attributes, text) => {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  if (text !== undefined) node.textContent = text;
+  picture.append(node);
+};
+
+// The least of 1, 2, 2.5 and 5 times a power of ten that divides `most` into at most `parts`.
+function step(most, parts) {
+  const power = 10 ** Math.floor(Math.log10(most / parts));
+  return [1, 2, 2.5, 5, 10].map((n) => n * power).find((s) => most / s <= parts);
 }
 
 async function ask(path) {

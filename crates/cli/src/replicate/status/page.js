@@ -21,12 +21,6 @@ function note(t) {
   rates.set(t.id, kept.slice(-KEPT));
 }
 
-// The least of 1, 2, 2.5 and 5 times a power of ten that divides `most` into at most `parts`.
-function step(most, parts) {
-  const power = 10 ** Math.floor(Math.log10(most / parts));
-  return [1, 2, 2.5, 5, 10].map((n) => n * power).find((s) => most / s <= parts);
-}
-
 function showRates(t) {
   const kept = rates.get(t.id) ?? [];
   const picture = at("rates");
@@ -39,12 +33,7 @@ function showRates(t) {
   const where = isDrawn ? "dashed:" : "far above this picture:";
   at("scale").textContent = bound ? `${where} ${rate(bound)}, the most that any plan could reach on these links` : "";
   if (at("graph").hidden) return;
-  const shape = (name, attributes, text) => {
-    const node = document.createElementNS("http://www.w3.org/2000/svg", name);
-    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
-    if (text !== undefined) node.textContent = text;
-    picture.append(node);
-  };
+  const shape = shapesOf(picture);
   const left = 90, right = 690, top = 10, bottom = 150;
   const began = kept[0][0], span = Math.max(kept[kept.length - 1][0] - began, 1);
   const x = (s) => (left + ((right - left) * (s - began)) / span).toFixed(1);

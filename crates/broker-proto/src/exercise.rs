@@ -1,0 +1,114 @@
+//! What fuzzing does with what comes from outside: players' questions and networks' bids.
+//!
+//! Leaves out: the inputs (`fuzz/`). Read [`exercise_questions`] and [`exercise_bids`].
+
+use crate::broker::{Broker, Contract, Event, Gathered, Settings};
+use crate::delivery::Delivery;
+use crate::designs::Marketplace;
+use crate::messages::{Bids, Clients};
+use crate::steering::{Ask, Catalogue, Dialect, Listed, Unsaid, answer};
+use anabranch_units::{BitRate, Instant, PeerId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// A question, from its query without escapes; with `D` before it of DASH. Whether it is one.
+///
+/// Panics: where what a player is told to reload says another thing of its viewer, or an answer names a way twice.
+pub fn exercise_questions(bytes: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(bytes);
+    let (dialect, query) = match text.strip_prefix('D') {
+        Some(query) => (Dialect::Dash, query),
+        None => (Dialect::Hls, &*text),
+    };
+    let unsaid = || Unsaid {
+        location: "somewhere".to_owned(),
+        isp: "any".to_owned(),
+        number: 7,
+        bitrate: BitRate::bps(3_000_000),
+    };
+    let pairs = |query: &str| -> Vec<(String, String)> {
+        let pair = |pair: &str| {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (key.to_owned(), value.to_owned())
+        };
+        query.split('&').map(pair).collect()
+    };
+    let read = |pairs: &[(String, String)]| {
+        let all = pairs.iter().map(|(key, value)| (&**key, &**value));
+        Ask::read(dialect, query.len(), all, unsaid())
+    };
+    let Ok(ask) = read(&pairs(query)) else { return false };
+    let mut catalogue = Catalogue::new();
+    let listed = Listed { pathway: "a".to_owned(), hosts: BTreeMap::from([(1, "a1.example".to_owned())]) };
+    catalogue.insert(PeerId(0), listed);
+    let told = answer(&Delivery::default(), &catalogue, &BTreeSet::new(), &ask, 300);
+    let told = told.expect("a network is listed");
+    let ways: BTreeSet<&String> = told.pathway_priority.iter().collect();
+    assert_eq!(ways.len(), told.pathway_priority.len(), "a way is named once");
+    // The numbers of a reload's query are as they were; its names are escaped.
+    let again = pairs(told.reload_uri.trim_start_matches('?'));
+    let numbers: Vec<_> = again.into_iter().filter(|(key, _)| key == "bitrate" || key == "viewer").collect();
+    let again = read(&numbers).expect("what is to be reloaded is a question").viewer;
+    assert_eq!((again.bitrate, again.number), (ask.viewer.bitrate, ask.viewer.number));
+    true
+}
+
+/// Bids in JSON, in a round of two places that is open; another network bids a little. Whether all of it was taken.
+///
+/// Panics: where a bid is neither taken nor refused, or a cluster is given more than was bid.
+pub fn exercise_bids(bytes: &[u8]) -> bool {
+    let Ok(bids) = serde_json::from_slice::<Bids>(bytes) else { return false };
+    let settings = Settings::new(Arc::new(Marketplace::default()));
+    let mut broker = Broker::new(Instant::ZERO, settings);
+    let contract = Contract { clusters_max: 100, bids_max: 1_000, ..Contract::default() };
+    for network in [PeerId(0), PeerId(1)] {
+        broker.handle_joined(network, contract.clone());
+    }
+    let place = |location: &str| Gathered {
+        location: location.to_owned(),
+        isp: "any".to_owned(),
+        clients: vec![Clients { bitrate_bps: 1_000_000, sessions: 10 }],
+    };
+    broker.handle_gathered(vec![place("a"), place("b")]);
+    broker.handle_timeout(Instant::ZERO);
+    let count: u64 = bids.shares.iter().map(|of| of.clusters.len() as u64).sum();
+    let said: BTreeMap<u32, u64> =
+        bids.clusters.iter().rev().filter_map(|bid| Some((bid.cluster, bid.capacity_bps?))).collect();
+    let reply = broker.handle_bids(PeerId(0), Bids { round: 1, ..bids });
+    assert!(reply.taken + reply.refused >= count, "{reply:?}");
+    let other = r#"{"round":1,"clusters":[{"cluster":1,"price":1.0,"capacity_bps":5000000}],"shares":[{"share":0,"clusters":[[1,9.0]]}],"more":false}"#;
+    broker.handle_bids(PeerId(1), serde_json::from_str(other).expect("these are bids"));
+    let at = broker.poll_timeout().unwrap_or(Instant::ZERO);
+    broker.handle_timeout(at);
+    if let Some(job) = broker.poll_job() {
+        broker.handle_answer(at, &job, job.run());
+    }
+    while let Some(event) = broker.poll_event() {
+        let Event::Accepted(decision) = event else { continue };
+        let mut sent: BTreeMap<u32, u64> = BTreeMap::new();
+        for placed in &decision.placed {
+            if let Some((to, _)) = placed.to.filter(|(to, _)| to.network == PeerId(0)) {
+                *sent.entry(to.cluster).or_default() += u64::from(placed.sessions) * placed.bitrate.as_bps();
+            }
+        }
+        for (cluster, bps) in sent {
+            assert!(said.get(&cluster).is_none_or(|most| bps <= *most), "cluster {cluster}: {bps} bit/s");
+        }
+    }
+    reply.refused == 0 && reply.taken == count
+}
+
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
+
+#[cfg(test)]
+mod tests {
+    use super::replay::replay;
+
+    #[test]
+    fn the_corpora_are_as_they_say() {
+        assert!(replay("broker_questions", super::exercise_questions) >= 5);
+        assert!(replay("broker_bids", super::exercise_bids) >= 4);
+    }
+}

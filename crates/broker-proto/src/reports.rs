@@ -1,0 +1,77 @@
+//! What players report of networks, and what the broker makes of it: step 1 of the decision protocol, *estimate*, on the broker's side.
+//!
+//! A report says of a network whether a player's buffer ran empty, or a segment could not be had. What comes of a network between two rounds is one number: the
+//! share of reports that are good, which counts as what the network delivered of what was asked (`Broker::handle_delivered`). Anybody may report anything, so nothing
+//! counts below a number of reports, a viewer counts little, and an operator has to say that players are believed at all.
+//!
+//! Source: CTA-5004 and CTA-5004-A (CMCD), keys `bs`, `rc`, `cdn`, `url`. Leaves out: their text form. Read [`Report`] and [`Reports`].
+
+use anabranch_units::PeerId;
+use std::collections::BTreeMap;
+
+/// Reports of a network below which nothing counts.
+pub const REPORTS_LEAST: u32 = 20;
+
+/// So many of a hundred reports are bad whatever networks do: players have ways home of their own.
+const ALWAYS_BAD: f64 = 0.02;
+
+/// What a player reports of a network.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Of which.
+    pub network: PeerId,
+    /// Its buffer did not run empty, and what it asked for came.
+    pub is_good: bool,
+}
+
+/// Reports since the last round.
+#[derive(Clone, Debug, Default)]
+pub struct Reports {
+    /// By network: all, and good ones.
+    of: BTreeMap<PeerId, (u32, u32)>,
+}
+
+impl Reports {
+    /// A player has reported.
+    pub fn note(&mut self, report: Report) {
+        let (all, good) = self.of.entry(report.network).or_default();
+        *all = all.saturating_add(1);
+        *good = good.saturating_add(u32::from(report.is_good));
+    }
+
+    /// By network, what it delivered since this was last taken; of networks with too few reports these go on counting.
+    pub fn take(&mut self) -> Vec<(PeerId, f64)> {
+        let mut taken = Vec::new();
+        self.of.retain(|network, (all, good)| {
+            let counts = *all >= REPORTS_LEAST;
+            if counts {
+                let share = f64::from(*good) / f64::from(*all);
+                taken.push((*network, (share / (1.0 - ALWAYS_BAD)).min(1.0)));
+            }
+            !counts
+        });
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_reports_wait_and_many_are_a_share() {
+        let mut reports = Reports::default();
+        let note = |reports: &mut Reports, network, count, is_good| {
+            (0..count).for_each(|_| reports.note(Report { network: PeerId(network), is_good }));
+        };
+        note(&mut reports, 0, 49, true);
+        note(&mut reports, 0, 51, false);
+        note(&mut reports, 1, 19, false);
+        note(&mut reports, 2, 99, true);
+        note(&mut reports, 2, 1, false);
+        assert_eq!(reports.take(), [(PeerId(0), 0.5), (PeerId(2), 1.0)]);
+        note(&mut reports, 1, 1, false);
+        assert_eq!(reports.take(), [(PeerId(1), 0.0)]);
+        assert_eq!(reports.take(), []);
+    }
+}

@@ -1,0 +1,445 @@
+//! Several brokers around a store that they share, with agents and players, under kills, cuts and lost answers, in virtual time.
+//!
+//! What must hold is in [`Stage::check_turn`], [`Stage::check_told`] and [`Stage::check_players`]. The store is a model of etcd: leases, and writes that
+//! compare; it may be away, and its answers may be lost after they were carried out.
+
+use anabranch_broker_proto::broker::{Decision, Settings, ToNetwork};
+use anabranch_broker_proto::delivery::{Delivery, Viewer};
+use anabranch_broker_proto::designs::{self, Design};
+use anabranch_broker_proto::messages::{Assent, Bids};
+use anabranch_broker_proto::replica::{Replica, StoreAsk, StoreTold, Turn};
+use anabranch_broker_proto::{Agent, Parties, Shape, World, generate};
+use anabranch_units::{BitRate, Duration, Instant, PeerId, RandomStream, Seed};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+const LEASE: Duration = Duration::from_secs(9);
+const EVERY: Duration = Duration::from_secs(20);
+const NETWORKS: u32 = 3;
+const BROKERS: usize = 3;
+
+/// etcd as it is promised: one thing after the other.
+#[derive(Default)]
+struct Store {
+    revision: u64,
+    /// The life that leads, its epoch, and until when.
+    leader: Option<(u64, u64, Instant)>,
+    last: Option<Arc<Decision>>,
+    /// All that was ever kept, in order.
+    kept: Vec<Arc<Decision>>,
+}
+
+impl Store {
+    fn answer(&mut self, now: Instant, id: u64, ask: &StoreAsk) -> StoreTold {
+        self.leader.take_if(|(_, _, until)| *until <= now);
+        let round = self.last.as_ref().map_or(0, |decision| decision.round);
+        let holds = |leader: &Option<(u64, u64, Instant)>, epoch: u64| {
+            leader.is_some_and(|(holder, its, _)| holder == id && its == epoch)
+        };
+        match ask {
+            StoreAsk::Lead => match self.leader {
+                Some((holder, epoch, _)) if holder == id => StoreTold::Leads { epoch, round },
+                Some((holder, _, _)) => StoreTold::Follows { leader: format!("broker {holder}"), round },
+                None => {
+                    self.revision += 1;
+                    self.leader = Some((id, self.revision, now + LEASE));
+                    StoreTold::Leads { epoch: self.revision, round }
+                }
+            },
+            StoreAsk::Renew { epoch } if holds(&self.leader, *epoch) => {
+                self.leader = Some((id, *epoch, now + LEASE));
+                StoreTold::Renewed
+            }
+            StoreAsk::Keep { epoch, decision, .. }
+                if holds(&self.leader, *epoch) && decision.round == round =>
+            {
+                StoreTold::Kept
+            }
+            StoreAsk::Keep { epoch, before, decision } if holds(&self.leader, *epoch) && *before == round => {
+                self.last = Some(Arc::clone(decision));
+                self.kept.push(Arc::clone(decision));
+                StoreTold::Kept
+            }
+            StoreAsk::Read => StoreTold::Last(self.last.clone()),
+            _ => StoreTold::Lost,
+        }
+    }
+}
+
+enum Message {
+    ToStore(u64, StoreAsk),
+    FromStore(u64, Option<StoreTold>),
+    ToNetwork(PeerId, ToNetwork),
+    Bids(PeerId, Bids),
+    Assent(PeerId, Assent),
+    Joined(PeerId),
+}
+
+/// One program that runs the machine.
+struct Running {
+    replica: Replica,
+    /// A number for each life: what is meant for one life does not reach another.
+    life: u64,
+    delivery: Delivery,
+    /// It cannot ask the store until then.
+    cut_until: Instant,
+    rounds_seen: Vec<u64>,
+}
+
+struct Stage<'a> {
+    now: Instant,
+    parties: &'a Parties<'a>,
+    design: Arc<dyn Design>,
+    store: Store,
+    store_away_until: Instant,
+    brokers: Vec<Option<Running>>,
+    lives: u64,
+    agents: Vec<Agent>,
+    agents_dead: BTreeSet<PeerId>,
+    random: RandomStream,
+    loss_ppm: u32,
+    on_the_way: BTreeMap<(Instant, u64), (usize, u64, Message)>,
+    messages: u64,
+    begun: u64,
+}
+
+fn world(seed: u64) -> World {
+    let shape = Shape {
+        networks: vec![6, 3, 3],
+        sessions: 60,
+        countries: 2,
+        cities: 12,
+        providers: 2,
+        ..Shape::default()
+    };
+    generate(&shape, Seed::new(seed))
+}
+
+impl<'a> Stage<'a> {
+    fn new(parties: &'a Parties<'a>, design: &str, seed: u64) -> Self {
+        let mut stage = Self {
+            now: Instant::ZERO,
+            parties,
+            design: designs::by_name(design).expect("there is one"),
+            store: Store::default(),
+            store_away_until: Instant::ZERO,
+            brokers: (0..BROKERS).map(|_| None).collect(),
+            lives: 0,
+            agents: (0..NETWORKS).map(|_| Agent::default()).collect(),
+            agents_dead: BTreeSet::new(),
+            random: Seed::new(seed).stream("replicas", 0),
+            loss_ppm: 0,
+            on_the_way: BTreeMap::new(),
+            messages: 0,
+            begun: 0,
+        };
+        (0..BROKERS).for_each(|at| stage.begin(at));
+        stage
+    }
+
+    fn settings(&self) -> Settings {
+        Settings {
+            every: EVERY,
+            bids_within: Duration::from_secs(4),
+            assents_within: Duration::from_secs(2),
+            ..Settings::new(Arc::clone(&self.design))
+        }
+    }
+
+    fn begin(&mut self, at: usize) {
+        self.lives += 1;
+        // Clocks of day differ by some seconds.
+        let wall = self.now.saturating_since(Instant::ZERO).as_us() / 1_000 + self.random.below(4_000);
+        self.brokers[at] = Some(Running {
+            replica: Replica::new(self.now, self.settings(), LEASE, wall),
+            life: self.lives,
+            delivery: Delivery::default(),
+            cut_until: Instant::ZERO,
+            rounds_seen: Vec::new(),
+        });
+    }
+
+    fn send(&mut self, at: usize, message: Message) {
+        let Some(life) = self.brokers[at].as_ref().map(|running| running.life) else { return };
+        let delay = Duration::from_ms(1 + self.random.below(300));
+        self.messages += 1;
+        self.on_the_way.insert((self.now + delay, self.messages), (at, life, message));
+    }
+
+    fn run(&mut self, until: Instant) {
+        loop {
+            (0..BROKERS).for_each(|at| self.drain(at));
+            let next = self.on_the_way.keys().next().map(|(at, _)| *at);
+            let due =
+                self.brokers.iter().flatten().filter_map(|running| running.replica.poll_timeout()).min();
+            let Some(at) = next.into_iter().chain(due).min().filter(|at| *at <= until) else { break };
+            assert!(at > self.now || next == Some(at) || due == Some(at));
+            self.now = self.now.max(at);
+            if next == Some(at) {
+                let (_, (broker, life, message)) = self.on_the_way.pop_first().expect("there is one");
+                self.deliver(broker, life, message);
+            } else {
+                let now = self.now;
+                for running in self.brokers.iter_mut().flatten() {
+                    let is_due = running.replica.poll_timeout().is_some_and(|at| at <= now);
+                    if is_due {
+                        if let Some(broker) = running.replica.leading() {
+                            broker.handle_gathered(self.parties.gathered());
+                        }
+                        running.replica.handle_timeout(now);
+                    }
+                }
+            }
+        }
+        self.now = until;
+    }
+
+    fn drain(&mut self, at: usize) {
+        loop {
+            let now = self.now;
+            let Some(running) = &mut self.brokers[at] else { return };
+            if let Some((number, ask)) = running.replica.poll_ask(now) {
+                self.send(at, Message::ToStore(number, ask));
+            } else if let Some(turn) = running.replica.poll_turn() {
+                self.check_turn(at, turn);
+            } else if let Some(job) = running.replica.poll_job() {
+                let answer = job.run();
+                running.replica.handle_answer(now, &job, answer);
+            } else if let Some((network, message)) = running.replica.poll_transmit() {
+                self.check_told(&message);
+                if !self.random.chance_ppm(self.loss_ppm) {
+                    self.send(at, Message::ToNetwork(network, message));
+                }
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn deliver(&mut self, at: usize, life: u64, message: Message) {
+        let now = self.now;
+        let is_cut = |running: &Running| running.cut_until > now;
+        if let Message::ToStore(number, ask) = message {
+            // What has left is carried out, whatever has become of the broker.
+            let cut =
+                self.brokers[at].as_ref().is_some_and(|running| running.life == life && is_cut(running));
+            let is_away = self.store_away_until > now;
+            let told = (!cut && !is_away).then(|| self.store.answer(now, life, &ask));
+            let is_lost = self.random.chance_ppm(self.loss_ppm);
+            self.send_to_life(at, life, Message::FromStore(number, told.filter(|_| !is_lost)));
+            return;
+        }
+        let Some(running) = self.brokers[at].as_mut().filter(|running| running.life == life) else { return };
+        match message {
+            Message::FromStore(number, told) => running.replica.handle_told(now, number, told),
+            Message::ToNetwork(network, message) => self.answer(at, network, message),
+            Message::Bids(network, bids) => {
+                running.replica.leading().into_iter().for_each(|broker| {
+                    broker.handle_bids(network, bids.clone());
+                });
+            }
+            Message::Assent(network, assent) => {
+                running
+                    .replica
+                    .leading()
+                    .into_iter()
+                    .for_each(|broker| broker.handle_assent(network, &assent));
+            }
+            Message::Joined(network) => {
+                let contract = self.parties.contract(network.0);
+                running.replica.leading().into_iter().for_each(|broker| {
+                    broker.handle_joined(network, contract.clone());
+                });
+            }
+            Message::ToStore(..) => {}
+        }
+    }
+
+    fn send_to_life(&mut self, at: usize, life: u64, message: Message) {
+        self.messages += 1;
+        let delay = Duration::from_ms(1 + self.random.below(300));
+        self.on_the_way.insert((self.now + delay, self.messages), (at, life, message));
+    }
+
+    fn answer(&mut self, at: usize, network: PeerId, message: ToNetwork) {
+        if self.agents_dead.contains(&network) {
+            return;
+        }
+        let own = self.parties.own(network.0);
+        let agent = &mut self.agents[network.index()];
+        match message {
+            ToNetwork::Call(call) => {
+                let bids = agent.handle_call(PeerId(0), &*self.design, &own, &call);
+                self.send(at, Message::Bids(network, bids));
+            }
+            ToNetwork::Proposal(proposal) => {
+                let assent = agent.handle_proposal(&own, PeerId(0), &proposal);
+                self.send(at, Message::Assent(network, assent));
+            }
+            ToNetwork::Accepted(accepted) => agent.handle_accepted(PeerId(0), &accepted),
+            _ => {}
+        }
+    }
+
+    /// The networks' agents that live find the broker.
+    fn join_all(&mut self, at: usize) {
+        let dead = self.agents_dead.clone();
+        for network in (0..NETWORKS).map(PeerId).filter(|network| !dead.contains(network)) {
+            self.send(at, Message::Joined(network));
+        }
+    }
+
+    /// What a broker says of itself.
+    fn check_turn(&mut self, at: usize, turn: Turn) {
+        match turn {
+            Turn::Began => {
+                self.begun += 1;
+                self.join_all(at);
+            }
+            Turn::Accepted(decision) | Turn::News(decision) => {
+                assert!(self.store.kept.contains(&decision), "players are told of what is kept");
+                let running = self.brokers[at].as_mut().expect("it runs");
+                assert!(running.rounds_seen.last().is_none_or(|last| *last < decision.round));
+                running.rounds_seen.push(decision.round);
+                running.delivery = Delivery::new(&decision);
+            }
+            _ => {}
+        }
+    }
+
+    /// What networks are told of accepted rounds is what is kept of them.
+    fn check_told(&self, message: &ToNetwork) {
+        let ToNetwork::Accepted(accepted) = message else { return };
+        let kept = self.store.kept.iter().find(|decision| decision.round == accepted.round);
+        let kept = kept.expect("networks are told of what is kept");
+        for share in &accepted.shares {
+            let is_it = kept.placed.iter().any(|placed| {
+                placed.place == share.share
+                    && placed.sessions == share.sessions
+                    && placed.to.is_some_and(|(to, _)| to.cluster == share.cluster)
+            });
+            assert!(is_it, "{share:?}");
+        }
+    }
+
+    /// Once a decision was seen, every client has a place at every broker that runs.
+    fn check_players(&self) {
+        for running in self.brokers.iter().flatten() {
+            if running.delivery.round() == 0 {
+                continue;
+            }
+            for (number, of) in (0..).zip(self.parties.gathered()) {
+                let viewer = Viewer { location: of.location, isp: of.isp, bitrate: BitRate::mbps(3), number };
+                assert!(!running.delivery.order(&viewer, &BTreeSet::new(), 3).is_empty());
+            }
+        }
+    }
+
+    fn check_store(&self) {
+        assert!(self.store.kept.windows(2).all(|two| two[0].round < two[1].round), "rounds rise");
+    }
+
+    fn leaders(&self) -> usize {
+        self.brokers.iter().flatten().filter(|running| running.replica.leads()).count()
+    }
+}
+
+#[test]
+fn another_broker_leads_within_the_lease_and_knows_the_last_round() {
+    let world = world(1);
+    let parties = Parties::new(&world);
+    let mut stage = Stage::new(&parties, "marketplace", 1);
+    stage.run(Instant::ZERO + EVERY * 3);
+    assert_eq!((stage.leaders(), stage.begun), (1, 1));
+    let rounds = stage.store.kept.len();
+    assert!(rounds >= 2, "{rounds}");
+    let rounds_seen: Vec<u64> = stage.store.kept.iter().map(|decision| decision.round).collect();
+    for running in stage.brokers.iter().flatten() {
+        let known = running.replica.known().map(|decision| decision.round);
+        assert!(known.is_some_and(|round| rounds_seen.contains(&round)), "all know a decision");
+    }
+    let at = stage.brokers.iter().position(|running| running.as_ref().is_some_and(|r| r.replica.leads()));
+    stage.brokers[at.expect("one leads")] = None;
+    stage.run(stage.now + LEASE * 3);
+    assert_eq!((stage.leaders(), stage.begun), (1, 2));
+    stage.run(stage.now + EVERY * 2);
+    assert!(stage.store.kept.len() > rounds, "rounds go on");
+    stage.check_store();
+}
+
+/// A leader that cannot reach the store says nothing more, and ends before another begins.
+#[test]
+fn a_leader_that_is_cut_off_ends_by_its_own_clock() {
+    let world = world(2);
+    let parties = Parties::new(&world);
+    let mut stage = Stage::new(&parties, "marketplace", 2);
+    stage.run(Instant::ZERO + EVERY * 2);
+    let at = stage.brokers.iter().position(|running| running.as_ref().is_some_and(|r| r.replica.leads()));
+    let at = at.expect("one leads");
+    stage.brokers[at].as_mut().expect("it runs").cut_until = Instant::MAX;
+    let mut most = 0;
+    for _ in 0..60 {
+        stage.run(stage.now + Duration::from_ms(500));
+        most = most.max(stage.leaders());
+    }
+    assert_eq!((most, stage.leaders()), (1, 1));
+    assert!(!stage.brokers[at].as_ref().expect("it runs").replica.leads());
+    stage.check_store();
+    stage.check_players();
+}
+
+#[test]
+fn two_hundred_schedules_of_kills() {
+    let worlds: Vec<World> = (1..=3).map(world).collect();
+    let (mut kept, mut begun, mut killed) = (0, 0, 0);
+    for seed in 0..200 {
+        let parties = Parties::new(&worlds[seed as usize % worlds.len()]);
+        let mut random = Seed::new(seed).stream("kills", 0);
+        let design = ["marketplace", "transactions"][random.below(2) as usize];
+        let mut stage = Stage::new(&parties, design, seed);
+        stage.loss_ppm = [0, 50_000, 300_000][random.below(3) as usize];
+        for _ in 0..12 {
+            stage.run(stage.now + Duration::from_ms(500 + random.below(15_000)));
+            stage.check_players();
+            let at = random.below(BROKERS as u64) as usize;
+            match random.below(6) {
+                0 => {
+                    killed += u64::from(stage.brokers[at].take().is_some());
+                }
+                1 => stage.begin(at),
+                2 => {
+                    let until = stage.now + Duration::from_ms(random.below(30_000));
+                    stage.brokers[at].iter_mut().for_each(|running| running.cut_until = until);
+                }
+                3 => stage.store_away_until = stage.now + Duration::from_ms(random.below(20_000)),
+                4 => {
+                    let network = PeerId(random.below(u64::from(NETWORKS)) as u32);
+                    if !stage.agents_dead.remove(&network) {
+                        stage.agents_dead.insert(network);
+                    }
+                    (0..BROKERS).for_each(|at| stage.join_all(at));
+                }
+                _ => {}
+            }
+        }
+        // All is well again: somebody leads, and rounds go on.
+        (0..BROKERS).filter(|at| stage.brokers[*at].is_none()).collect::<Vec<_>>().into_iter().for_each(
+            |at| {
+                stage.begin(at);
+            },
+        );
+        stage.brokers.iter_mut().flatten().for_each(|running| running.cut_until = Instant::ZERO);
+        (stage.store_away_until, stage.loss_ppm) = (Instant::ZERO, 0);
+        stage.agents_dead.clear();
+        (0..BROKERS).for_each(|at| stage.join_all(at));
+        let before = stage.store.kept.len();
+        stage.run(stage.now + LEASE * 2 + EVERY * 4);
+        assert_eq!(stage.leaders(), 1, "seed {seed}");
+        assert!(stage.store.kept.len() > before, "seed {seed}: rounds go on");
+        stage.check_store();
+        stage.check_players();
+        kept += stage.store.kept.len();
+        begun += stage.begun;
+    }
+    assert!(kept > 1_000 && begun > 300 && killed > 100, "{kept} {begun} {killed}");
+}

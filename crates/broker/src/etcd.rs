@@ -1,0 +1,474 @@
+//! The store that several brokers share: etcd, by the JSON form of its interface (version 3.4 and later).
+//!
+//! Below a prefix: `leader`, which its holder's lease keeps; `last`, which says what the last decision is and how many parts it has; and the parts below
+//! `decision/`, as a value of etcd has at most 1.5 MiB. A decision counts from the transaction that writes `last`: it asks that the lead still
+//! stands and that nobody has written `last` since. Asking the same twice does the same once.
+//!
+//! Leaves out: who leads when (`broker_proto::replica`). Read [`Etcd`] and [`Etcd::answer`] first.
+#![allow(clippy::disallowed_methods, reason = "a driver: reads files")]
+
+use crate::asked::{Asked, Told};
+use crate::mistake::Mistake;
+use crate::wire::DecisionView;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Bytes of a part.
+const PART_BYTES: usize = 512 << 10;
+/// The most parts of a decision that are read.
+const PARTS_MAX: u32 = 1_000;
+/// The most bytes of an answer.
+const ANSWER_BYTES_MAX: u64 = 4 << 20;
+const FORMAT: &str = "broker 1";
+
+/// Where the store is, and as whom to use it.
+#[derive(Clone, Debug)]
+pub struct EtcdConfig {
+    /// Its members, as `http://HOST:PORT` or `https://HOST:PORT`: one is enough, of more the next is asked when one does not answer.
+    pub members: Vec<String>,
+    /// What the names of all keys begin with.
+    pub prefix: String,
+    /// How long a lead lasts that is not renewed; whole seconds, etcd knows no parts.
+    pub lease: Duration,
+    /// Where networks' agents and other brokers find this one: `host:port`.
+    pub address: String,
+    tls: Option<ureq::tls::TlsConfig>,
+}
+
+impl EtcdConfig {
+    /// A store without TLS, with a lease of ten seconds.
+    pub fn new(members: Vec<String>, address: impl Into<String>) -> Self {
+        let (prefix, lease) = ("/anabranch/broker/".to_owned(), Duration::from_secs(10));
+        Self { members, prefix, lease, address: address.into(), tls: None }
+    }
+
+    /// The same, with this prefix and this lease.
+    #[must_use]
+    pub fn with(mut self, prefix: impl Into<String>, lease: Duration) -> Self {
+        (self.prefix, self.lease) = (prefix.into(), lease);
+        self
+    }
+
+    /// The same by TLS: the authority that members' certificates are of, and this broker's own certificate and key if members ask for one; PEM.
+    ///
+    /// Errors: files that cannot be read or have none.
+    pub fn with_tls(mut self, authority: &Path, own: Option<(&Path, &Path)>) -> Result<Self, Mistake> {
+        let read = |path: &Path| {
+            std::fs::read(path).map_err(|error| Mistake(format!("{}: {error}", path.display())))
+        };
+        let certificate = |path: &Path| {
+            let no = |error: &dyn std::fmt::Display| {
+                Mistake(format!("{}: has no certificate: {error}", path.display()))
+            };
+            ureq::tls::Certificate::from_pem(&read(path)?).map_err(|error| no(&error))
+        };
+        let mut tls = ureq::tls::TlsConfig::builder()
+            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .root_certs([certificate(authority)?].into_iter().into());
+        if let Some((own, key)) = own {
+            let found = ureq::tls::PrivateKey::from_pem(&read(key)?)
+                .map_err(|error| Mistake(format!("{}: has no key: {error}", key.display())))?;
+            let client = ureq::tls::ClientCert::new_with_certs(&[certificate(own)?], found);
+            tls = tls.client_cert(Some(client));
+        }
+        self.tls = Some(tls.build());
+        Ok(self)
+    }
+}
+
+/// The store, as this broker uses it.
+pub(crate) struct Etcd {
+    agent: ureq::Agent,
+    config: EtcdConfig,
+    /// This broker's name among them, drawn anew each time that it begins.
+    id: String,
+    /// The member that is asked first: the one that answered last.
+    first: AtomicUsize,
+}
+
+/// The holder of the lead.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Leader {
+    id: String,
+    address: String,
+}
+
+/// Which decision is the last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Last {
+    format: String,
+    round: u64,
+    epoch: u64,
+    parts: u32,
+}
+
+/// A key as etcd shows it: numbers are text in JSON.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct KeyValue {
+    create_revision: Number,
+    mod_revision: Number,
+    lease: Number,
+    value: String,
+}
+
+/// A number of 64 bits, in JSON a text.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Value")]
+struct Number(u64);
+
+impl TryFrom<Value> for Number {
+    type Error = String;
+
+    fn try_from(value: Value) -> Result<Self, String> {
+        let number = value.as_u64().or_else(|| value.as_str().and_then(|text| text.parse().ok()));
+        number.map(Self).ok_or_else(|| format!("{value} is no number"))
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Found {
+    kvs: Vec<KeyValue>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Response {
+    #[serde(alias = "responseRange")]
+    response_range: Option<Found>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Transaction {
+    header: Header,
+    succeeded: bool,
+    responses: Vec<Response>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Header {
+    revision: Number,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Granted {
+    #[serde(rename = "ID")]
+    id: Number,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct KeptAlive {
+    result: Alive,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Alive {
+    #[serde(rename = "TTL")]
+    ttl: Number,
+}
+
+/// What the store said of the lead and of the last decision.
+struct Looked {
+    leader: Option<(Leader, KeyValue)>,
+    last: Option<(Last, KeyValue)>,
+}
+
+impl Looked {
+    fn read(transaction: &mut Transaction) -> Result<Self, String> {
+        let mut found =
+            transaction.responses.iter_mut().filter_map(|response| response.response_range.take());
+        let mut first = || found.next().and_then(|found| found.kvs.into_iter().next());
+        let (leader, last) = (first(), first());
+        let leader = leader.map(|kv| Ok::<_, String>((kv.read()?, kv))).transpose()?;
+        let last = last.map(|kv| Ok::<_, String>((kv.read::<Last>()?, kv))).transpose()?;
+        if let Some((Last { format, .. }, _)) = last.as_ref().filter(|(last, _)| last.format != FORMAT) {
+            return Err(format!("the store has a decision of format `{format}`, this broker has `{FORMAT}`"));
+        }
+        Ok(Self { leader, last })
+    }
+
+    fn round(&self) -> u64 {
+        self.last.as_ref().map_or(0, |(last, _)| last.round)
+    }
+}
+
+impl KeyValue {
+    fn bytes(&self) -> Result<Vec<u8>, String> {
+        BASE64.decode(&self.value).map_err(|error| error.to_string())
+    }
+
+    fn read<T: DeserializeOwned>(&self) -> Result<T, String> {
+        serde_json::from_slice(&self.bytes()?).map_err(|error| error.to_string())
+    }
+}
+
+fn encoded(text: impl AsRef<[u8]>) -> String {
+    BASE64.encode(text)
+}
+
+impl Etcd {
+    /// Does not ask for anything yet.
+    ///
+    /// Errors: members that are none; no random numbers.
+    pub(crate) fn new(config: EtcdConfig) -> Result<Self, Mistake> {
+        if config.members.is_empty() {
+            return Err(Mistake("etcd: name at least one member, as http://HOST:PORT".to_owned()));
+        }
+        for member in &config.members {
+            if !(member.starts_with("http://") || member.starts_with("https://")) {
+                return Err(Mistake(format!(
+                    "etcd `{member}`: must be http://HOST:PORT or https://HOST:PORT"
+                )));
+            }
+            if member.starts_with("https://") && config.tls.is_none() {
+                return Err(Mistake(format!("etcd `{member}`: https needs the authority's certificate")));
+            }
+        }
+        if config.lease < Duration::from_secs(2) {
+            return Err(Mistake(format!("lease of {} s: must be 2 at least", config.lease.as_secs_f64())));
+        }
+        let id = anabranch_net::random().map_err(|error| Mistake(error.to_string()))?;
+        // Each question has a third of the lease, and two members may be tried in it.
+        let mut agent = ureq::Agent::config_builder()
+            .timeout_global(Some(config.lease / 7))
+            .max_redirects(0)
+            .http_status_as_error(false);
+        if let Some(tls) = &config.tls {
+            agent = agent.tls_config(tls.clone());
+        }
+        let agent = agent.build().into();
+        Ok(Self { agent, config, id: format!("{id:016x}"), first: AtomicUsize::new(0) })
+    }
+
+    /// How long a lead lasts.
+    pub(crate) const fn lease(&self) -> Duration {
+        self.config.lease
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{}{name}", self.config.prefix)
+    }
+
+    /// Asks, and waits for the answer.
+    ///
+    /// Errors: no member that answers, or an answer that is none, in a line; what was asked may have been done.
+    pub(crate) fn answer(&self, ask: &Asked) -> Result<Told, String> {
+        match ask {
+            Asked::Lead => self.lead(),
+            Asked::Renew { epoch } => self.renew(*epoch),
+            Asked::Keep { epoch, before, view } => self.keep(*epoch, *before, view),
+            Asked::Read => self.read().map(Told::Last),
+        }
+    }
+
+    /// Gives the lead back, so that another need not wait for the lease to end.
+    pub(crate) fn leave(&self) -> Result<(), String> {
+        let looked = self.look()?;
+        match looked.leader {
+            Some((leader, kv)) if leader.id == self.id => self.revoke(kv.lease),
+            _ => Ok(()),
+        }
+    }
+
+    fn post<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, String> {
+        let members = &self.config.members;
+        let first = self.first.load(Ordering::Relaxed);
+        let mut said = String::new();
+        for at in (first..first + members.len()).map(|at| at % members.len()) {
+            let member = &members[at];
+            match self.post_to(member, path, body) {
+                Ok(text) => {
+                    self.first.store(at, Ordering::Relaxed);
+                    let wrong =
+                        |error| format!("etcd at {member}: {path} answers what is no answer: {error}");
+                    return serde_json::from_str(&text).map_err(wrong);
+                }
+                Err(error) => said = format!("etcd at {member}: {error}"),
+            }
+        }
+        Err(said)
+    }
+
+    fn post_to(&self, member: &str, path: &str, body: &Value) -> Result<String, String> {
+        let url = format!("{}{path}", member.trim_end_matches('/'));
+        let request = self.agent.post(url).content_type("application/json");
+        let mut response = request.send(body.to_string()).map_err(|error| error.to_string())?;
+        let status = response.status();
+        let text = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string();
+        let text = text.map_err(|error| error.to_string())?;
+        if status.is_success() {
+            Ok(text)
+        } else {
+            Err(format!("{path} answers {status}: {}", text.chars().take(200).collect::<String>()))
+        }
+    }
+
+    fn get(&self, name: &str) -> Value {
+        json!({ "request_range": { "key": encoded(self.key(name)) } })
+    }
+
+    fn look(&self) -> Result<Looked, String> {
+        let asked = json!({ "success": [self.get("leader"), self.get("last")] });
+        Looked::read(&mut self.post("/v3/kv/txn", &asked)?)
+    }
+
+    fn told(&self, looked: Looked) -> Told {
+        let round = looked.round();
+        match looked.leader {
+            Some((leader, kv)) if leader.id == self.id => Told::Leads { epoch: kv.create_revision.0, round },
+            Some((leader, _)) => Told::Follows { leader: leader.address, round },
+            None => Told::Lost,
+        }
+    }
+
+    fn lead(&self) -> Result<Told, String> {
+        let looked = self.look()?;
+        if looked.leader.is_some() {
+            return Ok(self.told(looked));
+        }
+        let granted: Granted =
+            self.post("/v3/lease/grant", &json!({ "TTL": self.config.lease.as_secs().to_string() }))?;
+        let lease = granted.id.0.to_string();
+        let own = Leader { id: self.id.clone(), address: self.config.address.clone() };
+        let own = serde_json::to_vec(&own).map_err(|error| error.to_string())?;
+        let key = encoded(self.key("leader"));
+        let asked = json!({
+            "compare": [{ "target": "CREATE", "result": "EQUAL", "key": key, "create_revision": "0" }],
+            "success": [{ "request_put": { "key": key, "value": encoded(own), "lease": lease } }],
+            "failure": [self.get("leader"), self.get("last")],
+        });
+        let mut done: Transaction = self.post("/v3/kv/txn", &asked)?;
+        if done.succeeded {
+            // What was kept may be newer than what was looked at: look again, now that nobody else can keep anything.
+            let (epoch, round) = (done.header.revision.0, self.look()?.round());
+            return Ok(Told::Leads { epoch, round });
+        }
+        self.revoke(granted.id)?;
+        Ok(self.told(Looked::read(&mut done)?))
+    }
+
+    fn revoke(&self, lease: Number) -> Result<(), String> {
+        let asked = json!({ "ID": lease.0.to_string() });
+        self.post::<Value>("/v3/lease/revoke", &asked).map(drop)
+    }
+
+    fn renew(&self, epoch: u64) -> Result<Told, String> {
+        let looked = self.look()?;
+        let Some((leader, kv)) = looked.leader else { return Ok(Told::Lost) };
+        if leader.id != self.id || kv.create_revision.0 != epoch {
+            return Ok(Told::Lost);
+        }
+        let asked = json!({ "ID": kv.lease.0.to_string() });
+        let alive: KeptAlive = self.post("/v3/lease/keepalive", &asked)?;
+        Ok(if alive.result.ttl.0 > 0 { Told::Renewed } else { Told::Lost })
+    }
+
+    fn part(round: u64, epoch: u64, number: u32) -> String {
+        format!("decision/{round:020}-{epoch:020}/{number:06}")
+    }
+
+    fn keep(&self, epoch: u64, before: u64, decision: &DecisionView) -> Result<Told, String> {
+        let looked = self.look()?;
+        let Some((leader, kv)) = &looked.leader else { return Ok(Told::Lost) };
+        if leader.id != self.id || kv.create_revision.0 != epoch {
+            return Ok(Told::Lost);
+        }
+        if let Some((last, _)) = looked.last.as_ref().filter(|(last, _)| last.round != before) {
+            let is_kept = last.round == decision.round && last.epoch == epoch;
+            return Ok(if is_kept { Told::Kept } else { Told::Lost });
+        }
+        let text = serde_json::to_vec(decision).map_err(|error| error.to_string())?;
+        let parts: Vec<&[u8]> = text.chunks(PART_BYTES).collect();
+        for (number, part) in (0..).zip(&parts) {
+            let key = self.key(&Self::part(decision.round, epoch, number));
+            let asked = json!({ "key": encoded(key), "value": encoded(part) });
+            self.post::<Value>("/v3/kv/put", &asked)?;
+        }
+        let last =
+            Last { format: FORMAT.to_owned(), round: decision.round, epoch, parts: parts.len() as u32 };
+        let last = serde_json::to_vec(&last).map_err(|error| error.to_string())?;
+        let seen = looked.last.map_or(0, |(_, kv)| kv.mod_revision.0);
+        let (leader_key, last_key) = (encoded(self.key("leader")), encoded(self.key("last")));
+        let asked = json!({
+            "compare": [
+                { "target": "CREATE", "result": "EQUAL", "key": leader_key, "create_revision": epoch.to_string() },
+                { "target": "MOD", "result": "EQUAL", "key": last_key, "mod_revision": seen.to_string() },
+            ],
+            "success": [
+                { "request_put": { "key": last_key, "value": encoded(last) } },
+                // Of rounds before, and of those that were never kept.
+                { "request_delete_range": {
+                    "key": encoded(self.key("decision/")),
+                    "range_end": encoded(self.key(&Self::part(decision.round, epoch, 0))),
+                } },
+            ],
+        });
+        let done: Transaction = self.post("/v3/kv/txn", &asked)?;
+        Ok(if done.succeeded { Told::Kept } else { Told::Lost })
+    }
+
+    fn read(&self) -> Result<Option<DecisionView>, String> {
+        let Some((last, _)) = self.look()?.last else { return Ok(None) };
+        if last.parts > PARTS_MAX {
+            return Err(format!("the store has a decision in {} parts: at most {PARTS_MAX}", last.parts));
+        }
+        let mut text = Vec::new();
+        for number in 0..last.parts {
+            let key = self.key(&Self::part(last.round, last.epoch, number));
+            let found: Found = self.post("/v3/kv/range", &json!({ "key": encoded(key) }))?;
+            let part = found.kvs.first().ok_or("the decision was replaced while it was read")?;
+            text.extend(part.bytes()?);
+        }
+        serde_json::from_slice(&text).map(Some).map_err(|error| format!("the store's decision: {error}"))
+    }
+}
+
+/// Whether this is what etcd may say of the lead and of the last decision: for fuzzing.
+pub(crate) fn is_answer(bytes: &[u8]) -> bool {
+    serde_json::from_slice(bytes).is_ok_and(|mut told| Looked::read(&mut told).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_text_or_numbers_and_what_is_left_out_is_none() {
+        let kv: KeyValue =
+            serde_json::from_value(json!({ "create_revision": "12", "lease": 7 })).expect("a key");
+        assert_eq!((kv.create_revision, kv.lease, kv.mod_revision), (Number(12), Number(7), Number(0)));
+        assert!(serde_json::from_value::<KeyValue>(json!({ "lease": "x" })).is_err());
+    }
+
+    #[test]
+    fn members_that_are_none_are_refused_in_a_line() {
+        let said = |members: &[&str], lease| {
+            let members = members.iter().map(|member| (*member).to_owned()).collect();
+            let config = EtcdConfig { lease: Duration::from_secs(lease), ..EtcdConfig::new(members, "a:1") };
+            Etcd::new(config).err().map(|mistake| mistake.to_string()).unwrap_or_default()
+        };
+        assert_eq!(said(&[], 10), "etcd: name at least one member, as http://HOST:PORT");
+        assert_eq!(said(&["a:1"], 10), "etcd `a:1`: must be http://HOST:PORT or https://HOST:PORT");
+        assert_eq!(said(&["https://a:1"], 10), "etcd `https://a:1`: https needs the authority's certificate");
+        assert_eq!(said(&["http://a:1"], 1), "lease of 1 s: must be 2 at least");
+        assert_eq!(said(&["http://a:1"], 2), "");
+    }
+
+    #[test]
+    fn rounds_of_before_stand_before() {
+        assert!(Etcd::part(9, 5, 3) < Etcd::part(10, 1, 0));
+    }
+}

@@ -1,0 +1,140 @@
+//! What came of the rounds of late, for operators' eyes: in memory, since the broker began.
+//!
+//! Leaves out: the last decision itself, which is kept (`store`). Read [`History`] first.
+
+use crate::wire::{DecisionView, RoundView};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Rounds that are kept.
+const ROUNDS_MAX: usize = 100;
+
+/// Rounds, the last one last.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    rounds: VecDeque<RoundView>,
+}
+
+impl History {
+    /// A round was accepted, in place of the one before.
+    pub(crate) fn note_accepted(&mut self, before: &DecisionView, after: &DecisionView, took_s: Option<f64>) {
+        let mut sessions: BTreeMap<String, u64> = BTreeMap::new();
+        let mut unplaced = 0;
+        for placed in &after.placed {
+            match placed.to.and_then(|(network, _, _)| after.networks.get(network as usize)) {
+                Some(name) => {
+                    *sessions.entry(name.clone()).or_default() += u64::from(placed.sessions);
+                }
+                None => unplaced += u64::from(placed.sessions),
+            }
+        }
+        self.push(RoundView {
+            round: after.round,
+            ended_unix_ms: after.accepted_unix_ms,
+            took_s,
+            void: None,
+            sessions,
+            unplaced,
+            moved: moved(before, after),
+            gap_share: after.gap_share,
+        });
+    }
+
+    /// A round changed nothing.
+    pub(crate) fn note_void(&mut self, round: u64, ended_unix_ms: u64, took_s: Option<f64>, why: &str) {
+        self.push(RoundView {
+            round,
+            ended_unix_ms,
+            took_s,
+            void: Some(why.to_owned()),
+            sessions: BTreeMap::new(),
+            unplaced: 0,
+            moved: 0,
+            gap_share: 0.0,
+        });
+    }
+
+    /// All of them.
+    pub(crate) fn rounds(&self) -> Vec<RoundView> {
+        self.rounds.iter().cloned().collect()
+    }
+
+    fn push(&mut self, round: RoundView) {
+        self.rounds.push_back(round);
+        if self.rounds.len() > ROUNDS_MAX {
+            self.rounds.pop_front();
+        }
+    }
+}
+
+/// Alike clients: their place and bitrate.
+type Alike<'a> = (&'a str, &'a str, u64);
+/// How many of them go to each cluster.
+type Split<'a> = BTreeMap<(&'a str, u32), u64>;
+
+fn splits(view: &DecisionView) -> BTreeMap<Alike<'_>, Split<'_>> {
+    let mut splits: BTreeMap<Alike<'_>, Split<'_>> = BTreeMap::new();
+    for placed in &view.placed {
+        let place = view.places.get(placed.place as usize);
+        let to =
+            placed.to.and_then(|(network, cluster, _)| Some((view.networks.get(network as usize)?, cluster)));
+        if let Some(((location, isp), (network, cluster))) = place.zip(to) {
+            let split = splits.entry((location, isp, placed.bitrate_bps)).or_default();
+            *split.entry((network, cluster)).or_default() += u64::from(placed.sessions);
+        }
+    }
+    splits
+}
+
+/// How many clients of the one decision have another cluster in the other; of those who come and go none has moved.
+fn moved(before: &DecisionView, after: &DecisionView) -> u64 {
+    let (before, after) = (splits(before), splits(after));
+    let of = |alike: &Alike<'_>, new: &Split<'_>| {
+        let Some(old) = before.get(alike) else { return 0 };
+        let lost = |a: &Split<'_>, b: &Split<'_>| -> u64 {
+            a.iter().map(|(to, sessions)| sessions.saturating_sub(b.get(to).copied().unwrap_or(0))).sum()
+        };
+        lost(old, new).min(lost(new, old))
+    };
+    after.iter().map(|(alike, new)| of(alike, new)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::PlacedView;
+
+    /// A place, clients, and where they go.
+    type Going = (u32, u32, Option<(u32, u32)>);
+
+    fn view(round: u64, networks: &[&str], placed: &[Going]) -> DecisionView {
+        let placed = placed.iter().map(|&(place, sessions, to)| PlacedView {
+            place,
+            bitrate_bps: 3_000_000,
+            sessions,
+            to: to.map(|(network, cluster)| (network, cluster, 1.0)),
+        });
+        DecisionView {
+            round,
+            places: vec![("berlin".into(), "x".into()), ("paris".into(), "x".into())],
+            networks: networks.iter().map(|name| (*name).to_owned()).collect(),
+            placed: placed.collect(),
+            ..DecisionView::default()
+        }
+    }
+
+    #[test]
+    fn who_moves_is_counted_and_who_comes_or_goes_is_not() {
+        let before = view(1, &["a", "b"], &[(0, 10, Some((0, 1))), (1, 5, Some((1, 1)))]);
+        // The networks have changed places in the list, four of ten have moved, three have come.
+        let after = view(2, &["b", "a"], &[(0, 6, Some((1, 1))), (0, 4, Some((0, 1))), (1, 8, Some((0, 1)))]);
+        assert_eq!((moved(&before, &after), moved(&after, &before), moved(&before, &before)), (4, 4, 0));
+        let mut history = History::default();
+        history.note_accepted(&before, &after, Some(0.7));
+        history.note_void(3, 9, None, "no network has bid");
+        let rounds = history.rounds();
+        assert_eq!(rounds[0].sessions, BTreeMap::from([("a".to_owned(), 6), ("b".to_owned(), 12)]));
+        assert_eq!((rounds[0].moved, rounds[0].unplaced, rounds[1].round), (4, 0, 3));
+        (0..200).for_each(|round| history.note_void(round, 9, None, ""));
+        assert_eq!(history.rounds().len(), ROUNDS_MAX);
+    }
+}

@@ -1,0 +1,201 @@
+//! Three brokers around a real etcd: who leads is killed, and then etcd.
+//!
+//! Faults by the hundred are in virtual time (`broker-proto`); this says that the store is as that takes it to be.
+
+use crate::service::{House, Running, WITHIN, ask};
+use crate::skip::skip;
+use anabranch_broker::wire::{Clients, ClientsRequest, PlaceClients};
+use anabranch_broker::{ClientError, EtcdConfig, StoreConfig};
+use anabranch_broker_proto::steering::Steering;
+use anabranch_net::keys::Role;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const LEASE: Duration = Duration::from_secs(2);
+
+/// An address that was free a moment ago.
+fn free() -> SocketAddr {
+    TcpListener::bind(("127.0.0.1", 0)).and_then(|socket| socket.local_addr()).expect("a free port")
+}
+
+struct Etcd {
+    program: PathBuf,
+    folder: tempfile::TempDir,
+    clients: SocketAddr,
+    peers: SocketAddr,
+    child: Option<Child>,
+}
+
+impl Etcd {
+    fn new() -> Option<Self> {
+        let paths = std::env::var_os("PATH").unwrap_or_default();
+        let program =
+            std::env::split_paths(&paths).map(|path| path.join("etcd")).find(|path| path.is_file())?;
+        let folder = tempfile::tempdir().expect("a folder");
+        Some(Self { program, folder, clients: free(), peers: free(), child: None })
+    }
+
+    /// Begins, with what it had before.
+    fn start(&mut self) {
+        let (clients, peers) = (format!("http://{}", self.clients), format!("http://{}", self.peers));
+        let mut command = Command::new(&self.program);
+        command.arg("--data-dir").arg(self.folder.path().join("data"));
+        command.args(["--name", "a", "--initial-cluster", &format!("a={peers}")]);
+        command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
+        command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
+        self.child = Some(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it begins"));
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+struct Stage {
+    house: House,
+    brokers: Vec<Running>,
+}
+
+impl Stage {
+    async fn new(etcd: &Etcd) -> Self {
+        let house = House::empty();
+        let mut brokers = Vec::new();
+        for _ in 0..3 {
+            let listen = free();
+            let members = vec![format!("http://{}", etcd.clients)];
+            let etcd = EtcdConfig::new(members, listen.to_string()).with("/test/", LEASE);
+            let identity = house.identity(Role::Controller, "controller");
+            let store = StoreConfig::Etcd { etcd, identity };
+            brokers.push(house.serve("marketplace", None, store, listen).await.expect("it may begin"));
+        }
+        Self { house, brokers }
+    }
+
+    fn addresses(&self) -> Vec<String> {
+        self.brokers.iter().map(|broker| broker.address.clone()).collect()
+    }
+
+    async fn leads(&self, at: usize) -> bool {
+        let metrics = self.house.operator_of(&self.brokers[at].address).text("/metrics").await;
+        metrics.expect("it answers").contains("\nanabranch_broker_leads 1\n")
+    }
+
+    /// Which of these leads, once one does.
+    async fn leader(&self, of: &[usize]) -> usize {
+        let began = Instant::now();
+        loop {
+            for &at in of {
+                if self.leads(at).await {
+                    return at;
+                }
+            }
+            assert!(began.elapsed() < WITHIN, "nobody leads");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    async fn round(&self, at: usize) -> u64 {
+        self.house.operator_of(&self.brokers[at].address).decision().await.expect("it answers").round
+    }
+
+    /// Waits until this one knows a round after that one.
+    async fn knows_after(&self, at: usize, round: u64) -> u64 {
+        let began = Instant::now();
+        loop {
+            let now = self.round(at).await;
+            if now > round {
+                return now;
+            }
+            assert!(began.elapsed() < WITHIN, "broker {at} knows {now}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// The first way that a broker's players are told.
+    fn first(&self, at: usize) -> String {
+        let (status, _, body) = ask(self.brokers[at].players, "/steering/hls?location=berlin&isp=x&viewer=5");
+        assert_eq!(status, 200, "{body}");
+        serde_json::from_str::<Steering>(&body).expect("JSON").pathway_priority[0].clone()
+    }
+
+    /// Clients, as only the one that leads takes them.
+    async fn count(&self, at: usize) -> Result<(), ClientError> {
+        let places = vec![PlaceClients {
+            location: "berlin".to_owned(),
+            isp: "x".to_owned(),
+            clients: vec![Clients { bitrate_bps: 3_000_000, sessions: 40 }],
+        }];
+        let operator = self.house.operator_of(&self.brokers[at].address);
+        operator.clients(&ClientsRequest { places }, WITHIN).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_broker_is_replaced_within_the_lease_and_a_killed_etcd_costs_players_nothing() {
+    let Some(mut etcd) = Etcd::new() else {
+        return skip("several brokers share an etcd, and this machine has none (Debian: etcd-server)");
+    };
+    etcd.start();
+    let mut stage = Stage::new(&etcd).await;
+    let (_cheap, _end_cheap) = stage.house.agent_of("cheap", stage.addresses());
+    let (_near, _end_near) = stage.house.agent_of("near", stage.addresses());
+
+    // One leads; what players ask of the others is counted there.
+    let first = stage.leader(&[0, 1, 2]).await;
+    let others: Vec<usize> = (0..3).filter(|at| *at != first).collect();
+    match stage.count(others[0]).await {
+        Err(ClientError::Refused { status: 421, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    for _ in 0..30 {
+        stage.first(others[0]);
+    }
+    for at in 0..3 {
+        stage.knows_after(at, 0).await;
+        assert_eq!(stage.first(at), "cheap.1");
+    }
+    let decision =
+        stage.house.operator_of(&stage.brokers[first].address).decision().await.expect("it answers");
+    assert!(decision.placed.iter().map(|placed| placed.sessions).sum::<u32>() >= 30, "{decision:?}");
+
+    // The one that leads is killed.
+    let before = stage.round(first).await;
+    let killed_at = Instant::now();
+    stage.brokers[first].kill();
+    let second = stage.leader(&others).await;
+    let took = killed_at.elapsed();
+    assert!(took < LEASE * 3, "another leads within the lease and a try: {took:?}");
+    stage.count(second).await.expect("it leads");
+    let after = stage.knows_after(second, before).await;
+    let third = others[usize::from(others[0] == second)];
+    stage.knows_after(third, after).await;
+
+    // etcd is killed: players go on with what is known, nobody leads, and no round is accepted.
+    etcd.kill();
+    let began = Instant::now();
+    while stage.leads(second).await {
+        assert!(began.elapsed() < WITHIN, "it cannot renew its lease, and leads");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let stands = stage.round(second).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(stage.round(second).await, stands);
+    assert_eq!((&*stage.first(second), &*stage.first(third)), ("cheap.1", "cheap.1"));
+
+    // It begins again, with what it had.
+    etcd.start();
+    let again = stage.leader(&others).await;
+    stage.count(again).await.expect("it leads");
+    stage.knows_after(again, stands).await;
+}

@@ -1,0 +1,195 @@
+//! `anabranch broker status --web`: networks, what the last rounds gave them, and where clients of each place go, as a page.
+//!
+//! The page only reads. The last decision is asked for once, as it may be long. Leaves out: serving a page (`crate::page`). Read [`serve`].
+
+use crate::page::{self, Page, Unanswered};
+use anabranch_broker::wire::DecisionView;
+use anabranch_broker::{Client, ClientError};
+use axum::extract::State;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+/// Places that the page shows: those with the most clients.
+const PLACES: usize = 30;
+
+/// Serves the page until the future is dropped.
+///
+/// Errors: an address that is not loopback or cannot be listened on.
+pub async fn serve(client: Client, listen: SocketAddr) -> anyhow::Result<()> {
+    let trouble = client.with_patience(page::PATIENCE).networks().await.err();
+    page::serve(router(client), listen, trouble).await
+}
+
+fn router(client: Client) -> Router {
+    Page { html: include_str!("page.html"), script: include_str!("page.js") }
+        .routes()
+        .route("/{token}/state", get(state))
+        .with_state(Shown { client: client.with_patience(page::PATIENCE), seen: Arc::default() })
+}
+
+#[derive(Clone)]
+struct Shown {
+    client: Client,
+    seen: Arc<Mutex<Seen>>,
+}
+
+/// What was asked for before.
+#[derive(Default)]
+struct Seen {
+    /// Of which round the places are.
+    round: u64,
+    places: Arc<Places>,
+    /// When so many answers had been given, and the rate that came of that.
+    answers: Option<(Instant, f64)>,
+    answers_per_s: f64,
+}
+
+#[derive(Default)]
+struct Places {
+    shown: Vec<Place>,
+    left_out: usize,
+}
+
+/// Where clients of a place go.
+#[derive(Debug, PartialEq, Serialize)]
+struct Place {
+    location: String,
+    isp: String,
+    /// The most clients first.
+    ways: Vec<Way>,
+    unplaced: u64,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct Way {
+    network: String,
+    cluster: u32,
+    sessions: u64,
+}
+
+impl Shown {
+    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The places of the last decision, which is asked for if it is of another round.
+    async fn places(&self, round: u64) -> Result<Arc<Places>, ClientError> {
+        {
+            let seen = self.seen();
+            if seen.round == round && round > 0 {
+                return Ok(Arc::clone(&seen.places));
+            }
+        }
+        let decision = self.client.decision().await?;
+        let places = Arc::new(places(&decision));
+        let mut seen = self.seen();
+        (seen.round, seen.places) = (decision.round, Arc::clone(&places));
+        Ok(places)
+    }
+
+    /// How many answers a second players were given since the page asked before.
+    async fn answers_per_s(&self) -> Result<f64, ClientError> {
+        let metrics = self.client.text("/metrics").await?;
+        let line = metrics.lines().find_map(|line| line.strip_prefix("anabranch_broker_answers_total "));
+        let answers: f64 = line.and_then(|value| value.parse().ok()).unwrap_or(0.0);
+        let (mut seen, now) = (self.seen(), Instant::now());
+        let passed = seen.answers.map(|(at, before)| (now.duration_since(at).as_secs_f64(), before));
+        match passed {
+            // Two pages ask as often as one: what is too near says nothing.
+            Some((seconds, _)) if seconds < 0.5 => {}
+            Some((seconds, before)) => {
+                seen.answers_per_s = ((answers - before).max(0.0) / seconds).round();
+                seen.answers = Some((now, answers));
+            }
+            None => seen.answers = Some((now, answers)),
+        }
+        Ok(seen.answers_per_s)
+    }
+}
+
+/// All that the page shows, in one.
+async fn state(State(shown): State<Shown>) -> Result<Response, Unanswered> {
+    let networks = shown.client.networks().await.map_err(Unanswered)?;
+    let rounds = shown.client.rounds().await.map_err(Unanswered)?;
+    // Without a round since the broker began there may still be a decision of before.
+    let last = rounds.iter().rfind(|round| round.void.is_none()).map_or(0, |round| round.round);
+    let places = shown.places(last).await.map_err(Unanswered)?;
+    let answers_per_s = shown.answers_per_s().await.map_err(Unanswered)?;
+    let all = serde_json::json!({
+        "networks": networks,
+        "rounds": rounds,
+        "places": places.shown,
+        "places_left_out": places.left_out,
+        "answers_per_s": answers_per_s,
+    });
+    Ok(Json(all).into_response())
+}
+
+/// Where the clients of each place go; those with the most clients first.
+fn places(decision: &DecisionView) -> Places {
+    /// Clients by network and cluster.
+    type Ways = BTreeMap<(u32, u32), u64>;
+    let mut split: BTreeMap<u32, (Ways, u64)> = BTreeMap::new();
+    for placed in &decision.placed {
+        let (ways, unplaced) = split.entry(placed.place).or_default();
+        match placed.to {
+            Some((network, cluster, _)) => {
+                *ways.entry((network, cluster)).or_default() += u64::from(placed.sessions);
+            }
+            None => *unplaced += u64::from(placed.sessions),
+        }
+    }
+    let mut places: Vec<(u64, Place)> = split
+        .into_iter()
+        .filter_map(|(place, (ways, unplaced))| {
+            let (location, isp) = decision.places.get(place as usize)?.clone();
+            let mut ways: Vec<Way> = ways
+                .into_iter()
+                .filter_map(|((network, cluster), sessions)| {
+                    let network = decision.networks.get(network as usize)?.clone();
+                    Some(Way { network, cluster, sessions })
+                })
+                .collect();
+            ways.sort_by_key(|way| std::cmp::Reverse(way.sessions));
+            let all = ways.iter().map(|way| way.sessions).sum::<u64>() + unplaced;
+            Some((all, Place { location, isp, ways, unplaced }))
+        })
+        .collect();
+    places.sort_by_key(|(all, _)| std::cmp::Reverse(*all));
+    let left_out = places.len().saturating_sub(PLACES);
+    Places { shown: places.into_iter().take(PLACES).map(|(_, place)| place).collect(), left_out }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_broker::wire::PlacedView;
+
+    #[test]
+    fn places_with_the_most_clients_are_shown_first() {
+        let placed = |place, sessions, to| PlacedView { place, bitrate_bps: 1, sessions, to };
+        let decision = DecisionView {
+            round: 1,
+            places: (0..40).map(|place| (format!("city {place}"), "x".to_owned())).collect(),
+            networks: vec!["a".into(), "b".into()],
+            placed: (0..40)
+                .flat_map(|place| {
+                    [placed(place, place, Some((0, 1, 1.0))), placed(place, 2 * place, Some((1, 7, 2.0)))]
+                })
+                .chain([placed(3, 500, None)])
+                .collect(),
+            ..DecisionView::default()
+        };
+        let places = places(&decision);
+        assert_eq!((places.shown.len(), places.left_out), (PLACES, 10));
+        assert_eq!((&*places.shown[0].location, places.shown[0].unplaced), ("city 3", 500));
+        let way = |network: &str, cluster, sessions| Way { network: network.to_owned(), cluster, sessions };
+        assert_eq!(places.shown[1].ways, [way("b", 7, 78), way("a", 1, 39)]);
+    }
+}

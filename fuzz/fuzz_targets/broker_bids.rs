@@ -1,0 +1,7 @@
+//! Random bytes as a network's bids in an open round: never a panic, and no cluster gets more than was bid.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    anabranch_broker_proto::exercise::exercise_bids(bytes);
+});
