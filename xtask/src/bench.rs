@@ -16,6 +16,7 @@ mod relay;
 mod shuffle;
 mod sim;
 mod spray;
+mod steering;
 
 use clap::Subcommand;
 use rustix::time::{ClockId, clock_gettime};
@@ -51,6 +52,8 @@ enum Job {
     Sim(sim::Args),
     /// What an agent's coding costs, by the packets of a unit.
     Spray(spray::Args),
+    /// How long a broker's answers to players take at a rate.
+    Steering(steering::Args),
 }
 
 /// Runs the benchmark that was asked for.
@@ -67,6 +70,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Job::Shuffle(args) => shuffle::run(&args),
         Job::Sim(args) => sim::run(&args),
         Job::Spray(args) => spray::run(&args),
+        Job::Steering(args) => steering::run(&args),
     }
 }
 

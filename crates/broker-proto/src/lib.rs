@@ -23,9 +23,11 @@ mod market;
 pub mod messages;
 mod optimiser;
 mod parties;
+pub mod player;
 pub mod replica;
 pub mod reports;
 pub mod several;
+pub mod simulated;
 pub mod steering;
 mod world;
 

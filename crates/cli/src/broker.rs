@@ -1,14 +1,18 @@
 //! `anabranch broker`: content networks bid clusters, a broker places clients.
 
 mod cdn;
+mod emulated;
 mod evaluate;
 mod keys;
 mod lies;
 mod market;
+mod origin;
+mod play;
 mod rows;
 mod serve;
 mod several;
 mod status;
+mod world;
 
 use crate::member::Member;
 use std::process::ExitCode;
@@ -24,6 +28,10 @@ pub enum Noun {
     Cdn(cdn::Args),
     /// Show the networks, what the broker thinks of them, and what the last decision gives them.
     Status(status::Args),
+    /// Play as many players would, to try a broker and its networks: ask it, and fetch segments from where it says.
+    Play(play::Args),
+    /// Serve segments of any length, for `broker play`.
+    Origin(origin::Args),
     /// Compare the designs by which networks and a broker may decide together, in worlds that are drawn from seeds.
     Evaluate(evaluate::Args),
     /// Let several brokers decide round after round, while demand changes, for clients who go to the same clusters.
@@ -32,6 +40,8 @@ pub enum Noun {
     Lies(lies::Args),
     /// Print what there is to decide in a round, and the decision, as JSON: for another solver.
     Market(market::Args),
+    /// Write a world that is drawn from a seed as the files that broker and networks' agents read: to try a deployment.
+    World(world::Args),
 }
 
 /// `broker`, as this command has it.
@@ -45,13 +55,22 @@ impl Member for Broker {
             Noun::Serve(args) => serve::run(&args, quiet),
             Noun::Cdn(args) => cdn::run(&args, quiet),
             Noun::Status(args) => status::run(&args),
+            Noun::Play(args) => play::run(&args, quiet),
+            Noun::Origin(args) => origin::run(&args, quiet),
             Noun::Evaluate(args) => evaluate::run(&args, quiet),
             Noun::Several(args) => several::run(&args, quiet),
             Noun::Lies(args) => lies::run(&args, quiet),
             Noun::Market(args) => market::run(&args),
+            Noun::World(args) => world::run(&args, quiet),
         }
     }
     fn is_daemon(noun: &Noun) -> bool {
-        matches!(noun, Noun::Serve(_) | Noun::Cdn(_))
+        matches!(noun, Noun::Serve(_) | Noun::Cdn(_) | Noun::Origin(_))
+    }
+    fn simulated() -> Option<&'static dyn anabranch_sim::system::System> {
+        Some(&anabranch_broker_proto::simulated::Simulated)
+    }
+    fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
+        Some(&emulated::Emulated)
     }
 }

@@ -1,0 +1,884 @@
+//! `broker` in the simulator: a scenario's workload in which the broker's, agents' and players' own machines meet over simulated TCP.
+//!
+//! One host is the broker's, each cluster has one, and players share the others. Agents and players have streams to the broker; what they say takes the
+//! bytes that it takes in JSON. Players fetch segments of one bitrate from the clusters' hosts. A host's name is its viewers' city, a cluster's score for
+//! it the round trip between the two. What goes wrong, and when, is in the settings; links fail by the scenario's `change`.
+//!
+//! Ideal, beside the services: decisions and bids take no time, TLS and HTTP take bytes and no round trips, and a cluster sends all that is asked of
+//! it at once. Read [`Stage`] and [`Playing`] first.
+
+mod settings;
+#[cfg(test)]
+mod tests;
+
+use crate::agent::{Agent, Estimates, Reserve};
+use crate::broker::{Broker, Contract, Event, Settings as BrokerSettings, ToNetwork};
+use crate::counting::Counting;
+use crate::delivery::{Delivery, Viewer};
+use crate::designs::{self, Design};
+use crate::messages::{Assent, Bids, Call};
+use crate::player::{Played, Player, PlayerSettings, Wish};
+use crate::steering::{Ask, Catalogue, Dialect, Listed, answer, clone_id};
+use crate::world::{Offer, Site, considered};
+use anabranch_sim::scenario::SystemWorkload;
+use anabranch_sim::stats::percentile;
+use anabranch_sim::system::{System, SystemPlan};
+use anabranch_sim::traffic::{App, AppCx, Side, StreamEvent, StreamSpec, TLS_RECORD_BYTES};
+use anabranch_sim::{Network, PlanError, WorkloadRow};
+use anabranch_units::{BitRate, Duration, Instant, PeerId, Seed};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+pub use settings::{Fault, FaultKind, Settings, plan};
+
+/// What the head of a request or answer takes.
+const HEAD_BYTES: u64 = 250;
+/// How often an agent asks whether there is something for it, which says that it is there.
+const ASKS_EVERY: Duration = Duration::from_secs(8);
+/// The broker's timer; agents' and players' follow.
+const BROKER: u16 = 0;
+const AGENTS: u16 = 1;
+
+/// `broker` in scenarios.
+#[derive(Copy, Clone, Debug)]
+pub struct Simulated;
+
+impl System for Simulated {
+    fn kind(&self) -> &'static str {
+        "broker"
+    }
+    fn plan(
+        &self,
+        workload: &SystemWorkload,
+        network: &Network,
+        field: &str,
+    ) -> Result<Box<dyn SystemPlan>, PlanError> {
+        Ok(Box::new(plan(workload, network, field)?))
+    }
+}
+
+/// A workload, looked up.
+#[derive(Debug)]
+pub struct Stage {
+    settings: Settings,
+    hosts: u16,
+    /// By viewers' host, from the first on, and cluster.
+    scores: Vec<Vec<f64>>,
+    capacities: Vec<BitRate>,
+    priorities: Vec<u8>,
+}
+
+impl Stage {
+    /// Its settings in the scenario.
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+    /// How many hosts the network has.
+    pub const fn hosts(&self) -> u16 {
+        self.hosts
+    }
+    /// The score of a cluster for the viewers of a host: the round trip without queues, in ms.
+    pub fn score(&self, viewer: u16, cluster: u32) -> f64 {
+        self.scores[usize::from(viewer - self.settings.first_viewer())][cluster as usize]
+    }
+    /// What a cluster says that it can send.
+    pub fn capacity(&self, cluster: u32) -> BitRate {
+        self.capacities[cluster as usize]
+    }
+}
+
+impl SystemPlan for Stage {
+    fn app(&self, _: &Network, seed: Seed) -> Result<Box<dyn App>, PlanError> {
+        Ok(Box::new(Playing::new(self, seed)))
+    }
+    fn has_end(&self) -> bool {
+        false
+    }
+    fn priorities(&self) -> &[u8] {
+        &self.priorities
+    }
+}
+
+/// The name of the city that a host is.
+pub fn city(host: u16) -> String {
+    format!("h{host}")
+}
+
+/// The pathway of a network in manifests.
+pub fn pathway(network: u32) -> String {
+    format!("network-{network}")
+}
+
+/// All viewers' provider.
+const ISP: &str = "simulated";
+
+/// What a network knows of its clusters.
+#[derive(Debug)]
+struct Own {
+    network: u32,
+    cost: f64,
+    capacities: Vec<BitRate>,
+    /// By city.
+    offers: BTreeMap<String, Vec<Offer>>,
+}
+
+impl Estimates for Own {
+    fn site(&self, cluster: u32) -> Option<Site> {
+        let capacity = *self.capacities.get(cluster as usize)?;
+        let (network, cost_per_mbps) = (self.network, self.cost);
+        Some(Site { network, city: 0, cost_per_mbps, capacity, background: BitRate::bps(0) })
+    }
+    fn considered(&self, location: &str, isp: &str) -> Vec<Offer> {
+        considered(self.all(location, isp), |_| self.cost)
+    }
+    fn all(&self, location: &str, _: &str) -> Vec<Offer> {
+        self.offers.get(location).cloned().unwrap_or_default()
+    }
+}
+
+/// What an agent says.
+#[derive(Debug)]
+enum Said {
+    Join,
+    /// Whether there is something for it.
+    Asks,
+    Bids(Box<Bids>),
+    Assent(Assent),
+}
+
+/// What an agent is told.
+#[derive(Debug)]
+enum Told {
+    Call(Arc<Call>),
+    Other(Box<ToNetwork>),
+}
+
+/// Messages on one direction of a stream.
+#[derive(Debug)]
+struct Way<M> {
+    /// With their bytes.
+    messages: VecDeque<(M, u64)>,
+    /// Bytes that have come of the first.
+    bytes: u64,
+}
+
+impl<M> Default for Way<M> {
+    fn default() -> Self {
+        Self { messages: VecDeque::new(), bytes: 0 }
+    }
+}
+
+impl<M> Way<M> {
+    fn push(&mut self, message: M, bytes: u64) {
+        self.messages.push_back((message, bytes));
+    }
+    /// The first message, if it is whole.
+    fn pop(&mut self) -> Option<M> {
+        let (_, bytes) = self.messages.front().filter(|(_, bytes)| *bytes <= self.bytes)?;
+        self.bytes -= bytes;
+        self.messages.pop_front().map(|(message, _)| message)
+    }
+}
+
+fn bytes_of(message: &impl Serialize) -> u64 {
+    serde_json::to_vec(message).map_or(0, |json| json.len() as u64) + HEAD_BYTES + TLS_RECORD_BYTES
+}
+
+/// A network's agent and its stream.
+#[derive(Debug)]
+struct NetworkRun {
+    agent: Agent,
+    own: Own,
+    stream: u32,
+    is_connected: bool,
+    to_broker: Way<Said>,
+    to_agent: Way<Told>,
+    /// What is to be said later.
+    late: VecDeque<(Instant, Said)>,
+    asks_at: Instant,
+}
+
+/// A player and its streams.
+#[derive(Debug)]
+struct Viewing {
+    player: Player<u32>,
+    host: u16,
+    number: u64,
+    opens_at: Instant,
+    /// To the broker; questions are numbered, as the streams to clusters are.
+    asks: Option<u32>,
+    /// By cluster; and by stream: the cluster, and bytes of the present segment that have come.
+    streams: BTreeMap<u32, u32>,
+}
+
+/// What a stream carries.
+#[derive(Copy, Clone, Debug)]
+enum Carries {
+    Agent(usize),
+    Question(usize),
+    Segments { player: usize, cluster: u32 },
+}
+
+/// A design, which has a name and no text.
+struct Decides(Arc<dyn Design>);
+
+impl std::fmt::Debug for Decides {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0.name())
+    }
+}
+
+/// What has come on a stream of a player.
+#[derive(Copy, Clone, Debug, Default)]
+struct Progress {
+    /// Bytes of the request that have reached the host that is asked.
+    asked: u64,
+    /// Bytes of the answer that are still to come.
+    left: u64,
+    /// Nobody waits for it any more.
+    is_dropped: bool,
+}
+
+/// All that the hosts of a run do.
+#[derive(Debug)]
+pub struct Playing {
+    settings: Settings,
+    design: Decides,
+    seed: Seed,
+    broker: Broker,
+    /// The broker's number among those of this run: one that has died does not come again.
+    is_alive: bool,
+    heard_at: BTreeMap<PeerId, Instant>,
+    counting: Counting,
+    delivery: Delivery,
+    catalogue: Catalogue,
+    /// By way's name: its cluster.
+    clusters: BTreeMap<String, u32>,
+    networks: Vec<NetworkRun>,
+    players: Vec<Viewing>,
+    streams: Vec<Option<(Carries, Progress)>>,
+    answers: BTreeMap<u32, VecDeque<(Vec<u32>, Duration)>>,
+    rounds: u64,
+    voids: u64,
+    round_us: Vec<f64>,
+    began_at: Instant,
+    unplaced: u64,
+    control_bytes: u64,
+    segment_bytes: u64,
+    at_warmup: Vec<Played>,
+    now: Instant,
+    armed: BTreeMap<u16, Instant>,
+}
+
+impl Playing {
+    fn new(stage: &Stage, seed: Seed) -> Self {
+        let settings = stage.settings.clone();
+        let design = designs::by_name(&settings.design).expect("it was checked");
+        let costs = settings.costs(seed);
+        let clusters_of =
+            |network: u32| (0..settings.clusters).map(move |cluster| network * settings.clusters + cluster);
+        let hosts = stage.hosts;
+        let own = |network: u32| Own {
+            network,
+            cost: costs[network as usize],
+            capacities: clusters_of(network).map(|at| stage.capacity(at)).collect(),
+            offers: (settings.first_viewer()..hosts)
+                .map(|host| {
+                    let offer = |cluster| Offer {
+                        cluster,
+                        score: stage.score(host, network * settings.clusters + cluster),
+                    };
+                    (city(host), (0..settings.clusters).map(offer).collect())
+                })
+                .collect(),
+        };
+        let listed = |network: u32| Listed {
+            pathway: pathway(network),
+            hosts: (0..settings.clusters)
+                .map(|cluster| (cluster, city(settings.cluster_host(network, cluster))))
+                .collect(),
+        };
+        let catalogue: Catalogue =
+            (0..settings.networks).map(|network| (PeerId(network), listed(network))).collect();
+        let mut clusters = BTreeMap::new();
+        for (network, listed) in &catalogue {
+            clusters.insert(listed.pathway.clone(), network.0 * settings.clusters);
+            for cluster in 0..settings.clusters {
+                clusters.insert(clone_id(listed, cluster), network.0 * settings.clusters + cluster);
+            }
+        }
+        let mut random = seed.stream("broker-players", 0);
+        let of_player =
+            PlayerSettings { segment: settings.segment, buffer: settings.buffer, ttl: settings.ttl };
+        // Without the broker a player has the manifest's own ways, the first first.
+        let own_ways: Vec<u32> = (0..settings.networks).map(|network| network * settings.clusters).collect();
+        let players = (0..settings.players).map(|number| {
+            let opens_at = Instant::ZERO + Duration::from_ps(random.below(settings.arrivals.as_ps() + 1));
+            Viewing {
+                player: Player::new(opens_at, of_player, own_ways.clone()),
+                host: settings.player_host(number, hosts),
+                number: random.next_u64(),
+                opens_at,
+                asks: None,
+                streams: BTreeMap::new(),
+            }
+        });
+        let networks = (0..settings.networks).map(|network| NetworkRun {
+            agent: Agent::new(Reserve::Nothing),
+            own: own(network),
+            stream: 0,
+            is_connected: false,
+            to_broker: Way::default(),
+            to_agent: Way::default(),
+            late: VecDeque::new(),
+            asks_at: Instant::ZERO + ASKS_EVERY,
+        });
+        Self {
+            broker: Broker::new(Instant::ZERO, broker_settings(&settings, &design)),
+            design: Decides(design),
+            seed,
+            is_alive: true,
+            heard_at: BTreeMap::new(),
+            counting: Counting::new(Instant::ZERO, settings.ttl),
+            delivery: Delivery::default(),
+            catalogue,
+            clusters,
+            networks: networks.collect(),
+            players: players.collect(),
+            streams: Vec::new(),
+            answers: BTreeMap::new(),
+            rounds: 0,
+            voids: 0,
+            round_us: Vec::new(),
+            began_at: Instant::ZERO,
+            unplaced: 0,
+            control_bytes: 0,
+            segment_bytes: settings.segment_bytes(),
+            at_warmup: Vec::new(),
+            now: Instant::ZERO,
+            armed: BTreeMap::new(),
+            settings,
+        }
+    }
+
+    fn has_fault(&self, now: Instant, network: Option<u32>, kinds: &[FaultKind]) -> bool {
+        let is_it =
+            |fault: &&Fault| fault.network == network && kinds.contains(&fault.what) && fault.holds(now);
+        self.settings.faults.iter().any(|fault| is_it(&fault))
+    }
+
+    /// Whether a network's agent says nothing.
+    fn is_mute(&self, now: Instant, network: usize) -> bool {
+        self.has_fault(now, Some(network as u32), &[FaultKind::AgentDies, FaultKind::NetworkDies])
+    }
+
+    fn is_broker_dead(&self, now: Instant) -> bool {
+        self.has_fault(now, None, &[FaultKind::BrokerDies])
+    }
+
+    fn note(&mut self, stream: u32, carries: Carries) {
+        let at = stream as usize;
+        if self.streams.len() <= at {
+            self.streams.resize(at + 1, None);
+        }
+        self.streams[at] = Some((carries, Progress::default()));
+    }
+
+    fn open(&mut self, cx: &mut AppCx<'_, '_>, from: u16, to: u16, is_control: bool) -> u32 {
+        let priority = if is_control { self.settings.control_priority } else { self.settings.priority };
+        cx.open(&StreamSpec { from, to, links: [None; 2], size: None, priority, is_control })
+    }
+
+    fn arm(&mut self, cx: &mut AppCx<'_, '_>, token: u16, at: Instant) {
+        let at = at.max(cx.now());
+        let armed = self.armed.entry(token).or_insert(Instant::MAX);
+        if at < *armed {
+            *armed = at;
+            cx.arm(at, token);
+        }
+    }
+
+    /// An agent says something, once its connection stands.
+    fn say(&mut self, cx: &mut AppCx<'_, '_>, network: usize, said: Said) {
+        let bytes = match &said {
+            Said::Join | Said::Asks => HEAD_BYTES + TLS_RECORD_BYTES,
+            Said::Bids(bids) => bytes_of(bids),
+            Said::Assent(assent) => bytes_of(assent),
+        };
+        let run = &mut self.networks[network];
+        run.to_broker.push(said, bytes);
+        let stream = run.stream;
+        self.control_bytes += bytes;
+        cx.write(stream, Side::Opener, bytes);
+    }
+
+    /// The broker hears an agent.
+    fn hear(&mut self, cx: &mut AppCx<'_, '_>, network: usize, said: Said) {
+        if !self.is_alive {
+            return;
+        }
+        let id = PeerId(network as u32);
+        self.heard_at.insert(id, cx.now());
+        match said {
+            // One that counts as gone, or that another broker knew, joins again when it asks.
+            Said::Join | Said::Asks => self.broker.handle_joined(id, Contract::default()),
+            Said::Bids(bids) => drop(self.broker.handle_bids(id, *bids)),
+            Said::Assent(assent) => self.broker.handle_assent(id, &assent),
+        }
+        self.stir(cx);
+    }
+
+    /// An agent is told something.
+    fn told(&mut self, cx: &mut AppCx<'_, '_>, network: usize, told: Told) {
+        let now = cx.now();
+        if self.is_mute(now, network) {
+            return;
+        }
+        let is_late = self.has_fault(now, Some(network as u32), &[FaultKind::AgentLate]);
+        let broker = PeerId(0);
+        let run = &mut self.networks[network];
+        let said = match told {
+            Told::Call(call) => {
+                Said::Bids(Box::new(run.agent.handle_call(broker, &*self.design.0, &run.own, &call)))
+            }
+            Told::Other(message) => match *message {
+                ToNetwork::Proposal(proposal) => {
+                    Said::Assent(run.agent.handle_proposal(&run.own, broker, &proposal))
+                }
+                ToNetwork::Accepted(accepted) => return run.agent.handle_accepted(broker, &accepted),
+                ToNetwork::Call(_) => return,
+            },
+        };
+        if is_late {
+            let at = now + self.settings.bids_within;
+            self.networks[network].late.push_back((at, said));
+            self.arm(cx, AGENTS + network as u16, at);
+        } else {
+            self.say(cx, network, said);
+        }
+    }
+
+    /// Lets the broker's machine do all that it can do now.
+    fn stir(&mut self, cx: &mut AppCx<'_, '_>) {
+        let now = cx.now();
+        loop {
+            if let Some(job) = self.broker.poll_job() {
+                let answer = job.run();
+                self.broker.handle_answer(now, &job, answer);
+            } else if let Some((network, message)) = self.broker.poll_transmit() {
+                let run = &mut self.networks[network.index()];
+                let (told, bytes) = match message {
+                    ToNetwork::Call(call) => {
+                        self.began_at = now;
+                        let bytes = bytes_of(&*call);
+                        (Told::Call(call), bytes)
+                    }
+                    ToNetwork::Proposal(proposal) => {
+                        let bytes = bytes_of(&proposal);
+                        (Told::Other(Box::new(ToNetwork::Proposal(proposal))), bytes)
+                    }
+                    ToNetwork::Accepted(accepted) => {
+                        let bytes = bytes_of(&accepted);
+                        (Told::Other(Box::new(ToNetwork::Accepted(accepted))), bytes)
+                    }
+                };
+                run.to_agent.push(told, bytes);
+                self.control_bytes += bytes;
+                cx.write(run.stream, Side::Acceptor, bytes);
+            } else if let Some(event) = self.broker.poll_event() {
+                match event {
+                    Event::Accepted(decision) => {
+                        self.rounds += 1;
+                        self.round_us.push(now.saturating_since(self.began_at).as_secs_f64() * 1e6);
+                        let nowhere = decision.placed.iter().filter(|placed| placed.to.is_none());
+                        self.unplaced = nowhere.map(|placed| u64::from(placed.sessions)).sum();
+                        self.delivery = Delivery::new(&decision);
+                    }
+                    Event::Void { .. } => self.voids += 1,
+                }
+            } else {
+                break;
+            }
+        }
+        if let Some(at) = self.broker.poll_timeout() {
+            self.arm(cx, BROKER, at.max(now + Duration::from_us(1)));
+        }
+    }
+
+    fn on_broker_timer(&mut self, cx: &mut AppCx<'_, '_>) {
+        let now = cx.now();
+        let is_dead = self.is_broker_dead(now);
+        if is_dead {
+            self.is_alive = false;
+            self.arm(cx, BROKER, now + Duration::from_ms(100));
+            return;
+        }
+        if !self.is_alive {
+            // Another one, which knows the last round and nothing else; agents join when they next ask.
+            self.is_alive = true;
+            let passed = now.saturating_since(Instant::ZERO).as_us();
+            let mut broker =
+                Broker::new(now, broker_settings(&self.settings, &self.design.0)).with_rounds_after(passed);
+            if let Some(decision) = self.broker.accepted() {
+                broker = broker.with_accepted((**decision).clone());
+            }
+            self.broker = broker;
+            self.heard_at.clear();
+            self.counting = Counting::new(now, self.settings.ttl);
+        }
+        let silent_after = self.settings.silent_after;
+        let silent: Vec<PeerId> = self
+            .heard_at
+            .iter()
+            .filter(|(_, at)| now.saturating_since(**at) >= silent_after)
+            .map(|(network, _)| *network)
+            .collect();
+        for network in silent {
+            self.heard_at.remove(&network);
+            self.broker.handle_left(network);
+        }
+        if self.broker.poll_timeout().is_some_and(|at| at <= now) {
+            let gathered = self.counting.gathered(now);
+            self.broker.handle_gathered(gathered);
+            self.broker.handle_timeout(now);
+        }
+        self.stir(cx);
+    }
+
+    fn on_agent_timer(&mut self, cx: &mut AppCx<'_, '_>, network: usize) {
+        let now = cx.now();
+        let late = &mut self.networks[network].late;
+        let due = late.partition_point(|(at, _)| *at <= now);
+        let due: Vec<Said> = late.drain(..due).map(|(_, said)| said).collect();
+        due.into_iter().for_each(|said| self.say(cx, network, said));
+        if self.networks[network].asks_at <= now {
+            self.networks[network].asks_at = now + ASKS_EVERY;
+            if self.networks[network].is_connected && !self.is_mute(now, network) {
+                self.say(cx, network, Said::Asks);
+            }
+        }
+        let run = &self.networks[network];
+        let next = run.late.front().map_or(run.asks_at, |(at, _)| run.asks_at.min(*at));
+        self.arm(cx, AGENTS + network as u16, next);
+    }
+
+    fn player_token(&self, player: usize) -> u16 {
+        AGENTS + self.networks.len() as u16 + player as u16
+    }
+
+    /// Lets a player do what it wants.
+    fn play(&mut self, cx: &mut AppCx<'_, '_>, number: usize) {
+        let now = cx.now();
+        while let Some(wish) = self.players[number].player.poll(now) {
+            match wish {
+                Wish::Ask => self.ask(cx, number),
+                Wish::Fetch(cluster) => self.fetch(cx, number, cluster),
+                Wish::GiveUp(cluster) => {
+                    if let Some(stream) = self.players[number].streams.remove(&cluster) {
+                        self.drop_stream(stream);
+                    }
+                }
+            }
+        }
+        let at = self.players[number].player.poll_timeout();
+        let token = self.player_token(number);
+        self.arm(cx, token, at.max(now + Duration::from_us(1)));
+    }
+
+    fn drop_stream(&mut self, stream: u32) {
+        if let Some(Some((_, progress))) = self.streams.get_mut(stream as usize) {
+            progress.is_dropped = true;
+        }
+    }
+
+    fn ask(&mut self, cx: &mut AppCx<'_, '_>, number: usize) {
+        // One that was not answered is not waited for any more.
+        let stream = match self.players[number].asks {
+            Some(stream) if self.streams[stream as usize].is_some_and(|(_, progress)| progress.left == 0) => {
+                stream
+            }
+            old => {
+                old.into_iter().for_each(|stream| self.drop_stream(stream));
+                let host = self.players[number].host;
+                let stream = self.open(cx, host, 0, true);
+                self.note(stream, Carries::Question(number));
+                self.players[number].asks = Some(stream);
+                stream
+            }
+        };
+        if let Some(Some((_, progress))) = self.streams.get_mut(stream as usize) {
+            // More than nothing, until the answer's length is known.
+            (progress.asked, progress.left) = (0, 1);
+        }
+        self.control_bytes += HEAD_BYTES + TLS_RECORD_BYTES;
+        cx.write(stream, Side::Opener, HEAD_BYTES + TLS_RECORD_BYTES);
+    }
+
+    /// The broker answers a player.
+    fn answer_player(&mut self, cx: &mut AppCx<'_, '_>, stream: u32, number: usize) {
+        let now = cx.now();
+        if self.is_broker_dead(now) {
+            return;
+        }
+        let viewing = &self.players[number];
+        let viewer = Viewer {
+            location: city(viewing.host),
+            isp: ISP.to_owned(),
+            bitrate: self.settings.bitrate,
+            number: viewing.number,
+        };
+        let plays_by = viewing.player.way().map(|cluster| PeerId(cluster / self.settings.clusters));
+        self.counting.note(now, &viewer, plays_by);
+        let gone: BTreeSet<PeerId> =
+            self.catalogue.keys().filter(|network| !self.heard_at.contains_key(network)).copied().collect();
+        let ask = Ask { dialect: Dialect::Hls, viewer, pathways: Vec::new(), throughput: None };
+        let ttl_s = (self.settings.ttl.as_us() / 1_000_000) as u32;
+        let Some(steering) = answer(&self.delivery, &self.catalogue, &gone, &ask, ttl_s) else { return };
+        let bytes = bytes_of(&steering);
+        let ways =
+            steering.pathway_priority.iter().filter_map(|way| self.clusters.get(way).copied()).collect();
+        self.answers.entry(stream).or_default().push_back((ways, self.settings.ttl));
+        if let Some(Some((_, progress))) = self.streams.get_mut(stream as usize) {
+            progress.left = bytes;
+        }
+        self.control_bytes += bytes;
+        cx.write(stream, Side::Acceptor, bytes);
+    }
+
+    fn fetch(&mut self, cx: &mut AppCx<'_, '_>, number: usize, cluster: u32) {
+        let stream = match self.players[number].streams.get(&cluster) {
+            Some(stream) => *stream,
+            None => {
+                let (network, own) = (cluster / self.settings.clusters, cluster % self.settings.clusters);
+                let to = self.settings.cluster_host(network, own);
+                let host = self.players[number].host;
+                let stream = self.open(cx, host, to, false);
+                self.note(stream, Carries::Segments { player: number, cluster });
+                self.players[number].streams.insert(cluster, stream);
+                stream
+            }
+        };
+        let bytes = self.segment_bytes + HEAD_BYTES + TLS_RECORD_BYTES;
+        if let Some(Some((_, progress))) = self.streams.get_mut(stream as usize) {
+            (progress.asked, progress.left) = (0, bytes);
+        }
+        cx.write(stream, Side::Opener, HEAD_BYTES + TLS_RECORD_BYTES);
+    }
+
+    /// A request of a player has come, or a part of it.
+    fn on_request(&mut self, cx: &mut AppCx<'_, '_>, stream: u32, bytes: u64) {
+        let now = cx.now();
+        let Some(Some((carries, progress))) = self.streams.get_mut(stream as usize) else { return };
+        progress.asked += bytes;
+        if progress.asked < HEAD_BYTES + TLS_RECORD_BYTES || progress.is_dropped {
+            return;
+        }
+        progress.asked = 0;
+        let left = progress.left;
+        match *carries {
+            Carries::Question(number) => self.answer_player(cx, stream, number),
+            Carries::Segments { cluster, .. } => {
+                let network = cluster / self.settings.clusters;
+                if !self.has_fault(now, Some(network), &[FaultKind::NetworkDies]) {
+                    cx.write(stream, Side::Acceptor, left);
+                }
+            }
+            Carries::Agent(_) => {}
+        }
+    }
+
+    /// A part of an answer has come to a player.
+    fn on_answer(&mut self, cx: &mut AppCx<'_, '_>, stream: u32, bytes: u64) {
+        let now = cx.now();
+        let Some(Some((carries, progress))) = self.streams.get_mut(stream as usize) else { return };
+        progress.left = progress.left.saturating_sub(bytes);
+        if progress.left > 0 || progress.is_dropped {
+            return;
+        }
+        match *carries {
+            Carries::Question(number) => {
+                let said = self.answers.get_mut(&stream).and_then(VecDeque::pop_front);
+                if let Some((ways, ttl)) = said {
+                    self.players[number].player.handle_steering(now, ways, ttl);
+                }
+                self.play(cx, number);
+            }
+            Carries::Segments { player, .. } => {
+                self.players[player].player.handle_segment(now);
+                self.play(cx, player);
+            }
+            Carries::Agent(_) => {}
+        }
+    }
+
+    fn join(&mut self, cx: &mut AppCx<'_, '_>, network: usize) {
+        self.networks[network].is_connected = true;
+        if !self.is_mute(cx.now(), network) {
+            self.say(cx, network, Said::Join);
+        }
+    }
+}
+
+fn broker_settings(settings: &Settings, design: &Arc<dyn Design>) -> BrokerSettings {
+    BrokerSettings {
+        every: settings.every,
+        bids_within: settings.bids_within,
+        cost_weight: settings.cost_weight,
+        ..BrokerSettings::new(Arc::clone(design))
+    }
+}
+
+impl App for Playing {
+    fn start(&mut self, cx: &mut AppCx<'_, '_>) {
+        for network in 0..self.networks.len() {
+            let host = self.settings.cluster_host(network as u32, 0);
+            let stream = self.open(cx, host, 0, true);
+            self.networks[network].stream = stream;
+            self.note(stream, Carries::Agent(network));
+            if !cx.has_handshakes() {
+                self.join(cx, network);
+            }
+            let at = self.networks[network].asks_at;
+            self.arm(cx, AGENTS + network as u16, at);
+        }
+        for number in 0..self.players.len() {
+            let (token, at) = (self.player_token(number), self.players[number].opens_at);
+            self.arm(cx, token, at);
+        }
+        // Faults of the broker are looked for when it is awake.
+        let faults: Vec<Instant> =
+            self.settings.faults.iter().map(|fault| Instant::ZERO + fault.at).collect();
+        faults.into_iter().for_each(|at| cx.arm(at, BROKER));
+        self.arm(cx, BROKER, Instant::ZERO + Duration::from_ms(1));
+    }
+
+    fn on_timer(&mut self, cx: &mut AppCx<'_, '_>, token: u16) {
+        let now = cx.now();
+        self.now = now;
+        if self.armed.get(&token).is_some_and(|at| *at <= now) {
+            self.armed.remove(&token);
+        } else if token != BROKER {
+            return;
+        }
+        if token == BROKER {
+            return self.on_broker_timer(cx);
+        }
+        let number = usize::from(token - AGENTS);
+        if number < self.networks.len() {
+            return self.on_agent_timer(cx, number);
+        }
+        let number = number - self.networks.len();
+        self.players[number].player.handle_timeout(now);
+        self.play(cx, number);
+    }
+
+    fn on_stream(&mut self, cx: &mut AppCx<'_, '_>, stream: u32, side: Side, event: StreamEvent) {
+        self.now = cx.now();
+        let Some((carries, _)) = self.streams.get(stream as usize).copied().flatten() else { return };
+        match (carries, event) {
+            (Carries::Agent(network), StreamEvent::Connected) if side == Side::Opener => {
+                self.join(cx, network)
+            }
+            (Carries::Agent(network), StreamEvent::Arrived { bytes }) => {
+                cx.read(stream, side, bytes);
+                if side == Side::Acceptor {
+                    self.networks[network].to_broker.bytes += bytes;
+                    while let Some(said) = self.networks[network].to_broker.pop() {
+                        self.hear(cx, network, said);
+                    }
+                } else {
+                    self.networks[network].to_agent.bytes += bytes;
+                    while let Some(told) = self.networks[network].to_agent.pop() {
+                        self.told(cx, network, told);
+                    }
+                }
+            }
+            (_, StreamEvent::Arrived { bytes }) => {
+                cx.read(stream, side, bytes);
+                if side == Side::Acceptor {
+                    self.on_request(cx, stream, bytes);
+                } else {
+                    self.on_answer(cx, stream, bytes);
+                }
+            }
+            (Carries::Segments { player, .. }, StreamEvent::GivenUp) => {
+                self.players[player].streams.retain(|_, own| *own != stream);
+            }
+            (Carries::Question(number), StreamEvent::GivenUp) => {
+                self.players[number].asks.take_if(|own| *own == stream);
+            }
+            _ => {}
+        }
+    }
+
+    fn end_warmup(&mut self) {
+        self.at_warmup = self.players.iter().map(|viewing| viewing.player.played(self.now)).collect();
+    }
+    fn ended_at(&self) -> Option<Instant> {
+        None
+    }
+
+    fn report(&self, measured: Duration, row: &mut WorkloadRow) {
+        row.flows = self.players.len() as u64;
+        let end = self.now;
+        let played = self.players.iter().map(|viewing| viewing.player.played(end));
+        let played: Vec<Played> = played.collect();
+        report_players(&played, &self.at_warmup, (measured, self.segment_bytes), row);
+        let mut round_us = self.round_us.clone();
+        round_us.sort_by(f64::total_cmp);
+        let mut more = |name, value: Option<f64>| value.map(|value| row.more.insert(name, value));
+        more("rounds_accepted", Some(self.rounds as f64));
+        more("rounds_void", Some(self.voids as f64));
+        more("decided_us_p50", percentile(&round_us, 0.5));
+        more("decided_us_max", round_us.last().copied());
+        more("unplaced", Some(self.unplaced as f64));
+        more("control_bytes", Some(self.control_bytes as f64));
+        let costs = self.settings.costs(self.seed);
+        let of = |cluster: &u32| costs[(cluster / self.settings.clusters) as usize];
+        let paid: Vec<f64> = self.players.iter().filter_map(|viewing| viewing.player.way()).map(of).collect();
+        more("cost_mean", mean(&paid));
+    }
+}
+
+fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+/// Fills `row` in with what players have come to in the `measured` time since the warm-up, at whose end they had come to `before`, with segments of so
+/// many bytes.
+pub fn report_players(
+    played: &[Played],
+    before: &[Played],
+    (measured, segment_bytes): (Duration, u64),
+    row: &mut WorkloadRow,
+) {
+    let none = Played::default();
+    let since = |at: usize| before.get(at).unwrap_or(&none);
+    let sum = |of: &dyn Fn(&Played) -> u64| {
+        let all = played.iter().enumerate();
+        all.map(|(at, played)| of(played).saturating_sub(of(since(at)))).sum::<u64>() as f64
+    };
+    let stalled_s = sum(&|played| played.stalled.as_us()) / 1e6;
+    let watched_s = measured.as_secs_f64() * played.len() as f64;
+    let mut began_ms: Vec<f64> = played
+        .iter()
+        .filter_map(|played| played.began_after)
+        .map(|after| after.as_secs_f64() * 1e3)
+        .collect();
+    began_ms.sort_by(f64::total_cmp);
+    let segments = sum(&|played| played.segments);
+    let measured_s = measured.as_secs_f64();
+    row.goodput_mbps = (measured_s > 0.0).then(|| 8e-6 * segments * segment_bytes as f64 / measured_s);
+    let mut more = |name, value: Option<f64>| value.map(|value| row.more.insert(name, value));
+    more("players_begun", Some(began_ms.len() as f64));
+    more("begun_ms_p50", percentile(&began_ms, 0.5));
+    more("begun_ms_p99", percentile(&began_ms, 0.99));
+    more("stalled_share", Some(if watched_s > 0.0 { stalled_s / watched_s } else { 0.0 }));
+    more("stalls", Some(sum(&|played| played.stalls)));
+    more("segments", Some(segments));
+    more("moves", Some(sum(&|played| played.moves)));
+    more("failures", Some(sum(&|played| played.failures)));
+    more("answers", Some(sum(&|played| played.answers)));
+    more("unanswered", Some(sum(&|played| played.unanswered)));
+}

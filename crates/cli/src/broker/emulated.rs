@@ -1,0 +1,404 @@
+//! `broker` on the emulator: a scenario's workload in which a real broker, real agents and players of real sockets meet.
+//!
+//! Everything is this binary: `broker serve` in the broker's host, `broker cdn` in each network's first cluster's, `broker origin` in each cluster's, and
+//! one `broker play` in each viewers' host for all its players. A network or agent that dies is stopped, so that its connections stand and nothing
+//! comes, as the simulator has it; a broker that dies is killed and begins again with its store.
+//!
+//! Differs from the simulator's: players come at other times, decisions and TLS take the time that they take. Read [`Emulated`] first.
+
+use super::play::Outcome;
+use crate::process::ours;
+use anabranch_broker::wire::{DecisionView, NetworkView, RoundView};
+use anabranch_broker_proto::simulated::{Fault, FaultKind, Settings, Stage, city, pathway, report_players};
+use anabranch_emu::Emulation;
+use anabranch_emu::scenario::programs::{end, start};
+use anabranch_emu::scenario::{Rehearsal, Running, ScenarioError, Seen, System};
+use anabranch_net::keys::{self, SetRequest, VALID_DAYS, make_set, write_set};
+use anabranch_sim::scenario::SystemWorkload;
+use anabranch_sim::{CoflowRow, Plan, WorkloadRow};
+use anabranch_units::{BitRate, Duration as Span, Seed, SiteId};
+use anyhow::{Context as _, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Deserialize;
+use std::fmt::Write as _;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+/// Where the broker listens for networks and for players, and where clusters serve: a clone has its base's port.
+const PORT: u16 = 7195;
+const PLAYERS_PORT: u16 = 7196;
+const ORIGIN_PORT: u16 = 80;
+/// The longest that agents may take to join.
+const JOIN_MAX: Duration = Duration::from_secs(20);
+/// What programs log: a line for each round is for nobody.
+const QUIET: &str = "error,anabranch=warn";
+/// All viewers' provider.
+const ISP: &str = "emulated";
+
+/// `broker` in emulated scenarios.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Emulated;
+
+impl System for Emulated {
+    fn kind(&self) -> &'static str {
+        "broker"
+    }
+    fn rehearse(
+        &self,
+        workload: &SystemWorkload,
+        plan: &Plan,
+        field: &str,
+    ) -> Result<Box<dyn Rehearsal>, ScenarioError> {
+        let stage = anabranch_broker_proto::simulated::plan(workload, plan.network(), field)
+            .map_err(|error| ScenarioError::new(error.to_string()))?;
+        let settings = stage.settings();
+        if let Some(setting) = settings.only_simulated() {
+            let line = format!("{field}.{setting}: only in the simulator: leave it out to emulate");
+            return Err(ScenarioError::new(line));
+        }
+        for (name, time) in
+            [("every", settings.every), ("bids_within", settings.bids_within), ("ttl", settings.ttl)]
+        {
+            if time.as_us() % 1_000_000 != 0 || time == Span::ZERO {
+                let line = format!("{field}.{name}: {time}: must be whole seconds to emulate");
+                return Err(ScenarioError::new(line));
+            }
+        }
+        Ok(Box::new(Workload(stage)))
+    }
+}
+
+/// A workload, looked up.
+struct Workload(Stage);
+
+impl Rehearsal for Workload {
+    fn start(
+        &self,
+        emulation: &Emulation,
+        plan: &Plan,
+        seed: Seed,
+    ) -> Result<Box<dyn Running>, ScenarioError> {
+        let programs = Programs::start(&self.0, emulation, plan, seed);
+        Ok(Box::new(programs.map_err(|error| ScenarioError::new(format!("{error:#}")))?))
+    }
+}
+
+/// What a status says.
+#[derive(Deserialize)]
+struct Status {
+    networks: Vec<NetworkView>,
+    decision: DecisionView,
+    rounds: Vec<RoundView>,
+}
+
+/// Programs under way.
+struct Programs {
+    folder: tempfile::TempDir,
+    settings: Settings,
+    seed: Seed,
+    sites: Vec<SiteId>,
+    broker: Option<Child>,
+    /// By network, and then by cluster.
+    agents: Vec<Child>,
+    origins: Vec<Child>,
+    warmup: Duration,
+    /// How long they played since.
+    measured: Span,
+    outcome: Outcome,
+    rounds: (u64, u64),
+    unplaced: u64,
+}
+
+fn clusters_text(capacities: &[BitRate], cost: f64) -> String {
+    let table = |(number, capacity): (usize, &BitRate)| {
+        format!(
+            "[[cluster]]\nnumber = {number}\ncost = {cost:?}\ncapacity = \"{} bit/s\"\n",
+            capacity.as_bps()
+        )
+    };
+    capacities.iter().enumerate().map(table).collect()
+}
+
+impl Programs {
+    /// Errors: the system's; a program that does not come up.
+    fn start(stage: &Stage, emulation: &Emulation, plan: &Plan, seed: Seed) -> anyhow::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("anabranch-broker-").tempdir()?;
+        let settings = stage.settings().clone();
+        let sites = plan.network().hosts().to_vec();
+        let request = SetRequest {
+            system: keys::System::Broker,
+            sites: (0..settings.networks).map(pathway).collect(),
+            operators: vec!["operator".into()],
+            controller_hosts: vec![],
+            valid_days: VALID_DAYS,
+        };
+        write_set(&folder.path().join("keys"), &make_set(&request)?)?;
+        let mut running = Self {
+            broker: None,
+            agents: Vec::new(),
+            origins: Vec::new(),
+            warmup: plan.scenario().warmup.to_std(),
+            measured: Span::ZERO,
+            outcome: Outcome::default(),
+            rounds: (0, 0),
+            unplaced: 0,
+            folder,
+            sites,
+            seed,
+            settings,
+        };
+        running.write_files(stage, emulation)?;
+        running.broker = Some(running.start_broker(emulation)?);
+        for host in 1..running.settings.first_viewer() {
+            let site = running.site(host);
+            let mut origin = ours();
+            let listen = format!("{}:{ORIGIN_PORT}", emulation.site_address(site));
+            origin.args(["broker", "origin", "--listen", &listen]);
+            running.origins.push(start(emulation, site, origin, |_| {})?);
+        }
+        for network in 0..running.settings.networks {
+            let name = pathway(network);
+            let mut agent = ours();
+            agent.args(["broker", "cdn", "--name", &name, "--broker", &running.address(emulation, PORT)]);
+            agent.arg("--keys").arg(running.path("keys"));
+            agent.arg("--clusters").arg(running.path(&format!("{name}.toml")));
+            agent.arg("--scores").arg(running.path(&format!("{name}.csv")));
+            agent.env("ANABRANCH_LOG", QUIET);
+            let site = running.site(running.settings.cluster_host(network, 0));
+            running.agents.push(start(emulation, site, agent, |_| {})?);
+        }
+        running.wait(emulation)?;
+        Ok(running)
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
+    }
+    fn site(&self, host: u16) -> SiteId {
+        self.sites[usize::from(host)]
+    }
+    /// Where the broker listens.
+    fn address(&self, emulation: &Emulation, port: u16) -> String {
+        format!("{}:{port}", emulation.site_address(self.site(0)))
+    }
+
+    fn write_files(&self, stage: &Stage, emulation: &Emulation) -> anyhow::Result<()> {
+        let Settings { networks, clusters, .. } = self.settings;
+        let costs = self.settings.costs(self.seed);
+        let mut contracts = String::new();
+        for network in 0..networks {
+            let name = pathway(network);
+            writeln!(contracts, "[[network]]\nname = \"{name}\"")?;
+            for cluster in 0..clusters {
+                let host = emulation.site_address(self.site(self.settings.cluster_host(network, cluster)));
+                writeln!(contracts, "[[network.cluster]]\nnumber = {cluster}\nhost = \"{host}\"")?;
+            }
+            let own = (0..clusters).map(|cluster| stage.capacity(network * clusters + cluster));
+            let text = clusters_text(&own.collect::<Vec<_>>(), costs[network as usize]);
+            std::fs::write(self.path(&format!("{name}.toml")), text)?;
+            let mut scores = "location,isp,cluster,score\n".to_owned();
+            for host in self.settings.first_viewer()..self.sites.len() as u16 {
+                for cluster in 0..clusters {
+                    let score = stage.score(host, network * clusters + cluster);
+                    writeln!(scores, "{},*,{cluster},{score}", city(host))?;
+                }
+            }
+            std::fs::write(self.path(&format!("{name}.csv")), scores)?;
+        }
+        Ok(std::fs::write(self.path("contracts.toml"), contracts)?)
+    }
+
+    fn start_broker(&self, emulation: &Emulation) -> anyhow::Result<Child> {
+        let Settings { every, bids_within, ttl, cost_weight, design, .. } = &self.settings;
+        let seconds = |time: &Span| (time.as_us() / 1_000_000).to_string();
+        let mut serve = ours();
+        serve.args(["broker", "serve", "--design", design]);
+        serve.args(["--listen", &self.address(emulation, PORT)]);
+        serve.args(["--players", &self.address(emulation, PLAYERS_PORT)]);
+        serve.args([
+            "--every",
+            &seconds(every),
+            "--bids-within",
+            &seconds(bids_within),
+            "--ttl",
+            &seconds(ttl),
+        ]);
+        serve.args(["--cost-weight", &cost_weight.to_string()]);
+        serve.arg("--keys").arg(self.path("keys")).arg("--store").arg(self.path("store.redb"));
+        serve.arg("--contracts").arg(self.path("contracts.toml"));
+        serve.env("ANABRANCH_LOG", QUIET);
+        Ok(start(emulation, self.site(0), serve, |_| {})?)
+    }
+
+    fn status(&self, emulation: &Emulation) -> anyhow::Result<Status> {
+        let mut status = ours();
+        status.args(["broker", "status", "--json", "--broker", &self.address(emulation, PORT)]);
+        status.arg("--keys").arg(self.path("keys")).stdout(Stdio::piped()).stderr(Stdio::null());
+        let output = emulation.spawn(self.site(0), status)?.wait_with_output()?;
+        serde_json::from_slice(&output.stdout).context("broker status: says nothing")
+    }
+
+    /// Waits until all agents have joined.
+    fn wait(&self, emulation: &Emulation) -> anyhow::Result<()> {
+        let began = Instant::now();
+        loop {
+            let status = self.status(emulation)?;
+            let up = status.networks.iter().filter(|network| network.up).count();
+            if up == self.agents.len() {
+                return Ok(());
+            }
+            let all = self.agents.len();
+            ensure!(began.elapsed() < JOIN_MAX, "{up} of {all} agents have joined within {JOIN_MAX:?}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// The players of each host, as one program.
+    fn start_players(&self, emulation: &Emulation, time: Duration) -> anyhow::Result<Vec<Child>> {
+        let Settings { players, bitrate, segment, buffer, arrivals, .. } = self.settings;
+        let ways: Vec<String> = (0..self.settings.networks)
+            .map(|network| {
+                let site = self.site(self.settings.cluster_host(network, 0));
+                format!("{}={}:{ORIGIN_PORT}", pathway(network), emulation.site_address(site))
+            })
+            .collect();
+        let hosts = self.settings.first_viewer()..self.sites.len() as u16;
+        let count = hosts.len() as u32;
+        let mut programs = Vec::new();
+        for (at, host) in (0..).zip(hosts) {
+            let own = players / count + u32::from(at < players % count);
+            if own == 0 {
+                continue;
+            }
+            let mut play = ours();
+            let steering = format!("http://{}/steering/hls", self.address(emulation, PLAYERS_PORT));
+            play.args(["broker", "play", "--json", "--steering", &steering, "--way", &ways.join(",")]);
+            play.args(["--players", &own.to_string(), "--location", &city(host), "--isp", ISP]);
+            play.args(["--bitrate", &format!("{} bit/s", bitrate.as_bps())]);
+            play.args(["--segment", &segment.to_string(), "--buffer", &buffer.to_string()]);
+            play.args(["--arrivals", &arrivals.to_string()]);
+            play.args(["--warmup", &Span::from_std(self.warmup).to_string()]);
+            play.args(["--duration", &Span::from_std(time).to_string()]);
+            let seed = self.seed.stream("players", u64::from(host)).next_u64();
+            play.args(["--seed", &seed.to_string()]);
+            play.stdout(Stdio::piped()).stderr(Stdio::inherit());
+            programs.push(emulation.spawn(self.site(host), play)?);
+        }
+        Ok(programs)
+    }
+
+    /// Faults in the order in which they begin and end.
+    fn faults(&self) -> Vec<(Duration, bool, Fault)> {
+        let mut all = Vec::new();
+        for fault in &self.settings.faults {
+            all.push((fault.at.to_std(), true, fault.clone()));
+            all.extend(fault.until.map(|until| (until.to_std(), false, fault.clone())));
+        }
+        all.sort_by_key(|(at, _, _)| *at);
+        all
+    }
+
+    /// Has a fault begin, or end.
+    fn turn(&mut self, emulation: &Emulation, begins: bool, fault: &Fault) -> anyhow::Result<()> {
+        let signal = if begins { Signal::STOP } else { Signal::CONT };
+        let tell = |child: &Child| {
+            if let Some(pid) = Pid::from_raw(child.id() as i32) {
+                let _ = kill_process(pid, signal);
+            }
+        };
+        let clusters = self.settings.clusters as usize;
+        let network = fault.network.unwrap_or_default() as usize;
+        match fault.what {
+            FaultKind::AgentDies => tell(&self.agents[network]),
+            FaultKind::NetworkDies => {
+                tell(&self.agents[network]);
+                self.origins[network * clusters..(network + 1) * clusters].iter().for_each(tell);
+            }
+            FaultKind::BrokerDies if begins => {
+                self.note_rounds(emulation)?;
+                if let Some(mut broker) = self.broker.take() {
+                    broker.kill()?;
+                    broker.wait()?;
+                }
+            }
+            FaultKind::BrokerDies => self.broker = Some(self.start_broker(emulation)?),
+            FaultKind::AgentLate => {}
+        }
+        Ok(())
+    }
+
+    /// Counts the rounds of a broker that ends.
+    fn note_rounds(&mut self, emulation: &Emulation) -> anyhow::Result<()> {
+        let status = self.status(emulation)?;
+        let void = status.rounds.iter().filter(|round| round.void.is_some()).count() as u64;
+        self.rounds.0 += status.rounds.len() as u64 - void;
+        self.rounds.1 += void;
+        let nowhere = status.decision.placed.iter().filter(|placed| placed.to.is_none());
+        self.unplaced = nowhere.map(|placed| u64::from(placed.sessions)).sum();
+        Ok(())
+    }
+
+    fn play(&mut self, emulation: &Emulation, time: Duration) -> anyhow::Result<()> {
+        let began = Instant::now();
+        self.measured = Span::from_std(time.saturating_sub(self.warmup));
+        let players = self.start_players(emulation, time)?;
+        for (at, begins, fault) in self.faults() {
+            if at < time {
+                std::thread::sleep(at.saturating_sub(began.elapsed()));
+                self.turn(emulation, begins, &fault)?;
+            }
+        }
+        for player in players {
+            let output = player.wait_with_output()?;
+            ensure!(output.status.success(), "broker play: failed: {}", output.status);
+            let own: Outcome = serde_json::from_slice(&output.stdout).context("broker play: says nothing")?;
+            self.outcome.played.extend(own.played);
+            self.outcome.before.extend(own.before);
+            self.outcome.ways.extend(own.ways);
+        }
+        if self.broker.is_some() {
+            self.note_rounds(emulation)?;
+        }
+        Ok(())
+    }
+}
+
+impl Running for Programs {
+    fn work(&mut self, emulation: &Emulation, time: Duration) -> Result<(), ScenarioError> {
+        self.play(emulation, time).map_err(|error| ScenarioError::new(format!("{error:#}")))
+    }
+
+    fn report(&self, _: &Seen, _: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow> {
+        row.flows = self.outcome.played.len() as u64;
+        let segments = (self.measured, self.settings.segment_bytes());
+        report_players(&self.outcome.played, &self.outcome.before, segments, row);
+        let costs = self.settings.costs(self.seed);
+        let of = |way: &String| {
+            let number = way.strip_prefix("network-")?.split('.').next()?.parse::<usize>().ok()?;
+            costs.get(number).copied()
+        };
+        let paid: Vec<f64> = self.outcome.ways.iter().flatten().filter_map(of).collect();
+        let mut more = |name, value: f64| row.more.insert(name, value);
+        more("rounds_accepted", self.rounds.0 as f64);
+        more("rounds_void", self.rounds.1 as f64);
+        more("unplaced", self.unplaced as f64);
+        if !paid.is_empty() {
+            more("cost_mean", paid.iter().sum::<f64>() / paid.len() as f64);
+        }
+        Vec::new()
+    }
+}
+
+impl Drop for Programs {
+    fn drop(&mut self) {
+        // One that is stopped ends only once it goes on.
+        for child in self.agents.iter().chain(&self.origins) {
+            if let Some(pid) = Pid::from_raw(child.id() as i32) {
+                let _ = kill_process(pid, Signal::CONT);
+            }
+        }
+        end(&mut self.agents);
+        end(&mut self.origins);
+        end(self.broker.as_mut_slice());
+    }
+}

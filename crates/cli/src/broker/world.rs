@@ -1,0 +1,92 @@
+//! `anabranch broker world`: a drawn world as the files of a deployment: contracts, each network's clusters and scores, and clients.
+//!
+//! Leaves out: what is drawn (`broker_proto::generate`). Read [`Args`] first.
+
+use super::evaluate::{above_0, count};
+use anabranch_broker::wire::{ClientsRequest, PlaceClients};
+use anabranch_broker_proto::{Estimates as _, Parties, Shape, generate};
+use anabranch_units::Seed;
+use anyhow::{Context as _, ensure};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Which world, and where to.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The folder to make, with contracts.toml, clients.json (a request of `POST /v1/clients`), and for each network NETWORK.toml and
+    /// NETWORK.csv.
+    #[arg(long, value_name = "DIR", default_value = "world")]
+    out: PathBuf,
+    /// What the world is drawn from.
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    seed: u64,
+    /// Clients whom the broker places.
+    #[arg(long, value_name = "COUNT", default_value_t = Shape::default().sessions, value_parser = count)]
+    sessions: usize,
+    /// Clusters of each network: as many numbers as networks. Without: the fourteen of `broker evaluate`.
+    #[arg(long, value_name = "COUNT", num_args = 1.., value_parser = count)]
+    networks: Vec<usize>,
+    /// What clusters' capacities are multiplied by.
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = above_0)]
+    capacity: f64,
+}
+
+/// Runs it.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
+    ensure!(!args.out.exists(), "--out {}: is there already: name another folder", args.out.display());
+    let default = Shape::default();
+    let networks = if args.networks.is_empty() { default.networks.clone() } else { args.networks.clone() };
+    let shape = Shape { networks, sessions: args.sessions, capacity: args.capacity, ..default };
+    let world = generate(&shape, Seed::new(args.seed));
+    let parties = Parties::new(&world);
+    let gathered = parties.gathered();
+    std::fs::create_dir_all(&args.out).with_context(|| format!("--out {}", args.out.display()))?;
+    let write = |name: &str, text: &str| {
+        let path = args.out.join(name);
+        std::fs::write(&path, text).with_context(|| path.display().to_string())
+    };
+    let mut contracts = String::new();
+    for (number, network) in (0..).zip(world.networks()) {
+        let name = format!("network-{number}");
+        writeln!(contracts, "[[network]]\nname = \"{name}\"\nprice = {:?}", network.price_per_mbps)?;
+        writeln!(contracts, "capacity = \"{} bit/s\"", network.capacity_median.as_bps())?;
+        let mut clusters = String::new();
+        for cluster in network.clusters.clone() {
+            let site = world.sites()[cluster as usize];
+            writeln!(clusters, "[[cluster]]\nnumber = {cluster}\ncost = {:?}", site.cost_per_mbps)?;
+            writeln!(clusters, "capacity = \"{} bit/s\"", site.capacity.as_bps())?;
+            writeln!(clusters, "background = \"{} bit/s\"", site.background.as_bps())?;
+        }
+        write(&format!("{name}.toml"), &clusters)?;
+        let own = parties.own(number);
+        let mut scores = "location,isp,cluster,score\n".to_owned();
+        for of in &gathered {
+            for offer in own.considered(&of.location, &of.isp) {
+                writeln!(scores, "{},{},{},{:?}", of.location, of.isp, offer.cluster, offer.score)?;
+            }
+        }
+        write(&format!("{name}.csv"), &scores)?;
+    }
+    write("contracts.toml", &contracts)?;
+    let places = gathered.into_iter().map(|of| PlaceClients {
+        location: of.location,
+        isp: of.isp,
+        clients: of.clients,
+    });
+    let clients = ClientsRequest { places: places.collect() };
+    write("clients.json", &serde_json::to_string(&clients)?)?;
+    if !quiet {
+        let networks = world.networks().len();
+        eprintln!(
+            "{}: {networks} networks with {} clusters, {} places, seed {}",
+            args.out.display(),
+            world.sites().len(),
+            clients.places.len(),
+            args.seed
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
