@@ -19,12 +19,13 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 
 /// How players are answered.
 #[derive(Clone, Debug)]
@@ -110,10 +111,36 @@ impl PublicServer {
         self.listener.local_addr()
     }
 
-    /// Serves. Never returns; drop it to stop.
-    pub async fn run(self) {
+    /// Serves, on a thread of its own: what networks say, and what is searched for, may take the other threads for tenths of a second. Returns only where
+    /// there can be no such thread; drop it to stop.
+    ///
+    /// Errors: the system's.
+    pub async fn run(self) -> std::io::Result<()> {
         let Self { listener, public } = self;
-        let config = &public.0.config;
+        let listener = listener.into_std()?;
+        // Dropped with this future, and then the thread ends.
+        let (_runs, mut ends) = oneshot::channel::<()>();
+        let (say, ended) = oneshot::channel();
+        let serves = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async {
+                let listener = TcpListener::from_std(listener)?;
+                tokio::select! {
+                    never = public.serve(listener) => match never {},
+                    _ = &mut ends => Ok(()),
+                }
+            })
+        };
+        std::thread::Builder::new().name("players".to_owned()).spawn(move || {
+            let _ = say.send(serves());
+        })?;
+        ended.await.unwrap_or(Ok(()))
+    }
+}
+
+impl Public {
+    async fn serve(self, listener: TcpListener) -> Infallible {
+        let config = &self.0.config;
         let places = Arc::new(Semaphore::new(config.connections_max));
         let patience = config.patience;
         let router = Router::new()
@@ -121,7 +148,7 @@ impl PublicServer {
             .route("/redirect/{*path}", get(redirect))
             .route("/cmcd", post(report).options(may_report))
             .layer(DefaultBodyLimit::max(REPORT_BYTES_MAX))
-            .with_state(public.clone());
+            .with_state(self.clone());
         let mut connections = tokio::task::JoinSet::new();
         loop {
             let place = Arc::clone(&places).acquire_owned().await.expect("the semaphore is never closed");

@@ -50,6 +50,8 @@ const COUNTED_LEASES: u64 = 3;
 /// Places of one message, and messages of other brokers that are kept: more is none of theirs.
 const PLACES_PER_MESSAGE: usize = 20_000;
 const COUNTED_MAX: usize = 64;
+/// By how much a search goes behind all else that this machine does.
+const NICE: i32 = 5;
 /// How long a lead lasts where nobody else could have it.
 const LEASE_ALONE: Duration = Duration::from_secs(3_600);
 
@@ -726,6 +728,8 @@ impl BrokerService {
     async fn search(&self, job: Job) {
         let began = std::time::Instant::now();
         let searched = tokio::task::spawn_blocking(move || {
+            // This thread's alone, and it is for what can wait: players cannot. Where it may not, it is as before.
+            let _ = rustix::process::setpriority_process(None, NICE);
             let answer = job.run();
             (job, answer)
         });

@@ -210,7 +210,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         }
         tokio::select! {
             () = server.run() => {}
-            () = players.run() => {}
+            ended = players.run() => ended.context("--players")?,
             never = crate::keys::follow(&identity) => match never {},
             () = crate::process::asked_to_end() => if !quiet {
                 eprintln!("broker ends; players go on with what they have");
