@@ -89,12 +89,14 @@ class Stage {
     writeFileSync(`${folder}/cheap.csv`, "location,isp,cluster,score\nberlin,*,1,20\n");
     writeFileSync(`${folder}/near.csv`, "location,isp,cluster,score\nberlin,*,7,19\n");
     const options = ["--keys", `${folder}/keys`, "--contracts", `${folder}/contracts.toml`, "--store", `${folder}/broker.redb`];
-    const serve = ["broker", "serve", ...options, "--listen", "127.0.0.1:0", "--players", "127.0.0.5:80", "--players-url", "http://127.0.0.5", "--every", "1", "--ttl", "2"];
+    const serve = ["broker", "serve", ...options, "--listen", "127.0.0.1:0", "--players", "127.0.0.5:80", "--players-url", "http://127.0.0.5", "--every", "1", "--bids-within", "2", "--ttl", "2"];
     const said = await stage.run("broker", serve);
     [stage.broker] = said.match(/(?<=https:\/\/)127\.0\.0\.1:\d+/);
     // Shaka reloads from a whole address alone.
     stage.players = "127.0.0.5";
     for (const name of ["cheap", "near"]) await stage.agent(name);
+    const web = ["broker", "status", "--web", "127.0.0.1:0", "--broker", stage.broker, "--keys", `${folder}/keys`];
+    [stage.web] = (await stage.run("web", web)).match(/http:\/\/\S+/);
     stage.writeManifests();
     return stage;
   }
@@ -118,7 +120,7 @@ class Stage {
       let said = "";
       child.stderr.on("data", (data) => {
         said += data;
-        if (name === "broker" ? said.includes("/steering/hls") : said.includes("agent of network")) done(said);
+        if (said.includes({ broker: "/steering/hls", web: " shows what is" }[name] ?? "agent of network")) done(said);
       });
       child.on("exit", (code) => failed(new Error(`${name} ended with ${code}: ${said}`)));
     });
@@ -185,10 +187,17 @@ async function play(binary, browser, player, shots) {
     // The page comes from a server of its own, so that a network's death takes only its segments.
     const site = await new Cluster(stage.media).start();
     await page.goto(`http://${site.host}/${library}.html#http://${site.host}/${manifest}`);
+    const watching = await browser.newPage({ viewport: { width: 1100, height: 720 } });
+    await watching.goto(stage.web);
     const time = () => page.evaluate(() => document.querySelector("video").currentTime);
     const shot = async (step, text) => {
       await page.evaluate((words) => (document.querySelector("#where").textContent = words), text);
-      if (shots) await page.screenshot({ path: path.join(shots, `${player}-${step}.png`) });
+      if (!shots) return;
+      await page.screenshot({ path: path.join(shots, `${player}-${step}.png`) });
+      // The broker's own page has looked at it all the time; it knows of a network that is dead once that was silent for a while.
+      if (step === "dies") await watching.waitForSelector("#sites li.down", { timeout: 60_000 });
+      if (step === "dies") await watching.waitForTimeout(4_000);
+      await watching.screenshot({ path: path.join(shots, `page-${step}.png`) });
     };
     const steps = {};
     const step = async (name, change, at) => {
@@ -213,6 +222,7 @@ async function play(binary, browser, player, shots) {
     const first = stage.clone.sent.length > 0;
     console.log(JSON.stringify({ player, ...steps, clone_used: first, played_s: Math.round(await time()) }));
     await page.close();
+    await watching.close();
     site.die();
   } finally {
     stage?.end();
