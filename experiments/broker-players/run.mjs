@@ -3,13 +3,13 @@
 // A player begins at the cluster that the broker chose (a clone of a pathway, with a host of its own). Then the other network becomes cheaper, and
 // the player has to move there; then that network dies, server and agent, and the player has to move back. Which server each segment came from is
 // what the servers saw. `node run.mjs [PLAYER...]` prints a line for each step, and fails where a player does not play on; players are hls, dash,
-// shaka and shaka-dash. `--shots FOLDER` keeps screenshots.
+// shaka and shaka-dash, and hls-live and dash-live, whose manifests are written anew with each segment. `--shots FOLDER` keeps screenshots.
 //
 // Needs: ffmpeg, chromium, and `npm ci` here. Read `Stage` first.
 
 import { execFileSync, spawn } from "node:child_process";
 import { createServer } from "node:http";
-import { createReadStream, existsSync, mkdirSync, mkdtempSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { createReadStream, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
@@ -23,9 +23,10 @@ const LIBRARIES = { hls: "hls.js/dist/hls.js", dash: "dashjs/dist/modern/umd/das
 
 /** A server of the files below a folder, as a content network's cluster is one; it counts what it sends. */
 class Cluster {
-  constructor(folder) {
+  constructor(folder, change = (text) => text) {
     this.sent = [];
     this.folder = folder;
+    this.change = change;
     this.sockets = new Set();
     this.server = createServer((request, response) => this.answer(request, response));
     this.server.on("connection", (socket) => {
@@ -47,6 +48,7 @@ class Cluster {
   }
   answer(request, response) {
     const name = path.normalize(decodeURIComponent(new URL(request.url, "http://x").pathname));
+    if (name === "/time") return void response.writeHead(200, { "Access-Control-Allow-Origin": "*" }).end(new Date().toISOString());
     const file = name.startsWith("/modules/") ? path.join(HERE, "node_modules", name.slice(9)) : path.join(this.folder, name);
     if (!existsSync(file) || !statSync(file).isFile()) {
       response.writeHead(404, { "Access-Control-Allow-Origin": "*" }).end();
@@ -54,6 +56,12 @@ class Cluster {
     }
     if (/\.(m4s|mp4|ts)$/.test(file)) this.sent.push({ at: Date.now(), name });
     const type = TYPES[path.extname(file)] ?? "application/octet-stream";
+    // What ffmpeg writes again and again has no steering: each answer has it put in.
+    if (path.basename(file) === "live.mpd") {
+      const text = this.change(readFileSync(file, "utf8"));
+      response.writeHead(200, { "Access-Control-Allow-Origin": "*", "Content-Type": type, "Cache-Control": "no-store" }).end(text);
+      return;
+    }
     response.writeHead(200, { "Access-Control-Allow-Origin": "*", "Content-Type": type, "Content-Length": statSync(file).size });
     createReadStream(file).pipe(response);
   }
@@ -72,10 +80,10 @@ async function until(what, holds, within = WITHIN_MS) {
 
 /** The broker with two networks' agents, and their clusters: `cheap` with a pathway and a clone of it, `near` with a pathway. */
 class Stage {
-  static async start(binary, folder) {
+  static async start(binary, folder, isLive) {
     const stage = new Stage();
-    Object.assign(stage, { binary, folder, children: new Map(), media: path.join(folder, "media") });
-    stage.makeMedia();
+    Object.assign(stage, { binary, folder, isLive, children: new Map(), media: path.join(folder, "media") });
+    await stage.makeMedia();
     // A clone has another host and nothing else: hls.js replaces no port, and dash.js forgets it. So all have HTTP's own, for which one is root.
     stage.cheap = await new Cluster(stage.media).start("127.0.0.2", 80);
     stage.clone = await new Cluster(stage.media).start("127.0.0.3", 80);
@@ -133,9 +141,22 @@ class Stage {
     mkdirSync(this.media, { recursive: true });
     const input = ["-f", "lavfi", "-i", `testsrc=size=320x180:rate=25:duration=${SECONDS}`, "-f", "lavfi", "-i", `sine=duration=${SECONDS}`];
     const codecs = ["-c:v", "libx264", "-profile:v", "main", "-pix_fmt", "yuv420p", "-preset", "ultrafast", "-g", "50", "-keyint_min", "50", "-sc_threshold", "0", "-b:v", "300k", "-c:a", "aac", "-b:a", "64k"];
+    if (this.isLive) return this.makeLive(input, codecs);
     const make = (...output) => execFileSync("ffmpeg", ["-v", "error", "-y", ...input, ...codecs, ...output], { cwd: this.media });
     make("-f", "hls", "-hls_time", "2", "-hls_playlist_type", "vod", "-hls_segment_type", "fmp4", "media.m3u8");
     make("-f", "dash", "-seg_duration", "2", "-use_template", "1", "-use_timeline", "0", "plain.mpd");
+  }
+  /** The same as it happens: ten segments are there, the last manifests name them, and each new one has them written anew. */
+  async makeLive(input, codecs) {
+    const hls = ["-f", "hls", "-hls_time", "2", "-hls_list_size", "10", "-hls_flags", "delete_segments", "-hls_delete_threshold", "5", "-hls_segment_type", "fmp4", "media.m3u8"];
+    const dash = ["-f", "dash", "-seg_duration", "2", "-use_template", "1", "-use_timeline", "0", "-window_size", "10", "-extra_window_size", "5", "-utc_timing_url", "/time", "live.mpd"];
+    const maps = ["-map", "0:v", "-map", "1:a"];
+    const child = spawn("ffmpeg", ["-v", "error", "-y", "-re", ...input, ...maps, ...codecs, ...hls, ...maps, ...codecs, ...dash], { cwd: this.media, stdio: "ignore" });
+    this.children.set("ffmpeg", child);
+    await until("ffmpeg: three segments", () => {
+      const list = path.join(this.media, "media.m3u8");
+      return existsSync(list) && existsSync(path.join(this.media, "live.mpd")) && (readFileSync(list, "utf8").match(/EXTINF/g) ?? []).length >= 3;
+    });
   }
   writeManifests() {
     const variant = (pathway, host) =>
@@ -143,11 +164,11 @@ class Stage {
     const steering = (dialect) => `http://${this.players}/steering/${dialect}?location=berlin&isp=x&viewer=5`;
     const hls = `#EXTM3U\n#EXT-X-VERSION:7\n#EXT-X-INDEPENDENT-SEGMENTS\n#EXT-X-CONTENT-STEERING:SERVER-URI="${steering("hls")}",PATHWAY-ID="cheap"\n`;
     writeFileSync(`${this.media}/master.m3u8`, hls + variant("cheap", this.cheap.host) + variant("near", this.near.host));
-    const plain = execFileSync("cat", [`${this.media}/plain.mpd`], { encoding: "utf8" });
     const base = (name, host) => `<BaseURL serviceLocation="${name}">http://${host}/</BaseURL>\n`;
     const escaped = steering("dash").replaceAll("&", "&amp;");
     const before = `${base("cheap", this.cheap.host)}${base("near", this.near.host)}<ContentSteering defaultServiceLocation="cheap" queryBeforeStart="true">${escaped}</ContentSteering>\n`;
-    writeFileSync(`${this.media}/manifest.mpd`, plain.replace(/(?=<Period)/, before));
+    this.steered = (text) => text.replace(/(?=<Period)/, before);
+    if (!this.isLive) writeFileSync(`${this.media}/manifest.mpd`, this.steered(readFileSync(`${this.media}/plain.mpd`, "utf8")));
     for (const [player, library] of Object.entries(LIBRARIES)) {
       const start = {
         hls: "const hls = new Hls({ maxBufferLength: 6, maxMaxBufferLength: 8 }); hls.loadSource(source); hls.attachMedia(video);",
@@ -179,13 +200,15 @@ async function play(binary, browser, player, shots) {
   const folder = mkdtempSync(path.join(tmpdir(), "broker-players-"));
   let stage;
   try {
-    stage = await Stage.start(binary, folder);
-    const library = player.split("-")[0];
-    const manifest = player === "hls" || player === "shaka" ? "master.m3u8" : "manifest.mpd";
+    const [library, ...more] = player.split("-");
+    const isLive = more.includes("live");
+    stage = await Stage.start(binary, folder, isLive);
+    const isDash = library === "dash" || more.includes("dash");
+    const manifest = isDash ? (isLive ? "live.mpd" : "manifest.mpd") : "master.m3u8";
     const page = await browser.newPage({ viewport: { width: 640, height: 480 } });
     page.on("pageerror", (error) => console.error(`${player}: ${error.message}`));
     // The page comes from a server of its own, so that a network's death takes only its segments.
-    const site = await new Cluster(stage.media).start();
+    const site = await new Cluster(stage.media, stage.steered).start();
     await page.goto(`http://${site.host}/${library}.html#http://${site.host}/${manifest}`);
     const watching = await browser.newPage({ viewport: { width: 1100, height: 720 } });
     await watching.goto(stage.web);
