@@ -4,7 +4,7 @@
 
 use crate::wire::{
     Assent, Bids, BidsReply, ClientsRequest, CountedRequest, DecisionView, JoinRequest, MessagesReply,
-    NetworkMessage, NetworkView, NetworksView, RoundView, RoundsView,
+    NetworkMessage, NetworkView, NetworksView, RoundView, RoundsView, SteeringRequest,
 };
 use anabranch_http::{ClientError, Connection};
 use anabranch_net::identity::Identity;
@@ -128,6 +128,14 @@ impl Client {
     pub async fn counted(&self, request: &CountedRequest, within: Duration) -> Result<(), ClientError> {
         let body = self.connection.write(request)?;
         self.connection.once(Method::POST, "/v1/counted", body, within).await.map(drop)
+    }
+
+    /// Whether players are steered by this broker: with false they are told to go by their manifests.
+    ///
+    /// Errors: see [`ClientError`].
+    pub async fn steers(&self, steers: bool, within: Duration) -> Result<(), ClientError> {
+        let body = self.connection.write(&SteeringRequest { steers })?;
+        self.connection.once(Method::POST, "/v1/steering", body, within).await.map(drop)
     }
 
     /// The networks.

@@ -7,7 +7,7 @@ use crate::service::{BrokerService, NetworkError};
 use crate::wire::{
     Accepted, Assent, Bids, BidsReply, Call, Clients, ClientsRequest, CountedRequest, DecisionView,
     ErrorBody, HealthView, JoinRequest, MeasuredRequest, MessagesReply, NetworkMessage, NetworkView,
-    NetworksView, PlaceClients, PlacedView, Proposal, RoundView, RoundsView,
+    NetworksView, PlaceClients, PlacedView, Proposal, RoundView, RoundsView, SteeringRequest,
 };
 use anabranch_broker_proto::broker::Gathered;
 use anabranch_http::Service;
@@ -34,8 +34,8 @@ const WAIT_MAX_MS: u64 = 10_000;
         description = "Content networks bid clusters, the broker places clients. Mutual TLS: the role and name in the caller's certificate decide what it may do. Players ask elsewhere.",
     ),
     paths(
-        join, leave, messages, bids, assents, clients, counted, measured, networks, rounds, decision,
-        healthz, metrics
+        join, leave, messages, bids, assents, clients, counted, steering, measured, networks, rounds,
+        decision, healthz, metrics
     ),
     components(schemas(
         ErrorBody,
@@ -53,6 +53,7 @@ const WAIT_MAX_MS: u64 = 10_000;
         CountedRequest,
         PlaceClients,
         Clients,
+        SteeringRequest,
         MeasuredRequest,
         NetworksView,
         NetworkView,
@@ -90,6 +91,7 @@ pub(crate) fn router(service: BrokerService) -> Router {
         .route("/v1/networks/{network}/assents", post(assents))
         .route("/v1/clients", post(clients))
         .route("/v1/counted", post(counted))
+        .route("/v1/steering", post(steering))
         .route("/v1/measured", post(measured))
         .route("/v1/networks", get(networks))
         .route("/v1/rounds", get(rounds))
@@ -237,6 +239,18 @@ async fn counted(
     }
     let CountedRequest { broker, part, places } = read(body)?;
     service.note_counted(broker, part, gathered(places))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[utoipa::path(post, path = "/v1/steering", request_body = SteeringRequest,
+    responses((status = 204, description = "of this broker alone, until it ends or is told otherwise"), (status = 403, body = ErrorBody)))]
+async fn steering(
+    State(service): State<BrokerService>,
+    Extension(peer): Extension<PeerIdentity>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<StatusCode, Refusal> {
+    is_operator(&peer, "say whether players are steered")?;
+    service.set_steers(read::<SteeringRequest>(body)?.steers);
     Ok(StatusCode::NO_CONTENT)
 }
 

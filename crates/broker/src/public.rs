@@ -248,7 +248,10 @@ async fn steer(
         Ok(ask) => ask,
         Err(error) => return refused(StatusCode::BAD_REQUEST, &error.to_string()),
     };
-    // Without any network there is nothing to steer by: the player does without (HLS, section 7.3; DASH the same).
+    // Who is told so does without, and does not ask again (HLS, section 7.3; DASH the same).
+    if !public.0.service.steers() {
+        return refused(StatusCode::GONE, "players are not steered any more");
+    }
     let Some(mut steering) = public.0.service.steer(&ask) else {
         return refused(StatusCode::GONE, "no network is known");
     };

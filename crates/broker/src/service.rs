@@ -197,6 +197,8 @@ struct Answering {
     /// None where players are not believed.
     reports: Option<Reports>,
     reported: u64,
+    /// Whether players are steered at all.
+    steers: bool,
     answers: u64,
     unknown: u64,
 }
@@ -298,6 +300,7 @@ impl BrokerService {
             counting: Counting::new(Instant::ZERO, Duration::from_secs(ttl_s.into())),
             reports: believes_players.then(Reports::default),
             reported: 0,
+            steers: true,
             answers: 0,
             unknown: 0,
         };
@@ -507,6 +510,14 @@ impl BrokerService {
             lock(&self.shared.answering).unknown += 1;
         }
         steering
+    }
+
+    /// Whether players are steered, by an operator's word.
+    pub(crate) fn steers(&self) -> bool {
+        lock(&self.shared.answering).steers
+    }
+    pub(crate) fn set_steers(&self, steers: bool) {
+        lock(&self.shared.answering).steers = steers;
     }
 
     /// A player reports how it fares: with a question, or by itself. Whether what players report counts.

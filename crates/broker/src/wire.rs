@@ -73,6 +73,15 @@ pub struct CountedRequest {
     pub places: Vec<PlaceClients>,
 }
 
+/// Whether players are steered.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SteeringRequest {
+    /// With false players are told that there is none any more (status 410): who is told so does not ask again while it plays, and goes by
+    /// its manifest.
+    pub steers: bool,
+}
+
 /// What players have measured of a network.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

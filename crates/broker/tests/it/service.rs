@@ -286,6 +286,45 @@ async fn when_a_network_goes_players_are_told_of_another_at_once() {
     assert!(metrics.contains("broker_networks_up 1"), "{metrics}");
 }
 
+/// Too many questions of a second are to come later; who is told that there is no steering any more does not come again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn players_are_told_to_come_later_or_no_more() {
+    let house = House::new("marketplace", None).await;
+    house.operator().steers(false, WITHIN).await.expect("it is taken");
+    assert_eq!(ask(house.players, "/steering/hls").0, 410);
+    house.operator().steers(true, WITHIN).await.expect("it is taken");
+    assert_eq!(ask(house.players, "/steering/hls").0, 200);
+
+    let settings = Settings::new(designs::by_name("marketplace").expect("there is one"));
+    let contracts = CONTRACTS.parse().expect("they are right");
+    let config = BrokerServiceConfig {
+        ttl_s: 77,
+        ..BrokerServiceConfig::new(settings, contracts, house.path("other"))
+    };
+    let service = BrokerService::open(config).expect("the file is free");
+    let public =
+        PublicConfig { address: ([127, 0, 0, 1], 0).into(), answers_per_s_max: 3, ..PublicConfig::default() };
+    let public = PublicServer::bind(service, public).expect("a free port");
+    let address = public.local_addr().expect("it is bound");
+    let running = tokio::spawn(public.run());
+    let answers: Vec<(u16, String)> = (0..20)
+        .map(|_| {
+            let (status, head, _) = ask(address, "/steering/dash");
+            (status, head)
+        })
+        .collect();
+    let late: Vec<_> = answers.iter().filter(|(status, _)| *status == 429).collect();
+    assert!(answers.iter().any(|(status, _)| *status == 200) && !late.is_empty(), "{answers:?}");
+    assert!(late.iter().all(|(_, head)| head.contains("retry-after: 77")), "{late:?}");
+    // Dropped, it does not listen any more.
+    running.abort();
+    let began = Instant::now();
+    while TcpStream::connect(address).is_ok() {
+        assert!(began.elapsed() < WITHIN, "it still listens");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// CMCD, with questions and by itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_network_whose_players_stand_still_is_trusted_with_less() {
