@@ -241,7 +241,7 @@ pub fn generate(shape: &Shape, seed: Seed) -> World {
         capacities.sort();
         network.capacity_median = capacities.get(capacities.len() / 2).copied().unwrap_or(BitRate::bps(0));
     }
-    World { cities, sites, networks, places, groups, offers, starts, seed }
+    World { cities, sites, networks, places, groups, offers, starts, seed, measured: None }
 }
 
 /// Clusters to which nobody would be sent, and the nearest of their network to which somebody would be, have the same part of what that one has.

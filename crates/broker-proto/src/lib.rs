@@ -39,4 +39,4 @@ pub use market::{Candidate, Cluster, Group, Market, MarketError};
 pub use optimiser::{Answer, Optimiser, Placement};
 pub use parties::{Own, Parties};
 pub use replica::Replica;
-pub use world::{City, Network, Offer, Place, Site, World, considered};
+pub use world::{City, Network, Offer, Place, Site, World, WorldParts, considered};

@@ -146,6 +146,7 @@ impl Estimates for Own<'_> {
             self.parties.world.scores(place),
             self.parties.world.networks()[self.network as usize].clusters.clone(),
         );
-        own.map(|cluster| Offer { cluster, score: scores[cluster as usize] }).collect()
+        let offers = own.map(|cluster| Offer { cluster, score: scores[cluster as usize] });
+        offers.filter(|offer| offer.score.is_finite()).collect()
     }
 }

@@ -6,6 +6,7 @@
 use crate::draws::scores;
 use crate::market::Group;
 use anabranch_units::{BitRate, Seed};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// A city: where it is, in km, and its country's number.
@@ -106,9 +107,64 @@ pub struct World {
     pub(crate) offers: Vec<Offer>,
     pub(crate) starts: Vec<u32>,
     pub(crate) seed: Seed,
+    /// By place: clusters' scores as they were measured. Without, they are drawn.
+    pub(crate) measured: Option<Vec<BTreeMap<u32, f64>>>,
+}
+
+/// What a world is made of that is not drawn.
+#[derive(Clone, Debug)]
+pub struct WorldParts {
+    /// Cities.
+    pub cities: Vec<City>,
+    /// Clusters, network after network; [`Site::network`] and [`Site::city`] are numbers in these lists.
+    pub sites: Vec<Site>,
+    /// Networks; their clusters' numbers follow each other, and their capacities' medians are reckoned.
+    pub networks: Vec<Network>,
+    /// Places: cities' and providers' numbers.
+    pub places: Vec<(u32, u32)>,
+    /// Clients, by place.
+    pub groups: Vec<Group>,
+    /// By place: clusters' scores. One that is not there serves the place for nobody. Without, scores are drawn by distance.
+    pub scores: Option<Vec<BTreeMap<u32, f64>>>,
+    /// Of what is drawn.
+    pub seed: Seed,
 }
 
 impl World {
+    /// A world of these parts.
+    ///
+    /// Panics: for numbers that are none of these lists.
+    pub fn new(parts: WorldParts) -> Self {
+        let WorldParts { cities, sites, mut networks, places, groups, scores, seed } = parts;
+        for network in &mut networks {
+            let own = &sites[network.clusters.start as usize..network.clusters.end as usize];
+            let mut capacities: Vec<BitRate> = own.iter().map(|site| site.capacity).collect();
+            capacities.sort_unstable();
+            network.capacity_median =
+                capacities.get(capacities.len() / 2).copied().unwrap_or(BitRate::bps(0));
+        }
+        let place = |(draw, (city, provider)): (u64, (u32, u32))| Place { city, provider, draw };
+        let places = (0..).zip(places).map(place).collect();
+        let (offers, starts) = (Vec::new(), Vec::new());
+        let mut world =
+            Self { cities, sites, networks, places, groups, offers, starts, seed, measured: scores };
+        for place in 0..world.places.len() as u32 {
+            let scores = world.scores(place);
+            for network in &world.networks {
+                world.starts.push(world.offers.len() as u32);
+                let own = network
+                    .clusters
+                    .clone()
+                    .map(|cluster| Offer { cluster, score: scores[cluster as usize] });
+                let served = own.filter(|offer| offer.score.is_finite()).collect();
+                let cost = |cluster: u32| world.sites[cluster as usize].cost_per_mbps;
+                world.offers.extend(considered(served, cost));
+            }
+        }
+        world.starts.push(world.offers.len() as u32);
+        world
+    }
+
     /// All cities.
     pub fn cities(&self) -> &[City] {
         &self.cities
@@ -134,10 +190,16 @@ impl World {
         let at = place as usize * self.networks.len() + network as usize;
         &self.offers[self.starts[at] as usize..self.starts[at + 1] as usize]
     }
-    /// Every cluster's score for a place, by number.
+    /// Every cluster's score for a place, by number; infinite for one that does not serve it.
     ///
-    /// Cost: draws each.
+    /// Cost: draws each, where they were not measured.
     pub fn scores(&self, place: u32) -> Vec<f64> {
+        if let Some(measured) = &self.measured {
+            let of = &measured[place as usize];
+            return (0..self.sites.len() as u32)
+                .map(|cluster| of.get(&cluster).copied().unwrap_or(f64::INFINITY))
+                .collect();
+        }
         let distances = (0..self.sites.len() as u32).map(|cluster| self.distance_km(place, cluster));
         scores(distances, self.places[place as usize].draw, self.seed)
     }

@@ -5,6 +5,30 @@
 //!
 //! Source: VDX (`anabranch_broker_proto`). Leaves out: decisions, and what players are told (`anabranch_broker_proto`). Read [`BrokerService`],
 //! [`PublicServer`], [`NetworkAgent`], [`Client`] and [`wire`] first.
+//!
+//! A broker that answers players, with a file for its decisions:
+//!
+//! ```no_run
+//! use anabranch_broker::{
+//!     BrokerService, BrokerServiceConfig, Contracts, PublicConfig, PublicServer, ServeConfig, Server,
+//! };
+//! use anabranch_broker_proto::{broker::Settings, designs};
+//! use anabranch_net::{identity::Identity, keys::Role, keys::System, tls::CredentialFiles};
+//!
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let contracts: Contracts = std::fs::read_to_string("contracts.toml")?.parse()?;
+//! let settings = Settings::new(designs::by_name("marketplace").expect("it is a design"));
+//! let service = BrokerService::open(BrokerServiceConfig::new(settings, contracts, "broker.redb"))?;
+//! let players = PublicServer::bind(service.clone(), PublicConfig::default())?;
+//! let keys = CredentialFiles::in_set("keys/broker".as_ref(), System::Broker, Role::Controller, "controller");
+//! let server = Server::bind(service, &Identity::load(&keys)?, ServeConfig::default()).await?;
+//! tokio::select! {
+//!     () = server.run() => {}
+//!     ended = players.run() => ended?,
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 mod asked;
 mod client;
@@ -21,6 +45,7 @@ mod public;
 mod service;
 mod store;
 pub mod wire;
+pub mod world_files;
 
 pub use anabranch_http::{ClientError, ServeConfig, ServeError, Server};
 pub use client::Client;

@@ -1,12 +1,15 @@
 //! `anabranch broker evaluate`: one round of the decision protocol for each seed, design and weight, and a row for what came of it.
 
 use super::rows::{Row, Shown};
+use anabranch_broker::world_files;
 use anabranch_broker_proto::designs::{self, Design};
 use anabranch_broker_proto::{
     Account, Optimiser, Outcome, Shape, Site, World, alternatives, evaluate, generate,
 };
 use anabranch_units::Seed;
+use anyhow::Context as _;
 use serde_json::Value;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -36,6 +39,11 @@ pub struct Args {
     /// How much cost weighs beside score, where 1 is as much in the mean.
     #[arg(long, value_name = "WEIGHT", num_args = 1.., default_values_t = [1.0], value_parser = weight)]
     cost_weight: Vec<f64>,
+    /// A world of one's own in place of drawn ones: a folder with cities.csv (city, country, x_km, y_km), networks.csv (network, price),
+    /// clusters.csv (cluster, network, city, cost, capacity, background), clients.csv (city, isp, bitrate, sessions), and scores.csv
+    /// (city, isp, cluster, score), without which scores are drawn by distance, from each seed.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["sessions", "city_networks", "capacity"])]
+    world: Option<PathBuf>,
     /// Clients whom the broker places; three times as many are placed by others.
     #[arg(long, value_name = "COUNT", default_value_t = Shape::default().sessions, value_parser = count)]
     sessions: usize,
@@ -128,7 +136,10 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             capacity,
             ..Shape::default()
         };
-        let world = generate(&shape, Seed::new(*seed));
+        let world = match &args.world {
+            Some(folder) => world_files::read(folder, Seed::new(*seed)).context("--world")?,
+            None => generate(&shape, Seed::new(*seed)),
+        };
         if args.rows == Rows::Alternatives {
             let shares: [f64; 4] = alternatives(&world, largest(&world));
             let columns = ["with_1", "with_2", "with_3", "with_4"].into_iter().zip(shares.map(Value::from));

@@ -4,6 +4,7 @@
 
 use super::evaluate::{above_0, count};
 use anabranch_broker::wire::{ClientsRequest, PlaceClients};
+use anabranch_broker::world_files;
 use anabranch_broker_proto::{Estimates as _, Parties, Shape, generate};
 use anabranch_units::Seed;
 use anyhow::{Context as _, ensure};
@@ -14,8 +15,8 @@ use std::process::ExitCode;
 /// Which world, and where to.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The folder to make, with contracts.toml, clients.json (a request of `POST /v1/clients`), and for each network NETWORK.toml and
-    /// NETWORK.csv.
+    /// The folder to make, with contracts.toml, clients.json (a request of `POST /v1/clients`), for each network NETWORK.toml and
+    /// NETWORK.csv; and the same world as tables that `broker evaluate --world` reads.
     #[arg(long, value_name = "DIR", default_value = "world")]
     out: PathBuf,
     /// What the world is drawn from.
@@ -70,6 +71,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         }
         write(&format!("{name}.csv"), &scores)?;
     }
+    world_files::write(&world, &args.out)?;
     write("contracts.toml", &contracts)?;
     let places = gathered.into_iter().map(|of| PlaceClients {
         location: of.location,
