@@ -8,8 +8,9 @@ use anabranch_broker_proto::steering::{Catalogue, network_of};
 use anabranch_units::PeerId;
 use sfv::{BareItem, Dictionary, ListEntry, Parser};
 
-/// The most reports of a request, and the longest of one.
-pub(crate) const REPORTS_MAX: usize = 1_000;
+/// The most reports of a request.
+pub const REPORTS_MAX: usize = 1_000;
+/// The longest of one.
 const REPORT_BYTES_MAX: usize = 4_096;
 
 /// A report, of the network that it names, or of the one that the player plays by.

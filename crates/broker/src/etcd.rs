@@ -23,7 +23,7 @@ use std::time::Duration;
 /// Bytes of a part.
 const PART_BYTES: usize = 512 << 10;
 /// The most parts of a decision that are read.
-const PARTS_MAX: u32 = 1_000;
+pub const PARTS_MAX: u32 = 1_000;
 /// The most bytes of an answer.
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
 const FORMAT: &str = "broker 1";

@@ -49,10 +49,11 @@ pub mod world_files;
 
 pub use anabranch_http::{ClientError, ServeConfig, ServeError, Server};
 pub use client::Client;
+pub use cmcd::REPORTS_MAX;
 pub use contracts::Contracts;
-pub use etcd::EtcdConfig;
+pub use etcd::{EtcdConfig, PARTS_MAX};
 pub use mistake::Mistake;
 pub use network::{NetworkAgent, NetworkAgentError, NetworkConfig};
 pub use places::Places;
 pub use public::{PublicConfig, PublicServer};
-pub use service::{BrokerService, BrokerServiceConfig, OpenError, SILENT_AFTER, StoreConfig};
+pub use service::{BrokerService, BrokerServiceConfig, COUNTED_MAX, OpenError, SILENT_AFTER, StoreConfig};

@@ -47,9 +47,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const GIVEN_FOR: Duration = Duration::from_secs(900);
 /// What other brokers have counted is said once in a lease, and holds for so many.
 const COUNTED_LEASES: u64 = 3;
-/// Places of one message, and messages of other brokers that are kept: more is none of theirs.
+/// Places of one message.
 const PLACES_PER_MESSAGE: usize = 20_000;
-const COUNTED_MAX: usize = 64;
+/// Messages of other brokers with what they have counted that are kept: more is none of theirs.
+pub const COUNTED_MAX: usize = 64;
 /// By how much a search goes behind all else that this machine does.
 const NICE: i32 = 5;
 /// How long a lead lasts where nobody else could have it.

@@ -5,8 +5,8 @@
 
 use crate::gather::serve;
 use crate::replicate::relay;
-use anabranch_broker::PublicConfig;
 use anabranch_broker::contracts::NETWORKS_MAX;
+use anabranch_broker::{COUNTED_MAX, PARTS_MAX, PublicConfig, REPORTS_MAX};
 use anabranch_broker_proto::broker::Contract;
 use anabranch_broker_proto::counting::KINDS_MAX;
 use anabranch_broker_proto::steering::QUERY_BYTES_MAX;
@@ -180,6 +180,11 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
             "networks of a broker; clusters of one; bids of one in a round",
             format!("{}; {}; {}", n(NETWORKS_MAX as u64), n(contract.clusters_max), n(contract.bids_max)),
             "broker::contracts, broker_proto::broker",
+        ),
+        (
+            "counts of other brokers that are kept; parts of a decision in etcd; reports of a player at once",
+            format!("{}; {}; {}", n(COUNTED_MAX as u64), n(PARTS_MAX), n(REPORTS_MAX as u64)),
+            "broker::service, broker::etcd, broker::cmcd",
         ),
         (
             "answers to players in a second; a question's query; kinds of viewers that are counted",

@@ -380,6 +380,50 @@ fn rounds_of_gather_are_emulated_as_simulated_by_its_real_programs() {
     assert!(code == 2 && said.contains("workload[0].mode: only in the simulator"), "{code}, {said}");
 }
 
+/// The cheapest of three networks dies: its players go to others under either clock.
+#[test]
+fn players_are_steered_emulated_as_simulated_by_the_real_programs() {
+    let Some(_alone) = stage(&[]) else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = r#"
+        duration = "20 s"
+        [network]
+        topology = "star"
+        hosts = 6
+        rate = "50 Mbit/s"
+        delay = "2 ms"
+        [workload]
+        kind = "broker"
+        networks = 3
+        players = 8
+        bitrate = "500 kbit/s"
+        segment = "1 s"
+        buffer = "6 s"
+        costs = [1.0, 2.0, 3.0]
+        cost_weight = 100.0
+        arrivals = "1 s"
+        ttl = "1 s"
+        every = "1 s"
+        bids_within = "1 s"
+        faults = [{ what = "network-dies", network = 0, at = "10 s" }]
+    "#;
+    let file = scenario(&folder, text);
+    let [simulated, emulated] = ["simulate", "emulate"].map(|verb| rows(&[verb, &file, "--json"]).remove(0));
+    let of = |row: &serde_json::Value, column: &str| row[column].as_f64().expect("a number");
+    for row in [&simulated, &emulated] {
+        assert_eq!((of(row, "players_begun"), of(row, "cost_mean")), (8.0, 2.0), "{row}");
+        assert!(of(row, "failures") >= 4.0 && of(row, "rounds_accepted") >= 8.0, "{row}");
+    }
+    if emulated["trusted"] != true {
+        return crate::skip(&format!("the machine was too busy to emulate: {}", emulated["why"]));
+    }
+    assert_eq!((of(&simulated, "stalls"), of(&emulated, "stalls")), (0.0, 0.0), "{emulated}");
+    let ratio = of(&emulated, "segments") / of(&simulated, "segments");
+    assert!((0.9..=1.1).contains(&ratio), "{ratio}: {emulated}, simulated {simulated}");
+    let (code, said) = refusal(&["emulate", &file, "--set", "workload.ttl=1500 ms"]);
+    assert!(code == 2 && said.contains("workload[0].ttl: 1.5 s: must be whole seconds"), "{code}, {said}");
+}
+
 #[test]
 fn files_are_replicated_emulated_as_simulated_by_the_real_programs() {
     let Some(_alone) = stage(&[]) else { return };
