@@ -3,7 +3,7 @@
 //! `cities.csv` (`city`, `country`, `x_km`, `y_km`), `networks.csv` (`network`, `price`; empty for the mean of its clusters' costs), `clusters.csv`
 //! (`cluster`, `network`, `city`, `cost`, `capacity`, `background`), `clients.csv` (`city`, `isp`, `bitrate`, `sessions`), and if there is one `scores.csv`
 //! (`city`, `isp`, `cluster`, `score`); without it scores are drawn by distance. Names are text; mistakes are said with their files and lines. Leaves out:
-//! what comes of it (`broker_proto::evaluate`). Read [`read`] and [`write`].
+//! what comes of it (`broker_proto::evaluate`). Read [`read()`] and [`write()`].
 #![allow(clippy::disallowed_methods, reason = "a driver: reads and writes files")]
 
 use crate::mistake::Mistake;
