@@ -716,7 +716,9 @@ def peer(args: argparse.Namespace) -> int:
                 ours = {"bound": of["bound"], "cost": of["cost"], "gap": 1 - of["bound"] / of["cost"]}
                 print(json.dumps({"sessions": sessions, "capacity": capacity, "by": "ours"} | ours), flush=True)
                 command = [sys.executable, __file__, "solve", str(market), "--seconds", str(args.seconds)]
-                found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+                done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+                # HiGHS says its name first.
+                found = json.loads(done.stdout.splitlines()[-1])
                 found["gap"] = 1 - found["bound"] / found["cost"]
                 print(json.dumps({"sessions": sessions, "capacity": capacity, "by": "highs"} | found), flush=True)
     return 0
