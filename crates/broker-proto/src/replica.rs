@@ -23,14 +23,15 @@ const RETRIES: u64 = 10;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum StoreAsk {
-    /// Give the lead to this broker, for a lease, unless another has it. To one that has it already, say so.
+    /// Give the lead to this broker, for a lease, unless another has it. Of one that has it already the lease begins anew.
     Lead,
     /// Begin the lease anew.
     Renew {
         /// Of which lead.
         epoch: u64,
     },
-    /// Keep a decision, if this lead still stands and the round that was kept last is this one.
+    /// Keep a decision, if this lead still stands and the round that was kept last is this one. Of one that this lead has kept already, nothing is to
+    /// be done: it is kept.
     Keep {
         /// Which lead.
         epoch: u64,
@@ -47,7 +48,7 @@ pub enum StoreAsk {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum StoreTold {
-    /// This broker leads.
+    /// This broker leads, and its lease began no earlier than the question.
     Leads {
         /// The lead's number: no other lead has it.
         epoch: u64,
@@ -107,14 +108,6 @@ enum Role {
     },
 }
 
-/// A decision that is to be kept.
-#[derive(Debug)]
-struct Keeping {
-    decision: Arc<Decision>,
-    /// It may be kept already: no answer has come.
-    is_unsure: bool,
-}
-
 /// The machine.
 #[derive(Debug)]
 pub struct Replica {
@@ -134,7 +127,8 @@ pub struct Replica {
     asks: u64,
     open: Option<(u64, Instant)>,
     ask: Option<(u64, StoreAsk)>,
-    keeping: Option<Keeping>,
+    /// A decision that is to be kept.
+    keeping: Option<Arc<Decision>>,
     /// What networks are told once the decision is kept.
     held: VecDeque<(PeerId, ToNetwork)>,
     transmits: VecDeque<(PeerId, ToNetwork)>,
@@ -210,16 +204,15 @@ impl Replica {
         let until = asked_at + self.lease;
         let renew_at = asked_at + self.part(RENEWALS);
         match told {
-            None => {
-                if let Some(keeping) = &mut self.keeping {
-                    keeping.is_unsure = true;
-                }
-                self.retry_at = now + self.part(RETRIES);
-            }
+            None => self.retry_at = now + self.part(RETRIES),
             Some(StoreTold::Leads { epoch, round }) => {
                 self.next_at = renew_at;
                 self.leader = None;
-                self.handle_leads(now, epoch, until, round);
+                self.role = Role::Catches { epoch, until };
+                self.unread = (round > self.known_round()).then_some(round);
+                if self.unread.is_none() {
+                    self.begin_lead(now);
+                }
             }
             Some(StoreTold::Follows { leader, round }) => {
                 self.end_lead();
@@ -243,29 +236,6 @@ impl Replica {
             Some(StoreTold::Last(last)) => self.handle_last(now, last),
         }
         self.go_on(now);
-    }
-
-    fn handle_leads(&mut self, now: Instant, epoch: u64, until: Instant, round: u64) {
-        match self.role {
-            // A lead of before that was lost and is had again is another.
-            Role::Leads { epoch: before, .. } if before == epoch => {
-                self.role = Role::Leads { epoch, until };
-                if let Some(keeping) = &mut self.keeping {
-                    keeping.is_unsure = false;
-                    if keeping.decision.round == round {
-                        self.handle_kept();
-                    }
-                }
-            }
-            _ => {
-                self.end_lead();
-                self.role = Role::Catches { epoch, until };
-                self.unread = (round > self.known_round()).then_some(round);
-                if self.unread.is_none() {
-                    self.begin_lead(now);
-                }
-            }
-        }
     }
 
     fn handle_last(&mut self, now: Instant, last: Option<Arc<Decision>>) {
@@ -307,7 +277,7 @@ impl Replica {
     }
 
     fn handle_kept(&mut self) {
-        if let Some(Keeping { decision, .. }) = self.keeping.take() {
+        if let Some(decision) = self.keeping.take() {
             self.known = Some(Arc::clone(&decision));
             self.turns.push_back(Turn::Accepted(decision));
             self.transmits.append(&mut self.held);
@@ -342,8 +312,7 @@ impl Replica {
                 StoreAsk::Renew { epoch: *epoch }
             }
             Role::Leads { epoch, .. } => match &self.keeping {
-                Some(Keeping { is_unsure: true, .. }) => StoreAsk::Lead,
-                Some(Keeping { decision, .. }) => StoreAsk::Keep {
+                Some(decision) => StoreAsk::Keep {
                     epoch: *epoch,
                     before: self.known_round(),
                     decision: Arc::clone(decision),
@@ -365,7 +334,7 @@ impl Replica {
         while let Some(event) = self.broker.poll_event() {
             match event {
                 Event::Accepted(decision) => {
-                    self.keeping = Some(Keeping { decision, is_unsure: false });
+                    self.keeping = Some(decision);
                 }
                 Event::Void { round, why } => self.turns.push_back(Turn::Void { round, why }),
             }

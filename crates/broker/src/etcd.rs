@@ -325,19 +325,34 @@ impl Etcd {
         Looked::read(&mut self.post("/v3/kv/txn", &asked)?)
     }
 
-    fn told(&self, looked: Looked) -> Told {
+    /// Whether this broker has the lead, whose lease then begins anew, or another.
+    fn told(&self, looked: Looked) -> Result<Told, String> {
         let round = looked.round();
-        match looked.leader {
-            Some((leader, kv)) if leader.id == self.id => Told::Leads { epoch: kv.create_revision.0, round },
-            Some((leader, _)) => Told::Follows { leader: leader.address, round },
-            None => Told::Lost,
-        }
+        Ok(match looked.leader {
+            Some((leader, _)) if leader.id != self.id => Told::Follows { leader: leader.address, round },
+            Some((_, kv)) if self.is_kept_alive(kv.lease)? => {
+                Told::Leads { epoch: kv.create_revision.0, round }
+            }
+            _ => Told::Lost,
+        })
+    }
+
+    /// Has a lease begin anew. Whether it was still there.
+    fn is_kept_alive(&self, lease: Number) -> Result<bool, String> {
+        let alive: KeptAlive = self.post("/v3/lease/keepalive", &json!({ "ID": lease.0.to_string() }))?;
+        Ok(alive.result.ttl.0 > 0)
+    }
+
+    /// The lease of a lead, if this broker has that.
+    fn lease_of(&self, looked: &Looked, epoch: u64) -> Option<Number> {
+        let (leader, kv) = looked.leader.as_ref()?;
+        (leader.id == self.id && kv.create_revision.0 == epoch).then_some(kv.lease)
     }
 
     fn lead(&self) -> Result<Told, String> {
         let looked = self.look()?;
         if looked.leader.is_some() {
-            return Ok(self.told(looked));
+            return self.told(looked);
         }
         let granted: Granted =
             self.post("/v3/lease/grant", &json!({ "TTL": self.config.lease.as_secs().to_string() }))?;
@@ -357,7 +372,7 @@ impl Etcd {
             return Ok(Told::Leads { epoch, round });
         }
         self.revoke(granted.id)?;
-        Ok(self.told(Looked::read(&mut done)?))
+        self.told(Looked::read(&mut done)?)
     }
 
     fn revoke(&self, lease: Number) -> Result<(), String> {
@@ -367,13 +382,8 @@ impl Etcd {
 
     fn renew(&self, epoch: u64) -> Result<Told, String> {
         let looked = self.look()?;
-        let Some((leader, kv)) = looked.leader else { return Ok(Told::Lost) };
-        if leader.id != self.id || kv.create_revision.0 != epoch {
-            return Ok(Told::Lost);
-        }
-        let asked = json!({ "ID": kv.lease.0.to_string() });
-        let alive: KeptAlive = self.post("/v3/lease/keepalive", &asked)?;
-        Ok(if alive.result.ttl.0 > 0 { Told::Renewed } else { Told::Lost })
+        let Some(lease) = self.lease_of(&looked, epoch) else { return Ok(Told::Lost) };
+        Ok(if self.is_kept_alive(lease)? { Told::Renewed } else { Told::Lost })
     }
 
     fn part(round: u64, epoch: u64, number: u32) -> String {
@@ -382,13 +392,11 @@ impl Etcd {
 
     fn keep(&self, epoch: u64, before: u64, decision: &DecisionView) -> Result<Told, String> {
         let looked = self.look()?;
-        let Some((leader, kv)) = &looked.leader else { return Ok(Told::Lost) };
-        if leader.id != self.id || kv.create_revision.0 != epoch {
-            return Ok(Told::Lost);
-        }
-        if let Some((last, _)) = looked.last.as_ref().filter(|(last, _)| last.round != before) {
-            let is_kept = last.round == decision.round && last.epoch == epoch;
-            return Ok(if is_kept { Told::Kept } else { Told::Lost });
+        let is_kept = |looked: &Looked| {
+            looked.last.as_ref().is_some_and(|(last, _)| last.round == decision.round && last.epoch == epoch)
+        };
+        if self.lease_of(&looked, epoch).is_none() || looked.round() != before {
+            return Ok(if is_kept(&looked) { Told::Kept } else { Told::Lost });
         }
         let text = serde_json::to_vec(decision).map_err(|error| error.to_string())?;
         let parts: Vec<&[u8]> = text.chunks(PART_BYTES).collect();
@@ -417,7 +425,9 @@ impl Etcd {
             ],
         });
         let done: Transaction = self.post("/v3/kv/txn", &asked)?;
-        Ok(if done.succeeded { Told::Kept } else { Told::Lost })
+        // A try before this one, which was given up, may have come through meanwhile.
+        let is_done = done.succeeded || is_kept(&self.look()?);
+        Ok(if is_done { Told::Kept } else { Told::Lost })
     }
 
     fn read(&self) -> Result<Option<DecisionView>, String> {
