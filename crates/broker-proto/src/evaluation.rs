@@ -164,7 +164,7 @@ pub fn alternatives<const COUNTS: usize>(world: &World, network: u32) -> [f64; C
         let alike = *near[group.place as usize].get_or_insert_with(|| {
             let scores = &world.scores(group.place)[own.start as usize..own.end as usize];
             let best = scores.iter().copied().fold(f64::INFINITY, f64::min);
-            scores.iter().filter(|score| **score <= ALIKE * best).count()
+            scores.iter().filter(|score| score.is_finite() && **score <= ALIKE * best).count()
         });
         let sessions = f64::from(group.sessions);
         all += sessions;

@@ -208,6 +208,10 @@ impl World {
         let city = |number: u32| &self.cities[number as usize];
         city(self.places[place as usize].city).distance_km(city(self.sites[cluster as usize].city))
     }
+    /// Whether no cluster is considered for any place.
+    pub const fn serves_nobody(&self) -> bool {
+        self.offers.is_empty()
+    }
     /// The mean of all offers' scores.
     pub fn score_mean(&self) -> f64 {
         mean(self.offers.iter().map(|offer| offer.score))

@@ -658,8 +658,9 @@ impl BrokerService {
             let (job, ask, wait) = {
                 let mut state = lock(&self.shared.state);
                 let now = state.now();
-                let is_due = state.replica.poll_timeout().is_some_and(|at| at <= now);
-                if is_due && state.replica.leads() {
+                // A renewal of the lease needs no list of all clients.
+                let due = state.replica.leading().and_then(|broker| broker.poll_timeout());
+                if due.is_some_and(|at| at <= now) {
                     let gathered = self.gathered(&mut state, now);
                     let reported = lock(&self.shared.answering).reports.as_mut().map(Reports::take);
                     state.replica.leading().into_iter().for_each(|broker| {

@@ -195,7 +195,18 @@ pub fn read(folder: &Path, seed: Seed) -> Result<World, Mistake> {
         let what = "there must be a cluster and a client at least";
         return Err(Mistake(format!("{}: {what}", folder.display())));
     }
-    Ok(World::new(parts))
+    let world = World::new(parts);
+    if world.serves_nobody() {
+        let what = "no cluster has a score for any place with clients";
+        return Err(Mistake(format!("{}: {what}", folder.join("scores.csv").display())));
+    }
+    // Cost and score are weighed by their means.
+    for (what, mean) in [("costs", world.cost_mean()), ("scores", world.score_mean())] {
+        if mean <= 0.0 {
+            return Err(Mistake(format!("{}: all {what} are 0: some must be above", folder.display())));
+        }
+    }
+    Ok(world)
 }
 
 /// Writes a world into a folder that is there, with the scores of the clusters that networks consider.
@@ -344,9 +355,11 @@ mod tests {
             line("scores.csv", "city,isp,cluster,score\nberlin,x,1,-3\n"),
             "scores.csv: line 2: score -3: must be 0 to 1000000000"
         );
-        assert!(
-            line("cities.csv", "city,country,x_km\n").starts_with("cities.csv: ")
-                || line("cities.csv", "city,country,x_km\nberlin,de,1\n").contains("line 2")
+        assert_eq!(
+            line("scores.csv", "city,isp,cluster,score\nparis,x,2,9\n"),
+            "scores.csv: no cluster has a score for any place with clients"
         );
+        let short = line("cities.csv", "city,country,x_km\nberlin,de,1\n");
+        assert!(short.starts_with("cities.csv: line 2: ") && short.contains("y_km"), "{short}");
     }
 }

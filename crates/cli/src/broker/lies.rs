@@ -44,11 +44,6 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             ensure!((1e-3..=1e3).contains(factor), "{name} {factor}: must be 0.001 to 1000");
         }
     }
-    ensure!(
-        args.capacity.is_finite() && args.capacity > 0.0,
-        "--capacity {}: must be above 0",
-        args.capacity
-    );
     let mut shown = Shown::new(args.json);
     for seed in &args.seed {
         let shape = Shape { sessions: args.sessions, capacity: args.capacity, ..Shape::default() };

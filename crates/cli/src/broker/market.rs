@@ -3,7 +3,7 @@
 use super::evaluate::{above_0, count, known, weight};
 use anabranch_broker_proto::{Market, Optimiser, Shape, designs, generate, market};
 use anabranch_units::Seed;
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use serde::Serialize;
 use std::process::ExitCode;
 
@@ -67,11 +67,6 @@ fn view(market: &Market) -> View {
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    ensure!(
-        args.capacity.is_finite() && args.capacity > 0.0,
-        "--capacity {}: must be above 0",
-        args.capacity
-    );
     let default = Shape::default();
     let networks = if args.networks.is_empty() { default.networks.clone() } else { args.networks.clone() };
     let shape = Shape { networks, sessions: args.sessions, capacity: args.capacity, ..default };

@@ -62,11 +62,6 @@ fn reserve(text: &str, brokers: u32) -> Option<Reserve> {
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     ensure!((0.0..=2.0).contains(&args.swing), "--swing {}: must be 0 to 2", args.swing);
-    ensure!(
-        args.capacity.is_finite() && args.capacity > 0.0,
-        "--capacity {}: must be above 0",
-        args.capacity
-    );
     let mut shown = Shown::new(args.json);
     for seed in &args.seed {
         let shape = Shape { sessions: args.sessions, capacity: args.capacity, ..Shape::default() };
