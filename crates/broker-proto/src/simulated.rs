@@ -23,7 +23,7 @@ use crate::world::{Offer, Site, considered};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::stats::percentile;
 use anabranch_sim::system::{System, SystemPlan};
-use anabranch_sim::traffic::{App, AppCx, Side, StreamEvent, StreamSpec, TLS_RECORD_BYTES};
+use anabranch_sim::traffic::{App, AppCx, Messages, Side, StreamEvent, StreamSpec, TLS_RECORD_BYTES};
 use anabranch_sim::{Network, PlanError, WorkloadRow};
 use anabranch_units::{BitRate, Duration, Instant, PeerId, Seed};
 use serde::Serialize;
@@ -154,33 +154,6 @@ enum Told {
     Other(Box<ToNetwork>),
 }
 
-/// Messages on one direction of a stream.
-#[derive(Debug)]
-struct Way<M> {
-    /// With their bytes.
-    messages: VecDeque<(M, u64)>,
-    /// Bytes that have come of the first.
-    bytes: u64,
-}
-
-impl<M> Default for Way<M> {
-    fn default() -> Self {
-        Self { messages: VecDeque::new(), bytes: 0 }
-    }
-}
-
-impl<M> Way<M> {
-    fn push(&mut self, message: M, bytes: u64) {
-        self.messages.push_back((message, bytes));
-    }
-    /// The first message, if it is whole.
-    fn pop(&mut self) -> Option<M> {
-        let (_, bytes) = self.messages.front().filter(|(_, bytes)| *bytes <= self.bytes)?;
-        self.bytes -= bytes;
-        self.messages.pop_front().map(|(message, _)| message)
-    }
-}
-
 fn bytes_of(message: &impl Serialize) -> u64 {
     serde_json::to_vec(message).map_or(0, |json| json.len() as u64) + HEAD_BYTES + TLS_RECORD_BYTES
 }
@@ -192,8 +165,8 @@ struct NetworkRun {
     own: Own,
     stream: u32,
     is_connected: bool,
-    to_broker: Way<Said>,
-    to_agent: Way<Told>,
+    to_broker: Messages<Said>,
+    to_agent: Messages<Told>,
     /// What is to be said later.
     late: VecDeque<(Instant, Said)>,
     asks_at: Instant,
@@ -329,8 +302,8 @@ impl Playing {
             own: own(network),
             stream: 0,
             is_connected: false,
-            to_broker: Way::default(),
-            to_agent: Way::default(),
+            to_broker: Messages::default(),
+            to_agent: Messages::default(),
             late: VecDeque::new(),
             asks_at: Instant::ZERO + ASKS_EVERY,
         });
@@ -407,7 +380,7 @@ impl Playing {
             Said::Assent(assent) => bytes_of(assent),
         };
         let run = &mut self.networks[network];
-        run.to_broker.push(said, bytes);
+        run.to_broker.write(said, bytes);
         let stream = run.stream;
         self.control_bytes += bytes;
         cx.write(stream, Side::Opener, bytes);
@@ -483,7 +456,7 @@ impl Playing {
                         (Told::Other(Box::new(ToNetwork::Accepted(accepted))), bytes)
                     }
                 };
-                run.to_agent.push(told, bytes);
+                run.to_agent.write(told, bytes);
                 self.control_bytes += bytes;
                 cx.write(run.stream, Side::Acceptor, bytes);
             } else if let Some(event) = self.broker.poll_event() {
@@ -783,12 +756,12 @@ impl App for Playing {
             (Carries::Agent(network), StreamEvent::Arrived { bytes }) => {
                 cx.read(stream, side, bytes);
                 if side == Side::Acceptor {
-                    self.networks[network].to_broker.bytes += bytes;
+                    self.networks[network].to_broker.note_arrived(bytes);
                     while let Some(said) = self.networks[network].to_broker.pop() {
                         self.hear(cx, network, said);
                     }
                 } else {
-                    self.networks[network].to_agent.bytes += bytes;
+                    self.networks[network].to_agent.note_arrived(bytes);
                     while let Some(told) = self.networks[network].to_agent.pop() {
                         self.told(cx, network, told);
                     }

@@ -23,11 +23,13 @@ use crate::{Coordinator, Scheduler};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::stats::{mean, percentile};
 use anabranch_sim::system::{System, SystemPlan};
-use anabranch_sim::traffic::{App, AppCx, Coflow, Side, Start, StreamEvent, StreamSpec, TLS_RECORD_BYTES};
+use anabranch_sim::traffic::{
+    App, AppCx, Coflow, Messages, Side, Start, StreamEvent, StreamSpec, TLS_RECORD_BYTES,
+};
 use anabranch_sim::{Network, PlanError, Times, WorkloadRow};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, Seed};
 use serde::Serialize;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -196,9 +198,9 @@ struct HostAgent {
     limits_asked: u64,
     /// The flows that its host sends, once they have begun.
     flows: Vec<usize>,
-    to_coordinator: Way<Request>,
+    to_coordinator: Messages<Request>,
     /// Without limits: that the coordinator has heard.
-    to_agent: Way<Vec<Limit>>,
+    to_agent: Messages<Vec<Limit>>,
 }
 
 impl HostAgent {
@@ -241,27 +243,6 @@ enum Request {
     Join(JoinRequest),
     /// What has become of its flows.
     Report(ReportsRequest),
-}
-
-/// Messages on one direction of a stream.
-#[derive(Debug)]
-struct Way<M> {
-    /// With their bytes.
-    messages: VecDeque<(M, u64)>,
-    /// Bytes that have come of the first.
-    bytes: u64,
-}
-
-impl<M> Way<M> {
-    const fn new() -> Self {
-        Self { messages: VecDeque::new(), bytes: 0 }
-    }
-    /// The first message, if it is whole.
-    fn pop(&mut self) -> Option<M> {
-        let (_, bytes) = self.messages.front().filter(|(_, bytes)| *bytes <= self.bytes)?;
-        self.bytes -= bytes;
-        self.messages.pop_front().map(|(message, _)| message)
-    }
 }
 
 /// A flow.
@@ -335,8 +316,8 @@ impl Shuffling {
             is_connected: false,
             limits_asked: 0,
             flows: Vec::new(),
-            to_coordinator: Way::new(),
-            to_agent: Way::new(),
+            to_coordinator: Messages::default(),
+            to_agent: Messages::default(),
         };
         let hosts = plan.hosts.iter().filter(|_| plan.allocator.is_some());
         Self {
@@ -486,7 +467,7 @@ impl Shuffling {
         let agent = self.agent(host);
         let Some(stream) = agent.stream else { return self.answer(cx, host, request) };
         let bytes = REQUEST_HEAD_BYTES + body_bytes + TLS_RECORD_BYTES;
-        agent.to_coordinator.messages.push_back((request, bytes));
+        agent.to_coordinator.write(request, bytes);
         self.control_bytes += bytes;
         cx.write(stream, Side::Opener, bytes);
     }
@@ -539,7 +520,7 @@ impl Shuffling {
         let body_bytes =
             if limits.is_empty() { 0 } else { json_bytes(&LimitsReply { limits: limits.clone() }) };
         let bytes = ANSWER_HEAD_BYTES + body_bytes + TLS_RECORD_BYTES;
-        agent.to_agent.messages.push_back((limits, bytes));
+        agent.to_agent.write(limits, bytes);
         self.control_bytes += bytes;
         cx.write(stream, Side::Acceptor, bytes);
     }
@@ -626,14 +607,14 @@ impl App for Shuffling {
             (Carries::Control(host), Side::Opener, StreamEvent::Connected) => self.join(cx, host),
             (Carries::Control(host), Side::Acceptor, StreamEvent::Arrived { bytes }) => {
                 cx.read(stream, side, bytes);
-                self.agent(host).to_coordinator.bytes += bytes;
+                self.agent(host).to_coordinator.note_arrived(bytes);
                 while let Some(request) = self.agent(host).to_coordinator.pop() {
                     self.answer(cx, host, request);
                 }
             }
             (Carries::Control(host), Side::Opener, StreamEvent::Arrived { bytes }) => {
                 cx.read(stream, side, bytes);
-                self.agent(host).to_agent.bytes += bytes;
+                self.agent(host).to_agent.note_arrived(bytes);
                 while let Some(limits) = self.agent(host).to_agent.pop() {
                     self.hear(cx, host, limits);
                 }

@@ -6,11 +6,13 @@
 
 mod app;
 mod incast;
+mod messages;
 mod transfers;
 mod udp;
 
 pub use app::{App, AppCx, Coflow, Side, StreamEvent, StreamSpec};
 pub use incast::{Incast, Round, Settings as IncastSettings};
+pub use messages::Messages;
 pub use transfers::{Arrivals, Start, Transfers};
 pub use udp::{Sending, Udp, UdpFlow};
 
