@@ -7,11 +7,13 @@
 //! Ideal, beside the services: decisions and bids take no time, TLS and HTTP take bytes and no round trips, and a cluster sends all that is asked of
 //! it at once. Read [`Stage`] and [`Playing`] first.
 
+mod own;
+mod report;
 mod settings;
 #[cfg(test)]
 mod tests;
 
-use crate::agent::{Agent, Estimates, Reserve};
+use crate::agent::{Agent, Reserve};
 use crate::broker::{Broker, Contract, Event, Settings as BrokerSettings, ToNetwork};
 use crate::counting::Counting;
 use crate::delivery::{Delivery, Viewer};
@@ -19,7 +21,7 @@ use crate::designs::{self, Design};
 use crate::messages::{Assent, Bids, Call};
 use crate::player::{Played, Player, PlayerSettings, Wish};
 use crate::steering::{Ask, Catalogue, Dialect, Listed, answer, clone_id};
-use crate::world::{Offer, Site, considered};
+use crate::world::Offer;
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::stats::percentile;
 use anabranch_sim::system::{System, SystemPlan};
@@ -30,7 +32,11 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+pub use report::report_players;
 pub use settings::{Fault, FaultKind, Settings, plan};
+
+use own::Own;
+use report::mean;
 
 /// What the head of a request or answer takes.
 const HEAD_BYTES: u64 = 250;
@@ -112,30 +118,6 @@ pub fn pathway(network: u32) -> String {
 
 /// All viewers' provider.
 const ISP: &str = "simulated";
-
-/// What a network knows of its clusters.
-#[derive(Debug)]
-struct Own {
-    network: u32,
-    cost: f64,
-    capacities: Vec<BitRate>,
-    /// By city.
-    offers: BTreeMap<String, Vec<Offer>>,
-}
-
-impl Estimates for Own {
-    fn site(&self, cluster: u32) -> Option<Site> {
-        let capacity = *self.capacities.get(cluster as usize)?;
-        let (network, cost_per_mbps) = (self.network, self.cost);
-        Some(Site { network, city: 0, cost_per_mbps, capacity, background: BitRate::bps(0) })
-    }
-    fn considered(&self, location: &str, isp: &str) -> Vec<Offer> {
-        considered(self.all(location, isp), |_| self.cost)
-    }
-    fn all(&self, location: &str, _: &str) -> Vec<Offer> {
-        self.offers.get(location).cloned().unwrap_or_default()
-    }
-}
 
 /// What an agent says.
 #[derive(Debug)]
@@ -812,46 +794,4 @@ impl App for Playing {
         let paid: Vec<f64> = self.players.iter().filter_map(|viewing| viewing.player.way()).map(of).collect();
         more("cost_mean", mean(&paid));
     }
-}
-
-fn mean(values: &[f64]) -> Option<f64> {
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
-}
-
-/// Fills `row` in with what players have come to in the `measured` time since the warm-up, at whose end they had come to `before`, with segments of so
-/// many bytes.
-pub fn report_players(
-    played: &[Played],
-    before: &[Played],
-    (measured, segment_bytes): (Duration, u64),
-    row: &mut WorkloadRow,
-) {
-    let none = Played::default();
-    let since = |at: usize| before.get(at).unwrap_or(&none);
-    let sum = |of: &dyn Fn(&Played) -> u64| {
-        let all = played.iter().enumerate();
-        all.map(|(at, played)| of(played).saturating_sub(of(since(at)))).sum::<u64>() as f64
-    };
-    let stalled_s = sum(&|played| played.stalled.as_us()) / 1e6;
-    let watched_s = measured.as_secs_f64() * played.len() as f64;
-    let mut began_ms: Vec<f64> = played
-        .iter()
-        .filter_map(|played| played.began_after)
-        .map(|after| after.as_secs_f64() * 1e3)
-        .collect();
-    began_ms.sort_by(f64::total_cmp);
-    let segments = sum(&|played| played.segments);
-    let measured_s = measured.as_secs_f64();
-    row.goodput_mbps = (measured_s > 0.0).then(|| 8e-6 * segments * segment_bytes as f64 / measured_s);
-    let mut more = |name, value: Option<f64>| value.map(|value| row.more.insert(name, value));
-    more("players_begun", Some(began_ms.len() as f64));
-    more("begun_ms_p50", percentile(&began_ms, 0.5));
-    more("begun_ms_p99", percentile(&began_ms, 0.99));
-    more("stalled_share", Some(if watched_s > 0.0 { stalled_s / watched_s } else { 0.0 }));
-    more("stalls", Some(sum(&|played| played.stalls)));
-    more("segments", Some(segments));
-    more("moves", Some(sum(&|played| played.moves)));
-    more("failures", Some(sum(&|played| played.failures)));
-    more("answers", Some(sum(&|played| played.answers)));
-    more("unanswered", Some(sum(&|played| played.unanswered)));
 }

@@ -4,8 +4,8 @@
 
 use crate::contracts::Contracts;
 use crate::etcd::is_answer;
+use crate::kept::read_decision;
 use crate::places::Places;
-use crate::service::read_decision;
 use crate::wire::DecisionView;
 use anabranch_broker_proto::delivery::{Delivery, Viewer};
 use anabranch_units::BitRate;

@@ -38,6 +38,7 @@ mod etcd;
 pub mod exercise;
 mod history;
 mod http;
+mod kept;
 mod mistake;
 pub mod network;
 pub mod places;

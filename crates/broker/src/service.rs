@@ -2,38 +2,37 @@
 //!
 //! Requests change the machine and wake the driver, which has it go on. What is searched for, and what is asked of the store, runs apart, so that
 //! requests are answered meanwhile; players' questions take another lock. A decision is kept before anybody is told of it, in a file, or in a store that
-//! several brokers share, of which one leads. Leaves out: HTTP. Read [`BrokerService`] first.
+//! several brokers share, of which one leads. Leaves out: HTTP; what players are told (`players`), what operators see (`shown`). Read
+//! [`BrokerService`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 
+mod config;
+mod players;
+mod shown;
+
+pub use config::{BrokerServiceConfig, OpenError, StoreConfig};
+
 use crate::asked::{Asked, Told};
-use crate::client::Client;
-use crate::cmcd;
 use crate::contracts::Contracts;
-use crate::etcd::EtcdConfig;
 use crate::history::History;
+use crate::kept::{read_decision, unix_ms, write_decision};
 use crate::mistake::Mistake;
 use crate::store::{Keeper, Store};
-use crate::wire::{
-    CountedRequest, DecisionView, NetworkMessage, NetworkView, PlaceClients, PlacedView, RoundView,
-};
+use crate::wire::{DecisionView, NetworkMessage};
 use anabranch_broker_proto::Answer;
-use anabranch_broker_proto::broker::{
-    Broker, ClusterId, Decision, Gathered, Job, Placed, Settings, ToNetwork, Why,
-};
+use anabranch_broker_proto::broker::{Broker, Decision, Gathered, Job, ToNetwork, Why};
 use anabranch_broker_proto::counting::{self, Counting};
 use anabranch_broker_proto::delivery::Delivery;
 use anabranch_broker_proto::messages::{Assent, Bids, BidsReply};
 use anabranch_broker_proto::replica::{Replica, StoreAsk, StoreTold, Turn};
 use anabranch_broker_proto::reports::Reports;
-use anabranch_broker_proto::steering::{Ask, Catalogue, Steering, TTL_S, answer, network_of};
-use anabranch_http::metrics::Metrics;
+use anabranch_broker_proto::steering::Catalogue;
 use anabranch_http::store::StoreError;
 use anabranch_net::identity::Identity;
-use anabranch_units::{BitRate, Duration, Instant, PeerId};
+use anabranch_units::{Duration, Instant, PeerId};
+use players::Answering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
@@ -55,61 +54,6 @@ pub const COUNTED_MAX: usize = 64;
 const NICE: i32 = 5;
 /// How long a lead lasts where nobody else could have it.
 const LEASE_ALONE: Duration = Duration::from_secs(3_600);
-
-/// How a broker is set up.
-pub struct BrokerServiceConfig {
-    /// How it decides.
-    pub settings: Settings,
-    /// The networks, and what is agreed with them.
-    pub contracts: Contracts,
-    /// Where the last decision is kept.
-    pub store: StoreConfig,
-    /// Seconds after which players ask again.
-    pub ttl_s: u32,
-    /// Whether what players report of networks counts: anybody may report anything.
-    pub believes_players: bool,
-}
-
-/// Where a broker keeps the last decision.
-pub enum StoreConfig {
-    /// In a file of its own; made if it is not there.
-    File(PathBuf),
-    /// In etcd, with other brokers, of which one leads.
-    Etcd {
-        /// Where etcd is.
-        etcd: EtcdConfig,
-        /// The keys by which this one says to the one that leads how many viewers it has counted.
-        identity: Identity,
-    },
-}
-
-impl BrokerServiceConfig {
-    /// A broker with a file, and every other setting at its default.
-    pub fn new(settings: Settings, contracts: Contracts, file: impl Into<PathBuf>) -> Self {
-        let store = StoreConfig::File(file.into());
-        Self { settings, contracts, store, ttl_s: TTL_S, believes_players: false }
-    }
-}
-
-/// Why a broker cannot begin.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// Its file cannot be used.
-    Store(StoreError),
-    /// What it is told of etcd is none.
-    Etcd(Mistake),
-}
-
-impl std::fmt::Display for OpenError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Store(error) => write!(f, "{error}"),
-            Self::Etcd(mistake) => write!(f, "{mistake}"),
-        }
-    }
-}
-impl std::error::Error for OpenError {}
 
 /// Why a network's request is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -189,21 +133,6 @@ struct Mailbox {
     messages: VecDeque<(u64, NetworkMessage)>,
 }
 
-/// What players' questions need: small, and held for microseconds.
-struct Answering {
-    epoch: std::time::Instant,
-    delivery: Arc<Delivery>,
-    gone: Arc<BTreeSet<PeerId>>,
-    counting: Counting,
-    /// None where players are not believed.
-    reports: Option<Reports>,
-    reported: u64,
-    /// Whether players are steered at all.
-    steers: bool,
-    answers: u64,
-    unknown: u64,
-}
-
 /// Counts since the start, for metrics.
 #[derive(Default)]
 struct Counters {
@@ -221,16 +150,6 @@ struct Counters {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic under the lock is a bug that the panic's own message tells of; the tables stay valid.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn unix_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
-}
-
-impl Answering {
-    fn now(&self) -> Instant {
-        Instant::ZERO + Duration::from_std(self.epoch.elapsed())
-    }
 }
 
 impl State {
@@ -496,145 +415,9 @@ impl BrokerService {
         Ok(())
     }
 
-    /// What a player is told; none before anything is known of any way.
-    pub fn steer(&self, ask: &Ask) -> Option<Steering> {
-        let plays_by = ask.pathways.iter().find_map(|way| network_of(&self.shared.catalogue, way));
-        let (delivery, gone) = {
-            let mut answering = lock(&self.shared.answering);
-            let now = answering.now();
-            answering.counting.note(now, &ask.viewer, plays_by);
-            answering.answers += 1;
-            (Arc::clone(&answering.delivery), Arc::clone(&answering.gone))
-        };
-        let steering = answer(&delivery, &self.shared.catalogue, &gone, ask, self.shared.ttl_s);
-        if steering.is_none() {
-            lock(&self.shared.answering).unknown += 1;
-        }
-        steering
-    }
-
-    /// Whether players are steered, by an operator's word.
-    pub(crate) fn steers(&self) -> bool {
-        lock(&self.shared.answering).steers
-    }
-    pub(crate) fn set_steers(&self, steers: bool) {
-        lock(&self.shared.answering).steers = steers;
-    }
-
-    /// A player reports how it fares: with a question, or by itself. Whether what players report counts.
-    pub(crate) fn report<'a>(&self, reports: impl Iterator<Item = &'a str>, ask: Option<&Ask>) -> bool {
-        if lock(&self.shared.answering).reports.is_none() {
-            return false;
-        }
-        let catalogue = &self.shared.catalogue;
-        let plays_by = ask.and_then(|ask| ask.pathways.iter().find_map(|way| network_of(catalogue, way)));
-        let read: Vec<_> = reports.filter_map(|text| cmcd::read(text, catalogue, plays_by)).collect();
-        let mut answering = lock(&self.shared.answering);
-        answering.reported += read.len() as u64;
-        let all = answering.reports.as_mut();
-        all.into_iter().for_each(|all| read.iter().for_each(|report| all.note(*report)));
-        true
-    }
-
-    /// The host of the best cluster for a viewer whose player cannot steer.
-    pub fn host(&self, ask: &Ask) -> Option<String> {
-        let steering = self.steer(ask)?;
-        let clones = steering.pathway_clones.into_iter();
-        let mut hosts: BTreeMap<String, String> =
-            clones.map(|clone| (clone.id, clone.uri_replacement.host)).collect();
-        steering.pathway_priority.iter().find_map(|way| hosts.remove(way))
-    }
-
     /// Seconds after which players ask again.
     pub fn ttl_s(&self) -> u32 {
         self.shared.ttl_s
-    }
-
-    /// What is wrong, if anything: the store cannot be written.
-    pub fn trouble(&self) -> Option<String> {
-        lock(&self.shared.state).store_error.clone()
-    }
-
-    /// The last decision.
-    pub fn decision(&self) -> Arc<DecisionView> {
-        Arc::clone(&lock(&self.shared.state).decision)
-    }
-
-    /// The rounds of late.
-    pub(crate) fn rounds(&self) -> Vec<RoundView> {
-        lock(&self.shared.state).history.rounds()
-    }
-
-    pub(crate) fn networks(&self) -> Vec<NetworkView> {
-        let playing = {
-            let mut answering = lock(&self.shared.answering);
-            let now = answering.now();
-            answering.counting.playing(now)
-        };
-        let state = lock(&self.shared.state);
-        let mut given: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
-        for placed in &state.decision.placed {
-            if let Some((network, _, _)) = placed.to {
-                let given = given.entry(network).or_default();
-                given.0 += u64::from(placed.sessions);
-                given.1 += u64::from(placed.sessions) * placed.bitrate_bps;
-            }
-        }
-        let view = |network: PeerId| {
-            let name = self.shared.contracts.name(network).to_owned();
-            let at = state.decision.networks.iter().position(|other| *other == name);
-            let (sessions, rate_bps) = at.and_then(|at| given.get(&(at as u32))).copied().unwrap_or_default();
-            let standing = state.replica.standing(network).unwrap_or_default();
-            NetworkView {
-                name,
-                up: state.there.get(&network).is_some_and(|presence| presence.session.is_some()),
-                reputation: standing.reputation,
-                capacity_trust: standing.capacity_trust,
-                score_bias: standing.score_bias,
-                missed: standing.missed,
-                sessions,
-                rate_bps,
-                playing: playing.get(&network).copied().unwrap_or(0),
-            }
-        };
-        self.shared.contracts.numbers().map(view).collect()
-    }
-
-    pub(crate) fn metrics(&self) -> String {
-        let mut text = Metrics::default();
-        let (answers, unknown, dropped, reported) = {
-            let answering = lock(&self.shared.answering);
-            (answering.answers, answering.unknown, answering.counting.dropped(), answering.reported)
-        };
-        let state = lock(&self.shared.state);
-        let counters = &state.counters;
-        let ups = state.there.values().filter(|presence| presence.session.is_some()).count();
-        let all: [(&str, &str, &str, u64); 15] = [
-            ("leads", "gauge", "1 where this broker leads.", u64::from(state.replica.leads())),
-            ("leads_total", "counter", "Times that it began to lead.", counters.leads),
-            ("networks_up", "gauge", "Networks whose agents are there.", ups as u64),
-            ("round", "gauge", "The last accepted round.", state.decision.round),
-            ("joins_total", "counter", "Times that agents have joined.", counters.joins),
-            ("silent_total", "counter", "Agents that left without a word.", counters.silent),
-            ("bids_total", "counter", "Bids taken.", counters.bids_taken),
-            ("bids_refused_total", "counter", "Bids refused.", counters.bids_refused),
-            ("rounds_total", "counter", "Rounds accepted.", counters.rounds_accepted),
-            ("rounds_void_total", "counter", "Rounds that changed nothing.", counters.rounds_void),
-            ("answers_total", "counter", "Players' questions answered.", answers),
-            ("answers_unknown_total", "counter", "Of them, those to which no way was known.", unknown),
-            ("questions_uncounted_total", "counter", "Questions from too many places to count.", dropped),
-            ("reports_total", "counter", "Players' reports that count.", reported),
-            ("store_errors_total", "counter", "Failed writes to the store.", counters.store_errors),
-        ];
-        for (name, kind, help, value) in all {
-            text.metric(&format!("broker_{name}"), kind, help, &Metrics::plain(value));
-        }
-        let took = [
-            ("_sum".to_owned(), counters.decision_seconds),
-            ("_count".to_owned(), (counters.rounds_accepted + counters.rounds_void) as f64),
-        ];
-        text.metric("broker_decision_seconds", "summary", "How long decisions took to find.", &took);
-        text.text()
     }
 
     /// Tells those who answer players which networks have gone.
@@ -701,40 +484,6 @@ impl BrokerService {
         let others = state.counted.values().flat_map(|(gathered, _)| gathered.iter().cloned());
         let own = lock(&self.shared.answering).counting.gathered(now);
         if state.counted.is_empty() { own } else { counting::together(own.into_iter().chain(others)) }
-    }
-
-    /// Says to the broker that leads how many viewers this one has counted, again and again.
-    async fn say_counts(&self) {
-        let Some(((name, identity), every)) = self.shared.counts_for.as_ref().zip(self.shared.keeper.lease())
-        else {
-            return;
-        };
-        let mut client: Option<Client> = None;
-        loop {
-            tokio::time::sleep(every).await;
-            let leader = lock(&self.shared.state).replica.leader().map(str::to_owned);
-            let Some(leader) = leader else { continue };
-            if client.as_ref().is_none_or(|client| client.address() != leader) {
-                client = Client::new(&leader, identity, every)
-                    .inspect_err(|error| tracing::warn!("the broker that leads, {leader}: {error}"))
-                    .ok();
-            }
-            let Some(client) = &client else { continue };
-            let gathered = {
-                let mut answering = lock(&self.shared.answering);
-                let now = answering.now();
-                answering.counting.gathered(now)
-            };
-            for (part, some) in (0..).zip(gathered.chunks(PLACES_PER_MESSAGE)) {
-                let of =
-                    |Gathered { location, isp, clients }: Gathered| PlaceClients { location, isp, clients };
-                let places = some.iter().cloned().map(of).collect();
-                let request = CountedRequest { broker: *name, part, places };
-                if let Err(error) = client.counted(&request, every).await {
-                    tracing::debug!("what was counted is not said: {error}");
-                }
-            }
-        }
     }
 
     /// Searches for a decision, apart from those who are answered meanwhile.
@@ -950,49 +699,5 @@ impl BrokerService {
         let before = std::mem::replace(&mut state.decision, Arc::clone(&view));
         let took_s = state.took_s(view.round);
         state.history.note_accepted(&before, &view, took_s);
-    }
-}
-
-/// A decision with names in place of numbers, which are others after the file of contracts has changed.
-fn write_decision(decision: &Decision, contracts: &Contracts) -> DecisionView {
-    let placed = decision.placed.iter().map(|placed| PlacedView {
-        place: placed.place,
-        bitrate_bps: placed.bitrate.as_bps(),
-        sessions: placed.sessions,
-        to: placed.to.map(|(to, score)| (to.network.0, to.cluster, score)),
-    });
-    let prices = decision.prices_per_mbps.iter().map(|(id, price)| (id.network.0, id.cluster, *price));
-    DecisionView {
-        round: decision.round,
-        accepted_unix_ms: unix_ms(),
-        gap_share: decision.gap_share,
-        places: decision.places.clone(),
-        networks: contracts.numbers().map(|network| contracts.name(network).to_owned()).collect(),
-        placed: placed.collect(),
-        prices: prices.collect(),
-    }
-}
-
-/// The same again; networks with whom there is no contract any more place nobody.
-pub(crate) fn read_decision(view: &DecisionView, contracts: &Contracts) -> Decision {
-    let id = |network: u32, cluster: u32| {
-        let name = view.networks.get(network as usize)?;
-        contracts.number(name).map(|network| ClusterId { network, cluster })
-    };
-    let placed = view.placed.iter().filter(|placed| (placed.place as usize) < view.places.len());
-    let placed = placed.map(|placed| Placed {
-        place: placed.place,
-        bitrate: BitRate::bps(placed.bitrate_bps),
-        sessions: placed.sessions,
-        to: placed.to.and_then(|(network, cluster, score)| Some((id(network, cluster)?, score))),
-    });
-    let prices =
-        view.prices.iter().filter_map(|&(network, cluster, price)| Some((id(network, cluster)?, price)));
-    Decision {
-        round: view.round,
-        places: view.places.clone(),
-        placed: placed.collect(),
-        prices_per_mbps: prices.collect(),
-        gap_share: view.gap_share,
     }
 }

@@ -1,0 +1,59 @@
+//! A decision as it is kept and shown, and back.
+//!
+//! Leaves out: where it is kept (`store`). Read [`write_decision`] and [`read_decision`].
+#![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
+
+use crate::contracts::Contracts;
+use crate::wire::{DecisionView, PlacedView};
+use anabranch_broker_proto::broker::{ClusterId, Decision, Placed};
+use anabranch_units::BitRate;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The time of day.
+pub(crate) fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+/// A decision with names in place of numbers, which are others after the file of contracts has changed.
+pub(crate) fn write_decision(decision: &Decision, contracts: &Contracts) -> DecisionView {
+    let placed = decision.placed.iter().map(|placed| PlacedView {
+        place: placed.place,
+        bitrate_bps: placed.bitrate.as_bps(),
+        sessions: placed.sessions,
+        to: placed.to.map(|(to, score)| (to.network.0, to.cluster, score)),
+    });
+    let prices = decision.prices_per_mbps.iter().map(|(id, price)| (id.network.0, id.cluster, *price));
+    DecisionView {
+        round: decision.round,
+        accepted_unix_ms: unix_ms(),
+        gap_share: decision.gap_share,
+        places: decision.places.clone(),
+        networks: contracts.numbers().map(|network| contracts.name(network).to_owned()).collect(),
+        placed: placed.collect(),
+        prices: prices.collect(),
+    }
+}
+
+/// The same again; networks with whom there is no contract any more place nobody.
+pub(crate) fn read_decision(view: &DecisionView, contracts: &Contracts) -> Decision {
+    let id = |network: u32, cluster: u32| {
+        let name = view.networks.get(network as usize)?;
+        contracts.number(name).map(|network| ClusterId { network, cluster })
+    };
+    let placed = view.placed.iter().filter(|placed| (placed.place as usize) < view.places.len());
+    let placed = placed.map(|placed| Placed {
+        place: placed.place,
+        bitrate: BitRate::bps(placed.bitrate_bps),
+        sessions: placed.sessions,
+        to: placed.to.and_then(|(network, cluster, score)| Some((id(network, cluster)?, score))),
+    });
+    let prices =
+        view.prices.iter().filter_map(|&(network, cluster, price)| Some((id(network, cluster)?, price)));
+    Decision {
+        round: view.round,
+        places: view.places.clone(),
+        placed: placed.collect(),
+        prices_per_mbps: prices.collect(),
+        gap_share: view.gap_share,
+    }
+}

@@ -1,0 +1,123 @@
+//! The side of players: what they are told and what they report, under a lock of its own; and what was counted of them, for the broker that leads.
+//!
+//! Leaves out: what is answered (`broker_proto::steering`), HTTP (`public`). Read [`Answering`].
+#![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
+
+use super::{BrokerService, PLACES_PER_MESSAGE, lock};
+use crate::client::Client;
+use crate::cmcd;
+use crate::wire::{CountedRequest, PlaceClients};
+use anabranch_broker_proto::broker::Gathered;
+use anabranch_broker_proto::counting::Counting;
+use anabranch_broker_proto::delivery::Delivery;
+use anabranch_broker_proto::reports::Reports;
+use anabranch_broker_proto::steering::{Ask, Steering, answer, network_of};
+use anabranch_units::{Duration, Instant, PeerId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// What players' questions need: small, and held for microseconds.
+pub(super) struct Answering {
+    pub(super) epoch: std::time::Instant,
+    pub(super) delivery: Arc<Delivery>,
+    pub(super) gone: Arc<BTreeSet<PeerId>>,
+    pub(super) counting: Counting,
+    /// None where players are not believed.
+    pub(super) reports: Option<Reports>,
+    pub(super) reported: u64,
+    /// Whether players are steered at all.
+    pub(super) steers: bool,
+    pub(super) answers: u64,
+    pub(super) unknown: u64,
+}
+
+impl Answering {
+    pub(super) fn now(&self) -> Instant {
+        Instant::ZERO + Duration::from_std(self.epoch.elapsed())
+    }
+}
+
+impl BrokerService {
+    /// What a player is told; none before anything is known of any way.
+    pub fn steer(&self, ask: &Ask) -> Option<Steering> {
+        let plays_by = ask.pathways.iter().find_map(|way| network_of(&self.shared.catalogue, way));
+        let (delivery, gone) = {
+            let mut answering = lock(&self.shared.answering);
+            let now = answering.now();
+            answering.counting.note(now, &ask.viewer, plays_by);
+            answering.answers += 1;
+            (Arc::clone(&answering.delivery), Arc::clone(&answering.gone))
+        };
+        let steering = answer(&delivery, &self.shared.catalogue, &gone, ask, self.shared.ttl_s);
+        if steering.is_none() {
+            lock(&self.shared.answering).unknown += 1;
+        }
+        steering
+    }
+
+    /// Whether players are steered, by an operator's word.
+    pub(crate) fn steers(&self) -> bool {
+        lock(&self.shared.answering).steers
+    }
+    pub(crate) fn set_steers(&self, steers: bool) {
+        lock(&self.shared.answering).steers = steers;
+    }
+
+    /// A player reports how it fares: with a question, or by itself. Whether what players report counts.
+    pub(crate) fn report<'a>(&self, reports: impl Iterator<Item = &'a str>, ask: Option<&Ask>) -> bool {
+        if lock(&self.shared.answering).reports.is_none() {
+            return false;
+        }
+        let catalogue = &self.shared.catalogue;
+        let plays_by = ask.and_then(|ask| ask.pathways.iter().find_map(|way| network_of(catalogue, way)));
+        let read: Vec<_> = reports.filter_map(|text| cmcd::read(text, catalogue, plays_by)).collect();
+        let mut answering = lock(&self.shared.answering);
+        answering.reported += read.len() as u64;
+        let all = answering.reports.as_mut();
+        all.into_iter().for_each(|all| read.iter().for_each(|report| all.note(*report)));
+        true
+    }
+
+    /// The host of the best cluster for a viewer whose player cannot steer.
+    pub fn host(&self, ask: &Ask) -> Option<String> {
+        let steering = self.steer(ask)?;
+        let clones = steering.pathway_clones.into_iter();
+        let mut hosts: BTreeMap<String, String> =
+            clones.map(|clone| (clone.id, clone.uri_replacement.host)).collect();
+        steering.pathway_priority.iter().find_map(|way| hosts.remove(way))
+    }
+
+    /// Says to the broker that leads how many viewers this one has counted, again and again.
+    pub(super) async fn say_counts(&self) {
+        let Some(((name, identity), every)) = self.shared.counts_for.as_ref().zip(self.shared.keeper.lease())
+        else {
+            return;
+        };
+        let mut client: Option<Client> = None;
+        loop {
+            tokio::time::sleep(every).await;
+            let leader = lock(&self.shared.state).replica.leader().map(str::to_owned);
+            let Some(leader) = leader else { continue };
+            if client.as_ref().is_none_or(|client| client.address() != leader) {
+                client = Client::new(&leader, identity, every)
+                    .inspect_err(|error| tracing::warn!("the broker that leads, {leader}: {error}"))
+                    .ok();
+            }
+            let Some(client) = &client else { continue };
+            let gathered = {
+                let mut answering = lock(&self.shared.answering);
+                let now = answering.now();
+                answering.counting.gathered(now)
+            };
+            for (part, some) in (0..).zip(gathered.chunks(PLACES_PER_MESSAGE)) {
+                let of =
+                    |Gathered { location, isp, clients }: Gathered| PlaceClients { location, isp, clients };
+                let places = some.iter().cloned().map(of).collect();
+                let request = CountedRequest { broker: *name, part, places };
+                if let Err(error) = client.counted(&request, every).await {
+                    tracing::debug!("what was counted is not said: {error}");
+                }
+            }
+        }
+    }
+}

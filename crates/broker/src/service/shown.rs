@@ -1,0 +1,99 @@
+//! What operators see of a broker: networks, rounds, the last decision, metrics.
+//!
+//! Leaves out: rounds of late themselves (`history`), HTTP (`http`). Everything here only reads.
+
+use super::{BrokerService, lock};
+use crate::wire::{DecisionView, NetworkView, RoundView};
+use anabranch_http::metrics::Metrics;
+use anabranch_units::PeerId;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+impl BrokerService {
+    /// What is wrong, if anything: the store cannot be written.
+    pub fn trouble(&self) -> Option<String> {
+        lock(&self.shared.state).store_error.clone()
+    }
+
+    /// The last decision.
+    pub fn decision(&self) -> Arc<DecisionView> {
+        Arc::clone(&lock(&self.shared.state).decision)
+    }
+
+    /// The rounds of late.
+    pub(crate) fn rounds(&self) -> Vec<RoundView> {
+        lock(&self.shared.state).history.rounds()
+    }
+
+    pub(crate) fn networks(&self) -> Vec<NetworkView> {
+        let playing = {
+            let mut answering = lock(&self.shared.answering);
+            let now = answering.now();
+            answering.counting.playing(now)
+        };
+        let state = lock(&self.shared.state);
+        let mut given: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+        for placed in &state.decision.placed {
+            if let Some((network, _, _)) = placed.to {
+                let given = given.entry(network).or_default();
+                given.0 += u64::from(placed.sessions);
+                given.1 += u64::from(placed.sessions) * placed.bitrate_bps;
+            }
+        }
+        let view = |network: PeerId| {
+            let name = self.shared.contracts.name(network).to_owned();
+            let at = state.decision.networks.iter().position(|other| *other == name);
+            let (sessions, rate_bps) = at.and_then(|at| given.get(&(at as u32))).copied().unwrap_or_default();
+            let standing = state.replica.standing(network).unwrap_or_default();
+            NetworkView {
+                name,
+                up: state.there.get(&network).is_some_and(|presence| presence.session.is_some()),
+                reputation: standing.reputation,
+                capacity_trust: standing.capacity_trust,
+                score_bias: standing.score_bias,
+                missed: standing.missed,
+                sessions,
+                rate_bps,
+                playing: playing.get(&network).copied().unwrap_or(0),
+            }
+        };
+        self.shared.contracts.numbers().map(view).collect()
+    }
+
+    pub(crate) fn metrics(&self) -> String {
+        let mut text = Metrics::default();
+        let (answers, unknown, dropped, reported) = {
+            let answering = lock(&self.shared.answering);
+            (answering.answers, answering.unknown, answering.counting.dropped(), answering.reported)
+        };
+        let state = lock(&self.shared.state);
+        let counters = &state.counters;
+        let ups = state.there.values().filter(|presence| presence.session.is_some()).count();
+        let all: [(&str, &str, &str, u64); 15] = [
+            ("leads", "gauge", "1 where this broker leads.", u64::from(state.replica.leads())),
+            ("leads_total", "counter", "Times that it began to lead.", counters.leads),
+            ("networks_up", "gauge", "Networks whose agents are there.", ups as u64),
+            ("round", "gauge", "The last accepted round.", state.decision.round),
+            ("joins_total", "counter", "Times that agents have joined.", counters.joins),
+            ("silent_total", "counter", "Agents that left without a word.", counters.silent),
+            ("bids_total", "counter", "Bids taken.", counters.bids_taken),
+            ("bids_refused_total", "counter", "Bids refused.", counters.bids_refused),
+            ("rounds_total", "counter", "Rounds accepted.", counters.rounds_accepted),
+            ("rounds_void_total", "counter", "Rounds that changed nothing.", counters.rounds_void),
+            ("answers_total", "counter", "Players' questions answered.", answers),
+            ("answers_unknown_total", "counter", "Of them, those to which no way was known.", unknown),
+            ("questions_uncounted_total", "counter", "Questions from too many places to count.", dropped),
+            ("reports_total", "counter", "Players' reports that count.", reported),
+            ("store_errors_total", "counter", "Failed writes to the store.", counters.store_errors),
+        ];
+        for (name, kind, help, value) in all {
+            text.metric(&format!("broker_{name}"), kind, help, &Metrics::plain(value));
+        }
+        let took = [
+            ("_sum".to_owned(), counters.decision_seconds),
+            ("_count".to_owned(), (counters.rounds_accepted + counters.rounds_void) as f64),
+        ];
+        text.metric("broker_decision_seconds", "summary", "How long decisions took to find.", &took);
+        text.text()
+    }
+}
