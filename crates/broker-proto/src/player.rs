@@ -13,6 +13,8 @@ use std::collections::BTreeMap;
 
 /// How long a way that has failed is left alone.
 const PENALTY: Duration = Duration::from_secs(30);
+/// How long it rests where all ways have failed.
+const REST: Duration = Duration::from_secs(1);
 /// How long an answer of the broker may take.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(4);
 /// How long a segment may take, by what it plays: with a segment more in the buffer than that, a way that is dead is not seen.
@@ -77,6 +79,8 @@ pub struct Player<W> {
     plays: bool,
     /// By which way, and until when it may take.
     fetching: Option<(W, Instant)>,
+    /// Nothing is fetched before.
+    rests_until: Instant,
     last_way: Option<W>,
     gives_up: Option<W>,
     ask_at: Instant,
@@ -96,6 +100,7 @@ impl<W: Clone + Ord> Player<W> {
             at: now,
             plays: false,
             fetching: None,
+            rests_until: now,
             last_way: None,
             gives_up: None,
             ask_at: now,
@@ -158,6 +163,9 @@ impl<W: Clone + Ord> Player<W> {
         if let Some((way, _)) = self.fetching.take() {
             self.failed.insert(way, now + PENALTY);
             self.played.failures += 1;
+            if self.ways.iter().all(|way| self.is_left_alone(way, now)) {
+                self.rests_until = now + REST;
+            }
         }
     }
 
@@ -183,7 +191,8 @@ impl<W: Clone + Ord> Player<W> {
             self.asking_until = Some(now + ANSWERS_WITHIN);
             return Some(Wish::Ask);
         }
-        if self.fetching.is_none() && self.buffer + self.settings.segment <= self.goal() {
+        let is_free = self.fetching.is_none() && self.rests_until <= now;
+        if is_free && self.buffer + self.settings.segment <= self.goal() {
             let way = self.choose(now)?;
             let patience = Duration::from_ps(self.settings.segment.as_ps() / 100 * PATIENCE_PERCENT);
             self.fetching = Some((way.clone(), now + patience));
@@ -209,6 +218,7 @@ impl<W: Clone + Ord> Player<W> {
             }
             None => self.at,
         };
+        let fetches = if self.fetching.is_none() { fetches.max(self.rests_until) } else { fetches };
         asks.min(fetches)
     }
 
@@ -219,9 +229,12 @@ impl<W: Clone + Ord> Player<W> {
 
     /// The best way that has not failed of late; if all have, the one that is to be tried again first.
     fn choose(&self, now: Instant) -> Option<W> {
-        let is_left_alone = |way: &W| self.failed.get(way).is_some_and(|until| *until > now);
-        let free = self.ways.iter().find(|way| !is_left_alone(way));
+        let free = self.ways.iter().find(|way| !self.is_left_alone(way, now));
         free.or_else(|| self.ways.iter().min_by_key(|way| self.failed.get(way).copied())).cloned()
+    }
+
+    fn is_left_alone(&self, way: &W, now: Instant) -> bool {
+        self.failed.get(way).is_some_and(|until| *until > now)
     }
 
     /// Plays what there is until now.
@@ -312,6 +325,23 @@ mod tests {
         let played = player.played(at(60_000));
         assert_eq!((played.failures, played.stalls), (1, 0), "the buffer bridges it");
         assert!(fetched.contains(&'b') && fetched.last() == Some(&'a'), "{fetched:?}");
+    }
+
+    #[test]
+    fn where_all_ways_fail_at_once_it_tries_once_a_second() {
+        let mut player = Player::new(at(0), SETTINGS, vec!['a', 'b']);
+        let (mut now, mut tries) = (at(0), 0);
+        while now < at(10_000) {
+            while let Some(wish) = player.poll(now) {
+                if matches!(wish, Wish::Fetch(_)) {
+                    tries += 1;
+                    player.handle_failure(now);
+                }
+            }
+            now = player.poll_timeout();
+            player.handle_timeout(now);
+        }
+        assert!((10..=12).contains(&tries), "{tries}");
     }
 
     #[test]
