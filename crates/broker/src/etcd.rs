@@ -40,13 +40,14 @@ pub struct EtcdConfig {
     /// Where networks' agents and other brokers find this one: `host:port`.
     pub address: String,
     tls: Option<ureq::tls::TlsConfig>,
+    shows_certificate: bool,
 }
 
 impl EtcdConfig {
     /// A store without TLS, with a lease of ten seconds.
     pub fn new(members: Vec<String>, address: impl Into<String>) -> Self {
         let (prefix, lease) = ("/anabranch/broker/".to_owned(), Duration::from_secs(10));
-        Self { members, prefix, lease, address: address.into(), tls: None }
+        Self { members, prefix, lease, address: address.into(), tls: None, shows_certificate: false }
     }
 
     /// The same, with this prefix and this lease.
@@ -78,7 +79,7 @@ impl EtcdConfig {
             let client = ureq::tls::ClientCert::new_with_certs(&[certificate(own)?], found);
             tls = tls.client_cert(Some(client));
         }
-        self.tls = Some(tls.build());
+        (self.tls, self.shows_certificate) = (Some(tls.build()), own.is_some());
         Ok(self)
     }
 }
@@ -305,14 +306,29 @@ impl Etcd {
     fn post_to(&self, member: &str, path: &str, body: &Value) -> Result<String, String> {
         let url = format!("{}{path}", member.trim_end_matches('/'));
         let request = self.agent.post(url).content_type("application/json");
-        let mut response = request.send(body.to_string()).map_err(|error| error.to_string())?;
+        let mut response = request.send(body.to_string()).map_err(|error| self.explained(member, &error))?;
         let status = response.status();
         let text = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string();
-        let text = text.map_err(|error| error.to_string())?;
+        let text = text.map_err(|error| self.explained(member, &error))?;
         if status.is_success() {
             Ok(text)
         } else {
             Err(format!("{path} answers {status}: {}", text.chars().take(200).collect::<String>()))
+        }
+    }
+
+    /// What is wrong. A member that asks for a certificate where there is none ends the connection without a word of that.
+    fn explained(&self, member: &str, error: &ureq::Error) -> String {
+        use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+        let kind = match error {
+            ureq::Error::Io(error) => Some(error.kind()),
+            _ => None,
+        };
+        let is_cut = matches!(kind, Some(BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof));
+        if is_cut && member.starts_with("https://") && !self.config.shows_certificate {
+            format!("{error}: if it asks for a certificate, name this broker's for etcd")
+        } else {
+            error.to_string()
         }
     }
 
