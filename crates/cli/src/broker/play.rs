@@ -147,7 +147,7 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
     })
 }
 
-/// Runs it.
+/// Runs it. It has failed where nobody has played.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
@@ -177,7 +177,13 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     } else {
         show(&outcome, quiet);
     }
-    Ok(ExitCode::SUCCESS)
+    let has_begun = outcome.played.iter().any(|played| played.began_after.is_some());
+    if !has_begun && !quiet {
+        eprintln!(
+            "nobody has played: is the broker there, and do the ways' hosts serve /segment, as broker origin does?"
+        );
+    }
+    Ok(if has_begun { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn show(outcome: &Outcome, quiet: bool) {
