@@ -180,6 +180,8 @@ pub struct Decision {
     pub prices_per_mbps: BTreeMap<ClusterId, f64>,
     /// By how much the best decision may be better at the most.
     pub gap_share: f64,
+    /// What is thought of networks, that of those that are away, too: whoever goes on from here need not learn it anew.
+    pub standings: BTreeMap<PeerId, Standing>,
 }
 
 /// What is to be searched for the best decision.
@@ -208,7 +210,6 @@ impl Job {
 struct Known {
     contract: Contract,
     is_there: bool,
-    standing: Standing,
     /// In the present round: whether it was called, and what it has bid.
     is_called: bool,
     bids: Option<Checked>,
@@ -253,6 +254,8 @@ struct Table {
 pub struct Broker {
     settings: Settings,
     networks: BTreeMap<PeerId, Known>,
+    /// What is thought of those that have joined, now or before the last accepted decision.
+    standings: BTreeMap<PeerId, Standing>,
     /// Clients as they were counted last, and those whom the present round places.
     gathered: Arc<[Gathered]>,
     placing: Arc<[Gathered]>,
@@ -280,6 +283,7 @@ impl Broker {
         Self {
             settings,
             networks: BTreeMap::new(),
+            standings: BTreeMap::new(),
             gathered: Arc::new([]),
             placing: Arc::new([]),
             round: 0,
@@ -298,10 +302,11 @@ impl Broker {
         }
     }
 
-    /// The same after a restart, with the last round that was accepted: the next has a higher number.
+    /// The same after a restart, with the last round that was accepted: the next has a higher number, and networks stand as they stood then.
     #[must_use]
     pub fn with_accepted(mut self, decision: Decision) -> Self {
         self.round = self.round.max(decision.round);
+        self.standings.clone_from(&decision.standings);
         self.accepted = Some(Arc::new(decision));
         self
     }
@@ -321,7 +326,7 @@ impl Broker {
     }
     /// What is thought of a network; none if it is not known.
     pub fn standing(&self, network: PeerId) -> Option<Standing> {
-        self.networks.get(&network).map(|known| known.standing)
+        self.standings.get(&network).copied()
     }
 
     /// A network's agent is there: it takes part from the next round on. What is thought of it stays.
@@ -329,11 +334,11 @@ impl Broker {
         let known = self.networks.entry(network).or_insert_with(|| Known {
             contract: contract.clone(),
             is_there: true,
-            standing: Standing::default(),
             is_called: false,
             bids: None,
         });
         (known.contract, known.is_there) = (contract, true);
+        self.standings.entry(network).or_default();
     }
 
     /// A network's agent has gone. What it has bid in this round does not count any more.
@@ -343,7 +348,7 @@ impl Broker {
         let was_called = std::mem::take(&mut known.is_called);
         known.is_there = false;
         if was_called && !has_bid && matches!(self.stage, Stage::Bidding { .. }) {
-            known.standing.note_missed();
+            self.standings.entry(network).or_default().note_missed();
         }
         match &mut self.stage {
             Stage::Bidding { .. } => self.close_if_all_have_bid(),
@@ -381,7 +386,7 @@ impl Broker {
         let reply = bids::check(&known.contract, shares, bids, &mut checked);
         let all = reply.taken + reply.refused;
         if all > 0 {
-            known.standing.note_bids(reply.taken as f64 / all as f64);
+            self.standings.entry(network).or_default().note_bids(reply.taken as f64 / all as f64);
         }
         known.bids = Some(checked);
         self.close_if_all_have_bid();
@@ -409,8 +414,9 @@ impl Broker {
     /// Values that are no measurement change nothing.
     pub fn handle_measured(&mut self, network: PeerId, bid: f64, measured: f64) {
         let ratio = measured / bid;
-        if let Some(known) = self.networks.get_mut(&network).filter(|_| ratio.is_finite() && ratio >= 0.0) {
-            known.standing.note_score(ratio);
+        if let Some(standing) = self.standings.get_mut(&network).filter(|_| ratio.is_finite() && ratio >= 0.0)
+        {
+            standing.note_score(ratio);
         }
     }
 
@@ -418,8 +424,8 @@ impl Broker {
     ///
     /// Values that are no share change nothing.
     pub fn handle_delivered(&mut self, network: PeerId, share: f64) {
-        if let Some(known) = self.networks.get_mut(&network).filter(|_| (0.0..=1.0).contains(&share)) {
-            known.standing.note_delivered(share);
+        if let Some(standing) = self.standings.get_mut(&network).filter(|_| (0.0..=1.0).contains(&share)) {
+            standing.note_delivered(share);
         }
     }
 
@@ -510,10 +516,10 @@ impl Broker {
 
     /// No bids are taken any more.
     fn close(&mut self) {
-        for known in self.networks.values_mut().filter(|known| known.is_called) {
+        for (network, known) in self.networks.iter_mut().filter(|(_, known)| known.is_called) {
             // What has come of bids that go on is half of what was meant.
             if known.bids.take_if(|bids| !bids.is_all).is_some() || known.bids.is_none() {
-                known.standing.note_missed();
+                self.standings.entry(*network).or_default().note_missed();
             }
         }
         self.decide();
@@ -550,6 +556,7 @@ impl Broker {
         let mut scores: Vec<Vec<f64>> = vec![Vec::new(); self.placing.len()];
         for (network, known) in &self.networks {
             let Some(bids) = &known.bids else { continue };
+            let standing = self.standing(*network).unwrap_or_default();
             let mut numbers = BTreeMap::new();
             for (cluster, said) in &bids.clusters {
                 let id = ClusterId { network: *network, cluster: *cluster };
@@ -558,11 +565,11 @@ impl Broker {
                 clusters.push(id);
                 prices.push(price);
                 of_market.push(Cluster {
-                    capacity: self.capacity(known, id, said),
+                    capacity: self.capacity(known, standing, id, said),
                     cost_per_mbps: self.settings.cost_weight * price,
                 });
             }
-            let factor = self.settings.score_weight * known.standing.score_factor();
+            let factor = self.settings.score_weight * standing.score_factor();
             for (share, bids) in &bids.shares {
                 let candidates = bids
                     .iter()
@@ -593,13 +600,10 @@ impl Broker {
     }
 
     /// What a cluster can be given: what is said of it as far as that is believed, and no more than its network says when asked.
-    fn capacity(&self, known: &Known, id: ClusterId, said: &Announced) -> BitRate {
+    fn capacity(&self, known: &Known, standing: Standing, id: ClusterId, said: &Announced) -> BitRate {
         let said = said.capacity.unwrap_or(known.contract.capacity_median).as_bps();
-        let believed = if known.standing.capacity_trust < 1.0 {
-            (said as f64 * known.standing.capacity_trust) as u64
-        } else {
-            said
-        };
+        let believed =
+            if standing.capacity_trust < 1.0 { (said as f64 * standing.capacity_trust) as u64 } else { said };
         BitRate::bps(believed.min(self.limits.get(&id).copied().unwrap_or(u64::MAX)))
     }
 
@@ -693,6 +697,7 @@ impl Broker {
                 .map(|((id, price), _)| (*id, *price))
                 .collect(),
             gap_share: answer.gap_share(),
+            standings: self.standings.clone(),
         });
         self.tell(&table, answer, &sent, &decision);
         self.accepted = Some(Arc::clone(&decision));

@@ -139,6 +139,7 @@ mod tests {
                 .collect(),
             prices_per_mbps: BTreeMap::new(),
             gap_share: 0.0,
+            standings: BTreeMap::new(),
         })
     }
 

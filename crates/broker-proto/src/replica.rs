@@ -9,7 +9,7 @@
 //! open. A broker with a store of its own is one that leads at once. Leaves out: the store (a driver's: etcd, or a file). Contract: one mutation
 //! of [`Replica::leading`] or of this, then `poll_*` to `None`, then [`Replica::poll_timeout`]. Read [`Replica`], [`StoreAsk`] and [`Turn`] first.
 
-use crate::broker::{Broker, Decision, Event, Job, Settings, ToNetwork, Why};
+use crate::broker::{Broker, Decision, Event, Job, Settings, Standing, ToNetwork, Why};
 use anabranch_units::{Duration, Instant, PeerId};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -176,9 +176,13 @@ impl Replica {
     pub const fn known(&self) -> Option<&Arc<Decision>> {
         self.known.as_ref()
     }
-    /// What is thought of a network, while this one leads.
-    pub fn standing(&self, network: PeerId) -> Option<crate::broker::Standing> {
-        self.broker.standing(network).filter(|_| self.leads())
+    /// What is thought of a network: by this one while it leads, else as it was kept with the last decision.
+    pub fn standing(&self, network: PeerId) -> Option<Standing> {
+        if self.leads() {
+            self.broker.standing(network)
+        } else {
+            self.known.as_ref()?.standings.get(&network).copied()
+        }
     }
 
     /// One of so many parts of the lease.

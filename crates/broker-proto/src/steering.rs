@@ -342,6 +342,7 @@ mod tests {
             placed: vec![placed(to(0, 4)), placed(to(1, 0))],
             prices_per_mbps: BTreeMap::new(),
             gap_share: 0.0,
+            standings: BTreeMap::new(),
         });
         let listed = |pathway: &str, hosts: &[(u32, &str)]| Listed {
             pathway: pathway.into(),

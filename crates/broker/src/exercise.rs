@@ -7,6 +7,7 @@ use crate::etcd::is_answer;
 use crate::kept::read_decision;
 use crate::places::Places;
 use crate::wire::DecisionView;
+use anabranch_broker_proto::broker::Standing;
 use anabranch_broker_proto::delivery::{Delivery, Viewer};
 use anabranch_units::BitRate;
 use std::collections::BTreeSet;
@@ -38,6 +39,7 @@ pub fn exercise_stored(bytes: &[u8]) -> bool {
     let Ok(view) = serde_json::from_slice::<DecisionView>(bytes) else { return false };
     let contracts = "[[network]]\nname = \"a\"\n[[network]]\nname = \"b\"\n";
     let decision = read_decision(&view, &contracts.parse().expect("it is right"));
+    assert!(decision.standings.values().all(Standing::is_possible));
     let delivery = Delivery::new(&decision);
     for (location, isp) in view.places.iter().take(100) {
         let viewer =
@@ -60,6 +62,6 @@ mod tests {
     fn the_corpora_are_as_they_say() {
         assert!(replay("broker_contracts", super::exercise_contracts) >= 4);
         assert!(replay("broker_places", super::exercise_places) >= 3);
-        assert!(replay("broker_stored", super::exercise_stored) >= 5);
+        assert!(replay("broker_stored", super::exercise_stored) >= 6);
     }
 }

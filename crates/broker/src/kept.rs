@@ -4,8 +4,8 @@
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 
 use crate::contracts::Contracts;
-use crate::wire::{DecisionView, PlacedView};
-use anabranch_broker_proto::broker::{ClusterId, Decision, Placed};
+use crate::wire::{DecisionView, PlacedView, StandingView};
+use anabranch_broker_proto::broker::{ClusterId, Decision, Placed, Standing};
 use anabranch_units::BitRate;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -23,6 +23,13 @@ pub(crate) fn write_decision(decision: &Decision, contracts: &Contracts) -> Deci
         to: placed.to.map(|(to, score)| (to.network.0, to.cluster, score)),
     });
     let prices = decision.prices_per_mbps.iter().map(|(id, price)| (id.network.0, id.cluster, *price));
+    let standings = decision.standings.iter().map(|(network, standing)| StandingView {
+        network: network.0,
+        reputation: standing.reputation,
+        capacity_trust: standing.capacity_trust,
+        score_bias: standing.score_bias,
+        missed: standing.missed,
+    });
     DecisionView {
         round: decision.round,
         accepted_unix_ms: unix_ms(),
@@ -31,15 +38,14 @@ pub(crate) fn write_decision(decision: &Decision, contracts: &Contracts) -> Deci
         networks: contracts.numbers().map(|network| contracts.name(network).to_owned()).collect(),
         placed: placed.collect(),
         prices: prices.collect(),
+        standings: standings.collect(),
     }
 }
 
 /// The same again; networks with whom there is no contract any more place nobody.
 pub(crate) fn read_decision(view: &DecisionView, contracts: &Contracts) -> Decision {
-    let id = |network: u32, cluster: u32| {
-        let name = view.networks.get(network as usize)?;
-        contracts.number(name).map(|network| ClusterId { network, cluster })
-    };
+    let number = |network: u32| contracts.number(view.networks.get(network as usize)?);
+    let id = |network: u32, cluster: u32| number(network).map(|network| ClusterId { network, cluster });
     let placed = view.placed.iter().filter(|placed| (placed.place as usize) < view.places.len());
     let placed = placed.map(|placed| Placed {
         place: placed.place,
@@ -49,11 +55,17 @@ pub(crate) fn read_decision(view: &DecisionView, contracts: &Contracts) -> Decis
     });
     let prices =
         view.prices.iter().filter_map(|&(network, cluster, price)| Some((id(network, cluster)?, price)));
+    let standings = view.standings.iter().filter_map(|of| {
+        let StandingView { reputation, capacity_trust, score_bias, missed, .. } = *of;
+        let standing = Standing { reputation, capacity_trust, score_bias, missed };
+        Some((number(of.network)?, standing)).filter(|_| standing.is_possible())
+    });
     Decision {
         round: view.round,
         places: view.places.clone(),
         placed: placed.collect(),
         prices_per_mbps: prices.collect(),
         gap_share: view.gap_share,
+        standings: standings.collect(),
     }
 }

@@ -171,6 +171,24 @@ pub struct DecisionView {
     pub placed: Vec<PlacedView>,
     /// What a megabit a second of each cluster in use costs: the network's number, the cluster's, the price.
     pub prices: Vec<(u32, u32, f64)>,
+    /// What was thought of networks then. Decisions of before this was kept have none.
+    #[serde(default)]
+    pub standings: Vec<StandingView>,
+}
+
+/// What is thought of a network.
+#[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct StandingView {
+    /// The network's number.
+    pub network: u32,
+    /// The share of its bids that made sense of late.
+    pub reputation: f64,
+    /// What its capacities are multiplied by.
+    pub capacity_trust: f64,
+    /// What its scores are multiplied by.
+    pub score_bias: f64,
+    /// Rounds in which it did not bid in time.
+    pub missed: u64,
 }
 
 /// Some clients, and where they go.

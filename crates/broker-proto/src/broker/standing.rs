@@ -33,6 +33,13 @@ impl Default for Standing {
 }
 
 impl Standing {
+    /// Whether it can have come about: what a store says may be anything.
+    pub fn is_possible(&self) -> bool {
+        (0.0..=1.0).contains(&self.reputation)
+            && (TRUST_LEAST..=1.0).contains(&self.capacity_trust)
+            && (1.0..=BIAS_MOST).contains(&self.score_bias)
+    }
+
     /// By how much worse its scores count than they say.
     pub fn score_factor(&self) -> f64 {
         self.score_bias * (2.0 - self.reputation)

@@ -361,6 +361,7 @@ fn another_broker_leads_within_the_lease_and_knows_the_last_round() {
     for running in stage.brokers.iter().flatten() {
         let known = running.replica.known().map(|decision| decision.round);
         assert!(known.is_some_and(|round| rounds_seen.contains(&round)), "all know a decision");
+        assert!(running.replica.standing(PeerId(1)).is_some(), "and what is thought of networks");
     }
     let at = stage.brokers.iter().position(|running| running.as_ref().is_some_and(|r| r.replica.leads()));
     stage.brokers[at.expect("one leads")] = None;

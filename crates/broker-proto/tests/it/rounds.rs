@@ -341,6 +341,26 @@ fn who_is_dead_late_or_talks_nonsense_costs_nobody_else_anything() {
     assert!((0.45..0.55).contains(&hall.standing(4).reputation), "{:?}", hall.standing(4));
 }
 
+/// What is thought of a network is kept with each decision, while it is away, too.
+#[test]
+fn a_broker_that_begins_again_thinks_of_networks_as_before() {
+    let world = world(2);
+    let parties = Parties::new(&world);
+    let manners = [Manner::Good, Manner::Nonsense, Manner::Good, Manner::Good, Manner::Good];
+    let mut hall = Hall::new(&parties, "marketplace", &manners, 1);
+    hall.run(Instant::ZERO + EVERY * 5);
+    hall.broker.handle_left(PeerId(1));
+    hall.run(hall.now + EVERY * 2);
+    let thought = hall.standing(1);
+    assert!(thought.reputation < 0.3, "{thought:?}");
+    let decision = hall.decisions.last().expect("a round was accepted");
+    let mut new = Broker::new(hall.now, settings(&hall.design)).with_accepted((**decision).clone());
+    assert_eq!(new.standing(PeerId(1)), Some(thought), "it is known before the network is there again");
+    new.handle_joined(PeerId(1), parties.contract(1));
+    assert_eq!(new.standing(PeerId(1)), Some(thought), "and is not forgotten as it comes");
+    assert_eq!(new.standing(PeerId(0)), Some(Standing::default()));
+}
+
 /// Whatever networks do and ways lose, what [`Hall::check`] says holds, and rounds go on.
 #[test]
 fn two_hundred_schedules_of_faults() {
