@@ -117,7 +117,9 @@ struct State {
     called: Option<(u64, Instant)>,
     decision: Arc<DecisionView>,
     history: History,
+    /// Why the store could not be asked last, and why the last decision could not be kept.
     store_error: Option<String>,
+    keep_error: Option<String>,
     counters: Counters,
 }
 
@@ -236,6 +238,7 @@ impl BrokerService {
             decision: Arc::default(),
             history: History::default(),
             store_error: None,
+            keep_error: None,
             counters: Counters::default(),
         };
         let catalogue = contracts.catalogue();
@@ -526,37 +529,43 @@ impl BrokerService {
             Ok(answer) => answer.expect("asking does not panic, and the runtime is there"),
             Err(_) => Err("the store: no answer in time".to_owned()),
         };
-        {
-            let mut state = lock(&self.shared.state);
-            let now = state.now();
-            let before = state.store_error.take();
-            let told = match answer {
-                Ok(told) => Some(told),
-                Err(error) => {
-                    if before.as_ref() != Some(&error) {
-                        tracing::error!("{error}");
-                    }
-                    state.counters.store_errors += 1;
-                    state.store_error = Some(error);
-                    // One that is alone goes on without having kept it; of several, another may lead by now.
-                    (is_keep && self.shared.counts_for.is_none()).then_some(Told::Kept)
-                }
-            };
-            let told = told.map(|told| match told {
-                Told::Leads { epoch, round } => StoreTold::Leads { epoch, round },
-                Told::Follows { leader, round } => StoreTold::Follows { leader, round },
-                Told::Renewed => StoreTold::Renewed,
-                Told::Kept => StoreTold::Kept,
-                Told::Lost => StoreTold::Lost,
-                Told::Last(last) => {
-                    let last = last.map(Arc::new);
-                    state.stored.clone_from(&last);
-                    StoreTold::Last(last.map(|last| Arc::new(read_decision(&last, &self.shared.contracts))))
-                }
-            });
-            state.replica.handle_told(now, number, told);
-        }
+        self.note_told(&mut lock(&self.shared.state), number, is_keep, answer);
         self.shared.changed.notify_one();
+    }
+
+    /// The store has answered a question, which was to keep a decision or another one.
+    fn note_told(&self, state: &mut State, number: u64, is_keep: bool, answer: Result<Told, String>) {
+        let now = state.now();
+        let before = state.store_error.take();
+        if is_keep {
+            // Until a decision is kept, whatever else the store answers.
+            state.keep_error = answer.as_ref().err().cloned();
+        }
+        let told = match answer {
+            Ok(told) => Some(told),
+            Err(error) => {
+                if before.as_ref() != Some(&error) {
+                    tracing::error!("{error}");
+                }
+                state.counters.store_errors += 1;
+                state.store_error = Some(error);
+                // One that is alone goes on without having kept it; of several, another may lead by now.
+                (is_keep && self.shared.counts_for.is_none()).then_some(Told::Kept)
+            }
+        };
+        let told = told.map(|told| match told {
+            Told::Leads { epoch, round } => StoreTold::Leads { epoch, round },
+            Told::Follows { leader, round } => StoreTold::Follows { leader, round },
+            Told::Renewed => StoreTold::Renewed,
+            Told::Kept => StoreTold::Kept,
+            Told::Lost => StoreTold::Lost,
+            Told::Last(last) => {
+                let last = last.map(Arc::new);
+                state.stored.clone_from(&last);
+                StoreTold::Last(last.map(|last| Arc::new(read_decision(&last, &self.shared.contracts))))
+            }
+        });
+        state.replica.handle_told(now, number, told);
     }
 
     /// Agents of whom nothing was heard for long have gone. Where another broker leads, that one knows.
@@ -648,7 +657,8 @@ impl BrokerService {
                 let mut state = lock(&self.shared.state);
                 let now = state.now();
                 state.expect_networks(now);
-                (state.given, state.counted) = (None, BTreeMap::new());
+                // What it could not keep, another may have decided anew.
+                (state.given, state.counted, state.keep_error) = (None, BTreeMap::new(), None);
                 drop(state);
                 self.note_presence();
                 // Those who wait for messages hear that they have to ask another.

@@ -10,9 +10,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl BrokerService {
-    /// What is wrong, if anything: the store cannot be written.
+    /// What is wrong, if anything: the store cannot be asked, or the last decision could not be kept.
     pub fn trouble(&self) -> Option<String> {
-        lock(&self.shared.state).store_error.clone()
+        let state = lock(&self.shared.state);
+        state.keep_error.as_ref().or(state.store_error.as_ref()).cloned()
     }
 
     /// The last decision.
