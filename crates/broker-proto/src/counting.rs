@@ -2,31 +2,113 @@
 //! questions that their players ask.
 //!
 //! A player asks once in each time to live of an answer, so those who have asked in such a time are those who watch. Nothing is kept of any
-//! viewer: questions are counted. Leaves out: what is answered (`steering`). Read [`Counting`] first.
+//! viewer: questions are counted. Memory is bounded whatever is asked: of too many kinds of viewers the half with the fewest questions is forgotten.
+//! Leaves out: what is answered (`steering`). Read [`Counting`] first.
 
-use crate::broker::Gathered;
+use crate::broker::{Decision, Gathered};
 use crate::delivery::Viewer;
 use crate::messages::Clients;
 use anabranch_units::{BitRate, Duration, Instant, PeerId};
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
 
-/// The most places that are counted, with their bitrates: what comes beyond is counted as dropped. Anybody may name a place that is none.
+/// The most places that are counted, with their bitrates. Anybody may name a place that is none: when so many are there, the half with
+/// the fewest questions makes room, so that made-up places, of which each is asked for once, keep out none where people are.
 pub const KINDS_MAX: usize = 250_000;
 /// The most places that a round has: those with the most viewers.
 pub const PLACES_MAX: usize = 50_000;
 /// Bitrates are counted as one where they differ by less than this factor: a player's throughput is never the same twice.
 const ALIKE: f64 = 1.25;
+/// Parts of a window's places: who counts on while they are listed copies no more than one of them.
+const PARTS: usize = 64;
 
 /// Place by place, by bitrate.
 type Kinds = BTreeMap<(String, String), BTreeMap<u64, u32>>;
 
-/// The questions of a window.
-#[derive(Debug, Default)]
-struct Questions {
-    kinds: Kinds,
+/// The questions of a window. A clone is cheap: it shares the places until they are counted on.
+#[derive(Clone, Debug)]
+pub struct Questions {
+    parts: Vec<Arc<Kinds>>,
     /// By network: players that say that they play by it.
     playing: BTreeMap<PeerId, u64>,
     all: u64,
+}
+
+impl Default for Questions {
+    fn default() -> Self {
+        Self { parts: vec![Arc::default(); PARTS], playing: BTreeMap::new(), all: 0 }
+    }
+}
+
+impl Questions {
+    /// Where a place is counted.
+    fn part(&mut self, location: &str, isp: &str) -> &mut Kinds {
+        let mut hasher = DefaultHasher::new();
+        (location, isp).hash(&mut hasher);
+        Arc::make_mut(&mut self.parts[hasher.finish() as usize % PARTS])
+    }
+
+    /// Counts more of a kind that is there. Whether it is.
+    fn add(&mut self, viewer: &Viewer) -> bool {
+        let place = (viewer.location.clone(), viewer.isp.clone());
+        let part = self.part(&viewer.location, &viewer.isp);
+        let count = part.get_mut(&place).and_then(|bitrates| bitrates.get_mut(&alike(viewer.bitrate)));
+        count.map(|count| *count = count.saturating_add(1)).is_some()
+    }
+
+    /// Counts so many of a kind that may be new.
+    fn insert(&mut self, location: &str, isp: &str, bitrate: BitRate, sessions: u32) {
+        let part = self.part(location, isp);
+        let bitrates = part.entry((location.to_owned(), isp.to_owned())).or_default();
+        let count = bitrates.entry(alike(bitrate)).or_default();
+        *count = count.saturating_add(sessions);
+    }
+
+    /// Forgets the half of all kinds that has the fewest questions. How many kinds, and how many questions these are.
+    fn thin(&mut self) -> (usize, u64) {
+        let mut counts: Vec<u32> =
+            self.parts.iter().flat_map(|part| part.values()).flat_map(BTreeMap::values).copied().collect();
+        let half = counts.len() / 2;
+        let (fewer, most, _) = counts.select_nth_unstable(half);
+        let most = *most;
+        // Of those that have just as many as the middle one, as many go as make a half.
+        let mut alike_left = half - fewer.iter().filter(|count| **count < most).count();
+        let mut forgotten = 0;
+        for part in &mut self.parts {
+            Arc::make_mut(part).retain(|_, bitrates| {
+                bitrates.retain(|_, count| {
+                    let is_one_of_alike = *count == most && alike_left > 0;
+                    alike_left -= usize::from(is_one_of_alike);
+                    let goes = *count < most || is_one_of_alike;
+                    forgotten += if goes { u64::from(*count) } else { 0 };
+                    !goes
+                });
+                !bitrates.is_empty()
+            });
+        }
+        (half, forgotten)
+    }
+
+    /// The viewers, place by place, of at most [`PLACES_MAX`] places; and how many viewers those that are beyond have.
+    ///
+    /// Cost: some ms for as many places as there may be.
+    pub fn gathered(&self) -> (Vec<Gathered>, u64) {
+        let mut gathered: Vec<Gathered> = self.parts.iter().flat_map(|part| list(part)).collect();
+        let mut beyond = 0;
+        if gathered.len() > PLACES_MAX {
+            let viewers = |of: &Gathered| of.clients.iter().map(|some| u64::from(some.sessions)).sum::<u64>();
+            gathered.sort_by_cached_key(|of| std::cmp::Reverse(viewers(of)));
+            beyond = gathered.drain(PLACES_MAX..).map(|of| viewers(&of)).sum();
+        }
+        gathered.sort_by(|a, b| (&a.location, &a.isp).cmp(&(&b.location, &b.isp)));
+        (gathered, beyond)
+    }
+
+    /// By network: the players that say that they play by it.
+    pub const fn playing(&self) -> &BTreeMap<PeerId, u64> {
+        &self.playing
+    }
 }
 
 /// Questions of late.
@@ -53,6 +135,25 @@ impl Counting {
         Self { window, began_at: now, before: None, now: Questions::default(), kinds: 0, dropped: 0 }
     }
 
+    /// The same after a restart: those whom a decision has placed are there until a window is over, unless more have asked by then.
+    #[must_use]
+    pub fn after(mut self, decision: &Decision) -> Self {
+        let mut before = Questions::default();
+        for placed in &decision.placed {
+            if let Some((location, isp)) = decision.places.get(placed.place as usize) {
+                before.insert(location, isp, placed.bitrate, placed.sessions);
+                before.all += u64::from(placed.sessions);
+            }
+        }
+        self.before = Some(before);
+        self
+    }
+
+    /// By a clock that begins again, and is `now`: the present window lasts up to twice as long.
+    pub const fn begin_anew(&mut self, now: Instant) {
+        self.began_at = now;
+    }
+
     /// A player has asked for a viewer, and says by which network it plays, if it does.
     pub fn note(&mut self, now: Instant, viewer: &Viewer, plays_by: Option<PeerId>) {
         self.turn(now);
@@ -60,15 +161,16 @@ impl Counting {
         if let Some(network) = plays_by {
             *self.now.playing.entry(network).or_default() += 1;
         }
-        let place = self.now.kinds.entry((viewer.location.clone(), viewer.isp.clone())).or_default();
-        if let Some(count) = place.get_mut(&alike(viewer.bitrate)) {
-            *count = count.saturating_add(1);
-        } else if self.kinds < KINDS_MAX {
-            self.kinds += 1;
-            place.insert(alike(viewer.bitrate), 1);
-        } else {
-            self.dropped += 1;
+        if self.now.add(viewer) {
+            return;
         }
+        if self.kinds >= KINDS_MAX {
+            let (kinds, forgotten) = self.now.thin();
+            self.kinds -= kinds;
+            self.dropped += forgotten;
+        }
+        self.kinds += 1;
+        self.now.insert(&viewer.location, &viewer.isp, viewer.bitrate, 1);
     }
 
     /// Questions that were not counted, as there are too many places.
@@ -76,25 +178,10 @@ impl Counting {
         self.dropped
     }
 
-    /// Who watches: those of the last window that is over, or of this one if it is the first or has more.
-    pub fn gathered(&mut self, now: Instant) -> Vec<Gathered> {
-        let mut gathered = list(&self.of_late(now).kinds);
-        if gathered.len() > PLACES_MAX {
-            let viewers = |of: &Gathered| of.clients.iter().map(|some| u64::from(some.sessions)).sum::<u64>();
-            gathered.sort_by_key(|of| std::cmp::Reverse(viewers(of)));
-            self.dropped += gathered.drain(PLACES_MAX..).map(|of| viewers(&of)).sum::<u64>();
-        }
-        gathered
-    }
-
-    /// By network: the players that say that they play by it, of the same window.
-    pub fn playing(&mut self, now: Instant) -> BTreeMap<PeerId, u64> {
-        self.of_late(now).playing.clone()
-    }
-
-    fn of_late(&mut self, now: Instant) -> &Questions {
+    /// Who watches: the questions of the last window that is over, or of this one if it is the first or has more.
+    pub fn of_late(&mut self, now: Instant) -> Questions {
         self.turn(now);
-        self.before.as_ref().filter(|before| before.all >= self.now.all).unwrap_or(&self.now)
+        self.before.as_ref().filter(|before| before.all >= self.now.all).unwrap_or(&self.now).clone()
     }
 
     fn turn(&mut self, now: Instant) {
@@ -119,66 +206,108 @@ pub fn together(all: impl IntoIterator<Item = Gathered>) -> Vec<Gathered> {
             *count = count.saturating_add(sessions);
         }
     }
-    list(&kinds)
+    list(&kinds).collect()
 }
 
-fn list(kinds: &Kinds) -> Vec<Gathered> {
-    let of = |((location, isp), bitrates): (&(String, String), &BTreeMap<u64, u32>)| Gathered {
+fn list(kinds: &Kinds) -> impl Iterator<Item = Gathered> {
+    kinds.iter().map(|((location, isp), bitrates)| Gathered {
         location: location.clone(),
         isp: isp.clone(),
         clients: bitrates.iter().map(|(&bitrate_bps, &sessions)| Clients { bitrate_bps, sessions }).collect(),
-    };
-    kinds.iter().map(of).collect()
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::broker::Placed;
 
     fn viewer(location: &str, kbps: u64) -> Viewer {
         Viewer { location: location.into(), isp: "x".into(), bitrate: BitRate::bps(kbps * 1_000), number: 0 }
     }
 
-    fn sessions(gathered: &[Gathered]) -> Vec<(&str, u32)> {
-        gathered.iter().map(|of| (&*of.location, of.clients.iter().map(|some| some.sessions).sum())).collect()
+    fn at(s: u64) -> Instant {
+        Instant::ZERO + Duration::from_secs(s)
+    }
+
+    fn sessions(of: &Questions) -> Vec<(String, u32)> {
+        let all = |of: &Gathered| of.clients.iter().map(|some| some.sessions).sum();
+        of.gathered().0.iter().map(|of| (of.location.clone(), all(of))).collect()
+    }
+
+    fn those(expected: &[(&str, u32)]) -> Vec<(String, u32)> {
+        expected.iter().map(|(location, sessions)| ((*location).to_owned(), *sessions)).collect()
     }
 
     #[test]
     fn those_who_asked_within_a_window_are_there() {
-        let at = |s| Instant::ZERO + Duration::from_secs(s);
         let mut counting = Counting::new(at(0), Duration::from_secs(10));
         (0..5).for_each(|s| counting.note(at(s), &viewer("a", 3_000), Some(PeerId(s as u32 % 2))));
-        assert_eq!(sessions(&counting.gathered(at(5))), [("a", 5)], "the first window counts while it lasts");
-        assert_eq!(counting.playing(at(5)), BTreeMap::from([(PeerId(0), 3), (PeerId(1), 2)]));
+        let first = counting.of_late(at(5));
+        assert_eq!(sessions(&first), those(&[("a", 5)]), "the first window counts while it lasts");
+        assert_eq!(first.playing(), &BTreeMap::from([(PeerId(0), 3), (PeerId(1), 2)]));
         counting.note(at(12), &viewer("b", 3_000), None);
-        assert_eq!(sessions(&counting.gathered(at(13))), [("a", 5)]);
-        assert_eq!(sessions(&counting.gathered(at(25))), [("b", 1)]);
-        assert_eq!(counting.playing(at(25)), BTreeMap::new());
-        assert_eq!(sessions(&counting.gathered(at(90))), []);
+        assert_eq!(sessions(&counting.of_late(at(13))), those(&[("a", 5)]));
+        assert_eq!(sessions(&counting.of_late(at(25))), those(&[("b", 1)]));
+        assert_eq!(counting.of_late(at(25)).playing(), &BTreeMap::new());
+        assert_eq!(sessions(&counting.of_late(at(90))), []);
+        assert_eq!(sessions(&first), those(&[("a", 5)]), "what was taken stays as it was");
     }
 
-    /// Whoever makes up places takes no room from those where people are.
+    /// Whoever makes up places takes no room from those where people are, whoever comes first, and no memory without end.
     #[test]
-    fn of_too_many_places_those_with_the_most_viewers_count() {
-        let mut counting = Counting::new(Instant::ZERO, Duration::from_secs(10));
-        for number in 0..KINDS_MAX + 10 {
-            counting.note(Instant::ZERO, &viewer(&format!("none {number}"), 3_000), None);
-            if number < 5 {
-                counting.note(Instant::ZERO, &viewer("berlin", 3_000), None);
+    fn of_too_many_places_those_with_the_fewest_questions_are_forgotten() {
+        let mut counting = Counting::new(at(0), Duration::from_secs(10));
+        let asked = KINDS_MAX * 3;
+        for number in 0..asked {
+            counting.note(at(0), &viewer(&format!("none {number}"), 3_000), None);
+            // Here somebody asks all the time, and begins when all room is taken.
+            if number > KINDS_MAX && number % 1_000 == 0 {
+                counting.note(at(0), &viewer("berlin", 3_000), None);
             }
+            assert!(counting.kinds <= KINDS_MAX);
         }
-        let gathered = counting.gathered(Instant::ZERO);
-        assert_eq!((gathered.len(), sessions(&gathered)[0]), (PLACES_MAX, ("berlin", 5)));
-        assert_eq!(counting.dropped(), (11 + KINDS_MAX - PLACES_MAX) as u64);
+        let berlin = (asked / 1_000 - KINDS_MAX / 1_000 - 1) as u32;
+        let late = counting.of_late(at(0));
+        let kinds: usize = late.parts.iter().flat_map(|part| part.values()).map(BTreeMap::len).sum();
+        assert_eq!(kinds, counting.kinds);
+        let (gathered, beyond) = late.gathered();
+        assert_eq!(gathered.len(), PLACES_MAX);
+        assert_eq!(beyond, (kinds - PLACES_MAX) as u64);
+        assert!(sessions(&late).contains(&("berlin".to_owned(), berlin)));
+        let known =
+            gathered.iter().flat_map(|of| &of.clients).map(|some| u64::from(some.sessions)).sum::<u64>();
+        assert_eq!(
+            known + beyond + counting.dropped(),
+            asked as u64 + u64::from(berlin),
+            "no question is lost to sight"
+        );
+    }
+
+    #[test]
+    fn after_a_restart_those_of_the_last_decision_count_until_a_window_is_over() {
+        let placed = |place, sessions| Placed { place, bitrate: BitRate::mbps(3), sessions, to: None };
+        let decision = Decision {
+            round: 7,
+            places: vec![("berlin".into(), "x".into()), ("paris".into(), "x".into())],
+            placed: vec![placed(0, 40), placed(1, 10), placed(0, 2)],
+            prices_per_mbps: BTreeMap::new(),
+            gap_share: 0.0,
+            standings: BTreeMap::new(),
+        };
+        let mut counting = Counting::new(at(0), Duration::from_secs(10)).after(&decision);
+        counting.note(at(1), &viewer("berlin", 3_000), None);
+        assert_eq!(sessions(&counting.of_late(at(9))), those(&[("berlin", 42), ("paris", 10)]));
+        assert_eq!(sessions(&counting.of_late(at(10))), those(&[("berlin", 1)]));
     }
 
     #[test]
     fn bitrates_that_hardly_differ_are_one() {
-        let mut counting = Counting::new(Instant::ZERO, Duration::from_secs(10));
+        let mut counting = Counting::new(at(0), Duration::from_secs(10));
         for kbps in [3_000, 3_050, 2_950, 9_000] {
-            counting.note(Instant::ZERO, &viewer("a", kbps), None);
+            counting.note(at(0), &viewer("a", kbps), None);
         }
-        let gathered = counting.gathered(Instant::ZERO);
+        let (gathered, _) = counting.of_late(at(0)).gathered();
         let counts: Vec<u32> = gathered[0].clients.iter().map(|some| some.sessions).collect();
         assert_eq!(counts, [3, 1]);
         for some in &gathered[0].clients {

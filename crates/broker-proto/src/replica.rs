@@ -168,6 +168,10 @@ impl Replica {
     pub const fn leads(&self) -> bool {
         matches!(self.role, Role::Leads { .. })
     }
+    /// Whether this one leads at this time: its lease may have ended before it could say so, as a process may have stood still.
+    pub fn leads_at(&self, now: Instant) -> bool {
+        matches!(self.role, Role::Leads { until, .. } if now < until)
+    }
     /// Where the one is found that leads in its place, as far as that is known.
     pub fn leader(&self) -> Option<&str> {
         self.leader.as_deref().filter(|_| !self.leads())

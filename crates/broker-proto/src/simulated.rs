@@ -475,12 +475,13 @@ impl Playing {
             let passed = now.saturating_since(Instant::ZERO).as_us();
             let mut broker =
                 Broker::new(now, broker_settings(&self.settings, &self.design.0)).with_rounds_after(passed);
+            self.counting = Counting::new(now, self.settings.ttl);
             if let Some(decision) = self.broker.accepted() {
+                self.counting = Counting::new(now, self.settings.ttl).after(decision);
                 broker = broker.with_accepted((**decision).clone());
             }
             self.broker = broker;
             self.heard_at.clear();
-            self.counting = Counting::new(now, self.settings.ttl);
         }
         let silent_after = self.settings.silent_after;
         let silent: Vec<PeerId> = self
@@ -494,7 +495,7 @@ impl Playing {
             self.broker.handle_left(network);
         }
         if self.broker.poll_timeout().is_some_and(|at| at <= now) {
-            let gathered = self.counting.gathered(now);
+            let (gathered, _) = self.counting.of_late(now).gathered();
             self.broker.handle_gathered(gathered);
             self.broker.handle_timeout(now);
         }

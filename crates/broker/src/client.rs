@@ -3,8 +3,8 @@
 //! Leaves out: what a network bids (`network`). Read [`Client`] first.
 
 use crate::wire::{
-    Assent, Bids, BidsReply, ClientsRequest, CountedRequest, DecisionView, JoinRequest, MessagesReply,
-    NetworkMessage, NetworkView, NetworksView, RoundView, RoundsView, SteeringRequest,
+    Assent, Bids, BidsReply, ClientsRequest, CountedReply, CountedRequest, DecisionView, JoinRequest,
+    MessagesReply, NetworkMessage, NetworkView, NetworksView, RoundView, RoundsView, SteeringRequest,
 };
 use anabranch_http::{ClientError, Connection};
 use anabranch_net::identity::Identity;
@@ -122,12 +122,17 @@ impl Client {
             .map(drop)
     }
 
-    /// Clients that another broker has counted.
+    /// Clients that another broker has counted. It is told which networks are there.
     ///
     /// Errors: see [`ClientError`]; status 421 where that does not lead.
-    pub async fn counted(&self, request: &CountedRequest, within: Duration) -> Result<(), ClientError> {
+    pub async fn counted(
+        &self,
+        request: &CountedRequest,
+        within: Duration,
+    ) -> Result<CountedReply, ClientError> {
         let body = self.connection.write(request)?;
-        self.connection.once(Method::POST, "/v1/counted", body, within).await.map(drop)
+        let reply = self.connection.once(Method::POST, "/v1/counted", body, within).await?;
+        self.connection.read(&reply)
     }
 
     /// Whether players are steered by this broker: with false they are told to go by their manifests.

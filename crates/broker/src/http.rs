@@ -5,9 +5,10 @@
 
 use crate::service::{BrokerService, NetworkError};
 use crate::wire::{
-    Accepted, Assent, Bids, BidsReply, Call, Clients, ClientsRequest, CountedRequest, DecisionView,
-    ErrorBody, HealthView, JoinRequest, MeasuredRequest, MessagesReply, NetworkMessage, NetworkView,
-    NetworksView, PlaceClients, PlacedView, Proposal, RoundView, RoundsView, SteeringRequest,
+    Accepted, Assent, Bids, BidsReply, Call, Clients, ClientsRequest, CountedReply, CountedRequest,
+    DecisionView, ErrorBody, HealthView, JoinRequest, MeasuredRequest, MessagesReply, NetworkMessage,
+    NetworkView, NetworksView, PlaceClients, PlacedView, Proposal, RoundView, RoundsView, StandingView,
+    SteeringRequest,
 };
 use anabranch_broker_proto::broker::Gathered;
 use anabranch_http::Service;
@@ -51,6 +52,7 @@ const WAIT_MAX_MS: u64 = 10_000;
         Assent,
         ClientsRequest,
         CountedRequest,
+        CountedReply,
         PlaceClients,
         Clients,
         SteeringRequest,
@@ -60,7 +62,8 @@ const WAIT_MAX_MS: u64 = 10_000;
         RoundsView,
         RoundView,
         DecisionView,
-        PlacedView
+        PlacedView,
+        StandingView
     ))
 )]
 struct Description;
@@ -227,19 +230,18 @@ fn gathered(places: Vec<PlaceClients>) -> Vec<Gathered> {
 }
 
 #[utoipa::path(post, path = "/v1/counted", request_body = CountedRequest,
-    responses((status = 204, description = "they hold for three leases"), (status = 403, body = ErrorBody, description = "not a broker's keys"), (status = 421, body = ErrorBody, description = "another broker leads")))]
+    responses((status = 200, body = CountedReply, description = "they hold for three leases"), (status = 403, body = ErrorBody, description = "not a broker's keys"), (status = 421, body = ErrorBody, description = "another broker leads")))]
 async fn counted(
     State(service): State<BrokerService>,
     Extension(peer): Extension<PeerIdentity>,
     body: Result<Bytes, BytesRejection>,
-) -> Result<StatusCode, Refusal> {
+) -> Reply<CountedReply> {
     if peer.role != Role::Controller {
         let reason = format!("{} `{}` may not say what a broker has counted", peer.role.word(), peer.name);
         return Err(Refusal(StatusCode::FORBIDDEN, reason));
     }
     let CountedRequest { broker, part, places } = read(body)?;
-    service.note_counted(broker, part, gathered(places))?;
-    Ok(StatusCode::NO_CONTENT)
+    Ok(Json(service.note_counted(broker, part, gathered(places))?))
 }
 
 #[utoipa::path(post, path = "/v1/steering", request_body = SteeringRequest,

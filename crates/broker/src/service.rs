@@ -18,7 +18,7 @@ use crate::history::History;
 use crate::kept::{read_decision, unix_ms, write_decision};
 use crate::mistake::Mistake;
 use crate::store::{Keeper, Store};
-use crate::wire::{DecisionView, NetworkMessage};
+use crate::wire::{CountedReply, DecisionView, NetworkMessage};
 use anabranch_broker_proto::Answer;
 use anabranch_broker_proto::broker::{Broker, Decision, Gathered, Job, ToNetwork, Why};
 use anabranch_broker_proto::counting::{self, Counting};
@@ -44,7 +44,7 @@ const MAILBOX_MAX: usize = 8;
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Counts that are given from outside hold for so long.
 const GIVEN_FOR: Duration = Duration::from_secs(900);
-/// What other brokers have counted is said once in a lease, and holds for so many.
+/// What other brokers have counted, and what the one that leads says of networks, is said once in a lease, and holds for so many.
 const COUNTED_LEASES: u64 = 3;
 /// Places of one message.
 const PLACES_PER_MESSAGE: usize = 20_000;
@@ -106,6 +106,8 @@ struct State {
     epoch: std::time::Instant,
     replica: Replica,
     there: BTreeMap<PeerId, Presence>,
+    /// Until when what the broker that leads has said of networks holds.
+    networks_told_until: Option<Instant>,
     mailboxes: BTreeMap<PeerId, Mailbox>,
     /// Counts from outside, and until when they hold.
     given: Option<(Vec<Gathered>, Instant)>,
@@ -124,8 +126,11 @@ struct State {
 }
 
 struct Presence {
-    /// None of a network that was there before this broker began: it has its time to join again, so that players need not move twice.
+    /// None of a network that was there before this broker began: it has its time to join again, so that players need not move twice. None, too,
+    /// where another broker leads.
     session: Option<u64>,
+    /// Whether its agent is there, here or at the broker that leads.
+    is_up: bool,
     heard_at: Instant,
 }
 
@@ -147,6 +152,11 @@ struct Counters {
     decision_seconds: f64,
     store_errors: u64,
     leads: u64,
+}
+
+/// In which each player asks once.
+fn ttl(ttl_s: u32) -> Duration {
+    Duration::from_secs(ttl_s.into())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -188,8 +198,10 @@ impl State {
     fn expect_networks(&mut self, now: Instant) {
         let decision = self.replica.known();
         let networks = decision.iter().flat_map(|decision| &decision.placed).filter_map(|placed| placed.to);
-        self.there =
-            networks.map(|(to, _)| (to.network, Presence { session: None, heard_at: now })).collect();
+        self.networks_told_until = None;
+        self.there = networks
+            .map(|(to, _)| (to.network, Presence { session: None, is_up: false, heard_at: now }))
+            .collect();
         self.mailboxes.clear();
     }
 }
@@ -219,9 +231,10 @@ impl BrokerService {
             epoch,
             delivery: Arc::default(),
             gone: Arc::new(contracts.numbers().collect()),
-            counting: Counting::new(Instant::ZERO, Duration::from_secs(ttl_s.into())),
+            counting: Counting::new(Instant::ZERO, ttl(ttl_s)),
             reports: believes_players.then(Reports::default),
             reported: 0,
+            beyond: 0,
             steers: true,
             answers: 0,
             unknown: 0,
@@ -230,6 +243,7 @@ impl BrokerService {
             epoch,
             replica,
             there: BTreeMap::new(),
+            networks_told_until: None,
             mailboxes: BTreeMap::new(),
             given: None,
             counted: BTreeMap::new(),
@@ -270,6 +284,11 @@ impl BrokerService {
                 state.replica.handle_told(now, number, Some(told));
             }
             state.stored = last;
+            // Viewers have yet to ask: until then they are those that were placed last.
+            if let Some(known) = state.replica.known() {
+                let mut answering = lock(&self.shared.answering);
+                answering.counting = Counting::new(answering.now(), ttl(self.shared.ttl_s)).after(known);
+            }
         }
         self.settle();
         Ok(())
@@ -283,6 +302,10 @@ impl BrokerService {
         }
     }
 
+    fn lease(&self) -> Duration {
+        self.shared.keeper.lease().map_or(LEASE_ALONE, Duration::from_std)
+    }
+
     fn network(&self, name: &str) -> Result<PeerId, NetworkError> {
         self.shared.contracts.number(name).ok_or_else(|| NetworkError::Unknown(name.to_owned()))
     }
@@ -293,7 +316,7 @@ impl BrokerService {
         let mut state = lock(&self.shared.state);
         let now = state.now();
         state.broker()?.handle_joined(network, self.shared.contracts.contract(network));
-        state.there.insert(network, Presence { session: Some(session), heard_at: now });
+        state.there.insert(network, Presence { session: Some(session), is_up: true, heard_at: now });
         state.mailboxes.insert(network, Mailbox::default());
         state.counters.joins += 1;
         drop(state);
@@ -381,22 +404,26 @@ impl BrokerService {
         Ok(())
     }
 
-    /// Another broker has counted these.
+    /// Another broker has counted these. Says which networks are there.
     pub(crate) fn note_counted(
         &self,
         broker: u64,
         part: u32,
         gathered: Vec<Gathered>,
-    ) -> Result<(), NetworkError> {
+    ) -> Result<CountedReply, NetworkError> {
         let mut state = lock(&self.shared.state);
         state.broker()?;
         let now = state.now();
         state.counted.retain(|_, (_, until)| *until > now);
-        let lease = self.shared.keeper.lease().map_or(LEASE_ALONE, Duration::from_std);
+        let lease = self.lease();
         if state.counted.len() < COUNTED_MAX || state.counted.contains_key(&(broker, part)) {
             state.counted.insert((broker, part), (gathered, now + lease * COUNTED_LEASES));
         }
-        Ok(())
+        let names = |up: bool| {
+            let those = state.there.iter().filter(|(_, presence)| presence.is_up == up);
+            those.map(|(network, _)| self.shared.contracts.name(*network).to_owned()).collect()
+        };
+        Ok(CountedReply { up: names(true), awaited: names(false) })
     }
 
     /// Players have measured something of a network.
@@ -485,7 +512,7 @@ impl BrokerService {
         }
         state.counted.retain(|_, (_, until)| *until > now);
         let others = state.counted.values().flat_map(|(gathered, _)| gathered.iter().cloned());
-        let own = lock(&self.shared.answering).counting.gathered(now);
+        let own = self.counted_here();
         if state.counted.is_empty() { own } else { counting::together(own.into_iter().chain(others)) }
     }
 
@@ -672,8 +699,10 @@ impl BrokerService {
             Turn::News(decision) => {
                 self.note_decision(&decision);
                 let mut state = lock(&self.shared.state);
-                if !state.replica.leads() {
-                    let now = state.now();
+                let now = state.now();
+                let is_told = state.networks_told_until.is_some_and(|until| now < until);
+                // What the one that leads says of networks is newer than what is in a decision.
+                if !state.replica.leads() && !is_told {
                     state.expect_networks(now);
                 }
                 drop(state);

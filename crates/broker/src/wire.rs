@@ -73,6 +73,15 @@ pub struct CountedRequest {
     pub places: Vec<PlaceClients>,
 }
 
+/// What the broker that leads says to that: which networks there are. Players are sent to all others last.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CountedReply {
+    /// Those whose agents are there.
+    pub up: Vec<String>,
+    /// Those that have time yet to join again, as the broker has just begun to lead.
+    pub awaited: Vec<String>,
+}
+
 /// Whether players are steered.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

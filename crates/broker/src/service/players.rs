@@ -3,10 +3,10 @@
 //! Leaves out: what is answered (`broker_proto::steering`), HTTP (`public`). Read [`Answering`].
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 
-use super::{BrokerService, PLACES_PER_MESSAGE, lock};
+use super::{BrokerService, COUNTED_LEASES, PLACES_PER_MESSAGE, Presence, lock};
 use crate::client::Client;
 use crate::cmcd;
-use crate::wire::{CountedRequest, PlaceClients};
+use crate::wire::{CountedReply, CountedRequest, PlaceClients};
 use anabranch_broker_proto::broker::Gathered;
 use anabranch_broker_proto::counting::Counting;
 use anabranch_broker_proto::delivery::Delivery;
@@ -25,6 +25,8 @@ pub(super) struct Answering {
     /// None where players are not believed.
     pub(super) reports: Option<Reports>,
     pub(super) reported: u64,
+    /// Viewers whom no round had, as there were too many places.
+    pub(super) beyond: u64,
     /// Whether players are steered at all.
     pub(super) steers: bool,
     pub(super) answers: u64,
@@ -104,20 +106,52 @@ impl BrokerService {
                     .ok();
             }
             let Some(client) = &client else { continue };
-            let gathered = {
-                let mut answering = lock(&self.shared.answering);
-                let now = answering.now();
-                answering.counting.gathered(now)
-            };
-            for (part, some) in (0..).zip(gathered.chunks(PLACES_PER_MESSAGE)) {
+            let gathered = self.counted_here();
+            // With nothing counted it is asked all the same which networks there are.
+            let parts = gathered.chunks(PLACES_PER_MESSAGE).chain(gathered.is_empty().then_some(&[][..]));
+            for (part, some) in (0..).zip(parts) {
                 let of =
                     |Gathered { location, isp, clients }: Gathered| PlaceClients { location, isp, clients };
                 let places = some.iter().cloned().map(of).collect();
                 let request = CountedRequest { broker: *name, part, places };
-                if let Err(error) = client.counted(&request, every).await {
-                    tracing::debug!("what was counted is not said: {error}");
+                match client.counted(&request, every).await {
+                    Ok(reply) => self.note_networks(client.address(), &reply),
+                    Err(error) => tracing::debug!("what was counted is not said: {error}"),
                 }
             }
         }
+    }
+
+    /// The viewers that were counted here. Players are answered while they are listed.
+    pub(super) fn counted_here(&self) -> Vec<Gathered> {
+        let questions = {
+            let mut answering = lock(&self.shared.answering);
+            let now = answering.now();
+            answering.counting.of_late(now)
+        };
+        let (gathered, beyond) = questions.gathered();
+        lock(&self.shared.answering).beyond += beyond;
+        gathered
+    }
+
+    /// The broker that leads says which networks are there: players here hear of one that goes between two rounds, too.
+    fn note_networks(&self, leader: &str, reply: &CountedReply) {
+        {
+            let mut state = lock(&self.shared.state);
+            // Whoever leads by now knows better.
+            if state.replica.leader() != Some(leader) {
+                return;
+            }
+            let heard_at = state.now();
+            let named = |names: &[String], is_up| {
+                let numbers = names.iter().filter_map(|name| self.shared.contracts.number(name));
+                numbers
+                    .map(|network| (network, Presence { session: None, is_up, heard_at }))
+                    .collect::<Vec<_>>()
+            };
+            state.networks_told_until = Some(heard_at + self.lease() * COUNTED_LEASES);
+            state.there = named(&reply.awaited, false).into_iter().chain(named(&reply.up, true)).collect();
+        }
+        self.note_presence();
     }
 }

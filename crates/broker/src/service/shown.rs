@@ -30,7 +30,7 @@ impl BrokerService {
         let playing = {
             let mut answering = lock(&self.shared.answering);
             let now = answering.now();
-            answering.counting.playing(now)
+            answering.counting.of_late(now).playing().clone()
         };
         let state = lock(&self.shared.state);
         let mut given: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
@@ -48,7 +48,7 @@ impl BrokerService {
             let standing = state.replica.standing(network).unwrap_or_default();
             NetworkView {
                 name,
-                up: state.there.get(&network).is_some_and(|presence| presence.session.is_some()),
+                up: state.there.get(&network).is_some_and(|presence| presence.is_up),
                 reputation: standing.reputation,
                 capacity_trust: standing.capacity_trust,
                 score_bias: standing.score_bias,
@@ -65,13 +65,14 @@ impl BrokerService {
         let mut text = Metrics::default();
         let (answers, unknown, dropped, reported) = {
             let answering = lock(&self.shared.answering);
-            (answering.answers, answering.unknown, answering.counting.dropped(), answering.reported)
+            let dropped = answering.counting.dropped() + answering.beyond;
+            (answering.answers, answering.unknown, dropped, answering.reported)
         };
         let state = lock(&self.shared.state);
-        let counters = &state.counters;
-        let ups = state.there.values().filter(|presence| presence.session.is_some()).count();
+        let (counters, leads) = (&state.counters, state.replica.leads_at(state.now()));
+        let ups = state.there.values().filter(|presence| presence.is_up).count();
         let all: [(&str, &str, &str, u64); 15] = [
-            ("leads", "gauge", "1 where this broker leads.", u64::from(state.replica.leads())),
+            ("leads", "gauge", "1 where this broker leads.", u64::from(leads)),
             ("leads_total", "counter", "Times that it began to lead.", counters.leads),
             ("networks_up", "gauge", "Networks whose agents are there.", ups as u64),
             ("round", "gauge", "The last accepted round.", state.decision.round),

@@ -1,7 +1,9 @@
 //! A broker, two networks' agents over mutual TLS, and players over plain HTTP.
 
 use anabranch_broker::network::Files;
-use anabranch_broker::wire::{Bids, Clients, ClientsRequest, ClusterBid, PlaceClients, ShareBids};
+use anabranch_broker::wire::{
+    Bids, Clients, ClientsRequest, ClusterBid, DecisionView, PlaceClients, ShareBids,
+};
 use anabranch_broker::{
     BrokerService, BrokerServiceConfig, Client, ClientError, NetworkAgent, NetworkConfig, OpenError,
     PublicConfig, PublicServer, ServeConfig, Server, StoreConfig,
@@ -21,6 +23,8 @@ use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinHandle};
 
 pub const WITHIN: Duration = Duration::from_secs(20);
+/// Longer than any of these tests: viewers who have asked once are there.
+const TTL_S: u32 = 60;
 const CONTRACTS: &str = r#"
 [[network]]
 name = "cheap"
@@ -141,7 +145,7 @@ impl House {
             settings,
             contracts,
             store,
-            ttl_s: 10,
+            ttl_s: TTL_S,
             believes_players: true,
         })?;
         let url = url.map(str::to_owned);
@@ -244,7 +248,7 @@ async fn players_go_where_the_networks_bid_the_broker_decided_and_somebody_is_th
     let (_near, _end_near) = house.agent("near");
     house.count(&[("berlin", 40), ("paris", 10)]).await;
     let steering = house.told_first("berlin", "cheap.1").await;
-    assert_eq!(steering.ttl, 10);
+    assert_eq!(steering.ttl, TTL_S);
     assert_eq!(steering.pathway_clones[0].uri_replacement.host, "cheap-1.example");
     // Where only one network bids, others come after it for when it fails.
     assert_eq!(house.told_first("paris", "near").await.pathway_priority, ["near", "cheap.1", "cheap"]);
@@ -327,8 +331,8 @@ async fn players_are_told_to_come_later_or_no_more() {
 
 /// CMCD, with questions and by itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_network_whose_players_stand_still_is_trusted_with_less() {
-    let house = House::new("marketplace", None).await;
+async fn a_network_whose_players_stand_still_is_trusted_with_less_after_a_restart_too() {
+    let mut house = House::new("marketplace", None).await;
     let (_cheap, _end_cheap) = house.agent("cheap");
     let (_near, _end_near) = house.agent("near");
     house.count(&[("berlin", 40)]).await;
@@ -352,6 +356,52 @@ async fn a_network_whose_players_stand_still_is_trusted_with_less() {
             break;
         }
         assert!(began.elapsed() < WITHIN, "{trusts:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // It is kept with the next decision.
+    let kept = loop {
+        let decision = house.operator().decision().await.expect("it is there");
+        match decision.standings.first() {
+            Some(standing) if standing.capacity_trust < 0.95 => break standing.capacity_trust,
+            other => assert!(began.elapsed() < WITHIN, "{other:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    house.start("marketplace", None).await;
+    let networks = house.operator().networks().await.expect("it is there");
+    assert!(!networks[0].up && networks[0].capacity_trust >= kept, "it comes back as it does better");
+    assert!(networks[0].capacity_trust < 0.97, "{} {kept}", networks[0].capacity_trust);
+}
+
+/// A broker that counts viewers itself knows them again when it has begun again, and need not wait until all have asked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_restart_those_of_the_last_decision_are_placed_until_all_may_have_asked() {
+    let mut house = House::new("marketplace", None).await;
+    let (_cheap, _end_cheap) = house.agent("cheap");
+    for _ in 0..30 {
+        ask(house.players, "/steering/hls?location=berlin&isp=x");
+    }
+    house.told_first("berlin", "cheap.1").await;
+    let placed = |decision: &DecisionView| decision.placed.iter().map(|placed| placed.sessions).sum::<u32>();
+    let began = Instant::now();
+    let before = loop {
+        let decision = house.operator().decision().await.expect("it is there");
+        if placed(&decision) >= 30 {
+            break decision;
+        }
+        assert!(began.elapsed() < WITHIN, "{decision:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    house.start("marketplace", None).await;
+    let (_again, _end_again) = house.agent("cheap");
+    loop {
+        let decision = house.operator().decision().await.expect("it is there");
+        // Some round of the broker of before may have been kept after the one that was looked at.
+        assert!(placed(&decision) >= 30, "{decision:?}");
+        if decision.round > before.round && house.operator().rounds().await.expect("it is there").len() >= 3 {
+            break;
+        }
+        assert!(began.elapsed() < WITHIN, "{decision:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

@@ -129,6 +129,20 @@ impl Stage {
         serde_json::from_str::<Steering>(&body).expect("JSON").pathway_priority[0].clone()
     }
 
+    /// Waits until a broker says that a network's agent is there, or that it is not.
+    async fn is_up(&self, at: usize, network: &str, is_up: bool) {
+        let began = Instant::now();
+        loop {
+            let networks = self.house.operator_of(&self.brokers[at].address).networks().await;
+            let networks = networks.expect("it answers");
+            if networks.iter().any(|one| one.name == network && one.up == is_up) {
+                return;
+            }
+            assert!(began.elapsed() < WITHIN, "broker {at}: {networks:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
     /// Clients, as only the one that leads takes them.
     async fn count(&self, at: usize) -> Result<(), ClientError> {
         let places = vec![PlaceClients {
@@ -148,7 +162,7 @@ async fn a_killed_broker_is_replaced_within_the_lease_and_a_killed_etcd_costs_pl
     };
     etcd.start();
     let mut stage = Stage::new(&etcd).await;
-    let (_cheap, _end_cheap) = stage.house.agent_of("cheap", stage.addresses());
+    let (_cheap, end_cheap) = stage.house.agent_of("cheap", stage.addresses());
     let (_near, _end_near) = stage.house.agent_of("near", stage.addresses());
 
     // One leads; what players ask of the others is counted there.
@@ -168,6 +182,9 @@ async fn a_killed_broker_is_replaced_within_the_lease_and_a_killed_etcd_costs_pl
     let decision =
         stage.house.operator_of(&stage.brokers[first].address).decision().await.expect("it answers");
     assert!(decision.placed.iter().map(|placed| placed.sessions).sum::<u32>() >= 30, "{decision:?}");
+
+    // Between rounds, too, the others hear which networks there are.
+    stage.is_up(others[0], "cheap", true).await;
 
     // The one that leads is killed.
     let before = stage.round(first).await;
@@ -198,4 +215,11 @@ async fn a_killed_broker_is_replaced_within_the_lease_and_a_killed_etcd_costs_pl
     let again = stage.leader(&others).await;
     stage.count(again).await.expect("it leads");
     stage.knows_after(again, stands).await;
+
+    // A network's agent ends: whoever does not lead hears that it has gone.
+    let follows = if again == second { third } else { second };
+    stage.is_up(follows, "cheap", true).await;
+    end_cheap.send(()).expect("it runs");
+    stage.is_up(follows, "cheap", false).await;
+    assert_eq!(stage.first(follows), "near");
 }
