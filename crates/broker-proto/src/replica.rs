@@ -160,6 +160,17 @@ impl Replica {
         }
     }
 
+    /// Begins again as after a restart, by a clock that begins again: it is `now` by that. The lead ends, without a word to networks, and is asked for
+    /// anew; what was asked of the store may have been done, and no answer to it counts.
+    pub fn begin_anew(&mut self, now: Instant, rounds_after: u64) {
+        let new = Self::new(now, self.settings.clone(), self.lease, rounds_after);
+        let old = std::mem::replace(self, new);
+        (self.asks, self.known, self.leader, self.turns) = (old.asks, old.known, old.leader, old.turns);
+        if old.role != Role::Follows {
+            self.turns.push_back(Turn::Ended);
+        }
+    }
+
     /// The broker's machine while this one leads.
     pub const fn leading(&mut self) -> Option<&mut Broker> {
         if self.leads() { Some(&mut self.broker) } else { None }
