@@ -23,6 +23,10 @@ use std::time::Duration;
 const WITHIN: Duration = Duration::from_secs(20);
 /// How long the agent waits for a message before it asks again: that tells the broker that it is there.
 const WAIT: Duration = Duration::from_secs(8);
+/// The same where there are other brokers, and how long one may take to answer then: of one that stands still, as of a machine that is cut off, nothing
+/// else tells.
+const WAIT_OF_SEVERAL: Duration = Duration::from_secs(3);
+const WITHIN_OF_SEVERAL: Duration = Duration::from_secs(10);
 /// Bids of one message: with them it stays well below the most that a request may have.
 const BIDS_PER_MESSAGE: usize = 100_000;
 /// A provider that stands for all that are not named.
@@ -256,7 +260,8 @@ impl NetworkAgent {
         let (mut backoff, mut is_away) = (BACKOFF_MIN, false);
         loop {
             let client = self.clients[0].clone();
-            let joined = client.join(&self.name, session, WITHIN).await;
+            let (_, within) = self.patience();
+            let joined = client.join(&self.name, session, within / 2).await;
             let ended = match joined {
                 Ok(()) => {
                     tracing::info!("joined broker {}", client.address());
@@ -287,11 +292,17 @@ impl NetworkAgent {
         }
     }
 
+    /// How long to wait for a message, and how much longer for an answer.
+    fn patience(&self) -> (Duration, Duration) {
+        if self.clients.len() > 1 { (WAIT_OF_SEVERAL, WITHIN_OF_SEVERAL) } else { (WAIT, WITHIN) }
+    }
+
     /// Answers messages, until something is in the way.
     async fn take_part(&mut self, client: &Client, session: u64) -> Ended {
         let mut after = 0;
         loop {
-            let messages = match client.messages(&self.name, session, after, WAIT, WITHIN).await {
+            let (wait, within) = self.patience();
+            let messages = match client.messages(&self.name, session, after, wait, within).await {
                 Ok(messages) => messages,
                 Err(error) => return ended(error),
             };
