@@ -57,8 +57,8 @@ pub enum StoreTold {
     },
     /// Another leads.
     Follows {
-        /// Where networks find it.
-        leader: String,
+        /// Where networks find it, where that is known.
+        leader: Option<String>,
         /// The round that was kept last; 0 for none.
         round: u64,
     },
@@ -235,7 +235,7 @@ impl Replica {
             }
             Some(StoreTold::Follows { leader, round }) => {
                 self.end_lead();
-                self.leader = Some(leader);
+                self.leader = leader;
                 self.next_at = renew_at;
                 self.unread = (round > self.known_round()).then_some(round);
             }

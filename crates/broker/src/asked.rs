@@ -18,7 +18,7 @@ pub(crate) enum Asked {
 #[derive(Debug)]
 pub(crate) enum Told {
     Leads { epoch: u64, round: u64 },
-    Follows { leader: String, round: u64 },
+    Follows { leader: Option<String>, round: u64 },
     Renewed,
     Kept,
     Lost,

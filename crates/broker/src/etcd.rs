@@ -345,7 +345,11 @@ impl Etcd {
     fn told(&self, looked: Looked) -> Result<Told, String> {
         let round = looked.round();
         Ok(match looked.leader {
-            Some((leader, _)) if leader.id != self.id => Told::Follows { leader: leader.address, round },
+            Some((leader, _)) if leader.id != self.id => {
+                // With its own address it is this broker before a restart, whose lease has yet to end: nobody is found there who leads.
+                let leader = Some(leader.address).filter(|address| *address != self.config.address);
+                Told::Follows { leader, round }
+            }
             Some((_, kv)) if self.is_kept_alive(kv.lease)? => {
                 Told::Leads { epoch: kv.create_revision.0, round }
             }

@@ -42,7 +42,9 @@ impl Store {
                     self.leader = Some((id, epoch, now + LEASE));
                     StoreTold::Leads { epoch, round }
                 }
-                Some((holder, _, _)) => StoreTold::Follows { leader: format!("broker {holder}"), round },
+                Some((holder, _, _)) => {
+                    StoreTold::Follows { leader: Some(format!("broker {holder}")), round }
+                }
                 None => {
                     self.revision += 1;
                     self.leader = Some((id, self.revision, now + LEASE));
