@@ -119,6 +119,8 @@ struct State {
     counted: BTreeMap<(u64, u32), (Vec<Gathered>, Instant)>,
     /// What was read from the store, or is to be written, as it stands there.
     stored: Option<Arc<DecisionView>>,
+    /// The decision that is to be kept, as it is written: asked again, the store gets the same, so that nothing that was kept can change.
+    keeping: Option<(Arc<Decision>, Arc<DecisionView>)>,
     /// When networks were called to the present round.
     called: Option<(u64, Instant)>,
     decision: Arc<DecisionView>,
@@ -252,6 +254,7 @@ impl BrokerService {
             given: None,
             counted: BTreeMap::new(),
             stored: None,
+            keeping: None,
             called: None,
             decision: Arc::default(),
             history: History::default(),
@@ -562,9 +565,7 @@ impl BrokerService {
             StoreAsk::Lead => Asked::Lead,
             StoreAsk::Renew { epoch } => Asked::Renew { epoch },
             StoreAsk::Keep { epoch, before, decision } => {
-                let view = Arc::new(write_decision(&decision, &self.shared.contracts));
-                lock(&self.shared.state).stored = Some(Arc::clone(&view));
-                Asked::Keep { epoch, before, view }
+                Asked::Keep { epoch, before, view: self.written(&decision) }
             }
             _ => Asked::Read,
         };
@@ -578,6 +579,19 @@ impl BrokerService {
         };
         self.note_told(&mut lock(&self.shared.state), number, is_keep, answer);
         self.shared.changed.notify_one();
+    }
+
+    /// A decision that is to be kept, as it is written: the first time with the time of day.
+    fn written(&self, decision: &Arc<Decision>) -> Arc<DecisionView> {
+        let known = lock(&self.shared.state).keeping.clone().filter(|(of, _)| Arc::ptr_eq(of, decision));
+        let view = match known {
+            Some((_, view)) => view,
+            None => Arc::new(write_decision(decision, &self.shared.contracts)),
+        };
+        let mut state = lock(&self.shared.state);
+        state.keeping = Some((Arc::clone(decision), Arc::clone(&view)));
+        state.stored = Some(Arc::clone(&view));
+        view
     }
 
     /// The store has answered a question, which was to keep a decision or another one.

@@ -81,6 +81,24 @@ async fn before_its_clock_ends_it_begins_again_and_rounds_go_on() {
     runs.abort();
 }
 
+/// What was kept is not written otherwise when the store is asked again, as its answer was lost.
+#[tokio::test]
+async fn a_decision_that_is_kept_again_is_written_as_before() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let service = service(&folder);
+    let decision = |round| {
+        let decision =
+            read_decision(&DecisionView { round, ..DecisionView::default() }, &service.shared.contracts);
+        Arc::new(decision)
+    };
+    let (first, second) = (decision(1), decision(2));
+    let view = service.written(&first);
+    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    assert_eq!(service.written(&first), view, "with the time of the first try");
+    let other = service.written(&second);
+    assert!(other.accepted_unix_ms > view.accepted_unix_ms && other.round == 2);
+}
+
 /// A decision that could not be kept is trouble until one is, whatever the store answers meanwhile.
 #[tokio::test]
 async fn a_decision_that_is_not_kept_is_not_forgotten() {
