@@ -16,7 +16,7 @@ use anabranch_net::keys::{Role, SetRequest, System, make_set, write_set};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_units::Duration as Span;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -288,6 +288,20 @@ async fn when_a_network_goes_players_are_told_of_another_at_once() {
     house.told_first("berlin", "near").await;
     let metrics = house.operator().text("/metrics").await.expect("it is there");
     assert!(metrics.contains("broker_networks_up 1"), "{metrics}");
+}
+
+/// Nothing tells of a machine that is cut off but that it says nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_of_several_brokers_does_not_wait_long_for_one_that_says_nothing() {
+    let house = House::new("marketplace", None).await;
+    let silent = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    let address = silent.local_addr().expect("it is bound").to_string();
+    let (_cheap, _end_cheap) = house.agent_of("cheap", vec![address, house.address.clone()]);
+    let began = Instant::now();
+    while !house.operator().networks().await.expect("it is there")[0].up {
+        assert!(began.elapsed() < WITHIN, "it waits for the first");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 /// Too many questions of a second are to come later; who is told that there is no steering any more does not come again.
