@@ -110,8 +110,8 @@ struct State {
     epoch: std::time::Instant,
     replica: Replica,
     there: BTreeMap<PeerId, Presence>,
-    /// Until when what the broker that leads has said of networks holds.
-    networks_told_until: Option<Instant>,
+    /// After which round the broker that leads has said which networks there are, and until when that holds.
+    networks_told: Option<(u64, Instant)>,
     mailboxes: BTreeMap<PeerId, Mailbox>,
     /// Counts from outside, and until when they hold.
     given: Option<(Vec<Gathered>, Instant)>,
@@ -202,13 +202,20 @@ impl State {
 
     /// Those that the last decision has are taken to be there until they have had time to join, so that players need not move twice.
     fn expect_networks(&mut self, now: Instant) {
+        self.networks_told = None;
+        self.there.clear();
+        self.expect_decided(now);
+        self.mailboxes.clear();
+    }
+
+    /// Those that the last decision has are there, if not as agents yet.
+    fn expect_decided(&mut self, now: Instant) {
         let decision = self.replica.known();
         let networks = decision.iter().flat_map(|decision| &decision.placed).filter_map(|placed| placed.to);
-        self.networks_told_until = None;
-        self.there = networks
-            .map(|(to, _)| (to.network, Presence { session: None, is_up: false, heard_at: now }))
-            .collect();
-        self.mailboxes.clear();
+        for (to, _) in networks {
+            let new = Presence { session: None, is_up: false, heard_at: now };
+            self.there.entry(to.network).or_insert(new);
+        }
     }
 }
 
@@ -249,7 +256,7 @@ impl BrokerService {
             epoch,
             replica,
             there: BTreeMap::new(),
-            networks_told_until: None,
+            networks_told: None,
             mailboxes: BTreeMap::new(),
             given: None,
             counted: BTreeMap::new(),
@@ -430,7 +437,8 @@ impl BrokerService {
             let those = state.there.iter().filter(|(_, presence)| presence.is_up == up);
             those.map(|(network, _)| self.shared.contracts.name(*network).to_owned()).collect()
         };
-        Ok(CountedReply { up: names(true), awaited: names(false) })
+        let round = state.replica.known().map_or(0, |decision| decision.round);
+        Ok(CountedReply { round, up: names(true), awaited: names(false) })
     }
 
     /// Players have measured something of a network.
@@ -734,10 +742,13 @@ impl BrokerService {
                 self.note_decision(&decision);
                 let mut state = lock(&self.shared.state);
                 let now = state.now();
-                let is_told = state.networks_told_until.is_some_and(|until| now < until);
-                // What the one that leads says of networks is newer than what is in a decision.
-                if !state.replica.leads() && !is_told {
-                    state.expect_networks(now);
+                let told = state.networks_told.filter(|(_, until)| now < *until).map(|(round, _)| round);
+                match told {
+                    _ if state.replica.leads() => {}
+                    None => state.expect_networks(now),
+                    Some(round) if round < decision.round => state.expect_decided(now),
+                    // What the one that leads has said since is newer.
+                    Some(_) => {}
                 }
                 drop(state);
                 self.note_presence();

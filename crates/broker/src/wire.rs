@@ -76,6 +76,8 @@ pub struct CountedRequest {
 /// What the broker that leads says to that: which networks there are. Players are sent to all others last.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CountedReply {
+    /// The round that it has accepted last, 0 before there was one: a decision of a later one is newer than this.
+    pub round: u64,
     /// Those whose agents are there.
     pub up: Vec<String>,
     /// Those that have time yet to join again, as the broker has just begun to lead.

@@ -149,8 +149,11 @@ impl BrokerService {
                     .map(|network| (network, Presence { session: None, is_up, heard_at }))
                     .collect::<Vec<_>>()
             };
-            state.networks_told_until = Some(heard_at + self.lease() * COUNTED_LEASES);
+            state.networks_told = Some((reply.round, heard_at + self.lease() * COUNTED_LEASES));
             state.there = named(&reply.awaited, false).into_iter().chain(named(&reply.up, true)).collect();
+            if state.replica.known().is_some_and(|decision| decision.round > reply.round) {
+                state.expect_decided(heard_at);
+            }
         }
         self.note_presence();
     }
