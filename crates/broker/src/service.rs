@@ -433,11 +433,12 @@ impl BrokerService {
         if state.counted.len() < COUNTED_MAX || state.counted.contains_key(&(broker, part)) {
             state.counted.insert((broker, part), (gathered, now + lease * COUNTED_LEASES));
         }
+        // One that is being kept yet was accepted, too: whoever is gone by now may be in it.
+        let round = state.broker()?.accepted().map_or(0, |decision| decision.round);
         let names = |up: bool| {
             let those = state.there.iter().filter(|(_, presence)| presence.is_up == up);
             those.map(|(network, _)| self.shared.contracts.name(*network).to_owned()).collect()
         };
-        let round = state.replica.known().map_or(0, |decision| decision.round);
         Ok(CountedReply { round, up: names(true), awaited: names(false) })
     }
 
