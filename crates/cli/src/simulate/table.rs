@@ -17,7 +17,7 @@ const COFLOW_COLUMNS: [CoflowColumn; 3] = [
     ("cct max us", |times| times.iter().copied().reduce(f64::max)),
 ];
 
-const COLUMNS: [Column; 17] = [
+const COLUMNS: [Column; 26] = [
     ("goodput Mbit/s", |w| w.goodput_mbps),
     ("flows", |w| (w.rounds.is_none()).then_some(w.flows as f64)),
     ("finished", |w| w.finished.map(|n| n as f64)),
@@ -35,7 +35,21 @@ const COLUMNS: [Column; 17] = [
     ("delay mean us", |w| w.delay_us_mean),
     ("again", |w| w.retransmitted_segments.map(|n| n as f64)),
     ("timeouts", |w| w.timeouts.map(|n| n as f64)),
+    ("players begun", |w| more(w, "players_begun")),
+    ("begun p50 ms", |w| more(w, "begun_ms_p50")),
+    ("begun p99 ms", |w| more(w, "begun_ms_p99")),
+    ("stalls", |w| more(w, "stalls")),
+    ("stalled share", |w| more(w, "stalled_share")),
+    ("moves", |w| more(w, "moves")),
+    ("failures", |w| more(w, "failures")),
+    ("unanswered", |w| more(w, "unanswered")),
+    ("cost mean", |w| more(w, "cost_mean")),
 ];
+
+/// What a system says besides.
+fn more(row: &WorkloadRow, name: &str) -> Option<f64> {
+    row.more.get(name).copied()
+}
 
 /// A trial that is whole.
 pub(crate) struct Line {
@@ -151,5 +165,48 @@ mod tests {
             table.contains("coflows") && table.contains("cct mean us") && table.contains(&mean),
             "{table}"
         );
+    }
+
+    /// What players came to was in `--json` alone (#21).
+    #[test]
+    fn what_players_came_to_is_in_the_table() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+        let read = |name: &str| std::fs::read_to_string(folder.join(name));
+        let text = read("broker.toml").expect("it is part of the repository");
+        // The first network dies while players are there.
+        let sets =
+            ["duration=\"30 s\"", "warmup=\"5 s\"", "workload.players=20", "workload.arrivals=\"2 s\""];
+        let dies = "workload.faults=[{ what = \"network-dies\", network = 0, at = \"15 s\" }]";
+        let sets: Vec<String> = sets.into_iter().chain([dies]).map(str::to_owned).collect();
+        let points = scenario::read("broker.toml", &text, &sets).expect("a good scenario");
+        let plan =
+            Plan::with_systems(points[0].scenario.clone(), &read, &simulated()).expect("it can be planned");
+        let simulation: Simulation<'_> = Simulation::new(&plan, 0).expect("it can be planned");
+        let outcome = simulation.run();
+        let row = outcome.workloads[0].clone();
+        let line = Line { point: 0, rows: outcome.workloads, coflows: outcome.coflows, drops: 0 };
+        let mut table = of(&points, &[line]);
+        // As wide as it is, so that no head is broken.
+        table.set_content_arrangement(ContentArrangement::Disabled);
+        let table = table.to_string();
+        for (head, name) in [
+            ("players begun", "players_begun"),
+            ("begun p50 ms", "begun_ms_p50"),
+            ("begun p99 ms", "begun_ms_p99"),
+            ("stalls", "stalls"),
+            ("stalled share", "stalled_share"),
+            ("moves", "moves"),
+            ("failures", "failures"),
+            ("unanswered", "unanswered"),
+            ("cost mean", "cost_mean"),
+        ] {
+            let lines: Vec<&str> = table.lines().filter(|line| line.contains('┆')).collect();
+            let at = lines[0].split('┆').position(|cell| cell.trim() == head);
+            let at = at.unwrap_or_else(|| panic!("no column {head}: {table}"));
+            let shown = lines[1].split('┆').nth(at).map(str::trim);
+            assert_eq!(shown, Some(&*cell(&[row.more[name]])), "{head}: {table}");
+        }
+        assert_eq!(row.more["players_begun"], 20.0);
+        assert!(row.more["failures"] > 0.0, "the cheapest network was used, and died");
     }
 }
