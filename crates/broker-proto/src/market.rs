@@ -104,6 +104,35 @@ impl Market {
         places: &[Vec<Candidate>],
         groups: Vec<Group>,
     ) -> Result<Self, MarketError> {
+        let mut starts = vec![0];
+        starts.extend(places.iter().scan(0, |end, of| {
+            *end += of.len() as u32;
+            Some(*end)
+        }));
+        Self::of_list(clusters, places.concat(), starts, groups)
+    }
+
+    /// The same of all places' candidates, one place after the other; `starts` says where each place's begin, and where the last one's end.
+    ///
+    /// Errors: see [`MarketError`].
+    pub(crate) fn of_list(
+        clusters: Vec<Cluster>,
+        candidates: Vec<Candidate>,
+        starts: Vec<u32>,
+        groups: Vec<Group>,
+    ) -> Result<Self, MarketError> {
+        let mut market = Self { clusters, candidates, starts, groups, unserved_cost: 0.0 };
+        market.check()?;
+        // Above what any viewer can cost, so that nobody goes unserved where there is room.
+        let dearest = market
+            .groups
+            .iter()
+            .flat_map(|group| market.candidates_of(group.place).iter().map(|one| market.cost(group, one)));
+        market.unserved_cost = 2.0 * dearest.fold(1.0, f64::max);
+        Ok(market)
+    }
+
+    fn check(&self) -> Result<(), MarketError> {
         let cost = |what, number, value: f64| {
             if value.is_finite() && value >= 0.0 {
                 Ok(())
@@ -118,34 +147,23 @@ impl Market {
                 Err(MarketError::Unknown { what, number, named, count })
             }
         };
-        for (number, cluster) in clusters.iter().enumerate() {
+        for (number, cluster) in self.clusters.iter().enumerate() {
             cost("cluster", number, cluster.cost_per_mbps)?;
         }
-        for (number, candidate) in
-            places.iter().enumerate().flat_map(|(n, of)| of.iter().map(move |c| (n, c)))
-        {
-            cost("place", number, candidate.score)?;
-            known("place", number, candidate.cluster, clusters.len())?;
+        let places = self.starts.len() - 1;
+        for number in 0..places {
+            for candidate in self.candidates_of(number as u32) {
+                cost("place", number, candidate.score)?;
+                known("place", number, candidate.cluster, self.clusters.len())?;
+            }
         }
-        for (number, group) in groups.iter().enumerate() {
-            known("group", number, group.place, places.len())?;
+        for (number, group) in self.groups.iter().enumerate() {
+            known("group", number, group.place, places)?;
             if group.bitrate.as_bps() == 0 || group.sessions == 0 {
                 return Err(MarketError::Empty { group: number });
             }
         }
-        let mut starts = vec![0];
-        starts.extend(places.iter().scan(0, |end, of| {
-            *end += of.len() as u32;
-            Some(*end)
-        }));
-        let mut market = Self { clusters, candidates: places.concat(), starts, groups, unserved_cost: 0.0 };
-        // Above what any viewer can cost, so that nobody goes unserved where there is room.
-        let dearest = market
-            .groups
-            .iter()
-            .flat_map(|group| market.candidates_of(group.place).iter().map(|one| market.cost(group, one)));
-        market.unserved_cost = 2.0 * dearest.fold(1.0, f64::max);
-        Ok(market)
+        Ok(())
     }
 
     /// The same, where a viewer who is not served costs so much.

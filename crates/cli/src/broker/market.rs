@@ -1,7 +1,7 @@
 //! `anabranch broker market`: one round's program (the thesis's Figure 3.10) with its answer, so that any solver can be set beside.
 
 use super::evaluate::{above_0, count, known, weight};
-use anabranch_broker_proto::{Market, Optimiser, Shape, designs, generate, market};
+use anabranch_broker_proto::{Market, Optimiser, Program, Shape, designs, generate, market};
 use anabranch_units::Seed;
 use anyhow::Context as _;
 use serde::Serialize;
@@ -33,14 +33,8 @@ pub struct Args {
 /// A program and its answer.
 #[derive(Serialize)]
 struct View {
-    /// What a client costs who is not served.
-    unserved_cost: f64,
-    /// Capacity in bit/s, and cost for each Mbit/s.
-    clusters: Vec<(u64, f64)>,
-    /// By place: clusters' numbers and scores.
-    places: Vec<Vec<(u32, f64)>>,
-    /// Place, bitrate in bit/s, clients.
-    groups: Vec<(u32, u64, u32)>,
+    #[serde(flatten)]
+    program: Program,
     /// Group, the candidate's number in its place or none, clients.
     placed: Vec<(u32, Option<u32>, u32)>,
     /// What the answer costs, and what any costs at least.
@@ -50,13 +44,8 @@ struct View {
 
 fn view(market: &Market) -> View {
     let answer = Optimiser::default().optimise(market, None);
-    let places = market.groups().iter().map(|group| group.place + 1).max().unwrap_or(0);
-    let candidates = |place| market.candidates_of(place).iter().map(|one| (one.cluster, one.score)).collect();
     View {
-        unserved_cost: market.unserved_cost(),
-        clusters: market.clusters().iter().map(|c| (c.capacity.as_bps(), c.cost_per_mbps)).collect(),
-        places: (0..places).map(candidates).collect(),
-        groups: market.groups().iter().map(|g| (g.place, g.bitrate.as_bps(), g.sessions)).collect(),
+        program: Program::from(market),
         placed: answer.placements.iter().map(|p| (p.group, p.candidate, p.sessions)).collect(),
         cost: answer.cost,
         bound: answer.bound,

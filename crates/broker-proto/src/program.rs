@@ -1,0 +1,182 @@
+//! A market as text: a round's program (the thesis's Figure 3.10) for solvers and processes elsewhere.
+//!
+//! Leaves out: answers. Read [`Program`] first.
+
+use crate::market::{Candidate, Cluster, Group, Market, MarketError};
+use anabranch_units::BitRate;
+use serde::de::{DeserializeSeed, Deserializer, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize, Serializer};
+use std::fmt;
+
+/// A market's numbers, for JSON.
+///
+/// Who reads one must tell scores and costs to the last bit to have the very same market; `serde_json` may be off by that one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Program {
+    /// What a client costs who is not served.
+    unserved_cost: f64,
+    /// Capacity in bit/s, and cost for each Mbit/s.
+    clusters: Vec<(u64, f64)>,
+    /// By place: clusters' numbers and scores.
+    places: Places,
+    /// Place, bitrate in bit/s, clients.
+    groups: Vec<(u32, u64, u32)>,
+}
+
+impl From<&Market> for Program {
+    /// Places after the last that has clients are left out.
+    fn from(market: &Market) -> Self {
+        let mut places = Places::default();
+        for place in 0..market.groups().iter().map(|group| group.place + 1).max().unwrap_or(0) {
+            places.candidates.extend(market.candidates_of(place).iter().map(|one| (one.cluster, one.score)));
+            places.ends.push(places.candidates.len() as u32);
+        }
+        let groups = market.groups().iter().map(|one| (one.place, one.bitrate.as_bps(), one.sessions));
+        Self {
+            unserved_cost: market.unserved_cost(),
+            clusters: market
+                .clusters()
+                .iter()
+                .map(|one| (one.capacity.as_bps(), one.cost_per_mbps))
+                .collect(),
+            places,
+            groups: groups.collect(),
+        }
+    }
+}
+
+impl TryFrom<Program> for Market {
+    type Error = MarketError;
+
+    /// Errors: those of [`Market::new`], and a cost of clients who are not served that is none.
+    fn try_from(program: Program) -> Result<Self, MarketError> {
+        let value = program.unserved_cost;
+        if !(value.is_finite() && value >= 0.0) {
+            return Err(MarketError::NotACost { what: "unserved_cost", number: 0, value });
+        }
+        let cluster = |(bps, cost_per_mbps)| Cluster { capacity: BitRate::bps(bps), cost_per_mbps };
+        let candidate = |(cluster, score)| Candidate { cluster, score };
+        let group = |(place, bps, sessions)| Group { place, bitrate: BitRate::bps(bps), sessions };
+        let Places { candidates, ends } = program.places;
+        let market = Self::of_list(
+            program.clusters.into_iter().map(cluster).collect(),
+            candidates.into_iter().map(candidate).collect(),
+            [0].into_iter().chain(ends).collect(),
+            program.groups.into_iter().map(group).collect(),
+        );
+        Ok(market?.with_unserved_cost(value))
+    }
+}
+
+/// The candidates of all places, one place after the other, and where each place's end: a list for each place in text, which are most of a
+/// market, and read without a copy.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Places {
+    candidates: Vec<(u32, f64)>,
+    ends: Vec<u32>,
+}
+
+impl Serialize for Places {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let starts = [0].iter().chain(&self.ends);
+        let place = |(start, end): (&u32, &u32)| &self.candidates[*start as usize..*end as usize];
+        serializer.collect_seq(starts.zip(&self.ends).map(place))
+    }
+}
+
+impl<'de> Deserialize<'de> for Places {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(OfPlaces)
+    }
+}
+
+/// Reads all places.
+struct OfPlaces;
+
+impl<'de> Visitor<'de> for OfPlaces {
+    type Value = Places;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of candidates for each place")
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Places, A::Error> {
+        let mut places = Places::default();
+        while seq.next_element_seed(OfPlace(&mut places.candidates))?.is_some() {
+            places.ends.push(places.candidates.len() as u32);
+        }
+        Ok(places)
+    }
+}
+
+/// Reads a place's candidates, behind those of the places before.
+struct OfPlace<'a>(&'a mut Vec<(u32, f64)>);
+
+impl<'de> DeserializeSeed<'de> for OfPlace<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for OfPlace<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("clusters' numbers and scores")
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        while let Some(candidate) = seq.next_element()? {
+            self.0.push(candidate);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Optimiser;
+
+    fn market() -> Market {
+        let cluster = |mbps, cost_per_mbps| Cluster { capacity: BitRate::mbps(mbps), cost_per_mbps };
+        let candidate = |cluster, score| Candidate { cluster, score };
+        let group =
+            |place, kbps: u64, sessions| Group { place, bitrate: BitRate::bps(1_000 * kbps), sessions };
+        let places = [
+            vec![candidate(0, 3.5), candidate(1, 0.125)],
+            vec![],
+            vec![candidate(1, 7.25)],
+            vec![candidate(0, 1.0)],
+        ];
+        let groups = vec![group(0, 400, 3), group(2, 2_500, 2), group(1, 1_000, 1)];
+        Market::new(vec![cluster(3, 1.5), cluster(4, 0.1)], &places, groups).expect("a good market")
+    }
+
+    #[test]
+    fn a_market_that_was_written_and_read_is_the_same() {
+        let market = market().with_unserved_cost(40.0);
+        let text = serde_json::to_string(&Program::from(&market)).expect("numbers have text");
+        let read: Program = serde_json::from_str(&text).expect("it was written just now");
+        assert_eq!(read, Program::from(&market));
+        assert_eq!(read.places.ends, [2, 2, 3], "nobody is in the last place");
+        assert!(text.contains(r#""places":[[[0,3.5],[1,0.125]],[],[[1,7.25]]]"#), "{text}");
+        let read = Market::try_from(read).expect("it was a market");
+        assert_eq!(read.unserved_cost(), 40.0);
+        let search = |market: &Market| Optimiser::default().optimise(market, None);
+        assert_eq!(search(&read), search(&market));
+    }
+
+    #[test]
+    fn what_is_no_market_is_refused() {
+        let refused = |change: &dyn Fn(&mut Program)| {
+            let mut program = Program::from(&market());
+            change(&mut program);
+            Market::try_from(program).expect_err("it is wrong").to_string()
+        };
+        let place = refused(&|program| program.groups[0].0 = 9);
+        assert_eq!(place, "group 0: names 9: there are 3, from 0 on");
+        let cost = refused(&|program| program.unserved_cost = -1.0);
+        assert_eq!(cost, "unserved_cost 0: -1: must be a number of at least 0");
+    }
+}
