@@ -1,6 +1,7 @@
 //! `anabranch broker market`: one round's program (the thesis's Figure 3.10) with its answer, so that any solver can be set beside.
 
 use super::evaluate::{above_0, count, known, weight};
+use crate::pipe::Pipe;
 use anabranch_broker_proto::{Market, Optimiser, Program, Shape, designs, generate, market};
 use anabranch_units::Seed;
 use anyhow::Context as _;
@@ -61,6 +62,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let shape = Shape { networks, sessions: args.sessions, capacity: args.capacity, ..default };
     let design = designs::by_name(&args.design).context("the name was looked at")?;
     let world = generate(&shape, Seed::new(args.seed));
-    println!("{}", serde_json::to_string(&view(&market(&world, &design, args.cost_weight)))?);
+    let view = view(&market(&world, &design, args.cost_weight));
+    Pipe::default().print(std::iter::once(serde_json::to_string(&view)?));
     Ok(ExitCode::SUCCESS)
 }
