@@ -8,8 +8,8 @@ import random
 import subprocess
 from typing import Any
 
-import highspy
 import pytest
+from oracle_highs import model, oracle
 
 from anabranch_lab.binary import find
 
@@ -25,26 +25,10 @@ def market(arguments: list[str]) -> dict[str, Any]:
     return found
 
 
-def oracle_cost(of: dict[str, Any], seconds: float) -> tuple[float, float]:
+def oracle_costs(of: dict[str, Any], seconds: float) -> tuple[float, float]:
     """HiGHS's bound and the cost of its best answer."""
-    solver = highspy.Highs()  # type: ignore[no-untyped-call]
-    solver.silent()
-    solver.setOptionValue("time_limit", seconds)
-    solver.setOptionValue("mip_rel_gap", 0.0)
-    rows: list[list[tuple[Any, float]]] = [[] for _ in of["clusters"]]
-    for place, bitrate_bps, sessions in of["groups"]:
-        mbps = bitrate_bps / 1e6
-        variables = [solver.addIntegral(0, sessions, obj=of["unserved_cost"])]
-        for cluster, score in of["places"][place]:
-            variables.append(solver.addIntegral(0, sessions, obj=score + of["clusters"][cluster][1] * mbps))
-            rows[cluster].append((variables[-1], mbps))
-        solver.addConstr(sum(variables) == sessions)
-    for (capacity_bps, _), row in zip(of["clusters"], rows, strict=True):
-        if row:
-            solver.addConstr(sum(variable * mbps for variable, mbps in row) <= capacity_bps / 1e6)
-    solver.minimize()
-    info = solver.getInfo()
-    return info.mip_dual_bound, info.objective_function_value
+    found = oracle(model(of), seconds)
+    return found.bound, found.cost
 
 
 def check_capacities(of: dict[str, Any]) -> None:
@@ -71,7 +55,7 @@ def test_answers_are_within_their_certified_gaps_of_the_best() -> None:
         arguments = ["--seed", str(seed), "--sessions", str(sessions), "--capacity", f"{capacity:.4f}"]
         of = market([*arguments, "--networks", *networks])
         check_capacities(of)
-        below, above = oracle_cost(of, 2.0)
+        below, above = oracle_costs(of, 2.0)
         small = 1e-6 * of["cost"]
         assert of["bound"] <= above + small, f"{seed}: a bound above an answer"
         assert of["cost"] >= below - small, f"{seed}: cheaper than can be"
@@ -85,6 +69,6 @@ def test_small_programs_are_solved_exactly() -> None:
     """A dozen clients are searched through, also where there is room for half of them."""
     for seed in range(10):
         of = market(["--seed", str(seed), "--sessions", "12", "--capacity", "0.02", "--networks", "4", "3"])
-        _, best = oracle_cost(of, 10.0)
+        _, best = oracle_costs(of, 10.0)
         assert of["cost"] == pytest.approx(best, rel=1e-6)
         assert of["bound"] == pytest.approx(best, rel=1e-6)
