@@ -2,8 +2,8 @@
 
 ``run.py all`` runs every setting on every seed and writes rows to a folder, a file for each setting; seeds that are in a file are not run again.
 ``run.py table`` prints the thesis's tables beside what the rows say, and which of its conclusions hold on how many seeds. ``run.py draw``
-draws the figures. ``run.py peer`` solves rounds' programs by HiGHS beside ours (needs highspy). ``run.py smoke`` runs a small world of each and checks that rows make sense. All but ``draw`` needs the standard
-library only.
+draws the figures. ``run.py speed`` measures the optimiser on markets of more and more viewers, beside HiGHS where ``--peer`` names a Python that has highspy. ``run.py smoke`` runs a small
+world of each and checks that rows make sense. All but ``draw`` needs the standard library only.
 
 Read first: `SETTINGS`, `CONCLUSIONS`.
 """
@@ -20,7 +20,6 @@ import pathlib
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -520,6 +519,7 @@ def lies_table(worlds: Worlds) -> list[str]:
 def table(args: argparse.Namespace) -> int:
     """Prints the tables."""
     print(tables(Worlds(args.rows)))
+    print("\n".join(["", *speed_table(read_speed(args.rows))]))
     return 0
 
 
@@ -538,7 +538,7 @@ def by_number(
 
 
 def draw(args: argparse.Namespace) -> int:
-    """Draws Figures 3.11 to 3.19, two themes each."""
+    """Draws Figures 3.11 to 3.19 and what searches took, two themes each."""
     from anabranch_lab.figures import THEMES, add_legend, name_axes, panels, save
 
     worlds = Worlds(args.rows)
@@ -638,7 +638,32 @@ def draw(args: argparse.Namespace) -> int:
         add_legend(canvas, theme, columns=6)
         return canvas
 
-    for name, make in (("accounts", accounts), ("city-networks", city), ("tradeoff", tradeoff)):
+    def searches(theme: str) -> Any:
+        canvas, grid = panels(theme, 1, 2, size=(11.0, 3.8))
+        rows = sorted(read_speed(args.rows), key=lambda row: float(row["sessions"]))
+        look = THEMES[theme]
+        for number, (whose, name) in enumerate((("", "ours"), ("peer_", "HiGHS"))):
+            for capacity, words, line in zip(CAPACITIES, ("as published", "a twentieth"), ("-", "--"), strict=True):
+                those = [row for row in rows if row["capacity"] == capacity and row[f"{whose}cpu_s"] is not None]
+                for axes, column, unit in ((grid[0][0], "cpu_s", 1.0), (grid[0][1], "rss_bytes", 1e6)):
+                    axes.plot(
+                        [row["sessions"] for row in those],
+                        [row[f"{whose}{column}"] / unit for row in those],
+                        color=look.lines[number],
+                        linestyle=line,
+                        marker="o",
+                        markersize=3,
+                        label=f"{name}, capacities {words}",
+                    )
+        for axes, title in ((grid[0][0], "processor seconds of a search"), (grid[0][1], "memory: MB")):
+            axes.set_xscale("log")
+            axes.set_yscale("log")
+            name_axes(axes, theme, title=title, x="viewers")
+        add_legend(canvas, theme, columns=4)
+        return canvas
+
+    figures = (("accounts", accounts), ("city-networks", city), ("tradeoff", tradeoff), ("speed", searches))
+    for name, make in figures:
         for theme in THEMES:
             path = args.folder / f"{name}{'' if theme == 'light' else '-dark'}.svg"
             save(make(theme), path, {})
@@ -646,82 +671,80 @@ def draw(args: argparse.Namespace) -> int:
     return 0
 
 
-def solve(market: pathlib.Path, seconds: float) -> None:
-    """HiGHS on a round's program: prints its bound, the cost of its best answer, processor seconds and peak memory. In a process of its own."""
-    import resource
-
-    import highspy
-    import numpy
-
-    of = json.loads(market.read_text())
-    bounds: tuple[list[float], list[float]] = ([], [])
-    starts, rows, values, costs, right = [0], [], [], [], []
-    groups, clusters = of["groups"], of["clusters"]
-    for number, (place, bitrate_bps, sessions) in enumerate(groups):
-        mbps = bitrate_bps / 1e6
-        for cluster, score in [(None, of["unserved_cost"]), *of["places"][place]]:
-            costs.append(score + (clusters[cluster][1] * mbps if cluster is not None else 0.0))
-            right.append(float(sessions))
-            rows.append(number)
-            values.append(1.0)
-            if cluster is not None:
-                rows.append(len(groups) + cluster)
-                values.append(mbps)
-            starts.append(len(rows))
-        bounds[0].append(float(sessions))
-        bounds[1].append(float(sessions))
-    for capacity_bps, _ in clusters:
-        bounds[0].append(-highspy.kHighsInf)
-        bounds[1].append(capacity_bps / 1e6)
-    began = resource.getrusage(resource.RUSAGE_SELF).ru_utime
-    lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_ = len(costs), len(bounds[0])
-    lp.col_cost_, lp.col_lower_, lp.col_upper_ = numpy.array(costs), numpy.zeros(len(costs)), numpy.array(right)
-    lp.row_lower_, lp.row_upper_ = numpy.array(bounds[0]), numpy.array(bounds[1])
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = (
-        numpy.array(starts),
-        numpy.array(rows),
-        numpy.array(values),
-    )
-    lp.integrality_ = [highspy.HighsVarType.kInteger] * len(costs)
-    solver = highspy.Highs()
-    for option, value in {"output_flag": False, "time_limit": seconds, "mip_rel_gap": 1e-4, "threads": 1}.items():
-        solver.setOptionValue(option, value)
-    solver.passModel(lp)
-    solver.run()
-    info, used = solver.getInfo(), resource.getrusage(resource.RUSAGE_SELF)
-    found = {"bound": info.mip_dual_bound, "cost": info.objective_function_value, "cpu_s": used.ru_utime - began}
-    print(json.dumps(found | {"rss_bytes": used.ru_maxrss * 1024}))
+#: The thesis's viewers, and decades and halves of them around.
+SESSIONS = (1_000, 3_162, 10_000, 31_623, 33_400, 100_000, 316_228, 500_000, 1_000_000)
+CAPACITIES = (1.0, 0.05)
+#: Beyond so many viewers HiGHS is not asked.
+PEER_SESSIONS_MAX = 33_400
+#: What is measured, by the files that it depends on.
+OPTIMISER = tuple(f"crates/broker-proto/src/{name}.rs" for name in ("optimiser", "branch"))
+PEER_COLUMNS = ("name", "version", "cost", "gap", "cpu_s", "rss_bytes", "ended")
+SPEED_COLUMNS = (
+    *("commit", "sessions", "capacity", "clusters", "variables", "unserved", "cost", "gap", "cpu_s", "rss_bytes"),
+    *(f"peer_{column}" for column in PEER_COLUMNS),
+)
 
 
-def peer(args: argparse.Namespace) -> int:
-    """Ours beside HiGHS on the same programs."""
+def read_speed(folder: pathlib.Path) -> list[Row]:
+    """What searches took, with numbers as numbers; what was not measured is none."""
+    path = path_of(folder, "speed")
+    if not path.exists():
+        return []
+    words = ("commit", "peer_name", "peer_version", "peer_ended")
+    with path.open(newline="") as file:
+        rows: list[Row] = [dict(row) for row in csv.DictReader(file)]
+    return [
+        {column: (value if column in words else float(value)) if value else None for column, value in row.items()}
+        for row in rows
+    ]
+
+
+def speed(args: argparse.Namespace) -> int:
+    """Measures what is not there yet."""
+    args.rows.mkdir(parents=True, exist_ok=True)
+    there = {(row["sessions"], row["capacity"]) for row in read_speed(args.rows)}
+    last = ["git", "log", "-1", "--format=%h", "--", *OPTIMISER]
+    commit = subprocess.run(last, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.strip()
     for sessions in args.sessions:
-        for capacity in args.capacity:
-            with tempfile.TemporaryDirectory() as name:
-                market = pathlib.Path(name) / "market.json"
-                command = [
-                    str(args.binary),
-                    "-q",
-                    "broker",
-                    "market",
-                    "--sessions",
-                    str(sessions),
-                    "--capacity",
-                    str(capacity),
-                ]
-                market.write_text(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
-                of = json.loads(market.read_text())
-                ours = {"bound": of["bound"], "cost": of["cost"], "gap": 1 - of["bound"] / of["cost"]}
-                print(json.dumps({"sessions": sessions, "capacity": capacity, "by": "ours"} | ours), flush=True)
-                command = [sys.executable, __file__, "solve", str(market), "--seconds", str(args.seconds)]
-                done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-                # HiGHS says its name first.
-                found = json.loads(done.stdout.splitlines()[-1])
-                found["gap"] = 1 - found["bound"] / found["cost"]
-                print(json.dumps({"sessions": sessions, "capacity": capacity, "by": "highs"} | found), flush=True)
+        for capacity in (capacity for capacity in args.capacity if (sessions, capacity) not in there):
+            command = [str(args.xtask), "bench", "broker", "--json", "--turns", str(args.turns)]
+            command += ["--sessions", str(sessions), "--capacity", str(capacity)]
+            if args.peer and sessions <= PEER_SESSIONS_MAX:
+                command += ["--peer", str(args.peer), "--peer-seconds", str(args.peer_seconds)]
+            (row,) = evaluate(command)
+            row |= {f"peer_{column}": value for column, value in (row.pop("peer") or {}).items()} | {"commit": commit}
+            # As many digits as mean something.
+            row = {key: float(f"{value:.5g}") if key.endswith(("gap", "cpu_s")) and value else value for key, value in row.items()}
+            path = path_of(args.rows, "speed")
+            is_new = not path.exists()
+            with path.open("a", newline="") as file:
+                writer = csv.DictWriter(file, SPEED_COLUMNS, extrasaction="ignore", lineterminator="\n")
+                if is_new:
+                    writer.writeheader()
+                writer.writerow(row)
+            print(f"speed: {row['instance']}: {row['cpu_s']} s", flush=True)
     return 0
+
+
+def speed_table(rows: list[Row]) -> list[str]:
+    """What searches took, and HiGHS on the same programs."""
+    lines = [
+        "| viewers | capacity | variables | from the best at most | CPU s | memory | HiGHS: from the best at most | CPU s | memory | ended |",
+        "| ---: | --- " + "| ---: " * 7 + "| --- |",
+    ]
+    for row in sorted(rows, key=lambda row: (row["sessions"], -row["capacity"])):
+        cells = [f"{row['sessions']:,.0f}", "as published" if row["capacity"] == 1 else f"{row['capacity']:g} of it"]
+        cells += [f"{row['variables']:,.0f}", *speed_cells(row, "")]
+        cells += [*speed_cells(row, "peer_"), row["peer_ended"]] if row["peer_name"] else [""] * 4
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def speed_cells(row: Row, whose: str) -> list[str]:
+    """How near, how fast and in how much memory."""
+    gap = row[f"{whose}gap"]
+    near = "no answer" if gap is None else f"{100 * gap:.2g} %" if gap else "0"
+    return [near, f"{row[f'{whose}cpu_s']:.3g}", f"{row[f'{whose}rss_bytes'] / 1e6:,.0f} MB"]
 
 
 def smoke(args: argparse.Namespace) -> int:
@@ -767,20 +790,17 @@ def main() -> int:
         shown.add_argument("--rows", type=pathlib.Path, default=HERE / "measured")
         if name == "draw":
             shown.add_argument("--folder", type=pathlib.Path, default=HERE)
-    beside = verbs.add_parser("peer")
-    beside.add_argument("--binary", **binary)
-    beside.add_argument("--sessions", type=int, nargs="+", default=(1_000, 33_400))
-    beside.add_argument("--capacity", type=float, nargs="+", default=(1.0, 0.05))
-    beside.add_argument("--seconds", type=float, default=300.0, help="HiGHS is stopped after so long")
-    alone = verbs.add_parser("solve")
-    alone.add_argument("market", type=pathlib.Path)
-    alone.add_argument("--seconds", type=float, default=300.0)
+    measured = verbs.add_parser("speed")
+    measured.add_argument("--rows", type=pathlib.Path, default=ROOT / "runs" / "broker")
+    measured.add_argument("--xtask", type=pathlib.Path, default=ROOT / "target" / "release" / "xtask")
+    measured.add_argument("--sessions", type=int, nargs="+", default=SESSIONS)
+    measured.add_argument("--capacity", type=float, nargs="+", default=CAPACITIES)
+    measured.add_argument("--turns", type=int, default=5, help="of each search; the best counts")
+    measured.add_argument("--peer", type=pathlib.Path, help="a Python that has highspy")
+    measured.add_argument("--peer-seconds", type=float, default=120.0, help="HiGHS is stopped after so long")
     verbs.add_parser("smoke").add_argument("--binary", **binary)
     args = parser.parse_args()
-    if args.verb == "solve":
-        solve(args.market, args.seconds)
-        return 0
-    return {"all": run_all, "table": table, "draw": draw, "peer": peer, "smoke": smoke}[args.verb](args)
+    return {"all": run_all, "table": table, "draw": draw, "speed": speed, "smoke": smoke}[args.verb](args)
 
 
 if __name__ == "__main__":

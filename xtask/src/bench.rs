@@ -18,6 +18,7 @@ mod sim;
 mod spray;
 mod steering;
 
+use anyhow::Context as _;
 use clap::Subcommand;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -85,6 +86,16 @@ const TURNS_MIN: usize = 3;
 fn thread_cpu_s() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + 1e-9 * time.tv_nsec as f64
+}
+
+/// Most memory that this process held: `VmHWM` of proc(5), which a program begins anew.
+///
+/// Errors: the system does not tell.
+fn peak_bytes() -> anyhow::Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("Linux tells the peak")?;
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse()?;
+    Ok(kib * 1_024)
 }
 
 /// CPU seconds of one call of each contender, the best of its turns.

@@ -9,7 +9,7 @@
 //!
 //! The work is checked: packets delivered on 128 hosts must be within 1 % of those that htsim and ns-3 deliver.
 
-use super::thread_cpu_s;
+use super::{peak_bytes, thread_cpu_s};
 use anabranch_fabric::{Envelope, PacketMeta};
 use anabranch_sim::scenario::{read, splitmix64};
 use anabranch_sim::traffic::{Job, Start, Traffic, Transfers};
@@ -324,14 +324,6 @@ fn measure_idle() -> anyhow::Result<Row> {
     let packets = row.packets_live_max * row.bytes_per_live_packet as u64;
     let flows = row.rss_bytes.saturating_sub(before + packets);
     Ok(Row { bytes_per_idle_flow: Some(flows / (SERVERS * CLIENTS)), ..row })
-}
-
-/// Most memory that this process held: `VmHWM` of proc(5).
-fn peak_bytes() -> anyhow::Result<u64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("Linux tells the peak")?;
-    let kib: u64 = line.trim().trim_end_matches(" kB").parse()?;
-    Ok(kib * 1_024)
 }
 
 #[cfg(test)]
