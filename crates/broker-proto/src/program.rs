@@ -10,7 +10,7 @@ use std::fmt;
 
 /// A market's numbers, for JSON.
 ///
-/// Who reads one must tell scores and costs to the last bit to have the very same market; `serde_json` may be off by that one.
+/// Whoever reads one must read scores and costs to the last bit to have the very same market (of `serde_json` the feature `float_roundtrip`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Program {
     /// What a client costs who is not served.
