@@ -51,6 +51,7 @@ test: setup ## Everything that continuous integration runs
 	$(call smoke,spray,smoke --binary target/debug/anabranch)
 	$(call smoke,broker,smoke --binary target/debug/anabranch)
 	$(call smoke,broker-players,smoke --binary target/debug/anabranch)
+	$(call smoke,broker-schedules,smoke --binary target/debug/anabranch)
 	$(call smoke,spray-emulated,smoke --binary target/debug/anabranch)
 	$(call smoke,sim-vs-ns3,--smoke --binary target/debug/anabranch --xtask target/debug/xtask)
 	$(call smoke,shuffle-trace,--smoke --binary target/debug/anabranch)
