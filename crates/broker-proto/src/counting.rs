@@ -10,8 +10,6 @@ use crate::delivery::Viewer;
 use crate::messages::Clients;
 use anabranch_units::{BitRate, Duration, Instant, PeerId};
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::sync::Arc;
 
 /// The most places that are counted, with their bitrates. Anybody may name a place that is none: when so many are there, the half with
 /// the fewest questions makes room, so that made-up places, of which each is asked for once, keep out none where people are.
@@ -20,94 +18,47 @@ pub const KINDS_MAX: usize = 250_000;
 pub const PLACES_MAX: usize = 50_000;
 /// Bitrates are counted as one where they differ by less than this factor: a player's throughput is never the same twice.
 const ALIKE: f64 = 1.25;
-/// Parts of a window's places: who counts on while they are listed copies no more than one of them.
-const PARTS: usize = 64;
 
 /// Place by place, by bitrate.
 type Kinds = BTreeMap<(String, String), BTreeMap<u64, u32>>;
 
-/// The questions of a window. A clone is cheap: it shares the places until they are counted on.
-#[derive(Clone, Debug)]
-pub struct Questions {
-    parts: Vec<Arc<Kinds>>,
+/// The questions of a window.
+#[derive(Debug, Default)]
+struct Questions {
+    kinds: Kinds,
     /// By network: players that say that they play by it.
     playing: BTreeMap<PeerId, u64>,
     all: u64,
 }
 
-impl Default for Questions {
-    fn default() -> Self {
-        Self { parts: vec![Arc::default(); PARTS], playing: BTreeMap::new(), all: 0 }
-    }
-}
-
 impl Questions {
-    /// Where a place is counted.
-    fn part(&mut self, location: &str, isp: &str) -> &mut Kinds {
-        let mut hasher = DefaultHasher::new();
-        (location, isp).hash(&mut hasher);
-        Arc::make_mut(&mut self.parts[hasher.finish() as usize % PARTS])
-    }
-
-    /// Counts more of a kind that is there. Whether it is.
-    fn add(&mut self, viewer: &Viewer) -> bool {
-        let place = (viewer.location.clone(), viewer.isp.clone());
-        let part = self.part(&viewer.location, &viewer.isp);
-        let count = part.get_mut(&place).and_then(|bitrates| bitrates.get_mut(&alike(viewer.bitrate)));
-        count.map(|count| *count = count.saturating_add(1)).is_some()
-    }
-
     /// Counts so many of a kind that may be new.
     fn insert(&mut self, location: &str, isp: &str, bitrate: BitRate, sessions: u32) {
-        let part = self.part(location, isp);
-        let bitrates = part.entry((location.to_owned(), isp.to_owned())).or_default();
+        let bitrates = self.kinds.entry((location.to_owned(), isp.to_owned())).or_default();
         let count = bitrates.entry(alike(bitrate)).or_default();
         *count = count.saturating_add(sessions);
     }
 
     /// Forgets the half of all kinds that has the fewest questions. How many kinds, and how many questions these are.
     fn thin(&mut self) -> (usize, u64) {
-        let mut counts: Vec<u32> =
-            self.parts.iter().flat_map(|part| part.values()).flat_map(BTreeMap::values).copied().collect();
+        let mut counts: Vec<u32> = self.kinds.values().flat_map(BTreeMap::values).copied().collect();
         let half = counts.len() / 2;
         let (fewer, most, _) = counts.select_nth_unstable(half);
         let most = *most;
         // Of those that have just as many as the middle one, as many go as make a half.
         let mut alike_left = half - fewer.iter().filter(|count| **count < most).count();
         let mut forgotten = 0;
-        for part in &mut self.parts {
-            Arc::make_mut(part).retain(|_, bitrates| {
-                bitrates.retain(|_, count| {
-                    let is_one_of_alike = *count == most && alike_left > 0;
-                    alike_left -= usize::from(is_one_of_alike);
-                    let goes = *count < most || is_one_of_alike;
-                    forgotten += if goes { u64::from(*count) } else { 0 };
-                    !goes
-                });
-                !bitrates.is_empty()
+        self.kinds.retain(|_, bitrates| {
+            bitrates.retain(|_, count| {
+                let is_one_of_alike = *count == most && alike_left > 0;
+                alike_left -= usize::from(is_one_of_alike);
+                let goes = *count < most || is_one_of_alike;
+                forgotten += if goes { u64::from(*count) } else { 0 };
+                !goes
             });
-        }
+            !bitrates.is_empty()
+        });
         (half, forgotten)
-    }
-
-    /// The viewers, place by place, of at most [`PLACES_MAX`] places; and how many viewers those that are beyond have.
-    ///
-    /// Cost: some ms for as many places as there may be.
-    pub fn gathered(&self) -> (Vec<Gathered>, u64) {
-        let mut gathered: Vec<Gathered> = self.parts.iter().flat_map(|part| list(part)).collect();
-        let mut beyond = 0;
-        if gathered.len() > PLACES_MAX {
-            let viewers = |of: &Gathered| of.clients.iter().map(|some| u64::from(some.sessions)).sum::<u64>();
-            gathered.sort_by_cached_key(|of| std::cmp::Reverse(viewers(of)));
-            beyond = gathered.drain(PLACES_MAX..).map(|of| viewers(&of)).sum();
-        }
-        gathered.sort_by(|a, b| (&a.location, &a.isp).cmp(&(&b.location, &b.isp)));
-        (gathered, beyond)
-    }
-
-    /// By network: the players that say that they play by it.
-    pub const fn playing(&self) -> &BTreeMap<PeerId, u64> {
-        &self.playing
     }
 }
 
@@ -161,7 +112,10 @@ impl Counting {
         if let Some(network) = plays_by {
             *self.now.playing.entry(network).or_default() += 1;
         }
-        if self.now.add(viewer) {
+        let place = (viewer.location.clone(), viewer.isp.clone());
+        let kind = self.now.kinds.get_mut(&place).and_then(|of| of.get_mut(&alike(viewer.bitrate)));
+        if let Some(count) = kind {
+            *count = count.saturating_add(1);
             return;
         }
         if self.kinds >= KINDS_MAX {
@@ -178,10 +132,27 @@ impl Counting {
         self.dropped
     }
 
-    /// Who watches: the questions of the last window that is over, or of this one if it is the first or has more.
-    pub fn of_late(&mut self, now: Instant) -> Questions {
+    /// Who watches: those of the last window that is over, or of this one if it is the first or has more.
+    ///
+    /// Cost: some ms for as many places as there may be.
+    pub fn gathered(&mut self, now: Instant) -> Vec<Gathered> {
+        let mut gathered = list(&self.of_late(now).kinds);
+        if gathered.len() > PLACES_MAX {
+            let viewers = |of: &Gathered| of.clients.iter().map(|some| u64::from(some.sessions)).sum::<u64>();
+            gathered.sort_by_cached_key(|of| std::cmp::Reverse(viewers(of)));
+            self.dropped += gathered.drain(PLACES_MAX..).map(|of| viewers(&of)).sum::<u64>();
+        }
+        gathered
+    }
+
+    /// By network: the players that say that they play by it, of the same window.
+    pub fn playing(&mut self, now: Instant) -> BTreeMap<PeerId, u64> {
+        self.of_late(now).playing.clone()
+    }
+
+    fn of_late(&mut self, now: Instant) -> &Questions {
         self.turn(now);
-        self.before.as_ref().filter(|before| before.all >= self.now.all).unwrap_or(&self.now).clone()
+        self.before.as_ref().filter(|before| before.all >= self.now.all).unwrap_or(&self.now)
     }
 
     fn turn(&mut self, now: Instant) {
@@ -206,15 +177,16 @@ pub fn together(all: impl IntoIterator<Item = Gathered>) -> Vec<Gathered> {
             *count = count.saturating_add(sessions);
         }
     }
-    list(&kinds).collect()
+    list(&kinds)
 }
 
-fn list(kinds: &Kinds) -> impl Iterator<Item = Gathered> {
-    kinds.iter().map(|((location, isp), bitrates)| Gathered {
+fn list(kinds: &Kinds) -> Vec<Gathered> {
+    let of = |((location, isp), bitrates): (&(String, String), &BTreeMap<u64, u32>)| Gathered {
         location: location.clone(),
         isp: isp.clone(),
         clients: bitrates.iter().map(|(&bitrate_bps, &sessions)| Clients { bitrate_bps, sessions }).collect(),
-    })
+    };
+    kinds.iter().map(of).collect()
 }
 
 #[cfg(test)]
@@ -230,9 +202,9 @@ mod tests {
         Instant::ZERO + Duration::from_secs(s)
     }
 
-    fn sessions(of: &Questions) -> Vec<(String, u32)> {
+    fn sessions(gathered: &[Gathered]) -> Vec<(String, u32)> {
         let all = |of: &Gathered| of.clients.iter().map(|some| some.sessions).sum();
-        of.gathered().0.iter().map(|of| (of.location.clone(), all(of))).collect()
+        gathered.iter().map(|of| (of.location.clone(), all(of))).collect()
     }
 
     fn those(expected: &[(&str, u32)]) -> Vec<(String, u32)> {
@@ -243,15 +215,14 @@ mod tests {
     fn those_who_asked_within_a_window_are_there() {
         let mut counting = Counting::new(at(0), Duration::from_secs(10));
         (0..5).for_each(|s| counting.note(at(s), &viewer("a", 3_000), Some(PeerId(s as u32 % 2))));
-        let first = counting.of_late(at(5));
+        let first = counting.gathered(at(5));
         assert_eq!(sessions(&first), those(&[("a", 5)]), "the first window counts while it lasts");
-        assert_eq!(first.playing(), &BTreeMap::from([(PeerId(0), 3), (PeerId(1), 2)]));
+        assert_eq!(counting.playing(at(5)), BTreeMap::from([(PeerId(0), 3), (PeerId(1), 2)]));
         counting.note(at(12), &viewer("b", 3_000), None);
-        assert_eq!(sessions(&counting.of_late(at(13))), those(&[("a", 5)]));
-        assert_eq!(sessions(&counting.of_late(at(25))), those(&[("b", 1)]));
-        assert_eq!(counting.of_late(at(25)).playing(), &BTreeMap::new());
-        assert_eq!(sessions(&counting.of_late(at(90))), []);
-        assert_eq!(sessions(&first), those(&[("a", 5)]), "what was taken stays as it was");
+        assert_eq!(sessions(&counting.gathered(at(13))), those(&[("a", 5)]));
+        assert_eq!(sessions(&counting.gathered(at(25))), those(&[("b", 1)]));
+        assert_eq!(counting.playing(at(25)), BTreeMap::new());
+        assert_eq!(sessions(&counting.gathered(at(90))), []);
     }
 
     /// Whoever makes up places takes no room from those where people are, whoever comes first, and no memory without end.
@@ -268,17 +239,18 @@ mod tests {
             assert!(counting.kinds <= KINDS_MAX);
         }
         let berlin = (asked / 1_000 - KINDS_MAX / 1_000 - 1) as u32;
-        let late = counting.of_late(at(0));
-        let kinds: usize = late.parts.iter().flat_map(|part| part.values()).map(BTreeMap::len).sum();
+        let kinds: usize = counting.of_late(at(0)).kinds.values().map(BTreeMap::len).sum();
         assert_eq!(kinds, counting.kinds);
-        let (gathered, beyond) = late.gathered();
+        let forgotten = counting.dropped();
+        let gathered = counting.gathered(at(0));
         assert_eq!(gathered.len(), PLACES_MAX);
+        let beyond = counting.dropped() - forgotten;
         assert_eq!(beyond, (kinds - PLACES_MAX) as u64);
-        assert!(sessions(&late).contains(&("berlin".to_owned(), berlin)));
+        assert_eq!(sessions(&gathered)[0], ("berlin".to_owned(), berlin));
         let known =
             gathered.iter().flat_map(|of| &of.clients).map(|some| u64::from(some.sessions)).sum::<u64>();
         assert_eq!(
-            known + beyond + counting.dropped(),
+            known + counting.dropped(),
             asked as u64 + u64::from(berlin),
             "no question is lost to sight"
         );
@@ -297,8 +269,8 @@ mod tests {
         };
         let mut counting = Counting::new(at(0), Duration::from_secs(10)).after(&decision);
         counting.note(at(1), &viewer("berlin", 3_000), None);
-        assert_eq!(sessions(&counting.of_late(at(9))), those(&[("berlin", 42), ("paris", 10)]));
-        assert_eq!(sessions(&counting.of_late(at(10))), those(&[("berlin", 1)]));
+        assert_eq!(sessions(&counting.gathered(at(9))), those(&[("berlin", 42), ("paris", 10)]));
+        assert_eq!(sessions(&counting.gathered(at(10))), those(&[("berlin", 1)]));
     }
 
     #[test]
@@ -307,7 +279,7 @@ mod tests {
         for kbps in [3_000, 3_050, 2_950, 9_000] {
             counting.note(at(0), &viewer("a", kbps), None);
         }
-        let (gathered, _) = counting.of_late(at(0)).gathered();
+        let gathered = counting.gathered(at(0));
         let counts: Vec<u32> = gathered[0].clients.iter().map(|some| some.sessions).collect();
         assert_eq!(counts, [3, 1]);
         for some in &gathered[0].clients {

@@ -495,7 +495,7 @@ impl Playing {
             self.broker.handle_left(network);
         }
         if self.broker.poll_timeout().is_some_and(|at| at <= now) {
-            let (gathered, _) = self.counting.of_late(now).gathered();
+            let gathered = self.counting.gathered(now);
             self.broker.handle_gathered(gathered);
             self.broker.handle_timeout(now);
         }

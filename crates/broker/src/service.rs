@@ -247,7 +247,6 @@ impl BrokerService {
             counting: Counting::new(Instant::ZERO, ttl(ttl_s)),
             reports: believes_players.then(Reports::default),
             reported: 0,
-            beyond: 0,
             steers: true,
             answers: 0,
             unknown: 0,

@@ -25,8 +25,6 @@ pub(super) struct Answering {
     /// None where players are not believed.
     pub(super) reports: Option<Reports>,
     pub(super) reported: u64,
-    /// Viewers whom no round had, as there were too many places.
-    pub(super) beyond: u64,
     /// Whether players are steered at all.
     pub(super) steers: bool,
     pub(super) answers: u64,
@@ -122,16 +120,11 @@ impl BrokerService {
         }
     }
 
-    /// The viewers that were counted here. Players are answered while they are listed.
+    /// The viewers that were counted here.
     pub(super) fn counted_here(&self) -> Vec<Gathered> {
-        let questions = {
-            let mut answering = lock(&self.shared.answering);
-            let now = answering.now();
-            answering.counting.of_late(now)
-        };
-        let (gathered, beyond) = questions.gathered();
-        lock(&self.shared.answering).beyond += beyond;
-        gathered
+        let mut answering = lock(&self.shared.answering);
+        let now = answering.now();
+        answering.counting.gathered(now)
     }
 
     /// The broker that leads says which networks are there: players here hear of one that goes between two rounds, too.

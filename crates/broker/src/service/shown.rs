@@ -30,7 +30,7 @@ impl BrokerService {
         let playing = {
             let mut answering = lock(&self.shared.answering);
             let now = answering.now();
-            answering.counting.of_late(now).playing().clone()
+            answering.counting.playing(now)
         };
         let state = lock(&self.shared.state);
         let mut given: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
@@ -65,8 +65,7 @@ impl BrokerService {
         let mut text = Metrics::default();
         let (answers, unknown, dropped, reported) = {
             let answering = lock(&self.shared.answering);
-            let dropped = answering.counting.dropped() + answering.beyond;
-            (answering.answers, answering.unknown, dropped, answering.reported)
+            (answering.answers, answering.unknown, answering.counting.dropped(), answering.reported)
         };
         let state = lock(&self.shared.state);
         let (counters, leads) = (&state.counters, state.replica.leads_at(state.now()));
