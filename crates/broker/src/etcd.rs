@@ -317,14 +317,15 @@ impl Etcd {
         }
     }
 
-    /// What is wrong. A member that asks for a certificate where there is none ends the connection without a word of that.
+    /// What is wrong. A member that asks for a certificate where there is none ends the connection with an alert that says little, or without a word.
     fn explained(&self, member: &str, error: &ureq::Error) -> String {
         use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
         let kind = match error {
             ureq::Error::Io(error) => Some(error.kind()),
             _ => None,
         };
-        let is_cut = matches!(kind, Some(BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof));
+        let is_cut = matches!(kind, Some(BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof))
+            || error.to_string().contains("fatal alert");
         if is_cut && member.starts_with("https://") && !self.config.shows_certificate {
             format!("{error}: if it asks for a certificate, name this broker's for etcd")
         } else {

@@ -5,6 +5,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of a driver: they use the clock, files and programs")]
 
+mod broker;
 mod chaos;
 mod control;
 mod doctor;
