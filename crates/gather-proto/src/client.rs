@@ -12,9 +12,11 @@
 //! [`ClientEvent`] and [`Client`] first.
 
 mod balance;
+mod came;
 mod deadlines;
 mod hop;
 mod link;
+mod start;
 #[cfg(test)]
 mod tests;
 
@@ -145,6 +147,13 @@ struct PieceState {
     /// It ends where the object does, which may be before its last byte.
     is_cut: bool,
     is_over: bool,
+}
+
+impl PieceState {
+    /// It is a beginning, and nobody else is asked while it comes.
+    fn is_of_one(&self) -> bool {
+        self.is_cut && self.piece.holders.len() == 1
+    }
 }
 
 #[derive(Debug)]
@@ -543,6 +552,7 @@ impl<S: Symbol> Client<S> {
         if new.is_empty() {
             return;
         }
+        self.begin_together(now);
         self.regrant(false);
         let slot = self.slot();
         // Requests leave one behind the other: who is asked later has waited already.
@@ -551,6 +561,19 @@ impl<S: Symbol> Client<S> {
         for (number, id) in new.into_iter().enumerate() {
             self.ask(id, step * number as u64);
         }
+    }
+
+    /// Has all servers begin as one, where that is needed and the link's rate is not known.
+    fn begin_together(&mut self, now: Instant) {
+        let is_alone = |pull: &Pull<S>| self.pieces[pull.piece.0 as usize].is_of_one();
+        let is_known = self.config.link.is_some() || self.config.rate_control != RateControl::Bbr;
+        if is_known || self.overflow.has_begun() || self.pulls.values().all(is_alone) {
+            return;
+        }
+        // Those that connect later may be asked for something, too.
+        let servers = self.servers.iter().filter(|server| server.lost.is_none()).count();
+        let (rtt, packet_bytes) = (self.farthest(), self.datagram_bytes());
+        self.overflow.begin(now, servers, rtt, packet_bytes);
     }
 
     /// Pulls of a server that have more to come than what was lost.
@@ -621,9 +644,7 @@ impl<S: Symbol> Client<S> {
         let State::Asked { grant, .. } = &pull.state else { return };
         let config = &self.config;
         let state = &self.pieces[pull.piece.0 as usize];
-        // Nobody else is asked while a beginning comes.
-        let is_alone = state.is_cut && state.piece.holders.len() == 1;
-        let servers = if is_alone { 1 } else { self.servers.len().min(u16::MAX.into()) as u16 };
+        let servers = if state.is_of_one() { 1 } else { self.servers.len().min(u16::MAX.into()) as u16 };
         let request = Request {
             pull: id,
             object: state.piece.object.clone(),

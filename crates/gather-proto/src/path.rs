@@ -24,9 +24,9 @@ const FIRST_BYTES_PER_S: f64 = 36e6 / 8.0;
 const FIRST_BYTES_ALL: u64 = 128_000;
 const FIRST_BYTES: u64 = 72_000;
 /// It is ten packets at least; of many servers, as many together as a short queue takes; but BBR keeps four in flight at least.
-const FIRST_PACKETS: u64 = 10;
-const FIRST_PACKETS_ALL: u64 = 64;
-const FIRST_PACKETS_MIN: u64 = 4;
+pub(crate) const FIRST_PACKETS: u64 = 10;
+pub(crate) const FIRST_PACKETS_ALL: u64 = 64;
+pub(crate) const FIRST_PACKETS_MIN: u64 = 4;
 /// A grant holds a server down that is less than what the model allows, or hardly more: what arrives is measured no more exactly.
 const HELD: f64 = 1.02;
 /// What is not heard of for so many round trips, and for so long at least, is lost.
@@ -103,12 +103,17 @@ pub(crate) fn sooner(now: Instant, next_at: Instant, before_bytes_per_s: f64, by
     now + Duration::from_ps((waits * before_bytes_per_s / bytes_per_s) as u64)
 }
 
+/// Bytes that all servers together may have in flight before the first feedback, but for the fewest packets of each.
+pub(crate) fn first_bytes_all(rtt: Option<Duration>) -> u64 {
+    let in_rtt = rtt.map_or(0.0, |rtt| FIRST_BYTES_PER_S * rtt.as_secs_f64()) as u64;
+    in_rtt.min(FIRST_BYTES_ALL)
+}
+
 /// Bytes that one of so many servers may have in flight before the first feedback.
 fn first_bytes(packet_bytes: u64, rtt: Option<Duration>, servers: u16) -> u64 {
     let servers = u64::from(servers.max(1));
-    let in_rtt = rtt.map_or(0.0, |rtt| FIRST_BYTES_PER_S * rtt.as_secs_f64()) as u64;
     let packets = (FIRST_PACKETS_ALL / servers).clamp(FIRST_PACKETS_MIN, FIRST_PACKETS);
-    (in_rtt.min(FIRST_BYTES_ALL) / servers).min(FIRST_BYTES).max(packets * packet_bytes)
+    (first_bytes_all(rtt) / servers).min(FIRST_BYTES).max(packets * packet_bytes)
 }
 
 /// What a report of a pull tells beyond the one before.

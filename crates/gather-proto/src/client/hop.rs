@@ -3,7 +3,7 @@
 //! Leaves out: how shares are reckoned ([`share`]), what the hop carries where nobody says it (`link`), and who is asked for what
 //! (`client`, `balance`).
 
-use super::link::Totals;
+use super::came::{Servers, Totals};
 use super::{Client, Pull, ServerState, State};
 use crate::grants::share;
 use crate::mode::RateControl;
@@ -31,7 +31,7 @@ impl<S: Symbol> Client<S> {
     }
 
     /// Bytes of the shortest packets that servers send: the others have fewer headers for as much.
-    fn datagram_bytes(&self) -> f64 {
+    pub(super) fn datagram_bytes(&self) -> f64 {
         let shortest = self.servers.iter().map(|server| server.block_bytes).min();
         let header = Packet::<S>::header_bytes(self.config.rate_control);
         f64::from(header + shortest.unwrap_or(self.config.block_bytes))
@@ -62,9 +62,11 @@ impl<S: Symbol> Client<S> {
         let is_asked = |server: &&ServerState| server.pulls > 0;
         let mut demands: Vec<Option<f64>> =
             self.servers.iter().filter(is_asked).map(|server| server.demand).collect();
-        // Whoever is connected first may not have all, as it would go on with that until it hears of the others.
+        // Whoever is connected first may not have all, as it would go on with that until it hears of the others; where all begin as one,
+        // that is not much.
         let awaited = self.servers.iter().filter(|server| !server.was_asked && server.lost.is_none()).count();
-        let awaited = if self.awaits_until.is_some() { awaited } else { 0 };
+        let keeps = self.awaits_until.is_some() && !self.overflow.is_starting();
+        let awaited = if keeps { awaited } else { 0 };
         demands.extend(std::iter::repeat_n(None, awaited));
         let mut shares = share(capacity, &demands).into_iter();
         // With a path all pulls of a server say what it may send; where each has its own rate, all have as much.
@@ -122,8 +124,10 @@ impl<S: Symbol> Client<S> {
         if self.config.link.is_none() && self.config.rate_control == RateControl::Bbr {
             let counts = self.counts();
             let totals = Totals { bytes: self.came_bytes, packets: counts.packets, lost: counts.lost };
-            let servers = self.servers.iter().filter(|server| server.pulls > 0).count();
-            if self.overflow.observe(now, totals, rtt, servers) {
+            let asked = self.servers.iter().filter(|server| server.pulls > 0).count();
+            let heard = self.servers.iter().filter(|server| server.heard_at.is_some()).count();
+            let servers = Servers { asked, heard, awaits: self.awaits_until.is_some(), rtt };
+            if self.overflow.observe(now, totals, servers) {
                 self.regrant(false);
             }
         }

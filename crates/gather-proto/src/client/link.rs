@@ -12,9 +12,13 @@
 //! that is divided has to be cut twice within seconds, each server finds its rate alone for some time, as fair to others as its BBR
 //! is. Only where servers have hardly a packet in flight each is it divided further: their BBR could not send less.
 //!
+//! Before all of this many servers begin as one (`start`).
+//!
 //! Source: the phases and their lengths are those of BBR's probes (draft-ietf-ccwg-bbr-06 section 5.3.3), of all servers together.
 //! Leaves out: who is granted which share (`hop`). Read [`Overflow`] first.
 
+use super::came::{LOSS_FLOOD, Servers, Totals};
+use super::start::{Said, Start};
 use anabranch_transport::bbr::PATH_LOSS_MAX;
 use anabranch_units::{Duration, Instant};
 
@@ -27,10 +31,12 @@ const MEASURE_MIN: Duration = Duration::from_ms(20);
 const MEASURE_PACKETS: u64 = 128;
 /// What fewer packets say is nothing, however long it is measured.
 const LEAST_PACKETS: u64 = 8;
-/// From such a share on the first measure is enough, and may be as short as this where servers have few packets in flight.
-const LOSS_FLOOD: f64 = 0.2;
+const EACH_PACKETS: u64 = 2;
+/// Where so much comes ([`LOSS_FLOOD`]) the first measure is enough, and may be as short as this where servers have few packets in flight.
 const FLOOD_MIN: Duration = Duration::from_ms(5);
 const FLOOD_PACKETS: u64 = 64;
+/// A start that has filled the link is tested as if so much had been lost: it is, soon.
+const LOSS_FULL: f64 = 2.0 * PATH_LOSS_MAX;
 /// How long losses that were before a test may be found after its beginning.
 const SETTLES: Duration = Duration::from_ms(30);
 /// What a test, and a link that is divided, keep free of what was seen to arrive: a queue drains by that.
@@ -70,15 +76,6 @@ const FALLS: f64 = 0.75;
 const GROWS: f64 = 1.5;
 /// With each measure what came before counts so much less.
 const CARRIED_FADES: f64 = 0.95;
-
-/// What has come from all servers, since the beginning.
-#[derive(Copy, Clone, Debug, Default)]
-pub(super) struct Totals {
-    /// Bytes of datagrams.
-    pub(super) bytes: u64,
-    pub(super) packets: u64,
-    pub(super) lost: u64,
-}
 
 #[derive(Copy, Clone, Debug, PartialEq)]
 enum Phase {
@@ -141,6 +138,9 @@ pub(super) struct Overflow {
     rests_until: Instant,
     rest: Duration,
     servers: usize,
+    /// Servers have begun as one; and that start, as long as it lasts.
+    has_begun: bool,
+    start: Option<Start>,
     /// What came lately of all servers, in bytes a second: the most, and little less with each measure.
     carried: f64,
 }
@@ -161,6 +161,8 @@ impl Overflow {
             rests_until: Instant::ZERO,
             rest: REST_LEAST,
             servers: 0,
+            has_begun: false,
+            start: None,
             carried: 0.0,
         }
     }
@@ -170,8 +172,29 @@ impl Overflow {
         self.carried
     }
 
+    /// So many servers begin, the farthest of which is `rtt` away, with packets of so many bytes: as one, if need be.
+    pub(super) fn begin(&mut self, now: Instant, servers: usize, rtt: Duration, packet_bytes: f64) {
+        if let Phase::Free { .. } = self.phase {
+            self.start = Start::new(now, servers, rtt, packet_bytes, self.carried);
+            self.has_begun |= self.start.is_some();
+        }
+    }
+
+    /// Whether they have begun as one, which they do once.
+    pub(super) const fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
+    /// Whether servers begin as one.
+    pub(super) const fn is_starting(&self) -> bool {
+        self.start.is_some()
+    }
+
     /// Bytes of datagrams that servers may send in a second, all together; no limit without.
     pub(super) fn allowed_bytes_per_s(&self) -> Option<f64> {
+        if let Some(start) = &self.start {
+            return Some(start.allowed_bytes_per_s());
+        }
         let rate = self.rate();
         let share = match self.phase {
             Phase::Free { .. } => return None,
@@ -188,9 +211,23 @@ impl Overflow {
         self.rates[0].max(self.rates[1])
     }
 
-    /// Takes in what has come from so many servers, the farthest of which is `rtt` away. True where another rate is allowed now.
-    pub(super) fn observe(&mut self, now: Instant, totals: Totals, rtt: Duration, servers: usize) -> bool {
+    /// Takes in what has come from these servers. True where another rate is allowed now.
+    pub(super) fn observe(&mut self, now: Instant, totals: Totals, from: Servers) -> bool {
+        let Servers { asked: servers, rtt, .. } = from;
         let has_more = servers > std::mem::replace(&mut self.servers, servers);
+        if let Some(start) = &mut self.start {
+            match start.observe(now, totals, from) {
+                Said::Nothing => return false,
+                Said::Changed => return true,
+                Said::Enough => self.enter(now, FREE, rtt),
+                Said::Full(rate) => {
+                    self.rates = [rate, 0.0];
+                    self.enter(now, Phase::Test { loss: LOSS_FULL, last_loss: LOSS_FULL, tests: 0 }, rtt);
+                }
+            }
+            self.start = None;
+            return true;
+        }
         if has_more && let Phase::Hold { .. } | Phase::Drain { .. } = self.phase {
             // One that has come may have a way of its own.
             self.enter(now, PROBE, rtt);
@@ -200,18 +237,20 @@ impl Overflow {
             return false;
         }
         let is_free = matches!(self.phase, Phase::Free { .. });
-        let (from, before) = *self.began.get_or_insert((now, totals));
+        let (since, before) = *self.began.get_or_insert((now, totals));
         if is_free && totals.packets == before.packets {
             // Servers have not begun.
             self.began = Some((now, totals));
             return false;
         }
-        let time = now.saturating_since(from);
+        let time = now.saturating_since(since);
         let packets = totals.packets.saturating_sub(before.packets);
         let (rtts, least) = match self.phase {
             Phase::Free { .. } | Phase::Test { .. } | Phase::Hold { .. } => (MEASURE_RTTS, MEASURE_PACKETS),
             Phase::Probe { .. } | Phase::Drain { .. } => (1, LEAST_PACKETS),
         };
+        // A rate shows once each server has sent some packets by it.
+        let least = least.max(EACH_PACKETS * servers as u64);
         let bytes = totals.bytes.saturating_sub(before.bytes);
         let lost = totals.lost.saturating_sub(before.lost);
         let packets_per_s = packets as f64 / time.as_secs_f64();
@@ -468,7 +507,8 @@ mod tests {
                 if !self.stalls.is_some_and(is_stalled) {
                     self.arrived = totals;
                 }
-                self.overflow.observe(self.now, self.arrived, RTT, self.servers);
+                let servers = Servers { asked: self.servers, heard: self.servers, awaits: false, rtt: RTT };
+                self.overflow.observe(self.now, self.arrived, servers);
             }
             let (packets, lost) = (self.came.1 - before.1, self.came.2 - before.2);
             lost / (packets + lost)

@@ -179,6 +179,26 @@ fn many_servers_share_a_queue_of_a_few_packets() {
     path.brings(0..3, 0.8);
 }
 
+/// #19: each of 32 servers began with four packets and doubled them: of 64 KiB from each a fourth was dropped.
+#[test]
+fn many_servers_begin_as_one() {
+    let path = Path {
+        rate_mbps: 100.0,
+        rtt_ms: 1.0,
+        loss: 0.0,
+        burst: 1,
+        queue_bytes: 65_536.0,
+        servers: 32,
+        blocks: 1_472.0,
+    };
+    for trial in 0..3 {
+        let outcome = path.run(trial);
+        let (row, dropped) = (&outcome.workloads[0], outcome.network.dropped_queue_full);
+        assert!((dropped as f64) < 0.05 * path.blocks, "{dropped} of {} dropped", path.blocks);
+        assert!(row.goodput_mbps.expect("all comes") > 80.0, "{:?}", row.goodput_mbps);
+    }
+}
+
 /// #19: behind a deep queue servers found rates that differ tenfold, and the slowest had the last pulls: the link stood idle for a third
 /// of the time.
 #[test]

@@ -1,0 +1,384 @@
+//! How many servers begin together. BBR has four packets of each in flight, at the least and from the first round trip on; of 32 servers
+//! that is more than the way and a short queue hold, and a fourth of what short objects have was dropped before the client could know.
+//! So all of them begin as one: the client grants together what one sender would begin with, and twice as much each time that
+//! nearly all of it arrives. Where it does not, the link is full, and is divided as `link` has it. Once as much is granted as servers'
+//! fewest packets need, each finds its rate alone.
+//!
+//! Source: slow start (RFC 5681 section 3.1), of all servers together and by grants. Differs: a grant is a rate, so that one server may have
+//! less than a packet in flight; full is known by what arrives, not by a loss. Leaves out: what the link carries later (`link`), and
+//! which share each server is granted (`hop`). Read [`Start`] first.
+
+use super::came::{LOSS_FLOOD, Servers, Totals};
+use crate::path::{FIRST_PACKETS, FIRST_PACKETS_ALL, FIRST_PACKETS_MIN, first_bytes_all, gap};
+use anabranch_units::{Duration, Instant};
+
+/// Servers begin as one whose fewest packets are so many times what one sender would begin with, or more.
+const TIMES: f64 = 4.0;
+/// A round trip counts as this at least: nothing is measured more exactly.
+const RTT_MIN: Duration = Duration::from_us(100);
+/// It is measured once this share of the servers of which something has come had begun before.
+const BEGUN_SHARE: f64 = 0.8;
+/// What comes so many times as fast as it may leave has waited for a process: it is measured anew.
+const WAITED_TIMES: f64 = 1.25;
+/// Fewer packets say nothing.
+const LEAST_PACKETS: u64 = 16;
+/// Where this share of what is sent arrives the link is not full yet. It is measured for such a part of a round trip at least, and as long as
+/// so many packets take, or so long where that is less.
+const ARRIVES_SHARE: f64 = 0.8;
+const MORE_RTT_PART: u64 = 4;
+const MORE_PACKETS: u64 = 64;
+const MORE_AFTER: Duration = Duration::from_ms(2);
+/// How long it is measured, or a round trip, before less says that the link is full: a process may have had to wait. Of a grant that is twice
+/// as much as had arrived; and of the first one.
+const FULL_AFTER: Duration = Duration::from_ms(5);
+const FULL_AFTER_FIRST: Duration = Duration::from_ms(20);
+/// A link that is full carries this part at least of a grant that was twice as much as had arrived; and of the first one where little is
+/// lost, as servers may only have been slow.
+const FULL_PART: f64 = ARRIVES_SHARE / 2.0;
+
+/// What arrives says...
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub(super) enum Said {
+    /// ...nothing yet.
+    Nothing,
+    /// ...that something else is to be granted: it is now.
+    Changed,
+    /// ...that servers can go on alone.
+    Enough,
+    /// ...that the link carries so many bytes a second.
+    Full(f64),
+}
+
+/// The start of many servers as one.
+#[derive(Clone, Debug)]
+pub(super) struct Start {
+    /// How many there are, and bytes of their packets.
+    servers: usize,
+    packet_bytes: f64,
+    /// What is granted to all, in bytes of datagrams a second: at first, now, and what is enough.
+    first_bytes_per_s: f64,
+    bytes_per_s: f64,
+    enough_bytes_per_s: f64,
+    /// From when on what arrives is of this grant; and when it was measured first, what had come then, and of how many servers.
+    measures_from: Instant,
+    began: Option<(Instant, Totals, usize)>,
+    /// Not all that was granted arrived while servers still connected: no more is granted until all have.
+    is_held: bool,
+}
+
+impl Start {
+    /// So many servers begin, the farthest of which is `rtt` away, with packets of so many bytes; so much was seen to arrive
+    /// before. None where they need not begin as one, or no round trip is known.
+    pub(super) fn new(
+        now: Instant,
+        servers: usize,
+        rtt: Duration,
+        packet_bytes: f64,
+        carried_bytes_per_s: f64,
+    ) -> Option<Self> {
+        let packets = servers as u64 * FIRST_PACKETS_MIN;
+        let least = packets as f64 * packet_bytes;
+        let flight = (FIRST_PACKETS as f64 * packet_bytes).max(first_bytes_all(Some(rtt)) as f64);
+        let rtt_s = rtt.max(RTT_MIN).as_secs_f64();
+        let (bytes_per_s, enough_bytes_per_s) = (carried_bytes_per_s.max(flight / rtt_s), least / rtt_s);
+        let is_much = packets > FIRST_PACKETS_ALL && bytes_per_s * TIMES <= enough_bytes_per_s;
+        (is_much && rtt > Duration::ZERO).then_some(Self {
+            servers,
+            packet_bytes,
+            first_bytes_per_s: bytes_per_s,
+            bytes_per_s,
+            enough_bytes_per_s,
+            measures_from: now,
+            began: None,
+            is_held: false,
+        })
+    }
+
+    /// Bytes of datagrams that all servers together may send in a second.
+    pub(super) const fn allowed_bytes_per_s(&self) -> f64 {
+        self.bytes_per_s
+    }
+
+    /// Takes in what has come of these servers.
+    pub(super) fn observe(&mut self, now: Instant, totals: Totals, servers: Servers) -> Said {
+        if now < self.measures_from {
+            return Said::Nothing;
+        }
+        let (from, before, begun) = *self.began.get_or_insert((now, totals, servers.heard));
+        if begun == 0 || (begun as f64) < BEGUN_SHARE * servers.heard as f64 {
+            self.began = Some((now, totals, servers.heard));
+            return Said::Nothing;
+        }
+        let (time, rtt) = (now.saturating_since(from), servers.rtt);
+        let packets = totals.packets.saturating_sub(before.packets);
+        if packets < LEAST_PACKETS {
+            return Said::Nothing;
+        }
+        let came = totals.bytes.saturating_sub(before.bytes) as f64 / time.as_secs_f64().max(1e-9);
+        let sent = self.bytes_per_s * (begun as f64 / servers.asked.max(1) as f64).min(1.0);
+        // Servers that still connect take processors their time, and what arrives says little.
+        let is_early = servers.awaits && servers.heard < self.servers;
+        if came > WAITED_TIMES * self.bytes_per_s {
+            self.began = None;
+            return Said::Nothing;
+        }
+        let more_after = gap(MORE_PACKETS * self.packet_bytes as u64, self.bytes_per_s).min(MORE_AFTER);
+        let more_after = more_after.max(Duration::from_ps(rtt.as_ps() / MORE_RTT_PART));
+        if came >= ARRIVES_SHARE * sent && time >= more_after {
+            if self.is_held && is_early {
+                self.began = None;
+                return Said::Nothing;
+            }
+            self.is_held = false;
+            self.grant(now, self.bytes_per_s * 2.0, rtt);
+            return if self.bytes_per_s < self.enough_bytes_per_s { Said::Changed } else { Said::Enough };
+        }
+        let is_first = self.bytes_per_s <= self.first_bytes_per_s;
+        let full_after = if is_first { FULL_AFTER_FIRST } else { FULL_AFTER };
+        if time < full_after.max(rtt) {
+            return Said::Nothing;
+        }
+        let lost = totals.lost.saturating_sub(before.lost);
+        let is_flood = lost as f64 > LOSS_FLOOD * (lost + packets) as f64;
+        let least = if is_first && is_flood { 0.0 } else { FULL_PART * self.bytes_per_s };
+        let carries = came.clamp(least, self.bytes_per_s);
+        if !is_early || is_flood {
+            return Said::Full(carries);
+        }
+        self.is_held = true;
+        self.grant(now, carries.max(self.first_bytes_per_s), rtt);
+        Said::Changed
+    }
+
+    fn grant(&mut self, now: Instant, bytes_per_s: f64, rtt: Duration) {
+        (self.bytes_per_s, self.measures_from, self.began) = (bytes_per_s, now + rtt, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    const PACKET: f64 = 1_450.0;
+    const TICK: Duration = Duration::from_us(50);
+
+    /// A link behind a queue, and servers that send all that they are granted, half a round trip later; what comes is heard of after the
+    /// other half.
+    struct Link {
+        start: Start,
+        now: Instant,
+        capacity: f64,
+        queue_max: f64,
+        queue: f64,
+        rtt: Duration,
+        /// Those that were asked, and of which the client has heard by the time that something has come.
+        asked: usize,
+        heard: usize,
+        /// What is sent in each tick of the first half of the round trip, and what comes, and was lost, in each of the other.
+        to_link: VecDeque<f64>,
+        from_link: VecDeque<(f64, f64)>,
+        came: (f64, f64),
+        /// Bytes that the client has read, and reads at most each time that it looks.
+        read: f64,
+        read_max: f64,
+        lost_bytes: f64,
+        most_granted: f64,
+    }
+
+    impl Link {
+        fn new(capacity: f64, queue_max: f64, rtt: Duration, servers: usize) -> Option<Self> {
+            let start = Start::new(Instant::ZERO, servers, rtt, PACKET, 0.0)?;
+            let half = (rtt.as_ps() / TICK.as_ps() / 2).max(1) as usize;
+            Some(Self {
+                most_granted: start.allowed_bytes_per_s(),
+                start,
+                now: Instant::ZERO,
+                capacity,
+                queue_max,
+                queue: 0.0,
+                rtt,
+                asked: servers,
+                heard: servers,
+                to_link: std::iter::repeat_n(0.0, half).collect(),
+                from_link: std::iter::repeat_n((0.0, 0.0), half).collect(),
+                came: (0.0, 0.0),
+                read: 0.0,
+                read_max: f64::INFINITY,
+                lost_bytes: 0.0,
+            })
+        }
+        /// A tick passes on the link; such a share of servers sends.
+        fn pass(&mut self, share: f64) {
+            self.now += TICK;
+            self.to_link.push_back(share * self.start.allowed_bytes_per_s() * TICK.as_secs_f64());
+            let sent = self.queue + self.to_link.pop_front().unwrap_or(0.0);
+            let carried = sent.min(self.capacity * TICK.as_secs_f64());
+            self.queue = (sent - carried).min(self.queue_max);
+            let lost = sent - carried - self.queue;
+            self.lost_bytes += lost;
+            self.from_link.push_back((carried, lost));
+            let (came, lost) = self.from_link.pop_front().unwrap_or_default();
+            self.came = (self.came.0 + came, self.came.1 + lost);
+        }
+        /// What the client makes of what has come; more servers may connect if it `awaits` them.
+        fn look(&mut self, awaits: bool) -> Said {
+            let count = |bytes: f64| (bytes / PACKET) as u64;
+            self.read = self.came.0.min(self.read + self.read_max);
+            let (packets, lost) = (count(self.read), count(self.came.1));
+            let totals = Totals { bytes: packets * PACKET as u64, packets, lost };
+            let heard = if packets == 0 { 0 } else { self.heard };
+            let servers = Servers { asked: self.asked, heard, awaits, rtt: self.rtt };
+            let said = self.start.observe(self.now, totals, servers);
+            if said == Said::Changed {
+                self.most_granted = self.most_granted.max(self.start.allowed_bytes_per_s());
+            }
+            said
+        }
+        /// Passes until the start is over; none where it is not within a second.
+        fn ends(&mut self) -> Option<Said> {
+            let end = self.now + Duration::from_secs(1);
+            while self.now < end {
+                self.pass(1.0);
+                match self.look(false) {
+                    Said::Nothing | Said::Changed => {}
+                    said => return Some(said),
+                }
+            }
+            None
+        }
+    }
+
+    #[test]
+    fn few_servers_and_those_far_away_begin_alone() {
+        let begins =
+            |servers, ms| Start::new(Instant::ZERO, servers, Duration::from_ms(ms), PACKET, 0.0).is_some();
+        assert_eq!([begins(1, 1), begins(16, 1), begins(17, 1), begins(32, 1)], [false, false, true, true]);
+        // Of 32 servers four packets each in 100 ms are less than a link of 20 Mbit/s carries.
+        assert_eq!([begins(32, 20), begins(32, 100), begins(100, 100)], [false, false, true]);
+        // Where as much is known to arrive it need not be found.
+        assert!(Start::new(Instant::ZERO, 32, Duration::from_ms(1), PACKET, 1e8).is_none());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+
+        #[test]
+        fn a_start_finds_what_the_link_carries_and_loses_little(
+            digits in 5.0f64..10.0, queue_packets in 8.0f64..500.0, rtt_us in 100u64..8_000, servers in 17usize..200,
+        ) {
+            let (capacity, rtt) = (10f64.powf(digits), Duration::from_us(rtt_us));
+            let Some(mut link) = Link::new(capacity, queue_packets * PACKET, rtt, servers) else { return Ok(()) };
+            let first = link.start.allowed_bytes_per_s();
+            let enough = link.start.enough_bytes_per_s;
+            let said = link.ends();
+            let found = match said {
+                Some(Said::Full(found)) => found,
+                Some(Said::Enough) => enough,
+                _ => return Err(TestCaseError::fail(format!("{said:?}"))),
+            };
+            let deep = if link.most_granted > first { 0.0 } else { FULL_PART * first };
+            if said == Some(Said::Enough) {
+                prop_assert!(capacity > ARRIVES_SHARE * enough / 2.0, "{capacity} B/s are not enough, {enough}");
+            } else {
+                // As an answer fills the time in which it is measured, and the queue makes it longer.
+                prop_assert!(found > 0.3 * capacity, "{found} of {capacity} B/s");
+                prop_assert!(found < (1.3 * capacity).max(deep * 1.001), "{found} of {capacity} B/s");
+            }
+            // Never more than twice what all but a fifth of arrived, but for the first flight.
+            prop_assert!(link.most_granted <= first.max(2.6 * capacity), "{}", link.most_granted);
+            let too_much = link.most_granted - capacity;
+            let time = if link.most_granted > first { FULL_AFTER } else { FULL_AFTER_FIRST };
+            let time = time.max(Duration::from_ps((LEAST_PACKETS as f64 * PACKET / capacity * 1e12) as u64));
+            let most = too_much * (time.max(rtt) + rtt * 2 + TICK * 2).as_secs_f64();
+            // At the grant before it the queue may have filled a little.
+            prop_assert!(link.lost_bytes <= 1.3 * most.max(0.0) + 4.0 * PACKET, "{} lost, {most}", link.lost_bytes);
+        }
+    }
+
+    /// A client that read nothing for a while took what it then read for a faster link.
+    #[test]
+    fn what_waited_for_the_client_is_no_faster_link() {
+        for stall_ms in [1, 3, 10, 30] {
+            let mut link = Link::new(1.25e7, 64_000.0, Duration::from_ms(1), 32).expect("they begin as one");
+            link.read_max = 4.0 * PACKET;
+            // It waits for as long as it is awake.
+            let every = Duration::from_ms(2 * stall_ms).as_ps();
+            let said = loop {
+                link.pass(1.0);
+                if link.now.saturating_since(Instant::ZERO).as_ps() % every < every / 2 {
+                    continue;
+                }
+                match link.look(false) {
+                    Said::Nothing | Said::Changed => {}
+                    said => break said,
+                }
+                assert!(link.now < Instant::ZERO + Duration::from_secs(1), "{stall_ms} ms: it does not end");
+            };
+            let Said::Full(found) = said else { panic!("{stall_ms} ms: {said:?}") };
+            assert!((0.3..1.3).contains(&(found / 1.25e7)), "{stall_ms} ms: {found}");
+            assert!(link.most_granted < 2.6 * 1.25e7, "{stall_ms} ms: {}", link.most_granted);
+        }
+    }
+
+    /// A link of which nothing had come carried nothing, it was said, and 32 servers stood for five seconds; or little, where little had.
+    #[test]
+    fn nothing_that_came_says_nothing() {
+        let mut link = Link::new(1.25e7, 64_000.0, Duration::from_ms(1), 32).expect("they begin as one");
+        link.heard = 2;
+        for at in 0..40_000 {
+            // A packet or two of two servers, and then none.
+            link.pass(if at < 200 { 0.02 } else { 0.0 });
+            assert_eq!(link.look(false), Said::Nothing);
+        }
+        assert!(link.came.0 > PACKET, "some have come");
+        assert!(matches!(link.ends(), Some(Said::Full(found)) if (0.3..1.1).contains(&(found / 1.25e7))));
+    }
+
+    /// What comes of a server more is no evidence of a faster link.
+    #[test]
+    fn servers_that_begin_later_are_no_evidence() {
+        let mut link = Link::new(1e7, 640_000.0, Duration::from_ms(1), 32).expect("they begin as one");
+        let first = link.start.allowed_bytes_per_s();
+        for at in 0..320 {
+            link.heard = if at < 160 { 1 } else { 32 };
+            link.pass(link.heard as f64 / 32.0);
+            assert!(matches!(link.look(false), Said::Nothing | Said::Changed));
+        }
+        assert!(matches!(link.ends(), Some(Said::Full(_))));
+        assert!(link.most_granted <= first, "two thirds arrive of {first} B/s, not of {}", link.most_granted);
+    }
+
+    /// While servers connect processors have no time for packets: what did not arrive then was taken for what the link carries.
+    #[test]
+    fn what_arrives_while_servers_connect_bounds_nothing_unless_much_is_lost() {
+        // Two of three packets wait for a processor.
+        let mut link = Link::new(1.25e8, 64_000.0, Duration::from_ms(1), 32).expect("they begin as one");
+        let first = link.start.allowed_bytes_per_s();
+        link.heard = 16;
+        for _ in 0..4_000 {
+            link.pass(0.3);
+            assert!(matches!(link.look(true), Said::Nothing | Said::Changed));
+            assert!(link.start.allowed_bytes_per_s() >= first);
+        }
+        // Once it has been so, no more is granted until all are there.
+        for _ in 0..4_000 {
+            link.pass(1.0);
+            assert_eq!(link.look(true), Said::Nothing);
+        }
+        assert!(matches!(link.ends(), Some(Said::Enough | Said::Full(5e7..))));
+        // A link that is slower than a first flight, and loses it.
+        let mut link = Link::new(1.25e6, 15_000.0, Duration::from_ms(1), 32).expect("they begin as one");
+        link.heard = 16;
+        let said = loop {
+            link.pass(1.0);
+            match link.look(true) {
+                Said::Nothing | Said::Changed => {}
+                said => break said,
+            }
+            assert!(link.now < Instant::ZERO + Duration::from_ms(200), "it is not seen");
+        };
+        assert!(matches!(said, Said::Full(found) if found < 1.3 * 1.25e6), "{said:?}");
+    }
+}
