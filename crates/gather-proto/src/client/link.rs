@@ -64,6 +64,9 @@ const REST_MOST: Duration = Duration::from_secs(30);
 /// How much more is granted to look for more: at first, and at least.
 const PROBE_MORE: f64 = 0.25;
 const PROBE_MORE_MIN: f64 = 0.05;
+/// The most where servers have begun as one; and a link is full there of which less than such a share of what is granted comes.
+const PROBE_MORE_MANY: f64 = 0.125;
+const FILLED_SHARE: f64 = 0.9;
 /// A rate has grown that is higher by this share in two measures in a row. Less than such a share of what came before, while more is
 /// granted and little lost, is of something that had to wait; so many measures are tried.
 const GROWN: f64 = 0.02;
@@ -375,15 +378,20 @@ impl Overflow {
                     return false;
                 }
                 let more = self.probe_more;
-                self.probe_more = match (has_grown, is_much) {
+                // Of many servers' probes a short queue takes little; and where less comes than is granted the link is full.
+                let (most, is_full) = match self.has_begun {
+                    true => (PROBE_MORE_MANY, sure < FILLED_SHARE * (1.0 + more) * rate),
+                    false => (PROBE_MORE, false),
+                };
+                self.probe_more = match (has_grown && !is_full, is_much) {
                     (true, false) => PROBE_MORE,
                     (_, true) => (more / 2.0).max(PROBE_MORE_MIN),
-                    (false, false) => (more * 2.0).min(PROBE_MORE),
+                    (false, false) => (more * 2.0).min(most),
                 };
                 let least = HOLD_LEAST.max(rtt * HOLD_RTTS);
                 self.wait =
                     if has_grown { least } else { (self.wait.max(least) * 2).min(HOLD_MOST.max(least * 2)) };
-                match (has_grown, is_much) {
+                match (has_grown, is_much || is_full) {
                     (true, false) => {
                         self.rates = [0.0, sure];
                         self.enter(now, PROBE, rtt);
@@ -441,6 +449,8 @@ mod tests {
     const RTT: Duration = Duration::from_ms(20);
     const PACKET: f64 = 1_500.0;
     const TICK: Duration = Duration::from_ms(1);
+    /// How long servers lack as much of what is granted.
+    const TURN: Duration = Duration::from_ms(25);
 
     /// A link that carries so many bytes a second and loses a share of packets by itself, with servers that offer so much together
     /// as long as they are granted nothing. What is granted is sent half a round trip later, and heard of after the other half.
@@ -458,6 +468,8 @@ mod tests {
         other: f64,
         /// Something on the way waits so long, each so often: what comes meanwhile arrives at once after that.
         stalls: Option<(Duration, Duration)>,
+        /// Servers wait for processors: such a share of what is granted is not sent at times.
+        lacks: f64,
         arrived: Totals,
     }
 
@@ -477,6 +489,7 @@ mod tests {
                 granted_for: Duration::ZERO,
                 other: 0.0,
                 stalls: None,
+                lacks: 0.0,
                 arrived: Totals::default(),
             }
         }
@@ -489,7 +502,9 @@ mod tests {
                 let allowed = self.overflow.allowed_bytes_per_s();
                 self.granted_for += if allowed.is_some() { TICK } else { Duration::ZERO };
                 let allowed = allowed.unwrap_or(f64::INFINITY);
-                self.sent.push_back(self.offered.min(allowed));
+                let turn = self.now.saturating_since(Instant::ZERO).as_ps() / TURN.as_ps();
+                let lacks = self.lacks * (turn * 7 % 13) as f64 / 12.0;
+                self.sent.push_back(self.offered.min(allowed * (1.0 - lacks)));
                 let sent = self.sent.pop_front().unwrap_or(0.0) * TICK.as_secs_f64();
                 let capacity = self.capacity * TICK.as_secs_f64();
                 let all = sent + self.other * TICK.as_secs_f64();
@@ -528,9 +543,10 @@ mod tests {
 
         #[test]
         fn an_overflow_ends_and_the_link_stays_full(
-            capacity in 1e6f64..1e9, more in 1.1f64..20.0, loss in 0.0f64..0.05, servers in 2usize..100,
+            capacity in 1e6f64..1e9, more in 1.1f64..20.0, loss in 0.0f64..0.05, servers in 2usize..100, has_begun: bool,
         ) {
             let mut link = Link::new(capacity, loss, more * capacity, servers);
+            link.overflow.has_begun = has_begun;
             link.pass(SECOND * 2);
             prop_assert!(link.overflow.allowed_bytes_per_s().is_some());
             let lost = link.pass(SECOND * 5);
@@ -568,9 +584,10 @@ mod tests {
         /// #19: where a process waited for a processor one short measure halved the rate for a second, and another doubled it.
         #[test]
         fn what_waits_for_a_moment_changes_little(
-            capacity in 1e6f64..1e8, servers in 2usize..64, length in 5u64..20, every in 150u64..400,
+            capacity in 1e6f64..1e8, servers in 2usize..64, length in 5u64..20, every in 150u64..400, has_begun: bool,
         ) {
             let mut link = Link::new(capacity, 0.0, 5.0 * capacity, servers);
+            link.overflow.has_begun = has_begun;
             link.stalls = Some((Duration::from_ms(length), Duration::from_ms(every)));
             link.pass(SECOND * 2);
             let (mut most, mut least) = (0.0_f64, f64::INFINITY);
@@ -586,8 +603,9 @@ mod tests {
         }
 
         #[test]
-        fn what_the_link_carries_is_followed(capacity in 1e6f64..1e8, change in 0.2f64..5.0) {
+        fn what_the_link_carries_is_followed(capacity in 1e6f64..1e8, change in 0.2f64..5.0, has_begun: bool) {
             let mut link = Link::new(capacity, 0.0, 10.0 * capacity, 8);
+            link.overflow.has_begun = has_begun;
             link.pass(SECOND * 3);
             link.capacity *= change;
             link.pass(SECOND * 10);
@@ -609,6 +627,20 @@ mod tests {
         link.pass(Duration::from_ms(150));
         let used = link.used(Duration::from_ms(150));
         assert!(used > 0.97, "{used}");
+    }
+
+    /// #19: 32 servers on a port of 64 KiB lost 2 % in the mean, most of it to probes that a full link was put to again and again.
+    #[test]
+    fn a_full_link_of_many_servers_is_probed_little() {
+        let lost = [false, true].map(|has_begun| {
+            let mut link = Link::new(1.25e7, 0.0, 3e7, 32);
+            link.overflow.has_begun = has_begun;
+            link.lacks = 0.15;
+            link.pass(SECOND * 2);
+            (link.pass(SECOND * 20), link.used(SECOND))
+        });
+        assert!(lost[1].0 < 0.8 * lost[0].0, "{lost:?}");
+        assert!(lost[1].1 > 0.88, "{lost:?}");
     }
 
     /// #19: a test at more than the link carries lost 14 %, less than half of before, and that was made up for half a second long.
