@@ -2,7 +2,7 @@
 //! that is more than the way and a short queue hold, and a fourth of what short objects have was dropped before the client could know.
 //! So all of them begin as one: the client grants together what one sender would begin with, and twice as much each time that
 //! nearly all of it arrives. Where it does not, the link is full, and is divided as `link` has it. Once as much is granted as servers'
-//! fewest packets need, each finds its rate alone.
+//! fewest packets need, or the link is fast, each finds its rate alone.
 //!
 //! Source: slow start (RFC 5681 section 3.1), of all servers together and by grants. Differs: a grant is a rate, so that one server may have
 //! less than a packet in flight; full is known by what arrives, not by a loss. Leaves out: what the link carries later (`link`), and
@@ -14,6 +14,9 @@ use anabranch_units::{Duration, Instant};
 
 /// Servers begin as one whose fewest packets are so many times what one sender would begin with, or more.
 const TIMES: f64 = 4.0;
+/// So many bytes a second are enough, whatever servers need: processors do not pace the packets of many servers one by one at such a rate,
+/// and what they are late for looks like a full link.
+const FAST_BYTES_PER_S: f64 = 1e9 / 8.0;
 /// A round trip counts as this at least: nothing is measured more exactly.
 const RTT_MIN: Duration = Duration::from_us(100);
 /// It is measured once this share of the servers of which something has come had begun before.
@@ -80,7 +83,8 @@ impl Start {
         let least = packets as f64 * packet_bytes;
         let flight = (FIRST_PACKETS as f64 * packet_bytes).max(first_bytes_all(Some(rtt)) as f64);
         let rtt_s = rtt.max(RTT_MIN).as_secs_f64();
-        let (bytes_per_s, enough_bytes_per_s) = (carried_bytes_per_s.max(flight / rtt_s), least / rtt_s);
+        let bytes_per_s = carried_bytes_per_s.max(flight / rtt_s);
+        let enough_bytes_per_s = (least / rtt_s).min(FAST_BYTES_PER_S);
         let is_much = packets > FIRST_PACKETS_ALL && bytes_per_s * TIMES <= enough_bytes_per_s;
         (is_much && rtt > Duration::ZERO).then_some(Self {
             servers,
@@ -257,6 +261,8 @@ mod tests {
         assert_eq!([begins(1, 1), begins(16, 1), begins(17, 1), begins(32, 1)], [false, false, true, true]);
         // Of 32 servers four packets each in 100 ms are less than a link of 20 Mbit/s carries.
         assert_eq!([begins(32, 20), begins(32, 100), begins(100, 100)], [false, false, true]);
+        // On one machine, or beside it, ten packets a round trip are a gigabit a second.
+        assert!(Start::new(Instant::ZERO, 32, Duration::from_us(100), PACKET, 0.0).is_none());
         // Where as much is known to arrive it need not be found.
         assert!(Start::new(Instant::ZERO, 32, Duration::from_ms(1), PACKET, 1e8).is_none());
     }
