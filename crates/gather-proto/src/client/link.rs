@@ -31,8 +31,9 @@ const MEASURE_MIN: Duration = Duration::from_ms(20);
 const MEASURE_PACKETS: u64 = 128;
 /// What fewer packets say is nothing, however long it is measured.
 const LEAST_PACKETS: u64 = 8;
+/// A rate shows once so many packets of each server have come.
 const EACH_PACKETS: u64 = 2;
-/// Where so much comes ([`LOSS_FLOOD`]) the first measure is enough, and may be as short as this where servers have few packets in flight.
+/// Where a share of [`LOSS_FLOOD`] is lost the first measure is enough, and may be as short as this where servers have few packets in flight.
 const FLOOD_MIN: Duration = Duration::from_ms(5);
 const FLOOD_PACKETS: u64 = 64;
 /// A start that has filled the link is tested as if so much had been lost: it is, soon.
@@ -252,7 +253,6 @@ impl Overflow {
             Phase::Free { .. } | Phase::Test { .. } | Phase::Hold { .. } => (MEASURE_RTTS, MEASURE_PACKETS),
             Phase::Probe { .. } | Phase::Drain { .. } => (1, LEAST_PACKETS),
         };
-        // A rate shows once each server has sent some packets by it.
         let least = least.max(EACH_PACKETS * servers as u64);
         let bytes = totals.bytes.saturating_sub(before.bytes);
         let lost = totals.lost.saturating_sub(before.lost);

@@ -1,4 +1,4 @@
-//! How many servers begin together. BBR has four packets of each in flight, at the least and from the first round trip on; of 32 servers
+//! The beginning of a pull from many servers. BBR has four packets of each in flight, at the least and from the first round trip on; of 32 servers
 //! that is more than the way and a short queue hold, and a fourth of what short objects have was dropped before the client could know.
 //! So all of them begin as one: the client grants together what one sender would begin with, and twice as much each time that
 //! nearly all of it arrives. Where it does not, the link is full, and is divided as `link` has it. Once as much is granted as servers'
