@@ -3,9 +3,12 @@
 //!
 //! Leaves out: which packet leaves (`sender`), the model itself ([`anabranch_transport::bbr`]), what clients grant (`server`).
 
+mod first;
+
 use crate::receiver::ARRIVED_PACKETS;
 use anabranch_transport::bbr::{Bbr, Config, PATH_LOSS_MAX, Sent};
 use anabranch_units::{BitRate, Duration, Instant, RandomStream, Seed};
+use first::FirstFlight;
 
 /// The share of what may be in flight that is left to others between probes, where no queue shows that others are there.
 ///
@@ -132,6 +135,7 @@ pub(crate) struct News {
 #[derive(Debug)]
 pub(crate) struct Path {
     bbr: Bbr,
+    first: FirstFlight,
     random: RandomStream,
     /// Bytes of its packets that are neither known to have come nor to be lost.
     inflight: u64,
@@ -182,6 +186,7 @@ impl Path {
         Self {
             random: config.seed.stream("path", 0),
             bbr: Bbr::new(now, config),
+            first: FirstFlight::default(),
             inflight: 0,
             next_at: now,
             rtt,
@@ -234,6 +239,12 @@ impl Path {
         if self.all > 0.0 { (self.lost / self.all).min(PATH_LOSS_MAX) } else { LOSS_UNHEARD }
     }
 
+    /// Packets that are probably lost of the first flight, and not known to be: see [`first`].
+    pub(crate) fn lost_unheard(&self) -> u32 {
+        let bytes = self.bbr.min_rtt().map_or(0, |rtt| self.first.overflow(self.packet_bytes, rtt));
+        (bytes / self.packet_bytes) as u32
+    }
+
     /// Whether a packet more fits into the window, or asks for a word.
     pub(crate) const fn has_room(&self) -> bool {
         let fits = self.inflight + self.packet_bytes <= self.bbr.window_bytes() || self.inflight == 0;
@@ -257,6 +268,7 @@ impl Path {
             self.next_at = self.next_at.max(now);
         }
         self.inflight += bytes;
+        self.first.note_sent(bytes);
         let gap = gap(bytes, self.rate_bytes_per_s());
         self.next_at = self.next_at.max(made_up_from(now, gap, self.rtt)) + gap;
         let sent = self.bbr.handle_sent(now, bytes, self.inflight);
@@ -292,6 +304,7 @@ impl Path {
             let mean = |mean: Duration| Duration::from_ps(mean.as_ps() / 8 * 7 + rtt.as_ps() / 8);
             self.rtt = Some(self.rtt.map_or(rtt, mean));
         }
+        self.first.note_news(now, news.delivered_bytes, news.lost_bytes);
         self.lost += news.lost_bytes as f64;
         self.all += (news.lost_bytes + news.delivered_bytes) as f64;
         if self.all > (LOSS_PACKETS * self.packet_bytes) as f64 {

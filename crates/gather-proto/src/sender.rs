@@ -9,6 +9,7 @@
 //! for what was lost. Then as many sums leave unasked as are likely to be lacking, by the share that was lost lately and two standard
 //! deviations more: of 64 packets over a path that loses 1 % three more leave, and the client has to ask once in some two hundred times.
 //! Behind a first flight that holds all, of which nothing was heard yet, two leave: of 46 packets and 1 % lost, they do in 99 times of 100.
+//! Where that flight seems to be more than the path holds, as many leave as keep it busy until the client sees the gap (`path::first`).
 //! Before that none leaves unasked, as each that is not needed costs a packet of other blocks.
 //!
 //! A generation's blocks are asked for ([`Sender::poll_wanted`]) before they are sent and forgotten once the client has them.
@@ -497,7 +498,9 @@ impl<S: Symbol> Sender<S> {
     /// left, and nothing is owed.
     fn ahead(&self, path: Option<&Path>) -> Option<usize> {
         let loss = self.loss_share(path);
-        if !self.has_path() || self.fresh < self.sending.layout.generations() || loss <= 0.0 {
+        let unheard = path.map_or(0, Path::lost_unheard);
+        let is_lossless = loss <= 0.0 && unheard == 0;
+        if !self.has_path() || self.fresh < self.sending.layout.generations() || is_lossless {
             return None;
         }
         (0..self.open.len()).find(|at| {
@@ -505,6 +508,7 @@ impl<S: Symbol> Sender<S> {
             let lacks = open.lacks.unwrap_or_else(|| self.sending.layout.blocks(self.base + *at as u32));
             let lost = f64::from(lacks) * loss;
             let more = (lost + AHEAD_DEVIATIONS * lost.sqrt()).ceil() as u32;
+            let more = more.max(unheard);
             lacks > 0 && open.on_way < lacks + more
         })
     }
@@ -717,8 +721,39 @@ mod tests {
     /// #19: what a path that is too slow had not brought of a long first flight left as often again as nothing was heard of it.
     #[test]
     fn what_is_not_heard_of_makes_the_next_flight_shorter() {
-        let (now, rtt) = (Instant::ZERO, Duration::from_ms(20));
-        let layout = Layout::new(100 << 10, 1_400, 184).expect("it is in range");
+        let (mut sender, mut path) = of(100 << 10);
+        let blocks = sender.layout().blocks(0);
+        assert_eq!(leave(&mut sender, &mut path, Instant::ZERO), 51, "72 kB");
+        // One has come, and for long nothing else.
+        for (ms, delay) in [(20, 0), (60, 40)] {
+            hear(&mut sender, &mut path, ms * 1_000, Duration::from_ms(delay), [1, 0], blocks - 1);
+        }
+        let more = leave(&mut sender, &mut path, Instant::ZERO + Duration::from_ms(60));
+        assert!((9..=12).contains(&more), "{more}");
+    }
+
+    /// #19: of 64 KiB over 10 Mbit/s half of the first flight was lost, and nothing left for a round trip until that was known.
+    #[test]
+    fn sums_leave_for_the_end_of_a_flight_that_a_slow_path_cannot_hold() {
+        for (gap_us, least) in [(1_200, 12), (120, 0)] {
+            let (mut sender, mut path) = of(64 << 10);
+            let blocks = sender.layout().blocks(0);
+            assert_eq!(leave(&mut sender, &mut path, Instant::ZERO), 49, "47 blocks and two sums");
+            for came in 1..=8 {
+                let at = 20_000 + u64::from(came) * gap_us;
+                hear(&mut sender, &mut path, at, Duration::ZERO, [came, 0], blocks - came);
+            }
+            let more = leave(&mut sender, &mut path, Instant::ZERO + Duration::from_ms(30));
+            assert!((least..=14).contains(&more) && (more == 0) == (least == 0), "{more} with {gap_us} us");
+        }
+    }
+
+    const RTT: Duration = Duration::from_ms(20);
+
+    /// The sender of a pull of so many bytes, in one generation, and its path.
+    fn of(bytes: u64) -> (Sender<Bytes>, Path) {
+        let now = Instant::ZERO;
+        let layout = Layout::new(bytes, 1_400, 184).expect("it is in range");
         let blocks = layout.blocks(0);
         let sending = Sending {
             pull: PullId(0),
@@ -728,32 +763,39 @@ mod tests {
             window: 4,
             grant: None,
             start: now,
-            rtt: Some(rtt),
+            rtt: Some(RTT),
             give_up: Duration::from_secs(5),
             quantum: Duration::ZERO,
             first_id: 0,
         };
         let mut sender: Sender<Bytes> = Sender::new(now, sending);
-        let mut path = Path::new(now, 1, 1_500, Some(rtt), None, 1);
         assert_eq!(sender.poll_wanted(), Some(0));
         sender.supply(0, (0..blocks).map(|_| Bytes::from_static(&[7; 1_400])).collect());
-        let leave = |sender: &mut Sender<Bytes>, path: &mut Path, now: Instant| {
-            let next = |sender: &mut Sender<Bytes>, path: &mut Path| {
-                sender.poll_transmit(now.max(path.next_at()), Some(path), Unasked::No)
-            };
-            std::iter::from_fn(|| path.has_room().then(|| next(sender, path)).flatten()).count()
+        (sender, Path::new(now, 1, 1_500, Some(RTT), None, 1))
+    }
+
+    /// All that may leave does, at its time; how many packets do.
+    fn leave(sender: &mut Sender<Bytes>, path: &mut Path, now: Instant) -> usize {
+        let next = |sender: &mut Sender<Bytes>, path: &mut Path| {
+            let at = now.max(path.next_at());
+            let mut of = |unasked| sender.poll_transmit(at, Some(&mut *path), unasked);
+            of(Unasked::No).or_else(|| of(Unasked::Yes))
         };
-        assert_eq!(leave(&mut sender, &mut path, now), 51, "72 kB");
-        // One has come, and for long nothing else.
-        for (ms, delay) in [(20, 0), (60, 40)] {
-            let delay = Duration::from_ms(delay);
-            let report = Some(Report::Arrived(Arrived { delay, received: 1, lost: 0, runs: 0 }));
-            let lacks = vec![blocks as u16 - 1];
-            let (pull, base) = (PullId(0), 0);
-            let feedback = Feedback { pull, next: 1, report, grant: None, base, lacks, is_unsaid: false };
-            sender.handle_feedback(now + Duration::from_ms(ms), &feedback, Some(&mut path));
-        }
-        let more = leave(&mut sender, &mut path, now + Duration::from_ms(60));
-        assert!((9..=12).contains(&more), "{more}");
+        std::iter::from_fn(|| path.has_room().then(|| next(sender, path)).flatten()).count()
+    }
+
+    /// The client says that so many have come and so many were lost, and so many blocks are lacking.
+    fn hear(
+        sender: &mut Sender<Bytes>,
+        path: &mut Path,
+        us: u64,
+        delay: Duration,
+        [received, lost]: [u32; 2],
+        lacks: u32,
+    ) {
+        let report = Some(Report::Arrived(Arrived { delay, received, lost, runs: 0 }));
+        let (pull, next, lacks) = (PullId(0), received + lost, vec![lacks as u16]);
+        let feedback = Feedback { pull, next, report, grant: None, base: 0, lacks, is_unsaid: false };
+        sender.handle_feedback(Instant::ZERO + Duration::from_us(us), &feedback, Some(path));
     }
 }
