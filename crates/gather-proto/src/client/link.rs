@@ -576,7 +576,7 @@ mod tests {
             let mut link = Link::new(capacity, 0.0, 0.5 * capacity, 8);
             link.pass(SECOND);
             link.loss = loss;
-            link.pass(SECOND * 2);
+            link.pass(SECOND * 4);
             prop_assert!(link.granted_for > Duration::ZERO);
             prop_assert_eq!(link.overflow.allowed_bytes_per_s(), None);
         }
