@@ -38,6 +38,8 @@ const FULL_AFTER_FIRST: Duration = Duration::from_ms(20);
 /// A link that is full carries this part at least of a grant that was twice as much as had arrived; and of the first one where little is
 /// lost, as servers may only have been slow.
 const FULL_PART: f64 = ARRIVES_SHARE / 2.0;
+/// The same where much is lost: what had arrived before may have been a burst.
+const FULL_PART_FLOOD: f64 = FULL_PART / 2.0;
 
 /// What arrives says...
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -144,7 +146,11 @@ impl Start {
         }
         let lost = totals.lost.saturating_sub(before.lost);
         let is_flood = lost as f64 > LOSS_FLOOD * (lost + packets) as f64;
-        let least = if is_first && is_flood { 0.0 } else { FULL_PART * self.bytes_per_s };
+        let least = match (is_first, is_flood) {
+            (true, true) => 0.0,
+            (false, true) => FULL_PART_FLOOD * self.bytes_per_s,
+            (_, false) => FULL_PART * self.bytes_per_s,
+        };
         let carries = came.clamp(least, self.bytes_per_s);
         if !is_early || is_flood {
             return Said::Full(carries);
