@@ -54,8 +54,6 @@ const DRAINED_PART: f64 = 4.0;
 /// What a test, and a link that is divided, keep free of what was seen to arrive: a queue drains by that.
 const TEST_SHARE: f64 = 0.95;
 const HOLD_SHARE: f64 = 0.99;
-/// The same of many servers, which send some 2 % less than they are granted where they wait for processors.
-const HOLD_SHARE_MANY: f64 = 0.995;
 /// Where so much is lost in a test the rate may still be too high, and how often it is tested again at a lower one.
 const LOSS_DOUBTED: f64 = 0.1;
 const TESTS_MORE: u32 = 2;
@@ -257,7 +255,8 @@ impl Overflow {
         let share = match self.phase {
             Phase::Free { .. } => return None,
             Phase::Test { .. } => return Some(TEST_SHARE * rate),
-            Phase::Hold { .. } if self.has_begun => HOLD_SHARE_MANY,
+            // Where they wait for processors many servers send some 2 % less than they are granted.
+            Phase::Hold { .. } if self.has_begun => 1.0,
             Phase::Hold { .. } => HOLD_SHARE,
             Phase::Probe { .. } => 1.0 + self.probe_more,
             // Nothing is made up for: what is lost then is not lost by a queue.
@@ -730,7 +729,7 @@ mod tests {
             }
             let lost = (link.came.2 - before.1) / (link.came.1 - before.0);
             assert!(most < 1.06, "{length} of {every} ms: {most}");
-            assert!(lost < 0.025, "{length} of {every} ms: {lost} lost");
+            assert!(lost < 0.03, "{length} of {every} ms: {lost} lost");
             assert!(link.used(SECOND) > 0.95, "{length} of {every} ms");
         }
     }
