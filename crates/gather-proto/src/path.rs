@@ -1,7 +1,7 @@
 //! The path from a server to one client, as [`RateControl::Bbr`](crate::RateControl) has it: how much of all pulls may be in flight,
 //! and when the next packet may leave. A pull begins with what was learnt by those before it.
 //!
-//! Leaves out: which packet leaves (`sender`), the model itself ([`anabranch_transport::bbr`]), what clients grant (`server`).
+//! Leaves out: what of a first flight was probably lost (`first`), which packet leaves (`sender`), the model itself ([`anabranch_transport::bbr`]), what clients grant (`server`).
 
 mod first;
 
