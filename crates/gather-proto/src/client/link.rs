@@ -324,7 +324,9 @@ impl Overflow {
     }
 
     fn step(&mut self, now: Instant, seen: Seen, rtt: Duration, servers: usize) -> bool {
-        let is_much = seen.loss() > self.path_loss + LOSS_MORE && seen.lost >= LOST_MIN;
+        // Of many servers what was lost while less was granted is the path's own, whether it was made up for before or not.
+        let usual = if self.has_begun { self.path_loss.max(self.drained_loss) } else { self.path_loss };
+        let is_much = seen.loss() > usual + LOSS_MORE && seen.lost >= LOST_MIN;
         // Less is lost than by chance: what seemed chance was an overflow, which goes on as long as what it loses is made up for.
         let parts = match self.phase {
             Phase::Drain { .. } => 2.0,
@@ -744,6 +746,18 @@ mod tests {
         link.pass(SECOND * 10);
         assert!(link.overflow.path_loss < 0.01, "{}", link.overflow.path_loss);
         assert!(link.pass(SECOND * 5) < 0.01);
+    }
+
+    /// #19: a link that was held had its rate cut for losses that were the path's own, again and again, down to a fifth less.
+    #[test]
+    fn a_loss_that_begins_later_is_made_up_for() {
+        let mut link = Link::new(1.25e7, 0.0, 3e7, 32);
+        link.overflow.has_begun = true;
+        link.pass(SECOND * 2);
+        link.loss = 0.05;
+        link.pass(SECOND * 10);
+        let used = link.used(SECOND * 20);
+        assert!(used > 0.93, "{used}");
     }
 
     /// #19: one measure in which servers had waited ended a probe, and the next came after twice as long: not one of these found the link in
