@@ -325,7 +325,9 @@ impl Overflow {
 
     fn step(&mut self, now: Instant, seen: Seen, rtt: Duration, servers: usize) -> bool {
         // Of many servers what was lost while less was granted is the path's own, whether it was made up for before or not.
-        let usual = if self.has_begun { self.path_loss.max(self.drained_loss) } else { self.path_loss };
+        // Less than that is found without, and may be what a probe has lost.
+        let is_known = self.has_begun && self.drained_loss > LOSS_MORE;
+        let usual = if is_known { self.path_loss.max(self.drained_loss) } else { self.path_loss };
         let is_much = seen.loss() > usual + LOSS_MORE && seen.lost >= LOST_MIN;
         // Less is lost than by chance: what seemed chance was an overflow, which goes on as long as what it loses is made up for.
         let parts = match self.phase {
@@ -480,7 +482,9 @@ impl Overflow {
                 }
             }
             Phase::Drain { less } => {
-                self.drained_loss += (seen.loss() - self.drained_loss) / DRAINED_PART;
+                // What a probe has lost may be found still later.
+                let loss = seen.loss().min(self.drained_loss + LOSS_MORE);
+                self.drained_loss += (loss - self.drained_loss) / DRAINED_PART;
                 if is_much {
                     // What a probe has lost is often found only now.
                     self.probe_more = (less / DRAIN_PART / 2.0).max(PROBE_MORE_MIN);
