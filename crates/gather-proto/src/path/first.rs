@@ -110,9 +110,21 @@ mod tests {
         let at = |ms: u64| Instant::ZERO + Duration::from_ms(ms);
         first.note_news(at(20), PACKET, 0);
         assert_eq!(first.overflow(PACKET, RTT), 0, "nothing shows a rate");
-        first.note_news(at(32), 10 * PACKET, 0);
+        first.note_news(at(21), PACKET, 0);
+        assert_eq!(first.overflow(PACKET, RTT), 0, "nor does the time of one packet");
+        first.note_news(at(32), 9 * PACKET, 0);
         assert!(first.overflow(PACKET, RTT) > 0);
         first.note_news(at(45), 10 * PACKET, 27 * PACKET);
+        assert_eq!(first.overflow(PACKET, RTT), 0);
+    }
+
+    #[test]
+    fn behind_a_longer_queue_nothing_seems_lost_once_that_is_seen() {
+        let mut first = FirstFlight::default();
+        (0..48).for_each(|_| first.note_sent(PACKET));
+        for came in 0..40 {
+            first.note_news(Instant::ZERO + Duration::from_us(20_000 + 1_200 * came), PACKET, 0);
+        }
         assert_eq!(first.overflow(PACKET, RTT), 0);
     }
 
