@@ -81,7 +81,7 @@ const PROBE_MORE_MIN: f64 = 0.05;
 const PROBE_MORE_MANY: f64 = 0.125;
 const FILLED_SHARE: f64 = 0.9;
 const ALL_SHARE: f64 = 0.98;
-/// A rate has grown that is higher by this share in two measures in a row. Less than such a share of what came before, while more is
+/// A rate has grown that is higher by this share in two measures in a row, of many servers in two of three. Less than such a share of what came before, while more is
 /// granted and little lost, is of something that had to wait; so many measures are tried.
 const GROWN: f64 = 0.02;
 const WAITED_SHARE: f64 = 0.9;
@@ -324,8 +324,8 @@ impl Overflow {
     }
 
     fn step(&mut self, now: Instant, seen: Seen, rtt: Duration, servers: usize) -> bool {
-        // Of many servers what was lost while less was granted is the path's own, whether it was made up for before or not.
-        // Less than that is found without, and may be what a probe has lost.
+        // Of many servers what was lost while less was granted is the path's own, whether it was made up for before or not. No more than
+        // `LOSS_MORE` is learnt while the link is held, and may be what a probe has lost.
         let is_known = self.has_begun && self.drained_loss > LOSS_MORE;
         let usual = if is_known { self.path_loss.max(self.drained_loss) } else { self.path_loss };
         let is_much = seen.loss() > usual + LOSS_MORE && seen.lost >= LOST_MIN;

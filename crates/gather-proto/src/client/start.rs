@@ -309,6 +309,15 @@ mod tests {
         }
     }
 
+    /// A burst had made the grant eight times what the link carries, and three times that was tested for 90 ms.
+    #[test]
+    fn a_flood_shows_what_the_link_carries_within_twice() {
+        let mut link = Link::new(1.25e7, 64_000.0, Duration::from_ms(1), 32).expect("they begin as one");
+        link.start.grant(link.now, 8.0 * link.capacity, link.rtt);
+        let Some(Said::Full(found)) = link.ends() else { panic!("it is full") };
+        assert!((0.9..2.0).contains(&(found / link.capacity)), "{found}");
+    }
+
     /// A client that read nothing for a while took what it then read for a faster link.
     #[test]
     fn what_waited_for_the_client_is_no_faster_link() {
