@@ -239,7 +239,12 @@ impl Path {
         if self.all > 0.0 { (self.lost / self.all).min(PATH_LOSS_MAX) } else { LOSS_UNHEARD }
     }
 
-    /// Packets that are probably lost of the first flight, and not known to be: see [`first`].
+    /// The packet that has just left was a sum that nobody has asked for.
+    pub(crate) const fn note_unasked(&mut self, bytes: u64) {
+        self.first.note_unasked(bytes);
+    }
+
+    /// Packets of the first flight that are probably lost, not known to be and not made up for: see [`first`].
     pub(crate) fn lost_unheard(&self) -> u32 {
         let bytes = self.bbr.min_rtt().map_or(0, |rtt| self.first.overflow(self.packet_bytes, rtt));
         (bytes / self.packet_bytes) as u32

@@ -508,8 +508,7 @@ impl<S: Symbol> Sender<S> {
             let lacks = open.lacks.unwrap_or_else(|| self.sending.layout.blocks(self.base + *at as u32));
             let lost = f64::from(lacks) * loss;
             let more = (lost + AHEAD_DEVIATIONS * lost.sqrt()).ceil() as u32;
-            let more = more.max(unheard);
-            lacks > 0 && open.on_way < lacks + more
+            lacks > 0 && (open.on_way < lacks + more || unheard > 0)
         })
     }
 
@@ -581,6 +580,9 @@ impl<S: Symbol> Sender<S> {
         let sent = match (&mut self.rate, &mut path) {
             (Rate::Path { inflight, .. }, Some(path)) => {
                 *inflight += self.packet_bytes;
+                if unasked == Unasked::Yes {
+                    path.note_unasked(self.packet_bytes);
+                }
                 Some(path.handle_sent(now, self.packet_bytes))
             }
             (Rate::Path { .. }, None) => None,
@@ -746,6 +748,29 @@ mod tests {
             let more = leave(&mut sender, &mut path, Instant::ZERO + Duration::from_ms(30));
             assert!((least..=14).contains(&more) && (more == 0) == (least == 0), "{more} with {gap_us} us");
         }
+    }
+
+    /// What of a flight is probably lost is made up for once, and not by each pull of it.
+    #[test]
+    fn two_pulls_of_one_path_make_up_for_its_first_flight_once() {
+        let (mut one, mut path) = of(32 << 10);
+        let (mut other, _) = of(32 << 10);
+        let left = leave(&mut one, &mut path, Instant::ZERO) + leave(&mut other, &mut path, Instant::ZERO);
+        assert_eq!(left, 50, "24 blocks of each, and two sums");
+        let blocks = one.layout().blocks(0);
+        for came in 1..=8 {
+            hear(
+                &mut one,
+                &mut path,
+                20_000 + u64::from(came) * 1_200,
+                Duration::ZERO,
+                [came, 0],
+                blocks - came,
+            );
+        }
+        let at = Instant::ZERO + Duration::from_ms(30);
+        let more = leave(&mut one, &mut path, at) + leave(&mut other, &mut path, at);
+        assert!((8..=14).contains(&more), "{more}");
     }
 
     const RTT: Duration = Duration::from_ms(20);

@@ -28,6 +28,8 @@ pub(super) struct FirstFlight {
     /// When the first news came and the last, and bytes that came in the time between.
     heard: Option<(Instant, Instant)>,
     came: u64,
+    /// Bytes of sums that have left unasked, of all pulls.
+    unasked: u64,
 }
 
 impl FirstFlight {
@@ -36,6 +38,11 @@ impl FirstFlight {
         if self.heard.is_none() {
             self.bytes += bytes;
         }
+    }
+
+    /// It was a sum that nobody has asked for.
+    pub(super) const fn note_unasked(&mut self, bytes: u64) {
+        self.unasked += bytes;
     }
 
     /// So much has come, and is known to be lost.
@@ -48,7 +55,7 @@ impl FirstFlight {
         self.heard = Some((self.heard.map_or(now, |(first, _)| first), now));
     }
 
-    /// Bytes that are probably lost and not known to be, as many as the way carries in a round trip of `rtt` at most.
+    /// Bytes that are probably lost, not known to be and not made up for, as many as the way carries in a round trip of `rtt` at most.
     pub(super) fn overflow(&self, packet_bytes: u64, rtt: Duration) -> u64 {
         let Some((first, last)) = self.heard else { return 0 };
         if self.came < SHOWN_PACKETS * packet_bytes || self.known >= self.bytes {
@@ -59,7 +66,7 @@ impl FirstFlight {
         let held = HELD_PRODUCTS * product;
         // Where more has come the queue is longer.
         let beyond = if self.known as f64 > held { 0.0 } else { self.bytes as f64 - held };
-        beyond.clamp(0.0, product) as u64
+        (beyond.clamp(0.0, product) as u64).saturating_sub(self.unasked)
     }
 }
 
