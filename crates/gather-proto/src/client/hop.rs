@@ -19,6 +19,8 @@ const MEASURE_PACKETS: u64 = 16;
 const FAR_TIMES: u64 = 4;
 /// A server that uses less than this share of its grant lends the rest.
 const USED_SHARE: f64 = 0.7;
+/// A server of which little is left to come is granted such a part of an equal share at least.
+const ENDING_LEAST: f64 = 0.25;
 
 impl<S: Symbol> Client<S> {
     /// What may be granted in all, in bits of datagrams a second.
@@ -68,7 +70,11 @@ impl<S: Symbol> Client<S> {
         let keeps = self.awaits_until.is_some() && !self.overflow.is_starting();
         let awaited = if keeps { awaited } else { 0 };
         demands.extend(std::iter::repeat_n(None, awaited));
-        let mut shares = share(capacity, &demands).into_iter();
+        let mut shares = share(capacity, &demands);
+        if awaited == 0 {
+            self.end_together(&mut shares, &demands);
+        }
+        let mut shares = shares.into_iter();
         // With a path all pulls of a server say what it may send; where each has its own rate, all have as much.
         let has_path = self.config.rate_control == RateControl::Bbr;
         let of_pull = |server: &ServerState| {
@@ -82,6 +88,31 @@ impl<S: Symbol> Client<S> {
             let old = pull.grant();
             if only_lowers { old.into_iter().chain(rate).min() } else { rate }
         });
+    }
+
+    /// Divides what servers that use all they can get are granted by what is left to come of each, where nothing of the last piece is left to
+    /// be asked for: the link is as full at its end then. Pieces of which one ends sooner than another keep their equal shares.
+    fn end_together(&self, shares: &mut [f64], demands: &[Option<f64>]) {
+        let has_path = self.config.rate_control == RateControl::Bbr;
+        if !has_path || self.unfinished != 1 || !self.queue.is_empty() {
+            return;
+        }
+        let mut rests = vec![0.0; self.servers.len()];
+        for pull in self.pulls.values() {
+            let Some(rest) = pull.rest() else { return };
+            rests[pull.server.0 as usize] += rest as f64;
+        }
+        let numbered = self.servers.iter().zip(rests).filter(|(server, _)| server.pulls > 0);
+        let rests: Vec<f64> = numbered.map(|(_, rest)| rest).collect();
+        let takes = |at: &usize| demands[*at].is_none();
+        let all: Vec<usize> = (0..shares.len()).filter(takes).collect();
+        let of_all = |values: &[f64]| all.iter().map(|at| values[*at]).sum::<f64>();
+        let least = ENDING_LEAST * of_all(&rests) / all.len().max(1) as f64;
+        let weights: Vec<f64> = rests.iter().map(|rest| rest.max(least)).collect();
+        let (share, weight) = (of_all(shares), of_all(&weights));
+        for at in all {
+            shares[at] = share * weights[at] / weight.max(1.0);
+        }
     }
 
     /// Where nothing is divided and some servers have nothing to bring any more: what those that are left and bring less than an equal

@@ -103,3 +103,76 @@ fn a_server_that_was_slow_to_connect_is_not_far_away() {
     assert_eq!(farthest(&[1_020]), Duration::from_ms(1_020));
     assert_eq!(farthest(&[20, 1_020, 30, 70]), Duration::from_ms(70));
 }
+
+/// #19: of 1 MiB over 10 Mbit/s the last pull came at a third of the link for most of a round trip, as the others had ended.
+#[test]
+fn servers_of_the_last_piece_are_granted_as_much_as_is_left_of_each() {
+    let now = Instant::ZERO;
+    for (pieces, lacks) in [(1, Some(32)), (1, Some(1)), (2, None)] {
+        let link = Some(BitRate::mbps(100));
+        let config = ClientConfig { block_bytes: 1 << 10, link, ..ClientConfig::default() };
+        let mut client: Client<Bytes> = Client::new(config).expect("its settings are in range");
+        let holders = vec![client.add_server(), client.add_server()];
+        for server in &holders {
+            client.handle_connected(now, *server, None);
+        }
+        // Portions of 64 KiB, two of each server, and what is left.
+        let ranges = Some(std::iter::once(0..300 << 10).collect());
+        for _ in 0..pieces {
+            client.add(Piece {
+                object: "object".into(),
+                ranges: Option::clone(&ranges),
+                holders: holders.clone(),
+            });
+        }
+        client.begin(now);
+        // The second server brings nothing, the first one all but some blocks of each pull that it is asked for last.
+        let mut left = 0;
+        while let Some((server, message)) = client.poll_control() {
+            let Control::Pull(request) = message else { continue };
+            let bytes = request.length.expect("portions have a length");
+            let blocks = (bytes >> 10) as u32;
+            if server == holders[1] {
+                continue;
+            }
+            let is_last = client.queue.is_empty();
+            let accepted = Accepted {
+                pull: request.pull,
+                object_bytes: 300 << 10,
+                bytes,
+                block_bytes: 1 << 10,
+                blocks_max: request.blocks_max,
+            };
+            client.handle_control(now, server, Control::Accepted(accepted));
+            let come = blocks - if is_last { lacks.unwrap_or(32).min(blocks) } else { 0 };
+            for id in 0..come {
+                let (generation, id) = (id / request.blocks_max, id % request.blocks_max);
+                let payload = Bytes::from(vec![0; 1 << 10]);
+                let packet = Packet {
+                    pull: request.pull,
+                    sequence: generation * request.blocks_max + id,
+                    timing: None,
+                    generation,
+                    id,
+                    payload,
+                };
+                client.handle_packet(now, server, packet);
+            }
+            left += (blocks - come) << 10;
+        }
+        assert!(client.queue.is_empty() && left > 0);
+        client.regrant(false);
+        let granted =
+            |of: ServerId| client.pulls.values().find(|pull| pull.server == of).and_then(Pull::grant);
+        let [first, second] =
+            [holders[0], holders[1]].map(|of| granted(of).expect("the link is known").as_bps() as f64);
+        let (left, others) = (f64::from(left), 128.0 * 1024.0);
+        // Who has little left has a quarter of an equal share at least.
+        let weight = left.max((left + others) / 8.0);
+        let part = if lacks.is_some() { weight / (weight + others) } else { 0.5 };
+        assert!(
+            (first / (first + second) - part).abs() < 1e-3,
+            "{first} and {second} of {pieces}, {left} left"
+        );
+    }
+}
