@@ -217,17 +217,6 @@ impl<S: Symbol> Pull<S> {
         }
     }
 
-    /// Bytes of it that are still to come; nothing where that is not known.
-    fn rest(&self) -> Option<u64> {
-        match &self.state {
-            State::Asked { .. } => Some(self.range.1? - self.range.0),
-            State::Receiving(receiver) => {
-                let came = receiver.complete_bytes() + receiver.held_bytes();
-                Some(receiver.layout().bytes().saturating_sub(came))
-            }
-        }
-    }
-
     /// What it is granted in a second, of datagrams.
     fn grant(&self) -> Option<BitRate> {
         match &self.state {

@@ -22,6 +22,19 @@ const USED_SHARE: f64 = 0.7;
 /// A server of which little is left to come is granted such a part of an equal share at least.
 const ENDING_LEAST: f64 = 0.25;
 
+impl<S: Symbol> Pull<S> {
+    /// Bytes of it that are still to come; nothing where that is not known.
+    fn rest(&self) -> Option<u64> {
+        match &self.state {
+            State::Asked { .. } => Some(self.range.1? - self.range.0),
+            State::Receiving(receiver) => {
+                let came = receiver.complete_bytes() + receiver.held_bytes();
+                Some(receiver.layout().bytes().saturating_sub(came))
+            }
+        }
+    }
+}
+
 impl<S: Symbol> Client<S> {
     /// What may be granted in all, in bits of datagrams a second.
     fn granted_bps(&self) -> Option<f64> {
