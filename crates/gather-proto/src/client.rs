@@ -14,6 +14,7 @@
 mod balance;
 mod came;
 mod deadlines;
+mod few;
 mod hop;
 mod link;
 mod start;
@@ -264,6 +265,7 @@ pub struct Client<S> {
     /// Bytes of datagrams that have come.
     came_bytes: u64,
     overflow: link::Overflow,
+    few: few::Few,
     /// Of pulls that are over.
     counts: Counts,
     strays: u64,
@@ -293,6 +295,7 @@ impl<S: Symbol> Client<S> {
             is_lowered: false,
             came_bytes: 0,
             overflow: link::Overflow::new(),
+            few: few::Few::default(),
             counts: Counts::default(),
             strays: 0,
         })
@@ -526,13 +529,14 @@ impl<S: Symbol> Client<S> {
                 continue;
             }
             let left = self.left(piece);
+            let is_shared = left.len() > 1;
+            let left = self.asked_of(left);
             // Who has least to do, and of those the fastest; one that has shown nothing yet may be.
             let load = |server: &&ServerId| {
                 let server = &self.servers[server.0 as usize];
                 (server.pulls, server.rate_bytes_per_s.map_or(0, |rate| u64::MAX - rate as u64))
             };
             // Who is connected first is not asked for all that others hold, too.
-            let is_shared = left.len() > 1;
             let ready = |server: &&ServerId| {
                 let state = &self.servers[server.0 as usize];
                 let is_busy = || state.pulls as usize >= fair || self.ahead_of(**server) >= PULLS_AHEAD;
@@ -542,6 +546,12 @@ impl<S: Symbol> Client<S> {
                 waiting.push_back(piece);
                 continue;
             };
+            if is_shared {
+                self.keep(server);
+            }
+            if !self.pieces[piece.0 as usize].is_of_one() {
+                self.begin_together(now);
+            }
             new.push(self.open(now, piece, server));
             if self.pieces[piece.0 as usize].missing.as_ref().is_some_and(|missing| !missing.is_empty()) {
                 self.queue.push_front(piece);
@@ -552,7 +562,6 @@ impl<S: Symbol> Client<S> {
         if new.is_empty() {
             return;
         }
-        self.begin_together(now);
         self.regrant(false);
         let slot = self.slot();
         // Requests leave one behind the other: who is asked later has waited already.
@@ -561,19 +570,6 @@ impl<S: Symbol> Client<S> {
         for (number, id) in new.into_iter().enumerate() {
             self.ask(id, step * number as u64);
         }
-    }
-
-    /// Has all servers begin as one, where that is needed and the link's rate is not known.
-    fn begin_together(&mut self, now: Instant) {
-        let is_alone = |pull: &Pull<S>| self.pieces[pull.piece.0 as usize].is_of_one();
-        let is_known = self.config.link.is_some() || self.config.rate_control != RateControl::Bbr;
-        if is_known || self.overflow.has_begun() || self.pulls.values().all(is_alone) {
-            return;
-        }
-        // Those that connect later may be asked for something, too.
-        let servers = self.servers.iter().filter(|server| server.lost.is_none()).count();
-        let (rtt, packet_bytes) = (self.farthest(), self.datagram_bytes());
-        self.overflow.begin(now, servers, rtt, packet_bytes);
     }
 
     /// Pulls of a server that have more to come than what was lost.

@@ -21,7 +21,8 @@ const PORTION_TIME: Duration = Duration::from_ms(50);
 const PORTION_RTTS: u64 = 2;
 /// The longest portion is so many times as long, as nobody knows how fast servers will be by its end.
 const PORTION_LONG: u64 = 8;
-/// The longest portion of a server that has shown nothing yet; it has half as much as others.
+/// The longest portion of a server that has shown nothing yet; it has half as much as others. Of very many it is the shortest one,
+/// as perhaps few of them are enough.
 const PORTION_FIRST: u64 = 1 << 20;
 /// The least time over which it is measured how fast a server brings something.
 const PACE_MIN: Duration = Duration::from_ms(200);
@@ -115,7 +116,10 @@ impl<S: Symbol> Client<S> {
         let bytes: u64 = ranges.map(|range| range.end - range.start).sum();
         let alone = if bytes <= ALONE_MAX { bytes } else { 0 };
         match own {
-            None => Part { share: share / 2.0, least: alone, most: PORTION_FIRST },
+            None => {
+                let most = if self.overflow.has_begun() { PORTION_MIN } else { PORTION_FIRST };
+                Part { share: share / 2.0, least: alone, most }
+            }
             Some(own) => {
                 let least = ((own * time.as_secs_f64()) as u64).max(alone).min(pull_bytes_max);
                 Part { share, least, most: least.saturating_mul(PORTION_LONG).min(pull_bytes_max) }

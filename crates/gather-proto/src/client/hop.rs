@@ -37,12 +37,24 @@ impl<S: Symbol> Pull<S> {
 
 impl<S: Symbol> Client<S> {
     /// What may be granted in all, in bits of datagrams a second.
-    fn granted_bps(&self) -> Option<f64> {
+    pub(super) fn granted_bps(&self) -> Option<f64> {
         let datagram = self.datagram_bytes();
         let on_link = datagram + f64::from(self.config.overhead_bytes);
         let stated = self.config.link;
         let stated = stated.map(|link| link.as_bps() as f64 * self.config.link_share * datagram / on_link);
         stated.or_else(|| Some(self.overflow.allowed_bytes_per_s()? * 8.0))
+    }
+
+    /// Has all servers begin as one, where that is needed and the link's rate is not known.
+    pub(super) fn begin_together(&mut self, now: Instant) {
+        let is_known = self.config.link.is_some() || self.config.rate_control != RateControl::Bbr;
+        if is_known || self.overflow.has_begun() {
+            return;
+        }
+        // Those that connect later may be asked for something, too.
+        let servers = self.servers.iter().filter(|server| server.lost.is_none()).count();
+        let (rtt, packet_bytes) = (self.farthest(), self.datagram_bytes());
+        self.overflow.begin(now, servers, rtt, packet_bytes);
     }
 
     /// Bytes of the shortest packets that servers send: the others have fewer headers for as much.
@@ -178,7 +190,8 @@ impl<S: Symbol> Client<S> {
         let Some(capacity) = self.granted_bps() else { return };
         let since = *self.measured_at.get_or_insert(now);
         let time = now.saturating_since(since);
-        let packets = self.slot() * (MEASURE_PACKETS * self.servers.len() as u64);
+        let busy = self.servers.iter().filter(|server| server.pulls > 0).count();
+        let packets = self.slot() * (MEASURE_PACKETS * busy as u64);
         if time < MEASURE_MIN.max(rtt * 4).max(packets) {
             return;
         }
@@ -190,12 +203,12 @@ impl<S: Symbol> Client<S> {
             let grant = grant.map_or(0.0, |grant| grant.as_bps() as f64);
             *granted = if has_path { granted.max(grant) } else { *granted + grant };
         }
-        let busy = self.servers.iter().filter(|server| server.pulls > 0).count();
         // Whoever uses little may always use some more, so that it is seen when it could.
         let least = capacity / 8.0 / busy.max(1) as f64;
-        let (mut changed, mut lowers) = (false, false);
+        let (mut changed, mut lowers, mut came) = (false, false, 0.0);
         for (server, granted) in self.servers.iter_mut().zip(granted) {
             let used = 8.0 * std::mem::take(&mut server.bytes) as f64 / time.as_secs_f64();
+            came += used * time.as_secs_f64();
             // Who was not there all the time is not measured by it.
             let is_new = server.asked_at.is_none_or(|at| at + rtt * 2 > since);
             let uses_little = server.pulls > 0 && !is_new && used < USED_SHARE * granted;
@@ -209,5 +222,8 @@ impl<S: Symbol> Client<S> {
             self.regrant(lowers);
         }
         self.is_lowered = lowers;
+        if self.note_came(capacity, came, time.as_secs_f64()) {
+            self.schedule(now);
+        }
     }
 }

@@ -241,6 +241,21 @@ impl Overflow {
         self.has_begun
     }
 
+    /// Whether it is not known yet, or not any more, what the link carries.
+    pub(super) const fn is_unsure(&self) -> bool {
+        self.start.is_some() || matches!(self.phase, Phase::Test { .. })
+    }
+
+    /// Whether what it carries is divided, and no more is looked for now.
+    pub(super) const fn is_held(&self) -> bool {
+        matches!(self.phase, Phase::Hold { .. })
+    }
+
+    /// The share that is lost where the link does not overflow.
+    pub(super) const fn path_loss(&self) -> f64 {
+        self.path_loss
+    }
+
     /// Whether servers begin as one.
     pub(super) const fn is_starting(&self) -> bool {
         self.start.is_some()

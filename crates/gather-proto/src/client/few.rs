@@ -1,0 +1,247 @@
+//! How many of the servers that hold the same are asked for it, where few of them fill the client's link.
+//!
+//! Packets of many servers that meet in a short queue are lost, however slowly each server sends: of 32 servers behind a queue of four packets
+//! a twentieth was, and the link's rate seemed to be a tenth lower than it was. Where a server has less than two packets in flight,
+//! fewer servers fill the link as well, and more evenly. So where the link's rate is known and as many are asked, only half of them
+//! are asked for more, the first ones that end a pull; a fourth, where much is lost. That goes on until each has two packets in flight.
+//! Where those that are left bring less than all did, or than they are granted, the link is not what bounds them: all are asked from then on.
+//!
+//! Leaves out: what each server is granted (`hop`), what the link carries (`link`), how long pulls are (`balance`). Read [`Few`] first.
+
+use super::{Client, ServerId};
+use crate::mode::RateControl;
+use anabranch_codes::Symbol;
+
+/// Packets that each server has in flight where fewer are enough, and servers that are asked at least: one may stop.
+const IN_FLIGHT: f64 = 2.0;
+const LEAST: usize = 4;
+/// So many measures count together, as servers wait for processors; half of them where less than [`MUCH`] comes.
+const MEASURES: u32 = 4;
+/// Such a part of the servers is asked next; and where a share is lost that is so much beyond what the path loses anyway.
+const PART: usize = 2;
+const PART_LOSSY: usize = 4;
+const LOSS_MORE: f64 = 0.01;
+/// Servers that bring this share of what all did fill the link, if they use that share of what is granted. Less than such a share of what
+/// all brought is too little at once.
+const FILLS: f64 = 0.97;
+const USES: f64 = 0.9;
+const MUCH: f64 = 0.85;
+/// So often it is waited that a link whose rate was cut is found to carry more, where all that is granted is used.
+const DOUBTS: u32 = 4;
+
+/// What came in measures that count together.
+#[derive(Copy, Clone, Debug, Default)]
+struct Came {
+    measures: u32,
+    bits: f64,
+    lost_bits: f64,
+    granted_bits: f64,
+    seconds: f64,
+}
+
+/// Which servers are asked where not all are.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Few {
+    /// How many are asked; all without.
+    most: Option<usize>,
+    /// Those that are, by when they first were.
+    kept: Vec<ServerId>,
+    /// They were too few: all are asked.
+    is_off: bool,
+    /// What came when all were asked, in bits a second.
+    all_bps: f64,
+    came: Came,
+    doubts: u32,
+    /// What was granted to all when it was measured last, in bits a second; and packets that were lost until then.
+    granted_bps: f64,
+    lost: u64,
+}
+
+impl Few {
+    /// So much came of `busy` servers, where `enough` would do; `path_loss` is the share that is lost anyway. True where others are to be
+    /// asked than before.
+    fn judge(&mut self, came: Came, busy: usize, enough: usize, path_loss: f64) -> bool {
+        let sent_bits = came.bits + came.lost_bits;
+        let of_all = came.bits / (self.all_bps * came.seconds).max(1.0);
+        let overflows = came.lost_bits > (path_loss + LOSS_MORE) * sent_bits;
+        let uses_grant = sent_bits > USES * came.granted_bits;
+        if self.most.is_some() && !(of_all > MUCH && (overflows || (of_all > FILLS && uses_grant))) {
+            self.doubts += 1;
+            self.is_off = !uses_grant || of_all <= MUCH || self.doubts > DOUBTS;
+            return self.is_off;
+        }
+        self.doubts = 0;
+        if busy <= enough {
+            return false;
+        }
+        if self.most.is_none() {
+            self.all_bps = came.bits / came.seconds;
+        }
+        let most = (busy / if overflows { PART_LOSSY } else { PART }).max(enough);
+        self.most = Some(most);
+        self.kept.truncate(most);
+        true
+    }
+}
+
+impl<S: Symbol> Client<S> {
+    /// How many servers are enough for what the link carries; none where nobody knows that.
+    fn enough(&self) -> Option<usize> {
+        if self.config.rate_control != RateControl::Bbr || self.overflow.is_unsure() {
+            return None;
+        }
+        let packets = self.granted_bps()? / 8.0 * self.farthest().as_secs_f64() / self.datagram_bytes();
+        Some(((packets / IN_FLIGHT) as usize).max(LEAST))
+    }
+
+    /// Of servers that hold a piece those that may be asked for some of it.
+    pub(super) fn asked_of(&self, holders: Vec<ServerId>) -> Vec<ServerId> {
+        let few = &self.few;
+        let Some(most) = few.most.filter(|most| !few.is_off && holders.len() > *most) else { return holders };
+        let is_kept =
+            |server: &ServerId| few.kept.contains(server) && self.servers[server.0 as usize].is_connected;
+        let kept: Vec<ServerId> = holders.iter().copied().filter(is_kept).collect();
+        if kept.len() < most { holders } else { kept }
+    }
+
+    /// A server is asked for some of a piece that others hold, too.
+    pub(super) fn keep(&mut self, server: ServerId) {
+        if self.few.most.is_some() && !self.few.kept.contains(&server) {
+            self.few.kept.push(server);
+        }
+    }
+
+    /// So much came of all in so many seconds, in bits, of what is granted to all, in bits a second. True where others are to be asked than
+    /// before.
+    pub(super) fn note_came(&mut self, granted_bps: f64, bits: f64, seconds: f64) -> bool {
+        let lost = self.counts().lost;
+        let newly_lost = lost.saturating_sub(std::mem::replace(&mut self.few.lost, lost));
+        let lost_bits = newly_lost as f64 * self.datagram_bytes() * 8.0;
+        let busy = self.servers.iter().filter(|server| server.pulls > 0).count();
+        let is_held = self.config.link.is_some() || self.overflow.is_held();
+        let (path_loss, enough) = (self.overflow.path_loss(), self.enough());
+        let few = &mut self.few;
+        let last_bps = std::mem::replace(&mut few.granted_bps, granted_bps);
+        // Others may still bring what they were asked for before; and at the end servers have nothing left.
+        let are_all_kept = !few.is_off && few.most.is_none_or(|_| busy <= few.kept.len());
+        let Some(enough) = enough.filter(|_| are_all_kept && !self.queue.is_empty()) else {
+            few.came = Came::default();
+            return false;
+        };
+        // What a probe brings says little, and what is drained after it.
+        if !is_held {
+            return false;
+        }
+        let came = &mut few.came;
+        came.measures += 1;
+        came.bits += bits;
+        came.lost_bits += lost_bits;
+        came.granted_bits += granted_bps.min(last_bps) * seconds;
+        came.seconds += seconds;
+        let is_little = came.bits < MUCH * few.all_bps * came.seconds;
+        if came.measures < if is_little { MEASURES / 2 } else { MEASURES } {
+            return false;
+        }
+        let came = std::mem::take(came);
+        few.judge(came, busy, enough, path_loss)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ClientConfig;
+    use crate::client::Piece;
+    use anabranch_endpoint::Bytes;
+    use anabranch_units::{BitRate, Duration, Instant};
+
+    const SECONDS: f64 = 0.05;
+
+    /// A client behind so many megabits a second, with eight servers that are `us` away and hold an object which all are asked for.
+    fn client(mbps: u64, us: u64) -> (Client<Bytes>, Vec<ServerId>) {
+        let config = ClientConfig { link: Some(BitRate::mbps(mbps)), ..ClientConfig::default() };
+        let mut client = Client::new(config).expect("its settings are in range");
+        let holders: Vec<ServerId> = (0..8).map(|_| client.add_server()).collect();
+        for server in &holders {
+            client.handle_connected(Instant::ZERO, *server, Some(Duration::from_us(us)));
+        }
+        let ranges = Some(std::iter::once(0..64 << 20).collect());
+        client.add(Piece { object: "object".into(), ranges, holders: holders.clone() });
+        client.begin(Instant::ZERO);
+        (client, holders)
+    }
+
+    /// So many measures in which such a share of what is granted comes; whether others are to be asked then.
+    fn measure(client: &mut Client<Bytes>, share: f64, measures: u32) -> bool {
+        let granted_bps = client.granted_bps().expect("the link is known");
+        (0..measures).any(|_| client.note_came(granted_bps, share * granted_bps * SECONDS, SECONDS))
+    }
+
+    /// The first `kept` servers are asked for more, and the others have ended what they had.
+    fn only(client: &mut Client<Bytes>, holders: &[ServerId], kept: usize) {
+        holders[..kept].iter().for_each(|server| client.keep(*server));
+        holders[kept..].iter().for_each(|server| client.servers[server.0 as usize].pulls = 0);
+    }
+
+    #[test]
+    fn where_few_fill_the_link_only_those_are_asked() {
+        // Less than a packet is in flight of each.
+        let (mut client, holders) = client(100, 500);
+        assert_eq!(client.asked_of(holders.clone()), holders);
+        assert!(!measure(&mut client, 1.0, MEASURES - 1), "that is too soon");
+        assert!(measure(&mut client, 1.0, 1));
+        assert_eq!(client.asked_of(holders.clone()), holders, "none has asked for more yet");
+        assert!(!measure(&mut client, 1.0, 2 * MEASURES), "all still bring something");
+        only(&mut client, &holders, 4);
+        assert_eq!(client.asked_of(holders.clone()), holders[..4]);
+        assert_eq!(
+            client.asked_of(holders[2..6].to_vec()),
+            holders[2..6],
+            "of other holders as many may be asked"
+        );
+        assert!(!measure(&mut client, 1.0, 10 * MEASURES), "four are the least");
+        // One is gone, and another may take its place.
+        client.handle_lost(Instant::ZERO, holders[0], "it is gone");
+        assert_eq!(client.asked_of(holders[1..].to_vec()), holders[1..]);
+    }
+
+    #[test]
+    fn where_few_do_not_fill_the_link_all_are_asked_from_then_on() {
+        for (share, measures) in [(0.5, MEASURES / 2), (0.87, MEASURES), (0.96, (DOUBTS + 1) * MEASURES)] {
+            let (mut client, holders) = client(100, 500);
+            assert!(measure(&mut client, 1.0, MEASURES));
+            only(&mut client, &holders, 4);
+            assert!(!measure(&mut client, share, measures - 1), "{share} is too soon to tell");
+            assert!(measure(&mut client, share, 1), "{share}");
+            assert_eq!(client.asked_of(holders.clone()), holders, "{share}");
+            assert!(!measure(&mut client, 1.0, 10 * MEASURES), "once");
+        }
+    }
+
+    #[test]
+    fn where_servers_have_packets_in_flight_all_are_asked() {
+        let (mut client, holders) = client(100, 20_000);
+        assert!(!measure(&mut client, 1.0, 10 * MEASURES));
+        assert_eq!(client.asked_of(holders.clone()), holders);
+    }
+
+    #[test]
+    fn where_much_is_lost_a_fourth_is_tried_at_once() {
+        let came = |lost_bits| Came { measures: 4, bits: 1e6, lost_bits, granted_bits: 1e6, seconds: 0.1 };
+        for (lost_bits, path_loss, most) in [(0.0, 0.0, 16), (15e3, 0.0, 8), (15e3, 0.01, 16)] {
+            let mut few = Few::default();
+            assert!(few.judge(came(lost_bits), 32, 5, path_loss));
+            assert_eq!(few.most, Some(most), "{lost_bits} lost");
+        }
+    }
+
+    /// What an overflow leaves of the link is no evidence that servers are slow.
+    #[test]
+    fn losses_show_that_the_link_is_full() {
+        let mut few = Few::default();
+        let came = |bits, lost_bits| Came { measures: 4, bits, lost_bits, granted_bits: 1e6, seconds: 0.1 };
+        assert!(few.judge(came(1e6, 0.0), 32, 5, 0.0));
+        assert!(few.judge(came(0.9e6, 0.05e6), 16, 5, 0.0));
+        assert_eq!((few.most, few.is_off), (Some(5), false));
+    }
+}
