@@ -677,6 +677,7 @@ impl<S: Symbol> Client<S> {
     }
 
     fn accept(&mut self, now: Instant, id: PullId, accepted: &Accepted) {
+        self.answered(now, id);
         let Some(pull) = self.pulls.get(&id).filter(|pull| !pull.is_said) else { return };
         let (piece, server) = (pull.piece, pull.server);
         let object_bytes = accepted.object_bytes;
@@ -775,10 +776,11 @@ impl<S: Symbol> Client<S> {
             return;
         };
         // A control message that is lost comes some round trips later: data need not wait for that.
-        if let State::Asked { .. } = pull.state
-            && let Some(layout) = self.pulls.get(&id).and_then(|pull| self.presumed(pull, &packet))
-        {
-            self.receive(now, id, layout);
+        if let State::Asked { .. } = pull.state {
+            self.answered(now, id);
+            if let Some(layout) = self.pulls.get(&id).and_then(|pull| self.presumed(pull, &packet)) {
+                self.receive(now, id, layout);
+            }
         }
         let Some(pull) = self.pulls.get_mut(&id) else { return };
         let is_far = packet.generation >= self.config.window;

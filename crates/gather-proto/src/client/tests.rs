@@ -176,3 +176,29 @@ fn servers_of_the_last_piece_are_granted_as_much_as_is_left_of_each() {
         );
     }
 }
+
+/// #19: where the first packet of a connection was lost the server seemed to be a second away, and feedback that was lost was said again as late.
+#[test]
+fn a_server_is_no_farther_away_than_its_first_answer_takes() {
+    let at = |ms| Instant::ZERO + Duration::from_ms(ms);
+    for is_accepted in [true, false] {
+        let mut client: Client<Bytes> =
+            Client::new(ClientConfig::default()).expect("its settings are in range");
+        let server = client.add_server();
+        client.handle_connected(at(1_020), server, Some(Duration::from_ms(1_020)));
+        let ranges = Some(std::iter::once(0..1 << 20).collect());
+        client.add(Piece { object: "object".into(), ranges, holders: vec![server] });
+        client.begin(at(1_020));
+        let Some((_, Control::Pull(request))) = client.poll_control() else { panic!("it is asked for") };
+        let (pull, block_bytes, blocks_max) = (request.pull, request.block_bytes, request.blocks_max);
+        if is_accepted {
+            let accepted = Accepted { pull, object_bytes: 1 << 20, bytes: 1 << 20, block_bytes, blocks_max };
+            client.handle_control(at(1_041), server, Control::Accepted(accepted));
+        } else {
+            let payload = Bytes::from(vec![0; block_bytes as usize]);
+            let packet = Packet { pull, sequence: 0, timing: None, generation: 0, id: 0, payload };
+            client.handle_packet(at(1_041), server, packet);
+        }
+        assert_eq!(client.farthest(), Duration::from_ms(21));
+    }
+}

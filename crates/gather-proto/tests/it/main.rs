@@ -290,8 +290,8 @@ fn who_is_asked_later_finds_its_share_free() {
             block_bytes: 200,
             blocks_max: 32,
         };
-        client.handle_control(now, servers[number], Control::Accepted(accepted));
         let told: Vec<_> = std::iter::from_fn(|| client.poll_transmit(now)).collect();
+        client.handle_control(now + Duration::from_ms(100), servers[number], Control::Accepted(accepted));
         (grant.expect("the link is known").as_bps(), told)
     };
     client.handle_connected(Instant::ZERO, servers[0], rtt);
