@@ -218,8 +218,9 @@ impl<S: Symbol> Client<S> {
         let least = capacity / 8.0 / busy.max(1) as f64;
         let (mut changed, mut lowers, mut came) = (false, false, 0.0);
         for (server, granted) in self.servers.iter_mut().zip(granted) {
-            let used = 8.0 * std::mem::take(&mut server.bytes) as f64 / time.as_secs_f64();
-            came += used * time.as_secs_f64();
+            let bits = 8.0 * std::mem::take(&mut server.bytes) as f64;
+            came += bits;
+            let used = bits / time.as_secs_f64();
             // Who was not there all the time is not measured by it.
             let is_new = server.asked_at.is_none_or(|at| at + rtt * 2 > since);
             let uses_little = server.pulls > 0 && !is_new && used < USED_SHARE * granted;
