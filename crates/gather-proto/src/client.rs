@@ -677,7 +677,6 @@ impl<S: Symbol> Client<S> {
     }
 
     fn accept(&mut self, now: Instant, id: PullId, accepted: &Accepted) {
-        self.answered(now, id);
         let Some(pull) = self.pulls.get(&id).filter(|pull| !pull.is_said) else { return };
         let (piece, server) = (pull.piece, pull.server);
         let object_bytes = accepted.object_bytes;
@@ -735,6 +734,8 @@ impl<S: Symbol> Client<S> {
         let Some(pull) = self.pulls.get_mut(&id) else { return };
         let State::Asked { early, grant } = &mut pull.state else { return };
         let server = pull.server;
+        // Where the first packet of a connection was lost, connecting took a second longer than a round trip.
+        let answered = now.saturating_since(pull.asked_at);
         let config = &self.config;
         let receiving = Receiving {
             pull: id,
@@ -745,7 +746,7 @@ impl<S: Symbol> Client<S> {
             window: config.window,
             feedback_every: config.feedback_every,
             grant: *grant,
-            rtt: self.servers[server.0 as usize].rtt,
+            rtt: self.servers[server.0 as usize].rtt.map(|rtt| rtt.min(answered)),
             is_said: pull.is_said,
         };
         let early = std::mem::take(early);
@@ -776,11 +777,10 @@ impl<S: Symbol> Client<S> {
             return;
         };
         // A control message that is lost comes some round trips later: data need not wait for that.
-        if let State::Asked { .. } = pull.state {
-            self.answered(now, id);
-            if let Some(layout) = self.pulls.get(&id).and_then(|pull| self.presumed(pull, &packet)) {
-                self.receive(now, id, layout);
-            }
+        if let State::Asked { .. } = pull.state
+            && let Some(layout) = self.pulls.get(&id).and_then(|pull| self.presumed(pull, &packet))
+        {
+            self.receive(now, id, layout);
         }
         let Some(pull) = self.pulls.get_mut(&id) else { return };
         let is_far = packet.generation >= self.config.window;

@@ -7,7 +7,7 @@ use super::came::{Servers, Totals};
 use super::{Client, Pull, ServerState, State};
 use crate::grants::share;
 use crate::mode::RateControl;
-use crate::msg::{Packet, PullId};
+use crate::msg::Packet;
 use anabranch_codes::Symbol;
 use anabranch_units::{BitRate, Duration, Instant};
 
@@ -71,17 +71,6 @@ impl<S: Symbol> Client<S> {
         rtts.sort_unstable();
         let Some(middle) = rtts.get(rtts.len().saturating_sub(1) / 2).copied() else { return Duration::ZERO };
         rtts.into_iter().rfind(|rtt| *rtt <= middle * FAR_TIMES).unwrap_or(middle)
-    }
-
-    /// A server has answered a pull: it is no farther away than that took. A first packet that is lost is sent again after a second, and
-    /// connecting seems to have taken that long.
-    pub(super) fn answered(&mut self, now: Instant, id: PullId) {
-        let Some(pull) = self.pulls.get(&id).filter(|pull| matches!(pull.state, State::Asked { .. })) else {
-            return;
-        };
-        let took = now.saturating_since(pull.asked_at);
-        let its = &mut self.servers[pull.server.0 as usize];
-        its.rtt = its.rtt.map(|rtt| rtt.min(took));
     }
 
     /// How long a packet takes of what is granted in all.
