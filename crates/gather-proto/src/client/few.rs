@@ -2,8 +2,8 @@
 //!
 //! Packets of many servers that meet in a short queue are lost, however slowly each server sends: of 32 servers behind a queue of four packets
 //! a twentieth was, and the link's rate seemed to be a tenth lower than it was. Where a server has less than two packets in flight,
-//! fewer servers fill the link as well, and more evenly. So where the link's rate is known and as many are asked, only half of them
-//! are asked for more, the first ones that end a pull; a fourth, where much is lost. That goes on until each has two packets in flight.
+//! fewer servers fill the link as well, and more evenly. So once the link's rate is known only half of them are asked for more, the first
+//! ones that end a pull; a fourth, where much is lost. That goes on until each has two packets in flight.
 //! Where those that are left bring less than all did, or than they are granted, the link is not what bounds them: all are asked from then on.
 //!
 //! Leaves out: what each server is granted (`hop`), what the link carries (`link`), how long pulls are (`balance`). Read [`Few`] first.
@@ -117,7 +117,7 @@ impl<S: Symbol> Client<S> {
         let lost = self.counts().lost;
         let newly_lost = lost.saturating_sub(std::mem::replace(&mut self.few.lost, lost));
         let lost_bits = newly_lost as f64 * self.datagram_bytes() * 8.0;
-        let busy = self.servers.iter().filter(|server| server.pulls > 0).count();
+        let busy = self.busy();
         let is_held = self.config.link.is_some() || self.overflow.is_held();
         let (path_loss, enough) = (self.overflow.path_loss(), self.enough());
         let few = &mut self.few;

@@ -57,6 +57,11 @@ impl<S: Symbol> Client<S> {
         self.overflow.begin(now, servers, rtt, packet_bytes);
     }
 
+    /// Servers that have something to bring.
+    pub(super) fn busy(&self) -> usize {
+        self.servers.iter().filter(|server| server.pulls > 0).count()
+    }
+
     /// Bytes of the shortest packets that servers send: the others have fewer headers for as much.
     pub(super) fn datagram_bytes(&self) -> f64 {
         let shortest = self.servers.iter().map(|server| server.block_bytes).min();
@@ -127,23 +132,26 @@ impl<S: Symbol> Client<S> {
             let Some(rest) = pull.rest() else { return };
             rests[pull.server.0 as usize] += rest as f64;
         }
-        let numbered = self.servers.iter().zip(rests).filter(|(server, _)| server.pulls > 0);
-        let rests: Vec<f64> = numbered.map(|(_, rest)| rest).collect();
-        let takes = |at: &usize| demands[*at].is_none();
-        let all: Vec<usize> = (0..shares.len()).filter(takes).collect();
-        let of_all = |values: &[f64]| all.iter().map(|at| values[*at]).sum::<f64>();
-        let least = ENDING_LEAST * of_all(&rests) / all.len().max(1) as f64;
-        let weights: Vec<f64> = rests.iter().map(|rest| rest.max(least)).collect();
-        let (share, weight) = (of_all(shares), of_all(&weights));
-        for at in all {
-            shares[at] = share * weights[at] / weight.max(1.0);
+        let asked = self.servers.iter().zip(rests).filter(|(server, _)| server.pulls > 0);
+        let asked = asked.map(|(_, rest)| rest).enumerate();
+        let all: Vec<(usize, f64)> = asked.filter(|(at, _)| demands[*at].is_none()).collect();
+        let rest: f64 = all.iter().map(|(_, rest)| rest).sum();
+        // What has come and is not said yet needs no share.
+        if rest <= 0.0 {
+            return;
+        }
+        let least = ENDING_LEAST * rest / all.len() as f64;
+        let share: f64 = all.iter().map(|(at, _)| shares[*at]).sum();
+        let weight: f64 = all.iter().map(|(_, rest)| rest.max(least)).sum();
+        for (at, rest) in all {
+            shares[at] = share * rest.max(least) / weight;
         }
     }
 
     /// Where nothing is divided and some servers have nothing to bring any more: what those that are left and bring less than an equal
     /// part of the link are granted, so that they look for more at once.
     fn left_over(&self) -> Vec<Option<BitRate>> {
-        let busy = self.servers.iter().filter(|server| server.pulls > 0).count();
+        let busy = self.busy();
         let is_idle = |server: &ServerState| server.is_connected && server.was_asked && server.pulls == 0;
         let is_ending = self.queue.is_empty() && self.servers.iter().any(is_idle);
         let part = self.overflow.carried_bytes_per_s() / busy.max(1) as f64;
@@ -180,9 +188,8 @@ impl<S: Symbol> Client<S> {
         if self.config.link.is_none() && self.config.rate_control == RateControl::Bbr {
             let counts = self.counts();
             let totals = Totals { bytes: self.came_bytes, packets: counts.packets, lost: counts.lost };
-            let asked = self.servers.iter().filter(|server| server.pulls > 0).count();
             let heard = self.servers.iter().filter(|server| server.heard_at.is_some()).count();
-            let servers = Servers { asked, heard, awaits: self.awaits_until.is_some(), rtt };
+            let servers = Servers { asked: self.busy(), heard, awaits: self.awaits_until.is_some(), rtt };
             if self.overflow.observe(now, totals, servers) {
                 self.regrant(false);
             }
@@ -190,7 +197,7 @@ impl<S: Symbol> Client<S> {
         let Some(capacity) = self.granted_bps() else { return };
         let since = *self.measured_at.get_or_insert(now);
         let time = now.saturating_since(since);
-        let busy = self.servers.iter().filter(|server| server.pulls > 0).count();
+        let busy = self.busy();
         let packets = self.slot() * (MEASURE_PACKETS * busy as u64);
         if time < MEASURE_MIN.max(rtt * 4).max(packets) {
             return;

@@ -81,8 +81,8 @@ const PROBE_MORE_MIN: f64 = 0.05;
 const PROBE_MORE_MANY: f64 = 0.125;
 const FILLED_SHARE: f64 = 0.9;
 const ALL_SHARE: f64 = 0.98;
-/// A rate has grown that is higher by this share in two measures in a row, of many servers in two of three. Less than such a share of what came before, while more is
-/// granted and little lost, is of something that had to wait; so many measures are tried.
+/// A rate has grown that is higher by this share in two measures in a row, of many servers in two of three. Less than such a share of what
+/// came before, while more is granted and little lost, is of something that had to wait; so many measures are tried.
 const GROWN: f64 = 0.02;
 const WAITED_SHARE: f64 = 0.9;
 const PROBE_MEASURES: u32 = 3;

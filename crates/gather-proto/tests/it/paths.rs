@@ -186,8 +186,8 @@ fn many_servers_share_a_queue_of_a_few_packets() {
     path.brings(0..3, 0.8);
 }
 
-/// #19: 32 servers behind a queue of four packets lost a twentieth, and brought 84 Mbit/s, where few bring as much as one server does. Servers
-/// whose own links are slow are not few enough for the client's: all bring their part.
+/// #19: 32 servers behind a queue of four packets lost a twentieth, and brought 84 Mbit/s, where few bring as much as one server does. Where
+/// servers' own links are slow few do not fill the client's, and all bring their part.
 #[test]
 fn few_of_many_servers_are_asked_where_few_are_enough() {
     let path = Path {
