@@ -202,7 +202,7 @@ mod tests {
         assert!(!measure(&mut client, 1.0, 10 * MEASURES), "four are the least");
         // One is gone, and another may take its place.
         client.handle_lost(Instant::ZERO, holders[0], "it is gone");
-        assert_eq!(client.asked_of(holders[1..].to_vec()), holders[1..]);
+        assert_eq!(client.asked_of(holders.clone()), holders);
     }
 
     #[test]
@@ -218,6 +218,14 @@ mod tests {
         }
     }
 
+    /// What comes falls then, however many are asked.
+    #[test]
+    fn where_nothing_is_left_to_be_asked_for_nothing_is_decided() {
+        let (mut client, _) = client(100, 500);
+        client.queue.clear();
+        assert!(!measure(&mut client, 1.0, 10 * MEASURES));
+    }
+
     #[test]
     fn where_servers_have_packets_in_flight_all_are_asked() {
         let (mut client, holders) = client(100, 20_000);
@@ -229,9 +237,9 @@ mod tests {
     fn where_much_is_lost_a_fourth_is_tried_at_once() {
         let came = |lost_bits| Came { measures: 4, bits: 1e6, lost_bits, granted_bits: 1e6, seconds: 0.1 };
         for (lost_bits, path_loss, most) in [(0.0, 0.0, 16), (15e3, 0.0, 8), (15e3, 0.01, 16)] {
-            let mut few = Few::default();
+            let mut few = Few { kept: (0..32).map(ServerId).collect(), ..Few::default() };
             assert!(few.judge(came(lost_bits), 32, 5, path_loss));
-            assert_eq!(few.most, Some(most), "{lost_bits} lost");
+            assert_eq!((few.most, few.kept.len()), (Some(most), most), "{lost_bits} lost");
         }
     }
 
