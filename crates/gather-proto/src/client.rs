@@ -166,7 +166,9 @@ struct ServerState {
     was_asked: bool,
     /// When the last packet came from it.
     heard_at: Option<Instant>,
+    /// What connecting took, and the shortest time in which a question was answered.
     rtt: Option<Duration>,
+    answered: Option<Duration>,
     block_bytes: u32,
     /// The longest block of it that has come.
     came_block_bytes: u32,
@@ -190,6 +192,12 @@ impl ServerState {
     fn brought(&mut self, rate_bytes_per_s: f64) {
         self.rate_bytes_per_s =
             Some(self.rate_bytes_per_s.map_or(rate_bytes_per_s, |best| best.max(rate_bytes_per_s)));
+    }
+
+    /// How far it is, as far as that is known. Where the first packet of a connection was lost, connecting took a second longer: what was
+    /// asked then was answered sooner. (The round trip by which the link is measured stays that of connecting, see `hop`.)
+    fn round_trip(&self) -> Option<Duration> {
+        self.rtt.map(|rtt| self.answered.map_or(rtt, |answered| rtt.min(answered)))
     }
 }
 
@@ -310,6 +318,7 @@ impl<S: Symbol> Client<S> {
             was_asked: false,
             heard_at: None,
             rtt: None,
+            answered: None,
             block_bytes,
             came_block_bytes: 0,
             pulls: 0,
@@ -474,7 +483,7 @@ impl<S: Symbol> Client<S> {
     /// A server's control channel stands; `rtt` is what it took to and fro, where that is known.
     pub fn handle_connected(&mut self, now: Instant, server: ServerId, rtt: Option<Duration>) {
         let state = &mut self.servers[server.0 as usize];
-        (state.is_connected, state.lost, state.rtt) = (true, None, rtt);
+        (state.is_connected, state.lost, state.rtt, state.answered) = (true, None, rtt, None);
         let until = now + AWAITED + rtt.unwrap_or(Duration::ZERO) * AWAITED_RTTS;
         self.awaits_until = self.awaits_until.max(Some(until));
         self.schedule(now);
@@ -734,8 +743,10 @@ impl<S: Symbol> Client<S> {
         let Some(pull) = self.pulls.get_mut(&id) else { return };
         let State::Asked { early, grant } = &mut pull.state else { return };
         let server = pull.server;
-        // Where the first packet of a connection was lost, connecting took a second longer than a round trip.
+        let state = &mut self.servers[server.0 as usize];
         let answered = now.saturating_since(pull.asked_at);
+        state.answered = Some(state.answered.map_or(answered, |before| before.min(answered)));
+        let rtt = state.round_trip();
         let config = &self.config;
         let receiving = Receiving {
             pull: id,
@@ -746,7 +757,7 @@ impl<S: Symbol> Client<S> {
             window: config.window,
             feedback_every: config.feedback_every,
             grant: *grant,
-            rtt: self.servers[server.0 as usize].rtt.map(|rtt| rtt.min(answered)),
+            rtt,
             is_said: pull.is_said,
         };
         let early = std::mem::take(early);

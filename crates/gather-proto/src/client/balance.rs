@@ -109,7 +109,7 @@ impl<S: Symbol> Client<S> {
         let mean = known.iter().sum::<f64>() / known.len().max(1) as f64;
         let all: f64 = paces.iter().map(|pace| pace.unwrap_or(mean)).sum();
         let own = holders.iter().position(|holder| *holder == server).and_then(|at| paces[at]);
-        let rtt = self.servers[server.0 as usize].rtt.unwrap_or(Duration::ZERO);
+        let rtt = self.servers[server.0 as usize].round_trip().unwrap_or(Duration::ZERO);
         let time = (rtt * PORTION_RTTS).max(PORTION_TIME);
         let share = if all > 0.0 { own.unwrap_or(mean) / all } else { 1.0 / holders.len() as f64 };
         let ranges = self.pieces[piece.0 as usize].piece.ranges.iter().flatten();
@@ -171,7 +171,7 @@ impl<S: Symbol> Client<S> {
     fn has_stopped(&self, now: Instant, pull: &Pull<S>) -> bool {
         let server = &self.servers[pull.server.0 as usize];
         let since = server.heard_at.max(Some(pull.asked_at)).unwrap_or(pull.asked_at);
-        let rtt = server.rtt.unwrap_or(Duration::ZERO);
+        let rtt = server.round_trip().unwrap_or(Duration::ZERO);
         self.config.mode == Mode::Counted && since + STOPPED_MIN.max(rtt * STOPPED_RTTS) <= now
     }
 

@@ -206,3 +206,61 @@ fn feedback_is_repeated_as_soon_as_a_servers_first_answer_takes() {
         );
     }
 }
+
+/// #19: a server whose first packet was lost, so that connecting took a second longer, got a fourth of an object at once, and brought its end alone.
+#[test]
+fn a_server_that_was_slow_to_connect_gets_no_longer_portions() {
+    let mut now = Instant::ZERO;
+    let config = ClientConfig { block_bytes: 1 << 10, ..ClientConfig::default() };
+    let mut client: Client<Bytes> = Client::new(config).expect("its settings are in range");
+    let holders = vec![client.add_server(), client.add_server()];
+    for (server, ms) in holders.iter().zip([100, 1_100]) {
+        client.handle_connected(now, *server, Some(Duration::from_ms(ms)));
+    }
+    let ranges = Some(std::iter::once(0..64 << 20).collect());
+    client.add(Piece { object: "object".into(), ranges, holders: holders.clone() });
+    client.begin(now);
+    let mut longest = [0, 0];
+    let mut under_way: Vec<VecDeque<(Request, u32, u32)>> = vec![VecDeque::new(), VecDeque::new()];
+    for ms in 0..1_500 {
+        while let Some((server, message)) = client.poll_control() {
+            let Control::Pull(request) = message else { continue };
+            let bytes = request.length.expect("portions have a length");
+            longest[server.0 as usize] = bytes.max(longest[server.0 as usize]);
+            under_way[server.0 as usize].push_back((request, (bytes >> 10) as u32, 0));
+        }
+        now += Duration::from_ms(1);
+        // Each answers after a round trip, and brings four packets in a millisecond.
+        for (server, pulls) in holders.iter().zip(&mut under_way).filter(|_| ms >= 100) {
+            for _ in 0..4 {
+                let Some((request, blocks, came)) = pulls.front_mut() else { continue };
+                if *came == 0 {
+                    let accepted = Accepted {
+                        pull: request.pull,
+                        object_bytes: 64 << 20,
+                        bytes: request.length.expect("portions have a length"),
+                        block_bytes: 1 << 10,
+                        blocks_max: request.blocks_max,
+                    };
+                    client.handle_control(now, *server, Control::Accepted(accepted));
+                }
+                let (generation, id) = (*came / request.blocks_max, *came % request.blocks_max);
+                let (pull, sequence, payload) = (request.pull, *came, Bytes::from(vec![0; 1 << 10]));
+                client.handle_packet(
+                    now,
+                    *server,
+                    Packet { pull, sequence, timing: None, generation, id, payload },
+                );
+                *came += 1;
+                if came == blocks {
+                    pulls.pop_front();
+                }
+            }
+        }
+        client.handle_timeout(now);
+        while client.poll_transmit(now).is_some() {}
+        while client.poll_event().is_some() {}
+    }
+    assert!(longest[0] > 1 << 20, "its rate counts: {longest:?}");
+    assert!(longest[1] <= 2 * longest[0], "{longest:?}");
+}
