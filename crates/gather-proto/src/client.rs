@@ -193,12 +193,6 @@ impl ServerState {
         self.rate_bytes_per_s =
             Some(self.rate_bytes_per_s.map_or(rate_bytes_per_s, |best| best.max(rate_bytes_per_s)));
     }
-
-    /// How far it is, as far as that is known. Where the first packet of a connection was lost, connecting took a second longer: what was
-    /// asked then was answered sooner. (The round trip by which the link is measured stays that of connecting, see `hop`.)
-    fn round_trip(&self) -> Option<Duration> {
-        self.rtt.map(|rtt| self.answered.map_or(rtt, |answered| rtt.min(answered)))
-    }
 }
 
 #[derive(Debug)]

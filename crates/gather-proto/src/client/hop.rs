@@ -35,6 +35,14 @@ impl<S: Symbol> Pull<S> {
     }
 }
 
+impl ServerState {
+    /// How far it is, as far as that is known. Where the first packet of a connection was lost, connecting took a second longer: what was
+    /// asked then was answered sooner. (The round trip by which the link is measured stays that of connecting.)
+    pub(super) fn round_trip(&self) -> Option<Duration> {
+        self.rtt.map(|rtt| self.answered.map_or(rtt, |answered| rtt.min(answered)))
+    }
+}
+
 impl<S: Symbol> Client<S> {
     /// What may be granted in all, in bits of datagrams a second.
     pub(super) fn granted_bps(&self) -> Option<f64> {
