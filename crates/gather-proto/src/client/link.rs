@@ -91,6 +91,9 @@ const PROBE_MEASURES: u32 = 3;
 const FALLS: f64 = 0.75;
 /// A link is not full whose rate grows by this factor from one measure to the next, as servers begin.
 const GROWS: f64 = 1.5;
+/// A link that overflows is full: where less than this share comes of what came lately, what was lost was lost before, and servers wait for
+/// what is to be made up for.
+const FULL_SHARE: f64 = 0.7;
 /// With each measure what came before counts so much less.
 const CARRIED_FADES: f64 = 0.95;
 
@@ -366,7 +369,8 @@ impl Overflow {
                 if is_much
                     && servers > 1
                     && now >= self.rests_until
-                    && (was_much || seen.loss() > LOSS_FLOOD) =>
+                    && (was_much || seen.loss() > LOSS_FLOOD)
+                    && (seen.is_flood() || seen.bytes_per_s >= FULL_SHARE * self.carried) =>
             {
                 let rate = match seen.bytes_per_s {
                     // What is too high is found by the test.
@@ -843,6 +847,23 @@ mod tests {
         link.other = 0.3e6;
         link.pass(SECOND * 60);
         assert!(link.granted_for > SECOND * 40, "{:?}", link.granted_for);
+    }
+
+    /// #19: three servers waited for what a long start had lost, and what came meanwhile was held for seconds: a third of 1 Gbit/s.
+    #[test]
+    fn what_comes_while_servers_wait_is_not_what_the_link_carries() {
+        let mut link = Link::new(1e7, 0.0, 0.95e7, 3);
+        link.pass(SECOND * 2);
+        (link.offered, link.loss) = (0.3e7, 0.1);
+        link.pass(Duration::from_ms(200));
+        (link.offered, link.loss) = (0.95e7, 0.0);
+        link.pass(SECOND);
+        assert_eq!(link.granted_for, Duration::ZERO);
+        // A link that does carry less is divided within a second.
+        link.capacity = 0.4e7;
+        link.pass(SECOND * 2);
+        assert!(link.overflow.allowed_bytes_per_s().is_some_and(|rate| rate < 0.6e7));
+        assert!(link.granted_for > SECOND, "{:?}", link.granted_for);
     }
 
     #[test]
