@@ -187,14 +187,6 @@ struct ServerState {
     used_little: bool,
 }
 
-impl ServerState {
-    /// A pull came at this rate.
-    fn brought(&mut self, rate_bytes_per_s: f64) {
-        self.rate_bytes_per_s =
-            Some(self.rate_bytes_per_s.map_or(rate_bytes_per_s, |best| best.max(rate_bytes_per_s)));
-    }
-}
-
 #[derive(Debug)]
 struct Pull<S> {
     piece: PieceId,

@@ -36,6 +36,12 @@ impl<S: Symbol> Pull<S> {
 }
 
 impl ServerState {
+    /// A pull came at this rate.
+    pub(super) fn brought(&mut self, rate_bytes_per_s: f64) {
+        self.rate_bytes_per_s =
+            Some(self.rate_bytes_per_s.map_or(rate_bytes_per_s, |best| best.max(rate_bytes_per_s)));
+    }
+
     /// How far it is, as far as that is known. Where the first packet of a connection was lost, connecting took a second longer: what was
     /// asked then was answered sooner. (The round trip by which the link is measured stays that of connecting.)
     pub(super) fn round_trip(&self) -> Option<Duration> {
