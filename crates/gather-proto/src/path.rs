@@ -6,7 +6,7 @@
 mod first;
 
 use crate::receiver::ARRIVED_PACKETS;
-use anabranch_transport::bbr::{Bbr, Config, PATH_LOSS_MAX, Sent};
+use anabranch_transport::bbr::{Bbr, Config, PATH_LOSS_MAX, Sent, Train};
 use anabranch_units::{BitRate, Duration, Instant, RandomStream, Seed};
 use first::FirstFlight;
 
@@ -30,6 +30,10 @@ const FIRST_BYTES: u64 = 72_000;
 pub(crate) const FIRST_PACKETS: u64 = 10;
 pub(crate) const FIRST_PACKETS_ALL: u64 = 64;
 pub(crate) const FIRST_PACKETS_MIN: u64 = 4;
+/// Where a round trip takes so long, the first flight leaves as a train at such a rate, and the start goes on as fast as that comes: all servers
+/// together, as each sees what the client's link carries. Over shorter ways the start takes little, and slow links are shorter than a train.
+const TRAIN_RTT_MIN: Duration = Duration::from_ms(40);
+const TRAIN_BYTES_PER_S: f64 = 1e9 / 8.0;
 /// A grant holds a server down that is less than what the model allows, or hardly more: what arrives is measured no more exactly.
 const HELD: f64 = 1.02;
 /// What is not heard of for so many round trips, and for so long at least, is lost.
@@ -181,6 +185,11 @@ impl Path {
             headroom: HEADROOM,
             fits_rtt: true,
             heeds_first_flight: true,
+            train: Some(Train {
+                bytes_per_s: TRAIN_BYTES_PER_S,
+                share: 1.0 / f64::from(servers.max(1)),
+                rtt_min: TRAIN_RTT_MIN,
+            }),
             seed: Seed::new(seed.into()),
         };
         Self {

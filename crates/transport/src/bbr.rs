@@ -22,17 +22,20 @@ mod congestion;
 mod delivery;
 mod first_flight;
 mod phases;
+mod trains;
 
 pub use arrivals::{Arrivals, Counts};
 pub use congestion::PATH_LOSS_MAX;
 pub use delivery::Sent;
 pub use phases::Phase;
+pub use trains::Train;
 
 use anabranch_units::{Duration, Instant, RandomStream, Seed};
 use congestion::Congestion;
 use delivery::{Aggregation, Delivery, MinRtt, Rounds};
 use first_flight::FirstFlight;
 use phases::Cycle;
+use trains::Trains;
 
 /// Pacing stays so much below the rate at which data arrives (PacingMarginPercent, section 2.5).
 const PACING_MARGIN: f64 = 0.01;
@@ -69,6 +72,8 @@ pub struct Config {
     pub fits_rtt: bool,
     /// Whether the start goes on with what came of the first flight, and as fast: see `first_flight`.
     pub heeds_first_flight: bool,
+    /// Whether, and how, the start over a far path is shortened by trains.
+    pub train: Option<Train>,
     /// Draws when the rate is probed: flows that share a link should not probe together (section 5.3.3.7).
     pub seed: Seed,
 }
@@ -93,9 +98,16 @@ pub struct Bbr {
     /// The last window that neither a repair nor a look for the least round trip had cut (BBR.prior_cwnd).
     prior_window: u64,
     first_flight: FirstFlight,
+    trains: Trains,
     is_repairing: bool,
     /// Bytes in flight after the last acknowledgement.
     inflight: u64,
+}
+
+/// At how many bytes a second a first flight leaves (section 5.6.2).
+fn first_pacing(window: u64, rtt: Option<Duration>) -> f64 {
+    let rtt = rtt.unwrap_or(FIRST_RTT).max(Duration::from_us(1));
+    Phase::Startup.pacing_gain() * window as f64 / rtt.as_secs_f64()
 }
 
 impl Bbr {
@@ -104,8 +116,6 @@ impl Bbr {
     /// Source: section 5.2.1, OnInit.
     pub fn new(now: Instant, config: Config) -> Self {
         let mut random = config.seed.stream("bbr", 0);
-        let nominal = config.initial_window_bytes as f64
-            / config.initial_rtt.unwrap_or(FIRST_RTT).max(Duration::from_us(1)).as_secs_f64();
         Self {
             delivery: Delivery::new(now),
             rounds: Rounds::default(),
@@ -116,10 +126,16 @@ impl Bbr {
             random,
             rates: [0.0; 2],
             rate: 0.0,
-            pacing: Phase::Startup.pacing_gain() * nominal,
+            pacing: first_pacing(config.initial_window_bytes, config.initial_rtt),
             window: config.initial_window_bytes.max(LEAST_PACKETS * config.packet_bytes),
             prior_window: 0,
             first_flight: FirstFlight::default(),
+            trains: Trains::new(
+                config.train,
+                config.packet_bytes,
+                config.initial_rtt,
+                config.initial_window_bytes,
+            ),
             is_repairing: false,
             inflight: 0,
             config,
@@ -132,7 +148,10 @@ impl Bbr {
     }
     /// Bytes that may leave in a second (C.pacing_rate).
     pub const fn pacing_bytes_per_s(&self) -> f64 {
-        self.pacing
+        match self.trains.leaves_at() {
+            Some(rate) if rate > self.pacing => rate,
+            _ => self.pacing,
+        }
     }
     /// Bytes that may leave together (C.send_quantum).
     ///
@@ -186,6 +205,7 @@ impl Bbr {
             self.rounds.is_window_limited = true;
         }
         self.inflight = inflight;
+        self.trains.handle_sent(bytes);
         if self.config.heeds_first_flight && self.delivery.delivered() == 0 {
             self.first_flight.handle_sent(bytes);
         }
@@ -196,6 +216,7 @@ impl Bbr {
     ///
     /// Source: section 4.1.2.4, MarkConnectionAppLimited.
     pub fn note_app_limited(&mut self) {
+        self.trains.handle_idle();
         self.delivery.mark_app_limited(self.inflight, false);
     }
 
@@ -212,6 +233,7 @@ impl Bbr {
         let packet_bytes = self.config.packet_bytes;
         if let Some(rate) = self.first_flight.handle_delivered(now, bytes, sent, packet_bytes)
             && !self.cycle.has_filled_pipe
+            && !self.trains.is_on()
         {
             self.pacing = self.pacing.min(self.cycle.phase.pacing_gain() * rate);
         }
@@ -276,6 +298,7 @@ impl Bbr {
             self.rounds.count,
             self.cycle.has_filled_pipe,
         );
+        self.update_trains(&sample);
         self.check_full_pipe(&sample);
         self.check_startup_done(&sample);
         self.check_drain_done(now);
@@ -286,6 +309,32 @@ impl Bbr {
         self.rate = self.max_rate().min(self.congestion.rate_shortterm);
         self.set_pacing(self.cycle.phase.pacing_gain());
         self.set_window(sample.newly_delivered);
+    }
+
+    /// Over a far path the start goes on with what trains have shown.
+    ///
+    /// Differs: the draft has nothing like it. See `trains`.
+    fn update_trains(&mut self, sample: &delivery::Sample) {
+        if self.cycle.has_filled_pipe {
+            return self.trains.end();
+        }
+        let delivered = self.delivery.delivered();
+        if self.trains.ends(self.congestion.lost(), delivered, self.min_rtt.least()) {
+            let gain = self.cycle.phase.window_gain();
+            self.window =
+                self.window.min(self.bdp_bytes(gain, self.rate).max(self.config.initial_window_bytes));
+            let first = first_pacing(self.config.initial_window_bytes, self.min_rtt.least());
+            self.pacing = first.max(self.cycle.phase.pacing_gain() * self.rate);
+            return;
+        }
+        if self.rounds.start {
+            self.trains.handle_round(self.window);
+        }
+        self.trains.handle_ack(sample, delivered);
+        if let (Some(rate), Some(rtt)) = (self.trains.bytes_per_s(), self.min_rtt.least()) {
+            let most = (rate * rtt.as_secs_f64()) as u64;
+            self.window = Trains::grown(self.window, sample.newly_delivered, most);
+        }
     }
 
     /// The path is known to carry more than what was found: its rate is looked for as in the beginning.
@@ -359,7 +408,11 @@ impl Bbr {
         // What is held down to less than the path carries makes no queue that has to drain.
         let margin = if self.delivery.is_held() { 0.0 } else { PACING_MARGIN };
         let rate = gain * self.sending_rate(self.rate) * (1.0 - margin);
-        if self.cycle.has_filled_pipe || rate > self.pacing {
+        if let (Some(shown), Some(rtt)) = (self.trains.bytes_per_s(), self.min_rtt.least()) {
+            // The window leaves in half a round trip, but no faster than it comes.
+            let in_half = 2.0 * self.window as f64 / rtt.as_secs_f64();
+            self.pacing = rate.max(shown.min(in_half)).max(self.config.packet_bytes as f64);
+        } else if self.cycle.has_filled_pipe || rate > self.pacing {
             self.pacing = rate.max(self.config.packet_bytes as f64);
         }
     }

@@ -1,5 +1,6 @@
 //! The draft's example cases (its appendix A) and laws, over a link with a queue.
 
+use super::trains::SHOWN_MOST;
 use super::*;
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -18,6 +19,8 @@ struct Path {
     /// So many packets are lost one after the other in the mean, as by Gilbert's channel.
     loss_run: u64,
     is_losing: bool,
+    /// So many bytes pass as if there were no link, as a shaper has it.
+    credit_bytes: u64,
     /// Acknowledgements come together, so often.
     ack_every: Duration,
     /// What the application gives in a second at the most.
@@ -49,6 +52,7 @@ fn config(learns_loss: bool) -> Config {
         headroom: HEADROOM,
         fits_rtt: false,
         heeds_first_flight: false,
+        train: None,
         seed: Seed::new(1),
     }
 }
@@ -67,6 +71,7 @@ impl Path {
             loss_ppm,
             loss_run: 1,
             is_losing: false,
+            credit_bytes: 0,
             ack_every: Duration::ZERO,
             app_bytes_per_s: f64::INFINITY,
             app_at: Instant::ZERO,
@@ -114,6 +119,10 @@ impl Path {
         }
         if self.app_bytes_per_s.is_finite() {
             self.app_at = self.app_at.max(self.now) + Self::seconds(PACKET, self.app_bytes_per_s);
+        }
+        if let Some(left) = self.credit_bytes.checked_sub(PACKET) {
+            self.credit_bytes = left;
+            return self.in_flight.push_back((sent, Some(self.now + self.rtt)));
         }
         let waits = self.free_at.saturating_since(self.now);
         let queued = (waits.as_secs_f64() * self.bytes_per_s) as u64;
@@ -466,6 +475,114 @@ fn a_first_flight_that_fits_is_not_slowed_down() {
     path.app_bytes_per_s = 1_500_000.0;
     path.run(Duration::from_ms(60));
     assert!(path.bbr.pacing_bytes_per_s() >= pacing, "{}", path.bbr.pacing_bytes_per_s());
+}
+
+/// Begins with so many packets on a path of such a round trip, and with trains.
+fn train(packets: u64, rtt_ms: u64, share: f64) -> Config {
+    Config {
+        initial_window_bytes: packets * PACKET,
+        initial_rtt: Some(Duration::from_ms(rtt_ms)),
+        heeds_first_flight: true,
+        train: Some(Train { bytes_per_s: 125e6, share, rtt_min: Duration::from_ms(40) }),
+        ..config(true)
+    }
+}
+
+/// What came in the first round trips after the first, in bytes a second, and packets that the queue dropped.
+fn start(mut path: Path, rtts: u64) -> (f64, u64) {
+    path.run(path.rtt + path.rtt * rtts);
+    (path.delivered as f64 / (path.rtt * rtts).as_secs_f64(), path.dropped)
+}
+
+/// #19: of 64 MiB over 1 Gbit/s and 250 ms most of the time were round trips in which the start doubled its rate.
+#[test]
+fn trains_fill_a_far_path_within_a_few_round_trips() {
+    for (mbps, rtt_ms, loss_ppm, before, after) in [
+        (100.0, 100, 0, 0.6, 0.75),
+        (100.0, 250, 10_000, 0.25, 0.6),
+        (1_000.0, 250, 1_000, 0.06, 0.4),
+        (1_000.0, 100, 50_000, 0.12, 0.4),
+    ] {
+        let path = |config| Path::new(mbps, rtt_ms, 1.0, loss_ppm, config);
+        let link = mbps * 1e6 / 8.0;
+        let without = start(path(Config { train: None, ..train(48, rtt_ms, 1.0) }), 6).0 / link;
+        let with = start(path(train(48, rtt_ms, 1.0)), 6).0 / link;
+        assert!(without < before && with > after, "{mbps} Mbit/s, {rtt_ms} ms: {without} and {with}");
+    }
+}
+
+#[test]
+fn a_share_of_what_a_train_shows_is_gone_on_with() {
+    let mut path = Path::new(100.0, 100, 1.0, 0, train(48, 100, 0.25));
+    path.run(Duration::from_ms(199));
+    let rate = path.bytes_per_s / 4.0;
+    assert!(path.bbr.pacing_bytes_per_s() < 1.1 * rate, "{}", path.bbr.pacing_bytes_per_s());
+    assert!((path.bbr.window_bytes() as f64) < 1.1 * rate * 0.1, "{}", path.bbr.window_bytes());
+    assert!(path.bbr.window_bytes() > 150 * PACKET, "{}", path.bbr.window_bytes());
+}
+
+/// A shaper that lets as many packets pass at once as a train has shows a rate that it does not carry.
+#[test]
+fn a_shaper_that_lets_a_train_pass_gets_eight_times_as_much_once() {
+    let path = |config| {
+        let mut path = Path::new(5.0, 100, 1.0, 0, config);
+        path.credit_bytes = 64 * PACKET;
+        path
+    };
+    let mut fooled = path(train(48, 100, 1.0));
+    fooled.run(Duration::from_ms(120));
+    assert!(fooled.bbr.window_bytes() > 300 * PACKET, "{}", fooled.bbr.window_bytes() / PACKET);
+    fooled.run(Duration::from_secs(2));
+    let plain = start(path(Config { train: None, ..train(48, 100, 1.0) }), 20).1;
+    assert!(fooled.dropped < plain + 8 * 48, "{} and {plain}", fooled.dropped);
+    assert!(fooled.goodput_share(Duration::from_secs(10)) > 0.9);
+}
+
+/// A connection whose first packet was lost takes a second for its round trip.
+#[test]
+fn a_path_that_is_nearer_than_it_seemed_begins_without_trains() {
+    let mut path = Path::new(1_000.0, 1, 1.0, 0, train(48, 1_000, 1.0));
+    assert!(path.bbr.trains.is_on());
+    path.run(Duration::from_ms(3));
+    assert!(!path.bbr.trains.is_on() && path.bbr.pacing_bytes_per_s() > 1.0);
+    assert!(path.goodput_share(Duration::from_secs(1)) > 0.8);
+}
+
+#[test]
+fn what_leaves_after_idle_time_is_no_train() {
+    let mut bbr = Bbr::new(Instant::ZERO, train(48, 100, 1.0));
+    assert!(bbr.pacing_bytes_per_s() > 100e6);
+    bbr.handle_sent(Instant::ZERO, PACKET, PACKET);
+    bbr.note_app_limited();
+    assert!(bbr.pacing_bytes_per_s() < 3e6, "{}", bbr.pacing_bytes_per_s());
+    // Nor is more than a shortish queue takes, whatever the window is.
+    let mut bbr = Bbr::new(Instant::ZERO, train(1_000, 100, 1.0));
+    let left = (1..).take_while(|packets| {
+        bbr.handle_sent(Instant::ZERO, PACKET, packets * PACKET);
+        bbr.pacing_bytes_per_s() > 100e6
+    });
+    assert_eq!(left.count(), 63);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    /// As fast as without trains or faster, with little more lost, and in bounded memory.
+    #[test]
+    fn on_any_far_path_trains_cost_little(
+        mbps in 1.0..200.0f64, rtt_ms in 40u64..300, bdps in 0.1..4.0f64, loss_ppm in 0u32..50_000, packets in 10u64..49, seed in any::<u64>(),
+    ) {
+        let with = Config { seed: Seed::new(seed), ..train(packets, rtt_ms, 1.0) };
+        let path = |config| Path::new(mbps, rtt_ms, bdps, loss_ppm, config);
+        let [mut trains, mut plain] = [path(with.clone()), path(Config { train: None, ..with })];
+        for _ in 0..20 {
+            trains.run(trains.rtt);
+            prop_assert!(trains.bbr.trains.came.len() <= SHOWN_MOST as usize + 2, "{}", trains.bbr.trains.came.len());
+        }
+        plain.run(plain.rtt * 20);
+        prop_assert!(trains.delivered as f64 > 0.6 * plain.delivered as f64, "{} and {}", trains.delivered, plain.delivered);
+        let bdp = (trains.bytes_per_s * trains.rtt.as_secs_f64()) as u64 / PACKET;
+        prop_assert!(trains.dropped < plain.dropped + bdp + 8 * packets, "{} and {}", trains.dropped, plain.dropped);
+    }
 }
 
 proptest! {

@@ -38,6 +38,7 @@ impl ByModel {
             headroom: HEADROOM,
             fits_rtt: false,
             heeds_first_flight: false,
+            train: None,
             seed: Seed::new(0),
         };
         Self { config, bbr: None, pacing: Pacing::new(BitRate::bps(1), 0) }
