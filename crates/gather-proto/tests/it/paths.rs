@@ -115,7 +115,7 @@ const BEGINS_RTTS: f64 = 45.0;
 /// What TCP's timeouts may take, where its first segments are lost.
 const TIMEOUTS_S: f64 = 4.0;
 
-/// So many of a thousand may be beyond these bounds, by chance: of ten other draws 9 paths of 10,000 are, and 8 were before the start had trains.
+/// So many of a thousand may be beyond these bounds, by chance: of ten draws 7 paths of 10,000 are, and 8 were before the start had trains.
 /// Most have queues of four packets and lose in bursts; of two whose links are slow and far a queue stands after BBR has looked for the least
 /// round trip; TCP's first packets may be lost for longer than [`TIMEOUTS_S`], as a burst is as long in packets as in any other traffic.
 const BEYOND_MOST: u64 = 1;
