@@ -4,7 +4,7 @@
 Each server holds the object; the clock stops when all of it is there, equal to what servers hold. curl and HTTP/3 ask the first server, the
 others ask all. What the emulator does not trust is tried again and never counted. ``run.py simulated`` runs the same cells in the simulator,
 `gather`'s machines beside one flow of TCP's BBR from the first server: for links that the emulator does not carry, and for all of the product.
-Cells that are in the output are not run again. Standard library only, and `nginx`; ``aria2c``, and HTTP/3 where there is no ``go`` to build
+Cells that are in the output are not run again. ``run.py explain`` traces those that miss their share of the link. Standard library only, and `nginx`; ``aria2c``, and HTTP/3 where there is no ``go`` to build
 ``http3``, are left out with a line that says so. ``run.py smoke`` runs one small cell, writes nothing and checks that its rows make sense; where
 it cannot run it says ``skipped: 1 (why)``.
 """
@@ -25,10 +25,12 @@ import random
 import resource
 import shutil
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -109,6 +111,13 @@ COLUMNS = [field.name for field in dataclasses.fields(Cell)] + ["method", "conge
 BEFORE = {"burst": "1"}
 #: Columns of whole numbers; from so many bytes on an object has a rate, and before it a time; bytes of an object in a packet of `gather`.
 INTEGERS, LONG_BYTES, BLOCK_BYTES = ("burst", "servers", "size"), 10 << 20, 1434
+
+
+#: Of captures: the kind of a block that is a packet, and what a packet of data has more bytes than; bytes of one of `gather`'s.
+ENHANCED_PACKET, DATA_BYTES, PACKET_BYTES = 6, 300, 1500
+#: What is asked of objects of 64 MiB and more: so much of the link where so much is lost. A link is full that is busy for such a share.
+BOUNDS, FULL_SHARE = {0.001: 0.93, 0.01: 0.90, 0.05: 0.85}, 0.9
+PARTS = ["asked", "data", "lost", "useless", "start", "between", "end"]
 
 
 def fetch(task: dict[str, object]) -> list[str]:
@@ -225,8 +234,8 @@ def emulate(args: argparse.Namespace, folder: pathlib.Path, cell: Cell, method: 
     }
 
 
-def simulate(args: argparse.Namespace, folder: pathlib.Path, cell: Cell, method: str, trial: int) -> dict[str, object]:
-    """One trial in the simulator; nothing where it does not end."""
+def run_simulator(args: argparse.Namespace, folder: pathlib.Path, cell: Cell, method: str, trial: int, more: Sequence[str] = ()) -> dict[str, float]:
+    """What the simulator says of one trial; nothing where it does not end."""
     (folder / "paths.toml").write_text(cell.topology())
     (folder / "flow.csv").write_text(f"start_s,from,to,size_bytes\n0,s0,client,{cell.size}\n")
     lines = [f'duration = "{args.seconds_max} s"', "[network]", f'topology = "{folder / "paths.toml"}"']
@@ -238,10 +247,18 @@ def simulate(args: argparse.Namespace, folder: pathlib.Path, cell: Cell, method:
     else:
         lines += ['kind = "trace"', f'file = "{folder / "flow.csv"}"']
     (folder / "cell.toml").write_text("\n".join(lines) + "\n")
-    command = [str(args.binary), "-q", "simulate", str(folder / "cell.toml"), "--json", "--set", f"seed={trial + 1}"]
-    said = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[0])
+    command = [str(args.binary), "-q", "simulate", str(folder / "cell.toml"), "--json", "--set", f"seed={trial + 1}", *more]
+    said: dict[str, float] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[0])
     if not said["goodput_mbps"] or said.get("finished", said.get("rounds")) != 1:
         print(f"run.py: {cell} by {method}: it had not ended after {args.seconds_max} s, and has no row", file=sys.stderr)
+        return {}
+    return said
+
+
+def simulate(args: argparse.Namespace, folder: pathlib.Path, cell: Cell, method: str, trial: int) -> dict[str, object]:
+    """One trial in the simulator; nothing where it does not end."""
+    said = run_simulator(args, folder, cell, method, trial)
+    if not said:
         return {}
     goodput = said["goodput_mbps"]
     return {
@@ -252,6 +269,112 @@ def simulate(args: argparse.Namespace, folder: pathlib.Path, cell: Cell, method:
         "dropped_packets": said["dropped_queue_full"],
         "lateness_us_p99": "",
     }
+
+
+def packets_of(path: pathlib.Path) -> list[tuple[float, int]]:
+    """When packets were delivered, in seconds, and their bytes: those that carry data, from a capture of the simulator's."""
+    blob, at, packets = path.read_bytes(), 0, []
+    while at < len(blob):
+        kind, length = struct.unpack_from("<II", blob, at)
+        if kind == ENHANCED_PACKET:
+            high, low, _, size = struct.unpack_from("<IIII", blob, at + 12)
+            if size > DATA_BYTES:
+                packets.append(((high << 32 | low) / 1e9, size))
+        at += length
+    return packets
+
+
+def split(cell: Cell, said: dict[str, float], packets: list[tuple[float, int]]) -> dict[str, float]:
+    """Where the time of a pull went, as shares of it, and how long it took.
+
+    `asked`: until the first packet came. `data`, `lost`, `useless`: what the client's link was busy with: the object's packets, as many as were
+    lost by chance, and others. `start`, `between`, `end`: how long it stood, before it was nine tenths busy for a round trip (or 50 packets),
+    after that, and in the last round trip.
+    """
+    byte_s, rtt_s, took_s = 8e-6 / cell.rate_mbps, cell.rtt_ms / 1e3, said["round_us_p50"] / 1e6
+    lost = said["dropped_otherwise"] / (len(packets) + said["dropped_otherwise"])
+    needed = math.ceil(cell.size / BLOCK_BYTES)
+    came = min(round(said["received_packets_per_block"] * needed), len(packets))
+    busy_s = PACKET_BYTES * byte_s / (1 - lost)
+    last_s = packets[came - 1][0]
+    window_s = max(rtt_s, 50 * PACKET_BYTES * byte_s)
+    full_s, first, used = last_s, 0, 0
+    for at_s, size in packets:
+        used += size
+        while packets[first][0] < at_s - window_s:
+            used -= packets[first][1]
+            first += 1
+        if at_s - packets[0][0] >= window_s and used * byte_s / (1 - lost) >= FULL_SHARE * window_s:
+            full_s = at_s - window_s
+            break
+
+    def stood(begin_s: float, end_s: float) -> float:
+        return end_s - begin_s - sum(size for at_s, size in packets if begin_s < at_s <= end_s) * byte_s / (1 - lost)
+
+    tail_s = max(full_s, last_s - rtt_s)
+    data_s = needed * PACKET_BYTES * byte_s
+    parts_s = {
+        "asked": packets[0][0] - (last_s - took_s),
+        "data": data_s,
+        "lost": data_s * lost / (1 - lost),
+        "useless": (came - needed) * busy_s,
+        "start": stood(packets[0][0], full_s),
+        "between": stood(full_s, tail_s),
+        "end": stood(tail_s, last_s),
+    }
+    return {"took_s": round(took_s, 3)} | {name: round(part_s / took_s, 4) for name, part_s in parts_s.items()}
+
+
+def explain(args: argparse.Namespace) -> int:
+    """Traces one trial of each simulated cell that misses its share of the link, and says where the time went."""
+    cells: dict[Cell, list[float]] = {}
+    for row in read(args.rows):
+        if row["method"] == "gather" and float(row["loss"]) > 0:
+            cells.setdefault(cell_of(row), []).append(float(row["of_link_share"]))
+    missed = [cell for cell, shares in cells.items() if statistics.median(shares) < BOUNDS[cell.loss]]
+    columns = [field.name for field in dataclasses.fields(Cell)] + ["took_s", *PARTS]
+    done = {tuple(row[name] for name in columns[:7]) for row in read(args.out)}
+    for cell in missed:
+        row: dict[str, object] = dataclasses.asdict(cell)
+        if tuple(str(value) for value in row.values()) in done:
+            continue
+        with tempfile.TemporaryDirectory(prefix="gather-paths-") as name:
+            capture = pathlib.Path(name) / "run"
+            said = run_simulator(args, pathlib.Path(name), cell, "gather", 0, ["--pcap", "switch-client", "--out", str(capture)])
+            if not said:
+                continue
+            row |= split(cell, said, packets_of(capture / "packets.pcapng"))
+        new = not args.out.exists()
+        with args.out.open("a", newline="") as file:
+            writer = csv.DictWriter(file, columns)
+            if new:
+                writer.writeheader()
+            writer.writerow(row)
+    explained(args.out, cells)
+    return 0
+
+
+def explained(path: pathlib.Path, cells: dict[Cell, list[float]]) -> None:
+    """Prints a line for each kind of path: cells with loss and those that miss; of these, in percent of the time, the median of each part; and
+    how many would miss it if the link had been full from the first packet to the last, with nothing that was of no use."""
+    kinds: dict[tuple[float, float, int], list[dict[str, str]]] = {}
+    for row in read(path):
+        kinds.setdefault((float(row["rate_mbps"]), float(row["rtt_ms"]), int(row["size"])), []).append(row)
+    print("| Mbit/s | rtt ms | object | cells | miss | " + " | ".join(PARTS) + " | missed if always full |")
+    print("| ---: | ---: | ---: | ---: | ---: |" + " ---: |" * (len(PARTS) + 1))
+    for (rate, rtt, size), rows in sorted(kinds.items(), key=lambda kind: (kind[0][2], *kind[0])):
+        count = sum((cell.rate_mbps, cell.rtt_ms, cell.size) == (rate, rtt, size) for cell in cells)
+        medians = [f"{round(100 * statistics.median(float(row[part]) for row in rows), 1) + 0:.1f}" for part in PARTS]
+        beyond = 0
+        for row in rows:
+            least_s = float(row["took_s"]) * sum(float(row[part]) for part in ("asked", "data", "lost"))
+            beyond += 8 * size / least_s / 1e6 < BOUNDS[float(row["loss"])] * rate
+        print(f"| {rate:g} | {rtt:g} | {size >> 20} MiB | {count} | {len(rows)} | " + " | ".join(medians) + f" | {beyond} |")
+
+
+def cell_of(row: dict[str, str]) -> Cell:
+    """Whose trial a row is."""
+    return Cell(**{field.name: (int if field.name in INTEGERS else float)(row[field.name]) for field in dataclasses.fields(Cell)})
 
 
 def key(row: dict[str, object]) -> tuple[str, ...]:
@@ -334,8 +457,7 @@ def table(path: pathlib.Path, is_brief: bool = False) -> None:
     """
     cells: dict[Cell, dict[str, list[dict[str, str]]]] = {}
     for row in read(path):
-        cell = Cell(**{field.name: (int if field.name in INTEGERS else float)(row[field.name]) for field in dataclasses.fields(Cell)})
-        cells.setdefault(cell, {}).setdefault(f"{row['method']}/{row['congestion_control']}", []).append(row)
+        cells.setdefault(cell_of(row), {}).setdefault(f"{row['method']}/{row['congestion_control']}", []).append(row)
     names = [f"{method}/{control}" for method, controls in (METHODS | SIMULATED).items() for control in controls]
     names = [name for name in names if any(name in methods for methods in cells.values())]
     print("| Mbit/s | rtt ms | loss % | burst | queue | servers | object | " + " | ".join(name.removesuffix("/bbr") for name in names) + " | dropped % |")
@@ -372,6 +494,11 @@ def smoke(args: argparse.Namespace) -> int:
     cell = Cell(20.0, 10.0, 0.01, 4, 1.0, 2, 256 << 10)
     with tempfile.TemporaryDirectory(prefix="gather-paths-") as name:
         folder = pathlib.Path(name)
+        capture = folder / "run"
+        said = run_simulator(args, folder, cell, "gather", 0, ["--pcap", "switch-client", "--out", str(capture)])
+        parts = split(cell, said, packets_of(capture / "packets.pcapng"))
+        assert abs(sum(parts[part] for part in PARTS) - 1) < 0.02, f"the parts of a pull's time are all of it: {parts}"
+        assert min(parts.values()) > -0.02, f"no part is less than nothing: {parts}"
         (folder / "paths.toml").write_text(cell.topology())
         probe = [str(args.binary), "-q", "emulate", str(folder / "paths.toml"), "--", "true"]
         probed = subprocess.run(probe, check=False, capture_output=True, text=True)
@@ -419,6 +546,11 @@ def main() -> int:
     shown = verbs.add_parser("table")
     shown.add_argument("--rows", type=pathlib.Path, default=HERE / "measured.csv")
     shown.add_argument("--behind", action="store_true", help="only where `gather` is behind by more than 5 %%, and how many cells there are")
+    traced = verbs.add_parser("explain")
+    traced.add_argument("--rows", type=pathlib.Path, default=HERE / "simulated.csv")
+    traced.add_argument("--out", type=pathlib.Path, default=HERE / "explained.csv")
+    traced.add_argument("--binary", type=pathlib.Path, default=ROOT / "target" / "release" / "anabranch")
+    traced.add_argument("--seconds-max", type=float, default=120.0)
     verbs.add_parser("trial").add_argument("task")
     small = verbs.add_parser("smoke")
     small.add_argument("--binary", type=pathlib.Path, default=ROOT / "target" / "release" / "anabranch")
@@ -430,6 +562,8 @@ def main() -> int:
         return smoke(args)
     if args.verb in ("all", "simulated"):
         return run_all(args)
+    if args.verb == "explain":
+        return explain(args)
     if args.verb == "table":
         table(args.rows, is_brief=args.behind)
         return 0
