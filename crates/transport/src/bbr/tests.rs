@@ -549,6 +549,17 @@ fn a_path_that_is_nearer_than_it_seemed_begins_without_trains() {
 }
 
 #[test]
+fn no_rate_shows_by_few_packets_nor_in_less_than_a_millisecond() {
+    let is_on = |packets| Bbr::new(Instant::ZERO, train(packets, 100, 1.0)).trains.is_on();
+    assert_eq!([is_on(4), is_on(8), is_on(9)], [false, false, true]);
+    // 48 packets take 0.6 ms.
+    let mut path = Path::new(1_000.0, 100, 1.0, 0, train(48, 100, 1.0));
+    path.run(Duration::from_ms(102));
+    let shown = path.bbr.trains.bytes_per_s().expect("all of the train has come");
+    assert!((0.5..1.01).contains(&(shown / (48 * PACKET * 1_000) as f64)), "{shown}");
+}
+
+#[test]
 fn what_leaves_after_idle_time_is_no_train() {
     let mut bbr = Bbr::new(Instant::ZERO, train(48, 100, 1.0));
     assert!(bbr.pacing_bytes_per_s() > 100e6);
