@@ -31,7 +31,8 @@ pub(crate) const FIRST_PACKETS: u64 = 10;
 pub(crate) const FIRST_PACKETS_ALL: u64 = 64;
 pub(crate) const FIRST_PACKETS_MIN: u64 = 4;
 /// Where a round trip takes so long, the first flight leaves as a train at such a rate, and the start goes on as fast as that comes: all servers
-/// together, as each sees what the client's link carries. Over shorter ways the start takes little, and slow links are shorter than a train.
+/// together, as each sees what the client's link carries. Over shorter ways the start takes less (an eighth of the time of 64 MiB over 1 Gbit/s and
+/// 20 ms), and slow links hold less than a train.
 const TRAIN_RTT_MIN: Duration = Duration::from_ms(50);
 const TRAIN_BYTES_PER_S: f64 = 1e9 / 8.0;
 /// A grant holds a server down that is less than what the model allows, or hardly more: what arrives is measured no more exactly.

@@ -511,6 +511,16 @@ fn trains_fill_a_far_path_within_a_few_round_trips() {
     }
 }
 
+/// Of a flight as long as one of eight servers has it, no more shows than a tenth of such a link.
+#[test]
+fn later_trains_show_what_the_first_one_was_too_short_for() {
+    let mut path = Path::new(1_000.0, 250, 1.0, 0, train(11, 250, 1.0));
+    path.run(path.rtt * 5);
+    let before = path.delivered;
+    path.run(path.rtt);
+    assert!(path.delivered - before > 8_000 * PACKET, "{}", (path.delivered - before) / PACKET);
+}
+
 #[test]
 fn a_share_of_what_a_train_shows_is_gone_on_with() {
     let mut path = Path::new(100.0, 100, 1.0, 0, train(48, 100, 0.25));
