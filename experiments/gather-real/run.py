@@ -14,6 +14,7 @@ import collections
 import contextlib
 import dataclasses
 import filecmp
+import functools
 import json
 import mmap
 import os
@@ -221,6 +222,7 @@ def main() -> None:
     """Run all methods and print their table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--anabranch", default=str(ROOT / "target/release/anabranch"), help="the command")
+    parser.add_argument("--beside", help="another build of the command, whose gather is measured in turns with this one's")
     parser.add_argument("--nginx", default=shutil.which("nginx") or "/usr/sbin/nginx", help="the web server")
     parser.add_argument("--mib", type=int, default=1024, help="the object's length")
     parser.add_argument("--servers", type=int, default=8)
@@ -237,13 +239,18 @@ def main() -> None:
                 file.write(os.urandom(1 << 20))
         made = [bench.anabranch, "gather", "keys", "--out", str(bench.folder / "keys")]
         subprocess.run(made, check=True, stderr=subprocess.DEVNULL)
+        methods = dict(METHODS)
+        if options.beside:
+            other = dataclasses.replace(bench, anabranch=options.beside)
+            methods |= {f"{method}, {options.beside}": functools.partial(lambda measure, _: measure(other), measure)
+                        for method, measure in METHODS.items() if method.startswith("gather")}
         measured: dict[str, list[Trial]] = collections.defaultdict(list)
         # In turns: a shared machine is slower at some times than at others.
         for _ in range(options.trials):
-            for method, measure in METHODS.items():
+            for method, measure in methods.items():
                 if options.only in method:
                     measured[method].append(measure(bench))
-        for method in METHODS:
+        for method in methods:
             if method in measured:
                 trials = measured[method]
                 rates = sorted(trial.gbps for trial in trials)
