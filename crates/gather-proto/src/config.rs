@@ -4,7 +4,7 @@ use crate::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN};
 use crate::mode::{DecoderKind, Mode, RateControl};
 use crate::msg::{Numbers, Packet, SEAL_BYTES, WINDOW_MAX};
 use crate::receiver::packets_max;
-use anabranch_codes::lt::BLOCKS_MAX;
+use anabranch_codes::{lt, mds};
 use anabranch_units::{BitRate, ByteCount, Duration};
 use std::fmt;
 
@@ -21,7 +21,7 @@ pub struct ClientConfig {
     pub block_bytes: u32,
     /// The block's length with which a server is asked again of which no packet came: short enough for any path.
     pub block_bytes_safe: u32,
-    /// The most blocks to a generation. Where a server's way takes only shorter ones there are more of them, up to 256, so that
+    /// The most blocks to a generation. Where a server's way takes only shorter ones there are more of them, up to 255, so that
     /// a generation has as many bytes.
     pub blocks_max: u32,
     /// Generations that a pull keeps open: with the block's length, what bounds memory.
@@ -47,8 +47,11 @@ pub(crate) const PULLS_PER_SERVER: usize = 3;
 pub(crate) const PULLS_AHEAD: usize = 2;
 /// The least window, in generations: with one, a loss at its end would halt the pull for a round trip.
 const WINDOW_MIN: u32 = 2;
-/// The most blocks to a generation where they are shorter than they could be: with more a sum of half of them is costly.
-const SHORT_BLOCKS_MAX: u32 = 256;
+/// Bytes of a generation, about: enough blocks that a sum of some lost ones costs little, few enough to be soon whole.
+const GENERATION_BYTES: u32 = 256 << 10;
+/// The fewest and the most blocks to a generation: of more no code makes as many packets do as there are blocks.
+const BLOCKS_MIN: u32 = 32;
+const BLOCKS_MAX: u32 = mds::BLOCKS_MAX as u32;
 
 impl Default for ClientConfig {
     fn default() -> Self {
@@ -59,7 +62,7 @@ impl Default for ClientConfig {
             block_bytes: 1_024,
             // IPv6's least MTU of 1,280, less its and UDP's headers, our own and what authentication adds.
             block_bytes_safe: 1_280 - 48 - Packet::<()>::HEADER_BYTES_MAX - SEAL_BYTES,
-            blocks_max: 256,
+            blocks_max: Self::blocks_to_generation(1_024),
             window: 16,
             pulls_max: 256,
             link: None,
@@ -144,7 +147,7 @@ impl ClientConfig {
         }
         within("symbol", " B", self.block_bytes.into(), 1, BLOCK_BYTES_MAX.into())?;
         // As many sums as blocks have numbers.
-        let blocks_max = (BLOCKS_MAX as u64).min(u64::from(Numbers::of(self.rate_control).ids) / 2);
+        let blocks_max = (lt::BLOCKS_MAX as u64).min(u64::from(Numbers::of(self.rate_control).ids) / 2);
         within("generation", " blocks", self.blocks_max.into(), 1, blocks_max)?;
         within("window", " generations", self.window.into(), 1, WINDOW_MAX.into())?;
         within("pulls", " at once", self.pulls_max as u64, 1, 1 << 16)?;
@@ -159,10 +162,15 @@ impl ClientConfig {
         Ok(())
     }
 
+    /// How many blocks of such a length make a generation that is neither long nor of few blocks.
+    pub fn blocks_to_generation(block_bytes: u32) -> u32 {
+        (GENERATION_BYTES / block_bytes.max(1)).clamp(BLOCKS_MIN, BLOCKS_MAX)
+    }
+
     /// The most blocks of this length to a generation.
     pub(crate) fn blocks_of(&self, block_bytes: u32) -> u32 {
         let bytes = u64::from(self.block_bytes) * u64::from(self.blocks_max);
-        let as_long = (bytes / u64::from(block_bytes.max(1))).min(SHORT_BLOCKS_MAX.into()) as u32;
+        let as_long = (bytes / u64::from(block_bytes.max(1))).min(BLOCKS_MAX.into()) as u32;
         as_long.max(self.blocks_max)
     }
 

@@ -29,11 +29,6 @@ use std::io::Write;
 use std::time::Instant as Clock;
 use tokio::sync::mpsc;
 
-/// Bytes of a generation, about: enough blocks that a sum of some lost ones costs little, few enough to be soon whole.
-const GENERATION_BYTES: u32 = 256 << 10;
-/// The fewest and the most blocks to a generation.
-const BLOCKS_MIN: u32 = 32;
-const BLOCKS_MAX: u32 = 256;
 /// More feedback than this does not help on the shortest ways, and costs both ends time.
 const FEEDBACK_EVERY: Duration = Duration::from_us(500);
 /// What connections say that waits to be heard.
@@ -147,7 +142,7 @@ impl GetConfig {
         let config = ClientConfig {
             block_bytes,
             block_bytes_safe: defaults.block_bytes_safe.min(block_bytes),
-            blocks_max: (GENERATION_BYTES / block_bytes).clamp(BLOCKS_MIN, BLOCKS_MAX),
+            blocks_max: ClientConfig::blocks_to_generation(block_bytes),
             link: self.link,
             rate_control: self.rate_control,
             // Ethernet's, IP's and UDP's headers, and what authentication adds.

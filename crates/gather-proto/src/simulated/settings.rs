@@ -42,8 +42,8 @@ pub(super) struct Settings {
     pub decoder: Option<DecoderKind>,
     /// Bytes of a block that is coded.
     pub symbol: ByteCount,
-    /// The most such blocks to a generation.
-    pub generation: u32,
+    /// The most such blocks to a generation; as many as real clients take without.
+    pub generation: Option<u32>,
     /// Generations that a pull keeps open; what real clients' memory allows without.
     pub window: Option<u32>,
     /// Bytes of headers below the protocol's own.
@@ -70,7 +70,7 @@ impl Default for Settings {
             rate_control: None,
             decoder: None,
             symbol: ByteCount::new(1_024),
-            generation: 256,
+            generation: None,
             window: None,
             header_bytes: UDP_IP_BYTES,
             knows_link: true,
@@ -116,12 +116,13 @@ impl Settings {
             Mode::Lttp => DecoderKind::Improved,
             Mode::Counted => DecoderKind::Inactivation,
         };
+        let block_bytes = self.symbol.as_u64().try_into().unwrap_or(u32::MAX);
         let config = ClientConfig {
             mode: self.mode,
             rate_control: self.rate_control.unwrap_or(self.mode.rate_control()),
             decoder: self.decoder.unwrap_or(decoder),
-            block_bytes: self.symbol.as_u64().try_into().unwrap_or(u32::MAX),
-            blocks_max: self.generation,
+            block_bytes,
+            blocks_max: self.generation.unwrap_or_else(|| ClientConfig::blocks_to_generation(block_bytes)),
             window: self.window.unwrap_or(1),
             // Of one object the next pull of a server begins while the last one ends.
             pulls_max: self.servers * if self.same_block { PULLS_PER_SERVER } else { 1 },

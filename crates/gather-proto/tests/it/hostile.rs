@@ -236,7 +236,7 @@ fn every_pull_is_granted_something() {
     }
     client.handle_connected(Instant::ZERO, server, None);
     let accepted =
-        Accepted { pull: PullId(0), object_bytes: 200, bytes: 200, block_bytes: 10, blocks_max: 256 };
+        Accepted { pull: PullId(0), object_bytes: 200, bytes: 200, block_bytes: 10, blocks_max: 255 };
     client.handle_control(Instant::ZERO, server, Control::Accepted(accepted));
     let timing = Some(Timing { sent_at: Instant::ZERO, rtt: None });
     client.handle_packet(Instant::ZERO, server, Packet { timing, ..packet(0, 0) });
