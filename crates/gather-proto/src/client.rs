@@ -786,7 +786,7 @@ impl<S: Symbol> Client<S> {
             State::Receiving(_) if !pull.is_said && is_far => self.strays += 1,
             State::Asked { early, .. } => {
                 // No more than the pull may take later.
-                let most = EARLY_MAX.min(64 * self.config.window as usize);
+                let most = EARLY_MAX.min(self.config.packets_max() as usize);
                 if early.len() < most && packet.payload.len() <= self.config.block_bytes as usize {
                     early.push(packet);
                 } else {

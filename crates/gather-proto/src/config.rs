@@ -176,7 +176,12 @@ impl ClientConfig {
 
     /// The most that a client keeps of one generation's packets, whatever its server sends.
     pub fn generation_memory(&self) -> ByteCount {
-        ByteCount::new(u64::from(self.block_bytes) * packets_max(self.decoder, self.blocks_max))
+        ByteCount::new(u64::from(self.block_bytes) * packets_max(self.mode, self.decoder, self.blocks_max))
+    }
+
+    /// The most packets that a client keeps of a pull.
+    pub(crate) fn packets_max(&self) -> u64 {
+        packets_max(self.mode, self.decoder, self.blocks_max) * u64::from(self.window)
     }
 
     /// The same for so many servers, with as many pulls at once and generations to each as so much memory allows; none where
@@ -202,5 +207,27 @@ impl ClientConfig {
     pub fn memory(&self) -> ByteCount {
         let window = self.generation_memory().as_u64() * u64::from(self.window);
         ByteCount::new(window * self.pulls_max as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// #19: of one server's window all but 40 MB were for packets that no generation keeps and for pulls that were not there.
+    #[test]
+    fn memory_is_a_far_paths_window_and_no_more_than_was_allowed() {
+        let block_bytes = 1_434;
+        let blocks_max = ClientConfig::blocks_to_generation(block_bytes);
+        for servers in [1, 3, 8, 32, 1_000] {
+            let memory = ByteCount::mib(256);
+            let config = ClientConfig { block_bytes, blocks_max, ..ClientConfig::default() };
+            let fitted = config.fitted(memory, servers).expect("enough for a pull");
+            assert!(fitted.memory() <= memory && fitted.check().is_ok(), "{servers} servers");
+            // 1 Gbit/s for 250 ms.
+            let in_flight = 125_000_000 / 4;
+            let all = servers as u64 * u64::from(fitted.window) * fitted.generation_memory().as_u64();
+            assert!(servers > 32 || all > in_flight * 5 / 2, "{all} B in {servers} pulls");
+        }
     }
 }

@@ -122,6 +122,10 @@ pub(crate) enum Code {
 }
 
 impl Code {
+    /// Whether as many blocks have [`Code::Mds`].
+    pub(crate) fn is_mds(blocks: u32, mode: Mode) -> bool {
+        mode == Mode::Counted && mds::Code::new(blocks as usize).is_ok()
+    }
     fn new(blocks: u32, mode: Mode) -> Self {
         let lt = |code: Result<lt::Code, lt::ParamsError>| {
             Self::Lt(code.expect("a layout's generations have as many blocks as codes can"))

@@ -44,10 +44,14 @@ const SILENCE_GAPS: u64 = 3;
 /// Each time is longer by such a part of it: feedback is short, and an outage is then heard of after a quarter more than it lasts.
 const SILENCE_GROWTH_PART: u64 = 4;
 
-/// The most packets that are kept of a generation: twice its blocks, and some more.
+/// The most packets that are kept of a generation. Of one of [`Code::Mds`] those that say something new, as many as there are blocks; of
+/// others twice its blocks, and some more.
 ///
 /// Chosen sums can lack a block for ever, drawn ones do not: beyond this a server does not send what its code says.
-pub(crate) fn packets_max(decoder: DecoderKind, blocks: u32) -> u64 {
+pub(crate) fn packets_max(mode: Mode, decoder: DecoderKind, blocks: u32) -> u64 {
+    if Code::is_mds(blocks, mode) {
+        return blocks.into();
+    }
     let more = match decoder {
         DecoderKind::Inactivation => 64,
         // Peeling needs the more, the fewer blocks there are.
@@ -325,7 +329,7 @@ impl<S: Symbol> Receiver<S> {
         };
         if !decoder.push(packet.id, packet.payload) {
             let blocks = self.receiving.layout.blocks(packet.generation);
-            if decoder.packets() as u64 >= packets_max(self.receiving.decoder, blocks) {
+            if decoder.packets() as u64 >= packets_max(self.receiving.mode, self.receiving.decoder, blocks) {
                 self.counts.malformed += 1;
                 self.open[at as usize] = Open::Lacking(self.decoder(packet.generation));
             }
@@ -541,6 +545,23 @@ mod tests {
     fn packet(sequence: u32, generation: u32, id: u32) -> Packet<Bytes> {
         let payload = Bytes::from_static(b"x");
         Packet { pull: PullId(0), sequence, timing: None, generation, id, payload }
+    }
+
+    /// #19: of a generation of which any as many packets as blocks make it whole, no more are kept, whatever comes.
+    #[test]
+    fn of_a_generation_no_more_is_kept_than_it_has_blocks() {
+        for blocks in [1, 2, 20, 255] {
+            let mut receiver = receiver(Layout::new(blocks, 1, 255).expect("within limits"), None);
+            // One block is never sent, and each sum twice.
+            for (sequence, id) in (1..blocks as u32).chain((300..900).map(|id| id / 2)).enumerate() {
+                receiver.handle_packet(Instant::ZERO, packet(sequence as u32, 0, id));
+                assert!(
+                    receiver.held_bytes()
+                        <= blocks.min(packets_max(Mode::Counted, DecoderKind::Inactivation, 255))
+                );
+            }
+            assert!(receiver.is_complete() && receiver.counts().malformed == 0, "{blocks} blocks");
+        }
     }
 
     /// #17: a server that cut 4 GiB into as many generations made the client walk them all, for ten seconds, at a pull's end.
