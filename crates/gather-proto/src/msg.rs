@@ -14,15 +14,17 @@ use crate::layout::BLOCK_BYTES_MAX;
 use crate::mode::{Mode, RateControl};
 
 /// The version of this protocol, in each [`Control::Hello`].
-pub const VERSION: u8 = 7;
+pub const VERSION: u8 = 8;
 /// What authentication adds to a datagram: a channel of 8 bytes, a packet number of 4, and a tag of 16.
 pub const SEAL_BYTES: u32 = 28;
 /// The longest name of an object, in bytes of UTF-8.
 pub const NAME_BYTES_MAX: usize = 1_024;
 /// The longest text of a refusal, in bytes of UTF-8.
 pub const REASON_BYTES_MAX: usize = 512;
-/// Generations that may be open at once, at the most: one byte says how many.
-pub const WINDOW_MAX: u32 = 255;
+/// Generations that may be open at once, at the most.
+pub const WINDOW_MAX: u32 = 1_023;
+/// The most generations of which a feedback says what they lack, the first ones: of a longer window those behind are told of once these are whole.
+pub const LACKS_MAX: usize = 255;
 /// The longest control message, its length's bytes not counted.
 pub const CONTROL_BYTES_MAX: usize = 2 * NAME_BYTES_MAX + 64;
 /// The longest object that is short: [`Control::Inspect`] may bring it whole. In bytes.
@@ -117,7 +119,7 @@ pub struct Feedback {
     pub grant: Option<BitRate>,
     /// All generations below this one are complete.
     pub base: u32,
-    /// Packets that are lacking of generation `base` and those behind it: 0 of one that is complete. At most [`WINDOW_MAX`].
+    /// Packets that are lacking of generation `base` and those behind it: 0 of one that is complete. At most [`LACKS_MAX`].
     pub lacks: Vec<u16>,
     /// The client has not heard what the server answered ([`Control::Accepted`]), and hands nothing over as long as it has not.
     pub is_unsaid: bool,
@@ -125,7 +127,7 @@ pub struct Feedback {
 
 impl Feedback {
     /// The most bytes of a feedback.
-    pub const BYTES_MAX: u32 = FEEDBACK_BYTES + TFRC_BYTES + 2 * WINDOW_MAX;
+    pub const BYTES_MAX: u32 = FEEDBACK_BYTES + TFRC_BYTES + 2 * LACKS_MAX as u32;
 }
 
 /// What a client tells the rate control at its server.
@@ -268,7 +270,7 @@ impl Wire for Datagram<Bytes> {
                         }
                     }
                 }
-                debug_assert!(feedback.lacks.len() <= WINDOW_MAX as usize, "a window's generations");
+                debug_assert!(feedback.lacks.len() <= LACKS_MAX, "a window's generations");
                 out.push(feedback.lacks.len() as u8);
                 feedback.lacks.iter().for_each(|lacks| out.extend(lacks.to_be_bytes()));
             }
@@ -321,7 +323,7 @@ impl Wire for Datagram<Bytes> {
                     })),
                     _ => return Err(DecodeError::UnknownKind(kind)),
                 };
-                // One byte says how many: no more than a window has.
+                // One byte says how many: no more than [`LACKS_MAX`].
                 let count = reader.u8()?;
                 let lacks = (0..count).map(|_| reader.u16()).collect::<Result<_, _>>()?;
                 let is_unsaid = kind & UNSAID > 0;

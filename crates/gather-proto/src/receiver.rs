@@ -9,7 +9,7 @@
 
 use crate::layout::{Code, Codes, Layout};
 use crate::mode::{DecoderKind, Mode, RateControl, TIMEOUT, slow_start};
-use crate::msg::{Arrived, Feedback, Packet, PullId, Report, Timing};
+use crate::msg::{Arrived, Feedback, LACKS_MAX, Packet, PullId, Report, Timing};
 use anabranch_codes::Symbol;
 use anabranch_codes::lt::{Decoder as _, Inactivation, Peeling};
 use anabranch_codes::mds::Elimination;
@@ -370,7 +370,7 @@ impl<S: Symbol> Receiver<S> {
         (self.told_packets, self.told_loss) = (self.counts.packets, self.account.losses());
         (self.told_base, self.told_grant) = (self.base, self.receiving.grant);
         self.counts.feedbacks += 1;
-        let mut lacks: Vec<u16> = self.open.iter().map(Open::lacks).collect();
+        let mut lacks: Vec<u16> = self.open.iter().map(Open::lacks).take(LACKS_MAX).collect();
         let mut base = self.base;
         if self.is_complete() && !self.receiving.is_said {
             // Whose pull is over is not answered any more.
@@ -562,6 +562,19 @@ mod tests {
             }
             assert!(receiver.is_complete() && receiver.counts().malformed == 0, "{blocks} blocks");
         }
+    }
+
+    /// #19: a window of more generations than a feedback tells of.
+    #[test]
+    fn of_a_long_window_the_first_generations_are_told() {
+        let mut receiver =
+            receiver(Layout::new(2_000, 1, 1).expect("within limits"), Some(Duration::from_ms(10)));
+        receiver.receiving.window = 1_000;
+        receiver.handle_packet(Instant::ZERO, packet(0, 999, 0));
+        receiver.handle_packet(Instant::ZERO, packet(1, 1_000, 0));
+        assert_eq!(receiver.counts().useless, 1, "beyond the window");
+        let feedback = receiver.poll_feedback(Instant::ZERO + Duration::from_secs(1)).expect("it is silent");
+        assert_eq!((feedback.base, &feedback.lacks), (0, &vec![1; LACKS_MAX]));
     }
 
     /// #17: a server that cut 4 GiB into as many generations made the client walk them all, for ten seconds, at a pull's end.

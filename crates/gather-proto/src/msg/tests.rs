@@ -17,7 +17,7 @@ fn feedback() -> impl Strategy<Value = Feedback> {
         Report::Arrived(Arrived { delay: Duration::from_ns(delay), received, lost, runs })
     });
     let report = prop_oneof![tfrc, arrived];
-    let lacks = proptest::collection::vec(any::<u16>(), 0..=WINDOW_MAX as usize);
+    let lacks = proptest::collection::vec(any::<u16>(), 0..=LACKS_MAX);
     let numbers = (any::<u16>(), any::<[u32; 2]>());
     (numbers, proptest::option::of(report), proptest::option::of(1u64..), lacks).prop_map(
         |((pull, [next, base]), report, grant, lacks)| Feedback {

@@ -210,7 +210,7 @@ fn what_is_wrong_is_said_with_its_setting() {
             "servers = 2\ndecoder = \"improved\"",
             "workload[0].decoder: improved: must be inactivation in mode counted",
         ),
-        ("servers = 2\nwindow = 256", "workload[0].window: 256 generations: must be 1 to 255 generations"),
+        ("servers = 2\nwindow = 1024", "workload[0].window: 1024 generations: must be 1 to 1023 generations"),
     ] {
         let text =
             format!("[network]\ntopology = \"star\"\nhosts = 4\n[workload]\nkind = \"gather\"\n{settings}");
