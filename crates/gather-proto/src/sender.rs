@@ -806,7 +806,11 @@ mod tests {
         // The window of the last one has room for all.
         for (window, generations, sums) in [(4, 100, 2..=4), (60, 100, 1..=1), (4, 4, 1..=1)] {
             let (mut sender, mut path) = cut(generations * 20 * 1_400, 20, window);
+            let before = sender.pressing(Some(&path));
             assert!(leave(&mut sender, &mut path, Instant::ZERO) > 40, "two generations");
+            // The more of the window has left, the more holds it.
+            let more = sender.pressing(Some(&path)) - before;
+            assert_eq!(more, if window == 4 && generations > 4 { 2 } else { 0 });
             let report =
                 Some(Report::Arrived(Arrived { delay: Duration::ZERO, received: 39, lost: 1, runs: 1 }));
             let lacks = vec![1, 0, 20, 20];
