@@ -42,6 +42,7 @@ METHODS = {
     "gather-link": ["bbr"],
     "gather-again": ["bbr"],
     "gather-tfrc": ["bbr"],
+    "gather-26MiB": ["bbr"],
     "curl": ["bbr", "cubic"],
     "curl-tls": ["bbr", "cubic"],
     "aria2c": ["bbr", "cubic"],
@@ -146,7 +147,8 @@ def fetch(task: dict[str, object]) -> list[str]:
     link = ["--link", f"{task['rate_mbps']} Mbit/s"] if method == "gather-link" else []
     get = [str(task["binary"]), "-q", "gather", "get", f"{holders}/object", "-o", "out/object", "--keys", "keys", "--no-sync"]
     control = ["--rate-control", "tfrc"] if method == "gather-tfrc" else []
-    return [*get, *link, *control]
+    memory = ["--memory", "26MiB"] if method == "gather-26MiB" else []
+    return [*get, *link, *control, *memory]
 
 
 def run_trial(task: dict[str, object]) -> dict[str, float]:
