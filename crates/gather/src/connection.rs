@@ -12,7 +12,7 @@
 //! repeat packet numbers. Sessions are not resumed either, which would save processor time alone: a resumed session does not look at
 //! certificates.
 
-use crate::control::{Reader, farewell};
+use crate::control::{AWAY, Reader, farewell};
 use crate::targets::Holder;
 use anabranch_gather_proto::msg::Control;
 use anabranch_net::identity::{Guard, Identity};
@@ -228,7 +228,14 @@ impl Begun<'_> {
 ///
 /// Errors: it is none, or there is none.
 async fn welcome(reader: &mut Reader<tokio_rustls::TlsStream<TcpStream>>) -> Result<u16, ConnectError> {
-    match reader.next().await.map_err(|error| ConnectError::Dropped(farewell(&error)))? {
+    let gone = |error: io::Error| match farewell(&error) {
+        // As servers of before do with a greeting of another version.
+        away if away == AWAY => {
+            ConnectError::Dropped(format!("{AWAY} when it was greeted: does it have this release?"))
+        }
+        other => ConnectError::Dropped(other),
+    };
+    match reader.next().await.map_err(gone)? {
         Some(Control::Welcome { port }) => Ok(port),
         Some(Control::Goodbye { reason }) => Err(ConnectError::Crowded(printable(&reason).into_owned())),
         Some(_) => Err(ConnectError::OtherVersion),
@@ -264,8 +271,8 @@ pub enum ConnectError {
         /// The one that was asked for.
         expected: String,
     },
-    /// It has no room for more clients: its words.
-    #[error("it lets nobody in now: {0}")]
+    /// It has no room for more clients, or speaks another version: its words.
+    #[error("it does not let this client in: {0}")]
     Crowded(String),
     /// It answers with something else than a welcome.
     #[error("it does not answer as a server of this version does")]

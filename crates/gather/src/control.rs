@@ -188,6 +188,17 @@ impl<R: AsyncRead + AsyncWrite + Unpin> Reader<R> {
     }
 }
 
+/// What an end did that closed a connection, or is not there any more.
+pub const AWAY: &str = "went away";
+
+/// The version of the protocol that the other end speaks, where that is why it was not understood.
+pub fn other_version(error: &io::Error) -> Option<u8> {
+    match error.get_ref()?.downcast_ref::<DecodeError>()? {
+        DecodeError::UnknownVersion(version) => Some(*version),
+        _ => None,
+    }
+}
+
 /// Why a connection that stood is over, as it is said of the other end: "went away", or what it did. No library's words.
 pub fn farewell(error: &io::Error) -> String {
     use io::ErrorKind as Kind;
@@ -207,7 +218,7 @@ pub fn farewell(error: &io::Error) -> String {
             | Kind::BrokenPipe
             | Kind::NotConnected,
             _,
-        ) => "went away".to_owned(),
+        ) => AWAY.to_owned(),
         (Kind::TimedOut, _) => "does not answer any more".to_owned(),
         // TLS's, of bytes that were changed on the way.
         (Kind::InvalidData, _) => "sent bytes that do not fit the session's keys".to_owned(),

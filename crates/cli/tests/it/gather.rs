@@ -705,7 +705,7 @@ fn what_was_said_with_a_greeting_is_said_again_to_the_next_connection() {
     });
     let got = world.get(&[&format!("{at}/object")]).end();
     assert_eq!(got.code, Some(1), "{got:?}");
-    assert!(got.reason().contains("it lets nobody in now: full"), "{got:?}");
+    assert!(got.reason().contains("it does not let this client in: full"), "{got:?}");
     let heard = runtime.block_on(server).expect("it ends with its client");
     let [(first, asked), (second, again)] = &heard[..] else { panic!("{heard:?}") };
     assert_eq!((asked, asked), (again, &vec![false, true]));

@@ -5,9 +5,9 @@ use super::hashes::Hashes;
 use super::listing;
 use super::share::{Part, Share};
 use super::{Datagrams, ServeEvent, Shared, WAITING_MAX};
-use crate::control::{Reader, farewell};
+use crate::control::{Reader, farewell, other_version};
 use anabranch_endpoint::{Bytes, Wire as _};
-use anabranch_gather_proto::msg::{self, Control, Datagram, Feedback, PullId};
+use anabranch_gather_proto::msg::{self, Control, Datagram, Feedback, PullId, VERSION};
 use anabranch_gather_proto::{Offer, Server, ServerEvent};
 use anabranch_net::admission::{Arrival, HalfOpen};
 use anabranch_net::datagram::{Segments, SendError};
@@ -207,7 +207,18 @@ pub async fn run(shared: &Arc<Shared>, identity: &Identity, arrival: Arrival) ->
     let guard = identity.guard(stream.get_ref().1);
     let mut reader = Reader::new(stream);
     let first = half_open.within(async { Ok(reader.next().await) }).await;
-    let channel = match first.map_err(SessionError::NoGreeting)?.map_err(gone)? {
+    let first = first.map_err(SessionError::NoGreeting)?;
+    if let Some(version) = first.as_ref().err().and_then(other_version) {
+        shared
+            .refusals
+            .note(Some(&peer), &format!("client refused: it speaks version {version} of the protocol"));
+        let reason = format!(
+            "it speaks version {VERSION} of the protocol, not {version}: use one release at both ends"
+        );
+        turn_away(reader, &half_open, reason).await;
+        return Ok(());
+    }
+    let channel = match first.map_err(gone)? {
         Some(Control::Hello { channel }) => ChannelId(channel),
         Some(_) => return Err(SessionError::OtherGreeting),
         None => return Err(SessionError::Closed),

@@ -1,6 +1,7 @@
 //! Attacks on `gather serve` by a client with a certificate, and on `gather get` by a server with one.
 
 use super::*;
+use anabranch_gather_proto::msg::VERSION;
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
@@ -155,6 +156,34 @@ fn what_one_client_has_is_counted_over_all_its_connections() {
         assert_eq!(got.code, Some(0), "{got:?}");
     });
     assert!(world.has(&bytes));
+}
+
+/// #19: a client of an older release was cut off, and said that the server went away.
+#[test]
+fn a_client_of_another_version_is_told_so() {
+    let world = World::new(0).with(None, &[]);
+    world.put(0..1, "object", &noise(25, 1_000));
+    let (runtime, keys, at) = (runtime(), world.path("keys"), world.servers[0].at);
+    runtime.block_on(async {
+        let files = CredentialFiles::in_set(&keys, System::Gather, Role::Operator, "client");
+        let identity = Identity::load(&files).expect("they were made");
+        let tcp = tokio::net::TcpStream::connect(at).await.expect("the server listens");
+        let (mut stream, _) = identity.connect_to_site(tcp).await.expect("of one authority");
+        let mut hello = Vec::new();
+        Control::Hello { channel: 7 }.encode_framed(&mut hello);
+        // Behind the length and the kind.
+        assert_eq!(hello[3], VERSION);
+        hello[3] -= 1;
+        stream.write_all(&hello).await.expect("it takes it");
+        let Control::Goodbye { reason } = hear(&mut stream, &mut Vec::new()).await else {
+            panic!("it is told to go")
+        };
+        let said = format!(
+            "it speaks version {VERSION} of the protocol, not {}: use one release at both ends",
+            VERSION - 1
+        );
+        assert_eq!(reason, said);
+    });
 }
 
 /// #17: 64 connections of one certificate that asked for nothing kept all others out for ever.
