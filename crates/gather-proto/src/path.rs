@@ -179,7 +179,7 @@ impl Path {
             grant.zip(rtt).map_or(0.0, |(grant, rtt)| grant.as_bps() as f64 / 8.0 * rtt.as_secs_f64());
         let config = Config {
             packet_bytes,
-            initial_window_bytes: first_bytes(packet_bytes, rtt, servers).max(2 * granted as u64),
+            initial_window_bytes: first_bytes(packet_bytes, rtt, servers).max((2.0 * granted) as u64),
             initial_rtt: rtt,
             ack_bytes: ARRIVED_PACKETS * packet_bytes,
             learns_loss: true,

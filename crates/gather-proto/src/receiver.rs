@@ -557,10 +557,11 @@ mod tests {
                 receiver.handle_packet(Instant::ZERO, packet(sequence as u32, 0, id));
                 assert!(
                     receiver.held_bytes()
-                        <= blocks.min(packets_max(Mode::Counted, DecoderKind::Inactivation, 255))
+                        <= packets_max(Mode::Counted, DecoderKind::Inactivation, blocks as u32)
                 );
             }
             assert!(receiver.is_complete() && receiver.counts().malformed == 0, "{blocks} blocks");
+            assert_eq!(packets_max(Mode::Counted, DecoderKind::Inactivation, blocks as u32), blocks);
         }
     }
 

@@ -517,7 +517,7 @@ impl<S: Symbol> Sender<S> {
         };
         let packets = rtt.as_secs_f64() / self.gap(path).as_secs_f64().max(1e-9);
         let ahead = (PRESSING_RTTS * packets / f64::from(layout.blocks_max())).ceil() as u32;
-        (self.fresh - self.base + ahead).saturating_sub(*window) as usize
+        (self.fresh - self.base).saturating_add(ahead).saturating_sub(*window) as usize
     }
 
     /// The first generation that is likely to lack something when all that is on its way has come or is lost: all blocks have
@@ -824,6 +824,24 @@ mod tests {
             let of_first = leaves.take(40).filter(|packet| packet.generation == 0).count();
             assert!(sums.contains(&of_first), "{of_first} with a window of {window}");
         }
+    }
+
+    /// What a client says of its round trip and grants may be anything.
+    #[test]
+    fn no_path_is_too_far_to_be_reckoned_with() {
+        let (sender, _) = cut(100 * 20 * 1_400, 20, 4);
+        let far = Path::new(
+            Instant::ZERO,
+            1,
+            1_500,
+            Some(Duration::from_secs(1 << 20)),
+            Some(BitRate::bps(1 << 50)),
+            1,
+        );
+        sender.pressing(Some(&far));
+        let (mut begun, mut path) = cut(100 * 20 * 1_400, 20, 4);
+        assert!(leave(&mut begun, &mut path, Instant::ZERO) > 20, "a generation");
+        assert_eq!(begun.pressing(Some(&far)), u32::MAX as usize - 4);
     }
 
     /// The sender of a pull of so many bytes, in one generation, and its path.
