@@ -12,7 +12,7 @@
 //! repeat packet numbers. Sessions are not resumed either, which would save processor time alone: a resumed session does not look at
 //! certificates.
 
-use crate::control::{AWAY, Reader, farewell};
+use crate::control::{Reader, farewell, is_away};
 use crate::targets::Holder;
 use anabranch_gather_proto::msg::Control;
 use anabranch_net::identity::{Guard, Identity};
@@ -228,16 +228,14 @@ impl Begun<'_> {
 ///
 /// Errors: it is none, or there is none.
 async fn welcome(reader: &mut Reader<tokio_rustls::TlsStream<TcpStream>>) -> Result<u16, ConnectError> {
-    let gone = |error: io::Error| match farewell(&error) {
-        // As servers of before do with a greeting of another version.
-        away if away == AWAY => {
-            ConnectError::Dropped(format!("{AWAY} when it was greeted: does it have this release?"))
-        }
-        other => ConnectError::Dropped(other),
+    // Servers of before go away where a greeting is of another version.
+    let more = |error: &io::Error| {
+        if is_away(error) { " when it was greeted: does it have this release?" } else { "" }
     };
+    let gone = |error: io::Error| ConnectError::Dropped(farewell(&error) + more(&error));
     match reader.next().await.map_err(gone)? {
         Some(Control::Welcome { port }) => Ok(port),
-        Some(Control::Goodbye { reason }) => Err(ConnectError::Crowded(printable(&reason).into_owned())),
+        Some(Control::Goodbye { reason }) => Err(ConnectError::TurnedAway(printable(&reason).into_owned())),
         Some(_) => Err(ConnectError::OtherVersion),
         None => Err(ConnectError::Closed),
     }
@@ -273,7 +271,7 @@ pub enum ConnectError {
     },
     /// It has no room for more clients, or speaks another version: its words.
     #[error("it does not let this client in: {0}")]
-    Crowded(String),
+    TurnedAway(String),
     /// It answers with something else than a welcome.
     #[error("it does not answer as a server of this version does")]
     OtherVersion,

@@ -188,8 +188,18 @@ impl<R: AsyncRead + AsyncWrite + Unpin> Reader<R> {
     }
 }
 
-/// What an end did that closed a connection, or is not there any more.
-pub const AWAY: &str = "went away";
+/// Whether the other end closed the connection, or is not there any more.
+pub fn is_away(error: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    matches!(
+        error.kind(),
+        Kind::UnexpectedEof
+            | Kind::ConnectionReset
+            | Kind::ConnectionAborted
+            | Kind::BrokenPipe
+            | Kind::NotConnected
+    )
+}
 
 /// The version of the protocol that the other end speaks, where that is why it was not understood.
 pub fn other_version(error: &io::Error) -> Option<u8> {
@@ -205,20 +215,15 @@ pub fn farewell(error: &io::Error) -> String {
     if let Some(refused) = anabranch_net::tls::refusal(error) {
         return refused;
     }
+    if let Some(version) = other_version(error) {
+        return format!(
+            "speaks version {version} of the protocol, another one: use one release at both ends"
+        );
+    }
     let decode = error.get_ref().and_then(|inner| inner.downcast_ref::<DecodeError>());
     match (error.kind(), decode) {
-        (_, Some(DecodeError::UnknownVersion(version))) => {
-            format!("speaks version {version} of the protocol, another one: use one release at both ends")
-        }
         (_, Some(_)) => "sent a message that this version does not know".to_owned(),
-        (
-            Kind::UnexpectedEof
-            | Kind::ConnectionReset
-            | Kind::ConnectionAborted
-            | Kind::BrokenPipe
-            | Kind::NotConnected,
-            _,
-        ) => AWAY.to_owned(),
+        _ if is_away(error) => "went away".to_owned(),
         (Kind::TimedOut, _) => "does not answer any more".to_owned(),
         // TLS's, of bytes that were changed on the way.
         (Kind::InvalidData, _) => "sent bytes that do not fit the session's keys".to_owned(),
