@@ -1,0 +1,155 @@
+//! Tests of a pull at its server: which packets leave, after what was heard.
+
+use super::*;
+use anabranch_endpoint::Bytes;
+
+/// #19: what a path that is too slow had not brought of a long first flight left as often again as nothing was heard of it.
+#[test]
+fn what_is_not_heard_of_makes_the_next_flight_shorter() {
+    let (mut sender, mut path) = of(100 << 10);
+    let blocks = sender.layout().blocks(0);
+    assert_eq!(leave(&mut sender, &mut path, Instant::ZERO), 51, "72 kB");
+    // One has come, and for long nothing else.
+    for (ms, delay) in [(20, 0), (60, 40)] {
+        hear(&mut sender, &mut path, ms * 1_000, Duration::from_ms(delay), [1, 0], blocks - 1);
+    }
+    let more = leave(&mut sender, &mut path, Instant::ZERO + Duration::from_ms(60));
+    assert!((9..=12).contains(&more), "{more}");
+}
+
+/// #19: of 64 KiB over 10 Mbit/s half of the first flight was lost, and nothing left for a round trip until that was known.
+#[test]
+fn sums_leave_for_the_end_of_a_flight_that_a_slow_path_cannot_hold() {
+    for (gap_us, least) in [(1_200, 12), (120, 0)] {
+        let (mut sender, mut path) = of(64 << 10);
+        let blocks = sender.layout().blocks(0);
+        assert_eq!(leave(&mut sender, &mut path, Instant::ZERO), 49, "47 blocks and two sums");
+        for came in 1..=8 {
+            let at = 20_000 + u64::from(came) * gap_us;
+            hear(&mut sender, &mut path, at, Duration::ZERO, [came, 0], blocks - came);
+        }
+        let more = leave(&mut sender, &mut path, Instant::ZERO + Duration::from_ms(30));
+        assert!((least..=14).contains(&more) && (more == 0) == (least == 0), "{more} with {gap_us} us");
+    }
+}
+
+/// What of a flight is probably lost is made up for once, and not by each pull of it.
+#[test]
+fn two_pulls_of_one_path_make_up_for_its_first_flight_once() {
+    let (mut one, mut path) = of(32 << 10);
+    let (mut other, _) = of(32 << 10);
+    let left = leave(&mut one, &mut path, Instant::ZERO) + leave(&mut other, &mut path, Instant::ZERO);
+    assert_eq!(left, 50, "24 blocks of each, and two sums");
+    let blocks = one.layout().blocks(0);
+    for came in 1..=8 {
+        hear(&mut one, &mut path, 20_000 + u64::from(came) * 1_200, Duration::ZERO, [came, 0], blocks - came);
+    }
+    let at = Instant::ZERO + Duration::from_ms(30);
+    let more = leave(&mut one, &mut path, at) + leave(&mut other, &mut path, at);
+    assert!((8..=14).contains(&more), "{more}");
+}
+
+const RTT: Duration = Duration::from_ms(20);
+
+/// #19: one server over 1 Gbit/s and 250 ms stood for two thirds of the time, as some generation waited for a sum that was lost, too.
+#[test]
+fn what_holds_the_window_is_sent_with_more_sums_than_it_lacks() {
+    // The window of the last one has room for all.
+    for (window, generations, sums) in [(4, 100, 2..=4), (60, 100, 1..=1), (4, 4, 1..=1)] {
+        let (mut sender, mut path) = cut(generations * 20 * 1_400, 20, window);
+        let before = sender.pressing(Some(&path));
+        assert!(leave(&mut sender, &mut path, Instant::ZERO) > 40, "two generations");
+        // The more of the window has left, the more holds it.
+        let more = sender.pressing(Some(&path)) - before;
+        assert_eq!(more, if window == 4 && generations > 4 { 2 } else { 0 });
+        let report = Some(Report::Arrived(Arrived { delay: Duration::ZERO, received: 39, lost: 1, runs: 1 }));
+        let lacks = vec![1, 0, 20, 20];
+        let (pull, next) = (PullId(0), 40);
+        let feedback = Feedback { pull, next, report, grant: None, base: 0, lacks, is_unsaid: false };
+        let now = Instant::ZERO + RTT;
+        sender.handle_feedback(now, &feedback, Some(&mut path));
+        let leaves = std::iter::from_fn(|| {
+            sender.poll_transmit(now.max(path.next_at()), Some(&mut path), Unasked::No)
+        });
+        let of_first = leaves.take(40).filter(|packet| packet.generation == 0).count();
+        assert!(sums.contains(&of_first), "{of_first} with a window of {window}");
+    }
+}
+
+/// What a client says of its round trip and grants may be anything.
+#[test]
+fn no_path_is_too_far_to_be_reckoned_with() {
+    let (sender, _) = cut(100 * 20 * 1_400, 20, 4);
+    let far = Path::new(
+        Instant::ZERO,
+        1,
+        1_500,
+        Some(Duration::from_secs(1 << 20)),
+        Some(BitRate::bps(1 << 50)),
+        1,
+    );
+    sender.pressing(Some(&far));
+    let (mut begun, mut path) = cut(100 * 20 * 1_400, 20, 4);
+    assert!(leave(&mut begun, &mut path, Instant::ZERO) > 20, "a generation");
+    assert_eq!(begun.pressing(Some(&far)), u32::MAX as usize - 4);
+}
+
+/// The sender of a pull of so many bytes, in one generation, and its path.
+fn of(bytes: u64) -> (Sender<Bytes>, Path) {
+    cut(bytes, 184, 4)
+}
+
+/// The same in generations of at most so many blocks, so many of them in a window.
+fn cut(bytes: u64, blocks_max: u32, window: u32) -> (Sender<Bytes>, Path) {
+    let now = Instant::ZERO;
+    let layout = Layout::new(bytes, 1_400, blocks_max).expect("it is in range");
+    let sending = Sending {
+        pull: PullId(0),
+        layout,
+        mode: Mode::Counted,
+        rate_control: RateControl::Bbr,
+        window,
+        grant: None,
+        start: now,
+        rtt: Some(RTT),
+        give_up: Duration::from_secs(5),
+        quantum: Duration::ZERO,
+        first_id: 0,
+    };
+    let mut sender: Sender<Bytes> = Sender::new(now, sending);
+    supply(&mut sender);
+    (sender, Path::new(now, 1, 1_500, Some(RTT), None, 1))
+}
+
+/// Gives the blocks of all generations that it asks for.
+fn supply(sender: &mut Sender<Bytes>) {
+    while let Some(generation) = sender.poll_wanted() {
+        let blocks = sender.layout().blocks(generation);
+        sender.supply(generation, (0..blocks).map(|_| Bytes::from_static(&[7; 1_400])).collect());
+    }
+}
+
+/// All that may leave does, at its time; how many packets do.
+fn leave(sender: &mut Sender<Bytes>, path: &mut Path, now: Instant) -> usize {
+    let next = |sender: &mut Sender<Bytes>, path: &mut Path| {
+        let at = now.max(path.next_at());
+        let mut of = |unasked| sender.poll_transmit(at, Some(&mut *path), unasked);
+        of(Unasked::No).or_else(|| of(Unasked::Yes))
+    };
+    std::iter::from_fn(|| path.has_room().then(|| next(sender, path)).flatten()).count()
+}
+
+/// The client says that so many have come and so many were lost, and so many blocks are lacking.
+fn hear(
+    sender: &mut Sender<Bytes>,
+    path: &mut Path,
+    us: u64,
+    delay: Duration,
+    [received, lost]: [u32; 2],
+    lacks: u32,
+) {
+    let report = Some(Report::Arrived(Arrived { delay, received, lost, runs: 0 }));
+    let (pull, next, lacks) = (PullId(0), received + lost, vec![lacks as u16]);
+    let feedback = Feedback { pull, next, report, grant: None, base: 0, lacks, is_unsaid: false };
+    sender.handle_feedback(Instant::ZERO + Duration::from_us(us), &feedback, Some(path));
+}
