@@ -100,6 +100,8 @@ pub struct Bbr {
     first_flight: FirstFlight,
     trains: Trains,
     is_repairing: bool,
+    /// What counts as lost since nothing was heard for long may come yet.
+    is_silent: bool,
     /// Bytes in flight after the last acknowledgement.
     inflight: u64,
 }
@@ -137,6 +139,7 @@ impl Bbr {
                 config.initial_window_bytes,
             ),
             is_repairing: false,
+            is_silent: false,
             inflight: 0,
             config,
         }
@@ -198,7 +201,10 @@ impl Bbr {
             if self.delivery.is_app_limited() {
                 self.handle_restart(now);
             }
-            self.delivery.handle_idle(now);
+            // After a silence nothing seems to be in flight. Of what comes nevertheless, only the time since it left says how fast it came.
+            if !self.is_silent {
+                self.delivery.handle_idle(now);
+            }
         }
         // Less than a packet more would fit: the window is what keeps it back (C.is_cwnd_limited).
         if inflight + self.config.packet_bytes > self.window {
@@ -237,6 +243,7 @@ impl Bbr {
         {
             self.pacing = self.pacing.min(self.cycle.phase.pacing_gain() * rate);
         }
+        self.is_silent = false;
         self.delivery.handle_delivered(now, bytes, sent);
     }
 
@@ -358,6 +365,7 @@ impl Bbr {
     /// Source: section 5.6.4.4, OnEnterRTO.
     pub fn handle_timeout(&mut self) {
         self.handle_repair();
+        self.is_silent = true;
         self.inflight = 0;
         self.window = self.config.packet_bytes;
         self.delivery.mark_app_limited(0, false);

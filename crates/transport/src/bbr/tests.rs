@@ -401,6 +401,26 @@ fn a_sender_that_is_held_down_ends_its_start_and_answers_losses() {
     assert!(share > 0.93 * 0.5, "{share}");
 }
 
+/// #19: what came after a silence seemed to have come in the round trip since, twice as fast as the link.
+#[test]
+fn what_comes_after_a_silence_seems_no_faster() {
+    let mut path = Path::new(100.0, 20, 4.0, 0, config(true));
+    path.run_until(Phase::Cruise, Duration::from_secs(2));
+    path.run(Duration::from_ms(500));
+    let late: Vec<Sent> = path.in_flight.drain(..).map(|(sent, _)| sent).collect();
+    assert!(late.len() as u64 * PACKET > 200_000);
+    path.now += Duration::from_ms(200);
+    path.bbr.handle_timeout();
+    let asks = path.bbr.handle_sent(path.now, PACKET, PACKET);
+    path.now += path.rtt;
+    for sent in late.iter().chain([&asks]) {
+        path.bbr.handle_delivered(path.now, PACKET, sent);
+    }
+    let before = path.bbr.max_rate();
+    path.bbr.handle_ack(path.now, 0, Some(path.rtt));
+    assert!(path.bbr.max_rate() <= before, "{} of the link", path.bbr.max_rate() / path.bytes_per_s);
+}
+
 /// #19: in a data centre a millisecond's packets were in flight at least, many times what the path holds.
 #[test]
 fn what_is_in_flight_fits_a_short_round_trip() {
