@@ -227,11 +227,14 @@ impl Bbr {
     }
 
     /// Less is sent than the model allows, as another limit holds it down: what arrives tells nothing of the path's rate, but
-    /// what is lost does.
+    /// what is lost does. Where the window keeps back more than that limit does, what arrives tells of the path nevertheless.
     ///
-    /// Differs: the draft has no such limit. Taken for a lack of data it kept the start going for ever, in which no loss counts.
+    /// Differs: the draft has no such limit. Taken for a lack of data it kept the start going for ever, in which no loss counts, and a
+    /// rate for as long that was found before others came.
     pub fn note_held(&mut self) {
-        self.delivery.mark_app_limited(self.inflight, true);
+        if !self.rounds.has_filled_window() {
+            self.delivery.mark_app_limited(self.inflight, true);
+        }
     }
 
     /// An acknowledgement says that `bytes` have arrived; `sent` is the packet among them that was sent last.

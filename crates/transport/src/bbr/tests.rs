@@ -421,6 +421,19 @@ fn what_comes_after_a_silence_seems_no_faster() {
     assert!(path.bbr.max_rate() <= before, "{} of the link", path.bbr.max_rate() / path.bytes_per_s);
 }
 
+/// #19: beside others servers went by the rate that they had been granted alone, as what came counted as held down all the time.
+#[test]
+fn a_rate_of_before_is_forgotten_though_more_is_granted() {
+    let mut path = Path::new(10.0, 20, 4.0, 0, config(true));
+    path.held_bytes_per_s = 0.97 * path.bytes_per_s;
+    path.run(Duration::from_secs(5));
+    assert!(path.bbr.max_rate() > 0.9 * path.bytes_per_s);
+    path.bytes_per_s *= 0.4;
+    path.run(Duration::from_secs(10));
+    let rate = path.bbr.max_rate() / path.bytes_per_s;
+    assert!((0.9..1.1).contains(&rate), "{rate} of what comes");
+}
+
 /// #19: in a data centre a millisecond's packets were in flight at least, many times what the path holds.
 #[test]
 fn what_is_in_flight_fits_a_short_round_trip() {
