@@ -49,6 +49,12 @@ const QUANTUM_MAX_BYTES: u64 = 64 << 10;
 
 /// The share of what may be in flight that is left to others between probes (Headroom, section 2.8).
 pub const HEADROOM: f64 = 0.15;
+/// The share of what the path holds without a queue that is left to others which keep one.
+///
+/// Differs: the draft leaves them no more than [`HEADROOM`], and that of an amount which holds what stands in the queue, too. Beside four flows
+/// of Cubic its flow has up to twice its share of the link, and three flows of one user three times that user's
+/// (`experiments/gather-fairness`).
+const COMPANY_HEADROOM: f64 = 0.45;
 
 /// How a [`Bbr`] is set up.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,8 +70,8 @@ pub struct Config {
     /// Whether the share that is lost without a queue is learnt, and not taken for congestion.
     pub learns_loss: bool,
     /// The share of the highest amount in flight that is left to others between probes, where losses bound that, as long as round trips
-    /// show no queue; where they do others are there, and have the draft's [`HEADROOM`], and all of the queue where it lasts. Without
-    /// [`Config::learns_loss`] they have the draft's share always.
+    /// show no queue; where they do others are there, and have the draft's [`HEADROOM`]. Where the queue lasts they have all of it, and
+    /// [`COMPANY_HEADROOM`] of the path. Without [`Config::learns_loss`] they have the draft's share always.
     pub headroom: f64,
     /// Whether what leaves together, and what comes between two acknowledgements, is no more than half a round trip's. The draft counts
     /// with a millisecond's; inside a data centre that is many times what the path holds, and all of it stands in a queue.
@@ -406,7 +412,9 @@ impl Bbr {
         self.congestion.note_ack(sample);
         if learns {
             let is_cruise = self.cycle.began_in_cruise && self.cycle.phase == Phase::Cruise;
-            self.congestion.learn(self.min_rtt.least(), self.config.packet_bytes, is_cruise);
+            let together = self.aggregation.extra() as f64 / self.max_rate().max(1.0);
+            let together = Duration::from_ps((together * 1e12) as u64);
+            self.congestion.learn(self.min_rtt.least(), together, self.config.packet_bytes, is_cruise);
         }
         if begins {
             self.cycle.rounds_since_probe += 1;

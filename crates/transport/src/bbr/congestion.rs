@@ -12,6 +12,7 @@
 //! Beside many other flows a tenth of one changes nothing, and is no evidence; so what is learnt has a limit.
 
 use super::delivery::{Pressure, Sample, Sent};
+use super::{COMPANY_HEADROOM, HEADROOM};
 use anabranch_units::Duration;
 
 /// The share of packets that may be lost in a round trip while the rate is probed (LossThresh).
@@ -27,6 +28,9 @@ const CALM_LEAST: Duration = Duration::from_ms(1);
 const CALM_MOST: Duration = Duration::from_ms(5);
 /// So many times as far above it others keep a queue: acknowledgements that come together take as long as the first.
 const COMPANY_CALMS: u64 = 2;
+/// A queue that lasts for so many round trips between probes, while [`HEADROOM`] of the path is left free, is not this flow's own: that drains in
+/// one or two.
+const COMPANY_ROUNDS: u32 = 4;
 /// Packets over which a path's loss is learnt: then both sums are halved.
 const LEARN_PACKETS: u64 = 4_096;
 /// The most that counts as a path's own loss.
@@ -68,8 +72,10 @@ pub(super) struct Congestion {
     pub(super) inflight_longterm: u64,
     /// The last round trip has shown no queue.
     pub(super) is_calm: bool,
-    /// Others keep a queue: a round trip between probes has shown one, and none since has shown none.
-    pub(super) has_company: bool,
+    /// The last round trip has shown one that is longer than acknowledgements which come together explain.
+    pub(super) has_queue: bool,
+    /// Round trips between probes since others keep a queue: the first has shown one, and none since has shown none.
+    company_rounds: u32,
     learnt: Learnt,
 }
 
@@ -153,7 +159,8 @@ impl Default for Congestion {
             inflight_shortterm: u64::MAX,
             inflight_longterm: u64::MAX,
             is_calm: false,
-            has_company: false,
+            has_queue: false,
+            company_rounds: 0,
             learnt: Learnt::default(),
         }
     }
@@ -207,8 +214,14 @@ impl Congestion {
         }
     }
 
-    /// A round trip is over, all of it between probes if it `is_cruise`.
-    pub(super) fn learn(&mut self, min_rtt: Option<Duration>, packet_bytes: u64, is_cruise: bool) {
+    /// A round trip is over, all of it between probes if it `is_cruise`; what comes together may take as long as `together` to arrive.
+    pub(super) fn learn(
+        &mut self,
+        min_rtt: Option<Duration>,
+        together: Duration,
+        packet_bytes: u64,
+        is_cruise: bool,
+    ) {
         let learnt = &mut self.learnt;
         let mean = Duration::from_ps(learnt.rtt_sum.as_ps() / learnt.rtts.max(1));
         (learnt.rtt_sum, learnt.rtts) = (Duration::ZERO, 0);
@@ -217,9 +230,14 @@ impl Congestion {
             Duration::from_ps(least.as_ps() / CALM_PART).clamp(CALM_LEAST.min(least), CALM_MOST)
         };
         let most = (LEARN_PACKETS * packet_bytes) as f64;
-        let queues = |calms: u64| min_rtt.is_none_or(|least| mean > least + calm(least) * calms);
-        self.is_calm = !queues(1);
-        self.has_company = !self.is_calm && (self.has_company || is_cruise && queues(COMPANY_CALMS));
+        let queues = |calms: u64, more: Duration| {
+            min_rtt.is_none_or(|least| mean > least + calm(least) * calms + more)
+        };
+        self.is_calm = !queues(1, Duration::ZERO);
+        self.has_queue = queues(COMPANY_CALMS, together);
+        let has_company = !self.is_calm && (self.company_rounds > 0 || is_cruise && self.has_queue);
+        self.company_rounds =
+            if has_company { self.company_rounds.saturating_add(is_cruise.into()) } else { 0 };
         if self.is_calm {
             learnt.even.add(even, most);
         }
@@ -227,6 +245,15 @@ impl Congestion {
         learnt.below.add(below, most);
         learnt.run = learnt.even.run(packet_bytes);
         learnt.share = learnt.reckon(packet_bytes);
+    }
+
+    /// The share of what the path holds that is left to others which keep a queue; none where there is none.
+    pub(super) const fn left_to_company(&self) -> Option<f64> {
+        match self.company_rounds {
+            0 => None,
+            COMPANY_ROUNDS.. => Some(COMPANY_HEADROOM),
+            _ => Some(HEADROOM),
+        }
     }
 
     /// What a path loses of `bytes` by itself, and what chance may add to that.

@@ -168,14 +168,16 @@ impl Cycle {
 impl Bbr {
     /// Source: section 5.3.1.2, CheckFullBWReached.
     ///
-    /// Differs: where another limit holds the rate down ([`Bbr::note_held`]), a path that loses much of it is full.
+    /// Differs: where another limit holds the rate down ([`Bbr::note_held`]), a path that loses much of it is full, and one with a queue: what
+    /// is held makes none, or too much is granted.
     pub(super) fn check_full_pipe(&mut self, sample: &Sample) {
         let packet_bytes = self.config.packet_bytes;
         let loses_held = sample.newest.filter(|_| sample.is_held).is_some_and(|newest| {
             let lost = self.congestion.lost_since(&newest);
             self.congestion.is_too_high(lost, newest.inflight, packet_bytes)
         });
-        let says_nothing = sample.is_app_limited && !loses_held;
+        let queues_held = sample.is_held && self.congestion.has_queue;
+        let says_nothing = sample.is_app_limited && !loses_held && !queues_held;
         let cycle = &mut self.cycle;
         if cycle.is_full || !self.rounds.start || says_nothing {
             return;
@@ -242,23 +244,20 @@ impl Bbr {
 
     /// Source: section 5.3.3.8, InflightWithHeadroom.
     ///
-    /// Differs: what is left to others depends on whether there is a queue, as [`super::Config::headroom`] says. Where others keep one, no more
-    /// is in flight than the path holds without a queue: a bound from losses holds what stands in the queue, too, and with that beside four
-    /// flows of Cubic one of BBR has 2.1 to 2.6 times its share of the link (`experiments/gather-fairness`).
+    /// Differs: what is left to others depends on whether there is a queue, as [`super::Config::headroom`] says. Where others keep one, less is
+    /// in flight than the path holds without a queue, whether losses have bound it or not: a bound from losses holds what stands in the queue,
+    /// too, and a deep queue loses nothing for long.
     pub(super) fn inflight_with_headroom(&self) -> u64 {
         let (longterm, packet) = (self.congestion.inflight_longterm, self.config.packet_bytes);
-        if longterm == u64::MAX {
-            return longterm;
+        let mut most = longterm;
+        if longterm < u64::MAX {
+            let share = if self.congestion.is_calm { self.config.headroom } else { HEADROOM };
+            most -= ((share * longterm as f64) as u64).max(packet).min(longterm);
         }
-        let share = if self.congestion.is_calm { self.config.headroom } else { HEADROOM };
-        let headroom = ((share * longterm as f64) as u64).max(packet);
-        let most = longterm.saturating_sub(headroom);
-        let most = if self.congestion.has_company {
-            let path = self.bdp_bytes(1.0 - HEADROOM, self.max_rate()) + self.aggregation.extra();
-            most.min(self.quantized(path))
-        } else {
-            most
-        };
+        if let Some(left) = self.congestion.left_to_company() {
+            let path = self.bdp_bytes(1.0 - left, self.max_rate()) + self.aggregation.extra();
+            most = most.min(self.quantized(path));
+        }
         most.max(LEAST_PACKETS * packet)
     }
 

@@ -254,27 +254,33 @@ fn less_is_left_to_others_where_no_queue_shows_that_they_are_there() {
 
 #[test]
 fn a_queue_that_others_keep_is_theirs_until_it_is_gone() {
-    let mut path = Path::new(100.0, 20, 1.0, 0, config(true));
-    path.run_until(Phase::Cruise, Duration::from_secs(2));
-    // So much was found to be too much: the path holds 250 kB, and the queue as many.
-    path.bbr.congestion.inflight_longterm = 500_000;
-    path.run(Duration::from_ms(60));
-    assert_eq!(path.bbr.phase(), Phase::Cruise);
-    assert!(!path.bbr.congestion.has_company, "its own queue is no sign of others");
-    assert_eq!(path.bbr.inflight_with_headroom(), 425_000);
-    path.rtt += Duration::from_ms(10);
-    path.run(Duration::from_ms(90));
-    assert_eq!(path.bbr.phase(), Phase::Cruise);
-    let most = path.bbr.inflight_with_headroom();
-    // What the path holds, less the draft's share, and what acknowledgements that come together need.
-    let path_bytes = most - path.bbr.aggregation.extra();
-    assert!(
-        (200_000..225_000).contains(&path_bytes) && path.bbr.window_bytes() <= most,
-        "{most} {path_bytes}"
-    );
-    path.rtt = path.rtt - Duration::from_ms(10);
-    path.run(Duration::from_ms(60));
-    assert!(!path.bbr.congestion.has_company);
+    // So much was found to be too much, or nothing was, as in a deep queue: the path holds 250 kB, and the queue as many.
+    for bound in [500_000, u64::MAX] {
+        let mut path = Path::new(100.0, 20, 1.0, 0, config(true));
+        path.run_until(Phase::Cruise, Duration::from_secs(2));
+        path.bbr.congestion.inflight_longterm = bound;
+        path.run(Duration::from_ms(60));
+        assert_eq!(path.bbr.phase(), Phase::Cruise);
+        assert_eq!(path.bbr.congestion.left_to_company(), None, "its own queue is no sign of others");
+        let most = path.bbr.inflight_with_headroom();
+        assert_eq!(most, if bound == u64::MAX { bound } else { 425_000 });
+        path.rtt += Duration::from_ms(10);
+        // What the path holds without a queue, less what is left to others, and what acknowledgements that come together need: first the
+        // draft's share, in case that the queue is its own, and more where that does not make it shorter.
+        for (ms, least, most) in [(90, 200_000, 225_000), (120, 130_000, 150_000)] {
+            path.run(Duration::from_ms(ms));
+            assert_eq!(path.bbr.phase(), Phase::Cruise);
+            let may = path.bbr.inflight_with_headroom();
+            let path_bytes = may - path.bbr.aggregation.extra();
+            assert!(
+                (least..most).contains(&path_bytes) && path.bbr.window_bytes() <= may,
+                "{may} {path_bytes}"
+            );
+        }
+        path.rtt = path.rtt - Duration::from_ms(10);
+        path.run(Duration::from_ms(90));
+        assert_eq!(path.bbr.congestion.left_to_company(), None);
+    }
 }
 
 #[test]
@@ -382,6 +388,17 @@ fn acknowledgements_that_come_together_seem_no_faster() {
     assert!(path.goodput_share(Duration::from_secs(10)) > 0.93);
 }
 
+#[test]
+fn acknowledgements_that_come_together_are_no_sign_of_others() {
+    let mut path = Path::new(100.0, 20, 4.0, 0, config(true));
+    path.ack_every = Duration::from_ms(10);
+    path.run_until(Phase::Cruise, Duration::from_secs(2));
+    for _ in 0..500 {
+        path.run(Duration::from_ms(10));
+        assert_eq!(path.bbr.congestion.left_to_company(), None);
+    }
+}
+
 /// #19: what arrived was taken for all that there was to send, so that the start went on for ever, in which no loss counts.
 #[test]
 fn a_sender_that_is_held_down_ends_its_start_and_answers_losses() {
@@ -399,6 +416,33 @@ fn a_sender_that_is_held_down_ends_its_start_and_answers_losses() {
     path.run(Duration::from_secs(5));
     let share = path.goodput_share(Duration::from_secs(10));
     assert!(share > 0.93 * 0.5, "{share}");
+}
+
+/// #19: a server that was granted more than came was in its start for half of a minute, as a deep queue loses nothing.
+#[test]
+fn a_start_that_is_held_ends_where_a_queue_shows() {
+    let mut path = Path::new(10.0, 20, 40.0, 0, config(true));
+    path.held_bytes_per_s = 1.03 * path.bytes_per_s;
+    path.run(Duration::from_ms(600));
+    assert_ne!(path.bbr.phase(), Phase::Startup);
+    path.run(Duration::from_secs(2));
+    path.waited = Duration::ZERO;
+    assert!(path.goodput_share(Duration::from_secs(10)) > 0.95);
+    assert!(path.waited < path.rtt * 2, "{:?} in the queue", path.waited);
+    assert_eq!(path.dropped, 0);
+}
+
+/// #19: beside others servers went by the rate that they had been granted alone, as what came counted as held down all the time.
+#[test]
+fn a_rate_of_before_is_forgotten_though_more_is_granted() {
+    let mut path = Path::new(10.0, 20, 4.0, 0, config(true));
+    path.held_bytes_per_s = 0.97 * path.bytes_per_s;
+    path.run(Duration::from_secs(5));
+    assert!(path.bbr.max_rate() > 0.9 * path.bytes_per_s);
+    path.bytes_per_s *= 0.4;
+    path.run(Duration::from_secs(10));
+    let rate = path.bbr.max_rate() / path.bytes_per_s;
+    assert!((0.9..1.1).contains(&rate), "{rate} of what comes");
 }
 
 /// #19: what came after a silence seemed to have come in the round trip since, twice as fast as the link.
@@ -419,19 +463,6 @@ fn what_comes_after_a_silence_seems_no_faster() {
     let before = path.bbr.max_rate();
     path.bbr.handle_ack(path.now, 0, Some(path.rtt));
     assert!(path.bbr.max_rate() <= before, "{} of the link", path.bbr.max_rate() / path.bytes_per_s);
-}
-
-/// #19: beside others servers went by the rate that they had been granted alone, as what came counted as held down all the time.
-#[test]
-fn a_rate_of_before_is_forgotten_though_more_is_granted() {
-    let mut path = Path::new(10.0, 20, 4.0, 0, config(true));
-    path.held_bytes_per_s = 0.97 * path.bytes_per_s;
-    path.run(Duration::from_secs(5));
-    assert!(path.bbr.max_rate() > 0.9 * path.bytes_per_s);
-    path.bytes_per_s *= 0.4;
-    path.run(Duration::from_secs(10));
-    let rate = path.bbr.max_rate() / path.bytes_per_s;
-    assert!((0.9..1.1).contains(&rate), "{rate} of what comes");
 }
 
 /// #19: in a data centre a millisecond's packets were in flight at least, many times what the path holds.
