@@ -26,10 +26,10 @@ const STARTUP_RUNS: u32 = 6;
 const CALM_PART: u64 = 16;
 const CALM_LEAST: Duration = Duration::from_ms(1);
 const CALM_MOST: Duration = Duration::from_ms(5);
-/// So many times as far above it others keep a queue: acknowledgements that come together take as long as the first.
+/// So many times as far above it, and what acknowledgements that come together take, others keep a queue.
 const COMPANY_CALMS: u64 = 2;
-/// A queue that lasts for so many round trips between probes, while [`HEADROOM`] of the path is left free, is not this flow's own: that drains in
-/// one or two.
+/// A queue that lasts for so many round trips between probes, while [`HEADROOM`] of the path is left free, is taken for others': this flow's own
+/// mostly drains in one or two.
 const COMPANY_ROUNDS: u32 = 4;
 /// Packets over which a path's loss is learnt: then both sums are halved.
 const LEARN_PACKETS: u64 = 4_096;
@@ -72,7 +72,7 @@ pub(super) struct Congestion {
     pub(super) inflight_longterm: u64,
     /// The last round trip has shown no queue.
     pub(super) is_calm: bool,
-    /// The last round trip has shown one that is longer than acknowledgements which come together explain.
+    /// The last round trip has shown a queue that is longer than acknowledgements which come together explain.
     pub(super) has_queue: bool,
     /// Round trips between probes since others keep a queue: the first has shown one, and none since has shown none.
     company_rounds: u32,
