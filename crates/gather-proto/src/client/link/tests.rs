@@ -1,0 +1,337 @@
+//! The division of a link, against one that carries so much and loses some.
+
+use super::*;
+use proptest::prelude::*;
+
+const RTT: Duration = Duration::from_ms(20);
+const PACKET: f64 = 1_500.0;
+const TICK: Duration = Duration::from_ms(1);
+/// How long servers lack as much of what is granted.
+const TURN: Duration = Duration::from_ms(25);
+
+/// A link that carries so many bytes a second and loses a share of packets by itself, with servers that offer so much together
+/// as long as they are granted nothing. What is granted is sent half a round trip later, and heard of after the other half.
+struct Link {
+    overflow: Overflow,
+    now: Instant,
+    capacity: f64,
+    loss: f64,
+    offered: f64,
+    servers: usize,
+    sent: std::collections::VecDeque<f64>,
+    came: (f64, f64, f64),
+    granted_for: Duration,
+    /// What another sends, ever more until it halves where too much is lost, as a flow of TCP does; none where it is zero.
+    other: f64,
+    /// Something on the way waits so long, each so often: what comes meanwhile arrives at once after that.
+    stalls: Option<(Duration, Duration)>,
+    /// Servers wait for processors: such a share of what is granted is not sent at times.
+    lacks: f64,
+    arrived: Totals,
+}
+
+impl Link {
+    fn new(capacity: f64, loss: f64, offered: f64, servers: usize) -> Self {
+        let sent = std::iter::repeat_n(0.0, (RTT.as_ps() / TICK.as_ps()) as usize).collect();
+        let (overflow, now) = (Overflow::new(), Instant::ZERO);
+        Self {
+            overflow,
+            now,
+            capacity,
+            loss,
+            offered,
+            servers,
+            sent,
+            came: (0.0, 0.0, 0.0),
+            granted_for: Duration::ZERO,
+            other: 0.0,
+            stalls: None,
+            lacks: 0.0,
+            arrived: Totals::default(),
+        }
+    }
+    /// Lets so much time pass; the share of all packets that was lost in it.
+    fn pass(&mut self, time: Duration) -> f64 {
+        let before = self.came;
+        let end = self.now + time;
+        while self.now < end {
+            self.now += TICK;
+            let allowed = self.overflow.allowed_bytes_per_s();
+            self.granted_for += if allowed.is_some() { TICK } else { Duration::ZERO };
+            let allowed = allowed.unwrap_or(f64::INFINITY);
+            let turn = self.now.saturating_since(Instant::ZERO).as_ps() / TURN.as_ps();
+            let lacks = self.lacks * (turn * 7 % 13) as f64 / 12.0;
+            self.sent.push_back(self.offered.min(allowed * (1.0 - lacks)));
+            let sent = self.sent.pop_front().unwrap_or(0.0) * TICK.as_secs_f64();
+            let capacity = self.capacity * TICK.as_secs_f64();
+            let all = sent + self.other * TICK.as_secs_f64();
+            let bytes = sent * (capacity / all.max(1e-9)).min(1.0) * (1.0 - self.loss);
+            let grows = 1.0 + 0.1 * TICK.as_secs_f64() / RTT.as_secs_f64();
+            self.other *= if all > 1.3 * capacity { 0.5 } else { grows };
+            self.came.0 += bytes;
+            self.came.1 += bytes / PACKET;
+            self.came.2 += (sent - bytes) / PACKET;
+            let (bytes, packets, lost) = self.came;
+            let totals = Totals { bytes: bytes as u64, packets: packets as u64, lost: lost as u64 };
+            let is_stalled = |(length, every): (Duration, Duration)| {
+                self.now.saturating_since(Instant::ZERO).as_ps() % every.as_ps() < length.as_ps()
+            };
+            if !self.stalls.is_some_and(is_stalled) {
+                self.arrived = totals;
+            }
+            let servers = Servers { asked: self.servers, heard: self.servers, awaits: false, rtt: RTT };
+            self.overflow.observe(self.now, self.arrived, servers);
+        }
+        let (packets, lost) = (self.came.1 - before.1, self.came.2 - before.2);
+        lost / (packets + lost)
+    }
+    /// Of what the link carries, what came in the last so many seconds.
+    fn used(&mut self, time: Duration) -> f64 {
+        let before = self.came.0;
+        self.pass(time);
+        (self.came.0 - before) / time.as_secs_f64() / self.capacity / (1.0 - self.loss)
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn an_overflow_ends_and_the_link_stays_full(
+        capacity in 1e6f64..1e9, more in 1.1f64..20.0, loss in 0.0f64..0.05, servers in 2usize..100, has_begun: bool,
+    ) {
+        let mut link = Link::new(capacity, loss, more * capacity, servers);
+        link.overflow.has_begun = has_begun;
+        link.pass(SECOND * 2);
+        prop_assert!(link.overflow.allowed_bytes_per_s().is_some());
+        let lost = link.pass(SECOND * 5);
+        // What probes lose comes on top of the path's own.
+        prop_assert!(lost < loss + 0.02, "{lost} lost");
+        prop_assert!(link.used(SECOND * 5) > 0.95);
+    }
+
+    #[test]
+    fn a_path_that_loses_by_chance_is_not_held_back(capacity in 1e6f64..1e9, loss in 0.03f64..0.14, begins in 0.01f64..0.2) {
+        let mut link = Link::new(capacity, loss, begins * capacity, 8);
+        while link.offered < 0.5 * capacity {
+            link.pass(Duration::from_ms(50));
+            prop_assert_eq!(link.granted_for, Duration::ZERO, "it still begins");
+            link.offered *= 2.0;
+        }
+        link.offered = 0.9 * capacity;
+        link.pass(SECOND * 2);
+        prop_assert_eq!(link.overflow.allowed_bytes_per_s(), None);
+        // A test or two. Packets are counted when they are whole: so many may take as long as one more.
+        let packets = (MEASURE_PACKETS + 1) as f64 * PACKET / (0.5 * capacity);
+        let packets = Duration::from_ps((packets * 1e12) as u64);
+        prop_assert!(link.granted_for <= (RTT * 5 + packets) * 2, "{:?}", link.granted_for);
+    }
+
+    #[test]
+    fn losses_that_come_later_are_tested_and_let_pass(capacity in 1e6f64..1e9, loss in 0.08f64..0.14) {
+        let mut link = Link::new(capacity, 0.0, 0.5 * capacity, 8);
+        link.pass(SECOND);
+        link.loss = loss;
+        link.pass(SECOND * 4);
+        prop_assert!(link.granted_for > Duration::ZERO);
+        prop_assert_eq!(link.overflow.allowed_bytes_per_s(), None);
+    }
+
+    /// #19: where a process waited for a processor one short measure halved the rate for a second, and another doubled it.
+    #[test]
+    fn what_waits_for_a_moment_changes_little(
+        capacity in 1e6f64..1e8, servers in 2usize..64, length in 5u64..20, every in 150u64..400, has_begun: bool,
+    ) {
+        let mut link = Link::new(capacity, 0.0, 5.0 * capacity, servers);
+        link.overflow.has_begun = has_begun;
+        link.stalls = Some((Duration::from_ms(length), Duration::from_ms(every)));
+        link.pass(SECOND * 2);
+        let (mut most, mut least) = (0.0_f64, f64::INFINITY);
+        let before = (link.came.1, link.came.2);
+        for _ in 0..1_000 {
+            link.pass(Duration::from_ms(10));
+            let rate = link.overflow.rate() / capacity;
+            (most, least) = (most.max(rate), least.min(rate));
+        }
+        let (packets, lost) = (link.came.1 - before.0, link.came.2 - before.1);
+        prop_assert!(least > 0.8 && most < 1.3, "{least} to {most} of the link");
+        prop_assert!(lost / (packets + lost) < 0.03, "{lost} lost of {packets}");
+    }
+
+    #[test]
+    fn what_the_link_carries_is_followed(capacity in 1e6f64..1e8, change in 0.2f64..5.0, has_begun: bool) {
+        let mut link = Link::new(capacity, 0.0, 10.0 * capacity, 8);
+        link.overflow.has_begun = has_begun;
+        link.pass(SECOND * 3);
+        link.capacity *= change;
+        link.pass(SECOND * 10);
+        let used = link.used(SECOND * 5);
+        prop_assert!(used > 0.93, "{used} of the link is used");
+        let lost = link.pass(SECOND * 5);
+        prop_assert!(lost < 0.02, "{lost} lost");
+    }
+}
+
+/// #19: each probe that overflowed the link raised its rate by a fiftieth, as one measure may be of a burst; 7 % were left unused.
+#[test]
+fn a_probe_that_overflows_the_link_shows_its_rate() {
+    let mut link = Link::new(1e7, 0.0, 2e7, 4);
+    link.pass(SECOND);
+    link.overflow.rates = [0.9 * link.capacity, 0.0];
+    link.overflow.probe_more = PROBE_MORE;
+    link.overflow.enter(link.now, PROBE, RTT);
+    link.pass(Duration::from_ms(150));
+    let used = link.used(Duration::from_ms(150));
+    assert!(used > 0.97, "{used}");
+}
+
+/// #19: 32 servers on a port of 64 KiB lost 2 % in the mean, most of it to probes that a full link was put to again and again.
+#[test]
+fn a_full_link_of_many_servers_is_probed_little() {
+    let lost = [false, true].map(|has_begun| {
+        let mut link = Link::new(1.25e7, 0.0, 3e7, 32);
+        link.overflow.has_begun = has_begun;
+        link.lacks = 0.15;
+        link.pass(SECOND * 2);
+        (link.pass(SECOND * 20), link.used(SECOND))
+    });
+    assert!(lost[1].0 < 0.8 * lost[0].0, "{lost:?}");
+    assert!(lost[1].1 > 0.88, "{lost:?}");
+}
+
+/// #19: of 32 servers' packets what came in 20 ms was from a half to twice what the link carries, and the highest of it was granted on.
+#[test]
+fn what_comes_in_bursts_is_no_faster_link() {
+    for (length, every) in [(7, 31), (10, 43), (15, 61), (20, 73)] {
+        let mut link = Link::new(1.25e7, 0.0, 3e7, 32);
+        link.overflow.has_begun = true;
+        link.stalls = Some((Duration::from_ms(length), Duration::from_ms(every)));
+        link.pass(SECOND * 2);
+        let before = (link.came.1, link.came.2);
+        let mut most = 0.0_f64;
+        for _ in 0..400 {
+            link.pass(Duration::from_ms(50));
+            most = most.max(link.overflow.rate() / link.capacity);
+        }
+        let lost = (link.came.2 - before.1) / (link.came.1 - before.0);
+        assert!(most < 1.06, "{length} of {every} ms: {most}");
+        assert!(lost < 0.03, "{length} of {every} ms: {lost} lost");
+        assert!(link.used(SECOND) > 0.95, "{length} of {every} ms");
+    }
+}
+
+/// #19: what a rate that is too high loses was taken for the path's own, and made up for.
+#[test]
+fn a_loss_that_is_not_the_paths_own_is_forgotten() {
+    let mut link = Link::new(1.25e7, 0.0, 3e7, 32);
+    link.overflow.has_begun = true;
+    link.pass(SECOND * 2);
+    (link.overflow.path_loss, link.overflow.drained_loss) = (0.12, 0.12);
+    link.pass(SECOND * 10);
+    assert!(link.overflow.path_loss < 0.01, "{}", link.overflow.path_loss);
+    assert!(link.pass(SECOND * 5) < 0.01);
+}
+
+/// #19: a link that was held had its rate cut for losses that were the path's own, again and again, down to a fifth less.
+#[test]
+fn a_loss_that_begins_later_is_made_up_for() {
+    let mut link = Link::new(1.25e7, 0.0, 3e7, 32);
+    link.overflow.has_begun = true;
+    link.pass(SECOND * 2);
+    link.loss = 0.05;
+    link.pass(SECOND * 10);
+    let used = link.used(SECOND * 20);
+    assert!(used > 0.93, "{used}");
+}
+
+/// #19: one measure in which servers had waited ended a probe, and the next came after twice as long: not one of these found the link in
+/// 20 s. Servers that send a tenth less than they are granted still take long.
+#[test]
+fn many_servers_that_wait_at_times_find_the_link() {
+    let found_soon = (0..12u64).filter(|turn| {
+        let mut link = Link::new(1.25e7, 0.0, 3e7, 32);
+        link.overflow.has_begun = true;
+        link.lacks = 0.2;
+        link.pass(SECOND * 2 + Duration::from_ms(25) * *turn);
+        link.overflow.rates = [0.7 * link.capacity, 0.0];
+        link.overflow.enter(link.now, PROBE, RTT);
+        let end = link.now + SECOND * 15;
+        while link.overflow.rate() < 0.9 * link.capacity && link.now < end {
+            link.pass(TICK);
+        }
+        link.now < end
+    });
+    assert!(found_soon.count() >= 8);
+}
+
+/// #19: a test at more than the link carries lost 14 %, less than half of before, and that was made up for half a second long.
+#[test]
+fn what_a_test_loses_at_too_high_a_rate_is_not_the_paths_own() {
+    let mut link = Link::new(1e7, 0.0, 5e7, 32);
+    link.overflow.rates = [1.25 * link.capacity, 0.0];
+    link.overflow.enter(link.now, Phase::Test { loss: 0.36, last_loss: 0.36, tests: 0 }, RTT);
+    let mut most = 0.0_f64;
+    for _ in 0..100 {
+        link.pass(Duration::from_ms(5));
+        most = most.max(link.overflow.path_loss);
+    }
+    assert!(most < 0.02, "{most} taken for the path's own");
+    assert!(link.pass(SECOND) < 0.02);
+}
+
+/// #19: 32 servers with four packets in flight each lost most of them until two round trips had been measured.
+#[test]
+fn a_flood_of_many_servers_is_found_at_once() {
+    for (servers, within) in [(32, Duration::from_ms(15)), (4, Duration::from_ms(45))] {
+        let mut link = Link::new(1e7, 0.0, 3e7, servers);
+        link.pass(RTT);
+        let begun = link.now;
+        while link.overflow.allowed_bytes_per_s().is_none() {
+            link.pass(TICK);
+        }
+        let took = link.now.saturating_since(begun);
+        assert!(took <= within, "{servers} servers: {took:?}");
+        // Those that have more in flight find out by themselves: they are measured as long as anything else.
+        assert!(servers == 32 || took >= RTT * 2, "{servers} servers: {took:?}");
+    }
+}
+
+/// #19: what was divided was held, and a flow of Cubic had a tenth of its share.
+#[test]
+fn a_link_on_which_others_are_is_left_to_each_servers_rate() {
+    let mut link = Link::new(1e7, 0.0, 0.9e7, 3);
+    link.other = 0.3e7;
+    link.pass(SECOND * 60);
+    assert!(link.granted_for < SECOND * 20, "{:?}", link.granted_for);
+    // Where each server has hardly a packet in flight there is nothing else that could send less.
+    let mut link = Link::new(1e6, 0.0, 0.9e6, 30);
+    link.other = 0.3e6;
+    link.pass(SECOND * 60);
+    assert!(link.granted_for > SECOND * 40, "{:?}", link.granted_for);
+}
+
+/// #19: three servers waited for what a long start had lost, and what came meanwhile was held for seconds: a third of 1 Gbit/s.
+#[test]
+fn what_comes_while_servers_wait_is_not_what_the_link_carries() {
+    let mut link = Link::new(1e7, 0.0, 0.95e7, 3);
+    link.pass(SECOND * 2);
+    (link.offered, link.loss) = (0.3e7, 0.1);
+    link.pass(Duration::from_ms(200));
+    (link.offered, link.loss) = (0.95e7, 0.0);
+    link.pass(SECOND);
+    assert_eq!(link.granted_for, Duration::ZERO);
+    // A link that does carry less is divided within a second.
+    link.capacity = 0.4e7;
+    link.pass(SECOND * 2);
+    assert!(link.overflow.allowed_bytes_per_s().is_some_and(|rate| rate < 0.6e7));
+    assert!(link.granted_for > SECOND, "{:?}", link.granted_for);
+}
+
+#[test]
+fn one_server_has_its_own_rate() {
+    let mut link = Link::new(1e7, 0.0, 2e7, 1);
+    link.pass(SECOND * 2);
+    assert_eq!(link.overflow.allowed_bytes_per_s(), None);
+}
