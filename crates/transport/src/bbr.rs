@@ -23,12 +23,14 @@ mod delivery;
 mod first_flight;
 mod phases;
 mod trains;
+mod v1;
 
 pub use arrivals::{Arrivals, Counts};
 pub use congestion::PATH_LOSS_MAX;
 pub use delivery::Sent;
 pub use phases::Phase;
 pub use trains::Train;
+pub(crate) use v1::Bbr1;
 
 use anabranch_units::{Duration, Instant, RandomStream, Seed};
 use congestion::Congestion;
@@ -113,9 +115,9 @@ pub struct Bbr {
 }
 
 /// At how many bytes a second a first flight leaves (section 5.6.2).
-fn first_pacing(window: u64, rtt: Option<Duration>) -> f64 {
+fn first_pacing(gain: f64, window: u64, rtt: Option<Duration>) -> f64 {
     let rtt = rtt.unwrap_or(FIRST_RTT).max(Duration::from_us(1));
-    Phase::Startup.pacing_gain() * window as f64 / rtt.as_secs_f64()
+    gain * window as f64 / rtt.as_secs_f64()
 }
 
 impl Bbr {
@@ -134,7 +136,11 @@ impl Bbr {
             random,
             rates: [0.0; 2],
             rate: 0.0,
-            pacing: first_pacing(config.initial_window_bytes, config.initial_rtt),
+            pacing: first_pacing(
+                Phase::Startup.pacing_gain(),
+                config.initial_window_bytes,
+                config.initial_rtt,
+            ),
             window: config.initial_window_bytes.max(LEAST_PACKETS * config.packet_bytes),
             prior_window: 0,
             first_flight: FirstFlight::default(),
@@ -339,7 +345,11 @@ impl Bbr {
             let gain = self.cycle.phase.window_gain();
             self.window =
                 self.window.min(self.bdp_bytes(gain, self.rate).max(self.config.initial_window_bytes));
-            let first = first_pacing(self.config.initial_window_bytes, self.min_rtt.least());
+            let first = first_pacing(
+                Phase::Startup.pacing_gain(),
+                self.config.initial_window_bytes,
+                self.min_rtt.least(),
+            );
             self.pacing = first.max(self.cycle.phase.pacing_gain() * self.rate);
             return;
         }

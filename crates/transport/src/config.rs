@@ -19,18 +19,37 @@ pub enum Control {
     Dctcp,
     /// draft-ietf-ccwg-bbr-06. Needs [`Config::rack`], and no [`Config::ecn`].
     Bbr,
+    /// BBR's first version, draft-cardwell-iccrg-bbr-congestion-control-00. Needs [`Config::rack`], and no [`Config::ecn`].
+    Bbr1,
     /// Of the Ultra Ethernet Specification. Needs [`Config::rack`], [`Config::ecn`] and [`Config::cwnd_max`].
     Nscc,
 }
 
 impl Control {
+    /// What scenarios call it.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::NewReno => "newreno",
+            Self::Cubic => "cubic",
+            Self::Dctcp => "dctcp",
+            Self::Bbr => "bbr",
+            Self::Bbr1 => "bbr1",
+            Self::Nscc => "nscc",
+        }
+    }
+
+    /// Whether it is BBR, of either version.
+    pub(crate) const fn is_bbr(self) -> bool {
+        matches!(self, Self::Bbr | Self::Bbr1)
+    }
+
     /// Linux's name for it, where Linux has it: of `bbr` the mainline kernel has the first version.
     pub const fn linux_name(self) -> Option<&'static str> {
         match self {
             Self::NewReno => Some("reno"),
             Self::Cubic => Some("cubic"),
             Self::Dctcp => Some("dctcp"),
-            Self::Bbr => Some("bbr"),
+            Self::Bbr | Self::Bbr1 => Some("bbr"),
             Self::Nscc => None,
         }
     }
@@ -176,10 +195,10 @@ pub enum ConfigError {
     },
     /// DCTCP without marks to go by.
     DctcpWithoutEcn,
-    /// BBR without loss detection by time.
-    BbrWithoutRack,
-    /// BBR with marks, which it does not answer.
-    BbrWithEcn,
+    /// BBR, of either version, without loss detection by time.
+    BbrWithoutRack(Control),
+    /// BBR, of either version, with marks, which it does not answer.
+    BbrWithEcn(Control),
     /// NSCC without one of what it goes by: marks, arrivals by time, and the largest window.
     NsccWithout(&'static str),
     /// Loss detection by time without selective acknowledgements, which it needs.
@@ -193,10 +212,12 @@ impl std::fmt::Display for ConfigError {
                 write!(f, "{what} {value}: must be {least} to {most}")
             }
             Self::DctcpWithoutEcn => write!(f, "control dctcp: goes by ECN marks, so set ecn = true"),
-            Self::BbrWithoutRack => {
-                write!(f, "control bbr: goes by when each segment left, so set rack = true")
+            Self::BbrWithoutRack(control) => {
+                write!(f, "control {}: goes by when each segment left, so set rack = true", control.name())
             }
-            Self::BbrWithEcn => write!(f, "control bbr: has no answer to ECN marks, so set ecn = false"),
+            Self::BbrWithEcn(control) => {
+                write!(f, "control {}: has no answer to ECN marks, so set ecn = false", control.name())
+            }
             Self::NsccWithout(what) => {
                 write!(
                     f,
@@ -259,12 +280,12 @@ impl Config {
         if self.control == Control::Dctcp && !self.ecn {
             return Err(ConfigError::DctcpWithoutEcn);
         }
-        if self.control == Control::Bbr && !self.rack {
-            return Err(ConfigError::BbrWithoutRack);
+        if self.control.is_bbr() && !self.rack {
+            return Err(ConfigError::BbrWithoutRack(self.control));
         }
         // Its section 3.7: who lets segments be marked has to take marks for congestion.
-        if self.control == Control::Bbr && self.ecn {
-            return Err(ConfigError::BbrWithEcn);
+        if self.control.is_bbr() && self.ecn {
+            return Err(ConfigError::BbrWithEcn(self.control));
         }
         if self.control == Control::Nscc {
             let cwnd_max = "cwnd_max to one and a half times the path's product";

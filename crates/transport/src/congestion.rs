@@ -90,7 +90,7 @@ impl Congestion {
             Control::NewReno => Avoidance::NewReno(newreno::NewReno::default()),
             Control::Cubic => Avoidance::Cubic(cubic::Cubic::default()),
             Control::Dctcp => Avoidance::Dctcp(dctcp::Dctcp::new(config)),
-            Control::Bbr => Avoidance::Bbr(Box::new(ByModel::new(config))),
+            Control::Bbr | Control::Bbr1 => Avoidance::Bbr(Box::new(ByModel::new(config))),
             Control::Nscc => Avoidance::Nscc(Box::default()),
         };
         Self { avoidance, hystart: config.has_hystart().then(Box::default) }

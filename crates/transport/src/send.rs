@@ -212,6 +212,10 @@ impl SendHalf {
     pub(crate) fn bbr(&mut self) -> Option<&crate::bbr::Bbr> {
         self.control.model().and_then(|model| model.bbr())
     }
+    #[cfg(test)]
+    pub(crate) fn bbr1(&mut self) -> Option<&crate::bbr::Bbr1> {
+        self.control.model().and_then(|model| model.bbr1())
+    }
     pub(crate) fn set_seed(&mut self, seed: Seed) {
         self.control.set_seed(seed);
     }

@@ -243,6 +243,44 @@ fn a_bbr_flow_and_a_cubic_flow_leave_each_other_room() {
     }
 }
 
+/// Linux's BBR, the first version, has 42.5 and 4.9 Mbit/s beside one flow of Cubic behind half of a product of rate and round trip, 42.3 and
+/// 5.1 behind one, and 20.4 and 27.8 behind four (`experiments/sim-vs-emu`).
+#[test]
+fn the_first_version_of_bbr_leaves_cubic_as_little_as_linuxs_does() {
+    for (queue_kb, least, most) in [(62, 0.82, 0.95), (125, 0.82, 0.95), (500, 0.35, 0.55)] {
+        let text = format!(
+            r#"
+            duration = "40 s"
+            warmup = "10 s"
+            [network]
+            topology = "dumbbell"
+            pairs = 2
+            rate = "200 Mbit/s"
+            delay = "1 ms"
+            uplink_rate = "50 Mbit/s"
+            uplink_delay = "8 ms"
+            uplink_queue = "{queue_kb} kB"
+            [transport]
+            control = "cubic"
+            rack = true
+            quick_ack = 16
+            [[workload]]
+            kind = "long"
+            pairs = [["h0", "h2"]]
+            control = "bbr1"
+            [[workload]]
+            kind = "long"
+            pairs = [["h1", "h3"]]
+            jitter = "500 ms"
+            "#
+        );
+        let outcome = run(&plan(&text));
+        let rates: Vec<f64> = outcome.workloads.iter().filter_map(|workload| workload.goodput_mbps).collect();
+        let share = rates[0] / rates.iter().sum::<f64>();
+        assert!((least..most).contains(&share), "a queue of {queue_kb} kB: {rates:?}");
+    }
+}
+
 #[test]
 fn a_workload_is_sent_by_the_control_that_it_names_and_the_seed_decides_when_it_probes() {
     let with_seed = |seed: u64| {

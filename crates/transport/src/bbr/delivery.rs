@@ -11,8 +11,8 @@ const MIN_RTT_FOR: Duration = Duration::from_secs(10);
 const PROBE_RTT_EVERY: Duration = Duration::from_secs(5);
 /// A round trip that is longer than the least one by no more than such a part of it confirms it.
 const CONFIRMED_PART: u64 = 32;
-/// Over how many round trips the most that arrived together is remembered (ExtraAckedFilterLen).
-const EXTRA_ROUNDS: u64 = 10;
+/// Over how many round trips the most that arrived together is remembered (ExtraAckedFilterLen), and the first version's rate.
+pub(super) const MAX_ROUNDS: u64 = 10;
 
 /// A packet that left, and how matters stood then (section 4.1.2.1.2, per-packet state).
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -214,19 +214,43 @@ impl Rounds {
     }
 }
 
+/// The highest of what was noted in each of the last [`MAX_ROUNDS`] round trips.
+#[derive(Clone, Debug)]
+pub(super) struct RoundMax<T>([(u64, T); MAX_ROUNDS as usize]);
+
+impl<T: Copy + Default> Default for RoundMax<T> {
+    fn default() -> Self {
+        Self([(0, T::default()); MAX_ROUNDS as usize])
+    }
+}
+
+impl<T: Copy + Default + PartialOrd> RoundMax<T> {
+    /// In the round trip of this number.
+    pub(super) fn note(&mut self, round: u64, value: T) {
+        let slot = &mut self.0[(round % MAX_ROUNDS) as usize];
+        if slot.0 != round || slot.1 < value {
+            *slot = (round, value);
+        }
+    }
+    /// Since the round trip of this number began.
+    pub(super) fn most_since(&self, oldest: u64) -> T {
+        let noted = self.0.iter().filter(|(of, _)| *of >= oldest).map(|(_, value)| *value);
+        noted.fold(T::default(), |most, value| if value > most { value } else { most })
+    }
+}
+
 /// The most that arrived together, beyond what the path's rate brings: windows have to be so much larger.
 #[derive(Clone, Debug)]
 pub(super) struct Aggregation {
     since: Instant,
     delivered: u64,
-    /// Of each of the last rounds: its number, and the most in it.
-    most: [(u64, u64); EXTRA_ROUNDS as usize],
+    most: RoundMax<u64>,
     extra: u64,
 }
 
 impl Aggregation {
-    pub(super) const fn new(now: Instant) -> Self {
-        Self { since: now, delivered: 0, most: [(0, 0); EXTRA_ROUNDS as usize], extra: 0 }
+    pub(super) fn new(now: Instant) -> Self {
+        Self { since: now, delivered: 0, most: RoundMax::default(), extra: 0 }
     }
     /// BBR.extra_acked.
     pub(super) const fn extra(&self) -> u64 {
@@ -253,12 +277,10 @@ impl Aggregation {
         }
         self.delivered += sample.newly_delivered;
         let extra = ((self.delivered as f64 - expected).max(0.0) as u64).min(window);
-        let slot = &mut self.most[(round % EXTRA_ROUNDS) as usize];
-        *slot = if slot.0 == round { (round, slot.1.max(extra)) } else { (round, extra) };
+        self.most.note(round, extra);
         // In Startup one round is remembered.
-        let oldest = round.saturating_sub(if is_full { EXTRA_ROUNDS - 1 } else { 0 });
-        self.extra =
-            self.most.iter().filter(|(of, _)| *of >= oldest).map(|(_, most)| *most).max().unwrap_or(0);
+        let oldest = round.saturating_sub(if is_full { MAX_ROUNDS - 1 } else { 0 });
+        self.extra = self.most.most_since(oldest);
     }
 }
 

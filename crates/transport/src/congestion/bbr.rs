@@ -1,4 +1,4 @@
-//! BBR for a connection: the model of the path (`crate::bbr`) with the pacing that it asks for.
+//! BBR for a connection, of either version: the model of the path (`crate::bbr`) with the pacing that it asks for.
 //!
 //! It is not driven by the window's growth and its losses as the others are, but by each segment that leaves, arrives or is lost;
 //! `rack` keeps what it has to know of each. The window is the model's, and no loss shrinks it by itself.
@@ -9,8 +9,8 @@
 //! Leaves out: what is in flight, and which segments are lost (`send`, `rack`).
 
 use super::Window;
-use crate::bbr::{self, Bbr, HEADROOM, Sent};
-use crate::config::Config;
+use crate::bbr::{self, Bbr, Bbr1, HEADROOM, Sent};
+use crate::config::{Config, Control};
 use crate::pacing::Pacing;
 use crate::rack::Found;
 use anabranch_units::{BitRate, Duration, Instant, Seed};
@@ -18,17 +18,36 @@ use anabranch_units::{BitRate, Duration, Instant, Seed};
 /// Segments that a receiver that delays acknowledgements leaves without one (RFC 5681 section 4.2).
 const DELAYED_SEGMENTS: u64 = 2;
 
+/// Either version.
+#[derive(Clone, Debug)]
+enum Model {
+    First(Box<Bbr1>),
+    Third(Box<Bbr>),
+}
+
+/// The same of either.
+macro_rules! of {
+    ($model:expr, $it:ident => $does:expr) => {
+        match $model {
+            Model::First($it) => $does,
+            Model::Third($it) => $does,
+        }
+    };
+}
+
 /// The model, once the first segment has left, and what it asks for.
 #[derive(Clone, Debug)]
 pub(crate) struct ByModel {
     config: bbr::Config,
-    bbr: Option<Bbr>,
+    is_first_version: bool,
+    bbr: Option<Model>,
     pacing: Pacing,
 }
 
 impl ByModel {
     pub(super) fn new(config: &Config) -> Self {
         let mss = u64::from(config.mss);
+        let is_first_version = config.control == Control::Bbr1;
         let config = bbr::Config {
             packet_bytes: mss,
             initial_window_bytes: mss * u64::from(config.initial_window_segments),
@@ -41,11 +60,21 @@ impl ByModel {
             train: None,
             seed: Seed::new(0),
         };
-        Self { config, bbr: None, pacing: Pacing::new(BitRate::bps(1), 0) }
+        Self { config, is_first_version, bbr: None, pacing: Pacing::new(BitRate::bps(1), 0) }
     }
     #[cfg(test)]
     pub(crate) const fn bbr(&self) -> Option<&Bbr> {
-        self.bbr.as_ref()
+        match &self.bbr {
+            Some(Model::Third(bbr)) => Some(bbr),
+            _ => None,
+        }
+    }
+    #[cfg(test)]
+    pub(crate) const fn bbr1(&self) -> Option<&Bbr1> {
+        match &self.bbr {
+            Some(Model::First(bbr)) => Some(bbr),
+            _ => None,
+        }
     }
     /// To be said before anything leaves.
     pub(super) const fn set_seed(&mut self, seed: Seed) {
@@ -53,16 +82,22 @@ impl ByModel {
     }
 
     /// The model; a new one, with the round trip of the handshake, where nothing has left.
-    fn model(&mut self, now: Instant, srtt: Option<Duration>) -> &mut Bbr {
-        self.bbr
-            .get_or_insert_with(|| Bbr::new(now, bbr::Config { initial_rtt: srtt, ..self.config.clone() }))
+    fn model(&mut self, now: Instant, srtt: Option<Duration>) -> &mut Model {
+        self.bbr.get_or_insert_with(|| {
+            let config = bbr::Config { initial_rtt: srtt, ..self.config.clone() };
+            if self.is_first_version {
+                Model::First(Box::new(Bbr1::new(now, config)))
+            } else {
+                Model::Third(Box::new(Bbr::new(now, config)))
+            }
+        })
     }
 
     /// Whether a segment may leave now. If not, and if `has_more`, the time is waited for.
     pub(crate) fn may_send(&mut self, now: Instant, srtt: Option<Duration>, has_more: bool) -> bool {
         let model = self.model(now, srtt);
-        let rate = BitRate::bps(((8.0 * model.pacing_bytes_per_s()) as u64).max(1));
-        let quantum = model.quantum_bytes();
+        let (pacing, quantum) = of!(model, it => (it.pacing_bytes_per_s(), it.quantum_bytes()));
+        let rate = BitRate::bps(((8.0 * pacing) as u64).max(1));
         self.pacing.set(rate, quantum);
         self.pacing.may_send(now, self.config.packet_bytes, has_more)
     }
@@ -83,47 +118,56 @@ impl ByModel {
         pipe: u64,
         srtt: Option<Duration>,
     ) -> Sent {
-        self.model(now, srtt).handle_sent(now, bytes, pipe)
+        of!(self.model(now, srtt), it => it.handle_sent(now, bytes, pipe))
     }
     /// `pipe` bytes are in flight, more might be, and there is nothing to send.
     pub(crate) fn note_app_limited(&mut self) {
         if let Some(model) = &mut self.bbr {
-            model.note_app_limited();
+            of!(model, it => it.note_app_limited());
         }
     }
     /// `bytes` have arrived, `newest` last of those whose departure is known.
     pub(crate) fn handle_delivered(&mut self, now: Instant, bytes: u64, newest: Option<&Sent>) {
         match (&mut self.bbr, newest) {
-            (Some(model), Some(newest)) => model.handle_delivered(now, bytes, newest),
-            (Some(model), None) => model.handle_late(now, bytes),
+            (Some(model), Some(newest)) => of!(model, it => it.handle_delivered(now, bytes, newest)),
+            (Some(model), None) => of!(model, it => it.handle_late(now, bytes)),
             (None, _) => {}
         }
     }
     pub(crate) fn handle_lost(&mut self, now: Instant, found: &Found) {
-        if let Some(model) = &mut self.bbr {
-            model.handle_lost(now, found.bytes, &found.sent, found.begins_run.into());
+        match &mut self.bbr {
+            Some(Model::First(model)) => model.handle_lost(found.bytes),
+            Some(Model::Third(model)) => {
+                model.handle_lost(now, found.bytes, &found.sent, found.begins_run.into());
+            }
+            None => {}
         }
     }
     /// All that an acknowledgement says has been told. `pipe` bytes are left in flight.
     pub(crate) fn handle_ack(&mut self, now: Instant, w: &mut Window, pipe: u64, rtt: Option<Duration>) {
         let Some(model) = &mut self.bbr else { return };
-        model.handle_ack(now, pipe, rtt);
-        w.cwnd = model.window_bytes().min(w.cwnd_max);
+        let window = of!(model, it => {
+            it.handle_ack(now, pipe, rtt);
+            it.window_bytes()
+        });
+        w.cwnd = window.min(w.cwnd_max);
     }
     /// A repair begins.
     pub(super) fn handle_loss(&mut self) {
         if let Some(model) = &mut self.bbr {
-            model.handle_repair();
+            of!(model, it => it.handle_repair());
         }
     }
     pub(super) fn handle_timeout(&mut self, w: &mut Window) {
         let Some(model) = &mut self.bbr else { return };
-        model.handle_timeout();
-        w.cwnd = model.window_bytes();
+        w.cwnd = of!(model, it => {
+            it.handle_timeout();
+            it.window_bytes()
+        });
     }
     pub(super) fn handle_recovered(&mut self) {
         if let Some(model) = &mut self.bbr {
-            model.handle_recovered();
+            of!(model, it => it.handle_recovered());
         }
     }
 }

@@ -547,10 +547,10 @@ proptest! {
     #[test]
     fn whatever_the_wire_does_the_stream_arrives_once_and_in_order(
         seed: u64, loss_ppm in 0u32..250_000, bytes in 0u64..200_000, sack: bool, delayed: bool,
-        rack: bool, quick_ack in 0u32..20, which in 0usize..5, mult in 1u32..20, ack_every in 2u32..10, buffer in 2_000u64..100_000,
+        rack: bool, quick_ack in 0u32..20, which in 0usize..6, mult in 1u32..20, ack_every in 2u32..10, buffer in 2_000u64..100_000,
     ) {
-        let control = [Control::NewReno, Control::Cubic, Control::Dctcp, Control::Bbr, Control::Nscc][which];
-        let needs_rack = matches!(control, Control::Bbr | Control::Nscc);
+        let control = [Control::NewReno, Control::Cubic, Control::Dctcp, Control::Bbr, Control::Bbr1, Control::Nscc][which];
+        let needs_rack = matches!(control, Control::Bbr | Control::Bbr1 | Control::Nscc);
         let config = Config {
             sack: sack || needs_rack,
             rack: rack && sack || needs_rack,

@@ -226,6 +226,10 @@ fn it_needs_loss_detection_by_time_and_refuses_marks() {
         refused(Config { ecn: true, ..with_bbr() }),
         "control bbr: has no answer to ECN marks, so set ecn = false"
     );
+    assert_eq!(
+        refused(Config { ecn: true, ..with_first_version() }),
+        "control bbr1: has no answer to ECN marks, so set ecn = false"
+    );
 }
 
 #[test]
@@ -237,6 +241,82 @@ fn after_a_pause_a_whole_window_leaves_at_the_rate_that_was_found() {
     path.ends[0].write(1 << 20);
     path.run(Duration::from_ms(15));
     assert!(path.sent.len() > 150, "125 kB take ten milliseconds: {}", path.sent.len());
+}
+
+fn with_first_version() -> Config {
+    Config { control: Control::Bbr1, ..with_bbr() }
+}
+
+#[test]
+fn the_first_version_fills_a_link_whatever_is_lost() {
+    for (bdps, loss_ppm, least) in [(0.5, 0, 0.93), (4.0, 0, 0.95), (1.0, 10_000, 0.9), (1.0, 100_000, 0.75)]
+    {
+        let share = share(&with_first_version(), bdps, loss_ppm);
+        assert!(share > least, "a queue of {bdps} BDP, {loss_ppm} ppm: {share}");
+    }
+}
+
+#[test]
+fn the_first_version_fills_no_queue_alone_and_looks_for_the_round_trip_each_ten_seconds() {
+    let mut path = Path::new(&with_first_version(), 20, 40, 8.0, 0);
+    path.ends[0].write(1 << 40);
+    let (mut quiet, mut most) = (vec![], 0);
+    for tenth in 0..350u32 {
+        path.sent.clear();
+        path.run(Duration::from_ms(100));
+        // Four segments of a window, in two round trips and a half.
+        if path.sent.len() <= 12 {
+            quiet.push(tenth);
+        }
+        if tenth > 20 {
+            most = most.max(path.there.iter().map(|(_, segment)| u64::from(segment.len)).sum::<u64>());
+        }
+    }
+    let begins: Vec<u32> =
+        quiet.iter().copied().filter(|tenth| !quiet.contains(&tenth.wrapping_sub(1))).collect();
+    assert!((3..=4).contains(&begins.len()), "{quiet:?}");
+    assert!(begins.windows(2).all(|two| (98..=106).contains(&(two[1] - two[0]))), "{begins:?}");
+    // Half of the product of 100,000 bytes is on its way there; a probe adds a quarter, and what leaves together.
+    assert!((50_000..110_000).contains(&most), "{most} bytes on their way");
+}
+
+/// A policer has no queue: what is sent beyond its rate is lost at once.
+#[test]
+fn the_first_version_holds_the_rate_of_a_policer() {
+    let mut path = Path::new(&with_first_version(), 100, 20, 1.0, 0);
+    path.ends[0].write(1 << 40);
+    path.run(Duration::from_secs(2));
+    path.rate = BitRate::mbps(10);
+    path.queue_bytes = 4_000;
+    path.run(Duration::from_ms(500));
+    path.sent.clear();
+    let arrived = path.received;
+    path.run(Duration::from_ms(500));
+    let sent: u64 = path.sent.iter().map(|(_, bytes, _)| bytes).sum();
+    let lost = 1.0 - (path.received - arrived) as f64 / sent as f64;
+    assert!(path.ends[0].send.bbr1().is_some_and(|model| model.is_policed()), "{lost} lost");
+    assert!(lost < 0.1, "{lost} lost");
+}
+
+#[test]
+fn the_first_version_goes_on_after_a_silence_and_a_pause() {
+    let mut path = Path::new(&with_first_version(), 50, 20, 1.0, 0);
+    path.ends[0].write(1 << 40);
+    path.run(Duration::from_secs(2));
+    path.loss_ppm = 1_000_000;
+    path.run(Duration::from_secs(2));
+    path.loss_ppm = 0;
+    path.run(Duration::from_secs(3));
+    let share = path.goodput_share(Duration::from_secs(2));
+    assert!(share > 0.9, "{share}");
+    // With little to send the rate that was found stays.
+    let mut path = Path::new(&with_first_version(), 50, 20, 1.0, 0);
+    path.ends[0].write(10 << 20);
+    path.run(Duration::from_secs(5));
+    path.sent.clear();
+    path.ends[0].write(1 << 20);
+    path.run(Duration::from_ms(15));
+    assert!(path.sent.len() > 60, "62 kB take ten milliseconds: {}", path.sent.len());
 }
 
 /// A model's knowledge of six segments of 1,000 bytes, sent together.
