@@ -73,7 +73,8 @@ pub struct Config {
     pub learns_loss: bool,
     /// The share of the highest amount in flight that is left to others between probes, where losses bound that, as long as round trips
     /// show no queue; where they do others are there, and have the draft's [`HEADROOM`]. Where the queue lasts they have all of it, and
-    /// 45 % of the path. Without [`Config::learns_loss`] they have the draft's share always.
+    /// 45 % of the path, unless they answer no losses (`congestion` says how that is told). Without [`Config::learns_loss`] they have the
+    /// draft's share always.
     pub headroom: f64,
     /// Whether what leaves together, and what comes between two acknowledgements, is no more than half a round trip's. The draft counts
     /// with a millisecond's; inside a data centre that is many times what the path holds, and all of it stands in a queue.
@@ -200,7 +201,8 @@ impl Bbr {
     pub const fn min_rtt(&self) -> Option<Duration> {
         self.min_rtt.least()
     }
-    /// The share of packets that the path loses without a queue; 0 unless it is learnt.
+    /// The share of packets that the path loses whatever this sender does: without a queue, or beside others that answer no losses; 0 unless
+    /// it is learnt.
     pub fn path_loss(&self) -> f64 {
         self.congestion.path_loss()
     }

@@ -283,6 +283,40 @@ fn a_queue_that_others_keep_is_theirs_until_it_is_gone() {
     }
 }
 
+/// #19: beside Linux's BBR behind a short queue a server had a tenth of its share, as all on the path lose packets all the time there.
+#[test]
+fn others_that_answer_no_losses_are_told_by_what_is_lost_beside_them() {
+    let beside = |loss_ppm| {
+        let mut path = Path::new(100.0, 20, 4.0, 0, config(true));
+        path.run_until(Phase::Cruise, Duration::from_secs(2));
+        // What they keep in the queue, and what is lost there.
+        path.rtt += Duration::from_ms(10);
+        path.loss_ppm = loss_ppm;
+        // For as long as the least round trip is remembered.
+        path.run(Duration::from_secs(6));
+        path
+    };
+    let mut path = beside(80_000);
+    assert_eq!(path.bbr.congestion.left_to_company(), None);
+    let (loss, share) = (path.bbr.path_loss(), path.goodput_share(Duration::from_secs(2)));
+    assert!((0.05..=0.06).contains(&loss) && share > 0.75, "{loss} excused, {share} of the link");
+    // They go, and so does what was learnt of them.
+    path.rtt = path.rtt - Duration::from_ms(10);
+    path.loss_ppm = 0;
+    path.run(Duration::from_secs(5));
+    assert!(path.bbr.path_loss() < 0.001, "{}", path.bbr.path_loss());
+    // Flows of Cubic lose less, and have their part.
+    let mut path = beside(4_000);
+    assert!(path.bbr.path_loss() < 0.001, "{}", path.bbr.path_loss());
+    assert!(path.bbr.congestion.has_company());
+    let share = path.goodput_share(Duration::from_secs(2));
+    assert!(share < 0.75, "{share} of the link");
+    // What the path loses by itself is no sign of others.
+    let mut path = Path::new(100.0, 20, 1.0, 50_000, config(true));
+    path.run(Duration::from_secs(20));
+    assert!(!path.bbr.congestion.is_company_deaf && path.goodput_share(Duration::from_secs(5)) > 0.85);
+}
+
 #[test]
 fn who_has_little_to_send_stays_in_the_start_and_keeps_its_rate() {
     let mut path = Path::new(100.0, 20, 1.0, 0, config(false));
