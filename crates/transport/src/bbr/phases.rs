@@ -8,6 +8,8 @@ use anabranch_units::{Duration, Instant, RandomStream};
 const GROWTH: f64 = 1.25;
 /// ...after so many of them.
 const FULL_ROUNDS: u32 = 3;
+/// Beside others a probe ends sooner where losses bind what is in flight to less than so many products of rate and round trip.
+const PROBED_BESIDE_PRODUCTS: f64 = 2.0;
 /// Round trips that draining may take (section 5.3.2).
 const DRAIN_ROUNDS: u64 = 3;
 /// How long the cycle waits between probes, and how much longer at random (section 5.3.3.7.2).
@@ -327,6 +329,8 @@ impl Bbr {
             && self.inflight <= self.quantized(self.bdp_bytes(1.0, self.max_rate()))
     }
 
+    /// Differs: beside others that keep a queue one round trip without growth ends a probe, where losses bind what is in flight to less than
+    /// [`PROBED_BESIDE_PRODUCTS`]. In a queue that is short and full a probe finds nothing; for as long as it lasts it takes others' part.
     fn is_time_to_go_down(&mut self, sample: &Sample) -> bool {
         let longterm = self.congestion.inflight_longterm;
         if self.cycle.was_too_high && self.inflight >= longterm {
@@ -338,7 +342,9 @@ impl Bbr {
             self.cycle.look_for_full(sample.rate);
             return false;
         }
-        self.cycle.is_full
+        let short = self.bdp_bytes(PROBED_BESIDE_PRODUCTS, self.max_rate());
+        let is_beside = self.congestion.has_company() && longterm < short;
+        self.cycle.is_full || is_beside && self.cycle.full_rounds > 0
     }
 
     /// Follows what acknowledgements are about, and moves the bound up. True where the phase has changed.
