@@ -258,6 +258,8 @@ pub struct Client<S> {
     is_lowered: bool,
     /// Bytes of datagrams that have come.
     came_bytes: u64,
+    /// Packets of servers that see a queue on their paths.
+    came_queued: u64,
     overflow: link::Overflow,
     few: few::Few,
     /// Of pulls that are over.
@@ -288,6 +290,7 @@ impl<S: Symbol> Client<S> {
             awaits_until: None,
             is_lowered: false,
             came_bytes: 0,
+            came_queued: 0,
             overflow: link::Overflow::new(),
             few: few::Few::default(),
             counts: Counts::default(),
@@ -801,6 +804,7 @@ impl<S: Symbol> Client<S> {
                 its.came_block_bytes = its.came_block_bytes.max(packet.payload.len() as u32);
                 its.heard_at = Some(now);
                 self.came_bytes += bytes;
+                self.came_queued += u64::from(packet.queued);
                 let was_ending = receiver.is_ending();
                 receiver.handle_packet(now, packet);
                 let begins_to_end = !was_ending && receiver.is_ending();

@@ -127,6 +127,7 @@ pub fn exercise_client(bytes: &[u8]) {
                             .flag()
                             .then(|| Duration::from_us(draw.number() % (1 << 32)).max(Duration::from_us(1))),
                     }),
+                    queued: draw.flag(),
                     generation: draw.small(6),
                     id: draw.number() as u32,
                     payload: Bytes::from(vec![

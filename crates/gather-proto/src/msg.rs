@@ -14,7 +14,7 @@ use crate::layout::BLOCK_BYTES_MAX;
 use crate::mode::{Mode, RateControl};
 
 /// The version of this protocol, in each [`Control::Hello`].
-pub const VERSION: u8 = 8;
+pub const VERSION: u8 = 9;
 /// What authentication adds to a datagram: a channel of 8 bytes, a packet number of 4, and a tag of 16.
 pub const SEAL_BYTES: u32 = 28;
 /// The longest name of an object, in bytes of UTF-8.
@@ -47,6 +47,8 @@ pub struct Packet<P> {
     pub sequence: u32,
     /// What [`RateControl::Tfrc`] has receivers know; no packet of another rate control has it.
     pub timing: Option<Timing>,
+    /// The server's last round trip has shown a queue on its path; packets of [`RateControl::Tfrc`] do not say.
+    pub queued: bool,
     /// Of which generation.
     pub generation: u32,
     /// Which blocks it sums: see [`anabranch_codes::lt::Code::neighbours`].
@@ -176,6 +178,8 @@ const TIMED_PACKET: u8 = 1;
 const FEEDBACK: u8 = 2;
 const PACKET: u8 = 3;
 const ACCEPTED: u8 = 4;
+/// A packet's kind, where there is a queue on its server's path.
+const QUEUED: u8 = 16;
 /// Time, round trip.
 const TIMING_BYTES: u32 = 8 + 4;
 /// A feedback's bytes without its lacks: kind, pull, next, base, grant, how many lacks, and whether there is a report.
@@ -223,7 +227,11 @@ impl Wire for Datagram<Bytes> {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Packet(packet) => {
-                out.push(if packet.timing.is_some() { TIMED_PACKET } else { PACKET });
+                out.push(match (packet.timing, packet.queued) {
+                    (Some(_), _) => TIMED_PACKET,
+                    (None, false) => PACKET,
+                    (None, true) => PACKET | QUEUED,
+                });
                 out.extend(packet.pull.0.to_be_bytes());
                 if let Some(timing) = packet.timing {
                     out.extend(packet.sequence.to_be_bytes());
@@ -291,14 +299,16 @@ impl Wire for Datagram<Bytes> {
                     sent_at: reader.instant()?,
                     rtt: Some(reader.u32()?).filter(|us| *us > 0).map(|us| Duration::from_us(us.into())),
                 }),
+                queued: false,
                 generation: reader.u32()?,
                 id: reader.u32()?,
                 payload: block(&mut reader)?,
             }),
-            PACKET => Self::Packet(Packet {
+            kind if kind & !QUEUED == PACKET => Self::Packet(Packet {
                 pull: PullId(reader.u16()?),
                 sequence: u32::from(reader.u8()?) << 16 | u32::from(reader.u16()?),
                 timing: None,
+                queued: kind & QUEUED > 0,
                 generation: reader.u16()?.into(),
                 id: reader.u16()?.into(),
                 payload: block(&mut reader)?,

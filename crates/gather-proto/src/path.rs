@@ -244,6 +244,10 @@ impl Path {
     pub(crate) const fn rtt(&self) -> Option<Duration> {
         self.rtt
     }
+    /// Whether the last round trip has shown a queue.
+    pub(crate) const fn has_queue(&self) -> bool {
+        !self.bbr.is_calm()
+    }
     /// The share that was lost lately, or may be; what is more than a path's own loss was lost by a flight that was too long.
     pub(crate) fn loss_share(&self) -> f64 {
         if self.all > 0.0 { (self.lost / self.all).min(PATH_LOSS_MAX) } else { LOSS_UNHEARD }

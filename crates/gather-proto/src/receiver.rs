@@ -544,7 +544,7 @@ mod tests {
 
     fn packet(sequence: u32, generation: u32, id: u32) -> Packet<Bytes> {
         let payload = Bytes::from_static(b"x");
-        Packet { pull: PullId(0), sequence, timing: None, generation, id, payload }
+        Packet { pull: PullId(0), sequence, timing: None, queued: false, generation, id, payload }
     }
 
     /// #19: of a generation of which any as many packets as blocks make it whole, no more are kept, whatever comes.

@@ -627,6 +627,7 @@ impl<S: Symbol> Sender<S> {
             pull: self.sending.pull,
             sequence,
             timing: (!self.has_path()).then(|| Timing { sent_at: now, rtt: rtt.or(self.sending.rtt) }),
+            queued: path.is_some_and(|path| path.has_queue()),
             generation,
             id,
             payload,

@@ -207,6 +207,11 @@ impl Bbr {
         self.congestion.path_loss()
     }
 
+    /// Whether the last round trip has shown no queue. It is not told without [`Config::learns_loss`].
+    pub const fn is_calm(&self) -> bool {
+        self.congestion.is_calm
+    }
+
     /// A packet of `bytes` leaves; `inflight` bytes are in flight with it.
     ///
     /// Source: section 4.1.2.2 and, after idle time, 5.4.1.

@@ -13,6 +13,8 @@ pub(super) struct Totals {
     /// Bytes of datagrams.
     pub(super) bytes: u64,
     pub(super) packets: u64,
+    /// Of them, those of servers that see a queue on their paths.
+    pub(super) queued: u64,
     pub(super) lost: u64,
 }
 

@@ -201,7 +201,12 @@ impl<S: Symbol> Client<S> {
         let rtt = self.farthest();
         if self.config.link.is_none() && self.config.rate_control == RateControl::Bbr {
             let counts = self.counts();
-            let totals = Totals { bytes: self.came_bytes, packets: counts.packets, lost: counts.lost };
+            let totals = Totals {
+                bytes: self.came_bytes,
+                packets: counts.packets,
+                queued: self.came_queued,
+                lost: counts.lost,
+            };
             let heard = self.servers.iter().filter(|server| server.heard_at.is_some()).count();
             let servers = Servers { asked: self.busy(), heard, awaits: self.awaits_until.is_some(), rtt };
             if self.overflow.observe(now, totals, servers) {

@@ -237,7 +237,7 @@ mod tests {
             let count = |bytes: f64| (bytes / PACKET) as u64;
             self.read = self.came.0.min(self.read + self.read_max);
             let (packets, lost) = (count(self.read), count(self.came.1));
-            let totals = Totals { bytes: packets * PACKET as u64, packets, lost };
+            let totals = Totals { bytes: packets * PACKET as u64, packets, queued: 0, lost };
             let heard = if packets == 0 { 0 } else { self.heard };
             let servers = Servers { asked: self.asked, heard, awaits, rtt: self.rtt };
             let said = self.start.observe(self.now, totals, servers);

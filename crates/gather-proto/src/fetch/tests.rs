@@ -385,8 +385,15 @@ fn a_silent_server_is_shown_where_packets_are_taken_until_one_comes() {
         assert_eq!(shown(&mut fetch), [A], "at {ms} ms");
         last = ms;
     }
-    let packet =
-        Packet { pull: PullId(0), sequence: 0, timing: None, generation: 0, id: 0, payload: Bytes::new() };
+    let packet = Packet {
+        pull: PullId(0),
+        sequence: 0,
+        timing: None,
+        queued: false,
+        generation: 0,
+        id: 0,
+        payload: Bytes::new(),
+    };
     fetch.handle_packet(at(156), A, packet);
     pass(&mut fetch, 1_000);
     assert_eq!(shown(&mut fetch), []);
@@ -413,7 +420,7 @@ fn accept(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId, pull: u16, bytes:
 /// A pull's only block comes, of 5 bytes.
 fn arrive(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId, pull: u16) {
     let (pull, payload) = (PullId(pull), Bytes::from_static(b"early"));
-    let packet = Packet { pull, sequence: 0, timing: None, generation: 0, id: 0, payload };
+    let packet = Packet { pull, sequence: 0, timing: None, queued: false, generation: 0, id: 0, payload };
     fetch.handle_packet(at(ms), server, packet);
 }
 

@@ -108,7 +108,7 @@ fn control() -> impl Strategy<Value = Control> {
 proptest! {
     #[test]
     fn datagrams_read_back_as_written(
-        pull: u16, numbers: [u32; 4], sent in proptest::option::of(0u64..1 << 50), payload in proptest::collection::vec(any::<u8>(), 0..50), feedback in feedback(),
+        pull: u16, numbers: [u32; 4], queued: bool, sent in proptest::option::of(0u64..1 << 50), payload in proptest::collection::vec(any::<u8>(), 0..50), feedback in feedback(),
     ) {
         let [sequence, rtt, generation, id] = numbers;
         let rate_control = if sent.is_some() { RateControl::Tfrc } else { RateControl::Bbr };
@@ -121,6 +121,7 @@ proptest! {
                 sent_at: Instant::from_ns(sent),
                 rtt: Some(rtt).filter(|us| *us > 0).map(|us| Duration::from_us(us.into())),
             }),
+            queued: queued && sent.is_none(),
             generation,
             id,
             payload: Bytes::from(payload),

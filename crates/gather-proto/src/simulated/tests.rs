@@ -1,5 +1,7 @@
 //! Rounds of pulls in the simulator: goodput against the ideal, and what a scenario may say.
 
+mod shares;
+
 use super::Simulated;
 use anabranch_sim::{Outcome, Plan, Simulation, scenario};
 

@@ -71,7 +71,7 @@ fn receiving(config: ClientConfig) -> (Client<Bytes>, ServerId) {
 
 fn packet(sequence: u32, id: u32) -> Packet<Bytes> {
     let payload = Bytes::from_static(&[7; 10]);
-    Packet { pull: PullId(0), sequence, timing: None, generation: 0, id, payload }
+    Packet { pull: PullId(0), sequence, timing: None, queued: false, generation: 0, id, payload }
 }
 
 /// Issue #4: sums that all lack one block were kept without end, as that block never follows from them.

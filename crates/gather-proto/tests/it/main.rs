@@ -308,6 +308,7 @@ fn who_is_asked_later_finds_its_share_free() {
             pull: PullId(number),
             sequence: 0,
             timing: None,
+            queued: false,
             generation: 0,
             id: 0,
             payload: vec![0; 200].into(),

@@ -27,6 +27,10 @@ struct Link {
     stalls: Option<(Duration, Duration)>,
     /// Servers wait for processors: such a share of what is granted is not sent at times.
     lacks: f64,
+    /// What is lost comes in bursts: in most turns nothing, in each fifth one five times as much.
+    bursts: bool,
+    /// Servers see a queue.
+    queued: bool,
     arrived: Totals,
 }
 
@@ -47,6 +51,8 @@ impl Link {
             other: 0.0,
             stalls: None,
             lacks: 0.0,
+            bursts: false,
+            queued: false,
             arrived: Totals::default(),
         }
     }
@@ -60,19 +66,25 @@ impl Link {
             self.granted_for += if allowed.is_some() { TICK } else { Duration::ZERO };
             let allowed = allowed.unwrap_or(f64::INFINITY);
             let turn = self.now.saturating_since(Instant::ZERO).as_ps() / TURN.as_ps();
+            let loss = match (self.bursts, turn * 7 % 5) {
+                (false, _) => self.loss,
+                (true, 0) => 5.0 * self.loss,
+                (true, _) => 0.0,
+            };
             let lacks = self.lacks * (turn * 7 % 13) as f64 / 12.0;
             self.sent.push_back(self.offered.min(allowed * (1.0 - lacks)));
             let sent = self.sent.pop_front().unwrap_or(0.0) * TICK.as_secs_f64();
             let capacity = self.capacity * TICK.as_secs_f64();
             let all = sent + self.other * TICK.as_secs_f64();
-            let bytes = sent * (capacity / all.max(1e-9)).min(1.0) * (1.0 - self.loss);
+            let bytes = sent * (capacity / all.max(1e-9)).min(1.0) * (1.0 - loss);
             let grows = 1.0 + 0.1 * TICK.as_secs_f64() / RTT.as_secs_f64();
             self.other *= if all > 1.3 * capacity { 0.5 } else { grows };
             self.came.0 += bytes;
             self.came.1 += bytes / PACKET;
             self.came.2 += (sent - bytes) / PACKET;
             let (bytes, packets, lost) = self.came;
-            let totals = Totals { bytes: bytes as u64, packets: packets as u64, lost: lost as u64 };
+            let queued = if self.queued { packets as u64 } else { 0 };
+            let totals = Totals { bytes: bytes as u64, packets: packets as u64, queued, lost: lost as u64 };
             let is_stalled = |(length, every): (Duration, Duration)| {
                 self.now.saturating_since(Instant::ZERO).as_ps() % every.as_ps() < length.as_ps()
             };
@@ -310,6 +322,30 @@ fn a_link_on_which_others_are_is_left_to_each_servers_rate() {
     link.other = 0.3e6;
     link.pass(SECOND * 60);
     assert!(link.granted_for > SECOND * 40, "{:?}", link.granted_for);
+}
+
+/// #19: over a path of 1 ms each burst of losses cut the rate of a divided link, where servers have too few packets in flight to be left alone.
+#[test]
+fn losses_that_come_in_bursts_cut_no_rate_where_no_queue_is_seen() {
+    let bursts = |queued, servers| {
+        let mut link = Link::new(1e7, 0.04, 2e7, servers);
+        (link.bursts, link.queued) = (true, queued);
+        link.overflow.enter(link.now, Phase::Hold { since: link.now }, RTT);
+        link.overflow.rates = [1e7, 0.0];
+        link.pass(SECOND * 5);
+        link.used(SECOND * 10)
+    };
+    // 133 packets come in a round trip.
+    let (calm, beside_others) = (bursts(false, 30), bursts(true, 30));
+    assert!(calm > 0.93 && beside_others < 0.85, "{calm} without a queue, {beside_others} with one");
+    // What it loses does not seem to be its own for ever: a link that becomes slower is followed.
+    let mut link = Link::new(1e7, 0.04, 2e7, 30);
+    link.bursts = true;
+    link.pass(SECOND * 10);
+    (link.capacity, link.bursts, link.loss) = (0.3e7, false, 0.0);
+    link.pass(SECOND * 3);
+    let lost = link.pass(SECOND * 5);
+    assert!(lost < 0.03 && link.used(SECOND * 5) > 0.93, "{lost} lost");
 }
 
 /// #19: three servers waited for what a long start had lost, and what came meanwhile was held for seconds: a third of 1 Gbit/s.
