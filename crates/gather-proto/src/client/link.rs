@@ -130,7 +130,7 @@ struct Seen {
     /// Of them, those of servers that see a queue.
     queued: u64,
     lost: u64,
-    /// Packets that each server has in flight, as much arrives.
+    /// Packets that each server has in flight where as much arrives as ever did, or now if that is more.
     each_packets: f64,
 }
 
@@ -139,7 +139,8 @@ impl Seen {
         self.lost as f64 / (self.lost + self.packets).max(1) as f64
     }
 
-    /// Whether each server has so few packets in flight that its own control cannot send much less.
+    /// Whether each server has so few packets in flight, where the link is theirs, that its own control cannot send less than it carries. One that
+    /// has few as others take the link is not meant: held to that it could never have more.
     fn is_few(&self) -> bool {
         self.each_packets < FEW_PACKETS
     }
@@ -222,6 +223,9 @@ pub(super) struct Overflow {
     start: Option<Start>,
     /// What came lately of all servers, in bytes a second: the most, and little less with each measure.
     carried: f64,
+    /// The most packets that ever came in a second, as two measures in a row show it; and those of the last one.
+    most_packets_per_s: f64,
+    last_packets_per_s: f64,
 }
 
 impl Overflow {
@@ -246,6 +250,8 @@ impl Overflow {
             has_begun: false,
             start: None,
             carried: 0.0,
+            most_packets_per_s: 0.0,
+            last_packets_per_s: 0.0,
         }
     }
 
@@ -356,7 +362,8 @@ impl Overflow {
         let bytes = totals.bytes.saturating_sub(before.bytes);
         let lost = totals.lost.saturating_sub(before.lost);
         let packets_per_s = packets as f64 / time.as_secs_f64();
-        let each_packets = packets_per_s * rtt.as_secs_f64() / servers.max(1) as f64;
+        let most_packets_per_s = packets_per_s.max(self.most_packets_per_s);
+        let each_packets = most_packets_per_s * rtt.as_secs_f64() / servers.max(1) as f64;
         let queued = totals.queued.saturating_sub(before.queued);
         let seen =
             Seen { bytes_per_s: bytes as f64 / time.as_secs_f64(), packets, queued, lost, each_packets };
@@ -365,6 +372,8 @@ impl Overflow {
             return false;
         }
         self.began = None;
+        let last = std::mem::replace(&mut self.last_packets_per_s, packets_per_s);
+        self.most_packets_per_s = self.most_packets_per_s.max(last.min(packets_per_s));
         self.step(now, seen, rtt, servers)
     }
 

@@ -324,6 +324,20 @@ fn a_link_on_which_others_are_is_left_to_each_servers_rate() {
     assert!(link.granted_for > SECOND * 40, "{:?}", link.granted_for);
 }
 
+/// #19: beside four flows of Linux's BBR three servers were held to a packet in flight each, as their own control could not send less than that.
+#[test]
+fn servers_that_have_few_packets_in_flight_as_others_came_are_left_to_themselves() {
+    let mut link = Link::new(1e7, 0.0, 2e7, 3);
+    link.pass(SECOND * 5);
+    assert!(link.overflow.allowed_bytes_per_s().is_some());
+    // Others leave 1.3 packets in flight to each, and lose some.
+    (link.capacity, link.loss, link.offered, link.bursts, link.queued) = (0.3e6, 0.1, 0.5e6, true, true);
+    link.pass(SECOND * 5);
+    link.granted_for = Duration::ZERO;
+    link.pass(SECOND * 30);
+    assert!(link.granted_for < SECOND * 15, "{:?}", link.granted_for);
+}
+
 /// #19: over a path of 1 ms each burst of losses cut the rate of a divided link, where servers have too few packets in flight to be left alone.
 #[test]
 fn losses_that_come_in_bursts_cut_no_rate_where_no_queue_is_seen() {
