@@ -29,11 +29,12 @@ NOTES = {
     "lossy, control cubic": "single runs differ by a fifth",
     "web-search, control newreno": "means of several runs are 10 % apart; single ones differ more",
     **{
-        f"bbr-cubic, uplink_queue {queue}, workload {number}": "the kernel has BBR's first version, which answers no losses"
+        f"bbr-cubic, uplink_queue {queue}, control bbr, workload {number}": "the kernel has BBR's first version, which answers no losses"
         for queue in ("62500 B", "125 kB")
         for number in (0, 1)
     },
-    **{f"bbr-cubic, uplink_queue 500 kB, workload {number}": "the kernel has BBR's first version" for number in (0, 1)},
+    **{f"bbr-cubic, uplink_queue 500 kB, control bbr, workload {number}": "the kernel has BBR's first version" for number in (0, 1)},
+    **{f"bbr-cubic, uplink_queue {queue}, control bbr1, workload 1": "little is left to Cubic" for queue in ("62500 B", "125 kB")},
 }
 
 
