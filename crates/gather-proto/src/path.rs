@@ -244,7 +244,7 @@ impl Path {
     pub(crate) const fn rtt(&self) -> Option<Duration> {
         self.rtt
     }
-    /// Whether the last round trip has shown a queue.
+    /// Whether the last round trip has shown a queue, or none is over yet.
     pub(crate) const fn has_queue(&self) -> bool {
         !self.bbr.is_calm()
     }

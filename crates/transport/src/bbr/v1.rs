@@ -78,7 +78,7 @@ pub(crate) struct Bbr1 {
     conserves: bool,
     begins_repair: bool,
     policed: Policed,
-    /// Bytes in flight before and after the last acknowledgement, and what it says is lost.
+    /// Bytes in flight after the last acknowledgement; those that were found lost since; and all of them.
     inflight: u64,
     newly_lost: u64,
     lost: u64,
