@@ -184,13 +184,10 @@ impl Path {
             ack_bytes: ARRIVED_PACKETS * packet_bytes,
             learns_loss: true,
             headroom: HEADROOM,
+            senders: servers.max(1),
             fits_rtt: true,
             heeds_first_flight: true,
-            train: Some(Train {
-                bytes_per_s: TRAIN_BYTES_PER_S,
-                share: 1.0 / f64::from(servers.max(1)),
-                rtt_min: TRAIN_RTT_MIN,
-            }),
+            train: Some(Train { bytes_per_s: TRAIN_BYTES_PER_S, rtt_min: TRAIN_RTT_MIN }),
             seed: Seed::new(seed.into()),
         };
         Self {

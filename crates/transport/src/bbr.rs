@@ -76,6 +76,9 @@ pub struct Config {
     /// 45 % of the path, unless they answer no losses (`congestion` says how that is told). Without [`Config::learns_loss`] they have the
     /// draft's share always.
     pub headroom: f64,
+    /// So many senders to one receiver, this one among them, count as one party: each goes on with its part of what a train
+    /// shows, and excuses its part of what is lost beside others that answer no losses.
+    pub senders: u16,
     /// Whether what leaves together, and what comes between two acknowledgements, is no more than half a round trip's. The draft counts
     /// with a millisecond's; inside a data centre that is many times what the path holds, and all of it stands in a queue.
     pub fits_rtt: bool,
@@ -132,7 +135,7 @@ impl Bbr {
             rounds: Rounds::default(),
             aggregation: Aggregation::new(now),
             min_rtt: MinRtt::new(now, config.initial_rtt),
-            congestion: Congestion::default(),
+            congestion: Congestion::new(config.senders),
             cycle: Cycle::new(now, &mut random),
             random,
             rates: [0.0; 2],
@@ -145,12 +148,7 @@ impl Bbr {
             window: config.initial_window_bytes.max(LEAST_PACKETS * config.packet_bytes),
             prior_window: 0,
             first_flight: FirstFlight::default(),
-            trains: Trains::new(
-                config.train,
-                config.packet_bytes,
-                config.initial_rtt,
-                config.initial_window_bytes,
-            ),
+            trains: Trains::new(&config),
             is_repairing: false,
             is_silent: false,
             inflight: 0,

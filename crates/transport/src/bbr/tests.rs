@@ -50,6 +50,7 @@ fn config(learns_loss: bool) -> Config {
         ack_bytes: 0,
         learns_loss,
         headroom: HEADROOM,
+        senders: 1,
         fits_rtt: false,
         heeds_first_flight: false,
         train: None,
@@ -299,7 +300,7 @@ fn others_that_answer_no_losses_are_told_by_what_is_lost_beside_them() {
     let mut path = beside(50_000);
     assert_eq!(path.bbr.congestion.left_to_company(), None);
     let (loss, share) = (path.bbr.path_loss(), path.goodput_share(Duration::from_secs(2)));
-    assert!((0.03..=0.05).contains(&loss) && share > 0.8, "{loss} excused, {share} of the link");
+    assert!((0.03..=0.06).contains(&loss) && share > 0.8, "{loss} excused, {share} of the link");
     // They go, and so does what was learnt of them.
     path.rtt = path.rtt - Duration::from_ms(10);
     path.loss_ppm = 0;
@@ -315,6 +316,31 @@ fn others_that_answer_no_losses_are_told_by_what_is_lost_beside_them() {
     let mut path = Path::new(100.0, 20, 1.0, 50_000, config(true));
     path.run(Duration::from_secs(20));
     assert!(!path.bbr.congestion.is_company_deaf && path.goodput_share(Duration::from_secs(5)) > 0.85);
+}
+
+/// #19: one server beside one flow of Linux's BBR had 0.42 of its share, as each of that flow's probes cut its rate until its own next probe; three
+/// that excused as much as one had more than a party's.
+#[test]
+fn others_probes_cut_one_sender_less_than_each_of_three() {
+    let after = |senders| {
+        let mut path = Path::new(100.0, 20, 4.0, 0, Config { senders, ..config(true) });
+        path.run_until(Phase::Cruise, Duration::from_secs(2));
+        path.rtt += Duration::from_ms(10);
+        path.loss_ppm = 60_000;
+        path.run(Duration::from_secs(4));
+        path.run_until(Phase::Cruise, Duration::from_secs(3));
+        assert!(path.bbr.congestion.is_company_deaf);
+        let loss = path.bbr.path_loss();
+        path.bbr.congestion.reset_shortterm();
+        path.loss_ppm = 250_000;
+        path.run(Duration::from_ms(150));
+        assert_eq!(path.bbr.phase(), Phase::Cruise);
+        (loss, path.bbr.congestion.rate_shortterm.is_finite())
+    };
+    let (one, is_cut) = after(1);
+    assert!((0.04..=0.08).contains(&one) && !is_cut, "{one}");
+    let (each, is_cut) = after(3);
+    assert!((0.02..0.03).contains(&each) && is_cut, "{each}");
 }
 
 #[test]
@@ -576,12 +602,13 @@ fn a_first_flight_that_fits_is_not_slowed_down() {
 }
 
 /// Begins with so many packets on a path of such a round trip, and with trains.
-fn train(packets: u64, rtt_ms: u64, share: f64) -> Config {
+fn train(packets: u64, rtt_ms: u64, senders: u16) -> Config {
     Config {
         initial_window_bytes: packets * PACKET,
         initial_rtt: Some(Duration::from_ms(rtt_ms)),
         heeds_first_flight: true,
-        train: Some(Train { bytes_per_s: 125e6, share, rtt_min: Duration::from_ms(40) }),
+        senders,
+        train: Some(Train { bytes_per_s: 125e6, rtt_min: Duration::from_ms(40) }),
         ..config(true)
     }
 }
@@ -603,8 +630,8 @@ fn trains_fill_a_far_path_within_a_few_round_trips() {
     ] {
         let path = |config| Path::new(mbps, rtt_ms, 1.0, loss_ppm, config);
         let link = mbps * 1e6 / 8.0;
-        let without = start(path(Config { train: None, ..train(48, rtt_ms, 1.0) }), 6).0 / link;
-        let with = start(path(train(48, rtt_ms, 1.0)), 6).0 / link;
+        let without = start(path(Config { train: None, ..train(48, rtt_ms, 1) }), 6).0 / link;
+        let with = start(path(train(48, rtt_ms, 1)), 6).0 / link;
         assert!(without < before && with > after, "{mbps} Mbit/s, {rtt_ms} ms: {without} and {with}");
     }
 }
@@ -612,7 +639,7 @@ fn trains_fill_a_far_path_within_a_few_round_trips() {
 /// Of a flight as long as one of eight servers has it, no more shows than a tenth of such a link.
 #[test]
 fn later_trains_show_what_the_first_one_was_too_short_for() {
-    let mut path = Path::new(1_000.0, 250, 1.0, 0, train(11, 250, 1.0));
+    let mut path = Path::new(1_000.0, 250, 1.0, 0, train(11, 250, 1));
     path.run(path.rtt * 5);
     let before = path.delivered;
     path.run(path.rtt);
@@ -621,7 +648,7 @@ fn later_trains_show_what_the_first_one_was_too_short_for() {
 
 #[test]
 fn a_share_of_what_a_train_shows_is_gone_on_with() {
-    let mut path = Path::new(100.0, 100, 1.0, 0, train(48, 100, 0.25));
+    let mut path = Path::new(100.0, 100, 1.0, 0, train(48, 100, 4));
     path.run(Duration::from_ms(199));
     let rate = path.bytes_per_s / 4.0;
     assert!(path.bbr.pacing_bytes_per_s() < 1.1 * rate, "{}", path.bbr.pacing_bytes_per_s());
@@ -637,11 +664,11 @@ fn a_shaper_that_lets_a_train_pass_gets_eight_times_as_much_once() {
         path.credit_bytes = 64 * PACKET;
         path
     };
-    let mut fooled = path(train(48, 100, 1.0));
+    let mut fooled = path(train(48, 100, 1));
     fooled.run(Duration::from_ms(120));
     assert!(fooled.bbr.window_bytes() > 300 * PACKET, "{}", fooled.bbr.window_bytes() / PACKET);
     fooled.run(Duration::from_secs(2));
-    let plain = start(path(Config { train: None, ..train(48, 100, 1.0) }), 20).1;
+    let plain = start(path(Config { train: None, ..train(48, 100, 1) }), 20).1;
     assert!(fooled.dropped < plain + 8 * 48, "{} and {plain}", fooled.dropped);
     assert!(fooled.goodput_share(Duration::from_secs(10)) > 0.9);
 }
@@ -649,7 +676,7 @@ fn a_shaper_that_lets_a_train_pass_gets_eight_times_as_much_once() {
 /// A connection whose first packet was lost takes a second for its round trip.
 #[test]
 fn a_path_that_is_nearer_than_it_seemed_begins_without_trains() {
-    let mut path = Path::new(1_000.0, 1, 1.0, 0, train(48, 1_000, 1.0));
+    let mut path = Path::new(1_000.0, 1, 1.0, 0, train(48, 1_000, 1));
     assert!(path.bbr.trains.is_on());
     path.run(Duration::from_ms(3));
     assert!(!path.bbr.trains.is_on() && path.bbr.pacing_bytes_per_s() > 1.0);
@@ -658,10 +685,10 @@ fn a_path_that_is_nearer_than_it_seemed_begins_without_trains() {
 
 #[test]
 fn no_rate_shows_by_few_packets_nor_in_less_than_a_millisecond() {
-    let is_on = |packets| Bbr::new(Instant::ZERO, train(packets, 100, 1.0)).trains.is_on();
+    let is_on = |packets| Bbr::new(Instant::ZERO, train(packets, 100, 1)).trains.is_on();
     assert_eq!([is_on(4), is_on(8), is_on(9)], [false, false, true]);
     // 48 packets take 0.6 ms.
-    let mut path = Path::new(1_000.0, 100, 1.0, 0, train(48, 100, 1.0));
+    let mut path = Path::new(1_000.0, 100, 1.0, 0, train(48, 100, 1));
     path.run(Duration::from_ms(102));
     let shown = path.bbr.trains.bytes_per_s().expect("all of the train has come");
     assert!((0.5..1.01).contains(&(shown / (48 * PACKET * 1_000) as f64)), "{shown}");
@@ -669,13 +696,13 @@ fn no_rate_shows_by_few_packets_nor_in_less_than_a_millisecond() {
 
 #[test]
 fn what_leaves_after_idle_time_is_no_train() {
-    let mut bbr = Bbr::new(Instant::ZERO, train(48, 100, 1.0));
+    let mut bbr = Bbr::new(Instant::ZERO, train(48, 100, 1));
     assert!(bbr.pacing_bytes_per_s() > 100e6);
     bbr.handle_sent(Instant::ZERO, PACKET, PACKET);
     bbr.note_app_limited();
     assert!(bbr.pacing_bytes_per_s() < 3e6, "{}", bbr.pacing_bytes_per_s());
     // Nor is more than a shortish queue takes, whatever the window is.
-    let mut bbr = Bbr::new(Instant::ZERO, train(1_000, 100, 1.0));
+    let mut bbr = Bbr::new(Instant::ZERO, train(1_000, 100, 1));
     let left = (1..).take_while(|packets| {
         bbr.handle_sent(Instant::ZERO, PACKET, packets * PACKET);
         bbr.pacing_bytes_per_s() > 100e6
@@ -690,7 +717,7 @@ proptest! {
     fn on_any_far_path_trains_cost_little(
         mbps in 1.0..200.0f64, rtt_ms in 40u64..300, bdps in 0.1..4.0f64, loss_ppm in 0u32..50_000, packets in 10u64..49, seed in any::<u64>(),
     ) {
-        let with = Config { seed: Seed::new(seed), ..train(packets, rtt_ms, 1.0) };
+        let with = Config { seed: Seed::new(seed), ..train(packets, rtt_ms, 1) };
         let path = |config| Path::new(mbps, rtt_ms, bdps, loss_ppm, config);
         let [mut trains, mut plain] = [path(with.clone()), path(Config { train: None, ..with })];
         for _ in 0..20 {

@@ -3,7 +3,7 @@
 //!
 //! The first flight, and the head of each round trip after it until the rate shows, leave as a train: at a high rate ([`Train`]). A train
 //! that comes more slowly than it left shows what the path carries for now, which is its bottleneck's rate or less; one that comes as fast
-//! shows that the path carries as much at the least. Up to this sender's share of that the window grows eightfold in a round trip, and not
+//! shows that the path carries as much at the least. Up to this sender's part of that the window grows eightfold in a round trip, and not
 //! twofold: by eight bytes for each that comes, so that a path that carries a train and not what follows it slows the growth itself. Where
 //! a tenth is lost it ends, and the start goes on as the draft has it, from what has arrived.
 //!
@@ -16,6 +16,7 @@
 //!
 //! Leaves out: which window and pacing follow (`bbr`), and a first flight that is too long for its path (`first_flight`). Read [`Trains`] first.
 
+use super::Config;
 use super::delivery::Sample;
 use anabranch_units::{Duration, Instant};
 use std::collections::VecDeque;
@@ -40,8 +41,6 @@ const LOST_PACKETS: u64 = 16;
 pub struct Train {
     /// Bytes a second at which a train leaves.
     pub bytes_per_s: f64,
-    /// The share of what it shows that is this sender's, where others of its user share the path.
-    pub share: f64,
     /// Paths of shorter round trips begin without, as do those with first flights that are too short to show anything.
     pub rtt_min: Duration,
 }
@@ -59,6 +58,8 @@ pub(super) struct Came {
 #[derive(Clone, Debug)]
 pub(super) struct Trains {
     config: Option<Train>,
+    /// This sender's part of what shows, where others of its party send over the path.
+    part: f64,
     packet_bytes: u64,
     /// Bytes of the present train that have not left.
     left: u64,
@@ -69,12 +70,14 @@ pub(super) struct Trains {
 }
 
 impl Trains {
-    /// A path of which nothing is known but perhaps its round trip, and on which so many bytes may be in flight at first.
-    pub(super) fn new(config: Option<Train>, packet_bytes: u64, rtt: Option<Duration>, window: u64) -> Self {
-        let is_far = |train: &Train| rtt.is_some_and(|rtt| rtt >= train.rtt_min);
-        let config = config.filter(|train| window > SHOWN_PACKETS * packet_bytes && is_far(train));
+    /// A path of which nothing is known but what `config` says.
+    pub(super) fn new(config: &Config) -> Self {
+        let (packet_bytes, window) = (config.packet_bytes, config.initial_window_bytes);
+        let part = 1.0 / f64::from(config.senders.max(1));
+        let is_far = |train: &Train| config.initial_rtt.is_some_and(|rtt| rtt >= train.rtt_min);
+        let config = config.train.filter(|train| window > SHOWN_PACKETS * packet_bytes && is_far(train));
         let left = if config.is_some() { window.min(TRAIN_MOST * packet_bytes) } else { 0 };
-        Self { config, packet_bytes, left, came: VecDeque::new(), least: 0.0, shown: None }
+        Self { config, part, packet_bytes, left, came: VecDeque::new(), least: 0.0, shown: None }
     }
 
     /// Whether the rate is looked for so.
@@ -134,10 +137,10 @@ impl Trains {
         self.came.push_back(now);
     }
 
-    /// Bytes a second that this sender may go on with: its share of what has shown, if something has.
+    /// Bytes a second that this sender may go on with: its part of what has shown, if something has.
     pub(super) fn bytes_per_s(&self) -> Option<f64> {
         let shown = self.shown.unwrap_or(self.least);
-        self.config.filter(|_| shown > 0.0).map(|train| train.share * shown)
+        (self.is_on() && shown > 0.0).then_some(self.part * shown)
     }
 
     /// The window of `window` bytes that `newly_delivered` bytes make where so many fit.

@@ -55,6 +55,7 @@ impl ByModel {
             ack_bytes: mss * if config.delayed_ack.is_some() { DELAYED_SEGMENTS } else { 1 },
             learns_loss: false,
             headroom: HEADROOM,
+            senders: 1,
             fits_rtt: false,
             heeds_first_flight: false,
             train: None,
