@@ -254,7 +254,7 @@ fn less_is_left_to_others_where_no_queue_shows_that_they_are_there() {
 }
 
 #[test]
-fn a_queue_that_others_keep_is_theirs_until_it_is_gone() {
+fn a_queue_that_others_keep_is_theirs_while_it_is_long() {
     // So much was found to be too much, or nothing was, as in a deep queue: the path holds 250 kB, and the queue as many.
     for bound in [500_000, u64::MAX] {
         let mut path = Path::new(100.0, 20, 1.0, 0, config(true));
@@ -278,9 +278,10 @@ fn a_queue_that_others_keep_is_theirs_until_it_is_gone() {
                 "{may} {path_bytes}"
             );
         }
-        path.rtt = path.rtt - Duration::from_ms(10);
+        // What is left of it may be anybody's: #19, the first of two senders that are alike to see the other left it nearly half of the path.
+        path.rtt = path.rtt - Duration::from_ms(8);
         path.run(Duration::from_ms(90));
-        assert_eq!(path.bbr.congestion.left_to_company(), None);
+        assert_eq!((path.bbr.congestion.left_to_company(), path.bbr.congestion.is_calm), (None, false));
     }
 }
 
