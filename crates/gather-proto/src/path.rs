@@ -184,7 +184,7 @@ impl Path {
             ack_bytes: ARRIVED_PACKETS * packet_bytes,
             learns_loss: true,
             headroom: HEADROOM,
-            senders: servers.max(1),
+            senders: servers,
             fits_rtt: true,
             heeds_first_flight: true,
             train: Some(Train { bytes_per_s: TRAIN_BYTES_PER_S, rtt_min: TRAIN_RTT_MIN }),

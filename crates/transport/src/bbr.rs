@@ -77,7 +77,7 @@ pub struct Config {
     /// draft's share always.
     pub headroom: f64,
     /// So many senders to one receiver, this one among them, count as one party: each goes on with its part of what a train
-    /// shows, and excuses its part of what is lost beside others that answer no losses.
+    /// shows, and excuses its part of what is lost beside others that answer no losses. None counts as one.
     pub senders: u16,
     /// Whether what leaves together, and what comes between two acknowledgements, is no more than half a round trip's. The draft counts
     /// with a millisecond's; inside a data centre that is many times what the path holds, and all of it stands in a queue.

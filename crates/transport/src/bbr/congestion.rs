@@ -15,8 +15,9 @@
 //! second one all on the path lose packets all the time. A sender that goes by the draft beside them has a tenth to a half of its
 //! share (`experiments/gather-fairness`). They are told by what is lost between probes while the queue lasts and others have their part of the
 //! path: flows of Cubic, and senders like this one, would leave it within some round trips, and then 0.04 to 0.9 % are lost; beside the
-//! kernel's BBR 1.2 to 15. What is lost so is excused up to a limit, and nothing is left to others which take all that there is. They probe every
-//! eight round trips, and lose much of what all have in flight then: one round trip says little, so a large part of it is excused between probes.
+//! kernel's BBR 1.2 to 15. What is lost so is excused up to a limit, and others which take all that there is have no more left to them than
+//! the draft leaves, [`HEADROOM`] of what losses bind. They probe every eight round trips, and lose much of what all have in flight then: one
+//! round trip says little, so a large part of it is excused between probes.
 //! Of several senders that count as one party each excuses its part only: else three would have three parties' share.
 
 use super::delivery::{Pressure, Sample, Sent};
@@ -48,8 +49,8 @@ const DEAF_PACKETS: u64 = 128;
 ///
 /// Beside one and four flows of the kernel's BBR, behind a half and one product of rate and round trip, a pull from one server has 0.7 to 1.4 of
 /// its share with these, and one from three 0.65 to 1.43 (simulated, four and six seeds, at b9b2db7). Where each sender excused 5 %, and of a round trip
-/// what chance adds to that, they had 0.49 to 0.90 and 0.85 to 1.92, and one server 0.42 and 0.39 behind half a product, emulated. With 0.2 of a round trip one server beside one flow has
-/// 0.65 behind half a product where it has 0.98 with this; with 0.12 of all one beside four has 1.8 where it has 1.4.
+/// what chance adds to that, they had 0.49 to 0.90 and 0.85 to 1.92, and one server 0.42 and 0.39 behind half a product, emulated. With 0.2 of a
+/// round trip one server beside one flow has 0.65 behind half a product where it has 0.98 with this; with 0.09 of all one beside four has 1.72 where it has 1.50 (ten seeds).
 const DEAF_LOSS_MAX: f64 = 0.08;
 const DEAF_ROUND_MAX: f64 = 0.4;
 /// Packets over which a path's loss is learnt: then both sums are halved.
