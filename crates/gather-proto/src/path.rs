@@ -5,7 +5,7 @@
 
 mod first;
 
-use crate::receiver::ARRIVED_PACKETS;
+use crate::receiver::{ARRIVED_PACKETS, arrived_gap};
 use anabranch_transport::bbr::{Bbr, Config, PATH_LOSS_MAX, Sent, Train};
 use anabranch_units::{BitRate, Duration, Instant, RandomStream, Seed};
 use first::FirstFlight;
@@ -47,13 +47,15 @@ const SILENT_MIN: Duration = Duration::from_ms(200);
 /// nothing has come for five seconds, and there has to be time for a second try before.
 const SILENT_MAX: Duration = Duration::from_secs(2);
 const SILENT_LATE_RTTS: u64 = 2;
-/// After so many round trips and so long without a word, and after twice as long again each time, a packet more leaves than the window
-/// has room for: where all that is in flight was lost, what comes of it tells so sooner than patience ends.
+/// After a round trip, so many of its deviations, but no less than the least, and what the client may wait, and after twice as long again each
+/// time, a packet more leaves than the window has room for: where all that is in flight was lost, what comes of it tells so sooner
+/// than patience ends.
 ///
-/// Source: RFC 9002 section 6.2. Differs: the time is not of the round trip's deviation; the least is what a busy machine may take for
-/// its turns, at both ends.
-const PROBE_RTTS: u64 = 2;
-const PROBE_MIN: Duration = Duration::from_ms(10);
+/// Source: RFC 9002 section 6.2.1, with its granularity. Differs: a path of which nothing was heard deviates by a fourth of its round
+/// trip, not by half.
+const PROBE_DEVIATIONS: u64 = 4;
+const PROBE_DEVIATIONS_MIN: Duration = Duration::from_ms(1);
+const DEVIATION_UNHEARD_PART: u64 = 4;
 /// The share that may be lost where nothing was heard yet: behind a first flight that holds all there is, two sums leave unasked.
 ///
 /// Differs: TCP and QUIC send nothing twice before something is known to be lost. Of such a flight a packet that is lost costs a round trip,
@@ -76,6 +78,11 @@ const QUANTUM_MAX: Duration = Duration::from_ms(1);
 /// How long a packet may be in flight where a round trip takes so long.
 fn patience(rtt: Duration) -> Duration {
     (rtt * SILENT_RTTS).min(SILENT_MAX.max(rtt * SILENT_LATE_RTTS)).max(SILENT_MIN)
+}
+
+/// How far from this round trip one is in the mean, as long as nothing was heard.
+fn unheard_deviation(rtt: Duration) -> Duration {
+    Duration::from_ps(rtt.as_ps() / DEVIATION_UNHEARD_PART)
 }
 
 /// From when on the time counts in which nothing left though it might have: what a clock or a busy machine has made late is made
@@ -145,7 +152,9 @@ pub(crate) struct Path {
     /// Bytes of its packets that are neither known to have come nor to be lost.
     inflight: u64,
     next_at: Instant,
+    /// The round trip, and how far from it one is in the mean, both smoothed.
     rtt: Option<Duration>,
+    deviation: Duration,
     /// Since when nothing was heard, while something is in flight.
     silent_since: Instant,
     is_waiting: bool,
@@ -197,6 +206,7 @@ impl Path {
             inflight: 0,
             next_at: now,
             rtt,
+            deviation: rtt.map_or(Duration::ZERO, unheard_deviation),
             silent_since: now,
             is_waiting: false,
             probes: 0,
@@ -317,8 +327,15 @@ impl Path {
         (self.silent_since, self.is_waiting) = (now, self.inflight > 0);
         (self.probes, self.may_probe) = (0, false);
         if let Some(rtt) = news.rtt {
-            let mean = |mean: Duration| Duration::from_ps(mean.as_ps() / 8 * 7 + rtt.as_ps() / 8);
-            self.rtt = Some(self.rtt.map_or(rtt, mean));
+            let mean =
+                |old: u64, new: u64, parts: u64| Duration::from_ps(old / parts * (parts - 1) + new / parts);
+            (self.rtt, self.deviation) = match self.rtt.map(Duration::as_ps) {
+                None => (Some(rtt), unheard_deviation(rtt)),
+                Some(old) => {
+                    let off = old.abs_diff(rtt.as_ps());
+                    (Some(mean(old, rtt.as_ps(), 8)), mean(self.deviation.as_ps(), off, 4))
+                }
+            };
         }
         self.first.note_news(now, news.delivered_bytes, news.lost_bytes);
         self.lost += news.lost_bytes as f64;
@@ -366,7 +383,9 @@ impl Path {
     }
     /// When a packet more may leave to break it.
     fn probe_at(&self) -> Option<Instant> {
-        let wait = (self.rtt? * PROBE_RTTS + PROBE_MIN) * (1 << self.probes.min(16));
+        let rtt = self.rtt?;
+        let deviations = (self.deviation * PROBE_DEVIATIONS).max(PROBE_DEVIATIONS_MIN);
+        let wait = (rtt + deviations + arrived_gap(rtt)) * (1 << self.probes.min(16));
         let at = self.silent_since.max(self.probed_at) + wait;
         (self.is_waiting && !self.may_probe).then_some(at)
     }
@@ -427,6 +446,28 @@ mod tests {
         assert!((0.1..0.2).contains(&path.loss_share()), "{}", path.loss_share());
     }
 
+    /// #19: a fixed 10 ms was twelve round trips of a short way, and as long as an answer may take of one with a queue that comes and goes.
+    #[test]
+    fn a_path_asks_soon_where_round_trips_are_alike_and_waits_for_the_long_ones_where_they_are_not() {
+        let waits = |rtts_ms: [u64; 2]| {
+            let mut now = Instant::ZERO;
+            let mut path = Path::new(now, 1, 1_500, Some(Duration::from_ms(rtts_ms[0])), None, 1);
+            for rtt in rtts_ms.into_iter().cycle().take(100).map(Duration::from_ms) {
+                let newest = Some(path.handle_sent(now, 1_500));
+                now += rtt;
+                let news =
+                    News { delivered_bytes: 1_500, lost_bytes: 0, lost_runs: 0, newest, rtt: Some(rtt) };
+                path.set_inflight(1_500, 0);
+                path.handle_news(now, &news);
+            }
+            path.handle_sent(now, 1_500);
+            path.probe_at().expect("a packet is in flight").saturating_since(now)
+        };
+        assert!(waits([1, 1]) < Duration::from_us(2_200));
+        assert!(waits([20, 20]) < Duration::from_us(23_600));
+        assert!(waits([20, 60]) > Duration::from_ms(60));
+    }
+
     /// #19: of 32 servers on a short queue a third had lost all of their first packets, and stood for 200 ms.
     #[test]
     fn a_path_that_hears_nothing_asks_ever_more_rarely_before_patience_ends() {
@@ -449,6 +490,6 @@ mod tests {
         }
         let asked: Vec<u64> =
             sent_at[FIRST_PACKETS as usize..].iter().map(|at| at.as_ps() / 1_000_000_000).collect();
-        assert_eq!(asked, [12, 36, 84, 180]);
+        assert_eq!(asked, [2, 6, 14, 31, 65, 133]);
     }
 }

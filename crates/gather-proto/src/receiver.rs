@@ -44,6 +44,11 @@ const SILENCE_GAPS: u64 = 3;
 /// Each time is longer by such a part of it: feedback is short, and an outage is then heard of after a quarter more than it lasts.
 const SILENCE_GROWTH_PART: u64 = 4;
 
+/// How long packets that came may wait until feedback tells of them, where fewer than [`ARRIVED_PACKETS`] come in it.
+pub(crate) fn arrived_gap(rtt: Duration) -> Duration {
+    Duration::from_ps(rtt.as_ps() / ARRIVED_RTT_PART).min(ARRIVED_GAP_MAX)
+}
+
 /// The most packets that are kept of a generation. Of one of [`Code::Mds`] those that say something new, as many as there are blocks; of
 /// others twice its blocks, and some more.
 ///
@@ -415,8 +420,7 @@ impl<S: Symbol> Receiver<S> {
         }
         let told_at =
             self.told_at.filter(|_| new < ARRIVED_PACKETS && self.account.losses() <= self.told_loss);
-        let gap = self.rtt.map_or(Duration::ZERO, |rtt| Duration::from_ps(rtt.as_ps() / ARRIVED_RTT_PART));
-        Some(told_at.map_or(came_at, |told| told + gap.min(ARRIVED_GAP_MAX)))
+        Some(told_at.map_or(came_at, |told| told + self.rtt.map_or(Duration::ZERO, arrived_gap)))
     }
 
     /// When feedback may leave next.
