@@ -17,6 +17,13 @@ const PROBE_WAIT: Duration = Duration::from_secs(2);
 const PROBE_WAIT_MORE: Duration = Duration::from_secs(1);
 /// Round trips after which it probes at the latest, so that a Reno beside it has had its time.
 const RENO_ROUNDS: u64 = 63;
+/// With [`super::Config::learns_loss`] it probes after so many times the square root of its packets in flight, where that is less.
+///
+/// Differs: the draft has as many round trips as packets. From 63 packets on all probe equally often then, and each probe of two senders that share
+/// a link multiplies its share of it against the other's by the same: nothing brings them together, and what they have wanders. Where the one that has
+/// less probes more often it catches up (`experiments/gather-fairness` says how far two pulls are apart). Below 16 packets, and beside others that answer no
+/// losses, it is the draft's.
+const ROUNDS_PER_ROOT: f64 = 4.0;
 /// How long little is in flight to see the least round trip (ProbeRTTDuration).
 const PROBE_RTT_FOR: Duration = Duration::from_ms(200);
 /// Doublings of the growth of a bound in one probe.
@@ -317,8 +324,22 @@ impl Bbr {
     }
 
     fn is_time_to_probe(&self, now: Instant) -> bool {
-        let reno_rounds = (self.target_inflight() / self.config.packet_bytes).min(RENO_ROUNDS);
-        now > self.cycle.began_at + self.cycle.wait || self.cycle.rounds_since_probe >= reno_rounds
+        now > self.cycle.began_at + self.cycle.wait || self.cycle.rounds_since_probe >= self.probe_rounds()
+    }
+
+    /// Round trips after which it probes at the latest.
+    ///
+    /// Source: section 5.3.3.7.3, IsRenoCoexistenceProbeTime.
+    ///
+    /// Differs: see [`ROUNDS_PER_ROOT`].
+    fn probe_rounds(&self) -> u64 {
+        let packets = self.target_inflight() / self.config.packet_bytes;
+        let most = packets.min(RENO_ROUNDS);
+        if self.config.learns_loss && !self.congestion.is_company_deaf {
+            most.min((ROUNDS_PER_ROOT * (packets as f64).sqrt()) as u64)
+        } else {
+            most
+        }
     }
 
     /// Differs: where losses are learnt, a round trip passes first: what is lost of less than the path carries is not congestion's.
