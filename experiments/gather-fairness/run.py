@@ -40,6 +40,7 @@ MIXES = (
     *("gather-1", "gather-3", "cubic-1", "bbr-1"),
     *(f"{ours}+{theirs}" for ours in ("gather-1", "gather-3") for theirs in ("cubic-1", "cubic-4", "bbr-1", "bbr-4", "bbr3-1", "bbr3-4")),
     *("gather-1+gather-1", "gather-3+gather-3", "bbr-1+cubic-1", "bbr-1+cubic-4"),
+    *("cubic-1+cubic-1", "bbr-1+bbr-1", "bbr3-1+bbr3-1"),
 )
 #: What the simulator calls TCP's controls.
 SIMULATED = {"cubic": "cubic", "bbr": "bbr1", "bbr3": "bbr"}
@@ -408,26 +409,31 @@ def jain(rates: list[float]) -> float:
     return sum(rates) ** 2 / (len(rates) * sum(rate * rate for rate in rates)) if any(rates) else 1.0
 
 
-def broken(parties: list[str], rates: list[float], shares: list[float]) -> list[str]:
-    """Which bounds do not hold, a few words each; `shares` are of the fair rate.
+def broken(parties: list[str], shares: list[float], least: float, apart: float) -> list[str]:
+    """Which bounds do not hold, a few words each; `shares` are of the fair rate, `least` is the least in a trial, and two pulls are so far `apart`.
 
-    >>> broken(["gather-1", "cubic"], [30.0, 10.0], [1.5, 0.5])
+    >>> broken(["gather-1", "cubic"], [1.5, 0.5], 0.5, 1.0)
     []
-    >>> broken(["gather-1", "cubic"], [39.0, 1.0], [1.95, 0.05])
-    ['cubic starves']
+    >>> broken(["gather-1", "cubic"], [1.95, 0.05], 0.05, 1.0)
+    ['somebody starves with 0.05']
+    >>> broken(["gather-1", "gather-1"], [1.0, 1.0], 0.8, 1.5)
+    ['two pulls 1.50 apart']
     """
     ours = [number for number, party in enumerate(parties) if party.startswith("gather")]
     found = [f"{parties[n]} has {shares[n]:.2f}" for n in ours if not SHARES[0] <= shares[n] <= SHARES[1]]
-    found += [f"{party} starves" for party, share in zip(parties, shares, strict=True) if share < STARVED]
-    pulls = sorted(rates[number] for number in ours)
-    if len(pulls) == 2 and pulls[1] > RATIO_MAX * pulls[0]:
-        found.append(f"two pulls {pulls[1] / max(pulls[0], 1e-9):.2f} apart")
+    if least < STARVED:
+        found.append(f"somebody starves with {least:.2f}")
+    if len(ours) == 2 and apart > RATIO_MAX:
+        found.append(f"two pulls {apart:.2f} apart")
     return found
 
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
     """A cell's medians over its trials.
+
+    What is said of several parties of a trial is reckoned for each trial first: two of which now one and now the other has more have the same
+    median, and are not alike.
 
     Attributes
     ----------
@@ -439,6 +445,10 @@ class Summary:
         Of each party, in Mbit/s and of the fair rate, which is what all have together over their number.
     as_flows
         Of each pull, its share where each of its servers counts as a flow.
+    least
+        The least share that any has.
+    apart, apart_most
+        The ratio of the highest and the lowest rate, in the median and in the worst trial.
     whole_mbps, jain
         Of all together.
     rtt_ms
@@ -453,13 +463,16 @@ class Summary:
     rates: list[float]
     shares: list[float]
     as_flows: list[float]
+    least: float
+    apart: float
+    apart_most: float
     whole_mbps: float
     jain: float
     rtt_ms: list[float]
 
     def broken(self) -> list[str]:
         """Which bounds do not hold."""
-        return broken(self.parties, self.rates, self.shares) if len(self.rates) > 1 else []
+        return broken(self.parties, self.shares, self.least, self.apart) if len(self.rates) > 1 else []
 
 
 def summaries(path: pathlib.Path) -> list[Summary]:
@@ -482,7 +495,10 @@ def summaries(path: pathlib.Path) -> list[Summary]:
         as_flows = [share * sum(flows) / len(flows) / own for share, own, party in zip(shares, flows, parties, strict=True) if party.startswith("gather")]
         whole, index = (statistics.median(map(of, all_rates)) for of in (sum, jain))
         rtt_ms = [statistics.median(float(trial[0][column]) for trial in trials) for column in ("rtt_ms_p50", "rtt_ms_p99")]
-        found.append(Summary(clock, mix, float(link), float(queue), parties, rates, shares, as_flows, whole, index, rtt_ms))
+        least = statistics.median(map(min, all_shares))
+        ratios = [max(one) / max(min(one), 1e-9) for one in all_rates]
+        alone = (clock, mix, float(link), float(queue), parties)
+        found.append(Summary(*alone, rates, shares, as_flows, least, statistics.median(ratios), max(ratios), whole, index, rtt_ms))
     return found
 
 
@@ -504,7 +520,8 @@ def table(args: argparse.Namespace) -> int:
 
 
 def brief(all_cells: list[Summary]) -> int:
-    """For each mix and queue the first party's share, as flows where a pull has several servers; then the interactive flow's round trip.
+    """For each mix and queue the first party's share, as flows where a pull has several servers; how far two alike are apart; then the interactive
+    flow's round trip.
 
     Simulated and emulated stand beside each other, and what is outside its bounds is bold.
     """
@@ -518,11 +535,19 @@ def brief(all_cells: list[Summary]) -> int:
         one = f"**{it.shares[0]:.2f}**" if it.broken() else f"{it.shares[0]:.2f}"
         return one + (f" ({it.as_flows[0]:.2f})" if it.as_flows and not it.mix.startswith("gather-1") else "")
 
+    def apart(it: Summary | None) -> str:
+        if it is None:
+            return "-"
+        one = f"**{it.apart:.2f}**" if it.broken() else f"{it.apart:.2f}"
+        return f"{one} ({it.apart_most:.2f})"
+
     def rtt(it: Summary | None) -> str:
         return "-" if it is None else f"{it.rtt_ms[0]:.0f}, {it.rtt_ms[1]:.0f}"
 
+    alike = [mix for mix in MIXES if len(set(mix.split("+"))) < len(mix.split("+"))]
     for title, mixes, of in (
-        ("first party's share", [mix for mix in MIXES if "+" in mix], share),
+        ("first party's share", [mix for mix in MIXES if "+" in mix and mix not in alike], share),
+        ("two alike, times apart, and in the worst trial", alike, apart),
         ("rtt ms p50, p99, beside one alone", [mix for mix in MIXES if "+" not in mix], rtt),
     ):
         print(f"| {title}: {' / '.join(clocks)} | " + " | ".join(f"queue {queue:g}" for queue in queues) + " |")
@@ -565,7 +590,7 @@ def main() -> int:
         verb.add_argument("--rtt", type=float, default=40.0, help="ms")
         verb.add_argument("--seconds", type=float, default=60.0)
         verb.add_argument("--warmup", type=float, default=10.0, help="seconds of these that do not count")
-        verb.add_argument("--trials", type=int, default=3 if name == "simulated" else 1)
+        verb.add_argument("--trials", type=int, default=5 if name == "simulated" else 1)
     shown = verbs.add_parser("table")
     shown.add_argument("--rows", **rows)
     shown.add_argument("--brief", action="store_true", help="the README's tables")
