@@ -497,8 +497,8 @@ def summaries(path: pathlib.Path) -> list[Summary]:
         rtt_ms = [statistics.median(float(trial[0][column]) for trial in trials) for column in ("rtt_ms_p50", "rtt_ms_p99")]
         least = statistics.median(map(min, all_shares))
         ratios = [max(one) / max(min(one), 1e-9) for one in all_rates]
-        alone = (clock, mix, float(link), float(queue), parties)
-        found.append(Summary(*alone, rates, shares, as_flows, least, statistics.median(ratios), max(ratios), whole, index, rtt_ms))
+        cell_of = (clock, mix, float(link), float(queue), parties)
+        found.append(Summary(*cell_of, rates, shares, as_flows, least, statistics.median(ratios), max(ratios), whole, index, rtt_ms))
     return found
 
 

@@ -446,7 +446,7 @@ mod tests {
         assert!((0.1..0.2).contains(&path.loss_share()), "{}", path.loss_share());
     }
 
-    /// #19: a fixed 10 ms was twelve round trips of a short way, and as long as an answer may take of one with a queue that comes and goes.
+    /// #19: two round trips and 10 ms were twelve of them over a short way, and say nothing of a queue that comes and goes.
     #[test]
     fn a_path_asks_soon_where_round_trips_are_alike_and_waits_for_the_long_ones_where_they_are_not() {
         let waits = |rtts_ms: [u64; 2]| {

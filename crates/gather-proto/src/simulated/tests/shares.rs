@@ -110,7 +110,7 @@ fn a_pull_has_no_more_than_twice_its_share_beside_flows_of_cubic() {
     }
 }
 
-/// #19: nothing brought two pulls together, and one had up to 1.6 times the other's part for a minute.
+/// #19: nothing brought two pulls together, and in one of these six trials one had 1.7 times the other's part.
 #[test]
 fn of_two_pulls_the_one_with_less_catches_up() {
     let link = Link { mbps: 50.0, rtt_ms: 40.0, queue_bdps: 1.0 };
