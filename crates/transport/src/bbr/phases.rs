@@ -352,6 +352,8 @@ impl Bbr {
 
     /// Differs: beside others that keep a queue one round trip without growth ends a probe, where losses bind what is in flight to less than
     /// [`PROBED_BESIDE_PRODUCTS`]. In a queue that is short and full a probe finds nothing; for as long as it lasts it takes others' part.
+    /// In a long one each of several senders that count as one party ends it after its part of [`FULL_ROUNDS`]: else three take others' part for
+    /// three times as long as one.
     fn is_time_to_go_down(&mut self, sample: &Sample) -> bool {
         let longterm = self.congestion.inflight_longterm;
         if self.cycle.was_too_high && self.inflight >= longterm {
@@ -364,8 +366,8 @@ impl Bbr {
             return false;
         }
         let short = self.bdp_bytes(PROBED_BESIDE_PRODUCTS, self.max_rate());
-        let is_beside = self.congestion.has_company() && longterm < short;
-        self.cycle.is_full || is_beside && self.cycle.full_rounds > 0
+        let part = if longterm < short { 1 } else { FULL_ROUNDS.div_ceil(self.config.senders.max(1).into()) };
+        self.cycle.is_full || self.congestion.has_company() && self.cycle.full_rounds >= part
     }
 
     /// Follows what acknowledgements are about, and moves the bound up. True where the phase has changed.

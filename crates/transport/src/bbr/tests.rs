@@ -346,6 +346,24 @@ fn others_probes_cut_one_sender_less_than_each_of_three() {
     assert!((0.02..0.03).contains(&each) && is_cut, "{each}");
 }
 
+/// #19: three servers took more than twice a party's share of a long queue by their probes.
+#[test]
+fn beside_others_one_of_three_senders_probes_for_a_shorter_time() {
+    let probed = |senders, others: Duration| {
+        let mut path = Path::new(100.0, 20, 4.0, 0, Config { senders, ..config(true) });
+        path.run_until(Phase::Cruise, Duration::from_secs(2));
+        path.rtt += others;
+        path.run(Duration::from_secs(3));
+        path.run_until(Phase::Up, Duration::from_secs(3));
+        let (began, rtt) = (path.now, path.rtt);
+        path.run_until(Phase::Down, Duration::from_secs(1));
+        (path.now - began).as_secs_f64() / rtt.as_secs_f64()
+    };
+    let others = Duration::from_ms(10);
+    let (one, each, alone) = (probed(1, others), probed(3, others), probed(3, Duration::ZERO));
+    assert!(1.8 * each < one && 1.8 * each < alone, "{each} round trips for {one} and, alone, {alone}");
+}
+
 #[test]
 fn who_has_little_to_send_stays_in_the_start_and_keeps_its_rate() {
     let mut path = Path::new(100.0, 20, 1.0, 0, config(false));
