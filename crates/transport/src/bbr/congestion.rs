@@ -46,8 +46,8 @@ const COMPANY_ROUNDS: u32 = 4;
 ///
 /// The draft's version accepts 2 % in a probe, and beside four of its flows behind half a product 0.5 to 1.5 % are lost. A sender that is once of that
 /// mind proves it to itself, as what it excuses is lost, 2 to 4.6 % then: three have up to 3.9 times their party's share there, in some seeds. With 0.025
-/// they have 1.7 at the most, but three servers, and one, beside one flow of the kernel's BBR behind one product then do not tell that it answers no
-/// losses: 0.27 to 0.42 of their share in three of four trials, for 0.58 to 0.92 (emulated). To believe it from 0.015 on, and for as long as 0.03 are lost, tells one, but not three.
+/// they have 1.7 at the most, but one server and three beside one flow of the kernel's BBR behind one product then have 0.27 to 0.42 of their share
+/// in three of four trials, for 0.58 to 0.92 (emulated). To believe it from 0.015 on, and for as long as 0.03 are lost, mends one, but not three.
 const DEAF_LOSS: f64 = 0.015;
 const DEAF_PACKETS: u64 = 128;
 /// The most of it that is excused, and the most of one round trip, by all senders of a party together.

@@ -366,8 +366,9 @@ impl Bbr {
             return false;
         }
         let short = self.bdp_bytes(PROBED_BESIDE_PRODUCTS, self.max_rate());
-        let part = if longterm < short { 1 } else { FULL_ROUNDS.div_ceil(self.config.senders.max(1).into()) };
-        self.cycle.is_full || self.congestion.has_company() && self.cycle.full_rounds >= part
+        let rounds =
+            if longterm < short { 1 } else { FULL_ROUNDS.div_ceil(self.config.senders.max(1).into()) };
+        self.cycle.is_full || self.congestion.has_company() && self.cycle.full_rounds >= rounds
     }
 
     /// Follows what acknowledgements are about, and moves the bound up. True where the phase has changed.
