@@ -34,8 +34,14 @@ const ARRIVED_RTT_PART: u64 = 8;
 const ARRIVED_GAP_MAX: Duration = Duration::from_ms(5);
 /// Into so many steps a window is divided: once it has moved by more than one, the server is told.
 const WINDOW_STEPS: u32 = 8;
-/// Where nothing comes for a round trip, feedback is repeated: at first as soon as packets would have one, [`arrived_gap`]. The longest
-/// time between two then.
+/// Where nothing comes for a round trip feedback leaves again, and once more after a quarter longer. From this one on it is an outage, and
+/// repeats begin anew, as soon after each other as packets would have feedback ([`arrived_gap`]).
+///
+/// Where they begin so at once, one that leaves just before a packet comes has the report of that packet wait: a pull from one server beside four
+/// flows of Cubic, behind two products, has 1.64 of its share for 1.51 (80 seeds). Where no report waits for a repeat, 64 MiB from 3 to 32
+/// servers over 1 Gbit/s and 100 ms with losses take 2 to 4 % longer.
+const SILENCE_SLOW: u32 = 2;
+/// The longest time between two feedbacks while nothing comes.
 const SILENCE_MAX: Duration = Duration::from_ms(500);
 /// The shortest, as long as no round trip is known, and where one is.
 const SILENCE_FIRST: Duration = Duration::from_ms(20);
@@ -149,14 +155,13 @@ pub struct Receiver<S> {
     /// The time between two packets, smoothed.
     gap: Duration,
     told_at: Option<Instant>,
-    /// When feedback left last that broke no silence: a packet that ends one is told of at once.
-    reported_at: Option<Instant>,
     told_packets: u64,
     told_loss: f64,
     told_base: u32,
     told_grant: Option<BitRate>,
-    /// After how long to say again what is lacking, as nothing comes, once it was said; longer each time.
-    silence: Option<Duration>,
+    /// After how long to say again what is lacking, as nothing comes, and how often that was done.
+    silence: Duration,
+    repeats: u32,
     counts: Counts,
 }
 
@@ -182,12 +187,12 @@ impl<S: Symbol> Receiver<S> {
             heard_at: None,
             gap: Duration::ZERO,
             told_at: None,
-            reported_at: None,
             told_packets: 0,
             told_loss: 0.0,
             told_base: 0,
             told_grant: receiving.grant,
-            silence: None,
+            silence: SILENCE_FIRST,
+            repeats: 0,
             counts: Counts::default(),
             receiving,
         }
@@ -325,7 +330,7 @@ impl<S: Symbol> Receiver<S> {
         let most = self.gap * PACE_GROWTH + of_rtt;
         let gap = now.saturating_since(self.heard_at.replace(now).unwrap_or(now)).min(most);
         self.gap = Duration::from_ps(self.gap.as_ps() / 8 * 7 + gap.as_ps() / 8);
-        self.silence = None;
+        (self.silence, self.repeats) = (self.patience(|rtt| rtt), 0);
         self.next = self.next.max(packet.sequence + 1);
         let Some(at) = packet.generation.checked_sub(self.base).filter(|at| at < window) else {
             self.counts.useless += 1;
@@ -376,11 +381,10 @@ impl<S: Symbol> Receiver<S> {
             return None;
         }
         if is_silent {
-            let longer = |wait: Duration| wait + Duration::from_ps(wait.as_ps() / SILENCE_GROWTH_PART);
-            self.silence = Some(self.silence.map_or(self.patience(arrived_gap), longer).min(SILENCE_MAX));
-        }
-        if !is_silent {
-            self.reported_at = Some(now);
+            let longer = self.silence + Duration::from_ps(self.silence.as_ps() / SILENCE_GROWTH_PART);
+            self.repeats += 1;
+            self.silence = if self.repeats == SILENCE_SLOW { self.patience(arrived_gap) } else { longer };
+            self.silence = self.silence.min(SILENCE_MAX);
         }
         self.told_at = Some(now);
         (self.told_packets, self.told_loss) = (self.counts.packets, self.account.losses());
@@ -429,9 +433,9 @@ impl<S: Symbol> Receiver<S> {
         if new == 0 {
             return None;
         }
-        let reported_at =
-            self.reported_at.filter(|_| new < ARRIVED_PACKETS && self.account.losses() <= self.told_loss);
-        Some(reported_at.map_or(came_at, |told| told + self.rtt.map_or(Duration::ZERO, arrived_gap)))
+        let told_at =
+            self.told_at.filter(|_| new < ARRIVED_PACKETS && self.account.losses() <= self.told_loss);
+        Some(told_at.map_or(came_at, |told| told + self.rtt.map_or(Duration::ZERO, arrived_gap)))
     }
 
     /// When feedback may leave next.
@@ -465,7 +469,7 @@ impl<S: Symbol> Receiver<S> {
             return None;
         }
         let since = self.heard_at?.max(self.told_at?);
-        Some(since + self.silence.unwrap_or_else(|| self.patience(|rtt| rtt)))
+        Some(since + self.silence)
     }
 
     /// When to call [`Receiver::poll_feedback`] next.
@@ -629,10 +633,10 @@ mod tests {
             }
         }
         let gaps: Vec<Duration> = at.windows(2).map(|pair| pair[1].saturating_since(pair[0])).collect();
-        // A round trip of silence, and then an eighth of one or a millisecond.
-        assert!(gaps[0] <= rtt * 2 && gaps[1] <= SILENCE_MIN, "{gaps:?}");
+        // Twice a round trip, about, and then an eighth of one or a millisecond.
+        assert!(gaps[..2].iter().all(|&gap| gap <= rtt * 2) && gaps[2] <= SILENCE_MIN, "{gaps:?}");
         assert!(
-            gaps[1..].windows(2).all(|pair| pair[0] <= pair[1] && pair[1] * 4 <= pair[0] * 5),
+            gaps[2..].windows(2).all(|pair| pair[0] <= pair[1] && pair[1] * 4 <= pair[0] * 5),
             "{gaps:?}"
         );
         assert_eq!(gaps.last(), Some(&SILENCE_MAX));
@@ -659,23 +663,6 @@ mod tests {
         let of_outage = &feedbacks[200..];
         assert!(of_outage[..10].iter().all(|&count| count >= 5), "{of_outage:?}");
         assert!(of_outage.iter().all(|&count| count >= 2), "{of_outage:?}");
-    }
-
-    /// #19: a repeat of feedback had the report of the packet after it wait, and a pull beside flows of Cubic took 8 % more than without.
-    #[test]
-    fn a_packet_that_ends_a_silence_is_told_of_at_once() {
-        let mut receiver =
-            receiver(Layout::new(100, 1, 100).expect("within limits"), Some(Duration::from_ms(40)));
-        receiver.handle_packet(Instant::ZERO, packet(0, 0, 0));
-        assert!(receiver.poll_feedback(Instant::ZERO).is_some());
-        let mut now = Instant::ZERO;
-        while now < Instant::ZERO + Duration::from_ms(100) {
-            now = receiver.poll_timeout().expect("it is silent");
-            assert!(receiver.poll_feedback(now).is_some());
-        }
-        now += Duration::from_us(1);
-        receiver.handle_packet(now, packet(1, 0, 1));
-        assert!(receiver.poll_feedback(now).is_some());
     }
 
     /// #19: a packet that takes longer than a round trip is no silence.
