@@ -420,7 +420,7 @@ def write(path: pathlib.Path, columns: Sequence[str], rows: Sequence[dict[str, s
     """Puts a file with these rows in the place of one, when all of it is written."""
     new = path.with_suffix(".new")
     with new.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns, extrasaction="ignore")
+        writer = csv.DictWriter(file, columns)
         writer.writeheader()
         writer.writerows(rows)
     new.rename(path)

@@ -159,8 +159,9 @@ pub struct Receiver<S> {
     told_loss: f64,
     told_base: u32,
     told_grant: Option<BitRate>,
-    /// After how long to say again what is lacking, as nothing comes, and how often that was done.
+    /// After how long to say again what is lacking, as nothing comes.
     silence: Duration,
+    /// How often that was done since a packet came.
     repeats: u32,
     counts: Counts,
 }
@@ -383,8 +384,8 @@ impl<S: Symbol> Receiver<S> {
         if is_silent {
             let longer = self.silence + Duration::from_ps(self.silence.as_ps() / SILENCE_GROWTH_PART);
             self.repeats += 1;
-            self.silence = if self.repeats == SILENCE_SLOW { self.patience(arrived_gap) } else { longer };
-            self.silence = self.silence.min(SILENCE_MAX);
+            let wait = if self.repeats == SILENCE_SLOW { self.patience(arrived_gap) } else { longer };
+            self.silence = wait.min(SILENCE_MAX);
         }
         self.told_at = Some(now);
         (self.told_packets, self.told_loss) = (self.counts.packets, self.account.losses());
@@ -452,7 +453,7 @@ impl<S: Symbol> Receiver<S> {
         Some(self.told_at? + if waits { every.max(FEEDBACK_GAP_MAX) } else { every })
     }
 
-    /// How long nothing may come while packets are on their way: what `part` says of a round trip, but some packets' time at least.
+    /// How long nothing may come while packets are on their way: such a `part` of a round trip, but some packets' time at least.
     fn patience(&self, part: impl Fn(Duration) -> Duration) -> Duration {
         let granted = self.receiving.grant.map_or(Duration::ZERO, |grant| {
             let bytes =
