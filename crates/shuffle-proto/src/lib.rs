@@ -1,4 +1,4 @@
-//! Rates for the flows of a computing stage, so that the stage ends early.
+//! Rates for the flows of coflows, so that the mean coflow completes early.
 //!
 //! A stage waits for the last of the flows that feed it. Together they are a *coflow* (Chowdhury and Stoica, *Coflow*, HotNets
 //! 2012). A flow that is through before its coflow's last has gained nothing, and has kept others from their links. So each flow

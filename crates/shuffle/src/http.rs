@@ -35,7 +35,7 @@ const COUNT_MAX: usize = 10_000;
 #[openapi(
     info(
         title = "Anabranch shuffle coordinator",
-        description = "Rates for the flows of a computing stage, so that the stage ends early. Mutual TLS: the role and name in the caller's certificate decide what it may do.",
+        description = "Rates for the flows of coflows, so that the mean coflow completes early. Mutual TLS: the role and name in the caller's certificate decide what it may do.",
     ),
     paths(join, reports, leave, limits, coflows, history, hosts, healthz, metrics),
     components(schemas(
