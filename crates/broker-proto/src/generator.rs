@@ -1,4 +1,6 @@
-//! Worlds with the statistics that the thesis gives of its own, which is not public: networks, clusters, clients, costs and scores.
+//! Worlds drawn by the rules of the thesis: networks, clusters, clients, costs and scores.
+//!
+//! The thesis's traces are not public. Fewer clients here have alternative clusters than in its Table 3.1.
 //!
 //! Source: the thesis, section 3.5.1: costs of countries up to thirty times apart, normal within one; a cluster's cost of being there falls with the
 //! logarithm of clusters in its city; a cluster's capacity is twice what its network would send from it if the network was offered everything, and one

@@ -56,7 +56,7 @@ family! {
     Replicate: crate::replicate::Replicate,
     /// Pull files from many servers at once, and keep this machine's link full.
     Gather: crate::gather::Gather,
-    /// Set the rates of flows that are waited for together (coflows), so that the mean coflow completes sooner.
+    /// Order flows that are waited for together (coflows), so that the mean coflow completes sooner.
     Shuffle: crate::shuffle::Shuffle,
     /// Send short flows over every path, coded, so that no crowded one delays them.
     Spray: crate::spray::Spray,
