@@ -27,7 +27,7 @@ fn pull(object: &[u8]) -> Vec<u8> {
             server.handle_feedback(now, &feedback);
         }
         while let Some(ServerEvent::Asked { pull, .. }) = server.poll_event() {
-            server.offer(now, pull, Offer { object_bytes: object.len() as u64, first_id: 0 });
+            server.offer(now, pull, Offer { object_bytes: object.len() as u64, first_id: 0, secret: 0 });
         }
         while let Some((pull, generation, range)) = server.poll_wanted() {
             let bytes = &object[range.start as usize..range.end as usize];

@@ -89,6 +89,8 @@ pub struct ServerConfig {
     /// Bytes that one client may have a server hold: generations, each block with what it takes beside its bytes, and packets
     /// that are remembered. Each pull may have one generation and its packets nevertheless.
     pub memory_max: ByteCount,
+    /// Bytes that a client can have sent by its grant, of a path or with TFRC of a pull, before it has shown that it receives any.
+    pub unproven_max: ByteCount,
     /// A pull is over once its client has said nothing for so long, of this pull or another: the timer of LTTP section III-A.
     pub give_up: Duration,
     /// Packets that are due within this time at least leave together, where a clock is coarse; zero where it is exact.
@@ -103,6 +105,8 @@ impl Default for ServerConfig {
             block_bytes_max: BLOCK_BYTES_MAX,
             block_bytes_min: BLOCK_BYTES_MIN,
             memory_max: ByteCount::mib(256),
+            // What 300 Mbit/s bring in 100 ms.
+            unproven_max: ByteCount::mib(4),
             give_up: Duration::from_secs(5),
             quantum: Duration::ZERO,
         }

@@ -7,15 +7,25 @@
 use crate::msg::{
     Accepted, Arrived, Control, Datagram, Feedback, Numbers, Packet, PullId, Report, Request, Timing,
 };
+use crate::receipt::{Receipt, Received};
 use crate::{
     Client, ClientConfig, Mode, Offer, Piece, RateControl, Server, ServerConfig, ServerEvent, ServerId,
 };
-use anabranch_endpoint::{Bytes, Wire as _};
+use anabranch_endpoint::{Bytes, Message as _, Wire as _};
 use anabranch_transport::tfrc;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
+use std::collections::BTreeMap;
 
 /// Steps, packets and generations that one list may take, so that it ends soon.
 const STEPS_MAX: usize = 400;
+/// Bytes of a first flight over the longest way, with headers of short blocks.
+const FIRST_FLIGHT_BYTES: u64 = 75_000;
+/// Bytes that may leave for each one that has come: BBR's start is 2.8 times as fast as what arrives, counts are worth twice what
+/// is proven, and the rate is kept for some round trips.
+const FLOOD_FACTOR: u64 = 16;
+/// Bytes that leave in each time of silence.
+const ASK_EVERY_US: u64 = 10_000;
+const ASK_BYTES: u64 = 200;
 
 /// Numbers drawn from a list of bytes; all 0 behind its end.
 struct Draw<'a> {
@@ -128,6 +138,7 @@ pub fn exercise_client(bytes: &[u8]) {
                             .then(|| Duration::from_us(draw.number() % (1 << 32)).max(Duration::from_us(1))),
                     }),
                     queued: draw.flag(),
+                    nonce: 0,
                     generation: draw.small(6),
                     id: draw.number() as u32,
                     payload: Bytes::from(vec![
@@ -166,6 +177,27 @@ pub fn exercise_client(bytes: &[u8]) {
     }
 }
 
+/// Bytes that leave by a grant before any has come, here.
+const UNPROVEN_MAX: ByteCount = ByteCount::new(20_000);
+
+/// Bytes that a server has sent, and bytes that its client has received.
+#[derive(Debug, Default)]
+struct Flood {
+    sent_bytes: u64,
+    received_bytes: u64,
+    pulls: u64,
+}
+
+impl Flood {
+    /// Checks the bytes sent against a first flight for each pull, a multiple of the bytes received, and the probes of a silent path.
+    fn check(&self, now: Instant) {
+        let first = self.pulls * (FIRST_FLIGHT_BYTES + UNPROVEN_MAX.as_u64());
+        let asks = (1 + (now - Instant::ZERO).as_us() / ASK_EVERY_US) * self.pulls * ASK_BYTES;
+        let most = first + FLOOD_FACTOR * self.received_bytes + asks;
+        assert!(self.sent_bytes <= most, "{self:?} after {now:?}: at most {most} B");
+    }
+}
+
 /// A server, to whom its client says what `bytes` say.
 pub fn exercise_server(bytes: &[u8]) {
     let mut draw = Draw { left: bytes };
@@ -175,12 +207,15 @@ pub fn exercise_server(bytes: &[u8]) {
         block_bytes_max: 1 + draw.small(60),
         block_bytes_min: 1,
         memory_max: ByteCount::new(1 + draw.number() % (1 << 14)),
+        unproven_max: UNPROVEN_MAX,
         quantum: Duration::from_us(draw.small(200).into()),
         ..ServerConfig::default()
     };
     let most = config.memory_max.as_u64();
     let mut server = Server::<Bytes>::new(config);
     let mut now = Instant::ZERO;
+    let mut receipts: BTreeMap<PullId, (u32, Received)> = BTreeMap::new();
+    let mut flood = Flood::default();
     for _ in 0..STEPS_MAX {
         if draw.left.is_empty() {
             break;
@@ -223,9 +258,15 @@ pub fn exercise_server(bytes: &[u8]) {
                         Some(Report::Arrived(Arrived { delay, received, lost, runs }))
                     }
                 };
+                // A true receipt, or a drawn one.
+                let (next, receipt) = match receipts.get(&pull) {
+                    Some((next, received)) if draw.byte() > 0 => (*next, received.receipt()),
+                    _ => (draw.number() as u32, Receipt::default()),
+                };
                 let feedback = Feedback {
                     pull,
-                    next: draw.number() as u32,
+                    next,
+                    receipt,
                     report,
                     grant: draw.flag().then(|| BitRate::bps(draw.number().max(1))),
                     base: draw.number() as u32,
@@ -240,12 +281,18 @@ pub fn exercise_server(bytes: &[u8]) {
         }
         while let Some(event) = server.poll_event() {
             if let ServerEvent::Asked { pull, .. } = event {
+                receipts.remove(&pull);
+                flood.pulls += 1;
                 match draw.small(4) {
                     0 => server.refuse(pull, "no".repeat(400)),
                     1 => {}
                     _ => {
                         let object_bytes = [0, 1, 3_000, draw.number()][draw.small(4) as usize];
-                        server.offer(now, pull, Offer { object_bytes, first_id: draw.number() as u32 });
+                        server.offer(
+                            now,
+                            pull,
+                            Offer { object_bytes, first_id: draw.number() as u32, secret: 0 },
+                        );
                     }
                 }
             }
@@ -262,10 +309,21 @@ pub fn exercise_server(bytes: &[u8]) {
         while let Some(accepted) = server.poll_unsaid() {
             carried_datagram(&Datagram::Accepted(accepted));
         }
-        for _ in 0..100 {
+        let comes = draw.byte();
+        for number in 0..100 {
             let Some(packet) = server.poll_transmit(now) else { break };
-            carried_datagram(&Datagram::Packet(packet));
+            let Datagram::Packet(packet) = carried_datagram(&Datagram::Packet(packet)) else { continue };
+            let bytes = u64::from(packet.wire_len());
+            flood.sent_bytes += bytes;
+            // A full link lets few of them through, or all.
+            if number % (1 + u32::from(comes)) == 0 {
+                flood.received_bytes += bytes;
+                let (next, received) = receipts.entry(packet.pull).or_default();
+                *next = (*next).max(packet.sequence + 1);
+                received.handle_packet(packet.sequence, packet.nonce);
+            }
         }
+        flood.check(now);
         if draw.flag() {
             server.handle_timeout(now);
         }

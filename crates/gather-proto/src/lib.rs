@@ -29,7 +29,7 @@
 //! client.handle_connected(now, holder, Some(Duration::from_us(100)));
 //! while let Some((_, message)) = client.poll_control() { server.handle_control(now, message) }
 //! let Some(ServerEvent::Asked { pull, .. }) = server.poll_event() else { panic!("it is asked for") };
-//! server.offer(now, pull, Offer { object_bytes: 5, first_id: 0 });
+//! server.offer(now, pull, Offer { object_bytes: 5, first_id: 0, secret: 0 });
 //! while let Some((pull, generation, _)) = server.poll_wanted() { server.supply(pull, generation, vec!["hello".into()]) }
 //! while let Some(message) = server.poll_control() { client.handle_control(now, holder, message) }
 //! while let Some(packet) = server.poll_transmit(now) { client.handle_packet(now, holder, packet) }
@@ -49,6 +49,7 @@ mod layout;
 mod mode;
 pub mod msg;
 mod path;
+pub mod receipt;
 mod receiver;
 mod sender;
 mod server;

@@ -12,9 +12,10 @@ use anabranch_units::{BitRate, Duration, Instant};
 
 use crate::layout::BLOCK_BYTES_MAX;
 use crate::mode::{Mode, RateControl};
+use crate::receipt::{NONCE_BITS, Receipt};
 
 /// The version of this protocol, in each [`Control::Hello`].
-pub const VERSION: u8 = 9;
+pub const VERSION: u8 = 10;
 /// What authentication adds to a datagram: a channel of 8 bytes, a packet number of 4, and a tag of 16.
 pub const SEAL_BYTES: u32 = 28;
 /// The longest name of an object, in bytes of UTF-8.
@@ -49,6 +50,8 @@ pub struct Packet<P> {
     pub timing: Option<Timing>,
     /// The server's last round trip has shown a queue on its path; packets of [`RateControl::Tfrc`] do not say.
     pub queued: bool,
+    /// [`NONCE_BITS`] random bits, which feedback proves to have come.
+    pub nonce: u8,
     /// Of which generation.
     pub generation: u32,
     /// Which blocks it sums: see [`anabranch_codes::lt::Code::neighbours`].
@@ -115,6 +118,8 @@ pub struct Feedback {
     pub pull: PullId,
     /// Behind the highest sequence number that has come.
     pub next: u32,
+    /// Proof of the last packets that have come, where there is a report; none travels without.
+    pub receipt: Receipt,
     /// What the rate control is to know, if that is due.
     pub report: Option<Report>,
     /// The most that may be sent in a second, in bits of datagrams; no limit without. See [`Request::grant`].
@@ -180,6 +185,9 @@ const PACKET: u8 = 3;
 const ACCEPTED: u8 = 4;
 /// A packet's kind, where there is a queue on its server's path.
 const QUEUED: u8 = 16;
+/// The bits of a packet's kind that hold its nonce: the highest ones.
+const NONCE_SHIFT: u32 = u8::BITS - NONCE_BITS as u32;
+const KIND_MASK: u8 = (1 << NONCE_SHIFT) - 1;
 /// Time, round trip.
 const TIMING_BYTES: u32 = 8 + 4;
 /// A feedback's bytes without its lacks: kind, pull, next, base, grant, how many lacks, and whether there is a report.
@@ -190,10 +198,14 @@ const CUT: u8 = 16;
 const UNSAID: u8 = 16;
 /// Kind, pull, the object's bytes and the pull's, a block's bytes, and how many to a generation.
 const ACCEPTED_BYTES: u32 = 1 + 2 + 8 + 8 + 4 + 4;
-/// Time, delay, rate, loss event rate.
-const TFRC_BYTES: u32 = 8 + 8 + 8 + 8;
-/// Delay, and three counts.
-const ARRIVED_BYTES: u32 = 8 + 4 + 4 + 4;
+/// Of a report: the packets that have come, and the digest of their nonces.
+const RECEIPT_BYTES: u32 = 4 + 2;
+/// Delay, of at most 18 minutes.
+const DELAY_BYTES: u32 = 5;
+/// Time, delay, rate, loss event rate, receipt.
+const TFRC_BYTES: u32 = 8 + DELAY_BYTES + 8 + 4 + RECEIPT_BYTES;
+/// Delay, three counts of packets, receipt.
+const ARRIVED_BYTES: u32 = DELAY_BYTES + 3 + 3 + 3 + RECEIPT_BYTES;
 
 impl<P: Payload> Message for Packet<P> {
     fn wire_len(&self) -> u32 {
@@ -227,11 +239,12 @@ impl Wire for Datagram<Bytes> {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Packet(packet) => {
-                out.push(match (packet.timing, packet.queued) {
+                let kind = match (packet.timing, packet.queued) {
                     (Some(_), _) => TIMED_PACKET,
                     (None, false) => PACKET,
                     (None, true) => PACKET | QUEUED,
-                });
+                };
+                out.push(kind | packet.nonce << NONCE_SHIFT);
                 out.extend(packet.pull.0.to_be_bytes());
                 if let Some(timing) = packet.timing {
                     out.extend(packet.sequence.to_be_bytes());
@@ -266,17 +279,21 @@ impl Wire for Datagram<Bytes> {
                     Some(Report::Tfrc(report)) => {
                         out.push(1 | unsaid);
                         out.extend(report.sent_at.as_ns().to_be_bytes());
-                        out.extend(report.delay.as_ns().to_be_bytes());
+                        put_low(out, 5, report.delay.as_ns());
                         out.extend(report.received_bytes_per_s.to_bits().to_be_bytes());
-                        out.extend(report.loss_rate.to_bits().to_be_bytes());
+                        out.extend((report.loss_rate as f32).to_bits().to_be_bytes());
                     }
                     Some(Report::Arrived(arrived)) => {
                         out.push(2 | unsaid);
-                        out.extend(arrived.delay.as_ns().to_be_bytes());
+                        put_low(out, 5, arrived.delay.as_ns());
                         for count in [arrived.received, arrived.lost, arrived.runs] {
-                            out.extend(count.to_be_bytes());
+                            put_low(out, 3, count.into());
                         }
                     }
+                }
+                if feedback.report.is_some() {
+                    out.extend(feedback.receipt.came.to_be_bytes());
+                    out.extend(feedback.receipt.digest.to_be_bytes());
                 }
                 debug_assert!(feedback.lacks.len() <= LACKS_MAX, "a window's generations");
                 out.push(feedback.lacks.len() as u8);
@@ -292,7 +309,7 @@ impl Wire for Datagram<Bytes> {
     fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
         let message = match reader.u8()? {
-            TIMED_PACKET => Self::Packet(Packet {
+            kind if kind & KIND_MASK == TIMED_PACKET => Self::Packet(Packet {
                 pull: PullId(reader.u16()?),
                 sequence: reader.u32()?,
                 timing: Some(Timing {
@@ -300,50 +317,72 @@ impl Wire for Datagram<Bytes> {
                     rtt: Some(reader.u32()?).filter(|us| *us > 0).map(|us| Duration::from_us(us.into())),
                 }),
                 queued: false,
+                nonce: kind >> NONCE_SHIFT,
                 generation: reader.u32()?,
                 id: reader.u32()?,
                 payload: block(&mut reader)?,
             }),
-            kind if kind & !QUEUED == PACKET => Self::Packet(Packet {
+            kind if kind & KIND_MASK & !QUEUED == PACKET => Self::Packet(Packet {
                 pull: PullId(reader.u16()?),
                 sequence: u32::from(reader.u8()?) << 16 | u32::from(reader.u16()?),
                 timing: None,
                 queued: kind & QUEUED > 0,
+                nonce: kind >> NONCE_SHIFT,
                 generation: reader.u16()?.into(),
                 id: reader.u16()?.into(),
                 payload: block(&mut reader)?,
             }),
             FEEDBACK => {
-                let (pull, next, base) = (PullId(reader.u16()?), reader.u32()?, reader.u32()?);
+                let (pull, next) = (PullId(reader.u16()?), reader.u32()?);
+                let base = reader.u32()?;
                 let grant = Some(reader.u64()?).filter(|bps| *bps > 0).map(BitRate::bps);
                 let kind = reader.u8()?;
                 let report = match kind & !UNSAID {
                     0 => None,
                     1 => Some(Report::Tfrc(tfrc::Report {
                         sent_at: reader.instant()?,
-                        delay: reader.duration()?,
-                        received_bytes_per_s: reader.share_or_rate(f64::MAX)?,
-                        loss_rate: reader.share_or_rate(1.0)?,
+                        delay: Duration::from_ns(reader.low::<5>()?),
+                        received_bytes_per_s: number(f64::from_bits(reader.u64()?), f64::MAX)?,
+                        loss_rate: number(f32::from_bits(reader.u32()?).into(), 1.0)?,
                     })),
                     2 => Some(Report::Arrived(Arrived {
-                        delay: reader.duration()?,
-                        received: reader.u32()?,
-                        lost: reader.u32()?,
-                        runs: reader.u32()?,
+                        delay: Duration::from_ns(reader.low::<5>()?),
+                        received: reader.low::<3>()? as u32,
+                        lost: reader.low::<3>()? as u32,
+                        runs: reader.low::<3>()? as u32,
                     })),
                     _ => return Err(DecodeError::UnknownKind(kind)),
+                };
+                let receipt = match report {
+                    Some(_) => Receipt { came: reader.u32()?, digest: reader.u16()? },
+                    None => Receipt::default(),
                 };
                 // One byte says how many: no more than [`LACKS_MAX`].
                 let count = reader.u8()?;
                 let lacks = (0..count).map(|_| reader.u16()).collect::<Result<_, _>>()?;
                 let is_unsaid = kind & UNSAID > 0;
-                Self::Feedback(Feedback { pull, next, report, grant, base, lacks, is_unsaid })
+                Self::Feedback(Feedback { pull, next, receipt, report, grant, base, lacks, is_unsaid })
             }
             ACCEPTED => Self::Accepted(Accepted::decode(&mut reader)?),
             kind => return Err(DecodeError::UnknownKind(kind)),
         };
         reader.end()?;
         Ok(message)
+    }
+}
+
+/// Writes the low `bytes` bytes of a number, at most eight; a greater number is written as the greatest that fits.
+fn put_low(out: &mut Vec<u8>, bytes: usize, number: u64) {
+    let most = u64::MAX >> (8 * (8 - bytes));
+    out.extend_from_slice(&number.min(most).to_be_bytes()[8 - bytes..]);
+}
+
+/// Checks a number that must be 0 to `most`.
+fn number(number: f64, most: f64) -> Result<f64, DecodeError> {
+    if (0.0..=most).contains(&number) && !(number == 0.0 && number.is_sign_negative()) {
+        Ok(number)
+    } else {
+        Err(DecodeError::TooLong { limit: most as usize, got: number as usize })
     }
 }
 
@@ -893,15 +932,10 @@ impl<'a> Reader<'a> {
     fn instant(&mut self) -> Result<Instant, DecodeError> {
         self.duration().map(|since| Instant::ZERO + since)
     }
-    /// A number from 0 to `most`.
-    fn share_or_rate(&mut self, most: f64) -> Result<f64, DecodeError> {
-        let bits = self.u64()?;
-        let number = f64::from_bits(bits);
-        if (0.0..=most).contains(&number) && !(number == 0.0 && number.is_sign_negative()) {
-            Ok(number)
-        } else {
-            Err(DecodeError::TooLong { limit: most as usize, got: bits as usize })
-        }
+    /// A number of `N` bytes, at most eight.
+    fn low<const N: usize>(&mut self) -> Result<u64, DecodeError> {
+        let bytes: [u8; N] = self.array()?;
+        Ok(bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
     }
     fn text(&mut self, limit: usize) -> Result<String, DecodeError> {
         let got = usize::from(self.u16()?);

@@ -7,7 +7,7 @@ mod first;
 
 use crate::receiver::{ARRIVED_PACKETS, arrived_gap};
 use anabranch_transport::bbr::{Bbr, Config, PATH_LOSS_MAX, Sent, Train};
-use anabranch_units::{BitRate, Duration, Instant, RandomStream, Seed};
+use anabranch_units::{BitRate, ByteCount, Duration, Instant, RandomStream, Seed};
 use first::FirstFlight;
 
 /// The share of what may be in flight that is left to others between probes, where no queue shows that others are there.
@@ -174,13 +174,13 @@ pub(crate) struct Path {
 
 impl Path {
     /// A path of which the first pull says its packets' length, the round trip, what it may send and how many servers the client has;
-    /// `seed` is another for each server.
+    /// `seed` is another for each server. For what is granted no more than `granted_max` leave before the first feedback.
     pub(crate) fn new(
         now: Instant,
         seed: u32,
         packet_bytes: u64,
         rtt: Option<Duration>,
-        grant: Option<BitRate>,
+        (grant, granted_max): (Option<BitRate>, ByteCount),
         servers: u16,
     ) -> Self {
         // What is granted is the client's own link, which it knows: it need not be looked for.
@@ -188,7 +188,8 @@ impl Path {
             grant.zip(rtt).map_or(0.0, |(grant, rtt)| grant.as_bps() as f64 / 8.0 * rtt.as_secs_f64());
         let config = Config {
             packet_bytes,
-            initial_window_bytes: first_bytes(packet_bytes, rtt, servers).max((2.0 * granted) as u64),
+            initial_window_bytes: first_bytes(packet_bytes, rtt, servers)
+                .max(((2.0 * granted) as u64).min(granted_max.as_u64())),
             initial_rtt: rtt,
             ack_bytes: ARRIVED_PACKETS * packet_bytes,
             learns_loss: true,
@@ -438,7 +439,8 @@ mod tests {
     /// #19: of a first flight that was too long four fifths were lost, and four times as many sums left unasked as were lacking.
     #[test]
     fn what_a_flight_lost_that_was_too_long_is_not_what_the_path_loses() {
-        let mut path = Path::new(Instant::ZERO, 1, 1_500, Some(Duration::from_ms(20)), None, 1);
+        let mut path =
+            Path::new(Instant::ZERO, 1, 1_500, Some(Duration::from_ms(20)), (None, ByteCount::ZERO), 1);
         let newest = Some(path.handle_sent(Instant::ZERO, 1_500));
         let (delivered_bytes, lost_bytes) = (10 * 1_500, 38 * 1_500);
         let news = News { delivered_bytes, lost_bytes, lost_runs: 1, newest, rtt: None };
@@ -451,7 +453,8 @@ mod tests {
     fn a_path_asks_soon_where_round_trips_are_alike_and_waits_for_the_long_ones_where_they_are_not() {
         let waits = |rtts_ms: [u64; 2]| {
             let mut now = Instant::ZERO;
-            let mut path = Path::new(now, 1, 1_500, Some(Duration::from_ms(rtts_ms[0])), None, 1);
+            let mut path =
+                Path::new(now, 1, 1_500, Some(Duration::from_ms(rtts_ms[0])), (None, ByteCount::ZERO), 1);
             for rtt in rtts_ms.into_iter().cycle().take(100).map(Duration::from_ms) {
                 let newest = Some(path.handle_sent(now, 1_500));
                 now += rtt;
@@ -473,7 +476,7 @@ mod tests {
     fn a_path_that_hears_nothing_asks_ever_more_rarely_before_patience_ends() {
         let rtt = Duration::from_ms(1);
         let mut now = Instant::ZERO;
-        let mut path = Path::new(now, 1, 1_500, Some(rtt), None, 1);
+        let mut path = Path::new(now, 1, 1_500, Some(rtt), (None, ByteCount::ZERO), 1);
         let mut sent_at = Vec::new();
         let end = now + patience(rtt);
         loop {

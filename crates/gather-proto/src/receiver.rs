@@ -10,6 +10,7 @@
 use crate::layout::{Code, Codes, Layout};
 use crate::mode::{DecoderKind, Mode, RateControl, TIMEOUT, slow_start};
 use crate::msg::{Arrived, Feedback, LACKS_MAX, Packet, PullId, Report, Timing};
+use crate::receipt::Received;
 use anabranch_codes::Symbol;
 use anabranch_codes::lt::{Decoder as _, Inactivation, Peeling};
 use anabranch_codes::mds::Elimination;
@@ -150,6 +151,7 @@ pub struct Receiver<S> {
     open: VecDeque<Open<S>>,
     complete: VecDeque<(u32, Vec<S>)>,
     next: u32,
+    received: Received,
     rtt: Option<Duration>,
     heard_at: Option<Instant>,
     /// The time between two packets, smoothed.
@@ -184,6 +186,7 @@ impl<S: Symbol> Receiver<S> {
             open: VecDeque::new(),
             complete: VecDeque::new(),
             next: 0,
+            received: Received::default(),
             rtt: receiving.rtt,
             heard_at: None,
             gap: Duration::ZERO,
@@ -333,6 +336,7 @@ impl<S: Symbol> Receiver<S> {
         self.gap = Duration::from_ps(self.gap.as_ps() / 8 * 7 + gap.as_ps() / 8);
         (self.silence, self.repeats) = (self.patience(|rtt| rtt), 0);
         self.next = self.next.max(packet.sequence + 1);
+        self.received.handle_packet(packet.sequence, packet.nonce);
         let Some(at) = packet.generation.checked_sub(self.base).filter(|at| at < window) else {
             self.counts.useless += 1;
             return;
@@ -403,6 +407,7 @@ impl<S: Symbol> Receiver<S> {
         Some(Feedback {
             pull: self.receiving.pull,
             next: self.next,
+            receipt: self.received.receipt(),
             report,
             grant: self.receiving.grant,
             base,
@@ -564,7 +569,7 @@ mod tests {
 
     fn packet(sequence: u32, generation: u32, id: u32) -> Packet<Bytes> {
         let payload = Bytes::from_static(b"x");
-        Packet { pull: PullId(0), sequence, timing: None, queued: false, generation, id, payload }
+        Packet { pull: PullId(0), sequence, timing: None, queued: false, nonce: 0, generation, id, payload }
     }
 
     /// #19: of a generation of which any as many packets as blocks make it whole, no more are kept, whatever comes.

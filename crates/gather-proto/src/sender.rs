@@ -20,11 +20,12 @@ use crate::layout::{Codes, Layout};
 use crate::mode::{Mode, RateControl, TIMEOUT, slow_start};
 use crate::msg::{Arrived, Feedback, Numbers, Packet, PullId, Report, Timing};
 use crate::path::{News, Path, gap, made_up_from, quantum};
+use crate::receipt::{CREDIT_FACTOR, Credit, Nonces};
 use crate::receiver::FEEDBACK_GAP_MAX;
 use anabranch_codes::Symbol;
 use anabranch_transport::bbr::Sent;
-use anabranch_transport::tfrc::{GAP_MAX_S, Sender as Tfrc, SenderConfig};
-use anabranch_units::{BitRate, Duration, Instant};
+use anabranch_transport::tfrc::{self, GAP_MAX_S, Sender as Tfrc, SenderConfig};
+use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::VecDeque;
 
 /// The longest time between two packets in [`Mode::Counted`], in seconds.
@@ -69,6 +70,10 @@ pub(crate) struct Sending {
     pub quantum: Duration,
     /// The id of each generation's first packet: 0 where blocks come first.
     pub first_id: u32,
+    /// Number that the client cannot guess.
+    pub secret: u64,
+    /// Bytes that TFRC sends before anything was heard.
+    pub unproven_max: ByteCount,
 }
 
 /// How many of so many packets are lost at the most, but in one case of some fifty.
@@ -84,6 +89,8 @@ pub(crate) enum SenderEvent {
     Complete,
     /// Nothing was heard for too long.
     GaveUp,
+    /// The client acknowledges packets that it has not received.
+    FalseReceipt,
 }
 
 /// Whether sums may leave that no client has asked for: see the module's head.
@@ -116,7 +123,11 @@ struct OnWay {
 /// What decides how fast a pull leaves.
 #[derive(Debug)]
 enum Rate {
-    Tfrc(Box<Tfrc>),
+    Tfrc {
+        tfrc: Box<Tfrc>,
+        /// Packets before this one count as heard of: the highest number that feedback has said, or all at a timeout.
+        heard: u32,
+    },
     /// Its path, which other pulls have, too; and what was heard of the pull last.
     Path {
         received: u32,
@@ -144,6 +155,8 @@ pub(crate) struct Sender<S> {
     /// When the next packet may leave; the first one, where its path has the pace.
     next_at: Instant,
     sequence: u32,
+    nonces: Nonces,
+    credit: Credit,
     /// The lowest generation that the client lacks, and those behind it.
     base: u32,
     open: VecDeque<Open<S>>,
@@ -192,7 +205,7 @@ impl<S: Symbol> Sender<S> {
             slow_start: slow_start(sending.mode, sending.grant),
         };
         let rate = match sending.rate_control {
-            RateControl::Tfrc => Rate::Tfrc(Box::new(Tfrc::new(now, tfrc))),
+            RateControl::Tfrc => Rate::Tfrc { tfrc: Box::new(Tfrc::new(now, tfrc)), heard: 0 },
             RateControl::Bbr => Rate::Path {
                 received: 0,
                 lost: 0,
@@ -210,6 +223,8 @@ impl<S: Symbol> Sender<S> {
             packet_bytes: size.into(),
             next_at: sending.start,
             sequence: 0,
+            nonces: Nonces::new(sending.secret),
+            credit: Credit::default(),
             base: 0,
             open: VecDeque::new(),
             fresh: 0,
@@ -238,7 +253,7 @@ impl<S: Symbol> Sender<S> {
     /// [`Path::rate_bytes_per_s`].
     pub fn rate_bytes_per_s(&self) -> f64 {
         match &self.rate {
-            Rate::Tfrc(tfrc) => tfrc.rate_bytes_per_s().min(self.ceiling_bytes_per_s),
+            Rate::Tfrc { tfrc, .. } => tfrc.rate_bytes_per_s().min(self.ceiling_bytes_per_s),
             Rate::Path { .. } => self.ceiling_bytes_per_s,
         }
     }
@@ -258,13 +273,13 @@ impl<S: Symbol> Sender<S> {
     }
     fn rtt(&self, path: Option<&Path>) -> Option<Duration> {
         match &self.rate {
-            Rate::Tfrc(tfrc) => tfrc.rtt(),
+            Rate::Tfrc { tfrc, .. } => tfrc.rtt(),
             Rate::Path { .. } => path?.rtt(),
         }
     }
     fn loss_share(&self, path: Option<&Path>) -> f64 {
         match &self.rate {
-            Rate::Tfrc(tfrc) => tfrc.loss_rate(),
+            Rate::Tfrc { tfrc, .. } => tfrc.loss_rate(),
             Rate::Path { .. } => path.map_or(0.0, Path::loss_share),
         }
     }
@@ -339,10 +354,14 @@ impl<S: Symbol> Sender<S> {
     pub fn handle_feedback(&mut self, now: Instant, feedback: &Feedback, mut path: Option<&mut Path>) {
         let generations = self.sending.layout.generations();
         let is_old = feedback.next < self.heard_next || feedback.base < self.base;
-        // What was never sent cannot have come.
-        let is_wrong = feedback.next > self.sequence || feedback.base > generations;
-        if self.is_over || is_old || is_wrong {
+        if self.is_over || is_old {
             return;
+        }
+        if !self.is_true(feedback) {
+            return self.end(SenderEvent::FalseReceipt);
+        }
+        if feedback.report.is_some() {
+            self.credit.handle_receipt(feedback.next, feedback.receipt);
         }
         self.heard_next = feedback.next;
         self.heard_at = now;
@@ -352,11 +371,14 @@ impl<S: Symbol> Sender<S> {
         }
         let heard = match self.rate {
             Rate::Path { received, .. } => received,
-            Rate::Tfrc(_) => 0,
+            Rate::Tfrc { .. } => 0,
         };
+        let believed_bytes_per_s = self.believed_bytes_per_s();
         match (&mut self.rate, &feedback.report, &mut path) {
-            (Rate::Tfrc(tfrc), Some(Report::Tfrc(report)), _) => {
-                tfrc.handle_report(now, report, self.is_limited);
+            (Rate::Tfrc { tfrc, heard }, Some(Report::Tfrc(report)), _) => {
+                *heard = (*heard).max(feedback.next);
+                let received_bytes_per_s = report.received_bytes_per_s.min(believed_bytes_per_s);
+                tfrc.handle_report(now, &tfrc::Report { received_bytes_per_s, ..*report }, self.is_limited);
                 (self.is_limited, self.was_idle) = (false, true);
             }
             (Rate::Path { .. }, Some(Report::Arrived(arrived)), Some(path)) => {
@@ -365,7 +387,7 @@ impl<S: Symbol> Sender<S> {
             // Of another rate control.
             _ => {}
         }
-        if let Rate::Tfrc(_) = self.rate {
+        if let Rate::Tfrc { .. } = self.rate {
             // Where the rate has grown, the next packet need not wait as long as it would have.
             self.next_at = self.next_at.min(now.max(self.sending.start) + self.gap(None));
         }
@@ -395,6 +417,32 @@ impl<S: Symbol> Sender<S> {
         }
     }
 
+    /// Whether feedback says of packets only what can be.
+    fn is_true(&self, feedback: &Feedback) -> bool {
+        let Feedback { next, receipt, report, base, .. } = feedback;
+        let counts_more = matches!(report, Some(Report::Arrived(arrived)) if arrived.received > *next);
+        // A generation is whole after as many packets as it has blocks.
+        let base_max = match self.sending.mode {
+            Mode::Counted => self.fresh,
+            Mode::Lttp => u32::from(self.sequence >= self.sending.layout.blocks(0)),
+        };
+        // Without a report nothing is acknowledged.
+        let is_proven = report.is_none() || self.nonces.is_true(*next, *receipt);
+        *next <= self.sequence && !counts_more && *base <= base_max && is_proven
+    }
+
+    /// Bytes in a second that a client of TFRC may say that it receives.
+    fn believed_bytes_per_s(&self) -> f64 {
+        f64::from(CREDIT_FACTOR) * self.credit.share() * self.rate_bytes_per_s()
+    }
+
+    /// Whether TFRC has as many packets in flight as the client's receipts allow.
+    fn is_unproven(&self) -> bool {
+        let Rate::Tfrc { heard, .. } = self.rate else { return false };
+        let first = self.sending.unproven_max.as_u64() / self.packet_bytes;
+        u64::from(self.sequence - heard) >= first.max(1) + u64::from(CREDIT_FACTOR) * self.credit.proven()
+    }
+
     /// What a report says beyond the last one, for the path.
     fn handle_arrived(&mut self, now: Instant, next: u32, arrived: &Arrived, path: &mut Path) {
         let first = self.on_way.front().map_or(self.sequence, |first| first.sequence);
@@ -406,15 +454,18 @@ impl<S: Symbol> Sender<S> {
             return;
         }
         *newest = came.or(*newest);
+        let delivered = self.credit.take(arrived.received - *received);
+        // Packets without proof count as lost.
+        let unproven = arrived.received - *received - delivered;
         // What the other end says of its time may be anything.
         let rtt = |sent: Sent| {
             let rtt = now.saturating_since(sent.at).as_ps().saturating_sub(arrived.delay.as_ps());
             Duration::from_ps(rtt).max(Duration::from_us(1))
         };
         let news = News {
-            delivered_bytes: u64::from(arrived.received - *received) * self.packet_bytes,
-            lost_bytes: u64::from(arrived.lost.saturating_sub(*lost)) * self.packet_bytes,
-            lost_runs: arrived.runs.saturating_sub(*runs),
+            delivered_bytes: u64::from(delivered) * self.packet_bytes,
+            lost_bytes: u64::from(arrived.lost.saturating_sub(*lost) + unproven) * self.packet_bytes,
+            lost_runs: arrived.runs.saturating_sub(*runs) + u32::from(unproven > 0),
             newest: *newest,
             rtt: came.map(rtt),
         };
@@ -572,12 +623,15 @@ impl<S: Symbol> Sender<S> {
         unasked: Unasked,
     ) -> Option<Packet<S>> {
         let waits = matches!(self.rate, Rate::Path { is_silent: true, inflight: 1.., .. });
-        if waits || self.next_at > now + quantum(self.sending.quantum, self.rtt(path.as_deref())) {
+        if waits
+            || self.is_unproven()
+            || self.next_at > now + quantum(self.sending.quantum, self.rtt(path.as_deref()))
+        {
             return None;
         }
         let Some((generation, id)) = self.next_packet(path.as_deref(), unasked) else {
             self.is_limited = true;
-            if let Rate::Tfrc(_) = self.rate {
+            if let Rate::Tfrc { .. } = self.rate {
                 // Idle time is not lateness.
                 self.next_at = self.next_at.max(now);
             }
@@ -598,6 +652,7 @@ impl<S: Symbol> Sender<S> {
             self.owed = self.owed.saturating_sub(u32::from(id >= blocks));
         }
         let sequence = self.sequence;
+        let nonce = self.nonces.nonce(sequence);
         self.sequence += 1;
         if self.on_way.len() >= ON_WAY_MAX {
             self.forget(now, self.on_way[0].sequence + 1, path.as_deref());
@@ -611,7 +666,7 @@ impl<S: Symbol> Sender<S> {
                 Some(path.handle_sent(now, self.packet_bytes))
             }
             (Rate::Path { .. }, None) => None,
-            (Rate::Tfrc(tfrc), _) => {
+            (Rate::Tfrc { tfrc, .. }, _) => {
                 self.is_limited |= tfrc.rate_bytes_per_s() > self.ceiling_bytes_per_s;
                 None
             }
@@ -619,7 +674,7 @@ impl<S: Symbol> Sender<S> {
         self.on_way.push_back(OnWay { sequence, generation, sent_at: now, sent });
         self.was_idle = false;
         let rtt = self.rtt(path.as_deref());
-        if let Rate::Tfrc(_) = self.rate {
+        if let Rate::Tfrc { .. } = self.rate {
             let gap = self.gap(None);
             self.next_at = self.next_at.max(made_up_from(now, gap, rtt)) + gap;
         }
@@ -628,6 +683,7 @@ impl<S: Symbol> Sender<S> {
             sequence,
             timing: (!self.has_path()).then(|| Timing { sent_at: now, rtt: rtt.or(self.sending.rtt) }),
             queued: path.is_some_and(|path| path.has_queue()),
+            nonce,
             generation,
             id,
             payload,
@@ -658,7 +714,9 @@ impl<S: Symbol> Sender<S> {
         }
         let gives_up = self.gives_up_at(heard_at);
         let (due, send_at) = match (&self.rate, path) {
-            (Rate::Tfrc(tfrc), _) => (tfrc.timer().min(gives_up), Some(self.next_at)),
+            (Rate::Tfrc { tfrc, .. }, _) => {
+                (tfrc.timer().min(gives_up), (!self.is_unproven()).then_some(self.next_at))
+            }
             (Rate::Path { is_silent, inflight, .. }, Some(path)) => {
                 // Without room for it the next packet waits for feedback, or until what is in flight counts as lost.
                 let may = path.has_room() && (!is_silent || *inflight == 0);
@@ -679,8 +737,9 @@ impl<S: Symbol> Sender<S> {
         if self.gives_up_at(heard_at) <= now {
             return self.end(SenderEvent::GaveUp);
         }
-        let Rate::Tfrc(tfrc) = &mut self.rate else { return };
+        let Rate::Tfrc { tfrc, heard } = &mut self.rate else { return };
         if tfrc.timer() <= now {
+            *heard = self.sequence;
             tfrc.handle_timeout(now, self.was_idle);
             self.was_idle = true;
             if self.next_packet(None, Unasked::Yes).is_none() {

@@ -26,6 +26,8 @@ pub struct Offer {
     /// Drawn at random. In [`Mode::Lttp`] the id of the first packet, so that two servers do not send the same sums. In
     /// [`Mode::Counted`] ids begin with the blocks, and two servers do not look for more at the same time.
     pub first_id: u32,
+    /// Drawn at random, where the client cannot guess it: the nonces of packets follow from it.
+    pub secret: u64,
 }
 
 /// What pulls take of the memory that a client may have.
@@ -72,6 +74,14 @@ pub enum ServerEvent {
         /// The pull.
         pull: PullId,
     },
+    /// The client acknowledges packets that it has not received. All its pulls are over, and nothing more is answered: the connection is
+    /// to be closed.
+    FalseReceipt {
+        /// The pull.
+        pull: PullId,
+        /// Packets that were sent.
+        packets: u32,
+    },
 }
 
 /// A server, towards one client.
@@ -93,6 +103,8 @@ pub struct Server<S> {
     next_at: Instant,
     /// When the client was heard of last, of any pull.
     heard_at: Instant,
+    /// The client has acknowledged packets that it has not received.
+    is_closed: bool,
 }
 
 #[derive(Debug)]
@@ -117,6 +129,7 @@ impl<S: Symbol> Server<S> {
             events: VecDeque::new(),
             next_at: Instant::ZERO,
             heard_at: Instant::ZERO,
+            is_closed: false,
         }
     }
 
@@ -146,6 +159,7 @@ impl<S: Symbol> Server<S> {
     /// Takes in a message of the client. What only a server says is ignored.
     pub fn handle_control(&mut self, now: Instant, message: Control) {
         match message {
+            _ if self.is_closed => {}
             Control::Pull(request) => self.ask(now, request),
             Control::Stop { pull } => {
                 self.asked.remove(&pull);
@@ -232,19 +246,21 @@ impl<S: Symbol> Server<S> {
             start: asked_at.max(now) + request.start_after,
             rtt: request.rtt,
             give_up: self.config.give_up,
+            secret: offer.secret,
+            unproven_max: self.config.unproven_max,
             quantum: self.config.quantum,
             first_id: if request.mode == Mode::Lttp { offer.first_id } else { 0 },
             layout,
         };
         let accepted = Accepted { pull, object_bytes: whole, bytes, block_bytes, blocks_max };
         self.control.push_back(Control::Accepted(accepted));
-        let (rtt, grant) = (sending.rtt, sending.grant);
+        let (rtt, grant, unproven_max) = (sending.rtt, sending.grant, sending.unproven_max);
         let sender = Sender::new(now, sending);
         if sender.has_path() {
             // A short object has a shorter packet than those to come.
             let packet_bytes = u64::from(Packet::<S>::header_bytes(RateControl::Bbr) + longest);
             let path = self.path.get_or_insert_with(|| {
-                Path::new(now, offer.first_id, packet_bytes, rtt, grant, request.servers)
+                Path::new(now, offer.first_id, packet_bytes, rtt, (grant, unproven_max), request.servers)
             });
             path.fit(packet_bytes);
             path.set_ceiling(now, sender.rate_bytes_per_s());
@@ -398,7 +414,7 @@ impl<S: Symbol> Server<S> {
 
     /// Takes away pulls that are over.
     fn sweep(&mut self) {
-        let Self { pulls, events, control, path, .. } = self;
+        let Self { pulls, events, control, path, is_closed, .. } = self;
         pulls.retain(|id, pull| {
             let event = pull.sender.poll_event();
             if let (true, Some(path)) = (event.is_some(), &mut *path) {
@@ -409,6 +425,10 @@ impl<S: Symbol> Server<S> {
                 Some(SenderEvent::Complete) => {
                     events.push_back(ServerEvent::Complete { pull: *id, packets: pull.sender.sent() });
                 }
+                Some(SenderEvent::FalseReceipt) => {
+                    *is_closed = true;
+                    events.push_back(ServerEvent::FalseReceipt { pull: *id, packets: pull.sender.sent() });
+                }
                 Some(SenderEvent::GaveUp) => {
                     let reason = "nothing was heard of the client".to_owned();
                     control.push_back(Control::GaveUp { pull: *id, reason });
@@ -417,5 +437,9 @@ impl<S: Symbol> Server<S> {
             }
             false
         });
+        if self.is_closed {
+            self.asked.clear();
+            self.pulls.clear();
+        }
     }
 }

@@ -132,6 +132,7 @@ pub struct Gathering {
     ended_at: Option<Instant>,
     /// Draws the first packets' ids in LTTP's mode.
     random: RandomStream,
+    secrets: RandomStream,
     /// The code of a block in LTTP's mode, to say how many blocks a packet names.
     code: Option<Code>,
     neighbours: Vec<u32>,
@@ -244,6 +245,7 @@ impl Gathering {
             rounds: Vec::new(),
             ended_at: None,
             random: seed.stream("gather", 0),
+            secrets: seed.stream("gather-secrets", 0),
             code,
             neighbours: Vec::new(),
             sent: 0,
@@ -332,9 +334,9 @@ impl Gathering {
         let side = &mut self.servers[server];
         while let Some(event) = side.machine.poll_event() {
             if let ServerEvent::Asked { pull, .. } = event {
-                let first_id = self.random.next_u64() as u32;
+                let (first_id, secret) = (self.random.next_u64() as u32, self.secrets.next_u64());
                 let object_bytes = self.settings.block.as_u64();
-                side.machine.offer(now, pull, Offer { object_bytes, first_id });
+                side.machine.offer(now, pull, Offer { object_bytes, first_id, secret });
             }
         }
         while let Some((pull, generation, range)) = side.machine.poll_wanted() {

@@ -146,6 +146,16 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
         ),
         ("a least block there", bytes(anabranch_gather_proto::BLOCK_BYTES_MIN), "gather::layout"),
         (
+            "bytes that a grant has it send before the client proves that it receives any",
+            bytes(anabranch_gather_proto::ServerConfig::default().unproven_max.as_u64()),
+            "gather_proto::config",
+        ),
+        (
+            "packets that count as received there for each one that is proven",
+            anabranch_gather_proto::receipt::CREDIT_FACTOR.to_string(),
+            "gather_proto::receipt",
+        ),
+        (
             "flows, coflows that one host reports",
             format!(
                 "{}, {}",

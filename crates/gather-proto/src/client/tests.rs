@@ -79,7 +79,8 @@ fn pulls_that_may_have_feedback_are_listed_once() {
         for (server, request) in &requests {
             let payload = Bytes::from(vec![0; request.block_bytes as usize]);
             let (pull, id) = (request.pull, sequence);
-            let packet = Packet { pull, sequence, timing: None, queued: false, generation: 0, id, payload };
+            let packet =
+                Packet { pull, sequence, timing: None, queued: false, nonce: 0, generation: 0, id, payload };
             client.handle_packet(now, *server, packet);
         }
     }
@@ -153,6 +154,7 @@ fn servers_of_the_last_piece_are_granted_as_much_as_is_left_of_each() {
                     sequence: generation * request.blocks_max + id,
                     timing: None,
                     queued: false,
+                    nonce: 0,
                     generation,
                     id,
                     payload,
@@ -197,7 +199,16 @@ fn feedback_is_repeated_as_soon_as_a_servers_first_answer_takes() {
             client.handle_control(at(1_041), server, Control::Accepted(accepted));
         }
         let payload = Bytes::from(vec![0; block_bytes as usize]);
-        let packet = Packet { pull, sequence: 0, timing: None, queued: false, generation: 0, id: 0, payload };
+        let packet = Packet {
+            pull,
+            sequence: 0,
+            timing: None,
+            queued: false,
+            nonce: 0,
+            generation: 0,
+            id: 0,
+            payload,
+        };
         client.handle_packet(at(1_041), server, packet);
         assert!(std::iter::from_fn(|| client.poll_transmit(at(1_041))).count() > 0, "it is answered");
         assert!(
@@ -250,7 +261,7 @@ fn a_server_that_was_slow_to_connect_gets_no_longer_portions() {
                 client.handle_packet(
                     now,
                     *server,
-                    Packet { pull, sequence, timing: None, queued: false, generation, id, payload },
+                    Packet { pull, sequence, timing: None, queued: false, nonce: 0, generation, id, payload },
                 );
                 *came += 1;
                 if came == blocks {

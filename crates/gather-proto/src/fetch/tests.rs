@@ -390,6 +390,7 @@ fn a_silent_server_is_shown_where_packets_are_taken_until_one_comes() {
         sequence: 0,
         timing: None,
         queued: false,
+        nonce: 0,
         generation: 0,
         id: 0,
         payload: Bytes::new(),
@@ -420,7 +421,8 @@ fn accept(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId, pull: u16, bytes:
 /// A pull's only block comes, of 5 bytes.
 fn arrive(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId, pull: u16) {
     let (pull, payload) = (PullId(pull), Bytes::from_static(b"early"));
-    let packet = Packet { pull, sequence: 0, timing: None, queued: false, generation: 0, id: 0, payload };
+    let packet =
+        Packet { pull, sequence: 0, timing: None, queued: false, nonce: 0, generation: 0, id: 0, payload };
     fetch.handle_packet(at(ms), server, packet);
 }
 

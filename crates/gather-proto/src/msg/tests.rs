@@ -4,25 +4,27 @@ use super::*;
 use proptest::prelude::*;
 
 fn feedback() -> impl Strategy<Value = Feedback> {
-    let times = || (0u64..1 << 50, 0u64..1 << 50);
-    let tfrc = (times(), 0.0f64..1e12, 0.0f64..=1.0).prop_map(|((sent, delay), rate, loss)| {
+    let times = || (0u64..1 << 50, 0u64..1 << 40);
+    let tfrc = (times(), 0.0f64..1e12, 0.0f32..=1.0).prop_map(|((sent, delay), rate, loss)| {
         Report::Tfrc(tfrc::Report {
             sent_at: Instant::from_ns(sent),
             delay: Duration::from_ns(delay),
             received_bytes_per_s: rate,
-            loss_rate: loss,
+            loss_rate: loss.into(),
         })
     });
-    let arrived = (0u64..1 << 50, any::<[u32; 3]>()).prop_map(|(delay, [received, lost, runs])| {
+    let arrived = (0u64..1 << 40, any::<[u32; 3]>()).prop_map(|(delay, counts)| {
+        let [received, lost, runs] = counts.map(|count| count >> 8);
         Report::Arrived(Arrived { delay: Duration::from_ns(delay), received, lost, runs })
     });
     let report = prop_oneof![tfrc, arrived];
     let lacks = proptest::collection::vec(any::<u16>(), 0..=LACKS_MAX);
-    let numbers = (any::<u16>(), any::<[u32; 2]>());
+    let numbers = (any::<u16>(), any::<[u32; 2]>(), any::<(u32, u16)>());
     (numbers, proptest::option::of(report), proptest::option::of(1u64..), lacks).prop_map(
-        |((pull, [next, base]), report, grant, lacks)| Feedback {
+        |((pull, [next, base], (came, digest)), report, grant, lacks)| Feedback {
             pull: PullId(pull),
             next,
+            receipt: if report.is_some() { Receipt { came, digest } } else { Receipt::default() },
             report,
             grant: grant.map(BitRate::bps),
             base,
@@ -122,6 +124,7 @@ proptest! {
                 rtt: Some(rtt).filter(|us| *us > 0).map(|us| Duration::from_us(us.into())),
             }),
             queued: queued && sent.is_none(),
+            nonce: (rtt % 8) as u8,
             generation,
             id,
             payload: Bytes::from(payload),
@@ -198,6 +201,7 @@ fn what_cannot_be_is_refused() {
     Datagram::Feedback(Feedback {
         pull: PullId(0),
         next: 0,
+        receipt: Receipt::default(),
         report,
         grant: None,
         base: 0,

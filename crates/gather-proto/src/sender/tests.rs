@@ -1,6 +1,7 @@
 //! Tests of a pull at its server: which packets leave, after what was heard.
 
 use super::*;
+use crate::receipt::{Receipt, Received};
 use anabranch_endpoint::Bytes;
 
 /// #19: what a path that is too slow had not brought of a long first flight left as often again as nothing was heard of it.
@@ -65,7 +66,9 @@ fn what_holds_the_window_is_sent_with_more_sums_than_it_lacks() {
         let report = Some(Report::Arrived(Arrived { delay: Duration::ZERO, received: 39, lost: 1, runs: 1 }));
         let lacks = vec![1, 0, 20, 20];
         let (pull, next) = (PullId(0), 40);
-        let feedback = Feedback { pull, next, report, grant: None, base: 0, lacks, is_unsaid: false };
+        let receipt = receipt(1..next);
+        let feedback =
+            Feedback { pull, next, receipt, report, grant: None, base: 0, lacks, is_unsaid: false };
         let now = Instant::ZERO + RTT;
         sender.handle_feedback(now, &feedback, Some(&mut path));
         let leaves = std::iter::from_fn(|| {
@@ -85,7 +88,7 @@ fn no_path_is_too_far_to_be_reckoned_with() {
         1,
         1_500,
         Some(Duration::from_secs(1 << 20)),
-        Some(BitRate::bps(1 << 50)),
+        (Some(BitRate::bps(1 << 50)), ByteCount::mib(4)),
         1,
     );
     sender.pressing(Some(&far));
@@ -115,10 +118,12 @@ fn cut(bytes: u64, blocks_max: u32, window: u32) -> (Sender<Bytes>, Path) {
         give_up: Duration::from_secs(5),
         quantum: Duration::ZERO,
         first_id: 0,
+        secret: 0,
+        unproven_max: ByteCount::mib(4),
     };
     let mut sender: Sender<Bytes> = Sender::new(now, sending);
     supply(&mut sender);
-    (sender, Path::new(now, 1, 1_500, Some(RTT), None, 1))
+    (sender, Path::new(now, 1, 1_500, Some(RTT), (None, ByteCount::ZERO), 1))
 }
 
 /// Gives the blocks of all generations that it asks for.
@@ -139,6 +144,13 @@ fn leave(sender: &mut Sender<Bytes>, path: &mut Path, now: Instant) -> usize {
     std::iter::from_fn(|| path.has_room().then(|| next(sender, path)).flatten()).count()
 }
 
+/// Proof that these packets have come.
+fn receipt(packets: std::ops::Range<u32>) -> Receipt {
+    let (mut nonces, mut received) = (Nonces::new(0), Received::default());
+    packets.for_each(|sequence| received.handle_packet(sequence, nonces.nonce(sequence)));
+    received.receipt()
+}
+
 /// The client says that so many have come and so many were lost, and so many blocks are lacking.
 fn hear(
     sender: &mut Sender<Bytes>,
@@ -150,6 +162,7 @@ fn hear(
 ) {
     let report = Some(Report::Arrived(Arrived { delay, received, lost, runs: 0 }));
     let (pull, next, lacks) = (PullId(0), received + lost, vec![lacks as u16]);
-    let feedback = Feedback { pull, next, report, grant: None, base: 0, lacks, is_unsaid: false };
+    let receipt = receipt(lost..next);
+    let feedback = Feedback { pull, next, receipt, report, grant: None, base: 0, lacks, is_unsaid: false };
     sender.handle_feedback(Instant::ZERO + Duration::from_us(us), &feedback, Some(path));
 }

@@ -127,12 +127,18 @@ impl Conn {
             machine.handle_timeout(now);
         }
         while let Some(event) = machine.poll_event() {
+            assert!(!matches!(event, ServerEvent::FalseReceipt { .. }), "an honest client: {event:?}");
             if let ServerEvent::Asked { pull, object } = event {
                 match host.objects.get(&object) {
                     None => machine.refuse(pull, format!("{object}: no such object")),
                     Some(bytes) => {
-                        let first_id = random.next_u64() as u32;
-                        machine.offer(now, pull, Offer { object_bytes: bytes.len() as u64, first_id });
+                        let drawn = random.next_u64();
+                        let (first_id, secret) = (drawn as u32, drawn);
+                        machine.offer(
+                            now,
+                            pull,
+                            Offer { object_bytes: bytes.len() as u64, first_id, secret },
+                        );
                         self.names.insert(pull, object);
                     }
                 }

@@ -9,6 +9,7 @@ use anabranch_gather_proto::exercise::{exercise_client, exercise_server};
 use anabranch_gather_proto::msg::{
     Accepted, Arrived, Control, Feedback, Packet, PullId, Report, Request, Timing,
 };
+use anabranch_gather_proto::receipt::Receipt;
 use anabranch_gather_proto::{
     Client, ClientConfig, ClientEvent, DecoderKind, Mode, Offer, Piece, RateControl, Server, ServerConfig,
     ServerId,
@@ -71,7 +72,7 @@ fn receiving(config: ClientConfig) -> (Client<Bytes>, ServerId) {
 
 fn packet(sequence: u32, id: u32) -> Packet<Bytes> {
     let payload = Bytes::from_static(&[7; 10]);
-    Packet { pull: PullId(0), sequence, timing: None, queued: false, generation: 0, id, payload }
+    Packet { pull: PullId(0), sequence, timing: None, queued: false, nonce: 0, generation: 0, id, payload }
 }
 
 /// Issue #4: sums that all lack one block were kept without end, as that block never follows from them.
@@ -286,7 +287,7 @@ fn ask_with(
 ) -> Control {
     let request = Request { rate_control, block_bytes, blocks_max, ..request(pull) };
     server.handle_control(Instant::ZERO, Control::Pull(request));
-    server.offer(Instant::ZERO, PullId(pull), Offer { object_bytes, first_id: 0 });
+    server.offer(Instant::ZERO, PullId(pull), Offer { object_bytes, first_id: 0, secret: 0 });
     server.poll_control().expect("an answer")
 }
 
@@ -364,7 +365,7 @@ fn a_report_of_another_century_is_survived() {
     let far = Duration::from_ns(u64::MAX / 1_000);
     let sent_at = Instant::ZERO + far;
     let tfrc = tfrc::Report { sent_at, delay: far, received_bytes_per_s: f64::MAX, loss_rate: 1.0 };
-    let arrived = Arrived { delay: far, received: u32::MAX, lost: u32::MAX, runs: u32::MAX };
+    let arrived = Arrived { delay: far, received: 0, lost: u32::MAX, runs: u32::MAX };
     let reports = [(RateControl::Tfrc, Report::Tfrc(tfrc)), (RateControl::Bbr, Report::Arrived(arrived))];
     for (rate_control, report) in reports {
         let mut server = Server::<Bytes>::new(ServerConfig { block_bytes_min: 1, ..ServerConfig::default() });
@@ -374,6 +375,7 @@ fn a_report_of_another_century_is_survived() {
         let feedback = Feedback {
             pull,
             next: 0,
+            receipt: Receipt::default(),
             report,
             grant: None,
             base: 0,
@@ -394,12 +396,13 @@ fn pulls_of_a_path_have_together_what_the_last_of_them_was_granted() {
     for (pull, bps) in [(0, 3_000), (1, 2_000), (2, 1_000)] {
         let request = Request { grant: grant(bps), rtt: Some(Duration::from_us(100)), ..request(pull) };
         server.handle_control(Instant::ZERO, Control::Pull(request));
-        server.offer(Instant::ZERO, PullId(pull), Offer { object_bytes: 100_000, first_id: 0 });
+        server.offer(Instant::ZERO, PullId(pull), Offer { object_bytes: 100_000, first_id: 0, secret: 0 });
         assert_eq!(server.allowed_bps(), bps as f64);
     }
     let feedback = |grant| Feedback {
         pull: PullId(1),
         next: 0,
+        receipt: Receipt::default(),
         report: None,
         grant,
         base: 0,

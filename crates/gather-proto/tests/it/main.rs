@@ -5,6 +5,7 @@ mod hostile;
 #[path = "../../examples/in_memory.rs"]
 mod in_memory;
 mod paths;
+mod rogue;
 mod world;
 
 use anabranch_endpoint::Bytes;
@@ -52,6 +53,32 @@ proptest! {
             prop_assert!(world.is_complete(number), "{}", world.story());
             prop_assert!(world.got(number) == object(number as u64, *size));
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// #48: whatever a network does to packets and feedback, receipts are true.
+    #[test]
+    fn honest_clients_are_never_cut_off(
+        loss in 0u32..300_000, repeat in 0u32..300_000, late in 0u32..500_000, burst in 0u32..5_000, seed: u64, kind in 0usize..3,
+        is_granted: bool,
+    ) {
+        let wire = Wire { loss_ppm: loss, repeat_ppm: repeat, late_ppm: late, burst_ppm: burst, ..Wire::default() };
+        let link = is_granted.then(|| BitRate::mbps(100));
+        let kinds = [
+            (Mode::Counted, RateControl::Bbr), (Mode::Counted, RateControl::Tfrc), (Mode::Lttp, RateControl::Tfrc),
+        ];
+        let (mode, rate_control) = kinds[kind];
+        let config = ClientConfig { link, mode, rate_control, give_up: SECOND * 20, ..config(mode) };
+        let mut world = World::new(seed, wire, config, ServerConfig { give_up: SECOND * 20, ..ServerConfig::default() });
+        let server = world.add_server();
+        world.put(server, "object", object(1, 200_000));
+        world.client.add(Piece { object: "object".into(), ranges: None, holders: vec![server] });
+        // The world asserts that no pull is cut off.
+        world.run(SECOND * 60);
+        prop_assert!(world.packets_sent > 0);
     }
 }
 
@@ -309,6 +336,7 @@ fn who_is_asked_later_finds_its_share_free() {
             sequence: 0,
             timing: None,
             queued: false,
+            nonce: 0,
             generation: 0,
             id: 0,
             payload: vec![0; 200].into(),
@@ -367,7 +395,11 @@ fn a_servers_memory_is_for_whoever_needs_it_with_a_generation_for_each() {
             servers: 1,
         };
         server.handle_control(Instant::ZERO, Control::Pull(request));
-        server.offer(Instant::ZERO, PullId(pull), Offer { object_bytes: 20 * generation, first_id: 0 });
+        server.offer(
+            Instant::ZERO,
+            PullId(pull),
+            Offer { object_bytes: 20 * generation, first_id: 0, secret: 0 },
+        );
         let wanted: Vec<_> = std::iter::from_fn(|| server.poll_wanted()).map(|(pull, ..)| pull.0).collect();
         let said: Vec<_> = std::iter::from_fn(|| server.poll_control()).collect();
         (wanted, said)

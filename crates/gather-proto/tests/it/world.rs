@@ -8,6 +8,9 @@ use anabranch_gather_proto::{
 use anabranch_units::{BitRate, Duration, Instant, RandomStream, Seed};
 use std::collections::BTreeMap;
 
+/// Datagrams that are lost together.
+const BURST: u32 = 50;
+
 /// What becomes of datagrams. Control messages come after the delay, in order.
 #[derive(Copy, Clone, Debug)]
 pub struct Wire {
@@ -16,6 +19,8 @@ pub struct Wire {
     pub repeat_ppm: u32,
     /// Of those that come a delay later than others.
     pub late_ppm: u32,
+    /// Share of datagrams, in either direction, that begin a run of [`BURST`] lost ones.
+    pub burst_ppm: u32,
     /// Longer datagrams are lost.
     pub mtu: usize,
     /// So much later come control messages to the client, as behind a segment that was lost.
@@ -24,12 +29,13 @@ pub struct Wire {
 
 impl Default for Wire {
     fn default() -> Self {
-        let (loss_ppm, repeat_ppm, late_ppm) = (0, 0, 0);
+        let (loss_ppm, repeat_ppm, late_ppm, burst_ppm) = (0, 0, 0, 0);
         Self {
             delay: Duration::from_us(500),
             loss_ppm,
             repeat_ppm,
             late_ppm,
+            burst_ppm,
             mtu: usize::MAX,
             held_up: Duration::ZERO,
         }
@@ -65,6 +71,7 @@ pub struct World {
     random: RandomStream,
     arrivals: BTreeMap<(Instant, u64), Arrival>,
     number: u64,
+    burst_left: u32,
 }
 
 /// Bytes that are different for each number.
@@ -87,6 +94,7 @@ impl World {
             random: Seed::new(seed).stream("wire", 0),
             arrivals: BTreeMap::new(),
             number: 0,
+            burst_left: 0,
         }
     }
     pub fn add_server(&mut self) -> ServerId {
@@ -117,7 +125,14 @@ impl World {
         self.arrivals.insert((at, self.number), arrival);
     }
     fn datagram(&mut self, make: impl Fn(Vec<u8>) -> Arrival, datagram: &Datagram<Bytes>) {
-        let Wire { delay, loss_ppm, repeat_ppm, late_ppm, mtu, .. } = self.wire;
+        let Wire { delay, loss_ppm, repeat_ppm, late_ppm, burst_ppm, mtu, .. } = self.wire;
+        if burst_ppm > 0 && self.random.chance_ppm(burst_ppm) {
+            self.burst_left = BURST;
+        }
+        if self.burst_left > 0 {
+            self.burst_left -= 1;
+            return;
+        }
         let mut bytes = Vec::new();
         datagram.encode(&mut bytes);
         let copies = 1 + u32::from(self.random.chance_ppm(repeat_ppm));
@@ -209,12 +224,17 @@ impl World {
                 continue;
             }
             while let Some(event) = server.poll_event() {
+                assert!(!matches!(event, ServerEvent::FalseReceipt { .. }), "an honest client: {event:?}");
                 if let ServerEvent::Asked { pull, object } = event {
                     match objects.get(&object) {
                         None => server.refuse(pull, format!("{object}: no such object")),
                         Some(bytes) => {
                             names.insert(pull.0, object);
-                            server.offer(now, pull, Offer { object_bytes: bytes.len() as u64, first_id: 7 });
+                            server.offer(
+                                now,
+                                pull,
+                                Offer { object_bytes: bytes.len() as u64, first_id: 7, secret: 7 },
+                            );
                         }
                     }
                 }

@@ -176,6 +176,8 @@ pub enum SessionError {
     Stuck(u64),
     #[error("nothing was asked for in {0} s")]
     Idle(u64),
+    #[error("pull {pull}: it acknowledges packets that it has not received, after {packets} were sent")]
+    FalseReceipt { pull: u16, packets: u32 },
     #[error(transparent)]
     Seal(#[from] seal::SealError),
     #[error("pull {pull}: {error}")]
@@ -396,7 +398,12 @@ impl Session<'_> {
         let mut asked_at = std::time::Instant::now();
         let mut waiting = 0;
         loop {
-            let more = self.work().await?;
+            let worked = self.work().await;
+            if let Err(error @ SessionError::FalseReceipt { .. }) = &worked {
+                self.shared.refusals.note(Some(&self.peer), &format!("{}: {error}", self.peer));
+                tell(&mut reader, vec![Control::Goodbye { reason: error.to_string() }]).await?;
+            }
+            let more = worked?;
             let mut control = self.control();
             control.extend(self.keys.renew(&datagrams_in, reader.get_ref())?);
             reader.queue(control);
@@ -590,6 +597,9 @@ impl Session<'_> {
                     let object = self.forget(pull);
                     self.failed(pull, object, "nothing was heard of the client".to_owned());
                 }
+                ServerEvent::FalseReceipt { pull, packets } => {
+                    return Err(SessionError::FalseReceipt { pull: pull.0, packets });
+                }
             }
         }
         while let Some((pull, generation, range)) = self.next_wanted() {
@@ -609,11 +619,11 @@ impl Session<'_> {
             } else {
                 shared.files.open(&name)
             };
-            let offered = offered.and_then(|opened| Ok((opened, first_id()?)));
-            let result = offered.map(|(opened, first_id)| {
+            let offered = offered.and_then(|opened| Ok((opened, drawn()? as u32, drawn()?)));
+            let result = offered.map(|(opened, first_id, secret)| {
                 server.set_others(others.usage);
                 let object_bytes = opened.found.bytes;
-                server.offer(now, pull, Offer { object_bytes, first_id });
+                server.offer(now, pull, Offer { object_bytes, first_id, secret });
                 // Else it was refused for its range or its length.
                 let is_offered = server.block_bytes(pull).is_some();
                 if is_offered {
@@ -730,8 +740,7 @@ impl Session<'_> {
     }
 }
 
-/// A number that nobody can foresee, to begin a pull's sums with.
-fn first_id() -> Result<u32, String> {
-    // Its low half is as good as any.
-    random().map(|number| number as u32).map_err(|error| format!("no random number: {error}"))
+/// A number that nobody can foresee.
+fn drawn() -> Result<u64, String> {
+    random().map_err(|error| format!("no random number: {error}"))
 }

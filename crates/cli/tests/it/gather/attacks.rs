@@ -1,7 +1,8 @@
 //! Attacks on `gather serve` by a client with a certificate, and on `gather get` by a server with one.
 
 use super::*;
-use anabranch_gather_proto::msg::VERSION;
+use anabranch_gather_proto::msg::{Arrived, Feedback, Report, VERSION};
+use anabranch_gather_proto::receipt::Receipt;
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
@@ -324,4 +325,53 @@ fn a_spoilt_part_is_pulled_from_another_server() {
     let got = world.get(&["--manifest", manifest.to_str().expect("plain")]).end();
     assert_eq!(got.code, Some(0), "{got:?}");
     assert!(world.has(&bytes));
+}
+
+/// #48: a client that acknowledged packets which it had not received had a server send 1 Gbit/s into a link of 50 Mbit/s.
+#[test]
+fn acknowledging_what_has_not_come_ends_the_connection() {
+    let world = World::new(0).with(None, &[]);
+    put_hole(&world, "large", 1 << 30);
+    let (runtime, keys, at) = (runtime(), world.path("keys"), world.servers[0].at);
+    let (reason, came_bytes) = runtime.block_on(async {
+        let mut hand = Hand::connect(&keys, at).await;
+        hand.say(request(0, "large")).await;
+        assert!(matches!(hand.hear().await, Control::Accepted(_)));
+        let (mut next, mut came_bytes) = (0, 0);
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            // The client acknowledges packets that are in flight, or not sent yet.
+            let arrived = Arrived { delay: Time::ZERO, received: next, lost: 0, runs: 0 };
+            let receipt = Receipt { came: if next > 0 { u32::MAX } else { 0 }, digest: 0 };
+            let feedback = Datagram::<Bytes>::Feedback(Feedback {
+                pull: PullId(0),
+                next,
+                receipt,
+                report: (next > 0).then_some(Report::Arrived(arrived)),
+                grant: None,
+                base: 0,
+                lacks: vec![64],
+                is_unsaid: false,
+            });
+            let mut sealed = vec![0; seal::HEADER_BYTES];
+            feedback.encode(&mut sealed);
+            sealed.resize(sealed.len() + seal::TAG_BYTES, 0);
+            hand.channel.sealer.seal(&mut sealed).expect("the first of its key");
+            // The socket is gone once the connection is.
+            let _ = hand.socket.send(&sealed).await;
+            tokio::select! {
+                message = hear(&mut hand.stream, &mut hand.read) => {
+                    let Control::Goodbye { reason } = message else { panic!("{message:?}") };
+                    break (reason, came_bytes);
+                }
+                length = hand.socket.recv(&mut buffer) => {
+                    came_bytes += length.expect("loopback is there");
+                    next += 32;
+                }
+            }
+        }
+    });
+    assert!(reason.contains("acknowledges packets that it has not received"), "{reason}");
+    assert!(came_bytes < 100_000, "{came_bytes} B were sent before");
+    println!("cut off after {came_bytes} B: {reason}");
 }
