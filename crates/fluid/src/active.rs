@@ -29,6 +29,8 @@ pub struct Active {
     slots: Vec<Slot>,
     /// Slots for flows to come.
     free: Vec<FlowId>,
+    /// Number of flows so far.
+    inserted: u64,
     ids: Vec<FlowId>,
     /// When each of them is through at the rate that is set, in picoseconds; `u64::MAX` for what is beyond all time.
     completes_ps: Vec<u64>,
@@ -49,9 +51,10 @@ struct Slot {
     bps: f64,
     since: Instant,
     hops: SmallVec<[Hop; 2]>,
-    /// Places in the list of all flows and in that of the coflow's.
+    /// Place in the list of all flows.
     place: u32,
-    place_in_coflow: u32,
+    /// Number of flows that were inserted before.
+    serial: u64,
     /// Counts changes of the rate, so that a completion that is not to be is known.
     changes: u32,
 }
@@ -82,6 +85,7 @@ struct Group {
     arrived: Instant,
     /// Of all flows so far.
     volume_bits: f64,
+    /// In the order in which they were inserted.
     flows: Vec<FlowId>,
 }
 
@@ -154,6 +158,7 @@ impl Active {
             now: Instant::ZERO,
             slots: Vec::new(),
             free: Vec::new(),
+            inserted: 0,
             ids: Vec::new(),
             completes_ps: Vec::new(),
             coflows: BTreeMap::new(),
@@ -221,9 +226,10 @@ impl Active {
                 .map(|link| Hop { link: *link, place: self.links[link.0 as usize].flows.len() as u32 })
                 .collect(),
             place: self.ids.len() as u32,
-            place_in_coflow: group.flows.len() as u32,
+            serial: self.inserted,
             changes: self.slots.get(id.0 as usize).map_or(0, |slot| slot.changes.wrapping_add(1)),
         };
+        self.inserted += 1;
         group.flows.push(id);
         self.ids.push(id);
         self.completes_ps.push(slot.completes_ps());
@@ -253,7 +259,7 @@ impl Active {
         self.write_bps(id, 0.0);
         let slot = &mut self.slots[id.0 as usize];
         slot.changes = slot.changes.wrapping_add(1);
-        let (place, place_in_coflow, coflow) = (slot.place, slot.place_in_coflow, slot.coflow);
+        let (place, serial, coflow) = (slot.place, slot.serial, slot.coflow);
         for at in 0..slot.hops.len() {
             let Hop { link, place } = self.slots[id.0 as usize].hops[at];
             let flows = &mut self.links[link.0 as usize].flows;
@@ -269,10 +275,8 @@ impl Active {
             self.slots[moved.0 as usize].place = place;
         }
         let group = self.coflows.get_mut(&coflow).expect("an active flow's coflow is there");
-        group.flows.swap_remove(place_in_coflow as usize);
-        if let Some(moved) = group.flows.get(place_in_coflow as usize) {
-            self.slots[moved.0 as usize].place_in_coflow = place_in_coflow;
-        }
+        let slots = &self.slots;
+        group.flows.remove(group.flows.partition_point(|id| slots[id.0 as usize].serial < serial));
         if group.flows.is_empty() {
             self.coflows.remove(&coflow);
         }
@@ -491,9 +495,13 @@ impl Active {
     pub fn coflows(&self) -> impl Iterator<Item = CoflowId> {
         self.coflows.keys().copied()
     }
-    /// A coflow's active flows, in no order that means anything; none where it has none.
+    /// A coflow's active flows, in the order in which they were inserted; none where it has none.
     pub fn flows_of(&self, coflow: CoflowId) -> &[FlowId] {
         self.coflows.get(&coflow).map_or(&[], |group| &group.flows)
+    }
+    /// Number of flows that were inserted before this one. Its name may have been another flow's, and says nothing of the order.
+    pub fn serial(&self, id: FlowId) -> u64 {
+        self.slots[id.0 as usize].serial
     }
     /// When a coflow that has active flows was there, and what all flows that it has had since moved and have to, in bits.
     pub fn coflow_so_far(&self, coflow: CoflowId) -> Option<(Instant, f64)> {

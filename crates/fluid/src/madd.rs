@@ -48,3 +48,44 @@ impl Madd {
         ranks.set(order);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Active, Allocator, CoflowId, Fifo, FlowId, LinkId, Network, Varys};
+    use anabranch_units::{BitRate, ByteCount};
+
+    /// Rates of two equal flows that want all of link 2, in the order in which they came: after a flow of their coflow has left them its
+    /// rate, and after another coflow has come. The names of `freed` flows are reused, last first.
+    fn rates(mut allocator: impl Allocator, freed: [usize; 4]) -> [[f64; 2]; 2] {
+        let network = Network::new([10, 10, 10, 1, 10].map(BitRate::mbps).to_vec()).expect("all have a rate");
+        let mut active = Active::new(network);
+        let mb = |n| ByteCount::new(n * 1_000_000);
+        let before: Vec<FlowId> = (0..4).map(|_| active.insert(CoflowId(9), &[LinkId(4)], mb(1))).collect();
+        active.decide(&mut allocator).expect("it decides");
+        freed.into_iter().for_each(|at| active.remove(before[at]));
+        active.decide(&mut allocator).expect("it decides");
+        // The first one is in the pair's way on link 2, and the second one sets the pace.
+        let coflow = CoflowId(0);
+        let wide = active.insert(coflow, &[LinkId(2)], mb(20));
+        active.insert(coflow, &[LinkId(3)], mb(20));
+        let pair = [0, 1].map(|link| active.insert(coflow, &[LinkId(link), LinkId(2)], mb(10)));
+        active.decide(&mut allocator).expect("it decides");
+        active.remove(wide);
+        active.decide(&mut allocator).expect("it decides");
+        let left = pair.map(|id| active.bps(id));
+        active.insert(CoflowId(1), &[LinkId(4)], mb(1));
+        active.decide(&mut allocator).expect("it decides");
+        [left, pair.map(|id| active.bps(id))]
+    }
+
+    /// #48: of equal flows the one that had the lower place in memory was served first.
+    #[test]
+    fn equal_flows_are_served_as_they_came_wherever_they_lie() {
+        for freed in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 0, 3, 2], [2, 0, 3, 1]] {
+            for rates in [rates(Fifo::default(), freed), rates(Varys::default(), freed)] {
+                let is_first = rates.map(|[first, second]| first > 2.0 * second);
+                assert_eq!(is_first, [true, true], "{freed:?}: {rates:?} b/s");
+            }
+        }
+    }
+}

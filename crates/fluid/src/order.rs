@@ -17,8 +17,8 @@ pub(crate) fn by_arrival(active: &Active) -> Vec<CoflowId> {
 pub struct Ranks {
     order: Vec<CoflowId>,
     by_coflow: BTreeMap<CoflowId, u32>,
-    /// Flows that may get more, in the order in which they do: by rank, then by what remains, then by name.
-    candidates: Vec<(u32, u64, FlowId)>,
+    /// Flows that may get more, in the order in which they do: by rank, then by what remains, then as they were inserted.
+    candidates: Vec<(u32, u64, u64, FlowId)>,
 }
 
 impl Ranks {
@@ -53,11 +53,11 @@ impl Ranks {
             if active.most_bps(*id) > 0.0 {
                 let rank = by_coflow.get(&active.coflow(*id)).copied().unwrap_or(u32::MAX);
                 // Not negative: ordered as its bits are.
-                self.candidates.push((rank, active.remaining_bits(*id).to_bits(), *id));
+                self.candidates.push((rank, active.remaining_bits(*id).to_bits(), active.serial(*id), *id));
             }
         }
         self.candidates.sort_unstable();
-        for (_, _, id) in &self.candidates {
+        for (.., id) in &self.candidates {
             let more_bps = active.most_bps(*id);
             if more_bps > 0.0 {
                 active.set_bps(*id, active.bps(*id) + more_bps);

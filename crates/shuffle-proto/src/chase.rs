@@ -145,7 +145,8 @@ impl Chase {
                 flows.clear();
                 let all = active.flows_of(*coflow).iter();
                 flows.extend(all.map(|id| (active.remaining_bits(*id), *id)));
-                flows.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+                // Equal ones as they were inserted.
+                flows.sort_by(|a, b| a.0.total_cmp(&b.0));
                 plan.fill(active, flows.iter().map(|(_, id)| id));
             }
         }
