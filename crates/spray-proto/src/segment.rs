@@ -22,6 +22,8 @@ pub struct Segment {
     pub source: IpAddr,
     /// See above.
     pub destination: IpAddr,
+    /// Whether its IP header has options (IPv4) or extension headers follow it: an agent takes no such packet.
+    pub has_options: bool,
     /// The congestion that its IP header tells (RFC 3168): the lowest two bits of the second byte.
     pub ecn: u8,
 }
@@ -36,7 +38,7 @@ pub fn mark(packet: &mut [u8]) -> bool {
     if *first >> 4 == 6 {
         // The traffic class is shared between the two bytes; its last two bits are the second one's upper half's.
         let ecn = *second >> 4 & CE;
-        *second |= CE << 4;
+        *second |= if ecn == 0 { 0 } else { CE << 4 };
         return ecn != 0;
     }
     let ecn = *second & CE;
@@ -60,14 +62,17 @@ impl Segment {
     pub fn of(packet: &[u8]) -> Option<Self> {
         let sliced = SlicedPacket::from_ip(packet).ok()?;
         let Some(TransportSlice::Tcp(tcp)) = sliced.transport else { return None };
-        let (source, destination, ecn): (IpAddr, IpAddr, u8) = match sliced.net? {
+        let (source, destination, ecn, has_options): (IpAddr, IpAddr, u8, bool) = match sliced.net? {
             NetSlice::Ipv4(ip) => {
                 let header = ip.header();
-                (header.source_addr().into(), header.destination_addr().into(), header.ecn().value())
+                let has_options = !header.options().is_empty() || !ip.extensions().is_empty();
+                let (from, to) = (header.source_addr().into(), header.destination_addr().into());
+                (from, to, header.ecn().value(), has_options)
             }
             NetSlice::Ipv6(ip) => {
                 let header = ip.header();
-                (header.source_addr().into(), header.destination_addr().into(), header.traffic_class() & CE)
+                let (from, to) = (header.source_addr().into(), header.destination_addr().into());
+                (from, to, header.traffic_class() & CE, !ip.extensions().is_empty())
             }
             NetSlice::Arp(_) => return None,
         };
@@ -89,6 +94,7 @@ impl Segment {
             is_end,
             source,
             destination,
+            has_options,
             ecn,
         })
     }
@@ -167,6 +173,30 @@ mod tests {
             }
         }
         assert!(!mark(&mut []) && !mark(&mut [0x45, 2, 3]));
+    }
+
+    /// #48: packets with a source route were handed to the kernel.
+    #[test]
+    fn options_and_extension_headers_are_seen() {
+        let plain = v4((80, 4_000), false, b"hello", false);
+        assert_eq!(Segment::of(&plain).map(|segment| segment.has_options), Some(false));
+        // A loose source route over one host, and the end of the options.
+        let route = [131, 7, 4, 10, 0, 0, 9, 0];
+        let mut header = etherparse::Ipv4Header::from_slice(&plain).expect("it is one").0;
+        header.options = route.into();
+        header.total_len += 8;
+        header.header_checksum = header.calc_header_checksum();
+        let routed = [&header.to_bytes()[..], &plain[20..]].concat();
+        assert_eq!(Segment::of(&routed).map(|segment| segment.has_options), Some(true));
+        let mut six = Vec::new();
+        let ip = etherparse::IpHeaders::Ipv6(etherparse::Ipv6Header::default(), Default::default());
+        PacketBuilder::ip(ip).tcp(80, 4_000, 5, 1_000).write(&mut six, b"x").expect("room");
+        assert_eq!(Segment::of(&six).map(|segment| segment.has_options), Some(false));
+        // Eight bytes of options for the destination before TCP, all padding.
+        let tcp = std::mem::replace(&mut six[6], 60);
+        six[5] += 8;
+        six.splice(40..40, [tcp, 0, 1, 4, 0, 0, 0, 0]);
+        assert_eq!(Segment::of(&six).map(|segment| segment.has_options), Some(true));
     }
 
     #[test]

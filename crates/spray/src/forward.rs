@@ -309,7 +309,8 @@ impl Forwarder {
                 let Some(number) = self.by_address.get(&segment.destination) else { continue };
                 let link = &mut self.links[*number];
                 let most = link.bytes_max.map(packet_max);
-                if segment.source != link.place.local || most.is_none_or(|most| packet.len() > most) {
+                let fits = segment.source == link.place.local && !segment.has_options;
+                if !fits || most.is_none_or(|most| packet.len() > most) {
                     link.figures.refused_out_packets += 1;
                     continue;
                 }
@@ -473,8 +474,9 @@ impl Forwarder {
     /// Has a packet that came written to the device, if it may come from there.
     fn deliver(&mut self, number: usize, packet: Carried) {
         let Link { place, figures, .. } = &mut self.links[number];
-        let fits = Segment::of(&packet.bytes)
-            .is_some_and(|segment| segment.source == place.address && segment.destination == place.local);
+        let fits = Segment::of(&packet.bytes).is_some_and(|segment| {
+            segment.source == place.address && segment.destination == place.local && !segment.has_options
+        });
         if !fits {
             figures.refused_in_packets += 1;
             return;
