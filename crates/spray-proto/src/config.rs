@@ -2,6 +2,7 @@
 //!
 //! Read [`Config`] first.
 
+use crate::memory::MEMORY_MIN;
 use crate::packet::UNIT_MAX;
 use anabranch_units::{BitRate, ByteCount, Duration};
 use std::fmt;
@@ -35,6 +36,10 @@ pub struct Config {
     pub numbers_all: bool,
     /// Whether packets of short flows that should have come are sent again: for hosts that choose ways, as another one may be better.
     pub repeats: bool,
+    /// The most bytes that are held for one peer. State of silent flows then expires by a timer,
+    /// and not with the next flow that begins. `None`: only numbers of flows and packets are
+    /// bounded, for simulators, whose hosts trust each other.
+    pub memory: Option<ByteCount>,
 }
 
 /// How many packets are a unit.
@@ -93,6 +98,7 @@ impl Default for Config {
             orders_long: false,
             numbers_all: false,
             repeats: false,
+            memory: None,
         }
     }
 }
@@ -109,6 +115,8 @@ pub enum ConfigError {
     Rate(BitRate),
     /// Holding for too long.
     Hold(Duration),
+    /// Too little memory for a peer.
+    Memory(ByteCount),
 }
 
 /// The longest hold that can be set: a second, within which TCP repeats whatever it misses.
@@ -121,6 +129,7 @@ impl fmt::Display for ConfigError {
             Self::Parities(count) => write!(f, "{count} parities: must be 0 to {UNIT_MAX}"),
             Self::Rate(rate) => write!(f, "rate {rate}: must be above 0"),
             Self::Hold(hold) => write!(f, "hold of {hold}: must be at most {HOLD_LIMIT}"),
+            Self::Memory(memory) => write!(f, "memory of {memory}: must be at least {MEMORY_MIN}"),
         }
     }
 }
@@ -134,6 +143,7 @@ impl ConfigError {
             Self::Parities(_) => "parities",
             Self::Rate(_) => "rate",
             Self::Hold(_) => "hold_max",
+            Self::Memory(_) => "memory",
         }
     }
 }
@@ -160,6 +170,9 @@ impl Config {
         }
         if self.hold_max > HOLD_LIMIT {
             return Err(ConfigError::Hold(self.hold_max));
+        }
+        if let Some(memory) = self.memory.filter(|memory| *memory < MEMORY_MIN) {
+            return Err(ConfigError::Memory(memory));
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! Nothing waits for a unit: it is packets that have left already. What the other end is known to have needs no parity.
 //! Source: CAPS, sections IV and VI. Leaves out: how many parities (`host`). Read [`Encoder`] first.
 
+use crate::memory::PACKET_BYTES;
 use crate::packet::{Packet, UNIT_MAX};
 use anabranch_units::{Duration, Instant};
 use std::collections::VecDeque;
@@ -61,6 +62,10 @@ impl<P: Packet> Encoder<P> {
     /// The unit that begins is to have so many packets.
     pub(crate) fn begin(&mut self, packets: usize) {
         self.whole = packets.clamp(1, UNIT_MAX);
+    }
+    /// Bytes of the packets that are kept, with what each counts beside.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.unit.iter().map(|packet| packet.len_bytes() as u64 + PACKET_BYTES).sum()
     }
     fn flight(&self) -> u32 {
         self.next - self.echoed

@@ -2,7 +2,7 @@
 //!
 //! A machine without I/O: packets of TCP go in by [`Host::handle_packet`] and come out by [`Host::poll_arrived`], datagrams come in by
 //! [`Host::handle_datagram`] and leave by [`Host::poll_leaving`]. Its parts are one file each: `encoder`, `decoder`, `blocking`, `spread`,
-//! `repeats`.
+//! `repeats`, `memory`.
 //! Source: CAPS, sections IV, VI and VII. Read [`Host`] first.
 
 use crate::blocking::{Blocking, Share};
@@ -10,6 +10,7 @@ use crate::config::{Config, ConfigError, Parities, UnitSize};
 use crate::datagram::{Body, Datagram, ECHO_BYTES, Echo, FlowId};
 use crate::decoder::{Decoder, DecoderCounts, NUMBER_MAX};
 use crate::encoder::Encoder;
+use crate::memory::{Ages, FLOW_BYTES, Held, Place, kept_time, states_max};
 use crate::model::{self, Ways};
 use crate::packet::{Packet, UNIT_MAX};
 use crate::repeats::{REPEATS_MAX, Repeats, Unheard};
@@ -18,8 +19,9 @@ use crate::spread::{Least, Spread};
 use anabranch_units::{ByteCount, Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// The most flows that are remembered; packets of more pass as they are.
-pub const FLOWS_MAX: usize = 1 << 16;
+/// The most flows that are remembered; packets of more pass as they are. Memory bounds them before
+/// ([`crate::PEER_FLOWS_MAX`]) where it is bounded.
+const FLOWS_MAX: usize = 1 << 16;
 /// A flow is forgotten when it was silent for so long.
 const SILENCE: Duration = Duration::from_secs(2);
 /// A packet's length with which equations reckon.
@@ -112,6 +114,9 @@ pub struct Counts {
     pub rtt_s: f64,
     /// See `periods`.
     pub rtt_apart_share: f64,
+    /// Flows that gave up their packets, or were forgotten, because the memory of their peer was
+    /// full.
+    pub shed: u64,
 }
 
 #[derive(Debug)]
@@ -130,6 +135,10 @@ struct Flow<P> {
     /// Since when as many packets are held as are now.
     held_at: Instant,
     due: Option<Instant>,
+    /// Bytes that are counted for the flow in its peer's sum.
+    held: Held,
+    /// Place in the list of ages, while the flow is in the table.
+    place: Option<Place>,
 }
 
 #[derive(Debug)]
@@ -142,6 +151,8 @@ struct Peer {
     datagram_max: usize,
     /// The fastest round trip.
     base: Option<Duration>,
+    /// Bytes that its flows hold.
+    held: Held,
 }
 
 impl Default for Peer {
@@ -153,6 +164,7 @@ impl Default for Peer {
             came: Came::default(),
             datagram_max: usize::MAX,
             base: None,
+            held: Held::default(),
         }
     }
 }
@@ -219,6 +231,7 @@ pub struct Host<P: Packet> {
     /// When what came of whom is to be said.
     say_due: BTreeSet<(Instant, u32)>,
     repeats: Repeats<P>,
+    ages: Ages,
     swept_at: Instant,
     leaving: VecDeque<Leaving<P>>,
     arrived: VecDeque<Arrived<P>>,
@@ -241,6 +254,7 @@ impl<P: Packet> Host<P> {
             due: BTreeSet::new(),
             say_due: BTreeSet::new(),
             repeats: Repeats::new(),
+            ages: Ages::default(),
             swept_at: Instant::ZERO,
             leaving: VecDeque::new(),
             arrived: VecDeque::new(),
@@ -263,6 +277,50 @@ impl<P: Packet> Host<P> {
     /// Flows that are remembered.
     pub fn flows(&self) -> usize {
         self.flows.len()
+    }
+
+    /// Bytes that are held for a peer: packets and parities, states of flows, packets that are kept
+    /// to be sent again, and what is remembered of datagrams. Packets that wait for
+    /// [`Host::poll_arrived`] and [`Host::poll_leaving`] are not counted.
+    pub fn held(&self, peer: u32) -> ByteCount {
+        let known =
+            self.peers.get(&peer).map_or(0, |peer| peer.held.all() + peer.sent.bytes() + peer.came.bytes());
+        ByteCount::new(known + self.repeats.kept_bytes(peer))
+    }
+
+    /// Recount of [`Host::flows_held`] from the flows themselves.
+    pub(crate) fn recounted(&self, peer: u32) -> ByteCount {
+        let of_peer = FlowId { peer, flow: 0 }..=FlowId { peer, flow: u32::MAX };
+        let bytes = |flow: &Flow<P>| {
+            FLOW_BYTES + flow.decoder.skipped_bytes() + flow.decoder.recounted() + flow.encoder.bytes()
+        };
+        ByteCount::new(self.flows.range(of_peer).map(|(_, flow)| bytes(flow)).sum())
+    }
+
+    /// Bytes that flows of a peer hold: a running count.
+    pub(crate) fn flows_held(&self, peer: u32) -> ByteCount {
+        ByteCount::new(self.peers.get(&peer).map_or(0, |peer| peer.held.all()))
+    }
+
+    /// Has a peer give up memory until it holds `most` or less: its oldest flows first, whose held
+    /// packets are handed over.
+    pub fn limit_memory(&mut self, now: Instant, peer: u32, most: ByteCount) {
+        self.bound(now, peer, most.as_u64());
+    }
+
+    /// Forgets the flows of a peer and gives their memory back, as its packets go another way from
+    /// now on. Held packets are handed over. Estimates of ways stay.
+    pub fn forget(&mut self, now: Instant, peer: u32) {
+        let of_peer = FlowId { peer, flow: 0 }..=FlowId { peer, flow: u32::MAX };
+        while let Some(id) = self.flows.range(of_peer.clone()).next().map(|(id, _)| *id) {
+            self.remove(now, id);
+        }
+        self.repeats.forget(peer);
+        let Some(known) = self.peers.get_mut(&peer) else { return };
+        known.sent.expire(now, Duration::ZERO);
+        if let Some(due) = std::mem::take(&mut known.came).due {
+            self.say_due.remove(&(due, peer));
+        }
     }
 
     /// Datagrams to a host have so many bytes at most, as long as TCP sends packets that leave room for their heads: what is to be said
@@ -312,11 +370,23 @@ impl<P: Packet> Host<P> {
             self.protect(now, id, &mut flow, true);
         }
         self.close(id, flow);
+        self.bound_memory(now, id.peer);
     }
 
     /// A datagram has come from another host. `payload_bytes` of its packet are data; `is_marked` says that a queue on its way was
     /// congested.
     pub fn handle_datagram(
+        &mut self,
+        now: Instant,
+        from: u32,
+        datagram: Datagram<P>,
+        (payload_bytes, is_marked): (u32, bool),
+    ) {
+        self.take_datagram(now, from, datagram, (payload_bytes, is_marked));
+        self.bound_memory(now, from);
+    }
+
+    fn take_datagram(
         &mut self,
         now: Instant,
         from: u32,
@@ -365,6 +435,11 @@ impl<P: Packet> Host<P> {
             return;
         };
         flow.received_bytes += u64::from(payload_bytes);
+        // Twice the length, as the last unit of a flow that has just become long still gets
+        // parities, and packets that came twice count twice.
+        if self.config.memory.is_some() && flow.received_bytes / 2 >= self.config.long.as_u64() {
+            flow.decoder.end_parities();
+        }
         let mut out = Vec::new();
         let before = flow.decoder.counts;
         self.counts.held_s += flow.take_held(now);
@@ -383,7 +458,8 @@ impl<P: Packet> Host<P> {
             Body::Parity { epoch, first, packets, index, parity } => {
                 if flow.follow(epoch, &mut out) {
                     let coder = &mut self.coder;
-                    flow.decoder.handle_parity((first, packets), (index, parity), coder, &mut out);
+                    let (unit, parity) = ((first, packets), (index, parity));
+                    flow.decoder.handle_parity(now, unit, parity, coder, &mut out);
                 } else {
                     self.counts.surplus += 1;
                 }
@@ -461,6 +537,7 @@ impl<P: Packet> Host<P> {
     pub fn handle_probe(&mut self, now: Instant, peer: u32, is_dark: bool) {
         let going = Going { body: Body::Probe, is_short: false, is_data: false, sent_bytes: 0, repeats: 0 };
         self.send(now, FlowId { peer, flow: if is_dark { DARK } else { 0 } }, going);
+        self.bound_memory(now, peer);
     }
 
     /// Does what is due.
@@ -491,6 +568,13 @@ impl<P: Packet> Host<P> {
             self.arrived.extend(out.into_iter().map(|packet| Arrived { id, packet }));
             self.close(id, flow);
         }
+        if self.expires_at().is_some_and(|at| at <= now) {
+            self.expire(now);
+        }
+        if self.config.memory.is_some() {
+            let peers: Vec<u32> = self.peers.keys().copied().collect();
+            peers.into_iter().for_each(|peer| self.bound_memory(now, peer));
+        }
     }
 
     /// The next datagram to send, until none.
@@ -504,7 +588,142 @@ impl<P: Packet> Host<P> {
     /// When to call [`Host::handle_timeout`] next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let say = self.say_due.first().map(|(at, _)| *at);
-        self.due.first().map(|(at, _)| *at).into_iter().chain(say).chain(self.repeats.due()).min()
+        let due = self.due.first().map(|(at, _)| *at);
+        due.into_iter().chain(say).chain(self.repeats.due()).chain(self.expires_at()).min()
+    }
+
+    /// The next time at which state of a silent flow, or of an unanswered datagram, expires. `None`
+    /// where memory is unbounded.
+    fn expires_at(&self) -> Option<Instant> {
+        self.config.memory?;
+        let kept = kept_time(self.config.hold_max);
+        let of_peer = |(number, peer): (&u32, &Peer)| {
+            let laden = self.ages.first(*number, true).map(|(at, _)| at + kept);
+            let bare = self.ages.first(*number, false).map(|(at, _)| at + SILENCE);
+            laden.into_iter().chain(bare).chain(peer.sent.oldest_at().map(|at| at + SILENCE)).min()
+        };
+        self.peers.iter().filter_map(of_peer).min()
+    }
+
+    /// Gives up the state of silent flows and of unanswered datagrams.
+    fn expire(&mut self, now: Instant) {
+        let peers: Vec<u32> = self.peers.keys().copied().collect();
+        for peer in peers {
+            self.expire_packets(now, peer);
+            self.forget_silent(now, peer);
+            if let Some(known) = self.peers.get_mut(&peer) {
+                known.sent.expire(now, SILENCE);
+            }
+        }
+    }
+
+    /// Gives up the packets of a peer's flows that are silent, and the units of others that are
+    /// old.
+    fn expire_packets(&mut self, now: Instant, peer: u32) {
+        let kept = kept_time(self.config.hold_max);
+        while let Some((at, id)) = self.ages.first(peer, true)
+            && now.saturating_since(at) >= kept
+        {
+            let Some(mut flow) = self.take(id) else { break };
+            if now.saturating_since(flow.last_at) >= kept {
+                self.shed(now, id, &mut flow);
+            } else {
+                let before = flow.decoder.counts;
+                flow.decoder.expire(now);
+                self.counts.add(before, flow.decoder.counts);
+            }
+            self.close(id, flow);
+        }
+    }
+
+    /// Forgets flows of a peer that were silent for long.
+    fn forget_silent(&mut self, now: Instant, peer: u32) {
+        while let Some((at, id)) = self.ages.first(peer, false)
+            && now.saturating_since(at) >= SILENCE
+        {
+            if self.flows.get(&id).is_some_and(|flow| now.saturating_since(flow.last_at) >= SILENCE) {
+                self.remove(now, id);
+            } else if let Some(flow) = self.take(id) {
+                self.close(id, flow);
+            }
+        }
+    }
+
+    /// The flow of a peer whose last packet is the oldest, and the packet's time.
+    fn oldest(&mut self, peer: u32, is_laden: bool) -> Option<(Instant, FlowId)> {
+        loop {
+            let (at, id) = self.ages.first(peer, is_laden)?;
+            let flow = self.take(id)?;
+            let last_at = flow.last_at;
+            self.close(id, flow);
+            if last_at == at {
+                return Some((at, id));
+            }
+        }
+    }
+
+    fn bound_memory(&mut self, now: Instant, peer: u32) {
+        if let Some(most) = self.config.memory {
+            self.bound(now, peer, most.as_u64());
+        }
+    }
+
+    /// Has a peer give up memory until it holds `most` bytes or less. States of flows have a part
+    /// of it, so that many flows without packets do not take the room of packets.
+    fn bound(&mut self, now: Instant, peer: u32, most: u64) {
+        while self.peers.get(&peer).is_some_and(|peer| peer.held.states > states_max(most)) {
+            let oldest = [true, false].into_iter().filter_map(|is_laden| self.oldest(peer, is_laden)).min();
+            let Some((_, id)) = oldest else { break };
+            self.counts.shed += 1;
+            self.remove(now, id);
+        }
+        while self.held(peer).as_u64() > most {
+            if let Some((_, id)) = self.oldest(peer, true) {
+                let Some(mut flow) = self.take(id) else { break };
+                self.counts.shed += 1;
+                self.shed(now, id, &mut flow);
+                self.close(id, flow);
+            } else if self.repeats.kept_bytes(peer) > 0 {
+                self.repeats.forget(peer);
+            } else {
+                // The history of datagrams that left goes last.
+                let Some(known) = self.peers.get_mut(&peer) else { break };
+                known.sent.expire(now, Duration::ZERO);
+                break;
+            }
+        }
+    }
+
+    /// Has a flow give up its packets.
+    fn shed(&mut self, now: Instant, id: FlowId, flow: &mut Flow<P>) {
+        let mut out = Vec::new();
+        let before = flow.decoder.counts;
+        self.counts.held_s += flow.take_held(now);
+        flow.decoder.shed(&mut out);
+        flow.encoder.take();
+        self.counts.add(before, flow.decoder.counts);
+        self.arrived.extend(out.into_iter().map(|packet| Arrived { id, packet }));
+    }
+
+    /// Forgets a flow. Its held packets are handed over.
+    fn remove(&mut self, now: Instant, id: FlowId) {
+        let Some(mut flow) = self.take(id) else { return };
+        self.shed(now, id, &mut flow);
+        if let Some(due) = flow.due {
+            self.due.remove(&(due, id));
+        }
+        if let Some(peer) = self.peers.get_mut(&id.peer) {
+            peer.held.replace(flow.held, Held::default());
+        }
+    }
+
+    /// Takes a flow out of the table and its list.
+    fn take(&mut self, id: FlowId) -> Option<Box<Flow<P>>> {
+        let mut flow = self.flows.remove(&id)?;
+        if let Some(place) = flow.place.take() {
+            self.ages.remove(id, place);
+        }
+        Some(flow)
     }
 
     /// Takes a flow out of the table; a new one if it was not there; none if there are too many.
@@ -513,18 +732,12 @@ impl<P: Packet> Host<P> {
             flow.last_at = now;
             return Some(flow);
         }
-        if now.saturating_since(self.swept_at) >= SILENCE {
+        if self.config.memory.is_none() && now.saturating_since(self.swept_at) >= SILENCE {
             self.swept_at = now;
-            let due = &mut self.due;
-            self.flows.retain(|id, flow| {
-                let stays = now.saturating_since(flow.last_at) < SILENCE;
-                if let Some(at) = flow.due.filter(|_| !stays) {
-                    due.remove(&(at, *id));
-                }
-                stays
-            });
+            let peers: Vec<u32> = self.peers.keys().copied().collect();
+            peers.into_iter().for_each(|peer| self.forget_silent(now, peer));
         }
-        (self.flows.len() < FLOWS_MAX).then(|| Box::new(Flow::new(now, self.config.held_max)))
+        (self.flows.len() < FLOWS_MAX).then(|| Box::new(Flow::new(now, &self.config)))
     }
 
     /// Puts a flow into the table again, and notes when something is due of it.
@@ -537,6 +750,17 @@ impl<P: Packet> Host<P> {
             }
             self.due.extend(due.map(|due| (due, id)));
             flow.due = due;
+        }
+        let held = flow.count();
+        self.peers.entry(id.peer).or_default().held.replace(flow.held, held);
+        flow.held = held;
+        let is_laden = held.packets > 0 && self.config.memory.is_some();
+        if flow.place.is_none_or(|place| place.is_laden != is_laden) {
+            let place = Place { is_laden, at: flow.last_at };
+            if let Some(before) = flow.place.replace(place) {
+                self.ages.remove(id, before);
+            }
+            self.ages.insert(id, place);
         }
         self.flows.insert(id, flow);
     }
@@ -612,12 +836,12 @@ impl Counts {
 }
 
 impl<P: Packet> Flow<P> {
-    fn new(now: Instant, held_max: usize) -> Self {
+    fn new(now: Instant, config: &Config) -> Self {
         Self {
             epoch: now,
             their_epoch: None,
             encoder: Encoder::new(),
-            decoder: Decoder::new(held_max),
+            decoder: Decoder::new(config.held_max, config.memory.map(|_| config.hold_max)),
             sent_bytes: 0,
             received_bytes: 0,
             flow_size: None,
@@ -625,7 +849,15 @@ impl<P: Packet> Flow<P> {
             last_at: now,
             held_at: now,
             due: None,
+            held: Held::default(),
+            place: None,
         }
+    }
+
+    /// Bytes that the flow holds.
+    fn count(&self) -> Held {
+        let states = FLOW_BYTES + self.decoder.skipped_bytes();
+        Held { states, packets: self.decoder.bytes() + self.encoder.bytes() }
     }
 
     /// For how long its packets were held since this was asked last, all together, in seconds.

@@ -23,6 +23,7 @@ mod encoder;
 pub mod exercise;
 mod host;
 pub mod link;
+mod memory;
 pub mod model;
 mod packet;
 #[cfg(test)]
@@ -36,7 +37,8 @@ pub mod ways;
 
 pub use config::{AGENT_HELD_MAX, Config, ConfigError, Parities, UnitSize};
 pub use datagram::{Body, Datagram, ECHO_BYTES, Echo, FlowId, HEAD_BYTES_MAX};
-pub use host::{Arrived, Counts, FLOWS_MAX, Host, Leaving, Outgoing, PeerView};
+pub use host::{Arrived, Counts, Host, Leaving, Outgoing, PeerView};
+pub use memory::{PEER_FLOWS_MAX, PEER_MEMORY_MAX};
 pub use packet::{Carried, Packet};
 pub use repeats::UNHEARD_MAX;
 pub use segment::{Segment, mark};

@@ -5,6 +5,7 @@
 //! [`Repeats`] first.
 
 use crate::datagram::{Body, FlowId};
+use crate::memory::PACKET_BYTES;
 use crate::packet::Packet;
 use anabranch_units::Instant;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,18 +31,27 @@ pub(crate) struct Unheard<P> {
     pub(crate) due: Instant,
 }
 
+impl<P: Packet> Unheard<P> {
+    fn kept_bytes(&self) -> u64 {
+        let Body::Source { packet, .. } = &self.body else { return 0 };
+        packet.len_bytes() as u64 + PACKET_BYTES
+    }
+}
+
 /// What may be sent again to one host.
 #[derive(Copy, Clone, Debug)]
 struct Budget {
     /// Packets that are kept.
     kept: usize,
+    /// Their bytes, with what each counts beside.
+    kept_bytes: u64,
     /// Bytes that have been sent and entitle to repeats, [`BYTES_PER_REPEATED`] to one.
     left: u64,
 }
 
 impl Default for Budget {
     fn default() -> Self {
-        Self { kept: 0, left: REPEATED_AT_ONCE * BYTES_PER_REPEATED }
+        Self { kept: 0, kept_bytes: 0, left: REPEATED_AT_ONCE * BYTES_PER_REPEATED }
     }
 }
 
@@ -70,8 +80,12 @@ impl<P: Packet> Repeats<P> {
             budget.left = entitled.min(REPEATED_AT_ONCE * BYTES_PER_REPEATED);
         }
         let (number, due) = (*number, unheard.due);
+        budget.kept_bytes += unheard.kept_bytes();
         match self.unheard.insert((id, number), unheard) {
-            Some(before) => _ = self.due.remove(&(before.due, id, number)),
+            Some(before) => {
+                budget.kept_bytes -= before.kept_bytes();
+                self.due.remove(&(before.due, id, number));
+            }
             None => budget.kept += 1,
         }
         self.due.insert((due, id, number));
@@ -87,8 +101,23 @@ impl<P: Packet> Repeats<P> {
         self.due.remove(&(unheard.due, id, number));
         if let Some(budget) = self.budgets.get_mut(&id.peer) {
             budget.kept -= 1;
+            budget.kept_bytes -= unheard.kept_bytes();
         }
         Some(unheard)
+    }
+
+    /// Bytes of packets to a host that are kept, with what each counts beside.
+    pub(crate) fn kept_bytes(&self, peer: u32) -> u64 {
+        self.budgets.get(&peer).map_or(0, |budget| budget.kept_bytes)
+    }
+
+    /// Gives up all packets to a host.
+    pub(crate) fn forget(&mut self, peer: u32) {
+        let (first, last) = (FlowId { peer, flow: 0 }, FlowId { peer, flow: u32::MAX });
+        let of_peer = (first, 0)..=(last, u32::MAX);
+        while let Some((id, number)) = self.unheard.range(of_peer.clone()).next().map(|(key, _)| *key) {
+            self.take(id, number);
+        }
     }
 
     /// None of a host's waits for longer than until then.
@@ -169,6 +198,21 @@ mod tests {
             repeats.keep(flow(1), unheard(number, 1_000, 20));
         }
         assert_eq!(polled(&mut repeats, 20), 1);
+    }
+
+    #[test]
+    fn forgetting_a_host_leaves_the_others() {
+        let mut repeats = Repeats::new();
+        for number in 0..3 {
+            repeats.keep(flow(1), unheard(number, 100, 10));
+            repeats.keep(flow(1), unheard(number, 200, 20));
+            repeats.keep(flow(2), unheard(number, 100, 10));
+        }
+        assert_eq!(repeats.kept_bytes(1), 3 * (200 + PACKET_BYTES));
+        repeats.forget(1);
+        assert_eq!((repeats.kept_bytes(1), repeats.kept_bytes(2)), (0, 3 * (100 + PACKET_BYTES)));
+        assert_eq!(polled(&mut repeats, 1_000), 3);
+        assert_eq!(repeats.kept_bytes(2), 0);
     }
 
     #[test]

@@ -52,6 +52,25 @@ impl Sent {
         Some((taken, Duration::from_ps(rtt)))
     }
 
+    /// Bytes of the history.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.left.len() * size_of::<Left>()) as u64
+    }
+    /// When the oldest datagram left.
+    pub(crate) fn oldest_at(&self) -> Option<Instant> {
+        self.left.front().map(|left| left.at)
+    }
+    /// Forgets all datagrams that left `age` ago or before, and gives the memory back where none is
+    /// left.
+    pub(crate) fn expire(&mut self, now: Instant, age: Duration) {
+        while self.left.front().is_some_and(|left| now.saturating_since(left.at) >= age) {
+            self.left.pop_front();
+        }
+        if self.left.is_empty() {
+            self.left = VecDeque::new();
+        }
+    }
+
     /// Forgets the oldest datagrams: those that are known to have come, and those that left before `limit` ago.
     pub(crate) fn forget(&mut self, now: Instant, limit: Duration) {
         let is_over = |left: &Left| left.is_known || now.saturating_since(left.at) > limit;
@@ -71,6 +90,10 @@ pub(crate) struct Came {
 }
 
 impl Came {
+    /// Bytes of the entries that wait.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.waiting.len() * size_of::<(u32, Instant, bool)>()) as u64
+    }
     /// Notes one, which is to be said `within` a time. True if so many wait that they must be said now.
     pub(crate) fn push(&mut self, number: u32, at: Instant, is_marked: bool, within: Duration) -> bool {
         self.waiting.push_back((number, at, is_marked));

@@ -14,7 +14,7 @@ use anabranch_net::keys::Role;
 use anabranch_net::local::{self, ListenError};
 use anabranch_net::refusals::Refusals;
 use anabranch_net::{socket, tls};
-use anabranch_spray_proto::{Config, ConfigError};
+use anabranch_spray_proto::{Config, ConfigError, PEER_MEMORY_MAX};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
@@ -123,6 +123,7 @@ impl Agent {
             hold_max: config.hold_max,
             say_within: SAY_WITHIN,
             jitter: JITTER,
+            memory: Some(PEER_MEMORY_MAX),
             ..Config::of_agent()
         };
         machine.check()?;

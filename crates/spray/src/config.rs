@@ -1,6 +1,8 @@
 //! How an agent is set up. Read [`AgentConfig`] first.
 
 use anabranch_spray_proto::Config;
+#[cfg(doc)]
+use anabranch_spray_proto::PEER_MEMORY_MAX;
 use anabranch_spray_proto::ways::WAYS_MAX;
 use anabranch_units::{BitRate, ByteCount, Duration};
 use std::fmt;
@@ -12,6 +14,9 @@ use std::str::FromStr;
 pub const PORT: u16 = 7_200;
 /// The most peers of an agent.
 pub const PEERS_MAX: usize = 1_024;
+/// The most bytes that an agent holds for all peers together: the whole budget of sixteen peers
+/// ([`PEER_MEMORY_MAX`]). Beyond it the peer that holds the most gives up half.
+pub const MEMORY_MAX: ByteCount = ByteCount::mib(256);
 
 /// A host to which TCP goes over every path.
 #[derive(Clone, Debug, PartialEq, Eq)]

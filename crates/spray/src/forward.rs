@@ -4,6 +4,7 @@
 //! say which lengths pass; this thread knows nothing of connections. What it reads at once leaves at once, so that packets for one way go to
 //! the kernel together. Where the kernel has no room, datagrams are dropped, as a queue would. Read [`Forwarder`] first.
 
+use crate::config::MEMORY_MAX;
 use crate::device::{Device, HEADROOM};
 use crate::outbox::{Left, Outbox};
 use crate::routing::Place;
@@ -87,6 +88,8 @@ struct Link {
     figures: LinkFigures,
     /// Something may wait in its machine.
     is_touched: bool,
+    /// Bytes that its machine held when it was looked at last.
+    held_bytes: u64,
 }
 
 impl Link {
@@ -102,6 +105,12 @@ impl Link {
             self.host.limit_datagrams(PEER, bytes - OVERHEAD_BYTES);
         }
     }
+
+    /// Gives back the memory of flows, whose packets go the ordinary way from now on.
+    fn forget(&mut self, now: Instant) {
+        self.host.forget(now, PEER);
+        self.is_touched = true;
+    }
 }
 
 /// The thread's state. See the module.
@@ -116,6 +125,8 @@ pub(crate) struct Forwarder {
     by_address: BTreeMap<IpAddr, usize>,
     by_channel: BTreeMap<u64, usize>,
     key_packets: Option<u64>,
+    /// Bytes that all machines hold.
+    held_bytes: u64,
     /// Packets for the device.
     writes: Vec<Vec<u8>>,
     spare: Vec<Vec<u8>>,
@@ -163,6 +174,7 @@ impl Forwarder {
                 came,
                 figures: LinkFigures::default(),
                 is_touched: false,
+                held_bytes: 0,
             }
         };
         let by_address = places.iter().enumerate().map(|(number, place)| (place.address, number)).collect();
@@ -177,6 +189,7 @@ impl Forwarder {
             by_address,
             by_channel: BTreeMap::new(),
             key_packets,
+            held_bytes: 0,
             writes: Vec::new(),
             spare: Vec::new(),
             seed,
@@ -246,6 +259,7 @@ impl Forwarder {
         for (number, link) in self.links.iter_mut().enumerate() {
             (link.host, link.chooser) = machines(&self.config, ways, self.seed, number);
             link.limit(link.bytes_max);
+            link.is_touched = true;
         }
     }
 
@@ -269,7 +283,14 @@ impl Forwarder {
                 }
                 let _ = reply.send(is_free);
             }
-            Command::Limit { link, bytes } => self.links[link].limit(bytes),
+            Command::Limit { link, bytes } => {
+                let now = self.now();
+                let link = &mut self.links[link];
+                link.limit(bytes);
+                if bytes.is_none() {
+                    link.forget(now);
+                }
+            }
             Command::Probe { link, bytes, says } => {
                 let now = self.now();
                 let way = self.links[link].chooser.choose(now, Going::Other);
@@ -283,9 +304,11 @@ impl Forwarder {
                 self.send(link);
             }
             Command::Close { link, channel } => {
+                let now = self.now();
                 let found = &mut self.links[link];
                 if found.keys.as_ref().is_some_and(|(sealer, _)| sealer.channel() == channel) {
                     (found.keys, found.bytes_max) = (None, None);
+                    found.forget(now);
                     self.by_channel.remove(&channel.0);
                 }
             }
@@ -373,7 +396,7 @@ impl Forwarder {
     }
 
     /// Has all machines that were told something say what follows.
-    fn stir(&mut self) {
+    fn stir_links(&mut self) {
         let now = self.now();
         for number in 0..self.links.len() {
             if !std::mem::take(&mut self.links[number].is_touched) {
@@ -391,6 +414,19 @@ impl Forwarder {
                 link.host.handle_probe(now, PEER, is_dark);
             }
             self.send(number);
+            let link = &mut self.links[number];
+            let held_bytes = link.host.held(PEER).as_u64();
+            self.held_bytes =
+                self.held_bytes - std::mem::replace(&mut link.held_bytes, held_bytes) + held_bytes;
+        }
+    }
+
+    /// Has all machines that were told something say what follows, within the memory that they have
+    /// together.
+    fn stir(&mut self) {
+        self.stir_links();
+        if self.bound_memory() {
+            self.stir_links();
         }
         // A device that is full, or down, loses what it is given.
         if !self.writes.is_empty() {
@@ -405,6 +441,21 @@ impl Forwarder {
             }
             self.writes.clear();
         }
+    }
+
+    /// Has the peers that hold the most give up memory until all together hold no more than they
+    /// may. True if one had to.
+    fn bound_memory(&mut self) -> bool {
+        let (now, is_full) = (self.now(), self.held_bytes > MEMORY_MAX.as_u64());
+        while self.held_bytes > MEMORY_MAX.as_u64()
+            && let Some(link) = self.links.iter_mut().max_by_key(|link| link.held_bytes)
+        {
+            link.host.limit_memory(now, PEER, ByteCount::new(link.held_bytes / 2));
+            let held_bytes = link.host.held(PEER).as_u64();
+            self.held_bytes = self.held_bytes - link.held_bytes + held_bytes;
+            (link.held_bytes, link.is_touched) = (held_bytes, true);
+        }
+        is_full
     }
 
     /// Sends what a machine has to say.
@@ -547,6 +598,8 @@ fn figures(link: &Link, now: Instant) -> LinkFigures {
         given_up_packets: counts.given_up,
         early_packets: counts.early,
         repeated_packets: counts.repeated,
+        held_bytes: link.host.held(PEER).as_u64(),
+        shed_flows: counts.shed,
         rtt_s: seconds(rtt),
         rtt_fastest_s: seconds(fastest),
         rtt_free_max_s: seconds(view.rtt_free),

@@ -38,5 +38,5 @@ mod session;
 pub mod status;
 
 pub use agent::{Agent, AgentError};
-pub use config::{AgentConfig, PEERS_MAX, PORT, Peer, PeerError};
+pub use config::{AgentConfig, MEMORY_MAX, PEERS_MAX, PORT, Peer, PeerError};
 pub use routing::RoutingError;

@@ -73,6 +73,12 @@ pub struct LinkFigures {
     pub sprayed_packets: u64,
     /// Packets of short flows that left again, as they should have come by then.
     pub repeated_packets: u64,
+    /// Bytes of packets and of flows' states that are held, now.
+    #[serde(default)]
+    pub held_bytes: u64,
+    /// Flows that gave up their packets, or were forgotten, because the peer's memory was full.
+    #[serde(default)]
+    pub shed_flows: u64,
     /// Packets that came back from parities.
     pub recovered_packets: u64,
     /// Packets and parities that came and were of no use.

@@ -178,8 +178,21 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
         ("peers of a `spray` agent", n(anabranch_spray::PEERS_MAX), "spray"),
         (
             "flows of one peer that it remembers; packets of one that wait for another",
-            format!("{}; {}", n(anabranch_spray_proto::FLOWS_MAX), n(anabranch_spray_proto::AGENT_HELD_MAX)),
-            "spray_proto::host",
+            format!(
+                "{}; {}",
+                n(anabranch_spray_proto::PEER_FLOWS_MAX),
+                n(anabranch_spray_proto::AGENT_HELD_MAX)
+            ),
+            "spray_proto::memory, spray_proto::config",
+        ),
+        (
+            "memory for packets and flows of one peer; of all peers: the largest gives up half",
+            format!(
+                "{}; {}",
+                bytes(anabranch_spray_proto::PEER_MEMORY_MAX.as_u64()),
+                bytes(anabranch_spray::MEMORY_MAX.as_u64())
+            ),
+            "spray_proto::memory, spray",
         ),
         (
             "packets to one peer that are kept to be sent again",

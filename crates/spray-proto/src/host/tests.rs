@@ -1,6 +1,7 @@
 //! Tests of a [`Host`] alone and of two hosts together. Read [`World`] first.
 
 use super::*;
+use crate::memory::{MEMORY_MIN, PEER_FLOWS_MAX, PEER_MEMORY_MAX};
 use anabranch_endpoint::Bytes;
 use anabranch_units::{RandomStream, Seed};
 use proptest::prelude::*;
@@ -33,7 +34,8 @@ impl World {
         }
     }
 
-    /// Everything that leaves flies for 100 us, or one time in eight for a millisecond; some of it is lost, some comes twice.
+    /// Everything that leaves flies for 100 us, or one time in eight for a millisecond; some of it
+    /// is lost, some comes twice.
     fn stir(&mut self) {
         for at in 0..2 {
             while let Some(leaving) = self.hosts[at].poll_leaving() {
@@ -89,12 +91,15 @@ fn packet(flow: u32, number: u32) -> Bytes {
 }
 
 proptest! {
-    /// Whatever the network does: what came is handed over, once; nothing is that was not sent; and in the end nothing is waited for.
+    /// Whatever the network does: what came is handed over, once; nothing is that was not sent; and
+    /// in the end nothing is waited for.
     #[test]
     fn what_came_is_handed_over_once(
         seed: u64, loss_ppm in 0u32..300_000, knows_sizes: bool, is_agent: bool, window in 1u32..30,
+        memory in prop::option::of(prop::sample::select(vec![MEMORY_MIN, PEER_MEMORY_MAX])),
     ) {
         let config = if is_agent { Config::of_agent() } else { Config { knows_sizes, ..Config::default() } };
+        let config = Config { memory, ..config };
         let knows_sizes = config.knows_sizes;
         let mut world = World::new(seed, loss_ppm, &config);
         let mut sent: Vec<Bytes> = Vec::new();
@@ -111,7 +116,8 @@ proptest! {
         let sorted = |packets: &[Bytes]| { let mut all = packets.to_vec(); all.sort(); all };
         let handed = sorted(&world.handed[1]);
         let unique: BTreeSet<&Bytes> = handed.iter().collect();
-        // A datagram that came twice, the second time when it was forgotten, is TCP's to drop: as a plain one always is.
+        // A datagram that came twice, the second time when it was forgotten, is TCP's to drop: as a
+        // plain one always is.
         if knows_sizes {
             prop_assert_eq!(unique.len(), handed.len(), "one was handed over twice");
         }
@@ -123,7 +129,8 @@ proptest! {
     }
 }
 
-/// Nine packets of ten take 100 us, and one a millisecond: after a while that is known, and parities bring back what is late.
+/// Nine packets of ten take 100 us, and one a millisecond: after a while that is known, and
+/// parities bring back what is late.
 #[test]
 fn late_packets_come_back_before_they_come() {
     let mut world = World::new(7, 0, &Config::default());
@@ -139,9 +146,9 @@ fn late_packets_come_back_before_they_come() {
     assert!((0.06..0.16).contains(&blocked), "{blocked}: one in eight is");
     assert!(receiver.recovered > 100 && receiver.given_up * 50 < receiver.recovered, "{receiver:?}");
 }
-/// A lone packet, as the first one of a connection is: it is sent again when it should have come, and TCP gets it once. Of many that do not
-/// come few are.
-/// The first of three packets comes last, 300 us after the second and 200 after the third.
+/// A lone packet, as the first one of a connection is: it is sent again when it should have come,
+/// and TCP gets it once. Of many that do not come few are. The first of three packets comes last,
+/// 300 us after the second and 200 after the third.
 #[test]
 fn how_long_packets_wait_for_others_is_counted() {
     let config = Config { parities: Parities::Fixed(0), ..Config::default() };
@@ -181,7 +188,8 @@ fn packets_of_short_flows_that_do_not_come_are_sent_again_as_long_as_they_are_fe
             left_at.push((world.now - began).as_us());
         }
     }
-    // After one and a half round trips, which are of a millisecond where one way is slow, and what may pass until it is said.
+    // After one and a half round trips, which are of a millisecond where one way is slow, and what
+    // may pass until it is said.
     assert!(matches!(left_at[..], [300..2_100, 800..6_300]), "{left_at:?} us");
     for number in 1..=90 {
         world.send(0, 2, Bytes::from(vec![number as u8; 1_000]), None);
@@ -198,4 +206,228 @@ fn packets_of_short_flows_that_do_not_come_are_sent_again_as_long_as_they_are_fe
     world.hosts[1].handle_datagram(world.now, 0, again, (1_000, false));
     world.pass(None);
     assert_eq!(world.handed[1].len(), handed + 1);
+}
+
+/// A peer with good keys and bad manners, and the host that it talks to.
+struct Siege {
+    host: Host<Bytes>,
+    now: Instant,
+    random: RandomStream,
+    /// Payload of every datagram.
+    packet: Bytes,
+    /// The most bytes that were held at any time.
+    peak: ByteCount,
+    handed: usize,
+}
+
+/// Kinds of datagrams that the peer of a [`Siege`] sends.
+#[derive(Copy, Clone, Debug)]
+enum Attack {
+    /// Parities of units without sources: 63 of 64 for each, 15 units a flow.
+    Parities,
+    /// Packets beyond a gap.
+    Gaps,
+    /// Packets in order of many flows, which are kept for mends.
+    Flows,
+    /// Single packets far ahead, whose gaps are noted.
+    Skips,
+    /// All of these, and packets of the host's own TCP, which the peer never echoes.
+    All,
+}
+
+impl Siege {
+    const FLOWS: u64 = 8_000;
+
+    fn new(seed: u64) -> Self {
+        let config = Config { memory: Some(PEER_MEMORY_MAX), ..Config::of_agent() };
+        Self {
+            host: Host::new(config).expect("it can be"),
+            now: Instant::ZERO,
+            random: Seed::new(seed).stream("siege", 0),
+            packet: Bytes::from(vec![0; 1_300]),
+            peak: ByteCount::ZERO,
+            handed: 0,
+        }
+    }
+
+    fn say(&mut self, number: u32, flow: u32, body: Body<Bytes>) {
+        // A few packets that were long under way make for the longest hold of the others.
+        let sent_at = if self.random.below(1_000) == 0 { Instant::ZERO } else { self.now };
+        let datagram = Datagram { number, sent_at, flow, body, echoes: Vec::new() };
+        self.host.handle_datagram(self.now, 1, datagram, (1_300, false));
+    }
+
+    /// One datagram, or one packet of the host's own.
+    fn step(&mut self, attack: Attack, number: u32) {
+        let until = self.now + Duration::from_us(self.random.below(5));
+        self.pass(until);
+        let attack = match attack {
+            Attack::All => match self.random.below(5) {
+                0 => Attack::Parities,
+                1 => Attack::Gaps,
+                2 => Attack::Flows,
+                3 => Attack::Skips,
+                _ => return self.send(),
+            },
+            one => one,
+        };
+        let (epoch, packet) = (Instant::ZERO, self.packet.clone());
+        let flow = self.random.below(Self::FLOWS) as u32;
+        match attack {
+            Attack::Parities => {
+                let (first, index) = (self.random.below(15) as u32 * 64, self.random.below(63) as u8);
+                self.say(number, flow, Body::Parity { epoch, first, packets: 64, index, parity: packet });
+            }
+            Attack::Gaps => {
+                let ahead = 1 + number / 16 * 2;
+                self.say(number, number % 16, Body::Source { epoch, number: ahead, packet });
+            }
+            Attack::Flows => {
+                self.say(number, flow, Body::Source { epoch, number: number / 4_000, packet });
+            }
+            Attack::Skips => {
+                let ahead = 500 * (1 + self.random.below(8) as u32);
+                self.say(number, flow, Body::Source { epoch, number: ahead, packet: Bytes::new() });
+            }
+            Attack::All => unreachable!("it is one of the others by now"),
+        }
+        self.check();
+    }
+
+    /// A packet of the host's own TCP.
+    fn send(&mut self) {
+        let packet = self.packet.clone();
+        let (is_acknowledgement, is_end) = (false, false);
+        let outgoing = Outgoing { packet, payload_bytes: 1_300, is_acknowledgement, is_end, flow_size: None };
+        let flow = self.random.below(Self::FLOWS) as u32;
+        self.host.handle_packet(self.now, FlowId { peer: 1, flow }, outgoing);
+        self.check();
+    }
+
+    fn check(&mut self) {
+        while self.host.poll_leaving().is_some() {}
+        self.handed += std::iter::from_fn(|| self.host.poll_arrived()).count();
+        let held = self.host.held(1);
+        assert!(held <= PEER_MEMORY_MAX, "{held} are held");
+        assert!(self.host.flows() as u64 <= PEER_FLOWS_MAX, "{} flows", self.host.flows());
+        self.peak = self.peak.max(held);
+    }
+
+    fn pass(&mut self, until: Instant) {
+        while let Some(due) = self.host.poll_timeout().filter(|due| *due <= until) {
+            self.host.handle_timeout(due);
+            assert!(self.host.poll_timeout().is_none_or(|next| next > due), "what is due has been done");
+            self.check();
+        }
+        self.now = until;
+    }
+}
+
+/// #48: a peer's parities, gaps and flows filled the memory of a root process, and stayed when the
+/// peer was gone.
+#[test]
+fn a_hostile_peer_stays_within_its_budget() {
+    for (seed, attack, fills) in [
+        (1, Attack::Parities, true),
+        (2, Attack::Gaps, true),
+        (3, Attack::Flows, true),
+        (4, Attack::Skips, false),
+        (5, Attack::All, true),
+    ] {
+        let mut siege = Siege::new(seed);
+        (0..30_000).for_each(|number| siege.step(attack, number));
+        assert!(!fills || siege.peak > ByteCount::mib(15), "{attack:?}: {} at the most", siege.peak);
+        assert!(!fills || siege.host.counts().shed > 0, "{attack:?}");
+        assert_eq!(siege.host.flows_held(1), siege.host.recounted(1), "{attack:?}");
+        // Silence gives all of it back.
+        siege.pass(siege.now + SILENCE + Duration::from_ms(100));
+        assert_eq!((siege.host.held(1), siege.host.flows()), (ByteCount::ZERO, 0), "{attack:?}");
+        assert_eq!(siege.host.poll_timeout(), None, "{attack:?}");
+    }
+}
+
+/// #48: what a peer had filled stayed when its session ended.
+#[test]
+fn a_forgotten_peer_holds_nothing() {
+    let mut siege = Siege::new(1);
+    (0..3_000).for_each(|number| siege.step(Attack::All, number));
+    let (handed, flows) = (siege.handed, siege.host.flows());
+    assert!(flows > 1_000 && siege.host.held(1) > ByteCount::mib(1), "{flows} {}", siege.host.held(1));
+    siege.host.forget(siege.now, 1);
+    assert_eq!((siege.host.held(1), siege.host.flows()), (ByteCount::ZERO, 0));
+    assert_eq!(siege.host.poll_timeout(), None);
+    siege.check();
+    assert!(siege.handed > handed, "held packets are handed over");
+    // The next session begins as the first did.
+    let before = siege.handed;
+    siege.say(0, 1, Body::Source { epoch: siege.now, number: 0, packet: Bytes::new() });
+    siege.check();
+    assert_eq!(siege.handed, before + 1);
+}
+
+/// #48: where all peers together hold too much, the agent has the largest give up half.
+#[test]
+fn a_peer_gives_up_what_exceeds_a_lower_limit() {
+    let mut siege = Siege::new(1);
+    (0..10_000).for_each(|number| siege.step(Attack::All, number));
+    let half = ByteCount::new(siege.host.held(1).as_u64() / 2);
+    let (handed, flows) = (siege.handed, siege.host.flows());
+    siege.host.limit_memory(siege.now, 1, half);
+    siege.check();
+    assert!(siege.host.held(1) <= half && siege.host.held(1) > ByteCount::mib(1), "{}", siege.host.held(1));
+    assert!(siege.handed > handed && siege.host.flows() <= flows, "held packets are handed over");
+    assert_eq!(siege.host.flows_held(1), siege.host.recounted(1));
+}
+
+/// #48: the budget sheds the flow that was silent longest; packets of the others still wait for
+/// their gaps.
+#[test]
+fn the_oldest_flow_gives_up_its_packets_first() {
+    let config = Config { memory: Some(MEMORY_MIN), hold_max: Duration::from_ms(50), ..Config::of_agent() };
+    let mut host = Host::<Bytes>::new(config).expect("it can be");
+    let mut say = |us: u64, flow: u32, number: u32| {
+        let body =
+            Body::Source { epoch: Instant::ZERO, number, packet: Bytes::from(vec![flow as u8; 1_300]) };
+        let datagram = Datagram { number: 0, sent_at: Instant::ZERO, flow, body, echoes: Vec::new() };
+        host.handle_datagram(Instant::from_us(us), 1, datagram, (1_300, false));
+        std::iter::from_fn(|| host.poll_arrived()).map(|arrived| arrived.packet[0]).collect::<Vec<u8>>()
+    };
+    assert_eq!(say(0, 1, 1), [], "it waits for packet 0");
+    assert_eq!(say(1, 2, 1), []);
+    let mut number = 2;
+    let first_shed = loop {
+        let handed = say(2, 2, number);
+        if !handed.is_empty() {
+            break handed;
+        }
+        number += 1;
+    };
+    assert_eq!(first_shed, [1]);
+    assert!((70..90).contains(&number), "{number} packets fit");
+}
+
+proptest! {
+    /// An honest peer has all handed over as it would be without a budget.
+    #[test]
+    fn an_ample_budget_changes_nothing(seed: u64, loss_ppm in 0u32..200_000, window in 1u32..60) {
+        let run = |memory: Option<ByteCount>| {
+            let mut world = World::new(seed, 0, &Config { memory, ..Config::of_agent() });
+            // A round trip is known before packets are lost: repeats are not later than holds then.
+            world.send(0, 9, packet(9, 0), None);
+            world.pass(Some(world.now + Duration::from_ms(10)));
+            world.loss_ppm = loss_ppm;
+            for number in 0..200 {
+                for flow in 0..3 {
+                    world.send(0, flow, packet(flow, number), None);
+                }
+                if number % window == 0 {
+                    world.pass(Some(world.now + Duration::from_us(500)));
+                }
+            }
+            world.pass(Some(world.now + Duration::from_secs(1)));
+            // Parities of units that are never whole count as surplus only where they expire.
+            (world.handed, world.hosts.map(|host| Counts { surplus: 0, ..*host.counts() }))
+        };
+        prop_assert!(run(None) == run(Some(PEER_MEMORY_MAX)), "a budget has changed what is handed over");
+    }
 }
