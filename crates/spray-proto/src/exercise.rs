@@ -1,7 +1,8 @@
 //! A host to which a fuzzer, or a test, says anything that could come from another, at any time.
 //!
-//! Bytes are read as a list of datagrams, each behind a byte for the time before it and one for its length. What the host holds must stay within
-//! its bounds, in packets and in bytes, and nothing may be handed over that did not come or could not be made of it. In the end every peer is silent
+//! Bytes are read as a list of datagrams, each behind a byte for the time before it and one for its
+//! length. What the host holds must stay within its bounds, in packets and in bytes, and nothing
+//! may be handed over that did not come or could not be made of it. In the end every peer is silent
 //! and nothing may be held.
 
 use crate::Config;
@@ -9,6 +10,8 @@ use crate::datagram::Datagram;
 use crate::datagram::FlowId;
 use crate::host::{Host, Outgoing};
 use crate::memory::MEMORY_MIN;
+use crate::packet::{Coder, Packet as _, UNIT_MAX};
+use crate::segment::{CE, Segment, mark};
 use anabranch_endpoint::{Bytes, Wire as _};
 use anabranch_units::{ByteCount, Duration, Instant};
 
@@ -80,6 +83,71 @@ fn exercise_host(bytes: &[u8], config: Config) -> bool {
     is_any
 }
 
+/// Mends a unit of a peer's packets as an agent does, then reads and marks each packet. The first
+/// byte says whether the parities are the peer's own or made of its packets, the second which
+/// packets are lost; then each packet follows two bytes of its length. True if any packet, mended
+/// or not, is TCP.
+///
+/// Panics: where a mark changes more than a mark, or what comes back from right parities is not
+/// what was lost.
+pub fn exercise_segments(bytes: &[u8]) -> bool {
+    let [kind, lost, left @ ..] = bytes else { return false };
+    let (mut left, mut packets) = (left, Vec::new());
+    while let [high, low, rest @ ..] = left
+        && packets.len() < UNIT_MAX
+    {
+        let length = usize::from(u16::from_be_bytes([*high, *low])).min(rest.len());
+        let (packet, rest) = rest.split_at(length);
+        packets.push(Bytes::copy_from_slice(packet));
+        left = rest;
+    }
+    let is_lost = |at: usize| lost >> (at % 8) & 1 == 1;
+    let count = (0..packets.len()).filter(|at| is_lost(*at)).count();
+    let mut coder = Coder::default();
+    let (unit, parities) = if kind % 2 == 0 {
+        (packets.clone(), Bytes::parities(&mut coder, &packets, count))
+    } else {
+        let unit = packets.len() - count.min(packets.len() / 2);
+        (packets[..unit].to_vec(), packets[unit..].to_vec())
+    };
+    let there = |(at, packet): (usize, &Bytes)| (!is_lost(at)).then(|| packet.clone());
+    let there: Vec<Option<Bytes>> = unit.iter().enumerate().map(there).collect();
+    let parities: Vec<(u8, Bytes)> = (0..).zip(parities).collect();
+    let back = Bytes::recover(&mut coder, &there, &parities);
+    if kind % 2 == 0 && count > 0 {
+        let lost = unit.iter().enumerate().filter(|(at, _)| is_lost(*at)).map(|(_, packet)| packet.clone());
+        assert_eq!(back, Some(lost.collect()), "what was lost comes back");
+    }
+    let all = there.into_iter().flatten().chain(back.into_iter().flatten());
+    all.fold(false, |is_any, packet| is_any | exercise_segment(&packet))
+}
+
+/// True if it is a packet of TCP.
+fn exercise_segment(packet: &[u8]) -> bool {
+    let segment = Segment::of(packet);
+    let mut marked = packet.to_vec();
+    let is_marked = mark(&mut marked);
+    assert!(is_marked || marked == packet, "what takes no mark stays");
+    let expected =
+        segment.map(|segment| Segment { ecn: if is_marked { CE } else { segment.ecn }, ..segment });
+    assert_eq!(Segment::of(&marked), expected, "a mark is no other change");
+    assert!(segment.is_none_or(|segment| is_marked == (segment.ecn != 0)), "all that take marks are marked");
+    if segment.is_some() && packet[0] >> 4 == 4 {
+        let is_right = |packet: &[u8]| checksum(&packet[..usize::from(packet[0] & 0xf) * 4]) == 0;
+        assert!(!is_right(packet) || is_right(&marked), "a right checksum stays right");
+    }
+    segment.is_some()
+}
+
+/// The sum of a header (RFC 1071); 0 where it has the right one in it.
+fn checksum(header: &[u8]) -> u16 {
+    let words =
+        header.chunks(2).map(|word| u32::from(word[0]) << 8 | word.get(1).map_or(0, |low| u32::from(*low)));
+    let sum: u32 = words.sum();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    !(((sum & 0xffff) + (sum >> 16)) as u16)
+}
+
 #[cfg(test)]
 #[path = "../../../fuzz/replay.rs"]
 mod replay;
@@ -92,12 +160,18 @@ mod tests {
     fn corpus_replays() {
         assert!(super::replay::replay("spray_datagrams", super::exercise) >= 4);
         assert!(super::replay::replay("spray_control", crate::control::exercise) >= 6);
+        assert!(super::replay::replay("spray_segments", super::exercise_segments) >= 8);
     }
 
     proptest! {
         #[test]
         fn any_bytes_leave_a_host_within_its_bounds(bytes in prop::collection::vec(any::<u8>(), 0..2_000)) {
             super::exercise(&bytes);
+        }
+
+        #[test]
+        fn any_packets_are_mended_and_marked(bytes in prop::collection::vec(any::<u8>(), 0..2_000)) {
+            super::exercise_segments(&bytes);
         }
     }
 }

@@ -22,14 +22,15 @@ pub struct Segment {
     pub source: IpAddr,
     /// See above.
     pub destination: IpAddr,
-    /// Whether its IP header has options (IPv4) or extension headers follow it: an agent takes no such packet.
+    /// Whether its IP header has options (IPv4) or extension headers follow it: an agent takes no
+    /// such packet.
     pub has_options: bool,
     /// The congestion that its IP header tells (RFC 3168): the lowest two bits of the second byte.
     pub ecn: u8,
 }
 
 /// The codepoint of a packet that met congestion, of one whose transport takes no marks, and where it is.
-const CE: u8 = 0b11;
+pub(crate) const CE: u8 = 0b11;
 
 /// Says of a packet that it met congestion, as a tunnel's end does whose outer packet did (RFC 6040, section 4.2). False if its transport
 /// takes no marks: it has to be dropped then.
