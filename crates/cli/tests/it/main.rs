@@ -22,6 +22,7 @@ mod namespace;
 mod net;
 mod readme;
 mod replay;
+mod rogue;
 mod scarce;
 mod shuffle;
 mod silent;
