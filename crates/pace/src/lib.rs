@@ -14,6 +14,8 @@
 //!   shapes packets that leave by a device. Lifting a limit brings back the flow's earlier rate, and so does dropping the pacer.
 //!   [`Pacer`] picks for each flow a mechanism that works, and names it; [`doctor`] says which mechanisms work on this machine.
 //!
+//! Agents that change the kernel also share [`netlink`] and the start of a [`guard`], which undoes what a killed agent has changed.
+//!
 //! Time of a change of one flow's rate, among 400 idle flows (`cargo xtask bench pace` as built for development, on two
 //! shared cores of a virtual machine with Linux 6.18; the best of 20 turns):
 //!
@@ -56,11 +58,12 @@ mod diag;
 mod doctor;
 mod error;
 mod flow;
+pub mod guard;
 mod helper;
 mod host;
 mod htb;
 mod limit;
-mod netlink;
+pub mod netlink;
 mod owner;
 mod pacer;
 mod socket;

@@ -13,6 +13,8 @@ use netlink_packet_core::{
 };
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send};
 
+use crate::sys;
+
 /// Room for one datagram: the kernel's dumps come in at most 32 KiB.
 const BUFFER_BYTES: usize = 64 << 10;
 /// Most requests in one datagram: their acknowledgements must fit the socket's default buffer of some 200 KiB together.
@@ -20,15 +22,17 @@ const BATCH_MAX: usize = 64;
 
 /// A netlink socket.
 #[derive(Debug)]
-pub(crate) struct Netlink {
+pub struct Netlink {
     socket: OwnedFd,
     sequence: u32,
     buffer: Vec<u8>,
 }
 
 impl Netlink {
-    /// No protocol is rtnetlink(7), whose number is 0.
-    pub(crate) fn open(protocol: Option<Protocol>) -> io::Result<Self> {
+    /// Opens a socket in the calling thread's network namespace. No protocol is rtnetlink(7), whose number is 0.
+    ///
+    /// Errors: the system's.
+    pub fn open(protocol: Option<Protocol>) -> io::Result<Self> {
         let socket = rustix::net::socket_with(
             AddressFamily::NETLINK,
             SocketType::RAW,
@@ -38,8 +42,18 @@ impl Netlink {
         Ok(Self { socket, sequence: 0, buffer: vec![0; BUFFER_BYTES] })
     }
 
+    /// Has the kernel read the filters of requests for lists, and list only what they ask for (netlink(7),
+    /// `NETLINK_GET_STRICT_CHK`).
+    ///
+    /// Errors: the system's; kernels before 4.20 do not know it and list everything.
+    pub fn filter_dumps(&self) -> io::Result<()> {
+        sys::filter_dumps(&self.socket)
+    }
+
     /// Asks for a list and hands over each entry that can be read.
-    pub(crate) fn dump<M>(&mut self, request: M, mut each: impl FnMut(M)) -> io::Result<()>
+    ///
+    /// Errors: the kernel's verdict, and the system's.
+    pub fn dump<M>(&mut self, request: M, mut each: impl FnMut(M)) -> io::Result<()>
     where
         M: NetlinkSerializable + NetlinkDeserializable,
     {
@@ -63,7 +77,9 @@ impl Netlink {
     }
 
     /// Asks for one thing.
-    pub(crate) fn ask<M>(&mut self, request: M) -> io::Result<M>
+    ///
+    /// Errors: the kernel's verdict, and the system's.
+    pub fn ask<M>(&mut self, request: M) -> io::Result<M>
     where
         M: NetlinkSerializable + NetlinkDeserializable,
     {
@@ -85,7 +101,9 @@ impl Netlink {
 
     /// Has things done, in this order, and returns the kernel's verdict on each. Flags say how, beside `NLM_F_REQUEST`
     /// and `NLM_F_ACK`.
-    pub(crate) fn change<M>(&mut self, requests: Vec<(M, u16)>) -> io::Result<Vec<io::Result<()>>>
+    ///
+    /// Errors: the system's, where the kernel cannot be reached.
+    pub fn change<M>(&mut self, requests: Vec<(M, u16)>) -> io::Result<Vec<io::Result<()>>>
     where
         M: NetlinkSerializable + NetlinkDeserializable,
     {

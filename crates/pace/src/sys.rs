@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 // Linux's numbers on all architectures but Alpha, MIPS, PA-RISC and SPARC (include/uapi/asm-generic/socket.h).
 pub(crate) const SO_MAX_PACING_RATE: libc::c_int = 47;
 const SO_NETNS_COOKIE: libc::c_int = 71;
+const NETLINK_GET_STRICT_CHK: libc::c_int = 12;
 
 /// How fast the kernel may pace this socket (socket(7), `SO_MAX_PACING_RATE`).
 ///
@@ -45,6 +46,11 @@ pub(crate) fn netns_cookie(socket: impl AsFd) -> Result<u64> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
+/// Has a netlink socket's requests for lists be read strictly, with their filters (netlink(7), `NETLINK_GET_STRICT_CHK`).
+pub(crate) fn filter_dumps(socket: impl AsFd) -> Result<()> {
+    set_option_at(libc::SOL_NETLINK, socket, NETLINK_GET_STRICT_CHK, &1_i32.to_ne_bytes())
+}
+
 /// Reads a `SOL_SOCKET` option; how many bytes of it there were.
 fn option(socket: impl AsFd, name: libc::c_int, value: &mut [u8]) -> Result<usize> {
     let mut length = value.len() as libc::socklen_t;
@@ -62,10 +68,13 @@ fn option(socket: impl AsFd, name: libc::c_int, value: &mut [u8]) -> Result<usiz
 }
 
 fn set_option(socket: impl AsFd, name: libc::c_int, value: &[u8]) -> Result<()> {
+    set_option_at(libc::SOL_SOCKET, socket, name, value)
+}
+
+fn set_option_at(level: libc::c_int, socket: impl AsFd, name: libc::c_int, value: &[u8]) -> Result<()> {
     let length = value.len() as libc::socklen_t;
     // SAFETY: the kernel reads `length` bytes of `value`, which outlives the call.
-    let result = unsafe {
-        libc::setsockopt(socket.as_fd().as_raw_fd(), libc::SOL_SOCKET, name, value.as_ptr().cast(), length)
-    };
+    let result =
+        unsafe { libc::setsockopt(socket.as_fd().as_raw_fd(), level, name, value.as_ptr().cast(), length) };
     if result < 0 { Err(Error::last_os_error()) } else { Ok(()) }
 }

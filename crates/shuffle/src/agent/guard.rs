@@ -7,9 +7,8 @@
 
 use super::AgentError;
 use super::enforce::{Left, State};
-use anabranch_pace::{HtbPacer, Pacer, PacerOptions, set_tso_rtt_log};
-use std::io::{self, Read as _, stdin};
-use std::os::unix::process::CommandExt as _;
+use anabranch_pace::{HtbPacer, Pacer, PacerOptions, guard, set_tso_rtt_log};
+use std::io;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -22,8 +21,7 @@ const TRY_AGAIN: Duration = Duration::from_millis(10);
 ///
 /// Errors: the system's.
 pub(super) fn start(mut command: Command) -> io::Result<Child> {
-    // Of a group of its own, so that Ctrl-C does not end it before its agent.
-    command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).spawn()
+    guard::start(&mut command, Stdio::piped())
 }
 
 /// Waits until this process's standard input ends, as it does when the agent that has started it is gone, and then sets back and
@@ -31,8 +29,10 @@ pub(super) fn start(mut command: Command) -> io::Result<Child> {
 ///
 /// Errors: as [`clean_up`].
 pub fn watch(state: &Path, device: Option<&str>) -> Result<(), AgentError> {
-    let mut rest = [0; 64];
-    while stdin().read(&mut rest).is_ok_and(|length| length > 0) {}
+    // Without a standard input there is no agent.
+    if let Ok(agent) = guard::Watch::by_stdin(None) {
+        while agent.next() != guard::Sign::End {}
+    }
     clean_up(state, device)
 }
 
