@@ -1,11 +1,12 @@
 //! What two agents say to each other over the connection that keys their datagrams, and the form of it on a wire.
 //!
-//! Format, all numbers big-endian: a byte that says which message it is, then its fields. A *hello* (1) has a byte for the version, 1, and the
-//! channel of the datagrams, 64 bits; who was called answers with the same. An *alive* (2) has a byte for whether datagrams may come, the longest
-//! datagram that came lately, 16 bits, and the count of all that came, 64 bits. A *bye* (3) has nothing. A *probe* is a datagram whose first byte
+//! Format, all numbers big-endian: a byte that says which message it is, then its fields. A *hello* (1) has a byte for the version, 2, and the
+//! channel of the datagrams, 64 bits; who was called answers with the same. An *alive* (2) has a byte for whether datagrams may come (0 for no, 1 for
+//! yes, from 2 on the fault of the sender's host), the longest datagram that came lately, 16 bits, and the count of all that came, 64 bits. A *bye* (3) has nothing. A *probe* is a datagram whose first byte
 //! is 0, as no version of [`Datagram`](crate::Datagram) has, then an *alive* or a *bye*, then zeros: what is said over a connection goes by one
 //! path, which may die alone. Read [`Control`] first.
 
+use crate::kernel::Fault;
 use anabranch_endpoint::DecodeError;
 
 /// A message.
@@ -18,8 +19,8 @@ pub enum Control {
     },
     /// What came so far.
     Alive {
-        /// Whether the sender knows that its own datagrams come, and would send packets in them.
-        is_ready: bool,
+        /// Whether the sender would send packets in datagrams.
+        readiness: Readiness,
         /// Bytes of the longest datagram that came within the last seconds, before it was opened; 0 for none.
         longest_bytes: u16,
         /// Datagrams that came.
@@ -29,10 +30,45 @@ pub enum Control {
     Bye,
 }
 
+/// Whether an end would send packets in datagrams.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// It does not know that its datagrams come.
+    Untested,
+    /// It would.
+    Ready,
+    /// Its host is not in order.
+    Faulty(Fault),
+}
+
+impl Readiness {
+    /// The byte on the wire.
+    fn code(self) -> u8 {
+        match self {
+            Self::Untested => 0,
+            Self::Ready => 1,
+            Self::Faulty(fault) => FIRST_FAULT + fault as u8,
+        }
+    }
+
+    /// Faults of later versions are no reason to send.
+    fn of_code(code: u8) -> Self {
+        match code.checked_sub(FIRST_FAULT) {
+            None if code == 1 => Self::Ready,
+            None => Self::Untested,
+            Some(fault) => {
+                Fault::ALL.get(usize::from(fault)).map_or(Self::Untested, |fault| Self::Faulty(*fault))
+            }
+        }
+    }
+}
+
+/// Code of the first fault.
+const FIRST_FAULT: u8 = 2;
 const HELLO: u8 = 1;
 const ALIVE: u8 = 2;
 const BYE: u8 = 3;
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 impl Control {
     /// Appends it.
@@ -42,8 +78,8 @@ impl Control {
                 out.extend([HELLO, VERSION]);
                 out.extend(channel.to_be_bytes());
             }
-            Self::Alive { is_ready, longest_bytes, came } => {
-                out.extend([ALIVE, u8::from(*is_ready)]);
+            Self::Alive { readiness, longest_bytes, came } => {
+                out.extend([ALIVE, readiness.code()]);
                 out.extend(longest_bytes.to_be_bytes());
                 out.extend(came.to_be_bytes());
             }
@@ -66,8 +102,8 @@ impl Control {
             }
             ALIVE => whole(11).map(|fields| {
                 let longest_bytes = u16::from_be_bytes([fields[1], fields[2]]);
-                let (is_ready, came) = (fields[0] != 0, u64_of(&fields[3..]));
-                (Self::Alive { is_ready, longest_bytes, came }, 12)
+                let (readiness, came) = (Readiness::of_code(fields[0]), u64_of(&fields[3..]));
+                (Self::Alive { readiness, longest_bytes, came }, 12)
             }),
             BYE => Some((Self::Bye, 1)),
             other => return Err(DecodeError::UnknownKind(other)),
@@ -133,8 +169,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_once_it_is_whole(channel: u64, is_ready: bool, longest_bytes: u16, came: u64) {
-            let alive = Control::Alive { is_ready, longest_bytes, came };
+        fn what_is_written_is_read_once_it_is_whole(channel: u64, code in 0..9_u8, longest_bytes: u16, came: u64) {
+            let readiness = Readiness::of_code(code);
+            prop_assert_eq!(readiness.code(), code);
+            let alive = Control::Alive { readiness, longest_bytes, came };
             for message in [Control::Hello { channel }, alive, Control::Bye] {
                 let mut bytes = Vec::new();
                 message.encode(&mut bytes);

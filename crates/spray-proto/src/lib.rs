@@ -10,7 +10,7 @@
 //! receiving end waits for a packet that others have overtaken.
 //!
 //! Entry points: a [`Host`] is the layer of one host, a machine without sockets; [`Datagram`] is what travels; [`model`] has the formulas.
-//! Packets are bytes, or what the simulator has in their place ([`Packet`]). [`ways`] chooses paths where only hosts can; [`simulated`] runs hosts in scenarios. Leaves out: how switches
+//! Packets are bytes, or what the simulator has in their place ([`Packet`]). [`ways`] chooses paths where only hosts can; [`kernel`] says what an agent's host needs; [`simulated`] runs hosts in scenarios. Leaves out: how switches
 //! choose paths (`fabric::switch`), sockets, encryption and devices.
 
 mod blocking;
@@ -22,6 +22,7 @@ mod encoder;
 #[doc(hidden)]
 pub mod exercise;
 mod host;
+pub mod kernel;
 pub mod link;
 mod memory;
 pub mod model;

@@ -5,7 +5,8 @@
 //! dies may be the one of the connection. How long datagrams may be is found out by sending some of several lengths, as routers that drop the
 //! long ones need not say so (RFC 8899). Leaves out: connections and keys. Read [`Link`] first.
 
-use crate::control::Control;
+use crate::control::{Control, Readiness};
+use crate::kernel::Fault;
 use anabranch_units::{Duration, Instant};
 use std::collections::VecDeque;
 use std::fmt;
@@ -37,16 +38,23 @@ pub enum Why {
     Bye,
     /// The other agent does not know that its datagrams come.
     NotReady,
+    /// This host is not in order.
+    Faulty(Fault),
+    /// The other agent's host is not in order.
+    OtherFaulty(Fault),
 }
 
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+        let text = match self {
+            Self::Faulty(fault) => return write!(f, "{fault}"),
+            Self::OtherFaulty(fault) => return write!(f, "on its host, {fault}"),
             Self::Silent => "its agent says nothing any more",
             Self::Blocked => "datagrams do not come there: is UDP blocked on the way?",
             Self::Bye => "its agent has ended",
             Self::NotReady => "datagrams do not come from there",
-        })
+        };
+        f.write_str(text)
     }
 }
 
@@ -82,8 +90,12 @@ pub struct Link {
     /// When the other end last said that datagrams come, and what it said of their count.
     came_at: Instant,
     came: u64,
-    is_other_ready: bool,
+    other: Readiness,
+    /// The fault of this host, if any.
+    fault: Option<Fault>,
     up: Option<usize>,
+    /// The reason of the last [`Action::Down`], until packets go by datagrams.
+    told: Option<Why>,
     say_at: Instant,
     search_at: Option<Instant>,
     actions: VecDeque<Action>,
@@ -103,8 +115,10 @@ impl Link {
             heard_at: now,
             came_at: now,
             came: 0,
-            is_other_ready: false,
+            other: Readiness::Untested,
+            fault: None,
             up: None,
+            told: None,
             say_at: now,
             search_at: Some(now),
             actions: VecDeque::new(),
@@ -128,8 +142,8 @@ impl Link {
             // Said once, before there is a link.
             Control::Hello { .. } => {}
             Control::Bye => self.close(Why::Bye),
-            Control::Alive { is_ready, longest_bytes, came } => {
-                self.is_other_ready = is_ready;
+            Control::Alive { readiness, longest_bytes, came } => {
+                self.other = readiness;
                 if came > self.came {
                     (self.came, self.came_at) = (came, now);
                 }
@@ -145,6 +159,14 @@ impl Link {
                 }
                 self.decide();
             }
+        }
+    }
+
+    /// This host has a fault, or none any more. The other end is told at once.
+    pub fn handle_fault(&mut self, now: Instant, fault: Option<Fault>) {
+        if self.fault != fault && !self.is_closed {
+            (self.fault, self.say_at) = (fault, now);
+            self.decide();
         }
     }
 
@@ -180,8 +202,15 @@ impl Link {
         if now >= self.heard_at + SILENCE_MAX {
             return self.close(Why::Silent);
         }
-        let alive =
-            |passes: Option<usize>| Control::Alive { is_ready: passes.is_some(), longest_bytes, came };
+        let fault = self.fault;
+        let alive = |passes: Option<usize>| {
+            let readiness = match (fault, passes) {
+                (Some(fault), _) => Readiness::Faulty(fault),
+                (None, Some(_)) => Readiness::Ready,
+                (None, None) => Readiness::Untested,
+            };
+            Control::Alive { readiness, longest_bytes, came }
+        };
         if self.search_at.is_some_and(|at| at <= now) {
             if self.tries < TRIES {
                 self.tried_at = now;
@@ -251,16 +280,33 @@ impl Link {
     }
 
     fn decide(&mut self) {
-        let may = self.passes.filter(|_| self.is_other_ready);
+        let fault = match (self.fault, self.other) {
+            (Some(fault), _) => Some(Why::Faulty(fault)),
+            (None, Readiness::Faulty(fault)) => Some(Why::OtherFaulty(fault)),
+            _ => None,
+        };
+        let is_other_ready = self.other == Readiness::Ready;
+        let may = self.passes.filter(|_| is_other_ready && fault.is_none());
         match (self.up, may) {
-            (before, Some(bytes)) if before != may => self.actions.push_back(Action::Up(bytes)),
-            (Some(_), None) => {
-                let why = if self.passes.is_none() { Why::Blocked } else { Why::NotReady };
-                self.actions.push_back(Action::Down(why));
+            (before, Some(bytes)) if before != may => {
+                self.told = None;
+                self.actions.push_back(Action::Up(bytes));
             }
+            (Some(_), None) => {
+                let not_passing = if self.passes.is_none() { Why::Blocked } else { Why::NotReady };
+                self.tell(fault.unwrap_or(not_passing));
+            }
+            // Of a host that is not in order the reason is told in any case.
+            (None, None) => _ = fault.map(|why| self.tell(why)),
             _ => {}
         }
         self.up = may;
+    }
+
+    fn tell(&mut self, why: Why) {
+        if self.told.replace(why) != Some(why) {
+            self.actions.push_back(Action::Down(why));
+        }
     }
 
     fn close(&mut self, why: Why) {
@@ -393,6 +439,26 @@ mod tests {
         let mut link = Link::new(at(0), 1_444);
         link.handle_message(at(1), Control::Bye);
         assert_eq!(link.poll_action(), Some(Action::Close(Why::Bye)));
+    }
+
+    /// #48: the reason is told at both ends, and packets go by datagrams again once it is gone.
+    #[test]
+    fn a_fault_of_one_host_is_told_at_both_ends() {
+        let mut world = World::new(1_444, [1_444; 2]);
+        world.run(1_000);
+        world.ends[0].handle_fault(at(1_000), Some(Fault::RulesRemoved));
+        world.run(1_100);
+        let down = |why| vec![Action::Up(1_444), Action::Down(why)];
+        assert_eq!(world.happened[0], down(Why::Faulty(Fault::RulesRemoved)));
+        assert_eq!(world.happened[1], down(Why::OtherFaulty(Fault::RulesRemoved)));
+        world.run(20_000);
+        assert_eq!(world.happened.each_ref().map(Vec::len), [2, 2], "the same is told once");
+        world.ends[0].handle_fault(at(20_000), Some(Fault::Standstill));
+        world.run(21_000);
+        assert_eq!(world.happened[1].last(), Some(&Action::Down(Why::OtherFaulty(Fault::Standstill))));
+        world.ends[0].handle_fault(at(21_000), None);
+        world.run(23_000);
+        assert_eq!(world.ends.each_ref().map(Link::up), [Some(1_444); 2]);
     }
 
     #[test]

@@ -1,0 +1,226 @@
+//! The reconciler against a kernel that others change.
+
+use super::*;
+use std::net::Ipv4Addr;
+
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+
+fn at(secs: u64) -> Instant {
+    Instant::ZERO + Duration::from_secs(secs)
+}
+
+/// A reconciler with one peer that is up, and the kernel's state, which repairs change.
+struct World {
+    reconciler: Reconciler,
+    kernel: Observed,
+    now_s: u64,
+    events: Vec<Event>,
+}
+
+impl World {
+    fn new() -> Self {
+        let peer = PeerPlace { address: PEER, local: LOCAL, port: 7_200 };
+        let mut world = Self {
+            reconciler: Reconciler::new(7_200, 7_200, vec![peer], false),
+            kernel: Observed { device_is_up: Some(true), ..Observed::default() },
+            now_s: 0,
+            events: Vec::new(),
+        };
+        for repair in world.reconciler.begin(&[], &BTreeSet::new()) {
+            world.apply(repair);
+        }
+        let route = Route { to: PEER, from: LOCAL, mtu_bytes: 1_398 };
+        world.reconciler.handle_route(PEER, Some(route));
+        world.apply(Repair::SetRoute(PEER));
+        world
+    }
+
+    fn apply(&mut self, repair: Repair) {
+        let kernel = &mut self.kernel;
+        match repair {
+            Repair::MakeDevice => kernel.device_is_up = Some(true),
+            Repair::RaiseDevice => kernel.device_is_up = Some(true),
+            Repair::StopFilter => kernel.device_filters = false,
+            Repair::DeleteRule(rule) => kernel.rules.retain(|other| *other != rule),
+            Repair::AddRule(rule) => kernel.rules.push(rule),
+            Repair::SetRoute(to) => {
+                kernel.routes.retain(|route| route.to != to);
+                kernel.routes.extend(self.reconciler.route(to));
+            }
+            Repair::DeleteRoute(to) => kernel.routes.retain(|route| route.to != to),
+        }
+    }
+
+    /// One observation a second later, with the forwarding thread beating; repairs are made.
+    fn pass(&mut self) -> Vec<Repair> {
+        self.kernel.beats += 1;
+        self.pass_without_beat()
+    }
+
+    fn pass_without_beat(&mut self) -> Vec<Repair> {
+        self.now_s += 1;
+        let repairs = self.reconciler.handle_observed(at(self.now_s), &self.kernel);
+        repairs.iter().for_each(|repair| self.apply(*repair));
+        self.events.extend(std::iter::from_fn(|| self.reconciler.poll_event()));
+        repairs
+    }
+}
+
+/// #48: each change by another program is repaired by the next observation.
+#[test]
+fn each_fault_is_repaired_at_once() {
+    type Change = fn(&mut Observed);
+    let changes: [(Fault, Change); 5] = [
+        (Fault::DeviceDeleted, |kernel| {
+            kernel.device_is_up = None;
+            kernel.routes.clear();
+        }),
+        (Fault::DeviceDown, |kernel| {
+            kernel.device_is_up = Some(false);
+            kernel.routes.clear();
+        }),
+        (Fault::ReversePathFilter, |kernel| (kernel.device_filters, kernel.host_filters) = (true, true)),
+        (Fault::RulesRemoved, |kernel| kernel.rules.clear()),
+        (Fault::RoutesRemoved, |kernel| kernel.routes[0].mtu_bytes = 9_000),
+    ];
+    for (fault, change) in changes {
+        let mut world = World::new();
+        assert_eq!(world.pass(), [], "nothing to do");
+        change(&mut world.kernel);
+        world.pass();
+        // A new device has no routes yet.
+        world.pass();
+        assert_eq!(world.pass(), [], "{fault}");
+        assert_eq!(world.events[0], Event::Found(fault));
+        assert_eq!(world.reconciler.fault(), None);
+        assert_eq!(world.kernel.device_is_up, Some(true));
+        assert_eq!((world.kernel.routes.len(), world.kernel.routes[0].mtu_bytes), (1, 1_398));
+        assert_eq!(world.kernel.rules.len(), if fault == Fault::ReversePathFilter { 7 } else { 4 });
+    }
+}
+
+/// #48: another program that insists wins after [`REPAIRS_MAX`] repairs, and is asked again after the hold.
+#[test]
+fn a_fault_that_returns_is_given_up() {
+    let mut world = World::new();
+    for _ in 0..REPAIRS_MAX {
+        world.kernel.rules.clear();
+        assert_ne!(world.pass(), []);
+        assert_eq!(world.reconciler.fault(), None);
+    }
+    world.kernel.rules.clear();
+    assert_eq!(world.pass(), []);
+    assert_eq!(world.reconciler.fault(), Some(Fault::RulesRemoved));
+    assert_eq!(
+        world.events,
+        [Event::Found(Fault::RulesRemoved), Event::GaveUp(Fault::RulesRemoved, HOLD_MIN)]
+    );
+    for _ in 0..59 {
+        assert_eq!(world.pass(), []);
+    }
+    // A try that does not last is followed by another hold.
+    assert_ne!(world.pass(), []);
+    world.kernel.rules.clear();
+    assert_eq!(world.pass(), []);
+    for _ in 0..59 {
+        assert_eq!(world.pass(), []);
+    }
+    assert_ne!(world.pass(), []);
+    assert_eq!(world.reconciler.fault(), Some(Fault::RulesRemoved));
+    assert_eq!(world.pass(), []);
+    assert_eq!(world.reconciler.fault(), None);
+    assert_eq!(world.events.last(), Some(&Event::Recovered));
+}
+
+/// #48: as many repairs as are allowed within the window, over a longer time, are no reason to give up.
+#[test]
+fn rare_faults_are_repaired_for_ever() {
+    let mut world = World::new();
+    for _ in 0..REPAIRS_MAX * 4 {
+        world.kernel.routes.clear();
+        assert_eq!(world.pass(), [Repair::SetRoute(PEER)]);
+        for _ in 0..FAULT_WINDOW.as_secs_f64() as usize / REPAIRS_MAX {
+            assert_eq!(world.pass(), []);
+        }
+    }
+    assert_eq!(world.reconciler.fault(), None);
+}
+
+/// #48: where a rule before ours wins there is nothing to repair.
+#[test]
+fn a_bypass_is_given_up_at_once() {
+    let mut world = World::new();
+    world.kernel.bypassed = vec![PEER];
+    assert_eq!(world.pass(), []);
+    assert_eq!(world.reconciler.fault(), Some(Fault::Bypassed));
+    world.reconciler.handle_route(PEER, None);
+    for _ in 0..HOLD_MIN.as_secs_f64() as usize {
+        world.pass();
+    }
+    assert_eq!(world.reconciler.fault(), None, "the next route shows whether it is still so");
+    let route = Route { to: PEER, from: LOCAL, mtu_bytes: 1_398 };
+    world.reconciler.handle_route(PEER, Some(route));
+    world.apply(Repair::SetRoute(PEER));
+    world.pass();
+    assert_eq!(world.events.last(), Some(&Event::GaveUp(Fault::Bypassed, HOLD_MIN * 2)));
+}
+
+/// #48: a repair that the kernel refuses takes TCP off the agent until one succeeds.
+#[test]
+fn a_refused_repair_is_a_fault_until_one_succeeds() {
+    let mut world = World::new();
+    world.kernel.routes.clear();
+    world.kernel.beats = 1;
+    world.now_s = 1;
+    assert_eq!(world.reconciler.handle_observed(at(1), &world.kernel), [Repair::SetRoute(PEER)]);
+    world.reconciler.handle_refused(at(1), &Repair::SetRoute(PEER));
+    assert_eq!(world.reconciler.fault(), Some(Fault::RoutesRemoved));
+    assert_eq!(world.pass(), []);
+    assert_eq!(world.pass(), [Repair::SetRoute(PEER)]);
+    assert_eq!(world.pass(), []);
+    assert_eq!(world.reconciler.fault(), None);
+}
+
+/// #48: routes of a forwarding thread that stands still are not put back, and are once it beats.
+#[test]
+fn a_standstill_ends_repairs_until_the_next_beat() {
+    let mut world = World::new();
+    world.pass();
+    for _ in 1..STALLS_MAX {
+        world.pass_without_beat();
+        assert_eq!(world.reconciler.fault(), None);
+    }
+    world.kernel.routes.clear();
+    assert_eq!(world.pass_without_beat(), []);
+    assert_eq!(world.reconciler.fault(), Some(Fault::Standstill));
+    assert_eq!(world.pass(), [Repair::SetRoute(PEER)]);
+    assert_eq!(world.reconciler.fault(), None);
+}
+
+/// #48: stale rules of any table are deleted; rules of running agents and of other programs stay.
+#[test]
+fn stale_rules_of_other_tables_are_deleted() {
+    let peers = vec![PeerPlace { address: PEER, local: LOCAL, port: 7_200 }];
+    let left = |table| rules(table, 7_200, &peers, true).into_iter().collect::<Vec<_>>();
+    let foreign = |rules: Vec<Rule>| rules.into_iter().map(|rule| Rule { protocol: 3, ..rule });
+    let (dead, live) = (left(8_000), left(9_000));
+    let old_own: Vec<Rule> = foreign(left(7_200)).collect();
+    let other_form = Rule { priority: 5, ..dead[0] };
+    let all: Vec<Rule> = [&dead[..], &live, &old_own, &[other_form]]
+        .concat()
+        .into_iter()
+        .chain(foreign(left(6_000)))
+        .collect();
+    let agent = Reconciler::new(7_200, 7_200, peers.clone(), false);
+    let repairs = agent.begin(&all, &BTreeSet::from([9_000]));
+    let deleted: Vec<Rule> = repairs
+        .iter()
+        .filter_map(|repair| match repair {
+            Repair::DeleteRule(rule) => Some(*rule),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(deleted, [dead, old_own].concat());
+    assert_eq!(repairs.len(), deleted.len() + 4);
+}
