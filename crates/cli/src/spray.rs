@@ -1,6 +1,7 @@
 //! `anabranch spray`: short flows over every path. Its formulas, a host's agent, and both in scenarios.
 
 mod emulated;
+mod guard;
 mod keys;
 mod model;
 mod status;
@@ -18,6 +19,9 @@ pub enum Noun {
     Keys(keys::Args),
     /// Run a host's agent, by which its TCP to other hosts goes over every path: one at each host.
     Up(up::Args),
+    /// The process that an agent starts to watch over it: not for users.
+    #[command(hide = true)]
+    Guard(guard::Args),
     /// Show how a host's agent fares: its peers, what is coded, which ways are left and why.
     Status(status::Args),
     /// Compute how many packets to code together and how many parities to add, and what that costs and gains.
@@ -38,6 +42,7 @@ impl Member for Spray {
         match noun {
             Noun::Keys(args) => keys::run(&args, quiet),
             Noun::Up(args) => up::run(&args, quiet),
+            Noun::Guard(args) => guard::run(&args),
             Noun::Status(args) => status::run(&args),
             Noun::Model(args) => model::run(&args),
         }

@@ -5,7 +5,9 @@
 
 use crate::config::{AgentConfig, Peer};
 use crate::forward::{Came, Command, Forwarder, Setup};
-use crate::routing::{Place, Routing, RoutingError};
+use crate::guard::Guard;
+use crate::pulse::Pulse;
+use crate::routing::{Routing, RoutingError};
 use crate::session::{Session, Shown};
 use crate::status::{self, PeerStatus, Status};
 use anabranch_net::admission::{Admission, AdmissionLimits};
@@ -14,6 +16,7 @@ use anabranch_net::keys::Role;
 use anabranch_net::local::{self, ListenError};
 use anabranch_net::refusals::Refusals;
 use anabranch_net::{socket, tls};
+use anabranch_spray_proto::kernel::{Fault, PeerPlace};
 use anabranch_spray_proto::{Config, ConfigError, PEER_MEMORY_MAX};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -36,6 +39,8 @@ const SAY_WITHIN: anabranch_units::Duration = anabranch_units::Duration::from_us
 const COMMANDS_MAX: usize = 64;
 /// How long sessions may take to say that they end, and packets that are on their way to come.
 const END_TIME: Duration = Duration::from_secs(2);
+/// Time within which the forwarding thread answers for `spray status`.
+const FIGURES_TIME: Duration = Duration::from_secs(1);
 const LAST_PACKETS: Duration = Duration::from_millis(100);
 
 /// Why an agent does not start, or ends. Each is one line that says what to do.
@@ -99,13 +104,15 @@ pub struct Agent {
     config: AgentConfig,
     at: SocketAddr,
     identity: Identity,
-    places: Vec<Place>,
+    places: Vec<PeerPlace>,
     came: Vec<Arc<Came>>,
     shown: Vec<Arc<Mutex<Shown>>>,
     listener: TcpListener,
     told: Option<UnixListener>,
     commands: mpsc::Sender<Command>,
     thread: JoinHandle<io::Result<()>>,
+    pulse: Arc<Pulse>,
+    guard: Option<Guard>,
     // Dropped last: rules stay as long as there may be routes.
     routing: Arc<Routing>,
 }
@@ -115,7 +122,7 @@ impl Agent {
     ///
     /// Errors: see [`AgentError`]; nothing stays then.
     /// Panics: outside of a tokio runtime.
-    pub async fn start(config: AgentConfig, identity: &Identity) -> Result<Self, AgentError> {
+    pub async fn start(mut config: AgentConfig, identity: &Identity) -> Result<Self, AgentError> {
         config.check().map_err(AgentError::Setting)?;
         let machine = Config {
             long: config.long,
@@ -147,7 +154,16 @@ impl Agent {
         let told = config.socket.as_deref().map(|path| local::listen(path, None)).transpose()?;
         let came: Vec<Arc<Came>> = places.iter().map(|_| Arc::default()).collect();
         let (commands, taken) = mpsc::channel(COMMANDS_MAX);
+        let guard = config.guard.take().and_then(|command| {
+            let warn = |error: &io::Error| {
+                tracing::warn!("no guard: an agent that stands still holds up TCP to its peers: {error}");
+            };
+            Guard::start(command).inspect_err(warn).ok()
+        });
+        let (guard, pipe) = guard.unzip();
+        let pulse = Arc::new(Pulse::new(pipe));
         let setup = Setup {
+            pulse: Arc::clone(&pulse),
             device: config.device.clone(),
             listen: at,
             ways: config.ways,
@@ -157,19 +173,33 @@ impl Agent {
             key_packets: config.key_packets,
             commands: taken,
         };
-        let thread = forward(setup).await.map_err(|error| match error.kind() {
+        let (thread, index) = forward(setup).await.map_err(|error| match error.kind() {
             io::ErrorKind::ResourceBusy => AgentError::Busy { error },
             io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound => AgentError::Forbidden { error },
             _ => AgentError::System(error),
         })?;
-        let routing = Arc::new(Routing::set_up(&config.device, config.table, at.port(), &places)?);
+        let routing = Arc::new(Routing::set_up((&config.device, index), config.table, at.port(), &places)?);
         let shown = || {
             let since = std::time::Instant::now();
             Arc::new(Mutex::new(Shown { up: None, since, why: Some("its agent was not reached yet".into()) }))
         };
         let shown = places.iter().map(|_| shown()).collect();
         let identity = identity.clone();
-        Ok(Self { config, at, identity, places, came, shown, listener, told, commands, thread, routing })
+        Ok(Self {
+            config,
+            at,
+            identity,
+            places,
+            came,
+            shown,
+            listener,
+            told,
+            commands,
+            thread,
+            pulse,
+            guard,
+            routing,
+        })
     }
 
     /// Where it listens.
@@ -181,8 +211,9 @@ impl Agent {
     ///
     /// Errors: it cannot go on, which no peer can bring about; see [`AgentError`].
     pub async fn run(self, end: impl Future<Output = ()>) -> Result<(), AgentError> {
-        let Self { config, at, identity, places, came, shown, listener, told, commands, thread, routing } =
-            self;
+        let Self { config, at, identity, places, came, shown, listener, told, commands, thread, .. } = self;
+        let Self { pulse, mut guard, routing, .. } = self;
+        let (tell_fault, faults) = watch::channel(None);
         let (ending, is_end) = watch::channel(false);
         let mut sessions = JoinSet::new();
         let mut callers = BTreeMap::new();
@@ -199,12 +230,16 @@ impl Agent {
                 came: Arc::clone(&came[number]),
                 shown: Arc::clone(&shown[number]),
                 is_routed: Arc::default(),
+                faults: faults.clone(),
                 end: is_end.clone(),
                 calls,
             };
             sessions.spawn(session.run());
         }
-        let status = async || tell(&config, at, &places, &shown, &commands).await;
+        let status = async || {
+            let fault = *faults.borrow();
+            tell(&config, at, &places, (&shown, fault), &commands).await
+        };
         let telling = async {
             match told {
                 Some(listener) => status::answer(listener, status).await,
@@ -213,6 +248,7 @@ impl Agent {
         };
         let ended = async {
             while !thread.is_finished() {
+                guard.iter_mut().for_each(Guard::keep);
                 tokio::time::sleep(END_TIME / 4).await
             }
         };
@@ -221,6 +257,7 @@ impl Agent {
             never = accept(&listener, &identity, &callers) => match never {},
             () = telling => {}
             () = ended => {}
+            never = Arc::clone(&routing).keep(pulse, commands.clone(), tell_fault) => match never {},
         }
         let _ = ending.send(true);
         let all = async { while sessions.join_next().await.is_some() {} };
@@ -235,7 +272,14 @@ impl Agent {
         if let Some(path) = &config.socket {
             let _ = std::fs::remove_file(path);
         }
-        let done = tokio::task::spawn_blocking(move || thread.join());
+        let done = tokio::task::spawn_blocking(move || {
+            let done = thread.join();
+            // The pipe is closed now.
+            if let Some(guard) = guard {
+                guard.wait();
+            }
+            done
+        });
         match done.await {
             Ok(Ok(done)) => Ok(done?),
             _ => Err(io::Error::other("the thread that carries packets has failed").into()),
@@ -244,7 +288,7 @@ impl Agent {
 }
 
 /// Where a peer is, and from which address of ours packets go there.
-async fn place(peer: &Peer, listen: Option<SocketAddr>) -> Result<Place, AgentError> {
+async fn place(peer: &Peer, listen: Option<SocketAddr>) -> Result<PeerPlace, AgentError> {
     let unknown = |error| AgentError::Unknown { peer: peer.name.clone(), host: peer.host.clone(), error };
     let found = lookup_host((peer.host.as_str(), peer.port)).await.map_err(unknown)?;
     // An agent that listens at an IPv4 address alone cannot be reached by IPv6.
@@ -266,18 +310,22 @@ async fn place(peer: &Peer, listen: Option<SocketAddr>) -> Result<Place, AgentEr
             to.ip()
         )));
     }
-    Ok(Place { address: to.ip(), local, port: peer.port })
+    Ok(PeerPlace { address: to.ip(), local, port: peer.port })
 }
 
-/// Starts the thread that carries packets.
-async fn forward(setup: Setup) -> io::Result<JoinHandle<io::Result<()>>> {
+/// Starts the thread that carries packets. Returns it, and its device's index.
+async fn forward(setup: Setup) -> io::Result<(JoinHandle<io::Result<()>>, u32)> {
     let (opened, is_open) = oneshot::channel();
     let run = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            match Forwarder::new(setup) {
-                Ok((forwarder, commands)) => {
-                    let _ = opened.send(Ok(()));
+            let made = Forwarder::new(setup).and_then(|(forwarder, commands)| {
+                let index = forwarder.device_index()?;
+                Ok((forwarder, commands, index))
+            });
+            match made {
+                Ok((forwarder, commands, index)) => {
+                    let _ = opened.send(Ok(index));
                     forwarder.run(commands).await
                 }
                 Err(error) => {
@@ -288,8 +336,9 @@ async fn forward(setup: Setup) -> io::Result<JoinHandle<io::Result<()>>> {
         })
     };
     let thread = std::thread::Builder::new().name("spray-forward".into()).spawn(run)?;
-    is_open.await.map_err(|_| io::Error::other("the thread that carries packets has failed"))??;
-    Ok(thread)
+    let index =
+        is_open.await.map_err(|_| io::Error::other("the thread that carries packets has failed"))??;
+    Ok((thread, index))
 }
 
 /// Lets peers in, and hands their connections to their sessions.
@@ -334,21 +383,25 @@ async fn accept(
 async fn tell(
     config: &AgentConfig,
     at: SocketAddr,
-    places: &[Place],
-    shown: &[Arc<Mutex<Shown>>],
+    places: &[PeerPlace],
+    (shown, fault): (&[Arc<Mutex<Shown>>], Option<Fault>),
     commands: &mpsc::Sender<Command>,
 ) -> Status {
     let (reply, figures) = oneshot::channel();
-    let _ = commands.send(Command::Figures { reply }).await;
-    let figures = figures.await.unwrap_or_default();
+    let ask = async {
+        commands.send(Command::Figures { reply }).await.ok()?;
+        figures.await.ok()
+    };
+    // A thread that stands still says nothing.
+    let figures = tokio::time::timeout(FIGURES_TIME, ask).await.ok().flatten().unwrap_or_default();
     let peer = |(number, peer): (usize, &Peer)| {
         let shown = shown[number].lock().unwrap_or_else(PoisonError::into_inner).clone();
         PeerStatus {
             name: peer.name.clone(),
             address: places[number].address.to_string(),
-            is_up: shown.up.is_some(),
+            is_up: shown.up.is_some() && fault.is_none(),
             since_s: shown.since.elapsed().as_secs_f64(),
-            why: shown.why,
+            why: fault.map(|fault| fault.to_string()).or(shown.why),
             mtu_bytes: shown.up.map(|bytes| bytes as u64),
             figures: figures.get(number).cloned().unwrap_or_default(),
         }

@@ -8,6 +8,7 @@ use anabranch_units::{BitRate, ByteCount, Duration};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::process::Command;
 use std::str::FromStr;
 
 /// The port on which agents listen: TCP for what they say to each other, UDP for packets.
@@ -85,7 +86,7 @@ impl fmt::Display for Peer {
 }
 
 /// How an agent is set up.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct AgentConfig {
     /// The host's name, as its certificate has it.
     pub name: String,
@@ -107,6 +108,9 @@ pub struct AgentConfig {
     pub table: u32,
     /// The Unix socket that tells how the agent fares ([`crate::status`]); `None` for none.
     pub socket: Option<PathBuf>,
+    /// The program that is started as the agent's guard: one that calls [`crate::guard::watch`] with the same table. `None`: if this
+    /// agent stands still, TCP to its peers does too, and if it is killed, its rules stay until the next agent.
+    pub guard: Option<Command>,
     /// Datagrams that one key seals at the most: for tests, as ciphers have limits of their own.
     pub key_packets: Option<u64>,
 }
@@ -126,6 +130,7 @@ impl AgentConfig {
             device: "spray0".into(),
             table: 7_200,
             socket: None,
+            guard: None,
             key_packets: None,
         }
     }
@@ -188,10 +193,10 @@ mod tests {
 
     #[test]
     fn settings_that_cannot_be_are_refused() {
-        let good = AgentConfig { peers: vec!["b".parse().expect("good")], ..AgentConfig::new("a") };
-        assert_eq!(good.check(), Ok(()));
+        let good = || AgentConfig { peers: vec!["b".parse().expect("good")], ..AgentConfig::new("a") };
+        assert_eq!(good().check(), Ok(()));
         let bad = |change: fn(&mut AgentConfig)| {
-            let mut config = good.clone();
+            let mut config = good();
             change(&mut config);
             config.check().expect_err("it cannot be")
         };

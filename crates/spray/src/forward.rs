@@ -7,13 +7,14 @@
 use crate::config::MEMORY_MAX;
 use crate::device::{Device, HEADROOM};
 use crate::outbox::{Left, Outbox};
-use crate::routing::Place;
+use crate::pulse::{BEAT_EVERY, Pulse};
 use crate::status::{LinkFigures, WayFigures};
 use anabranch_endpoint::{Bytes, Message as _, Wire as _};
 use anabranch_net::datagram::{Batch, DatagramOptions, DatagramSocket, Ecn, SendSocket};
 use anabranch_net::seal::{Channel, ChannelId, HEADER_BYTES, OVERHEAD_BYTES, Opener, Sealer, TAG_BYTES};
 use anabranch_net::timer::FineTimer;
 use anabranch_spray_proto::control::Control;
+use anabranch_spray_proto::kernel::PeerPlace;
 use anabranch_spray_proto::ways::{self, Chooser, Going};
 use anabranch_spray_proto::{
     Body, Carried, Config, Datagram, FlowId, Host, Leaving, Outgoing, Segment, control, mark,
@@ -45,6 +46,8 @@ pub(crate) enum Command {
     Probe { link: usize, bytes: usize, says: Control },
     /// Its keys are of no use any more.
     Close { link: usize, channel: ChannelId },
+    /// Make the device again, which another program has deleted. Answered with its index.
+    MakeDevice { reply: oneshot::Sender<io::Result<u32>> },
     /// Say how all fare.
     Figures { reply: oneshot::Sender<Vec<LinkFigures>> },
 }
@@ -68,15 +71,16 @@ pub(crate) struct Setup {
     pub(crate) listen: SocketAddr,
     pub(crate) ways: u16,
     pub(crate) config: Config,
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<PeerPlace>,
     pub(crate) came: Vec<Arc<Came>>,
     pub(crate) key_packets: Option<u64>,
+    pub(crate) pulse: Arc<Pulse>,
     pub(crate) commands: mpsc::Receiver<Command>,
 }
 
 /// A peer.
 struct Link {
-    place: Place,
+    place: PeerPlace,
     to: SocketAddr,
     host: Host<Carried>,
     chooser: Chooser,
@@ -131,6 +135,7 @@ pub(crate) struct Forwarder {
     writes: Vec<Vec<u8>>,
     spare: Vec<Vec<u8>>,
     seed: Seed,
+    pulse: Arc<Pulse>,
 }
 
 /// Buffers that are kept for packets to the device.
@@ -147,7 +152,7 @@ impl Forwarder {
     /// Errors: the system's, with what could not be opened in the text.
     /// Panics: outside of a tokio runtime.
     pub(crate) fn new(setup: Setup) -> io::Result<(Self, mpsc::Receiver<Command>)> {
-        let Setup { device, listen, ways, config, places, came, key_packets, commands } = setup;
+        let Setup { device, listen, ways, config, places, came, key_packets, pulse, commands } = setup;
         let named =
             |error: io::Error| io::Error::new(error.kind(), format!("TUN device `{device}`: {error}"));
         let device = Device::make(&device).map_err(named)?;
@@ -161,7 +166,7 @@ impl Forwarder {
         let sockets = (0..ways).map(|_| SendSocket::bind(at, &options)).collect::<io::Result<Vec<_>>>()?;
         // Which ways are drawn need not be the same in any two runs.
         let seed = Seed::new(anabranch_net::random()?);
-        let link = |(number, (place, came)): (usize, (Place, Arc<Came>))| {
+        let link = |(number, (place, came)): (usize, (PeerPlace, Arc<Came>))| {
             let (host, chooser) = machines(&config, ways, seed, number);
             Link {
                 place,
@@ -194,8 +199,16 @@ impl Forwarder {
             spare: Vec::new(),
             seed,
             config,
+            pulse,
         };
         Ok((forwarder, commands))
+    }
+
+    /// The device's index.
+    ///
+    /// Errors: the system's.
+    pub(crate) fn device_index(&self) -> io::Result<u32> {
+        self.device.index()
     }
 
     fn now(&self) -> Instant {
@@ -208,6 +221,7 @@ impl Forwarder {
     pub(crate) async fn run(mut self, mut commands: mpsc::Receiver<Command>) -> io::Result<()> {
         let mut timer = FineTimer::new()?;
         let mut batch = Batch::with_messages(16);
+        let mut beats = tokio::time::interval(BEAT_EVERY);
         loop {
             let due = self.links.iter_mut().filter_map(Link::poll_timeout).min();
             let due = due.map(|at| self.epoch + at.saturating_since(Instant::ZERO).to_std());
@@ -233,6 +247,7 @@ impl Forwarder {
                         self.stir();
                     }
                 }
+                _ = beats.tick() => self.pulse.beat(),
                 waited = timer.wait(due) => {
                     waited?;
                     let now = self.now();
@@ -311,6 +326,9 @@ impl Forwarder {
                     found.forget(now);
                     self.by_channel.remove(&channel.0);
                 }
+            }
+            Command::MakeDevice { reply } => {
+                let _ = reply.send(self.device.make_again());
             }
             Command::Figures { reply } => {
                 let now = self.now();

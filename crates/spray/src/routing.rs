@@ -1,164 +1,296 @@
-//! Which packets the kernel gives the agent: rules and a table of its own, set by iproute2's `ip`.
+//! Which packets the kernel gives the agent: its rules and its table, compared every second with what the kernel has.
 //!
-//! Three rules stand for each peer, of which the first two let agents speak to each other by the ordinary way: TCP to the peer's agent, and TCP
-//! from ours, jump over the third, by which all other TCP that begins on this host looks into the agent's table. There a peer has a route into
-//! the device while packets go by datagrams, and none otherwise: then the kernel goes on to the next rules. The device goes with the agent's
-//! process, and its routes with the device, so a killed agent leaves rules that lead nowhere; the next one takes them away.
-//! Where the system drops packets that came by another way than answers would take (`rp_filter`), three more say the same of packets of our
-//! address, wherever these are looked up: the others are none for packets that come.
-//! Leaves out: forwarded packets, which keep their way. Read [`Routing`] first.
+//! A peer has a route into the device while packets go by datagrams, and none otherwise: then the kernel goes on to the next rules. The device
+//! goes with the agent's process, and its routes with the device, so a killed agent leaves rules that lead nowhere; its guard or the next agent
+//! deletes them. `spray_proto::kernel` decides on repairs; this module lists the kernel's state and makes the repairs. Leaves out: forwarded packets, which keep their way. Read [`Routing`] first.
 
-use std::io::{self, Write as _};
+use crate::forward::Command;
+use crate::kernel::Kernel;
+use crate::pulse::Pulse;
+use anabranch_spray_proto::kernel::{Event, Fault, Observed, PeerPlace, Reconciler, Repair, Route};
+use anabranch_units::{Duration, Instant};
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::io;
 use std::net::IpAddr;
-use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{mpsc, oneshot, watch};
 
-/// Where the program `ip` may be beside where the environment says: on many systems only root looks there.
-const PLACES: [&str; 3] = ["ip", "/sbin/ip", "/usr/sbin/ip"];
-/// Rules that one agent may have left: none has more.
-const LEFT_MAX: usize = 6 * crate::config::PEERS_MAX;
+/// Time between two comparisons with the kernel's state.
+const COMPARE_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
+/// Time within which the forwarding thread makes a device.
+const MAKE_TIME: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// Why the kernel's rules cannot be set.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RoutingError {
-    /// The program cannot be run.
-    #[error("ip: cannot be run: {0}: install iproute2")]
-    NoProgram(io::Error),
-    /// It refused.
-    #[error("ip {command}: {said}: an agent sets routes: run it as root, or with CAP_NET_ADMIN")]
+    /// The kernel does not answer.
+    #[error("rtnetlink: {0}: an agent lists rules and routes: Linux 4.17 or newer is needed")]
+    Netlink(io::Error),
+    /// Another agent has the table.
+    #[error("table {0}: another agent of this host has it: end that agent, or choose another --table")]
+    TableTaken(u32),
+    /// The kernel refused.
+    #[error("{what}: {error}: an agent sets routes: run it as root, or with CAP_NET_ADMIN")]
     Refused {
-        /// What it was to do.
-        command: String,
-        /// What it said.
-        said: String,
+        /// The rule, route or device.
+        what: String,
+        /// The system's error.
+        error: io::Error,
     },
 }
 
-/// A peer, as far as routes go.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    /// Its address, and our own towards it.
-    pub(crate) address: IpAddr,
-    pub(crate) local: IpAddr,
-    /// Where its agent listens.
-    pub(crate) port: u16,
-}
-
-/// The rules of one agent. They are taken away when it is dropped.
+/// The rules of one agent. They are deleted when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Routing {
+    state: Mutex<State>,
     device: String,
     table: u32,
     families: Vec<bool>,
+    epoch: std::time::Instant,
+}
+
+#[derive(Debug)]
+struct State {
+    kernel: Kernel,
+    reconciler: Reconciler,
+    /// The device's index.
+    index: u32,
 }
 
 impl Routing {
-    /// Takes away what an agent has left, and sets the rules of this one, which listens on `port`.
+    /// Deletes what agents have left, and sets the rules of this one, which listens on `port` and has the device of this index.
     ///
     /// Errors: see [`RoutingError`]; nothing stays then.
     pub(crate) fn set_up(
-        device: &str,
+        (device, index): (&str, u32),
         table: u32,
         port: u16,
-        places: &[Place],
+        places: &[PeerPlace],
     ) -> Result<Self, RoutingError> {
-        let mut families: Vec<bool> = places.iter().map(|place| place.address.is_ipv6()).collect();
-        families.sort_unstable();
-        families.dedup();
-        let routing = Self { device: device.to_owned(), table, families };
-        routing.take_away();
-        let (before, after) = (table - 1, table + 1);
-        let is_filtered = std::fs::read_to_string("/proc/sys/net/ipv4/conf/all/rp_filter")
-            .is_ok_and(|value| value.trim() != "0");
-        for is_ipv6 in &routing.families {
-            let mut lines = vec![format!("rule add pref {after} nop")];
-            for Place { address, local, port: theirs } in
-                places.iter().filter(|place| place.address.is_ipv6() == *is_ipv6)
-            {
-                let to = format!("iif lo to {address} ipproto tcp");
-                lines.push(format!("rule add pref {before} {to} dport {theirs} goto {after}"));
-                lines.push(format!("rule add pref {before} {to} sport {port} goto {after}"));
-                lines.push(format!("rule add pref {table} {to} lookup {table}"));
-                if is_filtered && !is_ipv6 {
-                    let back = format!("from {local} to {address} ipproto tcp");
-                    for end in [format!("dport {theirs}"), format!("sport {port}")] {
-                        lines.push(format!("rule add pref {before} {back} {end} goto {after}"));
-                    }
-                    lines.push(format!("rule add pref {table} {back} lookup {table}"));
-                }
+        let mut kernel = Kernel::open().map_err(RoutingError::Netlink)?;
+        let live = kernel.live_tables().map_err(RoutingError::Netlink)?;
+        if live.contains(&table) {
+            return Err(RoutingError::TableTaken(table));
+        }
+        let refused = |error| RoutingError::Refused { what: format!("alias of device `{device}`"), error };
+        kernel.mark_device(index, table).map_err(refused)?;
+        let families: BTreeSet<bool> = places.iter().map(|place| place.address.is_ipv6()).collect();
+        let reconciler = Reconciler::new(table, port, places.to_vec(), filters("all"));
+        let mut left = Vec::new();
+        for is_ipv6 in [false, true] {
+            // A kernel without IPv6 has no rules for it.
+            match kernel.rules(is_ipv6) {
+                Err(error) if families.contains(&is_ipv6) => return Err(RoutingError::Netlink(error)),
+                listed => left.extend(listed.unwrap_or_default()),
             }
+        }
+        let repairs = reconciler.begin(&left, &live);
+        let routing = Self {
+            state: Mutex::new(State { kernel, reconciler, index }),
+            device: device.to_owned(),
+            table,
+            families: families.into_iter().collect(),
+            epoch: std::time::Instant::now(),
+        };
+        for repair in repairs {
             // What was set before an error goes with the value.
-            ip(*is_ipv6, &lines)?;
+            routing.apply(&mut routing.lock(), &repair)?;
         }
         Ok(routing)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Instant {
+        Instant::ZERO + Duration::from_std(self.epoch.elapsed())
     }
 
     /// Has packets for a peer come to the agent, of so many bytes at most.
     ///
     /// Errors: see [`RoutingError`].
-    pub(crate) fn up(&self, place: &Place, mtu: usize) -> Result<(), RoutingError> {
-        let Place { address, local, .. } = place;
-        let (device, table) = (&self.device, self.table);
-        let line = format!("route replace {address} dev {device} src {local} mtu {mtu} table {table}");
-        ip(address.is_ipv6(), &[line])
+    pub(crate) fn up(&self, place: &PeerPlace, mtu: usize) -> Result<(), RoutingError> {
+        let mut state = self.lock();
+        let route = Route { to: place.address, from: place.local, mtu_bytes: mtu as u32 };
+        state.reconciler.handle_route(place.address, Some(route));
+        self.apply(&mut state, &Repair::SetRoute(place.address))
     }
 
     /// Has them go the ordinary way.
     ///
     /// Errors: see [`RoutingError`].
-    pub(crate) fn down(&self, place: &Place) -> Result<(), RoutingError> {
-        let line = format!("route del {} dev {} table {}", place.address, self.device, self.table);
-        ip(place.address.is_ipv6(), &[line])
+    pub(crate) fn down(&self, place: &PeerPlace) -> Result<(), RoutingError> {
+        let mut state = self.lock();
+        state.reconciler.handle_route(place.address, None);
+        self.apply(&mut state, &Repair::DeleteRoute(place.address))
     }
 
-    /// Takes all rules of this number away, whoever has set them.
-    fn take_away(&self) {
-        let table = self.table;
-        for is_ipv6 in &self.families {
-            for rule in
-                [format!("pref {} goto {}", table - 1, table + 1), format!("pref {table} lookup {table}")]
-            {
-                let mut left = LEFT_MAX;
-                while left > 0 && ip(*is_ipv6, &[format!("rule del {rule}")]).is_ok() {
-                    left -= 1;
+    /// Compares every second, repairs, and tells by `faults` why TCP goes the ordinary way.
+    pub(crate) async fn keep(
+        self: Arc<Self>,
+        pulse: Arc<Pulse>,
+        commands: mpsc::Sender<Command>,
+        faults: watch::Sender<Option<Fault>>,
+    ) -> Infallible {
+        let mut ticks = tokio::time::interval(COMPARE_EVERY);
+        // After a standstill the next comparison follows a second later, when the forwarding thread has beaten.
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let (routing, beats) = (Arc::clone(&self), pulse.count());
+            let compared = tokio::task::spawn_blocking(move || routing.compare(beats)).await;
+            if let Ok(true) = compared {
+                let (reply, made) = oneshot::channel();
+                let make = async {
+                    commands.send(Command::MakeDevice { reply }).await.ok()?;
+                    made.await.ok()
+                };
+                let made = tokio::time::timeout(MAKE_TIME, make).await.ok().flatten();
+                let routing = Arc::clone(&self);
+                let _ = tokio::task::spawn_blocking(move || routing.renew(made)).await;
+            }
+            let fault = self.lock().reconciler.fault();
+            faults.send_if_modified(|before| std::mem::replace(before, fault) != fault);
+        }
+    }
+
+    /// Compares once and repairs. True if the device has to be made.
+    fn compare(&self, beats: u64) -> bool {
+        let state = &mut *self.lock();
+        let observed = match self.observe(state, beats) {
+            Ok(observed) => observed,
+            Err(error) => {
+                tracing::debug!(%error, "the kernel does not list rules and routes");
+                return false;
+            }
+        };
+        let repairs = state.reconciler.handle_observed(self.now(), &observed);
+        let mut makes_device = false;
+        for repair in repairs {
+            if repair == Repair::MakeDevice {
+                makes_device = true;
+            } else if let Err(error) = self.apply(state, &repair) {
+                self.refused(state, &repair, &error.to_string());
+            }
+        }
+        log(&mut state.reconciler);
+        makes_device
+    }
+
+    /// The forwarding thread has made the device, or could not.
+    fn renew(&self, made: Option<io::Result<u32>>) {
+        let state = &mut *self.lock();
+        match made {
+            Some(Ok(index)) => {
+                state.index = index;
+                let _ = state.kernel.mark_device(index, self.table);
+                // Its routes went with the last one.
+                let routed: Vec<IpAddr> = state.reconciler.routed().collect();
+                for to in routed {
+                    if let Err(error) = self.apply(state, &Repair::SetRoute(to)) {
+                        self.refused(state, &Repair::SetRoute(to), &error.to_string());
+                    }
                 }
             }
-            let _ = ip(*is_ipv6, &[format!("rule del pref {} nop", table + 1)]);
+            Some(Err(error)) => self.refused(state, &Repair::MakeDevice, &error.to_string()),
+            None => {
+                self.refused(state, &Repair::MakeDevice, "the thread that carries packets does not answer")
+            }
+        }
+        log(&mut state.reconciler);
+    }
+
+    fn refused(&self, state: &mut State, repair: &Repair, error: &str) {
+        tracing::debug!(?repair, error, "not repaired");
+        state.reconciler.handle_refused(self.now(), repair);
+    }
+
+    /// Lists what the kernel has.
+    fn observe(&self, state: &mut State, beats: u64) -> io::Result<Observed> {
+        let State { kernel, reconciler, index } = state;
+        let mut observed = Observed {
+            beats,
+            device_is_up: kernel.device_is_up(*index)?,
+            host_filters: filters("all"),
+            device_filters: filters(&self.device),
+            ..Observed::default()
+        };
+        for is_ipv6 in &self.families {
+            observed.rules.extend(kernel.rules(*is_ipv6)?);
+            let routes = kernel.routes(*is_ipv6, self.table)?;
+            observed.routes.extend(routes.iter().filter(|(at, _)| at == index).map(|(_, route)| *route));
+        }
+        for to in reconciler.routed() {
+            if !kernel.goes_by(to, *index)? {
+                observed.bypassed.push(to);
+            }
+        }
+        Ok(observed)
+    }
+
+    fn apply(&self, state: &mut State, repair: &Repair) -> Result<(), RoutingError> {
+        let State { kernel, reconciler, index } = state;
+        let refused = |what: String| move |error| RoutingError::Refused { what, error };
+        match repair {
+            Repair::MakeDevice => Ok(()),
+            Repair::RaiseDevice => {
+                kernel.raise_device(*index).map_err(refused(format!("device `{}`", self.device)))
+            }
+            Repair::StopFilter => {
+                std::fs::write(filter_path(&self.device), "0").map_err(refused(filter_path(&self.device)))
+            }
+            Repair::AddRule(rule) => match kernel.add_rule(rule) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    Err(refused(format!("rule of priority {}", rule.priority))(error))
+                }
+                _ => Ok(()),
+            },
+            Repair::SetRoute(to) => reconciler.route(*to).map_or(Ok(()), |route| {
+                kernel.set_route(self.table, *index, route).map_err(refused(format!("route to {to}")))
+            }),
+            // A rule or route that is gone already need not be deleted.
+            Repair::DeleteRule(rule) => {
+                let _ = kernel.delete_rule(rule);
+                Ok(())
+            }
+            Repair::DeleteRoute(to) => {
+                let _ = kernel.delete_route(self.table, *index, *to);
+                Ok(())
+            }
         }
     }
 }
 
 impl Drop for Routing {
     fn drop(&mut self) {
-        self.take_away();
+        let State { kernel, .. } = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        kernel.delete_rules(self.table);
     }
 }
 
-/// Runs `ip` with these lines, until one fails.
-fn ip(is_ipv6: bool, lines: &[String]) -> Result<(), RoutingError> {
-    let run = |program: &str| {
-        let mut command = Command::new(program);
-        command.args([if is_ipv6 { "-6" } else { "-4" }, "-batch", "-"]).env("LC_ALL", "C");
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
-        let mut input = child.stdin.take().expect("it is piped");
-        // It may end at the first line; what it says then is read below.
-        let _ = input.write_all((lines.join("\n") + "\n").as_bytes());
-        drop(input);
-        child.wait_with_output()
-    };
-    let mut done = run(PLACES[0]);
-    for place in &PLACES[1..] {
-        if done.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
-            done = run(place);
+fn filter_path(device: &str) -> String {
+    format!("/proc/sys/net/ipv4/conf/{device}/rp_filter")
+}
+
+/// Whether IPv4 packets that come by a device are dropped where answers would take another way. A kernel without the file filters nothing.
+fn filters(device: &str) -> bool {
+    std::fs::read_to_string(filter_path(device)).is_ok_and(|value| value.trim() != "0")
+}
+
+fn log(reconciler: &mut Reconciler) {
+    while let Some(event) = reconciler.poll_event() {
+        match event {
+            Event::Found(fault) => tracing::warn!("{fault}: it is repaired, as often as that helps"),
+            Event::GaveUp(fault, Duration::ZERO) => tracing::warn!("{fault}: TCP goes the ordinary way"),
+            Event::GaveUp(fault, hold) => {
+                tracing::warn!(
+                    "{fault}, and repairs do not help: TCP goes the ordinary way, and they are tried again after {hold}"
+                );
+            }
+            Event::Recovered => tracing::info!("rules, routes and the device are in order again"),
         }
     }
-    let done = done.map_err(RoutingError::NoProgram)?;
-    if done.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&done.stderr);
-    let number = said.lines().find_map(|line| line.strip_prefix("Command failed -:")?.parse::<usize>().ok());
-    let command = number.and_then(|number| lines.get(number.checked_sub(1)?)).unwrap_or(&lines[0]).clone();
-    let first = said.lines().find(|line| !line.starts_with("Command failed")).unwrap_or("no word");
-    Err(RoutingError::Refused { command, said: first.trim_start_matches("Error: ").trim().to_owned() })
 }

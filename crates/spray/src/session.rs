@@ -5,7 +5,7 @@
 //! Leaves out: what to say, and what follows from what is heard (`spray_proto::link`). Read [`Session::keep`] first.
 
 use crate::forward::{Came, Command, packet_max};
-use crate::routing::{Place, Routing};
+use crate::routing::Routing;
 use anabranch_net::datagram::{payload_max, route_mtu};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
@@ -13,6 +13,7 @@ use anabranch_net::seal::{self, ChannelId};
 use anabranch_net::socket::{TcpOptions, connect};
 use anabranch_net::tls;
 use anabranch_spray_proto::control::Control;
+use anabranch_spray_proto::kernel::{Fault, PeerPlace};
 use anabranch_spray_proto::link::{Action, Link};
 use anabranch_units::{Duration, Instant};
 use std::collections::VecDeque;
@@ -54,7 +55,7 @@ pub(crate) struct Shown {
 pub(crate) struct Session {
     pub(crate) number: usize,
     pub(crate) name: String,
-    pub(crate) place: Place,
+    pub(crate) place: PeerPlace,
     pub(crate) identity: Identity,
     pub(crate) routing: Arc<Routing>,
     pub(crate) commands: mpsc::Sender<Command>,
@@ -62,6 +63,8 @@ pub(crate) struct Session {
     pub(crate) shown: Arc<Mutex<Shown>>,
     /// Whether its route stands, or may.
     pub(crate) is_routed: Arc<tokio::sync::Mutex<bool>>,
+    /// Why no peer's packets go by datagrams, if so.
+    pub(crate) faults: watch::Receiver<Option<Fault>>,
     /// True once the agent ends.
     pub(crate) end: watch::Receiver<bool>,
     /// Connections of a peer that calls.
@@ -238,6 +241,8 @@ impl Session {
         let mut unread: Vec<u8> = Vec::new();
         let mut end = self.end.clone();
         let mut said = self.came.said.subscribe();
+        let mut faults = self.faults.clone();
+        link.handle_fault(now(), *faults.borrow_and_update());
         loop {
             while let Some(action) = link.poll_action() {
                 match action {
@@ -286,6 +291,7 @@ impl Session {
                         link.handle_message(now(), says);
                     }
                 }
+                Ok(()) = faults.changed() => link.handle_fault(now(), *faults.borrow_and_update()),
                 _ = end.changed() => {
                     // By the connection and by others, as in `link`.
                     for _ in 0..BYES {

@@ -14,7 +14,7 @@ use anabranch_units::{BitRate, ByteCount, Duration};
 use anyhow::Context as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 /// How to run it.
 #[derive(clap::Args)]
@@ -66,6 +66,13 @@ fn worded(error: AgentError) -> anyhow::Error {
     if is_usage { Err::<(), _>(error).or_usage().expect_err("it is one") } else { error }
 }
 
+/// This program as the guard of an agent.
+fn guard(table: u32) -> std::io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["--quiet", "spray", "guard", "--table", &table.to_string()]);
+    Ok(command)
+}
+
 /// Runs it until it is told to end.
 ///
 /// Errors: one line for the user.
@@ -93,6 +100,11 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         device: args.device.clone(),
         table: args.table,
         socket: Some(socket),
+        guard: guard(args.table)
+            .inspect_err(|error| {
+                tracing::warn!("no guard: an agent that stands still holds up TCP to its peers: {error}")
+            })
+            .ok(),
         key_packets: args.key_packets,
         ..AgentConfig::new(&args.name)
     };

@@ -14,8 +14,10 @@ use anabranch_emu::{Emulation, EmulationOptions, LinkState};
 use anabranch_graph::Topology;
 use anabranch_graph::file::{Defaults, load};
 use anabranch_units::{BitRate, LinkId, SiteId};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::Read as _;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -113,10 +115,15 @@ impl World {
 
     /// Starts a host's agent; `more` are further arguments.
     fn up(&mut self, at: SiteId, more: &[&str]) {
+        self.agents[usize::from(at.0)] = Some(self.start(at, &self.socket(at), more));
+    }
+
+    /// Starts an agent that answers `spray status` at this socket.
+    fn start(&self, at: SiteId, socket: &Path, more: &[&str]) -> Child {
         let (name, other) = if at == A { ("a", ("b", B)) } else { ("b", ("a", A)) };
         let mut agent = anabranch();
         agent.args(["spray", "up", "--name", name, "--rate", "40 Mbit/s", "--keys"]);
-        agent.arg(self.folder.path().join("keys")).arg("--socket").arg(self.socket(at));
+        agent.arg(self.folder.path().join("keys")).arg("--socket").arg(socket);
         agent.arg("--peer").arg(format!("{}={}", other.0, self.emulation.site_address(other.1)));
         let log = std::fs::File::options()
             .append(true)
@@ -124,7 +131,7 @@ impl World {
             .open(self.folder.path().join(format!("{name}.log")))
             .expect("the folder is ours");
         agent.args(more).stdout(Stdio::null()).stderr(log);
-        self.agents[usize::from(at.0)] = Some(self.emulation.spawn(at, agent).expect("it runs"));
+        self.emulation.spawn(at, agent).expect("it runs")
     }
 
     fn socket(&self, at: SiteId) -> std::path::PathBuf {
@@ -137,8 +144,8 @@ impl World {
         if is_killed {
             agent.kill().expect("it runs");
         } else {
-            let pid = rustix::process::Pid::from_raw(agent.id() as i32).expect("it has one");
-            rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+            let pid = Pid::from_raw(agent.id() as i32).expect("it has one");
+            kill_process(pid, Signal::TERM).expect("it runs");
         }
         let ended = agent.wait().expect("it ends");
         assert_eq!(ended.success(), !is_killed, "{ended}: {}", self.log());
@@ -199,15 +206,44 @@ impl World {
 
     /// What a host's rules of routing are.
     fn rules(&self, at: SiteId) -> String {
-        let mut rules = Command::new("ip");
-        let rules = self.emulation.spawn(
-            at,
-            piped({
-                rules.arg("rule");
-                rules
-            }),
-        );
-        String::from_utf8(rules.expect("it runs").wait_with_output().expect("it ends").stdout).expect("text")
+        self.shell(at, "ip rule")
+    }
+
+    /// Runs a line of shell on a host, and returns what it prints.
+    fn shell(&self, at: SiteId, line: &str) -> String {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", line]);
+        let shell = self.emulation.spawn(at, piped(shell));
+        String::from_utf8(shell.expect("it runs").wait_with_output().expect("it ends").stdout).expect("text")
+    }
+
+    /// Whether the kernel of a host sends TCP to the other host through its agent's device.
+    fn goes_by_device(&self, at: SiteId) -> bool {
+        let to = self.emulation.site_address(if at == A { B } else { A });
+        self.shell(at, &format!("ip route get {to} ipproto tcp sport 5000 dport 9000")).contains("dev spray0")
+    }
+
+    /// Waits until this holds.
+    fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let began = Instant::now();
+        while !holds(self) {
+            assert!(began.elapsed() < PATIENCE, "{what}: never: {}", self.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn agent(&self, at: SiteId) -> Pid {
+        let agent = self.agents[usize::from(at.0)].as_ref().expect("it runs");
+        Pid::from_raw(agent.id() as i32).expect("it has one")
+    }
+
+    /// The guard of a host's agent.
+    fn guard(&self, at: SiteId) -> Option<Pid> {
+        let agent = self.agent(at).as_raw_pid();
+        let threads = std::fs::read_dir(format!("/proc/{agent}/task")).ok()?;
+        let children =
+            threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("children")).ok());
+        children.collect::<String>().split_whitespace().find_map(|pid| Pid::from_raw(pid.parse().ok()?))
     }
 }
 
@@ -271,8 +307,8 @@ fn agents_come_and_go_and_no_connection_breaks() {
     world.end(B, true);
     world.wait(A, false);
     std::thread::sleep(Duration::from_millis(300));
-    // The rules of the killed one are there still, and lead nowhere.
-    assert!(world.rules(B).contains("7200"), "{}", world.rules(B));
+    // The guard of the killed one deletes its rules.
+    world.until("no rules", |world| !world.rules(B).contains("7200"));
     world.up(B, &[]);
     world.wait(B, true);
     world.end(A, false);
@@ -341,6 +377,107 @@ fn the_path_of_the_agents_connection_may_die() {
     }
     world.brought(client, 60_000_000);
     assert_eq!(world.log().matches("WARN").count(), known, "{}", world.log());
+}
+
+/// #48: an agent that stands still has TCP go the ordinary way within seconds, and through the device again once it runs.
+#[test]
+fn tcp_goes_on_past_a_stopped_agent() {
+    let Some(mut world) = World::new() else { return };
+    world.up(A, &[]);
+    world.up(B, &[]);
+    world.wait(A, true);
+    world.wait(B, true);
+    // A guard that was killed is started again.
+    let first = world.guard(B).expect("an agent has a guard");
+    kill_process(first, Signal::KILL).expect("it runs");
+    world.until("a new guard", |world| world.guard(B).is_some_and(|guard| guard != first));
+    kill_process(world.agent(B), Signal::STOP).expect("it runs");
+    world.brought(world.bring(64_000), 64_000);
+    assert!(!world.goes_by_device(B), "its guard has deleted the route: {}", world.log());
+    kill_process(world.agent(B), Signal::CONT).expect("it runs");
+    world.until("the route", |world| world.goes_by_device(B) && world.goes_by_device(A));
+    world.wait(A, true);
+    world.wait(B, true);
+    let before = world.peer(B)["source_packets"].as_u64().expect("a number");
+    world.brought(world.bring(64_000), 64_000);
+    let packets = world.peer(B)["source_packets"].as_u64().expect("a number") - before;
+    assert!(packets >= 40, "{packets} packets went by datagrams");
+    world.end(A, false);
+    world.end(B, false);
+    assert!(!world.rules(B).contains("7200"), "{}", world.rules(B));
+}
+
+/// #48: what other programs change in the kernel is repaired, and TCP goes through the device again.
+#[test]
+fn changes_by_other_programs_are_repaired() {
+    let Some(mut world) = World::new() else { return };
+    world.up(A, &[]);
+    world.up(B, &[]);
+    world.wait(A, true);
+    world.wait(B, true);
+    let rules = world.rules(A);
+    let filter = "for d in all spray0; do echo 1 >/proc/sys/net/ipv4/conf/$d/rp_filter; done";
+    for (change, log) in [
+        ("ip link set spray0 down", "set the agent's device down"),
+        ("ip link delete spray0", "deleted the agent's device"),
+        (FLUSH_RULES, "removed the agent's rules"),
+        ("ip route flush table 7200", "removed the agent's routes"),
+        (filter, "reverse path filtering"),
+    ] {
+        world.shell(A, change);
+        world.until(change, |world| world.log().contains(log));
+        world.until(change, |world| world.goes_by_device(A) && world.goes_by_device(B));
+        let before = world.peer(A)["came_datagrams"].as_u64().expect("a number");
+        world.brought(world.bring(64_000), 64_000);
+        let came = world.peer(A)["came_datagrams"].as_u64().expect("a number") - before;
+        assert!(came >= 40, "{change}: {came} datagrams came: {}", world.log());
+        if change != filter {
+            assert_eq!(world.rules(A), rules, "{change}");
+        }
+    }
+}
+
+/// Deletes all rules but the system's.
+const FLUSH_RULES: &str =
+    "for pref in 7199 7200 7201; do while ip rule del pref $pref 2>/dev/null; do :; done; done";
+
+/// #48: another program that removes rules again and again wins, and both agents' status says so.
+#[test]
+fn rules_removed_again_and_again_end_in_down_on_both_hosts() {
+    let Some(mut world) = World::new() else { return };
+    world.up(A, &[]);
+    world.up(B, &[]);
+    world.wait(A, true);
+    world.wait(B, true);
+    world.until("down", |world| {
+        world.shell(A, FLUSH_RULES);
+        world.peer(A)["is_up"] == false && world.peer(B)["is_up"] == false
+    });
+    let why = |at| world.peer(at)["why"].as_str().unwrap_or_default().to_owned();
+    assert_eq!(why(A), "another program removed the agent's rules");
+    assert_eq!(why(B), "on its host, another program removed the agent's rules");
+    world.brought(world.bring(64_000), 64_000);
+    assert!(!world.goes_by_device(A) && !world.goes_by_device(B));
+}
+
+/// #48: rules of an agent that was killed with its guard are deleted by the next one, whatever its table.
+#[test]
+fn rules_of_a_dead_agents_table_are_deleted() {
+    let Some(mut world) = World::new() else { return };
+    let other = ["--table", "8200", "--device", "spray1", "--listen", "0.0.0.0:7300"];
+    let other = Ended(world.start(B, &world.folder.path().join("other.sock"), &other));
+    world.up(B, &["--table", "9200"]);
+    world.until("rules", |world| ["8200", "9200"].iter().all(|table| world.rules(B).contains(table)));
+    let guard = world.guard(B).expect("an agent has a guard");
+    kill_process(guard, Signal::STOP).expect("it runs");
+    world.end(B, true);
+    kill_process(guard, Signal::KILL).expect("it waits");
+    assert!(world.rules(B).contains("lookup 9200"), "{}", world.rules(B));
+    world.up(B, &[]);
+    world.until("rules", |world| world.rules(B).contains("7200") && !world.rules(B).contains("9200"));
+    // An agent of the same host that runs keeps its own.
+    assert!(world.rules(B).contains("lookup 8200"), "{}", world.rules(B));
+    drop(other);
 }
 
 /// Over IPv6, which emulated networks do not have: two namespaces and a cable, whose packets become shorter meanwhile.
