@@ -1,18 +1,25 @@
 //! Admission at a listener, so that silent connections keep no peer out.
 //!
-//! Every connection is accepted at once. Until its peer has shown an identity the connection is *half-open*, and stands in one of
-//! two bounded tables: before its first message of TLS is whole (*silent*), and from there to the end of its handshake and greeting
-//! (*speaking*). When a table is full, the oldest connection of the address with most of them is dropped ([`HalfOpenTable`]), and
-//! likewise when the process has no descriptor left; each table has its own time limit, too. So a newcomer always gets in, and
-//! an attacker with few addresses drops only his own connections. A peer that has shown its identity takes one of
-//! [`Places`], which are counted apart, and of which each identity has a limited number.
+//! Every connection is accepted at once. Until its peer has shown an identity the connection is
+//! *half-open*, and stands in one of two bounded tables: before its first message of TLS is whole
+//! (*silent*), and from there to the end of its handshake and greeting (*speaking*). When a table
+//! is full, the oldest connection of the address with most of them is dropped ([`HalfOpenTable`]),
+//! and likewise when the process has no descriptor left; each table has its own time limit, too. So
+//! a newcomer always gets in, and an attacker with few addresses drops only his own connections. A
+//! peer that has shown its identity takes one of [`Places`], which are counted apart, and of which
+//! each identity has a limited number.
 //!
-//! Leaves out: what a peer may do once it is in. Read [`Admission`] first, then [`Arrival`] and [`Places`].
+//! A listener without TLS admits by the same rule ([`Arrival::unidentified`]). Its connections stay
+//! half-open for good: *silent* until the driver has read a first request, *speaking* from then on,
+//! and with each request the youngest again.
+//!
+//! Leaves out: what a peer may do once it is in. Read [`Admission`] first, then [`Arrival`] and
+//! [`Places`].
 
 mod half_open;
 mod places;
 
-pub use half_open::{HalfOpenTable, Number};
+pub use half_open::{HalfOpenTable, Network, Number};
 pub use places::{Crowded, Place, Places};
 
 use crate::tls::{PeerIdentity, peer_identity};
@@ -39,13 +46,16 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 /// How many half-open connections there may be, and for how long.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct AdmissionLimits {
-    /// Connections whose first message of TLS is not whole. One takes up to 12 KiB.
+    /// Connections whose first message of TLS, or first request without TLS, is not whole. With TLS
+    /// one takes up to 12 KiB.
     pub silent_max: usize,
-    /// Connections whose handshake or greeting is not done. One takes up to 64 KiB, as much as rustls holds of a message.
+    /// Connections whose handshake or greeting is not done; without TLS, all that have asked. With
+    /// TLS one takes up to 64 KiB, as much as rustls holds of a message.
     pub speaking_max: usize,
-    /// How long the first message may take.
+    /// How long the first message or request may take.
     pub silent_time: Duration,
-    /// How long handshake and greeting may take after it.
+    /// How long handshake and greeting may take after it; without TLS, how long a connection may be
+    /// idle between requests.
     pub speaking_time: Duration,
 }
 
@@ -128,7 +138,9 @@ impl Tables {
         let now = Instant::now();
         if self.told_at.is_none_or(|t| now - t >= TELL_EVERY) {
             let count = std::mem::take(&mut self.untold);
-            tracing::warn!("{why}: {count} connections that had shown no identity were dropped for others");
+            tracing::warn!(
+                "{why}: {count} connections that had shown no identity were dropped for newer ones"
+            );
             self.told_at = Some(now);
         }
     }
@@ -235,6 +247,12 @@ impl Arrival {
         self.half_open.from
     }
 
+    /// The connection of a listener that asks for no identity, and its place, to be dropped after
+    /// it.
+    pub fn unidentified(self) -> (TcpStream, HalfOpen) {
+        (self.tcp, self.half_open)
+    }
+
     /// Shakes hands by `tls`, and says who called. The connection stays half-open for as long as the last result is kept:
     /// greet within [`HalfOpen::within`], then drop it.
     ///
@@ -290,6 +308,10 @@ async fn client_hello(tcp: &mut TcpStream) -> io::Result<Accepted> {
     Err(io::Error::new(io::ErrorKind::InvalidData, text))
 }
 
+fn dropped() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "dropped while half-open, for a new one")
+}
+
 /// A connection's place among the half-open ones; given back when dropped.
 pub struct HalfOpen {
     shared: Arc<Shared>,
@@ -314,15 +336,30 @@ impl HalfOpen {
             io::Error::new(io::ErrorKind::TimedOut, format!("{what} within {:.1} s", time.as_secs_f64()))
         };
         tokio::select! {
-            () = self.bell.notified() => {
-                Err(io::Error::new(io::ErrorKind::ConnectionAborted, "dropped while half-open, for a new one"))
-            }
+            () = self.bell.notified() => Err(dropped()),
             result = tokio::time::timeout_at(self.ends_at, work) => result.map_err(|_| late())?,
         }
     }
 
-    /// Moves to the table of those whose first message is whole.
-    fn speaks(&mut self) {
+    /// Where the connection comes from.
+    pub fn from(&self) -> SocketAddr {
+        self.from
+    }
+
+    /// Does `work` for as long as the connection is not dropped for another, without a limit of
+    /// time.
+    ///
+    /// Errors: it was dropped for another (`ConnectionAborted`); what `work` says.
+    pub async fn until_dropped<T>(&self, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+        tokio::select! {
+            () = self.bell.notified() => Err(dropped()),
+            result = work => result,
+        }
+    }
+
+    /// Moves to the table of those whose first message or request is whole; one that is there
+    /// becomes its youngest.
+    pub fn speaks(&mut self) {
         let mut tables = self.shared.lock();
         tables.stages[self.stage as usize].leave(self.number);
         self.stage = Stage::Speaking;

@@ -96,13 +96,17 @@ pub fn check_congestion_control(name: &str) -> io::Result<()> {
     ))
 }
 
+/// Connections that wait to be accepted. Beyond them callers' first packets are dropped, and are sent
+/// again a second later; the kernel has its own bound (`net.core.somaxconn`).
+const BACKLOG: u32 = 4_096;
+
 /// Listens at `at`.
 ///
 /// Errors: the system's, as [`cannot_listen`] words them.
 pub fn listen(at: SocketAddr) -> io::Result<TcpListener> {
     let socket = if at.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
-    socket.bind(at).and_then(|()| socket.listen(1024)).map_err(|e| cannot_listen(at, &e))
+    socket.bind(at).and_then(|()| socket.listen(BACKLOG)).map_err(|e| cannot_listen(at, &e))
 }
 
 /// Callers that were here before may say something with their first packet (TCP Fast Open, RFC 7413), where the machine allows that to
@@ -122,6 +126,14 @@ pub fn rtt(stream: &TcpStream) -> Option<std::time::Duration> {
     (info.tcpi_rtt > 0).then(|| std::time::Duration::from_micros(info.tcpi_rtt.into()))
 }
 
+/// Bounds the bytes that the kernel holds unsent for each connection of `listener`
+/// (`TCP_NOTSENT_LOWAT`). Otherwise `net.ipv4.tcp_wmem` bounds them, at 4 MB on most machines.
+///
+/// Errors: the system's.
+pub fn bound_unsent(listener: &TcpListener, bytes: u32) -> io::Result<()> {
+    Ok(setsockopt(listener, UnsentMax, &bytes)?)
+}
+
 /// Callers at once whose first packet may carry data, and whose second one has not come.
 const OPEN_FAST_MAX: u32 = 64;
 
@@ -131,6 +143,14 @@ sockopt_impl!(
     SetOnly,
     libc::IPPROTO_TCP,
     libc::TCP_FASTOPEN,
+    u32
+);
+sockopt_impl!(
+    /// Bytes that are written and have not been sent, above which a connection takes no more.
+    UnsentMax,
+    SetOnly,
+    libc::IPPROTO_TCP,
+    libc::TCP_NOTSENT_LOWAT,
     u32
 );
 sockopt_impl!(

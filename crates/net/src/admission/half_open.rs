@@ -12,13 +12,16 @@ pub struct Number(u64);
 
 /// What somebody can have many addresses of: one address of IPv4, a network of 64 bits of IPv6.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Network {
+pub enum Network {
+    /// An IPv4 address, also where it came over IPv6.
     V4([u8; 4]),
+    /// The first 64 bits of an IPv6 address.
     V6([u8; 8]),
 }
 
 impl Network {
-    fn of(address: IpAddr) -> Self {
+    /// The network of an address.
+    pub fn of(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V4(address) => Self::V4(address.octets()),
             IpAddr::V6(address) => {
@@ -40,12 +43,26 @@ pub struct HalfOpenTable<T> {
     connections: BTreeMap<Number, (Network, T)>,
     /// None is empty.
     of_network: BTreeMap<Network, BTreeSet<Number>>,
+    /// One entry for each network of `of_network`: how many it has, and its oldest. The last entry
+    /// is the next to lose one.
+    by_size: BTreeSet<(usize, Reverse<Number>, Network)>,
+}
+
+/// A network's entry among those by size.
+fn size(numbers: &BTreeSet<Number>, network: Network) -> Option<(usize, Reverse<Number>, Network)> {
+    numbers.first().map(|oldest| (numbers.len(), Reverse(*oldest), network))
 }
 
 impl<T> HalfOpenTable<T> {
     /// An empty one for `limit` connections, at least 1.
     pub fn new(limit: usize) -> Self {
-        Self { limit: limit.max(1), next: 0, connections: BTreeMap::new(), of_network: BTreeMap::new() }
+        Self {
+            limit: limit.max(1),
+            next: 0,
+            connections: BTreeMap::new(),
+            of_network: BTreeMap::new(),
+            by_size: BTreeSet::new(),
+        }
     }
 
     /// How many there are.
@@ -59,14 +76,12 @@ impl<T> HalfOpenTable<T> {
     }
 
     /// Takes a new one in, and says what was dropped for it. The new one itself never is.
-    ///
-    /// Cost: grows with the number of networks where one is dropped.
     pub fn arrive(&mut self, from: IpAddr, value: T) -> (Number, Option<T>) {
         let number = Number(self.next);
         self.next += 1;
         let network = Network::of(from);
         self.connections.insert(number, (network, value));
-        self.of_network.entry(network).or_default().insert(number);
+        self.change(network, |numbers| numbers.insert(number));
         // With two or more, the youngest is nobody's oldest unless it is alone in its network, and then others come first.
         let dropped = if self.len() > self.limit { self.drop_one() } else { None };
         (number, dropped)
@@ -75,18 +90,26 @@ impl<T> HalfOpenTable<T> {
     /// One is no longer half-open, or gone. None that was dropped before.
     pub fn leave(&mut self, number: Number) -> Option<T> {
         let (network, value) = self.connections.remove(&number)?;
-        let of_network = self.of_network.get_mut(&network).expect("each connection is in its network's set");
-        of_network.remove(&number);
-        if of_network.is_empty() {
-            self.of_network.remove(&network);
-        }
+        self.change(network, |numbers| numbers.remove(&number));
         Some(value)
+    }
+
+    /// Changes the numbers of a network, and its entry by size with them.
+    fn change(&mut self, network: Network, change: impl FnOnce(&mut BTreeSet<Number>) -> bool) {
+        let numbers = self.of_network.entry(network).or_default();
+        if let Some(before) = size(numbers, network) {
+            self.by_size.remove(&before);
+        }
+        change(numbers);
+        match size(numbers, network) {
+            Some(now) => drop(self.by_size.insert(now)),
+            None => drop(self.of_network.remove(&network)),
+        }
     }
 
     /// Drops the oldest of the network that has most.
     pub fn drop_one(&mut self) -> Option<T> {
-        let most = self.of_network.values().max_by_key(|numbers| (numbers.len(), Reverse(numbers.first())));
-        let oldest = *most?.first().expect("no network's set is empty");
+        let (_, Reverse(oldest), _) = *self.by_size.last()?;
         self.leave(oldest)
     }
 }
