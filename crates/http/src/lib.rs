@@ -1,8 +1,10 @@
-//! A system's controller behind HTTP/1.1 over mutual TLS: the common parts of all these services and their clients.
+//! A system's controller behind HTTP/1.1 over mutual TLS: the common parts of all these services
+//! and their clients.
 //!
-//! A [`Service`] has routes; a [`Server`] serves them to peers that have shown their certificates, and limits each peer's connections
-//! and requests; [`answer`] reads requests and refuses them in one line of JSON; [`metrics`] are written in Prometheus' format;
-//! [`store`] keeps records that must outlive a crash. A [`Connection`] is a client's.
+//! A [`Service`] has routes; a [`Server`] serves them to peers that have shown their certificates,
+//! and limits each peer's connections and requests; [`answer`] reads requests and refuses them in
+//! one line of JSON; [`metrics`] are written in Prometheus' format; [`store`] keeps records that
+//! must outlive a crash. A [`Connection`] is a client's. [`plain`] serves anybody, without TLS.
 //!
 //! Leaves out: each system's requests and answers. Read [`Server`] and [`Connection`] first.
 
@@ -12,7 +14,9 @@ pub mod answer;
 mod connection;
 #[doc(hidden)]
 pub mod exercise;
+mod http1;
 pub mod metrics;
+pub mod plain;
 mod server;
 pub mod store;
 

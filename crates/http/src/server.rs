@@ -3,27 +3,25 @@
 //! HTTP/1.1 only. Leaves out: the requests themselves (each service's routes). Read [`Server`] first.
 
 use crate::answer::{BODY_BYTES_MAX, Refusal, Refused};
+use crate::http1::{self, Bounds, close, connection};
 use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, Places};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::refusals::Refusals;
 use anabranch_net::tls::{PeerIdentity, stranger};
 use anabranch_units::text::brief;
-use axum::body::{HttpBody as _, to_bytes};
+use axum::body::HttpBody as _;
 use axum::extract::{Extension, Request, State};
 use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, copy, sink};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
 
 /// How a server is set up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +36,8 @@ pub struct ServeConfig {
     pub peer_requests_max: usize,
     /// Connections of peers that have not, and their time.
     pub half_open: AdmissionLimits,
-    /// How long a request's head, or its body, may take.
+    /// How long a request's head, or its body, may take, and how long a peer may read nothing of an
+    /// answer.
     pub patience: Duration,
 }
 
@@ -140,9 +139,6 @@ struct Bodies {
 pub const SMALL_BODY_BYTES: usize = 64 << 10;
 /// What a connection's requests are read into, at most; a request's head must fit.
 const READ_BUFFER_BYTES: usize = 32 << 10;
-/// After the last answer, how long a peer may go on sending, and how much.
-const LINGER: Duration = Duration::from_secs(2);
-const LINGER_BYTES_MAX: u64 = 4 * BODY_BYTES_MAX as u64;
 /// Characters of a request's path in the log.
 const PATH_SHOWN_MAX: usize = 100;
 /// And of its method: HTTP allows any word.
@@ -232,14 +228,11 @@ async fn serve_one(
     let who = peer.to_string();
     let router = router.layer(Extension(peer)).layer(Extension(limits)).layer(Extension(PeerAddress(from)));
     let service = TowerToHyperService::new(router);
-    let mut served = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(patience)
-        .max_buf_size(READ_BUFFER_BYTES)
-        .serve_connection(TokioIo::new(stream), service);
+    let bounds = Bounds { head_bytes_max: READ_BUFFER_BYTES, head_time: patience, write_time: patience };
+    let mut served = connection(stream, service, bounds, Arc::default());
     match guard.during(poll_fn(|cx| served.poll_without_shutdown(cx))).await {
         Ok(done) => {
-            close(served.into_parts().io.into_inner()).await;
+            close(served.into_parts().io.into_inner().into_inner()).await;
             done.map_err(|e| e.to_string())
         }
         Err(reason) => {
@@ -247,17 +240,6 @@ async fn serve_one(
             Err(reason)
         }
     }
-}
-
-/// Says that no more comes, and reads on for a while what the peer still sends: a connection that is closed with bytes unread is
-/// reset, and the peer may lose the last answer, such as why a body was too large (RFC 9112, section 9.6).
-async fn close(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
-    let linger = async {
-        stream.shutdown().await?;
-        copy(&mut stream.take(LINGER_BYTES_MAX), &mut sink()).await
-    };
-    // What goes wrong now is the connection's end, which it is in any case.
-    let _ = timeout(LINGER, linger).await;
 }
 
 fn busy(error: &str) -> Response {
@@ -311,16 +293,8 @@ async fn limit_body(
         let turn = bodies.large.acquire_owned().await.expect("the semaphore is never closed");
         Some((own, turn))
     };
-    let body = match timeout(bodies.patience, to_bytes(body, BODY_BYTES_MAX)).await {
-        Ok(Ok(body)) => body,
-        Ok(Err(error)) => {
-            let error = format!("body: {error}: at most {BODY_BYTES_MAX} bytes");
-            return Refusal(StatusCode::PAYLOAD_TOO_LARGE, error).into_response();
-        }
-        Err(_) => {
-            let error = format!("body: not here within {} s", bodies.patience.as_secs());
-            return Refusal(StatusCode::REQUEST_TIMEOUT, error).into_response();
-        }
-    };
-    next.run(Request::from_parts(head, body.into())).await
+    match http1::body(body, BODY_BYTES_MAX, bodies.patience).await {
+        Ok(body) => next.run(Request::from_parts(head, body.into())).await,
+        Err((status, line)) => Refusal(status, line).into_response(),
+    }
 }

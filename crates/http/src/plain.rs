@@ -1,0 +1,296 @@
+//! A listener for anybody: plain HTTP/1.1 without TLS, and limits that keep each address from
+//! taking the others' places.
+//!
+//! A public certificate and TLS are for a proxy in front. Every connection is accepted at once and
+//! admitted by the rule of `net::admission`: where there is no room, the one goes that asked
+//! longest ago, of the address with most connections. So an address that holds `n` connections
+//! keeps them until every other address has at most `n`; behind a proxy all have one address, and
+//! the idle ones go first. Bodies under way are bounded by the same rule.
+//!
+//! Leaves out: what is asked and answered (the router). Read [`PlainServer`] and [`PlainLimits`]
+//! first.
+
+use crate::http1::{Bounds, body, close, connection};
+use crate::server::PeerAddress;
+use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, HalfOpenTable, Number};
+use axum::Router;
+use axum::body::{Body, HttpBody as _};
+use axum::extract::{Extension, Request, State};
+use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse as _, Response};
+use hyper::body::Incoming;
+use hyper::service::{Service as _, service_fn};
+use hyper_util::service::TowerToHyperService;
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, oneshot};
+
+/// Connections at once, where there are descriptors enough.
+pub const CONNECTIONS_MAX: usize = 10_000;
+/// Bytes of a request's head, and of requests that a connection has read ahead.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+/// Bytes of answers that the kernel holds for a peer that reads none.
+const UNSENT_BYTES_MAX: u32 = 16 << 10;
+
+/// Pause before a request that was sent before the answer to the one before it was read: no browser and
+/// no proxy does so. Without it a few thousand connections of pipelined requests fill a processor.
+const PIPELINED_PAUSE: Duration = Duration::from_secs(1);
+
+/// Limits of a [`PlainServer`]'s connections and bodies.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct PlainLimits {
+    /// Connections that have not asked yet (silent) and that have (speaking); the time for the
+    /// first request, and between requests.
+    pub admission: AdmissionLimits,
+    /// Requests whose bodies are under way.
+    pub bodies_max: usize,
+    /// Bytes of a body.
+    pub body_bytes_max: usize,
+    /// Time for a body, once its head is whole.
+    pub body_time: Duration,
+    /// Time in which a client has to read some of its answers.
+    pub write_time: Duration,
+}
+
+impl Default for PlainLimits {
+    fn default() -> Self {
+        Self::for_connections(CONNECTIONS_MAX)
+    }
+}
+
+impl PlainLimits {
+    /// The default, for this many connections, at least 4: a quarter of them may be silent.
+    pub fn for_connections(connections: usize) -> Self {
+        let silent_max = (connections / 4).max(1);
+        let admission = AdmissionLimits {
+            silent_max,
+            speaking_max: connections.saturating_sub(silent_max).max(1),
+            silent_time: Duration::from_secs(10),
+            speaking_time: Duration::from_secs(30),
+        };
+        Self {
+            admission,
+            bodies_max: 512,
+            body_bytes_max: 64 << 10,
+            body_time: Duration::from_secs(10),
+            write_time: Duration::from_secs(10),
+        }
+    }
+
+    /// The default, for a process that may have `descriptors`, and may need `others` for all else.
+    /// The connections are the rest, at least a quarter of all descriptors and at most
+    /// `connections_max`.
+    pub fn for_descriptors(descriptors: u64, others: u64, connections_max: usize) -> Self {
+        let left = descriptors.saturating_sub(others).max(descriptors / 4);
+        Self::for_connections(connections_max.min(usize::try_from(left).unwrap_or(usize::MAX)))
+    }
+
+    /// Descriptors that its connections take at the most.
+    pub fn descriptors(&self) -> u64 {
+        self.admission.descriptors()
+    }
+}
+
+/// A bound listener for anybody, not yet serving.
+///
+/// ```
+/// # async fn run() -> std::io::Result<()> {
+/// use anabranch_http::plain::{PlainLimits, PlainServer};
+/// let server = PlainServer::bind(([127, 0, 0, 1], 0).into(), PlainLimits::default())?;
+/// let router = axum::Router::new().route("/", axum::routing::get(async || "all is well\n"));
+/// tokio::select! {
+///     ended = server.run_on_thread("public", router) => ended,
+///     () = tokio::time::sleep(std::time::Duration::from_secs(1)) => Ok(()),
+/// }
+/// # }
+/// ```
+pub struct PlainServer {
+    listener: TcpListener,
+    limits: PlainLimits,
+}
+
+impl PlainServer {
+    /// Listens.
+    ///
+    /// Errors: an address that cannot be listened on.
+    pub fn bind(address: SocketAddr, limits: PlainLimits) -> io::Result<Self> {
+        let listener = anabranch_net::socket::listen(address)?;
+        anabranch_net::socket::bound_unsent(&listener, UNSENT_BYTES_MAX)?;
+        Ok(Self { listener, limits })
+    }
+
+    /// Where it listens.
+    ///
+    /// Errors: the system's.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves `router`, with a [`PeerAddress`] among each request's extensions. Never returns; drop
+    /// it to stop.
+    pub async fn run(self, router: Router) -> Infallible {
+        let Self { listener, limits } = self;
+        let bodies = Bodies::new(limits);
+        let router = router.layer(from_fn_with_state(bodies, limit_body));
+        let admission = Admission::new(limits.admission);
+        let mut connections = tokio::task::JoinSet::new();
+        loop {
+            let arrival = admission.accept(&listener).await;
+            let (from, router) = (arrival.from(), router.clone());
+            connections.spawn(async move {
+                if let Err(error) = serve_one(arrival, router, limits).await {
+                    tracing::debug!("{from}: {error}");
+                }
+            });
+            while connections.try_join_next().is_some() {}
+        }
+    }
+
+    /// Serves as [`Self::run`] does, on a separate thread: other work of this process does not hold
+    /// up answers. Returns only if the thread cannot start; drop it to stop.
+    ///
+    /// Errors: the system's.
+    pub async fn run_on_thread(self, name: &str, router: Router) -> io::Result<()> {
+        let Self { listener, limits } = self;
+        let listener = listener.into_std()?;
+        // Dropped with this future, and then the thread ends.
+        let (_runs, mut ends) = oneshot::channel::<()>();
+        let (say, ended) = oneshot::channel();
+        let serves = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async {
+                let server = Self { listener: TcpListener::from_std(listener)?, limits };
+                tokio::select! {
+                    never = server.run(router) => match never {},
+                    _ = &mut ends => Ok(()),
+                }
+            })
+        };
+        std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let _ = say.send(serves());
+        })?;
+        ended.await.unwrap_or(Ok(()))
+    }
+}
+
+async fn serve_one(arrival: Arrival, router: Router, limits: PlainLimits) -> io::Result<()> {
+    let (stream, mut half_open) = arrival.unidentified();
+    stream.set_nodelay(true)?;
+    let from = PeerAddress(half_open.from().ip().to_canonical());
+    // Whether a request's head, and bytes at all, were read since this was last looked at.
+    let (asks, has_read) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (asked, read) = (Arc::clone(&asks), Arc::clone(&has_read));
+    let router = Arc::new(TowerToHyperService::new(router));
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        asked.store(true, Relaxed);
+        let is_pipelined = !read.swap(false, Relaxed);
+        request.extensions_mut().insert(from);
+        let router = Arc::clone(&router);
+        Box::pin(async move {
+            if is_pipelined {
+                tokio::time::sleep(PIPELINED_PAUSE).await;
+            }
+            router.call(request).await
+        })
+    });
+    let bounds = Bounds {
+        head_bytes_max: HEAD_BYTES_MAX,
+        head_time: limits.admission.speaking_time,
+        write_time: limits.write_time,
+    };
+    let mut served = connection(stream, service, bounds, has_read);
+    let mut until_asked = poll_fn(|cx| match served.poll_without_shutdown(cx) {
+        Poll::Ready(done) => Poll::Ready(Ok(Some(done))),
+        Poll::Pending if asks.swap(false, Relaxed) => Poll::Ready(Ok(None)),
+        Poll::Pending => Poll::Pending,
+    });
+    let mut done = half_open.within(&mut until_asked).await?;
+    let done = loop {
+        if let Some(done) = done {
+            break done;
+        }
+        half_open.speaks();
+        done = half_open.until_dropped(&mut until_asked).await?;
+    };
+    let stream = served.into_parts().io.into_inner().into_inner();
+    half_open.until_dropped(async { Ok(close(stream).await) }).await?;
+    done.map_err(io::Error::other)
+}
+
+/// Bodies under way, [`PlainLimits::bodies_max`] at most. The oldest of the busiest address goes
+/// for a newer one.
+#[derive(Clone)]
+struct Bodies {
+    limits: PlainLimits,
+    table: Arc<Mutex<HalfOpenTable<Arc<Notify>>>>,
+}
+
+/// A body's place, given back when it is dropped.
+struct BodyPlace<'a> {
+    bodies: &'a Bodies,
+    number: Number,
+    bell: Arc<Notify>,
+}
+
+impl Bodies {
+    fn new(limits: PlainLimits) -> Self {
+        Self { limits, table: Arc::new(Mutex::new(HalfOpenTable::new(limits.bodies_max))) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HalfOpenTable<Arc<Notify>>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self, from: IpAddr) -> BodyPlace<'_> {
+        let bell = Arc::new(Notify::new());
+        let (number, dropped) = self.lock().arrive(from, Arc::clone(&bell));
+        if let Some(dropped) = dropped {
+            dropped.notify_one();
+        }
+        BodyPlace { bodies: self, number, bell }
+    }
+}
+
+impl Drop for BodyPlace<'_> {
+    fn drop(&mut self) {
+        self.bodies.lock().leave(self.number);
+    }
+}
+
+/// Takes in a request's body in time, while there is room for it.
+async fn limit_body(
+    State(bodies): State<Bodies>,
+    Extension(PeerAddress(from)): Extension<PeerAddress>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if request.body().is_end_stream() {
+        return next.run(request).await;
+    }
+    let (head, unread) = request.into_parts();
+    let limits = &bodies.limits;
+    let read = {
+        let place = bodies.enter(from);
+        tokio::select! {
+            read = body(unread, limits.body_bytes_max, limits.body_time) => read,
+            () = place.bell.notified() => {
+                Err((StatusCode::SERVICE_UNAVAILABLE, "body: dropped for newer ones: send it again".to_owned()))
+            }
+        }
+    };
+    match read {
+        Ok(body) => next.run(Request::from_parts(head, Body::from(body))).await,
+        Err((status, line)) => (status, format!("{line}\n")).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

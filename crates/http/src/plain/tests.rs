@@ -1,0 +1,209 @@
+//! Listeners on loopback, and clients with bad manners.
+
+use super::*;
+use axum::routing::{get, post};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::timeout;
+
+/// Longer than any of this takes.
+const LONG: Duration = Duration::from_secs(30);
+const SHORT: Duration = Duration::from_millis(50);
+
+const QUESTION: &str = "GET / HTTP/1.1\r\nhost: x\r\n\r\n";
+/// A request without its body.
+const HALF: &str = "POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n";
+const FLOOD: u8 = 3;
+
+fn patient(silent_max: usize, speaking_max: usize) -> PlainLimits {
+    let admission = AdmissionLimits { silent_max, speaking_max, silent_time: LONG, speaking_time: LONG };
+    let times = PlainLimits { body_time: LONG, write_time: LONG, ..PlainLimits::for_connections(8) };
+    PlainLimits { admission, bodies_max: 4, ..times }
+}
+
+/// Serves until the test ends; says where.
+fn serve(limits: PlainLimits) -> SocketAddr {
+    let server = PlainServer::bind(([127, 0, 0, 1], 0).into(), limits).expect("a free port");
+    let at = server.local_addr().expect("it is bound");
+    let router = Router::new()
+        .route("/", get(async || "well"))
+        .route("/long", get(async || "x".repeat(100_000)))
+        .route("/echo", post(async |body: String| body));
+    tokio::spawn(server.run(router));
+    at
+}
+
+/// A connection from 127.0.0.`host` that has said this.
+async fn say(at: SocketAddr, host: u8, words: &str) -> TcpStream {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.bind(([127, 0, 0, host], 0).into()).expect("all of 127.0.0.0/8 is loopback");
+    let mut tcp = socket.connect(at).await.expect("it listens");
+    tcp.write_all(words.as_bytes()).await.expect("it is open");
+    tcp
+}
+
+/// The answer up to and with `end`, or all of it if the connection ends before.
+async fn hear(tcp: &mut TcpStream, end: &str) -> String {
+    let (mut heard, mut bytes) = (String::new(), [0; 1_024]);
+    let hears = async {
+        while !heard.ends_with(end) {
+            match tcp.read(&mut bytes).await {
+                Ok(0) | Err(_) => return,
+                Ok(count) => heard += std::str::from_utf8(&bytes[..count]).expect("text"),
+            }
+        }
+    };
+    timeout(LONG, hears).await.expect("in time");
+    heard
+}
+
+async fn is_answered(tcp: &mut TcpStream) -> bool {
+    hear(tcp, "well").await.starts_with("HTTP/1.1 200 ")
+}
+
+/// How many of the connections are open, once no more than `most` are.
+async fn open(held: &mut [TcpStream], most: usize) -> usize {
+    let counts = async {
+        loop {
+            let is_open = |tcp: &TcpStream| matches!(tcp.try_read(&mut [0; 1]), Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+            let count = held.iter().filter(|tcp| is_open(tcp)).count();
+            if count <= most {
+                return count;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(LONG, counts).await.expect("in time")
+}
+
+/// #48: silent connections took a place each, before they were accepted, and nobody else got in
+/// when all were taken.
+#[tokio::test]
+async fn silent_connections_of_one_address_keep_nobody_out() {
+    let at = serve(patient(8, 8));
+    let mut early = say(at, 2, "").await;
+    let mut held = Vec::new();
+    for _ in 0..40 {
+        held.push(say(at, FLOOD, "").await);
+    }
+    assert!(is_answered(&mut say(at, FLOOD, QUESTION).await).await, "one of the same address");
+    assert_eq!(open(&mut held, 6).await, 6, "the early one and the one that asked had a place, too");
+    early.write_all(QUESTION.as_bytes()).await.expect("it is open");
+    assert!(is_answered(&mut early).await);
+    // A connection that has asked is not dropped for silent ones.
+    for _ in 0..40 {
+        held.push(say(at, FLOOD, "").await);
+    }
+    early.write_all(QUESTION.as_bytes()).await.expect("it is open");
+    assert!(is_answered(&mut early).await);
+}
+
+/// #48: players behind one proxy have one address; those whose connections are idle make room for
+/// those who ask.
+#[tokio::test]
+async fn of_a_busy_address_the_longest_idle_connection_goes() {
+    let at = serve(patient(8, 3));
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        let mut tcp = say(at, FLOOD, QUESTION).await;
+        assert!(is_answered(&mut tcp).await);
+        held.push(tcp);
+    }
+    // The first asks again, so that the second is the one that asked longest ago.
+    held[0].write_all(QUESTION.as_bytes()).await.expect("it is open");
+    assert!(is_answered(&mut held[0]).await);
+    let mut newcomer = say(at, FLOOD, QUESTION).await;
+    assert!(is_answered(&mut newcomer).await);
+    assert_eq!(open(&mut held, 2).await, 2);
+    assert_eq!(open(&mut held[1..2], 0).await, 0);
+}
+
+/// #48: a request whose body never came kept its place for ever.
+#[tokio::test]
+async fn a_body_that_does_not_come_in_time_is_refused() {
+    let at = serve(PlainLimits { body_time: SHORT, ..patient(8, 8) });
+    let mut tcp = say(at, 2, HALF).await;
+    assert!(hear(&mut tcp, "\0").await.starts_with("HTTP/1.1 408 "), "and then it is closed");
+    let mut tcp = say(at, 2, HALF).await;
+    tcp.write_all(b"well").await.expect("it is open");
+    assert!(is_answered(&mut tcp).await);
+}
+
+/// #48: only the number of connections limited the bodies under way.
+#[tokio::test]
+async fn bodies_that_never_come_make_room_for_those_that_do() {
+    let at = serve(patient(16, 16));
+    let mut early = say(at, 2, HALF).await;
+    early.write_all(b"we").await.expect("it is open");
+    let mut held = Vec::new();
+    for _ in 0..12 {
+        held.push(say(at, FLOOD, HALF).await);
+    }
+    assert!(hear(&mut held[0], "\0").await.starts_with("HTTP/1.1 503 "), "the oldest of the busiest address");
+    early.write_all(b"ll").await.expect("it is open");
+    assert!(is_answered(&mut early).await);
+    let mut late = say(at, FLOOD, HALF).await;
+    late.write_all(b"well").await.expect("it is open");
+    assert!(is_answered(&mut late).await);
+}
+
+#[tokio::test]
+async fn a_body_beyond_its_limit_is_refused() {
+    let at = serve(PlainLimits { body_bytes_max: 4, ..patient(8, 8) });
+    for (length, status) in [(4, "200"), (5, "413")] {
+        let words =
+            format!("POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n{:0<length$}", "");
+        let mut tcp = say(at, 2, &words).await;
+        let heard = hear(&mut tcp, if length == 4 { "0000" } else { "\n" }).await;
+        assert!(heard.starts_with(&format!("HTTP/1.1 {status} ")), "{heard}");
+    }
+}
+
+/// #48: a client that asked without end and read nothing kept its connection for ever.
+#[tokio::test]
+async fn a_client_that_reads_no_answers_is_closed() {
+    let at = serve(PlainLimits { write_time: SHORT, ..patient(8, 8) });
+    let question = QUESTION.replace(" / ", " /long ");
+    let mut tcp = say(at, 2, &question).await;
+    let asks = async { while tcp.write_all(question.as_bytes()).await.is_ok() {} };
+    timeout(LONG, asks).await.expect("it is closed in time");
+}
+
+/// #48: pipelined requests of a few thousand connections kept the players' thread from all others.
+#[tokio::test]
+async fn a_request_sent_before_the_last_answer_waits() {
+    let at = serve(patient(8, 8));
+    let begun = std::time::Instant::now();
+    let mut one_by_one = say(at, 2, QUESTION).await;
+    for _ in 0..3 {
+        assert!(is_answered(&mut one_by_one).await);
+        one_by_one.write_all(QUESTION.as_bytes()).await.expect("it is open");
+    }
+    let mut pipelined = say(at, 2, &QUESTION.repeat(2)).await;
+    assert!(is_answered(&mut pipelined).await && is_answered(&mut pipelined).await);
+    assert!(begun.elapsed() >= PIPELINED_PAUSE);
+}
+
+#[tokio::test]
+async fn silent_and_idle_connections_have_their_times() {
+    let mut limits = patient(8, 8);
+    limits.admission.silent_time = SHORT;
+    let mut silent = say(serve(limits), 2, "GET / HTTP/1.1\r\n").await;
+    assert_eq!(hear(&mut silent, "\0").await, "");
+    let mut limits = patient(8, 8);
+    limits.admission.speaking_time = SHORT;
+    let mut idle = say(serve(limits), 2, QUESTION).await;
+    assert!(is_answered(&mut idle).await);
+    assert_eq!(hear(&mut idle, "\0").await, "");
+}
+
+/// #48: players could take the descriptors of all other connections.
+#[test]
+fn connections_leave_others_their_descriptors() {
+    let of = |descriptors, others| PlainLimits::for_descriptors(descriptors, others, 10_000).descriptors();
+    assert_eq!(of(1 << 20, 5_000), 10_000);
+    assert_eq!(of(12_000, 5_000), 7_000);
+    assert_eq!(of(1_024, 5_000), 256, "where others may take all, they are left three of four");
+    let few = PlainLimits::for_descriptors(1_024, 5_000, 10_000).admission;
+    assert_eq!((few.silent_max, few.speaking_max), (64, 192));
+}
