@@ -12,7 +12,7 @@ use crate::wire::{
 };
 use anabranch_broker_proto::broker::Gathered;
 use anabranch_http::Service;
-use anabranch_http::answer::{Refusal, Reply, complete, read, speaks_for};
+use anabranch_http::answer::{Refusal, Reply, complete, is_operator, read, speaks_for};
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::PeerIdentity;
 use axum::Router;
@@ -20,7 +20,7 @@ use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{Extension, Path, Query, State};
 use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Json, Response};
+use axum::response::{Json, Response};
 use axum::routing::{get, post};
 use std::time::Duration;
 use utoipa::OpenApi;
@@ -114,14 +114,6 @@ impl From<NetworkError> for Refusal {
         };
         Self(status, error.to_string())
     }
-}
-
-fn is_operator(peer: &PeerIdentity, what: &str) -> Result<(), Refusal> {
-    if peer.role == Role::Operator {
-        return Ok(());
-    }
-    let reason = format!("{} `{}` may not {what}: ask as an operator", peer.role.word(), peer.name);
-    Err(Refusal(StatusCode::FORBIDDEN, reason))
 }
 
 #[derive(serde::Deserialize)]
@@ -306,6 +298,5 @@ async fn metrics(
     State(service): State<BrokerService>,
     Extension(peer): Extension<PeerIdentity>,
 ) -> Result<Response, Refusal> {
-    is_operator(&peer, "look")?;
-    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], service.metrics()).into_response())
+    anabranch_http::metrics::reply(&peer, || service.metrics())
 }

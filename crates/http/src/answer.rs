@@ -140,6 +140,17 @@ pub fn speaks_for(peer: &PeerIdentity, what: &str, name: &str) -> Result<(), Ref
     Err(Refusal(StatusCode::FORBIDDEN, reason))
 }
 
+/// That `peer` is an operator, who alone may do this (`what`).
+///
+/// Errors: a refusal of any other.
+pub fn is_operator(peer: &PeerIdentity, what: &str) -> Result<(), Refusal> {
+    if peer.role == Role::Operator {
+        return Ok(());
+    }
+    let reason = format!("{} `{}` may not {what}: ask as an operator", peer.role.word(), peer.name);
+    Err(Refusal(StatusCode::FORBIDDEN, reason))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

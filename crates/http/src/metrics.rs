@@ -1,6 +1,19 @@
 //! Metrics in Prometheus' text format.
 
+use crate::answer::{Refusal, is_operator};
+use anabranch_net::tls::PeerIdentity;
+use axum::http::header;
+use axum::response::{IntoResponse as _, Response};
 use std::fmt::Write as _;
+
+/// A service's metrics, for operators alone: they tell of all peers, whoever else sees only its
+/// own.
+///
+/// Errors: a refusal of any other peer.
+pub fn reply(peer: &PeerIdentity, metrics: impl FnOnce() -> String) -> Result<Response, Refusal> {
+    is_operator(peer, "look")?;
+    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], metrics()).into_response())
+}
 
 /// Metrics of one service, as they are said.
 #[derive(Debug, Default)]

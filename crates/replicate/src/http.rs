@@ -652,7 +652,10 @@ async fn healthz(State(controller): State<Controller>) -> (StatusCode, Json<Heal
     HealthView::reply(controller.trouble())
 }
 
-#[utoipa::path(get, path = "/metrics", responses((status = 200, content_type = "text/plain", body = String)))]
-async fn metrics(State(controller): State<Controller>) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], controller.metrics())
+#[utoipa::path(get, path = "/metrics", responses((status = 200, content_type = "text/plain", body = String), (status = 403, body = ErrorBody)))]
+async fn metrics(
+    State(controller): State<Controller>,
+    Extension(peer): Extension<PeerIdentity>,
+) -> Result<Response, Refusal> {
+    anabranch_http::metrics::reply(&peer, || controller.metrics())
 }

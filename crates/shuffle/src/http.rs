@@ -7,9 +7,11 @@ use crate::wire::{
     CoflowView, CoflowsView, EndedView, FlowView, HistoryView, HostView, HostsView, JoinRequest,
     LeaveRequest, LimitsReply, ReportsRequest,
 };
-use anabranch_http::answer::{ErrorBody, HealthView, Refusal, Reply, complete, read, speaks_for};
+use anabranch_http::answer::{
+    ErrorBody, HealthView, Refusal, Reply, complete, is_operator, read, speaks_for,
+};
 use anabranch_http::{PeerAddress, Service};
-use anabranch_net::keys::{Role, System};
+use anabranch_net::keys::System;
 use anabranch_net::tls::PeerIdentity;
 use anabranch_shuffle_proto::coordinator::ReportError;
 use axum::Router;
@@ -17,7 +19,7 @@ use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{Extension, Path, Query, State};
 use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Json, Response};
+use axum::response::{Json, Response};
 use axum::routing::{get, post};
 use std::time::Duration;
 use utoipa::OpenApi;
@@ -125,14 +127,6 @@ fn at_most<T: PartialOrd + std::fmt::Display>(
     Err(Refusal(StatusCode::BAD_REQUEST, format!("{name}={value}: is at most {most}")))
 }
 
-fn may_look(peer: &PeerIdentity) -> Result<(), Refusal> {
-    if peer.role == Role::Operator {
-        return Ok(());
-    }
-    let reason = format!("{} `{}` may not look: ask as an operator", peer.role.word(), peer.name);
-    Err(Refusal(StatusCode::FORBIDDEN, reason))
-}
-
 #[utoipa::path(post, path = "/v1/hosts/{host}/join", params(("host" = String, Path)), request_body = JoinRequest,
     responses((status = 204), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody, description = "another's keys, or an address that is not this host's"), (status = 423, body = ErrorBody, description = "another host says otherwise"), (status = 429, body = ErrorBody)))]
 async fn join(
@@ -211,7 +205,7 @@ async fn coflows(
     Extension(peer): Extension<PeerIdentity>,
     Query(query): Query<CoflowsQuery>,
 ) -> Reply<CoflowsView> {
-    may_look(&peer)?;
+    is_operator(&peer, "look")?;
     Ok(Json(service.coflows(at_most("flows_max", query.flows_max, FLOWS_DEFAULT, FLOWS_MAX)?)))
 }
 
@@ -229,7 +223,7 @@ async fn history(
     Extension(peer): Extension<PeerIdentity>,
     Query(query): Query<HistoryQuery>,
 ) -> Reply<HistoryView> {
-    may_look(&peer)?;
+    is_operator(&peer, "look")?;
     let count = at_most("count", query.count, COUNT_DEFAULT, COUNT_MAX)?;
     let coflows =
         service.history(count).await.map_err(|e| Refusal(StatusCode::SERVICE_UNAVAILABLE, e.to_string()))?;
@@ -241,7 +235,7 @@ async fn hosts(
     State(service): State<CoordinatorService>,
     Extension(peer): Extension<PeerIdentity>,
 ) -> Reply<HostsView> {
-    may_look(&peer)?;
+    is_operator(&peer, "look")?;
     Ok(Json(HostsView { hosts: service.hosts() }))
 }
 
@@ -255,6 +249,5 @@ async fn metrics(
     State(service): State<CoordinatorService>,
     Extension(peer): Extension<PeerIdentity>,
 ) -> Result<Response, Refusal> {
-    may_look(&peer)?;
-    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], service.metrics()).into_response())
+    anabranch_http::metrics::reply(&peer, || service.metrics())
 }

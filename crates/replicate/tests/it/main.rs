@@ -580,6 +580,10 @@ async fn who_may_not_is_refused() {
     assert!(matches!(error, ClientError::Refused { status: 403, .. }), "{error:?}");
     assert_eq!(operator.cancel(own).await, Ok(true), "operators may");
     assert_eq!(operator.status(own).await.expect("it is remembered").exit_code, Some(5));
+    // #48: metrics tell of all transfers.
+    let error = denver.text("/metrics").await.expect_err("others' transfers");
+    assert!(matches!(error, ClientError::Refused { status: 403, .. }), "{error:?}");
+    assert!(operator.text("/metrics").await.expect("operators may").contains("anabranch_site_up"));
     // An address of a link that ends elsewhere.
     let wrong = vec![LinkAddress { link: LinkId(0), address: "127.0.0.1:9".into() }];
     let error = SiteLink::new(seattle, "seattle", RegisterRequest::new(1, wrong))
