@@ -10,6 +10,7 @@
 
 use crate::broker::ClusterId;
 use crate::delivery::{Delivery, Viewer};
+use anabranch_units::text::is_printable;
 use anabranch_units::{BitRate, PeerId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -151,8 +152,8 @@ impl Ask {
         let mut bitrate = None;
         for (parameter, value) in parameters {
             let name = |value: &str| {
-                let is_name =
-                    !value.is_empty() && value.len() <= NAME_BYTES_MAX && !value.contains(char::is_control);
+                // Operators see the names that strangers send.
+                let is_name = (1..=NAME_BYTES_MAX).contains(&value.len()) && is_printable(value);
                 if is_name {
                     Ok(value.to_owned())
                 } else {
@@ -422,6 +423,10 @@ mod tests {
         assert_eq!(said(&[("bitrate", "fast")]), "bitrate=fast: must be a whole number of bit/s, 1 to 10^12");
         assert_eq!(said(&[("viewer", "xyz")]), "viewer=xyz: must be up to sixteen hexadecimal digits");
         assert_eq!(said(&[("location", "")]), "location=: must be 1 to 128 bytes of text");
+        // #48: an operator's page showed a place's name, and the text beside it, backwards.
+        for misleading in ["a\u{202e}b", "a\u{200b}", "\u{1b}[2J"] {
+            assert!(read(Dialect::Hls, &[("isp", misleading)]).is_err(), "{misleading:?}");
+        }
         let long = Ask::read(Dialect::Hls, 3_000, [], unsaid()).expect_err("it is too long");
         assert_eq!(long.to_string(), "query of 3000 bytes: at most 2048");
     }

@@ -7,6 +7,7 @@
 //! pages' contents. Read [`serve`].
 
 use anabranch_http::ClientError;
+use anabranch_units::text::printable;
 use anyhow::Context as _;
 use axum::Router;
 use axum::extract::{Request, State};
@@ -83,6 +84,13 @@ pub fn typed(kind: &'static str, text: impl Into<String>) -> Response {
     ([(header::CONTENT_TYPE, kind)], text.into()).into_response()
 }
 
+/// Data for a page's script. It has names that strangers chose: a page shows them as a terminal
+/// does.
+pub fn json(value: &impl serde::Serialize) -> Response {
+    let text = serde_json::to_string(value).expect("views are made of strings and numbers");
+    typed("application/json", printable(&text))
+}
+
 /// Refuses who calls this machine by another's name, and who does not know the token.
 async fn guard(State(token): State<Arc<str>>, request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).and_then(|h| h.to_str().ok()).unwrap_or_default();
@@ -126,6 +134,14 @@ impl IntoResponse for Unanswered {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// #48: a viewer's place could show what stands beside it backwards.
+    #[tokio::test]
+    async fn data_of_a_page_shows_no_name_backwards() {
+        let response = json(&["a\u{202e}b", "line\nend"]);
+        let body = axum::body::to_bytes(response.into_body(), 100).await.expect("it is short");
+        assert_eq!(body, "[\"a\u{fffd}b\",\"line\\nend\"]");
+    }
 
     #[test]
     fn only_the_whole_token_is_the_token() {

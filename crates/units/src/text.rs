@@ -1,14 +1,20 @@
-//! Text that came from outside, made fit to be shown: on a terminal, in a log, in a message of one line.
+//! Text that came from outside, made fit to be shown: on a terminal, in a log, in a message of one
+//! line.
 //!
-//! Source: Unicode Standard, section 23.1 (control codes) and Annex 9, section 2 (directional formatting characters).
-//! Leaves out: markup (the writers of XML and HTML escape theirs), and width. Read [`printable`], [`brief`] and, for messages about an
-//! unknown name, [`known`].
+//! Source: Unicode Standard, section 23.1 (control codes), Annex 9, section 2 (directional
+//! formatting characters), and the general category Cf (format). Differs: two joiners (U+200C,
+//! U+200D) stay, without which some scripts cannot be written, and format characters that are
+//! shown.
+//! Leaves out: markup (the writers of XML and HTML escape theirs), and width. Read [`printable`],
+//! [`brief`] and, for messages about an unknown name, [`known`].
 
 use std::borrow::Cow;
 
-/// The text in one line that does what it says: each control character (C0, delete, C1, line breaks of any kind) and each
-/// character that changes the direction of what follows becomes U+FFFD, so that nobody's file name can move a cursor,
-/// colour a line, break a table's row or show itself backwards.
+/// The text in one line that shows as it is.
+///
+/// Control characters (C0, delete, C1, line breaks of any kind), changes of direction and
+/// characters that are not shown become U+FFFD. A file name can then move no cursor, colour no
+/// line, break no table's row, show nothing backwards and hide nothing.
 ///
 /// Cost: one pass; nothing is copied where nothing is changed.
 ///
@@ -19,6 +25,16 @@ use std::borrow::Cow;
 /// ```
 pub fn printable(text: &str) -> Cow<'_, str> {
     if text.contains(misleads) { Cow::Owned(text.replace(misleads, "\u{fffd}")) } else { Cow::Borrowed(text) }
+}
+
+/// Whether [`printable`] leaves the text as it is.
+///
+/// ```
+/// use anabranch_units::text::is_printable;
+/// assert!(is_printable("größe 日本.tar") && !is_printable("gpj.\u{202e}exe"));
+/// ```
+pub fn is_printable(text: &str) -> bool {
+    !text.contains(misleads)
 }
 
 /// The beginning of a text as [`printable`] has it: at most `chars_max` characters, with `...` after them where there are more.
@@ -108,13 +124,26 @@ fn misleads(c: char) -> bool {
     c.is_control()
         || matches!(
             c,
-            '\u{061c}'
+            // Soft hyphen, Arabic letter mark, Mongolian vowel separator.
+            '\u{ad}'
+                | '\u{61c}'
+                | '\u{180e}'
+                // Zero width space; marks, line breaks, embeddings and overrides of direction.
+                | '\u{200b}'
                 | '\u{200e}'
                 | '\u{200f}'
                 | '\u{2028}'..='\u{202e}'
-                | '\u{2066}'..='\u{2069}'
+                // Word joiner, invisible operators, isolates, deprecated format characters.
+                | '\u{2060}'..='\u{206f}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}'
                 | '\u{fffe}'
                 | '\u{ffff}'
+                // Shorthand, musical and Egyptian format controls; tags.
+                | '\u{13430}'..='\u{1343f}'
+                | '\u{1bca0}'..='\u{1bca3}'
+                | '\u{1d173}'..='\u{1d17a}'
+                | '\u{e0000}'..='\u{e007f}'
         )
 }
 
@@ -131,9 +160,21 @@ mod tests {
         {
             assert_eq!(printable(&format!("a{c}b")), "a\u{fffd}b", "{c:?}");
         }
-        for c in " ~\u{a0}\u{ff}\u{200d}\u{2027}\u{202f}\u{2065}\u{206a}\u{1f469}".chars() {
+        for c in " ~\u{a0}\u{ff}\u{600}\u{200c}\u{200d}\u{2027}\u{202f}\u{205f}\u{2070}\u{1f469}".chars() {
             let text = format!("a{c}b");
             assert!(matches!(printable(&text), Cow::Borrowed(same) if same == text), "{c:?}");
+        }
+    }
+
+    /// #48: names with characters that are not shown looked like others.
+    #[test]
+    fn format_characters_that_are_not_shown_are_replaced() {
+        for c in
+            "\u{ad}\u{61c}\u{180e}\u{200b}\u{202a}\u{2060}\u{2069}\u{206f}\u{feff}\u{fff9}\u{1d173}\u{e0041}"
+                .chars()
+        {
+            let text = format!("a{c}b");
+            assert_eq!((printable(&text).as_ref(), is_printable(&text)), ("a\u{fffd}b", false), "{c:?}");
         }
     }
 

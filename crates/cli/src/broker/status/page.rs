@@ -5,10 +5,10 @@
 use crate::page::{self, Page, Unanswered};
 use anabranch_broker::wire::DecisionView;
 use anabranch_broker::{Client, ClientError};
+use axum::Router;
 use axum::extract::State;
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use axum::routing::get;
-use axum::{Json, Router};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -128,7 +128,7 @@ async fn state(State(shown): State<Shown>) -> Result<Response, Unanswered> {
         "places_left_out": places.left_out,
         "answers_per_s": answers_per_s,
     });
-    Ok(Json(all).into_response())
+    Ok(page::json(&all))
 }
 
 /// Where the clients of each place go; those with the most clients first.

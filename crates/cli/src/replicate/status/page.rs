@@ -9,11 +9,11 @@ use anabranch_replicate::Client;
 use anabranch_replicate_proto::control::TransferId;
 use anabranch_replicate_proto::draw::{self, Theme};
 use anabranch_replicate_proto::plan::Plan;
+use axum::Router;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Json, Router};
 use std::net::SocketAddr;
 
 /// Serves the page until the future is dropped.
@@ -34,11 +34,11 @@ fn router(client: Client) -> Router {
 }
 
 async fn topology(State(client): State<Client>) -> Result<Response, Unanswered> {
-    Ok(Json(client.topology().await.map_err(Unanswered)?).into_response())
+    Ok(page::json(&client.topology().await.map_err(Unanswered)?))
 }
 
 async fn transfers(State(client): State<Client>) -> Result<Response, Unanswered> {
-    Ok(Json(client.statuses().await.map_err(Unanswered)?).into_response())
+    Ok(page::json(&client.statuses().await.map_err(Unanswered)?))
 }
 
 /// How a plan is to be drawn.

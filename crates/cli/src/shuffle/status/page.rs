@@ -4,10 +4,10 @@
 
 use crate::page::{self, Page, Unanswered};
 use anabranch_shuffle::Client;
+use axum::Router;
 use axum::extract::State;
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use axum::routing::get;
-use axum::{Json, Router};
 use std::net::SocketAddr;
 
 /// Ended coflows that the page shows.
@@ -34,5 +34,5 @@ async fn state(State(client): State<Client>) -> Result<Response, Unanswered> {
     let under_way = client.coflows().await.map_err(Unanswered)?;
     let history = client.history(HISTORY).await.map_err(Unanswered)?;
     let all = serde_json::json!({ "hosts": hosts, "under_way": under_way, "history": history });
-    Ok(Json(all).into_response())
+    Ok(page::json(&all))
 }
