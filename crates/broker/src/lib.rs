@@ -56,5 +56,7 @@ pub use etcd::{EtcdConfig, PARTS_MAX};
 pub use mistake::Mistake;
 pub use network::{NetworkAgent, NetworkAgentError, NetworkConfig};
 pub use places::Places;
-pub use public::{PublicConfig, PublicServer};
-pub use service::{BrokerService, BrokerServiceConfig, COUNTED_MAX, OpenError, SILENT_AFTER, StoreConfig};
+pub use public::{ADDRESS_ANSWERS, PublicConfig, PublicServer};
+pub use service::{
+    BrokerService, BrokerServiceConfig, COUNTED_MAX, OpenError, SILENT_AFTER, StoreConfig,
+};

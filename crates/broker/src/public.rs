@@ -1,43 +1,42 @@
-//! What players ask: content steering in both dialects, and a redirect for those who cannot steer. And what they report of how they fare.
-//! Plain HTTP/1.1, for anybody.
+//! What players ask: content steering in both dialects, and a redirect for those who cannot steer.
+//! And what they report of how they fare. Plain HTTP/1.1, for anybody.
 //!
-//! TLS is for a proxy in front, which certificates of public authorities need in any case. Leaves out: what is answered
-//! (`broker_proto::steering`). Read [`PublicServer`] first.
+//! TLS is for a proxy in front, which certificates of public authorities need in any case. Leaves
+//! out: connections and their limits (`http::plain`), what is answered (`broker_proto::steering`).
+//! Read [`PublicServer`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 
 use crate::cmcd::REPORTS_MAX;
 use crate::places::Places;
 use crate::service::BrokerService;
 use anabranch_broker_proto::steering::{Ask, AskError, Dialect, QUERY_BYTES_MAX, Unsaid};
+use anabranch_http::PeerAddress;
+use anabranch_http::plain::{PlainLimits, PlainServer};
+use anabranch_net::admission::Network;
 use anabranch_units::BitRate;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::rejection::StringRejection;
-use axum::extract::{DefaultBodyLimit, Extension, Path, Request, State};
+use axum::extract::{Extension, Path, Request, State};
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
-use std::convert::Infallible;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, oneshot};
 
 /// How players are answered.
 #[derive(Clone, Debug)]
 pub struct PublicConfig {
     /// Where to listen; port 0 takes a free one. Loopback unless somebody chose otherwise.
     pub address: SocketAddr,
-    /// Connections altogether.
-    pub connections_max: usize,
-    /// Answers of a second: who asks beyond is told to come back.
+    /// Connections and bodies, and how long they may take.
+    pub limits: PlainLimits,
+    /// Answers of a second. Beyond them a player is told to come back, if its address has had
+    /// [`ADDRESS_ANSWERS`] in this second.
     pub answers_per_s_max: u64,
-    /// How long a request's head may take, and a connection be idle.
-    pub patience: Duration,
     /// Where addresses are.
     pub places: Places,
     /// What a viewer is taken to watch at of whom nothing is known.
@@ -53,9 +52,8 @@ impl Default for PublicConfig {
     fn default() -> Self {
         Self {
             address: ([127, 0, 0, 1], 7180).into(),
-            connections_max: 10_000,
+            limits: PlainLimits::default(),
             answers_per_s_max: 50_000,
-            patience: Duration::from_secs(30),
             places: Places::default(),
             bitrate: BitRate::bps(3_000_000),
             redirects_to_tls: true,
@@ -66,14 +64,12 @@ impl Default for PublicConfig {
 
 /// The name of a place that is not in the table.
 const ELSEWHERE: &str = "elsewhere";
-/// The longest body of reports.
-const REPORT_BYTES_MAX: usize = 64 << 10;
-/// What a request's head may have.
-const HEAD_BYTES_MAX: usize = 16 << 10;
+/// Answers of a second that each address has, however much others ask.
+pub const ADDRESS_ANSWERS: u32 = 10;
 
 /// A bound listener, not yet serving.
 pub struct PublicServer {
-    listener: TcpListener,
+    server: PlainServer,
     public: Public,
 }
 
@@ -85,30 +81,47 @@ struct Shared {
     config: PublicConfig,
     /// The next viewer's number: each is another one.
     numbers: AtomicU64,
-    /// The second that is counted, and answers in it.
-    pace: Mutex<(Instant, u64)>,
+    pace: Mutex<Pace>,
 }
 
-/// From where a request comes.
-#[derive(Copy, Clone)]
-struct From(IpAddr);
+/// Questions of the present second.
+#[derive(Default)]
+struct Pace {
+    /// The second's begin. `None` before the first question.
+    began_at: Option<Instant>,
+    all: u64,
+    of_address: BTreeMap<Network, u32>,
+}
+
+impl Pace {
+    /// Counts a question. Whether it is one too many.
+    fn is_busy(&mut self, now: Instant, from: IpAddr, most: u64) -> bool {
+        if self.began_at.is_none_or(|began_at| now - began_at >= Duration::from_secs(1)) {
+            *self = Self { began_at: Some(now), ..Self::default() };
+        }
+        self.all += 1;
+        let own = self.of_address.entry(Network::of(from)).or_default();
+        *own = own.saturating_add(1);
+        self.all > most && *own > ADDRESS_ANSWERS
+    }
+}
 
 impl PublicServer {
     /// Listens.
     ///
     /// Errors: an address that cannot be listened on; no random numbers.
     pub fn bind(service: BrokerService, config: PublicConfig) -> std::io::Result<Self> {
-        let listener = anabranch_net::socket::listen(config.address)?;
+        let server = PlainServer::bind(config.address, config.limits)?;
         let numbers = AtomicU64::new(anabranch_net::random()?);
-        let pace = Mutex::new((Instant::now(), 0));
-        Ok(Self { listener, public: Public(Arc::new(Shared { service, config, numbers, pace })) })
+        let pace = Mutex::default();
+        Ok(Self { server, public: Public(Arc::new(Shared { service, config, numbers, pace })) })
     }
 
     /// Where it listens.
     ///
     /// Errors: the system's.
     pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
-        self.listener.local_addr()
+        self.server.local_addr()
     }
 
     /// Serves, on a thread of its own: what networks say, and what is searched for, may take the other threads for tenths of a second. Returns only where
@@ -116,78 +129,20 @@ impl PublicServer {
     ///
     /// Errors: the system's.
     pub async fn run(self) -> std::io::Result<()> {
-        let Self { listener, public } = self;
-        let listener = listener.into_std()?;
-        // Dropped with this future, and then the thread ends.
-        let (_runs, mut ends) = oneshot::channel::<()>();
-        let (say, ended) = oneshot::channel();
-        let serves = move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(async {
-                let listener = TcpListener::from_std(listener)?;
-                tokio::select! {
-                    never = public.serve(listener) => match never {},
-                    _ = &mut ends => Ok(()),
-                }
-            })
-        };
-        std::thread::Builder::new().name("players".to_owned()).spawn(move || {
-            let _ = say.send(serves());
-        })?;
-        ended.await.unwrap_or(Ok(()))
-    }
-}
-
-impl Public {
-    async fn serve(self, listener: TcpListener) -> Infallible {
-        let config = &self.0.config;
-        let places = Arc::new(Semaphore::new(config.connections_max));
-        let patience = config.patience;
         let router = Router::new()
             .route("/steering/{dialect}", get(steer))
             .route("/redirect/{*path}", get(redirect))
             .route("/cmcd", post(report).options(may_report))
-            .layer(DefaultBodyLimit::max(REPORT_BYTES_MAX))
-            .with_state(self.clone());
-        let mut connections = tokio::task::JoinSet::new();
-        loop {
-            let place = Arc::clone(&places).acquire_owned().await.expect("the semaphore is never closed");
-            let (stream, from) = match listener.accept().await {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    tracing::warn!("no connection is taken: {error}");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    continue;
-                }
-            };
-            let _ = stream.set_nodelay(true);
-            let service =
-                TowerToHyperService::new(router.clone().layer(Extension(From(from.ip().to_canonical()))));
-            connections.spawn(async move {
-                let _place = place;
-                let served = hyper::server::conn::http1::Builder::new()
-                    .timer(TokioTimer::new())
-                    .header_read_timeout(patience)
-                    .max_buf_size(HEAD_BYTES_MAX)
-                    .serve_connection(TokioIo::new(stream), service);
-                if let Err(error) = served.await {
-                    tracing::debug!("{from}: {error}");
-                }
-            });
-            while connections.try_join_next().is_some() {}
-        }
+            .with_state(self.public);
+        self.server.run_on_thread("players", router).await
     }
 }
 
 impl Public {
     /// Whether an answer more is too many in this second.
-    fn is_busy(&self) -> bool {
+    fn is_busy(&self, from: IpAddr) -> bool {
         let mut pace = self.0.pace.lock().unwrap_or_else(PoisonError::into_inner);
-        if pace.0.elapsed() >= Duration::from_secs(1) {
-            *pace = (Instant::now(), 0);
-        }
-        pace.1 += 1;
-        pace.1 > self.0.config.answers_per_s_max
+        pace.is_busy(Instant::now(), from, self.0.config.answers_per_s_max)
     }
 
     /// A question, and what the player reports with it.
@@ -232,7 +187,7 @@ fn refused(status: StatusCode, why: &str) -> Response {
 
 async fn steer(
     State(public): State<Public>,
-    Extension(From(from)): Extension<From>,
+    Extension(PeerAddress(from)): Extension<PeerAddress>,
     Path(dialect): Path<String>,
     request: Request,
 ) -> Response {
@@ -241,7 +196,7 @@ async fn steer(
         "dash" => Dialect::Dash,
         _ => return refused(StatusCode::NOT_FOUND, "there are /steering/hls and /steering/dash"),
     };
-    if public.is_busy() {
+    if public.is_busy(from) {
         return public.busy();
     }
     let ask = match public.ask(dialect, request.uri(), from) {
@@ -267,8 +222,12 @@ async fn steer(
 }
 
 /// Reports of a player by itself, one a line (CTA-5004-A, event mode).
-async fn report(State(public): State<Public>, body: Result<String, StringRejection>) -> Response {
-    if public.is_busy() {
+async fn report(
+    State(public): State<Public>,
+    Extension(PeerAddress(from)): Extension<PeerAddress>,
+    body: Result<String, StringRejection>,
+) -> Response {
+    if public.is_busy(from) {
         return public.busy();
     }
     let text = match body {
@@ -293,10 +252,10 @@ async fn may_report() -> Response {
 
 async fn redirect(
     State(public): State<Public>,
-    Extension(From(from)): Extension<From>,
+    Extension(PeerAddress(from)): Extension<PeerAddress>,
     request: Request,
 ) -> Response {
-    if public.is_busy() {
+    if public.is_busy(from) {
         return public.busy();
     }
     let ask = match public.ask(Dialect::Hls, request.uri(), from) {
@@ -312,5 +271,25 @@ async fn redirect(
     match HeaderValue::try_from(format!("{scheme}://{host}{path}")) {
         Ok(to) => shared((StatusCode::FOUND, [(header::LOCATION, to)]).into_response()),
         Err(_) => refused(StatusCode::BAD_REQUEST, "the path is none"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// #48: one address could have all answers of each second.
+    #[test]
+    fn an_address_that_asks_too_much_leaves_others_their_answers() {
+        let (mut pace, now) = (Pace::default(), Instant::now());
+        let [flood, honest] = [[192, 0, 2, 1], [192, 0, 2, 2]].map(IpAddr::from);
+        let answered = |pace: &mut Pace, now, from, count: u32| {
+            (0..count).filter(|_| !pace.is_busy(now, from, 100)).count()
+        };
+        assert_eq!(answered(&mut pace, now, flood, 1_000), 100);
+        assert_eq!(answered(&mut pace, now, honest, 1_000), ADDRESS_ANSWERS as usize);
+        let later = now + Duration::from_secs(1);
+        assert_eq!(answered(&mut pace, later, honest, 1_000), 100);
+        assert_eq!(pace.of_address.len(), 1, "those of the last second are forgotten");
     }
 }

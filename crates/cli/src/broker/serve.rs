@@ -7,6 +7,7 @@ use anabranch_broker::{
 };
 use anabranch_broker_proto::broker::Settings;
 use anabranch_broker_proto::designs;
+use anabranch_http::plain::{CONNECTIONS_MAX, PlainLimits};
 use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
@@ -98,6 +99,11 @@ pub struct Args {
     /// the standards allow; Shaka takes it for the manifest's.
     #[arg(long, value_name = "URL", value_parser = url)]
     players_url: Option<String>,
+    /// Connections of players at once, where there are descriptors enough. Of more the one goes
+    /// that asked longest ago, of the address with most: behind one proxy, which is one address,
+    /// the one that is idle longest.
+    #[arg(long, value_name = "COUNT", default_value_t = CONNECTIONS_MAX as u64, value_parser = clap::value_parser!(u64).range(4..=1_000_000))]
+    players_max: u64,
     /// Count what players report of networks (CMCD, with their questions or to /cmcd): who makes them stand still is trusted with less.
     /// Anybody may report anything, so only where no stranger reaches --players.
     #[arg(long)]
@@ -177,19 +183,21 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         cost_weight: args.cost_weight,
         ..Settings::new(design)
     };
+    let descriptors = crate::process::raise_descriptor_limit();
+    let half_open = AdmissionLimits::for_descriptors(descriptors);
+    let serve = ServeConfig { address: args.listen, half_open, ..ServeConfig::default() };
+    let others = serve.descriptors() + OWN_DESCRIPTORS;
+    let limits = PlainLimits::for_descriptors(descriptors, others, args.players_max as usize);
+    crate::process::check_descriptors(descriptors, others + limits.descriptors());
     let public = PublicConfig {
         address: args.players,
+        limits,
         places,
         bitrate: args.bitrate,
         redirects_to_tls: !args.plain_redirects,
         url: args.players_url.clone(),
         ..PublicConfig::default()
     };
-    let descriptors = crate::process::raise_descriptor_limit();
-    let half_open = AdmissionLimits::for_descriptors(descriptors);
-    let serve = ServeConfig { address: args.listen, half_open, ..ServeConfig::default() };
-    let needed = serve.descriptors() + public.connections_max as u64 + OWN_DESCRIPTORS;
-    crate::process::check_descriptors(descriptors, needed);
     crate::process::runtime()?.block_on(async {
         let config = BrokerServiceConfig {
             settings,
