@@ -39,9 +39,16 @@ pub struct Contract {
     pub price_max_per_mbps: f64,
     /// The most clusters that it may bid.
     pub clusters_max: u32,
-    /// The most bids of a round; a bid is a cluster for a share.
+    /// The most bids of a round; a bid is a cluster for a share. They take up to [`BID_BYTES`] each
+    /// until the round is over.
     pub bids_max: u64,
 }
+
+/// Bytes that a bid takes at most, from when it is taken in until the search is over: the bid
+/// itself, the market's candidate, its score, and what the search keeps of it.
+pub const BID_BYTES: u64 = 256;
+/// Bytes that a network's bids of a round take at most, if its contract says nothing else.
+pub const BIDS_BYTES: u64 = 256 << 20;
 
 impl Default for Contract {
     fn default() -> Self {
@@ -50,7 +57,7 @@ impl Default for Contract {
             capacity_median: BitRate::gbps(10),
             price_max_per_mbps: 1e6,
             clusters_max: 10_000,
-            bids_max: 4_000_000,
+            bids_max: BIDS_BYTES / BID_BYTES,
         }
     }
 }

@@ -1,64 +1,100 @@
-//! How many viewers there are, by place and bitrate, and by which networks they play: step 2 of the decision protocol, *gather*, from the
-//! questions that their players ask.
+//! How many viewers there are, by place and bitrate, and by which networks they play: step 2 of the
+//! decision protocol, *gather*, from the questions that their players ask.
 //!
-//! A player asks once in each time to live of an answer, so those who have asked in such a time are those who watch. Nothing is kept of any
-//! viewer: questions are counted. Memory is bounded whatever is asked: of too many kinds of viewers the half with the fewest questions is forgotten.
-//! Leaves out: what is answered (`steering`). Read [`Counting`] first.
+//! A player asks once in each time to live of an answer, so those who have asked in such a time are
+//! those who watch. Nothing is kept of any viewer: questions are counted. Memory is bounded
+//! whatever is asked: of more than [`WINDOW_BYTES_MAX`] those kinds of viewers with the fewest
+//! questions are forgotten until half of it is free. Leaves out: what is answered (`steering`).
+//! Read [`Counting`] first.
 
 use crate::broker::{Decision, Gathered};
 use crate::delivery::Viewer;
 use crate::messages::Clients;
 use anabranch_units::{BitRate, Duration, Instant, PeerId};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// The most places that are counted, with their bitrates. Anybody may name a place that is none: when so many are there, the half with
-/// the fewest questions makes room, so that made-up places, of which each is asked for once, keep out none where people are.
-pub const KINDS_MAX: usize = 250_000;
-/// The most places that a round has: those with the most viewers.
+/// Byte budget of the counts of one window; there are two windows. Anybody can make up a place:
+/// when the budget is used up, the places and bitrates with the fewest questions make room. A
+/// made-up place has one question, so it keeps no real place out.
+pub const WINDOW_BYTES_MAX: usize = 32 << 20;
+/// The most places that a round has, and the most bytes of their names: those with the most
+/// viewers.
 pub const PLACES_MAX: usize = 50_000;
+/// See above. Calls, decisions and the store hold some ten copies of the names at once.
+pub const NAMES_BYTES_MAX: usize = 4 << 20;
+/// Bytes of a place beside its names, in maps and heap blocks that are half empty.
+const PLACE_BYTES: usize = 256;
+/// Bytes of a bitrate of a place, with the round's group of viewers for it.
+const KIND_BYTES: usize = 128;
 /// Bitrates are counted as one where they differ by less than this factor: a player's throughput is never the same twice.
 const ALIKE: f64 = 1.25;
 
 /// Place by place, by bitrate.
 type Kinds = BTreeMap<(String, String), BTreeMap<u64, u32>>;
 
+/// Bytes that a place takes, without its bitrates.
+const fn place_bytes(location: &str, isp: &str) -> usize {
+    PLACE_BYTES + location.len() + isp.len()
+}
+
 /// The questions of a window.
 #[derive(Debug, Default)]
 struct Questions {
     kinds: Kinds,
+    /// Bytes that these take.
+    bytes: usize,
     /// By network: players that say that they play by it.
     playing: BTreeMap<PeerId, u64>,
     all: u64,
 }
 
 impl Questions {
-    /// Counts so many of a kind that may be new.
-    fn insert(&mut self, location: &str, isp: &str, bitrate: BitRate, sessions: u32) {
-        let bitrates = self.kinds.entry((location.to_owned(), isp.to_owned())).or_default();
+    /// Counts questions of a kind that may be new. Returns how many questions are forgotten for it.
+    fn insert(&mut self, location: &str, isp: &str, bitrate: BitRate, sessions: u32) -> u64 {
+        let key = (location.to_owned(), isp.to_owned());
+        if !self.kinds.contains_key(&key) {
+            self.bytes += place_bytes(location, isp);
+        }
+        let bitrates = self.kinds.entry(key).or_default();
+        let before = bitrates.len();
         let count = bitrates.entry(alike(bitrate)).or_default();
         *count = count.saturating_add(sessions);
+        self.bytes += (bitrates.len() - before) * KIND_BYTES;
+        let mut forgotten = 0;
+        if self.bytes > WINDOW_BYTES_MAX {
+            while self.bytes > WINDOW_BYTES_MAX / 2 {
+                forgotten += self.thin();
+            }
+        }
+        forgotten
     }
 
-    /// Forgets the half of all kinds that has the fewest questions. How many kinds, and how many questions these are.
-    fn thin(&mut self) -> (usize, u64) {
+    /// Forgets the half of all kinds that has the fewest questions, at least one. How many
+    /// questions these are.
+    fn thin(&mut self) -> u64 {
         let mut counts: Vec<u32> = self.kinds.values().flat_map(BTreeMap::values).copied().collect();
-        let half = counts.len() / 2;
-        let (fewer, most, _) = counts.select_nth_unstable(half);
+        let half = counts.len().div_ceil(2);
+        let middle = half.min(counts.len() - 1);
+        let (fewer, most, _) = counts.select_nth_unstable(middle);
         let most = *most;
         // Of those that have just as many as the middle one, as many go as make a half.
         let mut alike_left = half - fewer.iter().filter(|count| **count < most).count();
-        let mut forgotten = 0;
-        self.kinds.retain(|_, bitrates| {
+        let (mut forgotten, mut freed) = (0, 0);
+        self.kinds.retain(|(location, isp), bitrates| {
             bitrates.retain(|_, count| {
                 let is_one_of_alike = *count == most && alike_left > 0;
                 alike_left -= usize::from(is_one_of_alike);
                 let goes = *count < most || is_one_of_alike;
                 forgotten += if goes { u64::from(*count) } else { 0 };
+                freed += if goes { KIND_BYTES } else { 0 };
                 !goes
             });
+            freed += if bitrates.is_empty() { place_bytes(location, isp) } else { 0 };
             !bitrates.is_empty()
         });
-        (half, forgotten)
+        self.bytes -= freed;
+        forgotten
     }
 }
 
@@ -70,7 +106,6 @@ pub struct Counting {
     /// Of the window before, once one is over, and of this one.
     before: Option<Questions>,
     now: Questions,
-    kinds: usize,
     dropped: u64,
 }
 
@@ -83,7 +118,7 @@ fn alike(bitrate: BitRate) -> u64 {
 impl Counting {
     /// Counts over such a time, which is that in which each player asks once.
     pub fn new(now: Instant, window: Duration) -> Self {
-        Self { window, began_at: now, before: None, now: Questions::default(), kinds: 0, dropped: 0 }
+        Self { window, began_at: now, before: None, now: Questions::default(), dropped: 0 }
     }
 
     /// The same after a restart: those whom a decision has placed are there until a window is over, unless more have asked by then.
@@ -118,13 +153,7 @@ impl Counting {
             *count = count.saturating_add(1);
             return;
         }
-        if self.kinds >= KINDS_MAX {
-            let (kinds, forgotten) = self.now.thin();
-            self.kinds -= kinds;
-            self.dropped += forgotten;
-        }
-        self.kinds += 1;
-        self.now.insert(&viewer.location, &viewer.isp, viewer.bitrate, 1);
+        self.dropped += self.now.insert(&viewer.location, &viewer.isp, viewer.bitrate, 1);
     }
 
     /// Questions that were not counted, as there are too many places.
@@ -136,12 +165,8 @@ impl Counting {
     ///
     /// Cost: some ms for as many places as there may be.
     pub fn gathered(&mut self, now: Instant) -> Vec<Gathered> {
-        let mut gathered = list(&self.of_late(now).kinds);
-        if gathered.len() > PLACES_MAX {
-            let viewers = |of: &Gathered| of.clients.iter().map(|some| u64::from(some.sessions)).sum::<u64>();
-            gathered.sort_by_cached_key(|of| std::cmp::Reverse(viewers(of)));
-            self.dropped += gathered.drain(PLACES_MAX..).map(|of| viewers(&of)).sum::<u64>();
-        }
+        let (gathered, left_out) = most_viewed(&self.of_late(now).kinds);
+        self.dropped += left_out;
         gathered
     }
 
@@ -163,11 +188,24 @@ impl Counting {
         let last = std::mem::take(&mut self.now);
         // After a window in which nobody has asked, nobody is there.
         self.before = Some(if passed < self.window * 2 { last } else { Questions::default() });
-        (self.began_at, self.kinds) = (now, 0);
+        self.began_at = now;
     }
 }
 
-/// What several have counted, as one.
+/// Bytes that places hold as they are gathered: about, and not less.
+pub fn bytes(gathered: &[Gathered]) -> usize {
+    // Names are two pieces of the heap; a list that was read may be half empty.
+    let of = |of: &Gathered| {
+        size_of::<Gathered>()
+            + 48
+            + of.location.len()
+            + of.isp.len()
+            + of.clients.len() * 2 * size_of::<Clients>()
+    };
+    gathered.iter().map(of).sum()
+}
+
+/// The sum of several brokers' counts: the places with the most viewers.
 pub fn together(all: impl IntoIterator<Item = Gathered>) -> Vec<Gathered> {
     let mut kinds = Kinds::new();
     for Gathered { location, isp, clients } in all {
@@ -177,22 +215,40 @@ pub fn together(all: impl IntoIterator<Item = Gathered>) -> Vec<Gathered> {
             *count = count.saturating_add(sessions);
         }
     }
-    list(&kinds)
+    most_viewed(&kinds).0
 }
 
-fn list(kinds: &Kinds) -> Vec<Gathered> {
-    let of = |((location, isp), bitrates): (&(String, String), &BTreeMap<u64, u32>)| Gathered {
+/// The places of a round: all places, or the ones with the most viewers in falling order. Also the
+/// number of viewers of the places that are left out.
+fn most_viewed(kinds: &Kinds) -> (Vec<Gathered>, u64) {
+    type Counts<'a> = (&'a (String, String), &'a BTreeMap<u64, u32>);
+    let viewers = |of: &Counts<'_>| of.1.values().copied().map(u64::from).sum::<u64>();
+    let names = |of: &Counts<'_>| of.0.0.len() + of.0.1.len();
+    let mut places: Vec<Counts<'_>> = kinds.iter().collect();
+    let mut left_out = 0;
+    if places.len() > PLACES_MAX || places.iter().map(names).sum::<usize>() > NAMES_BYTES_MAX {
+        places.sort_by_cached_key(|of| Reverse(viewers(of)));
+        let mut bytes = 0;
+        let fits = |of: &Counts<'_>| {
+            bytes += names(of);
+            bytes <= NAMES_BYTES_MAX
+        };
+        let count = places.iter().copied().take(PLACES_MAX).take_while(fits).count();
+        left_out = places.drain(count..).map(|of| viewers(&of)).sum();
+    }
+    let of = |((location, isp), bitrates): Counts<'_>| Gathered {
         location: location.clone(),
         isp: isp.clone(),
         clients: bitrates.iter().map(|(&bitrate_bps, &sessions)| Clients { bitrate_bps, sessions }).collect(),
     };
-    kinds.iter().map(of).collect()
+    (places.into_iter().map(of).collect(), left_out)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::broker::Placed;
+    use proptest::prelude::*;
 
     fn viewer(location: &str, kbps: u64) -> Viewer {
         Viewer { location: location.into(), isp: "x".into(), bitrate: BitRate::bps(kbps * 1_000), number: 0 }
@@ -225,35 +281,75 @@ mod tests {
         assert_eq!(sessions(&counting.gathered(at(90))), []);
     }
 
-    /// Whoever makes up places takes no room from those where people are, whoever comes first, and no memory without end.
+    /// Made-up places take no room from real ones, whichever come first. #48: they held 590 MiB of
+    /// a broker.
     #[test]
-    fn of_too_many_places_those_with_the_fewest_questions_are_forgotten() {
+    fn beyond_its_bytes_the_kinds_with_the_fewest_questions_are_forgotten() {
         let mut counting = Counting::new(at(0), Duration::from_secs(10));
-        let asked = KINDS_MAX * 3;
+        let asked = 300_000;
         for number in 0..asked {
             counting.note(at(0), &viewer(&format!("none {number}"), 3_000), None);
             // Here somebody asks all the time, and begins when all room is taken.
-            if number > KINDS_MAX && number % 1_000 == 0 {
+            if number > 100_000 && number % 1_000 == 0 {
                 counting.note(at(0), &viewer("berlin", 3_000), None);
             }
-            assert!(counting.kinds <= KINDS_MAX);
+            assert!(counting.now.bytes <= WINDOW_BYTES_MAX);
         }
-        let berlin = (asked / 1_000 - KINDS_MAX / 1_000 - 1) as u32;
-        let kinds: usize = counting.of_late(at(0)).kinds.values().map(BTreeMap::len).sum();
-        assert_eq!(kinds, counting.kinds);
+        let berlin = asked / 1_000 - 101;
+        let places = counting.of_late(at(0)).kinds.len();
         let forgotten = counting.dropped();
         let gathered = counting.gathered(at(0));
-        assert_eq!(gathered.len(), PLACES_MAX);
+        assert_eq!(gathered.len(), places.min(PLACES_MAX));
         let beyond = counting.dropped() - forgotten;
-        assert_eq!(beyond, (kinds - PLACES_MAX) as u64);
-        assert_eq!(sessions(&gathered)[0], ("berlin".to_owned(), berlin));
+        assert_eq!(beyond, (places - gathered.len()) as u64);
+        assert!(sessions(&gathered).contains(&("berlin".to_owned(), berlin)));
         let known =
             gathered.iter().flat_map(|of| &of.clients).map(|some| u64::from(some.sessions)).sum::<u64>();
-        assert_eq!(
-            known + counting.dropped(),
-            asked as u64 + u64::from(berlin),
-            "no question is lost to sight"
-        );
+        assert_eq!(known + counting.dropped(), u64::from(asked + berlin), "no question is lost to sight");
+    }
+
+    proptest! {
+        /// The byte count equals the held places and bitrates after any questions and thinnings.
+        #[test]
+        fn the_account_of_bytes_is_right(
+            asked in proptest::collection::vec(("[a-c]{1,3}", "[a-b]{1,2}", 0u64..4), 0..200),
+            thinned in 0usize..4,
+        ) {
+            let mut questions = Questions::default();
+            let mut all = 0;
+            for (location, isp, mbps) in &asked {
+                all += 1 + questions.insert(location, isp, BitRate::mbps(*mbps), 1);
+            }
+            for _ in 0..thinned {
+                let kinds = |of: &Questions| of.kinds.values().map(BTreeMap::len).sum::<usize>();
+                let before = kinds(&questions);
+                if before > 0 {
+                    all -= questions.thin();
+                    prop_assert_eq!(kinds(&questions), before / 2);
+                }
+            }
+            let held = questions.kinds.iter().map(|((location, isp), of)| {
+                PLACE_BYTES + location.len() + isp.len() + of.len() * KIND_BYTES
+            });
+            prop_assert_eq!(questions.bytes, held.sum::<usize>());
+            let left: u64 = questions.kinds.values().flat_map(BTreeMap::values).copied().map(u64::from).sum();
+            prop_assert_eq!(left, all);
+        }
+    }
+
+    /// #48: ten copies of the longest names were most of the memory that strangers held.
+    #[test]
+    fn names_of_a_round_have_a_budget() {
+        let mut counting = Counting::new(at(0), Duration::from_secs(10));
+        for number in 0..40_000u32 {
+            let name = format!("{number:0>128}");
+            counting.note(at(0), &Viewer { isp: name.clone(), ..viewer(&name, 3_000) }, None);
+        }
+        (0..3).for_each(|_| counting.note(at(0), &viewer("berlin", 3_000), None));
+        let gathered = counting.gathered(at(0));
+        let names: usize = gathered.iter().map(|of| of.location.len() + of.isp.len()).sum();
+        assert!((NAMES_BYTES_MAX - 256..=NAMES_BYTES_MAX).contains(&names), "{names}");
+        assert_eq!(sessions(&gathered)[0], ("berlin".to_owned(), 3));
     }
 
     #[test]

@@ -58,5 +58,5 @@ pub use network::{NetworkAgent, NetworkAgentError, NetworkConfig};
 pub use places::Places;
 pub use public::{ADDRESS_ANSWERS, PublicConfig, PublicServer};
 pub use service::{
-    BrokerService, BrokerServiceConfig, COUNTED_MAX, OpenError, SILENT_AFTER, StoreConfig,
+    BrokerService, BrokerServiceConfig, COUNTED_BYTES_MAX, COUNTED_MAX, OpenError, SILENT_AFTER, StoreConfig,
 };

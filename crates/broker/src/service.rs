@@ -7,12 +7,14 @@
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 
 mod config;
+mod counted;
 mod players;
 mod shown;
 #[cfg(test)]
 mod tests;
 
 pub use config::{BrokerServiceConfig, OpenError, StoreConfig};
+pub use counted::{COUNTED_BYTES_MAX, COUNTED_MAX};
 
 use crate::asked::{Asked, Told};
 use crate::contracts::Contracts;
@@ -23,7 +25,7 @@ use crate::store::{Keeper, Store};
 use crate::wire::{CountedReply, DecisionView, NetworkMessage};
 use anabranch_broker_proto::Answer;
 use anabranch_broker_proto::broker::{Broker, Decision, Gathered, Job, ToNetwork, Why};
-use anabranch_broker_proto::counting::{self, Counting};
+use anabranch_broker_proto::counting::Counting;
 use anabranch_broker_proto::delivery::Delivery;
 use anabranch_broker_proto::messages::{Assent, Bids, BidsReply};
 use anabranch_broker_proto::replica::{Replica, StoreAsk, StoreTold, Turn};
@@ -32,6 +34,7 @@ use anabranch_broker_proto::steering::Catalogue;
 use anabranch_http::store::StoreError;
 use anabranch_net::identity::Identity;
 use anabranch_units::{Duration, Instant, PeerId};
+use counted::Counted;
 use players::Answering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -50,8 +53,6 @@ const GIVEN_FOR: Duration = Duration::from_secs(900);
 const COUNTED_LEASES: u64 = 3;
 /// Places of one message.
 const PLACES_PER_MESSAGE: usize = 20_000;
-/// Messages of other brokers with what they have counted that are kept: more is none of theirs.
-pub const COUNTED_MAX: usize = 64;
 /// By how much a search goes behind all else that this machine does.
 const NICE: i32 = 5;
 /// The machine's clock counts picoseconds in 64 bits and ends after 213 days: after so many it begins again, as after a restart.
@@ -115,8 +116,8 @@ struct State {
     mailboxes: BTreeMap<PeerId, Mailbox>,
     /// Counts from outside, and until when they hold.
     given: Option<(Vec<Gathered>, Instant)>,
-    /// By broker and part: what others have counted, and until when it holds.
-    counted: BTreeMap<(u64, u32), (Vec<Gathered>, Instant)>,
+    /// Counts of viewers from other brokers.
+    counted: Counted,
     /// What was read from the store, or is to be written, as it stands there.
     stored: Option<Arc<DecisionView>>,
     /// The decision that is to be kept, as it is written: asked again, the store gets the same, so that nothing that was kept can change.
@@ -229,6 +230,9 @@ impl BrokerService {
             StoreConfig::File(path) => {
                 (Keeper::File(Store::open(&path).map_err(OpenError::Store)?), None, LEASE_ALONE)
             }
+            StoreConfig::Memory => {
+                (Keeper::File(Store::in_memory().map_err(OpenError::Store)?), None, LEASE_ALONE)
+            }
             StoreConfig::Etcd { etcd, identity } => {
                 let name = anabranch_net::random();
                 let name = name.map_err(|error| OpenError::Etcd(Mistake(error.to_string())))?;
@@ -258,7 +262,7 @@ impl BrokerService {
             networks_told: None,
             mailboxes: BTreeMap::new(),
             given: None,
-            counted: BTreeMap::new(),
+            counted: Counted::default(),
             stored: None,
             keeping: None,
             called: None,
@@ -427,10 +431,9 @@ impl BrokerService {
         let mut state = lock(&self.shared.state);
         state.broker()?;
         let now = state.now();
-        state.counted.retain(|_, (_, until)| *until > now);
-        let lease = self.lease();
-        if state.counted.len() < COUNTED_MAX || state.counted.contains_key(&(broker, part)) {
-            state.counted.insert((broker, part), (gathered, now + lease * COUNTED_LEASES));
+        let until = now + self.lease() * COUNTED_LEASES;
+        if !state.counted.note(now, (broker, part), gathered, until) {
+            tracing::debug!("no room for what another broker has counted");
         }
         // One that is being kept yet was accepted, too: whoever is gone by now may be in it.
         let round = state.broker()?.accepted().map_or(0, |decision| decision.round);
@@ -541,10 +544,8 @@ impl BrokerService {
         if let Some((gathered, _)) = &state.given {
             return gathered.clone();
         }
-        state.counted.retain(|_, (_, until)| *until > now);
-        let others = state.counted.values().flat_map(|(gathered, _)| gathered.iter().cloned());
         let own = self.counted_here();
-        if state.counted.is_empty() { own } else { counting::together(own.into_iter().chain(others)) }
+        state.counted.with(now, own)
     }
 
     /// Searches for a decision, apart from those who are answered meanwhile.
@@ -727,7 +728,7 @@ impl BrokerService {
                 let now = state.now();
                 state.expect_networks(now);
                 // What it could not keep, another may have decided anew.
-                (state.given, state.counted, state.keep_error) = (None, BTreeMap::new(), None);
+                (state.given, state.counted, state.keep_error) = (None, Counted::default(), None);
                 drop(state);
                 self.note_presence();
                 // Those who wait for messages hear that they have to ask another.

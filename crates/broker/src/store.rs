@@ -75,6 +75,11 @@ impl Store {
         Ok(Self { file: StoreFile::open(path, FORMAT)? })
     }
 
+    /// One that is gone when it is dropped.
+    pub(crate) fn in_memory() -> Result<Self, StoreError> {
+        Ok(Self { file: StoreFile::in_memory(FORMAT)? })
+    }
+
     /// Keeps a decision in place of the one before.
     pub(crate) fn keep(&self, decision: &DecisionView) -> Result<(), StoreError> {
         self.file.run(|database| {

@@ -29,6 +29,8 @@ pub struct BrokerServiceConfig {
 pub enum StoreConfig {
     /// In a file of its own; made if it is not there.
     File(PathBuf),
+    /// Nowhere: it is gone when the broker ends. For tests.
+    Memory,
     /// In etcd, with other brokers, of which one leads.
     Etcd {
         /// Where etcd is.

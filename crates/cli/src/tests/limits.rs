@@ -6,14 +6,17 @@
 use crate::gather::serve;
 use crate::replicate::relay;
 use anabranch_broker::contracts::NETWORKS_MAX;
-use anabranch_broker::{COUNTED_MAX, PARTS_MAX, PublicConfig, REPORTS_MAX};
-use anabranch_broker_proto::broker::Contract;
-use anabranch_broker_proto::counting::KINDS_MAX;
+use anabranch_broker::{
+    ADDRESS_ANSWERS, COUNTED_BYTES_MAX, COUNTED_MAX, PARTS_MAX, PublicConfig, REPORTS_MAX,
+};
+use anabranch_broker_proto::broker::{BIDS_BYTES, Contract};
+use anabranch_broker_proto::counting::{NAMES_BYTES_MAX, PLACES_MAX, WINDOW_BYTES_MAX};
 use anabranch_broker_proto::steering::QUERY_BYTES_MAX;
+use anabranch_http::plain::CONNECTIONS_MAX;
 use anabranch_http::{BODY_BYTES_MAX, SMALL_BODY_BYTES, ServeConfig};
 use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::{keys, resolve, revoked, tls};
-use anabranch_replicate::{CONNECTIONS_MAX, PEER_CONNECTIONS_MAX};
+use anabranch_replicate::{CONNECTIONS_MAX as RELAY_CONNECTIONS_MAX, PEER_CONNECTIONS_MAX};
 use anabranch_replicate_proto::coordinator::{
     CoordinatorConfig, QUESTIONS_MAX, SITE_QUESTIONS_MAX, SITES_QUESTIONS_MAX,
 };
@@ -110,7 +113,7 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
         ("destinations of a transfer", n(transfers.destinations_max), "replicate::coordinator"),
         (
             "data connections of one site at a relay",
-            format!("{} of {}", n(PEER_CONNECTIONS_MAX), n(CONNECTIONS_MAX)),
+            format!("{} of {}", n(PEER_CONNECTIONS_MAX), n(RELAY_CONNECTIONS_MAX)),
             "replicate::service",
         ),
         ("attempts at a relay", n(daemon::ATTEMPTS_MAX), "replicate::daemon"),
@@ -200,24 +203,69 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
             "spray_proto::repeats",
         ),
         (
-            "networks of a broker; clusters of one; bids of one in a round",
-            format!("{}; {}; {}", n(NETWORKS_MAX as u64), n(contract.clusters_max), n(contract.bids_max)),
+            "networks of a broker; clusters of one; bids of one in a round, and their memory",
+            format!(
+                "{}; {}; {}, {}",
+                n(NETWORKS_MAX as u64),
+                n(contract.clusters_max),
+                n(contract.bids_max),
+                bytes(BIDS_BYTES)
+            ),
             "broker::contracts, broker_proto::broker",
         ),
         (
-            "counts of other brokers that are kept; parts of a decision in etcd; reports of a player at once",
-            format!("{}; {}; {}", n(COUNTED_MAX as u64), n(PARTS_MAX), n(REPORTS_MAX as u64)),
-            "broker::service, broker::etcd, broker::cmcd",
+            "counts of other brokers that are kept, and their memory; parts of a decision in etcd",
+            format!("{}, {}; {}", n(COUNTED_MAX as u64), bytes(COUNTED_BYTES_MAX as u64), n(PARTS_MAX)),
+            "broker::service, broker::etcd",
         ),
         (
-            "answers to players in a second; a question's query; kinds of viewers that are counted",
+            "connections of players; those of them that have not asked yet",
+            format!(
+                "`--players-max`, {}, of the descriptors what others leave; a quarter; the one goes that asked longest ago, of the busiest address",
+                n(CONNECTIONS_MAX as u64)
+            ),
+            "http::plain",
+        ),
+        (
+            "time for a player's first question; between two; for a body; to read some of an answer",
+            format!(
+                "{} s; {} s; {} s; {} s",
+                players.limits.admission.silent_time.as_secs(),
+                players.limits.admission.speaking_time.as_secs(),
+                players.limits.body_time.as_secs(),
+                players.limits.write_time.as_secs()
+            ),
+            "http::plain",
+        ),
+        (
+            "bodies of players under way; one of them; reports in it",
+            format!(
+                "{}, oldest of the busiest address goes; {}; {}",
+                n(players.limits.bodies_max as u64),
+                bytes(players.limits.body_bytes_max as u64),
+                n(REPORTS_MAX as u64)
+            ),
+            "http::plain, broker::cmcd",
+        ),
+        (
+            "answers to players in a second; of one address whatever others ask; a question's query",
             format!(
                 "{}; {}; {}",
                 n(players.answers_per_s_max),
-                bytes(QUERY_BYTES_MAX as u64),
-                n(KINDS_MAX as u64)
+                n(ADDRESS_ANSWERS),
+                bytes(QUERY_BYTES_MAX as u64)
             ),
-            "broker::public, broker_proto::steering, broker_proto::counting",
+            "broker::public, broker_proto::steering",
+        ),
+        (
+            "memory of what players' questions count, in each of two windows; places of a round, and their names",
+            format!(
+                "{}; {}, {}",
+                bytes(WINDOW_BYTES_MAX as u64),
+                n(PLACES_MAX as u64),
+                bytes(NAMES_BYTES_MAX as u64)
+            ),
+            "broker_proto::counting",
         ),
         (
             "a key file; a list of revoked certificates",

@@ -1,0 +1,97 @@
+//! Counts of viewers from other brokers, for the broker that leads: bounded in messages and in
+//! bytes.
+//!
+//! Leaves out: this broker's own counts (`broker_proto::counting`). Read [`Counted`].
+
+use anabranch_broker_proto::broker::Gathered;
+use anabranch_broker_proto::counting;
+use anabranch_units::Instant;
+use std::collections::BTreeMap;
+
+/// Most messages with counts that are kept, each a part of one broker's counts.
+pub const COUNTED_MAX: usize = 64;
+/// Byte budget of these messages: strangers choose the names of places in them.
+pub const COUNTED_BYTES_MAX: usize = 128 << 20;
+
+/// A message of another broker.
+struct Part {
+    gathered: Vec<Gathered>,
+    bytes: usize,
+    until: Instant,
+}
+
+/// By broker and part, the messages that still hold.
+#[derive(Default)]
+pub(super) struct Counted(BTreeMap<(u64, u32), Part>);
+
+impl Counted {
+    /// Keeps a part until a time, in place of an earlier one of the same number. Returns whether
+    /// there was room for it.
+    pub(super) fn note(
+        &mut self,
+        now: Instant,
+        of: (u64, u32),
+        gathered: Vec<Gathered>,
+        until: Instant,
+    ) -> bool {
+        self.0.retain(|_, part| part.until > now);
+        self.0.remove(&of);
+        let bytes = counting::bytes(&gathered);
+        let held: usize = self.0.values().map(|part| part.bytes).sum();
+        let has_room = self.0.len() < COUNTED_MAX && held + bytes <= COUNTED_BYTES_MAX;
+        if has_room {
+            self.0.insert(of, Part { gathered, bytes, until });
+        }
+        has_room
+    }
+
+    /// The sum of `own` and all parts that hold.
+    pub(super) fn with(&mut self, now: Instant, own: Vec<Gathered>) -> Vec<Gathered> {
+        self.0.retain(|_, part| part.until > now);
+        if self.0.is_empty() {
+            return own;
+        }
+        let others = self.0.values().flat_map(|part| part.gathered.iter().cloned());
+        counting::together(own.into_iter().chain(others))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_broker_proto::messages::Clients;
+    use anabranch_units::Duration;
+
+    fn places(count: usize) -> Vec<Gathered> {
+        let clients = vec![Clients { bitrate_bps: 1_000_000, sessions: 1 }];
+        let place =
+            |n: usize| Gathered { location: format!("{n:0>128}"), isp: "x".into(), clients: clients.clone() };
+        (0..count).map(place).collect()
+    }
+
+    /// #48: parts were counted, and each could have 32 MiB.
+    #[test]
+    fn what_others_count_has_a_budget_of_bytes() {
+        let (now, until) = (Instant::ZERO, Instant::ZERO + Duration::from_secs(30));
+        let mut counted = Counted::default();
+        let all = places(20_000);
+        let fit = COUNTED_BYTES_MAX / counting::bytes(&all);
+        assert!(fit < COUNTED_MAX, "{fit}");
+        for broker in 0..fit as u64 {
+            assert!(counted.note(now, (broker, 0), all.clone(), until));
+        }
+        assert!(!counted.note(now, (99, 0), all.clone(), until), "the budget is used up");
+        assert!(counted.note(now, (0, 0), all.clone(), until), "a newer one takes the old one's place");
+        assert_eq!(counted.with(now, Vec::new()).len(), 20_000);
+        assert!(counted.note(until, (99, 0), all, until + Duration::from_secs(1)), "the others hold no more");
+        assert!(counted.with(until + Duration::from_secs(1), Vec::new()).is_empty());
+    }
+
+    #[test]
+    fn more_parts_than_brokers_have_are_not_kept() {
+        let (now, until) = (Instant::ZERO, Instant::ZERO + Duration::from_secs(30));
+        let mut counted = Counted::default();
+        let kept = (0..100).filter(|broker| counted.note(now, (*broker, 0), places(1), until)).count();
+        assert_eq!(kept, COUNTED_MAX);
+    }
+}
