@@ -1,16 +1,25 @@
-//! What fuzzing does with what comes from outside: files of an operator, and what a store says.
+//! Exercises of the parsers of outside bytes, for fuzz targets: an operator's files, a store's
+//! answers, requests, a broker's replies, players' reports.
 //!
 //! Leaves out: the inputs (`fuzz/`). Read [`exercise_contracts`] first.
 
 use crate::contracts::Contracts;
 use crate::etcd::is_answer;
 use crate::kept::read_decision;
+use crate::network::{parts, totals};
 use crate::places::Places;
-use crate::wire::DecisionView;
-use anabranch_broker_proto::broker::Standing;
+use crate::service::{BrokerService, BrokerServiceConfig, StoreConfig};
+use crate::wire::{BidsReply, CountedReply, DecisionView, MessagesReply, NetworkMessage};
+use anabranch_broker_proto::broker::{Settings, Standing};
 use anabranch_broker_proto::delivery::{Delivery, Viewer};
-use anabranch_units::BitRate;
+use anabranch_broker_proto::{Agent, Estimates, Offer, Site, designs};
+use anabranch_http::exercise::requests;
+use anabranch_net::keys::{Role, System};
+use anabranch_net::tls::PeerIdentity;
+use anabranch_units::{BitRate, PeerId};
 use std::collections::BTreeSet;
+
+const CONTRACTS: &str = "[[network]]\nname = \"a\"\n[[network.cluster]]\nnumber = 1\nhost = \"a1.example\"\n[[network]]\nname = \"b\"\n";
 
 /// A file of contracts. Whether it is one.
 pub fn exercise_contracts(bytes: &[u8]) -> bool {
@@ -37,8 +46,7 @@ pub fn exercise_stored(bytes: &[u8]) -> bool {
         return is_answer(answer);
     }
     let Ok(view) = serde_json::from_slice::<DecisionView>(bytes) else { return false };
-    let contracts = "[[network]]\nname = \"a\"\n[[network]]\nname = \"b\"\n";
-    let decision = read_decision(&view, &contracts.parse().expect("it is right"));
+    let decision = read_decision(&view, &CONTRACTS.parse().expect("it is right"));
     assert!(decision.standings.values().all(Standing::is_possible));
     let delivery = Delivery::new(&decision);
     for (location, isp) in view.places.iter().take(100) {
@@ -46,6 +54,94 @@ pub fn exercise_stored(bytes: &[u8]) -> bool {
             Viewer { location: location.clone(), isp: isp.clone(), bitrate: BitRate::bps(1), number: 1 };
         let order = delivery.order(&viewer, &BTreeSet::new(), 3);
         assert!(order.iter().all(|to| to.network.index() < 2));
+    }
+    true
+}
+
+/// A player's report (CMCD). Returns whether it parses and names a known network.
+pub fn exercise_cmcd(bytes: &[u8]) -> bool {
+    let contracts: Contracts = CONTRACTS.parse().expect("it is right");
+    let catalogue = contracts.catalogue();
+    let text = String::from_utf8_lossy(bytes);
+    let found = crate::cmcd::read(&text, &catalogue, None);
+    assert!(found.is_none_or(|report| catalogue.contains_key(&report.network)));
+    // A report without a network's name is about the network that the player plays by.
+    let played = crate::cmcd::read(&text, &catalogue, Some(PeerId(1)));
+    assert_eq!(played.map(|report| report.is_good), found.or(played).map(|report| report.is_good));
+    found.is_some()
+}
+
+/// Takes each line for a request of the agent of network `a`, as in `POST /v1/networks/a/join
+/// {"session":1}`; after `!` of an operator, after `!!` of another broker. Returns true if no
+/// request was refused.
+///
+/// Panics: where a request says that the fault is the broker's own, or an agent has spoken for
+/// another network.
+pub fn exercise_requests(bytes: &[u8]) -> bool {
+    let settings = Settings::new(designs::by_name("marketplace").expect("it is a design"));
+    let contracts = CONTRACTS.parse().expect("it is right");
+    let config = BrokerServiceConfig::new(settings, contracts, "");
+    let config = BrokerServiceConfig { store: StoreConfig::Memory, ..config };
+    let service = BrokerService::open(config).expect("memory can be written");
+    let peer = |role, name: &str| PeerIdentity { system: System::Broker, role, name: name.to_owned() };
+    let peers =
+        [peer(Role::Site, "a"), peer(Role::Operator, "operator"), peer(Role::Controller, "controller")];
+    requests(&crate::http::router(service.clone()), peers, bytes, || {
+        let networks = service.networks();
+        assert!(networks.iter().all(|network| network.name == "a" || !network.up));
+        assert!(networks.iter().all(|network| (0.0..=1.0).contains(&network.capacity_trust)));
+    })
+}
+
+/// A network that has the first four clusters everywhere.
+struct Everywhere;
+
+impl Estimates for Everywhere {
+    fn site(&self, cluster: u32) -> Option<Site> {
+        let (capacity, background) = (BitRate::gbps(1), BitRate::mbps(1));
+        (cluster < 4).then_some(Site { network: 0, city: 0, cost_per_mbps: 1.0, capacity, background })
+    }
+    fn considered(&self, location: &str, isp: &str) -> Vec<Offer> {
+        self.all(location, isp)
+    }
+    fn all(&self, _: &str, _: &str) -> Vec<Offer> {
+        (0..4).map(|cluster| Offer { cluster, score: f64::from(cluster) }).collect()
+    }
+}
+
+/// A broker's reply to an agent, or the leader's reply to another broker. Returns whether it
+/// parses.
+///
+/// Panics: where an agent bids for clients that it was not called for, or assents to more than a
+/// cluster has.
+pub fn exercise_replies(bytes: &[u8]) -> bool {
+    if serde_json::from_slice::<BidsReply>(bytes).is_ok()
+        || serde_json::from_slice::<CountedReply>(bytes).is_ok()
+    {
+        return true;
+    }
+    let Ok(MessagesReply { messages }) = serde_json::from_slice(bytes) else { return false };
+    let (mut agent, broker) = (Agent::default(), PeerId(0));
+    for (_, message) in messages {
+        match message {
+            NetworkMessage::Call(call) => {
+                let Some(design) = designs::by_name(&call.design) else { continue };
+                let sent = parts(agent.handle_call(broker, &*design, &Everywhere, &call));
+                assert!(sent.iter().rev().skip(1).all(|part| part.more));
+                let shares: BTreeSet<u32> = call.shares.iter().map(|share| share.share).collect();
+                assert!(sent.iter().flat_map(|part| &part.shares).all(|bid| shares.contains(&bid.share)));
+            }
+            NetworkMessage::Proposal(proposal) => {
+                let assent = agent.handle_proposal(&Everywhere, broker, &proposal);
+                let refused = |cluster| assent.refused.iter().any(|refused| refused.cluster == cluster);
+                let most = BitRate::gbps(1).as_bps();
+                assert!(proposal.clusters.iter().all(|of| of.rate_bps <= most || refused(of.cluster)));
+            }
+            NetworkMessage::Accepted(accepted) => {
+                agent.handle_accepted(broker, &accepted);
+                let _ = (totals(&accepted), agent.committed_bps(0), agent.expected_bps(broker, 0));
+            }
+        }
     }
     true
 }
@@ -63,5 +159,8 @@ mod tests {
         assert!(replay("broker_contracts", super::exercise_contracts) >= 4);
         assert!(replay("broker_places", super::exercise_places) >= 3);
         assert!(replay("broker_stored", super::exercise_stored) >= 6);
+        assert!(replay("broker_cmcd", super::exercise_cmcd) >= 6);
+        assert!(replay("broker_http", super::exercise_requests) >= 8);
+        assert!(replay("broker_replies", super::exercise_replies) >= 6);
     }
 }

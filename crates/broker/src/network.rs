@@ -6,7 +6,7 @@
 
 use crate::client::Client;
 use crate::mistake::Mistake;
-use crate::wire::{Bids, NetworkMessage};
+use crate::wire::{Accepted, Bids, NetworkMessage};
 use anabranch_broker_proto::designs::{self, Design};
 use anabranch_broker_proto::{Agent, Estimates, Offer, Site, considered};
 use anabranch_http::{BACKOFF_MAX, BACKOFF_MIN, ClientError};
@@ -353,10 +353,7 @@ impl NetworkAgent {
             }
             NetworkMessage::Accepted(accepted) => {
                 self.agent.handle_accepted(BROKER, &accepted);
-                let (sessions, bps) = accepted.clusters.iter().fold((0, 0), |(sessions, bps), cluster| {
-                    (sessions + cluster.sessions, bps + cluster.rate_bps)
-                });
-                let rate = BitRate::bps(bps);
+                let (sessions, rate) = totals(&accepted);
                 tracing::info!("round {}: {sessions} clients, {rate}", accepted.round);
             }
         }
@@ -368,8 +365,16 @@ impl NetworkAgent {
     }
 }
 
+/// The clients of all clusters, and what they get together.
+pub(crate) fn totals(accepted: &Accepted) -> (u64, BitRate) {
+    let (sessions, bps) = accepted.clusters.iter().fold((0u64, 0u64), |(sessions, bps), cluster| {
+        (sessions.saturating_add(cluster.sessions), bps.saturating_add(cluster.rate_bps))
+    });
+    (sessions, BitRate::bps(bps))
+}
+
 /// Bids in messages that are not too long, all but the last with more to follow.
-fn parts(bids: Bids) -> Vec<Bids> {
+pub(crate) fn parts(bids: Bids) -> Vec<Bids> {
     let mut parts = vec![Bids { round: bids.round, clusters: bids.clusters, ..Bids::default() }];
     let mut count = 0;
     for share in bids.shares {

@@ -1,0 +1,7 @@
+//! Random bytes as a broker's replies to an agent: never a panic in it.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    anabranch_broker::exercise::exercise_replies(bytes);
+});
