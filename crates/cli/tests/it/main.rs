@@ -20,6 +20,7 @@ mod logs;
 #[path = "../../../pace/tests/it/namespace.rs"]
 mod namespace;
 mod net;
+mod players;
 mod readme;
 mod replay;
 mod rogue;

@@ -34,14 +34,14 @@ const SLACK: Duration = Duration::from_secs(2);
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Daemons in a folder of their own.
-struct World {
+pub struct World {
     folder: tempfile::TempDir,
-    daemons: Vec<Child>,
+    pub daemons: Vec<Child>,
     _alone: std::sync::MutexGuard<'static, ()>,
 }
 
 impl World {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
         let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -50,23 +50,23 @@ impl World {
         Self { folder, daemons: Vec::new(), _alone: alone }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    fn command(&self, words: &[&str]) -> Command {
+    pub fn command(&self, words: &[&str]) -> Command {
         let mut command = anabranch();
         command.current_dir(self.folder.path()).args(words).stdout(Stdio::null()).stderr(Stdio::piped());
         command
     }
 
-    fn done(&self, words: &[&str]) {
+    pub fn done(&self, words: &[&str]) {
         let output = self.command(words).output().expect("the command runs");
         assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
     }
 
     /// Starts a daemon by `command` and waits until it listens at `at`.
-    fn start(&mut self, mut command: Command, at: SocketAddr) {
+    pub fn start(&mut self, mut command: Command, at: SocketAddr) {
         command.stderr(Stdio::inherit());
         self.daemons.push(command.spawn().expect("a daemon starts"));
         let end = Instant::now() + PATIENCE;
@@ -76,7 +76,7 @@ impl World {
         }
     }
 
-    fn operator(&self, system: System) -> Identity {
+    pub fn operator(&self, system: System) -> Identity {
         let files = CredentialFiles::in_set(&self.path("keys"), system, Role::Operator, "operator");
         Identity::load(&files).expect("they were made")
     }
@@ -91,7 +91,7 @@ impl Drop for World {
     }
 }
 
-fn free_address() -> SocketAddr {
+pub fn free_address() -> SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback is there");
     listener.local_addr().expect("it is bound")
 }
@@ -211,7 +211,7 @@ async fn served_all_the_same(at: SocketAddr, bound: Bound, mut ask: impl AsyncFn
     }
 }
 
-fn block_on(work: impl Future<Output = ()>) {
+pub fn block_on(work: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.expect("a runtime").block_on(work);
 }
