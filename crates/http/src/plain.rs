@@ -221,7 +221,11 @@ async fn serve_one(arrival: Arrival, router: Router, limits: PlainLimits) -> io:
         done = half_open.until_dropped(&mut until_asked).await?;
     };
     let stream = served.into_parts().io.into_inner().into_inner();
-    half_open.until_dropped(async { Ok(close(stream).await) }).await?;
+    let closes = async {
+        close(stream).await;
+        Ok(())
+    };
+    half_open.until_dropped(closes).await?;
     done.map_err(io::Error::other)
 }
 
