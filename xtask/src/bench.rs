@@ -12,6 +12,7 @@ mod decide;
 mod faults;
 mod pace;
 mod parts;
+mod plans;
 mod relay;
 mod shuffle;
 mod sim;
@@ -45,6 +46,8 @@ enum Job {
     Faults(faults::Args),
     /// Changes of flows' rates by each mechanism, and by forking `tc`.
     Pace(pace::Args),
+    /// How near to the min-cut `replicate`'s plans come where capacities are unlike.
+    Plans(plans::Args),
     /// What each role of `replicate` costs over loopback: source, mirror, coding relay, destination.
     Relay(relay::Args),
     /// From a flow's announcement on one host to another host's new limit.
@@ -67,6 +70,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Job::Decide(args) => decide::run(&args),
         Job::Faults(args) => faults::run(&args),
         Job::Pace(args) => pace::run(&args),
+        Job::Plans(args) => plans::run(&args),
         Job::Relay(args) => relay::run(&args),
         Job::Shuffle(args) => shuffle::run(&args),
         Job::Sim(args) => sim::run(&args),

@@ -1,7 +1,7 @@
 //! Plans many instances with every scheme and counts where each falls short.
 //!
-//! Read [`Survey`] first, and [`JointSurvey`] for transfers at the same time; [`triples`], [`random_digraph`] and
-//! [`concurrent`] make the instances of the project's claims.
+//! Read [`Survey`] first, and [`JointSurvey`] for transfers at the same time; [`triples`], [`random_digraph`],
+//! [`unlike_network`] and [`concurrent`] make the instances of the project's claims.
 
 use super::{
     JointRequest, Layout, Plan, PlanError, Planned, Planner, RATE_TOLERANCE, Request, SCHEMES, Scheme,
@@ -259,6 +259,62 @@ pub fn random_digraph(seed: Seed, id: u64, sites_max: u16) -> (Topology, SiteId,
 pub fn is_ring(id: u64) -> bool {
     id % 5 == 4
 }
+
+/// The network numbered `id` of a seed, with a source and destinations: 8 to 40 sites whose links are of unlike capacities.
+///
+/// Cables join the sites to one network, two to five ends at a site in the mean. Every other network draws its capacities
+/// from [`UNLIKE_GBPS`], the rest log-uniformly from 1 to 100 Gbit/s; every other pair of these has another capacity in
+/// each direction. Of every ten, one is eight disjoint paths of two hops instead. Any number of sites are destinations.
+pub fn unlike_network(seed: Seed, id: u64) -> Instance {
+    let mut draws = seed.stream("replicate-unlike", id);
+    let log_uniform = id % 2 == 1;
+    let capacity = |draws: &mut RandomStream| match log_uniform {
+        true => BitRate::bps((1e9 * 100f64.powf(draws.unit_f64())) as u64),
+        false => BitRate::gbps(UNLIKE_GBPS[draws.below(UNLIKE_GBPS.len() as u64) as usize]),
+    };
+    if id % 10 == 9 {
+        let mut topology = numbered(id, 2 + PATHS);
+        for middle in 2..2 + PATHS {
+            let properties = LinkProperties::new(capacity(&mut draws), Duration::ZERO);
+            for (from, to) in [(0, middle), (middle, 1)] {
+                topology
+                    .add_link(SiteId(from), SiteId(to), properties.clone())
+                    .expect("two sites, some capacity");
+            }
+        }
+        return (topology, SiteId(0), vec![SiteId(1)]);
+    }
+    let sites = 8 + draws.below(33) as u16;
+    let mut topology = numbered(id, sites);
+    let cables = u64::from(sites) * (2 + draws.below(4)) / 2;
+    for cable in 0..cables.max(u64::from(sites) - 1) {
+        // The first cables make a tree of all sites.
+        let (a, b) = match u16::try_from(cable + 1).ok().filter(|a| *a < sites) {
+            Some(a) => (a, draws.below(u64::from(a)) as u16),
+            None => {
+                let a = draws.below(u64::from(sites)) as u16;
+                (a, (a + 1 + draws.below(u64::from(sites) - 1) as u16) % sites)
+            }
+        };
+        let there = capacity(&mut draws);
+        let back = if id / 2 % 2 == 1 { capacity(&mut draws) } else { there };
+        for (from, to, capacity) in [(a, b, there), (b, a, back)] {
+            let properties = LinkProperties::new(capacity, Duration::ZERO);
+            topology.add_link(SiteId(from), SiteId(to), properties).expect("two sites, some capacity");
+        }
+    }
+    let mut order: Vec<SiteId> = topology.site_ids().collect();
+    draws.shuffle(&mut order);
+    let destinations = 1 + draws.below(DESTINATIONS.min(u64::from(sites) - 1)) as usize;
+    (topology, order[0], order[1..=destinations].to_vec())
+}
+
+/// Capacities of [`unlike_network`]: what a provider's links have beside one another.
+const UNLIKE_GBPS: [u64; 9] = [1, 2, 5, 8, 9, 10, 25, 40, 100];
+/// Paths of the networks that are disjoint paths.
+const PATHS: u16 = 8;
+/// The most destinations of [`unlike_network`]: all sites but the source.
+const DESTINATIONS: u64 = 39;
 
 type Instance = (Topology, SiteId, Vec<SiteId>);
 
