@@ -184,6 +184,9 @@ pub enum Submitter {
 pub struct GroupProgram {
     /// Number of streams.
     pub streams: u16,
+    /// The rate that the source holds each stream to, by stream; `None` where it does not. Empty where it holds none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ceilings: Vec<Option<BitRate>>,
     /// Whether they are mixed.
     pub mode: Mode,
     /// The ranges of the file that this attempt carries, ascending and disjoint. Generations count through them as if

@@ -180,9 +180,16 @@ fn titles(topology: &Topology, plan: Option<&Plan>) -> (String, String) {
         0 => String::new(),
         bound => format!(" ({:.0} %)", 100.0 * plan.rate.as_bps() as f64 / bound as f64),
     };
+    let units = plan.flow_units().into_iter();
+    let flows = match (units.clone().min(), units.max()) {
+        (Some(least), Some(most)) if least < most => {
+            format!("flows of {} to {}", plan.unit * least, plan.unit * most)
+        }
+        _ => format!("{} per flow", plan.unit),
+    };
     (
         format!("{scheme}: {} of the min-cut's {}{share}", plan.rate, plan.bound),
-        format!("{}: {} to {to}{links} · {} per flow", topology.name(), name(&plan.source), plan.unit),
+        format!("{}: {} to {to}{links} · {flows}", topology.name(), name(&plan.source)),
     )
 }
 

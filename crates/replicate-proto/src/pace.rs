@@ -10,7 +10,7 @@ use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 /// How far a source that was held up may catch up: so many seconds' worth of its rate at once.
 const CATCH_UP: Duration = Duration::from_ms(50);
 
-/// The pace of a source that is held to a rate, over all of its groups.
+/// The pace of a source that is held to a rate, over all of its groups; or of one of its streams.
 #[derive(Clone, Debug)]
 pub struct Pace {
     limit: BitRate,
@@ -20,7 +20,12 @@ pub struct Pace {
 impl Pace {
     /// The pace of a program's source, from [`Instant::ZERO`] on; `None` where nothing holds it.
     pub fn of(program: &SiteProgram) -> Option<Self> {
-        program.bandwidth_limit.map(|limit| Self { limit, due: Instant::ZERO })
+        program.bandwidth_limit.map(Self::new)
+    }
+
+    /// A pace of `limit` from [`Instant::ZERO`] on.
+    pub(crate) const fn new(limit: BitRate) -> Self {
+        Self { limit, due: Instant::ZERO }
     }
 
     /// When the next piece may be supplied.

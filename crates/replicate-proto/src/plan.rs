@@ -1,8 +1,8 @@
 //! Plans of transfers on a network: the deciding part, pure (CodedBulk sections 2.4 and 4.1).
 //!
-//! Every scheme, coded or not, makes the same type: a [`Plan`] of equal-rate flows. A flow occupies one link at the
-//! plan's unit rate and is one of the paper's four functions (Figure 2): forward, mirror, code-and-forward,
-//! code-and-mirror. Two flows of one plan may share a link, up to the link's capacity in units.
+//! Every scheme, coded or not, makes the same type: a [`Plan`] of flows. A flow occupies one link at the plan's unit rate, or
+//! at a multiple of it that all flows of its stream have, and is one of the paper's four functions (Figure 2): forward,
+//! mirror, code-and-forward, code-and-mirror. Flows of one plan may share a link, up to the link's capacity in units.
 //!
 //! Leaves out: running a plan. Read [`Plan`], [`Flow`] and [`Sink`] for a plan's parts, [`Request`] and [`Planner`] for
 //! how one is made.
@@ -15,6 +15,7 @@ mod field;
 mod fill;
 mod joint;
 mod planner;
+mod rates;
 mod request;
 mod routed;
 pub mod schemes;
@@ -32,6 +33,7 @@ pub use planner::{
     Choice, Comparison, Failure, Figures, Offer, Planned, Planner, RATE_TOLERANCE, SCHEMES, UnknownScheme,
     plan,
 };
+pub(crate) use rates::CEILING_MIN;
 pub use request::{DESTINATIONS_MAX, Layout, Length, Options, PlanError, Request, STREAMS_MAX};
 pub use sharing::{share_flows, share_flows_under};
 
@@ -85,7 +87,7 @@ pub struct Plan {
     pub source: SiteId,
     /// The sites that want it, ascending.
     pub destinations: Vec<SiteId>,
-    /// Rate of each single flow.
+    /// Rate of a flow of weight 1.
     #[serde(rename = "unit_bps", with = "crate::bps")]
     pub unit: BitRate,
     /// Sets of destinations that are served together. Coded, packed and Steiner plans have one; the path schemes have
@@ -108,6 +110,9 @@ pub struct Plan {
 pub struct Group {
     /// How many streams its data is split into: symbols of a generation (coded) or trees (routed).
     pub streams: u16,
+    /// Rate of each stream in units of [`Plan::unit`]; empty where each stream has one unit. Only of a routed group.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub weights: Vec<u32>,
     /// Whether the streams are mixed.
     pub mode: Mode,
     /// One for each of its destinations.
@@ -128,7 +133,7 @@ pub enum Mode {
     Routed,
 }
 
-/// One unit-rate flow on one link: the symbols that the link's first site sends on it.
+/// One flow on one link: the symbols that the link's first site sends on it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Flow {
     /// Index into [`Plan::groups`].

@@ -115,6 +115,7 @@ fn group_program(plan: &Plan, index: usize, attempted: &Attempted<'_>) -> GroupP
     let lookaheads = group.sinks.iter().filter_map(|s| s.decode.as_ref()).map(|d| d.lookahead);
     GroupProgram {
         streams: group.streams,
+        ceilings: plan.stream_ceilings(index),
         mode: group.mode,
         work: wanted.ranges().to_vec(),
         flush: lookaheads.max().unwrap_or(0).max(u16::from(plan.flows.iter().any(is_delayed))),

@@ -1,7 +1,8 @@
 //! The source: cuts the work into generations or chunks and hands them to its virtual links.
 //!
 //! A coded group takes generation after generation, all streams of one at once. A routed group takes chunk after chunk,
-//! each on the stream that has most room, so that a slow tree carries less instead of holding the others up.
+//! each on the stream that has most room, so that a slow tree carries less instead of holding the others up. A stream that
+//! shares a link with a heavier one is held to its planned rate, as TCP would give both the same.
 //!
 //! A group that *fills* another (CodedBulk section 3.2, Figure 6) takes chunks from the end of the same work on. Its flows
 //! have the lowest priority and may stand still for ever, so a chunk on them counts only once every destination on
@@ -11,8 +12,10 @@
 //!
 //! Leaves out: reading the file (the driver does, when [`crate::site::Site::wanted`] says so).
 
+use crate::pace::Pace;
 use crate::plan::Mode;
 use crate::work::WorkMap;
+use anabranch_units::{ByteCount, Instant};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Chunks that a stream which fills may have on the way unconfirmed, at first; one more for each that is confirmed. So a
@@ -32,6 +35,8 @@ pub(crate) struct SourceGroup {
     pub(crate) flush: u64,
     /// Packets handed to each stream.
     pub(crate) sent: Vec<u64>,
+    /// The pace of each stream that is held to a rate, by stream; shorter where the rest are not.
+    pub(crate) paces: Vec<Option<Pace>>,
     /// Generations or chunks that it supplies in all, once that is settled.
     pub(crate) end: Option<u64>,
     pub(crate) ended: bool,
@@ -60,7 +65,8 @@ impl SourceGroup {
             open: BTreeMap::new(),
             again: vec![u64::MAX; streams],
         });
-        Self { mode, map, next: 0, flush, sent: vec![0; streams], end: None, ended: false, filling }
+        let (sent, paces) = (vec![0; streams], Vec::new());
+        Self { mode, map, next: 0, flush, sent, paces, end: None, ended: false, filling }
     }
     /// True while zeros must follow the work.
     pub(crate) fn must_flush(&self) -> bool {
@@ -77,8 +83,15 @@ impl SourceGroup {
     pub(crate) fn upcoming_byte(&self) -> Option<u64> {
         self.upcoming().and_then(|n| self.map.piece(n)).map(|p| p.start)
     }
+    /// When the pace of `stream` lets its next chunk go.
+    pub(crate) fn due(&self, stream: usize) -> Instant {
+        self.paces.get(stream).and_then(Option::as_ref).map_or(Instant::ZERO, Pace::due)
+    }
     /// Whether `stream` may have one more chunk on the way.
-    pub(crate) fn may_send(&self, stream: usize) -> bool {
+    pub(crate) fn may_send(&self, stream: usize, now: Instant) -> bool {
+        self.due(stream) <= now && self.may_have_open(stream)
+    }
+    fn may_have_open(&self, stream: usize) -> bool {
         self.filling.as_ref().is_none_or(|f| {
             let open = f.on_the_way[stream].len() as u64;
             open < UNCONFIRMED_MAX.min(UNCONFIRMED_FIRST + self.sent[stream] - open)
@@ -94,9 +107,12 @@ impl SourceGroup {
     pub(crate) fn has_open(&self) -> bool {
         self.filling.as_ref().is_some_and(|f| !f.open.is_empty())
     }
-    /// Notes that `chunk` goes on `stream`.
-    pub(crate) fn send(&mut self, stream: usize, chunk: u64) {
+    /// Notes that `chunk` goes on `stream` now.
+    pub(crate) fn send(&mut self, now: Instant, stream: usize, chunk: u64) {
         let is_new = self.upcoming() == Some(chunk);
+        if let Some(pace) = self.paces.get_mut(stream).and_then(Option::as_mut) {
+            pace.spend(now, ByteCount::new(self.map.piece(chunk).map_or(0, |piece| piece.len())));
+        }
         self.sent[stream] += 1;
         self.next += u64::from(is_new);
         if let Some(filling) = &mut self.filling {
@@ -126,5 +142,34 @@ impl SourceGroup {
             None if self.next == 0 => u64::MAX,
             None => piece(self.map.pieces() - self.next).start,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_pieces::ByteRange;
+    use anabranch_units::{BitRate, Duration};
+
+    /// #48: streams of unlike rates share links only if the source keeps the light ones to theirs.
+    #[test]
+    fn a_stream_with_a_ceiling_sends_at_its_rate() {
+        let work = [ByteRange { start: 0, end: 1_000_000 }];
+        let map = WorkMap::new(&work, 1_000).expect("good work");
+        let mut group = SourceGroup::new(Mode::Routed, map, 2, 0, None);
+        group.paces = vec![Some(Pace::new(BitRate::mbps(1))), None];
+        let mut send_until = |from_ms: u64, to_ms: u64| {
+            let before = group.sent[0];
+            for now in (from_ms..to_ms).map(|ms| Instant::ZERO + Duration::from_ms(ms)) {
+                while group.may_send(0, now) {
+                    group.send(now, 0, group.next);
+                }
+                assert!(group.may_send(1, now), "the other stream has no ceiling");
+            }
+            group.sent[0] - before
+        };
+        assert_eq!(send_until(0, 1_000), 125, "1,000 bytes in each 8 ms");
+        // After two seconds without room it catches up for 50 ms, not for two seconds.
+        assert_eq!(send_until(3_000, 4_000), 125 + 7);
     }
 }

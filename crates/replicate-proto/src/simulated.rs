@@ -182,6 +182,8 @@ struct SiteRun {
     shelves: BTreeMap<(FlowId, u64), Packet<Len>>,
     /// Of a source that is held to a rate.
     pace: Option<Pace>,
+    /// When the machine is told the time next.
+    timeout: Option<Instant>,
     /// What was verified when the warm-up ended.
     warmup_bytes: u64,
 }
@@ -365,6 +367,7 @@ impl Transfer {
                 back: program.outgoing.iter().map(|out| opposites[out.link.index()]).collect(),
                 shelves: BTreeMap::new(),
                 pace: Pace::of(&program),
+                timeout: None,
                 warmup_bytes: 0,
                 program,
             });
@@ -394,6 +397,7 @@ impl SiteRun {
             return false;
         }
         let mut moved = false;
+        self.machine.handle_timeout(cx.now());
         for (number, group) in self.program.groups.iter().enumerate() {
             while let Some(range) = self.machine.wanted(number as u16) {
                 let is_coded = group.mode == Mode::Coded;
@@ -414,6 +418,13 @@ impl SiteRun {
                 self.machine.supply(number as u16, symbols, GenerationHash::default());
                 moved = true;
             }
+        }
+        self.timeout = self.timeout.filter(|at| *at > cx.now());
+        if let Some(at) = self.machine.poll_timeout()
+            && self.timeout.is_none_or(|armed| at < armed)
+        {
+            cx.arm(at, transfer as u16);
+            self.timeout = Some(at);
         }
         moved
     }

@@ -3,7 +3,8 @@
 //! The driver brings packets in with [`Site::accept`], takes frames out with [`Site::produce`], and in between runs the
 //! [`Work`] that the machine hands out, on any number of cores: work is pure and may finish in any order. Bytes
 //! of the file come in with [`Site::supply`] when [`Site::wanted`] asks, and go out as [`Write`]s. Where a plan wants sites to
-//! store all before they pass it on, packets go out as [`Store`]s and come back with [`Site::fetched`].
+//! store all before they pass it on, packets go out as [`Store`]s and come back with [`Site::fetched`]. At a source whose
+//! streams are of unlike rates, [`Site::poll_timeout`] says when [`Site::wanted`] may ask again.
 //!
 //! Contract: after any call that changes the machine, run [`Site::poll_work`], [`Site::poll_write`], [`Site::poll_store`],
 //! [`Site::poll_fetch`] and [`Site::poll_event`] to `None`, and look again at the flows that [`Site::can_produce`].
@@ -29,6 +30,7 @@ pub use crate::spool::{Fetch, Store};
 use crate::symbol::CheckedSymbol;
 use crate::work::WorkMap;
 use anabranch_pieces::{ByteRange, GenerationHash, RangeSet};
+use anabranch_units::Instant;
 use std::collections::{BTreeMap, VecDeque};
 
 /// The most ranges that a filled site remembers; flows that keep their order make a few.
@@ -52,6 +54,8 @@ pub struct Site<S> {
     wanted_bytes: Option<u64>,
     sources: BTreeMap<u16, Source>,
     events: VecDeque<Event>,
+    /// Time since the attempt began, as far as the driver has told it.
+    now: Instant,
     /// Links that may have a job; looked at by `poll_work`.
     stirred: bool,
 }
@@ -404,6 +408,19 @@ impl<S: CheckedSymbol> Site<S> {
         Ok(())
     }
 
+    /// Tells the machine the time, counted from [`Instant::ZERO`] at the beginning of the attempt. Sources need it where
+    /// streams are held to a rate.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+    }
+
+    /// When a stream that is held to a rate may go on, which none can before; `None` where no stream waits for the time.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let sources = self.sources.iter().filter(|(number, _)| self.has_work(**number));
+        let dues = sources.flat_map(|(_, s)| (0..s.consumers.len()).map(|stream| s.group.due(stream)));
+        dues.filter(|due| *due > self.now).min()
+    }
+
     /// What the source should supply next for `group`: the bytes of the file, while there is room for them.
     pub fn wanted(&self, group: u16) -> Option<ByteRange> {
         let (number, _) = self.choice(group)?;
@@ -470,7 +487,7 @@ impl<S: CheckedSymbol> Site<S> {
             .filter(|s| {
                 let sent = source.group.sent[*s];
                 !source.consumers[*s].is_empty()
-                    && source.group.may_send(*s)
+                    && source.group.may_send(*s, self.now)
                     && may(*s)
                     && source.consumers[*s].iter().all(|c| self.buffer(*c).has_room(sent))
             })
@@ -503,7 +520,7 @@ impl<S: CheckedSymbol> Site<S> {
                 let [symbol] = <[S; 1]>::try_from(symbols).ok().expect("a chunk is one symbol");
                 let source = self.sources.get_mut(&group).expect("looked up above");
                 let index = source.group.sent[stream];
-                source.group.send(stream, generation);
+                source.group.send(self.now, stream, generation);
                 let consumers = source.consumers[stream].clone();
                 self.deliver(&consumers, index, Packet { generation, hash, symbol });
             }

@@ -318,6 +318,10 @@ impl Runner {
             let bulk = shared.program.groups.iter().filter(|g| g.fills.is_none());
             let supplying = Arc::new(AtomicU64::new(bulk.count() as u64));
             let pace = Arc::new(tokio::sync::Mutex::new(Pace::of(&shared.program)));
+            if shared.program.groups.iter().any(|g| !g.ceilings.is_empty()) {
+                let shared = Arc::clone(shared);
+                tasks.spawn(async move { shared.keep_time().await });
+            }
             for group in 0..groups {
                 let (shared, pace) = (Arc::clone(shared), Arc::clone(&pace));
                 let supplying = Arc::clone(&supplying);

@@ -26,6 +26,7 @@ fn program(run: Run, path: &str, length: u64) -> Box<SiteProgram> {
         buffer_packets: 4,
         groups: vec![GroupProgram {
             streams: 1,
+            ceilings: vec![],
             mode: Mode::Routed,
             work: vec![],
             flush: 0,

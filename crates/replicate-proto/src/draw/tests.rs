@@ -51,7 +51,13 @@ fn plan(
         source: SiteId(source),
         destinations: to.iter().map(|d| SiteId(*d)).collect(),
         unit: UNIT,
-        groups: vec![Group { streams, mode, sinks: to.iter().map(sink).collect(), fills: None }],
+        groups: vec![Group {
+            streams,
+            weights: vec![],
+            mode,
+            sinks: to.iter().map(sink).collect(),
+            fills: None,
+        }],
         flows: flows.iter().map(|(hop, terms)| flow(topology, hop, terms)).collect(),
         rate: UNIT * u64::from(streams),
         bound: UNIT * 2,
@@ -282,7 +288,7 @@ fn labels_of_the_built_in_topologies_do_not_overlap() {
 fn flows_that_fill_are_broken_lines_with_letters_of_their_own() {
     let (t, mut p) = butterfly();
     let plain = svg(&t, Some(&p), Theme::Light);
-    p.groups.push(Group { streams: 1, mode: Mode::Routed, sinks: vec![], fills: Some(0) });
+    p.groups.push(Group { streams: 1, weights: vec![], mode: Mode::Routed, sinks: vec![], fills: Some(0) });
     for (hop, terms) in [("s-a", "A"), ("a-t1", "9")] {
         p.flows.push(Flow { group: 1, ..flow(&t, hop, terms) });
     }

@@ -6,7 +6,7 @@ use super::{Decode, FlowId, Group, Input, Mode, Plan, Sink, field};
 use anabranch_graph::Topology;
 use anabranch_units::{BitRate, LinkId, Seed, SiteId};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// A fault of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +51,13 @@ pub enum CheckError {
         /// What is wrong.
         why: &'static str,
     },
+    /// A group's streams cannot have these weights.
+    BadWeights {
+        /// The group.
+        group: u16,
+        /// The fault.
+        why: &'static str,
+    },
     /// A sink's inputs or its decoding do not fit its group.
     BadSink {
         /// The destination.
@@ -87,6 +94,7 @@ impl std::fmt::Display for CheckError {
                 write!(f, "destination {site} is served by {groups} groups, not by one")
             }
             Self::BadFill { group, why } => write!(f, "group {group} fills another, but {why}"),
+            Self::BadWeights { group, why } => write!(f, "group {group} has weights, but {why}"),
             Self::BadSink { site, why } => write!(f, "sink at site {site}: {why}"),
             Self::BadRate { rate, most } => write!(f, "plan promises {rate}, its flows deliver {most}"),
             Self::Garbled { site, generation } => {
@@ -126,23 +134,20 @@ impl Plan {
     pub fn check_within(&self, topology: &Topology, capacities: &[BitRate]) -> Result<Checked, CheckError> {
         self.check_sites(topology)?;
         self.check_flows(topology)?;
-        let mut on_link: BTreeMap<LinkId, u64> = BTreeMap::new();
-        let bulk = self.flows.iter().filter(|f| !self.fills(f));
-        bulk.for_each(|f| *on_link.entry(f.link).or_default() += 1);
-        for (link, count) in on_link {
-            let (need, capacity) = (self.unit * count, capacities[link.index()]);
+        self.check_weights()?;
+        let order = self.order().ok_or(CheckError::Circle)?;
+        for (link, units) in self.link_units() {
+            let (need, capacity) = (self.unit * units, capacities[link.index()]);
             if need > capacity {
                 return Err(CheckError::Overload { link, need, capacity });
             }
         }
         let bulk = self.groups.iter().filter(|g| g.fills.is_none());
-        let streams = bulk.map(|g| g.streams).min().map_or(0, u64::from);
-        let most = (self.unit * streams).min(self.bound);
+        let most = (self.unit * bulk.map(Group::units).min().unwrap_or(0)).min(self.bound);
         if self.rate > most || self.rate < most && !self.store_and_forward {
             return Err(CheckError::BadRate { rate: self.rate, most });
         }
         self.check_sinks(topology)?;
-        let order = self.order().ok_or(CheckError::Circle)?;
         self.check_decoding(&order)
     }
 
@@ -160,6 +165,19 @@ impl Plan {
             }
         }
         self.check_fill()
+    }
+
+    fn check_weights(&self) -> Result<(), CheckError> {
+        for (number, group) in self.groups.iter().enumerate().filter(|(_, g)| !g.weights.is_empty()) {
+            let bad = |why: &'static str| CheckError::BadWeights { group: number as u16, why };
+            if group.mode == Mode::Coded || group.fills.is_some() {
+                return Err(bad("is coded or fills another"));
+            }
+            if group.weights.len() != usize::from(group.streams) || group.weights.contains(&0) {
+                return Err(bad("has other than one weight of at least 1 for each stream"));
+            }
+        }
+        Ok(())
     }
 
     fn check_fill(&self) -> Result<(), CheckError> {

@@ -757,6 +757,7 @@ mod tests {
                 unit: anabranch_units::BitRate::bps(unit),
                 groups: vec![crate::plan::Group {
                     streams,
+                    weights: Vec::new(),
                     mode: crate::plan::Mode::Coded,
                     sinks: found,
                     fills: None,

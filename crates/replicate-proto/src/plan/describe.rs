@@ -123,7 +123,7 @@ impl Plan {
             .iter()
             .filter(|g| g.fills.is_none())
             .flat_map(|g| {
-                let rate = if self.store_and_forward { self.rate } else { self.unit * g.streams.into() };
+                let rate = if self.store_and_forward { self.rate } else { self.unit * g.units() };
                 g.sinks.iter().map(move |s| (s.site, rate))
             })
             .collect();
@@ -134,12 +134,14 @@ impl Plan {
     /// Bytes of a file of `length` that cross each link which the plan uses, headers and flows that fill not counted;
     /// rounded up.
     ///
-    /// Differs: routed streams are counted as equally long, though each takes as many chunks as it has room for.
+    /// Differs: routed streams are counted as long as their weights say, though each takes as many chunks as it has room for.
     pub fn bytes_per_link(&self, length: ByteCount) -> BTreeMap<LinkId, ByteCount> {
         let mut bytes: BTreeMap<LinkId, ByteCount> = BTreeMap::new();
-        for flow in self.flows.iter().filter(|f| !self.fills(f)) {
-            let streams = u64::from(self.groups[usize::from(flow.group)].streams);
-            *bytes.entry(flow.link).or_default() += ByteCount::new(length.as_u64().div_ceil(streams));
+        let flows = self.flows.iter().zip(self.flow_units()).filter(|(f, _)| !self.fills(f));
+        for (flow, units) in flows {
+            let all = u128::from(self.groups[usize::from(flow.group)].units());
+            let carried = (u128::from(length.as_u64()) * u128::from(units)).div_ceil(all);
+            *bytes.entry(flow.link).or_default() += ByteCount::new(carried as u64);
         }
         bytes
     }

@@ -26,9 +26,9 @@ const USED_FACTOR: f64 = 4.0;
 pub(super) fn fill(problem: &Problem, plan: &Plan) -> Plan {
     let mut filled = plan.clone();
     let mut spare = problem.capacities.clone();
-    for flow in plan.flows.iter().filter(|f| !plan.fills(f)) {
-        let left = &mut spare[flow.link.index()];
-        *left = left.saturating_sub(plan.unit.as_bps());
+    for (link, units) in plan.link_units() {
+        let left = &mut spare[link.index()];
+        *left = left.saturating_sub(plan.unit.as_bps() * units);
     }
     for (left, capacity) in spare.iter_mut().zip(&problem.capacities) {
         if (*left as f64) < *capacity as f64 * SPARE_SHARE_MIN {

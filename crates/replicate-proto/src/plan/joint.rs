@@ -7,7 +7,7 @@ use super::request::{PlanError, Request};
 use super::routed::{self, Routes};
 use super::shares::{Column, max_min};
 use super::sharing::bundles;
-use super::{Plan, Scheme};
+use super::{Group, Plan, Scheme};
 use anabranch_units::{BitRate, LinkId};
 use std::collections::BTreeMap;
 
@@ -91,7 +91,7 @@ pub fn together(requests: &[JointRequest<'_>], others: &[&Plan]) -> Result<Vec<P
             None => {
                 let own: Vec<u64> = shares[at].iter().map(|s| s.floor() as u64).collect();
                 let most = planner.problem.options.routed_streams_max;
-                let quantised = routed::quantise(&own, std::slice::from_ref(&trees[at]), most)?;
+                let quantised = routed::quantise_evenly(&own, std::slice::from_ref(&trees[at]), most)?;
                 planner.planned(Scheme::Packed, quantised, rates[at], planner.problem.bound() as f64, 1)
             }
         });
@@ -215,10 +215,10 @@ pub fn share_links(capacities: &[u64], plans: &[Plan]) -> Vec<BitRate> {
         .iter()
         .map(|plan| {
             let bulk = plan.groups.iter().filter(|g| g.fills.is_none());
-            let streams = bulk.map(|g| g.streams).min().map_or(1.0, f64::from);
+            let least = bulk.map(Group::units).min().map_or(1.0, |units| units as f64);
             let mut load = vec![0.0; capacities.len()];
-            let flows = plan.flows.iter().filter(|f| !plan.fills(f));
-            flows.for_each(|f| load[f.link.index()] += 1.0 / streams);
+            let on_link = plan.link_units();
+            on_link.into_iter().for_each(|(l, units)| load[l.index()] = units as f64 / least);
             load
         })
         .collect();

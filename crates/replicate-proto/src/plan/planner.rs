@@ -25,10 +25,10 @@ pub struct Planned {
 /// Figures of a plan that its planner knows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
-    /// The slowest destination's rate before rates were turned into whole numbers of equal flows.
+    /// The slowest destination's rate before rates were turned into whole numbers of units.
     #[serde(rename = "ideal_bps", with = "crate::bps")]
     pub ideal: BitRate,
-    /// The rate that is lost to equal flows.
+    /// The rate that is lost to whole numbers of units.
     #[serde(rename = "loss_bps", with = "crate::bps")]
     pub loss: BitRate,
     /// A rate that provably no plan of this scheme exceeds: the min-cut, for `packed` also what the prices prove.
@@ -125,7 +125,8 @@ impl<'a> Planner<'a> {
                 let code = Code::new(problem)?;
                 let rate = code.unit * u64::from(code.streams);
                 let (streams, sinks) = (code.streams, code.sinks);
-                let groups = vec![Group { streams, mode: Mode::Coded, sinks, fills: None }];
+                let groups =
+                    vec![Group { streams, weights: Vec::new(), mode: Mode::Coded, sinks, fills: None }];
                 let quantised = Quantised { unit: code.unit, groups, flows: code.flows };
                 let mut planned = self.planned(scheme, quantised, bound, bound, 1);
                 planned.plan.rate = BitRate::bps(rate);
@@ -198,7 +199,7 @@ impl<'a> Planner<'a> {
         depth: u64,
     ) -> Planned {
         let problem = &self.problem;
-        let streams = made.groups.iter().map(|g| u64::from(g.streams)).min().expect("a plan has groups");
+        let units = made.groups.iter().map(Group::units).min().expect("a plan has groups");
         let plan = Plan {
             scheme,
             source: problem.source,
@@ -206,7 +207,7 @@ impl<'a> Planner<'a> {
             unit: BitRate::bps(made.unit),
             groups: made.groups,
             flows: made.flows,
-            rate: BitRate::bps(made.unit * streams / depth),
+            rate: BitRate::bps(made.unit * units / depth),
             bound: BitRate::bps(problem.bound()),
             store_and_forward: scheme == Scheme::SteinerStoreAndForward,
         };
@@ -459,8 +460,8 @@ impl Plan {
 
     /// How many times a byte of the file crosses a link, over all links, by flows that do not fill: the plan's price.
     pub fn copies_per_byte(&self) -> f64 {
-        let bulk = self.flows.iter().filter(|f| !self.fills(f));
-        bulk.map(|f| 1.0 / f64::from(self.groups[usize::from(f.group)].streams)).sum()
+        let bulk = self.flows.iter().zip(self.flow_units()).filter(|(f, _)| !self.fills(f));
+        bulk.map(|(f, units)| units as f64 / self.groups[usize::from(f.group)].units() as f64).sum()
     }
 }
 

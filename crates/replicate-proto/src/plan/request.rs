@@ -46,7 +46,8 @@ pub struct Options {
     pub layout: Layout,
     /// The most streams that a coded group is split into, 1 to 64.
     pub coded_streams_max: u16,
-    /// The most streams that a routed group is split into, 1 to 64: the denominator of fractions of a capacity.
+    /// The most equal streams that a routed group is split into, 1 to 64: the denominator of fractions of a capacity. Where they
+    /// lose rate, streams of unlike rates take their place, at most [`STREAMS_MAX`].
     pub routed_streams_max: u16,
     /// Where the coefficients of a code with cycles are drawn from.
     pub seed: Seed,

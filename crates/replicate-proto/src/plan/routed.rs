@@ -1,11 +1,11 @@
-//! Uncoded plans: paths, trees packed greedily and trees packed optimally, as equal flows.
+//! Uncoded plans: paths, trees packed greedily and trees packed optimally, as flows.
 //!
-//! Every scheme first says which *routes* it uses at which rate, then [`quantise`] turns rates into whole numbers of
-//! equal flows. Sources: CodedBulk sections 2.2 and 4.1; Watel and Weisser 2016.
+//! Every scheme first says which *routes* it uses at which rate, then [`quantise`] turns rates into whole numbers of units:
+//! equal flows where they lose nothing, else flows of unlike rates. Sources: CodedBulk sections 2.2 and 4.1; Watel and Weisser 2016.
 //!
 //! Leaves out: codes. Read [`Route`] first.
 
-use super::request::{PlanError, Problem};
+use super::request::{PlanError, Problem, STREAMS_MAX};
 use super::shares::{Column, Priced, max_min};
 use super::{Flow, FlowId, Group, Input, Mode, Sink, Term};
 use anabranch_graph::{
@@ -30,17 +30,24 @@ pub(super) struct Routes {
     pub routes: Vec<(Route, f64)>,
 }
 
-/// Equal flows.
+/// Flows with whole numbers of units.
 #[derive(Clone, Debug)]
 pub(super) struct Quantised {
-    /// Rate of a flow, bits per second.
+    /// Rate of a unit, bits per second.
     pub unit: u64,
     pub groups: Vec<Group>,
     pub flows: Vec<Flow>,
 }
 
+impl Routes {
+    /// Rate of all routes together, bits per second.
+    pub fn rate(&self) -> f64 {
+        self.routes.iter().map(|r| r.1).sum()
+    }
+}
+
 /// The most destinations for which the cheapest tree is found exactly.
-pub(super) const EXACT_DESTINATIONS_MAX: usize = 8;
+pub(super) const EXACT_DESTINATIONS_MAX: usize = 10;
 
 impl Route {
     /// Hops from the source to the farthest destination.
@@ -261,8 +268,8 @@ pub(super) fn cheapest(problem: &Problem, owner: usize, prices: &[f64]) -> Price
     }
 }
 
-/// Equal flows that come closest to the routes' rates: the largest smallest rate, then the largest sum of rates, then
-/// the fewest flows.
+/// Flows that come closest to the routes' rates: the largest smallest rate, then the largest sum of rates, then the fewest
+/// flows. Flows are equal unless unlike ones promise more by a share of [`UNLIKE_GAIN_MIN`].
 ///
 /// Errors: [`PlanError::TooNarrow`].
 pub(super) fn quantise(
@@ -270,25 +277,68 @@ pub(super) fn quantise(
     wanted: &[Routes],
     streams_max: u16,
 ) -> Result<Quantised, PlanError> {
-    /// A rate this share short of a whole number of units still counts as that number: solvers round.
-    const SHORT: f64 = 1e-4;
-    let most = u32::from(streams_max);
+    let even = even(capacities, wanted, streams_max.into());
+    let ideal = wanted.iter().map(Routes::rate).fold(f64::INFINITY, f64::min);
+    let gains = |than: f64, rate: f64| rate > than * (1.0 + UNLIKE_GAIN_MIN);
+    if let Some(even) = even.as_ref().filter(|even| !gains(even.score.0 as f64, ideal)) {
+        return Ok(even.laid(wanted, false));
+    }
+    let unlike = unlike(capacities, wanted);
+    match (even, unlike) {
+        (Some(even), Some(unlike)) if !gains(even.score.0 as f64, unlike.score.0 as f64) => {
+            Ok(even.laid(wanted, false))
+        }
+        (_, Some(unlike)) => Ok(unlike.laid(wanted, true)),
+        (Some(even), None) => Ok(even.laid(wanted, false)),
+        (None, None) => Err(PlanError::TooNarrow),
+    }
+}
+
+/// The same with equal flows only.
+///
+/// Errors: [`PlanError::TooNarrow`].
+pub(super) fn quantise_evenly(
+    capacities: &[u64],
+    wanted: &[Routes],
+    streams_max: u16,
+) -> Result<Quantised, PlanError> {
+    let even = even(capacities, wanted, streams_max.into()).ok_or(PlanError::TooNarrow)?;
+    Ok(even.laid(wanted, false))
+}
+
+/// Unlike flows must promise this share more than equal ones to be taken: equal ones need no ceilings.
+const UNLIKE_GAIN_MIN: f64 = 1e-3;
+/// Units into which the rate of unlike streams is divided. Rounding down loses one unit a stream at most: 0.64 % of the rate
+/// with [`STREAMS_MAX`] streams.
+const UNLIKE_UNITS: f64 = 10_000.0;
+/// The narrowest routes, this share of a group's rate together, get no stream: each stream costs its sites buffers and
+/// connections.
+const SLIVERS_SHARE: f64 = 2e-3;
+/// A rate this share short of a whole number of units still counts as that number: solvers round.
+const SHORT: f64 = 1e-4;
+
+/// Routes with whole numbers of units.
+struct Fitted {
+    /// The smallest rate of a group, and the sum of all.
+    score: (u64, u64),
+    flows: usize,
+    unit: u64,
+    /// Units of each route, by group.
+    counts: Vec<Vec<u32>>,
+}
+
+/// The best plan of equal flows, with `most` streams in a group at most: a route has as many streams as units.
+fn even(capacities: &[u64], wanted: &[Routes], most: u32) -> Option<Fitted> {
     // A route with a sliver of its group's rate would ask for more streams than there may be: it may round to nothing.
     let mut units: Vec<f64> = Vec::new();
     for group in wanted {
-        let total: f64 = group.routes.iter().map(|r| r.1).sum();
+        let total = group.rate();
         let large = group.routes.iter().map(|r| r.1).filter(|r| *r * 4.0 * f64::from(most) >= total);
         units.extend(large.flat_map(|r| (1..=most).map(move |k| r / f64::from(k))));
     }
     units.sort_by(|a, b| b.total_cmp(a));
     units.dedup_by(|a, b| (*a - *b).abs() <= *b * 1e-9);
-    struct Best {
-        score: (u64, u64),
-        flows: usize,
-        unit: u64,
-        counts: Vec<Vec<u32>>,
-    }
-    let mut best: Option<Best> = None;
+    let mut best: Option<Fitted> = None;
     for unit in units {
         let mut counts: Vec<Vec<u32>> = wanted
             .iter()
@@ -302,59 +352,103 @@ pub(super) fn quantise(
                 over -= cut;
             }
         }
-        if counts.iter().any(|g| g.iter().sum::<u32>() == 0) {
-            continue;
-        }
-        let mut on_link = vec![0u64; capacities.len()];
-        let each = |on_link: &mut Vec<u64>, route: &Route, n: u32| {
-            route.hops.iter().for_each(|(_, l)| on_link[l.index()] += u64::from(n));
-        };
-        for (group, counts) in wanted.iter().zip(&counts) {
-            group.routes.iter().zip(counts).for_each(|((r, _), n)| each(&mut on_link, r, *n));
-        }
-        // Rounding down leaves room: one more of each route, the groups with the least first, while it fits.
-        let mut order: Vec<usize> = (0..counts.len()).collect();
-        order.sort_by_key(|g| counts[*g].iter().sum::<u32>());
-        for g in order {
-            for (i, (route, _)) in wanted[g].routes.iter().enumerate() {
-                let mut with = on_link.clone();
-                each(&mut with, route, 1);
-                let fits =
-                    with.iter().zip(capacities).all(|(n, c)| *n as f64 * unit <= *c as f64 * (1.0 + 1e-9));
-                if fits && counts[g].iter().sum::<u32>() < most {
-                    on_link = with;
-                    counts[g][i] += 1;
-                }
-            }
-        }
-        let exact = on_link.iter().zip(capacities).filter(|(n, _)| **n > 0).map(|(n, c)| c / n).min();
-        let Some(exact) = exact.filter(|e| *e > 0) else { continue };
-        let sums: Vec<u64> = counts.iter().map(|g| g.iter().map(|n| u64::from(*n)).sum()).collect();
-        let least = exact * sums.iter().copied().min().expect("there is a group");
-        let score = (least, exact * sums.iter().sum::<u64>());
-        let flows = on_link.iter().sum::<u64>() as usize;
+        let has_room = |counts: &[u32], _: usize| counts.iter().sum::<u32>() < most;
+        let Some(fitted) = fit(capacities, wanted, unit, counts, has_room) else { continue };
         // Rates within a few parts in a million are the same: fewer flows are better then.
         let near = |a: u64, b: u64| a.abs_diff(b) as f64 <= a.max(b) as f64 * 4e-6;
         let better = best.as_ref().is_none_or(|b| {
-            if !near(score.0, b.score.0) {
-                score.0 > b.score.0
-            } else if !near(score.1, b.score.1) {
-                score.1 > b.score.1
+            if !near(fitted.score.0, b.score.0) {
+                fitted.score.0 > b.score.0
+            } else if !near(fitted.score.1, b.score.1) {
+                fitted.score.1 > b.score.1
             } else {
-                flows < b.flows
+                fitted.flows < b.flows
             }
         });
         if better {
-            best = Some(Best { score, flows, unit: exact, counts });
+            best = Some(fitted);
         }
     }
-    let Best { unit, counts, .. } = best.ok_or(PlanError::TooNarrow)?;
-    let (mut groups, mut flows) = (Vec::new(), Vec::new());
-    for (g, (wanted, counts)) in wanted.iter().zip(&counts).enumerate() {
-        let routes = wanted.routes.iter().map(|(route, _)| route).zip(counts.iter().copied());
-        groups.push(lay(g as u16, routes, &mut flows));
+    best
+}
+
+/// A plan of unlike flows: a route is one stream of as many units as its rate has. The narrowest routes, with
+/// [`SLIVERS_SHARE`] of a group's rate together, have none.
+fn unlike(capacities: &[u64], wanted: &[Routes]) -> Option<Fitted> {
+    let least = wanted.iter().map(Routes::rate).fold(f64::INFINITY, f64::min);
+    let unit = least / UNLIKE_UNITS;
+    let counts = wanted.iter().map(|group| {
+        let rate = |route: usize| group.routes[route].1;
+        let mut widest: Vec<usize> = (0..group.routes.len()).collect();
+        widest.sort_by(|a, b| rate(*b).total_cmp(&rate(*a)));
+        let (mut units, mut rest) = (vec![0; widest.len()], group.rate());
+        for route in widest.into_iter().take(STREAMS_MAX.into()) {
+            if rest > group.rate() * SLIVERS_SHARE {
+                units[route] = (rate(route) / unit + SHORT) as u32;
+                rest -= rate(route);
+            }
+        }
+        units
+    });
+    let counts = counts.collect();
+    fit(capacities, wanted, unit, counts, |counts, route| counts[route] > 0)
+}
+
+/// The routes with `counts` units each. Rounding down leaves room: each route that `may` then gets one more unit if it fits, the
+/// groups with the fewest units first. `None` if a group has no unit.
+fn fit(
+    capacities: &[u64],
+    wanted: &[Routes],
+    unit: f64,
+    mut counts: Vec<Vec<u32>>,
+    may: impl Fn(&[u32], usize) -> bool,
+) -> Option<Fitted> {
+    if counts.iter().any(|g| g.iter().sum::<u32>() == 0) {
+        return None;
     }
-    Ok(Quantised { unit, groups, flows })
+    let mut on_link = vec![0u64; capacities.len()];
+    let each = |on_link: &mut Vec<u64>, route: &Route, n: u32| {
+        route.hops.iter().for_each(|(_, l)| on_link[l.index()] += u64::from(n));
+    };
+    for (group, counts) in wanted.iter().zip(&counts) {
+        group.routes.iter().zip(counts).for_each(|((r, _), n)| each(&mut on_link, r, *n));
+    }
+    let mut order: Vec<usize> = (0..counts.len()).collect();
+    order.sort_by_key(|g| counts[*g].iter().sum::<u32>());
+    for g in order {
+        for (i, (route, _)) in wanted[g].routes.iter().enumerate() {
+            let mut with = on_link.clone();
+            each(&mut with, route, 1);
+            let fits = with.iter().zip(capacities).all(|(n, c)| *n as f64 * unit <= *c as f64 * (1.0 + 1e-9));
+            if fits && may(&counts[g], i) {
+                on_link = with;
+                counts[g][i] += 1;
+            }
+        }
+    }
+    let exact = on_link.iter().zip(capacities).filter(|(n, _)| **n > 0).map(|(n, c)| c / n).min();
+    let exact = exact.filter(|e| *e > 0)?;
+    let sums: Vec<u64> = counts.iter().map(|g| g.iter().map(|n| u64::from(*n)).sum()).collect();
+    let least = exact * sums.iter().copied().min().expect("there is a group");
+    let score = (least, exact * sums.iter().sum::<u64>());
+    Some(Fitted { score, flows: on_link.iter().sum::<u64>() as usize, unit: exact, counts })
+}
+
+impl Fitted {
+    /// The flows: a stream for each unit of a route, or for each `unlike` route that has any.
+    fn laid(&self, wanted: &[Routes], unlike: bool) -> Quantised {
+        let (mut groups, mut flows) = (Vec::new(), Vec::new());
+        for (g, (wanted, counts)) in wanted.iter().zip(&self.counts).enumerate() {
+            let streams = counts.iter().map(|n| if unlike { (*n).min(1) } else { *n });
+            let routes = wanted.routes.iter().map(|(route, _)| route).zip(streams);
+            let mut group = lay(g as u16, routes, &mut flows);
+            if unlike {
+                group.weights = counts.iter().copied().filter(|n| *n > 0).collect();
+            }
+            groups.push(group);
+        }
+        Quantised { unit: self.unit, groups, flows }
+    }
 }
 
 /// The group with index `group`, of so many streams for each route, its flows added to `flows`.
@@ -383,5 +477,5 @@ pub(super) fn lay<'a>(
         }
     }
     let sinks = inputs.into_iter().map(|(site, inputs)| Sink { site, inputs, decode: None }).collect();
-    Group { streams: stream, mode: Mode::Routed, sinks, fills: None }
+    Group { streams: stream, weights: Vec::new(), mode: Mode::Routed, sinks, fills: None }
 }

@@ -13,6 +13,8 @@ pub(super) struct Bundle {
     /// Flows by link.
     pub load: Vec<u32>,
     pub streams: f64,
+    /// The rate that its source holds it to; infinite where it does not.
+    ceiling: f64,
     rate: f64,
 }
 
@@ -20,7 +22,8 @@ pub(super) struct Bundle {
 ///
 /// Flows that are coded together keep in step (CodedBulk section 3.2), and so do those of one tree, which is passed on
 /// hop by hop; the trees and paths of a routed group do not wait for one another, as every chunk takes whichever has
-/// room. A plan's rate is that of its slowest group. Flows that fill are not counted.
+/// room. A stream takes no more than its ceiling ([`Plan::stream_ceilings`]). A plan's rate is that of its slowest group.
+/// Flows that fill are not counted.
 /// Differs: from [`super::share_links`], which slows down all flows of a plan by the same factor and is fair to plans,
 /// not to flows.
 /// Panics: if a plan uses a link that `capacities` has no entry for.
@@ -54,7 +57,8 @@ pub fn share_flows_under<P: Borrow<Plan>>(
             let by: f64 = active.iter().map(|o| &bundles[*o]).filter(same).map(|o| o.streams).sum();
             room.max(0.0) / by
         };
-        let rooms: Vec<f64> = active.iter().map(|b| below(*b)).collect();
+        let room = |b: usize| below(b).min((bundles[b].ceiling - bundles[b].rate).max(0.0));
+        let rooms: Vec<f64> = active.iter().map(|b| room(*b)).collect();
         let step = growth.iter().chain(&rooms).copied().fold(f64::INFINITY, f64::min);
         if step.is_infinite() {
             break;
@@ -99,8 +103,11 @@ pub(super) fn bundles(index: usize, plan: &Plan, links: usize) -> Vec<Bundle> {
                 Mode::Coded => (1, f64::from(g.streams)),
                 Mode::Routed => (g.streams, 1.0),
             };
-            for _ in 0..count {
-                all.push(Bundle { plan: index, group, load: vec![0; links], streams, rate: 0.0 });
+            let ceilings = plan.stream_ceilings(group);
+            for stream in 0..count {
+                let held = ceilings.get(usize::from(stream)).copied().flatten();
+                let ceiling = held.map_or(f64::INFINITY, |rate| rate.as_bps() as f64);
+                all.push(Bundle { plan: index, group, load: vec![0; links], streams, ceiling, rate: 0.0 });
             }
             at
         })

@@ -5,7 +5,8 @@
 
 use super::{Consumer, Group, Incoming, Site, Source};
 use crate::control::{Incoming as IncomingProgram, Outgoing, SinkProgram, SiteProgram};
-use crate::plan::{FlowId, Input, Mode};
+use crate::pace::Pace;
+use crate::plan::{CEILING_MIN, FlowId, Input, Mode};
 use crate::receiver::{Sink, SinkGroup};
 use crate::relay::VirtualLink;
 use crate::sender::SourceGroup;
@@ -13,6 +14,7 @@ use crate::spool::Spool;
 use crate::symbol::CheckedSymbol;
 use crate::work::WorkMap;
 use anabranch_pieces::RangeSet;
+use anabranch_units::Instant;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Packets that a virtual buffer may hold.
@@ -188,7 +190,9 @@ impl<'a, S: CheckedSymbol> Parts<'a, S> {
             return;
         }
         for (number, g) in self.groups.iter().enumerate() {
-            let group = SourceGroup::new(g.mode, g.map.clone(), g.streams, g.flush, g.fills);
+            let mut group = SourceGroup::new(g.mode, g.map.clone(), g.streams, g.flush, g.fills);
+            let ceilings = &self.program.groups[number].ceilings;
+            group.paces = ceilings.iter().map(|ceiling| ceiling.map(Pace::new)).collect();
             let consumers = vec![Vec::new(); g.streams];
             self.sources.insert(number as u16, Source { group, consumers });
         }
@@ -292,6 +296,7 @@ impl<'a, S: CheckedSymbol> Parts<'a, S> {
             wanted_bytes,
             sources: self.sources,
             events: VecDeque::new(),
+            now: Instant::ZERO,
             stirred: true,
         };
         // An attempt without work for the source ends at once.
@@ -307,6 +312,14 @@ fn group(program: &SiteProgram, number: usize) -> Result<Group, ProgramError> {
         return Err(ProgramError::StoreAndForward(id));
     }
     between("streams", g.streams.into(), 1, 255)?;
+    if !g.ceilings.is_empty() {
+        // A coded group's streams go in step, at one rate.
+        let streams = if g.mode == Mode::Routed { u64::from(g.streams) } else { 0 };
+        between("ceilings", g.ceilings.len() as u64, streams, streams)?;
+    }
+    for ceiling in g.ceilings.iter().flatten() {
+        between("ceiling", ceiling.as_bps(), CEILING_MIN.as_bps(), u64::MAX)?;
+    }
     let symbols = if g.mode == Mode::Coded { u64::from(g.streams) } else { 1 };
     let is_inside = g.work.last().is_none_or(|r| r.end <= program.length);
     let map = WorkMap::new(&g.work, symbols * u64::from(program.symbol_bytes)).filter(|_| is_inside);

@@ -213,6 +213,7 @@ fn programs(
     let run = Run { transfer: TransferId(1), attempt: Attempt(1) };
     let first = GroupProgram {
         streams: hand.streams,
+        ceilings: vec![],
         mode: hand.mode,
         work: work.to_vec(),
         flush: hand.flush,
@@ -736,6 +737,8 @@ fn a_program_that_contradicts_itself_is_refused() {
     assert!(matches!(refused(0, |p| p.length = 99), ProgramError::Work(0)));
     assert!(matches!(refused(0, |p| p.length = 1 << 63), ProgramError::OutOfRange { what: "length", .. }));
     assert!(matches!(refused(0, |p| p.store_and_forward = true), ProgramError::StoreAndForward(0)));
+    let held = refused(0, |p| p.groups[0].ceilings = vec![None; 2]);
+    assert!(matches!(held, ProgramError::OutOfRange { what: "ceilings", .. }), "coded streams go in step");
     assert!(matches!(refused(1, |p| p.incoming.clear()), ProgramError::Flow(FlowId(0))));
     assert!(matches!(refused(1, |p| p.outgoing[0].group = 9), ProgramError::Group(9)));
     assert!(matches!(refused(5, |p| p.sinks[0].inputs.truncate(1)), ProgramError::Decode(0)));

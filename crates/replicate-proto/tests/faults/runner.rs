@@ -207,6 +207,7 @@ impl Runner {
         }
         let (mut moved, since) = (false, Instant::ZERO + now.saturating_since(self.begun));
         self.due = None;
+        self.machine.handle_timeout(since);
         for group in 0..self.program.groups.len() as u16 {
             let fills = self.fills(group);
             while let Some(range) = self.machine.wanted(group) {
@@ -224,6 +225,9 @@ impl Runner {
                 moved = true;
             }
         }
+        let timeout = self.machine.poll_timeout();
+        let timeout = timeout.map(|at| self.begun + at.saturating_since(Instant::ZERO));
+        self.due = self.due.into_iter().chain(timeout).min();
         moved
     }
 

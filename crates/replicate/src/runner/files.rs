@@ -11,6 +11,7 @@ use anabranch_replicate_proto::control::FailureKind;
 use anabranch_replicate_proto::pace::{Pace, cost};
 use anabranch_replicate_proto::plan::Mode;
 use anabranch_replicate_proto::site::{Site, Write};
+use anabranch_units::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use std::io;
 use std::sync::{Arc, Weak};
@@ -63,6 +64,30 @@ impl Shared {
         }
     }
 
+    /// Time since the attempt began.
+    fn now(&self) -> Instant {
+        Instant::ZERO + Duration::from_std(self.begun.elapsed())
+    }
+
+    async fn sleep_until(&self, due: Instant) {
+        let since = due.saturating_since(Instant::ZERO);
+        tokio::time::sleep_until((self.begun + since.to_std()).into()).await;
+    }
+
+    /// Tells the machine the time whenever it waits for it, as long as the source has work.
+    pub(super) async fn keep_time(&self) {
+        loop {
+            let due = wait_for(&self.supply, || {
+                let site = lock(&self.site);
+                let over = (0..self.program.groups.len() as u16).all(|group| !site.has_work(group));
+                if over { Some(None) } else { site.poll_timeout().map(Some) }
+            });
+            let Some(due) = due.await else { return };
+            self.sleep_until(due).await;
+            self.stir(|s| s.handle_timeout(self.now()));
+        }
+    }
+
     /// Feeds a group to its end, and says the hash of the file if it read all of it.
     ///
     /// Errors: the file cannot be read, which was reported.
@@ -105,10 +130,8 @@ impl Shared {
             }
             // One at a time, whichever group's.
             if let Some(pace) = &mut *pace.lock().await {
-                let due = pace.due().saturating_since(anabranch_units::Instant::ZERO);
-                tokio::time::sleep_until((self.begun + due.to_std()).into()).await;
-                let now = anabranch_units::Duration::from_std(self.begun.elapsed());
-                pace.spend(anabranch_units::Instant::ZERO + now, cost(program, group, bytes.len() as u64));
+                self.sleep_until(pace.due()).await;
+                pace.spend(self.now(), cost(program, group, bytes.len() as u64));
             }
             let mut symbols = Some(cut(bytes, streams, fixed));
             let supplied = wait_for(&self.supply, || {
@@ -120,6 +143,7 @@ impl Shared {
                 drop(site);
                 // What was wanted may not be any more: a confirmation can come in between.
                 let supply = |s: &mut Site<Bytes>| {
+                    s.handle_timeout(self.now());
                     s.wanted(group)?;
                     s.supply(group, symbols.take()?, generation_hash);
                     Some(true)

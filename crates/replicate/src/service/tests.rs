@@ -120,6 +120,7 @@ fn chain(net: &Loopback, site: usize, length: u64, stripes: u16) -> SiteProgram 
         buffer_packets: 4,
         groups: vec![GroupProgram {
             streams: 1,
+            ceilings: vec![],
             mode: Mode::Routed,
             work: vec![ByteRange { start: 0, end: length }],
             flush: 0,

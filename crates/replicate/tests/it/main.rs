@@ -58,6 +58,7 @@ fn planner(request: &PlanRequest<'_>) -> Result<Plan, String> {
         unit: BitRate::mbps(20),
         groups: vec![Group {
             streams: 1,
+            weights: vec![],
             mode: Mode::Routed,
             sinks: vec![Sink {
                 site,

@@ -36,6 +36,7 @@ fn butterfly() -> (Topology, Plan) {
         unit: BitRate::mbps(20),
         groups: vec![Group {
             streams: 2,
+            weights: vec![],
             mode: Mode::Coded,
             sinks: vec![sink(5, 5, 7), sink(6, 6, 8)],
             fills: None,

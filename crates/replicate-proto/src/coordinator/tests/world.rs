@@ -114,7 +114,7 @@ pub(super) fn tree_planner(request: &PlanRequest<'_>) -> Result<Plan, String> {
         source: request.source,
         destinations: request.destinations.to_vec(),
         unit: BitRate::mbps(20),
-        groups: vec![Group { streams: 1, mode: Mode::Routed, sinks, fills: None }],
+        groups: vec![Group { streams: 1, weights: vec![], mode: Mode::Routed, sinks, fills: None }],
         flows,
         rate: BitRate::mbps(20),
         bound: BitRate::mbps(20),
