@@ -38,7 +38,7 @@ use anabranch_units::text::printable;
 use anabranch_units::{BitRate, Duration, Instant, LinkId, SiteId};
 use questions::Questions;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use transfer::{Context, Transfer, one_line};
+use transfer::{Context, Freed, Transfer, one_line};
 
 pub use planner::{DefaultPlanner, PlanRequest, Planner};
 pub use questions::{Answer, QUESTIONS_MAX, SITE_QUESTIONS_MAX, SITES_QUESTIONS_MAX};
@@ -143,6 +143,8 @@ struct Outbox {
     events: VecDeque<Event>,
     events_dropped: u64,
     changed: BTreeSet<TransferId>,
+    /// Room at sites that other transfers may wait for.
+    freed: Freed,
 }
 
 impl<P: Planner> Coordinator<P> {
@@ -220,7 +222,7 @@ impl<P: Planner> Coordinator<P> {
         self.out.commands.clear();
         self.questions.restart(now, &self.config);
         self.step_all();
-        self.plan_waiting();
+        self.settle();
     }
 
     /// The network.
@@ -308,7 +310,7 @@ impl<P: Planner> Coordinator<P> {
         let transfer = Transfer::new(id, request, self.now + self.config.gather, wait_for_all);
         self.transfers.insert(id, transfer);
         self.with(id, |t, cx| t.submitted(cx));
-        self.plan_waiting();
+        self.settle();
         self.evict();
         Ok(id)
     }
@@ -425,7 +427,7 @@ impl<P: Planner> Coordinator<P> {
     pub fn cancel(&mut self, now: Instant, id: TransferId) -> bool {
         self.advance_clock(now);
         let cancelled = self.with(id, |t, cx| t.cancel(cx)).unwrap_or(false);
-        self.plan_waiting();
+        self.settle();
         self.evict();
         cancelled
     }
@@ -449,7 +451,7 @@ impl<P: Planner> Coordinator<P> {
         *state = SiteState { session: Some(session), up: true, addresses };
         self.questions.handle_site_up(now, site, &self.config, &mut self.out);
         self.with_all(|t, cx| t.handle_site_up(cx, site, restarted));
-        self.plan_waiting();
+        self.settle();
     }
 
     /// A site's control connection has been lost for longer than the driver's grace time.
@@ -459,7 +461,7 @@ impl<P: Planner> Coordinator<P> {
         self.advance_clock(now);
         if std::mem::take(&mut self.sites[site.index()].up) {
             self.with_all(|t, cx| t.handle_site_down(cx, site));
-            self.plan_waiting();
+            self.settle();
         }
     }
 
@@ -478,7 +480,7 @@ impl<P: Planner> Coordinator<P> {
             // An attempt of a transfer that is forgotten here (its store was lost): nobody else would ever remove it.
             self.out.commands.push_back((site, Command::Uninstall { run }));
         }
-        self.plan_waiting();
+        self.settle();
     }
 
     /// Time has come to a [`Coordinator::poll_timeout`].
@@ -486,7 +488,7 @@ impl<P: Planner> Coordinator<P> {
         self.advance_clock(now);
         self.questions.handle_timeout(now, &self.topology, &self.config);
         self.step_all();
-        self.plan_waiting();
+        self.settle();
     }
 
     /// The next command, with the site that it is for. Commands for one site must reach it in this order.
@@ -573,6 +575,20 @@ impl<P: Planner> Coordinator<P> {
             self.look_at = Some(self.now);
         }
         Some(result)
+    }
+
+    /// Does what one transfer's end or pause means for the others.
+    fn settle(&mut self) {
+        let freed = std::mem::take(&mut self.out.freed);
+        if !freed.is_empty() {
+            let ids: Vec<_> = self.transfers.keys().copied().collect();
+            for id in ids {
+                let others = freed.iter().filter(|(from, _)| *from != id);
+                let sites: BTreeSet<SiteId> = others.flat_map(|(_, sites)| sites.iter().copied()).collect();
+                self.with(id, |t, cx| t.handle_room(cx, &sites));
+            }
+        }
+        self.plan_waiting();
     }
 
     fn with_all(&mut self, mut f: impl FnMut(&mut Transfer, &mut Context<'_>)) {

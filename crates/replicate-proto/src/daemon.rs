@@ -36,6 +36,9 @@ pub const ATTEMPTS_MAX: usize = 1024;
 /// The most commands that wait, of all transfers together. A controller that keeps to its own limit for one site sends no more.
 pub const COMMANDS_MAX: usize = 16_384;
 
+/// Answer to the finish of an attempt that could not be installed.
+const NOT_INSTALLED: &str = "the attempt is not installed here";
+
 /// Work of a driver for a transfer, which ends with [`Daemon::handle_done`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Job {
@@ -168,6 +171,8 @@ pub struct Daemon {
     claims: BTreeMap<String, TransferId>,
     /// Files to finish when their attempt's sinks are done.
     later: BTreeMap<Run, Finish>,
+    /// The last attempt of a transfer that could not be installed. Its file stays as it is; at most [`ATTEMPTS_MAX`].
+    refused: BTreeMap<TransferId, Run>,
     jobs: VecDeque<Job>,
     reports: VecDeque<Report>,
     dropped: u64,
@@ -185,6 +190,7 @@ impl Daemon {
             parts: BTreeMap::new(),
             claims: BTreeMap::new(),
             later: BTreeMap::new(),
+            refused: BTreeMap::new(),
             jobs: VecDeque::new(),
             reports: VecDeque::new(),
             dropped: 0,
@@ -214,7 +220,11 @@ impl Daemon {
         let lane = self.lanes.get_mut(&transfer).expect("a transfer with a job has a lane");
         let Some(Doing::Job(kind)) = lane.doing.take() else { panic!("{transfer}: no job is under way") };
         match (kind, &done) {
-            (Kind::Install(run), Done::Answer(_)) | (Kind::Remove(run), _) => {
+            (Kind::Install(run), Done::Answer(_)) => {
+                self.parts.remove(&run);
+                self.note_refused(run);
+            }
+            (Kind::Remove(run), _) => {
                 self.parts.remove(&run);
             }
             (Kind::Forget, _) => self.parts.retain(|run, _| run.transfer != transfer),
@@ -341,6 +351,7 @@ impl Daemon {
             }
             Command::Forget { transfer } => {
                 self.later.retain(|run, _| run.transfer != transfer);
+                self.refused.remove(&transfer);
                 self.job(Kind::Forget, Job::Forget { transfer })
             }
             Command::Install { program } => self.install(now, program, until),
@@ -380,7 +391,9 @@ impl Daemon {
             writes: program.sinks.iter().filter_map(|sink| self.spelling(&sink.path)).collect(),
             arrived: None,
         };
+        self.refused.remove(&run.transfer);
         if let Err((kind, reason)) = self.find_room(&part) {
+            self.note_refused(run);
             return self.refuse(run, kind, reason);
         }
         if let Some((name, other)) = self.writer(run.transfer, part.writes.iter()) {
@@ -388,6 +401,13 @@ impl Daemon {
         }
         self.parts.insert(run, part);
         self.job(Kind::Install(run), Job::Install { program })
+    }
+
+    fn note_refused(&mut self, run: Run) {
+        if self.refused.len() >= ATTEMPTS_MAX {
+            self.refused.pop_first();
+        }
+        self.refused.insert(run.transfer, run);
     }
 
     fn find_room(&self, part: &Part) -> Result<(), (FailureKind, String)> {
@@ -400,6 +420,10 @@ impl Daemon {
     }
 
     fn finish(&mut self, now: Instant, file: Finish, until: Instant) -> Option<Doing> {
+        // The hash was told ahead of data that will not come: to look at the file would mean to read all of it.
+        if self.refused.get(&file.run.transfer) == Some(&file.run) {
+            return self.refuse(file.run, FailureKind::Busy, NOT_INSTALLED.to_owned());
+        }
         if let Some(name) = self.spelling(&file.path) {
             if let Some((name, other)) = self.writer(file.run.transfer, std::iter::once(&name)) {
                 let run = file.run;

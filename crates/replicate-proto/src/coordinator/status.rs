@@ -135,7 +135,7 @@ pub enum EventKind<S = SiteId> {
         /// The site.
         site: S,
     },
-    /// A slow destination is left for later, so that the others finish.
+    /// A destination that is slow or has no room is left for later, so that the others finish.
     Postponed {
         /// The site.
         site: S,
@@ -349,6 +349,9 @@ pub struct TransferSnapshot {
     pub attempts: u32,
     /// Attempts in a row that moved nothing.
     pub idle_attempts: u32,
+    /// Attempts that ended for lack of room at a site.
+    #[serde(default)]
+    pub crowded_attempts: u32,
     /// Length of the file, once known.
     pub length: Option<u64>,
     /// Its hash, once known.

@@ -4,6 +4,7 @@ mod attach;
 mod digests;
 mod limits;
 mod questions;
+mod room;
 mod world;
 
 use super::*;

@@ -7,6 +7,7 @@
 mod inputs;
 mod planning;
 mod programs;
+mod room;
 mod step;
 
 use super::{
@@ -18,6 +19,8 @@ use crate::control::{Attempt, FlowDigest};
 use anabranch_pieces::{Attributes, ByteRange};
 use anabranch_units::ByteCount;
 use anabranch_units::text::printable;
+use room::Crowded;
+pub(super) use room::Freed;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Times that a site may leave a question unanswered before it counts as unreachable.
@@ -108,8 +111,12 @@ pub(super) struct Transfer {
     last_trouble: Option<String>,
     /// For whom it said last that it waits, and why.
     last_waiting: Option<String>,
-    /// Attempts in a row for which a site had no room, and what was said of it last.
-    crowded: (u32, Option<String>),
+    /// Sites that had no room for their part when they were last asked.
+    crowded: BTreeMap<SiteId, Crowded>,
+    /// Attempts that ended for lack of room. They do not count towards the limit.
+    crowded_attempts: u32,
+    /// All destinations have waited for room once.
+    has_waited_for_room: bool,
     last_progress_event: Option<Instant>,
     cancelled: bool,
     outcome: Option<Outcome>,
@@ -166,6 +173,8 @@ struct Target {
     finish_strikes: u8,
     away: Option<(Instant, Away)>,
     unreached: Option<Unreached>,
+    /// It, or a site that its data must pass, had no room.
+    waits_for_room: bool,
     retry_at: Option<Instant>,
     finishing: Option<Pending>,
     /// The attempt in which it was told the hash before it had everything.
@@ -313,6 +322,7 @@ impl Target {
             finish_strikes: 0,
             away: None,
             unreached: None,
+            waits_for_room: false,
             retry_at: None,
             finishing: None,
             told_ahead: None,
@@ -323,8 +333,8 @@ impl Target {
         self.verdict.is_none()
     }
     /// Who is served before whom: lower first.
-    fn turn(&self) -> (bool, u8) {
-        (self.unreached.is_some(), self.level)
+    fn turn(&self) -> (bool, bool, u8) {
+        (self.unreached.is_some(), self.waits_for_room, self.level)
     }
     /// Everything is there, as far as is known.
     fn full(&self, length: Option<u64>) -> bool {
@@ -391,7 +401,9 @@ impl Transfer {
             moved_at: None,
             last_trouble: None,
             last_waiting: None,
-            crowded: (0, None),
+            crowded: BTreeMap::new(),
+            crowded_attempts: 0,
+            has_waited_for_room: false,
             last_progress_event: None,
             cancelled: false,
             outcome: None,
@@ -412,6 +424,7 @@ impl Transfer {
         new.attributes = s.attributes;
         new.attempts = s.attempts;
         new.idle_attempts = s.idle_attempts;
+        new.crowded_attempts = s.crowded_attempts;
         new.suspects = s.suspects.into_iter().collect();
         new.corrupt = s.corrupt;
         new.informed = s.informed.into_iter().collect();
@@ -435,6 +448,7 @@ impl Transfer {
             request: self.request.clone(),
             attempts: self.attempts,
             idle_attempts: self.idle_attempts,
+            crowded_attempts: self.crowded_attempts,
             length: self.length,
             hash: self.hash,
             attributes: self.attributes,
@@ -511,7 +525,7 @@ impl Transfer {
                     path: d.path.clone(),
                     verified_bytes: self.shown(d),
                     rate_bps: self.rate_bps(d.site, now),
-                    postponed: d.open() && d.turn() > (false, 0),
+                    postponed: d.open() && d.turn() > (false, false, 0),
                     away: match (&d.away, &d.unreached) {
                         (Some((_, Away::Down)), _) => Some("the site does not answer".to_owned()),
                         (_, Some(unreached)) => Some(unreached.line.clone()),

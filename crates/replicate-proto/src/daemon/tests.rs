@@ -174,6 +174,23 @@ fn a_later_attempt_takes_the_place_of_earlier_ones_and_their_memory() {
     assert!(daemon.is_idle());
 }
 
+/// #48: a destination without room read what it had of the file at each try, to finish it.
+#[test]
+fn refused_attempts_read_no_file() {
+    let mut daemon = daemon();
+    installed(&mut daemon, run(1, 1), "a");
+    for attempt in 1..3 {
+        daemon.handle_command(at(1), install(run(2, attempt), "b"));
+        daemon.handle_command(at(1), finish(run(2, attempt), "b", 100));
+        let (jobs, reports) = out(&mut daemon);
+        let busy = |r: &Report| matches!(r, Report::Failed { kind: FailureKind::Busy, .. });
+        assert!(jobs.is_empty() && reports.len() == 2 && reports.iter().all(busy));
+    }
+    // A file that is whole already is finished under the number of an inquiry.
+    daemon.handle_command(at(2), finish(run(2, 3), "b", 100));
+    assert!(matches!(out(&mut daemon).0[..], [Job::Finish(_)]));
+}
+
 #[test]
 fn commands_beyond_the_limit_are_refused_and_counted() {
     let mut daemon = daemon();
@@ -298,7 +315,8 @@ proptest! {
                 }
             }
             while let Some(report) = daemon.poll_report() {
-                refused += usize::from(matches!(report, Report::Failed { kind: FailureKind::Unwritable, .. }));
+                refused += usize::from(matches!(report, Report::Failed { kind, reason, .. }
+                    if kind == FailureKind::Unwritable || reason == NOT_INSTALLED));
             }
             jobs.extend(std::iter::from_fn(|| daemon.poll_job()));
             let transfers: BTreeSet<TransferId> = jobs.iter().map(Job::transfer).collect();

@@ -20,6 +20,8 @@ pub struct Host {
     pub is_dark: bool,
     /// Symbols, in a million, that its memory spoils before they are sent.
     pub spoils_ppm: u32,
+    /// It answers each attempt that it has no room.
+    pub is_crowded: bool,
     /// Its disk's delay at most.
     pub disk_ms: u64,
 }
@@ -104,6 +106,12 @@ impl World {
 
     pub fn command(&mut self, site: usize, command: Command) {
         let now = self.schedule.now();
+        if let Command::Install { program } = &command
+            && self.hosts[site].is_crowded
+        {
+            let (run, reason) = (program.run, "no room".to_owned());
+            return self.say(site, Report::Failed { run, kind: FailureKind::Busy, reason });
+        }
         let Some(process) = &mut self.hosts[site].process else { return };
         let local = process.local(now);
         process.daemon.handle_command(local, command);

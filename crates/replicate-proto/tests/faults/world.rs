@@ -91,18 +91,53 @@ pub enum What {
     Thaw(usize, u64),
     Mend(usize, usize),
     DiskFast(usize),
+    /// A site has no room from now on, or has some again.
+    Crowd(usize, bool),
     Submit(usize),
     Cancel(usize),
     // Of the conversation with the controller.
-    Ask { site: usize, session: u64, ask: u64, what: Ask },
-    Answer { site: usize, session: u64, ask: u64, answer: Answer },
-    AskAgain { site: usize, session: u64, lane: usize, ask: u64 },
-    PollOver { site: usize, ask: u64 },
+    Ask {
+        site: usize,
+        session: u64,
+        ask: u64,
+        what: Ask,
+    },
+    Answer {
+        site: usize,
+        session: u64,
+        ask: u64,
+        answer: Answer,
+    },
+    AskAgain {
+        site: usize,
+        session: u64,
+        lane: usize,
+        ask: u64,
+    },
+    PollOver {
+        site: usize,
+        ask: u64,
+    },
     // Of a site.
-    Job { site: usize, session: u64, job: Box<Job> },
-    Progress { site: usize, session: u64 },
-    Written { site: usize, session: u64, run: Run },
-    Errand { site: usize, session: u64, run: Run },
+    Job {
+        site: usize,
+        session: u64,
+        job: Box<Job>,
+    },
+    Progress {
+        site: usize,
+        session: u64,
+    },
+    Written {
+        site: usize,
+        session: u64,
+        run: Run,
+    },
+    Errand {
+        site: usize,
+        session: u64,
+        run: Run,
+    },
     // Of a connection.
     Greet(u64, u32, Instant),
     Greeted(u64, u32, Greeted),
@@ -212,6 +247,7 @@ impl World {
             new.window = new.window.min(3);
         }
         new.plan();
+        new.plan_crowds(Seed::new(seed).stream("crowds", 0));
         new
     }
 
@@ -244,6 +280,20 @@ impl World {
             }
         }
         self.schedule.after(CHAOS, What::Heal);
+    }
+
+    /// Plans a site without room in every fourth schedule, for a while or until all is healed; never the source.
+    ///
+    /// `random` is a separate stream, so that the schedules in [`super::KEPT`] keep the faults that they failed with.
+    fn plan_crowds(&mut self, mut random: RandomStream) {
+        if random.below(4) > 0 {
+            return;
+        }
+        let site = 1 + random.below(CONTROLLER as u64 - 1) as usize;
+        let begin = Duration::from_ms(random.below(4_000));
+        let lasts = Duration::from_ms([2_000, 15_000, CHAOS.as_us() / 1_000][random.below(3) as usize]);
+        self.schedule.after(begin, What::Crowd(site, true));
+        self.schedule.after(begin + lasts, What::Crowd(site, false));
     }
 
     fn draw_ms(&mut self, below: u64) -> Duration {
@@ -387,6 +437,10 @@ impl World {
                 self.cuts.remove(&(a, b));
             }
             What::DiskFast(site) => self.hosts[site].disk_ms = DISK_MS,
+            What::Crowd(site, is_crowded) => {
+                self.schedule.say(format!("site {site} has {}", if is_crowded { "no room" } else { "room" }));
+                self.hosts[site].is_crowded = is_crowded;
+            }
             What::Submit(number) => self.submit(number),
             What::Cancel(number) => self.cancel(number),
             What::Ask { site, session, ask, what } => self.handle_ask(site, session, ask, what),
@@ -571,6 +625,7 @@ impl World {
         self.store.is_full = false;
         for host in &mut self.hosts {
             host.disk.is_full = false;
+            host.is_crowded = false;
             (host.disk_ms, host.spoils_ppm) = (DISK_MS, 0);
         }
         for who in 0..=CONTROLLER {

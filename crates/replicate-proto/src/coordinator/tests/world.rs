@@ -188,6 +188,10 @@ pub(super) struct FakeSite {
     pub(super) refuses: bool,
     /// Others have what its part needs.
     pub(super) is_busy: bool,
+    /// Has room for one attempt at a time.
+    pub(super) has_one_place: bool,
+    /// The attempt for which it had none last.
+    pub(super) refused: Option<Run>,
     /// Refuses only programs with groups that fill.
     pub(super) refuses_fill: bool,
     pub(super) slow_divisor: u64,
@@ -345,12 +349,20 @@ impl World {
                 hash: s.finished.then_some(HASH).or(s.other.map(|(_, hash)| hash)),
                 attributes: s.mode.map(|mode| Attributes { mode, modified_ns: 9 }),
             },
-            Command::Install { program } if s.is_busy => Report::Failed {
-                run: program.run,
-                kind: FailureKind::Busy,
-                reason: "4 GiB of memory beside those of other transfers: it begins when others have ended"
-                    .into(),
-            },
+            Command::Install { program }
+                if s.is_busy
+                    || s.has_one_place
+                        && s.program.as_ref().is_some_and(|p| p.run.transfer != program.run.transfer) =>
+            {
+                s.refused = Some(program.run);
+                Report::Failed {
+                    run: program.run,
+                    kind: FailureKind::Busy,
+                    reason:
+                        "4 GiB of memory beside those of other transfers: it begins when others have ended"
+                            .into(),
+                }
+            }
             Command::Install { program }
                 if s.refuses || s.refuses_fill && program.groups.iter().any(|g| g.fills.is_some()) =>
             {
@@ -379,6 +391,7 @@ impl World {
                 s.program = s.program.take().filter(|p| p.run != run);
                 return;
             }
+            Command::Finish(file) if s.refused == Some(file.run) => return,
             Command::Finish(file) => {
                 let Finish { run, hash, .. } = file;
                 assert_eq!(file.attributes, Some(ATTRIBUTES), "what the source said is passed on");

@@ -49,6 +49,7 @@ impl Transfer {
             let touches = |l: LinkId| cx.topology.link(l).from == site || cx.topology.link(l).to == site;
             self.tired_links.retain(|&l, _| !touches(l));
             self.tired_sites.remove(&site);
+            self.crowded.remove(&site);
         }
         for d in &mut self.destinations {
             if d.site == site || matches!(d.away, Some((_, Away::NoPath(_)))) {
@@ -532,28 +533,6 @@ impl Transfer {
             ));
             self.suspects.insert(site);
             self.stop(cx, line, Duration::ZERO);
-        }
-    }
-
-    /// What a site needs for its part is taken now. Where it was asked for something else than its part, nobody answers
-    /// then, and it is asked again.
-    fn handle_busy(&mut self, cx: &mut Context<'_>, site: SiteId, installed: bool, line: String) {
-        if installed && self.running().is_some_and(Running::is_filled) {
-            // Most likely for the buffers of the flows that fill, as above.
-            self.unfilled = true;
-            if self.running().is_some_and(|r| !r.needed.contains(&site)) {
-                return;
-            }
-        }
-        if installed || site == self.request.source && matches!(self.phase, Phase::Inquiring { .. }) {
-            return self.wait_for_room(cx, line);
-        }
-        if let Phase::Inquiring { waiting, .. } = &mut self.phase {
-            waiting.remove(&site);
-            let retry_at = cx.now + cx.config.pause_max;
-            if let Some(d) = self.target_mut(site) {
-                d.retry_at = Some(retry_at);
-            }
         }
     }
 

@@ -49,7 +49,9 @@ impl Transfer {
             return false;
         }
         self.last_waiting = None;
-        if self.idle_attempts >= cx.config.idle_attempts_max || self.attempts >= cx.config.attempts_max {
+        if self.idle_attempts >= cx.config.idle_attempts_max
+            || self.attempts.saturating_sub(self.crowded_attempts) >= cx.config.attempts_max
+        {
             let trouble = self.last_trouble.clone().unwrap_or_else(|| "no reason is known".into());
             let reason =
                 format!("{} attempts in a row moved nothing; the last: {trouble}", self.idle_attempts);
@@ -68,7 +70,7 @@ impl Transfer {
                     if integrity > 0 { Verdict::Integrity { reason } } else { Verdict::Failed { reason } },
                 );
             }
-            if self.attempts < cx.config.attempts_max {
+            if self.attempts.saturating_sub(self.crowded_attempts) < cx.config.attempts_max {
                 self.idle_attempts = 0;
             }
             return true;
@@ -316,6 +318,7 @@ impl Transfer {
         let no_relay = |s: SiteId| {
             self.suspects.contains(&s)
                 || self.request.avoid_sites.contains(&s)
+                || self.is_crowded(s, now)
                 || self.tired_sites.get(&s).is_some_and(|t| now < t.until)
         };
         let sites = cx.topology.site_ids().filter(|&s| !end(s) && (no_relay(s) || !cx.up(s))).collect();
@@ -367,6 +370,11 @@ impl Transfer {
                 let retry_at = soonest.filter(|t| *t > cx.now).min().unwrap_or(cx.now + cx.config.avoid_max);
                 for (site, reason) in lost {
                     let reason = one_line(&reason);
+                    // The way may lead through a site that has no room now.
+                    if let Some(crowded) = self.first_crowded(cx.now) {
+                        self.wait_for_room(cx, site, crowded);
+                        continue;
+                    }
                     self.last_trouble = Some(reason.clone());
                     if let Some(d) = self.target_mut(site) {
                         d.retry_at = Some(retry_at);

@@ -50,6 +50,7 @@ impl Transfer {
                 self.decide_all(cx, &Verdict::Failed { reason });
             }
         }
+        self.ask_for_room(now);
         let mut verdicts = Vec::new();
         for d in self.destinations.iter_mut().filter(|d| d.open()) {
             if d.retry_at.is_some_and(|t| now >= t) {
@@ -223,8 +224,8 @@ impl Transfer {
                 for d in self.destinations.iter_mut().filter(|d| attempt.sinks.contains_key(&d.site)) {
                     d.unreached = None;
                 }
+                self.has_room(&attempt);
                 self.phase = Phase::Running(attempt);
-                self.crowded = (0, None);
                 self.event(cx, EventKind::Started);
                 true
             }
@@ -302,7 +303,10 @@ impl Transfer {
         let shown: Vec<u64> = self.destinations.iter().map(|d| self.shown(d)).collect();
         let attempt = match std::mem::replace(&mut self.phase, Phase::Idle) {
             Phase::Installing { attempt, .. } => attempt,
-            Phase::Running(attempt) => attempt,
+            Phase::Running(attempt) => {
+                cx.out.freed.push((self.id, attempt.participants.clone()));
+                attempt
+            }
             other => {
                 self.phase = other;
                 return;
@@ -358,20 +362,6 @@ impl Transfer {
         self.phase = Phase::Settling { until: cx.now + pause.max(settle), early: Early::Never };
         self.last_trouble = Some(reason.clone());
         self.event(cx, EventKind::Stopped { reason, gone });
-        self.changed(cx);
-    }
-
-    /// A site has no room for its part now: waits until others have ended, however long that takes.
-    pub(super) fn wait_for_room(&mut self, cx: &mut Context<'_>, line: String) {
-        self.remove_attempt(cx);
-        let pause = doubled(cx.config.pause_min, self.crowded.0, cx.config.pause_max);
-        self.crowded.0 += 1;
-        self.phase = Phase::Settling { until: cx.now + pause, early: Early::Never };
-        self.last_trouble = Some(line.clone());
-        if self.crowded.1.as_ref() != Some(&line) {
-            self.crowded.1 = Some(line.clone());
-            self.event(cx, EventKind::Waiting { reason: format!("waiting for room at {line}") });
-        }
         self.changed(cx);
     }
 
