@@ -9,6 +9,7 @@ use anabranch_disk::folder::{Folder, Name, at};
 use anabranch_disk::partial::{FinishError, Naming, PartialFile, attributes, hash_file_at, narrow};
 use anabranch_graph::{Topology, TopologyError};
 use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, Place, Places};
+use anabranch_net::cause::cause;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_net::refusals::Refusals;
@@ -148,8 +149,6 @@ pub struct Service {
     accepting: Mutex<JoinSet<()>>,
     /// Decides in which order commands are carried out.
     orders: Mutex<Orders>,
-    /// When that one's time began.
-    begun: Instant,
     /// Where jobs run, whichever thread finds them.
     runtime: Handle,
     refusals: Refusals,
@@ -158,7 +157,27 @@ pub struct Service {
 /// The machine, and when its clock has been set to go off.
 struct Orders {
     daemon: Daemon,
+    /// Beginning of the machine's time.
+    begun: Instant,
     alarm: Option<anabranch_units::Instant>,
+}
+
+/// Age of the clock at which it restarts, 100 days: the end of the clock is at 213.
+const CLOCK_MAX: anabranch_units::Duration = anabranch_units::Duration::from_secs(100 * 86_400);
+
+impl Orders {
+    /// Returns the machine's time, and restarts its clock at the age of [`CLOCK_MAX`].
+    fn now(&mut self, real: Instant) -> anabranch_units::Instant {
+        let begin = anabranch_units::Instant::ZERO;
+        let now = begin + anabranch_units::Duration::from_std(real.saturating_duration_since(self.begun));
+        if now.saturating_since(begin) < CLOCK_MAX {
+            return now;
+        }
+        self.daemon.renew_clock(now, begin);
+        // The alarm that is set was set by the old clock.
+        (self.begun, self.alarm) = (real, None);
+        begin
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -194,8 +213,7 @@ impl Service {
             from_runners,
             installed: Notify::new(),
             accepting: Mutex::default(),
-            orders: Mutex::new(Orders { daemon, alarm: None }),
-            begun: Instant::now(),
+            orders: Mutex::new(Orders { daemon, begun: Instant::now(), alarm: None }),
             runtime: Handle::current(),
             refusals: Refusals::default(),
         });
@@ -285,8 +303,8 @@ impl Service {
     /// Changes the machine, then does all that follows from it.
     fn turn(self: &Arc<Self>, change: impl FnOnce(&mut Daemon, anabranch_units::Instant)) {
         let mut orders = lock(&self.orders);
-        let since = anabranch_units::Duration::from_std(self.begun.elapsed());
-        change(&mut orders.daemon, anabranch_units::Instant::ZERO + since);
+        let now = orders.now(Instant::now());
+        change(&mut orders.daemon, now);
         self.follow(&mut orders);
     }
 
@@ -306,7 +324,7 @@ impl Service {
         if alarm != orders.alarm
             && let Some(alarm) = alarm
         {
-            let until = self.begun + alarm.saturating_since(anabranch_units::Instant::ZERO).to_std();
+            let until = orders.begun + alarm.saturating_since(anabranch_units::Instant::ZERO).to_std();
             let service = Arc::downgrade(self);
             self.runtime.spawn(async move {
                 // A millisecond more: timers fire early by their rounding.
@@ -572,7 +590,7 @@ impl Service {
             tokio::spawn(async move {
                 let from = arrival.from();
                 if let Err(error) = service.greet(arrival, &places).await {
-                    tracing::debug!("data connection of {from}: {error}");
+                    tracing::debug!("data connection of {from}: {}", cause(&error));
                 }
             });
         }

@@ -103,17 +103,18 @@ impl Duration {
     }
 }
 
+/// At most [`Instant::MAX`]: a deadline beyond the end of the clock is at its end, and not in the past.
 impl Add<Duration> for Instant {
     type Output = Self;
     #[inline]
     fn add(self, d: Duration) -> Self {
-        Self(self.0 + d.0)
+        Self(self.0.saturating_add(d.0))
     }
 }
 impl AddAssign<Duration> for Instant {
     #[inline]
     fn add_assign(&mut self, d: Duration) {
-        self.0 += d.0;
+        *self = *self + d;
     }
 }
 impl Sub for Instant {
@@ -230,6 +231,18 @@ crate::quantity::serde_as_text!(Duration);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// #48: the sum wrapped, so that a deadline near the end of the clock was in the past.
+    #[test]
+    fn the_clock_ends_and_does_not_wrap() {
+        let second = Duration::from_secs(1);
+        let last = Instant::from_ps(u64::MAX - 1);
+        assert_eq!([last + second, Instant::MAX + second], [Instant::MAX; 2]);
+        let mut now = last;
+        now += second;
+        assert_eq!(now, Instant::MAX);
+        assert_eq!(last + Duration::from_ps(1), Instant::MAX);
+    }
 
     #[test]
     fn text_reads_back_as_the_same_length() {
