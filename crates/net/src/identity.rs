@@ -184,7 +184,8 @@ impl Identity {
     pub fn guard(&self, connection: &rustls::CommonState) -> Guard {
         let chain = connection.peer_certificates().unwrap_or_default();
         let chain: Vec<_> = chain.iter().map(|c| c.clone().into_owned()).collect();
-        Guard { chain, current: self.shared.current.subscribe(), _identity: self.clone() }
+        let current = self.shared.current.subscribe();
+        Guard { chain, current, clock: SystemTime::now, every: CLOCK_EVERY, _identity: self.clone() }
     }
 }
 
@@ -196,6 +197,10 @@ const CLOCK_EVERY: Duration = Duration::from_secs(30);
 pub struct Guard {
     chain: Vec<CertificateDer<'static>>,
     current: watch::Receiver<Arc<Current>>,
+    /// The wall clock.
+    clock: fn() -> SystemTime,
+    /// The longest time between two looks at it.
+    every: Duration,
     /// Changes come for as long as somebody can make them.
     _identity: Identity,
 }
@@ -205,15 +210,16 @@ impl Guard {
     pub async fn withdrawn(&mut self) -> String {
         loop {
             let trust = Arc::clone(&self.current.borrow_and_update().trust);
-            if let Some(reason) = trust.withdrawn(&self.chain) {
+            let now = (self.clock)();
+            if let Some(reason) = trust.withdrawn(&self.chain, now) {
                 return reason;
             }
             let left = self.chain.first().and_then(|leaf| Facts::of(leaf)).map(|facts| {
                 // Good until the end of its last second.
-                let left = facts.end - OffsetDateTime::now_utc() + time::Duration::SECOND;
+                let left = facts.end - OffsetDateTime::from(now) + time::Duration::SECOND;
                 Duration::try_from(left).unwrap_or_default()
             });
-            let pause = left.unwrap_or(CLOCK_EVERY).min(CLOCK_EVERY).max(Duration::from_millis(10));
+            let pause = left.unwrap_or(self.every).min(self.every).max(Duration::from_millis(10));
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 _ = self.current.changed() => {}

@@ -94,6 +94,38 @@ async fn a_guard_tells_when_a_certificate_ends_and_no_handshake_passes_after() {
     assert!(error.contains("sites/a.pem: the certificate expired on 20"), "{error}");
 }
 
+thread_local! {
+    /// Seconds by which the wall clock of this test's guards is ahead of the machine's.
+    static AHEAD_S: std::cell::Cell<i64> = const { std::cell::Cell::new(0) };
+}
+
+fn set_clock() -> SystemTime {
+    let now = OffsetDateTime::now_utc() + time::Duration::seconds(AHEAD_S.get());
+    now.into()
+}
+
+/// #48: a connection outlived its peer's certificate where the wall clock was set, as no timer runs by that clock.
+#[tokio::test]
+async fn guards_follow_a_wall_clock_that_is_set() {
+    const DAY_S: i64 = 24 * 3_600;
+    let folder = set("jumps", LONG);
+    let (a, b) = (identity(&folder, Role::Site, "a"), identity(&folder, Role::Site, "b"));
+    let (client, _server) = connected(&a, &b).await.expect("one set");
+    for (ahead_s, reason) in [(100_000 * DAY_S, "expired on"), (-2 * DAY_S, "the clock was set")] {
+        AHEAD_S.set(0);
+        let mut guard = a.guard(client.get_ref().1);
+        assert_eq!(guard.every, CLOCK_EVERY);
+        (guard.clock, guard.every) = (set_clock, Duration::from_millis(20));
+        let mut withdrawn = std::pin::pin!(guard.withdrawn());
+        let stays = tokio::time::timeout(Duration::from_millis(50), &mut withdrawn).await;
+        assert!(stays.is_err(), "{stays:?}");
+        // It sleeps now, until long before the certificate ends.
+        AHEAD_S.set(ahead_s);
+        let over = tokio::time::timeout(Duration::from_secs(60), withdrawn).await;
+        assert!(over.as_ref().is_ok_and(|over| over.contains(reason)), "{over:?}");
+    }
+}
+
 /// #17: there was no way to lock out the holder of a key that is lost but to make all keys anew.
 #[tokio::test]
 async fn who_is_revoked_is_refused_and_dropped_and_comes_back_with_a_new_certificate() {

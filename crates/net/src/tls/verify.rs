@@ -56,8 +56,8 @@ impl Trust {
     }
 
     /// Why a peer that a handshake let in may not stay; `None` as long as it may.
-    pub(crate) fn withdrawn(&self, chain: &[CertificateDer<'_>]) -> Option<String> {
-        let Some(now) = Clock::now() else { return Some(super::CLOCK_TEXT.to_owned()) };
+    pub(crate) fn withdrawn(&self, chain: &[CertificateDer<'_>], now: SystemTime) -> Option<String> {
+        let Some(now) = Clock::at(now) else { return Some(super::CLOCK_TEXT.to_owned()) };
         match verify_chain(&self.authorities, chain, now) {
             Ok(()) => {}
             Err(ChainError::Expired(end)) => {
