@@ -154,3 +154,71 @@ fn a_relay_with_few_descriptors_under_many_connections_brings_a_file() {
     });
     assert!(std::fs::read(local.path("d/file")).is_ok_and(|copy| copy == bytes));
 }
+
+/// A source, and a cable to each of two destinations.
+const THREE: &str = r#"
+name = "three"
+[[site]]
+name = "s"
+[[site]]
+name = "d"
+[[site]]
+name = "e"
+[[cable]]
+between = ["s", "d"]
+capacity = "1 Gbit/s"
+delay = "0 ms"
+[[cable]]
+between = ["s", "e"]
+capacity = "1 Gbit/s"
+delay = "0 ms"
+"#;
+
+/// #48: d waited for 92 s while another transfer held the memory of e.
+#[test]
+fn destination_is_served_while_another_has_no_memory() {
+    let mut local = Local::start(THREE, &["s", "d"]);
+    let mut relay = local.relay("e", "e");
+    relay.args(["--memory", "24 MiB"]);
+    local.keep("e", relay);
+    local.wait_for(&["s", "d", "e"]);
+    let send = |words: &[&str]| {
+        let own = ["send", "--from", "s", "--symbol", "1 MiB", "--controller", local.address()];
+        local.command(&[&own[..], words].concat())
+    };
+    std::fs::write(local.path("s/slow"), noise(6, 40_000_000)).expect("the folder is ours");
+    let bytes = noise(7, 3_000_000);
+    std::fs::write(local.path("s/file"), &bytes).expect("the folder is ours");
+    let (code, said) = run(send(&["slow", "--to", "e", "--bwlimit", "2 Mbit/s", "--detach"]));
+    assert_eq!(code, Some(0), "{said}");
+    let begins = |id: u64, phase: &str| {
+        let end = Instant::now() + PATIENCE;
+        while !local.transfers().iter().any(|t| t["id"] == id && t["phase"] == phase) {
+            assert!(Instant::now() < end, "{:?}", local.transfers());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    begins(1, "running");
+    let (code, said) = run(send(&["file", "--to", "d,e", "--detach"]));
+    assert_eq!(code, Some(0), "{said}");
+    let has = |site: &str| std::fs::read(local.path(site).join("file")).is_ok_and(|copy| copy == bytes);
+    let arrives = |site: &str| {
+        let end = Instant::now() + PATIENCE;
+        while !has(site) {
+            assert!(Instant::now() < end, "{site}: {:?}", local.transfers());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    let begun = Instant::now();
+    arrives("d");
+    println!("d has the file after {:?}", begun.elapsed());
+    // The slow one takes 160 s: it still holds the memory.
+    let slow = local.transfers().into_iter().find(|t| t["id"] == 1).expect("it was sent");
+    assert!(slow["phase"] == "running" && !has("e"), "{slow}");
+    let cancel = ["status", "1", "--cancel", "--controller", local.address()];
+    let (code, said) = run(local.command(&cancel));
+    assert_eq!(code, Some(0), "{said}");
+    let begun = Instant::now();
+    arrives("e");
+    println!("e has the file {:?} after there was room", begun.elapsed());
+}
