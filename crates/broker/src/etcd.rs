@@ -10,6 +10,8 @@
 use crate::asked::{Asked, Told};
 use crate::mistake::Mistake;
 use crate::wire::DecisionView;
+use anabranch_net::cause::cause;
+use anabranch_net::tls::words;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::de::DeserializeOwned;
@@ -326,10 +328,15 @@ impl Etcd {
         };
         let is_cut = matches!(kind, Some(BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof))
             || error.to_string().contains("fatal alert");
+        let said = match error {
+            ureq::Error::Io(error) => cause(error),
+            ureq::Error::Rustls(error) => words(error),
+            other => other.to_string(),
+        };
         if is_cut && member.starts_with("https://") && !self.config.shows_certificate {
-            format!("{error}: if it asks for a certificate, name this broker's for etcd")
+            format!("{said}: if it asks for a certificate, name this broker's for etcd")
         } else {
-            error.to_string()
+            said
         }
     }
 

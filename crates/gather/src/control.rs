@@ -2,6 +2,7 @@
 
 use anabranch_endpoint::DecodeError;
 use anabranch_gather_proto::msg::{CONTROL_BYTES_MAX, Control, SHORT_MESSAGE_BYTES_MAX};
+use anabranch_net::cause::cause;
 use anabranch_units::text::printable;
 use std::future::poll_fn;
 use std::io;
@@ -227,7 +228,7 @@ pub fn farewell(error: &io::Error) -> String {
         (Kind::TimedOut, _) => "does not answer any more".to_owned(),
         // TLS's, of bytes that were changed on the way.
         (Kind::InvalidData, _) => "sent bytes that do not fit the session's keys".to_owned(),
-        _ => printable(&error.to_string()).into_owned(),
+        _ => printable(&cause(error)).into_owned(),
     }
 }
 

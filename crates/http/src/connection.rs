@@ -4,6 +4,7 @@
 //! [`Connection`] first.
 
 use crate::answer::ErrorBody;
+use anabranch_net::cause::cause;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::explain;
@@ -91,6 +92,25 @@ struct Inner {
     patience: Duration,
     /// Kept connections, longest unused first: taken in turn, none rests long enough for the server to close it.
     idle: Mutex<VecDeque<SendRequest<Full<Bytes>>>>,
+}
+
+/// Why a connection broke, in our words.
+pub(crate) fn why_broken(error: &hyper::Error) -> String {
+    let mut source: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(error);
+    while let Some(inner) = source {
+        if let Some(io) = inner.downcast_ref::<std::io::Error>() {
+            return cause(io);
+        }
+        source = inner.source();
+    }
+    let said = if error.is_parse() {
+        "what it says is not HTTP"
+    } else if error.is_timeout() {
+        "no answer in time"
+    } else {
+        "it went away"
+    };
+    said.to_owned()
 }
 
 impl Connection {
@@ -208,14 +228,7 @@ impl Connection {
 
     /// Why a connection broke, in one line.
     pub fn broken(&self, error: &hyper::Error) -> String {
-        let mut source: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(error);
-        while let Some(inner) = source {
-            if let Some(io) = inner.downcast_ref::<std::io::Error>() {
-                return explain(&self.who(), io);
-            }
-            source = inner.source();
-        }
-        format!("{}: {error}", self.who())
+        format!("{}: {}", self.who(), why_broken(error))
     }
 
     /// A request with this body of JSON.
@@ -332,7 +345,13 @@ impl Connection {
         let body = Limited::new(response.into_body(), REPLY_BYTES_MAX)
             .collect()
             .await
-            .map_err(|e| ClientError::Unreachable(format!("{}: reply broke off: {e}", self.who())))?
+            .map_err(|e| {
+                let why = match e.downcast_ref::<hyper::Error>() {
+                    Some(broke) => why_broken(broke),
+                    None => format!("more than {REPLY_BYTES_MAX} bytes"),
+                };
+                ClientError::Unreachable(format!("{}: reply broke off: {why}", self.who()))
+            })?
             .to_bytes();
         if status.is_success() {
             return Ok(body);

@@ -3,8 +3,10 @@
 //! HTTP/1.1 only. Leaves out: the requests themselves (each service's routes). Read [`Server`] first.
 
 use crate::answer::{BODY_BYTES_MAX, Refusal, Refused};
+use crate::connection::why_broken;
 use crate::http1::{self, Bounds, close, connection};
 use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, Places};
+use anabranch_net::cause::cause;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::refusals::Refusals;
@@ -215,7 +217,7 @@ async fn serve_one(
         if let Some(line) = stranger(from, &error) {
             refusals.note(None, &line);
         }
-        error.to_string()
+        cause(&error)
     })?;
     // Whom it is from is its greeting: what is not asked in time ends below.
     drop(half_open);
@@ -233,7 +235,7 @@ async fn serve_one(
     match guard.during(poll_fn(|cx| served.poll_without_shutdown(cx))).await {
         Ok(done) => {
             close(served.into_parts().io.into_inner().into_inner()).await;
-            done.map_err(|e| e.to_string())
+            done.map_err(|e| why_broken(&e))
         }
         Err(reason) => {
             tracing::warn!("connection of {who} closed: {reason}");

@@ -1,15 +1,20 @@
 //! Why a connection failed, in an operator's words rather than in a library's.
 //!
-//! Leaves out: certificates and keys ([`crate::tls::explain`]). Read [`cause`] first.
+//! The words for TLS's own errors are [`crate::tls::words`]. Read [`cause`] first.
 
 use std::io;
 
 /// What the resolver's errors begin with; they have no kind of their own.
 const LOOKUP: &str = "failed to lookup address information";
 
-/// Why the peer could not be reached, or is gone: a few words that go behind a colon.
+/// Why the peer could not be reached, is not trusted, or is gone: a few words that go behind a colon.
+///
+/// Every client and daemon says it with this function, so that no message quotes a library.
 pub fn cause(error: &io::Error) -> String {
     use io::ErrorKind as Kind;
+    if let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        return crate::tls::words(tls);
+    }
     let text = error.to_string();
     if text.contains(LOOKUP) {
         let passing = text.contains("Temporary failure");
@@ -42,6 +47,31 @@ pub fn is_firm(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// #48: whatever TLS fails with, the words are ours.
+    #[test]
+    fn tls_errors_quote_no_library() {
+        use rustls::{
+            AlertDescription, CertificateError, Error, InvalidMessage, PeerIncompatible, PeerMisbehaved,
+        };
+        let all = [
+            Error::InvalidMessage(InvalidMessage::InvalidContentType),
+            Error::PeerIncompatible(PeerIncompatible::ServerSentHelloRetryRequestWithUnknownExtension),
+            Error::PeerMisbehaved(PeerMisbehaved::IllegalMiddleboxChangeCipherSpec),
+            Error::InvalidCertificate(CertificateError::BadEncoding),
+            Error::InvalidCertificate(CertificateError::InvalidPurpose),
+            Error::AlertReceived(AlertDescription::HandshakeFailure),
+            Error::DecryptError,
+            Error::EncryptError,
+            Error::General("rustls: see https://docs.rs".into()),
+        ];
+        for error in all {
+            let library = error.to_string();
+            let said = crate::tls::explain("peer", &io::Error::new(io::ErrorKind::InvalidData, error));
+            assert!(said.starts_with("peer: ") && !said.contains(&library), "{said}");
+            assert!(!said.contains("rustls") && !said.contains("docs.rs"), "{said}");
+        }
+    }
 
     /// #17: rustls' own words, its documentation's address among them, were shown for a peer that went away.
     #[test]

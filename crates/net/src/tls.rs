@@ -480,63 +480,69 @@ pub fn server_name(system: System, role: Role, name: &str) -> Result<ServerName<
 pub fn refusal(error: &std::io::Error) -> Option<String> {
     let tls = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
     let Some(rustls::Error::AlertReceived(alert)) = tls else { return None };
-    let why = match alert {
-                AlertDescription::CertificateExpired => {
-                    "it has expired, or is not valid yet by its clock: make a new one with `keys renew`, or set the clocks"
-                        .to_owned()
-                }
-                AlertDescription::CertificateRevoked => {
-                    "it was revoked: make a new one with `keys renew`".to_owned()
-                }
-                AlertDescription::UnknownCA | AlertDescription::DecryptError => {
-                    "it is of another authority: use keys of one set at both ends".to_owned()
-                }
-                AlertDescription::CertificateUnknown => {
-                    "it is of another system, or names no holder: use keys of one set at both ends".to_owned()
-                }
-                // 256 numbers would be as many lines of a log.
-                AlertDescription::Unknown(_) => {
-                    "by an alert that TLS does not have: use keys of one set at both ends, not expired".to_owned()
-                }
-                other => format!("{other:?}: use keys of one set at both ends, not expired"),
-    };
-    Some(format!("refused our certificate: {why}"))
+    Some(refused(*alert))
 }
 
-/// One line about why a TLS connection failed, with the place and the remedy; `who` is the expected other end,
+fn refused(alert: AlertDescription) -> String {
+    let why = match alert {
+        AlertDescription::CertificateExpired => {
+            "it has expired, or is not valid yet by its clock: make a new one with `keys renew`, or set the clocks".to_owned()
+        }
+        AlertDescription::CertificateRevoked => "it was revoked: make a new one with `keys renew`".to_owned(),
+        AlertDescription::UnknownCA | AlertDescription::DecryptError => {
+            "it is of another authority: use keys of one set at both ends".to_owned()
+        }
+        AlertDescription::CertificateUnknown => {
+            "it is of another system, or names no holder: use keys of one set at both ends".to_owned()
+        }
+        // 256 numbers would be as many lines of a log.
+        AlertDescription::Unknown(_) => {
+            "by an alert that TLS does not have: use keys of one set at both ends, not expired".to_owned()
+        }
+        other => format!("{other:?}: use keys of one set at both ends, not expired"),
+    };
+    format!("refused our certificate: {why}")
+}
+
+/// One line about why a connection failed, with the place and the remedy; `who` is the expected other end,
 /// as in `controller at 127.0.0.1:7171`.
 pub fn explain(who: &str, error: &std::io::Error) -> String {
-    let tls = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
-    match tls {
-        Some(rustls::Error::InvalidCertificate(e)) => match e {
+    format!("{who}: {}", crate::cause::cause(error))
+}
+
+/// Why TLS failed, in an operator's words: a few that go behind the name of the other end and a colon.
+pub fn words(error: &rustls::Error) -> String {
+    use rustls::Error as Tls;
+    match error {
+        Tls::InvalidCertificate(e) => match e {
             CertificateError::ExpiredContext { not_after, .. } => format!(
-                "{who}: its certificate expired on {}: make a new one with `keys renew`, or set this machine's clock",
+                "its certificate expired on {}: make a new one with `keys renew`, or set this machine's clock",
                 verify::moment(*not_after)
             ),
             CertificateError::NotValidYetContext { not_before, .. } => format!(
-                "{who}: its certificate is valid from {} on: set this machine's clock",
+                "its certificate is valid from {} on: set this machine's clock",
                 verify::moment(*not_before)
             ),
             CertificateError::Revoked => {
-                format!("{who}: its certificate was revoked: make a new one with `keys renew`")
+                "its certificate was revoked: make a new one with `keys renew`".to_owned()
             }
             CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-                format!("{who}: its certificate is of another authority: use keys of one set at both ends")
+                "its certificate is of another authority: use keys of one set at both ends".to_owned()
             }
-            CertificateError::Other(other) => format!("{who}: {}", other.0),
-            other => format!("{who}: its certificate was refused: {other}"),
+            CertificateError::Other(other) => other.0.to_string(),
+            CertificateError::BadEncoding => "its certificate cannot be read".to_owned(),
+            _ => "its certificate was refused: use keys of one set at both ends".to_owned(),
         },
-        Some(rustls::Error::AlertReceived(_)) => {
-            let why = refusal(error).unwrap_or_else(|| "refused our certificate".to_owned());
-            format!("{who}: {why}")
-        }
-        Some(rustls::Error::FailedToGetCurrentTime) => format!("{who}: {CLOCK_TEXT}"),
-        Some(rustls::Error::NoCertificatesPresented) => {
-            format!("{who}: showed no certificate: both ends need one")
-        }
-        Some(rustls::Error::InvalidMessage(_)) => format!("{who}: does not speak TLS there: check the port"),
-        Some(other) => format!("{who}: TLS failed: {other}"),
-        None => format!("{who}: {error}"),
+        Tls::AlertReceived(alert) => refused(*alert),
+        Tls::FailedToGetCurrentTime => CLOCK_TEXT.to_owned(),
+        Tls::NoCertificatesPresented => "showed no certificate: both ends need one".to_owned(),
+        Tls::InvalidMessage(_) => "does not speak TLS there: check the port".to_owned(),
+        Tls::PeerIncompatible(_) => "speaks another version of TLS: it must speak 1.3".to_owned(),
+        Tls::DecryptError => "sent bytes that do not fit the session's keys".to_owned(),
+        Tls::PeerMisbehaved(_)
+        | Tls::InappropriateMessage { .. }
+        | Tls::InappropriateHandshakeMessage { .. } => "does not keep to TLS".to_owned(),
+        _ => "TLS failed".to_owned(),
     }
 }
 

@@ -6,6 +6,7 @@
 
 use crate::forward::{Came, Command, packet_max};
 use crate::routing::Routing;
+use anabranch_net::cause::cause;
 use anabranch_net::datagram::{payload_max, route_mtu};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
@@ -74,12 +75,15 @@ pub(crate) struct Session {
 /// Why a connection that stood is over. No library's words.
 fn farewell(error: &io::Error) -> String {
     use io::ErrorKind as Kind;
+    if let Some(refusal) = tls::refusal(error) {
+        return format!("its agent {refusal}");
+    }
     match error.kind() {
         Kind::UnexpectedEof | Kind::ConnectionReset | Kind::ConnectionAborted | Kind::BrokenPipe => {
             "its agent went away".to_owned()
         }
         Kind::InvalidData => "its agent sent bytes that do not fit the session's keys".to_owned(),
-        _ => tls::refusal(error).map_or_else(|| error.to_string(), |refusal| format!("its agent {refusal}")),
+        _ => cause(error),
     }
 }
 

@@ -184,7 +184,7 @@ impl Shared {
                 }
                 Ok(Ok((_, Err(error)))) => return Err(NoConnection::NotTaken(error.to_string())),
                 Ok(Err(error)) => {
-                    let reason = explain(&error);
+                    let reason = cause(&error);
                     tracing::debug!(to = %out.address, "connecting again: {reason}");
                     let since = *failing_since.get_or_insert_with(Instant::now);
                     if error.kind() == io::ErrorKind::InvalidData
@@ -342,14 +342,6 @@ impl Shared {
                 }
             }
         }
-    }
-}
-
-/// Why a try to connect failed, certificates included.
-fn explain(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::InvalidData => anabranch_net::tls::explain("it", error).replacen("it: ", "", 1),
-        _ => cause(error),
     }
 }
 

@@ -1,0 +1,180 @@
+//! Messages of commands about connections that fail: they quote no library.
+
+#![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files and clocks")]
+
+use crate::net::{Lines, PATIENCE, Running, TWO, anabranch, run};
+use anabranch_net::identity::Identity;
+use anabranch_net::keys::{Role, System};
+use anabranch_net::tls::CredentialFiles;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+/// Parts of libraries' messages.
+const FOREIGN: [&str; 6] = ["docs.rs", "rustls", "close_notify", "os error", "hyper", "corrupt message"];
+
+/// How a server ends its connections.
+#[derive(Copy, Clone, Debug, PartialEq)]
+enum Ends {
+    /// At once.
+    AtOnce,
+    /// Within the handshake, after the client's first message.
+    InTheHandshake,
+    /// With bytes that are no TLS.
+    InPlainText,
+    /// With a certificate of another authority.
+    AsAStranger,
+    /// After the handshake and the client's first bytes, without TLS's farewell.
+    AfterTheHandshake,
+    /// After the handshake, with bytes that are no protocol of ours.
+    WithGarbage,
+}
+
+const ALL: [Ends; 6] = [
+    Ends::AtOnce,
+    Ends::InTheHandshake,
+    Ends::InPlainText,
+    Ends::AsAStranger,
+    Ends::AfterTheHandshake,
+    Ends::WithGarbage,
+];
+
+async fn end(mut tcp: TcpStream, own: &Identity, stranger: &Identity, how: Ends) {
+    let mut heard = [0; 1_024];
+    match how {
+        Ends::AtOnce => {}
+        Ends::InTheHandshake => drop(tcp.read(&mut heard).await),
+        Ends::InPlainText => {
+            let _ = tcp.read(&mut heard).await;
+            let _ = tcp.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+        }
+        Ends::AsAStranger => drop(stranger.accept(tcp).await),
+        Ends::AfterTheHandshake => {
+            if let Ok((mut tls, _)) = own.accept(tcp).await {
+                let _ = tls.read(&mut heard).await;
+            }
+        }
+        Ends::WithGarbage => {
+            if let Ok((mut tls, _)) = own.accept(tcp).await {
+                let _ = tls.read(&mut heard).await;
+                let _ = tls.write_all(&[0xff; 64]).await;
+                let _ = tls.flush().await;
+            }
+        }
+    }
+}
+
+/// A folder with two sets of keys of a system.
+struct Room {
+    folder: tempfile::TempDir,
+    system: System,
+}
+
+impl Room {
+    fn new(system: System) -> Self {
+        let room = Self { folder: tempfile::tempdir().expect("a temporary folder"), system };
+        std::fs::write(room.path("network.toml"), TWO).expect("the folder is ours");
+        for out in ["keys", "others"] {
+            let words: &[&str] = match system {
+                System::Replicate => &["replicate", "keys", "init", "--topology", "network.toml"],
+                System::Shuffle => &["shuffle", "keys", "--hosts", "h1", "--operators", "operator"],
+                _ => &["gather", "keys"],
+            };
+            let (code, said) = run(room.command(&[words, &["--out", out]].concat()));
+            assert_eq!(code, Some(0), "{said}");
+        }
+        room
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = anabranch();
+        command.current_dir(self.folder.path()).args(words).stdin(Stdio::null()).stdout(Stdio::null());
+        command
+    }
+
+    /// The server's identity of a set.
+    fn identity(&self, keys: &str) -> Identity {
+        let (role, name) = match self.system {
+            System::Gather => (Role::Site, "server"),
+            _ => (Role::Controller, "controller"),
+        };
+        let files = CredentialFiles::in_set(&self.path(keys), self.system, role, name);
+        Identity::load(&files).expect("the set was just made")
+    }
+
+    /// Runs `with` beside a server that ends every connection like this.
+    fn beside<T>(&self, how: Ends, with: impl FnOnce(SocketAddr) -> T) -> T {
+        let (own, stranger) = (self.identity("keys"), self.identity("others"));
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
+        let at = listener.local_addr().expect("bound");
+        runtime.spawn(async move {
+            while let Ok((tcp, _)) = listener.accept().await {
+                let _ = tokio::time::timeout(PATIENCE, end(tcp, &own, &stranger, how)).await;
+            }
+        });
+        with(at)
+    }
+}
+
+fn assert_ours(said: &str, how: Ends) {
+    assert!(!said.trim().is_empty(), "{how:?}: nothing is said");
+    for foreign in FOREIGN {
+        assert!(!said.contains(foreign), "{how:?}: {said}");
+    }
+}
+
+/// #48: shuffle's agent and status still quoted rustls, its documentation's address among it.
+#[test]
+fn failed_connections_of_clients_quote_no_library() {
+    let verbs: [(System, &[&str]); 4] = [
+        (System::Replicate, &["replicate", "status", "--keys", "keys", "--controller"]),
+        (System::Shuffle, &["shuffle", "status", "--keys", "keys", "--coordinator"]),
+        (System::Gather, &["gather", "ls", "--keys", "keys"]),
+        (System::Gather, &["gather", "get", "--keys", "keys", "-o", "out"]),
+    ];
+    for (system, words) in verbs {
+        let room = Room::new(system);
+        for how in ALL {
+            let said = room.beside(how, |at| {
+                let at = match words[1] {
+                    "get" => format!("{at}/object"),
+                    _ => at.to_string(),
+                };
+                let (code, said) = run(room.command(&[words, &[&at]].concat()));
+                assert!(code.is_some_and(|code| code != 0), "{words:?} {how:?}: {said}");
+                said
+            });
+            println!("{} {}: {how:?}: {}", words[0], words[1], said.trim());
+            assert_ours(&said, how);
+        }
+    }
+}
+
+/// #48: the same of daemons that call: a relay its controller.
+#[test]
+fn failed_connections_of_a_relay_quote_no_library() {
+    let room = Room::new(System::Replicate);
+    std::fs::create_dir(room.path("d")).expect("the folder is ours");
+    for how in ALL {
+        let said = room.beside(how, |at| {
+            let at = at.to_string();
+            let words = ["replicate", "relay", "--topology", "network.toml", "--keys", "keys"];
+            let more = ["--site", "d", "--dir", "d", "--listen", "127.0.0.1:0", "--controller", &at];
+            let mut relay = room.command(&[&words[..], &more].concat());
+            let mut relay = relay.stderr(Stdio::piped()).spawn().expect("it starts");
+            let lines = Lines::of(relay.stderr.take().expect("it is piped"));
+            let _relay = Running(relay);
+            lines.until(" WARN ").unwrap_or_else(|said| panic!("{how:?}: {said}"))
+        });
+        println!("relay: {how:?}: {}", said.trim());
+        assert_ours(&said, how);
+    }
+}
