@@ -14,7 +14,7 @@ use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::seal::{self, ChannelId, HEADER_BYTES, Sealer, TAG_BYTES};
 use anabranch_net::tls::CredentialFiles;
-use anabranch_spray_proto::control::Control;
+use anabranch_spray_proto::control::{Control, Readiness};
 use anabranch_spray_proto::{Body, Datagram};
 use anabranch_units::{Instant as Time, Seed};
 use serde_json::Value;
@@ -74,7 +74,7 @@ impl Rogue {
 
     /// Says that all is well, so that the session goes on.
     fn say_alive(&mut self) {
-        let alive = Control::Alive { is_ready: true, longest_bytes: 1_472, came: self.sent.into() };
+        let alive = Control::Alive { readiness: Readiness::Ready, longest_bytes: 1_472, came: self.sent.into() };
         self.runtime.block_on(say(&mut self.stream, alive));
     }
 
