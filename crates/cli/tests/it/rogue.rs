@@ -74,7 +74,8 @@ impl Rogue {
 
     /// Says that all is well, so that the session goes on.
     fn say_alive(&mut self) {
-        let alive = Control::Alive { readiness: Readiness::Ready, longest_bytes: 1_472, came: self.sent.into() };
+        let alive =
+            Control::Alive { readiness: Readiness::Ready, longest_bytes: 1_472, came: self.sent.into() };
         self.runtime.block_on(say(&mut self.stream, alive));
     }
 
