@@ -13,10 +13,10 @@
 mod bids;
 mod standing;
 
-pub use bids::{CAPACITY_BPS_MAX, SCORE_MAX};
 pub use standing::Standing;
 
 use crate::designs::{Announced, Design};
+use crate::limits::PRICE_PER_MBPS_MAX;
 use crate::market::{Candidate, Cluster, Group, Market};
 use crate::messages::{
     Accepted, Assent, Bids, BidsReply, Call, Clients, ClusterAccepted, ClusterRate, Proposal, Share,
@@ -55,7 +55,7 @@ impl Default for Contract {
         Self {
             price_per_mbps: 1.0,
             capacity_median: BitRate::gbps(10),
-            price_max_per_mbps: 1e6,
+            price_max_per_mbps: PRICE_PER_MBPS_MAX,
             clusters_max: 10_000,
             bids_max: BIDS_BYTES / BID_BYTES,
         }
@@ -170,7 +170,7 @@ pub struct Placed {
     pub bitrate: BitRate,
     /// How many.
     pub sessions: u32,
-    /// To which cluster, and the score that was bid for it; none if there is room for them nowhere.
+    /// To which cluster, and the score that was bid for it; `None` if no cluster that was bid for them has room left.
     pub to: Option<(ClusterId, f64)>,
 }
 

@@ -2,8 +2,12 @@
 //!
 //! Read [`Market`] first.
 
+use crate::limits::{BITRATE_MAX, CAPACITY_MAX};
 use anabranch_units::BitRate;
 use std::fmt;
+
+/// The highest cost or score of a market, weighted: the limits of costs and scores, and of their weights, keep both below it.
+pub const COST_MAX: f64 = 1e30;
 
 /// A group of servers of a content network.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -51,7 +55,7 @@ pub struct Market {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum MarketError {
-    /// A cost or a score is negative, or no number.
+    /// A cost or a score is negative, above [`COST_MAX`], or no number.
     NotACost {
         /// Whose, and its number.
         what: &'static str,
@@ -59,6 +63,17 @@ pub enum MarketError {
         number: usize,
         /// The value.
         value: f64,
+    },
+    /// A capacity or a bitrate is above its limit.
+    TooMuch {
+        /// Whose, and its number.
+        what: &'static str,
+        /// Which.
+        number: usize,
+        /// The value.
+        value: BitRate,
+        /// The limit.
+        most: BitRate,
     },
     /// A candidate's cluster, or a group's place, is not there.
     Unknown {
@@ -82,7 +97,11 @@ impl fmt::Display for MarketError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotACost { what, number, value } => {
-                write!(f, "{what} {number}: {value}: must be a number of at least 0")
+                write!(f, "{what} {number}: {value}: must be a number from 0 to 10^30")
+            }
+            Self::TooMuch { what, number, value, most } => {
+                let (bps, most_bps) = (value.as_bps(), most.as_bps());
+                write!(f, "{what} {number}: {bps} bit/s: must be at most {most_bps}")
             }
             Self::Unknown { what, number, named, count } => {
                 write!(f, "{what} {number}: names {named}: there are {count}, from 0 on")
@@ -123,7 +142,8 @@ impl Market {
     ) -> Result<Self, MarketError> {
         let mut market = Self { clusters, candidates, starts, groups, unserved_cost: 0.0 };
         market.check()?;
-        // Above what any viewer can cost, so that nobody goes unserved where there is room.
+        // Above what any viewer can cost: a viewer goes unserved only while none of its candidates has room for it. Room for all together may be there
+        // all the same, where others would have to move: to find that is as hard as packing bins.
         let dearest = market
             .groups
             .iter()
@@ -134,11 +154,14 @@ impl Market {
 
     fn check(&self) -> Result<(), MarketError> {
         let cost = |what, number, value: f64| {
-            if value.is_finite() && value >= 0.0 {
+            if (0.0..=COST_MAX).contains(&value) {
                 Ok(())
             } else {
                 Err(MarketError::NotACost { what, number, value })
             }
+        };
+        let rate = |what, number, value: BitRate, most| {
+            if value <= most { Ok(()) } else { Err(MarketError::TooMuch { what, number, value, most }) }
         };
         let known = |what, number, named: u32, count: usize| {
             if (named as usize) < count {
@@ -149,6 +172,7 @@ impl Market {
         };
         for (number, cluster) in self.clusters.iter().enumerate() {
             cost("cluster", number, cluster.cost_per_mbps)?;
+            rate("cluster", number, cluster.capacity, CAPACITY_MAX)?;
         }
         let places = self.starts.len() - 1;
         for number in 0..places {
@@ -162,6 +186,7 @@ impl Market {
             if group.bitrate.as_bps() == 0 || group.sessions == 0 {
                 return Err(MarketError::Empty { group: number });
             }
+            rate("group", number, group.bitrate, BITRATE_MAX)?;
         }
         Ok(())
     }
@@ -216,7 +241,7 @@ mod tests {
         let bad = Cluster { cost_per_mbps: f64::NAN, ..cluster };
         assert_eq!(
             said(vec![cluster, bad], &places, vec![group]),
-            "cluster 1: NaN: must be a number of at least 0"
+            "cluster 1: NaN: must be a number from 0 to 10^30"
         );
         let of_two = [vec![Candidate { cluster: 2, score: 1.0 }]];
         assert_eq!(said(vec![cluster; 2], &of_two, vec![group]), "place 0: names 2: there are 2, from 0 on");

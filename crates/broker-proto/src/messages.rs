@@ -4,6 +4,9 @@
 //! capacity once, and not in each bid. Requests and replies are JSON in the bodies of HTTP. Leaves out: how they travel. What comes from a
 //! network is checked bid by bid by `broker`.
 
+use crate::limits::check_bitrate;
+use anabranch_units::BitRate;
+use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -38,10 +41,20 @@ pub struct Share {
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Clients {
-    /// What each of them gets.
+    /// Bitrate of each client; at most [`BITRATE_MAX`](crate::limits::BITRATE_MAX).
+    #[serde(deserialize_with = "bitrate_bps")]
     pub bitrate_bps: u64,
     /// How many they are.
     pub sessions: u32,
+}
+
+fn bitrate_bps<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let bps = u64::deserialize(deserializer)?;
+    // Clients of no bitrate are none, and are passed over.
+    match check_bitrate(BitRate::bps(bps)) {
+        Err(error) if bps > 0 => Err(D::Error::custom(error)),
+        _ => Ok(bps),
+    }
 }
 
 /// From a network, step 5: its bids.

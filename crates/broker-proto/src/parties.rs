@@ -42,6 +42,7 @@ impl<'a> Parties<'a> {
         Contract {
             price_per_mbps: network.price_per_mbps,
             capacity_median: network.capacity_median,
+            clusters_max: u32::MAX,
             bids_max: u64::MAX,
             ..Contract::default()
         }

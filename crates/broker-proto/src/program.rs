@@ -2,7 +2,7 @@
 //!
 //! Leaves out: answers. Read [`Program`] first.
 
-use crate::market::{Candidate, Cluster, Group, Market, MarketError};
+use crate::market::{COST_MAX, Candidate, Cluster, Group, Market, MarketError};
 use anabranch_units::BitRate;
 use serde::de::{DeserializeSeed, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
@@ -51,7 +51,7 @@ impl TryFrom<Program> for Market {
     /// Errors: those of [`Market::new`], and a cost of clients who are not served that is none.
     fn try_from(program: Program) -> Result<Self, MarketError> {
         let value = program.unserved_cost;
-        if !(value.is_finite() && value >= 0.0) {
+        if !(0.0..=COST_MAX).contains(&value) {
             return Err(MarketError::NotACost { what: "unserved_cost", number: 0, value });
         }
         let cluster = |(bps, cost_per_mbps)| Cluster { capacity: BitRate::bps(bps), cost_per_mbps };
@@ -177,6 +177,6 @@ mod tests {
         let place = refused(&|program| program.groups[0].0 = 9);
         assert_eq!(place, "group 0: names 9: there are 3, from 0 on");
         let cost = refused(&|program| program.unserved_cost = -1.0);
-        assert_eq!(cost, "unserved_cost 0: -1: must be a number of at least 0");
+        assert_eq!(cost, "unserved_cost 0: -1: must be a number from 0 to 10^30");
     }
 }

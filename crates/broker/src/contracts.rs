@@ -5,11 +5,13 @@
 
 use crate::mistake::Mistake;
 use anabranch_broker_proto::broker::Contract;
+use anabranch_broker_proto::limits::{check_capacity, check_price};
 use anabranch_broker_proto::steering::{Catalogue, Listed, clone_id, is_pathway};
 use anabranch_units::{BitRate, PeerId};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::str::FromStr;
+use toml::Spanned;
 
 /// The most networks of a broker.
 pub const NETWORKS_MAX: usize = 1_000;
@@ -40,9 +42,9 @@ struct File {
 struct Table {
     name: String,
     pathway: Option<String>,
-    price: Option<f64>,
-    price_max: Option<f64>,
-    capacity: Option<BitRate>,
+    price: Option<Spanned<f64>>,
+    price_max: Option<Spanned<f64>>,
+    capacity: Option<Spanned<BitRate>>,
     clusters_max: Option<u32>,
     bids_max: Option<u64>,
     #[serde(default)]
@@ -69,7 +71,7 @@ impl FromStr for Contracts {
         }
         let mut contracts = Self::default();
         for table in file.network {
-            let agreed = table.read()?;
+            let agreed = table.read(text)?;
             let same =
                 |other: &&Agreed| other.name == agreed.name || other.listed.pathway == agreed.listed.pathway;
             if let Some(other) = contracts.networks.iter().find(same) {
@@ -86,20 +88,26 @@ impl FromStr for Contracts {
 }
 
 impl Table {
-    fn read(self) -> Result<Agreed, Mistake> {
+    fn read(self, text: &str) -> Result<Agreed, Mistake> {
         let name = self.name;
         let wrong = |what: String| Mistake(format!("network `{name}`: {what}"));
         let defaults = Contract::default();
-        let money = |what: &str, value: Option<f64>, default: f64| match value {
-            Some(value) if !(0.0..=1e9).contains(&value) => {
-                Err(wrong(format!("{what} = {value}: must be 0 to 10^9, for each Mbit/s")))
-            }
-            value => Ok(value.unwrap_or(default)),
+        let price = |what, value: Option<Spanned<f64>>, default: f64| match value {
+            None => Ok(default),
+            Some(value) => check_price(what, *value.as_ref())
+                .map(|()| *value.as_ref())
+                .map_err(|error| wrong(Mistake::of_value(text, &value, error))),
+        };
+        let capacity = match self.capacity {
+            None => defaults.capacity_median,
+            Some(value) => check_capacity("capacity", *value.as_ref())
+                .map(|()| *value.as_ref())
+                .map_err(|error| wrong(Mistake::of_value(text, &value, error)))?,
         };
         let contract = Contract {
-            price_per_mbps: money("price", self.price, defaults.price_per_mbps)?,
-            price_max_per_mbps: money("price_max", self.price_max, defaults.price_max_per_mbps)?,
-            capacity_median: self.capacity.unwrap_or(defaults.capacity_median),
+            price_per_mbps: price("price", self.price, defaults.price_per_mbps)?,
+            price_max_per_mbps: price("price_max", self.price_max, defaults.price_max_per_mbps)?,
+            capacity_median: capacity,
             clusters_max: self.clusters_max.unwrap_or(defaults.clusters_max),
             bids_max: self.bids_max.unwrap_or(defaults.bids_max),
         };
@@ -188,7 +196,18 @@ mod tests {
         );
         assert_eq!(
             said("[[network]]\nname = \"a\"\nprice = -1\n"),
-            "network `a`: price = -1: must be 0 to 10^9, for each Mbit/s"
+            "network `a`: line 3: price -1: must be 0 to 10^6 for each Mbit/s: choose a larger unit of money"
+        );
+        let limits = |price: &str, capacity: &str| {
+            format!("[[network]]\nname = \"a\"\nprice_max = {price}\ncapacity = \"{capacity}\"\n")
+        };
+        assert!(limits("1e6", "1000000 Gbit/s").parse::<Contracts>().is_ok());
+        assert_eq!(
+            said(&limits("1e6", "1000001 Gbit/s")),
+            "network `a`: line 4: capacity 1000001000000000 bit/s: must be 0 to 10^15 bit/s: split the cluster into several"
+        );
+        assert!(
+            said(&limits("1000001.0", "1 Gbit/s")).starts_with("network `a`: line 3: price_max 1000001: ")
         );
         let with_port =
             "[[network]]\nname = \"a\"\n[[network.cluster]]\nnumber = 1\nhost = \"a.example:8443\"\n";

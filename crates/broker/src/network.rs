@@ -8,6 +8,7 @@ use crate::client::Client;
 use crate::mistake::Mistake;
 use crate::wire::{Accepted, Bids, NetworkMessage};
 use anabranch_broker_proto::designs::{self, Design};
+use anabranch_broker_proto::limits::{check_capacity, check_price, check_score};
 use anabranch_broker_proto::{Agent, Estimates, Offer, Site, considered};
 use anabranch_http::{BACKOFF_MAX, BACKOFF_MIN, ClientError};
 use anabranch_net::identity::Identity;
@@ -18,6 +19,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use toml::Spanned;
 
 /// How long one request may take.
 const WITHIN: Duration = Duration::from_secs(20);
@@ -62,9 +64,9 @@ struct ClustersFile {
 #[serde(deny_unknown_fields)]
 struct ClusterTable {
     number: u32,
-    cost: f64,
-    capacity: BitRate,
-    background: Option<BitRate>,
+    cost: Spanned<f64>,
+    capacity: Spanned<BitRate>,
+    background: Option<Spanned<BitRate>>,
 }
 
 #[derive(Deserialize)]
@@ -97,15 +99,21 @@ impl Files {
         }
         for table in file.cluster {
             let number = table.number;
-            if !(0.0..=1e9).contains(&table.cost) {
-                return Err(wrong(format!(
-                    "cluster {number}: cost = {}: must be 0 to 10^9, for each Mbit/s",
-                    table.cost
-                )));
+            let ClusterTable { cost, capacity, background, .. } = table;
+            check_price("cost", *cost.as_ref())
+                .map_err(|error| wrong(Mistake::of_value(&text, &cost, error)))?;
+            let rates = [("capacity", Some(&capacity)), ("background", background.as_ref())];
+            for (what, rate) in rates.into_iter().filter_map(|(what, rate)| Some((what, rate?))) {
+                check_capacity(what, *rate.as_ref())
+                    .map_err(|error| wrong(Mistake::of_value(&text, rate, error)))?;
             }
-            let background = table.background.unwrap_or(BitRate::bps(0));
-            let site =
-                Site { network: 0, city: 0, cost_per_mbps: table.cost, capacity: table.capacity, background };
+            let site = Site {
+                network: 0,
+                city: 0,
+                cost_per_mbps: cost.into_inner(),
+                capacity: capacity.into_inner(),
+                background: background.map_or(BitRate::bps(0), Spanned::into_inner),
+            };
             if into.sites.insert(number, site).is_some() {
                 return Err(wrong(format!("cluster {number}: is there twice")));
             }
@@ -118,9 +126,7 @@ impl Files {
         let mut reader = csv::Reader::from_path(&self.scores).map_err(|error| wrong(error.to_string()))?;
         for (number, line) in (2u64..).zip(reader.deserialize::<ScoreLine>()) {
             let line = line.map_err(|error| wrong(format!("line {number}: {error}")))?;
-            if !(0.0..=1e9).contains(&line.score) {
-                return Err(wrong(format!("line {number}: score {}: must be 0 to 10^9", line.score)));
-            }
+            check_score(line.score).map_err(|error| wrong(format!("line {number}: {error}")))?;
             if !into.sites.contains_key(&line.cluster) {
                 let clusters = self.clusters.display();
                 return Err(wrong(format!("line {number}: cluster {}: is not in {clusters}", line.cluster)));
@@ -422,12 +428,29 @@ mod tests {
     #[test]
     fn mistakes_are_said_with_their_files_and_lines() {
         let said = |clusters: &str, scores: &str| {
-            let (_folder, files) = files(clusters, scores);
+            let (folder, files) = files(clusters, scores);
             let line = files.read().expect_err("it is wrong").to_string();
-            line.rsplit_once('/').map_or(line.clone(), |(_, tail)| tail.to_owned())
+            line.replace(&format!("{}/", folder.path().display()), "")
         };
         let scores = "location,isp,cluster,score\nberlin,*,1,-1\n";
-        assert_eq!(said(CLUSTERS, scores), "scores.csv: line 2: score -1: must be 0 to 10^9");
+        assert_eq!(
+            said(CLUSTERS, scores),
+            "scores.csv: line 2: score -1: must be 0 to 10^9: choose a larger unit, or leave the cluster out"
+        );
+        let cluster = |cost: &str, capacity: &str| {
+            format!("[[cluster]]\nnumber = 1\ncost = {cost}\ncapacity = \"{capacity}\"\n")
+        };
+        assert_eq!(
+            said(&cluster("1000001.0", "1 Gbit/s"), scores),
+            "clusters.toml: line 3: cost 1000001: must be 0 to 10^6 for each Mbit/s: choose a larger unit of money"
+        );
+        assert_eq!(
+            said(&cluster("1e6", "1000001 Gbit/s"), scores),
+            "clusters.toml: line 4: capacity 1000001000000000 bit/s: must be 0 to 10^15 bit/s: split the cluster into several"
+        );
+        let (_folder, at_the_limit) =
+            files(&cluster("1e6", "1000000 Gbit/s"), "location,isp,cluster,score\nberlin,*,1,1e9\n");
+        assert!(at_the_limit.read().is_ok());
         assert!(
             said("[[cluster]]\nnumber = 1\ncosts = 1\n", scores)
                 .starts_with("clusters.toml: line 3: unknown field `costs`")

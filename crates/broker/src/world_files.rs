@@ -7,6 +7,9 @@
 #![allow(clippy::disallowed_methods, reason = "a driver: reads and writes files")]
 
 use crate::mistake::Mistake;
+use anabranch_broker_proto::limits::{
+    OutOfLimits, check_bitrate, check_capacity, check_coordinate, check_mean, check_price, check_score,
+};
 use anabranch_broker_proto::{City, Group, Network, Site, World, WorldParts};
 use anabranch_units::{BitRate, Seed};
 use serde::de::DeserializeOwned;
@@ -16,7 +19,6 @@ use std::path::Path;
 
 /// The most rows of a table.
 const ROWS_MAX: usize = 50_000_000;
-const MONEY_MAX: f64 = 1e9;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -99,8 +101,8 @@ impl Names {
     }
 }
 
-fn within(what: &str, value: f64, most: f64) -> Result<(), String> {
-    if (0.0..=most).contains(&value) { Ok(()) } else { Err(format!("{what} {value}: must be 0 to {most}")) }
+fn text(error: OutOfLimits) -> String {
+    error.to_string()
 }
 
 /// Reads a world; `seed` is for scores, where there is no table of them.
@@ -122,16 +124,14 @@ pub fn read(folder: &Path, seed: Seed) -> Result<World, Mistake> {
         let count = countries.0.len() as u32;
         let country = *countries.0.entry(row.country).or_insert(count);
         let at_km = (row.x_km, row.y_km);
-        if !(at_km.0.is_finite() && at_km.1.is_finite()) {
-            return Err("x_km and y_km: must be numbers".to_owned());
-        }
+        check_coordinate("x_km", at_km.0).and_then(|()| check_coordinate("y_km", at_km.1)).map_err(text)?;
         parts.cities.push(City { at_km, country });
         Ok(())
     })?;
     let (mut networks, mut prices) = (Names::default(), Vec::new());
     rows(folder, "networks.csv", |row: NetworkRow| {
         networks.new_number("network", &row.network)?;
-        within("price", row.price.unwrap_or(0.0), MONEY_MAX)?;
+        check_price("price", row.price.unwrap_or(0.0)).map_err(text)?;
         prices.push(row.price);
         Ok(())
     })?;
@@ -139,8 +139,10 @@ pub fn read(folder: &Path, seed: Seed) -> Result<World, Mistake> {
     rows(folder, "clusters.csv", |row: ClusterRow| {
         let network = networks.number("network", &row.network, "networks.csv")?;
         let city = cities.number("city", &row.city, "cities.csv")?;
-        within("cost", row.cost, MONEY_MAX)?;
         let background = row.background.unwrap_or(BitRate::bps(0));
+        check_price("cost", row.cost).map_err(text)?;
+        check_capacity("capacity", row.capacity).map_err(text)?;
+        check_capacity("background", background).map_err(text)?;
         let site = Site { network, city, cost_per_mbps: row.cost, capacity: row.capacity, background };
         of_networks[network as usize].push((row.cluster, site));
         Ok(())
@@ -164,8 +166,9 @@ pub fn read(folder: &Path, seed: Seed) -> Result<World, Mistake> {
     let (mut places, mut providers) = (BTreeMap::new(), Names::default());
     rows(folder, "clients.csv", |row: ClientsRow| {
         let city = cities.number("city", &row.city, "cities.csv")?;
-        if row.bitrate.as_bps() == 0 || row.sessions == 0 {
-            return Err("bitrate and sessions: must be above 0".to_owned());
+        check_bitrate(row.bitrate).map_err(text)?;
+        if row.sessions == 0 {
+            return Err("sessions 0: must be 1 or more: leave the line out".to_owned());
         }
         let count = providers.0.len() as u32;
         let provider = *providers.0.entry(row.isp).or_insert(count);
@@ -181,7 +184,7 @@ pub fn read(folder: &Path, seed: Seed) -> Result<World, Mistake> {
         rows(folder, "scores.csv", |row: ScoreRow| {
             let city = cities.number("city", &row.city, "cities.csv")?;
             let cluster = clusters.number("cluster", &row.cluster, "clusters.csv")?;
-            within("score", row.score, MONEY_MAX)?;
+            check_score(row.score).map_err(text)?;
             // Of places without clients nothing needs to be known.
             let place = providers.0.get(&row.isp).and_then(|provider| places.get(&(city, *provider)));
             if let Some(place) = place {
@@ -201,10 +204,8 @@ pub fn read(folder: &Path, seed: Seed) -> Result<World, Mistake> {
         return Err(Mistake(format!("{}: {what}", folder.join("scores.csv").display())));
     }
     // Cost and score are weighed by their means.
-    for (what, mean) in [("costs", world.cost_mean()), ("scores", world.score_mean())] {
-        if mean <= 0.0 {
-            return Err(Mistake(format!("{}: all {what} are 0: some must be above", folder.display())));
-        }
+    for (what, mean) in [("mean cost of a client", world.cost_mean()), ("mean score", world.score_mean())] {
+        check_mean(what, mean).map_err(|error| Mistake(format!("{}: {error}", folder.display())))?;
     }
     Ok(world)
 }
@@ -285,6 +286,7 @@ fn table<T: Serialize>(folder: &Path, name: &str, rows: impl Iterator<Item = T>)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anabranch_broker_proto::limits::WEIGHT_MAX;
     use anabranch_broker_proto::{Optimiser, Shape, designs, evaluate, generate};
 
     #[test]
@@ -312,6 +314,35 @@ mod tests {
                 "{name}: {a:?} {b:?}"
             );
             assert!(is_near(a.distance_km_p50, b.distance_km_p50) && a.unserved == b.unserved, "{name}");
+        }
+    }
+
+    /// Numbers at their limits are evaluated by all designs: no cluster is dropped, and nothing panics (#48).
+    #[test]
+    fn a_world_at_the_limits_is_evaluated() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let files = [
+            ("cities.csv", "city,country,x_km,y_km\nberlin,de,-1e6,0\nparis,fr,1e6,100\n"),
+            ("networks.csv", "network,price\na,1e6\nb,\n"),
+            (
+                "clusters.csv",
+                "cluster,network,city,cost,capacity,background\n1,a,berlin,1e6,1000000 Gbit/s,\n2,b,paris,1e6,1000000 Gbit/s,5 Mbit/s\n",
+            ),
+            (
+                "clients.csv",
+                "city,isp,bitrate,sessions\nberlin,x,1000 Gbit/s,1000\nparis,x,1 bit/s,4000000000\n",
+            ),
+            ("scores.csv", "city,isp,cluster,score\nberlin,x,1,1e9\nberlin,x,2,1e9\nparis,x,2,1e9\n"),
+        ];
+        for (name, text) in files {
+            std::fs::write(folder.path().join(name), text).expect("room");
+        }
+        let world = read(folder.path(), Seed::new(1)).expect("it is at the limits");
+        for design in designs::all() {
+            for weight in [0.0, WEIGHT_MAX] {
+                let outcome = evaluate(&world, &design, weight, &Optimiser::default());
+                assert!(outcome.cost_p50 > 0.0 && outcome.unserved == 0, "{}: {outcome:?}", design.name());
+            }
         }
     }
 
@@ -353,11 +384,39 @@ mod tests {
         );
         assert_eq!(
             line("scores.csv", "city,isp,cluster,score\nberlin,x,1,-3\n"),
-            "scores.csv: line 2: score -3: must be 0 to 1000000000"
+            "scores.csv: line 2: score -3: must be 0 to 10^9: choose a larger unit, or leave the cluster out"
         );
         assert_eq!(
             line("scores.csv", "city,isp,cluster,score\nparis,x,2,9\n"),
             "scores.csv: no cluster has a score for any place with clients"
+        );
+        let cluster = |cost: &str, capacity: &str, background: &str| {
+            format!(
+                "cluster,network,city,cost,capacity,background\n1,a,berlin,{cost},{capacity},{background}\n2,b,paris,1,1 Gbit/s,\n"
+            )
+        };
+        let most = "1000000 Gbit/s";
+        assert_eq!(said("clusters.csv", &cluster("1000000", most, most)), None);
+        assert_eq!(
+            line("clusters.csv", &cluster("1000000.5", most, most)),
+            "clusters.csv: line 2: cost 1000000.5: must be 0 to 10^6 for each Mbit/s: choose a larger unit of money"
+        );
+        assert_eq!(
+            line("clusters.csv", &cluster("1", "1000001 Gbit/s", "")),
+            "clusters.csv: line 2: capacity 1000001000000000 bit/s: must be 0 to 10^15 bit/s: split the cluster into several"
+        );
+        assert!(line("clusters.csv", &cluster("1", most, "1000001 Gbit/s")).contains(": background "));
+        assert_eq!(
+            line("clients.csv", "city,isp,bitrate,sessions\nberlin,x,1001 Gbit/s,10\n"),
+            "clients.csv: line 2: bitrate 1001000000000 bit/s: must be 1 to 10^12 bit/s: name the rate of one client"
+        );
+        assert!(said("clients.csv", "city,isp,bitrate,sessions\nberlin,x,1000 Gbit/s,10\n").is_none());
+        assert_eq!(
+            line("cities.csv", "city,country,x_km,y_km\nberlin,de,1e308,0\nparis,fr,0,0\n"),
+            format!(
+                "cities.csv: line 2: x_km {}: must be -10^6 to 10^6: name places on one plane, in km",
+                1e308
+            )
         );
         let short = line("cities.csv", "city,country,x_km\nberlin,de,1\n");
         assert!(short.starts_with("cities.csv: line 2: ") && short.contains("y_km"), "{short}");

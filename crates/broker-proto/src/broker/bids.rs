@@ -4,16 +4,13 @@
 
 use super::Contract;
 use crate::designs::Announced;
+use crate::limits::{check_capacity, check_score};
 use crate::messages::{Bids, BidsReply};
 use anabranch_units::BitRate;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Reasons that are said; further bids are only counted.
 const REASONS_MAX: usize = 20;
-/// The highest score, and the highest capacity, in bits a second: above these it is no mistake of measurement.
-pub const SCORE_MAX: f64 = 1e9;
-/// See above.
-pub const CAPACITY_BPS_MAX: u64 = 1_000_000_000_000_000;
 
 /// Bids of a network that count.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -57,13 +54,12 @@ pub(super) fn check(contract: &Contract, shares: u32, bids: Bids, checked: &mut 
             account.refuse(1, || format!("cluster {cluster}: price {price} a Mbit/s: must be 0 to {most}"));
             continue;
         }
-        if let Some(bps) = bid.capacity_bps.filter(|bps| *bps > CAPACITY_BPS_MAX) {
-            account.refuse(1, || {
-                format!("cluster {cluster}: capacity {bps} bit/s: must be at most {CAPACITY_BPS_MAX}")
-            });
+        let capacity = bid.capacity_bps.map(BitRate::bps);
+        if let Some(Err(error)) = capacity.map(|capacity| check_capacity("capacity", capacity)) {
+            account.refuse(1, || format!("cluster {cluster}: {error}"));
             continue;
         }
-        let said = Announced { price_per_mbps: bid.price, capacity: bid.capacity_bps.map(BitRate::bps) };
+        let said = Announced { price_per_mbps: bid.price, capacity };
         if checked.clusters.contains_key(&cluster) {
             account.refuse(1, || format!("cluster {cluster}: is said twice: the first counts"));
             continue;
@@ -84,8 +80,8 @@ pub(super) fn check(contract: &Contract, shares: u32, bids: Bids, checked: &mut 
         for (cluster, score) in of.clusters {
             let why = if checked.taken == contract.bids_max {
                 format!("there may be {} bids in a round", contract.bids_max)
-            } else if !(0.0..=SCORE_MAX).contains(&score) {
-                format!("score {score}: must be 0 to {SCORE_MAX}")
+            } else if let Err(error) = check_score(score) {
+                error.to_string()
             } else if !checked.clusters.contains_key(&cluster) {
                 "nothing that counts is said of this cluster".to_owned()
             } else if !seen.insert(cluster) {
@@ -153,8 +149,8 @@ mod tests {
                 "share 0, cluster 4: nothing that counts is said of this cluster",
                 "share 9: there are 2, from 0 on",
                 "share 0: is said twice: the first counts",
-                "share 1, cluster 0: score NaN: must be 0 to 1000000000",
-                "share 1, cluster 0: score -1: must be 0 to 1000000000",
+                "share 1, cluster 0: score NaN: must be 0 to 10^9: choose a larger unit, or leave the cluster out",
+                "share 1, cluster 0: score -1: must be 0 to 10^9: choose a larger unit, or leave the cluster out",
             ]
         );
     }

@@ -2,6 +2,7 @@
 
 use super::Stage;
 use crate::designs;
+use crate::limits::{check_price, check_weight};
 use anabranch_graph::{Adjacency, distances};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::{Network, PlanError};
@@ -194,12 +195,10 @@ impl Settings {
         if self.costs.len() > self.networks as usize {
             return Err(("costs", format!("{}: there are {} networks", self.costs.len(), self.networks)));
         }
-        if let Some(cost) = self.costs.iter().find(|cost| !(0.0..=1e6).contains(*cost)) {
-            return Err(("costs", format!("{cost}: must be 0 to 10^6")));
+        for cost in &self.costs {
+            check_price("cost", *cost).map_err(|error| ("costs", error.to_string()))?;
         }
-        if !(0.0..=1e9).contains(&self.cost_weight) {
-            return Err(("cost_weight", format!("{}: must be 0 to 10^9", self.cost_weight)));
-        }
+        check_weight(self.cost_weight).map_err(|error| ("cost_weight", error.to_string()))?;
         for (name, priority) in [("priority", self.priority), ("control_priority", self.control_priority)] {
             if priority > 2 {
                 return Err((name, format!("{priority}: must be 0 to 2")));

@@ -3,6 +3,7 @@
 use super::rows::{Row, Shown};
 use anabranch_broker::world_files;
 use anabranch_broker_proto::designs::{self, Design};
+use anabranch_broker_proto::limits::{check_capacity, check_weight};
 use anabranch_broker_proto::{
     Account, Optimiser, Outcome, Shape, Site, World, alternatives, evaluate, generate,
 };
@@ -74,16 +75,28 @@ pub(super) fn count(text: &str) -> Result<usize, String> {
         .and_then(|count| if count > 0 { Ok(count) } else { Err("must be above 0".to_owned()) })
 }
 
-/// A factor or a weight above 0; what is 0 or below is none.
+/// A factor of capacities, above 0.
 pub(super) fn above_0(text: &str) -> Result<f64, String> {
-    let value: f64 = text.parse().map_err(|_| "must be a number".to_owned())?;
-    if value.is_finite() && value > 0.0 { Ok(value) } else { Err("must be above 0".to_owned()) }
+    let value = weight(text)?;
+    if value > 0.0 { Ok(value) } else { Err("must be above 0".to_owned()) }
 }
 
 /// What cost weighs: 0 is nothing.
 pub(super) fn weight(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| "must be a number".to_owned())?;
-    if value.is_finite() && value >= 0.0 { Ok(value) } else { Err("must be 0 or more".to_owned()) }
+    check_weight(value).map(|()| value).map_err(|error| error.to_string())
+}
+
+/// Draws a world, whose clusters `--capacity` has multiplied.
+///
+/// Errors: a cluster with more than a cluster may have.
+pub(super) fn drawn(shape: &Shape, seed: u64) -> anyhow::Result<World> {
+    let world = generate(shape, Seed::new(seed));
+    for site in world.sites() {
+        let what = || format!("--capacity {}: of a cluster of seed {seed}", shape.capacity);
+        check_capacity("capacity", site.capacity).with_context(what)?;
+    }
+    Ok(world)
 }
 
 pub(super) fn known(name: &str) -> Result<String, String> {
@@ -138,7 +151,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         };
         let world = match &args.world {
             Some(folder) => world_files::read(folder, Seed::new(*seed)).context("--world")?,
-            None => generate(&shape, Seed::new(*seed)),
+            None => drawn(&shape, *seed)?,
         };
         if args.rows == Rows::Alternatives {
             let shares: [f64; 4] = alternatives(&world, largest(&world));

@@ -1,10 +1,9 @@
 //! `anabranch broker lies`: what a network gains by asking more than its costs, or by saying that it can send more than it can.
 
-use super::evaluate::{above_0, count, known};
+use super::evaluate::{above_0, count, drawn, known};
 use super::rows::{Row, Shown};
 use anabranch_broker_proto::lying::{Lie, payoff, without};
-use anabranch_broker_proto::{Shape, designs, generate};
-use anabranch_units::Seed;
+use anabranch_broker_proto::{Shape, designs};
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 use std::process::ExitCode;
@@ -47,7 +46,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let mut shown = Shown::new(args.json);
     for seed in &args.seed {
         let shape = Shape { sessions: args.sessions, capacity: args.capacity, ..Shape::default() };
-        let world = generate(&shape, Seed::new(*seed));
+        let world = drawn(&shape, *seed)?;
         for name in &args.design {
             let design = designs::by_name(name).context("the name was looked at")?;
             for network in 0..world.networks().len() as u32 {

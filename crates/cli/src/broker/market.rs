@@ -1,9 +1,8 @@
 //! `anabranch broker market`: one round's program (the thesis's Figure 3.10) with its answer, so that any solver can be set beside.
 
-use super::evaluate::{above_0, count, known, weight};
+use super::evaluate::{above_0, count, drawn, known, weight};
 use crate::pipe::Pipe;
-use anabranch_broker_proto::{Market, Optimiser, Program, Shape, designs, generate, market};
-use anabranch_units::Seed;
+use anabranch_broker_proto::{Market, Optimiser, Program, Shape, designs, market};
 use anyhow::Context as _;
 use serde::Serialize;
 use std::process::ExitCode;
@@ -61,7 +60,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let networks = if args.networks.is_empty() { default.networks.clone() } else { args.networks.clone() };
     let shape = Shape { networks, sessions: args.sessions, capacity: args.capacity, ..default };
     let design = designs::by_name(&args.design).context("the name was looked at")?;
-    let world = generate(&shape, Seed::new(args.seed));
+    let world = drawn(&shape, args.seed)?;
     let view = view(&market(&world, &design, args.cost_weight));
     Pipe::default().print(std::iter::once(serde_json::to_string(&view)?));
     Ok(ExitCode::SUCCESS)

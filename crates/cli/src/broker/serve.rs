@@ -7,13 +7,14 @@ use anabranch_broker::{
 };
 use anabranch_broker_proto::broker::Settings;
 use anabranch_broker_proto::designs;
+use anabranch_broker_proto::limits::{check_bitrate, check_weight};
 use anabranch_http::plain::{CONNECTIONS_MAX, PlainLimits};
 use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_units::{BitRate, Duration};
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use std::fs::File;
 use std::io::BufReader;
 use std::net::SocketAddr;
@@ -157,9 +158,9 @@ const OWN_DESCRIPTORS: u64 = 64;
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     for (name, weight) in [("--score-weight", args.score_weight), ("--cost-weight", args.cost_weight)] {
-        ensure!((0.0..=1e9).contains(&weight), "{name} {weight}: must be 0 to 10^9");
+        check_weight(weight).context(name)?;
     }
-    ensure!(args.bitrate.as_bps() > 0, "--bitrate {}: must be above 0", args.bitrate);
+    check_bitrate(args.bitrate).context("--bitrate")?;
     let design = designs::by_name(&args.design).with_context(|| {
         let names: Vec<String> = designs::all().iter().map(|design| design.name()).collect();
         format!("--design {}: is no design: there are {}", args.design, names.join(", "))

@@ -1,9 +1,9 @@
 //! `anabranch broker several`: brokers whose clients go to the same clusters, round after round while demand changes.
 
-use super::evaluate::{above_0, count, known};
+use super::evaluate::{above_0, count, drawn, known};
 use super::rows::{Row, Shown};
 use anabranch_broker_proto::several::{RoundOutcome, Several, run as run_all};
-use anabranch_broker_proto::{Reserve, Shape, designs, generate};
+use anabranch_broker_proto::{Reserve, Shape, designs};
 use anabranch_units::Seed;
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
@@ -65,7 +65,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let mut shown = Shown::new(args.json);
     for seed in &args.seed {
         let shape = Shape { sessions: args.sessions, capacity: args.capacity, ..Shape::default() };
-        let world = generate(&shape, Seed::new(*seed));
+        let world = drawn(&shape, *seed)?;
         for name in &args.design {
             let design = designs::by_name(name).context("the name was looked at")?;
             for brokers in &args.brokers {

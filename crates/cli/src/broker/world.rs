@@ -2,11 +2,10 @@
 //!
 //! Leaves out: what is drawn (`broker_proto::generate`). Read [`Args`] first.
 
-use super::evaluate::{above_0, count};
+use super::evaluate::{above_0, count, drawn};
 use anabranch_broker::wire::{ClientsRequest, PlaceClients};
 use anabranch_broker::world_files;
-use anabranch_broker_proto::{Estimates as _, Parties, Shape, generate};
-use anabranch_units::Seed;
+use anabranch_broker_proto::{Estimates as _, Parties, Shape};
 use anyhow::{Context as _, ensure};
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -41,7 +40,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let default = Shape::default();
     let networks = if args.networks.is_empty() { default.networks.clone() } else { args.networks.clone() };
     let shape = Shape { networks, sessions: args.sessions, capacity: args.capacity, ..default };
-    let world = generate(&shape, Seed::new(args.seed));
+    let world = drawn(&shape, args.seed)?;
     let parties = Parties::new(&world);
     let gathered = parties.gathered();
     std::fs::create_dir_all(&args.out).with_context(|| format!("--out {}", args.out.display()))?;
