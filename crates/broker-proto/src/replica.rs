@@ -1,9 +1,12 @@
 //! One of several brokers that decide in turn: which of them leads, and what it may say before its decision is kept.
 //!
 //! Brokers share a store that has leases and compares before it writes. One of them holds a lease and leads: it calls rounds. Before anybody is told
-//! of an accepted round it is kept in the store, on the condition that the lease still stands and that the round before is the one that is known.
+//! of an accepted round it is kept in the store, on the condition that the lease still stands and that the value before is the one that was seen.
 //! The others take over the decision, answer players by it, and try for the lead. A leader that cannot renew its lease ends by its own clock; one
 //! whose clock is slow is held by the store's condition, so that clocks matter for how long nobody leads and never for what is accepted.
+//!
+//! Each value in the store has a [`Stamp`]. A broker takes over a value of a later lead or of a higher round. A value that is lost, unreadable or
+//! older than the known decision is damage: the leader writes the known decision again, and the followers keep theirs meanwhile.
 //!
 //! Invariants: what networks and players are told of a round is kept; rounds that are kept have rising numbers; at most one question to the store is
 //! open. A broker with a store of its own is one that leads at once. Leaves out: the store (a driver's: etcd, or a file). Contract: one mutation
@@ -18,6 +21,19 @@ use std::sync::Arc;
 const RENEWALS: u64 = 3;
 /// Parts of a lease after which what has failed is asked again.
 const RETRIES: u64 = 10;
+/// Rounds in a row without a kept decision after which a broker counts as stalled.
+pub const MISSED_ROUNDS_MAX: u64 = 3;
+
+/// Identity of the store's value for the last decision. The default stands for no value.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stamp {
+    /// Revision of the store at which the value was written.
+    pub revision: u64,
+    /// Lead under which the round was decided; 0 for an unreadable value.
+    pub epoch: u64,
+    /// Round of the decision; 0 for an unreadable value.
+    pub round: u64,
+}
 
 /// A question to the store.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,13 +46,15 @@ pub enum StoreAsk {
         /// Of which lead.
         epoch: u64,
     },
-    /// Keep a decision, if this lead still stands and the round that was kept last is this one. Of one that this lead has kept already, nothing is to
-    /// be done: it is kept.
+    /// Keep a decision, if this lead still stands and the store's value is still `before`. If the store has the decision already, the answer is
+    /// [`StoreTold::Kept`].
     Keep {
         /// Which lead.
         epoch: u64,
-        /// The round before; 0 for none.
-        before: u64,
+        /// Lead under which the round was decided: an earlier one if a known decision is written again.
+        decided: u64,
+        /// The value that is replaced.
+        before: Stamp,
         /// What to keep.
         decision: Arc<Decision>,
     },
@@ -52,24 +70,67 @@ pub enum StoreTold {
     Leads {
         /// The lead's number: no other lead has it.
         epoch: u64,
-        /// The round that was kept last; 0 for none.
-        round: u64,
+        /// Revision of the whole store; it falls only if the store was replaced.
+        revision: u64,
+        /// The store's value.
+        last: Stamp,
     },
     /// Another leads.
     Follows {
-        /// Where networks find it, where that is known.
+        /// Address of the leader for networks; `None` while nobody can lead.
         leader: Option<String>,
-        /// The round that was kept last; 0 for none.
-        round: u64,
+        /// Revision of the whole store.
+        revision: u64,
+        /// The store's value.
+        last: Stamp,
     },
     /// The lease begins anew.
-    Renewed,
+    Renewed {
+        /// Revision of the whole store.
+        revision: u64,
+        /// The store's value.
+        last: Stamp,
+    },
     /// The decision is kept.
-    Kept,
-    /// The lead does not stand any more, or another round was kept: nothing was done.
+    Kept {
+        /// Revision at which it was written.
+        revision: u64,
+    },
+    /// The lead stands, but the store's value is not the expected one: nothing was done.
+    Changed {
+        /// The store's value.
+        last: Stamp,
+    },
+    /// The lead does not stand any more: nothing was done.
     Lost,
-    /// The decision that was kept last, if there is one.
-    Last(Option<Arc<Decision>>),
+    /// The decision that was kept last.
+    Last {
+        /// The store's value.
+        last: Stamp,
+        /// Its content; `None` if there is no value or an unreadable one.
+        decision: Option<Arc<Decision>>,
+    },
+}
+
+/// Why rounds do not go on.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stall {
+    /// The lead was lost before any of the last decisions was kept.
+    Unkept {
+        /// Decisions in a row.
+        rounds: u64,
+    },
+    /// No broker leads, as far as the store says.
+    NoLeader {
+        /// Time since the broker was in step with the store.
+        lasts: Duration,
+    },
+    /// The store does not have the last decision.
+    Unwritten {
+        /// Time since the broker was in step with the store.
+        lasts: Duration,
+    },
 }
 
 /// What came about.
@@ -118,14 +179,27 @@ pub struct Replica {
     leader: Option<String>,
     broker: Broker,
     known: Option<Arc<Decision>>,
-    /// A round of this number is kept and is to be read.
-    unread: Option<u64>,
+    /// Lead under which the known decision was made.
+    known_epoch: u64,
+    /// The store's value and the store's revision, as of the last answer.
+    found: Stamp,
+    revision: u64,
+    /// The value that could not be read, so that it is not read again.
+    unreadable: Option<Stamp>,
+    /// Whether the last answer showed another broker that leads.
+    is_led: bool,
+    /// Decisions in a row that were not kept.
+    unkept_rounds: u64,
+    /// Time since which this broker is out of step with the store; `None` while it is in step.
+    out_since: Option<Instant>,
     /// When the next question may be asked: to lead, or to renew the lease; and one that failed.
     next_at: Instant,
     retry_at: Instant,
     /// Questions so far; the open one: its number, when it was asked, and itself until it is taken.
     asks: u64,
     open: Option<(u64, Instant)>,
+    /// The decision of the open question, and the lead under which it was made.
+    written: Option<(Arc<Decision>, u64)>,
     ask: Option<(u64, StoreAsk)>,
     /// A decision that is to be kept.
     keeping: Option<Arc<Decision>>,
@@ -147,11 +221,18 @@ impl Replica {
             role: Role::Follows,
             leader: None,
             known: None,
-            unread: None,
+            known_epoch: 0,
+            found: Stamp::default(),
+            revision: 0,
+            unreadable: None,
+            is_led: false,
+            unkept_rounds: 0,
+            out_since: Some(now),
             next_at: now,
             retry_at: now,
             asks: 0,
             open: None,
+            written: None,
             ask: None,
             keeping: None,
             held: VecDeque::new(),
@@ -166,6 +247,7 @@ impl Replica {
         let new = Self::new(now, self.settings.clone(), self.lease, rounds_after);
         let old = std::mem::replace(self, new);
         (self.asks, self.known, self.leader, self.turns) = (old.asks, old.known, old.leader, old.turns);
+        (self.known_epoch, self.revision) = (old.known_epoch, old.revision);
         if old.role != Role::Follows {
             self.turns.push_back(Turn::Ended);
         }
@@ -200,6 +282,17 @@ impl Replica {
         }
     }
 
+    /// Why no round was kept for [`MISSED_ROUNDS_MAX`] rounds; `None` while rounds go on, or while there is nothing to decide.
+    pub fn stall(&self, now: Instant) -> Option<Stall> {
+        if self.unkept_rounds >= MISSED_ROUNDS_MAX {
+            return Some(Stall::Unkept { rounds: self.unkept_rounds });
+        }
+        let lasts = now.saturating_since(self.out_since?);
+        let is_led = self.is_led || self.role != Role::Follows;
+        let stall = if is_led { Stall::Unwritten { lasts } } else { Stall::NoLeader { lasts } };
+        (lasts >= self.settings.every * MISSED_ROUNDS_MAX).then_some(stall)
+    }
+
     /// One of so many parts of the lease.
     const fn part(&self, of: u64) -> Duration {
         Duration::from_ps(self.lease.as_ps() / of)
@@ -220,54 +313,97 @@ impl Replica {
     /// The store has answered; none if it cannot be asked, or has not answered in time: what was asked may have been done.
     pub fn handle_told(&mut self, now: Instant, number: u64, told: Option<StoreTold>) {
         let Some((_, asked_at)) = self.open.take_if(|(open, _)| *open == number) else { return };
+        let written = self.written.take();
         let until = asked_at + self.lease;
         let renew_at = asked_at + self.part(RENEWALS);
         match told {
-            None => self.retry_at = now + self.part(RETRIES),
-            Some(StoreTold::Leads { epoch, round }) => {
+            None => {
+                self.is_led = false;
+                self.retry_at = now + self.part(RETRIES);
+            }
+            Some(StoreTold::Leads { epoch, revision, last }) => {
                 self.next_at = renew_at;
                 self.leader = None;
                 self.role = Role::Catches { epoch, until };
-                self.unread = (round > self.known_round()).then_some(round);
-                if self.unread.is_none() {
+                self.note_found(revision, last);
+                if !self.is_unread() {
                     self.begin_lead(now);
                 }
             }
-            Some(StoreTold::Follows { leader, round }) => {
+            Some(StoreTold::Follows { leader, revision, last }) => {
                 self.end_lead();
+                self.is_led = leader.is_some();
                 self.leader = leader;
                 self.next_at = renew_at;
-                self.unread = (round > self.known_round()).then_some(round);
+                self.note_found(revision, last);
             }
-            Some(StoreTold::Renewed) => {
+            Some(StoreTold::Renewed { revision, last }) => {
                 self.next_at = renew_at;
                 if let Role::Leads { until: before, .. } | Role::Catches { until: before, .. } =
                     &mut self.role
                 {
                     *before = until;
                 }
+                self.note_found(revision, last);
             }
-            Some(StoreTold::Kept) => self.handle_kept(),
+            Some(StoreTold::Kept { revision }) => self.handle_kept(revision, written),
+            Some(StoreTold::Changed { last }) => self.note_found(self.revision, last),
             Some(StoreTold::Lost) => {
                 self.end_lead();
                 self.next_at = now;
             }
-            Some(StoreTold::Last(last)) => self.handle_last(now, last),
+            Some(StoreTold::Last { last, decision }) => self.handle_last(now, last, decision),
         }
         self.go_on(now);
     }
 
-    fn handle_last(&mut self, now: Instant, last: Option<Arc<Decision>>) {
-        let round = last.as_ref().map_or(0, |decision| decision.round);
-        if self.unread.is_some_and(|unread| round < unread) {
-            // It was taken away while it was read: a newer one is there.
-            self.retry_at = now + self.part(RETRIES);
-            return;
+    /// Notes the store's value. A store whose revision has fallen is another one: its leads so far count as earlier than the known decision's.
+    fn note_found(&mut self, revision: u64, last: Stamp) {
+        if revision < self.revision {
+            self.known_epoch = revision;
         }
-        self.unread = None;
-        if let Some(decision) = last.filter(|decision| decision.round > self.known_round()) {
-            self.known = Some(Arc::clone(&decision));
-            self.turns.push_back(Turn::News(decision));
+        (self.revision, self.found) = (revision, last);
+        if last.round == self.known_round() && last.epoch != 0 {
+            self.known_epoch = self.known_epoch.min(last.epoch);
+        }
+    }
+
+    /// Whether this broker must take a value over: its lead is later, or its round is higher.
+    fn is_newer(&self, stamp: Stamp) -> bool {
+        let known = self.known.as_ref();
+        stamp != Stamp::default()
+            && known.is_none_or(|known| stamp.round > known.round || stamp.epoch > self.known_epoch)
+    }
+
+    fn is_unread(&self) -> bool {
+        self.is_newer(self.found) && self.unreadable != Some(self.found)
+    }
+
+    /// Whether the store's value is damaged: it is not the known decision.
+    fn is_damaged(&self) -> bool {
+        let is_known =
+            |known: &Arc<Decision>| (self.found.epoch, self.found.round) == (self.known_epoch, known.round);
+        self.known.as_ref().is_some_and(|known| !is_known(known))
+    }
+
+    fn handle_last(&mut self, now: Instant, last: Stamp, decision: Option<Arc<Decision>>) {
+        self.note_found(self.revision, last);
+        match decision {
+            Some(decision) if self.is_newer(last) => {
+                if self.leads() {
+                    // Somebody else has written it: the next lead goes on from there.
+                    self.end_lead();
+                    self.next_at = now;
+                }
+                self.known_epoch = last.epoch;
+                self.unkept_rounds = 0;
+                if self.known.as_ref() != Some(&decision) {
+                    self.known = Some(Arc::clone(&decision));
+                    self.turns.push_back(Turn::News(decision));
+                }
+            }
+            Some(_) => {}
+            None => self.unreadable = Some(last),
         }
         self.begin_lead(now);
     }
@@ -287,7 +423,7 @@ impl Replica {
     }
 
     fn end_lead(&mut self) {
-        self.keeping = None;
+        self.unkept_rounds += u64::from(self.keeping.take().is_some());
         self.held.clear();
         self.transmits.clear();
         if std::mem::replace(&mut self.role, Role::Follows) != Role::Follows {
@@ -295,9 +431,13 @@ impl Replica {
         }
     }
 
-    fn handle_kept(&mut self) {
-        if let Some(decision) = self.keeping.take() {
-            self.known = Some(Arc::clone(&decision));
+    fn handle_kept(&mut self, revision: u64, written: Option<(Arc<Decision>, u64)>) {
+        let Some((decision, decided)) = written else { return };
+        self.found = Stamp { revision, epoch: decided, round: decision.round };
+        self.revision = self.revision.max(revision);
+        if self.keeping.take_if(|keeping| Arc::ptr_eq(keeping, &decision)).is_some() {
+            (self.known, self.known_epoch) = (Some(Arc::clone(&decision)), decided);
+            self.unkept_rounds = 0;
             self.turns.push_back(Turn::Accepted(decision));
             self.transmits.append(&mut self.held);
         }
@@ -320,29 +460,51 @@ impl Replica {
             self.next_at = now;
         }
         self.take_from_broker();
+        self.out_since = self.is_out_of_step().then(|| self.out_since.unwrap_or(now));
         if self.open.is_some() || now < self.retry_at {
             return;
         }
-        let is_due = now >= self.next_at;
-        let ask = match &self.role {
-            Role::Follows | Role::Catches { .. } if self.unread.is_some() => StoreAsk::Read,
-            Role::Follows if is_due => StoreAsk::Lead,
-            Role::Leads { epoch, .. } | Role::Catches { epoch, .. } if is_due => {
-                StoreAsk::Renew { epoch: *epoch }
-            }
-            Role::Leads { epoch, .. } => match &self.keeping {
-                Some(decision) => StoreAsk::Keep {
-                    epoch: *epoch,
-                    before: self.known_round(),
-                    decision: Arc::clone(decision),
-                },
-                None => return,
-            },
-            Role::Follows | Role::Catches { .. } => return,
-        };
+        let Some(ask) = self.question(now) else { return };
+        if let StoreAsk::Keep { decided, decision, .. } = &ask {
+            self.written = Some((Arc::clone(decision), *decided));
+        }
         self.asks += 1;
         self.open = Some((self.asks, now));
         self.ask = Some((self.asks, ask));
+    }
+
+    /// The next question to the store.
+    fn question(&self, now: Instant) -> Option<StoreAsk> {
+        let is_due = now >= self.next_at;
+        match &self.role {
+            Role::Leads { epoch, .. } if is_due => Some(StoreAsk::Renew { epoch: *epoch }),
+            _ if self.is_unread() => Some(StoreAsk::Read),
+            Role::Follows if is_due => Some(StoreAsk::Lead),
+            Role::Catches { epoch, .. } if is_due => Some(StoreAsk::Renew { epoch: *epoch }),
+            Role::Leads { epoch, .. } => {
+                let (decided, decision) = self.to_write(*epoch)?;
+                Some(StoreAsk::Keep { epoch: *epoch, decided, before: self.found, decision })
+            }
+            Role::Follows | Role::Catches { .. } => None,
+        }
+    }
+
+    /// The decision that a leader writes next, with the lead under which it was made: a new one, or the known one in place of a damaged value.
+    fn to_write(&self, epoch: u64) -> Option<(u64, Arc<Decision>)> {
+        let new = self.keeping.as_ref().map(|decision| (epoch, Arc::clone(decision)));
+        new.or_else(|| {
+            let known = self.known.as_ref().filter(|_| self.is_damaged())?;
+            Some((self.known_epoch, Arc::clone(known)))
+        })
+    }
+
+    /// Whether rounds cannot go on as the store is now: nobody leads, or its value is not the known decision.
+    fn is_out_of_step(&self) -> bool {
+        match self.role {
+            Role::Leads { epoch, .. } => self.to_write(epoch).is_some(),
+            Role::Catches { .. } => true,
+            Role::Follows => !self.is_led || self.found.round != self.known_round(),
+        }
     }
 
     fn take_from_broker(&mut self) {
@@ -391,7 +553,10 @@ impl Replica {
         };
         let of_broker = if self.leads() { self.broker.poll_timeout() } else { None };
         let is_waiting = self.open.is_none();
-        let wants_now = self.unread.is_some() || self.keeping.is_some();
+        let wants_now = match self.role {
+            Role::Leads { epoch, .. } => self.is_unread() || self.to_write(epoch).is_some(),
+            Role::Follows | Role::Catches { .. } => self.is_unread(),
+        };
         let of_asks =
             is_waiting.then(|| if wants_now { self.retry_at } else { self.next_at.max(self.retry_at) });
         of_lead.into_iter().chain(of_broker).chain(of_asks).min()

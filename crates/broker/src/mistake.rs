@@ -9,8 +9,15 @@ pub struct Mistake(pub(crate) String);
 impl Mistake {
     /// What TOML or its tables have wrong, with the line.
     pub(crate) fn of_toml(text: &str, error: &toml::de::Error) -> String {
-        let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
-        format!("line {line}: {}", error.message())
+        Self::at(text, error.span().map_or(0, |span| span.start), error.message())
+    }
+    /// Message about a TOML value, with its line.
+    pub(crate) fn of_value<T>(text: &str, value: &toml::Spanned<T>, what: impl std::fmt::Display) -> String {
+        Self::at(text, value.span().start, what)
+    }
+    fn at(text: &str, start: usize, what: impl std::fmt::Display) -> String {
+        let line = text[..start].matches('\n').count() + 1;
+        format!("line {line}: {what}")
     }
 }
 

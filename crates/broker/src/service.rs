@@ -10,16 +10,16 @@ mod config;
 mod counted;
 mod players;
 mod shown;
+mod stored;
 #[cfg(test)]
 mod tests;
 
 pub use config::{BrokerServiceConfig, OpenError, StoreConfig};
 pub use counted::{COUNTED_BYTES_MAX, COUNTED_MAX};
 
-use crate::asked::{Asked, Told};
 use crate::contracts::Contracts;
 use crate::history::History;
-use crate::kept::{read_decision, unix_ms, write_decision};
+use crate::kept::{unix_ms, write_decision};
 use crate::mistake::Mistake;
 use crate::store::{Keeper, Store};
 use crate::wire::{CountedReply, DecisionView, NetworkMessage};
@@ -28,10 +28,9 @@ use anabranch_broker_proto::broker::{Broker, Decision, Gathered, Job, ToNetwork,
 use anabranch_broker_proto::counting::Counting;
 use anabranch_broker_proto::delivery::Delivery;
 use anabranch_broker_proto::messages::{Assent, Bids, BidsReply};
-use anabranch_broker_proto::replica::{Replica, StoreAsk, StoreTold, Turn};
+use anabranch_broker_proto::replica::{Replica, Turn};
 use anabranch_broker_proto::reports::Reports;
 use anabranch_broker_proto::steering::Catalogue;
-use anabranch_http::store::StoreError;
 use anabranch_net::identity::Identity;
 use anabranch_units::{Duration, Instant, PeerId};
 use counted::Counted;
@@ -129,6 +128,8 @@ struct State {
     /// Why the store could not be asked last, and why the last decision could not be kept.
     store_error: Option<String>,
     keep_error: Option<String>,
+    /// Whether the log says that rounds do not go on.
+    is_stalled: bool,
     counters: Counters,
 }
 
@@ -270,6 +271,7 @@ impl BrokerService {
             history: History::default(),
             store_error: None,
             keep_error: None,
+            is_stalled: false,
             counters: Counters::default(),
         };
         let catalogue = contracts.catalogue();
@@ -281,34 +283,6 @@ impl BrokerService {
         let service = Self { shared: Arc::new(shared) };
         service.read_file().map_err(OpenError::Store)?;
         Ok(service)
-    }
-
-    /// Leads at once where the store is a file, so that players are answered by what is in it.
-    fn read_file(&self) -> Result<(), StoreError> {
-        let Keeper::File(store) = &*self.shared.keeper else { return Ok(()) };
-        let last = store.last()?.map(Arc::new);
-        let round = last.as_ref().map_or(0, |last| last.round);
-        {
-            let mut state = lock(&self.shared.state);
-            let now = state.now();
-            while let Some((number, ask)) = state.replica.poll_ask(now) {
-                let told = match ask {
-                    StoreAsk::Lead => StoreTold::Leads { epoch: 1, round },
-                    _ => StoreTold::Last(
-                        last.as_ref().map(|last| Arc::new(read_decision(last, &self.shared.contracts))),
-                    ),
-                };
-                state.replica.handle_told(now, number, Some(told));
-            }
-            state.stored = last;
-            // Viewers have yet to ask: until then they are those that were placed last.
-            if let Some(known) = state.replica.known() {
-                let mut answering = lock(&self.shared.answering);
-                answering.counting = Counting::new(answering.now(), ttl(self.shared.ttl_s)).after(known);
-            }
-        }
-        self.settle();
-        Ok(())
     }
 
     /// Gives the lead back, so that another broker need not wait for the lease to end. Of one with a file, nothing.
@@ -508,6 +482,7 @@ impl BrokerService {
                 (state.replica.poll_job(), ask, due.saturating_since(now).to_std())
             };
             self.settle();
+            self.note_stall();
             if let Some(job) = job {
                 let service = self.clone();
                 tasks.spawn(async move { service.search(job).await });
@@ -566,76 +541,6 @@ impl BrokerService {
             state.replica.handle_answer(now, &job, answer);
         }
         self.shared.changed.notify_one();
-    }
-
-    /// Asks the store, apart from those who are answered meanwhile.
-    async fn ask_store(&self, number: u64, ask: StoreAsk) {
-        let ask = match ask {
-            StoreAsk::Lead => Asked::Lead,
-            StoreAsk::Renew { epoch } => Asked::Renew { epoch },
-            StoreAsk::Keep { epoch, before, decision } => {
-                Asked::Keep { epoch, before, view: self.written(&decision) }
-            }
-            _ => Asked::Read,
-        };
-        let keeper = Arc::clone(&self.shared.keeper);
-        let is_keep = matches!(ask, Asked::Keep { .. });
-        let within = keeper.lease().map_or(std::time::Duration::MAX, |lease| lease / 3);
-        let asked = tokio::task::spawn_blocking(move || keeper.answer(&ask));
-        let answer = match tokio::time::timeout(within, asked).await {
-            Ok(answer) => answer.expect("asking does not panic, and the runtime is there"),
-            Err(_) => Err("the store: no answer in time".to_owned()),
-        };
-        self.note_told(&mut lock(&self.shared.state), number, is_keep, answer);
-        self.shared.changed.notify_one();
-    }
-
-    /// A decision that is to be kept, as it is written: the first time with the time of day.
-    fn written(&self, decision: &Arc<Decision>) -> Arc<DecisionView> {
-        let known = lock(&self.shared.state).keeping.clone().filter(|(of, _)| Arc::ptr_eq(of, decision));
-        let view = match known {
-            Some((_, view)) => view,
-            None => Arc::new(write_decision(decision, &self.shared.contracts)),
-        };
-        let mut state = lock(&self.shared.state);
-        state.keeping = Some((Arc::clone(decision), Arc::clone(&view)));
-        state.stored = Some(Arc::clone(&view));
-        view
-    }
-
-    /// The store has answered a question, which was to keep a decision or another one.
-    fn note_told(&self, state: &mut State, number: u64, is_keep: bool, answer: Result<Told, String>) {
-        let now = state.now();
-        let before = state.store_error.take();
-        if is_keep {
-            // Until a decision is kept, whatever else the store answers.
-            state.keep_error = answer.as_ref().err().cloned();
-        }
-        let told = match answer {
-            Ok(told) => Some(told),
-            Err(error) => {
-                if before.as_ref() != Some(&error) {
-                    tracing::error!("{error}");
-                }
-                state.counters.store_errors += 1;
-                state.store_error = Some(error);
-                // One that is alone goes on without having kept it; of several, another may lead by now.
-                (is_keep && self.shared.counts_for.is_none()).then_some(Told::Kept)
-            }
-        };
-        let told = told.map(|told| match told {
-            Told::Leads { epoch, round } => StoreTold::Leads { epoch, round },
-            Told::Follows { leader, round } => StoreTold::Follows { leader, round },
-            Told::Renewed => StoreTold::Renewed,
-            Told::Kept => StoreTold::Kept,
-            Told::Lost => StoreTold::Lost,
-            Told::Last(last) => {
-                let last = last.map(Arc::new);
-                state.stored.clone_from(&last);
-                StoreTold::Last(last.map(|last| Arc::new(read_decision(&last, &self.shared.contracts))))
-            }
-        });
-        state.replica.handle_told(now, number, told);
     }
 
     /// Agents of whom nothing was heard for long have gone. Where another broker leads, that one knows.

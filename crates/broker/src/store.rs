@@ -6,6 +6,7 @@ use crate::asked::{Asked, Told};
 use crate::etcd::{Etcd, EtcdConfig};
 use crate::mistake::Mistake;
 use crate::wire::DecisionView;
+use anabranch_broker_proto::replica::Stamp;
 use anabranch_http::store::{StoreError, StoreFile};
 use redb::{ReadableDatabase as _, TableDefinition};
 use std::path::Path;
@@ -14,6 +15,16 @@ use std::time::Duration;
 const DECISION: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("decision");
 const FORMAT: &[u8] = b"broker 1";
 const LAST: &str = "last";
+
+/// Epoch of the only lead that a file knows.
+pub(crate) const EPOCH: u64 = 1;
+/// Revision of a file as a whole: nobody replaces it while it is open.
+pub(crate) const REVISION: u64 = 0;
+
+/// The stamp of a file's decision: its round stands for the revision.
+pub(crate) fn stamp(last: Option<&DecisionView>) -> Stamp {
+    last.map_or(Stamp::default(), |last| Stamp { revision: last.round, epoch: EPOCH, round: last.round })
+}
 
 /// The store of a broker.
 pub(crate) enum Keeper {
@@ -44,15 +55,20 @@ impl Keeper {
             Self::File(store) => store,
             Self::Etcd(etcd) => return etcd.answer(asked),
         };
-        let told = match asked {
-            Asked::Lead => {
-                store.last().map(|last| Told::Leads { epoch: 1, round: last.map_or(0, |last| last.round) })
+        let last = || store.last().map_err(|error| error.to_string());
+        let (epoch, revision) = (EPOCH, REVISION);
+        Ok(match asked {
+            Asked::Lead => Told::Leads { epoch, revision, last: stamp(last()?.as_ref()) },
+            Asked::Renew { .. } => Told::Renewed { revision, last: stamp(last()?.as_ref()) },
+            Asked::Keep { view, .. } => {
+                store.keep(view).map_err(|error| error.to_string())?;
+                Told::Kept { revision: view.round }
             }
-            Asked::Renew { .. } => Ok(Told::Renewed),
-            Asked::Keep { view, .. } => store.keep(view).map(|()| Told::Kept),
-            Asked::Read => store.last().map(Told::Last),
-        };
-        told.map_err(|error| error.to_string())
+            Asked::Read => {
+                let view = last()?;
+                Told::Last { last: stamp(view.as_ref()), view }
+            }
+        })
     }
 
     /// Gives the lead back.

@@ -1,13 +1,13 @@
 //! Several brokers around a store that they share, with agents and players, under kills, cuts and lost answers, in virtual time.
 //!
 //! What must hold is in [`Stage::check_turn`], [`Stage::check_told`] and [`Stage::check_players`]. The store is a model of etcd: leases, and writes that
-//! compare; it may be away, and its answers may be lost after they were carried out.
+//! compare; it may be away, its answers may be lost after they were carried out, and somebody else may delete, replace or spoil its values.
 
 use anabranch_broker_proto::broker::{Decision, Settings, ToNetwork};
 use anabranch_broker_proto::delivery::{Delivery, Viewer};
 use anabranch_broker_proto::designs::{self, Design};
 use anabranch_broker_proto::messages::{Assent, Bids};
-use anabranch_broker_proto::replica::{Replica, StoreAsk, StoreTold, Turn};
+use anabranch_broker_proto::replica::{Replica, Stall, Stamp, StoreAsk, StoreTold, Turn};
 use anabranch_broker_proto::{Agent, Parties, Shape, World, generate};
 use anabranch_units::{BitRate, Duration, Instant, PeerId, RandomStream, Seed};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,21 +18,30 @@ const EVERY: Duration = Duration::from_secs(20);
 const NETWORKS: u32 = 3;
 const BROKERS: usize = 3;
 
+/// The value of the last decision. Without a decision it is unreadable.
+#[derive(Clone, Default)]
+struct Value {
+    stamp: Stamp,
+    decision: Option<Arc<Decision>>,
+}
+
 /// etcd as it is promised: one thing after the other.
 #[derive(Default)]
 struct Store {
     revision: u64,
     /// The life that leads, its epoch, and until when.
     leader: Option<(u64, u64, Instant)>,
-    last: Option<Arc<Decision>>,
-    /// All that was ever kept, in order.
+    value: Value,
+    /// All values that brokers have written, in order.
+    written: Vec<Value>,
+    /// All that was ever kept, in order; a decision that was written again is there once.
     kept: Vec<Arc<Decision>>,
 }
 
 impl Store {
     fn answer(&mut self, now: Instant, id: u64, ask: &StoreAsk) -> StoreTold {
         self.leader.take_if(|(_, _, until)| *until <= now);
-        let round = self.last.as_ref().map_or(0, |decision| decision.round);
+        let (revision, last) = (self.revision, self.value.stamp);
         let holds = |leader: &Option<(u64, u64, Instant)>, epoch: u64| {
             leader.is_some_and(|(holder, its, _)| holder == id && its == epoch)
         };
@@ -40,34 +49,57 @@ impl Store {
             StoreAsk::Lead => match self.leader {
                 Some((holder, epoch, _)) if holder == id => {
                     self.leader = Some((id, epoch, now + LEASE));
-                    StoreTold::Leads { epoch, round }
+                    StoreTold::Leads { epoch, revision, last }
                 }
                 Some((holder, _, _)) => {
-                    StoreTold::Follows { leader: Some(format!("broker {holder}")), round }
+                    StoreTold::Follows { leader: Some(format!("broker {holder}")), revision, last }
                 }
                 None => {
                     self.revision += 1;
                     self.leader = Some((id, self.revision, now + LEASE));
-                    StoreTold::Leads { epoch: self.revision, round }
+                    StoreTold::Leads { epoch: self.revision, revision: self.revision, last }
                 }
             },
             StoreAsk::Renew { epoch } if holds(&self.leader, *epoch) => {
                 self.leader = Some((id, *epoch, now + LEASE));
-                StoreTold::Renewed
+                StoreTold::Renewed { revision, last }
             }
-            StoreAsk::Keep { epoch, decision, .. }
-                if holds(&self.leader, *epoch) && decision.round == round =>
+            StoreAsk::Keep { decided, decision, .. }
+                if (last.epoch, last.round) == (*decided, decision.round) =>
             {
-                StoreTold::Kept
+                StoreTold::Kept { revision: last.revision }
             }
-            StoreAsk::Keep { epoch, before, decision } if holds(&self.leader, *epoch) && *before == round => {
-                self.last = Some(Arc::clone(decision));
-                self.kept.push(Arc::clone(decision));
-                StoreTold::Kept
+            StoreAsk::Keep { epoch, decided, before, decision } if holds(&self.leader, *epoch) => {
+                if *before != last {
+                    return StoreTold::Changed { last };
+                }
+                self.revision += 1;
+                let stamp = Stamp { revision: self.revision, epoch: *decided, round: decision.round };
+                self.value = Value { stamp, decision: Some(Arc::clone(decision)) };
+                self.written.push(self.value.clone());
+                if !self.kept.contains(decision) {
+                    self.kept.push(Arc::clone(decision));
+                }
+                StoreTold::Kept { revision: self.revision }
             }
-            StoreAsk::Read => StoreTold::Last(self.last.clone()),
+            StoreAsk::Read => StoreTold::Last { last, decision: self.value.decision.clone() },
             _ => StoreTold::Lost,
         }
+    }
+
+    /// Somebody else writes this value, or deletes it.
+    fn tamper(&mut self, value: Option<Value>) {
+        self.revision += 1;
+        self.value = value.unwrap_or_default();
+        if self.value.decision.is_some() || self.value.stamp.round > 0 {
+            self.value.stamp.revision = self.revision;
+        }
+    }
+
+    /// A value that is none, as far as its stamp can be read.
+    fn spoil(&mut self, epoch: u64, round: u64) {
+        self.revision += 1;
+        self.value = Value { stamp: Stamp { revision: self.revision, epoch, round }, decision: None };
     }
 }
 
@@ -89,6 +121,8 @@ struct Running {
     /// It cannot ask the store until then.
     cut_until: Instant,
     rounds_seen: Vec<u64>,
+    /// By how much its clock of day is ahead.
+    ahead: Duration,
 }
 
 struct Stage<'a> {
@@ -106,6 +140,10 @@ struct Stage<'a> {
     on_the_way: BTreeMap<(Instant, u64), (usize, u64, Message)>,
     messages: u64,
     begun: u64,
+    /// Whether another store has taken the store's place: then decisions may go back.
+    is_replaced: bool,
+    /// When somebody has deleted the lead.
+    lead_deleted_at: Option<Instant>,
 }
 
 fn world(seed: u64) -> World {
@@ -137,6 +175,8 @@ impl<'a> Stage<'a> {
             on_the_way: BTreeMap::new(),
             messages: 0,
             begun: 0,
+            is_replaced: false,
+            lead_deleted_at: None,
         };
         (0..BROKERS).for_each(|at| stage.begin(at));
         stage
@@ -152,15 +192,21 @@ impl<'a> Stage<'a> {
     }
 
     fn begin(&mut self, at: usize) {
-        self.lives += 1;
         // Clocks of day differ by some seconds.
-        let wall = self.now.saturating_since(Instant::ZERO).as_us() / 1_000 + self.random.below(4_000);
+        let ahead = Duration::from_ms(self.random.below(4_000));
+        self.begin_ahead(at, ahead);
+    }
+
+    fn begin_ahead(&mut self, at: usize, ahead: Duration) {
+        self.lives += 1;
+        let wall = (self.now.saturating_since(Instant::ZERO) + ahead).as_us() / 1_000;
         self.brokers[at] = Some(Running {
             replica: Replica::new(self.now, self.settings(), LEASE, wall),
             life: self.lives,
             delivery: Delivery::default(),
             cut_until: Instant::ZERO,
             rounds_seen: Vec::new(),
+            ahead,
         });
     }
 
@@ -171,11 +217,13 @@ impl<'a> Stage<'a> {
         self.on_the_way.insert((self.now + delay, self.messages), (at, life, message));
     }
 
-    /// Runs until then. Clocks are one here, so that no two brokers ever lead at once.
+    /// Runs until then. Clocks are one here, so that no two brokers lead at once; only where somebody has deleted the lead, its holder leads on until its
+    /// lease ends, and can keep nothing.
     fn run(&mut self, until: Instant) {
         loop {
             (0..BROKERS).for_each(|at| self.drain(at));
-            assert!(self.leaders() <= 1, "two lead at {:?}", self.now);
+            let is_deleted = self.lead_deleted_at.is_some_and(|at| self.now < at + LEASE);
+            assert!(self.leaders() <= 1 || is_deleted, "two lead at {:?}", self.now);
             let next = self.on_the_way.keys().next().map(|(at, _)| *at);
             let due =
                 self.brokers.iter().flatten().filter_map(|running| running.replica.poll_timeout()).min();
@@ -305,7 +353,9 @@ impl<'a> Stage<'a> {
             Turn::Accepted(decision) | Turn::News(decision) => {
                 assert!(self.store.kept.contains(&decision), "players are told of what is kept");
                 let running = self.brokers[at].as_mut().expect("it runs");
-                assert!(running.rounds_seen.last().is_none_or(|last| *last < decision.round));
+                let goes_on = running.rounds_seen.last().is_none_or(|last| *last < decision.round);
+                // A clock of day that is far ahead numbers its rounds so: a later lead's decision is newer all the same.
+                assert!(goes_on || self.is_replaced || running.ahead > LEASE, "{}", decision.round);
                 running.rounds_seen.push(decision.round);
                 running.delivery = Delivery::new(&decision);
             }
@@ -326,6 +376,22 @@ impl<'a> Stage<'a> {
             });
             assert!(is_it, "{share:?}");
         }
+    }
+
+    /// The broker that leads.
+    fn leader(&self) -> usize {
+        let leads = |running: &Option<Running>| running.as_ref().is_some_and(|one| one.replica.leads());
+        self.brokers.iter().position(leads).expect("one leads")
+    }
+
+    fn delete_lead(&mut self) {
+        self.store.leader = None;
+        self.lead_deleted_at = Some(self.now);
+    }
+
+    /// Whether any broker says that rounds do not go on.
+    fn stall(&self) -> Option<Stall> {
+        self.brokers.iter().flatten().find_map(|running| running.replica.stall(self.now))
     }
 
     /// Once a decision was seen, every client has a place at every broker that runs.
@@ -365,8 +431,8 @@ fn another_broker_leads_within_the_lease_and_knows_the_last_round() {
         assert!(known.is_some_and(|round| rounds_seen.contains(&round)), "all know a decision");
         assert!(running.replica.standing(PeerId(1)).is_some(), "and what is thought of networks");
     }
-    let at = stage.brokers.iter().position(|running| running.as_ref().is_some_and(|r| r.replica.leads()));
-    stage.brokers[at.expect("one leads")] = None;
+    let at = stage.leader();
+    stage.brokers[at] = None;
     stage.run(stage.now + LEASE * 3);
     assert_eq!((stage.leaders(), stage.begun), (1, 2));
     stage.run(stage.now + EVERY * 2);
@@ -381,8 +447,7 @@ fn a_leader_that_begins_anew_leads_again_and_its_rounds_go_on() {
     let parties = Parties::new(&world);
     let mut stage = Stage::new(&parties, "marketplace", 3);
     stage.run(Instant::ZERO + EVERY * 2);
-    let at = stage.brokers.iter().position(|running| running.as_ref().is_some_and(|r| r.replica.leads()));
-    let at = at.expect("one leads");
+    let at = stage.leader();
     let before = stage.store.kept.len();
     let (now, wall) = (stage.now, stage.now.saturating_since(Instant::ZERO).as_us() / 1_000);
     let replica = &mut stage.brokers[at].as_mut().expect("it runs").replica;
@@ -403,8 +468,7 @@ fn a_leader_that_is_cut_off_ends_by_its_own_clock() {
     let parties = Parties::new(&world);
     let mut stage = Stage::new(&parties, "marketplace", 2);
     stage.run(Instant::ZERO + EVERY * 2);
-    let at = stage.brokers.iter().position(|running| running.as_ref().is_some_and(|r| r.replica.leads()));
-    let at = at.expect("one leads");
+    let at = stage.leader();
     stage.brokers[at].as_mut().expect("it runs").cut_until = Instant::MAX;
     let mut most = 0;
     for _ in 0..60 {
@@ -471,4 +535,146 @@ fn two_hundred_schedules_of_kills() {
         begun += stage.begun;
     }
     assert!(kept > 1_000 && begun > 300 && killed > 100, "{kept} {begun} {killed}");
+}
+
+/// Damages the store's keys, as an operator or a fault may.
+fn damage(stage: &mut Stage<'_>, random: &mut RandomStream) {
+    let old = |stage: &Stage<'_>, random: &mut RandomStream| {
+        let written = &stage.store.written;
+        (!written.is_empty()).then(|| written[random.below(written.len() as u64) as usize].clone())
+    };
+    let claimed = stage.store.value.stamp;
+    match random.below(6) {
+        0 => stage.store.tamper(None),
+        1 => {
+            stage.store.tamper(None);
+            stage.delete_lead();
+        }
+        2 => {
+            let value = old(stage, random);
+            stage.store.tamper(value);
+        }
+        3 => stage.store.spoil(0, 0),
+        4 => stage.store.spoil(claimed.epoch, claimed.round + 1 + random.below(1 << 40)),
+        _ => stage.store.spoil(claimed.epoch + random.below(1 << 20), random.below(claimed.round + 1)),
+    }
+}
+
+/// A backup, or an empty store, takes the store's place.
+fn replace(stage: &mut Stage<'_>, random: &mut RandomStream) {
+    let written = &stage.store.written;
+    let at = random.below(written.len() as u64 + 1) as usize;
+    let value = at.checked_sub(1).map(|at| written[at].clone()).unwrap_or_default();
+    stage.store.revision = value.stamp.revision;
+    stage.store.value = value;
+    stage.delete_lead();
+    stage.is_replaced = true;
+}
+
+/// Rounds go on after the last fault, whatever was done to the store's values (#48).
+#[test]
+fn rounds_go_on_after_any_damage_to_the_store() {
+    let worlds: Vec<World> = (1..=3).map(world).collect();
+    let mut rewritten = 0;
+    for seed in 0..200 {
+        let parties = Parties::new(&worlds[seed as usize % worlds.len()]);
+        let mut random = Seed::new(seed).stream("damage", 0);
+        let mut stage = Stage::new(&parties, "marketplace", seed);
+        stage.loss_ppm = [0, 0, 100_000][random.below(3) as usize];
+        let may_replace = random.below(3) == 0;
+        for _ in 0..10 {
+            stage.run(stage.now + Duration::from_ms(200 + random.below(12_000)));
+            stage.check_players();
+            let at = random.below(BROKERS as u64) as usize;
+            match random.below(8) {
+                0 => stage.begin(at),
+                1 => {
+                    let until = stage.now + Duration::from_ms(random.below(20_000));
+                    stage.brokers[at].iter_mut().for_each(|running| running.cut_until = until);
+                }
+                2 if may_replace => replace(&mut stage, &mut random),
+                _ => damage(&mut stage, &mut random),
+            }
+        }
+        stage.brokers.iter_mut().flatten().for_each(|running| running.cut_until = Instant::ZERO);
+        stage.loss_ppm = 0;
+        let before = stage.store.kept.len();
+        stage.run(stage.now + LEASE * 2 + EVERY * 2);
+        assert_eq!(stage.leaders(), 1, "seed {seed}");
+        assert!(stage.store.kept.len() > before, "seed {seed}: rounds go on");
+        let last = stage.store.kept.last().map(|decision| decision.round);
+        stage.run(stage.now + LEASE);
+        for running in stage.brokers.iter().flatten() {
+            let known = running.replica.known().map(|decision| decision.round);
+            assert!(known >= last, "seed {seed}: all brokers know the last round");
+        }
+        assert_eq!(stage.stall(), None, "seed {seed}");
+        stage.check_players();
+        rewritten += stage.store.written.len() - stage.store.kept.len();
+    }
+    assert!(rewritten > 100, "known decisions were written again: {rewritten}");
+}
+
+/// The value is there again within a part of the lease, and rounds keep their pace: the lead stands (#48).
+#[test]
+fn a_leader_writes_its_decision_over_a_damaged_value() {
+    let world = world(1);
+    let parties = Parties::new(&world);
+    let damages: [fn(&mut Store); 4] = [
+        |store| store.tamper(None),
+        |store| store.tamper(Some(store.written[0].clone())),
+        |store| store.spoil(0, 0),
+        |store| store.spoil(1, 1 << 50),
+    ];
+    for damage in damages {
+        let mut stage = Stage::new(&parties, "marketplace", 1);
+        stage.run(Instant::ZERO + EVERY * 3 + Duration::from_secs(5));
+        let last = stage.store.kept.last().cloned().expect("rounds were kept");
+        damage(&mut stage.store);
+        stage.run(stage.now + LEASE);
+        assert_eq!(stage.store.value.decision, Some(Arc::clone(&last)), "the known decision");
+        stage.run(stage.now + EVERY);
+        assert!(stage.store.value.decision.as_ref().is_some_and(|now| now.round > last.round));
+        assert_eq!((stage.begun, stage.stall()), (1, None), "the lead stands");
+    }
+}
+
+/// A broker whose clock is a day ahead follows the later leads' lower rounds, though its own decision was lost from the store (#48).
+#[test]
+fn a_later_lead_counts_more_than_a_higher_round() {
+    let world = world(2);
+    let parties = Parties::new(&world);
+    let mut stage = Stage::new(&parties, "marketplace", 2);
+    (1..BROKERS).for_each(|at| stage.brokers[at] = None);
+    stage.begin_ahead(0, Duration::from_secs(86_400));
+    stage.run(Instant::ZERO + LEASE + EVERY * 2);
+    let day_ahead = stage.store.kept.last().expect("rounds were kept").round;
+    stage.brokers[0].as_mut().expect("it runs").cut_until = stage.now + LEASE * 4;
+    stage.store.tamper(None);
+    (1..BROKERS).for_each(|at| stage.begin(at));
+    stage.run(stage.now + LEASE * 4 + EVERY);
+    let known = stage.brokers[0].as_ref().and_then(|running| running.replica.known().cloned());
+    assert!(known.is_some_and(|known| known.round < day_ahead));
+    assert_eq!((stage.leaders(), stage.stall()), (1, None));
+}
+
+/// A broker is stalled after three rounds without a decision that is kept, and not before (#48).
+#[test]
+fn three_missed_rounds_are_a_stall() {
+    let world = world(3);
+    let parties = Parties::new(&world);
+    let mut stage = Stage::new(&parties, "marketplace", 3);
+    stage.run(Instant::ZERO + EVERY * 2);
+    stage.store_away_until = Instant::MAX;
+    let away_at = stage.now;
+    stage.run(away_at + EVERY * 3 - Duration::from_secs(1));
+    assert_eq!(stage.stall(), None);
+    stage.run(away_at + EVERY * 3 + LEASE * 2);
+    for running in stage.brokers.iter().flatten() {
+        let stall = running.replica.stall(stage.now);
+        assert!(matches!(stall, Some(Stall::NoLeader { lasts }) if lasts >= EVERY * 3), "{stall:?}");
+    }
+    stage.store_away_until = Instant::ZERO;
+    stage.run(stage.now + LEASE * 2);
+    assert_eq!(stage.stall(), None);
 }

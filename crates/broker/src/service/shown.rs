@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl BrokerService {
-    /// What is wrong, if anything: the store cannot be asked, or the last decision could not be kept.
+    /// The reason why the broker is not healthy, if any: the store cannot be asked, the last decision could not be kept, or rounds do not go on.
     pub fn trouble(&self) -> Option<String> {
         let state = lock(&self.shared.state);
-        state.keep_error.as_ref().or(state.store_error.as_ref()).cloned()
+        state.keep_error.as_ref().or(state.store_error.as_ref()).cloned().or_else(|| state.stall())
     }
 
     /// The last decision.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of a driver")]
 
+mod damaged;
 mod service;
 mod shared;
 #[path = "../../../skip.rs"]

@@ -222,7 +222,7 @@ pub fn ask(address: SocketAddr, path: &str) -> (u16, String, String) {
     send(address, &format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))
 }
 
-fn send(address: SocketAddr, text: &str) -> (u16, String, String) {
+pub fn send(address: SocketAddr, text: &str) -> (u16, String, String) {
     let mut stream = TcpStream::connect(address).expect("it listens");
     stream.set_read_timeout(Some(WITHIN)).expect("some time");
     stream.write_all(text.as_bytes()).expect("it takes it");

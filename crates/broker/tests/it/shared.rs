@@ -13,23 +13,23 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const LEASE: Duration = Duration::from_secs(2);
+pub const LEASE: Duration = Duration::from_secs(2);
 
 /// An address that was free a moment ago.
 fn free() -> SocketAddr {
     TcpListener::bind(("127.0.0.1", 0)).and_then(|socket| socket.local_addr()).expect("a free port")
 }
 
-struct Etcd {
+pub struct Etcd {
     program: PathBuf,
     folder: tempfile::TempDir,
-    clients: SocketAddr,
+    pub clients: SocketAddr,
     peers: SocketAddr,
     child: Option<Child>,
 }
 
 impl Etcd {
-    fn new() -> Option<Self> {
+    pub fn new() -> Option<Self> {
         let paths = std::env::var_os("PATH").unwrap_or_default();
         let program =
             std::env::split_paths(&paths).map(|path| path.join("etcd")).find(|path| path.is_file())?;
@@ -38,7 +38,7 @@ impl Etcd {
     }
 
     /// Begins, with what it had before.
-    fn start(&mut self) {
+    pub fn start(&mut self) {
         let (clients, peers) = (format!("http://{}", self.clients), format!("http://{}", self.peers));
         let mut command = Command::new(&self.program);
         command.arg("--data-dir").arg(self.folder.path().join("data"));
@@ -48,11 +48,20 @@ impl Etcd {
         self.child = Some(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it begins"));
     }
 
-    fn kill(&mut self) {
+    pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+impl Etcd {
+    /// Begins with nothing, as another store in this one's place.
+    pub fn start_empty(&mut self) {
+        self.kill();
+        std::fs::remove_dir_all(self.folder.path().join("data")).expect("it was there");
+        self.start();
     }
 }
 
@@ -62,13 +71,13 @@ impl Drop for Etcd {
     }
 }
 
-struct Stage {
-    house: House,
-    brokers: Vec<Running>,
+pub struct Stage {
+    pub house: House,
+    pub brokers: Vec<Running>,
 }
 
 impl Stage {
-    async fn new(etcd: &Etcd) -> Self {
+    pub async fn new(etcd: &Etcd) -> Self {
         let house = House::empty();
         let mut brokers = Vec::new();
         for _ in 0..3 {
@@ -82,7 +91,7 @@ impl Stage {
         Self { house, brokers }
     }
 
-    fn addresses(&self) -> Vec<String> {
+    pub fn addresses(&self) -> Vec<String> {
         self.brokers.iter().map(|broker| broker.address.clone()).collect()
     }
 
@@ -92,7 +101,7 @@ impl Stage {
     }
 
     /// Which of these leads, once one does.
-    async fn leader(&self, of: &[usize]) -> usize {
+    pub async fn leader(&self, of: &[usize]) -> usize {
         let began = Instant::now();
         loop {
             for &at in of {
@@ -105,7 +114,7 @@ impl Stage {
         }
     }
 
-    async fn round(&self, at: usize) -> u64 {
+    pub async fn round(&self, at: usize) -> u64 {
         self.house.operator_of(&self.brokers[at].address).decision().await.expect("it answers").round
     }
 
@@ -123,7 +132,7 @@ impl Stage {
     }
 
     /// The first way that a broker's players are told.
-    fn first(&self, at: usize) -> String {
+    pub fn first(&self, at: usize) -> String {
         let (status, _, body) = ask(self.brokers[at].players, "/steering/hls?location=berlin&isp=x&viewer=5");
         assert_eq!(status, 200, "{body}");
         serde_json::from_str::<Steering>(&body).expect("JSON").pathway_priority[0].clone()

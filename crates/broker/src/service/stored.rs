@@ -1,0 +1,165 @@
+//! The broker's questions to its store, and the effects of the answers.
+//!
+//! Leaves out: the stores (`store`, `etcd`), and which question is due (`broker_proto::replica`).
+#![allow(clippy::disallowed_methods, reason = "a driver: waits by the clock")]
+
+use super::{BrokerService, State, lock, ttl};
+use crate::asked::{Asked, Told};
+use crate::kept::{read_decision, write_decision};
+use crate::store::{EPOCH, Keeper, REVISION, stamp};
+use crate::wire::DecisionView;
+use anabranch_broker_proto::broker::Decision;
+use anabranch_broker_proto::counting::Counting;
+use anabranch_broker_proto::replica::{Stall, StoreAsk, StoreTold};
+use anabranch_http::store::StoreError;
+use std::sync::Arc;
+
+impl BrokerService {
+    /// Leads at once where the store is a file, so that players are answered by what is in it.
+    pub(super) fn read_file(&self) -> Result<(), StoreError> {
+        let Keeper::File(store) = &*self.shared.keeper else { return Ok(()) };
+        let last = store.last()?.map(Arc::new);
+        let found = stamp(last.as_deref());
+        {
+            let mut state = lock(&self.shared.state);
+            let now = state.now();
+            while let Some((number, ask)) = state.replica.poll_ask(now) {
+                let told = match ask {
+                    StoreAsk::Lead => StoreTold::Leads { epoch: EPOCH, revision: REVISION, last: found },
+                    _ => StoreTold::Last {
+                        last: found,
+                        decision: last
+                            .as_ref()
+                            .map(|last| Arc::new(read_decision(last, &self.shared.contracts))),
+                    },
+                };
+                state.replica.handle_told(now, number, Some(told));
+            }
+            state.stored = last;
+            // Until viewers ask, the viewers of the last decision count.
+            if let Some(known) = state.replica.known() {
+                let mut answering = lock(&self.shared.answering);
+                answering.counting = Counting::new(answering.now(), ttl(self.shared.ttl_s)).after(known);
+            }
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// Asks the store, apart from those who are answered meanwhile.
+    pub(super) async fn ask_store(&self, number: u64, ask: StoreAsk) {
+        let ask = match ask {
+            StoreAsk::Lead => Asked::Lead,
+            StoreAsk::Renew { epoch } => Asked::Renew { epoch },
+            StoreAsk::Keep { epoch, decided, before, decision } => {
+                Asked::Keep { epoch, decided, before, view: self.written(&decision) }
+            }
+            _ => Asked::Read,
+        };
+        let keeper = Arc::clone(&self.shared.keeper);
+        let keeps = match &ask {
+            Asked::Keep { view, .. } => Some(view.round),
+            _ => None,
+        };
+        let within = keeper.lease().map_or(std::time::Duration::MAX, |lease| lease / 3);
+        let asked = tokio::task::spawn_blocking(move || keeper.answer(&ask));
+        let answer = match tokio::time::timeout(within, asked).await {
+            Ok(answer) => answer.expect("asking does not panic, and the runtime is there"),
+            Err(_) => Err("the store: no answer in time".to_owned()),
+        };
+        self.note_told(&mut lock(&self.shared.state), number, keeps, answer);
+        self.shared.changed.notify_one();
+    }
+
+    /// Stored form of a decision: it has the time of day of its first writing, and of the decision in force it is the form that was read.
+    pub(super) fn written(&self, decision: &Arc<Decision>) -> Arc<DecisionView> {
+        let known = {
+            let state = lock(&self.shared.state);
+            let keeping = state.keeping.as_ref().filter(|(of, _)| Arc::ptr_eq(of, decision));
+            let in_force = (state.decision.round == decision.round).then(|| Arc::clone(&state.decision));
+            keeping.map(|(_, view)| Arc::clone(view)).or(in_force)
+        };
+        let view = match known {
+            Some(view) => view,
+            None => Arc::new(write_decision(decision, &self.shared.contracts)),
+        };
+        let mut state = lock(&self.shared.state);
+        state.keeping = Some((Arc::clone(decision), Arc::clone(&view)));
+        state.stored = Some(Arc::clone(&view));
+        view
+    }
+
+    /// The store has answered a question: to keep the decision of this round, or another question.
+    pub(super) fn note_told(
+        &self,
+        state: &mut State,
+        number: u64,
+        keeps: Option<u64>,
+        answer: Result<Told, String>,
+    ) {
+        let now = state.now();
+        let before = state.store_error.take();
+        if keeps.is_some() {
+            // Until a decision is kept, whatever else the store answers.
+            state.keep_error = answer.as_ref().err().cloned();
+        }
+        let told = match answer {
+            Ok(told) => Some(told),
+            Err(error) => {
+                if before.as_ref() != Some(&error) {
+                    tracing::error!("{error}");
+                }
+                state.counters.store_errors += 1;
+                state.store_error = Some(error);
+                // One that is alone goes on without having kept it; of several, another may lead by now.
+                let is_alone = self.shared.counts_for.is_none();
+                keeps.filter(|_| is_alone).map(|revision| Told::Kept { revision })
+            }
+        };
+        let told = told.map(|told| match told {
+            Told::Leads { epoch, revision, last } => StoreTold::Leads { epoch, revision, last },
+            Told::Follows { leader, revision, last } => StoreTold::Follows { leader, revision, last },
+            Told::Renewed { revision, last } => StoreTold::Renewed { revision, last },
+            Told::Kept { revision } => StoreTold::Kept { revision },
+            Told::Changed { last } => StoreTold::Changed { last },
+            Told::Lost => StoreTold::Lost,
+            Told::Last { last, view } => {
+                let view = view.map(Arc::new);
+                let decision = view.as_ref().map(|view| read_decision(view, &self.shared.contracts));
+                state.stored = view;
+                StoreTold::Last { last, decision: decision.map(Arc::new) }
+            }
+        });
+        state.replica.handle_told(now, number, told);
+    }
+
+    /// Says in the log that rounds do not go on, or that they do again, once each.
+    pub(super) fn note_stall(&self) {
+        let mut state = lock(&self.shared.state);
+        let stall = state.stall();
+        match (&stall, state.is_stalled) {
+            (Some(stall), false) => tracing::error!("{stall}"),
+            (None, true) => tracing::info!("rounds go on"),
+            _ => {}
+        }
+        state.is_stalled = stall.is_some();
+    }
+}
+
+impl State {
+    /// Why rounds do not go on, in a line.
+    pub(super) fn stall(&self) -> Option<String> {
+        let missed = |lasts: anabranch_units::Duration, why: &str| {
+            let lasts_s = lasts.to_std().as_secs();
+            format!("no round was kept for {lasts_s} s, which is three times `--every` or more: {why}")
+        };
+        Some(match self.replica.stall(self.now())? {
+            Stall::Unkept { rounds } => {
+                format!("the last {rounds} rounds were not kept: each time the lead was lost before")
+            }
+            Stall::NoLeader { lasts } => missed(lasts, "no broker leads"),
+            Stall::Unwritten { lasts } => missed(lasts, "the store does not have the last decision"),
+            _ => "rounds do not go on".to_owned(),
+        })
+    }
+}
