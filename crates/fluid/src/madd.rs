@@ -59,7 +59,7 @@ mod tests {
     fn rates(mut allocator: impl Allocator, freed: [usize; 4]) -> [[f64; 2]; 2] {
         let network = Network::new([10, 10, 10, 1, 10].map(BitRate::mbps).to_vec()).expect("all have a rate");
         let mut active = Active::new(network);
-        let mb = |n| ByteCount::new(n * 1_000_000);
+        let mb = |n: u64| ByteCount::new(n * 1_000_000);
         let before: Vec<FlowId> = (0..4).map(|_| active.insert(CoflowId(9), &[LinkId(4)], mb(1))).collect();
         active.decide(&mut allocator).expect("it decides");
         freed.into_iter().for_each(|at| active.remove(before[at]));
