@@ -69,7 +69,7 @@ fn worded(error: AgentError) -> anyhow::Error {
 /// This program as the guard of an agent.
 fn guard(table: u32) -> std::io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["--quiet", "spray", "guard", "--table", &table.to_string()]);
+    command.args(["spray", "guard", "--table", &table.to_string()]);
     Ok(command)
 }
 

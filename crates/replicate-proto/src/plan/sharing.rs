@@ -22,7 +22,7 @@ pub(super) struct Bundle {
 ///
 /// Flows that are coded together keep in step (CodedBulk section 3.2), and so do those of one tree, which is passed on
 /// hop by hop; the trees and paths of a routed group do not wait for one another, as every chunk takes whichever has
-/// room. A stream takes no more than its ceiling ([`Plan::stream_ceilings`]). A plan's rate is that of its slowest group.
+/// room. A stream takes no more than its ceiling ([`Plan::stream_ceilings`]). A plan is as fast as its slowest group.
 /// Flows that fill are not counted.
 /// Differs: from [`super::share_links`], which slows down all flows of a plan by the same factor and is fair to plans,
 /// not to flows.
