@@ -55,7 +55,7 @@ pub struct Market {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum MarketError {
-    /// A cost or a score is negative, above [`COST_MAX`], or no number.
+    /// A cost or a score is negative, above `COST_MAX`, or no number.
     NotACost {
         /// Whose, and its number.
         what: &'static str,

@@ -15,9 +15,10 @@
 use crate::control::{Reader, farewell, is_away};
 use crate::targets::Holder;
 use anabranch_gather_proto::msg::Control;
+use anabranch_net::cause::explain;
 use anabranch_net::identity::{Guard, Identity};
 use anabranch_net::seal::{self, Channel, ChannelId};
-use anabranch_net::{socket, tls};
+use anabranch_net::socket;
 use anabranch_units::text::printable;
 use std::io;
 use std::net::SocketAddr;
@@ -344,7 +345,7 @@ async fn open(identity: &Identity, holder: Holder<'_>) -> Result<(Opened, Way), 
     let (stream, peer) = identity.connect_to_site(tcp).await.map_err(|error| {
         let is_ours = error.get_ref().is_some_and(|inner| inner.is::<tokio_rustls::rustls::Error>());
         if is_ours {
-            ConnectError::Untrusted(tls::explain("it", &error))
+            ConnectError::Untrusted(explain("it", &error))
         } else if NEVER_STOOD.contains(&error.kind()) {
             ConnectError::Unreachable(error.kind())
         } else {

@@ -4,10 +4,9 @@
 //! [`Connection`] first.
 
 use crate::answer::ErrorBody;
-use anabranch_net::cause::cause;
+use anabranch_net::cause::{cause, explain};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
-use anabranch_net::tls::explain;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::SendRequest;

@@ -34,6 +34,11 @@ pub fn cause(error: &io::Error) -> String {
     }
 }
 
+/// One line about why a connection to `peer` failed, with the remedy. `peer` is as in `controller at 127.0.0.1:7171`.
+pub fn explain(peer: &str, error: &io::Error) -> String {
+    format!("{peer}: {}", cause(error))
+}
+
 /// Whether the same try will most likely fail again, so that there is no use in waiting for long: nobody listens there, or
 /// there is no such place.
 pub fn is_firm(error: &io::Error) -> bool {
@@ -67,7 +72,7 @@ mod tests {
         ];
         for error in all {
             let library = error.to_string();
-            let said = crate::tls::explain("peer", &io::Error::new(io::ErrorKind::InvalidData, error));
+            let said = explain("peer", &io::Error::new(io::ErrorKind::InvalidData, error));
             assert!(said.starts_with("peer: ") && !said.contains(&library), "{said}");
             assert!(!said.contains("rustls") && !said.contains("docs.rs"), "{said}");
         }

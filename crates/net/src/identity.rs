@@ -150,7 +150,7 @@ impl Identity {
 
     /// Makes `tcp` a secure connection to `name` in `role` of our system.
     ///
-    /// Errors: the peer's certificate is not of our authority, or somebody else's ([`tls::explain`] says whose); a name
+    /// Errors: the peer's certificate is not of our authority, or somebody else's ([`crate::cause::explain`] says whose); a name
     /// that no certificate can carry (`InvalidInput`); the connection's own.
     pub async fn connect(&self, tcp: TcpStream, role: Role, name: &str) -> io::Result<TlsStream<TcpStream>> {
         let name = tls::server_name(self.system(), role, name)

@@ -504,12 +504,6 @@ fn refused(alert: AlertDescription) -> String {
     format!("refused our certificate: {why}")
 }
 
-/// One line about why a connection failed, with the place and the remedy; `who` is the expected other end,
-/// as in `controller at 127.0.0.1:7171`.
-pub fn explain(who: &str, error: &std::io::Error) -> String {
-    format!("{who}: {}", crate::cause::cause(error))
-}
-
 /// Why TLS failed, in an operator's words: a few that go behind the name of the other end and a colon.
 pub fn words(error: &rustls::Error) -> String {
     use rustls::Error as Tls;
@@ -548,8 +542,8 @@ pub fn words(error: &rustls::Error) -> String {
 
 /// One line about a caller that TLS kept out, for the log; `None` for one that only went away, or never spoke.
 pub fn stranger(from: std::net::IpAddr, error: &std::io::Error) -> Option<String> {
-    let is_tls = error.get_ref().is_some_and(|e| e.is::<rustls::Error>());
-    is_tls.then(|| explain(&format!("a caller from {from}"), error))
+    let tls = error.get_ref()?.downcast_ref::<rustls::Error>()?;
+    Some(format!("a caller from {from}: {}", words(tls)))
 }
 
 #[cfg(test)]

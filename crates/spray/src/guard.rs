@@ -1,7 +1,7 @@
 //! The agent's guard: a process that takes TCP off an agent that stands still or is killed.
 //!
 //! An agent that stands still (a stop signal, a debugger) leaves routes into a device that nobody reads. The forwarding thread
-//! writes a beat at intervals into a pipe; after [`SILENCE_MAX`] without one the guard deletes the agent's routes, and the agent puts them back
+//! writes a beat at intervals into a pipe; after `SILENCE_MAX` without one the guard deletes the agent's routes, and the agent puts them back
 //! once it runs. The guard of an agent that is gone deletes its rules, too. Leaves out: a frozen cgroup that has both, and a stop of both.
 //! Then the peers' agents take their side off, and this host's answers are lost. Read [`watch`].
 

@@ -6,7 +6,7 @@
 
 use crate::forward::{Came, Command, packet_max};
 use crate::routing::Routing;
-use anabranch_net::cause::cause;
+use anabranch_net::cause::{cause, explain};
 use anabranch_net::datagram::{payload_max, route_mtu};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
@@ -152,7 +152,7 @@ impl Session {
         match connected {
             Ok(Ok(stream)) => Ok(stream),
             // The address is in the system's own words.
-            Ok(Err(error)) => Err(io::Error::other(tls::explain("its agent", &error))),
+            Ok(Err(error)) => Err(io::Error::other(explain("its agent", &error))),
             Err(_) => Err(io::Error::other(format!("its agent at {to} does not answer"))),
         }
     }

@@ -100,7 +100,7 @@ impl UdpSource {
 const EXACT_MEAN_MAX: Duration = Duration::from_ms(1);
 
 /// A draw from the exponential distribution of this mean, in whole picoseconds; in whole nanoseconds where the mean is longer than
-/// [`EXACT_MEAN_MAX`].
+/// `EXACT_MEAN_MAX`.
 pub fn exponential(mean: Duration, random: &mut RandomStream) -> Duration {
     // 1 - u is above 0. The logarithm's last digits may differ between machines: of 1 ms these are far below a picosecond.
     let factor = -(1.0 - random.unit_f64()).ln();

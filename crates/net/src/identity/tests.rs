@@ -1,6 +1,7 @@
 //! Identities that expire, are revoked and renewed while connections stand.
 
 use super::*;
+use crate::cause::explain;
 use crate::keys::{SetRequest, add_to_set, holders, make_set_at, renew, replace_in_set, revoke, write_set};
 use std::path::PathBuf;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -68,7 +69,7 @@ async fn connected(
     };
     let said = |r: &io::Result<_>| match r {
         Ok(_) => "nothing".to_owned(),
-        Err(e) => tls::explain("peer", e),
+        Err(e) => explain("peer", e),
     };
     match tokio::join!(calls, answers) {
         (Ok(a), Ok(b)) => Ok((a, b)),

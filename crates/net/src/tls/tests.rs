@@ -1,6 +1,7 @@
 //! Handshakes between right and wrong parties, in memory.
 
 use super::*;
+use crate::cause::explain;
 use crate::keys::{KeyFile, KeySet, SetRequest, make_set_at, more_of};
 use std::io::Error;
 use time::OffsetDateTime;

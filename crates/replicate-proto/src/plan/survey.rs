@@ -263,7 +263,7 @@ pub fn is_ring(id: u64) -> bool {
 /// The network numbered `id` of a seed, with a source and destinations: 8 to 40 sites whose links are of unlike capacities.
 ///
 /// Cables join the sites to one network, two to five ends at a site in the mean. Every other network draws its capacities
-/// from [`UNLIKE_GBPS`], the rest log-uniformly from 1 to 100 Gbit/s; every other pair of these has another capacity in
+/// from `UNLIKE_GBPS`, the rest log-uniformly from 1 to 100 Gbit/s; every other pair of these has another capacity in
 /// each direction. Of every ten, one is eight disjoint paths of two hops instead. Any number of sites are destinations.
 pub fn unlike_network(seed: Seed, id: u64) -> Instance {
     let mut draws = seed.stream("replicate-unlike", id);

@@ -35,7 +35,7 @@ impl Transfer {
     /// the site. Every later refusal costs the other destinations one attempt. An inquiry goes on without the site.
     pub(super) fn handle_busy(&mut self, cx: &mut Context<'_>, site: SiteId, installed: bool, line: String) {
         let is_source = site == self.request.source;
-        if !installed && !(is_source && matches!(self.phase, Phase::Inquiring { .. })) {
+        if !(installed || is_source && matches!(self.phase, Phase::Inquiring { .. })) {
             if let Phase::Inquiring { waiting, .. } = &mut self.phase {
                 waiting.remove(&site);
                 let retry_at = cx.now + cx.config.pause_max;
