@@ -1,10 +1,10 @@
 //! How many viewers there are, by place and bitrate, and by which networks they play: step 2 of the
 //! decision protocol, *gather*, from the questions that their players ask.
 //!
-//! A player asks once in each time to live of an answer, so those who have asked in such a time are
-//! those who watch. Nothing is kept of any viewer: questions are counted. Memory is bounded
-//! whatever is asked: of more than [`WINDOW_BYTES_MAX`] those kinds of viewers with the fewest
-//! questions are forgotten until half of it is free. Leaves out: what is answered (`steering`).
+//! A player asks once in an answer's time to live, so the questions of one time to live count the
+//! viewers. No viewer is remembered, only counts are. Counts of a window take at most
+//! [`WINDOW_BYTES_MAX`]: beyond it, the kinds of viewers with the fewest questions are forgotten
+//! until half of the memory is free. Leaves out: what is answered (`steering`).
 //! Read [`Counting`] first.
 
 use crate::broker::{Decision, Gathered};

@@ -1,5 +1,5 @@
-//! What players ask: content steering in both dialects, and a redirect for those who cannot steer.
-//! And what they report of how they fare. Plain HTTP/1.1, for anybody.
+//! Routes of the players' port: content steering in both dialects, a redirect for players without
+//! steering, and reports of playback. Plain HTTP/1.1, open to everyone.
 //!
 //! TLS is for a proxy in front, which certificates of public authorities need in any case. Leaves
 //! out: connections and their limits (`http::plain`), what is answered (`broker_proto::steering`).

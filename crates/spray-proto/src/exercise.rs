@@ -1,9 +1,9 @@
 //! A host to which a fuzzer, or a test, says anything that could come from another, at any time.
 //!
 //! Bytes are read as a list of datagrams, each behind a byte for the time before it and one for its
-//! length. What the host holds must stay within its bounds, in packets and in bytes, and nothing
-//! may be handed over that did not come or could not be made of it. In the end every peer is silent
-//! and nothing may be held.
+//! length. The host's memory must stay within its bounds, in packets and in bytes. Every packet handed
+//! over must have arrived, or be recoverable from packets that did. At the end every peer falls
+//! silent, and the host must hold nothing.
 
 use crate::Config;
 use crate::datagram::Datagram;

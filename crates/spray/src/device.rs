@@ -117,7 +117,7 @@ impl Device {
 fn open(name: &str) -> io::Result<AsyncFd<Owned>> {
     let device = DeviceBuilder::new().name(name).mtu(MTU).offload(true).build_sync()?;
     // The device has no address, so where the system filters by the way back, `routing` has a rule; and nobody there speaks IPv6 to
-    // the device itself. Where such a file is missing there is nothing to set.
+    // the device itself. Without these files the kernel has no such setting.
     let _ = std::fs::write(format!("/proc/sys/net/ipv4/conf/{name}/rp_filter"), "0");
     let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/accept_ra"), "0");
     fcntl_setfl(&device, fcntl_getfl(&device)? | OFlags::NONBLOCK)?;

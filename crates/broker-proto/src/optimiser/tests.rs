@@ -5,7 +5,8 @@ use crate::market::Candidate;
 use anabranch_units::{BitRate, RandomStream};
 use proptest::prelude::*;
 
-/// A market of so many clusters, places and groups; capacities are a share of what all want.
+/// A random market; `counts` are its clusters, places and groups. The capacity of all clusters is
+/// `share` of the demand.
 fn market(random: &mut RandomStream, counts: (u64, u64, u64), sessions: u64, share: f64) -> Market {
     let (clusters, places, groups) = counts;
     let groups: Vec<Group> = (0..groups)
@@ -31,7 +32,7 @@ fn market(random: &mut RandomStream, counts: (u64, u64, u64), sessions: u64, sha
     Market::new(clusters, &places, groups).expect("it can be")
 }
 
-/// What is used of each cluster, in bits a second; every viewer is somewhere once.
+/// Load of each cluster in bits a second. Checks that the answer counts each viewer once.
 fn used(market: &Market, answer: &Answer) -> Vec<u64> {
     let mut used = vec![0; market.clusters().len()];
     let mut sessions = vec![0; market.groups().len()];
@@ -182,7 +183,7 @@ fn a_forced_answer_has_a_tight_gap() {
     assert!(widest < GAP_POLISHED, "{widest}");
 }
 
-/// Of a thousand viewers a single cluster serves those that fit.
+/// A cluster of 100 Mbit/s serves 100 of 1,000 viewers of 1 Mbit/s.
 #[test]
 fn those_that_do_not_fit_are_not_served() {
     let clusters = vec![Cluster { capacity: BitRate::mbps(100), cost_per_mbps: 1.0 }];

@@ -91,8 +91,8 @@ fn packet(flow: u32, number: u32) -> Bytes {
 }
 
 proptest! {
-    /// Whatever the network does: what came is handed over, once; nothing is that was not sent; and
-    /// in the end nothing is waited for.
+    /// Under loss, reordering and duplication, the host hands over each packet that arrives, once, and
+    /// no packet that was not sent. At the end no timer is set.
     #[test]
     fn what_came_is_handed_over_once(
         seed: u64, loss_ppm in 0u32..300_000, knows_sizes: bool, is_agent: bool, window in 1u32..30,
