@@ -1,7 +1,6 @@
 //! `anabranch broker`: content networks bid clusters, a broker places clients.
 
 mod cdn;
-mod emulated;
 mod evaluate;
 mod keys;
 mod lies;
@@ -71,6 +70,6 @@ impl Member for Broker {
         Some(&anabranch_broker_proto::simulated::Simulated)
     }
     fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
-        Some(&emulated::Emulated)
+        Some(&anabranch_rehearse::broker::Emulated)
     }
 }

@@ -6,19 +6,17 @@
 
 use crate::network::{self, TopologyArgs};
 use crate::run_dir::RunDir;
-use crate::stage::{Stage, events, make_file, make_keys};
-use anabranch_emu::{Emulation, EmulationOptions, Report};
-use anabranch_graph::Topology;
-use anabranch_pieces::FileHash;
+use anabranch_emu::{EmulationOptions, Report};
+use anabranch_rehearse::demo::{News, Points, Row, Show};
+use anabranch_rehearse::replicate::stage::{make_file, make_keys};
 use anabranch_replicate_proto::draw::{self, Theme, ThroughputSeries};
 use anabranch_replicate_proto::plan::{Planner, Request};
 use anabranch_units::{BitRate, ByteCount, Duration as Span, SiteId};
-use anyhow::{Context as _, bail, ensure};
+use anyhow::ensure;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What to show.
 #[derive(clap::Args)]
@@ -64,30 +62,6 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 }
-
-/// What one scheme did, in the order of the table's columns.
-#[derive(Clone, Debug, serde::Serialize)]
-struct Row {
-    scheme: String,
-    /// What `auto` took; else the scheme itself.
-    ran: String,
-    /// Of the slowest destination, from start to verified.
-    rate_mbps: f64,
-    bound_mbps: f64,
-    planned_mbps: f64,
-    share_of_bound: f64,
-    verified: bool,
-    took_s: f64,
-    congestion_control: String,
-    source_sent_bytes: u64,
-    links_sent_bytes: u64,
-    lateness_us_p99: f64,
-    trusted: bool,
-    why: Vec<String>,
-}
-
-/// Rate at the slowest destination over time.
-type Points = Vec<(Span, BitRate)>;
 
 /// Instances that show something, where the user names none.
 fn instance(topology: &str) -> (&'static str, &'static [&'static str]) {
@@ -157,11 +131,13 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         keys: &keys,
         file: &file,
         hash,
-        args,
+        stripes: args.stripes,
+        congestion_control: args.congestion_control.as_deref(),
+        symbol: args.symbol,
     };
     let (mut rows, mut series) = (Vec::new(), Vec::new());
     for scheme in &args.schemes {
-        let (row, report, points) = show.play(scheme, quiet)?;
+        let (row, report, points) = play(&show, scheme, args.size, quiet)?;
         run.row(&row)?;
         run.emulation(scheme, &report)?;
         if args.json {
@@ -195,6 +171,37 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         eprintln!("pictures (plan.svg, throughput.svg) and figures: {}", out.display());
     }
     Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs one scheme, with a bar of its progress.
+fn play(
+    show: &Show<'_>,
+    scheme: &str,
+    size: ByteCount,
+    quiet: bool,
+) -> anyhow::Result<(Row, Report, Points)> {
+    let bar = ProgressBar::new(size.as_u64());
+    if quiet {
+        bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
+    }
+    let style = ProgressStyle::with_template("{prefix:>12} [{bar:40}] {percent:>3} % {msg}");
+    bar.set_style(style.expect("the template is constant and right").progress_chars("=> "));
+    bar.set_prefix(scheme.to_owned());
+    let played = show.play(scheme, &mut |news| match news {
+        News::Verified(bytes) => bar.set_position(bytes),
+        News::Held(reason) => bar.println(format!("{scheme}: {reason}")),
+    });
+    bar.finish_and_clear();
+    let (row, report, points) = played?;
+    if !quiet {
+        eprintln!(
+            "{scheme:>12}: {:.2} Mbit/s, {:.0} % of the bound, {:.1} s",
+            row.rate_mbps,
+            100.0 * row.share_of_bound,
+            row.took_s
+        );
+    }
+    Ok((row, report, points))
 }
 
 fn table(rows: &[Row]) -> String {
@@ -231,149 +238,4 @@ fn table(rows: &[Row]) -> String {
         text.push_str(&format!("{}: do not trust these figures: {}\n", r.scheme, r.why.join("; ")));
     }
     text
-}
-
-/// What all schemes have in common.
-struct Show<'a> {
-    topology: &'a Topology,
-    source: SiteId,
-    destinations: &'a [SiteId],
-    work: &'a Path,
-    keys: &'a Path,
-    file: &'a Path,
-    hash: FileHash,
-    args: &'a Args,
-}
-
-/// Over how long the rates of the picture are taken.
-const WINDOW: Duration = Duration::from_millis(1_900);
-
-impl Show<'_> {
-    /// Runs one scheme on a network of its own.
-    fn play(&self, scheme: &str, quiet: bool) -> anyhow::Result<(Row, Report, Points)> {
-        let stage = Stage {
-            topology: self.topology.clone(),
-            folder: self.work.join(scheme),
-            keys: self.keys.to_owned(),
-            controller: self.source,
-            fill: false,
-            patience: None,
-            joint: None,
-        };
-        stage.make_folders()?;
-        std::fs::hard_link(self.file, stage.site_folder(self.source).join("file.bin"))?;
-        let options = EmulationOptions::default();
-        let emulation = Emulation::start(&self.topology.with_ways_back()?, options)?;
-        let daemons = stage.start_daemons(&emulation)?;
-        let bar = ProgressBar::new(self.args.size.as_u64());
-        if quiet {
-            bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
-        }
-        let style = ProgressStyle::with_template("{prefix:>12} [{bar:40}] {percent:>3} % {msg}");
-        bar.set_style(style.expect("the template is constant and right").progress_chars("=> "));
-        bar.set_prefix(scheme.to_owned());
-        let sent = self.send(&stage, &emulation, scheme, &bar);
-        let counters = emulation.counters()?;
-        let report = emulation.report()?;
-        drop(daemons);
-        drop(emulation);
-        bar.finish_and_clear();
-        let (summary, points) =
-            sent.with_context(|| format!("{scheme} (logs in {})", stage.folder.display()))?;
-        let same = |d: &SiteId| {
-            let path = stage.site_folder(*d).join("copy.bin");
-            anabranch_disk::partial::hash_file(&path).is_ok_and(|(_, hash)| hash == self.hash)
-        };
-        let verified = summary["verified"] == true && self.destinations.iter().all(same);
-        let number = |field: &str| summary[field].as_f64().unwrap_or(0.0);
-        let planned = self.topology.links().len();
-        let counters: Vec<_> = counters.iter().filter(|c| c.link.index() < planned).collect();
-        let from_source = |c: &&&anabranch_emu::LinkCounters| self.topology.link(c.link).from == self.source;
-        let row = Row {
-            scheme: scheme.to_owned(),
-            ran: summary["scheme"].as_str().unwrap_or("-").to_owned(),
-            rate_mbps: number("rate_bps") / 1e6,
-            bound_mbps: number("bound_bps") / 1e6,
-            planned_mbps: number("planned_bps") / 1e6,
-            share_of_bound: number("rate_bps") / number("bound_bps"),
-            verified,
-            took_s: number("took_s"),
-            congestion_control: {
-                let names = summary["congestion_controls"].as_array().into_iter().flatten();
-                names.filter_map(|n| n.as_str()).collect::<Vec<_>>().join(" and ")
-            },
-            source_sent_bytes: counters.iter().filter(from_source).map(|c| c.sent_bytes).sum(),
-            links_sent_bytes: counters.iter().map(|c| c.sent_bytes).sum(),
-            lateness_us_p99: report.lateness_us_p99,
-            trusted: report.trusted,
-            why: report.why.clone(),
-        };
-        if !quiet {
-            eprintln!(
-                "{scheme:>12}: {:.2} Mbit/s, {:.0} % of the bound, {:.1} s",
-                row.rate_mbps,
-                100.0 * row.share_of_bound,
-                row.took_s
-            );
-        }
-        // The copies were compared and are as large as the file: one scheme's are not kept for the next.
-        for d in self.destinations {
-            let _ = std::fs::remove_file(stage.site_folder(*d).join("copy.bin"));
-        }
-        Ok((row, report, points))
-    }
-
-    /// Runs `replicate send` at the source and follows its events.
-    fn send(
-        &self,
-        stage: &Stage,
-        emulation: &Emulation,
-        scheme: &str,
-        bar: &ProgressBar,
-    ) -> anyhow::Result<(serde_json::Value, Points)> {
-        let names = ("file.bin", "copy.bin", "send.log");
-        let mut command = stage.send(emulation, self.source, self.destinations, scheme, names)?;
-        command.args(["--stripes", &self.args.stripes.to_string()]);
-        if let Some(name) = &self.args.congestion_control {
-            command.args(["--congestion-control", name]);
-        }
-        if let Some(symbol) = self.args.symbol {
-            command.args(["--symbol", &format!("{} B", symbol.as_u64())]);
-        }
-        let mut sender = emulation.spawn(self.source, command)?;
-        let stdout = sender.stdout.take().context("its output is piped")?;
-        let mut points = Vec::new();
-        // Data moves from the moment at which the sites are told what to do.
-        let mut told = None;
-        // What the slowest destination had, and when: rates are taken over `WINDOW`, as reports come in bursts.
-        let mut had = std::collections::VecDeque::from([(Duration::ZERO, 0)]);
-        let summary = events(BufReader::new(stdout), |event| match event["event"].as_str() {
-            Some("planned") => {
-                told.get_or_insert_with(Instant::now);
-            }
-            Some("progress") => {
-                let verified = event["destinations"].as_array().into_iter().flatten();
-                let least = verified.filter_map(|d| d["verified_bytes"].as_u64()).min().unwrap_or(0);
-                let now = told.map_or(Duration::ZERO, |s: Instant| s.elapsed());
-                bar.set_position(least);
-                while had.len() > 1 && now.saturating_sub(had[0].0) > WINDOW {
-                    had.pop_front();
-                }
-                let (then, bytes) = had[0];
-                if now > then {
-                    let more = ByteCount::new(least.saturating_sub(bytes));
-                    let rate = BitRate::average(more, Span::from_std(now - then));
-                    points.extend(rate.map(|r| (Span::from_std(now), r)));
-                }
-                had.push_back((now, least));
-            }
-            Some("waiting" | "stopped") => bar.println(format!("{scheme}: {}", event["reason"])),
-            _ => {}
-        });
-        let status = sender.wait()?;
-        match summary {
-            Some(summary) => Ok((summary, points)),
-            None => bail!("send ended with {status}: {}", stage.last_words(self.source, "send.log")),
-        }
-    }
 }

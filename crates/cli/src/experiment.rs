@@ -2,8 +2,8 @@
 //! and figures are `experiments/<claim>/`.
 
 mod codedbulk;
-mod interactive;
 
+use anabranch_rehearse::codedbulk::interactive;
 use std::process::ExitCode;
 
 /// Which experiment.
@@ -13,7 +13,7 @@ pub enum Noun {
     Codedbulk(codedbulk::Args),
     /// One site's interactive traffic.
     #[command(hide = true)]
-    Interactive(interactive::Args),
+    Interactive(interactive::Part),
 }
 
 /// Runs it.
@@ -22,6 +22,9 @@ pub enum Noun {
 pub fn run(noun: &Noun, quiet: bool) -> anyhow::Result<ExitCode> {
     match noun {
         Noun::Codedbulk(args) => codedbulk::run(args, quiet),
-        Noun::Interactive(args) => interactive::run(args),
+        Noun::Interactive(part) => {
+            println!("{}", serde_json::to_string(&interactive::run(part)?)?);
+            Ok(ExitCode::SUCCESS)
+        }
     }
 }

@@ -1,6 +1,5 @@
 //! `anabranch gather`: one client pulls from many servers at once. Joins the system to sockets, files and the simulator.
 
-pub mod emulated;
 pub mod get;
 pub mod keys;
 pub mod ls;
@@ -46,6 +45,6 @@ impl Member for Gather {
         Some(&anabranch_gather_proto::simulated::Simulated)
     }
     fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
-        Some(&emulated::Emulated)
+        Some(&anabranch_rehearse::gather::Emulated)
     }
 }

@@ -31,7 +31,6 @@ mod shown;
 mod shuffle;
 mod simulate;
 mod spray;
-mod stage;
 mod topologies;
 
 use clap::{CommandFactory as _, Parser, Subcommand};

@@ -1,7 +1,5 @@
 //! Daemons and clients as processes: their runtime, and how they are told to end.
 
-use std::process::{Command, Stdio};
-
 /// The runtime that daemons and clients run on, on all cores.
 pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     // Each attempt may keep a few threads for its files (`replicate_proto::daemon::ATTEMPTS_MAX`); commands must still find one.
@@ -59,11 +57,4 @@ pub async fn asked_to_end() {
         _ = tokio::signal::ctrl_c() => {}
         _ = ended => {}
     }
-}
-
-/// This program, without arguments yet and without input.
-pub fn ours() -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap_or_else(|_| "anabranch".into()));
-    command.stdin(Stdio::null());
-    command
 }

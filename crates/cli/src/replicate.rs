@@ -1,7 +1,6 @@
 //! `anabranch replicate`: joins the system to sockets, files and the controller's service.
 
 pub mod controller;
-mod emulated;
 pub mod keys;
 pub mod leftovers;
 pub mod plan;
@@ -64,6 +63,6 @@ impl Member for Replicate {
         Some(&anabranch_replicate_proto::simulated::Simulated)
     }
     fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
-        Some(&emulated::Emulated)
+        Some(&anabranch_rehearse::replicate::Emulated)
     }
 }

@@ -3,7 +3,6 @@
 pub mod agent;
 pub mod allocator;
 pub mod coordinator;
-pub mod emulated;
 pub mod guard;
 pub mod keys;
 pub mod replay;
@@ -57,7 +56,7 @@ impl Member for Shuffle {
         Some(&anabranch_shuffle_proto::simulated::Simulated)
     }
     fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
-        Some(&emulated::Emulated)
+        Some(&anabranch_rehearse::shuffle::Emulated)
     }
     fn needs() -> Option<Need> {
         let findings = anabranch_pace::doctor();

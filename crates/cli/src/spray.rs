@@ -1,6 +1,5 @@
 //! `anabranch spray`: short flows over every path. Its formulas, a host's agent, and both in scenarios.
 
-mod emulated;
 mod guard;
 mod keys;
 mod model;
@@ -54,6 +53,6 @@ impl Member for Spray {
         Some(&anabranch_spray_proto::simulated::Simulated)
     }
     fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
-        Some(&emulated::Emulated)
+        Some(&anabranch_rehearse::spray::Emulated)
     }
 }

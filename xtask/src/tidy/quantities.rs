@@ -11,8 +11,8 @@ const ROWS: [&str; 7] = [
     "crates/sim/",
     "crates/emu/",
     "crates/record/",
-    "crates/cli/src/demo.rs",
-    "crates/cli/src/experiment",
+    "crates/rehearse/src/demo.rs",
+    "crates/rehearse/src/codedbulk",
     "crates/cli/src/simulate",
     "xtask/",
 ];

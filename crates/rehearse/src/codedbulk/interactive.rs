@@ -13,7 +13,6 @@ use anabranch_units::{BitRate, Seed};
 use anyhow::Context as _;
 use std::io::Read as _;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -59,9 +58,9 @@ impl Interactive {
     }
 }
 
-/// One site's part of it.
-#[derive(clap::Args)]
-pub struct Args {
+/// One site's part of it, as options of a command.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Part {
     /// The other sites.
     #[arg(long, value_delimiter = ',', required = true)]
     to: Vec<Ipv4Addr>,
@@ -88,10 +87,10 @@ pub struct Totals {
     pub late_us_p99: u64,
 }
 
-/// Sends and receives until standard input ends, then prints [`Totals`].
+/// Sends and receives until standard input ends.
 ///
 /// Errors: the system's.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub fn run(part: &Part) -> anyhow::Result<Totals> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT))?;
     rustix::net::sockopt::set_ip_tos(&socket, DSCP << 2)?;
     socket.set_read_timeout(Some(Duration::from_millis(200)))?;
@@ -110,22 +109,20 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             let _ = std::io::stdin().read_to_end(&mut Vec::new());
             ended.store(true, Relaxed);
         });
-        send(args, &socket, &ended)
+        send(part, &socket, &ended)
     });
-    let totals = Totals {
+    Ok(Totals {
         sent_bytes,
         received_bytes: received.load(Relaxed),
         took_s: began.elapsed().as_secs_f64(),
         late_us_p99,
-    };
-    println!("{}", serde_json::to_string(&totals)?);
-    Ok(ExitCode::SUCCESS)
+    })
 }
 
-fn send(args: &Args, socket: &UdpSocket, ended: &AtomicBool) -> (u64, u64) {
-    let mut random = Seed::new(args.seed).stream("interactive", args.site);
+fn send(part: &Part, socket: &UdpSocket, ended: &AtomicBool) -> (u64, u64) {
+    let mut random = Seed::new(part.seed).stream("interactive", part.site);
     let packet = [0; (PACKET_BYTES - HEADER_BYTES) as usize];
-    let bits_per_s = args.rate.as_bps() as f64 * args.to.len() as f64;
+    let bits_per_s = part.rate.as_bps() as f64 * part.to.len() as f64;
     let gap_s = (FLOW_PACKETS * PACKET_BYTES * 8) as f64 / bits_per_s;
     let (began, mut due_s, mut sent_bytes) = (Instant::now(), 0.0, 0);
     let mut late_us: Vec<u64> = Vec::new();
@@ -141,7 +138,7 @@ fn send(args: &Args, socket: &UdpSocket, ended: &AtomicBool) -> (u64, u64) {
             std::thread::sleep(wait.min(Duration::from_millis(100)));
         }
         late_us.push(due.elapsed().as_micros() as u64);
-        let to = SocketAddr::from((args.to[random.below(args.to.len() as u64) as usize], PORT));
+        let to = SocketAddr::from((part.to[random.below(part.to.len() as u64) as usize], PORT));
         for _ in 0..FLOW_PACKETS {
             // A full device queue drops, as it would anywhere: that is not the sender's to mend.
             if socket.send_to(&packet, to).is_ok() {

@@ -6,19 +6,21 @@
 //!
 //! Differs from the simulator's: players come at other times, decisions and TLS take the time that they take. Read [`Emulated`] first.
 
-use super::play::Outcome;
-use crate::process::ours;
+pub mod play;
+
+use crate::fleet::{Fleet, ask, quiet_program};
+use crate::program;
 use anabranch_broker::wire::{DecisionView, NetworkView, RoundView};
 use anabranch_broker_proto::simulated::{Fault, FaultKind, Settings, Stage, city, pathway, report_players};
 use anabranch_emu::Emulation;
-use anabranch_emu::scenario::programs::{end, start};
 use anabranch_emu::scenario::{Rehearsal, Running, ScenarioError, Seen, System};
-use anabranch_net::keys::{self, SetRequest, VALID_DAYS, make_set, write_set};
+use anabranch_net::keys::{self, SetRequest, VALID_DAYS};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::{CoflowRow, Plan, WorkloadRow};
 use anabranch_units::{BitRate, Duration as Span, Seed, SiteId};
-use anyhow::{Context as _, ensure};
-use rustix::process::{Pid, Signal, kill_process};
+use anyhow::Context as _;
+use play::Outcome;
+use rustix::process::Signal;
 use serde::Deserialize;
 use std::fmt::Write as _;
 use std::process::{Child, Stdio};
@@ -28,16 +30,12 @@ use std::time::{Duration, Instant};
 const PORT: u16 = 7195;
 const PLAYERS_PORT: u16 = 7196;
 const ORIGIN_PORT: u16 = 80;
-/// The longest that agents may take to join.
-const JOIN_MAX: Duration = Duration::from_secs(20);
-/// What programs log: a line for each round is for nobody.
-const QUIET: &str = "error,anabranch=warn";
 /// All viewers' provider.
 const ISP: &str = "emulated";
 
 /// `broker` in emulated scenarios.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Emulated;
+pub struct Emulated;
 
 impl System for Emulated {
     fn kind(&self) -> &'static str {
@@ -93,14 +91,14 @@ struct Status {
 
 /// Programs under way.
 struct Programs {
-    folder: tempfile::TempDir,
+    fleet: Fleet,
     settings: Settings,
     seed: Seed,
     sites: Vec<SiteId>,
-    broker: Option<Child>,
-    /// By network, and then by cluster.
-    agents: Vec<Child>,
-    origins: Vec<Child>,
+    /// Indices in the fleet, by network.
+    agents: Vec<usize>,
+    /// Indices in the fleet, by network and then by cluster.
+    origins: Vec<usize>,
     warmup: Duration,
     /// How long they played since.
     measured: Span,
@@ -122,7 +120,7 @@ fn clusters_text(capacities: &[BitRate], cost: f64) -> String {
 impl Programs {
     /// Errors: the system's; a program that does not come up.
     fn start(stage: &Stage, emulation: &Emulation, plan: &Plan, seed: Seed) -> anyhow::Result<Self> {
-        let folder = tempfile::Builder::new().prefix("anabranch-broker-").tempdir()?;
+        let fleet = Fleet::new("broker")?;
         let settings = stage.settings().clone();
         let sites = plan.network().hosts().to_vec();
         let request = SetRequest {
@@ -132,9 +130,8 @@ impl Programs {
             controller_hosts: vec![],
             valid_days: VALID_DAYS,
         };
-        write_set(&folder.path().join("keys"), &make_set(&request)?)?;
+        fleet.make_keys(&request)?;
         let mut running = Self {
-            broker: None,
             agents: Vec::new(),
             origins: Vec::new(),
             warmup: plan.scenario().warmup.to_std(),
@@ -142,38 +139,36 @@ impl Programs {
             outcome: Outcome::default(),
             rounds: (0, 0),
             unplaced: 0,
-            folder,
+            fleet,
             sites,
             seed,
             settings,
         };
         running.write_files(stage, emulation)?;
-        running.broker = Some(running.start_broker(emulation)?);
+        running.start_broker(emulation)?;
         for host in 1..running.settings.first_viewer() {
             let site = running.site(host);
-            let mut origin = ours();
+            let mut origin = program();
             let listen = format!("{}:{ORIGIN_PORT}", emulation.site_address(site));
             origin.args(["broker", "origin", "--listen", &listen]);
-            running.origins.push(start(emulation, site, origin, |_| {})?);
+            running.origins.push(running.fleet.start(emulation, site, origin)?);
         }
         for network in 0..running.settings.networks {
             let name = pathway(network);
-            let mut agent = ours();
+            let mut agent = quiet_program();
             agent.args(["broker", "cdn", "--name", &name, "--broker", &running.address(emulation, PORT)]);
-            agent.arg("--keys").arg(running.path("keys"));
-            agent.arg("--clusters").arg(running.path(&format!("{name}.toml")));
-            agent.arg("--scores").arg(running.path(&format!("{name}.csv")));
-            agent.env("ANABRANCH_LOG", QUIET);
+            agent.arg("--keys").arg(running.fleet.keys());
+            agent.arg("--clusters").arg(running.fleet.path(&format!("{name}.toml")));
+            agent.arg("--scores").arg(running.fleet.path(&format!("{name}.csv")));
             let site = running.site(running.settings.cluster_host(network, 0));
-            running.agents.push(start(emulation, site, agent, |_| {})?);
+            running.agents.push(running.fleet.start(emulation, site, agent)?);
         }
-        running.wait(emulation)?;
+        Fleet::wait_ready("agents", running.agents.len(), || {
+            Ok(running.status(emulation)?.networks.iter().filter(|network| network.up).count())
+        })?;
         Ok(running)
     }
 
-    fn path(&self, name: &str) -> std::path::PathBuf {
-        self.folder.path().join(name)
-    }
     fn site(&self, host: u16) -> SiteId {
         self.sites[usize::from(host)]
     }
@@ -195,7 +190,7 @@ impl Programs {
             }
             let own = (0..clusters).map(|cluster| stage.capacity(network * clusters + cluster));
             let text = clusters_text(&own.collect::<Vec<_>>(), costs[network as usize]);
-            std::fs::write(self.path(&format!("{name}.toml")), text)?;
+            std::fs::write(self.fleet.path(&format!("{name}.toml")), text)?;
             let mut scores = "location,isp,cluster,score\n".to_owned();
             for host in self.settings.first_viewer()..self.sites.len() as u16 {
                 for cluster in 0..clusters {
@@ -203,15 +198,15 @@ impl Programs {
                     writeln!(scores, "{},*,{cluster},{score}", city(host))?;
                 }
             }
-            std::fs::write(self.path(&format!("{name}.csv")), scores)?;
+            std::fs::write(self.fleet.path(&format!("{name}.csv")), scores)?;
         }
-        Ok(std::fs::write(self.path("contracts.toml"), contracts)?)
+        Ok(std::fs::write(self.fleet.path("contracts.toml"), contracts)?)
     }
 
-    fn start_broker(&self, emulation: &Emulation) -> anyhow::Result<Child> {
+    fn start_broker(&mut self, emulation: &Emulation) -> anyhow::Result<()> {
         let Settings { every, bids_within, ttl, cost_weight, design, .. } = &self.settings;
         let seconds = |time: &Span| (time.as_us() / 1_000_000).to_string();
-        let mut serve = ours();
+        let mut serve = quiet_program();
         serve.args(["broker", "serve", "--design", design]);
         serve.args(["--listen", &self.address(emulation, PORT)]);
         serve.args(["--players", &self.address(emulation, PLAYERS_PORT)]);
@@ -224,33 +219,17 @@ impl Programs {
             &seconds(ttl),
         ]);
         serve.args(["--cost-weight", &cost_weight.to_string()]);
-        serve.arg("--keys").arg(self.path("keys")).arg("--store").arg(self.path("store.redb"));
-        serve.arg("--contracts").arg(self.path("contracts.toml"));
-        serve.env("ANABRANCH_LOG", QUIET);
-        Ok(start(emulation, self.site(0), serve, |_| {})?)
+        serve.arg("--keys").arg(self.fleet.keys()).arg("--store").arg(self.fleet.path("store.redb"));
+        serve.arg("--contracts").arg(self.fleet.path("contracts.toml"));
+        let site = self.site(0);
+        self.fleet.start_controller(emulation, site, serve)
     }
 
     fn status(&self, emulation: &Emulation) -> anyhow::Result<Status> {
-        let mut status = ours();
+        let mut status = program();
         status.args(["broker", "status", "--json", "--broker", &self.address(emulation, PORT)]);
-        status.arg("--keys").arg(self.path("keys")).stdout(Stdio::piped()).stderr(Stdio::null());
-        let output = emulation.spawn(self.site(0), status)?.wait_with_output()?;
-        serde_json::from_slice(&output.stdout).context("broker status: says nothing")
-    }
-
-    /// Waits until all agents have joined.
-    fn wait(&self, emulation: &Emulation) -> anyhow::Result<()> {
-        let began = Instant::now();
-        loop {
-            let status = self.status(emulation)?;
-            let up = status.networks.iter().filter(|network| network.up).count();
-            if up == self.agents.len() {
-                return Ok(());
-            }
-            let all = self.agents.len();
-            ensure!(began.elapsed() < JOIN_MAX, "{up} of {all} agents have joined within {JOIN_MAX:?}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        status.arg("--keys").arg(self.fleet.keys());
+        ask(emulation, self.site(0), status)
     }
 
     /// The players of each host, as one program.
@@ -270,7 +249,7 @@ impl Programs {
             if own == 0 {
                 continue;
             }
-            let mut play = ours();
+            let mut play = program();
             let steering = format!("http://{}/steering/hls", self.address(emulation, PLAYERS_PORT));
             play.args(["broker", "play", "--json", "--steering", &steering, "--way", &ways.join(",")]);
             play.args(["--players", &own.to_string(), "--location", &city(host), "--isp", ISP]);
@@ -301,27 +280,20 @@ impl Programs {
     /// Has a fault begin, or end.
     fn turn(&mut self, emulation: &Emulation, begins: bool, fault: &Fault) -> anyhow::Result<()> {
         let signal = if begins { Signal::STOP } else { Signal::CONT };
-        let tell = |child: &Child| {
-            if let Some(pid) = Pid::from_raw(child.id() as i32) {
-                let _ = kill_process(pid, signal);
-            }
-        };
         let clusters = self.settings.clusters as usize;
         let network = fault.network.unwrap_or_default() as usize;
         match fault.what {
-            FaultKind::AgentDies => tell(&self.agents[network]),
+            FaultKind::AgentDies => self.fleet.signal(self.agents[network], signal),
             FaultKind::NetworkDies => {
-                tell(&self.agents[network]);
-                self.origins[network * clusters..(network + 1) * clusters].iter().for_each(tell);
+                self.fleet.signal(self.agents[network], signal);
+                let origins = &self.origins[network * clusters..(network + 1) * clusters];
+                origins.iter().for_each(|origin| self.fleet.signal(*origin, signal));
             }
             FaultKind::BrokerDies if begins => {
                 self.note_rounds(emulation)?;
-                if let Some(mut broker) = self.broker.take() {
-                    broker.kill()?;
-                    broker.wait()?;
-                }
+                self.fleet.kill_controllers()?;
             }
-            FaultKind::BrokerDies => self.broker = Some(self.start_broker(emulation)?),
+            FaultKind::BrokerDies => self.start_broker(emulation)?,
             FaultKind::AgentLate => {}
         }
         Ok(())
@@ -357,7 +329,7 @@ impl Programs {
             self.outcome.before.extend(own.before);
             self.outcome.ways.extend(own.ways);
         }
-        if self.broker.is_some() {
+        if self.fleet.has_controller() {
             self.note_rounds(emulation)?;
         }
         Ok(())
@@ -387,19 +359,5 @@ impl Running for Programs {
             more("cost_mean", paid.iter().sum::<f64>() / paid.len() as f64);
         }
         Vec::new()
-    }
-}
-
-impl Drop for Programs {
-    fn drop(&mut self) {
-        // One that is stopped ends only once it goes on.
-        for child in self.agents.iter().chain(&self.origins) {
-            if let Some(pid) = Pid::from_raw(child.id() as i32) {
-                let _ = kill_process(pid, Signal::CONT);
-            }
-        }
-        end(&mut self.agents);
-        end(&mut self.origins);
-        end(self.broker.as_mut_slice());
     }
 }

@@ -6,8 +6,10 @@
 //! Differs from the simulator's: data is coded, hashed, encrypted and written; the controller's own traffic shares the links. A
 //! transfer is timed as `send` times it, from its first plan to the last destination's verdict. Read [`Emulated`] first.
 
-use crate::process::ours;
-use crate::stage::{Heard, Programs, Sends, Stage, make_file, make_keys};
+pub mod stage;
+
+use crate::fleet::{Fleet, Programs, ask};
+use crate::program;
 use anabranch_emu::Emulation;
 use anabranch_emu::scenario::{Rehearsal, Running, ScenarioError, Seen, System, congestion_control};
 use anabranch_replicate_proto::plan::schemes::{Drawn, JOINT};
@@ -17,12 +19,9 @@ use anabranch_sim::{CoflowRow, Plan, Times, WorkloadRow};
 use anabranch_units::{BitRate, ByteCount, Duration as Span, Seed, SiteId};
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
-
-use std::process::Stdio;
+use stage::{Heard, Sends, Stage, make_file, make_keys};
 use std::time::{Duration, Instant};
 
-/// The longest that relays may take to join.
-const JOIN_MAX: Duration = Duration::from_secs(20);
 /// How long a destination may hold back its transfer: as in the simulator, for ever.
 const PATIENCE: Duration = Duration::from_secs(100_000);
 /// How often it is looked whether all transfers are over.
@@ -131,30 +130,18 @@ impl Replicating {
             time: Duration::ZERO,
             heard: Vec::new(),
         };
-        running.wait(emulation)?;
+        let sites = running.stage.topology.sites().len();
+        Fleet::wait_ready("relays", sites, || Ok(running.sites_up(emulation)))?;
         Ok(running)
     }
 
-    /// Waits until all relays have joined.
-    fn wait(&self, emulation: &Emulation) -> anyhow::Result<()> {
-        let sites = self.stage.topology.sites().len();
-        loop {
-            let mut status = ours();
-            status.args(["replicate", "status", "--sites", "--json"]).arg("--keys").arg(&self.stage.keys);
-            status.args(["--controller", &self.stage.controller_address(emulation)]);
-            status.stdout(Stdio::piped()).stderr(Stdio::null());
-            let output = emulation.spawn(self.stage.controller, status)?.wait_with_output()?;
-            let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-            let up = status.as_array().into_iter().flatten().filter(|site| site["up"] == true).count();
-            if up == sites {
-                return Ok(());
-            }
-            ensure!(
-                self.began.elapsed() < JOIN_MAX,
-                "{up} of {sites} relays have joined within {JOIN_MAX:?}"
-            );
-            std::thread::sleep(Duration::from_millis(50));
-        }
+    /// The number of sites whose relays have joined.
+    fn sites_up(&self, emulation: &Emulation) -> usize {
+        let mut status = program();
+        status.args(["replicate", "status", "--sites", "--json"]).arg("--keys").arg(&self.stage.keys);
+        status.args(["--controller", &self.stage.controller_address(emulation)]);
+        let sites: Vec<Value> = ask(emulation, self.stage.controller, status).unwrap_or_default();
+        sites.iter().filter(|site| site["up"] == true).count()
     }
 
     /// When a transfer begins, from the beginning of the run.

@@ -3,6 +3,8 @@
 //!
 //! Read [`Stage`] first, then [`Sends`].
 
+use crate::fleet::Programs;
+use crate::program;
 use anabranch_emu::Emulation;
 use anabranch_graph::Topology;
 use anabranch_pieces::FileHash;
@@ -12,7 +14,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -37,19 +39,6 @@ pub struct Stage {
     pub patience: Option<Duration>,
     /// Whether transfers are planned together; `None` is the controller's default.
     pub joint: Option<bool>,
-}
-
-/// Programs under way; dropping them ends them.
-#[derive(Default)]
-pub struct Programs(Vec<Child>);
-
-impl Drop for Programs {
-    fn drop(&mut self) {
-        for program in &mut self.0 {
-            let _ = program.kill();
-            let _ = program.wait();
-        }
-    }
 }
 
 impl Stage {
@@ -83,8 +72,8 @@ impl Stage {
     /// Errors: the system's.
     pub fn command(&self, site: SiteId, log: &str) -> anyhow::Result<Command> {
         let log = std::fs::File::create(self.site_folder(site).join(log))?;
-        let mut command = Command::new(std::env::current_exe()?);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let mut command = program();
+        command.stdout(Stdio::null()).stderr(log);
         Ok(command)
     }
 

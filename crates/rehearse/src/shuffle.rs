@@ -5,9 +5,10 @@
 //! Agents are told a link's rate of data, as limits count no headers. Leaves out: the flows (`emu::scenario`). Read [`Emulated`] and
 //! [`Coordination`] first.
 
-use crate::process::ours;
+use crate::fleet::{Fleet, ask};
+use crate::program;
 use anabranch_emu::Emulation;
-use anabranch_emu::scenario::programs::{end, name, start};
+use anabranch_emu::scenario::programs::name;
 use anabranch_emu::scenario::{Announce, Rehearsal, Running, ScenarioError, Seen, SeenFlow, System};
 use anabranch_shuffle::wire::HostView;
 use anabranch_shuffle_proto::simulated::{Shuffle, report_coflows};
@@ -18,17 +19,14 @@ use anabranch_units::{BitRate, ByteCount, Seed, SiteId};
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Where the coordinator listens.
 const PORT: u16 = 7190;
-/// The longest that agents may take to join.
-const JOIN_MAX: Duration = Duration::from_secs(20);
 
 /// `shuffle` in emulated scenarios.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Emulated;
+pub struct Emulated;
 
 impl System for Emulated {
     fn kind(&self) -> &'static str {
@@ -129,9 +127,7 @@ impl Running for Shuffling {
 
 /// A coordinator and agents under way.
 struct Coordination {
-    folder: tempfile::TempDir,
-    /// Agents first: each lifts what it has set, and takes its leave, before the coordinator goes.
-    programs: Vec<Child>,
+    fleet: Fleet,
     /// The coordinator's host, and where it listens.
     coordinator: (SiteId, String),
 }
@@ -141,22 +137,20 @@ impl Coordination {
     ///
     /// Errors: the system's; agents that do not join in time.
     fn start(emulation: &Emulation, plan: &Plan, shuffle: &Shuffle) -> anyhow::Result<Self> {
-        let folder = tempfile::Builder::new().prefix("anabranch-shuffle-").tempdir()?;
-        let path = |name: &str| folder.path().join(name);
+        let fleet = Fleet::new("shuffle")?;
         let site = |host: u16| plan.network().hosts()[usize::from(host)];
         let names: Vec<String> = shuffle.hosts().keys().map(|host| name(site(*host))).collect();
-        let mut keys = ours();
+        let mut keys = program();
         keys.args(["-q", "shuffle", "keys", "--operators", "operator", "--hosts", &names.join(",")]);
-        let made = keys.arg("--out").arg(path("keys")).output()?;
+        let made = keys.arg("--out").arg(fleet.keys()).output()?;
         ensure!(made.status.success(), "shuffle keys: {}", String::from_utf8_lossy(&made.stderr).trim());
 
         let coordinator_site = site(shuffle.coordinator_host());
         let address = format!("{}:{PORT}", emulation.site_address(coordinator_site));
         let allocator = shuffle.allocator().context("who has no coordinator needs no control")?;
         let coordinator = (coordinator_site, address.clone());
-        let mut control = Self { programs: Vec::new(), folder, coordinator };
-        let path = |name: &str| control.folder.path().join(name);
-        let mut coordinator = ours();
+        let mut control = Self { fleet, coordinator };
+        let mut coordinator = program();
         coordinator.args([
             "shuffle",
             "coordinator",
@@ -166,13 +160,13 @@ impl Coordination {
             &address,
             "--keys",
         ]);
-        coordinator.arg(path("keys")).arg("--store").arg(path("store.redb"));
-        let mut programs = vec![control.spawn(emulation, coordinator_site, coordinator)?];
+        coordinator.arg(control.fleet.keys()).arg("--store").arg(control.fleet.path("store.redb"));
+        control.fleet.start_controller(emulation, coordinator_site, coordinator)?;
         let transport = &plan.scenario().transport;
         let share = f64::from(transport.mss) / f64::from(transport.mss + transport.header_bytes);
         for (host, link) in shuffle.hosts() {
             let (site, data_bps) = (site(*host), (link.as_bps() as f64 * share) as u64);
-            let mut agent = ours();
+            let mut agent = program();
             agent.args([
                 "shuffle",
                 "agent",
@@ -183,25 +177,20 @@ impl Coordination {
             ]);
             agent.args(["--link", &BitRate::bps(data_bps).to_string()]);
             agent.args(["--address", &emulation.site_address(site).to_string()]);
-            agent.arg("--keys").arg(path("keys")).arg("--listen").arg(control.socket(site));
-            agent.arg("--state").arg(path(&format!("{}.jsonl", name(site))));
-            programs.push(control.spawn(emulation, site, agent)?);
+            agent.arg("--keys").arg(control.fleet.keys()).arg("--listen").arg(control.socket(site));
+            agent.arg("--state").arg(control.fleet.path(&format!("{}.jsonl", name(site))));
+            control.fleet.start(emulation, site, agent)?;
         }
-        programs.reverse();
-        control.programs = programs;
-        control.wait(emulation)?;
+        Fleet::wait_ready("agents", control.fleet.agents(), || {
+            Ok(control.hosts(emulation)?.iter().filter(|host| host.up).count())
+        })?;
         Ok(control)
-    }
-
-    /// Starts a program in a site, and waits for its first line.
-    fn spawn(&self, emulation: &Emulation, site: SiteId, command: Command) -> anyhow::Result<Child> {
-        Ok(start(emulation, site, command, |_| {})?)
     }
 
     /// The hosts whose agents have joined, as `shuffle status` has them; none where the coordinator does not answer.
     fn hosts(&self, emulation: &Emulation) -> anyhow::Result<Vec<HostView>> {
         let (site, address) = &self.coordinator;
-        let mut status = ours();
+        let mut status = program();
         status.args([
             "shuffle",
             "status",
@@ -210,29 +199,9 @@ impl Coordination {
             &format!("https://{address}"),
             "--keys",
         ]);
-        status.arg(self.folder.path().join("keys")).stdout(Stdio::piped()).stderr(Stdio::null());
-        let output = emulation.spawn(*site, status)?.wait_with_output()?;
-        let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        status.arg(self.fleet.keys());
+        let status: Value = ask(emulation, *site, status).unwrap_or_default();
         Ok(serde_json::from_value(status["hosts"].clone()).unwrap_or_default())
-    }
-
-    /// How many agents there are: all but the coordinator are such.
-    fn agents(&self) -> usize {
-        self.programs.len().saturating_sub(1)
-    }
-
-    /// Waits until all agents have joined.
-    fn wait(&self, emulation: &Emulation) -> anyhow::Result<()> {
-        let began = Instant::now();
-        loop {
-            let up = self.hosts(emulation)?.iter().filter(|host| host.up).count();
-            let agents = self.agents();
-            if up == agents {
-                return Ok(());
-            }
-            ensure!(began.elapsed() < JOIN_MAX, "{up} of {agents} agents have joined within {JOIN_MAX:?}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
     }
 
     /// What speaks against the run: limits that were not there.
@@ -244,24 +213,14 @@ impl Coordination {
             }
         };
         let is_steady = |host: &&HostView| host.up && host.joins == 1;
-        let away = self.agents() - hosts.iter().filter(is_steady).count().min(self.agents());
+        let away = self.fleet.agents().saturating_sub(hosts.iter().filter(is_steady).count());
         let why = "lost the coordinator for a while, and no flow of their hosts had a limit";
         (away > 0).then(|| format!("{away} agents {why}: free a processor"))
     }
 
     /// Where the agent of a site listens.
     fn socket(&self, site: SiteId) -> PathBuf {
-        self.folder.path().join(format!("{}.sock", name(site)))
-    }
-}
-
-impl Drop for Coordination {
-    fn drop(&mut self) {
-        // Told to end, an agent waits for its guard, which writes to the folder; a killed one's would after that has gone.
-        let agents = self.agents();
-        let (agents, coordinator) = self.programs.split_at_mut(agents);
-        end(agents);
-        end(coordinator);
+        self.fleet.path(&format!("{}.sock", name(site)))
     }
 }
 

@@ -6,19 +6,20 @@
 //! Differs from the simulator's: each round connects anew, which is not counted (a round begins when all servers are connected),
 //! and ends when all blocks are verified and on disk. Read [`Emulated`] first.
 
-use crate::process::ours;
-use crate::stage::make_file;
+use crate::fleet::{Fleet, quiet_program};
+use crate::program;
+use crate::replicate::stage::make_file;
 use anabranch_emu::Emulation;
-use anabranch_emu::scenario::programs::{end, name, start};
+use anabranch_emu::scenario::programs::name;
 use anabranch_emu::scenario::{Rehearsal, Running, ScenarioError, Seen, System};
 use anabranch_gather_proto::simulated::Gather;
-use anabranch_net::keys::{self, SetRequest, VALID_DAYS, make_set, write_set};
+use anabranch_net::keys::{self, SetRequest, VALID_DAYS};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::{CoflowRow, Plan, WorkloadRow};
 use anabranch_units::{Seed, SiteId};
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// Where servers listen.
@@ -50,7 +51,7 @@ impl System for Emulated {
     }
 }
 
-/// A workload, looked up.
+/// A checked workload.
 struct Workload(Gather);
 
 impl Rehearsal for Workload {
@@ -67,10 +68,9 @@ impl Rehearsal for Workload {
 
 /// Servers under way, and what the client asks of them.
 struct Rounds {
-    folder: tempfile::TempDir,
-    servers: Vec<Child>,
+    fleet: Fleet,
     client: SiteId,
-    /// The arguments of each `gather get`, but for where its files go.
+    /// The arguments of each `gather get`, without its output folder.
     asked: Vec<String>,
     warmup: u32,
     rounds: u32,
@@ -82,10 +82,9 @@ struct Rounds {
 impl Rounds {
     /// Errors: the system's; a server that does not come up.
     fn start(gather: &Gather, emulation: &Emulation, plan: &Plan, seed: Seed) -> anyhow::Result<Self> {
-        let folder = tempfile::Builder::new().prefix("anabranch-gather-").tempdir()?;
+        let fleet = Fleet::new("gather")?;
         let site = |host: u16| plan.network().hosts()[usize::from(host)];
         let servers = gather.servers(plan.network(), seed);
-        let keys = folder.path().join("keys");
         let request = SetRequest {
             system: keys::System::Gather,
             sites: servers.iter().map(|host| name(site(*host))).collect(),
@@ -93,22 +92,22 @@ impl Rounds {
             controller_hosts: vec![],
             valid_days: VALID_DAYS,
         };
-        write_set(&keys, &make_set(&request)?)?;
+        fleet.make_keys(&request)?;
+        let keys = fleet.keys();
         let mut running = Self {
-            servers: Vec::new(),
             client: site(gather.client()),
             asked: ["gather", "get", "--json", "--keys"].map(str::to_owned).into(),
             warmup: gather.rounds().0,
             rounds: gather.rounds().1,
             round_bytes: gather.round_bytes(),
             took_us: Vec::new(),
-            folder,
+            fleet,
         };
         running.asked.push(keys.display().to_string());
         let (mut first, mut holders) = (None, Vec::new());
         for host in servers {
             let (site, name) = (site(host), name(site(host)));
-            let served = running.folder.path().join(&name);
+            let served = running.fleet.path(&name);
             std::fs::create_dir(&served)?;
             let object = if gather.is_same_block() { "of-all".to_owned() } else { format!("of-{name}") };
             let file = served.join(&object);
@@ -118,12 +117,10 @@ impl Rounds {
             }
             first.get_or_insert(file);
             let address = emulation.site_address(site);
-            let mut serve = ours();
+            let mut serve = quiet_program();
             serve.args(["gather", "serve"]).arg(&served).args(["--listen", &format!("{address}:{PORT}")]);
             serve.args(["--name", &name]).arg("--keys").arg(&keys);
-            // A line for each round of each server is for nobody.
-            serve.env("ANABRANCH_LOG", "error,anabranch=warn");
-            running.servers.push(start(emulation, site, serve, |_| {})?);
+            running.fleet.start(emulation, site, serve)?;
             holders.push((format!("{name}@{address}:{PORT}"), object));
         }
         if gather.is_same_block() {
@@ -142,9 +139,9 @@ impl Rounds {
 
     /// One round: how long it took from when all servers were connected, in microseconds.
     fn round(&self, emulation: &Emulation, number: u32) -> anyhow::Result<f64> {
-        let folder = self.folder.path().join(format!("round-{number}"));
+        let folder = self.fleet.path(&format!("round-{number}"));
         std::fs::create_dir(&folder)?;
-        let mut get = ours();
+        let mut get = program();
         get.args(&self.asked).arg("--output").arg(folder.join(""));
         get.stdout(Stdio::piped()).stderr(Stdio::inherit());
         let output = emulation.spawn(self.client, get)?.wait_with_output()?;
@@ -178,11 +175,5 @@ impl Running for Rounds {
             row.rounds(self.took_us.clone(), self.round_bytes);
         }
         Vec::new()
-    }
-}
-
-impl Drop for Rounds {
-    fn drop(&mut self) {
-        end(&mut self.servers);
     }
 }

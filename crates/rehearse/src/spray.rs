@@ -3,9 +3,9 @@
 //! Everything is this binary: `spray keys` makes certificates in a temporary folder, `spray up` runs at each host with all others as peers.
 //! Leaves out: the flows (`emu::scenario`), and schemes that only switches can run. Read [`Emulated`] and [`Agents`] first.
 
-use crate::process::ours;
+use crate::{Fleet, program};
 use anabranch_emu::Emulation;
-use anabranch_emu::scenario::programs::{end, name, start};
+use anabranch_emu::scenario::programs::name;
 use anabranch_emu::scenario::{Rehearsal, Running, ScenarioError, Seen, System};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::{CoflowRow, Plan, WorkloadRow};
@@ -14,7 +14,7 @@ use anabranch_spray_proto::simulated::Spray;
 use anabranch_units::{Seed, SiteId};
 use anyhow::{Context as _, ensure};
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ const HOSTS_MAX: usize = 32;
 
 /// `spray` in emulated scenarios.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Emulated;
+pub struct Emulated;
 
 impl System for Emulated {
     fn kind(&self) -> &'static str {
@@ -66,8 +66,7 @@ impl Rehearsal for Workload {
 
 /// Agents under way.
 struct Agents {
-    folder: tempfile::TempDir,
-    programs: Vec<Child>,
+    fleet: Fleet,
     sites: Vec<SiteId>,
     /// What each said in the end.
     said: Mutex<Vec<Status>>,
@@ -78,21 +77,21 @@ impl Agents {
     ///
     /// Errors: the system's; agents that do not reach each other in time.
     fn start(emulation: &Emulation, plan: &Plan, spray: &Spray) -> anyhow::Result<Self> {
-        let folder = tempfile::Builder::new().prefix("anabranch-spray-").tempdir()?;
+        let fleet = Fleet::new("spray")?;
         let sites: Vec<SiteId> = plan.network().hosts().to_vec();
         let names: Vec<String> = sites.iter().map(|site| name(*site)).collect();
-        let mut keys = ours();
+        let mut keys = program();
         keys.args(["-q", "spray", "keys", "--hosts", &names.join(",")]);
-        let made = keys.arg("--out").arg(folder.path().join("keys")).output()?;
+        let made = keys.arg("--out").arg(fleet.keys()).output()?;
         ensure!(made.status.success(), "spray keys: {}", String::from_utf8_lossy(&made.stderr).trim());
-        let mut agents = Self { folder, programs: Vec::new(), sites, said: Mutex::default() };
+        let mut agents = Self { fleet, sites, said: Mutex::default() };
         let config = spray.config();
         for site in &agents.sites {
-            let mut up = ours();
+            let mut up = program();
             up.args(["spray", "up", "--name", &name(*site), "--ways", &spray.ways().to_string()]);
             up.args(["--long", &config.long.to_string(), "--rate", &config.rate.to_string()]);
             up.args(["--hold-max", &config.hold_max.to_string()]);
-            up.arg("--keys").arg(agents.folder.path().join("keys")).arg("--socket").arg(agents.socket(*site));
+            up.arg("--keys").arg(agents.fleet.keys()).arg("--socket").arg(agents.socket(*site));
             up.arg("--peer");
             up.args(
                 agents
@@ -101,7 +100,7 @@ impl Agents {
                     .filter(|other| *other != site)
                     .map(|other| format!("{}={}", name(*other), emulation.site_address(*other))),
             );
-            agents.programs.push(start(emulation, *site, up, |_| {})?);
+            agents.fleet.start(emulation, *site, up)?;
         }
         agents.wait()?;
         Ok(agents)
@@ -109,12 +108,12 @@ impl Agents {
 
     /// Where the agent of a site tells how it fares.
     fn socket(&self, site: SiteId) -> PathBuf {
-        self.folder.path().join(format!("{}.sock", name(site)))
+        self.fleet.path(&format!("{}.sock", name(site)))
     }
 
     /// How an agent fares.
     fn status(&self, site: SiteId) -> anyhow::Result<Status> {
-        let mut status = ours();
+        let mut status = program();
         status.args(["spray", "status", "--json", "--socket"]).arg(self.socket(site));
         let output = status.stderr(Stdio::null()).output()?;
         serde_json::from_slice(&output.stdout).context("an agent does not say how it fares")
@@ -176,11 +175,5 @@ impl Running for Agents {
         ];
         row.more.extend(figures);
         Vec::new()
-    }
-}
-
-impl Drop for Agents {
-    fn drop(&mut self) {
-        end(&mut self.programs);
     }
 }

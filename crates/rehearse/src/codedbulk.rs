@@ -1,0 +1,579 @@
+//! One cell of CodedBulk's Figures 8 to 10: some transfers at the same time by one scheme, with interactive traffic
+//! ahead of them (section 4.1).
+//!
+//! A cell's *draw* (sources, destinations) depends on topology, counts and seed only: every scheme gets the same one,
+//! and draws of one seed are nested: a draw of fewer transfers is a prefix of a draw of more. Throughput is
+//! each destination's verified bytes, over a common window that begins `warm_up` after the last transfer started; a
+//! transfer's rate is its slowest destination's rate, and the cell's rate is the sum.
+//!
+//! Two predictions go with it, neither with protocol overhead: capacity that interactive traffic leaves is shared by whole plans
+//! ([`share_links`]), or flow by flow ([`share_flows`]), as TCP does.
+//!
+//! With `--fill`, uncoded traffic of the lowest priority fills the capacity that coded flows leave (Figure 6). Read [`Cell`] and
+//! [`Row`] first.
+
+pub mod interactive;
+
+use crate::replicate::stage::{Heard, Sends, Stage, make_file, make_keys};
+use anabranch_emu::{Emulation, EmulationOptions, LinkCounters, Report};
+use anabranch_graph::Topology;
+use anabranch_replicate_proto::plan::schemes::{Drawn, JOINT, ceilings, plans};
+use anabranch_replicate_proto::plan::survey::concurrent;
+use anabranch_replicate_proto::plan::{Scheme, share_flows, share_flows_under, share_links};
+use anabranch_units::{BitRate, ByteCount, Seed, SiteId};
+use anyhow::{Context as _, ensure};
+use interactive::{Interactive, Totals};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+/// The cell, as options of a command.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Cell {
+    /// Rate of every link that the topology gives none.
+    #[arg(long, value_name = "RATE", default_value = "5 Mbit/s")]
+    pub rate: BitRate,
+    /// The schemes, each in its own emulation: auto, coded, packed, steiner, steiner_one_tree, multi_path,
+    /// single_path, or joint: auto, all transfers planned together. With the others each is planned as if alone.
+    #[arg(
+        long,
+        value_name = "SCHEME,SCHEME",
+        value_delimiter = ',',
+        default_value = "coded,steiner,multi_path,single_path"
+    )]
+    pub schemes: Vec<String>,
+    /// Transfers at the same time. Each site is the source of at most one.
+    #[arg(long, value_name = "COUNT", default_value_t = 6)]
+    pub concurrent: usize,
+    /// Destinations of each transfer.
+    #[arg(long, value_name = "COUNT", default_value_t = 3)]
+    pub destinations: usize,
+    /// Interactive traffic, as a share of the links' rate, in the mean over the links.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
+    pub load: f64,
+    /// Seed of the draw and of the interactive traffic.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Seconds between a transfer and the next.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub stagger: u64,
+    /// Seconds between the start of the last transfer and the window.
+    #[arg(long, value_name = "SECONDS", default_value_t = 6)]
+    pub warm_up: u64,
+    /// The window in which throughput is measured.
+    #[arg(long, value_name = "SECONDS", default_value_t = 12)]
+    pub seconds: u64,
+    /// Largest IP packet.
+    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    pub mtu: u32,
+    /// The most that a TCP socket buffers in each direction.
+    #[arg(long, value_name = "SIZE", default_value = "128 KiB")]
+    pub tcp_buffer: ByteCount,
+    /// Bytes of a packet between sites.
+    #[arg(long, value_name = "SIZE", default_value = "4 KiB")]
+    pub symbol: ByteCount,
+    /// Packets that each virtual buffer holds.
+    #[arg(long, value_name = "COUNT", default_value_t = 8)]
+    pub buffer_packets: u16,
+    /// Congestion control on every hop, by the kernel's name.
+    #[arg(long, value_name = "NAME", default_value = "cubic")]
+    pub congestion_control: String,
+    /// 99th percentile of the emulator's lateness above which a run is not to be trusted, in microseconds.
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 1000)]
+    pub lateness: u64,
+    /// Seconds for which the controller lets a destination hold its transfer back. The default never gives one up.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
+    pub patience: u64,
+    /// The folder for the run's files, which are removed unless it fails.
+    #[arg(long, value_name = "DIR", default_value = "runs/experiment")]
+    pub out: PathBuf,
+    /// Fill capacity that coded flows leave with uncoded data of the lowest priority (Figure 6). Predictions do not count it.
+    #[arg(long)]
+    pub fill: bool,
+}
+
+/// The result of one scheme in the cell.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Row {
+    /// Name of the topology.
+    pub topology: String,
+    /// The scheme, or `joint`.
+    pub scheme: String,
+    /// Transfers at the same time.
+    pub concurrent: usize,
+    /// Destinations of each transfer.
+    pub destinations: usize,
+    /// Mean share of the links' rate that interactive traffic takes.
+    pub load: f64,
+    /// Seed of the draw and of the interactive traffic.
+    pub seed: u64,
+    /// Rate of a link for which the topology gives none.
+    pub rate_mbps: f64,
+    /// Sum of the transfers' rates; `None` where only predicted.
+    pub aggregate_mbps: Option<f64>,
+    /// The same if whole plans share what interactive traffic leaves.
+    pub planned_mbps: f64,
+    /// The same if flows share it one by one.
+    pub planned_flows_mbps: f64,
+    /// Of the slowest transfer; `None` where only predicted.
+    pub slowest_mbps: Option<f64>,
+    /// The same if flows share the links one by one.
+    pub planned_slowest_mbps: f64,
+    /// Designed interactive rate of each link, by id.
+    pub interactive_link_mbps: Vec<f64>,
+    /// The transfers, in the order of the draw.
+    pub transfers: Vec<TransferRow>,
+    /// The measurement; `None` for a prediction.
+    pub measured: Option<Measured>,
+}
+
+/// One transfer of a cell.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct TransferRow {
+    /// Site of the file.
+    pub source: u16,
+    /// Sites that get a copy.
+    pub destinations: Vec<u16>,
+    /// What `auto` took; else the scheme itself.
+    pub ran: String,
+    /// The min-cut, with the network for itself.
+    pub bound_mbps: f64,
+    /// With the network for itself.
+    pub alone_mbps: f64,
+    /// Prediction if whole plans share what interactive traffic leaves.
+    pub planned_mbps: f64,
+    /// Prediction if flows share the links one by one.
+    pub planned_flows_mbps: f64,
+    /// Whether any site adds flows up.
+    pub coding_flows: usize,
+    /// Of each destination, over the window.
+    pub rates_mbps: Vec<f64>,
+    /// Reasons for stopped or postponed attempts until the window's end.
+    pub stops: Vec<String>,
+}
+
+/// The conditions and the quality of a measurement.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Measured {
+    /// Time between the last transfer's start and the window.
+    pub warm_up_s: u64,
+    /// Length of the window.
+    pub window_s: f64,
+    /// Congestion control on every hop, by the kernel's name.
+    pub congestion_control: String,
+    /// Largest IP packet.
+    pub mtu_bytes: u32,
+    /// Largest buffer of a TCP socket in each direction.
+    pub tcp_buffer_bytes: u64,
+    /// Bytes of a packet between sites.
+    pub symbol_bytes: u64,
+    /// Packets that each virtual buffer holds.
+    pub buffer_packets: u16,
+    /// Whether uncoded traffic of the lowest priority fills the links.
+    pub fill: bool,
+    /// Whether nothing speaks against the run.
+    pub trusted: bool,
+    /// Reasons against the run.
+    pub why: Vec<String>,
+    /// Median lateness of the emulator's packets.
+    pub lateness_us_p50: f64,
+    /// 99th percentile of the lateness of the emulator's packets.
+    pub lateness_us_p99: f64,
+    /// Busiest forwarding thread, as a share of a processor.
+    pub forwarder_cpu_share_max: f64,
+    /// Packets that the emulator forwarded.
+    pub packets: u64,
+    /// Interactive rate from each site to each other one.
+    pub interactive_pair_bps: u64,
+    /// Interactive bytes sent over interactive bytes due, over the whole run.
+    pub interactive_sent_share: f64,
+    /// Interactive bytes received over interactive bytes sent.
+    pub interactive_received_share: f64,
+    /// How late the generators sent, at the worst site: what the sites' programs lack of a processor.
+    pub programs_late_us_p99: u64,
+    /// Of each link by id, over the window.
+    pub link_bytes: Vec<u64>,
+    /// Mean share of the links' capacity that was used in the window.
+    pub link_share_mean: f64,
+    /// Packets dropped by full queues until the end of the window.
+    pub queue_drops: u64,
+}
+
+/// The cell's transfers.
+///
+/// Errors: counts and loads that the topology cannot have, in one line each.
+pub fn draw(topology: &Topology, cell: &Cell) -> anyhow::Result<Vec<Drawn>> {
+    let (count, most) = (topology.sites().len(), topology.sites().len() - 1);
+    ensure!(
+        (1..=count).contains(&cell.concurrent),
+        "--concurrent {}: 1 to {count}, as each site of {} is the source of at most one transfer",
+        cell.concurrent,
+        topology.name()
+    );
+    ensure!((1..=most).contains(&cell.destinations), "--destinations {}: 1 to {most}", cell.destinations);
+    ensure!(
+        cell.schemes.iter().all(|s| *s != Scheme::SteinerStoreAndForward.to_string()),
+        "--schemes {}: no site has the file whole within the window: time it with `anabranch demo`",
+        Scheme::SteinerStoreAndForward
+    );
+    ensure!((0.0..0.9).contains(&cell.load), "--load {}: 0 to 0.9", cell.load);
+    let drawn = concurrent(topology, Seed::new(cell.seed), cell.concurrent, cell.destinations);
+    Ok(drawn.into_iter().map(|(source, destinations)| Drawn { source, destinations }).collect())
+}
+
+/// Plans the cell's transfers by a scheme, and predicts their rates.
+///
+/// Errors: the planner's.
+pub fn predict(
+    topology: &Topology,
+    drawn: &[Drawn],
+    traffic: &Interactive,
+    scheme: &str,
+    cell: &Cell,
+) -> anyhow::Result<Row> {
+    let full: Vec<u64> = topology.links().iter().map(|l| l.properties.capacity.as_bps()).collect();
+    let left: Vec<u64> = topology
+        .links()
+        .iter()
+        .zip(&traffic.on_link)
+        .map(|(l, busy)| l.properties.capacity.as_bps().saturating_sub(busy.as_bps()))
+        .collect();
+    let (plans, coding) = plans(topology, drawn, scheme)?;
+    let flows = share_flows_under(&left, &plans, &ceilings(&plans, scheme));
+    let whole = share_links(&left, &plans);
+    let transfers: Vec<TransferRow> = (0..drawn.len())
+        .map(|i| TransferRow {
+            source: drawn[i].source.0,
+            destinations: drawn[i].destinations.iter().map(|d| d.0).collect(),
+            ran: plans[i].scheme.to_string(),
+            bound_mbps: plans[i].bound.as_mbps_f64(),
+            alone_mbps: share_flows(&full, &plans[i..=i])[0].as_mbps_f64(),
+            planned_mbps: whole[i].as_mbps_f64(),
+            planned_flows_mbps: flows[i].as_mbps_f64(),
+            coding_flows: coding[i],
+            rates_mbps: Vec::new(),
+            stops: Vec::new(),
+        })
+        .collect();
+    Ok(Row {
+        topology: topology.name().to_owned(),
+        scheme: scheme.to_owned(),
+        concurrent: cell.concurrent,
+        destinations: cell.destinations,
+        load: cell.load,
+        seed: cell.seed,
+        rate_mbps: cell.rate.as_mbps_f64(),
+        aggregate_mbps: None,
+        planned_mbps: whole.iter().map(|r| r.as_mbps_f64()).sum(),
+        planned_flows_mbps: flows.iter().map(|r| r.as_mbps_f64()).sum(),
+        slowest_mbps: None,
+        planned_slowest_mbps: flows.iter().map(|r| r.as_mbps_f64()).fold(f64::INFINITY, f64::min),
+        interactive_link_mbps: traffic.on_link.iter().map(|r| r.as_mbps_f64()).collect(),
+        transfers,
+        measured: None,
+    })
+}
+
+/// Of the interactive packets, which have a way to themselves, this share at least must be taken in by programs: below it
+/// these did not get to run.
+const RECEIVED_SHARE_MIN: f64 = 0.97;
+/// A program that runs later than a full queue of a link is long (100 ms) shapes the traffic more than the queue does.
+const PROGRAMS_LATE_US_MAX: u64 = 100_000;
+
+/// How long transfers may take to start.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often the transfers' news are looked at.
+const LOOK: Duration = Duration::from_millis(20);
+/// News of the window's last moment still come so long after it.
+const LINGER: Duration = Duration::from_millis(1_500);
+
+/// Runs the cell by the row's scheme on an emulated network and enters what was measured into `row`.
+///
+/// Errors: the system's; a transfer that did not start, or ended within the window.
+pub fn measure(
+    topology: &Topology,
+    drawn: &[Drawn],
+    traffic: &Interactive,
+    row: &mut Row,
+    cell: &Cell,
+) -> anyhow::Result<Report> {
+    std::fs::create_dir_all(&cell.out).with_context(|| format!("--out {}", cell.out.display()))?;
+    let out = cell.out.canonicalize()?;
+    let keys = out.join(format!("keys-{}", topology.name()));
+    if !keys.join("ca.pem").exists() {
+        make_keys(topology, &keys)?;
+    }
+    let stage = Stage {
+        topology: topology.clone(),
+        folder: out.join(format!("{}-{}", topology.name(), row.scheme)),
+        keys,
+        controller: SiteId(0),
+        fill: cell.fill,
+        patience: Some(Duration::from_secs(cell.patience)),
+        joint: Some(row.scheme == JOINT),
+    };
+    stage.make_folders()?;
+    // Large enough that nobody is done before the window ends: the fastest plan for twice as long.
+    let fastest = row.transfers.iter().map(|t| t.bound_mbps).fold(0.0, f64::max);
+    let staggered = cell.stagger * drawn.len() as u64;
+    let seconds = (staggered + cell.warm_up + cell.seconds) as f64 + LINGER.as_secs_f64() + 5.0;
+    let size = ByteCount::new((fastest * 1e6 / 8.0 * seconds * 2.0) as u64);
+    make_file(&stage.folder.join("file.bin"), size)?;
+    for d in drawn {
+        std::fs::hard_link(stage.folder.join("file.bin"), stage.site_folder(d.source).join("file.bin"))?;
+    }
+    let options = EmulationOptions {
+        mtu: cell.mtu,
+        tcp_buffer_bytes_max: Some(cell.tcp_buffer),
+        seed: Seed::new(cell.seed),
+        lateness_p99_max: anabranch_units::Duration::from_us(cell.lateness),
+        ..EmulationOptions::default()
+    };
+    let emulation = Emulation::start(topology, options)?;
+    let daemons = stage.start_daemons(&emulation)?;
+    let generators = start_interactive(&stage, &emulation, traffic, cell)?;
+    let sends = send_all(&stage, &emulation, drawn, &row.scheme, cell)?;
+    let window = watch(&emulation, &sends, cell);
+    let heard = sends.end();
+    let window = window.with_context(|| format!("{} (logs in {})", row.scheme, stage.folder.display()))?;
+    let totals = end_interactive(generators)?;
+    let report = emulation.report()?;
+    drop(daemons);
+    drop(emulation);
+    let lost = heard.iter().position(|heard| heard.has_lost_a_site);
+    for ((transfer, heard), d) in row.transfers.iter_mut().zip(heard).zip(drawn) {
+        let rate = |d: &SiteId| window.rate_mbps(&heard, &topology.site(*d).name);
+        transfer.rates_mbps = d.destinations.iter().map(rate).collect();
+        transfer.stops = heard.stops;
+    }
+    let slowest = |t: &TransferRow| t.rates_mbps.iter().copied().fold(f64::INFINITY, f64::min);
+    row.aggregate_mbps = Some(row.transfers.iter().map(slowest).sum());
+    row.slowest_mbps = row.transfers.iter().map(slowest).reduce(f64::min);
+    let link_bytes: Vec<u64> =
+        window.after.iter().zip(&window.before).map(|(a, b)| a.sent_bytes - b.sent_bytes).collect();
+    let capacity: u64 = topology.links().iter().map(|l| l.properties.capacity.as_bps()).sum();
+    let window_s = (window.end - window.begin).as_secs_f64();
+    let pairs = topology.sites().len() as f64 * (topology.sites().len() - 1) as f64;
+    let offered = pairs * traffic.pair.as_bps() as f64 / 8.0 * totals.took_s;
+    let received =
+        if offered > 0.0 { totals.received_bytes as f64 / totals.sent_bytes.max(1) as f64 } else { 1.0 };
+    let why = distrust(&report, received, &totals, lost.map(|index| &row.transfers[index]));
+    row.measured = Some(Measured {
+        warm_up_s: cell.warm_up,
+        window_s,
+        congestion_control: cell.congestion_control.clone(),
+        mtu_bytes: cell.mtu,
+        tcp_buffer_bytes: cell.tcp_buffer.as_u64(),
+        symbol_bytes: cell.symbol.as_u64(),
+        buffer_packets: cell.buffer_packets,
+        fill: cell.fill,
+        trusted: why.is_empty(),
+        why,
+        lateness_us_p50: report.lateness_us_p50,
+        lateness_us_p99: report.lateness_us_p99,
+        forwarder_cpu_share_max: report.forwarder_cpu_share_max,
+        packets: report.packets,
+        interactive_pair_bps: traffic.pair.as_bps(),
+        interactive_sent_share: if offered > 0.0 { totals.sent_bytes as f64 / offered } else { 1.0 },
+        interactive_received_share: received,
+        programs_late_us_p99: totals.late_us_p99,
+        link_share_mean: link_bytes.iter().sum::<u64>() as f64 * 8.0 / (capacity as f64 * window_s),
+        queue_drops: window.after.iter().map(|c| c.dropped_queue_full).sum(),
+        link_bytes,
+    });
+    let _ = std::fs::remove_dir_all(&stage.folder);
+    Ok(report)
+}
+
+/// Begins all transfers, one after the other.
+fn send_all(
+    stage: &Stage,
+    emulation: &Emulation,
+    drawn: &[Drawn],
+    scheme: &str,
+    cell: &Cell,
+) -> anyhow::Result<Sends> {
+    let mut sends = Sends::default();
+    for (index, d) in drawn.iter().enumerate() {
+        if index > 0 {
+            std::thread::sleep(Duration::from_secs(cell.stagger));
+        }
+        let (copy, log) = (format!("copy-{index}.bin"), format!("send-{index}.log"));
+        let names = ("file.bin", &copy[..], &log[..]);
+        let scheme = if scheme == JOINT { "auto" } else { scheme };
+        let mut command = stage.send(emulation, d.source, &d.destinations, scheme, names)?;
+        command.args(["--congestion-control", &cell.congestion_control]);
+        command.args(["--symbol", &format!("{} B", cell.symbol.as_u64())]);
+        command.args(["--buffer-packets", &cell.buffer_packets.to_string()]);
+        sends.begin(emulation, d.source, command)?;
+    }
+    Ok(sends)
+}
+
+/// Reasons against a run. `lost` is a transfer with a site that the controller lost.
+fn distrust(report: &Report, received: f64, totals: &Totals, lost: Option<&TransferRow>) -> Vec<String> {
+    // The emulator knows how late itself was, not whether the programs in its sites got to run.
+    let mut why = report.why.clone();
+    if received < RECEIVED_SHARE_MIN {
+        why.push(format!(
+            "only {:.1} % of the interactive packets were taken in: free a processor or lower the load",
+            100.0 * received
+        ));
+    }
+    if totals.late_us_p99 > PROGRAMS_LATE_US_MAX {
+        why.push(format!(
+            "a site's program ran more than {} us late 1 % of the time (bound {PROGRAMS_LATE_US_MAX} us): free a processor",
+            totals.late_us_p99
+        ));
+    }
+    if let Some(transfer) = lost {
+        why.push(format!(
+            "the controller lost sight of a site ({}): free a processor",
+            transfer.stops.join("; ")
+        ));
+    }
+    why
+}
+
+/// The common window, and the links at its ends.
+struct Window {
+    begin: Instant,
+    end: Instant,
+    before: Vec<LinkCounters>,
+    after: Vec<LinkCounters>,
+}
+
+impl Window {
+    /// Rate of a destination: from the first growth seen in the window to the last, so that how often news come does not
+    /// matter. None seen is 0.
+    fn rate_mbps(&self, heard: &Heard, site: &str) -> f64 {
+        let empty = Vec::new();
+        let grown = heard.grown.get(site).unwrap_or(&empty);
+        let seen: Vec<_> = grown.iter().filter(|(at, _)| (self.begin..=self.end).contains(at)).collect();
+        match (seen.first(), seen.last()) {
+            // Less than half of the window between them: as good as stalled, so over the whole window.
+            (Some((from, had)), Some((to, has))) => {
+                let span = *to - *from;
+                let window = self.end - self.begin;
+                let span = if span < window / 2 { window } else { span };
+                has.saturating_sub(*had) as f64 * 8.0 / 1e6 / span.as_secs_f64()
+            }
+            _ => 0.0,
+        }
+    }
+}
+
+/// Waits until all transfers have started, and then for the window.
+fn watch(emulation: &Emulation, sends: &Sends, cell: &Cell) -> anyhow::Result<Window> {
+    let has_ended = || sends.heard().any(|heard| heard.has_ended);
+    let began = Instant::now();
+    let started = loop {
+        let all: Vec<Option<Instant>> = sends.heard().map(|heard| heard.started).collect();
+        let waiting = all.iter().filter(|started| started.is_none()).count();
+        if waiting == 0 {
+            break all.into_iter().flatten().max().context("a cell has transfers")?;
+        }
+        ensure!(!has_ended(), "a transfer ended before all had started: see its send log");
+        ensure!(
+            began.elapsed() < START_TIMEOUT,
+            "{waiting} of {} transfers have not started after {} s",
+            all.len(),
+            START_TIMEOUT.as_secs()
+        );
+        std::thread::sleep(LOOK);
+    };
+    let begin = started + Duration::from_secs(cell.warm_up);
+    std::thread::sleep(begin.saturating_duration_since(Instant::now()));
+    let before = emulation.counters()?;
+    let begin = Instant::now();
+    std::thread::sleep(Duration::from_secs(cell.seconds));
+    let after = emulation.counters()?;
+    let end = Instant::now();
+    std::thread::sleep(LINGER);
+    ensure!(!has_ended(), "a transfer ended within the window: see its send log");
+    Ok(Window { begin, end, before, after })
+}
+
+fn start_interactive(
+    stage: &Stage,
+    emulation: &Emulation,
+    traffic: &Interactive,
+    cell: &Cell,
+) -> anyhow::Result<Vec<Child>> {
+    if traffic.pair.as_bps() == 0 {
+        return Ok(Vec::new());
+    }
+    let all: Vec<SiteId> = stage.topology.site_ids().collect();
+    let start = |site: &SiteId| -> anyhow::Result<Child> {
+        let others = all.iter().filter(|s| *s != site);
+        let to: Vec<String> = others.map(|s| emulation.site_address(*s).to_string()).collect();
+        let mut command = stage.command(*site, "interactive.log")?;
+        command.args(["experiment", "interactive", "--to", &to.join(",")]);
+        command.args(["--rate", &format!("{} bit/s", traffic.pair.as_bps())]);
+        command.args(["--seed", &cell.seed.to_string(), "--site", &site.0.to_string()]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        Ok(emulation.spawn(*site, command)?)
+    };
+    all.iter().map(start).collect()
+}
+
+/// Ends the generators, and adds up what they say.
+fn end_interactive(generators: Vec<Child>) -> anyhow::Result<Totals> {
+    let mut sum = Totals::default();
+    let mut generators = generators;
+    // All at once, then one after the other.
+    generators.iter_mut().for_each(|g| drop(g.stdin.take()));
+    let count = generators.len().max(1) as f64;
+    for generator in generators {
+        let said = generator.wait_with_output()?;
+        let totals: Totals = serde_json::from_slice(&said.stdout).context("a traffic generator failed")?;
+        sum.sent_bytes += totals.sent_bytes;
+        sum.received_bytes += totals.received_bytes;
+        sum.took_s += totals.took_s / count;
+        sum.late_us_p99 = sum.late_us_p99.max(totals.late_us_p99);
+    }
+    Ok(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_graph::file::{Defaults, load};
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        cell: Cell,
+    }
+
+    fn drawn(words: &[&str]) -> anyhow::Result<Vec<(u16, Vec<u16>)>> {
+        let cell = Line::parse_from([&["experiment"], words].concat()).cell;
+        let defaults = Defaults::new(cell.rate);
+        let topology = load("internet2", &defaults, |_| Err(std::io::ErrorKind::NotFound.into()))?;
+        let ids = |d: Drawn| (d.source.0, d.destinations.iter().map(|d| d.0).collect());
+        Ok(draw(&topology, &cell)?.into_iter().map(ids).collect())
+    }
+
+    #[test]
+    fn draws_of_one_seed_are_nested_and_sources_differ() {
+        let all = drawn(&["--concurrent", "9", "--seed", "3"]).expect("internet2 has nine sites");
+        let some = drawn(&["--concurrent", "4", "--seed", "3"]).expect("four of them");
+        assert_eq!(some, all[..4]);
+        let mut sources: Vec<u16> = all.iter().map(|(source, _)| *source).collect();
+        sources.sort_unstable();
+        assert_eq!(sources, (0..9).collect::<Vec<u16>>());
+        let wider =
+            drawn(&["--concurrent", "9", "--seed", "3", "--destinations", "5"]).expect("five of eight");
+        for ((source, few), (same, many)) in all.iter().zip(&wider) {
+            assert_eq!(source, same);
+            assert!(few.iter().all(|d| many.contains(d) && d != source), "{few:?} {many:?}");
+        }
+    }
+
+    #[test]
+    fn more_transfers_than_sites_are_refused() {
+        let error = drawn(&["--concurrent", "10"]).expect_err("nine sites");
+        assert!(error.to_string().contains("--concurrent 10: 1 to 9"), "{error}");
+    }
+}

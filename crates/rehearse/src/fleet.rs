@@ -1,0 +1,183 @@
+//! One system's programs in an emulation: keys, start, readiness, status and end.
+//!
+//! Leaves out: the programs' arguments, which each system's module has. Read [`Fleet`] first.
+
+use anabranch_emu::Emulation;
+use anabranch_emu::scenario::programs::{end, start};
+use anabranch_net::keys::{SetRequest, make_set, write_set};
+use anabranch_units::SiteId;
+use anyhow::{Context as _, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::de::DeserializeOwned;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The longest that a fleet may take to be ready.
+const READY_MAX: Duration = Duration::from_secs(20);
+/// The pause between two looks at a fleet that is not ready.
+const READY_POLL: Duration = Duration::from_millis(50);
+/// A log without a line for each round.
+const QUIET: &str = "error,anabranch=warn";
+
+/// This program, without arguments and without input.
+pub fn program() -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap_or_else(|_| "anabranch".into()));
+    command.stdin(Stdio::null());
+    command
+}
+
+/// This program, with warnings and errors as its only log.
+pub(crate) fn quiet_program() -> Command {
+    let mut command = program();
+    command.env("ANABRANCH_LOG", QUIET);
+    command
+}
+
+/// Processes that are killed when this value is dropped.
+#[derive(Default)]
+pub struct Programs(pub(crate) Vec<Child>);
+
+impl Drop for Programs {
+    fn drop(&mut self) {
+        for program in &mut self.0 {
+            let _ = program.kill();
+            let _ = program.wait();
+        }
+    }
+}
+
+/// One system's programs in an emulation, and the temporary folder of their keys, sockets and stores.
+///
+/// Programs are told to end when the fleet is dropped: agents first, so that each takes its leave, then controllers.
+pub struct Fleet {
+    folder: tempfile::TempDir,
+    agents: Vec<Child>,
+    controllers: Vec<Child>,
+}
+
+impl Fleet {
+    /// An empty fleet of a system with that name.
+    ///
+    /// Errors: a temporary folder that cannot be made.
+    pub fn new(system: &str) -> anyhow::Result<Self> {
+        let folder = tempfile::Builder::new().prefix(&format!("anabranch-{system}-")).tempdir()?;
+        Ok(Self { folder, agents: Vec::new(), controllers: Vec::new() })
+    }
+
+    /// The fleet's folder.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The path of that name in the fleet's folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The folder of the fleet's keys.
+    pub fn keys(&self) -> PathBuf {
+        self.path("keys")
+    }
+
+    /// Makes the fleet's keys.
+    ///
+    /// Errors: a request with wrong names; the system's.
+    pub fn make_keys(&self, request: &SetRequest) -> anyhow::Result<()> {
+        Ok(write_set(&self.keys(), &make_set(request)?)?)
+    }
+
+    /// Starts an agent in a site and waits for its first line. Returns the agent's index.
+    ///
+    /// Errors: the system's; the agent's line if it ends at once.
+    pub fn start(&mut self, emulation: &Emulation, site: SiteId, command: Command) -> anyhow::Result<usize> {
+        self.agents.push(start(emulation, site, command, |_| {})?);
+        Ok(self.agents.len() - 1)
+    }
+
+    /// Starts a controller in a site and waits for its first line.
+    ///
+    /// Errors: as [`Self::start`].
+    pub fn start_controller(
+        &mut self,
+        emulation: &Emulation,
+        site: SiteId,
+        command: Command,
+    ) -> anyhow::Result<()> {
+        self.controllers.push(start(emulation, site, command, |_| {})?);
+        Ok(())
+    }
+
+    /// Kills all controllers.
+    ///
+    /// Errors: the system's.
+    pub fn kill_controllers(&mut self) -> anyhow::Result<()> {
+        for mut controller in self.controllers.drain(..) {
+            controller.kill()?;
+            controller.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Whether a controller runs.
+    pub fn has_controller(&self) -> bool {
+        !self.controllers.is_empty()
+    }
+
+    /// The number of agents that were started.
+    pub fn agents(&self) -> usize {
+        self.agents.len()
+    }
+
+    /// Sends a signal to the agent with that index.
+    pub fn signal(&self, agent: usize, signal: Signal) {
+        send_signal(&self.agents[agent], signal);
+    }
+
+    /// Waits until `up` counts `all` programs. `agents` names the programs in the error.
+    ///
+    /// Errors: an error of `up`; programs that are missing after 20 seconds.
+    pub fn wait_ready(
+        agents: &str,
+        all: usize,
+        mut up: impl FnMut() -> anyhow::Result<usize>,
+    ) -> anyhow::Result<()> {
+        let began = Instant::now();
+        loop {
+            let up = up()?;
+            if up == all {
+                return Ok(());
+            }
+            ensure!(began.elapsed() < READY_MAX, "{up} of {all} {agents} have joined within {READY_MAX:?}");
+            std::thread::sleep(READY_POLL);
+        }
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        // A stopped process ends only once it goes on.
+        self.agents.iter().for_each(|agent| send_signal(agent, Signal::CONT));
+        end(&mut self.agents);
+        end(&mut self.controllers);
+    }
+}
+
+fn send_signal(program: &Child, signal: Signal) {
+    if let Some(pid) = Pid::from_raw(program.id() as i32) {
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// Runs a client in a site and reads the JSON value that it prints.
+///
+/// Errors: the system's; output that is no such value, as of a client that got no answer.
+pub(crate) fn ask<T: DeserializeOwned>(
+    emulation: &Emulation,
+    site: SiteId,
+    mut command: Command,
+) -> anyhow::Result<T> {
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let output = emulation.spawn(site, command)?.wait_with_output()?;
+    serde_json::from_slice(&output.stdout).context("a controller does not tell its status")
+}
