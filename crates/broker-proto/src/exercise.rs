@@ -99,12 +99,8 @@ pub fn exercise_bids(bytes: &[u8]) -> bool {
 }
 
 #[cfg(test)]
-#[path = "../../../fuzz/replay.rs"]
-mod replay;
-
-#[cfg(test)]
 mod tests {
-    use super::replay::replay;
+    use anabranch_testing::replay;
 
     #[test]
     fn the_corpora_are_as_they_say() {

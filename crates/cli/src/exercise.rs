@@ -89,12 +89,8 @@ pub fn manifest(bytes: &[u8]) -> bool {
 }
 
 #[cfg(test)]
-#[path = "../../../fuzz/replay.rs"]
-mod replay;
-
-#[cfg(test)]
 mod tests {
-    use super::replay::replay;
+    use anabranch_testing::replay;
 
     #[test]
     fn corpora_replay() {

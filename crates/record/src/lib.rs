@@ -247,16 +247,13 @@ pub fn exercise(bytes: &[u8]) -> bool {
 }
 
 #[cfg(test)]
-#[path = "../../../fuzz/replay.rs"]
-mod replay;
-#[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
 
     #[test]
     fn corpus_replays() {
-        assert!(crate::replay::replay("record_run", exercise) >= 3);
+        assert!(anabranch_testing::replay("record_run", exercise) >= 3);
     }
 
     #[test]

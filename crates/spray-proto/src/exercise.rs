@@ -149,18 +149,14 @@ fn checksum(header: &[u8]) -> u16 {
 }
 
 #[cfg(test)]
-#[path = "../../../fuzz/replay.rs"]
-mod replay;
-
-#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     #[test]
     fn corpus_replays() {
-        assert!(super::replay::replay("spray_datagrams", super::exercise) >= 4);
-        assert!(super::replay::replay("spray_control", crate::control::exercise) >= 6);
-        assert!(super::replay::replay("spray_segments", super::exercise_segments) >= 8);
+        assert!(anabranch_testing::replay("spray_datagrams", super::exercise) >= 4);
+        assert!(anabranch_testing::replay("spray_control", crate::control::exercise) >= 6);
+        assert!(anabranch_testing::replay("spray_segments", super::exercise_segments) >= 8);
     }
 
     proptest! {

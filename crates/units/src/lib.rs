@@ -150,13 +150,9 @@ pub fn exercise(bytes: &[u8]) -> bool {
 }
 
 #[cfg(test)]
-#[path = "../../../fuzz/replay.rs"]
-mod replay;
-
-#[cfg(test)]
 mod tests {
     #[test]
     fn corpus_replays() {
-        assert!(crate::replay::replay("quantities", crate::exercise) >= 8);
+        assert!(anabranch_testing::replay("quantities", crate::exercise) >= 8);
     }
 }

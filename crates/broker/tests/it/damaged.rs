@@ -4,7 +4,7 @@
 
 use crate::service::send;
 use crate::shared::{Etcd, Stage};
-use crate::skip::skip;
+use anabranch_testing::skip::skip;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};

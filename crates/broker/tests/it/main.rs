@@ -5,5 +5,3 @@
 mod damaged;
 mod service;
 mod shared;
-#[path = "../../../skip.rs"]
-mod skip;

@@ -3,11 +3,11 @@
 //! Faults by the hundred are in virtual time (`broker-proto`); this says that the store is as that takes it to be.
 
 use crate::service::{House, Running, WITHIN, ask};
-use crate::skip::skip;
 use anabranch_broker::wire::{Clients, ClientsRequest, PlaceClients};
 use anabranch_broker::{ClientError, EtcdConfig, StoreConfig};
 use anabranch_broker_proto::steering::Steering;
 use anabranch_net::keys::Role;
+use anabranch_testing::skip::skip;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};

@@ -28,16 +28,14 @@ mod scarce;
 mod shuffle;
 mod silent;
 mod simulate;
-#[path = "../../../skip.rs"]
-mod skip;
 mod spray;
 #[path = "../../../emu/tests/it/start.rs"]
 mod start;
 mod together;
 mod words;
 
+use anabranch_testing::skip::skip;
 use net::anabranch;
-use skip::skip;
 use std::process::Output;
 
 /// What `anabranch` answers to `args`.

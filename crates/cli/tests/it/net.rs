@@ -39,8 +39,8 @@ delay = "0 ms"
 const CONTROLLER_PORT: u16 = 7171;
 const DATA_PORT: u16 = 7172;
 
-pub use crate::skip::skip;
 use crate::start::start_or_skip;
+pub use anabranch_testing::skip::skip;
 
 /// The command under test.
 pub fn anabranch() -> Command {

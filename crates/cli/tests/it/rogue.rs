@@ -8,7 +8,6 @@
 
 use crate::namespace::Namespace;
 use crate::net::{PATIENCE, anabranch};
-use crate::skip::skip;
 use anabranch_endpoint::{Bytes, Wire as _};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
@@ -16,6 +15,7 @@ use anabranch_net::seal::{self, ChannelId, HEADER_BYTES, Sealer, TAG_BYTES};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_spray_proto::control::{Control, Readiness};
 use anabranch_spray_proto::{Body, Datagram};
+use anabranch_testing::skip::skip;
 use anabranch_units::{Instant as Time, Seed};
 use serde_json::Value;
 use std::net::{TcpStream, UdpSocket};

@@ -4,8 +4,6 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of a driver: they use the clock, threads and sockets")]
 
-#[path = "../../../skip.rs"]
-mod skip;
 mod start;
 
 use std::io::{BufRead, Read, Write};
@@ -19,8 +17,8 @@ use anabranch_emu::*;
 use anabranch_fabric::switch::ecmp::Ecmp;
 use anabranch_fabric::{Policy, PortSettings};
 use anabranch_graph::{LinkProperties, Topology};
+use anabranch_testing::skip::skip;
 use anabranch_units::{BitRate, ByteCount, Duration, LinkId, SiteId};
-use skip::skip;
 use start::start_or_skip;
 
 const A: SiteId = SiteId(0);

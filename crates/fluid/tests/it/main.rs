@@ -1,16 +1,12 @@
 //! The Facebook trace of the coflow benchmark, where it lies beside the checkout.
 
-#[allow(clippy::disallowed_methods, reason = "the environment, and a file that it may name")]
-#[path = "../../../skip.rs"]
-mod skip;
-
 use anabranch_fluid::benchmark::Trace;
 use anabranch_fluid::{
     Aalo, Allocator, CoflowId, Completion, Fifo, Flow, LinkId, MaxMin, Network, Outcome, Sincronia, Srf,
     Varys, Wss, benchmark, bound, coflowsim, run, run_in_epochs,
 };
+use anabranch_testing::skip::skip;
 use anabranch_units::BitRate;
-use skip::skip;
 use std::collections::BTreeMap;
 
 /// As the benchmark's simulator has it: 2^30 bits a second.

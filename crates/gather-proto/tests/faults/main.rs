@@ -5,20 +5,18 @@
 //! processes and jumping clocks of servers and of the client, bits that flip as a server reads or as the client writes, disks that
 //! are full, slow or stuck, objects that are replaced or taken away while they are fetched, servers that hold another version or
 //! nothing. After every event [`world::World`] checks what always holds; then all is healed, and every object has to come, at the
-//! latest with the first command that is begun after that. `crates/faults.rs` says how to run one seed, or more.
+//! latest with the first command that is begun after that. `testing::faults` says how to run one seed, or more.
 //!
 //! Leaves out: TLS and sealing (a damaged datagram is one that is lost), clocks that jump back (machines take a clock that only goes
 //! forward), and the file system below a client's disk, which the `disk` room tests.
 #![allow(clippy::disallowed_methods, reason = "a test reads what it is told")]
 
 mod disk;
-#[path = "../../../faults.rs"]
-mod faults;
 mod network;
 mod server;
 mod world;
 
-use faults::Ended;
+use anabranch_testing::faults::{self, Ended};
 use world::World;
 
 /// Schedules that failed once, and stay right: in 8273 a silent path stayed shut for what its pulls had forgotten; in 8664 a server gave

@@ -1,7 +1,6 @@
 //! One seed's client, servers, disks and network, and what must always hold of them.
 
 use super::disk::{Disk, File, Order, flip, hash};
-use super::faults::{Ended, Schedule, some_of};
 use super::network::{Lane, Way};
 use super::server::{Conn, Host, Supply};
 use anabranch_endpoint::{Bytes, Wire as _};
@@ -9,6 +8,7 @@ use anabranch_gather_proto::fetch::{EARLY_BYTES, FetchConfig, FetchEvent, Part, 
 use anabranch_gather_proto::msg::{Control, Datagram, Packet};
 use anabranch_gather_proto::{ClientConfig, DecoderKind, Fetch, Mode, RateControl, ServerConfig, ServerId};
 use anabranch_pieces::Attributes;
+use anabranch_testing::faults::{Ended, Schedule, some_of};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, RandomStream, Seed};
 use std::collections::{BTreeMap, BTreeSet};
 

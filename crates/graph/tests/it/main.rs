@@ -2,15 +2,12 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test may read its own corpus")]
 
-#[path = "../../../../fuzz/replay.rs"]
-mod replay;
-
 use anabranch_graph::builtin::{BUILTINS, builtin};
 use anabranch_graph::datacentre::{dumbbell, fat_tree, leaf_spine, star};
 use anabranch_graph::file::{Defaults, Format, Problem, exercise, parse};
 use anabranch_graph::{LinkProperties, Topology};
+use anabranch_testing::replay;
 use anabranch_units::{BitRate, Duration};
-use replay::replay;
 
 #[test]
 fn corpus_replays() {

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::skip::skip;
+use anabranch_testing::skip::skip;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const V4: &str = "127.0.0.1:0";

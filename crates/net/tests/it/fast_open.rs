@@ -1,7 +1,7 @@
 //! TCP Fast Open in a network namespace of its own, as the machine has to allow it to those that listen.
 
-use crate::skip::{is_lacking, skip};
 use anabranch_net::socket::{self, TcpOptions};
+use anabranch_testing::skip::{is_lacking, skip};
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -4,8 +4,4 @@
 
 mod datagram;
 mod fast_open;
-#[path = "../../../../fuzz/replay.rs"]
-mod replay;
 mod seal;
-#[path = "../../../skip.rs"]
-mod skip;

@@ -1,6 +1,5 @@
 //! Channels of real TLS sessions, and the corpus of the fuzz target.
 
-use crate::replay::replay;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, SetRequest, System, make_set, write_set};
 use anabranch_net::seal::{
@@ -8,6 +7,7 @@ use anabranch_net::seal::{
     client_channel,
 };
 use anabranch_net::tls::{CredentialFiles, Credentials};
+use anabranch_testing::replay;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsStream;
 

@@ -8,8 +8,6 @@
 mod fuse;
 mod namespace;
 mod net;
-#[path = "../../../skip.rs"]
-mod skip;
 
 use std::io::{ErrorKind, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -9,8 +9,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::namespace::Namespace;
-pub use crate::skip::{is_lacking, skip};
 use anabranch_pace::FlowKey;
+pub use anabranch_testing::skip::{is_lacking, skip};
 use anabranch_units::BitRate;
 
 /// Two loads at once would slow each other.

@@ -5,9 +5,6 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of a driver: they run programs")]
 
-#[path = "../../../skip.rs"]
-mod skip;
-
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
@@ -15,7 +12,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
 
-use skip::{is_lacking, skip};
+use anabranch_testing::skip::{is_lacking, skip};
 
 /// What every program begins with.
 const PROLOGUE: &str = "import os, socket, sys, threading\n\

@@ -29,10 +29,10 @@ pub struct Players {
     /// Number of players.
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     players: u32,
-    /// The city and the provider that they are in, as their address says it to the broker.
+    /// The city of the players, as their address says it to the broker.
     #[arg(long, value_name = "CITY", default_value = "elsewhere")]
     location: String,
-    /// See above.
+    /// The provider, as their address says it to the broker.
     #[arg(long, value_name = "PROVIDER", default_value = "elsewhere")]
     isp: String,
     /// Bitrate of each player.

@@ -4,7 +4,7 @@
 //! A schedule is drawn from its number, and repeats exactly. First faults come at random; then all of them are healed, and
 //! every transfer has to end. After every event no name holds a file that was not sent there, and memory is within its bound; at the
 //! end all files that were reported as delivered are there, every reachable destination was served, and no attempt is left.
-//! `crates/faults.rs` says how to run one seed, or more.
+//! `testing::faults` says how to run one seed, or more.
 //!
 //! Leaves out: the service around the machines (TLS, files, threads), of which `network`, `disk`, `site` and
 //! `controller` are models.
@@ -13,15 +13,13 @@
 mod checks;
 mod controller;
 mod disk;
-#[path = "../../../faults.rs"]
-mod faults;
 mod network;
 mod requests;
 mod runner;
 mod site;
 mod world;
 
-use faults::Ended;
+use anabranch_testing::faults::{self, Ended};
 use world::World;
 
 /// Schedules that failed once. 1778: a request from before a registration acknowledged commands of a newer queue. 3779: an attempt

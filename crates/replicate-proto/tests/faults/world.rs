@@ -1,7 +1,6 @@
 //! The world of a schedule: a controller, four sites, their transfers, and the faults.
 
 use super::controller::{Answer, Ask, Controller, Store};
-use super::faults::{Ended, Schedule, some_of};
 use super::network::{Conn, Greeted, Side, draw_rate};
 use super::requests::{draw_requests, draw_topology, last_request};
 use super::runner::Source;
@@ -10,6 +9,7 @@ use anabranch_graph::Topology;
 use anabranch_replicate_proto::control::{Run, SiteProgram, TransferId};
 use anabranch_replicate_proto::coordinator::{CoordinatorConfig, JointConfig, TransferRequest};
 use anabranch_replicate_proto::daemon::Job;
+use anabranch_testing::faults::{Ended, Schedule, some_of};
 use anabranch_units::{BitRate, Duration, Instant, LinkId, RandomStream, Seed, SiteId};
 use std::collections::{BTreeMap, BTreeSet};
 

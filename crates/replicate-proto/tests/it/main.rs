@@ -2,12 +2,9 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test may read its own corpus")]
 
-#[path = "../../../../fuzz/replay.rs"]
-mod replay;
-
 use anabranch_replicate_proto::{exercise, msg};
+use anabranch_testing::replay;
 use proptest::prelude::*;
-use replay::replay;
 
 #[test]
 fn corpus_replays() {

@@ -1,9 +1,6 @@
 //! A controller on loopback, real mutual TLS, and made-up sites that only talk.
 #![allow(clippy::disallowed_methods, reason = "real sockets and files under test")]
 
-#[path = "../../../../fuzz/replay.rs"]
-mod replay;
-
 use anabranch_graph::file::{Defaults, Format, parse};
 use anabranch_graph::{LinkProperties, Topology};
 use anabranch_http::exercise::damages;
@@ -21,8 +18,8 @@ use anabranch_replicate_proto::coordinator::{
     EventKind, Outcome, PhaseName, PlanRequest, QUESTIONS_MAX, Submitted, TransferRequest, Verdict,
 };
 use anabranch_replicate_proto::plan::{Flow, Group, Input, Mode, Plan, Scheme, Sink, Term};
+use anabranch_testing::replay;
 use anabranch_units::{BitRate, Duration, LinkId};
-use replay::replay;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -3,16 +3,14 @@
 //! Each seed draws which faults there are and how many: lost, late and overtaken messages, partitions, crashes of agents (with their
 //! guards or without) and of the coordinator, restarts from the agents' state files, frozen agents, clocks that jump, limits that
 //! cannot be set or lifted, full disks. After every event [`World`] checks what always holds; then all is healed, and everything
-//! has to come to its end. `crates/faults.rs` says how to run one seed, or more.
+//! has to come to its end. `testing::faults` says how to run one seed, or more.
 #![allow(clippy::disallowed_methods, reason = "a test reads what it is told")]
 
-#[path = "../../../faults.rs"]
-mod faults;
 mod host;
 mod service;
 mod world;
 
-use faults::Ended;
+use anabranch_testing::faults::{self, Ended};
 use world::World;
 
 fn schedule(seed: u64) -> Ended {

@@ -1,6 +1,5 @@
 //! The world of one run: hosts, the coordinator, the network between them, and the faults.
 
-use super::faults::{Ended, Schedule, some_of};
 use super::host::{Flow, Host, LINK, Process, address};
 use super::service::{Asker, Reply, Service};
 use anabranch_shuffle_proto::Scheduler;
@@ -10,6 +9,7 @@ use anabranch_shuffle_proto::agent::{
 use anabranch_shuffle_proto::announcement::Announcement;
 use anabranch_shuffle_proto::control::FlowKey;
 use anabranch_shuffle_proto::sessions::SessionsConfig;
+use anabranch_testing::faults::{Ended, Schedule, some_of};
 use anabranch_units::{BitRate, Duration, Instant, RandomStream, Seed};
 use std::collections::BTreeMap;
 

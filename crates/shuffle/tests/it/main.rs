@@ -1,9 +1,6 @@
 //! `shuffle`'s coordinator on loopback, real mutual TLS, and made-up agents that only talk.
 #![allow(clippy::disallowed_methods, reason = "real sockets and files under test")]
 
-#[path = "../../../../fuzz/replay.rs"]
-mod replay;
-
 use anabranch_fluid::{Active, Allocator, Event};
 use anabranch_http::answer::BODY_BYTES_MAX;
 use anabranch_http::exercise::damages;
@@ -484,6 +481,6 @@ async fn a_damaged_store_is_refused_in_one_line_or_read_as_it_was() {
 /// The corpora of the fuzz targets: names that begin with `bad` are refused, all others taken.
 #[test]
 fn corpora_replay() {
-    assert!(replay::replay("shuffle_http", anabranch_shuffle::exercise) >= 8);
-    assert!(replay::replay("shuffle_limits", anabranch_shuffle::exercise_limits) >= 8);
+    assert!(anabranch_testing::replay("shuffle_http", anabranch_shuffle::exercise) >= 8);
+    assert!(anabranch_testing::replay("shuffle_limits", anabranch_shuffle::exercise_limits) >= 8);
 }

@@ -3,13 +3,11 @@
 #![allow(clippy::disallowed_methods, reason = "a test may read its own corpus")]
 
 mod laws;
-#[path = "../../../../fuzz/replay.rs"]
-mod replay;
 mod theory;
 
 use anabranch_sim::scenario::{Scenario, Workload, read};
 use anabranch_sim::{Outcome, Plan, Simulation, exercise};
-use replay::replay;
+use anabranch_testing::replay;
 
 /// The only scenario of `text`.
 fn scenario(text: &str) -> Scenario {

@@ -1,8 +1,7 @@
-//! Schedules of faults, each drawn from its number: what is to happen and when, which kinds of faults there are, the log, how many
-//! schedules are run, and how one of them is run again. Part of the fault tests of every system, whose `world` does the rest.
+//! Fault schedules in virtual time, each drawn from its seed: events, kinds of faults, the log, and the repeat of one seed.
 //!
-//! `ANABRANCH_FAULTS` says how many are run in place of [`SAMPLE`], `ANABRANCH_FAULTS_SEED` from which number on. The last line is for
-//! `cargo xtask bench faults`. Read [`Schedule`] and [`run`] first.
+//! `ANABRANCH_FAULTS` is the number of schedules in place of the sample of 200, `ANABRANCH_FAULTS_SEED` the first seed. `cargo xtask
+//! bench faults` reads the last line. Leaves out: a system's world. Read [`Schedule`] and [`run`] first.
 
 use anabranch_units::{Duration, Instant, RandomStream};
 use std::collections::BTreeMap;
@@ -14,46 +13,52 @@ use std::sync::LazyLock;
 
 /// Schedules of a system in `make test`.
 const SAMPLE: u64 = 200;
-/// Schedules that are run twice there.
+/// Schedules of a system that `make test` runs twice.
 const TWICE: u64 = 5;
-/// Steps of one schedule: more are a loop that does not end.
+/// The most steps of one schedule: a longer one is an endless loop.
 const STEPS_MAX: u64 = 3_000_000;
 
-/// The time in a schedule, what is to happen in it, and its log.
+/// A schedule's clock, its planned events and its log.
 pub struct Schedule<E> {
     now: Instant,
-    /// Events of one time come in the order in which they were planned.
+    /// By time, and then in the order of planning.
     events: BTreeMap<(Instant, u64), E>,
     planned: u64,
     steps: u64,
     log: DefaultHasher,
 }
 
+impl<E> Default for Schedule<E> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<E> Schedule<E> {
-    /// A schedule in which nothing is planned.
+    /// A schedule without events.
     pub fn new() -> Self {
         Self { now: Instant::ZERO, events: BTreeMap::new(), planned: 0, steps: 0, log: DefaultHasher::new() }
     }
 
-    /// What time it is.
+    /// The schedule's time.
     pub const fn now(&self) -> Instant {
         self.now
     }
 
-    /// Plans an event; for now, if its time is over.
+    /// Plans an event at a time, and at once if that time is over.
     pub fn at(&mut self, at: Instant, event: E) {
         self.planned += 1;
         self.events.insert((at.max(self.now), self.planned), event);
     }
 
-    /// Plans an event for so much later.
+    /// Plans an event after a delay.
     pub fn after(&mut self, time: Duration, event: E) {
         self.at(self.now + time, event);
     }
 
-    /// Goes on to the next event. Where some machine is to be called before, at `due`, there is none, and only time has passed.
+    /// Advances the clock to the next event and returns it. Returns `None` if a machine's deadline `due` comes first.
     ///
-    /// Panics: where nothing is left to happen, or no end comes.
+    /// Panics: without events and deadlines, and after the most steps.
     pub fn step(&mut self, due: Option<Instant>) -> Option<E> {
         self.steps += 1;
         assert!(self.steps <= STEPS_MAX, "no end after {STEPS_MAX} steps");
@@ -63,7 +68,7 @@ impl<E> Schedule<E> {
         Some(entry.remove())
     }
 
-    /// Writes a line into the log, and shows it if this schedule is run to be read.
+    /// Writes a line into the log, and prints it if one schedule alone runs.
     pub fn say(&mut self, line: impl Display) {
         let line = format!("{:.6} {line}", self.now.as_secs_f64());
         self.log.write(line.as_bytes());
@@ -72,26 +77,25 @@ impl<E> Schedule<E> {
         }
     }
 
-    /// What it has come to.
+    /// The schedule's result.
     pub fn ended(&self) -> Ended {
         Ended { log: self.log.finish(), seconds: self.now.as_secs_f64() }
     }
 }
 
-/// Those kinds of faults that a schedule has: each is one of them in every second schedule. Where all kinds always came together,
-/// one would hide what another finds.
+/// A random half of the kinds of faults, so that one kind does not hide the violations that another kind finds.
 ///
 /// Source: Groce et al., *Swarm Testing* (ISSTA 2012).
 pub fn some_of<T>(random: &mut RandomStream, kinds: impl IntoIterator<Item = T>) -> Vec<T> {
     kinds.into_iter().filter(|_| random.below(2) == 0).collect()
 }
 
-/// What a schedule came to.
+/// The result of a schedule.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Ended {
-    /// The hash of its log.
+    /// Hash of the log.
     pub log: u64,
-    /// How much time passed in it.
+    /// Virtual time of the schedule.
     pub seconds: f64,
 }
 
@@ -102,15 +106,15 @@ fn number(variable: &str, default: u64) -> u64 {
     }
 }
 
-/// Whether the log is to be shown: one schedule alone is run to be read.
+/// Whether the log is printed: so it is if one schedule alone runs.
 pub fn is_shown() -> bool {
     static IS_SHOWN: LazyLock<bool> = LazyLock::new(|| number("ANABRANCH_FAULTS", SAMPLE) == 1);
     *IS_SHOWN
 }
 
-/// Runs schedules: those that are `kept`, as they failed once, and as many as are asked for.
+/// Runs the schedules of `kept` seeds, which failed once, and a sample of seeds.
 ///
-/// Panics: where one does, with how to run it again.
+/// Panics: if a schedule does, with the command that repeats it.
 pub fn run(kept: &[u64], schedule: impl Fn(u64) -> Ended + Copy + UnwindSafe) {
     let (first, count) = (number("ANABRANCH_FAULTS_SEED", 0), number("ANABRANCH_FAULTS", SAMPLE));
     let kept = kept.iter().copied().filter(|_| count >= SAMPLE);
@@ -118,9 +122,9 @@ pub fn run(kept: &[u64], schedule: impl Fn(u64) -> Ended + Copy + UnwindSafe) {
     println!("faults: {count} schedules, {seconds:.0} simulated seconds");
 }
 
-/// Runs some schedules twice.
+/// Runs a few schedules twice.
 ///
-/// Panics: where one does, or the two differ.
+/// Panics: if a schedule does, or if the two results differ.
 pub fn run_twice(schedule: impl Fn(u64) -> Ended + Copy + UnwindSafe) {
     for seed in 0..TWICE {
         assert_eq!(watched(seed, schedule), watched(seed, schedule), "seed {seed}");

@@ -1,11 +1,11 @@
-//! How a test says that it cannot run here, which differs from having passed. Part of the tests of each room with tests that may skip.
+//! The report of a test that this machine cannot run.
 
 use std::io::Write as _;
 
-/// Prints why the test that runs is left out. Where `ANABRANCH_SKIPPED` names a file, a line of it says so, too: `make test` counts
-/// them in the end, as the output of tests that pass is not shown.
+/// Prints the reason why the running test is skipped. Where `ANABRANCH_SKIPPED` names a file, appends a line to it: `make test`
+/// counts the lines, as cargo hides the output of a passing test.
 ///
-/// Panics: where `ANABRANCH_NO_SKIP` says that nothing may be left out.
+/// Panics: if `ANABRANCH_NO_SKIP` is set.
 pub fn skip(why: &str) {
     assert!(
         std::env::var_os("ANABRANCH_NO_SKIP").is_none(),
@@ -15,7 +15,9 @@ pub fn skip(why: &str) {
     eprintln!("skipped: {why}");
     if let Some(path) = std::env::var_os("ANABRANCH_SKIPPED") {
         let test = std::thread::current().name().unwrap_or("a test's thread").to_owned();
-        let line = format!("{}\t{test}\t{why}\n", env!("CARGO_PKG_NAME"));
+        // Cargo sets the variable for each test program that it runs.
+        let package = std::env::var("CARGO_PKG_NAME").unwrap_or_default();
+        let line = format!("{package}\t{test}\t{why}\n");
         let file = std::fs::File::options().append(true).create(true).open(&path);
         // In one piece, as many tests may write at once.
         let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
@@ -23,10 +25,8 @@ pub fn skip(why: &str) {
     }
 }
 
-/// Whether the system says that this machine lacks something, or lets this user not have it. Whatever else it says, a mistake of
-/// ours may have led to it: then a test must not be left out. So what a missing file, a missing device or no room may mean is
-/// for each step to say: `codes` are those by which this one, too, is told of something that the machine lacks.
-#[allow(dead_code, reason = "not every room's tests meet the system so")]
+/// Whether the error means that this machine or this user lacks something. `codes` are further error numbers with that meaning
+/// for the caller's step. Any other error may come from a fault of ours, and fails the test.
 pub fn is_lacking(error: &std::io::Error, codes: &[i32]) -> bool {
     use std::io::ErrorKind as Kind;
     // No such address family.

@@ -1,11 +1,9 @@
-//! Replays a fuzz target's corpus, for the test of the room that has the parser: `#[path = "../../../../fuzz/replay.rs"]`.
+//! The replay of a fuzz target's corpus, for a test of the parser's room.
 
-#![allow(clippy::disallowed_methods, reason = "a test may read its own corpus")] // tidy-allow: lifted-ban: only tests include it
-
-/// Runs every file of `corpus/TARGET`: of those whose names begin with `bad` the target says false, of all others true.
-/// How many there are.
+/// Runs every file of `corpus/TARGET`. The target is false for a file whose name begins with `bad`, and true for any other
+/// file. Returns the number of files.
 ///
-/// Panics: where it says otherwise, and where there are no files.
+/// Panics: on another answer of the target, and on an empty corpus.
 pub fn replay(target: &str, exercise: impl Fn(&[u8]) -> bool) -> usize {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let entries = std::fs::read_dir(&folder).expect("the corpus is part of the repository");

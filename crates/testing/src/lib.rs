@@ -1,0 +1,10 @@
+//! Parts that the tests of several rooms share: fault schedules, skip reasons, replay of fuzz corpora.
+//!
+//! Rooms have it as a dev-dependency only. Read [`faults::Schedule`], [`skip::skip`] or [`replay`].
+#![allow(clippy::disallowed_methods, reason = "tests read the environment and their corpora")]
+
+pub mod faults;
+mod replay;
+pub mod skip;
+
+pub use replay::replay;
