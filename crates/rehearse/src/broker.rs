@@ -1,10 +1,10 @@
 //! `broker` on the emulator: a scenario's workload in which a real broker, real agents and players of real sockets meet.
 //!
-//! Everything is this binary: `broker serve` in the broker's host, `broker cdn` in each network's first cluster's, `broker origin` in each cluster's, and
-//! one `broker play` in each viewers' host for all its players. A network or agent that dies is stopped, so that its connections stand and nothing
-//! comes, as the simulator has it; a broker that dies is killed and begins again with its store.
+//! All programs are this binary: `broker serve` in the broker's host, `broker cdn` in the host of each network's first cluster, `broker origin` in each
+//! cluster's host, and one `broker play` in each viewers' host. A fault of a network or agent stops its process, so that its connections stand
+//! without data, as in the simulator. A fault of the broker kills its process; the next one starts from the same store.
 //!
-//! Differs from the simulator's: players come at other times, decisions and TLS take the time that they take. Read [`Emulated`] first.
+//! Differs from the simulator's: players come at other times, and decisions and TLS take real time. Read [`Emulated`] first.
 
 pub mod play;
 
@@ -81,7 +81,7 @@ impl Rehearsal for Workload {
     }
 }
 
-/// What a status says.
+/// The parts of `broker status --json` that a run counts.
 #[derive(Deserialize)]
 struct Status {
     networks: Vec<NetworkView>,
@@ -322,7 +322,7 @@ impl Programs {
         }
         for player in players {
             let output = player.wait_with_output()?;
-            // That nobody has played is a failure of its own, and a figure here.
+            // `broker play` fails if no player began; here that is a figure.
             let own: Outcome = serde_json::from_slice(&output.stdout)
                 .with_context(|| format!("broker play: says nothing: {}", output.status))?;
             self.outcome.played.extend(own.played);

@@ -1,10 +1,10 @@
 //! `gather` on the emulator: a scenario's workload in which real servers answer a real client.
 //!
-//! Everything is this binary: `gather serve` runs in each server's host, on a file of random bytes, and `gather get` in the
-//! client's, once for each round.
+//! All programs are this binary: `gather serve` runs in each server's host, on a file of random bytes, and `gather get` in the
+//! client's host, once for each round.
 //!
-//! Differs from the simulator's: each round connects anew, which is not counted (a round begins when all servers are connected),
-//! and ends when all blocks are verified and on disk. Read [`Emulated`] first.
+//! Differs from the simulator's: each round makes new connections. A round is timed from the last connection's handshake until
+//! all blocks are verified and on disk. Read [`Emulated`] first.
 
 use crate::fleet::{Fleet, quiet_program};
 use crate::program;

@@ -1,6 +1,6 @@
 //! `replicate` on the emulator: a scenario's workload in which a real controller and real relays move real files.
 //!
-//! Everything is this binary, set up as [`Stage`] has it: the controller at the first transfer's source, a relay at each site,
+//! All programs are this binary, set up by [`Stage`]: the controller at the first transfer's source, a relay at each site,
 //! and a `replicate send` at its source for each transfer.
 //!
 //! Differs from the simulator's: data is coded, hashed, encrypted and written; the controller's own traffic shares the links. A
@@ -83,7 +83,7 @@ struct Replicating {
     settings: Settings,
     size: ByteCount,
     transfers: Vec<Drawn>,
-    /// What their plans promise together.
+    /// Sum of the plans' rates.
     planned: BitRate,
     congestion_control: &'static str,
     warmup: Duration,
@@ -233,7 +233,7 @@ impl Running for Replicating {
     }
 }
 
-/// What a transfer's file is called, at its source and at its destinations.
+/// Name of a transfer's file, at its source and at its destinations.
 fn file(index: usize) -> String {
     format!("file-{index}.bin")
 }

@@ -1,6 +1,6 @@
 //! `shuffle` on the emulator: a scenario's workload with real agents and a real coordinator beside the flows' programs.
 //!
-//! Everything is this binary: `shuffle keys` makes certificates in a temporary folder, `shuffle coordinator` runs in its host,
+//! All programs are this binary: `shuffle keys` makes certificates in a temporary folder, `shuffle coordinator` runs in its host,
 //! `shuffle agent` in each host that sends or receives, and the programs that send announce their flows over the agents' sockets.
 //! Agents are told a link's rate of data, as limits count no headers. Leaves out: the flows (`emu::scenario`). Read [`Emulated`] and
 //! [`Coordination`] first.
@@ -204,7 +204,7 @@ impl Coordination {
         Ok(serde_json::from_value(status["hosts"].clone()).unwrap_or_default())
     }
 
-    /// What speaks against the run: limits that were not there.
+    /// The reason against the run: agents that lost the coordinator.
     fn distrust(&self, emulation: &Emulation) -> Option<String> {
         let hosts = match self.hosts(emulation) {
             Ok(hosts) => hosts,

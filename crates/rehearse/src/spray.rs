@@ -1,6 +1,6 @@
 //! `spray` on the emulator: a real agent at each host, through which the kernel's TCP of all other workloads goes.
 //!
-//! Everything is this binary: `spray keys` makes certificates in a temporary folder, `spray up` runs at each host with all others as peers.
+//! All programs are this binary: `spray keys` makes certificates in a temporary folder, `spray up` runs at each host with all others as peers.
 //! Leaves out: the flows (`emu::scenario`), and schemes that only switches can run. Read [`Emulated`] and [`Agents`] first.
 
 use crate::{Fleet, program};
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// The longest that agents may take to reach each other.
 const UP_MAX: Duration = Duration::from_secs(20);
-/// The most hosts, each of which has all others as peers.
+/// The most hosts. Each host has all others as peers.
 const HOSTS_MAX: usize = 32;
 
 /// `spray` in emulated scenarios.
@@ -68,7 +68,7 @@ impl Rehearsal for Workload {
 struct Agents {
     fleet: Fleet,
     sites: Vec<SiteId>,
-    /// What each said in the end.
+    /// The last status of each agent.
     said: Mutex<Vec<Status>>,
 }
 

@@ -26,7 +26,7 @@ const HEADER_BYTES: u64 = 28;
 /// Expedited forwarding.
 const DSCP: u8 = 46;
 
-/// What the links of a network carry of it.
+/// Interactive traffic of a network: the rate of each pair of sites and of each link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Interactive {
     /// From each site to each other one.
@@ -74,7 +74,7 @@ pub struct Part {
     site: u64,
 }
 
-/// What a site sent and received.
+/// The totals of one site.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Totals {
     /// Bytes of IP packets.

@@ -52,7 +52,7 @@ impl Stage {
         self.folder.join(self.name(site))
     }
 
-    /// Makes the folders anew, with the network's file.
+    /// Removes and makes the sites' folders, and writes the network's file.
     ///
     /// Errors: the system's.
     pub fn make_folders(&self) -> anyhow::Result<()> {
@@ -77,7 +77,7 @@ impl Stage {
         Ok(command)
     }
 
-    /// The last line of such a log.
+    /// The last line of a site's log.
     pub fn last_words(&self, site: SiteId, log: &str) -> String {
         let said = std::fs::read_to_string(self.site_folder(site).join(log)).unwrap_or_default();
         said.lines().last().unwrap_or("no word").to_owned()
@@ -146,7 +146,7 @@ impl Stage {
     }
 }
 
-/// What was heard of one transfer.
+/// The events of one transfer.
 #[derive(Default)]
 pub struct Heard {
     /// When all its sites were ready.
@@ -157,7 +157,7 @@ pub struct Heard {
     pub has_lost_a_site: bool,
     /// By site: when its verified bytes were seen to grow, and to how many.
     pub grown: BTreeMap<String, Vec<(Instant, u64)>>,
-    /// What its `send` said last; none where that broke off.
+    /// The summary of its `send`; `None` if that broke off.
     pub summary: Option<Value>,
     /// Whether its `send` has ended.
     pub has_ended: bool,
@@ -227,7 +227,7 @@ impl Sends {
         Ok(())
     }
 
-    /// What is heard of each transfer so far, in the order in which they began.
+    /// The events of each transfer so far, in the order of the transfers' starts.
     pub fn heard(&self) -> impl Iterator<Item = MutexGuard<'_, Heard>> {
         self.heard.iter().map(|heard| lock(heard))
     }
