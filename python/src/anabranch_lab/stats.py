@@ -1,22 +1,23 @@
 """Means with confidence intervals, by the swept settings.
 
-Source: Student's t for the interval of a mean, as the binary's own tables have it. Read `means` first; `spread` is for
+Source: Student's t for the interval of a mean, by `scipy.stats.t`. The binary's own tables have three decimals of it, and
+the normal's quantile beyond 30 degrees of freedom. Read `means` first; `interval` is `means` for a list, `spread` is for
 figures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
+from scipy import stats as scipy_stats
 
-#: Two-sided 95 % quantiles of Student's t by degrees of freedom, 1 to 30; beyond, the normal's.
-T_95 = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
-NORMAL_95 = 1.960
+Numbers = npt.NDArray[Any]
+#: Confidence of all intervals.
+CONFIDENCE = 0.95
 #: The quantiles between which nine of ten trials lie.
 NINE_OF_TEN = (0.05, 0.95)
 
@@ -51,12 +52,41 @@ def means(rows: pd.DataFrame, column: str, by: str | Sequence[str]) -> pd.DataFr
     known = rows.dropna(subset=[column])
     groups = known.groupby(keys, sort=False)[column]
     table = groups.agg(mean="mean", deviation="std", trials="count").reset_index()
-    freedom = table["trials"].to_numpy() - 1
-    t = np.array([T_95[n - 1] if 1 <= n <= len(T_95) else NORMAL_95 if n else np.nan for n in freedom])
-    half = t * table["deviation"].to_numpy(dtype=float) / np.sqrt(table["trials"].to_numpy())
+    half = _half(table["trials"].to_numpy(), table["deviation"].to_numpy(dtype=float))
     table["low"] = table["mean"] - half
     table["high"] = table["mean"] + half
     return table[[*keys, "mean", "low", "high", "trials"]]
+
+
+def interval(values: Iterable[float]) -> tuple[float, float]:
+    """Mean of some trials, with its 95 % confidence interval.
+
+    Parameters
+    ----------
+    values
+        One for each trial.
+
+    Returns
+    -------
+    tuple[float, float]
+        The mean, and half of the interval; not a number where there is a single trial.
+
+    Examples
+    --------
+    >>> mean, half = interval([1.0, 2.0, 3.0])
+    >>> round(mean, 3), round(half, 3)
+    (2.0, 2.484)
+    """
+    array = np.fromiter(values, dtype=float)
+    deviation = array.std(ddof=1) if array.size > 1 else np.nan
+    (half,) = _half(np.array([array.size]), np.array([deviation]))
+    return float(array.mean()), float(half)
+
+
+def _half(trials: Numbers, deviation: Numbers) -> Numbers:
+    """Return half of the interval of each mean."""
+    half: Numbers = scipy_stats.t.ppf((1 + CONFIDENCE) / 2, trials - 1) * deviation / np.sqrt(trials)
+    return half
 
 
 def spread(rows: pd.DataFrame, column: str, by: str | Sequence[str]) -> pd.DataFrame:
