@@ -22,12 +22,18 @@ Examples
 5                 8      2     3       5
 """
 
-from anabranch_lab.batches import RunError, ScenarioError
-from anabranch_lab.binary import Binary, BinaryNotFoundError
-from anabranch_lab.results import NoTableError, Result
-from anabranch_lab.runs import run, sweep
-from anabranch_lab.scenario import Scenario
-from anabranch_lab.stats import means
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from anabranch_lab.batches import RunError, ScenarioError
+    from anabranch_lab.binary import Binary, BinaryNotFoundError
+    from anabranch_lab.results import NoTableError, Result
+    from anabranch_lab.runs import run, sweep
+    from anabranch_lab.scenario import Scenario
+    from anabranch_lab.stats import means
 
 __all__ = [
     "Binary",
@@ -41,3 +47,19 @@ __all__ = [
     "run",
     "sweep",
 ]
+#: Module of each public name. A name is imported at its first use: `anabranch_lab.cells` needs no pandas.
+_MODULES = {
+    "batches": ("RunError", "ScenarioError"),
+    "binary": ("Binary", "BinaryNotFoundError"),
+    "results": ("NoTableError", "Result"),
+    "runs": ("run", "sweep"),
+    "scenario": ("Scenario",),
+    "stats": ("means",),
+}
+
+
+def __getattr__(name: str) -> object:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

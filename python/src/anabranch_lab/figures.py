@@ -176,7 +176,13 @@ def _draw_points(table: pd.DataFrame, x: str, y: str, line: str | None, theme: s
 
 
 def panels(
-    theme: str, rows: int = 1, columns: int = 1, *, size: tuple[float, float] = (7.2, 4.6)
+    theme: str,
+    rows: int = 1,
+    columns: int = 1,
+    *,
+    size: tuple[float, float] = (7.2, 4.6),
+    font_size: float = 10,
+    sharey: bool = False,
 ) -> tuple[Canvas, list[list[Axes]]]:
     """Make an empty figure in the lab's style.
 
@@ -188,6 +194,10 @@ def panels(
         How many plots it has.
     size
         Its width and height in inches.
+    font_size
+        Of its text, in points.
+    sharey
+        Whether all plots have the same y axis.
 
     Returns
     -------
@@ -195,9 +205,9 @@ def panels(
         The figure, and its plots by row.
     """
     look = THEMES[theme]
-    with mpl.rc_context({"font.family": "sans-serif", "font.size": 10}):
+    with mpl.rc_context({"font.family": "sans-serif", "font.size": font_size}):
         canvas = Canvas(figsize=size, dpi=150, facecolor=look.paper, layout="constrained")
-        grid = canvas.subplots(rows, columns, squeeze=False)
+        grid = canvas.subplots(rows, columns, squeeze=False, sharey=sharey)
     for axes in grid.flat:
         axes.set_facecolor(look.paper)
         axes.grid(color=look.grid, linewidth=0.8)
@@ -249,7 +259,13 @@ def add_legend(canvas: Canvas, theme: str, columns: int = 2) -> None:
         text.set_color(THEMES[theme].ink)
 
 
-def save_themed(make: Callable[[str], Canvas], folder: Path, name: str, about: Mapping[str, Any]) -> list[Path]:
+def save_themed(
+    make: Callable[[str], Canvas],
+    folder: Path,
+    name: str,
+    about: Mapping[str, Any],
+    ends: Sequence[str] = ("svg", "png"),
+) -> list[Path]:
     """Write a figure light and dark, as SVG and PNG.
 
     Parameters
@@ -258,6 +274,8 @@ def save_themed(make: Callable[[str], Canvas], folder: Path, name: str, about: M
         Draws it in a theme.
     folder, name
         Where: ``NAME.svg``, ``NAME.png``, ``NAME-dark.svg`` and ``NAME-dark.png``.
+    ends
+        Which of the two kinds of files.
     about
         What it is of, as `save` takes it.
 
@@ -269,7 +287,7 @@ def save_themed(make: Callable[[str], Canvas], folder: Path, name: str, about: M
     paths = []
     for theme in THEMES:
         canvas = make(theme)
-        for end in ("svg", "png"):
+        for end in ends:
             path = folder / f"{name}{'' if theme == 'light' else '-' + theme}.{end}"
             save(canvas, path, about)
             paths.append(path)

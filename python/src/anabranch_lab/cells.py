@@ -1,0 +1,539 @@
+"""Harness of ``experiments/*/run.py``: the command line, cells and their rows, trials inside emulations, tables.
+
+A ``run.py`` declares an `Experiment`, its verbs with their options, its cells, and a function that measures one cell. Rows
+are appended to a CSV as soon as they are there, and cells that have rows are not measured again. Trials that the emulator
+does not trust are repeated.
+
+Standard library only: ``make test`` runs the experiments without the lab's environment, and each emulated trial starts
+this module in several sites. Verbs that draw or state intervals import the rest of the package themselves. Read
+`Experiment`, `Rows` and `product` first; `anabranch_lab.programs` has what trials start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import csv
+import dataclasses
+import itertools
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from anabranch_lab.programs import Failed, Skipped
+
+ROOT = Path(__file__).resolve().parents[3]
+#: Emulations of one trial, until the emulator trusts one.
+TRIES = 3
+
+Row = dict[str, Any]
+#: Result of a function inside a site.
+Said = Any
+Verb = TypeVar("Verb", bound=Callable[[argparse.Namespace], "int | None"])
+Trial = TypeVar("Trial", bound=Callable[[Row], Any])
+
+
+class Untrusted(Failed):
+    """A trial that the emulator did not trust, as often as it was repeated."""
+
+
+# ---------------------------------------------------------------------------------------------------------- command line
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """An option of a verb, where its default does not say enough.
+
+    Attributes
+    ----------
+    default
+        Its value if it is not given. A list takes several values, ``False`` makes a flag.
+    help
+        For ``--help``.
+    kind
+        Type of a value; that of the default without.
+    choices
+        Allowed values.
+    repeats
+        Whether the option may be given several times; its value is a list then.
+    positional
+        Whether it is given by place; optional if it has a default.
+    """
+
+    default: Any = None
+    help: str | None = None
+    kind: type | None = None
+    choices: Collection[Any] | None = None
+    repeats: bool = False
+    positional: bool = False
+
+    def add_to(self, parser: argparse.ArgumentParser, name: str) -> None:
+        """Add the option to a parser."""
+        given: dict[str, Any] = {"help": self.help}
+        if self.default is False:
+            parser.add_argument(f"--{name.replace('_', '-')}", action="store_true", **given)
+            return
+        is_list = isinstance(self.default, list | tuple)
+        first = next(iter(self.default), None) if is_list else self.default
+        given |= {"type": self.kind or (str if first is None else type(first)), "default": self.default}
+        given |= {"choices": list(self.choices)} if self.choices is not None else {}
+        if self.repeats:
+            given |= {"action": "append", "default": []}
+        elif is_list:
+            given["nargs"] = "*" if self.positional else "+"
+        elif self.positional and self.default is not None:
+            given["nargs"] = "?"
+        parser.add_argument(name if self.positional else f"--{name.replace('_', '-')}", **given)
+
+
+def some(choices: Collection[str], help: str | None = None) -> Option:
+    """Make an option that may be given several times, a choice each."""
+    return Option(help=help, choices=choices, repeats=True)
+
+
+#: The ``anabranch`` command. `Experiment.main` puts the path of a binary in its place.
+BINARY = Option(help="the anabranch command; else ANABRANCH_BIN, else target/release, else target/debug", kind=Path)
+#: The ``xtask`` command of the repository.
+XTASK = Option(ROOT / "target/release/xtask", "the xtask command")
+
+
+def find_binary(given: Path | None) -> Path:
+    """Return the ``anabranch`` command: as given, as ``ANABRANCH_BIN`` names it, or as built in this repository.
+
+    Raises
+    ------
+    Failed
+        There is none.
+    """
+    named = [given] if given else [Path(os.environ["ANABRANCH_BIN"])] if os.environ.get("ANABRANCH_BIN") else []
+    for place in named or [ROOT / "target" / profile / "anabranch" for profile in ("release", "debug")]:
+        if place.is_file():
+            # Trials run in other folders.
+            return place.resolve()
+    raise Failed(f"no {named[0] if named else 'anabranch'}: cargo build --release -p anabranch-cli, or --binary FILE")
+
+
+@dataclasses.dataclass(frozen=True)
+class Inside:
+    """A function of ``run.py`` that runs inside a site of an emulation.
+
+    Attributes
+    ----------
+    command
+        The command that runs it.
+    result
+        Where its result is written.
+    """
+
+    command: list[str]
+    result: Path
+
+    def __str__(self) -> str:
+        return shlex.join(self.command)
+
+    def said(self) -> Said:
+        """Return what the function returned."""
+        found: Said = json.loads(self.result.read_text())
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Emulated:
+    """A trusted emulation.
+
+    Attributes
+    ----------
+    network
+        The whole report: ``report``, ``links``.
+    said
+        What the function inside returned.
+    distrusted
+        Emulations before it that were not trusted.
+    """
+
+    network: Row
+    said: Said
+    distrusted: int
+
+    @property
+    def report(self) -> Row:
+        """The emulator's own figures: drops, lateness, processor time."""
+        found: Row = self.network["report"]
+        return found
+
+
+class Experiment:
+    """A folder of ``experiments/`` and its ``run.py``.
+
+    Parameters
+    ----------
+    file, doc
+        ``__file__`` and ``__doc__`` of the ``run.py``.
+    """
+
+    def __init__(self, file: str, doc: str | None) -> None:
+        self.script = Path(file).resolve()
+        self.folder = self.script.parent
+        self.name = self.folder.name
+        #: Where rows go that are not committed.
+        self.runs = ROOT / "runs" / self.name
+        self._functions: dict[str, Callable[[Row], Any]] = {}
+        self._verbs: dict[str, Callable[[argparse.Namespace], int | None]] = {}
+        self._parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+        self._sub = self._parser.add_subparsers(dest="verb", required=True)
+
+    def verb(self, *names: str, **options: object) -> Callable[[Verb], Verb]:
+        """Make a function a verb of the command line.
+
+        Parameters
+        ----------
+        names
+            Of the verb; the function's without.
+        options
+            Defaults, or an `Option` each.
+        """
+
+        def add(function: Verb) -> Verb:
+            for name in names or (function.__name__,):
+                text = (function.__doc__ or "").split("\n", 1)[0].replace("%", "%%")
+                parser = self._sub.add_parser(name, help=text, description=text)
+                for key, value in options.items():
+                    (value if isinstance(value, Option) else Option(value)).add_to(parser, key)
+                self._verbs[name] = function
+            return function
+
+        return add
+
+    def inside(self, function: Trial) -> Trial:
+        """Let a function run inside a site; it takes its task, and returns what goes into its result."""
+        self._functions[function.__name__] = function
+        return function
+
+    def task(self, function: Callable[[Row], Any], folder: Path, /, label: str = "", **task: object) -> Inside:
+        """Write a task of an `inside` function to a folder.
+
+        Parameters
+        ----------
+        function
+            What is to run.
+        folder
+            Where task and result go.
+        label
+            Names both; the function's name without.
+        task
+            What the function is given, beside ``folder`` and ``words``, which are those that follow its command.
+        """
+        path = folder / f"{label or function.__name__}.task"
+        path.write_text(json.dumps({"folder": folder} | task, default=str))
+        command = [sys.executable, str(self.script), "inside", function.__name__, str(path)]
+        return Inside(command, path.with_suffix(".json"))
+
+    def emulate(
+        self,
+        binary: Path,
+        folder: Path,
+        network: str,
+        inside: Inside,
+        *options: object,
+        site: str,
+        programs: Iterable[tuple[str, object]] = (),
+        tries: int = TRIES,
+        before: Callable[[], object] = lambda: None,
+    ) -> Emulated:
+        """Emulate a network, and run a function in one of its sites.
+
+        Parameters
+        ----------
+        binary
+            The ``anabranch`` command.
+        folder
+            Scratch.
+        network
+            As TOML, or the name of a network that the binary knows.
+        inside, site
+            What runs, and where.
+        options
+            Further words for ``anabranch emulate``.
+        programs
+            Lines of other sites.
+        tries
+            Emulations until one is trusted; with 0 any counts.
+        before
+            Called before each.
+
+        Raises
+        ------
+        Untrusted
+            None was trusted.
+        subprocess.CalledProcessError
+            The emulation failed.
+        """
+        report = folder / "report.json"
+        if "\n" in network:
+            (folder / "network.toml").write_text(network)
+            network = str(folder / "network.toml")
+        command = [str(binary), "-q", "emulate", network, "--site", site, "--report", str(report), *map(str, options)]
+        for where, line in programs:
+            command += ["--run", f"{where}={line}"]
+        for distrusted in range(max(tries, 1)):
+            before()
+            inside.result.unlink(missing_ok=True)
+            subprocess.run([*command, "--", *inside.command], check=True, stdin=subprocess.DEVNULL)
+            network_report = json.loads(report.read_text())
+            if network_report["report"]["trusted"] or not tries:
+                return Emulated(network_report, inside.said() if inside.result.exists() else None, distrusted)
+            why = "; ".join(network_report["report"]["why"])
+            print(f"run.py: not trusted: {why}", file=sys.stderr)
+        raise Untrusted(f"not trusted {tries} times: {why}")
+
+    def main(self) -> int:
+        """Do what the command line says; returns the exit code."""
+        if sys.argv[1:2] == ["inside"]:
+            return self._run_inside(*sys.argv[2:])
+        args = self._parser.parse_args()
+        try:
+            if "binary" in args:
+                args.binary = find_binary(args.binary)
+            return self._verbs[args.verb](args) or 0
+        except Skipped as why:
+            print(f"{self.name}: skipped: 1 ({why})")
+            return 0
+        except Failed as error:
+            print(f"run.py: {error}", file=sys.stderr)
+        except subprocess.CalledProcessError as error:
+            print(f"run.py: {error.cmd[0]} ended with {error.returncode}: see above", file=sys.stderr)
+        except KeyboardInterrupt:
+            return 130
+        return 1
+
+    def _run_inside(self, name: str, path: str, *words: str) -> int:
+        """Run a function in its site; its result appears whole."""
+        task = json.loads(Path(path).read_text())
+        try:
+            said = self._functions[name](task | {"words": list(words)})
+        except Failed as error:
+            print(f"run.py: {error}", file=sys.stderr)
+            return 1
+        partial = Path(path).with_suffix(".partial")
+        partial.write_text(json.dumps(said))
+        partial.rename(Path(path).with_suffix(".json"))
+        return 0
+
+
+# ------------------------------------------------------------------------------------------------------------------ cells
+
+
+def product(**axes: Iterable[Any]) -> Iterator[Row]:
+    """Return all cells of some axes; the last axis changes fastest.
+
+    Examples
+    --------
+    >>> list(product(trial=range(2), method=["a", "b"]))[1]
+    {'trial': 0, 'method': 'b'}
+    """
+    for values in itertools.product(*axes.values()):
+        yield dict(zip(axes, values, strict=True))
+
+
+class Rows:
+    """The rows of an experiment: a CSV with columns that tell its cells apart.
+
+    Parameters
+    ----------
+    path
+        The file, which need not exist.
+    key
+        Columns of a cell. Numbers are equal in any notation.
+    columns
+        All columns; those of the file, or of the first row, without.
+    end
+        How a line ends.
+    before
+        Values of columns that older files lack.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        key: Sequence[str],
+        columns: Sequence[str] | None = None,
+        end: str = "\r\n",
+        before: Mapping[str, str] | None = None,
+    ) -> None:
+        self.path, self.key, self.columns, self.end, self.before = path, list(key), columns, end, before or {}
+
+    def read(self) -> list[dict[str, str]]:
+        """Return the rows as text; none where there is no file."""
+        return read_csv(self.path, self.before)
+
+    def cell(self, row: Mapping[str, Any]) -> tuple[object, ...]:
+        """Return what tells the row's cell from others."""
+        return tuple(_canonical(row.get(column, "")) for column in self.key)
+
+    def missing(self, cells: Iterable[Row]) -> list[Row]:
+        """Return the cells that have no row."""
+        done = {self.cell(row) for row in self.read()}
+        return [cell for cell in cells if self.cell(cell) not in done]
+
+    def add(self, *rows: Row) -> None:
+        """Append rows at once, so that a cell that was broken off leaves none."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if not self.path.exists():
+            self.write(rows)
+            return
+        with self.path.open(newline="") as file:
+            header = next(csv.reader(file))
+        if self.columns is not None and header != list(self.columns):
+            if set(self.columns) != set(header) | set(self.before):
+                raise Failed(f"{self.path}: has other columns: name another file, or move it away")
+            self.write([*self.read(), *rows])
+            return
+        with self.path.open("a", newline="") as file:
+            csv.DictWriter(file, header, lineterminator=self.end).writerows(rows)
+
+    def write(self, rows: Iterable[Row]) -> None:
+        """Put a file with these rows in the place of the old one, once it is whole."""
+        write_csv(self.path, rows, self.columns, self.end)
+
+
+def read_csv(path: Path, before: Mapping[str, str] | None = None) -> list[dict[str, str]]:
+    """Return the rows of a CSV as text; none where there is no file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return [{**(before or {}), **row} for row in csv.DictReader(file)]
+
+
+def write_csv(path: Path, rows: Iterable[Row], columns: Sequence[str] | None = None, end: str = "\n") -> None:
+    """Write a CSV whole; its columns are the first row's if none are given."""
+    rows = list(rows)
+    partial = path.with_suffix(".partial")
+    with partial.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns or list(rows[0] if rows else ()), lineterminator=end)
+        writer.writeheader()
+        writer.writerows(rows)
+    partial.rename(path)
+
+
+def _canonical(value: object) -> object:
+    try:
+        return float(str(value))
+    except ValueError:
+        return str(value)
+
+
+def shown(row: Mapping[str, Any]) -> str:
+    """Return a row in one line."""
+    return " ".join(f"{column}={value}" for column, value in row.items())
+
+
+def measure(
+    rows: Rows,
+    cells: Iterable[Row],
+    function: Callable[[Row], Row | list[Row] | None],
+    jobs: int = 1,
+    show: Callable[[list[Row]], str] = lambda rows: "\n".join(map(shown, rows)),
+) -> int:
+    """Measure the cells that have no row, and keep each row as soon as it is there.
+
+    Parameters
+    ----------
+    rows
+        Where rows go.
+    cells
+        What is asked for.
+    function
+        Measures a cell: the figures of its row or rows, which follow the cell's own columns; none for no row.
+    jobs
+        Cells at a time.
+    show
+        What is printed of each cell's rows.
+
+    Returns
+    -------
+    int
+        The exit code: 1 if a cell raised `Failed`. It has no row then, and the others go on.
+    """
+    failed = 0
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        doing = {pool.submit(function, cell): cell for cell in rows.missing(cells)}
+        try:
+            for done in concurrent.futures.as_completed(doing):
+                cell = doing[done]
+                try:
+                    found = done.result() or []
+                except Failed as error:
+                    print(f"run.py: {shown(cell)}: {error}", file=sys.stderr)
+                    failed += 1
+                    continue
+                made = [cell | one for one in (found if isinstance(found, list) else [found])]
+                if made:
+                    rows.add(*made)
+                    print(show(made), flush=True)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return 1 if failed else 0
+
+
+# ----------------------------------------------------------------------------------------------------------------- tables
+
+
+def grouped(rows: Iterable[Row], *columns: str) -> dict[tuple[Any, ...], list[Row]]:
+    """Return rows by the values of some columns, in the order in which these appear."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[column] for column in columns), []).append(row)
+    return groups
+
+
+def numbers(rows: Iterable[Row], column: str) -> list[float]:
+    """Return the values of a column, without empty ones."""
+    return [float(row[column]) for row in rows if row.get(column) not in ("", None)]
+
+
+def table(head: Sequence[str], lines: Iterable[Sequence[object]], align: str = "l") -> str:
+    """Write a table in Markdown.
+
+    Parameters
+    ----------
+    head
+        Names of the columns.
+    lines
+        A cell for each column.
+    align
+        ``l`` or ``r`` for each column; the last letter counts for those that follow.
+
+    Examples
+    --------
+    >>> print(table(["method", "s"], [["curl", 1.5]], "lr"))
+    | method | s |
+    | --- | ---: |
+    | curl | 1.5 |
+    """
+    rules = ["---:" if align[min(at, len(align) - 1)] == "r" else "---" for at in range(len(head))]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in (head, rules, *lines))
+
+
+def commit(*paths: str, dirty: bool = False) -> str:
+    """Return the last commit that changed some files, or any; empty without git.
+
+    Parameters
+    ----------
+    paths
+        Files or folders, from the root of the repository.
+    dirty
+        Twelve digits of the last commit, with a mark if the working tree differs from it.
+    """
+    command = ["git", "log", "-1", "--format=%h", "--", *paths]
+    if dirty:
+        command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False).stdout.strip()
+    except FileNotFoundError:
+        return ""
