@@ -3,30 +3,25 @@
 ``run.py all`` runs every setting on every seed and writes rows to a folder, a file for each setting; seeds that are in a file are not run again.
 ``run.py table`` prints the thesis's tables beside what the rows say, and which of its conclusions hold on how many seeds. ``run.py draw``
 draws the figures. ``run.py speed`` measures the optimiser on markets of more and more viewers, beside HiGHS where ``--peer`` names a Python that has highspy. ``run.py smoke`` runs a small
-world of each and checks that rows make sense. All but ``draw`` needs the standard library only.
+world of each and checks that rows make sense. ``table`` and ``draw`` need the lab's environment.
 
 Read first: `SETTINGS`, `CONCLUSIONS`.
 """
 
 from __future__ import annotations
 
-import argparse
-import concurrent.futures
-import csv
 import dataclasses
-import json
-import math
-import pathlib
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-Row = dict[str, Any]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
+from anabranch_lab.cells import BINARY, XTASK, Experiment, Option, Row, Rows, commit, grouped, measure, product, read_csv, some, table, write_csv
+from anabranch_lab.programs import json_lines
 
+LAB = Experiment(__file__, __doc__)
 SEEDS = tuple(range(1, 21))
 #: What cost weighs in Table 3.3; the thesis does not say what it took.
 WEIGHT = 1.0
@@ -64,13 +59,13 @@ class Setting:
     sessions: int | None = None
     seeds: int = len(SEEDS)
 
-    def command(self, binary: pathlib.Path, seed: int, sessions: int | None) -> list[str]:
+    def command(self, binary: Path, seed: int, sessions: int | None) -> list[object]:
         """The command for one seed."""
-        command = [str(binary), "-q", "broker", self.verb, "--json", "--seed", str(seed), *self.arguments]
+        command = [binary, "-q", "broker", self.verb, "--json", "--seed", seed, *self.arguments]
         if self.verb == "evaluate":
-            command += ["--design", *self.designs, "--cost-weight", *(str(weight) for weight in self.weights)]
+            command += ["--design", *self.designs, "--cost-weight", *self.weights]
         sessions = sessions or self.sessions
-        return command + (["--sessions", str(sessions)] if sessions else [])
+        return command + (["--sessions", sessions] if sessions else [])
 
 
 BOTH = ("brokered", "marketplace")
@@ -99,52 +94,36 @@ SETTINGS: dict[str, Setting] = {
 }
 
 
-def path_of(folder: pathlib.Path, name: str) -> pathlib.Path:
-    """Where a setting's rows are."""
-    return folder / f"{name}.csv"
-
-
-def read(folder: pathlib.Path, name: str) -> list[Row]:
+def read(folder: Path, name: str) -> list[Row]:
     """The rows of a setting, with numbers as numbers."""
-    path = path_of(folder, name)
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        rows: list[Row] = [dict(row) for row in csv.DictReader(file)]
-    for row in rows:
-        for column, value in row.items():
-            if column not in ("design", "reserve"):
-                row[column] = float(value)
-    return rows
+    words = ("design", "reserve")
+    rows = read_csv(folder / f"{name}.csv")
+    return [{column: value if column in words else float(value) for column, value in row.items()} for row in rows]
 
 
-def evaluate(command: list[str]) -> list[Row]:
-    """What the command says."""
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def run_all(args: argparse.Namespace) -> int:
-    """Runs what is not there yet."""
-    args.rows.mkdir(parents=True, exist_ok=True)
+@LAB.verb(
+    "all",
+    rows=LAB.runs,
+    binary=BINARY,
+    setting=some(SETTINGS),
+    seeds=SEEDS,
+    sessions=Option(kind=int, help="clients of a world, in place of the thesis's 33,400"),
+    jobs=2,
+)
+def all_settings(args) -> int:
+    """Runs the seeds that have no rows yet, a file for each setting."""
+    codes = []
     for name in args.setting or SETTINGS:
-        there = {int(row["seed"]) for row in read(args.rows, name)}
-        left = [seed for seed in args.seeds[: SETTINGS[name].seeds] if seed not in there]
-        with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-            commands = [SETTINGS[name].command(args.binary, seed, args.sessions) for seed in left]
-            for seed, rows in zip(left, pool.map(evaluate, commands), strict=True):
-                path = path_of(args.rows, name)
-                is_new = not path.exists()
-                with path.open("a", newline="") as file:
-                    writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
-                    if is_new:
-                        writer.writeheader()
-                    writer.writerows(
-                        {key: round(value, 6) if isinstance(value, float) else value for key, value in row.items()}
-                        for row in rows
-                    )
-                print(f"{name}: seed {seed}: {len(rows)} rows", flush=True)
-    return 0
+        setting = SETTINGS[name]
+
+        def run(cell: Row, setting: Setting = setting) -> list[Row]:
+            rows = json_lines(setting.command(args.binary, cell["seed"], args.sessions))
+            return [{key: round(value, 6) if isinstance(value, float) else value for key, value in row.items()} for row in rows]
+
+        rows = Rows(args.rows / f"{name}.csv", ["seed"], end="\n")
+        cells = product(seed=args.seeds[: setting.seeds])
+        codes.append(measure(rows, cells, run, args.jobs, lambda rows, name=name: f"{name}: seed {rows[0]['seed']}: {len(rows)} rows"))
+    return max(codes)
 
 
 # What follows reads rows.
@@ -153,7 +132,7 @@ def run_all(args: argparse.Namespace) -> int:
 class Worlds:
     """Rows by seed."""
 
-    def __init__(self, folder: pathlib.Path) -> None:
+    def __init__(self, folder: Path) -> None:
         self.rows = {name: read(folder, name) for name in SETTINGS}
 
     def seeds(self, name: str) -> list[int]:
@@ -172,30 +151,14 @@ class Worlds:
         """A value of Table 3.3 in one world."""
         return float(self.of("designs", seed, design, weight)[0][column])
 
-    def beside_brokered(self, design: str, column: str, weight: float = WEIGHT) -> list[float]:
+    def beside_brokered(self, design: str, column: str) -> list[float]:
         """A design's values, world by world, as multiples of Brokered's."""
-        seeds = self.seeds("designs")
-        return [
-            self.value(seed, design, column, weight) / self.value(seed, "brokered", column, weight) for seed in seeds
-        ]
+        return [self.value(seed, design, column) / self.value(seed, "brokered", column) for seed in self.seeds("designs")]
 
     def share(self, name: str, seed: int, design: str, holds: Callable[[Row], bool]) -> float:
         """The share of a world's accounts with traffic of which something holds."""
         rows = [row for row in self.of(name, seed, design) if row["traffic_mbps"] > 0]
         return sum(map(holds, rows)) / len(rows)
-
-
-#: Student's t for 95 % by degrees of freedom; beyond 30 it is 2.
-STUDENT = {4: 2.776, 9: 2.262, 14: 2.145, 19: 2.093, 24: 2.064, 29: 2.045}
-
-
-def interval(values: list[float]) -> tuple[float, float]:
-    """The mean, and half of the interval that holds it with 95 % over seeds."""
-    if len(values) < 2:
-        return statistics.fmean(values), math.nan
-    freedom = len(values) - 1
-    student = next((student for most, student in STUDENT.items() if freedom <= most), 2.0)
-    return statistics.fmean(values), student * statistics.stdev(values) / math.sqrt(len(values))
 
 
 #: Table 3.3 as the thesis has it: cost, score, distance, load and congested in per cent.
@@ -279,21 +242,14 @@ def is_best_step_the_second(worlds: Worlds, seed: int) -> bool:
 Test = Callable[["Worlds", int, float], bool]
 
 
-def beside(design: str, column: str, test: Callable[[float], bool]) -> Test:
-    """A test of a value as a multiple of Brokered's."""
-    return lambda worlds, seed, weight: test(
-        worlds.value(seed, design, column, weight) / worlds.value(seed, "brokered", column, weight)
-    )
+def beside(design: str, column: str, is_less: bool) -> Test:
+    """Whether a value is below Brokered's, or above."""
 
+    def test(worlds: Worlds, seed: int, weight: float) -> bool:
+        ratio = worlds.value(seed, design, column, weight) / worlds.value(seed, "brokered", column, weight)
+        return ratio < 1 if is_less else ratio > 1
 
-def less(value: float) -> bool:
-    """Below Brokered."""
-    return value < 1
-
-
-def more(value: float) -> bool:
-    """Above Brokered."""
-    return value > 1
+    return test
 
 
 def congests(design: str, yes: bool) -> Test:
@@ -301,263 +257,214 @@ def congests(design: str, yes: bool) -> Test:
     return lambda worlds, seed, weight: (worlds.value(seed, design, "congested_share", weight) > 0) == yes
 
 
-#: What the thesis concludes: where, in words, from which rows, and the test.
-CONCLUSIONS: tuple[tuple[str, str, str, Test], ...] = (
-    (
-        "Table 3.3",
-        "several clusters at one price: better scores (2 clusters)",
-        "designs",
-        beside("multicluster-2", "score_p50", less),
+def is_omniscient_cheapest(worlds: Worlds, seed: int, weight: float) -> bool:
+    """Whether no design costs less than the one that knows all."""
+    return min(DESIGNS, key=lambda design: worlds.value(seed, design, "cost_p50", weight)) == "omniscient"
+
+
+def loser_share(name: str, design: str, test: Callable[[float], bool]) -> Test:
+    """A test of the share of accounts that lose."""
+    return lambda worlds, seed, _: test(worlds.share(name, seed, design, loses))
+
+
+def favours_distributed(worlds: Worlds, seed: int, _: float) -> bool:
+    """Whether the marketplace sends more to the highly distributed network than Brokered does."""
+    return traffic_share(worlds, seed, "marketplace", 0) > traffic_share(worlds, seed, "brokered", 0)
+
+
+def avoids_dearest(worlds: Worlds, seed: int, _: float) -> bool:
+    """Whether less leaves from the five dearest countries than with Brokered."""
+    return dearest(worlds, seed, "marketplace") < dearest(worlds, seed, "brokered")
+
+
+def city(part: slice, test: Callable[[list[Row]], bool]) -> Test:
+    """A test of some of the networks beside those of one city, with Brokered."""
+    return lambda worlds, seed, _: test(worlds.of("city-networks", seed, "brokered")[part])
+
+
+def more_bids_cost_more(worlds: Worlds, seed: int, _: float) -> bool:
+    """Whether the most bids cost more than one."""
+    scores = bid_scores(worlds, seed, "cost_p50")
+    return scores[-1] > scores[0]
+
+
+#: Slices of the rows of networks: the global ones, and the ones of one city.
+GLOBAL, CITY = slice(None, 14), slice(14, None)
+#: Conclusions of the thesis by setting: its table or figure, the words, and the test.
+CONCLUSIONS: dict[str, tuple[tuple[str, str, Test], ...]] = {
+    "designs": (
+        ("Table 3.3", "several clusters at one price: better scores (2 clusters)", beside("multicluster-2", "score_p50", True)),
+        ("", "... (100)", beside("multicluster-100", "score_p50", True)),
+        ("", "... at higher cost (2)", beside("multicluster-2", "cost_p50", False)),
+        ("", "... (100)", beside("multicluster-100", "cost_p50", False)),
+        ("", "... and clusters are congested (2)", congests("multicluster-2", True)),
+        ("", "... (100)", congests("multicluster-100", True)),
+        ("", "prices by cluster alone: cheaper", beside("dynamic-pricing", "cost_p50", True)),
+        ("", "... with worse scores", beside("dynamic-pricing", "score_p50", False)),
+        ("", "... and nothing congested", congests("dynamic-pricing", False)),
+        ("", "both without capacities: cheaper than today", beside("dynamic-multicluster", "cost_p50", True)),
+        ("", "... with better scores", beside("dynamic-multicluster", "score_p50", True)),
+        ("", "... and congested", congests("dynamic-multicluster", True)),
+        ("", "with whole capacities: cheaper", beside("best-lookup", "cost_p50", True)),
+        ("", "... with better scores", beside("best-lookup", "score_p50", True)),
+        ("", "... and congested", congests("best-lookup", True)),
+        ("", "the marketplace: cheaper", beside("marketplace", "cost_p50", True)),
+        ("", "... with better scores", beside("marketplace", "score_p50", True)),
+        ("", "... nearer", beside("marketplace", "distance_km_p50", True)),
+        ("", "... and nothing congested", congests("marketplace", False)),
+        ("", "who knows all is the cheapest", is_omniscient_cheapest),
     ),
-    ("", "... (100)", "designs", beside("multicluster-100", "score_p50", less)),
-    ("", "... at higher cost (2)", "designs", beside("multicluster-2", "cost_p50", more)),
-    ("", "... (100)", "designs", beside("multicluster-100", "cost_p50", more)),
-    ("", "... and clusters are congested (2)", "designs", congests("multicluster-2", True)),
-    ("", "... (100)", "designs", congests("multicluster-100", True)),
-    ("", "prices by cluster alone: cheaper", "designs", beside("dynamic-pricing", "cost_p50", less)),
-    ("", "... with worse scores", "designs", beside("dynamic-pricing", "score_p50", more)),
-    ("", "... and nothing congested", "designs", congests("dynamic-pricing", False)),
-    ("", "both without capacities: cheaper than today", "designs", beside("dynamic-multicluster", "cost_p50", less)),
-    ("", "... with better scores", "designs", beside("dynamic-multicluster", "score_p50", less)),
-    ("", "... and congested", "designs", congests("dynamic-multicluster", True)),
-    ("", "with whole capacities: cheaper", "designs", beside("best-lookup", "cost_p50", less)),
-    ("", "... with better scores", "designs", beside("best-lookup", "score_p50", less)),
-    ("", "... and congested", "designs", congests("best-lookup", True)),
-    ("", "the marketplace: cheaper", "designs", beside("marketplace", "cost_p50", less)),
-    ("", "... with better scores", "designs", beside("marketplace", "score_p50", less)),
-    ("", "... nearer", "designs", beside("marketplace", "distance_km_p50", less)),
-    ("", "... and nothing congested", "designs", congests("marketplace", False)),
-    (
-        *("", "who knows all is the cheapest", "designs"),
-        lambda worlds, seed, weight: (
-            min(DESIGNS, key=lambda design: worlds.value(seed, design, "cost_p50", weight)) == "omniscient"
+    "networks": (
+        ("Figure 3.11", "at one price most networks lose", loser_share("networks", "brokered", lambda share: share > 0.5)),
+        ("", "... the highly distributed one among them", lambda worlds, seed, _: loses(worlds.of("networks", seed, "brokered")[0])),
+        ("Figure 3.12", "the marketplace sends more to the highly distributed one", favours_distributed),
+        ("Figure 3.13", "in the marketplace none loses", loser_share("networks", "marketplace", lambda share: share == 0)),
+    ),
+    "countries": (
+        ("Figure 3.14", "at one price dear countries lose", lambda worlds, seed, _: dear_countries_lose(worlds, seed)),
+        ("Figure 3.15", "the marketplace avoids the five dearest countries", avoids_dearest),
+        ("Figure 3.16", "in the marketplace no country loses", loser_share("countries", "marketplace", lambda share: share == 0)),
+    ),
+    "city-networks": (
+        (
+            *("Figure 3.17", "at one price no network of one city loses"),
+            city(CITY, lambda rows: not any(loses(row) for row in rows if row["traffic_mbps"] > 0)),
         ),
+        ("", "... while others lose", city(GLOBAL, lambda rows: any(map(loses, rows)))),
+        ("", "... and some of them have no traffic", city(GLOBAL, lambda rows: any(row["traffic_mbps"] == 0 for row in rows))),
     ),
-    (
-        *("Figure 3.11", "at one price most networks lose", "networks"),
-        lambda worlds, seed, _: worlds.share("networks", seed, "brokered", loses) > 0.5,
+    "weights": (
+        ("Figure 3.18", "the marketplace can be cheaper at Brokered's distance", lambda worlds, seed, _: trade(worlds, seed)[0] > 0),
+        ("", "... or nearer at its cost", lambda worlds, seed, _: trade(worlds, seed)[1] > 0),
+        ("", "... or both", lambda worlds, seed, _: min(trade(worlds, seed)[2]) > 0),
     ),
-    (
-        *("", "... the highly distributed one among them", "networks"),
-        lambda worlds, seed, _: loses(worlds.of("networks", seed, "brokered")[0]),
+    "bids": (
+        ("Figure 3.19", "the second bid lowers the score the most", lambda worlds, seed, _: is_best_step_the_second(worlds, seed)),
+        ("", "... and more bids cost more", more_bids_cost_more),
     ),
-    (
-        *("Figure 3.12", "the marketplace sends more to the highly distributed one", "networks"),
-        lambda worlds, seed, _: (
-            traffic_share(worlds, seed, "marketplace", 0) > traffic_share(worlds, seed, "brokered", 0)
-        ),
-    ),
-    (
-        *("Figure 3.13", "in the marketplace none loses", "networks"),
-        lambda worlds, seed, _: worlds.share("networks", seed, "marketplace", loses) == 0,
-    ),
-    (
-        "Figure 3.14",
-        "at one price dear countries lose",
-        "countries",
-        lambda worlds, seed, _: dear_countries_lose(worlds, seed),
-    ),
-    (
-        *("Figure 3.15", "the marketplace avoids the five dearest countries", "countries"),
-        lambda worlds, seed, _: dearest(worlds, seed, "marketplace") < dearest(worlds, seed, "brokered"),
-    ),
-    (
-        *("Figure 3.16", "in the marketplace no country loses", "countries"),
-        lambda worlds, seed, _: worlds.share("countries", seed, "marketplace", loses) == 0,
-    ),
-    (
-        *("Figure 3.17", "at one price no network of one city loses", "city-networks"),
-        lambda worlds, seed, _: (
-            not any(loses(row) for row in worlds.of("city-networks", seed, "brokered")[14:] if row["traffic_mbps"] > 0)
-        ),
-    ),
-    (
-        *("", "... while others lose", "city-networks"),
-        lambda worlds, seed, _: any(loses(row) for row in worlds.of("city-networks", seed, "brokered")[:14]),
-    ),
-    (
-        *("", "... and some of them have no traffic", "city-networks"),
-        lambda worlds, seed, _: any(
-            row["traffic_mbps"] == 0 for row in worlds.of("city-networks", seed, "brokered")[:14]
-        ),
-    ),
-    (
-        *("Figure 3.18", "the marketplace can be cheaper at Brokered's distance", "weights"),
-        lambda worlds, seed, _: trade(worlds, seed)[0] > 0,
-    ),
-    ("", "... or nearer at its cost", "weights", lambda worlds, seed, _: trade(worlds, seed)[1] > 0),
-    ("", "... or both", "weights", lambda worlds, seed, _: min(trade(worlds, seed)[2]) > 0),
-    (
-        "Figure 3.19",
-        "the second bid lowers the score the most",
-        "bids",
-        lambda worlds, seed, _: is_best_step_the_second(worlds, seed),
-    ),
-    (
-        *("", "... and more bids cost more", "bids"),
-        lambda worlds, seed, _: bid_scores(worlds, seed, "cost_p50")[-1] > bid_scores(worlds, seed, "cost_p50")[0],
-    ),
-)
+}
 
 
 def percent(values: Iterable[float], digits: int = 0) -> str:
     """A mean with its interval, in per cent."""
-    mean, half = interval(list(values))
+    from anabranch_lab.stats import interval
+
+    mean, half = interval(values)
     return f"{100 * mean:.{digits}f} ± {100 * half:.{digits}f}"
 
 
-def tables(worlds: Worlds) -> str:
+def tables(worlds: Worlds) -> list[str]:
     """All tables, as Markdown."""
-    lines = []
+    made = []
     if rows := worlds.rows["alternatives"]:
         shares = [percent(row[f"with_{count}"] for row in rows) for count in (1, 2, 3, 4)]
-        lines += [
-            "| alternatives within 25 % of the best score, Table 3.1 | 1 | 2 | 3 | 4 |",
-            "| --- | --- | --- | --- | --- |",
-        ]
-        lines += ["| thesis | 77.8 % | 64.5 % | 53.7 % | 43.8 % |", f"| ours: % | {' | '.join(shares)} |", ""]
+        head = ["alternatives within 25 % of the best score, Table 3.1", "1", "2", "3", "4"]
+        made.append(table(head, [["thesis", "77.8 %", "64.5 %", "53.7 %", "43.8 %"], ["ours: %", *shares]]))
     if worlds.rows["designs"]:
-        lines += [
-            "| Table 3.3, to Brokered: % | cost | thesis | score | thesis | distance | thesis | load | thesis | congested | thesis |"
-        ]
-        lines += ["| --- " * 11 + "|"]
+        head = [word for name in ("cost", "score", "distance", "load", "congested") for word in (name, "thesis")]
+        lines = []
         for design in DESIGNS:
             cells = [design]
             for number, column in enumerate(COLUMNS[:3]):
-                cells += [
-                    percent(worlds.beside_brokered(design, column)),
-                    f"{100 * THESIS[design][number] / THESIS['brokered'][number]:.0f}",
-                ]
+                cells += [percent(worlds.beside_brokered(design, column)), f"{100 * THESIS[design][number] / THESIS['brokered'][number]:.0f}"]
             for number, column in enumerate(COLUMNS[3:], 3):
                 values = [worlds.value(seed, design, column) for seed in worlds.seeds("designs")]
                 cells += [percent(values, 1), str(THESIS[design][number])]
-            lines.append(f"| {' | '.join(cells)} |")
-        lines.append("")
+            lines.append(cells)
+        made.append(table(["Table 3.3, to Brokered: %", *head], lines))
     if worlds.rows["weights"]:
         trades = [trade(worlds, seed) for seed in worlds.seeds("weights")]
-        lines += ["| the marketplace beside Brokered, Figure 3.18: % | thesis | ours |", "| --- | --- | --- |"]
-        lines += [f"| cheaper, no farther | 44 | {percent(cheaper for cheaper, _, _ in trades)} |"]
-        lines += [f"| nearer, no dearer | 74 | {percent(nearer for _, nearer, _ in trades)} |"]
-        lines += [f"| at the knee, cheaper | 31 | {percent(knee[0] for _, _, knee in trades)} |"]
-        lines += [f"| at the knee, nearer | 40 | {percent(knee[1] for _, _, knee in trades)} |", ""]
-    lines += [
-        "| conclusion | | worlds in which it holds | cost weighs half | twice |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    for where, words, name, holds in CONCLUSIONS:
+        lines = [
+            ["cheaper, no farther", 44, percent(cheaper for cheaper, _, _ in trades)],
+            ["nearer, no dearer", 74, percent(nearer for _, nearer, _ in trades)],
+            ["at the knee, cheaper", 31, percent(knee[0] for _, _, knee in trades)],
+            ["at the knee, nearer", 40, percent(knee[1] for _, _, knee in trades)],
+        ]
+        made.append(table(["the marketplace beside Brokered, Figure 3.18: %", "thesis", "ours"], lines))
+    lines = []
+    for name, conclusions in CONCLUSIONS.items():
         seeds = worlds.seeds(name)
         weights = SETTINGS["designs"].weights if name == "designs" else (WEIGHT,)
-        counts = {weight: sum(holds(worlds, seed, weight) for seed in seeds) for weight in weights}
-        others = [str(counts.get(weight, "")) for weight in (WEIGHT / 2, WEIGHT * 2)]
-        lines.append(f"| {where} | {words} | {counts[WEIGHT]} of {len(seeds)} | {' | '.join(others)} |")
-    return "\n".join([*lines, "", *several_table(worlds), "", *lies_table(worlds)])
+        for where, words, holds in conclusions:
+            counts = {weight: sum(holds(worlds, seed, weight) for seed in seeds) for weight in weights}
+            others = [counts.get(weight, "") for weight in (WEIGHT / 2, WEIGHT * 2)]
+            lines.append([where, words, f"{counts[WEIGHT]} of {len(seeds)}", *others])
+    made.append(table(["conclusion", "", "worlds in which it holds", "cost weighs half", "twice"], lines))
+    return [*made, several_table(worlds), *lies_tables(worlds)]
 
 
-def several_table(worlds: Worlds) -> list[str]:
+def several_table(worlds: Worlds) -> str:
     """What several brokers do to each other."""
-    rows = [*worlds.rows["several"], *worlds.rows["asked"]]
-    lines = [
-        "| brokers | design | kept for others | overloaded % | no room % | cost | score | surprise % | void % |",
-        "| --- " * 9 + "|",
-    ]
-    for key in dict.fromkeys((row["brokers"], row["design"], row["reserve"]) for row in rows):
-        those = [row for row in rows if (row["brokers"], row["design"], row["reserve"]) == key]
-        shares = [percent((row[column] for row in those), 1) for column in ("overloaded_share", "unserved_share")]
-        means = [f"{statistics.fmean(row[column] for row in those):.2f}" for column in ("cost_mean", "score_mean")]
-        rest = [percent((row[column] for row in those), 1) for column in ("surprise_share", "void_share")]
-        lines.append(f"| {key[0]:.0f} | {key[1]} | {key[2]} | {' | '.join([*shares, *means, *rest])} |")
-    return lines
+    lines = []
+    for key, rows in grouped([*worlds.rows["several"], *worlds.rows["asked"]], "brokers", "design", "reserve").items():
+        shares = [percent((row[column] for row in rows), 1) for column in ("overloaded_share", "unserved_share")]
+        means = [f"{statistics.fmean(row[column] for row in rows):.2f}" for column in ("cost_mean", "score_mean")]
+        rest = [percent((row[column] for row in rows), 1) for column in ("surprise_share", "void_share")]
+        lines.append([f"{key[0]:.0f}", *key[1:], *shares, *means, *rest])
+    head = ["brokers", "design", "kept for others", "overloaded %", "no room %", "cost", "score", "surprise %", "void %"]
+    return table(head, lines)
 
 
-def lies_table(worlds: Worlds) -> list[str]:
+def lies_tables(worlds: Worlds) -> list[str]:
     """What networks gain by their best lie about costs, by either rule; and what comes of false capacities."""
-    lines = [
-        "| design | networks that gain by a lie | by the best lie, of honest profit % | gain by a lie under Clarke's rule | by the best lie, of honest profit % |",
-        "| --- " * 5 + "|",
-    ]
-    rows = worlds.rows["lies"]
-    for design in dict.fromkeys(row["design"] for row in rows):
-        games: dict[tuple[float, float], list[Row]] = {}
-        for row in rows:
-            if row["design"] == design:
-                games.setdefault((row["seed"], row["network"]), []).append(row)
-        gains: dict[str, list[float]] = {"as_bid": [], "clarke": []}
-        profits = []
-        for game in games.values():
-            # Honest is the markup that all have; by Clarke's rule it is the cost itself.
-            honest = {
-                rule: next(row for row in game if row["price"] == price)
-                for rule, price in (("as_bid", 1.2), ("clarke", 1.0))
-            }
-            for rule, found in gains.items():
-                found.append(max(row[rule] for row in game) - honest[rule][rule])
-            profits.append(honest["as_bid"]["as_bid"])
-        whole = sum(map(abs, profits))
+    lines = []
+    for (design,), rows in grouped(worlds.rows["lies"], "design").items():
+        games = grouped(rows, "seed", "network").values()
+        # Honest is the markup that all have; by Clarke's rule it is the cost itself.
+        honest = {
+            rule: [next(row[rule] for row in game if row["price"] == price) for game in games]
+            for rule, price in (("as_bid", 1.2), ("clarke", 1.0))
+        }
+        whole = sum(map(abs, honest["as_bid"]))
         # Less than a thousandth of all profits is the optimiser's noise.
-        noise = 1e-3 * whole / len(profits)
-        counts = {rule: sum(gain > noise for gain in found) / len(found) for rule, found in gains.items()}
-        shares = {rule: 100 * sum(found) / whole for rule, found in gains.items()}
-        lines.append(
-            f"| {design} | {100 * counts['as_bid']:.0f} % | {shares['as_bid']:.0f} | {100 * counts['clarke']:.0f} % | {shares['clarke']:.2f} |"
-        )
-    lines += [
-        "",
-        "| claims of what clusters can send | profit to honest % | of its traffic cannot be sent % |",
-        "| --- | --- | --- |",
-    ]
-    claims = worlds.rows["claims"]
-    for claim in dict.fromkeys(row["claim"] for row in claims):
-        those = [row for row in claims if row["claim"] == claim]
-        honest = sum(row["as_bid"] for row in claims if row["claim"] == 1)
-        over = [row["overloaded_share"] for row in those if row["traffic_mbps"] > 0]
-        lines.append(
-            f"| {claim:g} | {100 * sum(row['as_bid'] for row in those) / honest:.0f} | {100 * statistics.fmean(over):.1f} |"
-        )
-    return lines
+        noise = 1e-3 * whole / len(games)
+        cells = [design]
+        for (rule, profits), digits in zip(honest.items(), (0, 2), strict=True):
+            gains = [max(row[rule] for row in game) - profit for game, profit in zip(games, profits, strict=True)]
+            cells.append(f"{100 * (sum(gain > noise for gain in gains) / len(gains)):.0f} %")
+            cells.append(f"{100 * sum(gains) / whole:.{digits}f}")
+        lines.append(cells)
+    gain = "by the best lie, of honest profit %"
+    made = [table(["design", "networks that gain by a lie", gain, "gain by a lie under Clarke's rule", gain], lines)]
+    claims, lines = worlds.rows["claims"], []
+    honest_profit = sum(row["as_bid"] for row in claims if row["claim"] == 1)
+    for (claim,), rows in grouped(claims, "claim").items():
+        over = [row["overloaded_share"] for row in rows if row["traffic_mbps"] > 0]
+        profit = sum(row["as_bid"] for row in rows)
+        lines.append([f"{claim:g}", f"{100 * profit / honest_profit:.0f}", f"{100 * statistics.fmean(over):.1f}"])
+    head = ["claims of what clusters can send", "profit to honest %", "of its traffic cannot be sent %"]
+    return [*made, table(head, lines)]
 
 
-def table(args: argparse.Namespace) -> int:
+@LAB.verb("table", rows=LAB.folder / "measured")
+def show_tables(args) -> None:
     """Prints the tables."""
-    print(tables(Worlds(args.rows)))
-    print("\n".join(["", *speed_table(read_speed(args.rows))]))
-    return 0
+    print("\n\n".join([*tables(Worlds(args.rows)), speed_table(read_speed(args.rows))]))
 
 
-def by_number(
-    worlds: Worlds, name: str, design: str, value: Callable[[Row], float], order: Callable[[Row], float]
-) -> list[float]:
+def by_number(worlds: Worlds, name: str, design: str, value: Callable[[Row], float], order: Callable[[Row], float]) -> list[float]:
     """The mean over worlds of each account's value, accounts in an order of their own in each world."""
     columns: list[list[float]] = []
     for seed in worlds.seeds(name):
         rows = sorted((row for row in worlds.of(name, seed, design) if row["clusters"]), key=order)
-        for place, row in enumerate(rows):
-            if place == len(columns):
-                columns.append([])
-            columns[place].append(value(row))
+        columns += [[] for _ in range(len(rows) - len(columns))]
+        for column, row in zip(columns, rows, strict=False):
+            column.append(value(row))
     return [statistics.fmean(column) for column in columns]
 
 
-def draw(args: argparse.Namespace) -> int:
+@LAB.verb(rows=LAB.folder / "measured", folder=LAB.folder)
+def draw(args) -> None:
     """Draws Figures 3.11 to 3.19 and what searches took, two themes each."""
-    from anabranch_lab.figures import THEMES, add_legend, name_axes, panels, save
+    from anabranch_lab.figures import THEMES, add_legend, name_axes, panels, save_themed
 
     worlds = Worlds(args.rows)
-    both = ("brokered", "marketplace")
 
-    def bars(
-        axes: Any,
-        theme: str,
-        name: str,
-        value: Callable[[Row], float],
-        order: Callable[[Row], float],
-        designs: tuple[str, ...],
-    ) -> None:
-        for number, design in enumerate(designs):
-            values = by_number(worlds, name, design, value, order)
-            width = 0.8 / len(designs)
+    def bars(axes: Any, theme: str, designs: dict[str, list[float]]) -> None:
+        width = 0.8 / len(designs)
+        for number, (design, values) in enumerate(designs.items()):
             at = [place + 1 + (number - (len(designs) - 1) / 2) * width for place in range(len(values))]
             axes.bar(at, values, width, color=THEMES[theme].lines[number], label=design)
-        axes.axhline(0, color=THEMES[theme].lines[0], linewidth=0.5)
 
     def accounts(theme: str) -> Any:
         canvas, grid = panels(theme, 2, 3, size=(12.0, 7.0))
@@ -565,110 +472,74 @@ def draw(args: argparse.Namespace) -> int:
             (grid[0], "networks", lambda row: -float(row["clusters"]), "network, the one with the most clusters first"),
             (grid[1], "countries", lambda row: -float(row["cost_per_mbps"]), "country, the dearest first"),
         ):
-            bars(line[0], theme, name, lambda row: row["paid"] / row["cost"] if row["cost"] else 0.0, order, both[:1])
+            for axes, designs, value, title in (
+                (line[0], BOTH[:1], lambda row: row["paid"] / row["cost"] if row["cost"] else 0.0, "paid for each unit of cost, Brokered"),
+                (line[1], BOTH, lambda row: float(row["traffic_mbps"]) / 1e3, "traffic: Gbit/s"),
+                (line[2], BOTH, lambda row: float(row["profit"]) / 1e3, "profit: thousands"),
+            ):
+                bars(axes, theme, {design: by_number(worlds, name, design, value, order) for design in designs})
+                axes.axhline(0, color=THEMES[theme].lines[0], linewidth=0.5)
+                name_axes(axes, theme, title=title, x=x)
             line[0].axhline(1, color=THEMES[theme].lines[1], linewidth=1, linestyle="--")
-            name_axes(line[0], theme, title="paid for each unit of cost, Brokered", x=x)
-            bars(line[1], theme, name, lambda row: float(row["traffic_mbps"]) / 1e3, order, both)
-            name_axes(line[1], theme, title="traffic: Gbit/s", x=x)
-            bars(line[2], theme, name, lambda row: float(row["profit"]) / 1e3, order, both)
-            name_axes(line[2], theme, title="profit: thousands", x=x)
         add_legend(canvas, theme, columns=2)
         return canvas
 
-    def city(theme: str) -> Any:
-        canvas, grid = panels(theme, 1, 1, size=(7.0, 3.6))
-        axes = grid[0][0]
-        for number, design in enumerate(both):
-            profits = [
-                statistics.fmean(
-                    float(worlds.of("city-networks", seed, design)[network]["profit"]) / 1e3
-                    for seed in worlds.seeds("city-networks")
-                )
-                for network in range(14)
-            ]
-            rest = [
-                statistics.fmean(float(row["profit"]) / 1e3 for row in worlds.of("city-networks", seed, design)[14:])
-                for seed in worlds.seeds("city-networks")
-            ]
-            values = [*profits, statistics.fmean(rest)]
-            axes.bar(
-                [place + 1 + (number - 0.5) * 0.4 for place in range(15)],
-                values,
-                0.4,
-                color=THEMES[theme].lines[number],
-                label=design,
-            )
+    def profits(design: str) -> list[float]:
+        """Of each network that is not of the city, and the mean of those that are."""
+        of_seed = [[row["profit"] / 1e3 for row in worlds.of("city-networks", seed, design)] for seed in worlds.seeds("city-networks")]
+        rest = statistics.fmean(statistics.fmean(one[CITY]) for one in of_seed)
+        return [*(statistics.fmean(of_one) for of_one in zip(*(one[GLOBAL] for one in of_seed), strict=True)), rest]
+
+    def city_networks(theme: str) -> Any:
+        canvas, [[axes]] = panels(theme, 1, 1, size=(7.0, 3.6))
+        bars(axes, theme, {design: profits(design) for design in BOTH})
         axes.set_xticks(range(1, 16), [*(str(number) for number in range(1, 15)), "city"])
-        name_axes(
-            axes,
-            theme,
-            title="profit beside 200 networks of one city: thousands",
-            x="network; the mean of those of one city",
-        )
+        title = "profit beside 200 networks of one city: thousands"
+        name_axes(axes, theme, title=title, x="network; the mean of those of one city")
         add_legend(canvas, theme, columns=2)
         return canvas
 
     def tradeoff(theme: str) -> Any:
-        canvas, grid = panels(theme, 1, 2, size=(11.0, 3.8))
-        for number, design in enumerate(SETTINGS["weights"].designs):
+        canvas, [[left, right]] = panels(theme, 1, 2, size=(11.0, 3.8))
+        look: dict[str, Any] = {"marker": "o", "markersize": 3}
+        for design, colour in zip(SETTINGS["weights"].designs, THEMES[theme].lines, strict=False):
             curves = [curve(worlds, seed, design) for seed in worlds.seeds("weights")]
-            points = [
-                tuple(statistics.fmean(axis) for axis in zip(*at, strict=True)) for at in zip(*curves, strict=True)
-            ]
-            grid[0][0].plot(
-                *zip(*points, strict=True), color=THEMES[theme].lines[number], marker="o", markersize=3, label=design
-            )
-        name_axes(grid[0][0], theme, title="median distance: km", x="median cost")
-        for number, column in enumerate(("cost_p50", "score_p50")):
+            points = [tuple(map(statistics.fmean, zip(*at, strict=True))) for at in zip(*curves, strict=True)]
+            left.plot(*zip(*points, strict=True), color=colour, label=design, **look)
+        name_axes(left, theme, title="median distance: km", x="median cost")
+        for column, colour in zip(("cost_p50", "score_p50"), THEMES[theme].lines, strict=False):
             values = [bid_scores(worlds, seed, column) for seed in worlds.seeds("bids")]
             means = [statistics.fmean(value[place] / value[0] for value in values) for place in range(len(BIDS))]
-            grid[0][1].plot(
-                BIDS,
-                means,
-                color=THEMES[theme].lines[number],
-                marker="o",
-                markersize=3,
-                label=("cost", "score")[number],
-            )
-        grid[0][1].set_xscale("log")
-        name_axes(
-            grid[0][1], theme, title="median cost and score, to those with one bid", x="bids of a network for a place"
-        )
-        grid[0][1].legend(frameon=False, labelcolor=THEMES[theme].ink)
+            right.plot(BIDS, means, color=colour, label=column.removesuffix("_p50"), **look)
+        right.set_xscale("log")
+        title = "median cost and score, to those with one bid"
+        name_axes(right, theme, title=title, x="bids of a network for a place")
+        right.legend(frameon=False, labelcolor=THEMES[theme].ink)
         add_legend(canvas, theme, columns=6)
         return canvas
 
     def searches(theme: str) -> Any:
-        canvas, grid = panels(theme, 1, 2, size=(11.0, 3.8))
+        canvas, [both] = panels(theme, 1, 2, size=(11.0, 3.8))
         rows = sorted(read_speed(args.rows), key=lambda row: float(row["sessions"]))
-        look = THEMES[theme]
-        for number, (whose, name) in enumerate((("", "ours"), ("peer_", "HiGHS"))):
+        for whose, name, colour in (("", "ours", 0), ("peer_", "HiGHS", 1)):
             for capacity, words, line in zip(CAPACITIES, ("as published", "a twentieth"), ("-", "--"), strict=True):
                 those = [row for row in rows if row["capacity"] == capacity and row[f"{whose}cpu_s"] is not None]
-                for axes, column, unit in ((grid[0][0], "cpu_s", 1.0), (grid[0][1], "rss_bytes", 1e6)):
+                for axes, column, unit in ((both[0], "cpu_s", 1.0), (both[1], "rss_bytes", 1e6)):
                     axes.plot(
                         [row["sessions"] for row in those],
                         [row[f"{whose}{column}"] / unit for row in those],
-                        color=look.lines[number],
-                        linestyle=line,
-                        marker="o",
-                        markersize=3,
+                        **{"color": THEMES[theme].lines[colour], "linestyle": line, "marker": "o", "markersize": 3},
                         label=f"{name}, capacities {words}",
                     )
-        for axes, title in ((grid[0][0], "processor seconds of a search"), (grid[0][1], "memory: MB")):
+        for axes, title in zip(both, ("processor seconds of a search", "memory: MB"), strict=True):
             axes.set_xscale("log")
             axes.set_yscale("log")
             name_axes(axes, theme, title=title, x="viewers")
         add_legend(canvas, theme, columns=4)
         return canvas
 
-    figures = (("accounts", accounts), ("city-networks", city), ("tradeoff", tradeoff), ("speed", searches))
-    for name, make in figures:
-        for theme in THEMES:
-            path = args.folder / f"{name}{'' if theme == 'light' else '-dark'}.svg"
-            save(make(theme), path, {})
-            print(path)
-    return 0
+    for name, make in {"accounts": accounts, "city-networks": city_networks, "tradeoff": tradeoff, "speed": searches}.items():
+        print(*save_themed(make, args.folder, name, {}, ["svg"]), sep="\n")
 
 
 #: The thesis's viewers, and decades and halves of them around.
@@ -685,21 +556,16 @@ SPEED_COLUMNS = (
 )
 
 
-def read_speed(folder: pathlib.Path) -> list[Row]:
+def read_speed(folder: Path) -> list[Row]:
     """What searches took, with numbers as numbers; what was not measured is none."""
-    path = path_of(folder, "speed")
-    if not path.exists():
-        return []
     words = ("commit", "peer_name", "peer_version", "peer_ended")
-    with path.open(newline="") as file:
-        rows: list[Row] = [dict(row) for row in csv.DictReader(file)]
 
     def read_value(column: str, value: str) -> str | float | int | None:
         if not value or column in words:
             return value or None
         return int(value) if value.isdigit() else float(value)
 
-    return [{column: read_value(column, value) for column, value in row.items()} for row in rows]
+    return [{column: read_value(column, value) for column, value in row.items()} for row in read_csv(folder / "speed.csv")]
 
 
 def rounded(row: Row) -> Row:
@@ -708,47 +574,49 @@ def rounded(row: Row) -> Row:
     return {key: float(f"{value:.4g}") if is_rounded[key] else value for key, value in row.items()}
 
 
-def speed(args: argparse.Namespace) -> int:
+@LAB.verb(
+    rows=LAB.runs,
+    xtask=XTASK,
+    sessions=SESSIONS,
+    capacity=CAPACITIES,
+    turns=Option(5, "of each search; the best counts"),
+    peer=Option(kind=Path, help="a Python that has highspy"),
+    peer_seconds=Option(120.0, "HiGHS is stopped after so long"),
+)
+def speed(args) -> None:
     """Measures all instances. Of one that is there the faster row stays, as machines are shared; HiGHS solves each once."""
     args.rows.mkdir(parents=True, exist_ok=True)
     rows = {(row["sessions"], row["capacity"]): row for row in read_speed(args.rows)}
-    last = ["git", "log", "-1", "--format=%h", "--", *OPTIMISER]
-    commit = subprocess.run(last, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.strip()
-    for sessions in args.sessions:
-        for capacity in args.capacity:
-            before = rows.get((sessions, capacity), {})
-            command = [str(args.xtask), "bench", "broker", "--json", "--turns", str(args.turns)]
-            command += ["--sessions", str(sessions), "--capacity", str(capacity)]
-            if args.peer and sessions <= PEER_SESSIONS_MAX and not before.get("peer_name"):
-                command += ["--peer", str(args.peer), "--peer-seconds", str(args.peer_seconds)]
-            (row,) = evaluate(command)
-            of_peer = rounded({f"peer_{column}": value for column, value in (row.pop("peer") or {}).items()})
-            new = rounded(row) | {"commit": commit}
-            is_faster = before.get("commit") != commit or new["cpu_s"] < before["cpu_s"]
-            row = before | (new if is_faster else {}) | of_peer
-            rows[sessions, capacity] = row
-            with path_of(args.rows, "speed").open("w", newline="") as file:
-                writer = csv.DictWriter(file, SPEED_COLUMNS, extrasaction="ignore", lineterminator="\n")
-                writer.writeheader()
-                writer.writerows(rows[instance] for instance in sorted(rows, key=lambda one: (one[0], -one[1])))
-            print(f"speed: {sessions} at {capacity}: {new['cpu_s']} s, the best {row['cpu_s']}", flush=True)
-    return 0
+    now = commit(*OPTIMISER)
+    for instance in product(sessions=args.sessions, capacity=args.capacity):
+        sessions, capacity = instance.values()
+        before = rows.get((sessions, capacity), {})
+        command = [args.xtask, "bench", "broker", "--json", "--turns", args.turns, "--sessions", sessions, "--capacity", capacity]
+        if args.peer and sessions <= PEER_SESSIONS_MAX and not before.get("peer_name"):
+            command += ["--peer", args.peer, "--peer-seconds", args.peer_seconds]
+        (row,) = json_lines(command)
+        of_peer = rounded({f"peer_{column}": value for column, value in (row.pop("peer") or {}).items()})
+        new = rounded(row) | {"commit": now}
+        is_faster = before.get("commit") != now or new["cpu_s"] < before["cpu_s"]
+        row = before | (new if is_faster else {}) | of_peer
+        rows[sessions, capacity] = {column: row.get(column, "") for column in SPEED_COLUMNS}
+        write_csv(args.rows / "speed.csv", (rows[one] for one in sorted(rows, key=lambda one: (one[0], -one[1]))), SPEED_COLUMNS)
+        print(f"speed: {sessions} at {capacity}: {new['cpu_s']} s, the best {row['cpu_s']}", flush=True)
 
 
-def speed_table(rows: list[Row]) -> list[str]:
+def speed_table(rows: list[Row]) -> str:
     """What searches took, and HiGHS on the same programs."""
-    lines = [
-        "| viewers | capacity | variables | from the best at most | CPU s | memory | HiGHS: from the best at most | CPU s | memory | ended | ours costs more by |",
-        "| ---: | --- " + "| ---: " * 7 + "| --- | ---: |",
-    ]
+    head = ["viewers", "capacity", "variables", "from the best at most", "CPU s", "memory", "HiGHS: from the best at most"]
+    head += ["CPU s", "memory", "ended", "ours costs more by"]
+    lines = []
     for row in rows:
         cells = [f"{row['sessions']:,.0f}", "as published" if row["capacity"] == 1 else f"{row['capacity']:g} of it"]
         cells += [f"{row['variables']:,.0f}", *speed_cells(row, "")]
         cells += [*speed_cells(row, "peer_"), row["peer_ended"]] if row["peer_name"] else [""] * 4
         # Without the sign of a zero.
         cells += [f"{round(100 * (row['cost'] / row['peer_cost'] - 1), 4) + 0.0:.4f} %"] if row["peer_cost"] else [""]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        lines.append(cells)
+    return table(head, lines, "rlrrrrrrrlr")
 
 
 def speed_cells(row: Row, whose: str) -> list[str]:
@@ -758,61 +626,22 @@ def speed_cells(row: Row, whose: str) -> list[str]:
     return [near, f"{row[f'{whose}cpu_s']:.3g}", f"{row[f'{whose}rss_bytes'] / 1e6:,.0f} MB"]
 
 
-def smoke(args: argparse.Namespace) -> int:
+@LAB.verb(binary=BINARY)
+def smoke(args) -> None:
     """A small world of each setting."""
     for name, setting in SETTINGS.items():
         command = setting.command(args.binary, 1, 2_000 if setting.verb == "evaluate" else 300)
-        rows = evaluate(command + (["--rounds", "10"] if setting.verb == "several" else []))
-        if not rows:
-            raise SystemExit(f"run.py: {name}: no rows")
+        rows = json_lines(command + (["--rounds", "10"] if setting.verb == "several" else []))
+        assert rows, f"{name}: no rows"
         for row in rows:
-            if "cost_p50" in row and not (
-                row["cost_p50"] > 0 and 0 <= row["gap_share"] < 0.05 and row["unserved"] == 0
-            ):
-                raise SystemExit(f"run.py: {name}: {row}")
-            if (
-                "cost_p50" in row
-                and row["design"].startswith(("marketplace", "omniscient"))
-                and row["congested_share"] > 0
-            ):
-                raise SystemExit(
-                    f"run.py: {name}: a cluster has more than it can send though its capacity was known: {row}"
-                )
-            if "profit" in row and row["design"] == "marketplace" and row["profit"] < 0:
-                raise SystemExit(f"run.py: {name}: paid less than it costs though it set the price: {row}")
+            if "cost_p50" in row:
+                assert row["cost_p50"] > 0 and 0 <= row["gap_share"] < 0.05 and row["unserved"] == 0, f"{name}: {row}"
+                if row["design"].startswith(("marketplace", "omniscient")):
+                    assert row["congested_share"] == 0, f"{name}: more than a cluster can send though its capacity was known: {row}"
+            if "profit" in row and row["design"] == "marketplace":
+                assert row["profit"] >= 0, f"{name}: paid less than it costs though it set the price: {row}"
     print(f"broker: {len(SETTINGS)} settings make sense")
-    return 0
-
-
-def main() -> int:
-    """Reads the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    binary = {"type": pathlib.Path, "default": ROOT / "target" / "release" / "anabranch"}
-    verb = verbs.add_parser("all")
-    verb.add_argument("--rows", type=pathlib.Path, default=ROOT / "runs" / "broker")
-    verb.add_argument("--binary", **binary)
-    verb.add_argument("--setting", action="append", choices=SETTINGS)
-    verb.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
-    verb.add_argument("--sessions", type=int, help="clients of a world, in place of the thesis's 33,400")
-    verb.add_argument("--jobs", type=int, default=2)
-    for name in ("table", "draw"):
-        shown = verbs.add_parser(name)
-        shown.add_argument("--rows", type=pathlib.Path, default=HERE / "measured")
-        if name == "draw":
-            shown.add_argument("--folder", type=pathlib.Path, default=HERE)
-    measured = verbs.add_parser("speed")
-    measured.add_argument("--rows", type=pathlib.Path, default=ROOT / "runs" / "broker")
-    measured.add_argument("--xtask", type=pathlib.Path, default=ROOT / "target" / "release" / "xtask")
-    measured.add_argument("--sessions", type=int, nargs="+", default=SESSIONS)
-    measured.add_argument("--capacity", type=float, nargs="+", default=CAPACITIES)
-    measured.add_argument("--turns", type=int, default=5, help="of each search; the best counts")
-    measured.add_argument("--peer", type=pathlib.Path, help="a Python that has highspy")
-    measured.add_argument("--peer-seconds", type=float, default=120.0, help="HiGHS is stopped after so long")
-    verbs.add_parser("smoke").add_argument("--binary", **binary)
-    args = parser.parse_args()
-    return {"all": run_all, "table": table, "draw": draw, "speed": speed, "smoke": smoke}[args.verb](args)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(LAB.main())
