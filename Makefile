@@ -54,7 +54,7 @@ test: setup ## Everything that continuous integration runs
 	$(call smoke,broker-schedules,smoke --binary target/debug/anabranch)
 	$(call smoke,spray-emulated,smoke --binary target/debug/anabranch)
 	$(call smoke,sim-vs-ns3,--smoke --binary target/debug/anabranch --xtask target/debug/xtask)
-	$(call smoke,shuffle-trace,--smoke --binary target/debug/anabranch)
+	$(call smoke,shuffle-trace,smoke --binary target/debug/anabranch)
 	python3 -W ignore::ResourceWarning -m unittest discover --quiet clients/python/tests
 	$(call smoke,shuffle-sort,smoke --binary target/debug/anabranch --sort target/debug/examples/sort)
 	ANABRANCH_BIN=$(CURDIR)/target/debug/anabranch python/test.sh

@@ -1,42 +1,32 @@
 #!/usr/bin/env python3
 """A sample of `run.mjs` for `make test`: one player in a browser, where there is one.
 
-``run.py smoke`` plays HLS through all steps, and says ``skipped: 1 (why)`` where the machine lacks what that needs. Standard library only.
+``run.py smoke`` plays HLS through all steps, and says ``skipped: 1 (why)`` where the machine lacks what that needs.
 """
 
-import argparse
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
+from anabranch_lab.cells import BINARY, Experiment, Skipped
+
+LAB = Experiment(__file__, __doc__)
 
 
-def lacks():
-    """What this machine lacks, if anything."""
+@LAB.verb(binary=BINARY)
+def smoke(args):
+    """Plays HLS in a browser."""
     if os.geteuid() != 0:
-        return "players in a browser need root, as hosts have port 80"
-    missing = [name for name in ("node", "chromium", "ffmpeg") if shutil.which(name) is None]
-    if missing:
-        return f"players in a browser need {', '.join(missing)}"
-    if not (HERE / "node_modules").is_dir():
-        return "players in a browser need `npm ci` in experiments/broker-players"
-    return None
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["smoke"])
-    parser.add_argument("--binary", type=Path, required=True)
-    args = parser.parse_args()
-    why = lacks()
-    if why:
-        print(f"broker-players: skipped: 1 ({why})")
-        return 0
-    return subprocess.run(["node", HERE / "run.mjs", "--binary", args.binary.resolve(), "hls"]).returncode
+        raise Skipped("players in a browser need root, as hosts have port 80")
+    if missing := [name for name in ("node", "chromium", "ffmpeg") if shutil.which(name) is None]:
+        raise Skipped(f"players in a browser need {', '.join(missing)}")
+    if not (LAB.folder / "node_modules").is_dir():
+        raise Skipped("players in a browser need `npm ci` in experiments/broker-players")
+    return subprocess.run(["node", LAB.folder / "run.mjs", "--binary", args.binary, "hls"]).returncode
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(LAB.main())

@@ -1,29 +1,31 @@
 #!/usr/bin/env python3
 """One scenario file under either clock: simulated, and emulated with Linux's own TCP, side by side.
 
-Each scenario here runs with `anabranch simulate` and with `anabranch emulate`; goodput, and completion times where flows
-have sizes, must agree within 10 %. Runs that the emulator does not trust (it ran late) are repeated, and left out with a
-reason if they stay so.
+``run.py all`` runs each scenario here with `anabranch simulate` and with `anabranch emulate`; goodput, and completion
+times where flows have sizes, must agree within 10 %. Runs that the emulator does not trust (it ran late) are repeated, and
+left out with a reason if they stay so.
 
-Read first: `compare`, `main`.
+Read first: `compare`.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import pathlib
-import subprocess
+import statistics
 import sys
+from pathlib import Path
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
+from anabranch_lab.cells import BINARY, TRIES, Experiment, Option, grouped, numbers
+from anabranch_lab.programs import Failed, json_lines
+
+LAB = Experiment(__file__, __doc__)
 SCENARIOS = ("dumbbell", "shallow", "lossy", "incast", "web-search", "bbr-cubic")
 #: What is compared, where it is not goodput.
 METRICS = {"web-search": ("fct_us_mean", "small_fct_us_mean")}
 TOLERANCE = 0.10
-TRIES = 3
+#: Columns that are reported beside the claim, by the first word of their names.
+REPORTED = {"drops": "dropped_queue_full", "fairness": "fairness_share"}
 #: Where the two are known to differ and why; see README.md.
 NOTES = {
     "lossy, control cubic": "single runs differ by a fifth",
@@ -38,97 +40,70 @@ NOTES = {
 }
 
 
-def binary(given: str | None) -> str:
-    """The `anabranch` command: as given, as ANABRANCH_BIN says, or as built in this repository."""
-    built = (ROOT / "target" / profile / "anabranch" for profile in ("release", "debug"))
-    for place in filter(None, (given, os.environ.get("ANABRANCH_BIN"), *map(str, built))):
-        if pathlib.Path(place).is_file():
-            return str(pathlib.Path(place).resolve())
-    raise SystemExit("no anabranch binary: build it with `cargo build --release`, or name it with --binary")
+def by_point(rows: list[dict]) -> dict[str, list[dict]]:
+    """Rows by the swept values, and by workload where a run has several, each of which has its row, in order."""
+    for row in rows:
+        row["point"] = ", ".join(f"{key.split('.')[-1]} {row[key]}" for key in sorted(row) if "." in key)
+    points = {}
+    for (point,), those in grouped(rows, "point").items():
+        each = len(those) // len({row["trial"] for row in those})
+        points |= {point if each == 1 else f"{point}, workload {number}": those[number::each] for number in range(each)}
+    return points
 
 
-def rows(command: list[str]) -> list[dict]:
-    """The JSON lines that a command prints."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=1_800)
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def compare(anabranch: str, name: str, trials: int) -> list[dict]:
+def compare(binary: Path, name: str, trials: int) -> list[dict]:
     """A value for each point and metric of a scenario: emulated and simulated, the means of some trials."""
-    file = str(HERE / f"{name}.toml")
-    count = ["--trials", str(trials)]
-    simulated = rows([anabranch, "-q", "simulate", file, "--json", *count])
-    emulated: list[dict] = []
+
+    def run(clock: str) -> list[dict]:
+        return json_lines([binary, "-q", clock, LAB.folder / f"{name}.toml", "--json", "--trials", trials], 1_800)
+
+    def mean(rows: list[dict], column: str) -> float | None:
+        values = numbers(rows, column)
+        return statistics.fmean(values) if values else None
+
+    simulated = run("simulate")
     for _ in range(TRIES):
-        emulated = rows([anabranch, "-q", "emulate", file, "--json", *count])
+        emulated = run("emulate")
         if all(row["trusted"] for row in emulated):
             break
-
-    def by_point(of: list[dict]) -> dict[str, list[dict]]:
-        points: dict[str, list[dict]] = {}
-        for row in of:
-            swept = ", ".join(f"{key.split('.')[-1]} {row[key]}" for key in sorted(row) if "." in key)
-            points.setdefault(swept, []).append(row)
-        # Each workload of a run has its row, in order.
-        each = {point: len(rows) // len({row["trial"] for row in rows}) for point, rows in points.items()}
-        return {
-            point if each[point] == 1 else f"{point}, workload {number}": rows[number :: each[point]]
-            for point, rows in points.items()
-            for number in range(each[point])
-        }
-
-    def mean(of: list[dict], column: str) -> float | None:
-        values = [row[column] for row in of if row.get(column) is not None]
-        return sum(values) / len(values) if values else None
-
     values = []
+    kernels = by_point(emulated)
     for point, ours in by_point(simulated).items():
-        kernel = by_point(emulated)[point]
+        kernel = kernels[point]
         trusted = all(row["trusted"] for row in kernel)
         note = NOTES.get(f"{name}, {point}", "")
         if not trusted:
             note = f"the machine was too busy to emulate: {'; '.join(kernel[0]['why'])}"
         for metric in METRICS.get(name, ("goodput_mbps",)):
             real, own = mean(kernel, metric), mean(ours, metric)
-            values.append(
-                {
-                    "claim": "sim-vs-emu",
-                    "metric": f"{name}, {point}: {metric}",
-                    "published": real,
-                    "ours": own,
-                    "tolerance": TOLERANCE,
-                    "ok": None if not trusted else bool(real and own and abs(own / real - 1) <= TOLERANCE),
-                    "note": note,
-                    "drops_emulated": mean(kernel, "dropped_queue_full"),
-                    "drops_simulated": mean(ours, "dropped_queue_full"),
-                    "fairness_emulated": mean(kernel, "fairness_share"),
-                    "fairness_simulated": mean(ours, "fairness_share"),
-                    "lateness_us_p99": mean(kernel, "lateness_us_p99"),
-                }
-            )
+            value = {"claim": LAB.name, "metric": f"{name}, {point}: {metric}", "published": real, "ours": own}
+            value["tolerance"] = TOLERANCE
+            value["ok"] = None if not trusted else bool(real and own and abs(own / real - 1) <= TOLERANCE)
+            value["note"] = note
+            for what, column in REPORTED.items():
+                value |= {f"{what}_emulated": mean(kernel, column), f"{what}_simulated": mean(ours, column)}
+            values.append(value | {"lateness_us_p99": mean(kernel, "lateness_us_p99")})
     return values
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"of {', '.join(SCENARIOS)}; all without")
-    parser.add_argument("--binary", help="the anabranch command")
-    parser.add_argument("--trials", type=int, default=3, help="runs of each point under either clock")
-    parser.add_argument("--json", action="store_true", help="one object for each value")
-    given = parser.parse_args()
-    unknown = set(given.scenarios) - set(SCENARIOS)
-    if unknown:
-        parser.error(f"no scenario {', '.join(sorted(unknown))}: there are {', '.join(SCENARIOS)}")
-    anabranch = binary(given.binary)
+@LAB.verb(
+    "all",
+    scenarios=Option(list(SCENARIOS), f"of {', '.join(SCENARIOS)}; all without", positional=True),
+    binary=BINARY,
+    trials=Option(3, "runs of each point under either clock"),
+    json=Option(False, "one object for each value"),
+)
+def all_scenarios(args) -> int:
+    """Runs scenarios under either clock, and compares them."""
+    if unknown := set(args.scenarios) - set(SCENARIOS):
+        raise Failed(f"no scenario {', '.join(sorted(unknown))}: there are {', '.join(SCENARIOS)}")
     failed = 0
-    if not given.json:
+    if not args.json:
         print(f"{'scenario':44} {'emulated':>9} {'simulated':>9} {'ratio':>6}  drops (e/s)      ok")
-    for name in given.scenarios or SCENARIOS:
-        for value in compare(anabranch, name, given.trials):
+    for name in args.scenarios:
+        for value in compare(args.binary, name, args.trials):
             failed += value["ok"] is False
-            if given.json:
+            if args.json:
                 print(json.dumps(value), flush=True)
                 continue
             ok = {True: "yes", False: "no", None: "-"}[value["ok"]]
@@ -141,4 +116,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(LAB.main())
