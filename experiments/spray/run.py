@@ -4,29 +4,27 @@
 ``--setting``, ``--scheme`` and ``--seeds`` choose. ``run.py table`` prints what is in it beside the paper's figures, ``run.py draw`` draws it.
 ``run.py model`` prints the paper's equations (Figures 6, 8, 9 and 10) from ``anabranch spray model``. ``run.py paths`` finds how
 long each path takes (Figure 4). ``run.py smoke`` runs small ones of
-each and checks that rows make sense. All but ``draw`` and ``paths`` needs the standard library only.
+each and checks that rows make sense. ``draw`` and ``paths`` need the lab's environment.
 
 Read first: `SCHEMES`, `SETTINGS`.
 """
 
 from __future__ import annotations
 
-import argparse
-import concurrent.futures
-import csv
 import dataclasses
-import json
-import pathlib
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
+from anabranch_lab.cells import BINARY, Experiment, Option, Row, Rows, grouped, measure, read_csv, some, table, write_csv
+from anabranch_lab.programs import json_lines, toml
+
+LAB = Experiment(__file__, __doc__)
 Table = dict[str, Any]
 
 #: A short flow has less than this.
@@ -375,22 +373,17 @@ SETTINGS: dict[str, Setting] = {
 }
 #: Columns of a row beside setting, scheme, x and seed: from the rows of traffic, then those of the layer.
 COLUMNS = (
-    *(
-        "small_fct_us_mean",
-        "small_fct_us_p99",
-        "long_flow_mbps_mean",
-        "fct_us_min",
-        "fct_us_max",
-        "flows",
-        "finished",
-        "timeouts",
-        "fast_recoveries",
-    ),
+    *("small_fct_us_mean", "small_fct_us_p99", "long_flow_mbps_mean", "fct_us_min", "fct_us_max"),
+    *("flows", "finished", "timeouts", "fast_recoveries"),
     *("retransmitted_segments", "out_of_order_segments", "dropped_queue_full", "delivered_packets"),
     *("parity_bytes_share", "recovered_packets", "surplus_packets", "given_up_packets", "early_packets"),
     *("source_packets", "parity_packets", "unit_packets_mean", "blocked_share_mean", "packet_hops"),
     *("held_us_mean", "rtt_us_mean", "rtt_apart_share_mean", "uplink_goodput_share", "unused_ways_share_mean"),
 )
+
+
+#: Tables of a scenario.
+TABLES = ("network", "transport", "workload", "change")
 
 
 def scenario(setting: Setting, scheme: str, x: float, seed: int) -> Table:
@@ -413,39 +406,24 @@ def scenario(setting: Setting, scheme: str, x: float, seed: int) -> Table:
     return made
 
 
-def to_toml(made: Table) -> str:
-    """A scenario as text. JSON's strings, numbers and lists are TOML's, too."""
-    lines = [f"{key} = {json.dumps(value)}" for key, value in made.get("run", {}).items()]
-    for name in ("network", "transport"):
-        lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in made[name].items())]
-    for name in ("workload", "change"):
-        for entry in made.get(name, []):
-            lines += [f"[[{name}]]", *(f"{key} = {json.dumps(value)}" for key, value in entry.items())]
-    return "\n".join(lines) + "\n"
-
-
-def simulate(binary: pathlib.Path, made: Table, seed: int, what: str, *options: str) -> list[Table]:
-    """Runs a scenario, of which it is said `what` it is where it fails: the rows of its workloads."""
+def simulate(binary: Path, made: Table, seed: int, *options: object) -> list[Row]:
+    """The rows of a scenario's workloads."""
     with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "scenario.toml"
+        path = Path(folder) / "scenario.toml"
         for traffic in made["workload"]:
             if flows := traffic.pop("flows", None) if traffic["kind"] == "trace" else None:
-                listed = path.with_suffix(".csv")
                 lines = [f"{start:.9f},{src},{dst},{size}" for start, src, dst, size in sorted(flows)]
-                listed.write_text("\n".join(["start_s,from,to,size_bytes", *lines]) + "\n")
-                traffic["file"] = str(listed)
-        path.write_text(to_toml(made))
-        command = [binary, "simulate", path, "--json", "--quiet", "--set", f"seed={seed}", *options]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"{what}: {done.stderr.strip()}")
-    return [json.loads(line) for line in done.stdout.splitlines()]
+                path.with_suffix(".csv").write_text("\n".join(["start_s,from,to,size_bytes", *lines]) + "\n")
+                traffic["file"] = str(path.with_suffix(".csv"))
+        path.write_text(toml({**made.pop("run", {}), **{key: made[key] for key in TABLES if key in made}}))
+        return json_lines([binary, "simulate", path, "--json", "--quiet", "--set", f"seed={seed}", *options])
 
 
-def run(binary: pathlib.Path, setting: Setting, scheme: str, x: float, seed: int) -> Table:
+def run(binary: Path, setting: Setting, scheme: str, x: float, seed: int) -> Row:
     """Runs it, and puts the rows of its workloads together."""
     made = scenario(setting, scheme, x, seed)
-    row, network = joined(simulate(binary, made, seed, f"{scheme} at {x}")), made["network"]
+    network = made["network"]
+    row = joined(simulate(binary, made, seed))
     if row.get("goodput_mbps") and network["topology"] == "leaf-spine":
         tors, hosts = network["tors"], network["hosts"]
         uplinks_mbps = tors * network["spines"] * 1_000
@@ -468,15 +446,8 @@ def joined(rows: list[Table]) -> Table:
     for column, of in (("fct_us_min", min), ("fct_us_max", max)):
         if there := [row[column] for row in traffic if row.get(column) is not None]:
             made[column] = of(there)
-    for column in (
-        "flows",
-        "finished",
-        "timeouts",
-        "fast_recoveries",
-        "retransmitted_segments",
-        "out_of_order_segments",
-        "goodput_mbps",
-    ):
+    counts = ("flows", "finished", "timeouts", "fast_recoveries", "retransmitted_segments", "out_of_order_segments", "goodput_mbps")
+    for column in counts:
         made[column] = sum(row.get(column) or 0 for row in traffic)
     for column in ("dropped_queue_full", "delivered_packets", "packet_hops", "unused_ways_share_mean"):
         made[column] = rows[0].get(column)
@@ -486,162 +457,137 @@ def joined(rows: list[Table]) -> Table:
     return made
 
 
-def cells(args: argparse.Namespace) -> Iterable[tuple[str, str, float, int]]:
-    """Which runs are asked for."""
-    for name in args.setting or SETTINGS:
-        for x in args.x or SETTINGS[name].xs:
-            for scheme in args.scheme or SETTINGS[name].schemes or ALL:
-                for seed in range(1, args.seeds + 1):
-                    yield name, scheme, x, seed
+KEY = ("setting", "scheme", "x", "seed")
 
 
-def run_all(args: argparse.Namespace) -> int:
+@LAB.verb(
+    "all",
+    rows=LAB.runs / "rows.csv",
+    binary=BINARY,
+    setting=some(SETTINGS),
+    scheme=some(SCHEMES),
+    x=Option((), kind=float),
+    seeds=3,
+    jobs=Option(2, "runs at a time"),
+)
+def all_runs(args) -> int:
     """Runs what is not in the rows yet, and writes each row once it is there."""
-    args.rows.parent.mkdir(parents=True, exist_ok=True)
-    known = {(row["setting"], row["scheme"], float(row["x"]), int(row["seed"])) for row in read(args.rows)}
-    new = [cell for cell in cells(args) if cell not in known]
-    is_new = not args.rows.exists()
-    with args.rows.open("a", newline="") as file, concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        writer = csv.DictWriter(file, ("setting", "scheme", "x", "seed", *COLUMNS), extrasaction="ignore")
-        if is_new:
-            writer.writeheader()
-        doing = {
-            pool.submit(run, args.binary, SETTINGS[name], scheme, x, seed): (name, scheme, x, seed)
-            for name, scheme, x, seed in new
-        }
-        for done in concurrent.futures.as_completed(doing):
-            name, scheme, x, seed = doing[done]
-            row = {"setting": name, "scheme": scheme, "x": x, "seed": seed, **done.result()}
-            writer.writerow({key: f"{value:.6g}" if isinstance(value, float) else value for key, value in row.items()})
-            file.flush()
-            print(name, scheme, x, seed, f"{row.get('small_fct_us_mean', 0):.0f} us", flush=True)
-    return 0
-
-
-def read(path: pathlib.Path) -> list[dict[str, str]]:
-    """The rows of a file; none where there is no file."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def mean(rows: list[dict[str, str]], setting: str, scheme: str, x: float, column: str) -> float | None:
-    """Over seeds; `A/B` is a column over another."""
-    above, _, below = column.partition("/")
-    values = [
-        float(row[above]) / (float(row[below]) if below else 1.0)
-        for row in rows
-        if (row["setting"], row["scheme"], float(row["x"])) == (setting, scheme, x) and row[above] not in ("", None)
+    cells = [
+        {"setting": name, "scheme": scheme, "x": f"{x:.6g}", "seed": seed}
+        for name in args.setting or SETTINGS
+        for x in args.x or SETTINGS[name].xs
+        for scheme in args.scheme or SETTINGS[name].schemes or ALL
+        for seed in range(1, args.seeds + 1)
     ]
-    return statistics.fmean(values) if values else None
+
+    def figures(cell: Row) -> Row:
+        row = run(args.binary, SETTINGS[cell["setting"]], cell["scheme"], float(cell["x"]), cell["seed"])
+        there = {column: row.get(column) for column in COLUMNS}
+        return {column: f"{value:.6g}" if isinstance(value, float) else value for column, value in there.items()}
+
+    rows = Rows(args.rows, KEY, (*KEY, *COLUMNS))
+    return measure(rows, cells, figures, args.jobs, lambda rows: f"{rows[0]['setting']} {rows[0]['scheme']} {rows[0]['x']} {rows[0]['seed']}")
 
 
-def is_lower_bound(rows: list[dict[str, str]], setting: str, scheme: str, x: float, column: str) -> bool:
-    """Whether a time's ratio leaves out flows that never ended, in one of the seeds."""
-    return column == "fct_us_max/fct_us_min" and any(
-        int(row["finished"]) < int(row["flows"])
-        for row in rows
-        if (row["setting"], row["scheme"], float(row["x"])) == (setting, scheme, x)
-    )
+class Means:
+    """Means over the seeds of each run."""
+
+    def __init__(self, rows: list[Row]) -> None:
+        self.runs = grouped(({**row, "x": float(row["x"])} for row in rows), "setting", "scheme", "x")
+
+    def of(self, setting: str, scheme: str, x: float, column: str) -> float | None:
+        """Of a column; `A/B` is one over another."""
+        above, _, below = column.partition("/")
+        rows = [row for row in self.runs.get((setting, scheme, x), []) if row[above] not in ("", None)]
+        values = [float(row[above]) / (float(row[below]) if below else 1.0) for row in rows]
+        return statistics.fmean(values) if values else None
+
+    def is_lower_bound(self, setting: str, scheme: str, x: float, column: str) -> bool:
+        """Whether a time's ratio leaves out flows that never ended, in one of the seeds."""
+        rows = self.runs.get((setting, scheme, x), [])
+        return column == "fct_us_max/fct_us_min" and any(int(row["finished"]) < int(row["flows"]) for row in rows)
 
 
-def table(args: argparse.Namespace) -> int:
+@LAB.verb("table", rows=LAB.runs / "rows.csv", setting=some(SETTINGS))
+def show_tables(args) -> None:
     """Prints for each setting and measure a line for each scheme; `≥` marks a lower bound."""
-    rows = read(args.rows)
-    for name, setting in SETTINGS.items():
-        if args.setting and name not in args.setting:
-            continue
+    means = Means(read_csv(args.rows))
+    for name in [name for name in SETTINGS if not args.setting or name in args.setting]:
+        setting = SETTINGS[name]
         for column, unit, scale in setting.shows or MEASURES:
-            print(f"| {name} (Figure {setting.figure}): {unit} | " + " | ".join(f"{x:g}" for x in setting.xs) + " |")
-            print("| --- |" + " ---: |" * len(setting.xs))
+            lines = []
             for scheme in SCHEMES:
-                values = [mean(rows, name, scheme, x, column) for x in setting.xs]
-                marks = ["≥ " if is_lower_bound(rows, name, scheme, x, column) else "" for x in setting.xs]
+                values = [means.of(name, scheme, x, column) for x in setting.xs]
+                marks = ["≥ " if means.is_lower_bound(name, scheme, x, column) else "" for x in setting.xs]
+                cells = ["-" if value is None else f"{mark}{value * scale:.3g}" for mark, value in zip(marks, values, strict=True)]
                 if any(value is not None for value in values):
-                    cells = [
-                        "-" if value is None else f"{mark}{value * scale:.3g}"
-                        for mark, value in zip(marks, values, strict=True)
-                    ]
-                    print(f"| {scheme} | " + " | ".join(cells) + " |")
-            print()
-    return 0
+                    lines.append([scheme, *cells])
+            print(table([f"{name} (Figure {setting.figure}): {unit}", *(f"{x:g}" for x in setting.xs)], lines, "lr"), end="\n\n")
 
 
-def draw_paths(folder: pathlib.Path) -> None:
-    """Figure 4 (b) from its rows, the shortest first."""
-    from anabranch_lab.figures import THEMES, name_axes, panels, save
-
-    times = sorted(float(row["rtt_us"]) for row in read(PATHS))
-    for theme in THEMES:
-        canvas, grid = panels(theme, 1, 1, size=(6.0, 3.4))
-        grid[0][0].bar(range(1, len(times) + 1), times, color=THEMES[theme].lines[0])
-        name_axes(grid[0][0], theme, title="round trip by each path: us", x="path, the fastest first")
-        save(canvas, folder / f"paths{'' if theme == 'light' else '-dark'}.svg", {})
-
-
-def draw(args: argparse.Namespace) -> int:
+@LAB.verb(rows=LAB.runs / "rows.csv", folder=LAB.folder)
+def draw(args) -> None:
     """For each setting a picture: above the paper's schemes, below what there is today beside CAPS."""
-    from anabranch_lab.figures import THEMES, add_legend, name_axes, panels, save
+    from anabranch_lab.figures import THEMES, add_legend, name_axes, panels, save_themed
 
-    rows = read(args.rows)
-    draw_paths(args.folder)
+    rows = read_csv(args.rows)
+    means = Means(rows)
     today = ("caps", *(scheme for scheme in ALL if scheme not in PAPER))
-    for name, setting in SETTINGS.items():
-        if not any(row["setting"] == name for row in rows):
-            continue
-        groups = (setting.schemes,) if setting.schemes else (PAPER, today)
-        shows = setting.shows or MEASURES
 
-        def make(
-            theme: str,
-            name: str = name,
-            setting: Setting = setting,
-            groups: tuple[tuple[str, ...], ...] = groups,
-            shows: tuple[tuple[str, str, float], ...] = shows,
-        ) -> Any:
+    def make_paths(theme: str) -> Any:
+        times = sorted(float(row["rtt_us"]) for row in read_csv(PATHS))
+        canvas, [[axes]] = panels(theme, 1, 1, size=(6.0, 3.4))
+        axes.bar(range(1, len(times) + 1), times, color=THEMES[theme].lines[0])
+        name_axes(axes, theme, title="round trip by each path: us", x="path, the fastest first")
+        return canvas
+
+    def plot(axes: Any, theme: str, name: str, schemes: tuple[str, ...], show: tuple[str, str, float]) -> None:
+        column, unit, scale = show
+        setting, lines = SETTINGS[name], THEMES[theme].lines
+        for scheme in schemes:
+            # Each scheme looks the same wherever it is.
+            number = list(SCHEMES).index(scheme)
+            points = [(x, means.of(name, scheme, x, column)) for x in setting.xs]
+            if there := [(x, value * scale) for x, value in points if value is not None]:
+                axes.plot(
+                    *zip(*there, strict=True),
+                    color=lines[number % len(lines)],
+                    linestyle=("-", "--", ":", "-.")[number // len(lines) % 4],
+                    linewidth=2.4 if scheme in OURS else 1.3,
+                    marker="oDsv^PX*"[number % 8],
+                    markersize=4,
+                    label=scheme,
+                )
+        # The last flow of some schemes takes a hundred times as long as of others.
+        if column == "fct_us_max/fct_us_min":
+            axes.set_yscale("log")
+        else:
+            axes.set_ylim(bottom=0)
+        if setting.names:
+            axes.set_xticks(setting.xs, setting.names)
+        name_axes(axes, theme, title=unit, x=setting.x.replace("_", " "))
+
+    save_themed(make_paths, args.folder, "paths", {}, ["svg"])
+    for name in [name for name in SETTINGS if any(row["setting"] == name for row in rows)]:
+        groups = (SETTINGS[name].schemes,) if SETTINGS[name].schemes else (PAPER, today)
+        shows = SETTINGS[name].shows or MEASURES
+
+        def make(theme: str, name: str = name, groups: tuple = groups, shows: tuple = shows) -> Any:
             canvas, grid = panels(theme, len(groups), len(shows), size=(11.0, 3.7 * len(groups)))
-            lines = THEMES[theme].lines
             for line, schemes in zip(grid, groups, strict=True):
-                for axes, (column, unit, scale) in zip(line, shows, strict=True):
-                    for scheme in schemes:
-                        # Each scheme looks the same wherever it is.
-                        number = list(SCHEMES).index(scheme)
-                        points = [(x, mean(rows, name, scheme, x, column)) for x in setting.xs]
-                        there = [(x, value * scale) for x, value in points if value is not None]
-                        if not there:
-                            continue
-                        axes.plot(
-                            *zip(*there, strict=True),
-                            color=lines[number % len(lines)],
-                            linestyle=("-", "--", ":", "-.")[number // len(lines) % 4],
-                            linewidth=2.4 if scheme in OURS else 1.3,
-                            marker="oDsv^PX*"[number % 8],
-                            markersize=4,
-                            label=scheme,
-                        )
-                    # The last flow of some schemes takes a hundred times as long as of others.
-                    if column == "fct_us_max/fct_us_min":
-                        axes.set_yscale("log")
-                    else:
-                        axes.set_ylim(bottom=0)
-                    if setting.names:
-                        axes.set_xticks(setting.xs, setting.names)
-                    name_axes(axes, theme, title=unit, x=setting.x.replace("_", " "))
+                for axes, show in zip(line, shows, strict=True):
+                    plot(axes, theme, name, schemes, show)
             add_legend(canvas, theme, columns=8)
             return canvas
 
-        for theme in THEMES:
-            path = args.folder / f"{name}{'' if theme == 'light' else '-dark'}.svg"
-            save(make(theme), path, {})
-            print(path)
-    return 0
+        print(*save_themed(make, args.folder, name, {}, ["svg"]), sep="\n")
 
 
-PATHS = HERE / "paths.csv"
+PATHS = LAB.folder / "paths.csv"
 
 
-def paths(args: argparse.Namespace) -> int:
+@LAB.verb(binary=BINARY)
+def paths(args) -> None:
     """Figure 4: how long a packet and its acknowledgement take by each of 40 paths, of which four long flows keep to some."""
     import pyarrow.parquet
 
@@ -656,67 +602,52 @@ def paths(args: argparse.Namespace) -> int:
 
     made = scenario(dataclasses.replace(SETTINGS["mixture"], build=build), "caps-uncoded", 0, 1)
     with tempfile.TemporaryDirectory() as folder:
-        simulate(args.binary, made, 1, "paths", "--out", f"{folder}/run")
-        links = pyarrow.parquet.read_table(next(pathlib.Path(folder).rglob("links.parquet"))).to_pylist()
+        simulate(args.binary, made, 1, "--out", f"{folder}/run")
+        links = pyarrow.parquet.read_table(next(Path(folder).rglob("links.parquet"))).to_pylist()
     wait_us = {(link["from"], link["to"]): link["wait_us_mean"] for link in links}
-    with PATHS.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(("path", "rtt_us"))
-        for path in range(40):
-            there = [("tor-0", f"spine-{path}"), (f"spine-{path}", "tor-1")]
-            hops = [*there, *((b, a) for a, b in there)]
-            # 100 us without queues, as `leaf_spine` has it.
-            writer.writerow((path, f"{100 + sum(wait_us[hop] for hop in hops):.1f}"))
+    rows = []
+    for path in range(40):
+        there = [("tor-0", f"spine-{path}"), (f"spine-{path}", "tor-1")]
+        hops = [*there, *((b, a) for a, b in there)]
+        # 100 us without queues, as `leaf_spine` has it.
+        rows.append({"path": path, "rtt_us": f"{100 + sum(wait_us[hop] for hop in hops):.1f}"})
+    write_csv(PATHS, rows, end="\r\n")
     print(PATHS)
-    return 0
 
 
-def model(args: argparse.Namespace) -> int:
+@LAB.verb(binary=BINARY)
+def model(args) -> None:
     """The equations, as the paper's figures have them."""
 
-    def said(*options: str) -> list[Table]:
-        done = subprocess.run(
-            [args.binary, "spray", "model", "--json", *options], capture_output=True, text=True, check=True
-        )
-        return [json.loads(line) for line in done.stdout.splitlines()]
+    def said(*options: object) -> list[Row]:
+        return json_lines([args.binary, "spray", "model", "--json", *options])
 
     print("Figure 6(b): 40 paths, 10 packets; the probability of decoding from packets that are not blocked")
-    print("| long flows | " + " | ".join(f"r = {r}" for r in range(6)) + " |\n| ---: |" + " ---: |" * 6)
+    lines = []
     for long in range(1, 5):
-        shares = [
-            said("--blocked", str(long / 40), "--unit", "10", "--parities", str(r))[0]["decoding_share"]
-            for r in range(6)
-        ]
-        print(f"| {long} | " + " | ".join(f"{share:.4f}" for share in shares) + " |")
+        shares = [said("--blocked", long / 40, "--unit", 10, "--parities", r)[0]["decoding_share"] for r in range(6)]
+        lines.append([long, *(f"{share:.4f}" for share in shares)])
+    print(table(["long flows", *(f"r = {r}" for r in range(6))], lines, "r"))
     print("\nFigures 6(a), 8 and 9: parities, decoding, a window of 64 packets")
-    print(
-        "| blocked | unit | parities | decodes | window, us | uncoded, us |\n| ---: | ---: | ---: | ---: | ---: | ---: |"
-    )
+    lines = []
     for blocked, paper in ((0.2, 29), (0.25, 31), (0.3, 33), (0.35, 40)):
-        best = said("--blocked", str(blocked))[0]["unit_packets"]
-        for row in said("--blocked", str(blocked), "--unit", *map(str, sorted({1, 2, 4, 8, 16, 32, 64, paper, best}))):
+        best = said("--blocked", blocked)[0]["unit_packets"]
+        for row in said("--blocked", blocked, "--unit", *sorted({1, 2, 4, 8, 16, 32, 64, paper, best})):
             unit = row["unit_packets"]
             note = {best: " (least)", paper: " (the paper's)"}.get(unit, "")
-            cells = [f"{blocked}", f"{unit}{note}", str(row["parities"]), f"{row['decoding_share']:.4f}"]
-            print(
-                "| "
-                + " | ".join([*cells, f"{row['window_s'] * 1e6:.0f}", f"{row['uncoded_window_s'] * 1e6:.0f}"])
-                + " |"
-            )
+            windows = [f"{row[column] * 1e6:.0f}" for column in ("window_s", "uncoded_window_s")]
+            lines.append([blocked, f"{unit}{note}", row["parities"], f"{row['decoding_share']:.4f}", *windows])
+    print(table(["blocked", "unit", "parities", "decodes", "window, us", "uncoded, us"], lines, "r"))
     print("\nFigure 10: parities among all packets")
-    print(
-        "| long packets to short ones | "
-        + " | ".join(f"p {p}" for p in (0.05, 0.1, 0.2, 0.3))
-        + " |\n| --- |"
-        + " ---: |" * 4
-    )
+    blocked_shares, lines = (0.05, 0.1, 0.2, 0.3), []
     for share in (90, 95, 99):
-        rows = said("--long", str(share / (100 - share)), "--blocked", "0.05", "0.1", "0.2", "0.3")
-        print(f"| {share}:{100 - share} | " + " | ".join(f"{row['overhead_share'] * 100:.2f} %" for row in rows) + " |")
-    return 0
+        rows = said("--long", share / (100 - share), "--blocked", *blocked_shares)
+        lines.append([f"{share}:{100 - share}", *(f"{row['overhead_share'] * 100:.2f} %" for row in rows)])
+    print(table(["long packets to short ones", *(f"p {p}" for p in blocked_shares)], lines, "lr"))
 
 
-def smoke(args: argparse.Namespace) -> int:
+@LAB.verb(binary=BINARY)
+def smoke(args) -> None:
     """Every scheme on a small fabric: all flows end, and what is counted is conserved."""
     network = leaf_spine(3, 4, 4, 100, 256)
     traffic = {"kind": "poisson", "sizes": "web-search", "load": load(network, 0.4), "flows": 60}
@@ -742,39 +673,7 @@ def smoke(args: argparse.Namespace) -> int:
         assert row["timeouts"] == 0, "none waits for a timer"
         # Of the four paths of two of the pods one is slow or down in the others.
         assert links > 0 or ratio < 1.2, "over whole links all end at nearly one time"
-    return 0
-
-
-def main() -> int:
-    """Reads the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    rows = {"type": pathlib.Path, "default": ROOT / "runs" / "spray" / "rows.csv"}
-    binary = {"type": pathlib.Path, "default": ROOT / "target" / "release" / "anabranch"}
-    of_all = verbs.add_parser("all")
-    of_all.add_argument("--rows", **rows)
-    of_all.add_argument("--binary", **binary)
-    of_all.add_argument("--scheme", action="append", choices=SCHEMES)
-    of_all.add_argument("--x", type=float, nargs="+")
-    of_all.add_argument("--seeds", type=int, default=3)
-    of_all.add_argument("--jobs", type=int, default=2, help="runs at a time")
-    of_table = verbs.add_parser("table")
-    of_table.add_argument("--rows", **rows)
-    of_draw = verbs.add_parser("draw")
-    of_draw.add_argument("--rows", **rows)
-    of_draw.add_argument("--folder", type=pathlib.Path, default=HERE)
-    for verb in (of_all, of_table):
-        verb.add_argument("--setting", action="append", choices=SETTINGS)
-    for name in ("model", "paths", "smoke"):
-        verbs.add_parser(name).add_argument("--binary", **binary)
-    args = parser.parse_args()
-    if hasattr(args, "binary"):
-        # Runs are made in other folders.
-        args.binary = args.binary.resolve()
-    return {"all": run_all, "table": table, "draw": draw, "paths": paths, "model": model, "smoke": smoke}[args.verb](
-        args
-    )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(LAB.main())
