@@ -1,44 +1,35 @@
 """One object to one client over loopback: ``gather`` beside curl and nginx.
 
-``run.py`` measures each method of `METHODS` and prints a table: goodput, and processor seconds per gigabyte of servers and
-client together. Servers are started for each trial and end with it, so that what they used can be counted. Standard library
-only; needs ``anabranch``, ``curl`` and ``nginx``.
+``run.py all`` measures each method of `METHODS` and prints a table: goodput, and processor seconds per gigabyte of servers
+and client together. Servers are started for each trial and end with it, so that what they used can be counted. Standard
+library only; needs ``anabranch``, ``curl`` and ``nginx``.
 
 To add a method, write a function such as `by_curl` and enter it in `METHODS`.
 """
 
 from __future__ import annotations
 
-import argparse
-import collections
-import contextlib
 import dataclasses
 import filecmp
-import functools
-import json
 import mmap
 import os
-import pathlib
-import resource
 import shutil
-import socket
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
+from anabranch_lab.cells import BINARY, Experiment, Option, table
+from anabranch_lab.programs import await_port, children_cpu_s, free_ports, json_lines, running, write_nginx
+
+LAB = Experiment(__file__, __doc__)
 OBJECT = "object"
-NGINX_CONFIG = """
-daemon off; worker_processes 2; pid {folder}/nginx.pid; error_log {folder}/nginx.log;
-events {{ worker_connections 1024; }}
-http {{ access_log off; sendfile on; tcp_nopush on; keepalive_requests 10000; {temporary}
-{servers}
-}}
-"""
 
 
 class Trial(NamedTuple):
@@ -63,57 +54,40 @@ class Bench:
         How many servers there are.
     """
 
-    folder: pathlib.Path
-    anabranch: str
+    folder: Path
+    anabranch: Path
     nginx: str
     count: int
 
+    def gather(self, folders: list[Path], ports: list[int]) -> list[Sequence[object]]:
+        """The commands that serve these folders by ``gather serve``."""
+        serve, keys = [self.anabranch, "gather", "serve"], ["--keys", self.folder / "keys"]
+        return [[*serve, folder, "--listen", f"127.0.0.1:{port}", *keys] for folder, port in zip(folders, ports, strict=True)]
 
-    def free_ports(self, count: int) -> list[int]:
-        """Ports that nobody listens on now."""
-        with contextlib.ExitStack() as stack:
-            sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-            for each in sockets:
-                each.bind(("127.0.0.1", 0))
-            return [each.getsockname()[1] for each in sockets]
+    def http(self, ports: list[int], tls: bool) -> list[Sequence[object]]:
+        """The command of nginx, which serves the object at these ports."""
+        pair = (self.folder / "keys/sites/server.pem", self.folder / "keys/sites/server.key")
+        listen = [(self.folder, [f"127.0.0.1:{port}{' ssl' if tls else ''}"]) for port in ports]
+        return [[self.nginx, *write_nginx(self.folder / "nginx.conf", listen, pair if tls else None, workers=2)[1:]]]
 
-    @contextlib.contextmanager
-    def running(self, commands: list[list[str]], ports: list[int]) -> Iterator[None]:
-        """Run servers until their work is done."""
-        servers = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for command in commands]
-        try:
+    @contextmanager
+    def timed(self, servers: list[Sequence[object]], ports: list[int]) -> Iterator[Callable[[str], Trial]]:
+        """Runs servers, times what follows, and gives the trial once they have ended."""
+        size = (self.folder / OBJECT).stat().st_size
+        used, ended = children_cpu_s(), 0.0
+        began = 0.0
+
+        def trial(note: str) -> Trial:
+            return Trial(8e-9 * size / (ended - began), used / (size / 1e9), note)
+
+        with running(servers, quiet=True):
             for port in ports:
                 await_port(port)
-            yield
-        finally:
-            for server in servers:
-                server.terminate()
-            for server in servers:
-                server.wait()
-
-    def gather(self, folders: list[pathlib.Path], ports: list[int]) -> contextlib.AbstractContextManager[None]:
-        """Run ``gather serve`` for each of these folders."""
-        keys = ["--keys", str(self.folder / "keys")]
-        commands = [
-            [self.anabranch, "gather", "serve", str(folder), "--listen", f"127.0.0.1:{port}", *keys]
-            for folder, port in zip(folders, ports, strict=True)
-        ]
-        return self.running(commands, ports)
-
-    def http(self, folders: list[pathlib.Path], ports: list[int], tls: bool) -> contextlib.AbstractContextManager[None]:
-        """Run nginx with a port for each of these folders."""
-        keys = self.folder / "keys"
-        pair = f"ssl_certificate {keys}/sites/server.pem; ssl_certificate_key {keys}/sites/server.key;" if tls else ""
-        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-        temporary = " ".join(f"{kind}_temp_path {self.folder}/nginx-{kind};" for kind in kinds)
-        servers = "\n".join(
-            f"server {{ listen 127.0.0.1:{port}{' ssl' if tls else ''}; root {folder}; {pair} }}"
-            for folder, port in zip(folders, ports, strict=True)
-        )
-        config = self.folder / "nginx.conf"
-        config.write_text(NGINX_CONFIG.format(folder=self.folder, servers=servers, temporary=temporary))
-        command = [self.nginx, "-p", str(self.folder), "-c", str(config), "-e", str(self.folder / "nginx.log")]
-        return self.running([command], ports)
+            warm(size)
+            began = time.monotonic()
+            yield trial
+            ended = time.monotonic()
+        used = children_cpu_s() - used
 
 
 def warm(size: int) -> None:
@@ -127,19 +101,9 @@ def warm(size: int) -> None:
             memory[at] = 1
 
 
-def await_port(port: int) -> None:
-    """Wait until somebody listens there."""
-    for _ in range(1000):
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-            return
-        time.sleep(0.01)
-    raise TimeoutError(f"nobody listens on port {port}")
-
-
 def by_gather(bench: Bench, parts: int) -> Trial:
     """Pull the object by ``gather get``: whole from one server, or striped over several."""
-    ports = bench.free_ports(parts)
-    out = bench.folder / "out"
+    ports, out = free_ports(parts), bench.folder / "out"
     # The same content would not be fetched again.
     out.unlink(missing_ok=True)
     if parts == 1:
@@ -153,59 +117,33 @@ def by_gather(bench: Bench, parts: int) -> Trial:
         cut = bench.folder / "cut"
         shutil.rmtree(cut, ignore_errors=True)
         holders = ",".join(f"127.0.0.1:{port}" for port in ports)
-        command = [bench.anabranch, "gather", "stripe", str(bench.folder / OBJECT), "--into", str(cut)]
-        subprocess.run([*command, "--servers", holders, "--json"], check=True, stdout=subprocess.DEVNULL)
-        what, folders = ["--manifest", str(cut / f"{OBJECT}.toml")], [cut / str(n) for n in range(parts)]
-    get = [bench.anabranch, "gather", "get", "--json", "--keys", str(bench.folder / "keys"), "-o", str(out), *what]
-    used = processor_seconds()
-    with bench.gather(folders, ports):
-        warm((bench.folder / OBJECT).stat().st_size)
-        began = time.monotonic()
-        done = subprocess.run(get, check=True, capture_output=True, text=True)
-        seconds = time.monotonic() - began
-    used = processor_seconds() - used
-    end = json.loads(done.stdout.splitlines()[-1])
+        json_lines([bench.anabranch, "gather", "stripe", bench.folder / OBJECT, "--into", cut, "--servers", holders, "--json"])
+        what, folders = ["--manifest", cut / f"{OBJECT}.toml"], [cut / str(n) for n in range(parts)]
+    get = [bench.anabranch, "gather", "get", "--json", "--keys", bench.folder / "keys", "-o", out, *what]
+    with bench.timed(bench.gather(folders, ports), ports) as trial:
+        end = json_lines(get)[-1]
     assert filecmp.cmp(bench.folder / OBJECT, out, shallow=False)
-    note = ", ".join(f"{name} {end[name]}" for name in ("received_packets", "useless_packets", "dropped_by_the_kernel"))
-    return record(bench, seconds, used, note)
+    return trial(", ".join(f"{name} {end[name]}" for name in ("received_packets", "useless_packets", "dropped_by_the_kernel")))
 
 
 def by_curl(bench: Bench, parts: int, tls: bool) -> Trial:
     """Pull the object by curl: whole from one server, or a range from each of several at once."""
-    ports = bench.free_ports(parts)
-    size = (bench.folder / OBJECT).stat().st_size
+    ports, size = free_ports(parts), (bench.folder / OBJECT).stat().st_size
     ends = [size * part // parts for part in range(parts + 1)]
     outs = [bench.folder / f"out.{part}" for part in range(parts)]
     commands = [
-        ["curl", "-sSfk", "-r", f"{ends[part]}-{ends[part + 1] - 1}", "-o", str(outs[part])]
+        ["curl", "-sSfk", "-r", f"{ends[part]}-{ends[part + 1] - 1}", "-o", outs[part]]
         + [f"http{'s' if tls else ''}://127.0.0.1:{ports[part]}/{OBJECT}"]
         for part in range(parts)
     ]
     for out in outs:
         out.unlink(missing_ok=True)
-    used = processor_seconds()
-    with bench.http([bench.folder] * parts, ports, tls):
-        warm(size)
-        began = time.monotonic()
+    with bench.timed(bench.http(ports, tls), ports) as trial:
         clients = [subprocess.Popen(command) for command in commands]
         codes = [client.wait() for client in clients]
-        seconds = time.monotonic() - began
-    used = processor_seconds() - used
     assert not any(codes), codes
     assert sum(out.stat().st_size for out in outs) == size
-    return record(bench, seconds, used, "not verified")
-
-
-def processor_seconds() -> float:
-    """Processor time of all programs that have ended, in seconds."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def record(bench: Bench, seconds: float, used: float, note: str) -> Trial:
-    """What is told of a trial."""
-    size = (bench.folder / OBJECT).stat().st_size
-    return Trial(8e-9 * size / seconds, used / (size / 1e9), note)
+    return trial("not verified")
 
 
 METHODS: dict[str, Callable[[Bench], Trial]] = {
@@ -218,47 +156,45 @@ METHODS: dict[str, Callable[[Bench], Trial]] = {
 }
 
 
-def main() -> None:
-    """Run all methods and print their table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--anabranch", default=str(ROOT / "target/release/anabranch"), help="the command")
-    parser.add_argument("--beside", help="another build of the command, whose gather is measured in turns with this one's")
-    parser.add_argument("--nginx", default=shutil.which("nginx") or "/usr/sbin/nginx", help="the web server")
-    parser.add_argument("--mib", type=int, default=1024, help="the object's length")
-    parser.add_argument("--servers", type=int, default=8)
-    parser.add_argument("--trials", type=int, default=3, help="of which medians are printed")
-    parser.add_argument("--only", default="", help="methods whose name has this in it")
-    parser.add_argument("--folder", help="where to put files; a temporary one without")
-    options = parser.parse_args()
-    print("| method | Gbit/s | lowest to highest | CPU s/GB | lowest to highest | notes |\n| --- | ---: | ---: | ---: | ---: | --- |")
-    with tempfile.TemporaryDirectory(dir=options.folder) as name:
-        bench = Bench(pathlib.Path(name), options.anabranch, options.nginx, options.servers)
-        os.chmod(name, 0o755)
+@LAB.verb(
+    "all",
+    binary=BINARY,
+    beside=Option(kind=Path, help="another build of the command, whose gather is measured in turns with this one's"),
+    nginx=Option(shutil.which("nginx") or "/usr/sbin/nginx", "the web server"),
+    mib=Option(1024, "the object's length"),
+    servers=8,
+    trials=Option(3, "of which medians are printed"),
+    only=Option("", "methods whose name has this in it"),
+    folder=Option(kind=Path, help="where to put files; a temporary one without"),
+)
+def all_methods(args) -> None:
+    """Runs all methods and prints their table."""
+    with tempfile.TemporaryDirectory(dir=args.folder) as name:
+        bench = Bench(Path(name), args.binary, args.nginx, args.servers)
+        bench.folder.chmod(0o755)
         with (bench.folder / OBJECT).open("wb") as file:
-            for _ in range(options.mib):
+            for _ in range(args.mib):
                 file.write(os.urandom(1 << 20))
-        made = [bench.anabranch, "gather", "keys", "--out", str(bench.folder / "keys")]
+        made = [bench.anabranch, "gather", "keys", "--out", bench.folder / "keys"]
         subprocess.run(made, check=True, stderr=subprocess.DEVNULL)
-        methods = dict(METHODS)
-        if options.beside:
-            other = dataclasses.replace(bench, anabranch=options.beside)
-            methods |= {f"{method}, {options.beside}": functools.partial(lambda measure, _: measure(other), measure)
-                        for method, measure in METHODS.items() if method.startswith("gather")}
-        measured: dict[str, list[Trial]] = collections.defaultdict(list)
+        methods = {method: (measure, bench) for method, measure in METHODS.items()}
+        if args.beside:
+            other = dataclasses.replace(bench, anabranch=args.beside)
+            methods |= {f"{method}, {args.beside}": (METHODS[method], other) for method in METHODS if method.startswith("gather")}
+        measured: dict[str, list[Trial]] = {method: [] for method in methods if args.only in method}
         # In turns: a shared machine is slower at some times than at others.
-        for _ in range(options.trials):
-            for method, measure in methods.items():
-                if options.only in method:
-                    measured[method].append(measure(bench))
-        for method in methods:
-            if method in measured:
-                trials = measured[method]
-                rates = sorted(trial.gbps for trial in trials)
-                costs = sorted(trial.cpu_s_per_gb for trial in trials)
-                spans = [f"{figures[0]:.2f} to {figures[-1]:.2f}" for figures in (rates, costs)]
-                medians = [f"{statistics.median(figures):.2f}" for figures in (rates, costs)]
-                print(f"| {method} | {medians[0]} | {spans[0]} | {medians[1]} | {spans[1]} | {trials[-1].note} |", flush=True)
+        for _ in range(args.trials):
+            for method, trials in measured.items():
+                measure, of = methods[method]
+                trials.append(measure(of))
+    lines = []
+    for method, trials in measured.items():
+        cells = [method]
+        for figures in ([trial.gbps for trial in trials], [trial.cpu_s_per_gb for trial in trials]):
+            cells += [f"{statistics.median(figures):.2f}", f"{min(figures):.2f} to {max(figures):.2f}"]
+        lines.append([*cells, trials[-1].note])
+    print(table(["method", "Gbit/s", "lowest to highest", "CPU s/GB", "lowest to highest", "notes"], lines, "lrrrrl"))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(LAB.main())
