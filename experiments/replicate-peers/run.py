@@ -1,7 +1,7 @@
 """One file to three sites by the programs that people use, on an emulated network.
 
 ``run.py all`` runs the trials of ``plan.toml``, each in an emulation of its own: ``anabranch emulate`` builds the
-network and runs ``run.py trial`` in the source's site, which starts programs in the other sites by ``nsenter``. A trial
+network, and in the source's site `move` starts programs in the other sites by ``nsenter``. A trial
 that the emulator does not trust is tried again and never counted. ``run.py expected`` writes ``expected.csv`` from the
 trials done so far. Standard library only, but for ``run.py bittorrent-peer``, which is one peer of a swarm and needs
 libtorrent.
@@ -11,16 +11,12 @@ To add a way to move the file, write a function such as `by_curl` and enter it i
 
 from __future__ import annotations
 
-import argparse
-import csv
 import dataclasses
 import hashlib
 import json
 import os
-import pathlib
 import queue
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -29,19 +25,19 @@ import threading
 import time
 import tomllib
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
+from anabranch_lab.cells import BINARY, Experiment, Option, Row, Rows, grouped, measure, read_csv, write_csv
+from anabranch_lab.programs import Failed, children_cpu_s
+
+LAB = Experiment(__file__, __doc__)
 FILE = "file.bin"
 DEVICE = "ab0"
 BITTORRENT_PORT = 6881
 HTTP_PORT = 8000
 RSYNC_PORT = 8730
-
-
-class TrialError(Exception):
-    """A trial that cannot give a figure, with the reason."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +71,7 @@ class Site:
             name, _, fields = line.strip().partition(":")
             if name == DEVICE:
                 return int(fields.split()[8])
-        raise TrialError(f"no device {DEVICE} in {self.name}")
+        raise Failed(f"no device {DEVICE} in {self.name}")
 
 
 @dataclasses.dataclass
@@ -107,7 +103,7 @@ class Trial:
     sites: dict[str, Site]
     source: Site
     destinations: list[Site]
-    folder: pathlib.Path
+    folder: Path
     digest: str
     method: dict[str, Any]
     deadline: float
@@ -118,7 +114,7 @@ class Trial:
     notes: dict[str, Any] = dataclasses.field(default_factory=dict)
     started: list[subprocess.Popen[str]] = dataclasses.field(default_factory=list)
 
-    def place(self, site: Site) -> pathlib.Path:
+    def place(self, site: Site) -> Path:
         """The folder of `site`."""
         return self.folder / site.name
 
@@ -148,7 +144,7 @@ class Trial:
         """Refuses the trial unless `site` has the file, byte for byte."""
         with (self.place(site) / FILE).open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != self.digest:
-                raise TrialError(f"{site.name} has another file than the source")
+                raise Failed(f"{site.name} has another file than the source")
 
 
 Arrivals = dict[str, float]
@@ -160,7 +156,7 @@ def await_port(site: Site, port: int, trial: Trial) -> None:
     probe = f"import socket; socket.create_connection(('{site.address}', {port}), 1).close()"
     while subprocess.run(site.inside([sys.executable, "-c", probe]), capture_output=True).returncode != 0:
         if trial.left() < 1:
-            raise TrialError(f"no server on {site.address}:{port}")
+            raise Failed(f"no server on {site.address}:{port}")
         time.sleep(0.05)
 
 
@@ -174,10 +170,10 @@ def fetch_all(trial: Trial, command: Callable[[Site], list[str]]) -> Arrivals:
         try:
             process = trial.start(site, command(site), stdout=subprocess.DEVNULL)
             if process.wait(trial.left()) != 0:
-                raise TrialError(f"exit code {process.returncode}")
+                raise Failed(f"exit code {process.returncode}")
             trial.check(site)
             arrivals[site.name] = time.monotonic() - begun
-        except (TrialError, OSError, subprocess.TimeoutExpired) as error:
+        except (Failed, OSError, subprocess.TimeoutExpired) as error:
             failures.append(f"{site.name}: {error}")
 
     threads = [threading.Thread(target=fetch, args=(site,)) for site in trial.destinations]
@@ -188,7 +184,7 @@ def fetch_all(trial: Trial, command: Callable[[Site], list[str]]) -> Arrivals:
     for thread in threads:
         thread.join()
     if failures:
-        raise TrialError("; ".join(failures))
+        raise Failed("; ".join(failures))
     return arrivals
 
 
@@ -238,8 +234,8 @@ def by_bittorrent(trial: Trial) -> Arrivals:
         if peers == "neighbours":
             others = [o for o in others if o.name in site.neighbours or site.name in o.neighbours]
         settings = {
-            "torrent": str(torrent),
-            "folder": str(trial.place(site)),
+            "torrent": torrent,
+            "place": trial.place(site),
             "address": site.address,
             "others": [o.address for o in others],
             "seed": site == trial.source,
@@ -247,7 +243,7 @@ def by_bittorrent(trial: Trial) -> Arrivals:
         }
         process = trial.start(
             site,
-            [sys.executable, str(HERE / "run.py"), "bittorrent-peer", json.dumps(settings)],
+            LAB.task(bittorrent_peer, trial.folder, f"peer-{site.name}", **settings).command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -260,11 +256,11 @@ def by_bittorrent(trial: Trial) -> Arrivals:
             try:
                 site, said, when = heard.get(timeout=trial.left())
             except queue.Empty:
-                raise TrialError(f"no `{word}` from {', '.join(waited_for - times.keys())}") from None
+                raise Failed(f"no `{word}` from {', '.join(waited_for - times.keys())}") from None
             if said == word:
                 times[site.name] = when
             elif said == "ended":
-                raise TrialError(f"the peer in {site.name} ended early")
+                raise Failed(f"the peer in {site.name} ended early")
         return {name: times[name] for name in waited_for}
 
     hear("ready", set(order))
@@ -326,7 +322,7 @@ def by_replicate(trial: Trial) -> Arrivals:
     overdue.cancel()
     seconds = time.monotonic() - begun
     if send.returncode != 0 or not events:
-        raise TrialError(f"`replicate send` ended with {send.returncode}; last event: {events[-1:]}")
+        raise Failed(f"`replicate send` ended with {send.returncode}; last event: {events[-1:]}")
     for site in trial.destinations:
         trial.check(site)
     summary = events[-1][1]
@@ -383,7 +379,7 @@ BITTORRENT_SETTINGS: dict[str, Any] = {
 }
 
 
-def make_torrent(file: pathlib.Path, torrent: pathlib.Path, piece_bytes: int) -> None:
+def make_torrent(file: Path, torrent: Path, piece_bytes: int) -> None:
     """Writes the description of `file` that peers need, without a tracker."""
     import libtorrent as lt
 
@@ -393,11 +389,11 @@ def make_torrent(file: pathlib.Path, torrent: pathlib.Path, piece_bytes: int) ->
     torrent.write_bytes(lt.bencode(description.generate()))
 
 
-def bittorrent_peer(text: str) -> None:
+@LAB.inside
+def bittorrent_peer(settings: Row) -> None:
     """One peer: says ``ready``, waits for a line, connects, says ``done`` when it has every piece, goes on giving."""
     import libtorrent as lt
 
-    settings = json.loads(text)
     listen = {"listen_interfaces": f"{settings['address']}:{BITTORRENT_PORT}"}
     alerts = {"alert_mask": int(lt.alert.category_t.error_notification | lt.alert.category_t.status_notification)}
     # The stubs want a TypedDict of every setting.
@@ -410,7 +406,7 @@ def bittorrent_peer(text: str) -> None:
             flags |= lt.torrent_flags.super_seeding
     params = lt.add_torrent_params()
     params.ti = lt.torrent_info(settings["torrent"])
-    params.save_path = settings["folder"]
+    params.save_path = settings["place"]
     params.flags = flags
     handle = session.add_torrent(params)
     while handle.status().state in (lt.torrent_status.checking_files, lt.torrent_status.checking_resume_data):
@@ -435,14 +431,14 @@ def bittorrent_peer(text: str) -> None:
 
 def processors_used_s() -> float:
     """Processor time that the whole machine has used, in seconds, waiting for discs not counted."""
-    fields = pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     user, nice, system, _, _, interrupt, soft_interrupt = (int(f) for f in fields[:7])
     return (user + nice + system + interrupt + soft_interrupt) / os.sysconf("SC_CLK_TCK")
 
 
-def run_trial(task: dict[str, Any]) -> dict[str, Any]:
+@LAB.inside
+def move(task: Row) -> Row:
     """Runs one trial inside its emulation; returns its figures."""
-    described = json.loads(os.environ["ANABRANCH_SITES"])
     sites = {
         s["name"]: Site(
             name=s["name"],
@@ -451,12 +447,11 @@ def run_trial(task: dict[str, Any]) -> dict[str, Any]:
             neighbours=tuple(link["to"] for link in s["links"]),
             links=tuple(s["links"]),
         )
-        for s in described
+        for s in json.loads(os.environ["ANABRANCH_SITES"])
     }
-    scenario = task["scenario"]
-    folder = pathlib.Path(task["folder"])
+    scenario, folder = task["scenario"], Path(task["folder"])
     for name in sites:
-        (folder / name).mkdir(parents=True)
+        (folder / name).mkdir()
     source = sites[scenario["source"]]
     # The same bytes in every trial; nothing can be compressed out of them.
     content = random.Random(1).randbytes(task["file_bytes"])
@@ -467,180 +462,146 @@ def run_trial(task: dict[str, Any]) -> dict[str, Any]:
         destinations=[sites[name] for name in scenario["destinations"]],
         folder=folder,
         digest=hashlib.sha256(content).hexdigest(),
-        method=task["method"],
         deadline=time.monotonic() + task["timeout_s"],
         topology=scenario["topology"],
-        rate=task["rate"],
-        congestion_control=task["congestion_control"],
-        binary=task["binary"],
+        **{name: task[name] for name in ("method", "rate", "congestion_control", "binary")},
     )
     sent_before = {name: site.bytes_sent() for name, site in sites.items()}
-    usage_before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used_before_s = children_cpu_s()
     try:
         arrivals = METHODS[task["method"]["name"]](trial)
         sent = {name: site.bytes_sent() - sent_before[name] for name, site in sites.items()}
     finally:
         trial.stop()
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
         "took_s": max(arrivals.values()),
         "took_s_by_destination": arrivals,
         "source_sent_bytes": sent[source.name],
         "sent_bytes_by_site": sent,
-        "cpu_s": usage.ru_utime + usage.ru_stime - usage_before.ru_utime - usage_before.ru_stime,
+        "cpu_s": children_cpu_s() - used_before_s,
         "verified": True,
         "notes": trial.notes,
     }
 
 
+KEY = ["topology", "loss", "method", "variant", "trial"]
 COLUMNS = [
-    "topology", "loss", "method", "variant", "trial", "took_s", "source_sent_bytes", "links_sent_bytes",
+    *KEY, "took_s", "source_sent_bytes", "links_sent_bytes",
     "link_busiest_bytes", "links_used", "cpu_s", "emulator_cpu_s", "cpu_share_others", "verified", "congestion_control",
     "lateness_us_p50", "lateness_us_p99", "lateness_us_max", "dropped_queue_full", "dropped_loss",
 ]  # fmt: skip
+PLAN = {
+    "plan": LAB.folder / "plan.toml",
+    "out": LAB.runs,
+    "file_mib": Option(kind=int, help="another size of file, for trying things out"),
+}
 
 
-def emulate_trial(
-    binary: pathlib.Path, plan: dict[str, Any], scenario: dict[str, Any], method: dict[str, Any], loss: str,
-    trial: int, out: pathlib.Path,
-) -> dict[str, Any]:  # fmt: skip
-    """One trial in an emulation of its own, tried again while it is not trusted.
+class OtherWork:
+    """The share of the processors that other programs of this machine use meanwhile."""
 
-    Returns
-    -------
-    dict
-        A row with the `COLUMNS`; the full result, bytes per link included, lies in `out`.
+    def __init__(self) -> None:
+        self.used_s, self.own_s, self.began = processors_used_s(), children_cpu_s(), time.monotonic()
 
-    Raises
-    ------
-    TrialError
-        It failed, or stayed untrusted.
-    """
-    settings = plan["settings"]
-    label = f"{scenario['topology']}-{loss.rstrip('%').replace('.', '_')}-{method['name']}-{method['variant']}-{trial}"
-    why = ""
-    for _ in range(settings["tries"]):
-        folder = out / f"{label}.files"
+    def share(self) -> float:
+        """Since the beginning."""
+        used = processors_used_s() - self.used_s - (children_cpu_s() - self.own_s)
+        return max(0.0, used / (time.monotonic() - self.began) / (os.cpu_count() or 1))
+
+
+def emulate_trial(binary: Path, settings: Row, scenario: Row, method: Row, cell: Row, out: Path) -> Row:
+    """One trial in an emulation of its own; the full result, bytes per link included, lies in `out`."""
+    label = f"{cell['topology']}-{cell['loss'].rstrip('%').replace('.', '_')}-{cell['method']}-{cell['variant']}-{cell['trial']}"
+    folder = out / f"{label}.files"
+    same = {name: settings[name] for name in ("timeout_s", "rate", "congestion_control")}
+    task = {"scenario": scenario, "method": method, "file_bytes": settings["file_mib"] << 20, "binary": binary, **same}
+    options = ["--rate", settings["rate"], "--loss", cell["loss"], "--mtu", settings["mtu_bytes"]]
+    options += ["--congestion-control", settings["congestion_control"], "--lateness-bound", settings["lateness_bound"]]
+    options += ["--seed", cell["trial"], "--duration", f"{settings['timeout_s'] + 30} s"]
+    other: list[OtherWork] = []
+
+    def prepare() -> None:
         shutil.rmtree(folder, ignore_errors=True)
-        report, result = out / f"{label}.network.json", out / f"{label}.result.json"
-        result.unlink(missing_ok=True)
-        task = {
-            "scenario": scenario, "method": method, "folder": str(folder), "result": str(result),
-            "file_bytes": settings["file_mib"] << 20, "timeout_s": settings["timeout_s"],
-            "rate": settings["rate"], "congestion_control": settings["congestion_control"],
-            "binary": str(binary.resolve()),
-        }  # fmt: skip
-        command = [
-            str(binary), "--quiet", "emulate", scenario["topology"], "--rate", settings["rate"],
-            "--site", scenario["source"], "--loss", loss, "--mtu", str(settings["mtu_bytes"]),
-            "--congestion-control", settings["congestion_control"], "--lateness-bound", settings["lateness_bound"],
-            "--seed", str(trial), "--duration", f"{settings['timeout_s'] + 30} s", "--report", str(report),
-            "--", sys.executable, str(HERE / "run.py"), "trial", json.dumps(task),
-        ]  # fmt: skip
-        used_before, begun = processors_used_s(), time.monotonic()
-        mine_before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        code = subprocess.run(command, stdin=subprocess.DEVNULL).returncode
-        mine = resource.getrusage(resource.RUSAGE_CHILDREN)
-        used = processors_used_s() - used_before
-        used -= mine.ru_utime + mine.ru_stime - mine_before.ru_utime - mine_before.ru_stime
-        others = max(0.0, used / (time.monotonic() - begun) / (os.cpu_count() or 1))
+        folder.mkdir()
+        LAB.task(move, folder, **task)
+        other[:] = [OtherWork()]
+
+    prepare()
+    inside = LAB.task(move, folder, **task)
+    try:
+        emulated = LAB.emulate(
+            binary, folder, scenario["topology"], inside, *options, site=scenario["source"], tries=settings["tries"], before=prepare
+        )
+    except subprocess.CalledProcessError as error:
+        raise Failed(f"exit code {error.returncode}") from None
+    finally:
+        others = other[0].share()
         shutil.rmtree(folder, ignore_errors=True)
-        if code != 0:
-            raise TrialError(f"{label}: exit code {code}")
-        network, figures = json.loads(report.read_text()), json.loads(result.read_text())
-        if network["trusted"]:
-            break
-        why = "; ".join(network["report"]["why"])
-        print(f"{label}: not trusted, tried again: {why}", file=sys.stderr)
-    else:
-        raise TrialError(f"{label}: not trusted in {settings['tries']} tries: {why}")
-    links = [link["sent_bytes"] for link in network["links"]]
-    late = network["report"]
+    (out / f"{label}.network.json").write_text(json.dumps(emulated.network))
+    (out / f"{label}.result.json").write_text(json.dumps(emulated.said, indent=1))
+    links, late, figures = emulated.network["links"], emulated.report, emulated.said
+    sent = [link["sent_bytes"] for link in links]
     return {
-        "topology": scenario["topology"], "loss": loss, "method": method["name"], "variant": method["variant"],
-        "trial": trial, "took_s": round(figures["took_s"], 3),
-        "source_sent_bytes": figures["source_sent_bytes"], "links_sent_bytes": sum(links),
-        "link_busiest_bytes": max(links), "links_used": sum(b > settings["file_mib"] << 20 >> 7 for b in links),
+        "took_s": round(figures["took_s"], 3),
+        "source_sent_bytes": figures["source_sent_bytes"], "links_sent_bytes": sum(sent),
+        "link_busiest_bytes": max(sent), "links_used": sum(b > settings["file_mib"] << 20 >> 7 for b in sent),
         "cpu_s": round(figures["cpu_s"], 2), "emulator_cpu_s": round(late["forwarder_cpu_s"], 2),
         "cpu_share_others": round(others, 3),
-        "verified": figures["verified"], "congestion_control": late["congestion_control"],
-        "lateness_us_p50": late["lateness_us_p50"], "lateness_us_p99": late["lateness_us_p99"],
-        "lateness_us_max": late["lateness_us_max"],
-        "dropped_queue_full": sum(link["dropped_queue_full"] for link in network["links"]),
-        "dropped_loss": sum(link["dropped_loss"] for link in network["links"]),
+        **{name: late[name] for name in ("congestion_control", "lateness_us_p50", "lateness_us_p99", "lateness_us_max")},
+        "verified": figures["verified"],
+        "dropped_queue_full": sum(link["dropped_queue_full"] for link in links),
+        "dropped_loss": sum(link["dropped_loss"] for link in links),
     }  # fmt: skip
 
 
-def read_rows(path: pathlib.Path) -> list[dict[str, str]]:
-    """The trials done so far."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def run_all(args: argparse.Namespace) -> int:
+@LAB.verb("all", binary=BINARY, only=Option(repeats=True, help="trials whose name has every one of these words"), **PLAN)
+def all_trials(args) -> int:
     """Runs what has no row yet; a row is written as soon as its trial ends, so an interrupted run goes on."""
     plan = tomllib.loads(args.plan.read_text())
-    if args.file_mib:
-        plan["settings"]["file_mib"] = args.file_mib
+    settings = plan["settings"] | ({"file_mib": args.file_mib} if args.file_mib else {})
     args.out.mkdir(parents=True, exist_ok=True)
-    rows = args.out / "trials.csv"
-    done = {tuple(row[c] for c in COLUMNS[:5]) for row in read_rows(rows)}
-    failed = matched = 0
-    for trial in range(1, plan["settings"]["trials"] + 1):
+    asked = {}
+    for trial in range(1, settings["trials"] + 1):
         for method in plan["method"]:
             for scenario in plan["scenario"]:
-                for loss in plan["settings"]["loss"]:
-                    key = (scenario["topology"], loss, method["name"], method["variant"], str(trial))
-                    if not all(word in " ".join(key) for word in args.only):
-                        continue
-                    matched += 1
-                    if key in done:
-                        continue
-                    try:
-                        row = emulate_trial(args.binary, plan, scenario, method, loss, trial, args.out)
-                    except TrialError as error:
-                        print(f"run.py: {error}", file=sys.stderr)
-                        failed += 1
-                        continue
-                    new = not rows.exists()
-                    with rows.open("a", newline="") as file:
-                        writer = csv.DictWriter(file, COLUMNS)
-                        if new:
-                            writer.writeheader()
-                        writer.writerow(row)
-                    print(
-                        f"{' '.join(key)}: {row['took_s']} s, source sent {row['source_sent_bytes'] / 1e6:.1f} MB, "
-                        f"links {row['links_sent_bytes'] / 1e6:.1f} MB, lateness p99 {row['lateness_us_p99']:.0f} us",
-                        flush=True,
-                    )
-    if not matched:
-        print(f"run.py: --only {' --only '.join(args.only)}: no trial's name has all of these words", file=sys.stderr)
-        return 2
-    return 1 if failed else 0
+                for loss in settings["loss"]:
+                    cell = (scenario["topology"], loss, method["name"], method["variant"], str(trial))
+                    if all(word in " ".join(cell) for word in args.only):
+                        asked[cell] = scenario, method
+    if not asked:
+        raise Failed(f"--only {' --only '.join(args.only)}: no trial's name has all of these words")
+
+    def run(cell: Row) -> Row:
+        scenario, method = asked[tuple(cell.values())]
+        return emulate_trial(args.binary, settings, scenario, method, cell, args.out)
+
+    def show(rows: list[Row]) -> str:
+        (row,) = rows
+        sent = f"source sent {row['source_sent_bytes'] / 1e6:.1f} MB, links {row['links_sent_bytes'] / 1e6:.1f} MB"
+        return f"{' '.join(row[name] for name in KEY)}: {row['took_s']} s, {sent}, lateness p99 {row['lateness_us_p99']:.0f} us"
+
+    cells = [dict(zip(KEY, cell, strict=True)) for cell in asked]
+    return measure(Rows(args.out / "trials.csv", KEY, COLUMNS), cells, run, show=show)
 
 
 OURS = "replicate"
 
 
-def write_expected(args: argparse.Namespace) -> int:
+@LAB.verb(**PLAN)
+def expected(args) -> None:
     """Writes ``expected.csv``: every variant, the best peer, and the claim's ratio once ours is there."""
     plan = tomllib.loads(args.plan.read_text())
     ratio_max = plan["settings"]["ratio_max"]
-    rows = read_rows(args.out / "trials.csv")
-    out: list[list[str]] = []
-    cases = sorted({(row["topology"], row["loss"]) for row in rows})
-    for topology, loss in cases:
+    out: list[Row] = []
+
+    def say(metric: str, published: object, ours: object, tolerance: str, note: str) -> None:
+        out.append({"claim": plan["claim"], "metric": metric, "published": published, "ours": ours, "tolerance": tolerance, "note": note})
+
+    for (topology, loss), here in sorted(grouped(read_csv(args.out / "trials.csv"), "topology", "loss").items()):
         case = f"{topology}.loss_{round(float(loss.rstrip('%')) * 1e4)}ppm"
-        here = [row for row in rows if (row["topology"], row["loss"]) == (topology, loss)]
-        # The median of a variant's trials.
-        variants: dict[tuple[str, str], list[dict[str, str]]] = {}
-        for row in here:
-            variants.setdefault((row["method"], row["variant"]), []).append(row)
-        middle = {
-            key: sorted(trials, key=lambda r: float(r["took_s"]))[len(trials) // 2] for key, trials in variants.items()
-        }
+        variants = grouped(here, "method", "variant")
+        # The upper median of a variant's trials.
+        middle = {key: sorted(trials, key=lambda r: float(r["took_s"]))[len(trials) // 2] for key, trials in variants.items()}
         for (method, variant), row in sorted(middle.items()):
             trials = variants[method, variant]
             busy = [float(r["cpu_share_others"]) for r in trials if r["cpu_share_others"]]
@@ -651,56 +612,20 @@ def write_expected(args: argparse.Namespace) -> int:
                 f"{' '.join(r['took_s'] for r in trials)} s; processors busy with other work: "
                 + (f"{min(busy):.0%} to {max(busy):.0%}" if busy else "not recorded")
             )
-            out.append([plan["claim"], f"{case}.{method}.{variant}.took_s", "", row["took_s"], "0.25", note])
+            say(f"{case}.{method}.{variant}.took_s", "", row["took_s"], "0.25", note)
         peers = [row for (method, _), row in middle.items() if method != OURS]
         if not peers:
             continue
         best = min(peers, key=lambda r: float(r["took_s"]))
         name = f"{best['method']} {best['variant']}"
-        out.append([plan["claim"], f"{case}.best_peer.took_s", "", best["took_s"], "0.25", name])
-        ours = {variant: row for (method, variant), row in middle.items() if method == OURS}
+        say(f"{case}.best_peer.took_s", "", best["took_s"], "0.25", name)
         for variant in ["auto", "coded"]:
-            ratio = f"{float(ours[variant]['took_s']) / float(best['took_s']):.3f}" if variant in ours else ""
-            note = f"seconds of replicate {variant} to those of {name}, at most; "
-            note += "measured" if ratio else "not measured yet"
-            out.append([plan["claim"], f"{case}.ratio_{variant}", str(ratio_max), ratio, "0", note])
-    with (HERE / "expected.csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["claim", "metric", "published", "ours", "tolerance", "note"])
-        writer.writerows(out)
-    return 0
-
-
-def main() -> int:
-    """Reads the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    for verb in ["all", "expected"]:
-        sub = verbs.add_parser(verb)
-        sub.add_argument("--plan", type=pathlib.Path, default=HERE / "plan.toml")
-        sub.add_argument("--out", type=pathlib.Path, default=ROOT / "runs" / "replicate-peers")
-        sub.add_argument("--binary", type=pathlib.Path, default=ROOT / "target" / "release" / "anabranch")
-        sub.add_argument("--only", action="append", default=[], metavar="WORD", help="trials whose name has every WORD")
-        sub.add_argument("--file-mib", type=int, help="another size of file, for trying things out")
-    verbs.add_parser("trial").add_argument("task")
-    verbs.add_parser("bittorrent-peer").add_argument("settings")
-    args = parser.parse_args()
-    if args.verb == "all":
-        return run_all(args)
-    if args.verb == "expected":
-        return write_expected(args)
-    if args.verb == "bittorrent-peer":
-        bittorrent_peer(args.settings)
-        return 0
-    task = json.loads(args.task)
-    try:
-        figures = run_trial(task)
-    except TrialError as error:
-        print(f"run.py: {error}", file=sys.stderr)
-        return 1
-    pathlib.Path(task["result"]).write_text(json.dumps(figures, indent=1))
-    return 0
+            row = middle.get((OURS, variant))
+            ratio = f"{float(row['took_s']) / float(best['took_s']):.3f}" if row else ""
+            note = f"seconds of replicate {variant} to those of {name}, at most; {'measured' if ratio else 'not measured yet'}"
+            say(f"{case}.ratio_{variant}", ratio_max, ratio, "0", note)
+    write_csv(LAB.folder / "expected.csv", out)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(LAB.main())
