@@ -45,7 +45,7 @@ test: setup ## Everything that continuous integration runs
 	RUSTDOCFLAGS="--deny warnings" cargo doc --workspace --no-deps --quiet
 	cargo run --quiet --package xtask -- tidy
 	cargo test --workspace --no-fail-fast
-	$(call smoke,codedbulk-throughput,--smoke --binary target/debug/anabranch)
+	$(call smoke,codedbulk-throughput,smoke --binary target/debug/anabranch)
 	$(call smoke,gather-paths,smoke --binary target/debug/anabranch)
 	$(call smoke,gather-fairness,smoke --binary target/debug/anabranch)
 	$(call smoke,spray,smoke --binary target/debug/anabranch)
@@ -53,7 +53,7 @@ test: setup ## Everything that continuous integration runs
 	$(call smoke,broker-players,smoke --binary target/debug/anabranch)
 	$(call smoke,broker-schedules,smoke --binary target/debug/anabranch)
 	$(call smoke,spray-emulated,smoke --binary target/debug/anabranch)
-	$(call smoke,sim-vs-ns3,--smoke --binary target/debug/anabranch --xtask target/debug/xtask)
+	$(call smoke,sim-vs-ns3,smoke --binary target/debug/anabranch --xtask target/debug/xtask)
 	$(call smoke,shuffle-trace,smoke --binary target/debug/anabranch)
 	python3 -W ignore::ResourceWarning -m unittest discover --quiet clients/python/tests
 	$(call smoke,shuffle-sort,smoke --binary target/debug/anabranch --sort target/debug/examples/sort)

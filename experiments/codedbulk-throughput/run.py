@@ -1,9 +1,9 @@
 """Throughput of CodedBulk's schemes at a scaled rate, beside the paper's Figures 8 to 10.
 
-``run.py --full`` plans and measures every cell of ``plan.toml`` (hours); ``--sample`` measures the cells of its
-``[sample]``; ``--predict`` only plans. Each then writes ``predicted.csv``, ``measured.csv``, ``expected.csv`` and, in the
-lab's environment, the figures; ``--draw`` only the last two, from the first two. ``--smoke`` is the check of ``make test``: one cell in about a minute, exit code 1
-if a stated bound is broken, 0 with the line ``skipped: 1 (reason)`` where it cannot be run or trusted.
+``run.py full`` plans and measures every cell of ``plan.toml`` (hours); ``sample`` measures the cells of its ``[sample]``;
+``predict`` only plans. Each then writes ``predicted.csv``, ``measured.csv``, ``expected.csv`` and, in the lab's environment,
+the figures; ``draw`` only the last two, from the first two. ``smoke`` is the check of ``make test``: one cell in about a
+minute, exit code 1 if a stated bound is broken, 0 with the line ``skipped: 1 (reason)`` where it cannot be run or trusted.
 
 ``measured.csv`` has a row for each finished run, with what was asked and the commit that ran, and is what a later call goes
 on from: a row that is there is not measured again. All figures come from ``anabranch experiment codedbulk --json``.
@@ -11,13 +11,10 @@ on from: a row that is there is not measured again. All figures come from ``anab
 
 from __future__ import annotations
 
-import argparse
-import concurrent.futures
-import csv
 import dataclasses
 import hashlib
+import itertools
 import json
-import pathlib
 import statistics
 import subprocess
 import sys
@@ -25,10 +22,15 @@ import threading
 import time
 import tomllib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
+from anabranch_lab.cells import BINARY, Experiment, Option, Row, Untrusted, commit, measure, read_csv, write_csv
+from anabranch_lab.programs import Failed, Skipped
+
+LAB = Experiment(__file__, __doc__)
+PLAN = tomllib.loads((LAB.folder / "plan.toml").read_text())
 BASELINES = ("single_path", "multi_path", "steiner")
 #: What a figure varies, in words.
 AXES = {"load": "load, mean share of the links", "concurrent": "transfers at once", "destinations": "destinations each"}
@@ -36,18 +38,6 @@ AXES = {"load": "load, mean share of the links", "concurrent": "transfers at onc
 TOLERANCE = 0.1
 #: Exit code of the binary for a run that is not to be trusted.
 UNTRUSTED = 4
-
-
-class CellError(Exception):
-    """A cell that gave no figure, with the reason."""
-
-
-class Untrusted(CellError):
-    """A cell whose figure the emulator or the sites' programs do not vouch for."""
-
-
-class Unsupported(CellError):
-    """This machine cannot emulate networks."""
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -106,144 +96,120 @@ class Point:
     topology: str
     value: float
 
-    def cell(self, figure: dict[str, Any], seed: int) -> Cell:
+    def cell(self, figure: Row, seed: int) -> Cell:
         """The point's cell for `seed`."""
         fixed = {k: figure[k] for k in ("concurrent", "destinations", "load") if k in figure}
         return Cell(topology=self.topology, seed=seed, **{**fixed, figure["vary"]: self.value})
 
 
-def points(plan: dict[str, Any], sample: bool) -> Iterator[tuple[Point, dict[str, Any]]]:
+def points(sample: bool = False) -> Iterator[tuple[Point, Row]]:
     """Points of all figures, or of the sample only."""
-    for figure in plan["figure"]:
-        chosen = plan["sample"]["points"][figure["name"]] if sample else figure["points"]
+    for figure in PLAN["figure"]:
+        chosen = PLAN["sample"]["points"][figure["name"]] if sample else figure["points"]
         for topology, values in chosen.items():
             for value in values:
                 yield Point(figure["name"], topology, value), figure
 
 
-class Lab:
-    """Runs the binary and keeps what it says.
+def call(binary: Path, runs: Path, options: Sequence[object], timeout_s: float) -> list[Row]:
+    """What the binary says of some runs.
 
-    Parameters
-    ----------
-    binary
-        ``anabranch``.
-    runs
-        Folder for the files of runs under way.
-    kept
-        The table of finished runs, if they are to be kept: read now, written anew after each.
+    Raises
+    ------
+    Skipped
+        If this machine cannot emulate networks.
+    Untrusted
+        If the emulator or the sites' programs do not vouch for the figures.
+    Failed
+        If it fails otherwise.
     """
+    # Runs at the same time must not share a folder; the binary removes it in the end.
+    command = [binary, "experiment", "codedbulk", *options, "--json", "--out", runs / f"stage-{threading.get_ident()}"]
+    runs.mkdir(parents=True, exist_ok=True)
+    try:
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired:
+        raise Failed(f"no answer in {timeout_s} s") from None
+    said = done.stderr.strip().splitlines()
+    why = said[-1] if said else f"exit code {done.returncode}"
+    if done.returncode == UNTRUSTED:
+        raise Untrusted(why)
+    if done.returncode != 0:
+        if any(word in why for word in ("no network to emulate on", "namespace", "/dev/net/tun")):
+            raise Skipped(why)
+        raise Failed(why)
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
-    def __init__(self, binary: pathlib.Path, runs: pathlib.Path, kept: pathlib.Path | None = None) -> None:
-        self.binary, self.runs, self.kept = binary, runs, kept
-        self.rows: dict[tuple[Cell, str], dict[str, str]] = {}
-        self.lock = threading.Lock()
-        self.commit = commit()
-        runs.mkdir(parents=True, exist_ok=True)
-        if kept is not None and kept.exists():
-            with kept.open(newline="") as file:
-                for row in csv.DictReader(file):
-                    self.rows[Cell.of(row), row["scheme"]] = row
 
-    def predict(self, cell: Cell, settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        """Planned rates of `cell`, by scheme."""
-        schemes = ",".join(settings["predicted"])
-        options = ["--rate", settings["rate"], "--schemes", schemes, "--predict"]
-        return {row["scheme"]: row for row in self._call([*cell.arguments(), *options], 120)}
+def options_of(cell: Cell, scheme: str, settings: Row) -> list[str]:
+    """Options of the binary for one run."""
+    of_option = {
+        "--rate": "rate",
+        "--warm-up": "warm_up_s",
+        "--seconds": "window_s",
+        "--mtu": "mtu_bytes",
+        "--tcp-buffer": "tcp_buffer",
+        "--symbol": "symbol",
+        "--buffer-packets": "buffer_packets",
+        "--congestion-control": "congestion_control",
+        "--lateness": "lateness_us",
+    }
+    here = {**settings, "tcp_buffer": settings["tcp_buffer"][cell.topology]}
+    options = [word for option, key in of_option.items() for word in (option, str(here[key]))]
+    return [*cell.arguments(), "--schemes", scheme, *options]
 
-    def _arguments(self, cell: Cell, scheme: str, settings: dict[str, Any]) -> list[str]:
-        of_option = {
-            "--rate": "rate",
-            "--warm-up": "warm_up_s",
-            "--seconds": "window_s",
-            "--mtu": "mtu_bytes",
-            "--tcp-buffer": "tcp_buffer",
-            "--symbol": "symbol",
-            "--buffer-packets": "buffer_packets",
-            "--congestion-control": "congestion_control",
-            "--lateness": "lateness_us",
-        }
-        here = {**settings, "tcp_buffer": settings["tcp_buffer"][cell.topology]}
-        options = [word for option, key in of_option.items() for word in (option, str(here[key]))]
-        return [*cell.arguments(), "--schemes", scheme, *options]
 
-    def known(self, cell: Cell, scheme: str, settings: dict[str, Any]) -> dict[str, str] | None:
-        """What was measured of `cell` before by these settings, if it was."""
+def asked(cell: Cell, scheme: str) -> str:
+    """Names what is asked of a run, settings included."""
+    return hashlib.sha256(json.dumps(options_of(cell, scheme, PLAN["settings"])).encode()).hexdigest()[:16]
+
+
+class Measured:
+    """The finished runs: sorted by cell and scheme, and those asked for otherwise give way to new ones."""
+
+    def __init__(self) -> None:
+        self.path = LAB.folder / "measured.csv"
+        self.rows = {(Cell.of(row), row["scheme"]): row for row in read_csv(self.path)}
+
+    def known(self, cell: Cell, scheme: str) -> Row | None:
+        """What was measured before by these settings, if it was."""
         row = self.rows.get((cell, scheme))
-        return row if row is not None and row["asked"] == self._asked(cell, scheme, settings) else None
+        return row if row is not None and row["asked"] == asked(cell, scheme) else None
 
-    def _asked(self, cell: Cell, scheme: str, settings: dict[str, Any]) -> str:
-        return hashlib.sha256(json.dumps(self._arguments(cell, scheme, settings)).encode()).hexdigest()[:16]
+    def missing(self, cells: list[Row]) -> list[Row]:
+        """Runs that are not known."""
+        return [cell for cell in cells if self.known(cell["cell"], cell["scheme"]) is None]
 
-    def measure(self, cell: Cell, scheme: str, settings: dict[str, Any]) -> dict[str, str]:
-        """Measures what `scheme` does in `cell`, and keeps it.
+    def add(self, row: Row) -> None:
+        """Keeps a run."""
+        cell, figures = row["cell"], {key: value for key, value in row.items() if key != "cell"}
+        self.rows[cell, row["scheme"]] = {key: str(value) for key, value in (dataclasses.asdict(cell) | figures).items()}
+        write_csv(self.path, (self.rows[key] for key in sorted(self.rows)))
 
-        Raises
-        ------
-        CellError
-            If no run could be trusted in ``tries``, or the run failed.
-        """
-        arguments = self._arguments(cell, scheme, settings)
-        for left in reversed(range(settings["tries"])):
-            try:
-                (row,) = self._call(arguments, settings["timeout_s"])
-                break
-            except Unsupported:
-                raise
-            except CellError as error:
-                print(f"  {cell} {scheme}: {error}{'; again' if left else ''}", file=sys.stderr)
-                if not left:
-                    raise
-        measured = row["measured"]
-        found = {
-            **dataclasses.asdict(cell),
-            "scheme": scheme,
-            "aggregate_mbps": round(row["aggregate_mbps"], 3),
-            "slowest_mbps": round(row["slowest_mbps"], 3),
-            "planned_mbps": round(row["planned_mbps"], 3),
-            "planned_flows_mbps": round(row["planned_flows_mbps"], 3),
-            "lateness_us_p99": measured["lateness_us_p99"],
-            "programs_late_us_p99": measured.get("programs_late_us_p99", ""),
-            "link_share_mean": round(measured["link_share_mean"], 3),
-            "interactive_received_share": round(measured["interactive_received_share"], 4),
-            "stops": sum(len(t["stops"]) for t in row["transfers"]),
-            "at": time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime()),
-            "commit": self.commit,
-            "asked": self._asked(cell, scheme, settings),
-        }
-        text = {key: str(value) for key, value in found.items()}
-        with self.lock:
-            self.rows[cell, scheme] = text
-            if self.kept is not None:
-                rows = [self.rows[key] for key in sorted(self.rows)]
-                partial = self.kept.with_suffix(".partial")
-                write_rates(partial, rows)
-                partial.rename(self.kept)
-        return text
 
-    def _call(self, arguments: Sequence[str], timeout_s: float) -> list[dict[str, Any]]:
-        command = [str(self.binary), "experiment", "codedbulk", *arguments, "--json"]
-        # Runs at the same time must not share a folder; the binary removes it in the end.
-        command += ["--out", str(self.runs / f"stage-{threading.get_ident()}")]
+def measure_once(binary: Path, runs: Path, cell: Cell, scheme: str) -> Row:
+    """Measures what `scheme` does in `cell`, several times where a run gives no figure."""
+    settings = PLAN["settings"]
+    for left in reversed(range(settings["tries"])):
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
-        except subprocess.TimeoutExpired:
-            raise CellError(f"no answer in {timeout_s} s") from None
-        said = done.stderr.strip().splitlines()
-        why = said[-1] if said else f"exit code {done.returncode}"
-        if done.returncode == UNTRUSTED:
-            raise Untrusted(why)
-        if done.returncode != 0:
-            if any(word in why for word in ("no network to emulate on", "namespace", "/dev/net/tun")):
-                raise Unsupported(why)
-            raise CellError(why)
-        return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def commit() -> str:
-    """The commit of the working tree, with a mark if it was changed."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+            (row,) = call(binary, runs, options_of(cell, scheme, settings), settings["timeout_s"])
+            break
+        except Failed as error:
+            if not left:
+                raise
+            print(f"  {cell} {scheme}: {error}; again", file=sys.stderr)
+    measured = row["measured"]
+    return {
+        **{column: round(row[column], 3) for column in ("aggregate_mbps", "slowest_mbps", "planned_mbps", "planned_flows_mbps")},
+        "lateness_us_p99": measured["lateness_us_p99"],
+        "programs_late_us_p99": measured.get("programs_late_us_p99", ""),
+        "link_share_mean": round(measured["link_share_mean"], 3),
+        "interactive_received_share": round(measured["interactive_received_share"], 4),
+        "stops": sum(len(t["stops"]) for t in row["transfers"]),
+        "at": time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime()),
+        "commit": commit(dirty=True) or "unknown",
+        "asked": asked(cell, scheme),
+    }
 
 
 Table = dict[tuple[Point, int, str], float]
@@ -271,18 +237,10 @@ def ratios(table: Table, baseline: str, figure: str, topologies: Sequence[str]) 
     }
 
 
-def write_rates(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
-    """Writes rows of equal keys as CSV."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else ["figure"], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def expected(plan: dict[str, Any], whole: Table, flows: Table, measured: Table) -> list[dict[str, str]]:
+def expected(whole: Table, flows: Table, measured: Table) -> list[Row]:
     """The published ratios beside ours, planned and measured."""
     rows = []
-    for figure, by_topology in plan["published"].items():
+    for figure, by_topology in PLAN["published"].items():
         for name, of_baseline in by_topology.items():
             topologies = ["internet2", "b4"] if name == "both" else [name]
             for baseline, (low, high, *wording) in of_baseline.items():
@@ -302,7 +260,7 @@ def expected(plan: dict[str, Any], whole: Table, flows: Table, measured: Table) 
                     reading = f"; {low} is our reading, as no least is published" if wording else ""
                     rows.append(
                         {
-                            "claim": plan["claim"],
+                            "claim": PLAN["claim"],
                             "metric": f"{figure} {name} coded/{baseline} ({kind})",
                             "published": wording[0] if wording else f"{low}-{high}",
                             "ours": f"{least:.2f}-{most:.2f}" if ours else "not run",
@@ -312,7 +270,7 @@ def expected(plan: dict[str, Any], whole: Table, flows: Table, measured: Table) 
                         }
                     )
     # A cell may be a point of several figures; each of its runs counts once.
-    figures = {figure["name"]: figure for figure in plan["figure"]}
+    figures = {figure["name"]: figure for figure in PLAN["figure"]}
     runs = {
         (point.cell(figures[point.figure], seed), scheme): rate / flows[point, seed, scheme]
         for (point, seed, scheme), rate in measured.items()
@@ -322,7 +280,7 @@ def expected(plan: dict[str, Any], whole: Table, flows: Table, measured: Table) 
     if together:
         rows.append(
             {
-                "claim": plan["claim"],
+                "claim": PLAN["claim"],
                 "metric": "measured / planned (flows share)",
                 "published": "-",
                 "ours": f"{min(together):.2f}-{max(together):.2f}, mean {statistics.fmean(together):.2f}",
@@ -334,19 +292,19 @@ def expected(plan: dict[str, Any], whole: Table, flows: Table, measured: Table) 
     return rows
 
 
-def draw(plan: dict[str, Any], whole: Table, flows: Table, measured: Table) -> None:
+def draw_figures(whole: Table, flows: Table, measured: Table) -> None:
     """Draws coded's ratio to each baseline, ours beside the published range, one picture for each figure."""
     try:
         from anabranch_lab import figures as lab_figures
     except ImportError:
         print("no figures: they take the lab's environment (pip install ./python)", file=sys.stderr)
         return
-    for figure in plan["figure"]:
+    for figure in PLAN["figure"]:
 
-        def make(theme: str, figure: dict[str, Any] = figure) -> Any:
+        def make(theme: str, figure: Row = figure) -> Any:
             look = lab_figures.THEMES[theme]
             canvas, grid = lab_figures.panels(theme, 2, len(BASELINES), size=(10.8, 6.6))
-            published = plan["published"][figure["name"]]
+            published = PLAN["published"][figure["name"]]
             for row, topology in zip(grid, ("internet2", "b4"), strict=True):
                 for axes, baseline in zip(row, BASELINES, strict=True):
                     low, high = published.get(topology, published.get("both"))[baseline][:2]
@@ -376,177 +334,126 @@ def draw(plan: dict[str, Any], whole: Table, flows: Table, measured: Table) -> N
             lab_figures.add_legend(canvas, theme, columns=3)
             return canvas
 
-        for path in lab_figures.save_themed(make, HERE, figure["name"], {}):
-            if path.suffix == ".png":
-                path.unlink()
+        lab_figures.save_themed(make, LAB.folder, figure["name"], {}, ["svg"])
 
 
-def predicted_tables(plan: dict[str, Any]) -> tuple[Table, Table]:
+def predicted_tables() -> tuple[Table, Table]:
     """What ``predict_all`` gave, from ``predicted.csv``."""
-    figures = {figure["name"]: figure for figure in plan["figure"]}
+    varied = {figure["name"]: figure["vary"] for figure in PLAN["figure"]}
     whole: Table = {}
     flows: Table = {}
-    with (HERE / "predicted.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            value = float(row[figures[row["figure"]]["vary"]])
-            key = (Point(row["figure"], row["topology"], value), int(row["seed"]), row["scheme"])
-            whole[key], flows[key] = float(row["planned_mbps"]), float(row["planned_flows_mbps"])
+    for row in read_csv(LAB.folder / "predicted.csv"):
+        key = (Point(row["figure"], row["topology"], float(row[varied[row["figure"]]])), int(row["seed"]), row["scheme"])
+        whole[key], flows[key] = float(row["planned_mbps"]), float(row["planned_flows_mbps"])
     return whole, flows
 
 
-def predict_all(lab: Lab, plan: dict[str, Any]) -> tuple[Table, Table]:
+def predict_all(args) -> None:
     """Plans every cell of every figure; writes ``predicted.csv``."""
-    whole: Table = {}
-    flows: Table = {}
-    rows, seen = [], {}
-    for point, figure in points(plan, sample=False):
-        for seed in plan["settings"]["seeds"]:
+    settings = PLAN["settings"]
+    options = ["--rate", settings["rate"], "--schemes", ",".join(settings["predicted"]), "--predict"]
+    rows: list[Row] = []
+    seen: dict[Cell, list[Row]] = {}
+    for point, figure in points():
+        for seed in settings["seeds"]:
             cell = point.cell(figure, seed)
             if cell not in seen:
-                seen[cell] = lab.predict(cell, plan["settings"])
-            for scheme, row in seen[cell].items():
-                key = (point, seed, scheme)
-                whole[key], flows[key] = row["planned_mbps"], row["planned_flows_mbps"]
+                seen[cell] = call(args.binary, args.runs, [*cell.arguments(), *options], 120)
+            for row in seen[cell]:
+                planned = {column: round(row[column], 4) for column in ("planned_mbps", "planned_flows_mbps")}
                 coding = sum(t["coding_flows"] > 0 for t in row["transfers"])
-                rows.append(
-                    {
-                        "figure": point.figure,
-                        **dataclasses.asdict(cell),
-                        "scheme": scheme,
-                        "planned_mbps": round(whole[key], 4),
-                        "planned_flows_mbps": round(flows[key], 4),
-                        "transfers_that_code": coding,
-                    }
-                )
-    write_rates(HERE / "predicted.csv", rows)
-    return whole, flows
+                of = {"figure": point.figure, **dataclasses.asdict(cell), "scheme": row["scheme"]}
+                rows.append(of | planned | {"transfers_that_code": coding})
+    write_csv(LAB.folder / "predicted.csv", rows)
 
 
-def measure_all(lab: Lab, plan: dict[str, Any], asked: set[Cell], budget_s: float, jobs: int) -> None:
-    """Measures by every scheme those cells of `asked` that are not known, `jobs` runs at a time, the first seeds first."""
-    settings = plan["settings"]
-    wanted = [(cell, scheme) for cell in sorted(asked, key=lambda c: (c.seed, c)) for scheme in settings["schemes"]]
-    missing = [(cell, scheme) for cell, scheme in wanted if lab.known(cell, scheme, settings) is None]
+def measure_all(args, kept: Measured, is_sample: bool) -> int:
+    """Measures by every scheme those cells that are not known, the first seeds first; the exit code."""
+    seeds = (PLAN["sample"] if is_sample else PLAN["settings"])["seeds"]
+    cells = sorted({point.cell(figure, seed) for point, figure in points(is_sample) for seed in seeds}, key=lambda cell: (cell.seed, cell))
     began = time.monotonic()
-    done, failed, late = len(wanted) - len(missing), 0, 0
-    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
 
-        def run(cell: Cell, scheme: str) -> dict[str, str] | None:
-            if time.monotonic() - began > budget_s:
-                return None
-            return lab.measure(cell, scheme, settings)
+    def is_over() -> bool:
+        return time.monotonic() - began > args.budget
 
-        running = {pool.submit(run, cell, scheme): (cell, scheme) for cell, scheme in missing}
-        for future in concurrent.futures.as_completed(running):
-            cell, scheme = running[future]
-            try:
-                row = future.result()
-            except Unsupported:
-                pool.shutdown(cancel_futures=True)
-                raise
-            except CellError as error:
-                failed, done = failed + 1, done + 1
-                print(f"{done}/{len(wanted)} {cell} {scheme}: no figure: {error}", file=sys.stderr)
-                continue
-            if row is None:
-                late += 1
-                continue
-            done += 1
-            rates = f"{float(row['aggregate_mbps']):.2f} Mbit/s (planned {float(row['planned_flows_mbps']):.2f})"
-            print(f"{done}/{len(wanted)} {cell} {scheme}: {rates}", file=sys.stderr)
-    if late:
-        print(f"time is up, {late} runs of {len(wanted)} not begun; run again to go on", file=sys.stderr)
-    if failed:
-        print(f"{failed} runs gave no figure", file=sys.stderr)
+    def run(one: Row) -> Row | None:
+        return None if is_over() else measure_once(args.binary, args.runs, one["cell"], one["scheme"])
+
+    def show(rows: list[Row]) -> str:
+        row = kept.rows[rows[0]["cell"], rows[0]["scheme"]]
+        return f"{rows[0]['cell']} {row['scheme']}: {row['aggregate_mbps']} Mbit/s (planned {row['planned_flows_mbps']})"
+
+    wanted = [{"cell": cell, "scheme": scheme} for cell in cells for scheme in PLAN["settings"]["schemes"]]
+    code = measure(kept, wanted, run, args.jobs, show)
+    if is_over():
+        print(f"time is up: {len(kept.missing(wanted))} runs of {len(wanted)} have no row; run again to go on", file=sys.stderr)
+    return code
 
 
-def measured_table(lab: Lab, plan: dict[str, Any]) -> Table:
-    """All that is known of the figures' points."""
-    table: Table = {}
-    settings = plan["settings"]
-    for point, figure in points(plan, sample=False):
-        for seed in settings["seeds"]:
-            for scheme in settings["schemes"]:
-                known = lab.known(point.cell(figure, seed), scheme, settings)
-                if known is not None:
-                    table[point, seed, scheme] = float(known["aggregate_mbps"])
-    return table
+def conclude(kept: Measured) -> None:
+    """Writes expected.csv, draws, and says how ours are beside the published ratios, all from the rows that are there."""
+    whole, flows = predicted_tables()
+    settings = PLAN["settings"]
+    measured: Table = {}
+    for (point, figure), seed, scheme in itertools.product(points(), settings["seeds"], settings["schemes"]):
+        if row := kept.known(point.cell(figure, seed), scheme):
+            measured[point, seed, scheme] = float(row["aggregate_mbps"])
+    rows = expected(whole, flows, measured)
+    write_csv(LAB.folder / "expected.csv", rows)
+    draw_figures(whole, flows, measured)
+    for row in rows:
+        print(f"{row['metric']:62} {row['published']:>9}  {row['ours']:>12}  {row['ok']}")
 
 
-def cells(plan: dict[str, Any], sample: bool) -> set[Cell]:
-    """The cells of all figures' points, or of the sample's only."""
-    seeds = (plan["sample"] if sample else plan["settings"])["seeds"]
-    return {point.cell(figure, seed) for point, figure in points(plan, sample) for seed in seeds}
+RUNS = {"binary": BINARY, "runs": LAB.runs}
+MEASURE = {
+    **RUNS,
+    "budget": Option(float("inf"), "start no cell after so many seconds"),
+    "jobs": Option(1, "runs at the same time; each takes 0.3 to 0.6 of a core"),
+}
 
 
-def smoke(lab: Lab, plan: dict[str, Any]) -> int:
-    """One cell with bounds; the exit code."""
-    check = plan["smoke"]
-    settings = {**plan["settings"], "warm_up_s": check["warm_up_s"], "window_s": check["window_s"], "tries": 1}
+@LAB.verb("full", "sample", **MEASURE)
+@LAB.verb("predict", **RUNS)
+def plan_and_measure(args) -> int:
+    """Plans every cell; then `full` measures every cell, `sample` some, `predict` none."""
+    kept = Measured()
+    predict_all(args)
+    code = 0 if args.verb == "predict" else measure_all(args, kept, args.verb == "sample")
+    conclude(kept)
+    return code
+
+
+@LAB.verb()
+def draw(args) -> None:
+    """Only the figures and expected.csv, from the rows that are there."""
+    conclude(Measured())
+
+
+@LAB.verb(**RUNS)
+def smoke(args) -> int:
+    """One cell with bounds, for make test."""
+    check = PLAN["smoke"]
+    settings = {**PLAN["settings"], "warm_up_s": check["warm_up_s"], "window_s": check["window_s"]}
     cell = Cell(check["topology"], check["concurrent"], check["destinations"], check["load"], check["seed"])
     broken, rates = 0, []
     for scheme in check["schemes"]:
         try:
-            (row,) = lab._call(lab._arguments(cell, scheme, settings), settings["timeout_s"])
-        except (Unsupported, Untrusted) as error:
-            print(f"{plan['claim']}: skipped: 1 ({scheme}: {error})")
-            return 0
-        except CellError as error:
-            print(f"{plan['claim']}: FAILED ({scheme}: {error})")
-            return 1
+            (row,) = call(args.binary, args.runs, options_of(cell, scheme, settings), settings["timeout_s"])
+        except (Skipped, Untrusted) as error:
+            raise Skipped(f"{scheme}: {error}") from None
         rates.append(row["aggregate_mbps"])
         share = row["aggregate_mbps"] / row["planned_flows_mbps"]
         fine = check["of_predicted_min"] <= share <= check["of_predicted_max"]
         broken += not fine
-        print(
-            f"{plan['claim']}: {scheme} {row['aggregate_mbps']:.2f} Mbit/s, {share:.2f} of what is planned"
-            f" ({check['of_predicted_min']} to {check['of_predicted_max']}): {'ok' if fine else 'BROKEN'}"
-        )
+        bounds = f"({check['of_predicted_min']} to {check['of_predicted_max']}): {'ok' if fine else 'BROKEN'}"
+        print(f"{LAB.name}: {scheme} {row['aggregate_mbps']:.2f} Mbit/s, {share:.2f} of what is planned {bounds}")
     ratio = rates[0] / max(rates[1], 1e-9)
     broken += ratio < check["ratio_min"]
     verdict = "ok" if ratio >= check["ratio_min"] else "BROKEN"
-    print(f"{plan['claim']}: {' / '.join(check['schemes'])} {ratio:.2f} (at least {check['ratio_min']}): {verdict}")
+    print(f"{LAB.name}: {' / '.join(check['schemes'])} {ratio:.2f} (at least {check['ratio_min']}): {verdict}")
     return 1 if broken else 0
 
 
-def main() -> int:
-    """Reads the command line and runs what it says."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--full", action="store_true", help="plan and measure every cell")
-    what.add_argument("--sample", action="store_true", help="plan every cell, measure the sample")
-    what.add_argument("--predict", action="store_true", help="plan every cell, measure nothing new")
-    what.add_argument("--draw", action="store_true", help="only the figures and expected.csv, from the rows that are there")
-    what.add_argument("--smoke", action="store_true", help="the bounded check of make test")
-    parser.add_argument("--budget", type=float, default=float("inf"), help="start no cell after so many seconds")
-    parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "target/release/anabranch")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time; each takes 0.3 to 0.6 of a core")
-    parser.add_argument("--runs", type=pathlib.Path, default=ROOT / "runs/codedbulk-throughput")
-    args = parser.parse_args()
-    plan = tomllib.loads((HERE / "plan.toml").read_text())
-    if not args.draw and not args.binary.exists():
-        print(f"no {args.binary}: cargo build --release -p anabranch-cli", file=sys.stderr)
-        return 2
-    if args.jobs < 1:
-        parser.error(f"--jobs {args.jobs}: at least 1")
-    if args.smoke:
-        return smoke(Lab(args.binary, args.runs), plan)
-    lab = Lab(args.binary, args.runs, HERE / "measured.csv")
-    whole, flows = predicted_tables(plan) if args.draw else predict_all(lab, plan)
-    if not (args.predict or args.draw):
-        try:
-            measure_all(lab, plan, cells(plan, args.sample), args.budget, args.jobs)
-        except Unsupported as error:
-            print(f"measured nothing: {error}", file=sys.stderr)
-            return 1
-    measured = measured_table(lab, plan)
-    rows = expected(plan, whole, flows, measured)
-    write_rates(HERE / "expected.csv", rows)
-    draw(plan, whole, flows, measured)
-    for row in rows:
-        print(f"{row['metric']:62} {row['published']:>9}  {row['ours']:>12}  {row['ok']}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(LAB.main())
