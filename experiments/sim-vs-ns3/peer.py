@@ -15,6 +15,8 @@ import re
 import subprocess
 from typing import Any
 
+from anabranch_lab.programs import Failed
+
 HERE = pathlib.Path(__file__).resolve().parent
 SOURCE = HERE / "scenarios.cpp"
 #: Ignored by git; programs are kept there by content.
@@ -27,7 +29,7 @@ INSTALL = (
 LIBRARY = re.compile(r"libns3(?P<dotted>\.\d[\d.]*)?-core(?P<profile>-[a-z]+)?\.so$")
 
 
-class Ns3Error(Exception):
+class Ns3Error(Failed):
     """ns-3 is there, but the program does not compile or run."""
 
 

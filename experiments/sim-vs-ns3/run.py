@@ -1,34 +1,35 @@
 """Our packet simulator beside ns-3 on the same scenarios: incast, two fat-tree loads, a permutation.
 
-``run.py`` measures everything in both, writes ``measured.csv`` and draws the figures in the lab's environment; with
-``--resume`` it takes the rows of this ns-3 that ``measured.csv`` has, with ``--draw`` it draws from all of them. ``--smoke`` is the check of ``make test``: a small
-sample, measured in both, nothing written; it prints one line and exits 0 where ns-3 is not installed. Exit code 1 if a
-value is outside its tolerance, 2 on wrong usage.
+``run.py all`` measures everything in both, writes ``measured.csv`` and draws the figures in the lab's environment; with
+``--resume`` it takes the rows of this ns-3 that ``measured.csv`` has; ``draw`` draws from all of them. ``smoke`` is the
+check of ``make test``: a small sample, measured in both, nothing written; it prints one line and exits 0 where ns-3 is not
+installed. Exit code 1 if a value is outside its tolerance, 2 on wrong usage.
 
 ``--json`` prints one object for each value. `published` is what ns-3 gave here, `ok` is null where nothing is claimed.
 """
 
 from __future__ import annotations
 
-import argparse
 import concurrent.futures
-import csv
 import json
 import math
 import os
-import pathlib
 import statistics
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
+from anabranch_lab.cells import BINARY, ROOT, Experiment, Option, Row, read_csv, write_csv
+from anabranch_lab.programs import Failed, Skipped, json_lines
 
 import peer
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-MEASURED = HERE / "measured.csv"
+LAB = Experiment(__file__, __doc__)
+MEASURED = LAB.folder / "measured.csv"
 COLUMNS = (
     *("simulator", "version", "scenario", "queue_kib", "servers", "seed"),
     *("goodput_mbps", "round_ms_p50", "timeouts", "drops", "delivered", "packet_hops", "cpu_s", "flow_goodput_mbps"),
@@ -53,17 +54,9 @@ TOLERANCE_SHARE = 0.01
 #: A mean over runs is compared within so many standard errors of the difference, but not closer than the share.
 STANDARD_ERRORS = 3.0
 
-Row = dict[str, Any]
 Point = tuple[int, int, int]
 T = TypeVar("T")
 Value = dict[str, Any]
-
-
-class OursError(Exception):
-    """Our own program is missing or failed."""
-
-
-# ------------------------------------------------------------------------------------------------------------------- ours
 
 
 class Ours:
@@ -72,41 +65,24 @@ class Ours:
     Parameters
     ----------
     binary, xtask
-        As the command line names them, if it does.
+        As the command line names them; without an xtask cargo builds one.
     """
 
-    def __init__(self, binary: str | None, xtask: str | None) -> None:
-        named = binary or os.environ.get("ANABRANCH_BIN")
-        built = [ROOT / "target" / profile / "anabranch" for profile in ("release", "debug")]
-        found = [pathlib.Path(named)] if named else [file for file in built if file.is_file()]
-        if not found or not found[0].is_file():
-            raise OursError("no anabranch: `cargo build --release -p anabranch-cli`, or --binary FILE")
-        self.binary = found[0]
+    def __init__(self, binary: Path, xtask: str | None) -> None:
+        self.binary = binary
         cargo = ["cargo", "run", "--quiet", "--release", "--package", "xtask", "--"]
         self.xtask = [xtask] if xtask else cargo
-        self.version = _output([str(self.binary), "--version"]).split()[-1]
+        self.version = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]
 
     def simulate(self, file: str, trials: int, settings: dict[str, str]) -> list[Row]:
         """Rows of `file`, one for each trial and workload."""
-        command = [str(self.binary), "simulate", str(HERE / file), "--quiet", "--json", "--trials", str(trials)]
-        for key, value in settings.items():
-            command += ["--set", f"{key}={value}"]
-        return [json.loads(line) for line in _output(command).splitlines()]
+        sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+        return json_lines([self.binary, "simulate", LAB.folder / file, "--quiet", "--json", "--trials", trials, *sets])
 
     def bench(self, scenario: str) -> Row:
         """The row of ``bench sim``."""
-        row: Row = json.loads(_output([*self.xtask, "bench", "sim", scenario, "--json", "--runs", "1"]))
+        (row,) = json_lines([*self.xtask, "bench", "sim", scenario, "--json", "--runs", "1"], folder=ROOT)
         return row
-
-
-def _output(command: Sequence[str]) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    except OSError as error:
-        raise OursError(f"{command[0]}: {error}") from None
-    if done.returncode != 0:
-        raise OursError(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr.strip()[-500:]}")
-    return done.stdout
 
 
 # -------------------------------------------------------------------------------------------------------------- measuring
@@ -227,37 +203,26 @@ def listed_pairs() -> list[tuple[int, int]]:
     >>> listed_pairs()[0], len(listed_pairs())
     ((0, 5), 16)
     """
-    workloads = tomllib.loads((HERE / "permutation.toml").read_text())["workload"]
+    workloads = tomllib.loads((LAB.folder / "permutation.toml").read_text())["workload"]
     pairs = [pair for workload in workloads for pair in workload["pairs"]]
     return [(int(src.removeprefix("h")), int(dst.removeprefix("h"))) for src, dst in pairs]
 
 
 def read_rows() -> list[Row]:
     """The committed rows, numbers as numbers; none where there is no file."""
-    if not MEASURED.exists():
-        return []
-    with MEASURED.open(newline="") as file:
-        rows = []
-        for text in csv.DictReader(file):
-            row: Row = {key: value for key, value in text.items() if value != ""}
-            for key in set(row) - {"simulator", "version", "scenario", "flow_goodput_mbps"}:
-                row[key] = float(row[key]) if "." in row[key] else int(row[key])
-            if "flow_goodput_mbps" in row:
-                row["flow_goodput_mbps"] = [float(word) for word in row["flow_goodput_mbps"].split()]
-            rows.append(row)
-    return rows
+    words = {"simulator", "version", "scenario"}
+
+    def value_of(column: str, text: str) -> Any:
+        if column == "flow_goodput_mbps":
+            return [float(word) for word in text.split()]
+        return text if column in words else float(text) if "." in text else int(text)
+
+    return [{column: value_of(column, text) for column, text in row.items() if text != ""} for row in read_csv(MEASURED)]
 
 
 def write_rows(rows: Iterable[Row]) -> None:
     """Writes ``measured.csv`` whole."""
-    partial = MEASURED.with_suffix(".partial")
-    with partial.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", extrasaction="raise")
-        writer.writeheader()
-        for row in rows:
-            flows = row.get("flow_goodput_mbps")
-            writer.writerow({**row, "flow_goodput_mbps": " ".join(map(str, flows)) if flows else ""})
-    partial.rename(MEASURED)
+    write_csv(MEASURED, ({**row, "flow_goodput_mbps": " ".join(map(str, row.get("flow_goodput_mbps", [])))} for row in rows), COLUMNS)
 
 
 # -------------------------------------------------------------------------------------------------------------- comparing
@@ -412,7 +377,7 @@ def permutation_values(rows: list[Row]) -> list[Value]:
     return found
 
 
-def draw(rows: list[Row]) -> None:
+def draw_rows(rows: list[Row]) -> None:
     """Draws both curves of each comparison; bands go from the least run to the most."""
     try:
         from anabranch_lab import figures as lab_figures
@@ -457,9 +422,7 @@ def draw(rows: list[Row]) -> None:
         return canvas
 
     for name, make in (("incast", incast), ("permutation", permutation)):
-        for path in lab_figures.save_themed(make, HERE, name, {}):
-            if path.suffix == ".png":
-                path.unlink()
+        lab_figures.save_themed(make, LAB.folder, name, {}, ["svg"])
 
 
 def show(values: list[Value], as_json: bool) -> None:
@@ -476,55 +439,70 @@ def show(values: list[Value], as_json: bool) -> None:
         print(f"{row['metric']:46} {row['published']:>11.10g} {row['ours']:>11.10g}  {ok:4} {why}")
 
 
-def main() -> int:
-    """Runs what the command line asks for."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--smoke", action="store_true", help="a sample; skipped where ns-3 is not installed")
-    parser.add_argument("--json", action="store_true", help="one object for each value")
-    parser.add_argument("--resume", action="store_true", help="take this ns-3's rows from measured.csv where it has them")
-    parser.add_argument("--draw", action="store_true", help="only the figures, from measured.csv")
-    parser.add_argument("--seeds", type=int, default=8, help="runs of ns-3 at up to 10 servers (ours: 20)")
-    parser.add_argument("--jobs", type=int, default=2, help="runs of ns-3 at a time, where time is not measured")
-    prefix = os.environ.get("NS3_PREFIX")
-    parser.add_argument("--ns3", default=prefix, metavar="DIR", help="folder with ns-3's include and lib")
-    parser.add_argument("--binary", metavar="FILE", help="anabranch; else ANABRANCH_BIN, else target/release or debug")
-    parser.add_argument("--xtask", metavar="FILE", help="a built xtask; else cargo builds it")
-    given = parser.parse_args()
-    if given.draw:
-        draw(read_rows())
-        return 0
-    ns3 = peer.find(given.ns3)
+def find_ns3(args, missing: type[Exception]) -> peer.Ns3:
+    """The ns-3 that the command line names."""
+    ns3 = peer.find(args.ns3)
     if ns3 is None:
-        print(f"skipped: 1 (ns-3 is not installed: {peer.INSTALL})")
-        return 0 if given.smoke else 2
-    try:
-        both = Both(Ours(given.binary, given.xtask), ns3, read_rows() if given.resume and not given.smoke else ())
-        if given.smoke:
-            both.incast([(64, servers, 1) for servers in (1, 5, 10, 20)], 4, (10, 20), given.jobs)
-            both.fat_tree("NB5", 4)
-            both.permutation("permutation_sack", 2, 4, 50, given.jobs)
-            rounds_all = 30
-        else:
-            # With more servers runs differ little and take long.
-            points = [(queue, n, given.seeds if n <= FEW_SERVERS else FLOOR_SEEDS) for queue in QUEUES_KIB for n in SERVERS]
-            both.fat_tree("NB5", 8)
-            both.fat_tree("HASH10", 8)
-            both.incast(points, 20, (10, 100), given.jobs)
-            for scenario in PERMUTATIONS:
-                both.permutation(scenario, PERMUTATION_SEEDS, 20, 1000, given.jobs)
-            rounds_all = 110
-    except (OursError, peer.Ns3Error) as error:
-        print(error, file=sys.stderr)
-        return 1
-    if not given.smoke:
-        write_rows(both.rows)
-        draw(both.rows)
+        raise missing(f"ns-3 is not installed: {peer.INSTALL}")
+    return ns3
+
+
+def conclude(args, both: Both, rounds_all: int) -> int:
+    """Prints what was compared; the exit code."""
     values = [*fat_tree_values(both.rows), *incast_values(both.rows, rounds_all), *permutation_values(both.rows)]
-    if not given.json:
-        print(f"anabranch {both.ours.version} beside ns-3 {ns3.version}")
-    show(values, given.json)
+    if not args.json:
+        print(f"anabranch {both.ours.version} beside ns-3 {both.ns3.version}")
+    show(values, args.json)
     return 1 if any(row["ok"] is False for row in values) else 0
 
 
+PROGRAMS = {
+    "binary": BINARY,
+    "xtask": Option(kind=str, help="a built xtask; else cargo builds it"),
+    "ns3": Option(os.environ.get("NS3_PREFIX"), "folder with ns-3's include and lib"),
+    "jobs": Option(2, "runs of ns-3 at a time, where time is not measured"),
+    "json": Option(False, "one object for each value"),
+}
+
+
+@LAB.verb(**PROGRAMS)
+def smoke(args) -> int:
+    """A sample; skipped where ns-3 is not installed."""
+    ns3 = find_ns3(args, Skipped)
+    both = Both(Ours(args.binary, args.xtask), ns3)
+    both.incast([(64, servers, 1) for servers in (1, 5, 10, 20)], 4, (10, 20), args.jobs)
+    both.fat_tree("NB5", 4)
+    both.permutation("permutation_sack", 2, 4, 50, args.jobs)
+    return conclude(args, both, 30)
+
+
+@LAB.verb(
+    "all",
+    **PROGRAMS,
+    resume=Option(False, "take this ns-3's rows from measured.csv where it has them"),
+    seeds=Option(8, "runs of ns-3 at up to 10 servers (ours: 20)"),
+)
+def all_scenarios(args) -> int:
+    """Measures everything in both, writes measured.csv and draws."""
+    ns3 = find_ns3(args, Failed)
+    both = Both(Ours(args.binary, args.xtask), ns3, read_rows() if args.resume else ())
+    # With more servers runs differ little and take long.
+    points = [(queue, n, args.seeds if n <= FEW_SERVERS else FLOOR_SEEDS) for queue in QUEUES_KIB for n in SERVERS]
+    both.fat_tree("NB5", 8)
+    both.fat_tree("HASH10", 8)
+    both.incast(points, 20, (10, 100), args.jobs)
+    for scenario in PERMUTATIONS:
+        both.permutation(scenario, PERMUTATION_SEEDS, 20, 1000, args.jobs)
+    write_rows(both.rows)
+    draw_rows(both.rows)
+    return conclude(args, both, 110)
+
+
+@LAB.verb()
+def draw(args) -> None:
+    """Only the figures, from measured.csv."""
+    draw_rows(read_rows())
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(LAB.main())
