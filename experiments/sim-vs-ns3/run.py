@@ -152,7 +152,7 @@ class Both:
         by_seed: dict[int, list[Row]] = {}
         settings = {"duration": f'"{duration_ms} ms"'}
         if sack:
-            settings |= {"transport.sack": "true", "transport.initial_ssthresh": str(SSTHRESH_PACKETS * MSS_BYTES)}
+            settings |= {"transport.sack": "true", "transport.initial_ssthresh": f'"{SSTHRESH_PACKETS * MSS_BYTES} B"'}
         for row in self.ours.simulate("permutation.toml", trials, settings):
             by_seed.setdefault(row["seed"], []).append(row)
         for seed, flows in by_seed.items():
