@@ -444,6 +444,8 @@ def find_ns3(args, missing: type[Exception]) -> peer.Ns3:
     ns3 = peer.find(args.ns3)
     if ns3 is None:
         raise missing(f"ns-3 is not installed: {peer.INSTALL}")
+    # Compiled before runs go side by side.
+    ns3.program()
     return ns3
 
 
