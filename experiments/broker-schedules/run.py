@@ -24,7 +24,6 @@ import re
 import shutil
 import signal
 import socket
-import ssl
 import statistics
 import subprocess
 import sys
@@ -37,7 +36,7 @@ from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python/src"))
 from anabranch_lab.cells import BINARY, Experiment, Option, Row, Rows, commit, measure, numbers, product
-from anabranch_lab.programs import Failed, Skipped
+from anabranch_lab.programs import Failed, Skipped, operator_tls
 
 from check import AGAIN_WITHIN_S, Answer, Kept, Life, Observed, Shown, Told, canonical, check_the_check, wrong
 
@@ -352,11 +351,7 @@ class Schedule:
         made = subprocess.run(keys, cwd=folder, capture_output=True, text=True, check=False)
         if made.returncode:
             raise Failed(made.stderr.strip())
-        keys_folder = folder / "keys/broker"
-        self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self.tls.check_hostname = False  # a broker's certificate has a name by its role, not by its host
-        self.tls.load_verify_locations(keys_folder / "ca.pem")
-        self.tls.load_cert_chain(keys_folder / "operators/operator.pem", keys_folder / "operators/operator.key")
+        self.tls = operator_tls(folder / "keys/broker")
 
     def processes(self) -> list[Process]:
         """All."""

@@ -10,7 +10,6 @@ Read `all_rates` first.
 import json
 import os
 import signal
-import ssl
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
 from anabranch_lab.cells import BINARY, XTASK, Experiment, Option, Rows, commit, measure, product
-from anabranch_lab.programs import Failed, json_lines, processor_s, quantile
+from anabranch_lab.programs import Failed, json_lines, operator_tls, processor_s, quantile
 
 LAB = Experiment(__file__, __doc__)
 NETWORKS = 14
@@ -56,13 +55,8 @@ class Service:
         return self.children[-1]
 
     def post(self, path, body):
-        keys = self.folder / "keys/broker"
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False  # its certificate has a name by its role, not by its host
-        context.load_verify_locations(keys / "ca.pem")
-        context.load_cert_chain(keys / "operators/operator.pem", keys / "operators/operator.key")
         request = urllib.request.Request(f"https://{self.address}{path}", body, {"Content-Type": "application/json"})
-        urllib.request.urlopen(request, context=context, timeout=20).read()
+        urllib.request.urlopen(request, context=operator_tls(self.folder / "keys/broker"), timeout=20).read()
 
     def rounds(self):
         status = [self.binary, "broker", "status", "--json", "--broker", self.address]

@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
 from anabranch_lab.cells import BINARY, Experiment, Option, Row, Rows, measure, product, some
-from anabranch_lab.programs import Failed, timed, topology
+from anabranch_lab.programs import Failed, installed, timed, topology
 
 LAB = Experiment(__file__, __doc__)
 PORT = 7180
@@ -78,11 +78,8 @@ def serve(binary: Path, folder: Path, method: str, server: int) -> str:
 )
 def all_trials(args) -> int:
     """All trials that are not in the output yet."""
-    methods = {name: controls for name, controls in METHODS.items() if not args.only or name in args.only}
-    if "aria2c" in methods and shutil.which("aria2c") is None:
-        print("run.py: aria2c is not installed: left out", file=sys.stderr)
-        del methods["aria2c"]
-    ways = [(method, control) for method, controls in methods.items() for control in controls]
+    methods = installed((name for name in METHODS if not args.only or name in args.only), {"aria2c": "aria2c"})
+    ways = [(method, control) for method in methods for control in METHODS[method]]
     cells = [
         {"servers": cell["servers"], "method": cell["way"][0], "congestion_control": cell["way"][1], "trial": cell["trial"]}
         for cell in product(servers=args.servers, trial=range(args.trials), way=ways)
@@ -104,16 +101,8 @@ def all_trials(args) -> int:
             programs = [(f"s{server}", serve(args.binary, folder, cell["method"], server)) for server in range(cell["servers"])]
             inside = LAB.task(trial, folder, **asked, **cell)
             emulated = LAB.emulate(args.binary, folder, star, inside, *options, site="client", programs=programs)
-            goodput = 8.0 * cell["servers"] * args.size / emulated.said["took_s"] / 1e6
-            link = float(args.rate.split()[0]) * {"Mbit/s": 1.0, "Gbit/s": 1e3}[args.rate.split()[1]]
-            return {
-                "took_s": round(emulated.said["took_s"], 3),
-                "goodput_mbps": round(goodput, 2),
-                "of_link_share": round(goodput / link, 4),
-                "cpu_s": round(emulated.said["cpu_s"], 3),
-                "dropped_packets": emulated.report["drops"]["queue_full"],
-                "lateness_us_p99": emulated.report["lateness_us_p99"],
-            }
+            link_mbps = float(args.rate.split()[0]) * {"Mbit/s": 1.0, "Gbit/s": 1e3}[args.rate.split()[1]]
+            return emulated.transfer(cell["servers"] * args.size, link_mbps)
 
         return measure(Rows(args.out / "trials.csv", CELL, COLUMNS), cells, emulate)
 

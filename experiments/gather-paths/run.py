@@ -26,7 +26,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
 from anabranch_lab.cells import BINARY, TRIES, Experiment, Option, Row, Rows, grouped, measure, numbers, product, read_csv, some, table
-from anabranch_lab.programs import Failed, json_lines, require_emulator, timed, toml, topology, write_nginx
+from anabranch_lab.programs import Failed, installed, json_lines, require_emulator, timed, toml, topology, write_nginx
 
 LAB = Experiment(__file__, __doc__)
 PORT, TLS_PORT = 7180, 7181
@@ -188,15 +188,7 @@ def emulate(binary: Path, folder: Path, cell: Cell, method: str, control: str, s
     options = ["--tcp-buffer", "64 MiB", "--congestion-control", control, "--duration", f"{seconds_max + 60} s"]
     options += ["--settle", f"{500 + 100 * cell.servers} ms"]
     emulated = LAB.emulate(binary, folder, cell.topology(), inside, *options, site="client", programs=programs, tries=tries)
-    goodput = 8.0 * cell.size / emulated.said["took_s"] / 1e6
-    return {
-        "took_s": round(emulated.said["took_s"], 3),
-        "goodput_mbps": round(goodput, 2),
-        "of_link_share": round(goodput / cell.rate_mbps, 4),
-        "cpu_s": round(emulated.said["cpu_s"], 3),
-        "dropped_packets": emulated.report["drops"]["queue_full"],
-        "lateness_us_p99": emulated.report["lateness_us_p99"],
-    }
+    return emulated.transfer(cell.size, cell.rate_mbps)
 
 
 def run_simulator(binary: Path, folder: Path, cell: Cell, method: str, number: int, seconds_max: float, *more: object) -> Row:
@@ -359,12 +351,9 @@ AXES = {
 def all_trials(args) -> int:
     """All trials that are not in the output yet."""
     is_simulated = args.verb == "simulated"
-    methods = {name: controls for name, controls in (SIMULATED if is_simulated else METHODS).items() if not args.only or name in args.only}
-    for method, program in (("aria2c", "aria2c"), ("http3", "go")):
-        if method in methods and shutil.which(program) is None:
-            print(f"run.py: {program} is not installed: {method} is left out", file=sys.stderr)
-            del methods[method]
-    ways = [(method, control) for method, controls in methods.items() for control in controls if not args.control or control in args.control]
+    controls = SIMULATED if is_simulated else METHODS
+    methods = installed((name for name in controls if not args.only or name in args.only), {"aria2c": "aria2c", "http3": "go"})
+    ways = [(method, control) for method in methods for control in controls[method] if not args.control or control in args.control]
     axes = [args.rate, args.rtt, args.loss, args.burst, args.queue, args.servers, args.size]
     cells = [
         cell | {"method": way[0], "congestion_control": way[1], "trial": number}

@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
 from anabranch_lab.cells import BINARY, Experiment, Option, Row, Rows, grouped, measure, numbers, product, read_csv, some, table
-from anabranch_lab.programs import Failed, processor_s, running, timed, topology, write_nginx
+from anabranch_lab.programs import Failed, installed, processor_s, running, timed, topology, write_nginx
 
 LAB = Experiment(__file__, __doc__)
 #: Of the first server; of nginx with TLS, the ports behind.
@@ -129,10 +129,7 @@ def prepare(folder: Path, cell: Row) -> None:
 )
 def all_trials(args) -> int:
     """All trials that are not in the output yet."""
-    methods = [name for name in METHODS if not args.only or name in args.only]
-    if shutil.which("aria2c") is None:
-        print("run.py: aria2c is not installed: left out", file=sys.stderr)
-        methods = [name for name in methods if not name.startswith("aria2c")]
+    methods = installed((name for name in METHODS if not args.only or name in args.only), {"aria2c": "aria2c"})
     networks = list(product(objects=args.objects, size=args.size, rate_mbps=args.rate, rtt_ms=args.rtt, loss=args.loss))
     rows = Rows(args.out / "trials.csv", [*CELL, "method", "trial"], COLUMNS)
     with tempfile.TemporaryDirectory(prefix="gather-small-", dir=args.scratch) as name:

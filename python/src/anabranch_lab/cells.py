@@ -166,6 +166,26 @@ class Emulated:
         found: Row = self.network["report"]
         return found
 
+    def transfer(self, size_bytes: int, link_mbps: float) -> Row:
+        """Return the figures of a transfer that `programs.timed` measured inside.
+
+        Parameters
+        ----------
+        size_bytes
+            What was transferred.
+        link_mbps
+            The rate of its narrowest link.
+        """
+        goodput_mbps = 8.0 * size_bytes / self.said["took_s"] / 1e6
+        return {
+            "took_s": round(self.said["took_s"], 3),
+            "goodput_mbps": round(goodput_mbps, 2),
+            "of_link_share": round(goodput_mbps / link_mbps, 4),
+            "cpu_s": round(self.said["cpu_s"], 3),
+            "dropped_packets": self.report["drops"]["queue_full"],
+            "lateness_us_p99": self.report["lateness_us_p99"],
+        }
+
 
 class Experiment:
     """A folder of ``experiments/`` and its ``run.py``.

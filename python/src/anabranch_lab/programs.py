@@ -10,7 +10,9 @@ import getpass
 import json
 import os
 import resource
+import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -159,6 +161,35 @@ def timed(command: Sequence[object], seconds_max: float) -> dict[str, float]:
     words = ["timeout", str(seconds_max), *map(str, command)]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
     return {"took_s": time.monotonic() - began, "cpu_s": children_cpu_s() - before}
+
+
+def installed(methods: Iterable[str], needs: Mapping[str, str]) -> list[str]:
+    """Return the methods whose program this machine has, and say which are left out.
+
+    Parameters
+    ----------
+    methods
+        Names of methods.
+    needs
+        Programs by the first word of a method's name, up to a dash.
+    """
+    found = []
+    for method in methods:
+        program = needs.get(method.split("-")[0])
+        if program is None or shutil.which(program):
+            found.append(method)
+        else:
+            print(f"run.py: {program} is not installed: {method} is left out", file=sys.stderr)
+    return found
+
+
+def operator_tls(keys: Path) -> ssl.SSLContext:
+    """Return the TLS configuration of an operator of a broker, from a folder of keys."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False  # a broker's certificate has a name by its role, not by its host
+    context.load_verify_locations(keys / "ca.pem")
+    context.load_cert_chain(keys / "operators/operator.pem", keys / "operators/operator.key")
+    return context
 
 
 def children_cpu_s() -> float:
