@@ -11,7 +11,7 @@
 //! `CONFIG_DEBUG_INFO_BTF` and a kernel of 5.16 or later; without it no rate could be taken off a connection that no longer
 //! has round trips, and so there is no pacer by BPF then.
 //!
-//! The programs are written as instructions (`bpf/asm.rs`, `bpf/program.rs`) and loaded by bpf(2): some hundred of them, and
+//! The programs are written as instructions (`bpf/program.rs`) and loaded by bpf(2): some hundred of them, and
 //! nothing is needed to build or run them. The `aya` crate loads only objects from a compiler with a BPF back end: clang, or
 //! a nightly rustc and bpf-linker. Structure offsets come from the running kernel's BTF.
 //!
@@ -21,10 +21,7 @@
 //!
 //! Leaves out: other network namespaces, even in the same cgroup. Read [`BpfPacer`].
 
-mod asm;
-mod btf;
 mod program;
-mod sys;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -32,12 +29,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use anabranch_linux::bpf::btf::{self, Btf};
+use anabranch_linux::bpf::sys;
 use anabranch_units::BitRate;
 use rustix::fs::{Mode, OFlags};
 
-use crate::flow::canonical;
+use crate::limit::canonical;
 use crate::{Connection, FLOWS_MAX, FlowKey, Limit, Mechanism, PaceError, StartError};
-use btf::Btf;
 use program::{KEY_BYTES, Maps, RATE_BYTES, WANTED_BYTES};
 
 /// The kernel's way to write no limit in 32 bits.
@@ -278,7 +276,7 @@ fn namespace() -> io::Result<OwnedFd> {
 fn netns_cookie() -> io::Result<u64> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
     let kind = (AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC);
-    crate::sys::netns_cookie(socket_with(kind.0, kind.1, kind.2, None)?)
+    anabranch_linux::socket_options::netns_cookie(socket_with(kind.0, kind.1, kind.2, None)?)
 }
 
 /// Where the version 2 hierarchy is: at the usual place, or beside those of version 1.

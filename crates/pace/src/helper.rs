@@ -23,7 +23,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_cookie};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, WaitOptions, pidfd_getfd, pidfd_open, waitpid};
 
-use crate::sys;
+use anabranch_linux::socket_options as sys;
 
 /// How long a task may take.
 const PATIENCE: Duration = Duration::from_millis(250);

@@ -12,7 +12,7 @@ use anabranch_units::BitRate;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 
-use crate::netlink::Netlink;
+use anabranch_linux::netlink::Netlink;
 
 /// The addresses of this network namespace by which other hosts may reach it, in order: neither loopback nor link-local.
 ///

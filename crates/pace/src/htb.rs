@@ -33,11 +33,11 @@ use netlink_packet_route::tc::{
 };
 use rustix::net::{AddressFamily, SocketType};
 
-use crate::flow::canonical;
 use crate::helper::{Change, Helper, Place};
-use crate::netlink::Netlink;
+use crate::limit::canonical;
 use crate::owner::Sockets;
 use crate::{Connection, FlowKey, Limit, Mechanism, PaceError, StartError};
+use anabranch_linux::netlink::Netlink;
 
 /// The major number of our qdisc.
 const MAJOR: u16 = 0xab0a;

@@ -14,8 +14,6 @@
 //!   shapes packets that leave by a device. Lifting a limit brings back the flow's earlier rate, and so does dropping the pacer.
 //!   [`Pacer`] picks for each flow a mechanism that works, and names it; [`doctor`] says which mechanisms work on this machine.
 //!
-//! Agents that change the kernel also share [`netlink`] and the start of a [`guard`], which undoes what a killed agent has changed.
-//!
 //! Time of a change of one flow's rate, among 400 idle flows (`cargo xtask bench pace` as built for development, on two
 //! shared cores of a virtual machine with Linux 6.18; the best of 20 turns):
 //!
@@ -54,28 +52,23 @@
 
 mod bpf;
 mod bursts;
-mod diag;
 mod doctor;
 mod error;
-mod flow;
-pub mod guard;
 mod helper;
 mod host;
 mod htb;
 mod limit;
-pub mod netlink;
 mod owner;
 mod pacer;
 mod socket;
-mod sys;
 
+pub use anabranch_linux::Connection;
+pub use anabranch_linux::sock_diag::{FlowReader, FlowState, Listing};
 pub use anabranch_units::FlowKey;
 pub use bpf::BpfPacer;
 pub use bursts::{set_tso_rtt_log, tso_rtt_log};
-pub use diag::{FlowReader, FlowState, Listing};
 pub use doctor::doctor;
 pub use error::{PaceError, StartError};
-pub use flow::Connection;
 pub use host::{LinkError, addresses, link_rate};
 pub use htb::HtbPacer;
 pub use limit::Limit;

@@ -4,7 +4,7 @@
 
 use anabranch_units::BitRate;
 
-use crate::PaceError;
+use crate::{Connection, PaceError};
 
 /// How fast a flow may send.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -38,6 +38,15 @@ impl Limit {
         }
         Ok(Some(bytes))
     }
+}
+
+/// These changes with each flow's canonical name, by which limits are kept.
+pub fn canonical<C: Into<Connection> + Copy>(changes: &[(C, Limit)]) -> Vec<(Connection, Limit)> {
+    let change = |(connection, limit): &(C, Limit)| {
+        let Connection { flow, cookie } = (*connection).into();
+        (Connection { flow: flow.canonical(), cookie }, *limit)
+    };
+    changes.iter().map(change).collect()
 }
 
 #[cfg(test)]

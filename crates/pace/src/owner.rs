@@ -38,7 +38,7 @@ impl Sockets {
     pub(crate) fn find(&mut self, wanted: &[Connection]) -> Vec<Result<Place, PaceError>> {
         let mut look = |connection: &Connection| {
             let found = self.reader.find(connection.flow)?;
-            Ok(found.filter(|state| connection.may_be(Some(state.cookie))))
+            Ok(found.filter(|state| connection.may_be(Some(state.cookie()))))
         };
         let states: Vec<io::Result<_>> = wanted.iter().map(&mut look).collect();
         let mut missing: BTreeSet<u32> =
@@ -78,7 +78,7 @@ impl Sockets {
             let nobody = PaceError::NoOwner { flow, is_any_hidden };
             let (pid, fd) = *found.get(&state.inode).ok_or(nobody)?;
             let user = users.iter().find(|(owner, _)| *owner == pid).map_or(0, |(_, user)| *user);
-            Ok(Place { pid, fd, inode: state.inode, cookie: state.cookie, user })
+            Ok(Place { pid, fd, inode: state.inode, cookie: state.cookie(), user })
         };
         wanted.iter().zip(states).map(socket).collect()
     }

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use anabranch_units::BitRate;
 
-use crate::flow::canonical;
+use crate::limit::canonical;
 use crate::socket::UNLIMITED;
 use crate::{BpfPacer, Connection, FlowKey, HtbPacer, Limit, Mechanism, PaceError, SocketPacer, StartError};
 

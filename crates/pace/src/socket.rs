@@ -18,12 +18,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::AsFd;
 
+use anabranch_linux::socket_options as sys;
 use anabranch_units::BitRate;
 
-use crate::flow::canonical;
 use crate::helper::{Change, Helper, Place, Task};
+use crate::limit::canonical;
 use crate::owner::Sockets;
-use crate::{Connection, FLOWS_MAX, FlowKey, Limit, Mechanism, PaceError, sys};
+use crate::{Connection, FLOWS_MAX, FlowKey, Limit, Mechanism, PaceError};
 
 /// All ones: the kernel's way to write no limit.
 pub(crate) const UNLIMITED: u64 = u64::MAX;

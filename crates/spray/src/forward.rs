@@ -5,11 +5,11 @@
 //! the kernel together. Where the kernel has no room, datagrams are dropped, as a queue would. Read [`Forwarder`] first.
 
 use crate::config::MEMORY_MAX;
-use crate::device::{Device, HEADROOM};
 use crate::outbox::{Left, Outbox};
 use crate::pulse::{BEAT_EVERY, Pulse};
 use crate::status::{LinkFigures, WayFigures};
 use anabranch_endpoint::{Bytes, Message as _, Wire as _};
+use anabranch_linux::tun::{Device, HEADROOM};
 use anabranch_net::datagram::{Batch, DatagramOptions, DatagramSocket, Ecn, SendSocket};
 use anabranch_net::seal::{Channel, ChannelId, HEADER_BYTES, OVERHEAD_BYTES, Opener, Sealer, TAG_BYTES};
 use anabranch_net::timer::FineTimer;

@@ -6,7 +6,7 @@
 //! Then the peers' agents take their side off, and this host's answers are lost. Read [`watch`].
 
 use crate::kernel::Kernel;
-use anabranch_pace::guard::{self, Sign, Watch};
+use anabranch_linux::guard::{self, Sign, Watch};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::io::{self, PipeReader, PipeWriter, pipe};
 use std::process::{Child, Command};

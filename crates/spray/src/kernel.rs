@@ -4,7 +4,7 @@
 //! no more than one with few. An agent's device bears its table's number in its alias, by which other agents see that it runs: the device goes with
 //! its process. Leaves out: what is needed (`spray_proto::kernel`). Read [`Kernel`] first.
 
-use anabranch_pace::netlink::Netlink;
+use anabranch_linux::netlink::Netlink;
 use anabranch_spray_proto::kernel::{PROTOCOL, Port, Route, Rule, RuleAction, Selector};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};

@@ -30,7 +30,6 @@
 
 mod agent;
 mod config;
-mod device;
 mod forward;
 pub mod guard;
 mod kernel;

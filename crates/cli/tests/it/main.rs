@@ -17,8 +17,6 @@ mod gather;
 mod hostile;
 mod keys;
 mod logs;
-#[path = "../../../pace/tests/it/namespace.rs"]
-mod namespace;
 mod net;
 mod players;
 mod readme;

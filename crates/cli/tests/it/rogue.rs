@@ -6,9 +6,9 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files, sockets and clocks")]
 
-use crate::namespace::Namespace;
 use crate::net::{PATIENCE, anabranch};
 use anabranch_endpoint::{Bytes, Wire as _};
+use anabranch_linux::namespace::Namespace;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::seal::{self, ChannelId, HEADER_BYTES, Sealer, TAG_BYTES};

@@ -4,10 +4,10 @@
 //! they vanish with their threads and processes. Where the machine allows none, the tests print why and count what they
 //! skip. Read [`Star`] and [`Load`] first.
 
-use crate::namespace::Namespace;
 use crate::net::PATIENCE;
 use crate::{anabranch, skip, text};
 use anabranch_announce::{AnnounceError, Announcer};
+use anabranch_linux::namespace::Namespace;
 use anabranch_pace::{FlowKey, FlowReader};
 use anabranch_units::{ByteCount, Seed};
 use rustix::process::{Pid, Signal, kill_process};

@@ -6,13 +6,13 @@
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files and clocks")]
 
 use crate::has_program;
-use crate::namespace::Namespace;
 use crate::net::{PATIENCE, anabranch};
 use crate::start::start_or_skip;
 use anabranch_emu::{Emulation, EmulationOptions, LinkState};
 use anabranch_graph::Topology;
 use anabranch_graph::file::{Defaults, load};
 use anabranch_testing::skip::skip;
+use anabranch_linux::namespace::Namespace;
 use anabranch_units::{BitRate, LinkId, SiteId};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;

@@ -7,9 +7,9 @@
 //!
 //! Source: the kernel's include/uapi/linux/bpf.h, `struct bpf_sock_ops` and the helpers' notes. Read [`sock_ops`].
 
-use super::asm::{Assembler, Label, Width};
-use super::btf::Btf;
-use crate::sys::SO_MAX_PACING_RATE;
+use anabranch_linux::bpf::asm::{Assembler, Label, Width};
+use anabranch_linux::bpf::btf::Btf;
+use anabranch_linux::socket_options::SO_MAX_PACING_RATE;
 
 /// Of a tuple in a map: both addresses (IPv4 as mapped), then both ports, each as a number of 32 bits.
 pub(crate) const KEY_BYTES: usize = 40;

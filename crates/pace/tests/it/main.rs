@@ -6,7 +6,6 @@
 #![allow(clippy::disallowed_methods, reason = "tests of a driver: they use the clock, threads and sockets")]
 
 mod fuse;
-mod namespace;
 mod net;
 
 use std::io::{ErrorKind, Write as _};

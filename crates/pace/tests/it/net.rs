@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::namespace::Namespace;
+use anabranch_linux::namespace::Namespace;
 use anabranch_pace::FlowKey;
 pub use anabranch_testing::skip::{is_lacking, skip};
 use anabranch_units::BitRate;

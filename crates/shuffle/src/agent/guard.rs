@@ -7,7 +7,8 @@
 
 use super::AgentError;
 use super::enforce::{Left, State};
-use anabranch_pace::{HtbPacer, Pacer, PacerOptions, guard, set_tso_rtt_log};
+use anabranch_linux::guard;
+use anabranch_pace::{HtbPacer, Pacer, PacerOptions, set_tso_rtt_log};
 use std::io;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

@@ -12,7 +12,7 @@ use tokio::io::unix::AsyncFd;
 use tun_rs::{DeviceBuilder, GROTable, IDEAL_BATCH_SIZE, SyncDevice, VIRTIO_NET_HDR_LEN};
 
 /// Bytes that a packet to write has before it.
-pub(crate) const HEADROOM: usize = VIRTIO_NET_HDR_LEN;
+pub const HEADROOM: usize = VIRTIO_NET_HDR_LEN;
 /// The longest packet that the kernel hands over at once, with its head.
 const READ_MAX: usize = VIRTIO_NET_HDR_LEN + 65_535;
 /// The longest packet after it was cut, and how many there are then at the most.
@@ -22,7 +22,7 @@ const PACKETS_MAX: usize = IDEAL_BATCH_SIZE;
 const MTU: u16 = 16_000;
 
 /// The device. Closed with the process, or when dropped, and its routes with it.
-pub(crate) struct Device {
+pub struct Device {
     name: String,
     /// `None` once another program has deleted it.
     device: Option<AsyncFd<Owned>>,
@@ -45,7 +45,7 @@ impl Device {
     ///
     /// Errors: the system's.
     /// Panics: outside of a tokio runtime.
-    pub(crate) fn make(name: &str) -> io::Result<Self> {
+    pub fn make(name: &str) -> io::Result<Self> {
         Ok(Self {
             name: name.to_owned(),
             device: Some(open(name)?),
@@ -60,7 +60,7 @@ impl Device {
     ///
     /// Errors: the system's; there is no device then.
     /// Panics: outside of a tokio runtime.
-    pub(crate) fn make_again(&mut self) -> io::Result<u32> {
+    pub fn make_again(&mut self) -> io::Result<u32> {
         self.device = None;
         self.device = Some(open(&self.name)?);
         self.joining = GROTable::default();
@@ -70,14 +70,14 @@ impl Device {
     /// Its index.
     ///
     /// Errors: the system's.
-    pub(crate) fn index(&self) -> io::Result<u32> {
+    pub fn index(&self) -> io::Result<u32> {
         self.device.as_ref().ok_or(io::ErrorKind::NotFound)?.get_ref().0.if_index()
     }
 
     /// Waits until there are packets; without a device for ever.
     ///
     /// Errors: the runtime is gone.
-    pub(crate) async fn readable(&self) -> io::Result<()> {
+    pub async fn readable(&self) -> io::Result<()> {
         match &self.device {
             Some(device) => device.readable().await.map(|mut ready| ready.retain_ready()),
             None => std::future::pending().await,
@@ -87,7 +87,7 @@ impl Device {
     /// Reads what TCP sent at once, as packets; none if there is nothing, or no device.
     ///
     /// Errors: the system's.
-    pub(crate) fn read(&mut self) -> io::Result<impl Iterator<Item = &mut [u8]>> {
+    pub fn read(&mut self) -> io::Result<impl Iterator<Item = &mut [u8]>> {
         let (whole, packets, lengths) = (&mut self.whole, &mut self.packets, &mut self.lengths);
         let read = self.device.as_ref().map_or(Ok(0), |device| {
             device.try_io(Interest::READABLE, |device| device.0.recv_multiple(whole, packets, lengths, 0))
@@ -107,7 +107,7 @@ impl Device {
     /// Writes packets, each behind [`HEADROOM`] bytes. What the kernel refuses is lost, as on a wire.
     ///
     /// Errors: the last refusal.
-    pub(crate) fn write(&mut self, packets: &mut [Vec<u8>]) -> io::Result<()> {
+    pub fn write(&mut self, packets: &mut [Vec<u8>]) -> io::Result<()> {
         let device = self.device.as_ref().ok_or(io::ErrorKind::NotFound)?;
         device.get_ref().0.send_multiple(&mut self.joining, packets, HEADROOM).map(drop)
     }

@@ -13,7 +13,7 @@ use netlink_packet_core::{
 };
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send};
 
-use crate::sys;
+use crate::socket_options;
 
 /// Room for one datagram: the kernel's dumps come in at most 32 KiB.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -47,7 +47,7 @@ impl Netlink {
     ///
     /// Errors: the system's; kernels before 4.20 do not know it and list everything.
     pub fn filter_dumps(&self) -> io::Result<()> {
-        sys::filter_dumps(&self.socket)
+        socket_options::filter_dumps(&self.socket)
     }
 
     /// Asks for a list and hands over each entry that can be read.

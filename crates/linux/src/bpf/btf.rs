@@ -1,12 +1,12 @@
 //! The kernel's description of its own types: offsets of fields and numbers of functions.
 //!
-//! Source: the kernel's Documentation/bpf/btf.rst, section 2. Leaves out: everything but the two questions that
-//! [`super::program`] has. Read [`Btf`].
+//! Source: the kernel's Documentation/bpf/btf.rst, section 2. Leaves out: everything but these.
+//! Read [`Btf`].
 
 use std::collections::BTreeMap;
 
 /// Where the running kernel has its BTF.
-pub(crate) const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
+pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 /// How deep anonymous structures may nest: they do so twice in `sock_common`.
 const DEPTH_MAX: u32 = 8;
 
@@ -17,7 +17,7 @@ const KIND_FUNC: u32 = 12;
 
 /// Type information, indexed.
 #[derive(Debug)]
-pub(crate) struct Btf<'a> {
+pub struct Btf<'a> {
     types: &'a [u8],
     strings: &'a [u8],
     little: bool,
@@ -27,7 +27,7 @@ pub(crate) struct Btf<'a> {
 
 impl<'a> Btf<'a> {
     /// `None` for bytes that are no BTF of a version that we know.
-    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
+    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let little = match bytes.first_chunk()? {
             [0x9f, 0xeb] => true,
             [0xeb, 0x9f] => false,
@@ -56,14 +56,14 @@ impl<'a> Btf<'a> {
     }
 
     /// The number of a function.
-    pub(crate) fn function(&self, name: &str) -> Option<u32> {
+    pub fn function(&self, name: &str) -> Option<u32> {
         self.find(KIND_FUNC, name)
     }
 
     /// Where these fields lie in a structure, those of anonymous structures within it included.
     ///
     /// Units: bytes. `None` if one is missing.
-    pub(crate) fn offsets<const N: usize>(&self, structure: &str, fields: [&str; N]) -> Option<[i16; N]> {
+    pub fn offsets<const N: usize>(&self, structure: &str, fields: [&str; N]) -> Option<[i16; N]> {
         let mut found = BTreeMap::new();
         self.members(self.find(KIND_STRUCT, structure)?, 0, DEPTH_MAX, &mut found);
         let mut offsets = [0; N];

@@ -4,14 +4,16 @@ use std::io::{Error, Result};
 use std::os::fd::{AsFd, AsRawFd};
 
 // Linux's numbers on all architectures but Alpha, MIPS, PA-RISC and SPARC (include/uapi/asm-generic/socket.h).
-pub(crate) const SO_MAX_PACING_RATE: libc::c_int = 47;
+/// `setsockopt`'s number of the option that [`max_pacing_rate`] reads.
+pub const SO_MAX_PACING_RATE: libc::c_int = 47;
 const SO_NETNS_COOKIE: libc::c_int = 71;
 const NETLINK_GET_STRICT_CHK: libc::c_int = 12;
 
 /// How fast the kernel may pace this socket (socket(7), `SO_MAX_PACING_RATE`).
 ///
 /// Units: bytes per second; all ones is no limit.
-pub(crate) fn max_pacing_rate(socket: impl AsFd) -> Result<u64> {
+/// Errors: the system's.
+pub fn max_pacing_rate(socket: impl AsFd) -> Result<u64> {
     let mut bytes = [0; 8];
     // A kernel before 4.20 knows 32 bits of it.
     match option(socket, SO_MAX_PACING_RATE, &mut bytes)? {
@@ -24,30 +26,37 @@ pub(crate) fn max_pacing_rate(socket: impl AsFd) -> Result<u64> {
     }
 }
 
-pub(crate) fn set_max_pacing_rate(socket: impl AsFd, rate: u64) -> Result<()> {
+/// Sets the rate that [`max_pacing_rate`] reads.
+///
+/// Units: bytes per second; all ones is no limit.
+/// Errors: the system's.
+pub fn set_max_pacing_rate(socket: impl AsFd, rate: u64) -> Result<()> {
     set_option(socket, SO_MAX_PACING_RATE, &rate.to_ne_bytes())
 }
 
 /// What the socket's packets carry as their priority (socket(7), `SO_PRIORITY`).
-pub(crate) fn priority(socket: impl AsFd) -> Result<u32> {
+pub fn priority(socket: impl AsFd) -> Result<u32> {
     let mut bytes = [0; 4];
     option(socket, libc::SO_PRIORITY, &mut bytes)?;
     Ok(u32::from_ne_bytes(bytes))
 }
 
-pub(crate) fn set_priority(socket: impl AsFd, priority: u32) -> Result<()> {
+/// Sets the priority that [`priority`] reads.
+///
+/// Errors: the system's.
+pub fn set_priority(socket: impl AsFd, priority: u32) -> Result<()> {
     set_option(socket, libc::SO_PRIORITY, &priority.to_ne_bytes())
 }
 
 /// What the kernel tells the socket's network namespace from others by.
-pub(crate) fn netns_cookie(socket: impl AsFd) -> Result<u64> {
+pub fn netns_cookie(socket: impl AsFd) -> Result<u64> {
     let mut bytes = [0; 8];
     option(socket, SO_NETNS_COOKIE, &mut bytes)?;
     Ok(u64::from_ne_bytes(bytes))
 }
 
 /// Has a netlink socket's requests for lists be read strictly, with their filters (netlink(7), `NETLINK_GET_STRICT_CHK`).
-pub(crate) fn filter_dumps(socket: impl AsFd) -> Result<()> {
+pub fn filter_dumps(socket: impl AsFd) -> Result<()> {
     set_option_at(libc::SOL_NETLINK, socket, NETLINK_GET_STRICT_CHK, &1_i32.to_ne_bytes())
 }
 

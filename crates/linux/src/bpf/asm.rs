@@ -1,27 +1,30 @@
 //! BPF instructions, as the kernel takes them.
 //!
-//! Only those that [`super::program`] needs. Source: RFC 9669, sections 3 to 5. Read [`Assembler`].
+//! Leaves out: instructions that no program of ours has. Source: RFC 9669, sections 3 to 5. Read [`Assembler`].
 
 /// A register: `R0` holds results, `R1` to `R5` are arguments and lost in calls, `R6` to `R9` are kept, `R10` is the stack's
 /// top.
-pub(crate) type Register = u8;
+pub type Register = u8;
 
 /// Where a jump goes.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Label(usize);
+pub struct Label(usize);
 
 /// How wide a load or store is: the size bits of its opcode (RFC 9669, section 5).
 #[derive(Copy, Clone, Debug)]
 #[repr(u8)]
-pub(crate) enum Width {
+pub enum Width {
+    /// 4 bytes.
     Word = 0x00,
+    /// 2 bytes.
     Half = 0x08,
+    /// 8 bytes.
     Double = 0x18,
 }
 
 /// Collects instructions and resolves jumps.
 #[derive(Debug, Default)]
-pub(crate) struct Assembler {
+pub struct Assembler {
     code: Vec<u64>,
     /// Where each label is, once it was placed.
     labels: Vec<Option<usize>>,
@@ -30,12 +33,14 @@ pub(crate) struct Assembler {
 }
 
 impl Assembler {
-    pub(crate) fn label(&mut self) -> Label {
+    /// A label that no instruction has yet; see [`Assembler::place`].
+    pub fn label(&mut self) -> Label {
         self.labels.push(None);
         Label(self.labels.len() - 1)
     }
 
-    pub(crate) fn place(&mut self, label: Label) {
+    /// Gives the label to the next instruction.
+    pub fn place(&mut self, label: Label) {
         self.labels[label.0] = Some(self.code.len());
     }
 
@@ -48,96 +53,106 @@ impl Assembler {
     }
 
     /// `dst = src`.
-    pub(crate) fn copy(&mut self, dst: Register, src: Register) {
+    pub fn copy(&mut self, dst: Register, src: Register) {
         self.push(0xbf, dst, src, 0, 0);
     }
 
     /// `dst = value`, sign-extended.
-    pub(crate) fn set(&mut self, dst: Register, value: i32) {
+    pub fn set(&mut self, dst: Register, value: i32) {
         self.push(0xb7, dst, 0, 0, value);
     }
 
     /// `dst += value`.
-    pub(crate) fn add(&mut self, dst: Register, value: i32) {
+    pub fn add(&mut self, dst: Register, value: i32) {
         self.push(0x07, dst, 0, 0, value);
     }
 
     /// `dst |= value`.
-    pub(crate) fn or(&mut self, dst: Register, value: i32) {
+    pub fn or(&mut self, dst: Register, value: i32) {
         self.push(0x47, dst, 0, 0, value);
     }
 
     /// `dst` from network byte order, of which `bits` count.
-    pub(crate) fn host_order(&mut self, dst: Register, bits: i32) {
+    pub fn host_order(&mut self, dst: Register, bits: i32) {
         self.push(0xdc, dst, 0, 0, bits);
     }
 
     /// `dst = value`, 64 bits wide.
-    pub(crate) fn set_wide(&mut self, dst: Register, value: u64) {
+    pub fn set_wide(&mut self, dst: Register, value: u64) {
         self.push(0x18, dst, 0, 0, value as u32 as i32);
         self.push(0, 0, 0, 0, (value >> 32) as u32 as i32);
     }
 
     /// `dst` = the map behind this descriptor.
-    pub(crate) fn set_map(&mut self, dst: Register, map_fd: i32) {
+    pub fn set_map(&mut self, dst: Register, map_fd: i32) {
         // Source 1 is BPF_PSEUDO_MAP_FD.
         self.push(0x18, dst, 1, 0, map_fd);
         self.push(0, 0, 0, 0, 0);
     }
 
     /// `dst = *(src + offset)`.
-    pub(crate) fn load(&mut self, width: Width, dst: Register, src: Register, offset: i16) {
+    pub fn load(&mut self, width: Width, dst: Register, src: Register, offset: i16) {
         self.push(0x61 | width as u8, dst, src, offset, 0);
     }
 
     /// `*(dst + offset) = src`.
-    pub(crate) fn store(&mut self, width: Width, dst: Register, offset: i16, src: Register) {
+    pub fn store(&mut self, width: Width, dst: Register, offset: i16, src: Register) {
         self.push(0x63 | width as u8, dst, src, offset, 0);
     }
 
     /// `*(dst + offset) = value`.
-    pub(crate) fn store_value(&mut self, width: Width, dst: Register, offset: i16, value: i32) {
+    pub fn store_value(&mut self, width: Width, dst: Register, offset: i16, value: i32) {
         self.push(0x62 | width as u8, dst, 0, offset, value);
     }
 
-    pub(crate) fn jump(&mut self, to: Label) {
+    /// Goes to a label.
+    pub fn jump(&mut self, to: Label) {
         self.jumps.push((self.code.len(), to));
         self.push(0x05, 0, 0, 0, 0);
     }
 
-    pub(crate) fn jump_if_equal(&mut self, register: Register, value: i32, to: Label) {
+    /// Goes to a label if `register == value`.
+    pub fn jump_if_equal(&mut self, register: Register, value: i32, to: Label) {
         self.jumps.push((self.code.len(), to));
         self.push(0x15, register, 0, 0, value);
     }
 
-    pub(crate) fn jump_if_unequal(&mut self, register: Register, value: i32, to: Label) {
+    /// Goes to a label if `register != value`.
+    pub fn jump_if_unequal(&mut self, register: Register, value: i32, to: Label) {
         self.jumps.push((self.code.len(), to));
         self.push(0x55, register, 0, 0, value);
     }
 
-    pub(crate) fn jump_if_registers_equal(&mut self, a: Register, b: Register, to: Label) {
+    /// Goes to a label if `a == b`.
+    pub fn jump_if_registers_equal(&mut self, a: Register, b: Register, to: Label) {
         self.jumps.push((self.code.len(), to));
         self.push(0x1d, a, b, 0, 0);
     }
 
-    pub(crate) fn jump_if_registers_unequal(&mut self, a: Register, b: Register, to: Label) {
+    /// Goes to a label if `a != b`.
+    pub fn jump_if_registers_unequal(&mut self, a: Register, b: Register, to: Label) {
         self.jumps.push((self.code.len(), to));
         self.push(0x5d, a, b, 0, 0);
     }
 
-    pub(crate) fn call(&mut self, helper: i32) {
+    /// `R0` = the result of a helper, by its number in `enum bpf_func_id`.
+    pub fn call(&mut self, helper: i32) {
         self.push(0x85, 0, 0, 0, helper);
     }
 
-    pub(crate) fn exit(&mut self) {
+    /// Ends the program with the result in `R0`.
+    pub fn exit(&mut self) {
         self.push(0x95, 0, 0, 0, 0);
     }
 
     /// The instructions, with every jump resolved.
-    pub(crate) fn finish(mut self) -> Vec<u64> {
+    ///
+    /// Panics: a label that is jumped to was never placed, or is more than 32,767 instructions away.
+    pub fn finish(mut self) -> Vec<u64> {
         for (at, label) in self.jumps {
             let to = self.labels[label.0].expect("every label that is jumped to is placed");
-            let distance = i16::try_from(to as i64 - at as i64 - 1).expect("our programs are short");
+            let distance =
+                i16::try_from(to as i64 - at as i64 - 1).expect("no jump is longer than 32,767 instructions");
             let mut bytes = self.code[at].to_ne_bytes();
             bytes[2..4].copy_from_slice(&distance.to_ne_bytes());
             self.code[at] = u64::from_ne_bytes(bytes);

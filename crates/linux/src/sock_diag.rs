@@ -11,13 +11,13 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
-use anabranch_units::{BitRate, ByteCount, Duration};
+use anabranch_units::{BitRate, ByteCount, Duration, FlowKey};
 use netlink_packet_sock_diag::SockDiagMessage;
 use netlink_packet_sock_diag::inet::nlas::Nla;
 use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, InetResponse, SocketId, StateFlags};
 
+use crate::Connection;
 use crate::netlink::Netlink;
-use crate::{Connection, FlowKey};
 
 /// The kernel's figures of one flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,8 +45,9 @@ pub struct FlowState {
     pub pacing_rate: Option<BitRate>,
     /// The most that it may pace at (`SO_MAX_PACING_RATE`); `None` without limit.
     pub pacing_limit: Option<BitRate>,
-    pub(crate) inode: u32,
-    pub(crate) cookie: u64,
+    /// The inode of its socket, as `/proc/PID/fd` shows it.
+    pub inode: u32,
+    cookie: u64,
 }
 
 impl FlowState {

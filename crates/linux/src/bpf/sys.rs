@@ -105,12 +105,15 @@ unsafe fn bpf_fd<T>(command: libc::c_int, attributes: &T) -> Result<OwnedFd> {
 
 /// A hash table in the kernel, with keys and values of these sizes.
 #[derive(Debug)]
-pub(crate) struct Map<const KEY: usize, const VALUE: usize> {
+pub struct Map<const KEY: usize, const VALUE: usize> {
     fd: OwnedFd,
 }
 
 impl<const KEY: usize, const VALUE: usize> Map<KEY, VALUE> {
-    pub(crate) fn new(entries_max: u32) -> Result<Self> {
+    /// Makes an empty table.
+    ///
+    /// Errors: the system's.
+    pub fn new(entries_max: u32) -> Result<Self> {
         let attributes = MapCreate {
             map_type: MAP_TYPE_HASH,
             key_size: KEY as u32,
@@ -122,7 +125,8 @@ impl<const KEY: usize, const VALUE: usize> Map<KEY, VALUE> {
         Ok(Self { fd: unsafe { bpf_fd(MAP_CREATE, &attributes)? } })
     }
 
-    pub(crate) fn raw_fd(&self) -> i32 {
+    /// The descriptor, for [`super::asm::Assembler::set_map`].
+    pub fn raw_fd(&self) -> i32 {
         self.fd.as_raw_fd()
     }
 
@@ -131,8 +135,10 @@ impl<const KEY: usize, const VALUE: usize> Map<KEY, VALUE> {
         MapElement { map_fd, key: key.as_ptr() as u64, value, flags: 0 }
     }
 
-    /// What is under this key.
-    pub(crate) fn find(&self, key: &[u8; KEY]) -> Result<Option<[u8; VALUE]>> {
+    /// The value of a key; `None` without an entry.
+    ///
+    /// Errors: the system's.
+    pub fn find(&self, key: &[u8; KEY]) -> Result<Option<[u8; VALUE]>> {
         let mut value = [0; VALUE];
         let attributes = self.element(key, value.as_mut_ptr() as u64);
         // SAFETY: the kernel reads KEY bytes and writes VALUE bytes, the sizes that the map was made with.
@@ -143,14 +149,19 @@ impl<const KEY: usize, const VALUE: usize> Map<KEY, VALUE> {
         }
     }
 
-    pub(crate) fn insert(&self, key: &[u8; KEY], value: &[u8; VALUE]) -> Result<()> {
+    /// Adds or replaces an entry.
+    ///
+    /// Errors: the system's; a table that is full.
+    pub fn insert(&self, key: &[u8; KEY], value: &[u8; VALUE]) -> Result<()> {
         let attributes = self.element(key, value.as_ptr() as u64);
         // SAFETY: the kernel reads KEY and VALUE bytes, the sizes that the map was made with.
         unsafe { bpf(MAP_UPDATE_ELEM, &attributes).map(drop) }
     }
 
-    /// Removes what is under this key, if anything is.
-    pub(crate) fn remove(&self, key: &[u8; KEY]) -> Result<()> {
+    /// Removes an entry, if there is one.
+    ///
+    /// Errors: the system's.
+    pub fn remove(&self, key: &[u8; KEY]) -> Result<()> {
         let attributes = self.element(key, 0);
         // SAFETY: the kernel reads KEY bytes, the size that the map was made with.
         match unsafe { bpf(MAP_DELETE_ELEM, &attributes) } {
@@ -161,12 +172,12 @@ impl<const KEY: usize, const VALUE: usize> Map<KEY, VALUE> {
 }
 
 /// Loads a program for connections of a cgroup.
-pub(crate) fn load_sock_ops(code: &[u64]) -> Result<OwnedFd> {
+pub fn load_sock_ops(code: &[u64]) -> Result<OwnedFd> {
     load(code, ProgLoad { prog_type: PROG_TYPE_SOCK_OPS, expected_attach_type: CGROUP_SOCK_OPS, ..name() })
 }
 
 /// Loads a program for an iterator, by the number of its function in the kernel's BTF.
-pub(crate) fn load_iterator(code: &[u64], function: u32) -> Result<OwnedFd> {
+pub fn load_iterator(code: &[u64], function: u32) -> Result<OwnedFd> {
     let kind = ProgLoad {
         prog_type: PROG_TYPE_TRACING,
         expected_attach_type: TRACE_ITER,
@@ -192,7 +203,7 @@ fn load(code: &[u64], kind: ProgLoad) -> Result<OwnedFd> {
 }
 
 /// Attaches a program to a cgroup until the descriptor returned is closed.
-pub(crate) fn attach_to_cgroup(program: &OwnedFd, cgroup: &OwnedFd) -> Result<OwnedFd> {
+pub fn attach_to_cgroup(program: &OwnedFd, cgroup: &OwnedFd) -> Result<OwnedFd> {
     let (program, cgroup) = (program.as_raw_fd() as u32, cgroup.as_raw_fd() as u32);
     let attributes =
         LinkCreate { prog_fd: program, target_fd: cgroup, attach_type: CGROUP_SOCK_OPS, flags: 0 };
@@ -201,7 +212,7 @@ pub(crate) fn attach_to_cgroup(program: &OwnedFd, cgroup: &OwnedFd) -> Result<Ow
 }
 
 /// Makes an iterator of a program; see [`run_iterator`].
-pub(crate) fn link_iterator(program: &OwnedFd) -> Result<OwnedFd> {
+pub fn link_iterator(program: &OwnedFd) -> Result<OwnedFd> {
     let attributes =
         LinkCreate { prog_fd: program.as_raw_fd() as u32, attach_type: TRACE_ITER, ..LinkCreate::default() };
     // SAFETY: these are the attributes of LINK_CREATE, which returns a descriptor.
@@ -209,7 +220,7 @@ pub(crate) fn link_iterator(program: &OwnedFd) -> Result<OwnedFd> {
 }
 
 /// Has the iterator's program called for every socket of this thread's network namespace.
-pub(crate) fn run_iterator(link: &OwnedFd) -> Result<()> {
+pub fn run_iterator(link: &OwnedFd) -> Result<()> {
     let attributes = IterCreate { link_fd: link.as_raw_fd() as u32, flags: 0 };
     // SAFETY: these are the attributes of ITER_CREATE, which returns a descriptor.
     let iterator = unsafe { bpf_fd(ITER_CREATE, &attributes)? };

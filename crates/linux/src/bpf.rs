@@ -1,0 +1,7 @@
+//! BPF without a compiler: an assembler, the kernel's type information, and bpf(2).
+//!
+//! Read [`asm::Assembler`], [`btf::Btf`] and [`sys`].
+
+pub mod asm;
+pub mod btf;
+pub mod sys;
