@@ -4,7 +4,7 @@
 
 use anabranch_units::FlowKey;
 
-/// A flow's connection. Others may have the same addresses and ports before it and after it.
+/// One connection of a flow. Earlier and later connections may have the same addresses and ports.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Connection {
     /// Its addresses and ports.

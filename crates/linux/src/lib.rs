@@ -1,13 +1,14 @@
 //! The Linux kernel's interfaces that several rooms use, each implemented once.
 //!
-//! - [`netlink`]: requests to the kernel; [`sock_diag`] lists TCP connections.
+//! - [`netlink`]: requests to the kernel, with [`rtnetlink`] for links, addresses, routes and rules, and [`sock_diag`] for TCP
+//!   connections.
 //! - [`tun`]: TUN devices.
-//! - [`namespace`]: network namespaces.
+//! - [`namespace`]: namespaces of the network and of users.
 //! - [`bpf`]: an assembler, the kernel's types, and the system call that loads programs.
 //! - [`socket_options`]: options that the `rustix` crate lacks.
 //! - [`guard`]: a process that undoes what a killed process has changed.
 //!
-//! Leaves out: traffic control (`pace`), and every decision. Read [`netlink::Netlink`] and [`bpf`] first.
+//! Leaves out: traffic control (`pace`), and every decision. Read [`rtnetlink::Rtnetlink`] and [`bpf`] first.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::disallowed_methods, reason = "a driver: it opens sockets and files, and asks the kernel")]
@@ -17,8 +18,17 @@ mod connection;
 pub mod guard;
 pub mod namespace;
 pub mod netlink;
+pub mod rtnetlink;
 pub mod sock_diag;
 pub mod socket_options;
 pub mod tun;
 
 pub use connection::Connection;
+
+/// Reads bytes as a datagram of the kernel over netlink(7), for the fuzz target. True if the lengths of its messages are good.
+#[doc(hidden)]
+pub fn exercise_netlink(bytes: &[u8]) -> bool {
+    let routes = netlink::exercise(bytes, |message| rtnetlink::exercise(&message));
+    let sockets = netlink::exercise(bytes, sock_diag::exercise);
+    routes && sockets
+}

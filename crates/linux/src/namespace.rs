@@ -1,64 +1,117 @@
-//! Network namespaces without names: they vanish with their threads and processes, and their devices too.
+//! Namespaces of the network and of users.
+//!
+//! No namespace has a name: the kernel removes it, and its devices, with its last process and descriptor, however these end.
+//! Source: namespaces(7), network_namespaces(7), user_namespaces(7). Leaves out: mounts, process ids. Read [`Namespace`].
 
-use std::process::Command;
-use std::sync::mpsc;
-use std::thread::JoinHandle;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 
-/// A network namespace: that of a thread, which does what it is told.
-pub struct Namespace {
-    jobs: Option<mpsc::Sender<Job>>,
-    thread: Option<JoinHandle<()>>,
-    thread_id: i32,
+use rustix::fs::{Mode, OFlags};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+
+/// A kind of namespace.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Devices, addresses, routes, sockets.
+    Network,
+    /// Users and their privileges.
+    User,
 }
 
-type Job = Box<dyn FnOnce() + Send>;
-
-impl Namespace {
-    /// A new one, or why there can be none.
-    pub fn start() -> Result<Self, String> {
-        let (jobs, inbox) = mpsc::channel::<Job>();
-        let (tell, told) = mpsc::channel();
-        let thread = std::thread::spawn(move || {
-            // SAFETY: only this thread's network namespace changes; no memory is shared with it alone.
-            let made = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) };
-            let id = rustix::thread::gettid().as_raw_pid();
-            let _ = tell.send(made.map(|()| id));
-            inbox.into_iter().for_each(|job| job());
-        });
-        let thread_id =
-            told.recv().expect("the thread tells").map_err(|e| format!("no network namespace: {e}"))?;
-        Ok(Self { jobs: Some(jobs), thread: Some(thread), thread_id })
-    }
-
-    /// As `ip link set DEVICE netns ID` wants it.
-    pub fn id(&self) -> i32 {
-        self.thread_id
-    }
-
-    /// Does this in the namespace.
-    pub fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
-        let (tell, told) = mpsc::channel();
-        let jobs = self.jobs.as_ref().expect("until it is dropped");
-        jobs.send(Box::new(move || drop(tell.send(job())))).expect("the thread runs");
-        told.recv().expect("the job did not panic")
-    }
-
-    /// Runs a command line there, and returns what it prints.
-    pub fn command(&self, line: &str) -> Result<String, String> {
-        let words: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
-        let output = self.run(move || Command::new(&words[0]).args(&words[1..]).output());
-        let output = output.map_err(|e| format!("`{line}`: {e}"))?;
-        if output.status.success() {
-            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-        } else {
-            Err(format!("`{line}`: {}", String::from_utf8_lossy(&output.stderr).trim()))
+impl Kind {
+    const fn path(self) -> &'static str {
+        match self {
+            Self::Network => "/proc/thread-self/ns/net",
+            Self::User => "/proc/thread-self/ns/user",
         }
     }
 }
 
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        self.jobs = None;
-        let _ = self.thread.take().map(JoinHandle::join);
+/// A namespace, which exists at least as long as this value.
+#[derive(Debug)]
+pub struct Namespace {
+    kind: Kind,
+    file: OwnedFd,
+}
+
+impl Namespace {
+    /// Takes a descriptor for a namespace of this kind.
+    pub fn from_descriptor(kind: Kind, file: OwnedFd) -> Self {
+        Self { kind, file }
+    }
+
+    /// The calling thread's namespace.
+    ///
+    /// Errors: the system's.
+    pub fn of_thread(kind: Kind) -> io::Result<Self> {
+        let file = rustix::fs::open(kind.path(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { kind, file })
+    }
+
+    /// Moves the calling thread into a new namespace. A process with several threads cannot enter a user namespace.
+    ///
+    /// Errors: the system's.
+    pub fn unshare(kind: Kind) -> io::Result<Self> {
+        let flags = match kind {
+            Kind::Network => UnshareFlags::NEWNET,
+            Kind::User => UnshareFlags::NEWUSER,
+        };
+        // SAFETY: neither flag unshares the table of descriptors, on which other threads' safety rests.
+        unsafe { unshare_unsafe(flags)? };
+        Self::of_thread(kind)
+    }
+
+    /// Makes a network namespace. The calling thread stays in its own.
+    ///
+    /// Errors: the system's.
+    pub fn new_network() -> io::Result<Self> {
+        std::thread::scope(|scope| scope.spawn(|| Self::unshare(Kind::Network)).join())
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    /// Moves the calling thread into the namespace. Makes one system call, so a forked child may call it before `exec`.
+    ///
+    /// Errors: the system's.
+    pub fn enter(&self) -> io::Result<()> {
+        let kind = match self.kind {
+            Kind::Network => LinkNameSpaceType::Network,
+            Kind::User => LinkNameSpaceType::User,
+        };
+        Ok(move_into_link_name_space(self.file.as_fd(), Some(kind))?)
+    }
+
+    /// Runs `work` on a new thread in the network namespace. Sockets that it opens and processes that it starts stay there.
+    ///
+    /// Errors: the system's.
+    /// Panics: if `work` does.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+        let body = || self.enter().map(|()| work());
+        std::thread::scope(|scope| scope.spawn(body).join())
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    /// Path by which other programs find the namespace while this value lives: `ip link set DEVICE netns PATH`, `nsenter --net=PATH`.
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
+    }
+
+    /// Number of the namespace, as the links in `/proc/PID/ns` have it.
+    ///
+    /// Errors: the system's.
+    pub fn inode(&self) -> io::Result<u64> {
+        Ok(rustix::fs::fstat(&self.file)?.st_ino)
+    }
+}
+
+impl AsFd for Namespace {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl From<Namespace> for OwnedFd {
+    fn from(namespace: Namespace) -> Self {
+        namespace.file
     }
 }

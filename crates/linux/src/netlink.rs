@@ -1,15 +1,15 @@
-//! Questions to the kernel over netlink(7), and its answers.
+//! Requests to the kernel over netlink(7), and its answers.
 //!
-//! Source: RFC 3549, section 2; the kernel's Documentation/userspace-api/netlink/intro.rst. Messages are the netlink-packet
-//! crates'; here is the socket under them, made in the network namespace of the calling thread and bound to it for good.
-//! Leaves out: multicast groups, and everything that the kernel says unasked. Read [`Netlink`].
+//! Source: RFC 3549, section 2; the kernel's Documentation/userspace-api/netlink/intro.rst. The netlink-packet crates encode
+//! and decode messages. This module is the socket under them, which belongs to the network namespace of the thread that opens it.
+//! Leaves out: multicast groups and notifications. Read [`Netlink`] and [`NetlinkError`].
 
 use std::io;
 use std::os::fd::OwnedFd;
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage,
-    NetlinkPayload, NetlinkSerializable,
+    DecodeError, ErrorMessage, NLM_F_ACK, NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_DUMP, NLM_F_REQUEST,
+    NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload, NetlinkSerializable, NlasIterator,
 };
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send};
 
@@ -19,6 +19,71 @@ use crate::socket_options;
 const BUFFER_BYTES: usize = 64 << 10;
 /// Most requests in one datagram: their acknowledgements must fit the socket's default buffer of some 200 KiB together.
 const BATCH_MAX: usize = 64;
+
+/// Length of a `struct nlmsghdr`.
+const HEADER_BYTES: usize = 16;
+/// Attribute of an acknowledgement that holds the kernel's reason as text (`enum nlmsgerr_attrs`, `NLMSGERR_ATTR_MSG`).
+const REASON: u16 = 1;
+
+/// Why a request failed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum NetlinkError {
+    /// The kernel refused the request.
+    Refused {
+        /// The error number.
+        error: io::Error,
+        /// The kernel's own words (its "extended acknowledgement"); `None` where it gives no reason.
+        reason: Option<String>,
+    },
+    /// The socket failed.
+    Socket(io::Error),
+    /// The answer is malformed.
+    Malformed(DecodeError),
+}
+
+impl NetlinkError {
+    /// The error number; `None` for a malformed answer.
+    pub fn raw_os_error(&self) -> Option<i32> {
+        match self {
+            Self::Refused { error, .. } | Self::Socket(error) => error.raw_os_error(),
+            Self::Malformed(_) => None,
+        }
+    }
+
+    /// The kind of the error number.
+    pub fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Refused { error, .. } | Self::Socket(error) => error.kind(),
+            Self::Malformed(_) => io::ErrorKind::InvalidData,
+        }
+    }
+}
+
+impl std::fmt::Display for NetlinkError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Refused { error, reason: Some(reason) } => write!(f, "{error}: {reason}"),
+            Self::Refused { error, reason: None } | Self::Socket(error) => error.fmt(f),
+            Self::Malformed(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for NetlinkError {}
+
+impl From<NetlinkError> for io::Error {
+    /// Keeps the error number, except beside a reason, which an [`io::Error`] cannot hold as well. The kind stays in any case.
+    fn from(error: NetlinkError) -> Self {
+        match error {
+            NetlinkError::Refused { error, reason: None } | NetlinkError::Socket(error) => error,
+            other => Self::new(other.kind(), other),
+        }
+    }
+}
+
+/// The result of a request.
+pub type Result<T> = std::result::Result<T, NetlinkError>;
 
 /// A netlink socket.
 #[derive(Debug)]
@@ -32,13 +97,12 @@ impl Netlink {
     /// Opens a socket in the calling thread's network namespace. No protocol is rtnetlink(7), whose number is 0.
     ///
     /// Errors: the system's.
-    pub fn open(protocol: Option<Protocol>) -> io::Result<Self> {
-        let socket = rustix::net::socket_with(
-            AddressFamily::NETLINK,
-            SocketType::RAW,
-            SocketFlags::CLOEXEC,
-            protocol,
-        )?;
+    pub fn open(protocol: Option<Protocol>) -> Result<Self> {
+        let socket =
+            rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)
+                .map_err(|error| NetlinkError::Socket(error.into()))?;
+        // Kernels before 4.12 have error numbers alone.
+        let _ = socket_options::explain_errors(&socket);
         Ok(Self { socket, sequence: 0, buffer: vec![0; BUFFER_BYTES] })
     }
 
@@ -53,23 +117,22 @@ impl Netlink {
     /// Asks for a list and hands over each entry that can be read.
     ///
     /// Errors: the kernel's verdict, and the system's.
-    pub fn dump<M>(&mut self, request: M, mut each: impl FnMut(M)) -> io::Result<()>
+    pub fn dump<M>(&mut self, request: M, mut each: impl FnMut(M)) -> Result<()>
     where
         M: NetlinkSerializable + NetlinkDeserializable,
     {
         let first = self.send([(request, NLM_F_DUMP)])?;
         loop {
-            let answers = self.receive()?;
-            for (header, payload) in answers {
+            for (header, payload) in self.receive()? {
                 match payload {
                     _ if header.sequence_number != first => {}
                     Ok(NetlinkPayload::InnerMessage(message)) => each(message),
-                    Ok(NetlinkPayload::Done(_)) => return Ok(()),
-                    Ok(NetlinkPayload::Error(error)) => return verdict(error.raw_code()),
+                    Ok(NetlinkPayload::Done(done)) => return verdict(done.code, &done.extended_ack),
+                    Ok(NetlinkPayload::Error(error)) => return acknowledged(&header, &error),
                     Ok(NetlinkPayload::Overrun(_)) => {
-                        return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
+                        return Err(NetlinkError::Socket(io::Error::from_raw_os_error(libc::ENOBUFS)));
                     }
-                    // An entry of a kind that the crates cannot read is no entry of ours.
+                    // The crates cannot decode the entry, so no caller looks for it.
                     Ok(_) | Err(_) => {}
                 }
             }
@@ -79,7 +142,7 @@ impl Netlink {
     /// Asks for one thing.
     ///
     /// Errors: the kernel's verdict, and the system's.
-    pub fn ask<M>(&mut self, request: M) -> io::Result<M>
+    pub fn ask<M>(&mut self, request: M) -> Result<M>
     where
         M: NetlinkSerializable + NetlinkDeserializable,
     {
@@ -91,19 +154,28 @@ impl Netlink {
                 }
                 match payload {
                     Ok(NetlinkPayload::InnerMessage(message)) => return Ok(message),
-                    Ok(NetlinkPayload::Error(error)) => verdict(error.raw_code())?,
+                    Ok(NetlinkPayload::Error(error)) => acknowledged(&header, &error)?,
                     Ok(_) => {}
-                    Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+                    Err(error) => return Err(NetlinkError::Malformed(error)),
                 }
             }
         }
     }
 
-    /// Has things done, in this order, and returns the kernel's verdict on each. Flags say how, beside `NLM_F_REQUEST`
-    /// and `NLM_F_ACK`.
+    /// Makes one change. `flags` are added to `NLM_F_REQUEST` and `NLM_F_ACK`.
     ///
-    /// Errors: the system's, where the kernel cannot be reached.
-    pub fn change<M>(&mut self, requests: Vec<(M, u16)>) -> io::Result<Vec<io::Result<()>>>
+    /// Errors: the kernel's verdict, and the system's.
+    pub fn change<M>(&mut self, request: M, flags: u16) -> Result<()>
+    where
+        M: NetlinkSerializable + NetlinkDeserializable,
+    {
+        self.change_all(vec![(request, flags)])?.pop().expect("one verdict for one request")
+    }
+
+    /// Makes changes in this order, and returns the kernel's verdict on each. Flags as in [`Netlink::change`].
+    ///
+    /// Errors: the socket's.
+    pub fn change_all<M>(&mut self, requests: Vec<(M, u16)>) -> Result<Vec<Result<()>>>
     where
         M: NetlinkSerializable + NetlinkDeserializable,
     {
@@ -120,7 +192,7 @@ impl Netlink {
                     if let Ok(NetlinkPayload::Error(error)) = payload
                         && header.sequence_number == next
                     {
-                        verdicts.push(verdict(error.raw_code()));
+                        verdicts.push(acknowledged(&header, &error));
                         next = next.wrapping_add(1);
                     }
                 }
@@ -130,10 +202,7 @@ impl Netlink {
     }
 
     /// Sends requests in one datagram and returns the first one's sequence number.
-    fn send<M: NetlinkSerializable>(
-        &mut self,
-        requests: impl IntoIterator<Item = (M, u16)>,
-    ) -> io::Result<u32> {
+    fn send<M: NetlinkSerializable>(&mut self, requests: impl IntoIterator<Item = (M, u16)>) -> Result<u32> {
         let first = self.sequence.wrapping_add(1);
         let mut datagram = Vec::new();
         for (request, flags) in requests {
@@ -147,50 +216,97 @@ impl Netlink {
             datagram.resize(at + message.buffer_len().next_multiple_of(4), 0);
             message.serialize(&mut datagram[at..]);
         }
-        send(&self.socket, &datagram, SendFlags::empty())?;
+        send(&self.socket, &datagram, SendFlags::empty())
+            .map_err(|error| NetlinkError::Socket(error.into()))?;
         Ok(first)
     }
 
-    /// Receives one datagram: its messages, each with what it holds or why that cannot be read.
-    #[expect(clippy::type_complexity, reason = "used here only")]
-    fn receive<M: NetlinkDeserializable>(
-        &mut self,
-    ) -> io::Result<Vec<(NetlinkHeader, Result<NetlinkPayload<M>, netlink_packet_core::DecodeError>)>> {
+    fn receive<M: NetlinkDeserializable>(&mut self) -> Result<Vec<Answer<M>>> {
         let received = loop {
             match recv(&self.socket, self.buffer.as_mut_slice(), RecvFlags::empty()) {
+                Ok((received, _)) => break received,
                 Err(rustix::io::Errno::INTR) => {}
-                other => break other?.0,
+                Err(error) => return Err(NetlinkError::Socket(error.into())),
             }
         };
-        let mut rest = &self.buffer[..received];
-        let mut messages = Vec::new();
-        while !rest.is_empty() {
-            let length = rest.first_chunk().map(|b| u32::from_ne_bytes(*b) as usize);
-            let Some(length) = length.filter(|n| (HEADER_BYTES..=rest.len()).contains(n)) else {
-                return Err(io::Error::from_raw_os_error(libc::EPROTO));
-            };
-            let (message, _) = rest.split_at(length);
-            messages.push(match NetlinkMessage::deserialize(message) {
-                Ok(message) => {
-                    let (header, payload) = message.into_parts();
-                    (header, Ok(payload))
-                }
-                Err(error) => {
-                    let mut header = NetlinkHeader::default();
-                    header.sequence_number =
-                        u32::from_ne_bytes([message[8], message[9], message[10], message[11]]);
-                    (header, Err(error))
-                }
-            });
-            rest = &rest[length.next_multiple_of(4).min(rest.len())..];
-        }
-        Ok(messages)
+        decode(&self.buffer[..received])
     }
 }
 
-/// Of an `nlmsghdr`.
-const HEADER_BYTES: usize = 16;
+/// One message of a datagram: its header, and its contents or why the crates cannot decode them.
+type Answer<M> = (NetlinkHeader, std::result::Result<NetlinkPayload<M>, DecodeError>);
 
-fn verdict(code: i32) -> io::Result<()> {
-    if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code.saturating_neg())) }
+/// The messages of one datagram.
+///
+/// Errors: lengths that exceed the datagram.
+fn decode<M: NetlinkDeserializable>(datagram: &[u8]) -> Result<Vec<Answer<M>>> {
+    let mut rest = datagram;
+    let mut messages = Vec::new();
+    while !rest.is_empty() {
+        let length = rest.first_chunk().map(|b| u32::from_ne_bytes(*b) as usize);
+        let Some(length) = length.filter(|n| (HEADER_BYTES..=rest.len()).contains(n)) else {
+            return Err(NetlinkError::Malformed("a message's length exceeds its datagram".into()));
+        };
+        let (message, _) = rest.split_at(length);
+        messages.push(match NetlinkMessage::deserialize(message) {
+            Ok(message) => {
+                let (header, payload) = message.into_parts();
+                (header, Ok(payload))
+            }
+            Err(error) => {
+                let mut header = NetlinkHeader::default();
+                header.sequence_number =
+                    u32::from_ne_bytes([message[8], message[9], message[10], message[11]]);
+                (header, Err(error))
+            }
+        });
+        rest = &rest[length.next_multiple_of(4).min(rest.len())..];
+    }
+    Ok(messages)
 }
+
+/// The verdict of an acknowledgement, whose attributes follow the request's header, or the whole request if it is not capped.
+fn acknowledged(header: &NetlinkHeader, message: &ErrorMessage) -> Result<()> {
+    let request = &message.header;
+    let request_bytes = match request.first_chunk() {
+        Some(length) if message.code.is_some() && header.flags & NLM_F_CAPPED == 0 => {
+            (u32::from_ne_bytes(*length) as usize).next_multiple_of(4)
+        }
+        _ => HEADER_BYTES,
+    };
+    let has_attributes = header.flags & NLM_F_ACK_TLVS != 0;
+    let attributes = request.get(request_bytes..).filter(|_| has_attributes).unwrap_or_default();
+    verdict(message.raw_code(), attributes)
+}
+
+/// The verdict of a negated error number, and the attributes beside it.
+fn verdict(code: i32, attributes: &[u8]) -> Result<()> {
+    if code == 0 {
+        return Ok(());
+    }
+    let text = NlasIterator::new(attributes).map_while(std::result::Result::ok);
+    let text = text.into_iter().find(|attribute| attribute.kind() == REASON);
+    let reason = text.map(|text| String::from_utf8_lossy(text.value()).trim_end_matches('\0').to_owned());
+    Err(NetlinkError::Refused {
+        error: io::Error::from_raw_os_error(code.saturating_neg()),
+        reason: reason.filter(|reason| !reason.is_empty()),
+    })
+}
+
+/// Decodes a datagram as a socket does, and hands over its messages, for the fuzz target. True if their lengths are good.
+pub(crate) fn exercise<M: NetlinkDeserializable>(datagram: &[u8], mut each: impl FnMut(M)) -> bool {
+    let answers = decode::<M>(datagram);
+    let is_well_formed = answers.is_ok();
+    for (header, payload) in answers.into_iter().flatten() {
+        match payload {
+            Ok(NetlinkPayload::Error(error)) => drop(acknowledged(&header, &error)),
+            Ok(NetlinkPayload::Done(done)) => drop(verdict(done.code, &done.extended_ack)),
+            Ok(NetlinkPayload::InnerMessage(message)) => each(message),
+            _ => {}
+        }
+    }
+    is_well_formed
+}
+
+#[cfg(test)]
+mod tests;

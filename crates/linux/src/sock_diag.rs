@@ -5,7 +5,7 @@
 //! (tcp(7), `TCP_INFO`; fields in the kernel's include/uapi/linux/tcp.h), which has grown: fields that this kernel lacks are
 //! `None`.
 //!
-//! Leaves out: listening sockets, those that wait out TIME-WAIT, protocols other than TCP. Read [`FlowReader::list`] and
+//! Leaves out: listening sockets, sockets in TIME-WAIT, protocols other than TCP. Read [`FlowReader::list`] and
 //! [`FlowState`].
 
 use std::io;
@@ -140,9 +140,14 @@ impl FlowReader {
             // Where nothing is connected, the kernel answers with a socket that listens at the local address.
             Ok(answer) => Ok(state(answer).filter(|state| state.flow == flow)),
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         }
     }
+}
+
+/// Reads an answer, for the fuzz target.
+pub(crate) fn exercise(answer: SockDiagMessage) {
+    let _ = state(answer);
 }
 
 /// States in which a connection may still send, or did.

@@ -1,4 +1,6 @@
 //! Socket options that rustix lacks, each behind a safe function.
+//!
+//! Read [`max_pacing_rate`] and [`netns_cookie`].
 
 use std::io::{Error, Result};
 use std::os::fd::{AsFd, AsRawFd};
@@ -7,6 +9,8 @@ use std::os::fd::{AsFd, AsRawFd};
 /// `setsockopt`'s number of the option that [`max_pacing_rate`] reads.
 pub const SO_MAX_PACING_RATE: libc::c_int = 47;
 const SO_NETNS_COOKIE: libc::c_int = 71;
+const NETLINK_CAP_ACK: libc::c_int = 10;
+const NETLINK_EXT_ACK: libc::c_int = 11;
 const NETLINK_GET_STRICT_CHK: libc::c_int = 12;
 
 /// How fast the kernel may pace this socket (socket(7), `SO_MAX_PACING_RATE`).
@@ -34,7 +38,7 @@ pub fn set_max_pacing_rate(socket: impl AsFd, rate: u64) -> Result<()> {
     set_option(socket, SO_MAX_PACING_RATE, &rate.to_ne_bytes())
 }
 
-/// What the socket's packets carry as their priority (socket(7), `SO_PRIORITY`).
+/// Priority of the socket's packets (socket(7), `SO_PRIORITY`).
 pub fn priority(socket: impl AsFd) -> Result<u32> {
     let mut bytes = [0; 4];
     option(socket, libc::SO_PRIORITY, &mut bytes)?;
@@ -48,7 +52,9 @@ pub fn set_priority(socket: impl AsFd, priority: u32) -> Result<()> {
     set_option(socket, libc::SO_PRIORITY, &priority.to_ne_bytes())
 }
 
-/// What the kernel tells the socket's network namespace from others by.
+/// Number by which the kernel tells network namespaces apart, of the socket's own.
+///
+/// Errors: the system's.
 pub fn netns_cookie(socket: impl AsFd) -> Result<u64> {
     let mut bytes = [0; 8];
     option(socket, SO_NETNS_COOKIE, &mut bytes)?;
@@ -58,6 +64,17 @@ pub fn netns_cookie(socket: impl AsFd) -> Result<u64> {
 /// Has a netlink socket's requests for lists be read strictly, with their filters (netlink(7), `NETLINK_GET_STRICT_CHK`).
 pub fn filter_dumps(socket: impl AsFd) -> Result<()> {
     set_option_at(libc::SOL_NETLINK, socket, NETLINK_GET_STRICT_CHK, &1_i32.to_ne_bytes())
+}
+
+/// Makes the kernel explain its refusals on a netlink socket, without a copy of the request (netlink(7), `NETLINK_EXT_ACK` and
+/// `NETLINK_CAP_ACK`).
+///
+/// Errors: the system's.
+pub fn explain_errors(socket: impl AsFd) -> Result<()> {
+    for name in [NETLINK_CAP_ACK, NETLINK_EXT_ACK] {
+        set_option_at(libc::SOL_NETLINK, &socket, name, &1_i32.to_ne_bytes())?;
+    }
+    Ok(())
 }
 
 /// Reads a `SOL_SOCKET` option; how many bytes of it there were.

@@ -1,12 +1,13 @@
-//! The TUN device, from which the agent reads the packets that the kernel gives it, and to which it writes those that came.
+//! TUN devices: network devices whose packets a program reads and writes.
 //!
-//! The kernel hands over what TCP sends at once as one long packet, and takes what came together as one (segmentation and receive offload);
-//! `tun-rs` cuts and joins them. Read [`Device`] first.
+//! [`open`] makes a plain device: one packet for each read and write. A [`Device`] has segmentation and receive offload: the
+//! kernel hands over several segments of a connection as one long packet, and takes such packets. The `tun-rs` crate opens both
+//! kinds, and cuts and joins the long packets. Source: the kernel's Documentation/networking/tuntap.rst. Read [`open`] and [`Device`].
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd as _, IntoRawFd as _, OwnedFd, RawFd};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tun_rs::{DeviceBuilder, GROTable, IDEAL_BATCH_SIZE, SyncDevice, VIRTIO_NET_HDR_LEN};
@@ -18,12 +19,27 @@ const READ_MAX: usize = VIRTIO_NET_HDR_LEN + 65_535;
 /// The longest packet after it was cut, and how many there are then at the most.
 const PACKET_MAX: usize = 16_384;
 const PACKETS_MAX: usize = IDEAL_BATCH_SIZE;
-/// The device's own limit for packets. Those of routes are lower, and count.
-const MTU: u16 = 16_000;
+/// Opens `/dev/net/tun`, and closes it again.
+///
+/// Errors: the system's: the file is missing, or this user may not open it.
+pub fn check() -> io::Result<()> {
+    std::fs::File::options().read(true).write(true).open("/dev/net/tun").map(drop)
+}
 
-/// The device. Closed with the process, or when dropped, and its routes with it.
+/// Makes a plain device in the network namespace of this thread. The descriptor never blocks, and the device goes with it.
+///
+/// Errors: the system's.
+pub fn open(name: &str) -> io::Result<OwnedFd> {
+    let device = DeviceBuilder::new().name(name).enable(false).build_sync()?;
+    fcntl_setfl(&device, fcntl_getfl(&device)? | OFlags::NONBLOCK)?;
+    // SAFETY: the device gives up its descriptor, which nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(device.into_raw_fd()) })
+}
+
+/// A device with offload. It goes when this value is dropped, and its routes with it.
 pub struct Device {
     name: String,
+    mtu_bytes: u16,
     /// `None` once another program has deleted it.
     device: Option<AsyncFd<Owned>>,
     whole: Vec<u8>,
@@ -41,14 +57,15 @@ impl AsRawFd for Owned {
 }
 
 impl Device {
-    /// Makes the device in the network namespace of this thread.
+    /// Makes the device in the network namespace of this thread, with this longest packet.
     ///
     /// Errors: the system's.
     /// Panics: outside of a tokio runtime.
-    pub fn make(name: &str) -> io::Result<Self> {
+    pub fn make(name: &str, mtu_bytes: u16) -> io::Result<Self> {
         Ok(Self {
             name: name.to_owned(),
-            device: Some(open(name)?),
+            mtu_bytes,
+            device: Some(open_offloaded(name, mtu_bytes)?),
             whole: vec![0; READ_MAX],
             packets: vec![vec![0; PACKET_MAX]; PACKETS_MAX],
             lengths: vec![0; PACKETS_MAX],
@@ -56,25 +73,30 @@ impl Device {
         })
     }
 
-    /// Makes it again, where it was deleted, or taken to another network namespace. Returns its index.
+    /// Makes the device again after it was deleted or moved to another network namespace. Returns its index.
     ///
     /// Errors: the system's; there is no device then.
     /// Panics: outside of a tokio runtime.
     pub fn make_again(&mut self) -> io::Result<u32> {
         self.device = None;
-        self.device = Some(open(&self.name)?);
+        self.device = Some(open_offloaded(&self.name, self.mtu_bytes)?);
         self.joining = GROTable::default();
         self.index()
     }
 
-    /// Its index.
+    /// The device's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The device's index.
     ///
     /// Errors: the system's.
     pub fn index(&self) -> io::Result<u32> {
         self.device.as_ref().ok_or(io::ErrorKind::NotFound)?.get_ref().0.if_index()
     }
 
-    /// Waits until there are packets; without a device for ever.
+    /// Waits for packets; for ever without a device.
     ///
     /// Errors: the runtime is gone.
     pub async fn readable(&self) -> io::Result<()> {
@@ -84,7 +106,7 @@ impl Device {
         }
     }
 
-    /// Reads what TCP sent at once, as packets; none if there is nothing, or no device.
+    /// Reads the packets of one long packet; none if no packet waits, or without a device.
     ///
     /// Errors: the system's.
     pub fn read(&mut self) -> io::Result<impl Iterator<Item = &mut [u8]>> {
@@ -104,7 +126,7 @@ impl Device {
         Ok(packets.iter_mut().zip(&*lengths).take(count).map(|(packet, length)| &mut packet[..*length]))
     }
 
-    /// Writes packets, each behind [`HEADROOM`] bytes. What the kernel refuses is lost, as on a wire.
+    /// Writes packets, each behind [`HEADROOM`] bytes. Packets that the kernel refuses are lost, as on a wire.
     ///
     /// Errors: the last refusal.
     pub fn write(&mut self, packets: &mut [Vec<u8>]) -> io::Result<()> {
@@ -113,13 +135,8 @@ impl Device {
     }
 }
 
-/// Makes a device in the network namespace of this thread.
-fn open(name: &str) -> io::Result<AsyncFd<Owned>> {
-    let device = DeviceBuilder::new().name(name).mtu(MTU).offload(true).build_sync()?;
-    // The device has no address, so where the system filters by the way back, `routing` has a rule; and nobody there speaks IPv6 to
-    // the device itself. Without these files the kernel has no such setting.
-    let _ = std::fs::write(format!("/proc/sys/net/ipv4/conf/{name}/rp_filter"), "0");
-    let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/accept_ra"), "0");
+fn open_offloaded(name: &str, mtu_bytes: u16) -> io::Result<AsyncFd<Owned>> {
+    let device = DeviceBuilder::new().name(name).mtu(mtu_bytes).offload(true).build_sync()?;
     fcntl_setfl(&device, fcntl_getfl(&device)? | OFlags::NONBLOCK)?;
     #[expect(
         deprecated,

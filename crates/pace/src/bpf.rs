@@ -31,6 +31,7 @@ use std::path::{Path, PathBuf};
 
 use anabranch_linux::bpf::btf::{self, Btf};
 use anabranch_linux::bpf::sys;
+use anabranch_linux::namespace::{Kind, Namespace};
 use anabranch_units::BitRate;
 use rustix::fs::{Mode, OFlags};
 
@@ -62,7 +63,7 @@ pub struct BpfPacer {
     limited: BTreeMap<FlowKey, Limited>,
     iterator: OwnedFd,
     /// The network namespace that this is for.
-    namespace: OwnedFd,
+    namespace: Namespace,
     _attached: OwnedFd,
 }
 
@@ -88,7 +89,7 @@ impl BpfPacer {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let cgroup = rustix::fs::open(&cgroup, flags, Mode::empty())
             .map_err(|error| failed("open the cgroup")(error.into()))?;
-        let namespace = namespace().map_err(failed("open the network namespace"))?;
+        let namespace = Namespace::of_thread(Kind::Network).map_err(failed("open the network namespace"))?;
         let cookie = netns_cookie().map_err(failed("ask for the network namespace's cookie"))?;
 
         let wanted = sys::Map::new(FLOWS_MAX as u32).map_err(failed("make a BPF map"))?;
@@ -216,18 +217,10 @@ impl BpfPacer {
 
     /// Runs the iterator in the network namespace that it is for, which may not be that of this thread.
     fn apply(&self) -> io::Result<()> {
-        let here = rustix::fs::fstat(namespace()?)?;
-        let there = rustix::fs::fstat(&self.namespace)?;
-        if (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino) {
+        if Namespace::of_thread(Kind::Network)?.inode()? == self.namespace.inode()? {
             return sys::run_iterator(&self.iterator);
         }
-        let run = || {
-            use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-            use std::os::fd::AsFd;
-            move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
-            sys::run_iterator(&self.iterator)
-        };
-        std::thread::scope(|scope| scope.spawn(run).join().expect("nothing in it panics"))
+        self.namespace.run(|| sys::run_iterator(&self.iterator))?
     }
 }
 
@@ -264,12 +257,6 @@ fn key(flow: FlowKey) -> [u8; KEY_BYTES] {
     key[32..36].copy_from_slice(&u32::from(flow.local.port()).to_ne_bytes());
     key[36..].copy_from_slice(&u32::from(flow.remote.port()).to_ne_bytes());
     key
-}
-
-/// That of this thread.
-fn namespace() -> io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    Ok(rustix::fs::open("/proc/thread-self/ns/net", flags, Mode::empty())?)
 }
 
 /// What the kernel tells network namespaces apart by.

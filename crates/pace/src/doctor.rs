@@ -4,6 +4,7 @@
 
 use std::net::{TcpListener, TcpStream};
 
+use anabranch_linux::namespace::Namespace;
 use anabranch_units::{BitRate, Finding};
 
 use crate::{BpfPacer, FlowKey, FlowReader, HtbPacer, Limit, Mechanism, SocketPacer};
@@ -98,15 +99,11 @@ fn took_effect(stream: &TcpStream) -> Result<(), String> {
     }
 }
 
-/// In a thread of its own, in a network namespace of its own, on its loopback device.
+/// On the loopback device of a new network namespace.
 fn by_htb() -> Result<String, String> {
-    let try_it = || {
-        // SAFETY: the network namespace is this thread's own affair; the thread ends right after.
-        unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }
-            .map_err(|error| format!("no network namespace to try it in: {error}"))?;
-        HtbPacer::new("lo").map(drop).map_err(text)
-    };
-    let tried = std::thread::scope(|scope| scope.spawn(try_it).join());
-    tried.unwrap_or_else(|_| Err("the trial panicked".into()))?;
+    let tried = Namespace::new_network()
+        .and_then(|namespace| namespace.run(|| HtbPacer::new("lo").map(drop).map_err(text)))
+        .map_err(|error| format!("no network namespace to try it in: {error}"))?;
+    tried?;
     Ok("a qdisc and filters can be made".into())
 }

@@ -8,32 +8,16 @@ use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 
+use anabranch_linux::rtnetlink::Rtnetlink;
 use anabranch_units::BitRate;
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-
-use anabranch_linux::netlink::Netlink;
 
 /// The addresses of this network namespace by which other hosts may reach it, in order: neither loopback nor link-local.
 ///
 /// Errors: the system's.
 pub fn addresses() -> io::Result<Vec<IpAddr>> {
-    let mut found = BTreeSet::new();
-    let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
-    Netlink::open(None)?.dump(request, |answer| {
-        let RouteNetlinkMessage::NewAddress(message) = answer else { return };
-        // Of a link between two, `Address` is the other's and `Local` ours; else there may be only one of them.
-        let local = message.attributes.iter().find_map(|attribute| match attribute {
-            AddressAttribute::Local(ip) => Some(*ip),
-            _ => None,
-        });
-        let any = message.attributes.iter().find_map(|attribute| match attribute {
-            AddressAttribute::Address(ip) => Some(*ip),
-            _ => None,
-        });
-        found.extend(local.or(any).filter(|ip| is_reachable(*ip)));
-    })?;
-    Ok(found.into_iter().collect())
+    let addresses = Rtnetlink::open()?.addresses()?;
+    let found: BTreeSet<IpAddr> = addresses.iter().map(|address| address.prefix.address).collect();
+    Ok(found.into_iter().filter(|ip| is_reachable(*ip)).collect())
 }
 
 fn is_reachable(ip: IpAddr) -> bool {

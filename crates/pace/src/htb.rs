@@ -24,6 +24,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 
+use anabranch_linux::netlink::{Netlink, NetlinkError};
+use anabranch_linux::rtnetlink::Rtnetlink;
 use anabranch_units::BitRate;
 use netlink_packet_core::{DefaultNla, NLM_F_CREATE, NLM_F_EXCL, Nla as _, NlasIterator};
 use netlink_packet_route::RouteNetlinkMessage;
@@ -31,13 +33,11 @@ use netlink_packet_route::tc::{
     TcAttribute, TcFilterU32Option, TcHandle, TcMessage, TcOption, TcU32Key, TcU32Selector,
     TcU32SelectorFlags,
 };
-use rustix::net::{AddressFamily, SocketType};
 
 use crate::helper::{Change, Helper, Place};
 use crate::limit::canonical;
 use crate::owner::Sockets;
 use crate::{Connection, FlowKey, Limit, Mechanism, PaceError, StartError};
-use anabranch_linux::netlink::Netlink;
 
 /// The major number of our qdisc.
 const MAJOR: u16 = 0xab0a;
@@ -105,11 +105,11 @@ impl HtbPacer {
         let mut qdisc = root(device);
         qdisc.attributes = kind("htb", vec![(TCA_HTB_INIT, global_options())]);
         let add = RouteNetlinkMessage::NewQueueDiscipline(qdisc);
-        change(&mut netlink, add, NLM_F_CREATE | NLM_F_EXCL).map_err(|error| match error.raw_os_error() {
+        netlink.change(add, NLM_F_CREATE | NLM_F_EXCL).map_err(|error| match error.raw_os_error() {
             Some(libc::EEXIST) => {
-                failed("make a root qdisc: the device has another program's, which stays")(error)
+                failed("make a root qdisc: the device has another program's, which stays")(error.into())
             }
-            _ => failed("make a root qdisc")(error),
+            _ => failed("make a root qdisc")(error.into()),
         })?;
         let mut pacer = Self {
             netlink,
@@ -124,7 +124,8 @@ impl HtbPacer {
         // A kernel without u32 should say so now.
         let probe = FlowKey::new(SocketAddr::from(([0, 0, 0, 0], 0)), SocketAddr::from(([0, 0, 0, 0], 0)));
         for request in [pacer.add_filter(probe, CLASSES_MAX), pacer.delete_filter(probe, CLASSES_MAX)] {
-            change(&mut pacer.netlink, request.0, request.1).map_err(failed("make a u32 filter"))?;
+            let tried = pacer.netlink.change(request.0, request.1);
+            tried.map_err(|error| failed("make a u32 filter")(error.into()))?;
         }
         Ok(pacer)
     }
@@ -159,11 +160,11 @@ impl HtbPacer {
             results.push(result.map(|planned| requests.extend(planned.into_iter().map(|r| (i, r)))));
         }
         let (owners, requests): (Vec<usize>, Vec<_>) = requests.into_iter().unzip();
-        match self.netlink.change(requests) {
+        match self.netlink.change_all(requests) {
             Ok(verdicts) => {
                 for (i, verdict) in owners.into_iter().zip(verdicts) {
                     if let Err(error) = verdict {
-                        results[i] = Err(refused(changes[i].0.flow, error));
+                        results[i] = Err(refused(changes[i].0.flow, error.into()));
                     }
                 }
             }
@@ -181,7 +182,7 @@ impl HtbPacer {
                 undo.extend(self.plan(*connection, Limit::None, None).unwrap_or_default());
             }
         }
-        let _ = self.netlink.change(undo);
+        let _ = self.netlink.change_all(undo);
         results
     }
 
@@ -315,7 +316,7 @@ impl Drop for HtbPacer {
             }
         }
         let delete = RouteNetlinkMessage::DelQueueDiscipline(root(self.device));
-        let _ = change(&mut self.netlink, delete, 0);
+        let _ = self.netlink.change(delete, 0);
     }
 }
 
@@ -325,20 +326,20 @@ fn failed(step: &'static str) -> impl Fn(io::Error) -> StartError {
 
 /// A way to change this device, its number, and what keeps others from it.
 fn take(device: &str) -> Result<(Netlink, i32, UnixListener), StartError> {
-    let any = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None);
-    let index = any.and_then(|socket| rustix::net::netdevice::name_to_index(&socket, device));
+    let index = Rtnetlink::open().and_then(|mut rtnetlink| rtnetlink.index_of(device));
     let index = index.map_err(|error| failed("find the device")(error.into()))?;
     let only_one = claim(index).map_err(failed("claim the device, which another pacer has"))?;
-    let netlink = Netlink::open(None).map_err(failed("open a netlink socket"))?;
+    let netlink = Netlink::open(None).map_err(|error| failed("open a netlink socket")(error.into()))?;
     Ok((netlink, index as i32, only_one))
 }
 
 /// Deletes what a killed pacer has left on the device; whether there was any.
 fn clear_leftover(netlink: &mut Netlink, device: i32) -> Result<bool, StartError> {
-    let is_there = leftover(netlink, device).map_err(failed("list qdiscs"))?;
+    let is_there = leftover(netlink, device).map_err(|error| failed("list qdiscs")(error.into()))?;
     if is_there {
         let delete = RouteNetlinkMessage::DelQueueDiscipline(root(device));
-        change(netlink, delete, 0).map_err(failed("clear a killed pacer's qdisc"))?;
+        let cleared = netlink.change(delete, 0);
+        cleared.map_err(|error| failed("clear a killed pacer's qdisc")(error.into()))?;
     }
     Ok(is_there)
 }
@@ -349,7 +350,7 @@ fn claim(device: u32) -> io::Result<UnixListener> {
 }
 
 /// Whether the device's root qdisc is one that we left.
-fn leftover(netlink: &mut Netlink, device: i32) -> io::Result<bool> {
+fn leftover(netlink: &mut Netlink, device: i32) -> Result<bool, NetlinkError> {
     let mut ours = false;
     netlink.dump(RouteNetlinkMessage::GetQueueDiscipline(TcMessage::with_index(device)), |answer| {
         if let RouteNetlinkMessage::NewQueueDiscipline(qdisc) = answer
@@ -374,10 +375,6 @@ fn is_ours(qdisc: &TcMessage) -> bool {
     qdisc.header.handle == TcHandle { major: MAJOR, minor: 0 }
         && qdisc.attributes.contains(&htb)
         && default_class == Some(DEFAULT_CLASS)
-}
-
-fn change(netlink: &mut Netlink, request: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
-    netlink.change(vec![(request, flags)])?.pop().expect("one verdict for one request")
 }
 
 /// Our root qdisc on this device.

@@ -29,6 +29,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 /// What the kernel holds of datagrams that have not left by one way: there are many.
 const SEND_BUFFER: ByteCount = ByteCount::mib(1);
+/// The device's own limit for packets. The limits of routes are lower, and count.
+const MTU_BYTES: u16 = 16_000;
 /// How often the device, and the socket, are read before the other has its turn.
 const READS_MAX: usize = 8;
 /// After so long all machines begin anew: [`Instant`] ends after 213 days.
@@ -141,6 +143,13 @@ pub(crate) struct Forwarder {
 /// Buffers that are kept for packets to the device.
 const SPARE_MAX: usize = 256;
 
+/// Turns off the filters of a device without an address: where the system filters by the way back, `routing` has a rule, and
+/// nobody speaks IPv6 to the device itself. Kernels without these files have no such setting.
+fn set_filters(device: &str) {
+    let _ = std::fs::write(format!("/proc/sys/net/ipv4/conf/{device}/rp_filter"), "0");
+    let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{device}/accept_ra"), "0");
+}
+
 fn machines(config: &Config, ways: u16, seed: Seed, number: usize) -> (Host<Carried>, Chooser) {
     let host = Host::new(config.clone()).expect("settings are checked before the thread starts");
     (host, Chooser::new(seed.stream("ways", number as u64), ways, config.rate))
@@ -155,7 +164,8 @@ impl Forwarder {
         let Setup { device, listen, ways, config, places, came, key_packets, pulse, commands } = setup;
         let named =
             |error: io::Error| io::Error::new(error.kind(), format!("TUN device `{device}`: {error}"));
-        let device = Device::make(&device).map_err(named)?;
+        let made = Device::make(&device, MTU_BYTES).map_err(named)?;
+        set_filters(&device);
         let socket = DatagramSocket::bind(listen, &DatagramOptions::default())?;
         let options = DatagramOptions {
             send_buffer: SEND_BUFFER,
@@ -186,7 +196,7 @@ impl Forwarder {
         let links = places.into_iter().zip(came).enumerate().map(link).collect();
         let forwarder = Self {
             epoch: std::time::Instant::now(),
-            device,
+            device: made,
             socket,
             outboxes: (0..ways).map(|_| Outbox::default()).collect(),
             ways: sockets,
@@ -328,7 +338,9 @@ impl Forwarder {
                 }
             }
             Command::MakeDevice { reply } => {
-                let _ = reply.send(self.device.make_again());
+                let made = self.device.make_again();
+                set_filters(self.device.name());
+                let _ = reply.send(made);
             }
             Command::Figures { reply } => {
                 let now = self.now();

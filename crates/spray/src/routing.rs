@@ -7,6 +7,7 @@
 use crate::forward::Command;
 use crate::kernel::Kernel;
 use crate::pulse::Pulse;
+use anabranch_linux::netlink::NetlinkError;
 use anabranch_spray_proto::kernel::{Event, Fault, Observed, PeerPlace, Reconciler, Repair, Route};
 use anabranch_units::{Duration, Instant};
 use std::collections::BTreeSet;
@@ -69,20 +70,22 @@ impl Routing {
         port: u16,
         places: &[PeerPlace],
     ) -> Result<Self, RoutingError> {
-        let mut kernel = Kernel::open().map_err(RoutingError::Netlink)?;
-        let live = kernel.live_tables().map_err(RoutingError::Netlink)?;
+        let netlink = |error: NetlinkError| RoutingError::Netlink(error.into());
+        let mut kernel = Kernel::open().map_err(netlink)?;
+        let live = kernel.live_tables().map_err(netlink)?;
         if live.contains(&table) {
             return Err(RoutingError::TableTaken(table));
         }
-        let refused = |error| RoutingError::Refused { what: format!("alias of device `{device}`"), error };
-        kernel.mark_device(index, table).map_err(refused)?;
+        kernel
+            .mark_device(index, table)
+            .map_err(|error| refused(format!("alias of device `{device}`"), error))?;
         let families: BTreeSet<bool> = places.iter().map(|place| place.address.is_ipv6()).collect();
         let reconciler = Reconciler::new(table, port, places.to_vec(), filters("all"));
         let mut left = Vec::new();
         for is_ipv6 in [false, true] {
             // A kernel without IPv6 has no rules for it.
             match kernel.rules(is_ipv6) {
-                Err(error) if families.contains(&is_ipv6) => return Err(RoutingError::Netlink(error)),
+                Err(error) if families.contains(&is_ipv6) => return Err(netlink(error)),
                 listed => left.extend(listed.unwrap_or_default()),
             }
         }
@@ -233,23 +236,25 @@ impl Routing {
 
     fn apply(&self, state: &mut State, repair: &Repair) -> Result<(), RoutingError> {
         let State { kernel, reconciler, index } = state;
-        let refused = |what: String| move |error| RoutingError::Refused { what, error };
         match repair {
             Repair::MakeDevice => Ok(()),
             Repair::RaiseDevice => {
-                kernel.raise_device(*index).map_err(refused(format!("device `{}`", self.device)))
+                let what = format!("device `{}`", self.device);
+                kernel.raise_device(*index).map_err(|error| refused(what, error))
             }
             Repair::StopFilter => {
-                std::fs::write(filter_path(&self.device), "0").map_err(refused(filter_path(&self.device)))
+                let path = filter_path(&self.device);
+                std::fs::write(&path, "0").map_err(|error| refused(path, error))
             }
             Repair::AddRule(rule) => match kernel.add_rule(rule) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                    Err(refused(format!("rule of priority {}", rule.priority))(error))
+                    Err(refused(format!("rule of priority {}", rule.priority), error))
                 }
                 _ => Ok(()),
             },
             Repair::SetRoute(to) => reconciler.route(*to).map_or(Ok(()), |route| {
-                kernel.set_route(self.table, *index, route).map_err(refused(format!("route to {to}")))
+                let set = kernel.set_route(self.table, *index, route);
+                set.map_err(|error| refused(format!("route to {to}"), error))
             }),
             // A rule or route that is gone already need not be deleted.
             Repair::DeleteRule(rule) => {
@@ -269,6 +274,10 @@ impl Drop for Routing {
         let State { kernel, .. } = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         kernel.delete_rules(self.table);
     }
+}
+
+fn refused(what: String, error: impl Into<io::Error>) -> RoutingError {
+    RoutingError::Refused { what, error: error.into() }
 }
 
 fn filter_path(device: &str) -> String {

@@ -17,6 +17,8 @@ mod gather;
 mod hostile;
 mod keys;
 mod logs;
+#[path = "../../../pace/tests/it/namespace.rs"]
+mod namespace;
 mod net;
 mod players;
 mod readme;

@@ -6,9 +6,9 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files, sockets and clocks")]
 
+use crate::namespace::Namespace;
 use crate::net::{PATIENCE, anabranch};
 use anabranch_endpoint::{Bytes, Wire as _};
-use anabranch_linux::namespace::Namespace;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::seal::{self, ChannelId, HEADER_BYTES, Sealer, TAG_BYTES};
@@ -184,7 +184,7 @@ impl Drop for Agent {
 fn a_hostile_spray_peer_leaves_the_agent_small() {
     let hosts = || -> Result<_, String> {
         let hosts = [Namespace::start()?, Namespace::start()?];
-        hosts[0].command(&format!("ip link add v0 type veth peer name v0 netns {}", hosts[1].id()))?;
+        hosts[0].connect("v0", &hosts[1], "v0")?;
         for (host, number) in hosts.iter().zip(1..) {
             host.command(&format!("ip address add 10.77.0.{number}/24 dev v0"))?;
             host.command("ip link set v0 up")?;

@@ -4,10 +4,10 @@
 //! they vanish with their threads and processes. Where the machine allows none, the tests print why and count what they
 //! skip. Read [`Star`] and [`Load`] first.
 
+use crate::namespace::Namespace;
 use crate::net::PATIENCE;
 use crate::{anabranch, skip, text};
 use anabranch_announce::{AnnounceError, Announcer};
-use anabranch_linux::namespace::Namespace;
 use anabranch_pace::{FlowKey, FlowReader};
 use anabranch_units::{ByteCount, Seed};
 use rustix::process::{Pid, Signal, kill_process};
@@ -54,8 +54,7 @@ impl Star {
             let mut hosts = Vec::new();
             for number in 0..LINKS.len() {
                 let host = Namespace::start()?;
-                switch
-                    .command(&format!("ip link add p{number} type veth peer name v0 netns {}", host.id()))?;
+                switch.connect(&format!("p{number}"), &host, "v0")?;
                 switch.command(&format!("ip link set p{number} master br0 up"))?;
                 host.command(&format!("ip address add 10.9.7.{}/24 dev v0", number + 1))?;
                 host.command("ip link set v0 up")?;

@@ -6,13 +6,13 @@
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files and clocks")]
 
 use crate::has_program;
+use crate::namespace::Namespace;
 use crate::net::{PATIENCE, anabranch};
 use crate::start::start_or_skip;
 use anabranch_emu::{Emulation, EmulationOptions, LinkState};
 use anabranch_graph::Topology;
 use anabranch_graph::file::{Defaults, load};
 use anabranch_testing::skip::skip;
-use anabranch_linux::namespace::Namespace;
 use anabranch_units::{BitRate, LinkId, SiteId};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -485,7 +485,7 @@ fn rules_of_a_dead_agents_table_are_deleted() {
 fn tcp_over_ipv6_goes_by_datagrams_too() {
     let hosts = || -> Result<_, String> {
         let hosts = [Namespace::start()?, Namespace::start()?];
-        hosts[0].command(&format!("ip link add v0 type veth peer name v0 netns {}", hosts[1].id()))?;
+        hosts[0].connect("v0", &hosts[1], "v0")?;
         for (host, number) in hosts.iter().zip(1..) {
             host.command(&format!("ip address add fd00::{number}/64 dev v0 nodad"))?;
             host.command("ip link set v0 up")?;

@@ -1,11 +1,12 @@
 //! Rates of real TCP flows, between two network namespaces or over loopback.
 //!
-//! Namespaces have no names, so they vanish with their threads, and their devices too. Where the machine allows none, or
+//! Namespaces have no names, so the kernel removes them, and their devices, with the test. Where the machine allows none, or
 //! lacks a mechanism, the tests print why and count what they skip.
 
 #![allow(clippy::disallowed_methods, reason = "tests of a driver: they use the clock, threads and sockets")]
 
 mod fuse;
+mod namespace;
 mod net;
 
 use std::io::{ErrorKind, Write as _};

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anabranch_linux::namespace::Namespace;
+use crate::namespace::Namespace;
 use anabranch_pace::FlowKey;
 pub use anabranch_testing::skip::{is_lacking, skip};
 use anabranch_units::BitRate;
@@ -49,7 +49,7 @@ impl Pair {
 
     fn try_start() -> Result<Self, String> {
         let pair = Self { a: Namespace::start()?, b: Namespace::start()? };
-        pair.a.command(&format!("ip link add v0 type veth peer name v0 netns {}", pair.b.id()))?;
+        pair.a.connect("v0", &pair.b, "v0")?;
         for (namespace, host) in [(&pair.a, 1), (&pair.b, 2)] {
             namespace.command(&format!("ip address add 10.9.0.{host}/24 dev v0"))?;
             namespace.command(&format!("ip address add fd09::{host}/64 dev v0 nodad"))?;

@@ -1,0 +1,146 @@
+//! Routes into one device. Read [`Route`].
+
+use std::net::IpAddr;
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteScope, RouteType,
+};
+use netlink_packet_route::{IpProtocol, RouteNetlinkMessage as Message};
+
+use super::{Prefix, Rtnetlink, bits, family, is};
+use crate::netlink::{NetlinkError, Result};
+
+/// A route without a gateway.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Number of its table.
+    pub table: u32,
+    /// Index of the device.
+    pub device: u32,
+    /// Destinations.
+    pub to: Prefix,
+    /// Source address of packets whose program chooses none; `None` for the kernel's choice.
+    pub from: Option<IpAddr>,
+    /// Longest packet, IP header included; `None` for the device's limit.
+    pub mtu_bytes: Option<u32>,
+    /// Number of the program that has set it (`RTPROT_*`).
+    pub protocol: u8,
+}
+
+impl Route {
+    /// `None` for a route without a destination, a table or a device.
+    pub(super) fn read(message: &RouteMessage) -> Option<Self> {
+        let (mut to, mut from, mut device, mut mtu_bytes, mut table) = (None, None, None, None, None);
+        let address = |address: &RouteAddress| match address {
+            RouteAddress::Inet(address) => Some(IpAddr::from(*address)),
+            RouteAddress::Inet6(address) => Some(IpAddr::from(*address)),
+            _ => None,
+        };
+        for attribute in &message.attributes {
+            match attribute {
+                RouteAttribute::Destination(value) => to = address(value),
+                RouteAttribute::PrefSource(value) => from = address(value),
+                RouteAttribute::Oif(index) => device = Some(*index),
+                RouteAttribute::Table(number) => table = Some(*number),
+                RouteAttribute::Metrics(metrics) => {
+                    mtu_bytes = metrics.iter().find_map(|metric| match metric {
+                        RouteMetric::Mtu(mtu) => Some(*mtu),
+                        _ => None,
+                    });
+                }
+                _ => {}
+            }
+        }
+        let to = Prefix { address: to?, bits: message.header.destination_prefix_length };
+        let protocol = message.header.protocol.into();
+        Some(Self { table: table?, device: device?, to, from, mtu_bytes, protocol })
+    }
+
+    /// The parts that name the route.
+    fn key(&self) -> RouteMessage {
+        let Prefix { address, bits } = self.to;
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(address.is_ipv6());
+        message.header.destination_prefix_length = bits;
+        message.attributes = vec![
+            RouteAttribute::Destination(address.into()),
+            RouteAttribute::Table(self.table),
+            RouteAttribute::Oif(self.device),
+        ];
+        message
+    }
+
+    pub(super) fn write(&self) -> RouteMessage {
+        let mut message = self.key();
+        message.header.protocol = self.protocol.into();
+        message.header.kind = RouteType::Unicast;
+        if !self.to.address.is_ipv6() {
+            message.header.scope = RouteScope::Link;
+        }
+        message.attributes.extend(self.from.map(|from| RouteAttribute::PrefSource(from.into())));
+        let metric = |mtu| RouteAttribute::Metrics(vec![RouteMetric::Mtu(mtu)]);
+        message.attributes.extend(self.mtu_bytes.map(metric));
+        message
+    }
+}
+
+impl Rtnetlink {
+    /// Routes of a table, of one address family, into one device each.
+    ///
+    /// Errors: the system's.
+    pub fn routes(&mut self, is_ipv6: bool, table: u32) -> Result<Vec<Route>> {
+        let mut request = RouteMessage::default();
+        request.header.address_family = family(is_ipv6);
+        request.attributes.push(RouteAttribute::Table(table));
+        let mut routes = Vec::new();
+        let listed = self.netlink.dump(Message::GetRoute(request), |answer| {
+            if let Message::NewRoute(route) = answer {
+                routes.extend(Route::read(&route).filter(|route| route.table == table));
+            }
+        });
+        match listed {
+            // A table is made with its first route.
+            Err(error) if is(&error, libc::ENOENT) => Ok(Vec::new()),
+            other => other.map(|()| routes),
+        }
+    }
+
+    /// Index of the device by which packets of this protocol leave to an address; `None` where the kernel refuses them or finds no
+    /// route.
+    ///
+    /// Errors: the system's.
+    pub fn device_towards(&mut self, to: IpAddr, protocol: IpProtocol) -> Result<Option<u32>> {
+        let mut request = RouteMessage::default();
+        request.header.address_family = family(to.is_ipv6());
+        request.header.destination_prefix_length = bits(to);
+        request.attributes =
+            vec![RouteAttribute::Destination(to.into()), RouteAttribute::IpProto(protocol.into())];
+        match self.netlink.ask(Message::GetRoute(request)) {
+            Ok(Message::NewRoute(route)) => {
+                Ok(route.attributes.iter().find_map(|attribute| match attribute {
+                    RouteAttribute::Oif(device) => Some(*device),
+                    _ => None,
+                }))
+            }
+            Ok(_) | Err(NetlinkError::Refused { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sets a route, in place of an earlier one of its table to its destinations.
+    ///
+    /// Errors: the kernel's.
+    pub fn set_route(&mut self, route: &Route) -> Result<()> {
+        self.netlink.change(Message::NewRoute(route.write()), NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    /// Deletes the route of this table, device and destination, whatever its other parts.
+    ///
+    /// Errors: the kernel's.
+    pub fn delete_route(&mut self, route: &Route) -> Result<()> {
+        let mut message = route.key();
+        message.header.scope = RouteScope::NoWhere;
+        self.netlink.change(Message::DelRoute(message), 0)
+    }
+}
