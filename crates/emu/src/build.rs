@@ -8,21 +8,22 @@
 //! The helper then waits for its parent to close the socket or to die, kills whatever still runs in the namespaces
 //! (programs that put themselves in the background, too), and ends.
 
-use std::ffi::CStr;
-use std::io::{Error, Result};
+use std::io::Error;
 use std::net::Ipv4Addr;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd as _, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 
+use anabranch_linux::namespace::{Kind, Namespace};
+use anabranch_linux::netlink::NetlinkError;
+use anabranch_linux::rtnetlink::{Address, LOOPBACK, LinkChange, Prefix, Rtnetlink};
+use anabranch_linux::tun;
 use anabranch_units::SiteId;
 
 use crate::error::{BuildFailure, BuildStep, Isolation};
 use crate::sys;
 
 /// Name of the network device in every site.
-pub(crate) const DEVICE: &CStr = c"ab0";
-/// The first interface of every network namespace.
-const LOOPBACK_INDEX: u32 = 1;
+pub(crate) const DEVICE: &str = "ab0";
 
 /// All that the helper needs to know, made before it forks.
 #[derive(Debug)]
@@ -44,7 +45,7 @@ pub(crate) struct SitePlan {
 /// Descriptors of one site.
 #[derive(Debug)]
 pub(crate) struct SiteFds {
-    pub namespace: OwnedFd,
+    pub namespace: Namespace,
     pub tun: OwnedFd,
     /// `/proc/net/dev` of the namespace.
     pub device_counters: OwnedFd,
@@ -53,7 +54,7 @@ pub(crate) struct SiteFds {
 /// What the helper made, and the helper. Dropping it kills what runs in the namespaces.
 #[derive(Debug)]
 pub(crate) struct Built {
-    pub user_namespace: Option<OwnedFd>,
+    pub user_namespace: Option<Namespace>,
     pub sites: Vec<SiteFds>,
     pub isolation: Isolation,
     pub congestion_control: String,
@@ -98,8 +99,11 @@ pub(crate) fn build(plan: &BuildPlan, isolation: Isolation) -> std::result::Resu
         let note = (n == Note::LEN).then(|| Note::decode(bytes)).flatten();
         let mut fds = fds.into_iter();
         match (note, fds.next(), fds.next(), fds.next()) {
-            (Some(Note::UserNamespace), Some(fd), None, None) => built.user_namespace = Some(fd),
+            (Some(Note::UserNamespace), Some(fd), None, None) => {
+                built.user_namespace = Some(Namespace::from_descriptor(Kind::User, fd));
+            }
             (Some(Note::Site), Some(namespace), Some(tun), Some(device_counters)) => {
+                let namespace = Namespace::from_descriptor(Kind::Network, namespace);
                 built.sites.push(SiteFds { namespace, tun, device_counters });
             }
             (Some(Note::Done { congestion_control }), None, ..) if built.sites.len() == plan.sites.len() => {
@@ -217,57 +221,58 @@ fn make(
 ) -> StepResult<()> {
     if isolation == Isolation::UserNamespace {
         let (uid, gid) = sys::effective_ids();
-        sys::unshare(libc::CLONE_NEWUSER).map_err(at(BuildStep::UnshareUser))?;
+        let user = Namespace::unshare(Kind::User).map_err(at(BuildStep::UnshareUser))?;
         // user_namespaces(7): without privileges, one id maps to one id, and only once setgroups is denied.
         std::fs::write("/proc/self/setgroups", "deny").map_err(at(BuildStep::MapIds))?;
         std::fs::write("/proc/self/uid_map", format!("0 {uid} 1")).map_err(at(BuildStep::MapIds))?;
         std::fs::write("/proc/self/gid_map", format!("0 {gid} 1")).map_err(at(BuildStep::MapIds))?;
-        let fd = sys::open(c"/proc/self/ns/user", libc::O_RDONLY).map_err(at(BuildStep::MapIds))?;
-        sys::send_with_fds(socket, &Note::UserNamespace.encode(), &[fd.as_raw_fd()])
+        sys::send_with_fds(socket, &Note::UserNamespace.encode(), &[user.as_fd().as_raw_fd()])
             .map_err(at(BuildStep::Fork))?;
     }
     for (i, site_plan) in plan.sites.iter().enumerate() {
         *site = Some(SiteId(i as u16));
-        sys::unshare(libc::CLONE_NEWNET).map_err(at(BuildStep::UnshareNet))?;
-        let inode = std::fs::metadata("/proc/self/ns/net").map_err(at(BuildStep::UnshareNet))?.ino();
-        inodes.push(inode);
-        let fds = make_site(plan, site_plan)?;
-        let fds = [fds.namespace.as_raw_fd(), fds.tun.as_raw_fd(), fds.device_counters.as_raw_fd()];
+        let namespace = Namespace::unshare(Kind::Network).map_err(at(BuildStep::UnshareNet))?;
+        inodes.push(namespace.inode().map_err(at(BuildStep::UnshareNet))?);
+        let fds = make_site(plan, site_plan, namespace)?;
+        let fds = [fds.namespace.as_fd().as_raw_fd(), fds.tun.as_raw_fd(), fds.device_counters.as_raw_fd()];
         sys::send_with_fds(socket, &Note::Site.encode(), &fds).map_err(at(BuildStep::Fork))?;
     }
     Ok(())
 }
 
 /// Sets up the network namespace that this process is in.
-fn make_site(plan: &BuildPlan, site: &SitePlan) -> StepResult<SiteFds> {
-    let tun = sys::open(c"/dev/net/tun", libc::O_RDWR | libc::O_NONBLOCK).map_err(at(BuildStep::OpenTun))?;
-    sys::make_tun(&tun, DEVICE).map_err(at(BuildStep::MakeTun))?;
+fn make_site(plan: &BuildPlan, site: &SitePlan, namespace: Namespace) -> StepResult<SiteFds> {
+    tun::check().map_err(at(BuildStep::OpenTun))?;
+    let tun = tun::open(DEVICE).map_err(at(BuildStep::MakeTun))?;
     for (path, value, required) in &plan.settings {
         let result = std::fs::write(format!("/proc/sys/net/{path}"), value);
         if *required {
             result.map_err(at(BuildStep::Setting))?;
         }
     }
-    let interface = || -> Result<()> {
-        let route = sys::route_socket()?;
-        let device = sys::interface_index(DEVICE)?;
-        sys::bring_up(&route, LOOPBACK_INDEX, &[])?;
-        let sizes = [(libc::IFLA_MTU, plan.mtu), (libc::IFLA_TXQLEN, plan.device_queue_packets)];
-        sys::bring_up(&route, device, &sizes)?;
-        sys::add_address(&route, device, site.address, plan.prefix)?;
-        // On the loopback, so that the kernel never chooses one of them as a source by itself.
-        for &address in &site.link_addresses {
-            sys::add_address(&route, LOOPBACK_INDEX, address, 32)?;
-        }
-        Ok(())
+    set_up_devices(plan, site).map_err(|error| (BuildStep::Interface, error.into()))?;
+    let device_counters = std::fs::File::open("/proc/self/net/dev").map_err(at(BuildStep::Interface))?;
+    Ok(SiteFds { namespace, tun, device_counters: device_counters.into() })
+}
+
+fn set_up_devices(plan: &BuildPlan, site: &SitePlan) -> Result<(), NetlinkError> {
+    let mut rtnetlink = Rtnetlink::open()?;
+    let device = rtnetlink.index_of(DEVICE)?;
+    rtnetlink.change_link(LOOPBACK, &LinkChange { set_up: true, ..LinkChange::default() })?;
+    let change = LinkChange {
+        set_up: true,
+        mtu_bytes: Some(plan.mtu),
+        queue_packets: Some(plan.device_queue_packets),
+        ..LinkChange::default()
     };
-    interface().map_err(at(BuildStep::Interface))?;
-    Ok(SiteFds {
-        namespace: sys::open(c"/proc/self/ns/net", libc::O_RDONLY).map_err(at(BuildStep::UnshareNet))?,
-        tun,
-        device_counters: sys::open(c"/proc/self/net/dev", libc::O_RDONLY)
-            .map_err(at(BuildStep::Interface))?,
-    })
+    rtnetlink.change_link(device, &change)?;
+    let prefix = Prefix { address: site.address.into(), bits: plan.prefix };
+    rtnetlink.add_address(Address { device, prefix })?;
+    // On the loopback, so that the kernel never chooses one of them as a source by itself.
+    for &address in &site.link_addresses {
+        rtnetlink.add_address(Address { device: LOOPBACK, prefix: Prefix::host(address.into()) })?;
+    }
+    Ok(())
 }
 
 /// Kills every process in one of our network namespaces, until there is none.

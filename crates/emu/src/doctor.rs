@@ -28,8 +28,8 @@ fn sysctl(name: &str) -> Option<String> {
 }
 
 fn tun() -> Finding {
-    match sys::open(c"/dev/net/tun", libc::O_RDWR) {
-        Ok(_) => Finding::new("TUN", true, "/dev/net/tun opens", ""),
+    match anabranch_linux::tun::check() {
+        Ok(()) => Finding::new("TUN", true, "/dev/net/tun opens", ""),
         Err(e) => {
             let fix = match e.kind() {
                 ErrorKind::NotFound => "sudo modprobe tun; in a container: --device /dev/net/tun",

@@ -57,7 +57,7 @@ mod surroundings;
 mod sys;
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
@@ -66,6 +66,7 @@ use std::thread::JoinHandle;
 use anabranch_fabric::switch::ecmp::Ecmp;
 use anabranch_fabric::{Drop as DropReason, Policy, Port, PortSettings};
 use anabranch_graph::Topology;
+use anabranch_linux::namespace::Namespace;
 use anabranch_units::{BitRate, ByteCount, Duration, LinkId, Seed, SiteId};
 
 use crate::build::{BuildPlan, Built, SitePlan};
@@ -308,7 +309,7 @@ pub struct EmulationHandle {
 #[derive(Debug)]
 struct Shared {
     routes: Routes,
-    user_namespace: Option<OwnedFd>,
+    user_namespace: Option<Namespace>,
     sites: Vec<SiteFiles>,
     isolation: Isolation,
     congestion_control: String,
@@ -318,7 +319,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct SiteFiles {
-    namespace: OwnedFd,
+    namespace: Namespace,
     device_counters: OwnedFd,
 }
 
@@ -503,20 +504,14 @@ impl Emulation {
     /// Panics: if the site is not of this topology, or if `work` does.
     pub fn run_in<T: Send>(&self, site: SiteId, work: impl FnOnce() -> T + Send) -> Result<T, EmuError> {
         let namespace = &self.handle.shared.sites[site.index()].namespace;
-        let body = || sys::set_namespace(namespace.as_raw_fd(), libc::CLONE_NEWNET).map(|()| work());
-        let result = std::thread::scope(|scope| scope.spawn(body).join());
-        match result {
-            Ok(result) => result.map_err(|error| EmuError::Enter { site, error }),
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
+        namespace.run(work).map_err(|error| EmuError::Enter { site, error })
     }
 
     /// A path for `nsenter --net=PATH`, to look into `site` by hand. In a user namespace add `--user` and its path.
     ///
     /// Panics: if the site is not of this topology.
     pub fn namespace_path(&self, site: SiteId) -> std::path::PathBuf {
-        let fd = self.handle.shared.sites[site.index()].namespace.as_raw_fd();
-        format!("/proc/{}/fd/{fd}", std::process::id()).into()
+        self.handle.shared.sites[site.index()].namespace.path()
     }
 
     /// As [`EmulationHandle::set_link`].
@@ -606,9 +601,9 @@ impl EmulationHandle {
         let shared = self.shared.clone();
         move || {
             if let Some(user) = &shared.user_namespace {
-                sys::set_namespace(user.as_raw_fd(), libc::CLONE_NEWUSER)?;
+                user.enter()?;
             }
-            sys::set_namespace(shared.sites[site.index()].namespace.as_raw_fd(), libc::CLONE_NEWNET)
+            shared.sites[site.index()].namespace.enter()
         }
     }
 
@@ -713,7 +708,7 @@ fn device_drops(counters: &OwnedFd) -> u64 {
     use std::os::fd::AsFd;
     let Ok(text) = sys::read_from_start(counters.as_fd()) else { return 0 };
     let text = String::from_utf8_lossy(&text);
-    let name = build::DEVICE.to_string_lossy();
+    let name = build::DEVICE;
     let fields = text.lines().find_map(|line| line.trim().strip_prefix(&*name)?.strip_prefix(':'));
     fields.and_then(|fields| fields.split_whitespace().nth(11)?.parse().ok()).unwrap_or(0)
 }

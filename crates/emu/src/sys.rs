@@ -3,9 +3,7 @@
 //! Everything that [`crate::build`] calls between `fork` and `_exit` allocates little and takes no lock of ours, since
 //! other threads of the forked program are gone then.
 
-use std::ffi::CStr;
 use std::io::{Error, Result};
-use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 fn check(result: libc::c_int) -> Result<libc::c_int> {
@@ -49,18 +47,6 @@ pub(crate) fn wait_for(pid: libc::pid_t) {
 pub(crate) fn kill(pid: libc::pid_t, signal: libc::c_int) -> Result<()> {
     // SAFETY: no memory is passed.
     check(unsafe { libc::kill(pid, signal) }).map(drop)
-}
-
-/// Moves this thread into new namespaces.
-pub(crate) fn unshare(flags: libc::c_int) -> Result<()> {
-    // SAFETY: no memory is passed.
-    check(unsafe { libc::unshare(flags) }).map(drop)
-}
-
-/// Moves this thread into the namespace that `fd` stands for.
-pub(crate) fn set_namespace(fd: RawFd, kind: libc::c_int) -> Result<()> {
-    // SAFETY: no memory is passed; a bad descriptor is an error.
-    check(unsafe { libc::setns(fd, kind) }).map(drop)
 }
 
 /// Has the kernel send `signal` to this process when the *thread* that started it ends.
@@ -179,105 +165,6 @@ pub(crate) fn receive_with_fds(socket: RawFd, bytes: &mut [u8]) -> Result<(usize
             fds = (0..count).map(|i| OwnedFd::from_raw_fd(data.add(i).read_unaligned())).collect();
         }
         Ok((received, fds))
-    }
-}
-
-/// Opens `path`, close-on-exec.
-pub(crate) fn open(path: &CStr, flags: libc::c_int) -> Result<OwnedFd> {
-    // SAFETY: the path is a C string; the descriptor is fresh.
-    unsafe { Ok(OwnedFd::from_raw_fd(check(libc::open(path.as_ptr(), flags | libc::O_CLOEXEC))?)) }
-}
-
-fn interface_request(name: &CStr) -> libc::ifreq {
-    // SAFETY: all-zero bytes are a valid ifreq.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in request.ifr_name[..libc::IFNAMSIZ - 1].iter_mut().zip(name.to_bytes()) {
-        *to = *from as libc::c_char;
-    }
-    request
-}
-
-const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
-
-/// Turns a descriptor of `/dev/net/tun` into the TUN device `name`: bare IP packets, no offloads, gone on close.
-pub(crate) fn make_tun(fd: &OwnedFd, name: &CStr) -> Result<()> {
-    let mut request = interface_request(name);
-    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
-    // SAFETY: TUNSETIFF reads and writes one ifreq.
-    check(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETIFF as _, &mut request) }).map(drop)
-}
-
-pub(crate) fn interface_index(name: &CStr) -> Result<u32> {
-    // SAFETY: the name is a C string.
-    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
-        0 => Err(Error::last_os_error()),
-        index => Ok(index),
-    }
-}
-
-/// A netlink socket for [`bring_up`] and [`add_address`].
-pub(crate) fn route_socket() -> Result<OwnedFd> {
-    // SAFETY: no memory is passed; the descriptor is fresh.
-    unsafe {
-        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-        let fd = check(libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE))?;
-        Ok(OwnedFd::from_raw_fd(fd))
-    }
-}
-
-/// Brings an interface up, with these attributes (RTM_NEWLINK, rtnetlink(7)): 4 bytes each, `IFLA_MTU` and the like.
-/// The older ioctls will not do: SIOCSIFTXQLEN is refused inside a user namespace.
-pub(crate) fn bring_up(socket: &OwnedFd, interface: u32, attributes: &[(u16, u32)]) -> Result<()> {
-    let up = libc::IFF_UP as u32;
-    // An ifinfomsg: family and type do not matter, then index, flags, and which flags to change.
-    let mut body = vec![0; 4];
-    body.extend(interface.to_ne_bytes());
-    body.extend(up.to_ne_bytes());
-    body.extend(up.to_ne_bytes());
-    for &(attribute, value) in attributes {
-        push_attribute(&mut body, attribute, value.to_ne_bytes());
-    }
-    route_request(socket, libc::RTM_NEWLINK, 0, &body)
-}
-
-/// Gives an interface one more IPv4 address (RTM_NEWADDR, rtnetlink(7)).
-pub(crate) fn add_address(socket: &OwnedFd, interface: u32, address: Ipv4Addr, prefix: u8) -> Result<()> {
-    // An ifaddrmsg: family, prefix length, flags, scope, index.
-    let mut body = vec![libc::AF_INET as u8, prefix, 0, libc::RT_SCOPE_UNIVERSE];
-    body.extend(interface.to_ne_bytes());
-    push_attribute(&mut body, libc::IFA_LOCAL, address.octets());
-    push_attribute(&mut body, libc::IFA_ADDRESS, address.octets());
-    route_request(socket, libc::RTM_NEWADDR, libc::NLM_F_CREATE | libc::NLM_F_EXCL, &body)
-}
-
-fn push_attribute(body: &mut Vec<u8>, attribute: u16, value: [u8; 4]) {
-    body.extend(8u16.to_ne_bytes());
-    body.extend(attribute.to_ne_bytes());
-    body.extend(value);
-}
-
-/// Sends one request and waits for the kernel's verdict.
-fn route_request(socket: &OwnedFd, kind: u16, flags: libc::c_int, body: &[u8]) -> Result<()> {
-    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_ACK | flags) as u16;
-    // An nlmsghdr: length, type, flags, sequence number, sender.
-    let mut message = Vec::with_capacity(16 + body.len());
-    message.extend((16 + body.len() as u32).to_ne_bytes());
-    message.extend(kind.to_ne_bytes());
-    message.extend(flags.to_ne_bytes());
-    message.extend([0; 8]);
-    message.extend(body);
-    let mut answer = [0u8; 512];
-    // SAFETY: buffers are passed with their own lengths.
-    let received = unsafe {
-        check_len(libc::send(socket.as_raw_fd(), message.as_ptr().cast(), message.len(), 0))?;
-        check_len(libc::recv(socket.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), 0))?
-    };
-    // The answer is an nlmsghdr and then nlmsgerr, whose first field is minus the error number.
-    let code = (received >= 20).then(|| i32::from_ne_bytes([answer[16], answer[17], answer[18], answer[19]]));
-    match code {
-        Some(0) => Ok(()),
-        Some(code) => Err(Error::from_raw_os_error(-code)),
-        None => Err(Error::from_raw_os_error(libc::EPROTO)),
     }
 }
 
