@@ -3,6 +3,8 @@
 //! Wall time, the best of several turns, since cores are shared. Flows run over the loopback device of a network namespace of their
 //! own, idle, as a change costs the same for busy flows. Needs root. Read [`Row`] first.
 
+use anabranch_linux::namespace::{Kind, Namespace};
+use anabranch_linux::rtnetlink::{LOOPBACK, LinkChange, Rtnetlink};
 use anabranch_pace::{BpfPacer, FlowKey, FlowReader, HtbPacer, Limit, PaceError, SocketPacer};
 use anabranch_units::BitRate;
 use anyhow::{Context as _, ensure};
@@ -53,12 +55,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// In the thread that it is called in, which it moves to a network namespace of its own.
+/// Moves the calling thread to a new network namespace, and measures there.
 fn measure(args: &Args) -> anyhow::Result<Vec<Row>> {
-    // SAFETY: the network namespace is this thread's own affair; the thread ends right after.
-    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }
-        .context("no network namespace: run as root")?;
-    ensure!(Command::new("ip").args(["link", "set", "lo", "up"]).status()?.success(), "cannot bring lo up");
+    Namespace::unshare(Kind::Network).context("no network namespace: run as root")?;
+    let up = LinkChange { set_up: true, ..LinkChange::default() };
+    Rtnetlink::open()?.change_link(LOOPBACK, &up).context("cannot bring lo up")?;
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let (mut streams, mut flows) = (Vec::new(), Vec::new());
     for _ in 0..args.flows {

@@ -6,10 +6,12 @@
 //! from the line that announces until the other flow's socket has another limit, looked at again and again. Needs root.
 //! Read [`measure`] first.
 
+use anabranch_linux::namespace::{Kind, Namespace};
+use anabranch_linux::rtnetlink::{Address, LOOPBACK, LinkChange, Prefix, Rtnetlink};
 use anabranch_pace::{FlowKey, FlowReader};
 use anyhow::{Context as _, ensure};
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -64,19 +66,14 @@ impl Drop for Running {
     }
 }
 
-/// Milliseconds of each turn. In the thread that it is called in, which it moves to a network namespace of its own.
+/// Moves the calling thread to a new network namespace, and returns the milliseconds of each turn there.
 fn measure(args: &Args, folder: &Path) -> anyhow::Result<Vec<f64>> {
-    // SAFETY: the network namespace is this thread's own affair; the thread ends right after.
-    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }
-        .context("no network namespace: run as root")?;
-    let ip = |line: &str| -> anyhow::Result<()> {
-        let done = Command::new("ip").args(line.split(' ')).status()?.success();
-        ensure!(done, "`ip {line}` failed");
-        Ok(())
-    };
-    ip("link set lo up")?;
+    Namespace::unshare(Kind::Network).context("no network namespace: run as root")?;
+    let mut rtnetlink = Rtnetlink::open()?;
+    rtnetlink.change_link(LOOPBACK, &LinkChange { set_up: true, ..LinkChange::default() })?;
     for host in 1..=args.hosts {
-        ip(&format!("address add 10.9.8.{host}/32 dev lo"))?;
+        let prefix = Prefix::host(IpAddr::from([10, 9, 8, host]));
+        rtnetlink.add_address(Address { device: LOOPBACK, prefix })?;
     }
     let keys = folder.join("keys");
     let anabranch = || {
