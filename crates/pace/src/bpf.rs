@@ -39,6 +39,8 @@ use crate::limit::canonical;
 use crate::{Connection, FLOWS_MAX, FlowKey, Limit, Mechanism, PaceError, StartError};
 use program::{KEY_BYTES, Maps, RATE_BYTES, WANTED_BYTES};
 
+/// Name of both programs, as `bpftool prog` lists them.
+const PROGRAM: &str = "anabranch_pace";
 /// The kernel's way to write no limit in 32 bits.
 const UNLIMITED: u32 = u32::MAX;
 /// All that a [`BitRate`] can say.
@@ -100,9 +102,10 @@ impl BpfPacer {
         let types = Btf::parse(&types).ok_or_else(lacks)?;
         let function = types.function("bpf_iter_tcp").ok_or_else(lacks)?;
         let iterator = program::iterator(maps, &types).ok_or_else(lacks)?;
-        let iterator = sys::load_iterator(&iterator, function).map_err(failed("load the iterator"))?;
+        let iterator =
+            sys::load_iterator(PROGRAM, &iterator, function).map_err(failed("load the iterator"))?;
         let iterator = sys::link_iterator(&iterator).map_err(failed("make the iterator"))?;
-        let sock_ops = sys::load_sock_ops(&program::sock_ops(maps, cookie))
+        let sock_ops = sys::load_sock_ops(PROGRAM, &program::sock_ops(maps, cookie))
             .map_err(failed("load the program for connections"))?;
         let attached =
             sys::attach_to_cgroup(&sock_ops, &cgroup).map_err(failed("attach it to the cgroup"))?;

@@ -140,6 +140,18 @@ impl Assembler {
         self.push(0x85, 0, 0, 0, helper);
     }
 
+    /// `R0` = the result of a function of the kernel (a *kfunc*), by its number in the kernel's types
+    /// ([`super::btf::Btf::function`]).
+    pub fn call_kernel(&mut self, function: u32) {
+        // Source 2 is BPF_PSEUDO_KFUNC_CALL.
+        self.push(0x85, 0, 2, 0, function as i32);
+    }
+
+    /// `*(dst + offset) += src`, atomically, 8 bytes wide.
+    pub fn atomic_add(&mut self, dst: Register, offset: i16, src: Register) {
+        self.push(0xdb, dst, src, offset, 0);
+    }
+
     /// Ends the program with the result in `R0`.
     pub fn exit(&mut self) {
         self.push(0x95, 0, 0, 0, 0);

@@ -1,4 +1,4 @@
-//! The kernel's description of its own types: offsets of fields and numbers of functions.
+//! The kernel's description of its types: offsets of fields, and numbers of structures and functions.
 //!
 //! Source: the kernel's Documentation/bpf/btf.rst, section 2. Leaves out: everything but these.
 //! Read [`Btf`].
@@ -23,6 +23,15 @@ pub struct Btf<'a> {
     little: bool,
     /// Where each type begins; type 1 is the first.
     starts: Vec<usize>,
+}
+
+/// The place of a member in its structure.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Number of members before it.
+    pub index: u32,
+    /// Bytes before it.
+    pub offset_bytes: usize,
 }
 
 impl<'a> Btf<'a> {
@@ -60,7 +69,30 @@ impl<'a> Btf<'a> {
         self.find(KIND_FUNC, name)
     }
 
-    /// Where these fields lie in a structure, those of anonymous structures within it included.
+    /// The number and the size of a structure.
+    ///
+    /// Units: bytes.
+    pub fn structure(&self, name: &str) -> Option<(u32, usize)> {
+        let id = self.find(KIND_STRUCT, name)?;
+        let (_, _, start) = self.header(id)?;
+        Some((id, self.read(start + 8)? as usize))
+    }
+
+    /// A member of a structure. Members of anonymous structures within it are not found.
+    pub fn member(&self, structure: u32, name: &str) -> Option<Member> {
+        let (kind, count, start) = self.header(structure)?;
+        if kind != KIND_STRUCT {
+            return None;
+        }
+        (0..count).find_map(|index| {
+            let at = start + 12 + 12 * index;
+            let is_it = self.name(self.read(at)?)? == name.as_bytes();
+            let offset_bytes = (self.read(at + 8)? & 0xff_ffff) as usize / 8;
+            is_it.then_some(Member { index: index as u32, offset_bytes })
+        })
+    }
+
+    /// Offsets of fields in a structure, and in anonymous structures within it.
     ///
     /// Units: bytes. `None` if one is missing.
     pub fn offsets<const N: usize>(&self, structure: &str, fields: [&str; N]) -> Option<[i16; N]> {
@@ -153,6 +185,9 @@ mod tests {
         assert_eq!(btf.offsets("s", ["a", "b", "c"]), Some([0, 4, 4]));
         assert_eq!(btf.offsets("s", ["x"]), None);
         assert_eq!((btf.function("f"), btf.function("s")), (Some(4), None));
+        assert_eq!(btf.structure("s"), Some((3, 8)));
+        assert_eq!(btf.member(3, "a"), Some(Member { index: 0, offset_bytes: 0 }));
+        assert_eq!((btf.member(3, "b"), btf.member(2, "b")), (None, None));
     }
 
     proptest! {
@@ -164,6 +199,7 @@ mod tests {
             bytes.truncate(length);
             if let Some(btf) = Btf::parse(&bytes) {
                 let _ = (btf.offsets("s", ["a"]), btf.function("f"));
+                let _ = (btf.structure("s"), [0, 3, 4].map(|id| btf.member(id, "a")));
             }
         }
     }

@@ -10,19 +10,31 @@ const MAP_LOOKUP_ELEM: libc::c_int = 1;
 const MAP_UPDATE_ELEM: libc::c_int = 2;
 const MAP_DELETE_ELEM: libc::c_int = 3;
 const PROG_LOAD: libc::c_int = 5;
+const MAP_GET_NEXT_ID: libc::c_int = 12;
+const MAP_GET_FD_BY_ID: libc::c_int = 14;
+const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
+const BTF_LOAD: libc::c_int = 18;
 const LINK_CREATE: libc::c_int = 28;
 const ITER_CREATE: libc::c_int = 33;
 
 const MAP_TYPE_HASH: u32 = 1;
+const MAP_TYPE_STRUCT_OPS: u32 = 26;
 /// Maps take memory as they fill, not at once.
 const NO_PREALLOC: u32 = 1;
+/// A map of this kind counts only while a link to it exists.
+const WITH_LINK: u32 = 1 << 13;
 const PROG_TYPE_SOCK_OPS: u32 = 13;
 const PROG_TYPE_TRACING: u32 = 26;
+const PROG_TYPE_STRUCT_OPS: u32 = 27;
 const CGROUP_SOCK_OPS: u32 = 3;
 const TRACE_ITER: u32 = 28;
+const STRUCT_OPS: u32 = 44;
 
 /// The kernel lets only such programs read its structures; ours may be had under both.
 const LICENSE: &std::ffi::CStr = c"Dual MIT/GPL";
+
+/// Room for the name of a program or a map, the zero behind it included.
+const NAME_BYTES: usize = 16;
 
 #[repr(C)]
 #[derive(Default)]
@@ -32,6 +44,52 @@ struct MapCreate {
     value_size: u32,
     max_entries: u32,
     map_flags: u32,
+    inner_map_fd: u32,
+    numa_node: u32,
+    map_name: [u8; NAME_BYTES],
+    map_ifindex: u32,
+    btf_fd: u32,
+    btf_key_type_id: u32,
+    btf_value_type_id: u32,
+    btf_vmlinux_value_type_id: u32,
+}
+
+#[repr(C, align(8))]
+#[derive(Default)]
+struct BtfLoad {
+    btf: u64,
+    btf_log_buf: u64,
+    btf_size: u32,
+    btf_log_size: u32,
+    btf_log_level: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct GetId {
+    start_id: u32,
+    next_id: u32,
+    open_flags: u32,
+}
+
+#[repr(C, align(8))]
+struct GetInfo {
+    bpf_fd: u32,
+    info_len: u32,
+    info: u64,
+}
+
+/// The first fields of `struct bpf_map_info`.
+#[repr(C)]
+#[derive(Default)]
+struct MapInfo {
+    map_type: u32,
+    id: u32,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+    map_flags: u32,
+    name: [u8; NAME_BYTES],
 }
 
 #[repr(C, align(8))]
@@ -54,7 +112,7 @@ struct ProgLoad {
     log_buf: u64,
     kern_version: u32,
     prog_flags: u32,
-    prog_name: [u8; 16],
+    prog_name: [u8; NAME_BYTES],
     prog_ifindex: u32,
     expected_attach_type: u32,
     prog_btf_fd: u32,
@@ -84,11 +142,11 @@ struct IterCreate {
 
 /// # Safety
 ///
-/// `T` must be the part of `union bpf_attr` that `command` reads, and the addresses in it must be good for what it does.
-unsafe fn bpf<T>(command: libc::c_int, attributes: &T) -> Result<libc::c_long> {
-    // SAFETY: the kernel reads as many bytes as the structure has; the caller vouches for what it points to.
+/// `T` must be the part of `union bpf_attr` that `command` reads and writes, and the addresses in it must be good for what it does.
+unsafe fn bpf<T>(command: libc::c_int, attributes: &mut T) -> Result<libc::c_long> {
+    // SAFETY: the kernel reads and writes no more bytes than the structure has; the caller vouches for what it points to.
     let result = unsafe {
-        libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), size_of::<T>() as libc::c_uint)
+        libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), size_of::<T>() as libc::c_uint)
     };
     if result < 0 { Err(Error::last_os_error()) } else { Ok(result) }
 }
@@ -96,7 +154,7 @@ unsafe fn bpf<T>(command: libc::c_int, attributes: &T) -> Result<libc::c_long> {
 /// # Safety
 ///
 /// As [`bpf`]; the command must return a fresh descriptor.
-unsafe fn bpf_fd<T>(command: libc::c_int, attributes: &T) -> Result<OwnedFd> {
+unsafe fn bpf_fd<T>(command: libc::c_int, attributes: &mut T) -> Result<OwnedFd> {
     // SAFETY: as the caller says.
     let fd = unsafe { bpf(command, attributes)? };
     // SAFETY: the descriptor is fresh and nobody else's.
@@ -114,15 +172,16 @@ impl<const KEY: usize, const VALUE: usize> Map<KEY, VALUE> {
     ///
     /// Errors: the system's.
     pub fn new(entries_max: u32) -> Result<Self> {
-        let attributes = MapCreate {
+        let mut attributes = MapCreate {
             map_type: MAP_TYPE_HASH,
             key_size: KEY as u32,
             value_size: VALUE as u32,
             max_entries: entries_max,
             map_flags: NO_PREALLOC,
+            ..MapCreate::default()
         };
         // SAFETY: these are the attributes of MAP_CREATE, which returns a descriptor.
-        Ok(Self { fd: unsafe { bpf_fd(MAP_CREATE, &attributes)? } })
+        Ok(Self { fd: unsafe { bpf_fd(MAP_CREATE, &mut attributes)? } })
     }
 
     /// The descriptor, for [`super::asm::Assembler::set_map`].
@@ -140,9 +199,9 @@ impl<const KEY: usize, const VALUE: usize> Map<KEY, VALUE> {
     /// Errors: the system's.
     pub fn find(&self, key: &[u8; KEY]) -> Result<Option<[u8; VALUE]>> {
         let mut value = [0; VALUE];
-        let attributes = self.element(key, value.as_mut_ptr() as u64);
+        let mut attributes = self.element(key, value.as_mut_ptr() as u64);
         // SAFETY: the kernel reads KEY bytes and writes VALUE bytes, the sizes that the map was made with.
-        match unsafe { bpf(MAP_LOOKUP_ELEM, &attributes) } {
+        match unsafe { bpf(MAP_LOOKUP_ELEM, &mut attributes) } {
             Ok(_) => Ok(Some(value)),
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
             Err(error) => Err(error),
@@ -153,77 +212,123 @@ impl<const KEY: usize, const VALUE: usize> Map<KEY, VALUE> {
     ///
     /// Errors: the system's; a table that is full.
     pub fn insert(&self, key: &[u8; KEY], value: &[u8; VALUE]) -> Result<()> {
-        let attributes = self.element(key, value.as_ptr() as u64);
+        let mut attributes = self.element(key, value.as_ptr() as u64);
         // SAFETY: the kernel reads KEY and VALUE bytes, the sizes that the map was made with.
-        unsafe { bpf(MAP_UPDATE_ELEM, &attributes).map(drop) }
+        unsafe { bpf(MAP_UPDATE_ELEM, &mut attributes).map(drop) }
     }
 
     /// Removes an entry, if there is one.
     ///
     /// Errors: the system's.
     pub fn remove(&self, key: &[u8; KEY]) -> Result<()> {
-        let attributes = self.element(key, 0);
+        let mut attributes = self.element(key, 0);
         // SAFETY: the kernel reads KEY bytes, the size that the map was made with.
-        match unsafe { bpf(MAP_DELETE_ELEM, &attributes) } {
+        match unsafe { bpf(MAP_DELETE_ELEM, &mut attributes) } {
             Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
             _ => Ok(()),
         }
     }
 }
 
-/// Loads a program for connections of a cgroup.
-pub fn load_sock_ops(code: &[u64]) -> Result<OwnedFd> {
-    load(code, ProgLoad { prog_type: PROG_TYPE_SOCK_OPS, expected_attach_type: CGROUP_SOCK_OPS, ..name() })
+/// Loads a program for connections of a cgroup. Of its name the first 15 bytes count.
+///
+/// Errors: the system's; a program that the kernel's verifier refuses.
+pub fn load_sock_ops(name: &str, code: &[u64]) -> Result<OwnedFd> {
+    let kind = ProgLoad {
+        prog_type: PROG_TYPE_SOCK_OPS,
+        expected_attach_type: CGROUP_SOCK_OPS,
+        ..ProgLoad::default()
+    };
+    load(name, code, kind)
 }
 
-/// Loads a program for an iterator, by the number of its function in the kernel's BTF.
-pub fn load_iterator(code: &[u64], function: u32) -> Result<OwnedFd> {
+/// Loads a program for an iterator, by the number of its function in the kernel's types.
+///
+/// Errors: as [`load_sock_ops`].
+pub fn load_iterator(name: &str, code: &[u64], function: u32) -> Result<OwnedFd> {
     let kind = ProgLoad {
         prog_type: PROG_TYPE_TRACING,
         expected_attach_type: TRACE_ITER,
         attach_btf_id: function,
-        ..name()
+        ..ProgLoad::default()
     };
-    load(code, kind)
+    load(name, code, kind)
 }
 
-fn name() -> ProgLoad {
-    ProgLoad { prog_name: *b"anabranch_pace\0\0", ..ProgLoad::default() }
+/// Loads a program for a member of a structure of functions; both by their numbers in the kernel's types.
+///
+/// Errors: as [`load_sock_ops`].
+pub(super) fn load_struct_ops(name: &str, code: &[u64], structure: u32, member: u32) -> Result<OwnedFd> {
+    load(name, code, struct_ops(structure, member))
 }
 
-fn load(code: &[u64], kind: ProgLoad) -> Result<OwnedFd> {
-    let attributes = ProgLoad {
+/// The verifier's words on a program for which [`load_struct_ops`] has failed.
+pub(super) fn struct_ops_log(code: &[u64], structure: u32, member: u32) -> String {
+    let mut log = vec![0u8; LOG_BYTES];
+    let kind = ProgLoad {
+        log_level: 1,
+        log_size: LOG_BYTES as u32,
+        log_buf: log.as_mut_ptr() as u64,
+        ..struct_ops(structure, member)
+    };
+    let _ = load("", code, kind);
+    let text = log.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).trim().to_owned()
+}
+
+/// Room for the verifier's words.
+const LOG_BYTES: usize = 64 << 10;
+
+fn struct_ops(structure: u32, member: u32) -> ProgLoad {
+    ProgLoad {
+        prog_type: PROG_TYPE_STRUCT_OPS,
+        expected_attach_type: member,
+        attach_btf_id: structure,
+        ..ProgLoad::default()
+    }
+}
+
+/// The first 15 bytes of a name, and zeros.
+fn fixed(name: &str) -> [u8; NAME_BYTES] {
+    let mut bytes = [0; NAME_BYTES];
+    bytes[..NAME_BYTES - 1].iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);
+    bytes
+}
+
+fn load(name: &str, code: &[u64], kind: ProgLoad) -> Result<OwnedFd> {
+    let mut attributes = ProgLoad {
+        prog_name: fixed(name),
         insn_cnt: code.len() as u32,
         insns: code.as_ptr() as u64,
         license: LICENSE.as_ptr() as u64,
         ..kind
     };
     // SAFETY: the kernel reads as many instructions as there are, and a C string; both outlive the call.
-    unsafe { bpf_fd(PROG_LOAD, &attributes) }
+    unsafe { bpf_fd(PROG_LOAD, &mut attributes) }
 }
 
 /// Attaches a program to a cgroup until the descriptor returned is closed.
 pub fn attach_to_cgroup(program: &OwnedFd, cgroup: &OwnedFd) -> Result<OwnedFd> {
     let (program, cgroup) = (program.as_raw_fd() as u32, cgroup.as_raw_fd() as u32);
-    let attributes =
+    let mut attributes =
         LinkCreate { prog_fd: program, target_fd: cgroup, attach_type: CGROUP_SOCK_OPS, flags: 0 };
     // SAFETY: these are the attributes of LINK_CREATE, which returns a descriptor.
-    unsafe { bpf_fd(LINK_CREATE, &attributes) }
+    unsafe { bpf_fd(LINK_CREATE, &mut attributes) }
 }
 
 /// Makes an iterator of a program; see [`run_iterator`].
 pub fn link_iterator(program: &OwnedFd) -> Result<OwnedFd> {
-    let attributes =
+    let mut attributes =
         LinkCreate { prog_fd: program.as_raw_fd() as u32, attach_type: TRACE_ITER, ..LinkCreate::default() };
     // SAFETY: these are the attributes of LINK_CREATE, which returns a descriptor.
-    unsafe { bpf_fd(LINK_CREATE, &attributes) }
+    unsafe { bpf_fd(LINK_CREATE, &mut attributes) }
 }
 
 /// Has the iterator's program called for every socket of this thread's network namespace.
 pub fn run_iterator(link: &OwnedFd) -> Result<()> {
-    let attributes = IterCreate { link_fd: link.as_raw_fd() as u32, flags: 0 };
+    let mut attributes = IterCreate { link_fd: link.as_raw_fd() as u32, flags: 0 };
     // SAFETY: these are the attributes of ITER_CREATE, which returns a descriptor.
-    let iterator = unsafe { bpf_fd(ITER_CREATE, &attributes)? };
+    let iterator = unsafe { bpf_fd(ITER_CREATE, &mut attributes)? };
     // The program writes nothing; reading is what runs it.
     let mut nothing = [0; 64];
     loop {
@@ -231,6 +336,97 @@ pub fn run_iterator(link: &OwnedFd) -> Result<()> {
             Ok(0) => return Ok(()),
             Ok(_) | Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
             Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Hands type information of our own to the kernel.
+///
+/// Errors: the system's.
+pub(super) fn load_btf(bytes: &[u8]) -> Result<OwnedFd> {
+    let mut attributes =
+        BtfLoad { btf: bytes.as_ptr() as u64, btf_size: bytes.len() as u32, ..BtfLoad::default() };
+    // SAFETY: the kernel reads as many bytes as there are; BTF_LOAD returns a descriptor.
+    unsafe { bpf_fd(BTF_LOAD, &mut attributes) }
+}
+
+/// Makes a map that holds one structure of functions. `types` is any type information of our own, `value_type` the number of the
+/// map's value in the kernel's types.
+///
+/// Errors: the system's.
+pub(super) fn make_struct_ops_map(
+    name: &str,
+    types: &OwnedFd,
+    value_type: u32,
+    value: &[u8],
+) -> Result<OwnedFd> {
+    let mut attributes = MapCreate {
+        map_type: MAP_TYPE_STRUCT_OPS,
+        key_size: size_of::<u32>() as u32,
+        value_size: value.len() as u32,
+        max_entries: 1,
+        map_flags: WITH_LINK,
+        map_name: fixed(name),
+        btf_fd: types.as_raw_fd() as u32,
+        btf_vmlinux_value_type_id: value_type,
+        ..MapCreate::default()
+    };
+    // SAFETY: these are the attributes of MAP_CREATE, which returns a descriptor.
+    let map = unsafe { bpf_fd(MAP_CREATE, &mut attributes)? };
+    let key = 0u32;
+    let mut attributes = MapElement {
+        map_fd: map.as_raw_fd() as u32,
+        key: std::ptr::from_ref(&key) as u64,
+        value: value.as_ptr() as u64,
+        flags: 0,
+    };
+    // SAFETY: the kernel reads a key of 4 bytes and as many bytes of value as the map was made with.
+    unsafe { bpf(MAP_UPDATE_ELEM, &mut attributes)? };
+    Ok(map)
+}
+
+/// Has the structure of functions in a map used, until the descriptor returned is closed.
+///
+/// Errors: the system's.
+pub(super) fn link_struct_ops(map: &OwnedFd) -> Result<OwnedFd> {
+    let mut attributes =
+        LinkCreate { prog_fd: map.as_raw_fd() as u32, attach_type: STRUCT_OPS, ..LinkCreate::default() };
+    // SAFETY: these are the attributes of LINK_CREATE, which returns a descriptor.
+    unsafe { bpf_fd(LINK_CREATE, &mut attributes) }
+}
+
+/// Names of the maps that hold structures of functions, whichever program made them.
+///
+/// Errors: the system's.
+pub(super) fn struct_ops_maps() -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    let mut id = GetId::default();
+    loop {
+        // SAFETY: these are the attributes of MAP_GET_NEXT_ID, which writes `next_id`.
+        match unsafe { bpf(MAP_GET_NEXT_ID, &mut id) } {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(names),
+            next => drop(next?),
+        }
+        id.start_id = id.next_id;
+        // SAFETY: these are the attributes of MAP_GET_FD_BY_ID, which returns a descriptor.
+        let map = match unsafe {
+            bpf_fd(MAP_GET_FD_BY_ID, &mut GetId { start_id: id.next_id, ..GetId::default() })
+        } {
+            // The map has gone meanwhile.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => continue,
+            map => map?,
+        };
+        let mut info = MapInfo::default();
+        let mut attributes = GetInfo {
+            bpf_fd: map.as_raw_fd() as u32,
+            info_len: size_of::<MapInfo>() as u32,
+            info: std::ptr::from_mut(&mut info) as u64,
+        };
+        // SAFETY: the kernel writes at most `info_len` bytes of information, and their number to `info_len`.
+        unsafe { bpf(OBJ_GET_INFO_BY_FD, &mut attributes)? };
+        if info.map_type == MAP_TYPE_STRUCT_OPS {
+            let name = info.name.split(|byte| *byte == 0).next().unwrap_or_default();
+            names.push(String::from_utf8_lossy(name).into_owned());
         }
     }
 }

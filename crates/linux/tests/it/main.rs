@@ -2,4 +2,5 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of a driver: they use the clock, threads and sockets")]
 
+mod congestion;
 mod namespaces;

@@ -1,0 +1,217 @@
+//! Congestion controls for TCP made of BPF programs (`struct_ops`).
+//!
+//! A control is a structure of functions, `struct tcp_congestion_ops`, whose members are BPF programs. Programs choose a
+//! control by its name (tcp(7), `TCP_CONGESTION`). It is registered in every network namespace. A BPF link holds the registration:
+//! the kernel removes it with the link's descriptor, also when the process is killed, and connections that use the control
+//! keep it until they close.
+//!
+//! Source: the kernel's include/net/tcp.h (`struct tcp_congestion_ops`), kernel/bpf/bpf_struct_ops.c, net/ipv4/bpf_tcp_ca.c.
+//! Needs Linux 6.4 with `CONFIG_DEBUG_INFO_BTF` and `CONFIG_BPF_JIT`, CAP_BPF and CAP_NET_ADMIN. Leaves out: structures of other kinds.
+//! Read [`CongestionControl`].
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use super::btf::Btf;
+use super::sys;
+
+/// The structure of functions.
+const OPS: &str = "tcp_congestion_ops";
+/// The map's value: the kernel's own fields, then the structure as member `data`.
+const VALUE: &str = "bpf_struct_ops_tcp_congestion_ops";
+/// Longest name (`TCP_CA_NAME_MAX`, less the zero behind it).
+const NAME_BYTES_MAX: usize = 15;
+/// Largest value that is taken for one: the kernel aligns it to a cache line and a page holds it.
+const VALUE_BYTES_MAX: usize = 64 << 10;
+/// Lines of the verifier's log that an error has: the reason stands last.
+const LOG_LINES: usize = 4;
+
+/// Why a control is not registered.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// The kernel takes no such name.
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// The kernel's types lack a structure or a member.
+    Missing {
+        /// Its name.
+        name: String,
+    },
+    /// The kernel refuses a program.
+    Program {
+        /// The member that it is for.
+        member: String,
+        /// The error number.
+        error: io::Error,
+        /// The verifier's last lines.
+        log: String,
+    },
+    /// The kernel refuses the control.
+    Refused {
+        /// The step that failed.
+        step: &'static str,
+        /// The error number.
+        error: io::Error,
+    },
+}
+
+impl std::fmt::Display for RegisterError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Name { name } => {
+                write!(
+                    f,
+                    "congestion control `{name}`: must be 1 to {NAME_BYTES_MAX} letters, digits, `_` or `.`"
+                )
+            }
+            Self::Missing { name } => {
+                write!(f, "this kernel's types lack `{name}`: Linux 6.4 with CONFIG_DEBUG_INFO_BTF is needed")
+            }
+            Self::Program { member, error, log } => write!(f, "program for `{member}`: {error}: {log}"),
+            Self::Refused { step, error } => {
+                write!(f, "cannot {step}: {error}: needs Linux 6.4, CAP_BPF and CAP_NET_ADMIN: run as root")
+            }
+        }
+    }
+}
+
+impl std::error::Error for RegisterError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Program { error, .. } | Self::Refused { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// A registered control. Dropping it removes the registration.
+#[derive(Debug)]
+pub struct CongestionControl {
+    name: String,
+    _link: OwnedFd,
+}
+
+impl CongestionControl {
+    /// Registers a control. `programs` are members of `struct tcp_congestion_ops` and their instructions; the kernel demands `ssthresh`,
+    /// `undo_cwnd`, and one of `cong_avoid` and `cong_control`. `types` are the kernel's.
+    ///
+    /// Errors: see [`RegisterError`]; nothing stays then.
+    pub fn register(
+        types: &Btf<'_>,
+        name: &str,
+        programs: &[(&str, Vec<u64>)],
+    ) -> Result<Self, RegisterError> {
+        if !is_good_name(name) {
+            return Err(RegisterError::Name { name: name.to_owned() });
+        }
+        let missing = |name: &str| RegisterError::Missing { name: name.to_owned() };
+        let (ops, _) = types.structure(OPS).ok_or_else(|| missing(OPS))?;
+        let (value_type, value_bytes) = types.structure(VALUE).ok_or_else(|| missing(VALUE))?;
+        let data = types.member(value_type, "data").ok_or_else(|| missing("data"))?;
+        let mut value = vec![0; value_bytes.min(VALUE_BYTES_MAX)];
+        let mut put = |member: &str, offset: usize, bytes: &[u8]| {
+            let at = data.offset_bytes + offset;
+            let room = value.get_mut(at..at + bytes.len()).ok_or_else(|| missing(member))?;
+            room.copy_from_slice(bytes);
+            Ok(())
+        };
+        let place = |member: &str| types.member(ops, member).ok_or_else(|| missing(member));
+        put("name", place("name")?.offset_bytes, name.as_bytes())?;
+        let mut loaded = Vec::new();
+        for (member, code) in programs {
+            let place = place(member)?;
+            let program = sys::load_struct_ops(member, code, ops, place.index);
+            let program = program.map_err(|error| RegisterError::Program {
+                member: (*member).to_owned(),
+                error,
+                log: last_lines(&sys::struct_ops_log(code, ops, place.index)),
+            })?;
+            // The kernel reads a pointer's worth of descriptor.
+            let descriptor = std::os::fd::AsRawFd::as_raw_fd(&program) as u64;
+            put(member, place.offset_bytes, &descriptor.to_ne_bytes())?;
+            loaded.push(program);
+        }
+        let refused = |step| move |error| RegisterError::Refused { step, error };
+        let own_types = sys::load_btf(&one_integer()).map_err(refused("load type information"))?;
+        let map = sys::make_struct_ops_map(name, &own_types, value_type, &value)
+            .map_err(refused("make the control"))?;
+        let link = sys::link_struct_ops(&map).map_err(refused("register the control"))?;
+        Ok(Self { name: name.to_owned(), _link: link })
+    }
+
+    /// The name by which programs choose the control.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// Names of the controls made of BPF programs, whichever process registered them. A control that was removed is listed until its last
+/// connection has closed, and the kernel has freed it.
+///
+/// Errors: the system's; listing needs CAP_SYS_ADMIN.
+pub fn registered() -> io::Result<Vec<String>> {
+    sys::struct_ops_maps()
+}
+
+/// Whether the kernel takes the name, for its map as for the control.
+fn is_good_name(name: &str) -> bool {
+    let is_good = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'.';
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_good)
+}
+
+fn last_lines(log: &str) -> String {
+    // The very last line counts instructions.
+    let lines: Vec<&str> = log.lines().filter(|line| !line.starts_with("processed ")).collect();
+    lines[lines.len().saturating_sub(LOG_LINES)..].join("; ")
+}
+
+/// Type information with one type, which the kernel wants beside a map although it reads the value's type from its own.
+fn one_integer() -> Vec<u8> {
+    const HEADER_BYTES: u32 = 24;
+    let strings = b"\0int\0";
+    // Offset of the name, kind 1 (integer), size in bytes, bits.
+    let types = [1u32, 1 << 24, 4, 32].map(u32::to_ne_bytes).concat();
+    let mut bytes = 0xeb9f_u16.to_ne_bytes().to_vec();
+    bytes.extend([1, 0]);
+    let (type_bytes, string_bytes) = (types.len() as u32, strings.len() as u32);
+    let header = [HEADER_BYTES, 0, type_bytes, type_bytes, string_bytes];
+    bytes.extend(header.map(u32::to_ne_bytes).concat());
+    bytes.extend(types);
+    bytes.extend(strings);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_taken_at_both_bounds_and_refused_past_them() {
+        for (name, expected) in [
+            ("r", true),
+            ("retcp_cubic.123", true),
+            ("", false),
+            ("retcp_cubic.1234", false),
+            ("re tcp", false),
+            ("re\u{e9}", false),
+        ] {
+            assert_eq!(is_good_name(name), expected, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn our_type_information_is_well_formed() {
+        assert!(Btf::parse(&one_integer()).is_some());
+    }
+
+    #[test]
+    fn a_kernel_without_the_structure_is_told_apart() {
+        let bytes = one_integer();
+        let types = Btf::parse(&bytes).expect("well formed");
+        let error = CongestionControl::register(&types, "none", &[]).expect_err("no such structure");
+        assert!(error.to_string().contains("tcp_congestion_ops"), "{error}");
+    }
+}

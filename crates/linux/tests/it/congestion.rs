@@ -1,0 +1,162 @@
+//! A congestion control made of BPF programs carries a TCP flow.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use anabranch_linux::bpf::asm::{Assembler, Width};
+use anabranch_linux::bpf::btf::{Btf, VMLINUX};
+use anabranch_linux::bpf::congestion::{CongestionControl, RegisterError, registered};
+use anabranch_linux::bpf::sys::Map;
+use anabranch_linux::namespace::Namespace;
+use anabranch_linux::rtnetlink::{LOOPBACK, LinkChange, Rtnetlink};
+use anabranch_linux::sock_diag::FlowReader;
+use anabranch_testing::skip::{is_lacking, skip};
+use rustix::net::sockopt::set_tcp_congestion;
+use rustix::net::{AddressFamily, SocketType, connect, socket};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+/// `enum bpf_func_id`.
+const MAP_LOOKUP_ELEM: i32 = 1;
+const STACK: u8 = 10;
+const BYTES: usize = 4 << 20;
+
+/// Calls a function of the kernel with the program's first argument, the socket, and returns its result.
+fn forward(types: &Btf<'_>, function: &str) -> Option<Vec<u64>> {
+    let mut asm = Assembler::default();
+    asm.load(Width::Double, 1, 1, 0);
+    asm.call_kernel(types.function(function)?);
+    asm.exit();
+    Some(asm.finish())
+}
+
+/// Counts its calls under key 0 of a map, and has Reno change the window.
+fn counting_reno(types: &Btf<'_>, counts: &Map<4, 8>) -> Option<Vec<u64>> {
+    let mut asm = Assembler::default();
+    let uncounted = asm.label();
+    for (register, argument) in [(6, 0), (7, 8), (8, 16)] {
+        asm.load(Width::Double, register, 1, argument);
+    }
+    asm.store_value(Width::Word, STACK, -4, 0);
+    asm.set_map(1, counts.raw_fd());
+    asm.copy(2, STACK);
+    asm.add(2, -4);
+    asm.call(MAP_LOOKUP_ELEM);
+    asm.jump_if_equal(0, 0, uncounted);
+    asm.set(1, 1);
+    asm.atomic_add(0, 0, 1);
+    asm.place(uncounted);
+    for (argument, register) in [(1, 6), (2, 7), (3, 8)] {
+        asm.copy(argument, register);
+    }
+    asm.call_kernel(types.function("tcp_reno_cong_avoid")?);
+    asm.set(0, 0);
+    asm.exit();
+    Some(asm.finish())
+}
+
+fn programs(types: &Btf<'_>, counts: &Map<4, 8>) -> Option<Vec<(&'static str, Vec<u64>)>> {
+    Some(vec![
+        ("ssthresh", forward(types, "tcp_reno_ssthresh")?),
+        ("undo_cwnd", forward(types, "tcp_reno_undo_cwnd")?),
+        ("cong_avoid", counting_reno(types, counts)?),
+    ])
+}
+
+/// Why this machine has no control of ours; a panic where it is our mistake.
+fn lacks(error: &RegisterError) -> bool {
+    match error {
+        RegisterError::Missing { .. } => true,
+        RegisterError::Program { error, .. } | RegisterError::Refused { error, .. } => is_lacking(error, &[]),
+        _ => false,
+    }
+}
+
+/// A socket under the control, connected to `to`.
+fn connect_under(name: &str, to: SocketAddr) -> std::io::Result<TcpStream> {
+    let near = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    set_tcp_congestion(&near, name)?;
+    connect(&near, &to)?;
+    Ok(near.into())
+}
+
+/// Sends [`BYTES`] over loopback; the control that the kernel names for the flow.
+fn send_over(name: &str) -> String {
+    let up = LinkChange { set_up: true, ..LinkChange::default() };
+    Rtnetlink::open().expect("netlink").change_link(LOOPBACK, &up).expect("our own namespace");
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let mut near = connect_under(name, listener.local_addr().expect("bound")).expect("it listens");
+    let (mut far, _) = listener.accept().expect("it has connected");
+    let sender =
+        std::thread::spawn(move || near.write_all(&vec![7; BYTES]).map(|()| near).expect("it is read"));
+    let mut received = vec![0; BYTES];
+    far.read_exact(&mut received).expect("it is sent");
+    let near = sender.join().expect("it sends");
+    let flow = anabranch_units::FlowKey::new(
+        near.local_addr().expect("connected"),
+        near.peer_addr().expect("connected"),
+    );
+    let state = FlowReader::new().and_then(|mut reader| reader.find(flow)).expect("sock_diag");
+    state.and_then(|state| state.congestion_control).expect("a flow has a control")
+}
+
+#[test]
+fn a_flow_runs_under_a_control_of_bpf_programs() {
+    let bytes = match std::fs::read(VMLINUX) {
+        Ok(bytes) => bytes,
+        Err(error) => return skip(&format!("no type information of the kernel: {error}")),
+    };
+    let types = Btf::parse(&bytes).expect("a kernel's own types");
+    let counts = match Map::<4, 8>::new(1) {
+        Ok(counts) => counts,
+        Err(error) if is_lacking(&error, &[]) => return skip(&format!("no BPF map: {error}")),
+        Err(error) => panic!("{error}"),
+    };
+    counts.insert(&[0; 4], &[0; 8]).expect("room for one");
+    let Some(programs) = programs(&types, &counts) else {
+        return skip("the kernel exports no functions of Reno");
+    };
+    // Controls are the machine's, so that two runs of this test need two names.
+    let name = format!("ab_{:x}", std::process::id());
+    let control = match CongestionControl::register(&types, &name, &programs) {
+        Ok(control) => control,
+        Err(error) if lacks(&error) => return skip(&error.to_string()),
+        Err(error) => panic!("{error}"),
+    };
+    assert!(registered().expect("root may list").contains(&name));
+    let namespace = Namespace::new_network().expect("root may make one");
+    assert_eq!(namespace.run(|| send_over(&name)).expect("ours"), name);
+    let calls = u64::from_ne_bytes(counts.find(&[0; 4]).expect("it is read").expect("it is there"));
+    assert!(calls > 0, "the kernel calls the control's programs");
+
+    drop(control);
+    let refused = namespace.run(|| {
+        let near = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+        set_tcp_congestion(&near, &name)
+    });
+    assert_eq!(refused.expect("ours"), Err(rustix::io::Errno::NOENT));
+    let began = Instant::now();
+    while registered().expect("root may list").contains(&name) {
+        assert!(began.elapsed() < PATIENCE, "{name} is never freed");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_program_that_the_verifier_refuses_is_explained() {
+    let Ok(bytes) = std::fs::read(VMLINUX) else { return skip("no type information of the kernel") };
+    let types = Btf::parse(&bytes).expect("a kernel's own types");
+    let mut asm = Assembler::default();
+    // The result was never set.
+    asm.exit();
+    let name = format!("ab_{:x}_bad", std::process::id());
+    match CongestionControl::register(&types, &name, &[("ssthresh", asm.finish())]) {
+        Err(RegisterError::Program { member, log, .. }) if !log.is_empty() => {
+            assert_eq!(member, "ssthresh");
+            assert!(log.contains("R0"), "{log}");
+        }
+        Err(error) if lacks(&error) => skip(&error.to_string()),
+        other => panic!("{other:?}"),
+    }
+    assert!(registered().is_ok_and(|names| !names.contains(&name)) || !rustix::process::geteuid().is_root());
+}
