@@ -1,7 +1,8 @@
 //! A congestion control made of BPF programs carries a TCP flow.
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anabranch_linux::bpf::asm::{Assembler, Width};
@@ -100,28 +101,39 @@ fn send_over(name: &str) -> String {
     state.and_then(|state| state.congestion_control).expect("a flow has a control")
 }
 
-#[test]
-fn a_flow_runs_under_a_control_of_bpf_programs() {
-    let bytes = match std::fs::read(VMLINUX) {
-        Ok(bytes) => bytes,
-        Err(error) => return skip(&format!("no type information of the kernel: {error}")),
-    };
+/// Registers the counting control; the reason where the machine has none.
+fn register(name: &str) -> Result<(CongestionControl, Map<4, 8>), String> {
+    let bytes =
+        std::fs::read(VMLINUX).map_err(|error| format!("no type information of the kernel: {error}"))?;
     let types = Btf::parse(&bytes).expect("a kernel's own types");
     let counts = match Map::<4, 8>::new(1) {
-        Ok(counts) => counts,
-        Err(error) if is_lacking(&error, &[]) => return skip(&format!("no BPF map: {error}")),
-        Err(error) => panic!("{error}"),
+        Err(error) if is_lacking(&error, &[]) => return Err(format!("no BPF map: {error}")),
+        made => made.expect("a map"),
     };
     counts.insert(&[0; 4], &[0; 8]).expect("room for one");
-    let Some(programs) = programs(&types, &counts) else {
-        return skip("the kernel exports no functions of Reno");
-    };
+    let programs = programs(&types, &counts).ok_or("the kernel exports no functions of Reno")?;
+    match CongestionControl::register(&types, name, &programs) {
+        Err(error) if lacks(&error) => Err(error.to_string()),
+        made => Ok((made.expect("the kernel takes it"), counts)),
+    }
+}
+
+/// Waits until the kernel has freed the control.
+fn await_removal(name: &str) {
+    let began = Instant::now();
+    while registered().expect("root may list").iter().any(|other| other == name) {
+        assert!(began.elapsed() < PATIENCE, "{name} is never freed");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_flow_runs_under_a_control_of_bpf_programs() {
     // Controls are the machine's, so that two runs of this test need two names.
     let name = format!("ab_{:x}", std::process::id());
-    let control = match CongestionControl::register(&types, &name, &programs) {
-        Ok(control) => control,
-        Err(error) if lacks(&error) => return skip(&error.to_string()),
-        Err(error) => panic!("{error}"),
+    let (control, counts) = match register(&name) {
+        Ok(registered) => registered,
+        Err(why) => return skip(&why),
     };
     assert!(registered().expect("root may list").contains(&name));
     let namespace = Namespace::new_network().expect("root may make one");
@@ -135,11 +147,38 @@ fn a_flow_runs_under_a_control_of_bpf_programs() {
         set_tcp_congestion(&near, &name)
     });
     assert_eq!(refused.expect("ours"), Err(rustix::io::Errno::NOENT));
-    let began = Instant::now();
-    while registered().expect("root may list").contains(&name) {
-        assert!(began.elapsed() < PATIENCE, "{name} is never freed");
-        std::thread::sleep(Duration::from_millis(20));
+    await_removal(&name);
+}
+
+/// Names the control that a child of the next test registers.
+const HELD: &str = "ANABRANCH_TEST_CONTROL";
+const READY: &str = "the control is registered";
+
+/// Does nothing but in that child.
+#[test]
+fn the_holder_of_the_next_test() {
+    let Ok(name) = std::env::var(HELD) else { return };
+    let _control = register(&name).expect("as for the parent");
+    println!("\n{READY}");
+    std::thread::sleep(PATIENCE);
+}
+
+#[test]
+fn a_killed_process_leaves_no_control() {
+    let name = format!("ab_{:x}_k", std::process::id());
+    if let Err(why) = register(&name).map(drop) {
+        return skip(&why);
     }
+    await_removal(&name);
+    let mut holder = Command::new(std::env::current_exe().expect("this test"));
+    holder.args(["--exact", "congestion::the_holder_of_the_next_test", "--nocapture"]).env(HELD, &name);
+    let mut holder = holder.stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut lines = BufReader::new(holder.stdout.take().expect("piped")).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line == READY), "the holder ends early");
+    assert!(registered().expect("root may list").contains(&name));
+    holder.kill().expect("it runs");
+    holder.wait().expect("ours");
+    await_removal(&name);
 }
 
 #[test]
