@@ -72,7 +72,7 @@ impl Assembler {
         self.push(0x47, dst, 0, 0, value);
     }
 
-    /// `dst` from network byte order, of which `bits` count.
+    /// Turns the lowest `bits` of `dst` from network to host byte order, and clears the others.
     pub fn host_order(&mut self, dst: Register, bits: i32) {
         self.push(0xdc, dst, 0, 0, bits);
     }
