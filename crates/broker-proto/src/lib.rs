@@ -17,6 +17,7 @@ pub mod designs;
 mod draws;
 mod dual;
 mod evaluation;
+#[doc(hidden)]
 pub mod exercise;
 mod generator;
 pub mod limits;

@@ -10,9 +10,8 @@
 //!
 //! ```no_run
 //! use anabranch_broker::{
-//!     BrokerService, BrokerServiceConfig, Contracts, PublicConfig, PublicServer, ServeConfig, Server,
+//!     BrokerService, BrokerServiceConfig, Contracts, PublicConfig, PublicServer, ServeConfig, Server, Settings, designs,
 //! };
-//! use anabranch_broker_proto::{broker::Settings, designs};
 //! use anabranch_net::{identity::Identity, keys::Role, keys::System, tls::CredentialFiles};
 //!
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
@@ -35,6 +34,7 @@ mod client;
 mod cmcd;
 pub mod contracts;
 mod etcd;
+#[doc(hidden)]
 pub mod exercise;
 mod history;
 mod http;
@@ -48,13 +48,15 @@ mod store;
 pub mod wire;
 pub mod world_files;
 
+pub use anabranch_broker_proto::broker::Settings;
+pub use anabranch_broker_proto::designs;
 pub use anabranch_http::{ClientError, ServeConfig, ServeError, Server};
 pub use client::Client;
 pub use cmcd::REPORTS_MAX;
 pub use contracts::Contracts;
 pub use etcd::{EtcdConfig, PARTS_MAX};
 pub use mistake::Mistake;
-pub use network::{NetworkAgent, NetworkAgentError, NetworkConfig};
+pub use network::{Files as NetworkFiles, NetworkAgent, NetworkAgentError, NetworkConfig};
 pub use places::Places;
 pub use public::{ADDRESS_ANSWERS, PublicConfig, PublicServer};
 pub use service::{

@@ -58,7 +58,7 @@ pub use targets::{
     parse_manifest, place, read_manifest, read_object_list,
 };
 
-pub use anabranch_gather_proto::RateControl;
+pub use anabranch_gather_proto::{ConfigError, Mode, RateControl};
 pub use anabranch_net::identity::Identity;
 pub use anabranch_net::keys;
 pub use anabranch_net::tls::CredentialFiles;

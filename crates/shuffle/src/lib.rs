@@ -10,8 +10,9 @@
 //! use anabranch_announce::Announcer;
 //! use anabranch_net::keys::Role;
 //! use anabranch_pace::pacing_limit;
-//! use anabranch_shuffle::{Agent, AgentConfig, CoordinatorService, CoordinatorServiceConfig, Listen, Server, ServeConfig};
-//! use anabranch_shuffle_proto::Scheduler;
+//! use anabranch_shuffle::{
+//!     Agent, AgentConfig, CoordinatorService, CoordinatorServiceConfig, Listen, Scheduler, ServeConfig, Server,
+//! };
 //! use anabranch_units::{BitRate, ByteCount};
 //! # use anabranch_net::{identity::Identity, keys::{SetRequest, System, make_set, write_set}, tls::CredentialFiles};
 //! # use std::{future::pending, net::{TcpListener, TcpStream}, time::{Duration, Instant}};
@@ -63,7 +64,11 @@ mod store;
 pub mod wire;
 
 pub use agent::{Agent, AgentConfig, AgentError, Listen, ListenError};
-pub use anabranch_http::{ClientError, ServeConfig, Server};
+pub use anabranch_http::store::StoreError;
+pub use anabranch_http::{ClientError, ServeConfig, ServeError, Server};
+pub use anabranch_shuffle_proto::hosts::Hosts;
+pub use anabranch_shuffle_proto::sessions::SessionsConfig;
+pub use anabranch_shuffle_proto::{BoxedAllocator, Scheduler};
 pub use client::Client;
 #[doc(hidden)]
 pub use exercise::{exercise, exercise_limits};

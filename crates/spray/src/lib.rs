@@ -40,5 +40,6 @@ mod session;
 pub mod status;
 
 pub use agent::{Agent, AgentError};
+pub use anabranch_spray_proto::ConfigError;
 pub use config::{AgentConfig, MEMORY_MAX, PEERS_MAX, PORT, Peer, PeerError};
 pub use routing::RoutingError;

@@ -26,6 +26,7 @@ pub struct BrokerServiceConfig {
 }
 
 /// Where a broker keeps the last decision.
+#[non_exhaustive]
 pub enum StoreConfig {
     /// In a file of its own; made if it is not there.
     File(PathBuf),
