@@ -18,8 +18,8 @@ use anabranch_replicate_proto::coordinator::{
     Submitted, TransferRequest, TransferSnapshot, TransferStatus, Verdict,
 };
 use anabranch_replicate_proto::plan::Plan;
-use anabranch_replicate_proto::sessions::{Called, NotRegistered, Position, Sessions, Taken};
 use anabranch_replicate_proto::unsaved::{Next, Unsaved};
+use anabranch_sessions::{Called, NotRegistered, Position, Sessions, Taken};
 use anabranch_units::text::printable;
 use anabranch_units::{Duration, Instant, LinkId, SiteId};
 use log::{EventLog, Logged, queue_id, unix_ms};
@@ -149,7 +149,7 @@ struct State {
     coordinator: Coordinator<BoxedPlanner>,
     store: Store,
     unsaved: Unsaved,
-    sessions: Sessions,
+    sessions: Sessions<SiteId, Command>,
     logs: BTreeMap<TransferId, EventLog>,
     times: BTreeMap<TransferId, Times>,
     counters: Counters,
@@ -200,7 +200,7 @@ impl Controller {
             coordinator,
             store,
             unsaved: Unsaved::default(),
-            sessions: Sessions::new(sites, config.site_grace),
+            sessions: Sessions::new(config.site_grace),
             logs: BTreeMap::new(),
             times: stored.times,
             counters: Counters::default(),

@@ -20,7 +20,7 @@ use anabranch_replicate_proto::coordinator::{
     Destination, EventKind, HopOverride, SubmitError, Submitted, TransferRequest, TransferStatus, Verdict,
     without_connecting,
 };
-use anabranch_replicate_proto::sessions::{Position, Taken};
+use anabranch_sessions::{Position, Taken};
 use anabranch_units::text::printable;
 use anabranch_units::{LinkId, SiteId};
 use axum::Router;

@@ -15,7 +15,7 @@ use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::identity::Identity;
 use anabranch_net::{random, socket};
 use anabranch_replicate_proto::control::Report;
-use anabranch_replicate_proto::sessions::site::Outbox;
+use anabranch_replicate_proto::outbox::Outbox;
 use anabranch_units::{ByteCount, LinkId, SiteId};
 use std::collections::BTreeMap;
 use std::convert::Infallible;

@@ -8,9 +8,9 @@ use super::network::AGAIN;
 use super::world::{CONTROLLER, What, World};
 use anabranch_replicate_proto::control::{Command, Report, TransferId};
 use anabranch_replicate_proto::coordinator::{Coordinator, DefaultPlanner, EventKind, TransferSnapshot};
-use anabranch_replicate_proto::sessions::site::{Outbox, SiteSession};
-use anabranch_replicate_proto::sessions::{NotRegistered, Position, Sessions};
+use anabranch_replicate_proto::outbox::Outbox;
 use anabranch_replicate_proto::unsaved::{Next, Unsaved};
+use anabranch_sessions::{NotRegistered, Position, Sessions, SiteSession};
 use anabranch_units::{Duration, Instant, SiteId};
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ pub struct Controller {
     /// When its clock began, and how far that ran ahead since.
     began: Instant,
     pub ahead: Duration,
-    sessions: Sessions,
+    sessions: Sessions<SiteId, Command>,
     /// Of each site.
     polls: [Option<Poll>; CONTROLLER],
     unsaved: Unsaved,
@@ -138,7 +138,7 @@ impl World {
             coordinator: coordinator.expect("what it wrote fits"),
             began: self.schedule.now(),
             ahead: Duration::ZERO,
-            sessions: Sessions::new(CONTROLLER, GRACE),
+            sessions: Sessions::new(GRACE),
             polls: Default::default(),
             unsaved: Unsaved::default(),
         });

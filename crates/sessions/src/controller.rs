@@ -6,16 +6,11 @@
 //! in numbered batches, so that none counts twice. A process that is silent for a while counts as gone, and registers
 //! again when it is back. A second process of a site is refused for as long as the first one gives signs of life.
 //!
-//! Sans-IO: time comes in as `now`, requests as calls. Leaves out: the commands and reports themselves
-//! ([`crate::coordinator`]), how requests travel, and durability. Read [`Sessions`] first.
+//! Sans-IO: time comes in as `now`, requests as calls. Leaves out: the commands and reports themselves, how requests
+//! travel, and durability. Read [`Sessions`] first.
 
-pub mod site;
-#[cfg(test)]
-mod tests;
-
-use crate::control::Command;
-use anabranch_units::{Duration, Instant, SiteId};
-use std::collections::VecDeque;
+use anabranch_units::{Duration, Instant};
+use std::collections::{BTreeMap, VecDeque};
 
 /// Commands that may wait for one site; a site that lets more pile up has to register anew, and its queue is dropped.
 pub const QUEUE_MAX: usize = 16_384;
@@ -23,9 +18,9 @@ pub const QUEUE_MAX: usize = 16_384;
 pub const COMMANDS_TOGETHER_MAX: usize = 256;
 /// How long a site's process has for a sign of life when another one wants its place, if its request for commands stood until
 /// then.
-const CALL_STANDING: Duration = Duration::from_secs(3);
+pub(crate) const CALL_STANDING: Duration = Duration::from_secs(3);
 /// The same if its connection was just broken.
-const CALL_BROKEN: Duration = Duration::from_secs(1);
+pub(crate) const CALL_BROKEN: Duration = Duration::from_secs(1);
 
 /// The site has to register (again).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -82,10 +77,10 @@ pub enum Called {
 }
 
 /// A site's place.
-#[derive(Clone, Debug, Default)]
-struct Place {
+#[derive(Clone, Debug)]
+struct Place<M> {
     session: Option<u64>,
-    queue: VecDeque<(u64, Command)>,
+    queue: VecDeque<(u64, M)>,
     /// Tells one numbering from another, over restarts of the controller too.
     id: u64,
     last_number: u64,
@@ -102,24 +97,43 @@ struct Place {
     is_up: bool,
 }
 
+impl<M> Default for Place<M> {
+    fn default() -> Self {
+        Self {
+            session: None,
+            queue: VecDeque::new(),
+            id: 0,
+            last_number: 0,
+            acknowledged: 0,
+            last_batch: 0,
+            address: String::new(),
+            requests: 0,
+            calls: 0,
+            polls: 0,
+            heard_at: None,
+            is_up: false,
+        }
+    }
+}
+
 /// The machine. See the module.
 #[derive(Clone, Debug)]
-pub struct Sessions {
-    places: Vec<Place>,
+pub struct Sessions<Id, M> {
+    places: BTreeMap<Id, Place<M>>,
     grace: Duration,
     overflows: u64,
     commands: u64,
 }
 
-impl Sessions {
-    /// Nobody has registered at any of so many sites. One of which nothing is heard for `grace` counts as gone.
-    pub fn new(sites: usize, grace: Duration) -> Self {
-        Self { places: vec![Place::default(); sites], grace, overflows: 0, commands: 0 }
+impl<Id: Copy + Ord, M: Clone> Sessions<Id, M> {
+    /// Nobody has registered at any site. One of which nothing is heard for `grace` counts as gone.
+    pub const fn new(grace: Duration) -> Self {
+        Self { places: BTreeMap::new(), grace, overflows: 0, commands: 0 }
     }
 
     /// The clock begins anew: all register again, as after a restart. Requests that stand are told so when they look again.
     pub fn restart(&mut self) {
-        for place in &mut self.places {
+        for place in self.places.values_mut() {
             *place = Place { polls: place.polls, ..Place::default() };
         }
     }
@@ -129,12 +143,12 @@ impl Sessions {
     pub fn register(
         &mut self,
         now: Instant,
-        site: SiteId,
+        site: Id,
         session: u64,
         address: String,
         queue: u64,
     ) -> Registered {
-        let place = &mut self.places[site.index()];
+        let place = self.places.entry(site).or_default();
         let (mut replaced, is_back) = (None, !place.is_up);
         if place.session != Some(session) {
             replaced = place.is_up.then(|| std::mem::take(&mut place.address));
@@ -151,8 +165,8 @@ impl Sessions {
 
     /// A process of another session wants a site's place: asks the one that has it for a sign of life, if there is one. Its
     /// requests that stand look again, and are answered.
-    pub fn call(&mut self, site: SiteId, session: u64) -> Option<Call> {
-        let place = &mut self.places[site.index()];
+    pub fn call(&mut self, site: Id, session: u64) -> Option<Call> {
+        let place = self.places.entry(site).or_default();
         place.other_than(session)?;
         place.calls += 1;
         let within = if place.polls == 0 { CALL_BROKEN } else { CALL_STANDING };
@@ -160,8 +174,8 @@ impl Sessions {
     }
 
     /// What came of a call that a process of this session has made.
-    pub fn called(&self, site: SiteId, session: u64, call: Call) -> Called {
-        let place = &self.places[site.index()];
+    pub fn called(&self, site: Id, session: u64, call: Call) -> Called {
+        let Some(place) = self.places.get(&site) else { return Called::Gone };
         match place.other_than(session) {
             None => Called::Gone,
             Some(_) if place.requests == call.requests => Called::Silent,
@@ -175,7 +189,7 @@ impl Sessions {
     pub fn handle_batch(
         &mut self,
         now: Instant,
-        site: SiteId,
+        site: Id,
         session: u64,
         number: u64,
     ) -> Result<bool, NotRegistered> {
@@ -187,13 +201,13 @@ impl Sessions {
     }
 
     /// A request for commands begins to stand: until [`Sessions::end_poll`] the site is there.
-    pub fn begin_poll(&mut self, site: SiteId) {
-        self.places[site.index()].polls += 1;
+    pub fn begin_poll(&mut self, site: Id) {
+        self.places.entry(site).or_default().polls += 1;
     }
 
     /// A request for commands has been answered, or its connection has ended.
-    pub fn end_poll(&mut self, now: Instant, site: SiteId) {
-        let place = &mut self.places[site.index()];
+    pub fn end_poll(&mut self, now: Instant, site: Id) {
+        let place = self.places.entry(site).or_default();
         place.polls -= 1;
         if place.polls == 0 && place.heard_at.is_some() {
             place.heard_at = Some(now);
@@ -207,12 +221,12 @@ impl Sessions {
     pub fn poll_commands(
         &mut self,
         now: Instant,
-        site: SiteId,
+        site: Id,
         session: u64,
         position: Position,
         calls: &mut Option<u64>,
-    ) -> Result<Option<Vec<(u64, Command)>>, NotRegistered> {
-        if calls.is_some_and(|calls| self.places[site.index()].calls != calls) {
+    ) -> Result<Option<Vec<(u64, M)>>, NotRegistered> {
+        if calls.is_some_and(|calls| self.places.get(&site).is_none_or(|place| place.calls != calls)) {
             // The next request is the sign of life.
             return Ok(Some(Vec::new()));
         }
@@ -231,8 +245,8 @@ impl Sessions {
     }
 
     /// Queues a command. False if too many wait: the site then has to register anew, with an empty queue.
-    pub fn push(&mut self, now: Instant, site: SiteId, command: Command) -> bool {
-        let place = &mut self.places[site.index()];
+    pub fn push(&mut self, now: Instant, site: Id, command: M) -> bool {
+        let place = self.places.entry(site).or_default();
         if place.queue.len() >= QUEUE_MAX {
             self.overflows += 1;
             *place = Place { polls: place.polls, heard_at: Some(now), is_up: true, ..Place::default() };
@@ -246,18 +260,18 @@ impl Sessions {
 
     /// Nobody could be heard for a while, as the controller was at work: silence counts for nothing until `now`.
     pub fn excuse(&mut self, now: Instant) {
-        for place in self.places.iter_mut().filter(|place| place.is_up) {
+        for place in self.places.values_mut().filter(|place| place.is_up) {
             place.heard_at = Some(now);
         }
     }
 
     /// Time has come to a [`Sessions::poll_timeout`]: the sites that count as gone from now on.
-    pub fn handle_timeout(&mut self, now: Instant) -> Vec<SiteId> {
+    pub fn handle_timeout(&mut self, now: Instant) -> Vec<Id> {
         let mut gone = Vec::new();
-        for (number, place) in self.places.iter_mut().enumerate() {
+        for (site, place) in &mut self.places {
             if place.silent_at(self.grace).is_some_and(|at| now >= at) {
                 place.is_up = false;
-                gone.push(SiteId(number as u16));
+                gone.push(*site);
             }
         }
         gone
@@ -265,12 +279,12 @@ impl Sessions {
 
     /// When to call [`Sessions::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.places.iter().filter_map(|place| place.silent_at(self.grace)).min()
+        self.places.values().filter_map(|place| place.silent_at(self.grace)).min()
     }
 
     /// Commands that wait, of all sites.
     pub fn waiting(&self) -> usize {
-        self.places.iter().map(|place| place.queue.len()).sum()
+        self.places.values().map(|place| place.queue.len()).sum()
     }
 
     /// Commands that have been given so far.
@@ -285,8 +299,8 @@ impl Sessions {
 
     /// Notes that the site's present process said something. One that was given up as gone registers again, so that the
     /// coordinator learns that it is back.
-    fn hear(&mut self, now: Instant, site: SiteId, session: u64) -> Result<&mut Place, NotRegistered> {
-        let place = &mut self.places[site.index()];
+    fn hear(&mut self, now: Instant, site: Id, session: u64) -> Result<&mut Place<M>, NotRegistered> {
+        let place = self.places.entry(site).or_default();
         if place.session != Some(session) || !place.is_up {
             return Err(NotRegistered);
         }
@@ -295,7 +309,7 @@ impl Sessions {
     }
 }
 
-impl Place {
+impl<M> Place<M> {
     /// The session that serves the site now, if there is one and it is not this one.
     fn other_than(&self, session: u64) -> Option<u64> {
         self.session.filter(|other| self.is_up && *other != session)

@@ -1,8 +1,8 @@
 //! Both sides of a session, with requests and answers that are lost, late or repeated, and processes that come and go.
 
-use super::site::SiteSession;
 use super::*;
-use crate::control::TransferId;
+use crate::controller::{CALL_BROKEN, CALL_STANDING};
+use anabranch_units::{Duration, Instant, SiteId};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -14,18 +14,9 @@ fn at(ms: u64) -> Instant {
     Instant::ZERO + Duration::from_ms(ms)
 }
 
-fn command(number: u64) -> Command {
-    Command::Forget { transfer: TransferId(number) }
-}
-
-fn number(command: &Command) -> u64 {
-    let Command::Forget { transfer } = command else { unreachable!("no other is made") };
-    transfer.0
-}
-
 #[test]
 fn a_process_is_there_while_its_request_stands_and_for_a_grace_after_it() {
-    let mut sessions = Sessions::new(1, GRACE);
+    let mut sessions = Sessions::<SiteId, u64>::new(GRACE);
     assert_eq!(sessions.poll_timeout(), None);
     let first = sessions.register(at(0), SITE, 7, "a:1".into(), 100);
     assert_eq!(first, Registered { after: 0, queue: 100, replaced: None, is_back: true });
@@ -46,7 +37,7 @@ fn a_process_is_there_while_its_request_stands_and_for_a_grace_after_it() {
 
 #[test]
 fn a_second_process_waits_for_a_sign_of_life_of_the_first() {
-    let mut sessions = Sessions::new(1, GRACE);
+    let mut sessions = Sessions::<SiteId, u64>::new(GRACE);
     assert_eq!(sessions.call(SITE, 8), None, "the place is free");
     sessions.register(at(0), SITE, 7, "a:1".into(), 100);
     assert_eq!(sessions.call(SITE, 7), None, "it is its own");
@@ -75,10 +66,10 @@ fn a_second_process_waits_for_a_sign_of_life_of_the_first() {
 
 #[test]
 fn a_site_that_lets_too_much_pile_up_registers_anew() {
-    let mut sessions = Sessions::new(1, GRACE);
+    let mut sessions = Sessions::<SiteId, u64>::new(GRACE);
     sessions.register(at(0), SITE, 7, "a:1".into(), 100);
-    assert!((0..QUEUE_MAX as u64).all(|n| sessions.push(at(0), SITE, command(n))));
-    assert!(!sessions.push(at(0), SITE, command(0)));
+    assert!((0..QUEUE_MAX as u64).all(|n| sessions.push(at(0), SITE, n)));
+    assert!(!sessions.push(at(0), SITE, 0));
     assert_eq!((sessions.waiting(), sessions.overflows()), (0, 1));
     assert_eq!(sessions.handle_batch(at(1), SITE, 7, 1), Err(NotRegistered));
     assert_eq!(sessions.register(at(2), SITE, 7, "a:1".into(), 101).queue, 101);
@@ -114,7 +105,7 @@ proptest! {
         1 => Just(Act::RestartController),
         1 => Just(Act::RestartSite),
     ], 1..200)) {
-        let mut sessions = Sessions::new(1, GRACE);
+        let mut sessions = Sessions::<SiteId, u64>::new(GRACE);
         let (mut site, mut session, mut queue) = (SiteSession::default(), 1, 1_000);
         let (mut now, mut batches) = (at(0), 0);
         // Of the present queue: what was given, what was carried out, which batches counted.
@@ -135,7 +126,7 @@ proptest! {
             match act {
                 Act::Command => {
                     given.push(given.len() as u64);
-                    sessions.push(now, SITE, command(given.len() as u64 - 1));
+                    sessions.push(now, SITE, given.len() as u64 - 1);
                 }
                 Act::Poll(true, is_answered) => {
                     let times = site.times();
@@ -145,7 +136,7 @@ proptest! {
                             let answer = answer.unwrap_or_default();
                             late = Some((times, answer.clone()));
                             let new = site.handle_commands(times, answer).expect("none is late");
-                            done.extend(new.iter().map(number));
+                            done.extend(new);
                         }
                         Ok(_) => {}
                         Err(NotRegistered) => site.handle_unknown(times),
@@ -161,7 +152,7 @@ proptest! {
                 }
                 Act::Late => {
                     if let Some((times, commands)) = late.clone() {
-                        done.extend(site.handle_commands(times, commands).iter().flatten().map(number));
+                        done.extend(site.handle_commands(times, commands).into_iter().flatten());
                     }
                 }
                 Act::Batch(in_vain) => {
@@ -177,7 +168,7 @@ proptest! {
                     now += GRACE;
                     sessions.handle_timeout(now);
                 }
-                Act::RestartController => sessions = Sessions::new(1, GRACE),
+                Act::RestartController => sessions = Sessions::<SiteId, u64>::new(GRACE),
                 Act::RestartSite => {
                     (session, site, batches) = (session + 1, SiteSession::default(), 0);
                     (late, asked) = (None, None);
