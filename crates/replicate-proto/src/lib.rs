@@ -10,7 +10,8 @@
 //!
 //! Entry points: [`plan`] decides; [`program::programs`] makes each site's program from a [`plan::Plan`];
 //! [`coordinator`] sees a transfer through, whatever breaks; a [`site::Site`] is one site's machine for one attempt, a
-//! [`daemon::Daemon`] the one in front of all its attempts; [`outbox`] keeps reports for a controller that is away,
+//! [`daemon::Daemon`] the one in front of all its attempts; [`sessions`] keep commands and reports between the two sides,
+//! [`outbox`] keeps reports for a controller that is away,
 //! [`unsaved`] keeps changes that a controller has yet to make durable;
 //! [`control`] has the messages of controller and sites, [`msg`] those of a flow; [`draw`] makes pictures.
 
@@ -29,6 +30,7 @@ pub mod program;
 mod receiver;
 mod relay;
 mod sender;
+pub mod sessions;
 pub mod simulated;
 pub mod site;
 mod spool;

@@ -12,7 +12,7 @@ use anabranch_net::keys::{System, escaped};
 use anabranch_replicate_proto::control::{Command, Report, TransferId};
 use anabranch_replicate_proto::coordinator::Submitted;
 use anabranch_replicate_proto::plan::Plan;
-use anabranch_sessions::{Position, SiteSession};
+use anabranch_sessions::{PeerSession, Position};
 use http_body_util::BodyExt as _;
 use hyper::body::{Bytes, Incoming};
 use hyper::{Method, StatusCode};
@@ -193,7 +193,7 @@ impl Client {
         session: u64,
         position: Position,
     ) -> Result<CommandsReply, ClientError> {
-        let Position { queue, after } = position;
+        let Position { numbering: queue, after } = position;
         let path = format!(
             "/v1/sites/{}/commands?session={session}&queue={queue}&after={after}&wait_ms={}",
             escaped(site),
@@ -382,7 +382,7 @@ pub struct SiteLink {
     client: Client,
     site: String,
     registration: RegisterRequest,
-    session: Mutex<SiteSession>,
+    session: Mutex<PeerSession>,
     /// The number of the last batch of reports.
     batch: Mutex<u64>,
     /// How often it has registered.
@@ -405,19 +405,19 @@ impl SiteLink {
 
     async fn ensure_registered(&self) -> Result<(u64, Position), ClientError> {
         let mut session = self.session.lock().await;
-        if session.must_register() {
-            let take_over = self.registration.take_over && session.times() == 0;
+        if session.must_join() {
+            let take_over = self.registration.take_over && session.joins() == 0;
             let registration = RegisterRequest { take_over, ..self.registration.clone() };
             let reply = self.client.register(&self.site, &registration).await?;
-            if let Some(warning) = reply.warning.filter(|_| session.times() == 0) {
+            if let Some(warning) = reply.warning.filter(|_| session.joins() == 0) {
                 tracing::warn!("{warning}");
             }
-            session.handle_registered(reply.queue, reply.after);
-            self.registered.send_replace(session.times());
+            session.handle_joined(reply.queue, reply.after);
+            self.registered.send_replace(session.joins());
             // Reports travel while a request for commands waits.
             self.client.connection.warm();
         }
-        Ok((session.times(), session.position()))
+        Ok((session.joins(), session.position()))
     }
 
     /// The answer to a request of the registration `times`, none once there is a newer one: a controller whose machine lost its
@@ -443,12 +443,12 @@ impl SiteLink {
             match answer {
                 Ok(reply) => {
                     let commands = reply.commands.into_iter().map(|c| (c.number, c.command)).collect();
-                    if let Some(new) = self.session.lock().await.handle_commands(times, commands) {
+                    if let Some(new) = self.session.lock().await.handle_messages(times, commands) {
                         return Ok(new);
                     }
                 }
                 Err(ClientError::Refused { status: 409, .. }) => {
-                    self.session.lock().await.handle_unknown(times)
+                    self.session.lock().await.handle_not_joined(times)
                 }
                 Err(e) if e.is_passing() && Instant::now() + pause < end => {
                     sleep(pause).await;
@@ -477,7 +477,7 @@ impl SiteLink {
             match self.answered(times, request).await {
                 None => {}
                 Some(Err(ClientError::Refused { status: 409, .. })) => {
-                    self.session.lock().await.handle_unknown(times)
+                    self.session.lock().await.handle_not_joined(times)
                 }
                 Some(result) => return result.map(|_| ()),
             }

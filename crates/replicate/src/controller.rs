@@ -18,8 +18,9 @@ use anabranch_replicate_proto::coordinator::{
     Submitted, TransferRequest, TransferSnapshot, TransferStatus, Verdict,
 };
 use anabranch_replicate_proto::plan::Plan;
+use anabranch_replicate_proto::sessions::{SiteSessions, site_sessions};
 use anabranch_replicate_proto::unsaved::{Next, Unsaved};
-use anabranch_sessions::{Called, NotRegistered, Position, Sessions, Taken};
+use anabranch_sessions::{NotJoined, Position, ProbeResult};
 use anabranch_units::text::printable;
 use anabranch_units::{Duration, Instant, LinkId, SiteId};
 use log::{EventLog, Logged, queue_id, unix_ms};
@@ -111,6 +112,15 @@ impl From<SubmitError> for NotTaken {
     }
 }
 
+/// Another process serves the site.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// Its session.
+    pub(crate) session: u64,
+    /// Address at which it takes in data.
+    pub(crate) address: String,
+}
+
 /// A transfer is given up as soon as the store can be written, which it cannot be now, and why. A controller that ends before goes
 /// on with the transfer when it starts again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,7 +159,9 @@ struct State {
     coordinator: Coordinator<BoxedPlanner>,
     store: Store,
     unsaved: Unsaved,
-    sessions: Sessions<SiteId, Command>,
+    sessions: SiteSessions,
+    /// By site, the address at which its process takes in data.
+    data_addresses: Vec<String>,
     logs: BTreeMap<TransferId, EventLog>,
     times: BTreeMap<TransferId, Times>,
     counters: Counters,
@@ -200,7 +212,8 @@ impl Controller {
             coordinator,
             store,
             unsaved: Unsaved::default(),
-            sessions: Sessions::new(config.site_grace),
+            sessions: site_sessions(config.site_grace),
+            data_addresses: vec![String::new(); sites],
             logs: BTreeMap::new(),
             times: stored.times,
             counters: Counters::default(),
@@ -355,31 +368,36 @@ impl Controller {
         let name = self.shared.topology.site(site).name.clone();
         Ok(self.change(|state, now| {
             let address = addresses.first().map_or_else(|| "-".to_owned(), |(_, a)| a.clone());
-            let registered = state.sessions.register(now, site, session, address.clone(), queue_id());
-            if let Some(replaced) = &registered.replaced {
-                tracing::warn!(site = name, "another relay takes the place of the one at {replaced}");
+            let joined = state.sessions.handle_join(now, &site, session, queue_id());
+            let before = std::mem::replace(&mut state.data_addresses[site.index()], address.clone());
+            if joined.has_replaced {
+                tracing::warn!(site = name, "another relay takes the place of the one at {before}");
             }
-            if registered.is_back {
+            if joined.is_news {
                 tracing::info!(site = name, data_at = address, "site is up");
             }
             state.coordinator.handle_site_up(now, site, session, addresses);
-            (registered.after, registered.queue)
+            (joined.after, joined.numbering)
         }))
     }
 
     /// The site's process of another session, if there is one that gives a sign of life.
     async fn answers_still(&self, site: SiteId, session: u64) -> Option<Taken> {
-        let call = self.lock().sessions.call(site, session)?;
+        let probe = self.lock().sessions.probe(&site, session)?;
         self.shared.commands[site.index()].notify_waiters();
         const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(20);
-        let mut left = call.within.to_std();
+        let mut left = probe.within.to_std();
         while !left.is_zero() {
             tokio::time::sleep(LOOK_EVERY).await;
             left = left.saturating_sub(LOOK_EVERY);
-            match self.lock().sessions.called(site, session, call) {
-                Called::Gone => return None,
-                Called::Answers(taken) => return Some(taken),
-                Called::Silent => {}
+            let state = self.lock();
+            match state.sessions.probe_result(&site, session, probe) {
+                ProbeResult::Gone => return None,
+                ProbeResult::Alive(session) => {
+                    let address = state.data_addresses[site.index()].clone();
+                    return Some(Taken { session, address });
+                }
+                ProbeResult::Silent => {}
             }
         }
         None
@@ -391,9 +409,9 @@ impl Controller {
         session: u64,
         batch: u64,
         reports: Vec<Report>,
-    ) -> Result<(), NotRegistered> {
+    ) -> Result<(), NotJoined> {
         self.change(|state, now| {
-            if !state.sessions.handle_batch(now, site, session, batch)? {
+            if !state.sessions.handle_batch(now, &site, session, batch)? {
                 return Ok(());
             }
             for report in reports {
@@ -411,17 +429,17 @@ impl Controller {
         session: u64,
         position: Position,
         wait: std::time::Duration,
-    ) -> Result<Vec<(u64, Command)>, NotRegistered> {
+    ) -> Result<Vec<(u64, Command)>, NotJoined> {
         let end = tokio::time::Instant::now() + wait;
         let _guard = PollGuard::new(self, site);
-        let mut calls = None;
+        let mut probes = None;
         loop {
             let notified = self.shared.commands[site.index()].notified();
             {
                 let mut state = self.lock();
                 let now = state.now();
                 if let Some(commands) =
-                    state.sessions.poll_commands(now, site, session, position, &mut calls)?
+                    state.sessions.poll_messages(now, &site, session, position, &mut probes)?
                 {
                     return Ok(commands);
                 }
@@ -498,7 +516,7 @@ impl Controller {
             "commands_total",
             "counter",
             "Commands given.",
-            &Metrics::plain(state.sessions.commands()),
+            &Metrics::plain(state.sessions.messages()),
         );
         text.metric("reports_total", "counter", "Reports taken.", &Metrics::plain(state.counters.reports));
         text.metric(
@@ -580,7 +598,7 @@ impl Controller {
             }
         }
         while let Some((site, command)) = state.coordinator.poll_command() {
-            if state.sessions.push(now, site, command) {
+            if state.sessions.push(now, &site, command) {
                 self.shared.commands[site.index()].notify_waiters();
             }
         }
@@ -629,7 +647,7 @@ impl Controller {
     }
 
     fn handle_deadlines(&self, state: &mut State, now: Instant) {
-        for site in state.sessions.handle_timeout(now) {
+        for (site, _) in state.sessions.handle_timeout(now) {
             let name = &self.shared.topology.site(site).name;
             let grace = self.shared.site_grace.in_words();
             tracing::warn!(site = name, "site is away: silent for {grace}");
@@ -724,7 +742,7 @@ struct PollGuard<'a> {
 
 impl<'a> PollGuard<'a> {
     fn new(controller: &'a Controller, site: SiteId) -> Self {
-        controller.lock().sessions.begin_poll(site);
+        controller.lock().sessions.begin_poll(&site);
         Self { controller, site }
     }
 }
@@ -733,7 +751,7 @@ impl Drop for PollGuard<'_> {
     fn drop(&mut self) {
         let mut state = self.controller.lock();
         let now = state.now();
-        state.sessions.end_poll(now, self.site);
+        state.sessions.end_poll(now, &self.site);
         drop(state);
         self.controller.shared.moved.notify_one();
     }

@@ -3,7 +3,7 @@
 //! Sites may only speak for themselves; operators submit, watch and cancel; a site may also submit and cancel transfers
 //! that it is the source of (CodedBulk section 2.4, step 1). Leaves out: TLS and connections. Read [`router`] first.
 
-use crate::controller::{Controller, NotTaken};
+use crate::controller::{Controller, NotTaken, Taken};
 use crate::wire::{
     CommandsReply, DestinationRequest, DestinationView, EventView, HopOverrideRequest, HopRequest,
     LinkAddress, LinkName, LinkView, NumberedCommand, RegisterReply, RegisterRequest, ReportsRequest,
@@ -20,7 +20,7 @@ use anabranch_replicate_proto::coordinator::{
     Destination, EventKind, HopOverride, SubmitError, Submitted, TransferRequest, TransferStatus, Verdict,
     without_connecting,
 };
-use anabranch_sessions::{Position, Taken};
+use anabranch_sessions::Position;
 use anabranch_units::text::printable;
 use anabranch_units::{LinkId, SiteId};
 use axum::Router;
@@ -227,7 +227,7 @@ async fn commands(
         .commands(
             site,
             query.session,
-            Position { queue: query.queue, after: query.after },
+            Position { numbering: query.queue, after: query.after },
             wait.min(COMMANDS_WAIT_MAX),
         )
         .await

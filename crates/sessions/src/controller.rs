@@ -1,277 +1,365 @@
-//! The controller's side of its sites' sessions as a machine: which process serves each site, whether the process lives, and which
-//! commands it has taken over.
+//! The controller's side of its peers' sessions: which process speaks for each peer, whether it is
+//! alive, and which messages wait for it.
 //!
-//! A site's process draws a session when it starts, and registers with the session. Commands are numbered and kept until a later
-//! request of the process confirms them, so that none is lost or carried out twice while the process lives; its reports come
-//! in numbered batches, so that none counts twice. A process that is silent for a while counts as gone, and registers
-//! again when it is back. A second process of a site is refused for as long as the first one gives signs of life.
+//! A peer's process draws a session number when it starts, and joins with it. Messages to it are
+//! numbered, and wait in a mailbox until the process acknowledges them: none is lost or delivered
+//! twice while the process lives. Batches from the process are numbered, too, so that none counts
+//! twice. A process that is silent for [`SessionsConfig::silence_max`] counts as gone, and has to
+//! join again. Before a second process takes a peer's place, [`Sessions::probe`] asks the first one
+//! for a sign of life.
 //!
-//! Sans-IO: time comes in as `now`, requests as calls. Leaves out: the commands and reports themselves, how requests
-//! travel, and durability. Read [`Sessions`] first.
+//! Leaves out: how requests travel, what messages and batches mean, durability. Read
+//! [`SessionsConfig`] and [`Sessions`] first.
 
 use anabranch_units::{Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Commands that may wait for one site; a site that lets more pile up has to register anew, and its queue is dropped.
-pub const QUEUE_MAX: usize = 16_384;
-/// The most commands in one answer; the rest follows.
-pub const COMMANDS_TOGETHER_MAX: usize = 256;
-/// How long a site's process has for a sign of life when another one wants its place, if its request for commands stood until
-/// then.
-pub(crate) const CALL_STANDING: Duration = Duration::from_secs(3);
-/// The same if its connection was just broken.
-pub(crate) const CALL_BROKEN: Duration = Duration::from_secs(1);
+/// Time that a probed process has for a sign of life while one of its polls waits for an answer.
+pub(crate) const PROBE_WAITING: Duration = Duration::from_secs(3);
+/// The same for a process without a waiting poll: its connection has just broken.
+pub(crate) const PROBE_DISCONNECTED: Duration = Duration::from_secs(1);
 
-/// The site has to register (again).
+/// Treatment of a mailbox whose process falls silent, or joins again in the same session.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct NotRegistered;
-
-/// Another process serves the site.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Taken {
-    /// Its session.
-    pub session: u64,
-    /// Where it takes in data.
-    pub address: String,
+pub enum Rejoin {
+    /// It is kept: the process continues its numbering.
+    Resumes,
+    /// It is dropped: each join begins with an empty mailbox.
+    StartsAnew,
 }
 
-/// Up to where a site has taken its commands over.
+/// Treatment of a message that meets a full mailbox.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Overflow {
+    /// The session ends: the peer has to join again, with an empty mailbox. For messages that must
+    /// not be lost.
+    EndsSession,
+    /// The oldest message is dropped. For messages that a newer one replaces.
+    DropsOldest,
+}
+
+/// How sessions are kept.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct SessionsConfig {
+    /// Time without a sign of life after which a peer counts as gone.
+    pub silence_max: Duration,
+    /// Whether a peer counts as alive for as long as one of its polls waits for an answer.
+    pub polls_keep_alive: bool,
+    /// Treatment of the mailbox of a process that joins again.
+    pub rejoin: Rejoin,
+    /// Most messages in a mailbox.
+    pub mailbox_max: usize,
+    /// Treatment of a message beyond [`SessionsConfig::mailbox_max`].
+    pub overflow: Overflow,
+    /// Most messages in one answer; the others follow in the next.
+    pub answer_max: usize,
+}
+
+/// The peer has to join, or join again.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct NotJoined;
+
+/// The last message that a peer has taken over.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// Which numbering of commands.
-    pub queue: u64,
-    /// The last command that was taken over.
+    /// Numbering of the messages.
+    pub numbering: u64,
+    /// Number of the message; 0 before the first.
     pub after: u64,
 }
 
-/// What a process that has registered has to know, and what is worth a line in a log.
+/// Answer to a process that joins.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Registered {
-    /// The last command that it has taken over.
+pub struct Joined {
+    /// Numbering of the messages to it.
+    pub numbering: u64,
+    /// Last message that it has acknowledged.
     pub after: u64,
-    /// Which numbering of commands that is.
-    pub queue: u64,
-    /// Where the process took in data whose place it has taken while that one was there.
-    pub replaced: Option<String>,
-    /// Whether the site was away until now.
-    pub is_back: bool,
+    /// Whether it takes the place of another process that was up.
+    pub has_replaced: bool,
+    /// Whether the peer was not up before, or its process is another one.
+    pub is_news: bool,
 }
 
-/// A site's process that was asked for a sign of life; see [`Sessions::call`].
+/// A process that was asked for a sign of life; see [`Sessions::probe`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Call {
-    /// How long it has.
+pub struct Probe {
+    /// Time that it has.
     pub within: Duration,
     requests: u64,
 }
 
-/// What came of a [`Call`] so far.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Called {
-    /// The process has gone, or was replaced.
+/// Result of a [`Probe`] so far.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum ProbeResult {
+    /// The process is gone, or was replaced.
     Gone,
-    /// Nothing yet.
+    /// It has given no sign of life yet.
     Silent,
-    /// It has given a sign of life.
-    Answers(Taken),
+    /// The process of this session has given a sign of life.
+    Alive(u64),
 }
 
-/// A site's place.
+/// Whether a peer is there.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+enum Presence {
+    #[default]
+    Absent,
+    /// It was there before this controller began, and has time to join again.
+    Expected,
+    Up,
+}
+
+/// The controller's record of a peer.
 #[derive(Clone, Debug)]
-struct Place<M> {
+struct Peer<M> {
     session: Option<u64>,
-    queue: VecDeque<(u64, M)>,
-    /// Tells one numbering from another, over restarts of the controller too.
-    id: u64,
+    presence: Presence,
+    heard_at: Option<Instant>,
+    mailbox: VecDeque<(u64, M)>,
+    /// Tells one numbering of messages from another, across restarts of the controller.
+    numbering: u64,
     last_number: u64,
     acknowledged: u64,
     last_batch: u64,
-    address: String,
-    /// Requests of the site's process so far.
+    /// Requests of the present process so far.
     requests: u64,
-    /// How often it was asked for a sign of life: a request for commands is answered at once then.
-    calls: u64,
-    /// Requests for commands that stand: the site is surely there.
+    /// Probes of the present process so far. A poll that waits is answered at once after each.
+    probes: u64,
+    /// Polls that wait for an answer.
     polls: usize,
-    heard_at: Option<Instant>,
-    is_up: bool,
 }
 
-impl<M> Default for Place<M> {
+impl<M> Default for Peer<M> {
     fn default() -> Self {
         Self {
             session: None,
-            queue: VecDeque::new(),
-            id: 0,
+            presence: Presence::Absent,
+            heard_at: None,
+            mailbox: VecDeque::new(),
+            numbering: 0,
             last_number: 0,
             acknowledged: 0,
             last_batch: 0,
-            address: String::new(),
             requests: 0,
-            calls: 0,
+            probes: 0,
             polls: 0,
-            heard_at: None,
-            is_up: false,
         }
     }
 }
 
 /// The machine. See the module.
+///
+/// After any change, [`Sessions::poll_timeout`] is read.
 #[derive(Clone, Debug)]
 pub struct Sessions<Id, M> {
-    places: BTreeMap<Id, Place<M>>,
-    grace: Duration,
+    config: SessionsConfig,
+    peers: BTreeMap<Id, Peer<M>>,
     overflows: u64,
-    commands: u64,
+    messages: u64,
 }
 
-impl<Id: Copy + Ord, M: Clone> Sessions<Id, M> {
-    /// Nobody has registered at any site. One of which nothing is heard for `grace` counts as gone.
-    pub const fn new(grace: Duration) -> Self {
-        Self { places: BTreeMap::new(), grace, overflows: 0, commands: 0 }
+impl<Id: Clone + Ord, M: Clone> Sessions<Id, M> {
+    /// No peer has joined.
+    pub const fn new(config: SessionsConfig) -> Self {
+        Self { config, peers: BTreeMap::new(), overflows: 0, messages: 0 }
     }
 
-    /// The clock begins anew: all register again, as after a restart. Requests that stand are told so when they look again.
+    /// Forgets all peers, as after a restart; the next instant may be any. Polls that wait are
+    /// refused when they look again.
     pub fn restart(&mut self) {
-        for place in self.places.values_mut() {
-            *place = Place { polls: place.polls, ..Place::default() };
+        self.peers.retain(|_, peer| {
+            peer.forget();
+            peer.polls > 0
+        });
+    }
+
+    /// Takes a process in, in place of an earlier one of the peer. `numbering` must differ from all
+    /// earlier ones of the peer that its process may remember; it is used if a new mailbox begins.
+    pub fn handle_join(&mut self, now: Instant, id: &Id, session: u64, numbering: u64) -> Joined {
+        let peer = self.peers.entry(id.clone()).or_default();
+        let (is_up, is_other) = (peer.presence == Presence::Up, peer.session != Some(session));
+        if is_other || self.config.rejoin == Rejoin::StartsAnew {
+            peer.forget();
+            (peer.session, peer.numbering) = (Some(session), numbering);
+        }
+        (peer.presence, peer.heard_at) = (Presence::Up, Some(now));
+        Joined {
+            numbering: peer.numbering,
+            after: peer.acknowledged,
+            has_replaced: is_up && is_other,
+            is_news: !is_up || is_other,
         }
     }
 
-    /// A site's process registers, and takes the place of another one; `queue` tells the numbering of its commands from all
-    /// earlier ones, if it has to begin.
-    pub fn register(
-        &mut self,
-        now: Instant,
-        site: Id,
-        session: u64,
-        address: String,
-        queue: u64,
-    ) -> Registered {
-        let place = self.places.entry(site).or_default();
-        let (mut replaced, is_back) = (None, !place.is_up);
-        if place.session != Some(session) {
-            replaced = place.is_up.then(|| std::mem::take(&mut place.address));
-            *place = Place { session: Some(session), polls: place.polls, id: queue, ..Place::default() };
-        }
-        (place.address, place.heard_at, place.is_up) = (address, Some(now), true);
-        Registered {
-            after: place.acknowledged,
-            queue: place.id,
-            is_back: is_back || replaced.is_some(),
-            replaced,
-        }
-    }
-
-    /// A process of another session wants a site's place: asks the one that has it for a sign of life, if there is one. Its
-    /// requests that stand look again, and are answered.
-    pub fn call(&mut self, site: Id, session: u64) -> Option<Call> {
-        let place = self.places.entry(site).or_default();
-        place.other_than(session)?;
-        place.calls += 1;
-        let within = if place.polls == 0 { CALL_BROKEN } else { CALL_STANDING };
-        Some(Call { within, requests: place.requests })
-    }
-
-    /// What came of a call that a process of this session has made.
-    pub fn called(&self, site: Id, session: u64, call: Call) -> Called {
-        let Some(place) = self.places.get(&site) else { return Called::Gone };
-        match place.other_than(session) {
-            None => Called::Gone,
-            Some(_) if place.requests == call.requests => Called::Silent,
-            Some(session) => Called::Answers(Taken { session, address: place.address.clone() }),
-        }
-    }
-
-    /// A batch of reports comes. True if it did not come before.
+    /// The process of this session leaves.
     ///
-    /// Errors: the site has to register, and say it again.
+    /// Errors: it is not the peer's present process; nothing changes.
+    pub fn handle_leave(&mut self, id: &Id, session: u64) -> Result<(), NotJoined> {
+        if !self.is_joined(id, session) {
+            return Err(NotJoined);
+        }
+        self.forget(id);
+        Ok(())
+    }
+
+    /// The process of this session has sent a request, which is a sign of life.
+    ///
+    /// Errors: the peer has to join.
+    pub fn handle_request(&mut self, now: Instant, id: &Id, session: u64) -> Result<(), NotJoined> {
+        self.hear(now, id, session).map(drop)
+    }
+
+    /// A numbered batch has arrived. Returns true if it is the first copy.
+    ///
+    /// Errors: the peer has to join, and send it again.
     pub fn handle_batch(
         &mut self,
         now: Instant,
-        site: Id,
+        id: &Id,
         session: u64,
         number: u64,
-    ) -> Result<bool, NotRegistered> {
-        let place = self.hear(now, site, session)?;
-        place.requests += 1;
-        let is_new = number > place.last_batch;
-        place.last_batch = place.last_batch.max(number);
+    ) -> Result<bool, NotJoined> {
+        let peer = self.hear(now, id, session)?;
+        peer.requests += 1;
+        let is_new = number > peer.last_batch;
+        peer.last_batch = peer.last_batch.max(number);
         Ok(is_new)
     }
 
-    /// A request for commands begins to stand: until [`Sessions::end_poll`] the site is there.
-    pub fn begin_poll(&mut self, site: Id) {
-        self.places.entry(site).or_default().polls += 1;
+    /// Asks the peer's process for a sign of life, as a process of another session wants its place.
+    /// `None` if the place is free.
+    ///
+    /// The driver has polls that wait look again: they are answered, and the process's next request
+    /// is the sign.
+    pub fn probe(&mut self, id: &Id, session: u64) -> Option<Probe> {
+        let peer = self.peers.get_mut(id)?;
+        peer.other_than(session)?;
+        peer.probes += 1;
+        let within = if peer.polls == 0 { PROBE_DISCONNECTED } else { PROBE_WAITING };
+        Some(Probe { within, requests: peer.requests })
     }
 
-    /// A request for commands has been answered, or its connection has ended.
-    pub fn end_poll(&mut self, now: Instant, site: Id) {
-        let place = self.places.entry(site).or_default();
-        place.polls -= 1;
-        if place.polls == 0 && place.heard_at.is_some() {
-            place.heard_at = Some(now);
+    /// The result so far of a probe for a process of this session.
+    pub fn probe_result(&self, id: &Id, session: u64, probe: Probe) -> ProbeResult {
+        let peer = self.peers.get(id);
+        match peer.and_then(|peer| Some((peer.other_than(session)?, peer.requests))) {
+            None => ProbeResult::Gone,
+            Some((_, requests)) if requests == probe.requests => ProbeResult::Silent,
+            Some((other, _)) => ProbeResult::Alive(other),
         }
     }
 
-    /// What a request for the commands that follow `position` is answered now; `None` as long as it has to wait. `calls` is the
-    /// request's own, none before it first looks.
+    /// A poll of the peer begins to wait, until [`Sessions::end_poll`].
+    pub fn begin_poll(&mut self, id: &Id) {
+        self.peers.entry(id.clone()).or_default().polls += 1;
+    }
+
+    /// A poll of the peer was answered, or its connection has ended.
     ///
-    /// Errors: the site has to register; the request is from before the site registered the last time.
-    pub fn poll_commands(
+    /// Panics: without a [`Sessions::begin_poll`] for it.
+    pub fn end_poll(&mut self, now: Instant, id: &Id) {
+        let peer = self.peers.get_mut(id).expect("a peer with a poll that waits is kept");
+        peer.polls -= 1;
+        if peer.polls > 0 || !self.config.polls_keep_alive {
+            return;
+        }
+        if peer.heard_at.is_some() {
+            peer.heard_at = Some(now);
+        }
+    }
+
+    /// The answer to a poll for the messages after `position`, which acknowledges those up to it;
+    /// `None` while the poll has to wait. `probes` belongs to the poll, and is `None` before it
+    /// first looks.
+    ///
+    /// Errors: the peer has to join, or the poll is from before it joined last.
+    pub fn poll_messages(
         &mut self,
         now: Instant,
-        site: Id,
+        id: &Id,
         session: u64,
         position: Position,
-        calls: &mut Option<u64>,
-    ) -> Result<Option<Vec<(u64, M)>>, NotRegistered> {
-        if calls.is_some_and(|calls| self.places.get(&site).is_none_or(|place| place.calls != calls)) {
+        probes: &mut Option<u64>,
+    ) -> Result<Option<Vec<(u64, M)>>, NotJoined> {
+        let probes_now = self.peers.get(id).map_or(0, |peer| peer.probes);
+        if probes.is_some_and(|probes| probes != probes_now) {
             // The next request is the sign of life.
             return Ok(Some(Vec::new()));
         }
-        let place = self.hear(now, site, session)?;
-        // It would acknowledge commands that it knows nothing of.
-        if place.id != position.queue {
-            return Err(NotRegistered);
+        let answer_max = self.config.answer_max;
+        let peer = self.hear(now, id, session)?;
+        // The poll would acknowledge messages of another numbering.
+        if peer.numbering != position.numbering {
+            return Err(NotJoined);
         }
-        place.requests += u64::from(calls.is_none());
-        *calls = Some(place.calls);
-        place.acknowledged = place.acknowledged.max(position.after.min(place.last_number));
-        let acknowledged = place.acknowledged;
-        place.queue.retain(|(number, _)| *number > acknowledged);
-        let waiting = place.queue.iter().take(COMMANDS_TOGETHER_MAX).cloned().collect::<Vec<_>>();
+        peer.requests += u64::from(probes.is_none());
+        *probes = Some(peer.probes);
+        peer.acknowledged = peer.acknowledged.max(position.after.min(peer.last_number));
+        let acknowledged = peer.acknowledged;
+        peer.mailbox.retain(|(number, _)| *number > acknowledged);
+        let waiting = peer.mailbox.iter().take(answer_max).cloned().collect::<Vec<_>>();
         Ok((!waiting.is_empty()).then_some(waiting))
     }
 
-    /// Queues a command. False if too many wait: the site then has to register anew, with an empty queue.
-    pub fn push(&mut self, now: Instant, site: Id, command: M) -> bool {
-        let place = self.places.entry(site).or_default();
-        if place.queue.len() >= QUEUE_MAX {
+    /// Puts a message into a peer's mailbox. Returns false if the mailbox was full and the session
+    /// has ended.
+    pub fn push(&mut self, now: Instant, id: &Id, message: M) -> bool {
+        let peer = self.peers.entry(id.clone()).or_default();
+        if peer.mailbox.len() >= self.config.mailbox_max {
             self.overflows += 1;
-            *place = Place { polls: place.polls, heard_at: Some(now), is_up: true, ..Place::default() };
-            return false;
+            match self.config.overflow {
+                Overflow::EndsSession => {
+                    peer.forget();
+                    (peer.presence, peer.heard_at) = (Presence::Up, Some(now));
+                    return false;
+                }
+                Overflow::DropsOldest => drop(peer.mailbox.pop_front()),
+            }
         }
-        place.last_number += 1;
-        place.queue.push_back((place.last_number, command));
-        self.commands += 1;
+        peer.last_number += 1;
+        peer.mailbox.push_back((peer.last_number, message));
+        self.messages += 1;
         true
     }
 
-    /// Nobody could be heard for a while, as the controller was at work: silence counts for nothing until `now`.
-    pub fn excuse(&mut self, now: Instant) {
-        for place in self.places.values_mut().filter(|place| place.is_up) {
-            place.heard_at = Some(now);
+    /// Expects a peer that was there before this controller began: it has
+    /// [`SessionsConfig::silence_max`] to join. A known peer stays as it is.
+    pub fn expect(&mut self, now: Instant, id: &Id) {
+        let peer = self.peers.entry(id.clone()).or_default();
+        if peer.presence == Presence::Absent {
+            (peer.presence, peer.heard_at) = (Presence::Expected, Some(now));
         }
     }
 
-    /// Time has come to a [`Sessions::poll_timeout`]: the sites that count as gone from now on.
-    pub fn handle_timeout(&mut self, now: Instant) -> Vec<Id> {
-        let mut gone = Vec::new();
-        for (site, place) in &mut self.places {
-            if place.silent_at(self.grace).is_some_and(|at| now >= at) {
-                place.is_up = false;
-                gone.push(*site);
+    /// Notes that a peer is up with another controller. Here it has no session.
+    pub fn note_up_elsewhere(&mut self, now: Instant, id: &Id) {
+        let peer = self.peers.entry(id.clone()).or_default();
+        peer.forget();
+        (peer.presence, peer.heard_at) = (Presence::Up, Some(now));
+    }
+
+    /// Ignores all silence until `now`, as the controller itself could not listen.
+    pub fn excuse(&mut self, now: Instant) {
+        for peer in self.peers.values_mut().filter(|peer| peer.presence != Presence::Absent) {
+            peer.heard_at = Some(now);
+        }
+    }
+
+    /// Ends what is silent for too long. Returns the peers, in order, each with its session; `None`
+    /// for an expected peer that has not joined.
+    pub fn handle_timeout(&mut self, now: Instant) -> Vec<(Id, Option<u64>)> {
+        let is_silent =
+            |(_, peer): &(&Id, &Peer<M>)| peer.silent_at(&self.config).is_some_and(|at| now >= at);
+        let silent = self.peers.iter().filter(is_silent);
+        let gone: Vec<(Id, Option<u64>)> = silent.map(|(id, peer)| (id.clone(), peer.session)).collect();
+        for (id, _) in &gone {
+            match self.config.rejoin {
+                Rejoin::StartsAnew => self.forget(id),
+                Rejoin::Resumes => {
+                    let peer = self.peers.get_mut(id).expect("it was found above");
+                    peer.presence = Presence::Absent;
+                }
             }
         }
         gone
@@ -279,45 +367,82 @@ impl<Id: Copy + Ord, M: Clone> Sessions<Id, M> {
 
     /// When to call [`Sessions::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.places.values().filter_map(|place| place.silent_at(self.grace)).min()
+        self.peers.values().filter_map(|peer| peer.silent_at(&self.config)).min()
     }
 
-    /// Commands that wait, of all sites.
+    /// How sessions are kept.
+    pub const fn config(&self) -> SessionsConfig {
+        self.config
+    }
+
+    /// The peer's present session, if it is up.
+    pub fn session(&self, id: &Id) -> Option<u64> {
+        self.peers.get(id).filter(|peer| peer.presence == Presence::Up)?.session
+    }
+
+    /// Whether this session is the peer's present one, and the peer is up.
+    pub fn is_joined(&self, id: &Id, session: u64) -> bool {
+        self.peers.get(id).is_some_and(|peer| peer.is_joined(session))
+    }
+
+    /// Peers that are up or expected, in order. The flag is true for a peer that is up.
+    pub fn peers(&self) -> impl Iterator<Item = (&Id, bool)> {
+        let there = self.peers.iter().filter(|(_, peer)| peer.presence != Presence::Absent);
+        there.map(|(id, peer)| (id, peer.presence == Presence::Up))
+    }
+
+    /// Messages in all mailboxes.
     pub fn waiting(&self) -> usize {
-        self.places.values().map(|place| place.queue.len()).sum()
+        self.peers.values().map(|peer| peer.mailbox.len()).sum()
     }
 
-    /// Commands that have been given so far.
-    pub const fn commands(&self) -> u64 {
-        self.commands
+    /// Messages that were put into mailboxes so far.
+    pub const fn messages(&self) -> u64 {
+        self.messages
     }
 
-    /// How often too many commands waited for a site.
+    /// Messages that met a full mailbox so far.
     pub const fn overflows(&self) -> u64 {
         self.overflows
     }
 
-    /// Notes that the site's present process said something. One that was given up as gone registers again, so that the
-    /// coordinator learns that it is back.
-    fn hear(&mut self, now: Instant, site: Id, session: u64) -> Result<&mut Place<M>, NotRegistered> {
-        let place = self.places.entry(site).or_default();
-        if place.session != Some(session) || !place.is_up {
-            return Err(NotRegistered);
+    /// Notes a sign of life of the peer's present process. A process that counts as gone joins
+    /// again, so that the system learns that it is back.
+    fn hear(&mut self, now: Instant, id: &Id, session: u64) -> Result<&mut Peer<M>, NotJoined> {
+        let peer = self.peers.get_mut(id).filter(|peer| peer.is_joined(session)).ok_or(NotJoined)?;
+        peer.heard_at = Some(now);
+        Ok(peer)
+    }
+
+    fn forget(&mut self, id: &Id) {
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.forget();
+            if peer.polls == 0 {
+                self.peers.remove(id);
+            }
         }
-        place.heard_at = Some(now);
-        Ok(place)
     }
 }
 
-impl<M> Place<M> {
-    /// The session that serves the site now, if there is one and it is not this one.
-    fn other_than(&self, session: u64) -> Option<u64> {
-        self.session.filter(|other| self.is_up && *other != session)
+impl<M> Peer<M> {
+    /// Drops all but the count of polls, whose ends are still to come.
+    fn forget(&mut self) {
+        *self = Self { polls: self.polls, ..Self::default() };
     }
 
-    /// When the site counts as gone unless it is heard of.
-    fn silent_at(&self, grace: Duration) -> Option<Instant> {
-        let heard_at = self.heard_at.filter(|_| self.is_up && self.polls == 0)?;
-        Some(heard_at + grace)
+    fn is_joined(&self, session: u64) -> bool {
+        self.session == Some(session) && self.presence == Presence::Up
+    }
+
+    /// The present session, unless it is this one or the peer is not up.
+    fn other_than(&self, session: u64) -> Option<u64> {
+        self.session.filter(|other| self.presence == Presence::Up && *other != session)
+    }
+
+    /// When the peer counts as gone without another sign of life.
+    fn silent_at(&self, config: &SessionsConfig) -> Option<Instant> {
+        let is_kept_alive = config.polls_keep_alive && self.polls > 0;
+        let heard_at = self.heard_at.filter(|_| self.presence != Presence::Absent && !is_kept_alive)?;
+        Some(heard_at + config.silence_max)
     }
 }

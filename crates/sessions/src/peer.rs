@@ -1,63 +1,67 @@
-//! A site's side of its session as a machine: whether the site is registered, and which commands it has taken over.
+//! A peer's side of its session: whether it has joined, and which messages it has taken over.
 //!
-//! Leaves out: how requests travel, and when they are tried again. Read [`SiteSession`] first.
+//! Leaves out: how requests travel, and when they are tried again ([`crate::Controllers`]). Read
+//! [`PeerSession`].
 
 use crate::controller::Position;
 
-/// A site's process and its registration.
+/// A peer's process and its registration with a controller.
 #[derive(Clone, Debug, Default)]
-pub struct SiteSession {
-    /// Counts registrations, so that two callers that were both told to register do so once.
-    times: u64,
-    is_registered: bool,
-    queue: Option<u64>,
+pub struct PeerSession {
+    /// Number of joins so far. It tells two callers apart that were both told to join again.
+    joins: u64,
+    is_joined: bool,
+    numbering: Option<u64>,
     after: u64,
 }
 
-impl SiteSession {
-    /// Whether the site has to register before anything else.
-    pub const fn must_register(&self) -> bool {
-        !self.is_registered
+impl PeerSession {
+    /// Whether the peer has to join before any other request.
+    pub const fn must_join(&self) -> bool {
+        !self.is_joined
     }
 
-    /// How often it has registered: which registration a request belongs to.
-    pub const fn times(&self) -> u64 {
-        self.times
+    /// Number of joins so far. A request belongs to the join after which it was sent.
+    pub const fn joins(&self) -> u64 {
+        self.joins
     }
 
-    /// Up to where commands were taken over.
+    /// The last message that was taken over.
     pub fn position(&self) -> Position {
-        Position { queue: self.queue.unwrap_or_default(), after: self.after }
+        Position { numbering: self.numbering.unwrap_or_default(), after: self.after }
     }
 
-    /// The controller has taken the registration, with the numbering of its commands and the last one that it knows to be taken
-    /// over.
-    pub fn handle_registered(&mut self, queue: u64, after: u64) {
-        // The same queue goes on where this site is, a new one counts anew.
-        self.after = if self.queue == Some(queue) { self.after.max(after) } else { after };
-        self.queue = Some(queue);
-        self.times += 1;
-        self.is_registered = true;
+    /// The controller has taken the peer. `numbering` and `after` are from its answer: the
+    /// numbering of its messages, and the last message that it knows to be acknowledged.
+    pub fn handle_joined(&mut self, numbering: u64, after: u64) {
+        // In the same numbering the peer may be ahead of the controller's record.
+        self.after = if self.numbering == Some(numbering) { self.after.max(after) } else { after };
+        self.numbering = Some(numbering);
+        self.joins += 1;
+        self.is_joined = true;
     }
 
-    /// A request of the registration of this number was refused: the controller does not know the site (any more).
-    pub fn handle_unknown(&mut self, times: u64) {
-        if self.times == times {
-            self.is_registered = false;
+    /// The controller refused a request of the join with this number, as it does not know the
+    /// session.
+    pub fn handle_not_joined(&mut self, joins: u64) {
+        if self.joins == joins {
+            self.is_joined = false;
         }
     }
 
-    /// Commands that answer a request of the registration of this number: those that are new, in order. `None` if the site has
-    /// registered since: they are of another numbering, and what matters of them comes again.
-    pub fn handle_commands<M>(&mut self, times: u64, commands: Vec<(u64, M)>) -> Option<Vec<M>> {
-        if self.times != times {
+    /// Takes messages that answer a request of the join with this number. Returns the new ones, in
+    /// order.
+    ///
+    /// `None` if the peer has joined again since: a message that still matters comes again.
+    pub fn handle_messages<M>(&mut self, joins: u64, messages: Vec<(u64, M)>) -> Option<Vec<M>> {
+        if self.joins != joins {
             return None;
         }
-        let mut new = Vec::with_capacity(commands.len());
-        for (number, command) in commands {
+        let mut new = Vec::with_capacity(messages.len());
+        for (number, message) in messages {
             if number > self.after {
                 self.after = number;
-                new.push(command);
+                new.push(message);
             }
         }
         Some(new)
@@ -69,25 +73,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_numbering_counts_anew_and_an_old_one_goes_on() {
-        let forget = |number| (number, number);
-        let mut site = SiteSession::default();
-        assert!(site.must_register());
-        site.handle_registered(7, 0);
-        assert_eq!(site.handle_commands(1, vec![forget(1), forget(2)]).map(|new| new.len()), Some(2));
-        // What was not acknowledged comes again, and is not carried out again.
-        assert_eq!(site.handle_commands(1, vec![forget(2), forget(3)]).map(|new| new.len()), Some(1));
-        site.handle_unknown(1);
-        assert!(site.must_register());
-        site.handle_registered(7, 1);
-        assert_eq!((site.position().after, site.times()), (3, 2));
-        // Two callers were told so; the second one comes late.
-        site.handle_unknown(1);
-        assert!(!site.must_register());
-        // The controller was started again.
-        site.handle_unknown(2);
-        site.handle_registered(8, 0);
-        assert_eq!(site.handle_commands(2, vec![forget(4)]), None, "an answer of before");
-        assert_eq!(site.handle_commands(3, vec![forget(1)]).map(|new| new.len()), Some(1));
+    fn a_new_numbering_starts_anew_and_an_old_one_continues() {
+        let message = |number| (number, number);
+        let mut peer = PeerSession::default();
+        assert!(peer.must_join());
+        peer.handle_joined(7, 0);
+        assert_eq!(peer.handle_messages(1, vec![message(1), message(2)]), Some(vec![1, 2]));
+        // An unacknowledged message comes again, and is not delivered again.
+        assert_eq!(peer.handle_messages(1, vec![message(2), message(3)]), Some(vec![3]));
+        peer.handle_not_joined(1);
+        assert!(peer.must_join());
+        peer.handle_joined(7, 1);
+        assert_eq!((peer.position().after, peer.joins()), (3, 2));
+        // A second caller was told to join, too, and says so late.
+        peer.handle_not_joined(1);
+        assert!(!peer.must_join());
+        // The controller was restarted.
+        peer.handle_not_joined(2);
+        peer.handle_joined(8, 0);
+        assert_eq!(peer.handle_messages(2, vec![message(4)]), None, "an answer to the join before");
+        assert_eq!(peer.handle_messages(3, vec![message(1)]), Some(vec![1]));
     }
 }

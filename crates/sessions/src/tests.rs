@@ -1,181 +1,343 @@
-//! Both sides of a session, with requests and answers that are lost, late or repeated, and processes that come and go.
+//! Both sides of a session, with requests and answers that are lost, late or repeated, and
+//! processes that come and go.
 
 use super::*;
-use crate::controller::{CALL_BROKEN, CALL_STANDING};
-use anabranch_units::{Duration, Instant, SiteId};
+use crate::controller::{PROBE_DISCONNECTED, PROBE_WAITING};
+use anabranch_units::{Duration, Instant, PeerId};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-const SITE: SiteId = SiteId(0);
-const FIRST: Position = Position { queue: 100, after: 0 };
-const GRACE: Duration = Duration::from_secs(3);
+const PEER: PeerId = PeerId(0);
+const FIRST: Position = Position { numbering: 100, after: 0 };
+const SILENCE_MAX: Duration = Duration::from_secs(3);
+const MAILBOX_MAX: usize = 8;
 
 fn at(ms: u64) -> Instant {
     Instant::ZERO + Duration::from_ms(ms)
 }
 
+/// Messages that must not be lost.
+fn resuming() -> Sessions<PeerId, u64> {
+    Sessions::new(SessionsConfig {
+        silence_max: SILENCE_MAX,
+        polls_keep_alive: true,
+        rejoin: Rejoin::Resumes,
+        mailbox_max: MAILBOX_MAX,
+        overflow: Overflow::EndsSession,
+        answer_max: 2,
+    })
+}
+
+/// Messages that a newer one replaces.
+fn starting_anew() -> Sessions<PeerId, u64> {
+    Sessions::new(SessionsConfig {
+        polls_keep_alive: false,
+        rejoin: Rejoin::StartsAnew,
+        overflow: Overflow::DropsOldest,
+        answer_max: MAILBOX_MAX,
+        ..resuming().config()
+    })
+}
+
+fn poll(sessions: &mut Sessions<PeerId, u64>, now: Instant, session: u64, after: u64) -> Vec<u64> {
+    let position = Position { after, ..FIRST };
+    let answer = sessions.poll_messages(now, &PEER, session, position, &mut None);
+    answer.expect("it has joined").unwrap_or_default().into_iter().map(|(_, message)| message).collect()
+}
+
 #[test]
-fn a_process_is_there_while_its_request_stands_and_for_a_grace_after_it() {
-    let mut sessions = Sessions::<SiteId, u64>::new(GRACE);
+fn a_waiting_poll_keeps_a_peer_alive_and_silence_ends_it() {
+    let mut sessions = resuming();
     assert_eq!(sessions.poll_timeout(), None);
-    let first = sessions.register(at(0), SITE, 7, "a:1".into(), 100);
-    assert_eq!(first, Registered { after: 0, queue: 100, replaced: None, is_back: true });
-    sessions.begin_poll(SITE);
-    assert_eq!(sessions.poll_commands(at(0), SITE, 7, FIRST, &mut None), Ok(None));
-    assert_eq!(sessions.poll_timeout(), None, "it stands");
-    assert_eq!(sessions.handle_timeout(at(60_000)), []);
-    sessions.end_poll(at(60_000), SITE);
+    let first = Joined { after: 0, numbering: 100, has_replaced: false, is_news: true };
+    assert_eq!(sessions.handle_join(at(0), &PEER, 7, 100), first);
+    sessions.begin_poll(&PEER);
+    assert_eq!(sessions.poll_messages(at(0), &PEER, 7, FIRST, &mut None), Ok(None));
+    assert_eq!((sessions.poll_timeout(), sessions.handle_timeout(at(60_000))), (None, vec![]));
+    sessions.end_poll(at(60_000), &PEER);
     assert_eq!(sessions.poll_timeout(), Some(at(63_000)));
     sessions.excuse(at(62_000));
     assert_eq!(sessions.handle_timeout(at(64_999)), []);
-    assert_eq!(sessions.handle_timeout(at(65_000)), [SITE]);
-    // It is told to register, and goes on where it was.
-    assert_eq!(sessions.handle_batch(at(65_001), SITE, 7, 1), Err(NotRegistered));
-    let again = sessions.register(at(65_002), SITE, 7, "a:1".into(), 101);
-    assert_eq!(again, Registered { after: 0, queue: 100, replaced: None, is_back: true });
+    assert_eq!(sessions.handle_timeout(at(65_000)), [(PEER, Some(7))]);
+    assert_eq!(sessions.peers().count(), 0);
+    // It is told to join, and continues its numbering.
+    assert_eq!(sessions.handle_batch(at(65_001), &PEER, 7, 1), Err(NotJoined));
+    assert_eq!(sessions.handle_join(at(65_002), &PEER, 7, 101), first);
+}
+
+#[test]
+fn without_keep_alive_a_waiting_poll_does_not_delay_silence() {
+    let mut sessions = starting_anew();
+    sessions.handle_join(at(0), &PEER, 7, 100);
+    sessions.begin_poll(&PEER);
+    assert_eq!(sessions.poll_timeout(), Some(at(3_000)));
+    assert_eq!(sessions.handle_timeout(at(3_000)), [(PEER, Some(7))]);
+    sessions.end_poll(at(3_001), &PEER);
+    assert_eq!(sessions.poll_timeout(), None);
 }
 
 #[test]
 fn a_second_process_waits_for_a_sign_of_life_of_the_first() {
-    let mut sessions = Sessions::<SiteId, u64>::new(GRACE);
-    assert_eq!(sessions.call(SITE, 8), None, "the place is free");
-    sessions.register(at(0), SITE, 7, "a:1".into(), 100);
-    assert_eq!(sessions.call(SITE, 7), None, "it is its own");
-    // A request that stands is answered at once, and the next one is the sign.
-    sessions.begin_poll(SITE);
-    let mut calls = None;
-    assert_eq!(sessions.poll_commands(at(1), SITE, 7, FIRST, &mut calls), Ok(None));
-    let call = sessions.call(SITE, 8).expect("one is there");
-    assert_eq!(call.within, CALL_STANDING);
-    assert_eq!(sessions.poll_commands(at(2), SITE, 7, FIRST, &mut calls), Ok(Some(vec![])));
-    sessions.end_poll(at(2), SITE);
-    assert_eq!(sessions.called(SITE, 8, call), Called::Silent);
-    sessions.begin_poll(SITE);
-    assert_eq!(sessions.poll_commands(at(3), SITE, 7, FIRST, &mut None), Ok(None));
-    let taken = Taken { session: 7, address: "a:1".into() };
-    assert_eq!(sessions.called(SITE, 8, call), Called::Answers(taken));
-    sessions.end_poll(at(3), SITE);
-    // One whose connection is broken has less time, and its place is free when it is silent.
-    assert_eq!(sessions.call(SITE, 8).map(|call| call.within), Some(CALL_BROKEN));
-    let second = sessions.register(at(2_000), SITE, 8, "b:1".into(), 200);
-    let replaced = Some("a:1".to_owned());
-    assert_eq!(second, Registered { after: 0, queue: 200, replaced, is_back: true });
-    assert_eq!(sessions.poll_commands(at(2_001), SITE, 7, FIRST, &mut None), Err(NotRegistered));
-    assert_eq!(sessions.called(SITE, 8, call), Called::Gone);
+    let mut sessions = resuming();
+    assert_eq!(sessions.probe(&PEER, 8), None, "the place is free");
+    sessions.handle_join(at(0), &PEER, 7, 100);
+    assert_eq!(sessions.probe(&PEER, 7), None, "it is its own");
+    // A waiting poll is answered at once, and the next one is the sign.
+    sessions.begin_poll(&PEER);
+    let mut probes = None;
+    assert_eq!(sessions.poll_messages(at(1), &PEER, 7, FIRST, &mut probes), Ok(None));
+    let probe = sessions.probe(&PEER, 8).expect("one is there");
+    assert_eq!(probe.within, PROBE_WAITING);
+    assert_eq!(sessions.poll_messages(at(2), &PEER, 7, FIRST, &mut probes), Ok(Some(vec![])));
+    sessions.end_poll(at(2), &PEER);
+    assert_eq!(sessions.probe_result(&PEER, 8, probe), ProbeResult::Silent);
+    sessions.begin_poll(&PEER);
+    assert_eq!(sessions.poll_messages(at(3), &PEER, 7, FIRST, &mut None), Ok(None));
+    assert_eq!(sessions.probe_result(&PEER, 8, probe), ProbeResult::Alive(7));
+    sessions.end_poll(at(3), &PEER);
+    // A process whose connection is broken has less time, and its place is free when it is silent.
+    assert_eq!(sessions.probe(&PEER, 8).map(|probe| probe.within), Some(PROBE_DISCONNECTED));
+    let second = Joined { after: 0, numbering: 200, has_replaced: true, is_news: true };
+    assert_eq!(sessions.handle_join(at(2_000), &PEER, 8, 200), second);
+    assert_eq!(sessions.poll_messages(at(2_001), &PEER, 7, FIRST, &mut None), Err(NotJoined));
+    assert_eq!(sessions.probe_result(&PEER, 8, probe), ProbeResult::Gone);
 }
 
 #[test]
-fn a_site_that_lets_too_much_pile_up_registers_anew() {
-    let mut sessions = Sessions::<SiteId, u64>::new(GRACE);
-    sessions.register(at(0), SITE, 7, "a:1".into(), 100);
-    assert!((0..QUEUE_MAX as u64).all(|n| sessions.push(at(0), SITE, n)));
-    assert!(!sessions.push(at(0), SITE, 0));
+fn a_full_mailbox_ends_the_session_or_drops_the_oldest() {
+    let mut sessions = resuming();
+    sessions.handle_join(at(0), &PEER, 7, 100);
+    assert!((0..MAILBOX_MAX as u64).all(|n| sessions.push(at(0), &PEER, n)));
+    assert!(!sessions.push(at(0), &PEER, 0));
     assert_eq!((sessions.waiting(), sessions.overflows()), (0, 1));
-    assert_eq!(sessions.handle_batch(at(1), SITE, 7, 1), Err(NotRegistered));
-    assert_eq!(sessions.register(at(2), SITE, 7, "a:1".into(), 101).queue, 101);
+    assert_eq!(sessions.handle_batch(at(1), &PEER, 7, 1), Err(NotJoined));
+    assert_eq!(sessions.handle_join(at(2), &PEER, 7, 101).numbering, 101);
+
+    let mut sessions = starting_anew();
+    sessions.handle_join(at(0), &PEER, 7, 100);
+    assert!((0..=MAILBOX_MAX as u64).all(|n| sessions.push(at(0), &PEER, n)));
+    assert_eq!(poll(&mut sessions, at(1), 7, 0), (1..=MAILBOX_MAX as u64).collect::<Vec<_>>());
+    assert_eq!((sessions.overflows(), sessions.messages()), (1, MAILBOX_MAX as u64 + 1));
+}
+
+#[test]
+fn a_join_that_starts_anew_empties_the_mailbox() {
+    let mut sessions = starting_anew();
+    sessions.handle_join(at(0), &PEER, 7, 100);
+    sessions.push(at(0), &PEER, 1);
+    sessions.handle_join(at(1), &PEER, 7, 100);
+    assert_eq!(poll(&mut sessions, at(1), 7, 0), []);
+    sessions.push(at(1), &PEER, 2);
+    assert_eq!(poll(&mut sessions, at(1), 7, 0), [2]);
+    assert_eq!(poll(&mut sessions, at(1), 7, 1), []);
+    assert_eq!(sessions.handle_leave(&PEER, 6), Err(NotJoined));
+    assert_eq!(sessions.handle_leave(&PEER, 7), Ok(()));
+    assert_eq!(sessions.handle_request(at(2), &PEER, 7), Err(NotJoined));
+}
+
+#[test]
+fn an_expected_peer_has_its_time_to_join() {
+    let mut sessions = starting_anew();
+    sessions.expect(at(0), &PEER);
+    sessions.expect(at(1_000), &PEER);
+    assert_eq!(sessions.peers().collect::<Vec<_>>(), [(&PEER, false)]);
+    assert_eq!(sessions.handle_timeout(at(2_999)), []);
+    assert_eq!(sessions.handle_timeout(at(3_000)), [(PEER, None)]);
+    sessions.note_up_elsewhere(at(4_000), &PEER);
+    assert_eq!(sessions.peers().collect::<Vec<_>>(), [(&PEER, true)]);
+    assert_eq!(sessions.handle_request(at(4_001), &PEER, 7), Err(NotJoined));
+}
+
+#[test]
+fn a_peer_moves_on_to_the_next_controller_unless_told_to_join_again() {
+    let backoff = Backoff::new(Duration::from_ms(100), Duration::from_secs(1));
+    let mut controllers = Controllers::new(3, backoff);
+    let mut fail = |failure| {
+        let retry = controllers.handle_failure(failure);
+        (controllers.current(), retry.pause.as_us() / 1_000, retry.is_first_away)
+    };
+    assert_eq!(fail(Failure::Away), (1, 100, true));
+    assert_eq!(fail(Failure::NotLeading), (2, 200, false));
+    assert_eq!(fail(Failure::Away), (0, 400, false));
+    assert_eq!(fail(Failure::NotJoined), (0, 800, false));
+    assert_eq!(fail(Failure::Away), (1, 1_000, false));
+    assert!(controllers.handle_joined(), "one was away");
+    assert!(!controllers.handle_joined());
+    assert_eq!(controllers.handle_failure(Failure::Away).pause, Duration::from_ms(100));
 }
 
 #[derive(Copy, Clone, Debug)]
 enum Act {
-    Command,
-    /// The site asks for commands: whether the request arrives, and whether its answer does.
+    Message,
+    /// The peer polls: whether the request arrives, and whether its answer does.
     Poll(bool, bool),
     /// The same answer comes again, late.
-    Late,
-    /// A request for commands arrives again, though the site may have registered since.
-    LateAsk,
-    /// A batch of reports, sent until it is known to have arrived: how often in vain first.
+    LateAnswer,
+    /// A poll arrives again, though the peer may have joined since.
+    LatePoll,
+    /// A batch is sent until it is known to have arrived: number of copies whose answer is lost.
     Batch(u8),
     Silence,
     RestartController,
-    RestartSite,
+    RestartPeer,
 }
 
 proptest! {
-    /// While neither side is started anew, every command is carried out once and in order, and every batch counts once, whatever
-    /// is lost. A new process or controller begins anew.
+    /// While neither side restarts, every message is delivered once and in order, and every batch
+    /// counts once, whatever is lost. A new process or controller begins with an empty mailbox.
     #[test]
-    fn nothing_is_lost_or_carried_out_twice(acts in proptest::collection::vec(prop_oneof![
-        6 => Just(Act::Command),
+    fn no_message_is_lost_or_delivered_twice(acts in proptest::collection::vec(prop_oneof![
+        6 => Just(Act::Message),
         6 => (any::<bool>(), any::<bool>()).prop_map(|(there, back)| Act::Poll(there, back)),
-        2 => Just(Act::Late),
-        2 => Just(Act::LateAsk),
+        2 => Just(Act::LateAnswer),
+        2 => Just(Act::LatePoll),
         2 => (0..3u8).prop_map(Act::Batch),
         1 => Just(Act::Silence),
         1 => Just(Act::RestartController),
-        1 => Just(Act::RestartSite),
+        1 => Just(Act::RestartPeer),
     ], 1..200)) {
-        let mut sessions = Sessions::<SiteId, u64>::new(GRACE);
-        let (mut site, mut session, mut queue) = (SiteSession::default(), 1, 1_000);
+        let unbounded = SessionsConfig { mailbox_max: usize::MAX, ..resuming().config() };
+        let mut sessions = Sessions::new(unbounded);
+        let (mut peer, mut session, mut numbering) = (PeerSession::default(), 1, 1_000);
         let (mut now, mut batches) = (at(0), 0);
-        // Of the present queue: what was given, what was carried out, which batches counted.
-        let (mut given, mut done, mut counted): (Vec<u64>, Vec<u64>, BTreeSet<u64>) = Default::default();
+        // In the present numbering: number of messages put in, messages delivered, batches counted.
+        let (mut given, mut done, mut counted): (u64, Vec<u64>, BTreeSet<u64>) = Default::default();
         let (mut late, mut asked) = (None, None);
-        let drained = [Act::Poll(true, true); 4];
+        let drained = [Act::Poll(true, true); 101];
         for act in acts.into_iter().chain(drained) {
             now += Duration::from_ms(10);
-            // Whoever speaks registers first, if it has to.
-            if site.must_register() && !matches!(act, Act::Silence | Act::RestartController | Act::RestartSite) {
-                queue += 1;
-                let registered = sessions.register(now, SITE, session, "a:1".into(), queue);
-                if registered.queue == queue {
+            let speaks = !matches!(act, Act::Silence | Act::RestartController | Act::RestartPeer);
+            if peer.must_join() && speaks {
+                numbering += 1;
+                let joined = sessions.handle_join(now, &PEER, session, numbering);
+                if joined.numbering == numbering {
                     (given, done, counted) = Default::default();
                 }
-                site.handle_registered(registered.queue, registered.after);
+                peer.handle_joined(joined.numbering, joined.after);
             }
             match act {
-                Act::Command => {
-                    given.push(given.len() as u64);
-                    sessions.push(now, SITE, given.len() as u64 - 1);
+                Act::Message => {
+                    sessions.push(now, &PEER, given);
+                    given += 1;
                 }
                 Act::Poll(true, is_answered) => {
-                    let times = site.times();
-                    asked = Some((session, times, site.position()));
-                    match sessions.poll_commands(now, SITE, session, site.position(), &mut None) {
+                    let joins = peer.joins();
+                    asked = Some((session, joins, peer.position()));
+                    match sessions.poll_messages(now, &PEER, session, peer.position(), &mut None) {
                         Ok(answer) if is_answered => {
                             let answer = answer.unwrap_or_default();
-                            late = Some((times, answer.clone()));
-                            let new = site.handle_commands(times, answer).expect("none is late");
-                            done.extend(new);
+                            late = Some((joins, answer.clone()));
+                            done.extend(peer.handle_messages(joins, answer).expect("none is late"));
                         }
                         Ok(_) => {}
-                        Err(NotRegistered) => site.handle_unknown(times),
+                        Err(NotJoined) => peer.handle_not_joined(joins),
                     }
                 }
                 Act::Poll(false, _) => {}
-                Act::LateAsk => {
-                    if let Some((session, times, position)) = asked
-                        && sessions.poll_commands(now, SITE, session, position, &mut None).is_err()
+                Act::LatePoll => {
+                    if let Some((session, joins, position)) = asked
+                        && sessions.poll_messages(now, &PEER, session, position, &mut None).is_err()
                     {
-                        site.handle_unknown(times);
+                        peer.handle_not_joined(joins);
                     }
                 }
-                Act::Late => {
-                    if let Some((times, commands)) = late.clone() {
-                        done.extend(site.handle_commands(times, commands).into_iter().flatten());
+                Act::LateAnswer => {
+                    if let Some((joins, messages)) = late.clone() {
+                        done.extend(peer.handle_messages(joins, messages).into_iter().flatten());
                     }
                 }
-                Act::Batch(in_vain) => {
+                Act::Batch(copies) => {
                     batches += 1;
-                    for _ in 0..=in_vain {
-                        match sessions.handle_batch(now, SITE, session, batches) {
+                    for _ in 0..=copies {
+                        match sessions.handle_batch(now, &PEER, session, batches) {
                             Ok(is_new) => prop_assert_eq!(is_new, counted.insert(batches)),
-                            Err(NotRegistered) => site.handle_unknown(site.times()),
+                            Err(NotJoined) => peer.handle_not_joined(peer.joins()),
                         }
                     }
                 }
                 Act::Silence => {
-                    now += GRACE;
+                    now += SILENCE_MAX;
                     sessions.handle_timeout(now);
                 }
-                Act::RestartController => sessions = Sessions::<SiteId, u64>::new(GRACE),
-                Act::RestartSite => {
-                    (session, site, batches) = (session + 1, SiteSession::default(), 0);
+                Act::RestartController => sessions = Sessions::new(unbounded),
+                Act::RestartPeer => {
+                    (session, peer, batches) = (session + 1, PeerSession::default(), 0);
                     (late, asked) = (None, None);
                 }
             }
-            prop_assert!(done.iter().eq(given.iter().take(done.len())), "{done:?} of {given:?}");
+            prop_assert!(done.iter().copied().eq(0..done.len() as u64), "{done:?} of {given}");
         }
-        prop_assert_eq!(done, given);
+        prop_assert_eq!(done.len() as u64, given);
+    }
+
+    /// A second process is refused if and only if the first one gives a sign of life within the
+    /// time it has.
+    #[test]
+    fn a_second_process_is_refused_while_the_first_is_alive(signs in proptest::collection::vec(0..4_000u64, 0..4)) {
+        let mut sessions = resuming();
+        sessions.handle_join(at(0), &PEER, 1, 100);
+        let probe = sessions.probe(&PEER, 2).expect("the first is up");
+        let ends = Instant::ZERO + probe.within;
+        for sign in signs.iter().map(|ms| at(*ms)).filter(|sign| *sign <= ends) {
+            prop_assert!(sessions.handle_batch(sign, &PEER, 1, 1).is_ok());
+        }
+        let is_alive = signs.iter().any(|ms| at(*ms) <= ends);
+        let result = sessions.probe_result(&PEER, 2, probe);
+        prop_assert_eq!(result, if is_alive { ProbeResult::Alive(1) } else { ProbeResult::Silent });
+    }
+
+    /// With either kind of mailbox, a session ends at its deadline and not before, whenever its
+    /// signs of life come.
+    #[test]
+    fn silence_ends_a_session_at_its_deadline(
+        gaps in proptest::collection::vec(0..2_999u64, 1..20),
+        resumes in any::<bool>(),
+    ) {
+        let mut sessions = if resumes { resuming() } else { starting_anew() };
+        let mut now = at(0);
+        sessions.handle_join(now, &PEER, 1, 100);
+        for gap in gaps {
+            now += Duration::from_ms(gap);
+            prop_assert_eq!(sessions.handle_timeout(now), vec![]);
+            prop_assert!(sessions.handle_request(now, &PEER, 1).is_ok());
+            prop_assert_eq!(sessions.poll_timeout(), Some(now + SILENCE_MAX));
+        }
+        let ends = now + SILENCE_MAX;
+        prop_assert_eq!(sessions.handle_timeout(ends - Duration::from_ps(1)), vec![]);
+        prop_assert_eq!(sessions.handle_timeout(ends), vec![(PEER, Some(1))]);
+        prop_assert!(!sessions.is_joined(&PEER, 1));
+    }
+
+    /// Each pause is twice the one before, at most the limit, until the next success.
+    #[test]
+    fn pauses_grow_to_their_limit(min in 1..1_000u64, more in 0..100_000u64, failures in 1..40usize) {
+        let (min, max) = (Duration::from_us(min), Duration::from_us(min + more));
+        let mut backoff = Backoff::new(min, max);
+        let pauses: Vec<Duration> = (0..failures).map(|_| backoff.next_pause()).collect();
+        prop_assert_eq!(pauses[0], min);
+        for pair in pauses.windows(2) {
+            prop_assert_eq!(pair[1], (pair[0] * 2).min(max));
+        }
+        backoff.reset();
+        prop_assert_eq!(backoff.next_pause(), min);
+    }
+
+    /// A peer finds the only controller that answers, whichever that is, within one turn.
+    #[test]
+    fn a_peer_finds_the_controller_that_answers(count in 1..9usize, answers in 0..9usize, first in 0..9usize) {
+        let answers = answers % count;
+        let mut controllers = Controllers::new(count, Backoff::new(Duration::from_ms(1), Duration::from_ms(8)));
+        for _ in 0..first {
+            controllers.handle_failure(Failure::NotLeading);
+        }
+        let tries = (0..count).take_while(|_| {
+            let is_found = controllers.current() == answers;
+            if !is_found {
+                controllers.handle_failure(Failure::Away);
+            }
+            !is_found
+        });
+        prop_assert!(tries.count() < count);
+        prop_assert_eq!(controllers.current(), answers);
     }
 }

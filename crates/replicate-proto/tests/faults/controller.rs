@@ -9,8 +9,9 @@ use super::world::{CONTROLLER, What, World};
 use anabranch_replicate_proto::control::{Command, Report, TransferId};
 use anabranch_replicate_proto::coordinator::{Coordinator, DefaultPlanner, EventKind, TransferSnapshot};
 use anabranch_replicate_proto::outbox::Outbox;
+use anabranch_replicate_proto::sessions::{SiteSessions, site_sessions};
 use anabranch_replicate_proto::unsaved::{Next, Unsaved};
-use anabranch_sessions::{NotRegistered, Position, Sessions, SiteSession};
+use anabranch_sessions::{NotJoined, PeerSession, Position};
 use anabranch_units::{Duration, Instant, SiteId};
 use std::collections::BTreeMap;
 
@@ -36,7 +37,7 @@ struct Poll {
     /// Its site's registration.
     times: u64,
     position: Position,
-    calls: Option<u64>,
+    probes: Option<u64>,
 }
 
 pub struct Controller {
@@ -44,7 +45,7 @@ pub struct Controller {
     /// When its clock began, and how far that ran ahead since.
     began: Instant,
     pub ahead: Duration,
-    sessions: Sessions<SiteId, Command>,
+    sessions: SiteSessions,
     /// Of each site.
     polls: [Option<Poll>; CONTROLLER],
     unsaved: Unsaved,
@@ -69,7 +70,7 @@ pub enum Answer {
 /// A site's end of its conversation.
 #[derive(Default)]
 pub struct Link {
-    session: SiteSession,
+    session: PeerSession,
     /// Requests that are not answered: to register, for commands, with reports.
     waiting: [Option<u64>; 3],
     /// The registrations in which those were sent.
@@ -138,7 +139,7 @@ impl World {
             coordinator: coordinator.expect("what it wrote fits"),
             began: self.schedule.now(),
             ahead: Duration::ZERO,
-            sessions: Sessions::new(GRACE),
+            sessions: site_sessions(GRACE),
             polls: Default::default(),
             unsaved: Unsaved::default(),
         });
@@ -165,7 +166,7 @@ impl World {
         let Some(controller) = self.controller.as_mut().filter(|_| is_reached) else { return };
         let now = controller.local(now);
         if controller.polls[site].take_if(|poll| poll.session == session).is_some() {
-            controller.sessions.end_poll(now, SiteId(site as u16));
+            controller.sessions.end_poll(now, &SiteId(site as u16));
         }
     }
 
@@ -228,7 +229,7 @@ impl World {
                 let known = self.programs.entry((site, program.run)).or_insert_with(|| program.clone());
                 assert_eq!(known, program, "{:?} is the number of two attempts", program.run);
             }
-            assert!(controller.sessions.push(local, site, command), "too many commands wait for {site}");
+            assert!(controller.sessions.push(local, &site, command), "too many commands wait for {site}");
         }
         for site in 0..CONTROLLER {
             self.answer_poll(site, false);
@@ -243,16 +244,16 @@ impl World {
         let Some(mut poll) = controller.polls[site].take() else { return };
         let id = SiteId(site as u16);
         let found =
-            controller.sessions.poll_commands(local, id, poll.session, poll.position, &mut poll.calls);
+            controller.sessions.poll_messages(local, &id, poll.session, poll.position, &mut poll.probes);
         let answer = match found {
             Ok(None) if !is_over => {
                 controller.polls[site] = Some(poll);
                 return;
             }
             Ok(commands) => Answer::Commands { times: poll.times, commands: commands.unwrap_or_default() },
-            Err(NotRegistered) => Answer::NotRegistered,
+            Err(NotJoined) => Answer::NotRegistered,
         };
-        controller.sessions.end_poll(local, id);
+        controller.sessions.end_poll(local, &id);
         self.answer(site, poll.session, poll.ask, answer);
     }
 
@@ -280,26 +281,26 @@ impl World {
         match what {
             Ask::Register => {
                 let queue = self.random.next_u64();
-                let registered = controller.sessions.register(local, id, session, "x:1".to_owned(), queue);
+                let joined = controller.sessions.handle_join(local, &id, session, queue);
                 let addresses: Vec<_> = self.topology.links_in(id).map(|l| (l, "x:1".to_owned())).collect();
                 self.coordinate(|c, now| c.handle_site_up(now, id, session, addresses));
-                let answer = Answer::Registered { queue: registered.queue, after: registered.after };
+                let answer = Answer::Registered { queue: joined.numbering, after: joined.after };
                 self.answer(site, session, ask, answer);
             }
             Ask::Poll { position, times } => {
                 // One request at a time stands for each site: an earlier one's connection has ended.
                 if controller.polls[site]
-                    .replace(Poll { ask, session, times, position, calls: None })
+                    .replace(Poll { ask, session, times, position, probes: None })
                     .is_some()
                 {
-                    controller.sessions.end_poll(local, id);
+                    controller.sessions.end_poll(local, &id);
                 }
-                controller.sessions.begin_poll(id);
+                controller.sessions.begin_poll(&id);
                 self.schedule.after(COMMANDS_WAIT, What::PollOver { site, ask });
                 self.answer_poll(site, false);
             }
             Ask::Reports { batch, reports } => {
-                let answer = match controller.sessions.handle_batch(local, id, session, batch) {
+                let answer = match controller.sessions.handle_batch(local, &id, session, batch) {
                     Ok(is_new) => {
                         for report in reports.into_iter().filter(|_| is_new) {
                             self.coordinate(|c, now| c.handle_report(now, id, report.clone()));
@@ -307,7 +308,7 @@ impl World {
                         }
                         Answer::Taken
                     }
-                    Err(NotRegistered) => Answer::NotRegistered,
+                    Err(NotJoined) => Answer::NotRegistered,
                 };
                 self.answer(site, session, ask, answer);
             }
@@ -326,7 +327,7 @@ impl World {
         let now = self.schedule.now();
         let Some(controller) = &mut self.controller else { return };
         let local = controller.local(now);
-        for site in controller.sessions.handle_timeout(local) {
+        for (site, _) in controller.sessions.handle_timeout(local) {
             self.schedule.say(format!("site {site} is away"));
             controller.coordinator.handle_site_down(local, site);
         }
@@ -358,14 +359,14 @@ impl World {
     pub fn converse(&mut self, site: usize, session: u64) {
         let now = self.schedule.now();
         let Some(link) = self.link(site, session) else { return };
-        if link.session.must_register() {
+        if link.session.must_join() {
             if link.waiting[REGISTER].is_none() {
                 self.ask(site, session, REGISTER, Ask::Register);
             }
             return;
         }
         let (position, times, polls) =
-            (link.session.position(), link.session.times(), link.waiting[POLL].is_none());
+            (link.session.position(), link.session.joins(), link.waiting[POLL].is_none());
         if link.waiting[REPORTS].is_none() {
             let is_late = link.in_hand > 0 && now >= link.since + PATIENCE;
             if link.in_hand == 0 || is_late {
@@ -393,7 +394,7 @@ impl World {
         self.asks += 1;
         let ask = self.asks;
         let link = self.link(site, session).expect("callers looked it up");
-        (link.waiting[lane], link.sent_in[lane]) = (Some(ask), link.session.times());
+        (link.waiting[lane], link.sent_in[lane]) = (Some(ask), link.session.joins());
         let patience = REPLY_TIME + if lane == POLL { COMMANDS_WAIT } else { Duration::ZERO };
         let delay = self.delay();
         if self.random.chance_ppm(self.lost_ppm) {
@@ -416,16 +417,16 @@ impl World {
         link.waiting[lane] = None;
         match answer {
             Answer::Registered { queue, after } => {
-                link.session.handle_registered(queue, after);
+                link.session.handle_joined(queue, after);
                 // What asked an earlier controller waits for nothing.
                 link.waiting = [None; 3];
             }
             Answer::Commands { times, commands } => {
-                let new = link.session.handle_commands(times, commands);
+                let new = link.session.handle_messages(times, commands);
                 new.into_iter().flatten().for_each(|command| self.command(site, command));
             }
             Answer::Taken => link.outbox.handle_sent(std::mem::take(&mut link.in_hand)),
-            Answer::NotRegistered => link.session.handle_unknown(link.sent_in[lane]),
+            Answer::NotRegistered => link.session.handle_not_joined(link.sent_in[lane]),
             Answer::Broken => {
                 let pause = Duration::from_ms(100 + self.random.below(900));
                 // Until then the lane is taken.

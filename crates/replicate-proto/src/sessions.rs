@@ -1,0 +1,28 @@
+//! How the controller keeps the sessions of its sites. The machine is `anabranch_sessions`.
+//!
+//! Commands must not be lost, so a site's process continues its numbering after a silence. Read
+//! [`site_sessions`].
+
+use crate::control::Command;
+use anabranch_sessions::{Overflow, Rejoin, Sessions, SessionsConfig};
+use anabranch_units::{Duration, SiteId};
+
+/// Most commands that wait for one site. A site that lets more pile up has to join again.
+const QUEUE_MAX: usize = 16_384;
+/// Most commands in one answer.
+const COMMANDS_TOGETHER_MAX: usize = 256;
+
+/// The controller's side of its sites' sessions.
+pub type SiteSessions = Sessions<SiteId, Command>;
+
+/// Sessions of sites that are gone after a silence of `grace`. No site has joined.
+pub const fn site_sessions(grace: Duration) -> SiteSessions {
+    Sessions::new(SessionsConfig {
+        silence_max: grace,
+        polls_keep_alive: true,
+        rejoin: Rejoin::Resumes,
+        mailbox_max: QUEUE_MAX,
+        overflow: Overflow::EndsSession,
+        answer_max: COMMANDS_TOGETHER_MAX,
+    })
+}
