@@ -13,6 +13,7 @@ use crate::control::{FlowKey, JoinRequest, Limit, ReportsRequest};
 use crate::coordinator::{HOST_FLOWS_MAX, Settings};
 use crate::enforcement::Order;
 use crate::rules::Rules;
+use anabranch_sessions::{Backoff, Controllers};
 use anabranch_units::{BitRate, Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -33,8 +34,8 @@ const LOOK_LATE: Duration = Duration::from_ms(250);
 pub const SAY_EVERY: Duration = Duration::from_ms(200);
 /// How long one request waits for limits.
 pub const LIMITS_WAIT: Duration = Duration::from_secs(10);
-/// How long to wait before joining is tried again, at first and at most.
-pub const RETRY: (Duration, Duration) = (Duration::from_ms(50), Duration::from_ms(500));
+/// Pauses before joining is tried again.
+const BACKOFF: Backoff = Backoff::new(Duration::from_ms(50), Duration::from_ms(500));
 /// After a session has begun, how long limits of the one before stand that were not said again.
 pub const OLD_LIMITS: Duration = SILENCE_MAX;
 /// The most connections that nobody has announced which a listing has, for rules.
@@ -206,9 +207,8 @@ pub struct Agent {
     /// When limits are lifted that were set before the last session, and not in it; `None` if there are none. Another session that
     /// begins meanwhile does not put it off.
     lift_old_at: Option<Instant>,
-    is_away: bool,
-    /// How long to wait before joining is tried again.
-    pause: Duration,
+    /// The only controller is the coordinator.
+    controllers: Controllers,
     is_cut: bool,
     is_full: bool,
     /// Flows that were announced since the listing that is awaited was asked for, as the kernel described them then: it may lack
@@ -255,8 +255,7 @@ impl Agent {
             last_session: None,
             heard_at: None,
             lift_old_at: None,
-            is_away: false,
-            pause: RETRY.0,
+            controllers: Controllers::new(1, BACKOFF),
             is_cut: false,
             is_full: false,
             newer: BTreeMap::new(),
@@ -584,11 +583,11 @@ impl Agent {
     /// The coordinator has taken it.
     fn begin(&mut self, number: u64) {
         let now = self.now;
-        (self.heard_at, self.last_session, self.pause) = (Some(now), Some(number), RETRY.0);
+        (self.heard_at, self.last_session) = (Some(now), Some(number));
         self.lift_old_at.get_or_insert(now + OLD_LIMITS);
         self.notice(Notice::Joined);
         self.events.push_back(Event::Order(Order::BeginSession));
-        if std::mem::take(&mut self.is_away) {
+        if self.controllers.handle_joined() {
             self.notice(Notice::Back);
         }
         self.phase = Phase::Joined(Session {
@@ -607,21 +606,24 @@ impl Agent {
     fn fail(&mut self, failure: Failure) {
         let is_joining = !matches!(self.phase, Phase::Joined(_));
         self.asks.clear();
-        match failure {
+        let retry = match failure {
             // The keys are another's, or the settings are none: that stays so.
             Failure::Refused(line) if is_joining => {
                 self.phase = Phase::Ended { asked: None };
                 self.events.push_back(Event::GivenUp(line));
                 return;
             }
-            Failure::NotJoined(line) => self.notice(Notice::Rejoins(line)),
-            Failure::Refused(line) | Failure::Passing(line) => {
-                let was_away = std::mem::replace(&mut self.is_away, true);
-                self.notice(if was_away { Notice::StillAway(line) } else { Notice::Away(line) });
+            Failure::NotJoined(line) => {
+                self.notice(Notice::Rejoins(line));
+                self.controllers.handle_failure(anabranch_sessions::Failure::NotJoined)
             }
-        }
-        self.phase = Phase::Pausing { until: self.now + self.pause };
-        self.pause = (self.pause * 2).min(RETRY.1);
+            Failure::Refused(line) | Failure::Passing(line) => {
+                let retry = self.controllers.handle_failure(anabranch_sessions::Failure::Away);
+                self.notice(if retry.is_first_away { Notice::Away(line) } else { Notice::StillAway(line) });
+                retry
+            }
+        };
+        self.phase = Phase::Pausing { until: self.now + retry.pause };
     }
 }
 

@@ -1,9 +1,10 @@
-//! The coordinator's side of its agents' sessions as a machine: which agents are joined, which of their requests wait for limits, and
-//! when rates are decided.
+//! The coordinator and its agents: which requests wait for limits, and when rates are decided.
 //!
-//! An agent joins with a session of its own, and is there until it leaves, another agent of its host joins, or it is silent for
-//! [`SessionsConfig::silence_max`]. A request for limits waits until the agent has new limits, until its time is over, or until the
-//! session is. Agents' reports are decided on together, when the driver asks for the next decision.
+//! An agent is joined until it leaves, another agent of its host joins, or it is silent for
+//! [`SessionsConfig::silence_max`]; the machine for that is `anabranch_sessions`. A request for
+//! limits waits until the agent has new limits, its time is over, or the session ends. Limits need
+//! no mailbox, as the last one of a flow replaces all before. Agents' reports are decided on
+//! together, when the driver asks for the next decision.
 //!
 //! Leaves out: HTTP and clocks, which addresses a host may have (the `shuffle` room); flows and rates ([`Coordinator`]). Read
 //! [`Sessions`] first.
@@ -12,8 +13,10 @@ use crate::Coordinator;
 use crate::control::{Limit, Report};
 use crate::coordinator::{CoflowView, Decision, Ended, Host, ReportError, Settings};
 use anabranch_fluid::{Allocator, DecisionError};
+use anabranch_sessions::{Overflow, Rejoin};
 use anabranch_units::{Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
 
 /// The most requests of one agent that wait for limits; of more, the oldest is answered without any.
 pub const WAITS_MAX: usize = 64;
@@ -74,8 +77,10 @@ pub struct Counts {
 pub struct Sessions<A> {
     config: SessionsConfig,
     coordinator: Coordinator<A>,
-    /// By host.
-    agents: BTreeMap<String, Agent>,
+    /// Agents by host.
+    sessions: anabranch_sessions::Sessions<String, Infallible>,
+    /// Requests for limits that wait, by host and number, and until when each waits.
+    waits: BTreeMap<String, BTreeMap<u64, Instant>>,
     waits_so_far: u64,
     /// Whether something has been said since the last decision began.
     is_undecided: bool,
@@ -86,22 +91,21 @@ pub struct Sessions<A> {
     counts: Counts,
 }
 
-/// A host's agent that has joined and not gone.
-#[derive(Debug)]
-struct Agent {
-    session: u64,
-    heard_at: Instant,
-    /// By its number, until when each request waits for limits.
-    waits: BTreeMap<u64, Instant>,
-}
-
 impl<A: Allocator> Sessions<A> {
     /// No agent has joined.
     pub fn new(config: SessionsConfig, allocator: A) -> Self {
         Self {
             config,
             coordinator: Coordinator::new(config.settings, allocator),
-            agents: BTreeMap::new(),
+            sessions: anabranch_sessions::Sessions::new(anabranch_sessions::SessionsConfig {
+                silence_max: config.silence_max,
+                polls_keep_alive: false,
+                rejoin: Rejoin::StartsAnew,
+                mailbox_max: 0,
+                overflow: Overflow::DropsOldest,
+                answer_max: 0,
+            }),
+            waits: BTreeMap::new(),
             waits_so_far: 0,
             is_undecided: false,
             is_deciding: false,
@@ -125,10 +129,8 @@ impl<A: Allocator> Sessions<A> {
     ) -> Result<(), ReportError> {
         self.coordinator.handle_join(now, name, session, host)?;
         self.counts.joins += 1;
-        let agent = Agent { session, heard_at: now, waits: BTreeMap::new() };
-        if let Some(earlier) = self.agents.insert(name.to_owned(), agent) {
-            self.refuse(name, earlier);
-        }
+        self.sessions.handle_join(now, &name.to_owned(), session, 0);
+        self.refuse_waits(name);
         self.take(now, name, session, reports)
     }
 
@@ -158,9 +160,10 @@ impl<A: Allocator> Sessions<A> {
     ) -> Result<u64, ReportError> {
         let number = self.waits_so_far;
         self.waits_so_far += 1;
-        let agent = self.hear(now, name, session)?;
-        agent.waits.insert(number, until);
-        let oldest = (agent.waits.len() > WAITS_MAX).then(|| agent.waits.pop_first()).flatten();
+        self.hear(now, name, session)?;
+        let waits = self.waits.entry(name.to_owned()).or_default();
+        waits.insert(number, until);
+        let oldest = (waits.len() > WAITS_MAX).then(|| waits.pop_first()).flatten();
         self.answers.extend(oldest.map(|(oldest, _)| (oldest, Ok(Vec::new()))));
         self.tell(name);
         Ok(number)
@@ -168,32 +171,29 @@ impl<A: Allocator> Sessions<A> {
 
     /// A request for limits is given up: they are kept for the agent's next one.
     pub fn handle_given_up(&mut self, name: &str, number: u64) {
-        if let Some(agent) = self.agents.get_mut(name) {
-            agent.waits.remove(&number);
+        if let Some(waits) = self.waits.get_mut(name) {
+            waits.remove(&number);
         }
     }
 
     /// A host's agent goes. One that has not joined, or not in this session, changes nothing.
     pub fn handle_leave(&mut self, now: Instant, name: &str, session: u64) {
-        if self.is_joined(name, session) {
-            self.forget(now, name);
+        if self.sessions.handle_leave(&name.to_owned(), session).is_ok() {
+            self.end(now, name, session);
             self.events.push_back(Event::Left(name.to_owned()));
         }
     }
 
     /// Time has passed: agents that were silent for too long are gone, and requests whose time is over are answered without limits.
     pub fn handle_timeout(&mut self, now: Instant) {
-        let is_silent = |agent: &Agent| now >= agent.heard_at + self.config.silence_max;
-        let silent = self.agents.iter().filter(|(_, agent)| is_silent(agent));
-        let silent: Vec<String> = silent.map(|(name, _)| name.clone()).collect();
-        for name in silent {
+        for (name, session) in self.sessions.handle_timeout(now) {
             self.counts.silent += 1;
-            self.forget(now, &name);
+            self.end(now, &name, session.expect("no agent is expected before it joins"));
             self.events.push_back(Event::Silent(name));
         }
-        let Self { agents, answers, .. } = self;
-        for agent in agents.values_mut() {
-            agent.waits.retain(|number, until| {
+        let Self { waits, answers, .. } = self;
+        for waits in waits.values_mut() {
+            waits.retain(|number, until| {
                 let is_over = *until <= now;
                 answers.extend(is_over.then(|| (*number, Ok(Vec::new()))));
                 !is_over
@@ -214,9 +214,9 @@ impl<A: Allocator> Sessions<A> {
     pub fn begin_anew(&mut self, allocator: A) {
         assert!(!self.is_deciding, "the driver waits for a decision before it sets the clock back");
         self.coordinator = Coordinator::new(self.config.settings, allocator);
-        for (name, agent) in std::mem::take(&mut self.agents) {
-            self.refuse(&name, agent);
-        }
+        self.sessions.restart();
+        let names: Vec<String> = self.waits.keys().cloned().collect();
+        names.iter().for_each(|name| self.refuse_waits(name));
     }
 
     /// What is to be decided, if anything: the driver makes the decision where it likes, and brings it back by
@@ -258,15 +258,15 @@ impl<A: Allocator> Sessions<A> {
 
     /// When [`Sessions::handle_timeout`] and [`Sessions::begin_decision`] are to be called although no agent has said anything.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let silent = self.agents.values().map(|agent| agent.heard_at + self.config.silence_max);
-        let waits = self.agents.values().flat_map(|agent| agent.waits.values().copied());
+        let silent_at = self.sessions.poll_timeout();
+        let waits = self.waits.values().flat_map(|waits| waits.values().copied());
         let look = self.coordinator.poll_timeout().filter(|_| !self.is_deciding);
-        silent.chain(waits).chain(look).min()
+        waits.chain(silent_at).chain(look).min()
     }
 
     /// Whether a host's agent is there in this session.
     pub fn is_joined(&self, name: &str, session: u64) -> bool {
-        self.agents.get(name).is_some_and(|agent| agent.session == session)
+        self.sessions.is_joined(&name.to_owned(), session)
     }
 
     /// Coflows under way, by name, with their flows at this instant.
@@ -287,11 +287,9 @@ impl<A: Allocator> Sessions<A> {
     }
 
     /// Notes that the host's present agent has said something.
-    fn hear(&mut self, now: Instant, name: &str, session: u64) -> Result<&mut Agent, ReportError> {
-        let agent = self.agents.get_mut(name).filter(|agent| agent.session == session);
-        let agent = agent.ok_or_else(|| ReportError::NotJoined(name.to_owned()))?;
-        agent.heard_at = now;
-        Ok(agent)
+    fn hear(&mut self, now: Instant, name: &str, session: u64) -> Result<(), ReportError> {
+        let name = name.to_owned();
+        self.sessions.handle_request(now, &name, session).map_err(|_| ReportError::NotJoined(name))
     }
 
     fn take(
@@ -308,28 +306,30 @@ impl<A: Allocator> Sessions<A> {
         taken
     }
 
-    fn forget(&mut self, now: Instant, name: &str) {
-        let Some(agent) = self.agents.remove(name) else { return };
-        self.coordinator.handle_leave(now, name, agent.session);
+    /// A session has ended: the coordinator forgets the host's flows, and requests that wait are
+    /// refused.
+    fn end(&mut self, now: Instant, name: &str, session: u64) {
+        self.coordinator.handle_leave(now, name, session);
         self.is_undecided = true;
-        self.refuse(name, agent);
+        self.refuse_waits(name);
     }
 
-    /// The session is over: what waits in it is told so.
-    fn refuse(&mut self, name: &str, agent: Agent) {
+    fn refuse_waits(&mut self, name: &str) {
         let refused = |number| (number, Err(ReportError::NotJoined(name.to_owned())));
-        self.answers.extend(agent.waits.into_keys().map(refused));
+        let waits = self.waits.remove(name).unwrap_or_default();
+        self.answers.extend(waits.into_keys().map(refused));
     }
 
     /// Answers the oldest request of a host's agent, if it has limits to be told.
     fn tell(&mut self, name: &str) {
-        let Some(agent) = self.agents.get_mut(name).filter(|agent| !agent.waits.is_empty()) else { return };
-        let limits = self.coordinator.poll_limits(name, agent.session);
+        let Some(waits) = self.waits.get_mut(name).filter(|waits| !waits.is_empty()) else { return };
+        let session = self.sessions.session(&name.to_owned()).expect("requests wait in a session");
+        let limits = self.coordinator.poll_limits(name, session);
         if limits.is_empty() {
             return;
         }
         self.counts.limits += limits.len() as u64;
-        let oldest = agent.waits.pop_first();
+        let oldest = waits.pop_first();
         self.answers.extend(oldest.map(|(number, _)| (number, Ok(limits))));
     }
 
