@@ -4,11 +4,13 @@
 //!
 //! A [`Market`] has clusters with capacities and prices, places whose clients may be served from some of them, and groups of alike
 //! clients. [`Optimiser`] finds where each client goes, and says with each answer how far from the best it can be at the most. What the broker
-//! knows of a market is a matter of [`designs`]; [`Broker`] and [`Agent`] are the two sides of the protocol by which it learns that; [`evaluate`] says what comes of each in a [`World`], which [`generate`] draws.
+//! knows of a market is a matter of [`designs`]; [`Broker`] and [`Agent`] are the two sides of the protocol by which it learns that;
+//! [`Networks`] and [`AgentSession`] keep the sessions between them; [`evaluate`] says what comes of each in a [`World`], which [`generate`] draws.
 //! Invariant: no cluster is ever given more than its capacity, as the broker knows it. Leaves out: sockets and clocks. Read [`Market`], then
 //! [`Optimiser`], then [`designs::Design`].
 
 mod agent;
+pub mod agent_session;
 mod branch;
 pub mod broker;
 pub mod counting;
@@ -24,6 +26,7 @@ pub mod limits;
 pub mod lying;
 mod market;
 pub mod messages;
+pub mod networks;
 mod optimiser;
 mod parties;
 pub mod player;
@@ -36,10 +39,12 @@ pub mod steering;
 mod world;
 
 pub use agent::{Agent, Estimates, Reserve};
+pub use agent_session::AgentSession;
 pub use broker::Broker;
 pub use evaluation::{Account, MARKUP, Outcome, alternatives, evaluate, market};
 pub use generator::{Shape, generate};
 pub use market::{Candidate, Cluster, Group, Market, MarketError};
+pub use networks::Networks;
 pub use optimiser::{Answer, Optimiser, Placement};
 pub use parties::{Own, Parties};
 pub use program::Program;

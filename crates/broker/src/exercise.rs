@@ -6,10 +6,10 @@
 use crate::contracts::Contracts;
 use crate::etcd::is_answer;
 use crate::kept::read_decision;
-use crate::network::{parts, totals};
 use crate::places::Places;
 use crate::service::{BrokerService, BrokerServiceConfig, StoreConfig};
 use crate::wire::{BidsReply, CountedReply, DecisionView, MessagesReply, NetworkMessage};
+use anabranch_broker_proto::agent_session::{parts, totals};
 use anabranch_broker_proto::broker::{Settings, Standing};
 use anabranch_broker_proto::delivery::{Delivery, Viewer};
 use anabranch_broker_proto::{Agent, Estimates, Offer, Site, designs};

@@ -50,6 +50,7 @@ pub mod world_files;
 
 pub use anabranch_broker_proto::broker::Settings;
 pub use anabranch_broker_proto::designs;
+pub use anabranch_broker_proto::networks::SILENCE_MAX;
 pub use anabranch_http::{ClientError, ServeConfig, ServeError, Server};
 pub use client::Client;
 pub use cmcd::REPORTS_MAX;
@@ -60,5 +61,5 @@ pub use network::{Files as NetworkFiles, NetworkAgent, NetworkAgentError, Networ
 pub use places::Places;
 pub use public::{ADDRESS_ANSWERS, PublicConfig, PublicServer};
 pub use service::{
-    BrokerService, BrokerServiceConfig, COUNTED_BYTES_MAX, COUNTED_MAX, OpenError, SILENT_AFTER, StoreConfig,
+    BrokerService, BrokerServiceConfig, COUNTED_BYTES_MAX, COUNTED_MAX, OpenError, StoreConfig,
 };

@@ -1,40 +1,27 @@
 //! A content network's agent: it waits for calls, bids, and answers proposals, by its network's own files.
 //!
-//! Clusters are in a TOML file, scores in a CSV table; both are read again for each round, so that whoever keeps them need not tell. Where the broker
-//! is away it tries again, ever more seldom. Leaves out: what is bid (`broker_proto::Agent`). Read [`NetworkAgent`] and [`Files`] first.
+//! Clusters are in a TOML file, scores in a CSV table; both are read again for each round, so that
+//! a change needs no signal to the agent. When the agent sends which request is
+//! `broker_proto::AgentSession`'s to decide. Leaves out: the contents of bids
+//! (`broker_proto::Agent`). Read [`NetworkAgent`] and [`Files`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: reads files and the clock")]
 
 use crate::client::Client;
 use crate::mistake::Mistake;
-use crate::wire::{Accepted, Bids, NetworkMessage};
-use anabranch_broker_proto::designs::{self, Design};
+use anabranch_broker_proto::agent_session::{Answer, Ask, Event, Failure, WITHIN};
 use anabranch_broker_proto::limits::{check_capacity, check_price, check_score};
-use anabranch_broker_proto::{Agent, Estimates, Offer, Site, considered};
-use anabranch_http::{BACKOFF_MAX, BACKOFF_MIN, ClientError};
+use anabranch_broker_proto::{AgentSession, Estimates, Offer, Site, considered};
+use anabranch_http::ClientError;
 use anabranch_net::identity::Identity;
 use anabranch_net::random;
-use anabranch_units::{BitRate, PeerId};
+use anabranch_units::{BitRate, Duration, Instant};
 use serde::Deserialize;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
 use toml::Spanned;
 
-/// How long one request may take.
-const WITHIN: Duration = Duration::from_secs(20);
-/// How long the agent waits for a message before it asks again: that tells the broker that it is there.
-const WAIT: Duration = Duration::from_secs(8);
-/// The same where there are other brokers, and how long one may take to answer then: of one that stands still, as of a machine that is cut off, nothing
-/// else tells.
-const WAIT_OF_SEVERAL: Duration = Duration::from_secs(3);
-const WITHIN_OF_SEVERAL: Duration = Duration::from_secs(10);
-/// Bids of one message: with them it stays well below the most that a request may have.
-const BIDS_PER_MESSAGE: usize = 100_000;
 /// A provider that stands for all that are not named.
 const ANY: &str = "*";
-/// An agent has one broker, which it calls so.
-const BROKER: PeerId = PeerId(0);
 
 /// Where a network's own estimates are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -167,10 +154,10 @@ pub struct NetworkConfig {
 /// A network's agent.
 pub struct NetworkAgent {
     name: String,
-    /// Of each broker; the first leads, as far as that is known.
-    clients: VecDeque<Client>,
+    /// One client for each broker.
+    clients: Vec<Client>,
     files: Files,
-    agent: Agent,
+    machine: AgentSession,
 }
 
 /// Why an agent ends.
@@ -202,25 +189,13 @@ impl std::fmt::Display for NetworkAgentError {
 }
 impl std::error::Error for NetworkAgentError {}
 
-/// What one session with a broker comes to.
-enum Ended {
-    /// It has to join again, now.
-    Rejoin,
-    /// The broker is away.
-    Away(String),
-    /// Another broker leads.
-    Follows(String),
-    /// It may never join.
-    Refused(String),
-}
-
-fn ended(error: ClientError) -> Ended {
+fn failure(error: ClientError) -> Failure {
     let line = error.to_string();
     match error {
-        ClientError::Refused { status: 409, .. } => Ended::Rejoin,
-        ClientError::Refused { status: 421, .. } => Ended::Follows(line),
-        ClientError::Refused { status: 400 | 403, .. } | ClientError::Settings(_) => Ended::Refused(line),
-        _ => Ended::Away(line),
+        ClientError::Refused { status: 409, .. } => Failure::NotJoined(line),
+        ClientError::Refused { status: 421, .. } => Failure::NotLeading(line),
+        ClientError::Refused { status: 400 | 403, .. } | ClientError::Settings(_) => Failure::Refused(line),
+        _ => Failure::Away(line),
     }
 }
 
@@ -231,13 +206,14 @@ impl NetworkAgent {
     pub fn new(config: NetworkConfig, identity: &Identity) -> Result<Self, NetworkAgentError> {
         let NetworkConfig { name, brokers, files } = config;
         files.read().map_err(NetworkAgentError::Files)?;
-        let clients = brokers.iter().map(|broker| Client::new(broker, identity, WITHIN));
-        let clients: VecDeque<Client> =
-            clients.collect::<Result<_, _>>().map_err(NetworkAgentError::Client)?;
+        let clients = brokers.iter().map(|broker| Client::new(broker, identity, WITHIN.to_std()));
+        let clients: Vec<Client> = clients.collect::<Result<_, _>>().map_err(NetworkAgentError::Client)?;
         if clients.is_empty() {
             return Err(NetworkAgentError::NoBroker);
         }
-        Ok(Self { name, clients, files, agent: Agent::default() })
+        let random = random().map_err(NetworkAgentError::Random)?;
+        let machine = AgentSession::new(Instant::ZERO, clients.len(), random);
+        Ok(Self { name, clients, files, machine })
     }
 
     /// Where the brokers are: `host:port`.
@@ -249,79 +225,73 @@ impl NetworkAgent {
     ///
     /// Errors: the broker says that this agent may never join.
     pub async fn run(mut self, end: impl Future<Output = ()>) -> Result<(), NetworkAgentError> {
-        let session = random().map_err(NetworkAgentError::Random)?;
         let ended = tokio::select! {
-            refused = self.work(session) => Some(refused),
+            refused = self.work() => Some(refused),
             () = end => None,
         };
         if let Some(line) = ended {
             return Err(NetworkAgentError::Refused(line));
         }
-        let _ = self.clients[0].leave(&self.name, session, WITHIN / 4).await;
+        let _ = self.client().leave(&self.name, self.machine.session(), WITHIN.to_std() / 4).await;
         Ok(())
     }
 
-    /// Joins again and again, until it may not: why, in one line.
-    async fn work(&mut self, session: u64) -> String {
-        let (mut backoff, mut is_away) = (BACKOFF_MIN, false);
+    /// The client of the broker that requests go to.
+    fn client(&self) -> &Client {
+        &self.clients[self.machine.broker()]
+    }
+
+    /// Does what the machine asks for, until it gives up: why, in one line.
+    async fn work(&mut self) -> String {
+        // Each answer resets the machine's clock, as [`Instant`] ends after 213 days. No deadline
+        // outlives an answer.
+        let mut epoch = std::time::Instant::now();
         loop {
-            let client = self.clients[0].clone();
-            let (_, within) = self.patience();
-            let joined = client.join(&self.name, session, within / 2).await;
-            let ended = match joined {
-                Ok(()) => {
-                    tracing::info!("joined broker {}", client.address());
-                    (backoff, is_away) = (BACKOFF_MIN, false);
-                    self.take_part(&client, session).await
+            while let Some(event) = self.machine.poll_event() {
+                if let Event::GivenUp(line) = event {
+                    return line;
                 }
-                Err(error) => ended(error),
-            };
-            match ended {
-                Ended::Refused(line) => return line,
-                Ended::Rejoin => {}
-                Ended::Follows(line) => {
-                    tracing::debug!("{line}");
-                    self.clients.rotate_left(1);
-                }
-                Ended::Away(line) if is_away => {
-                    tracing::debug!("{line}");
-                    self.clients.rotate_left(1);
-                }
-                Ended::Away(line) => {
-                    is_away = true;
-                    tracing::warn!("the broker is away, and will be tried again: {line}");
-                    self.clients.rotate_left(1);
-                }
+                self.log(event);
             }
-            tokio::time::sleep(backoff).await;
-            backoff = (backoff * 2).min(BACKOFF_MAX);
-        }
-    }
-
-    /// How long to wait for a message, and how much longer for an answer.
-    fn patience(&self) -> (Duration, Duration) {
-        if self.clients.len() > 1 { (WAIT_OF_SEVERAL, WITHIN_OF_SEVERAL) } else { (WAIT, WITHIN) }
-    }
-
-    /// Answers messages, until something is in the way.
-    async fn take_part(&mut self, client: &Client, session: u64) -> Ended {
-        let mut after = 0;
-        loop {
-            let (wait, within) = self.patience();
-            let messages = match client.messages(&self.name, session, after, wait, within).await {
-                Ok(messages) => messages,
-                Err(error) => return ended(error),
-            };
-            for (number, message) in messages {
-                after = number;
-                if let Err(error) = self.answer(client, session, message).await {
-                    return ended(error);
+            match self.machine.poll_ask() {
+                Some((number, Ask::Estimate)) => self.machine.handle_estimates(number, &self.estimates()),
+                Some((number, ask)) => {
+                    let answer = self.send(ask).await.map_err(failure);
+                    epoch = std::time::Instant::now();
+                    self.machine.handle_answer(Instant::ZERO, number, answer);
+                }
+                None => {
+                    let due = self.machine.poll_timeout().expect("an agent that asks for nothing pauses");
+                    let now = || Instant::ZERO + Duration::from_std(epoch.elapsed());
+                    // A millisecond more: timers fire early by their rounding, and would spin.
+                    let pause = due.saturating_since(now()) + Duration::from_ms(1);
+                    tokio::time::sleep(pause.to_std()).await;
+                    self.machine.handle_timeout(now());
                 }
             }
         }
     }
 
-    /// What the network knows now; of files that cannot be read, nothing: it sits a round out.
+    fn log(&self, event: Event) {
+        match event {
+            Event::Joined => tracing::info!("joined broker {}", self.client().address()),
+            Event::Away(line, true) => {
+                tracing::warn!("the broker is away, and will be tried again: {line}");
+            }
+            Event::Away(line, false) | Event::NotLeading(line) => tracing::debug!("{line}"),
+            Event::UnknownDesign { round, design } => {
+                tracing::error!("round {round}: design `{design}` is not known here: update this agent");
+            }
+            Event::BidRefused { round, reason } => tracing::warn!("round {round}: refused: {reason}"),
+            Event::Accepted { round, sessions, rate } => {
+                tracing::info!("round {round}: {sessions} clients, {rate}");
+            }
+            Event::GivenUp(_) => {}
+        }
+    }
+
+    /// The network's estimates as its files have them now. With files that cannot be read it sits a
+    /// round out.
     fn estimates(&self) -> FromFiles {
         self.files.read().unwrap_or_else(|error| {
             tracing::error!("{error}: nothing is bid in this round");
@@ -329,78 +299,28 @@ impl NetworkAgent {
         })
     }
 
-    async fn answer(
-        &mut self,
-        client: &Client,
-        session: u64,
-        message: NetworkMessage,
-    ) -> Result<(), ClientError> {
-        match message {
-            NetworkMessage::Call(call) => {
-                let Some(design) = designs::by_name(&call.design) else {
-                    tracing::error!(
-                        "round {}: design `{}` is not known here: update this agent",
-                        call.round,
-                        call.design
-                    );
-                    return Ok(());
-                };
-                let bids = self.bid(design, &call);
-                for part in parts(bids) {
-                    let reply = client.bids(&self.name, session, &part, WITHIN).await?;
-                    for reason in &reply.reasons {
-                        tracing::warn!("round {}: refused: {reason}", part.round);
-                    }
-                }
+    /// Sends a request, and returns the broker's answer.
+    async fn send(&self, ask: Ask) -> Result<Answer, ClientError> {
+        let (client, name, session) = (self.client(), &*self.name, self.machine.session());
+        match ask {
+            Ask::Join { within } => client.join(name, session, within.to_std()).await.map(|()| Answer::Taken),
+            Ask::Messages { after, wait, within } => {
+                let messages = client.messages(name, session, after, wait.to_std(), within.to_std()).await?;
+                let messages = messages.into_iter().map(|(number, message)| (number, message.into()));
+                Ok(Answer::Messages(messages.collect()))
             }
-            NetworkMessage::Proposal(proposal) => {
-                let assent = self.agent.handle_proposal(&self.estimates(), BROKER, &proposal);
-                client.assent(&self.name, session, &assent, WITHIN).await?;
+            Ask::Bids(bids) => client.bids(name, session, &bids, WITHIN.to_std()).await.map(Answer::Bids),
+            Ask::Assent(assent) => {
+                client.assent(name, session, &assent, WITHIN.to_std()).await.map(|()| Answer::Taken)
             }
-            NetworkMessage::Accepted(accepted) => {
-                self.agent.handle_accepted(BROKER, &accepted);
-                let (sessions, rate) = totals(&accepted);
-                tracing::info!("round {}: {sessions} clients, {rate}", accepted.round);
-            }
+            Ask::Estimate => unreachable!("the caller reads the files"),
         }
-        Ok(())
     }
-
-    fn bid(&self, design: Arc<dyn Design>, call: &crate::wire::Call) -> Bids {
-        self.agent.handle_call(BROKER, &*design, &self.estimates(), call)
-    }
-}
-
-/// The clients of all clusters, and what they get together.
-pub(crate) fn totals(accepted: &Accepted) -> (u64, BitRate) {
-    let (sessions, bps) = accepted.clusters.iter().fold((0u64, 0u64), |(sessions, bps), cluster| {
-        (sessions.saturating_add(cluster.sessions), bps.saturating_add(cluster.rate_bps))
-    });
-    (sessions, BitRate::bps(bps))
-}
-
-/// Bids in messages that are not too long, all but the last with more to follow.
-pub(crate) fn parts(bids: Bids) -> Vec<Bids> {
-    let mut parts = vec![Bids { round: bids.round, clusters: bids.clusters, ..Bids::default() }];
-    let mut count = 0;
-    for share in bids.shares {
-        if count + share.clusters.len() > BIDS_PER_MESSAGE && count > 0 {
-            count = 0;
-            parts.push(Bids { round: bids.round, ..Bids::default() });
-        }
-        count += share.clusters.len();
-        let last = parts.len() - 1;
-        parts[last].shares.push(share);
-    }
-    let last = parts.len() - 1;
-    parts[..last].iter_mut().for_each(|part| part.more = true);
-    parts
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_broker_proto::messages::ShareBids;
 
     fn files(clusters: &str, scores: &str) -> (tempfile::TempDir, Files) {
         let folder = tempfile::tempdir().expect("a folder");
@@ -460,14 +380,5 @@ mod tests {
             "clusters.toml: no [[cluster]] table: there must be one for each cluster"
         );
         assert!(said(CLUSTERS, "location,isp,cluster,score\nberlin,*,9,1\n").ends_with("clusters.toml"));
-    }
-
-    #[test]
-    fn many_bids_go_in_parts() {
-        let share = |share| ShareBids { share, clusters: vec![(1, 1.0); 40_000] };
-        let bids = Bids { round: 3, shares: (0..5).map(share).collect(), ..Bids::default() };
-        let parts = parts(bids);
-        assert_eq!(parts.iter().map(|part| part.shares.len()).collect::<Vec<_>>(), [2, 2, 1]);
-        assert_eq!(parts.iter().map(|part| part.more).collect::<Vec<_>>(), [true, true, false]);
     }
 }

@@ -1,4 +1,5 @@
-//! The broker under the real clock: its machine behind one lock, networks' mailboxes, and what players' questions are answered from.
+//! The broker under the real clock: its machine behind one lock, and what players' questions are
+//! answered from.
 //!
 //! Requests change the machine and wake the driver, which has it go on. What is searched for, and what is asked of the store, runs apart, so that
 //! requests are answered meanwhile; players' questions take another lock. A decision is kept before anybody is told of it, in a file, or in a store that
@@ -24,10 +25,11 @@ use crate::mistake::Mistake;
 use crate::store::{Keeper, Store};
 use crate::wire::{CountedReply, DecisionView, NetworkMessage};
 use anabranch_broker_proto::Answer;
-use anabranch_broker_proto::broker::{Broker, Decision, Gathered, Job, ToNetwork, Why};
+use anabranch_broker_proto::broker::{Decision, Gathered, Job, Why};
 use anabranch_broker_proto::counting::Counting;
 use anabranch_broker_proto::delivery::Delivery;
 use anabranch_broker_proto::messages::{Assent, Bids, BidsReply};
+use anabranch_broker_proto::networks::{self, Networks, NotLeading, Refusal, TOLD_LEASES};
 use anabranch_broker_proto::replica::{Replica, Turn};
 use anabranch_broker_proto::reports::Reports;
 use anabranch_broker_proto::steering::Catalogue;
@@ -35,21 +37,15 @@ use anabranch_net::identity::Identity;
 use anabranch_units::{Duration, Instant, PeerId};
 use counted::Counted;
 use players::Answering;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-/// A network whose agent has asked for nothing for so long has gone. An agent asks at least every ten seconds.
-pub const SILENT_AFTER: Duration = Duration::from_secs(25);
-/// Messages that wait for a network: of more, the oldest are dropped, as a newer round has taken their place.
-const MAILBOX_MAX: usize = 8;
 /// How often the driver looks at the machine though nothing is due.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Counts that are given from outside hold for so long.
 const GIVEN_FOR: Duration = Duration::from_secs(900);
-/// What other brokers have counted, and what the one that leads says of networks, is said once in a lease, and holds for so many.
-const COUNTED_LEASES: u64 = 3;
 /// Places of one message.
 const PLACES_PER_MESSAGE: usize = 20_000;
 /// By how much a search goes behind all else that this machine does.
@@ -68,6 +64,22 @@ pub(crate) enum NetworkError {
     NotJoined(String),
     /// Another broker leads: where, as far as that is known.
     Follows(Option<String>),
+}
+
+impl From<NotLeading> for NetworkError {
+    fn from(NotLeading(leader): NotLeading) -> Self {
+        Self::Follows(leader)
+    }
+}
+
+impl NetworkError {
+    /// The refusal of a request that names this network.
+    fn of(name: &str, refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::NotJoined => Self::NotJoined(name.to_owned()),
+            Refusal::NotLeading(leader) => Self::Follows(leader),
+        }
+    }
 }
 
 impl std::fmt::Display for NetworkError {
@@ -108,11 +120,7 @@ struct Shared {
 
 struct State {
     epoch: std::time::Instant,
-    replica: Replica,
-    there: BTreeMap<PeerId, Presence>,
-    /// After which round the broker that leads has said which networks there are, and until when that holds.
-    networks_told: Option<(u64, Instant)>,
-    mailboxes: BTreeMap<PeerId, Mailbox>,
+    networks: Networks,
     /// Counts from outside, and until when they hold.
     given: Option<(Vec<Gathered>, Instant)>,
     /// Counts of viewers from other brokers.
@@ -121,8 +129,6 @@ struct State {
     stored: Option<Arc<DecisionView>>,
     /// The decision that is to be kept, as it is written: asked again, the store gets the same, so that nothing that was kept can change.
     keeping: Option<(Arc<Decision>, Arc<DecisionView>)>,
-    /// When networks were called to the present round.
-    called: Option<(u64, Instant)>,
     decision: Arc<DecisionView>,
     history: History,
     /// Why the store could not be asked last, and why the last decision could not be kept.
@@ -131,21 +137,6 @@ struct State {
     /// Whether the log says that rounds do not go on.
     is_stalled: bool,
     counters: Counters,
-}
-
-struct Presence {
-    /// None of a network that was there before this broker began: it has its time to join again, so that players need not move twice. None, too,
-    /// where another broker leads.
-    session: Option<u64>,
-    /// Whether its agent is there, here or at the broker that leads.
-    is_up: bool,
-    heard_at: Instant,
-}
-
-#[derive(Default)]
-struct Mailbox {
-    sent: u64,
-    messages: VecDeque<(u64, NetworkMessage)>,
 }
 
 /// Counts since the start, for metrics.
@@ -177,47 +168,9 @@ impl State {
         Instant::ZERO + Duration::from_std(self.epoch.elapsed())
     }
 
-    /// The network that speaks with this session.
-    fn speaker(&mut self, network: PeerId, session: u64, name: &str) -> Result<&mut Broker, NetworkError> {
-        let now = self.now();
-        if !self.replica.leads() {
-            return Err(NetworkError::Follows(self.replica.leader().map(str::to_owned)));
-        }
-        match self.there.get_mut(&network).filter(|presence| presence.session == Some(session)) {
-            Some(presence) => presence.heard_at = now,
-            None => return Err(NetworkError::NotJoined(name.to_owned())),
-        }
-        self.broker()
-    }
-
-    /// How long a round has taken that this broker called.
+    /// Seconds since this broker called a round.
     fn took_s(&self, round: u64) -> Option<f64> {
-        let called = self.called.filter(|(called, _)| *called == round);
-        called.map(|(_, at)| self.now().saturating_since(at).as_secs_f64())
-    }
-
-    /// The machine, where this broker leads.
-    fn broker(&mut self) -> Result<&mut Broker, NetworkError> {
-        let leader = self.replica.leader().map(str::to_owned);
-        self.replica.leading().ok_or(NetworkError::Follows(leader))
-    }
-
-    /// Those that the last decision has are taken to be there until they have had time to join, so that players need not move twice.
-    fn expect_networks(&mut self, now: Instant) {
-        self.networks_told = None;
-        self.there.clear();
-        self.expect_decided(now);
-        self.mailboxes.clear();
-    }
-
-    /// Those that the last decision has are there, if not as agents yet.
-    fn expect_decided(&mut self, now: Instant) {
-        let decision = self.replica.known();
-        let networks = decision.iter().flat_map(|decision| &decision.placed).filter_map(|placed| placed.to);
-        for (to, _) in networks {
-            let new = Presence { session: None, is_up: false, heard_at: now };
-            self.there.entry(to.network).or_insert(new);
-        }
+        self.networks.since_call(self.now(), round).map(Duration::as_secs_f64)
     }
 }
 
@@ -258,15 +211,11 @@ impl BrokerService {
         };
         let state = State {
             epoch,
-            replica,
-            there: BTreeMap::new(),
-            networks_told: None,
-            mailboxes: BTreeMap::new(),
+            networks: Networks::new(replica, lease),
             given: None,
             counted: Counted::default(),
             stored: None,
             keeping: None,
-            called: None,
             decision: Arc::default(),
             history: History::default(),
             store_error: None,
@@ -306,9 +255,8 @@ impl BrokerService {
         let network = self.network(name)?;
         let mut state = lock(&self.shared.state);
         let now = state.now();
-        state.broker()?.handle_joined(network, self.shared.contracts.contract(network));
-        state.there.insert(network, Presence { session: Some(session), is_up: true, heard_at: now });
-        state.mailboxes.insert(network, Mailbox::default());
+        let contract = self.shared.contracts.contract(network);
+        state.networks.handle_join(now, network, session, contract)?;
         state.counters.joins += 1;
         drop(state);
         self.note_presence();
@@ -321,8 +269,9 @@ impl BrokerService {
     pub(crate) fn leave(&self, name: &str, session: u64) -> Result<(), NetworkError> {
         let network = self.network(name)?;
         let mut state = lock(&self.shared.state);
-        state.speaker(network, session, name)?.handle_left(network);
-        state.there.remove(&network);
+        let now = state.now();
+        let left = state.networks.handle_leave(now, network, session);
+        left.map_err(|refusal| NetworkError::of(name, refusal))?;
         drop(state);
         self.note_presence();
         tracing::info!("network {name} has left");
@@ -346,11 +295,11 @@ impl BrokerService {
             told.as_mut().enable();
             {
                 let mut state = lock(&self.shared.state);
-                state.speaker(network, session, name)?;
-                let mailbox = state.mailboxes.entry(network).or_default();
-                mailbox.messages.retain(|(number, _)| *number > after);
-                if !mailbox.messages.is_empty() {
-                    return Ok(mailbox.messages.iter().cloned().collect());
+                let now = state.now();
+                let found = state.networks.poll_messages(now, network, session, after);
+                if let Some(messages) = found.map_err(|refusal| NetworkError::of(name, refusal))? {
+                    let read = |(number, message)| Some((number, NetworkMessage::of(message)?));
+                    return Ok(messages.into_iter().filter_map(read).collect());
                 }
             }
             if tokio::time::timeout_at(until, told).await.is_err() {
@@ -363,7 +312,9 @@ impl BrokerService {
     pub(crate) fn bids(&self, name: &str, session: u64, bids: Bids) -> Result<BidsReply, NetworkError> {
         let network = self.network(name)?;
         let mut state = lock(&self.shared.state);
-        let reply = state.speaker(network, session, name)?.handle_bids(network, bids);
+        let now = state.now();
+        let reply = state.networks.handle_bids(now, network, session, bids);
+        let reply = reply.map_err(|refusal| NetworkError::of(name, refusal))?;
         state.counters.bids_taken += reply.taken;
         state.counters.bids_refused += reply.refused;
         drop(state);
@@ -378,7 +329,9 @@ impl BrokerService {
     pub(crate) fn assent(&self, name: &str, session: u64, assent: &Assent) -> Result<(), NetworkError> {
         let network = self.network(name)?;
         let mut state = lock(&self.shared.state);
-        state.speaker(network, session, name)?.handle_assent(network, assent);
+        let now = state.now();
+        let taken = state.networks.handle_assent(now, network, session, assent);
+        taken.map_err(|refusal| NetworkError::of(name, refusal))?;
         drop(state);
         self.shared.changed.notify_one();
         Ok(())
@@ -387,7 +340,7 @@ impl BrokerService {
     /// Clients are counted by somebody else, who says this; nothing has the broker count again.
     pub(crate) fn give_clients(&self, gathered: Vec<Gathered>) -> Result<(), NetworkError> {
         let mut state = lock(&self.shared.state);
-        state.broker()?;
+        state.networks.leading()?;
         let until = state.now() + GIVEN_FOR;
         state.given = (!gathered.is_empty()).then_some((gathered, until));
         drop(state);
@@ -403,19 +356,16 @@ impl BrokerService {
         gathered: Vec<Gathered>,
     ) -> Result<CountedReply, NetworkError> {
         let mut state = lock(&self.shared.state);
-        state.broker()?;
+        let roll = state.networks.roll()?;
         let now = state.now();
-        let until = now + self.lease() * COUNTED_LEASES;
+        let until = now + self.lease() * TOLD_LEASES;
         if !state.counted.note(now, (broker, part), gathered, until) {
             tracing::debug!("no room for what another broker has counted");
         }
-        // One that is being kept yet was accepted, too: whoever is gone by now may be in it.
-        let round = state.broker()?.accepted().map_or(0, |decision| decision.round);
-        let names = |up: bool| {
-            let those = state.there.iter().filter(|(_, presence)| presence.is_up == up);
-            those.map(|(network, _)| self.shared.contracts.name(*network).to_owned()).collect()
+        let names = |those: Vec<PeerId>| {
+            those.into_iter().map(|network| self.shared.contracts.name(network).to_owned()).collect()
         };
-        Ok(CountedReply { round, up: names(true), awaited: names(false) })
+        Ok(CountedReply { round: roll.round, up: names(roll.up), awaited: names(roll.awaited) })
     }
 
     /// Players have measured something of a network.
@@ -427,7 +377,7 @@ impl BrokerService {
     ) -> Result<(), NetworkError> {
         let network = self.network(name)?;
         let mut state = lock(&self.shared.state);
-        let machine = state.broker()?;
+        let machine = state.networks.leading()?;
         if let Some((bid, measured)) = scores {
             machine.handle_measured(network, bid, measured);
         }
@@ -442,12 +392,12 @@ impl BrokerService {
         self.shared.ttl_s
     }
 
-    /// Tells those who answer players which networks have gone.
+    /// Tells those who answer players which networks are gone.
     fn note_presence(&self) {
-        let gone: BTreeSet<PeerId> = {
-            let state = lock(&self.shared.state);
-            self.shared.contracts.numbers().filter(|network| !state.there.contains_key(network)).collect()
-        };
+        let mut state = lock(&self.shared.state);
+        let Some(there) = state.networks.poll_there() else { return };
+        let gone: BTreeSet<PeerId> =
+            self.shared.contracts.numbers().filter(|network| !there.contains(network)).collect();
         lock(&self.shared.answering).gone = Arc::new(gone);
     }
 
@@ -460,26 +410,24 @@ impl BrokerService {
         }
         loop {
             self.begin_anew_in_time();
-            self.end_silent();
             let (job, ask, wait) = {
                 let mut state = lock(&self.shared.state);
                 let now = state.now();
                 // A renewal of the lease needs no list of all clients.
-                let due = state.replica.leading().and_then(|broker| broker.poll_timeout());
-                if due.is_some_and(|at| at <= now) {
+                if state.networks.needs_clients(now) {
                     let gathered = self.gathered(&mut state, now);
                     let reported = lock(&self.shared.answering).reports.as_mut().map(Reports::take);
-                    state.replica.leading().into_iter().for_each(|broker| {
-                        broker.handle_gathered(gathered.clone());
+                    state.networks.handle_clients(gathered);
+                    if let Ok(broker) = state.networks.leading() {
                         for (network, delivered) in reported.iter().flatten() {
                             broker.handle_delivered(*network, *delivered);
                         }
-                    });
+                    }
                 }
-                state.replica.handle_timeout(now);
-                let ask = state.replica.poll_ask(now);
-                let due = state.replica.poll_timeout().unwrap_or(now + LOOK_EVERY).min(now + LOOK_EVERY);
-                (state.replica.poll_job(), ask, due.saturating_since(now).to_std())
+                state.networks.handle_timeout(now);
+                let ask = state.networks.poll_ask(now);
+                let due = state.networks.poll_timeout().unwrap_or(now + LOOK_EVERY).min(now + LOOK_EVERY);
+                (state.networks.poll_job(), ask, due.saturating_since(now).to_std())
             };
             self.settle();
             self.note_stall();
@@ -507,8 +455,7 @@ impl BrokerService {
         let mut answering = lock(&self.shared.answering);
         let epoch = std::time::Instant::now();
         (state.epoch, answering.epoch) = (epoch, epoch);
-        state.replica.begin_anew(Instant::ZERO, unix_ms());
-        state.called = None;
+        state.networks.begin_anew(Instant::ZERO, unix_ms());
         answering.counting.begin_anew(Instant::ZERO);
         tracing::info!("the clock of rounds begins again");
     }
@@ -538,127 +485,47 @@ impl BrokerService {
             let mut state = lock(&self.shared.state);
             let now = state.now();
             state.counters.decision_seconds += began.elapsed().as_secs_f64();
-            state.replica.handle_answer(now, &job, answer);
+            state.networks.handle_found(now, &job, answer);
         }
         self.shared.changed.notify_one();
     }
 
-    /// Agents of whom nothing was heard for long have gone. Where another broker leads, that one knows.
-    fn end_silent(&self) {
-        let mut silent = Vec::new();
-        {
-            let mut state = lock(&self.shared.state);
-            let now = state.now();
-            if !state.replica.leads() {
-                return;
-            }
-            state.there.retain(|network, presence| {
-                let is_there = now.saturating_since(presence.heard_at) < SILENT_AFTER;
-                if !is_there {
-                    silent.push(*network);
-                }
-                is_there
-            });
-            for network in &silent {
-                state.replica.leading().into_iter().for_each(|broker| broker.handle_left(*network));
-                state.counters.silent += 1;
-            }
-        }
-        if !silent.is_empty() {
-            self.note_presence();
-            for network in silent {
-                let name = self.shared.contracts.name(network);
-                tracing::warn!("network {name}: its agent has fallen silent, and counts as gone");
-            }
-        }
-    }
-
     /// Tells networks and players what the machine says.
     fn settle(&self) {
-        let (mut messages, mut turns) = (Vec::new(), Vec::new());
-        {
-            let replica = &mut lock(&self.shared.state).replica;
-            while let Some(turn) = replica.poll_turn() {
-                turns.push(turn);
-            }
-            while let Some(message) = replica.poll_transmit() {
-                messages.push(message);
-            }
-        }
-        for turn in turns {
-            self.take_turn(turn);
-        }
-        if messages.is_empty() {
-            return;
-        }
-        {
-            let mut state = lock(&self.shared.state);
-            let now = state.now();
-            for (network, message) in messages {
-                let message = match message {
-                    ToNetwork::Call(call) => {
-                        if state.called.is_none_or(|(round, _)| round != call.round) {
-                            state.called = Some((call.round, now));
-                        }
-                        NetworkMessage::Call((*call).clone())
-                    }
-                    ToNetwork::Proposal(proposal) => NetworkMessage::Proposal(proposal),
-                    ToNetwork::Accepted(accepted) => NetworkMessage::Accepted(accepted),
-                    _ => continue,
-                };
-                let mailbox = state.mailboxes.entry(network).or_default();
-                mailbox.sent += 1;
-                mailbox.messages.push_back((mailbox.sent, message));
-                if mailbox.messages.len() > MAILBOX_MAX {
-                    mailbox.messages.pop_front();
+        loop {
+            let event = lock(&self.shared.state).networks.poll_event();
+            match event {
+                None => break,
+                Some(networks::Event::Turn(turn)) => self.take_turn(turn),
+                Some(networks::Event::Silent(network)) => {
+                    lock(&self.shared.state).counters.silent += 1;
+                    let name = self.shared.contracts.name(network);
+                    tracing::warn!("network {name}: its agent has fallen silent, and counts as gone");
                 }
+                Some(networks::Event::PollsDue) => self.shared.told.notify_waiters(),
             }
         }
-        self.shared.told.notify_waiters();
+        self.note_presence();
     }
 
     fn take_turn(&self, turn: Turn) {
         match turn {
             Turn::Began => {
-                let mut state = lock(&self.shared.state);
-                let now = state.now();
-                state.expect_networks(now);
-                state.counters.leads += 1;
-                drop(state);
-                self.note_presence();
+                lock(&self.shared.state).counters.leads += 1;
                 tracing::info!("this broker leads");
             }
             Turn::Ended => {
                 let mut state = lock(&self.shared.state);
-                let now = state.now();
-                state.expect_networks(now);
-                // What it could not keep, another may have decided anew.
+                // A decision that it could not keep may be replaced by another broker's.
                 (state.given, state.counted, state.keep_error) = (None, Counted::default(), None);
                 drop(state);
-                self.note_presence();
-                // Those who wait for messages hear that they have to ask another.
-                self.shared.told.notify_waiters();
                 tracing::warn!("this broker does not lead any more");
             }
             Turn::Accepted(decision) => {
                 lock(&self.shared.state).counters.rounds_accepted += 1;
                 self.note_decision(&decision);
             }
-            Turn::News(decision) => {
-                self.note_decision(&decision);
-                let mut state = lock(&self.shared.state);
-                let now = state.now();
-                let told = state.networks_told.filter(|(_, until)| now < *until).map(|(round, _)| round);
-                match told {
-                    _ if state.replica.leads() => {}
-                    None => state.expect_networks(now),
-                    Some(round) if round < decision.round => state.expect_decided(now),
-                    // What the one that leads has said since is newer.
-                    Some(_) => {}
-                }
-                drop(state);
-                self.note_presence();
-            }
+            Turn::News(decision) => self.note_decision(&decision),
             Turn::Void { round, why } => {
                 let why = match why {
                     Why::NoBids => "no network has bid",

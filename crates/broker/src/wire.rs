@@ -3,6 +3,7 @@
 //! Leaves out: the messages of the decision protocol, which are `broker_proto::messages`' own. Read [`NetworkMessage`] and [`DecisionView`]
 //! first.
 
+use anabranch_broker_proto::broker::ToNetwork;
 pub use anabranch_broker_proto::messages::{
     Accepted, Assent, Bids, BidsReply, Call, Clients, ClusterAccepted, ClusterBid, ClusterRate, Proposal,
     Share, ShareAccepted, ShareBids,
@@ -10,6 +11,7 @@ pub use anabranch_broker_proto::messages::{
 pub use anabranch_http::answer::{ErrorBody, HealthView};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use utoipa::ToSchema;
 
 /// A network's agent is there.
@@ -31,6 +33,28 @@ pub enum NetworkMessage {
     Proposal(Proposal),
     /// What became of its bids.
     Accepted(Accepted),
+}
+
+impl NetworkMessage {
+    /// A broker's message as it travels; `None` for a kind that this version cannot say.
+    pub(crate) fn of(message: ToNetwork) -> Option<Self> {
+        match message {
+            ToNetwork::Call(call) => Some(Self::Call(Arc::unwrap_or_clone(call))),
+            ToNetwork::Proposal(proposal) => Some(Self::Proposal(proposal)),
+            ToNetwork::Accepted(accepted) => Some(Self::Accepted(accepted)),
+            _ => None,
+        }
+    }
+}
+
+impl From<NetworkMessage> for ToNetwork {
+    fn from(message: NetworkMessage) -> Self {
+        match message {
+            NetworkMessage::Call(call) => Self::Call(Arc::new(call)),
+            NetworkMessage::Proposal(proposal) => Self::Proposal(proposal),
+            NetworkMessage::Accepted(accepted) => Self::Accepted(accepted),
+        }
+    }
 }
 
 /// Messages to a network.

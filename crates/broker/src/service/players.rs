@@ -3,13 +3,14 @@
 //! Leaves out: what is answered (`broker_proto::steering`), HTTP (`public`). Read [`Answering`].
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 
-use super::{BrokerService, COUNTED_LEASES, PLACES_PER_MESSAGE, Presence, lock};
+use super::{BrokerService, PLACES_PER_MESSAGE, lock};
 use crate::client::Client;
 use crate::cmcd;
 use crate::wire::{CountedReply, CountedRequest, PlaceClients};
 use anabranch_broker_proto::broker::Gathered;
 use anabranch_broker_proto::counting::Counting;
 use anabranch_broker_proto::delivery::Delivery;
+use anabranch_broker_proto::networks::Roll;
 use anabranch_broker_proto::reports::Reports;
 use anabranch_broker_proto::steering::{Ask, Steering, answer, network_of};
 use anabranch_units::{Duration, Instant, PeerId};
@@ -96,7 +97,7 @@ impl BrokerService {
         let mut client: Option<Client> = None;
         loop {
             tokio::time::sleep(every).await;
-            let leader = lock(&self.shared.state).replica.leader().map(str::to_owned);
+            let leader = lock(&self.shared.state).networks.replica().leader().map(str::to_owned);
             let Some(leader) = leader else { continue };
             if client.as_ref().is_none_or(|client| client.address() != leader) {
                 client = Client::new(&leader, identity, every)
@@ -127,26 +128,16 @@ impl BrokerService {
         answering.counting.gathered(now)
     }
 
-    /// The broker that leads says which networks are there: players here hear of one that goes between two rounds, too.
+    /// The broker that leads says which networks are there.
     fn note_networks(&self, leader: &str, reply: &CountedReply) {
+        let numbers = |names: &[String]| {
+            names.iter().filter_map(|name| self.shared.contracts.number(name)).collect::<Vec<_>>()
+        };
+        let roll = Roll { round: reply.round, up: numbers(&reply.up), awaited: numbers(&reply.awaited) };
         {
             let mut state = lock(&self.shared.state);
-            // Whoever leads by now knows better.
-            if state.replica.leader() != Some(leader) {
-                return;
-            }
-            let heard_at = state.now();
-            let named = |names: &[String], is_up| {
-                let numbers = names.iter().filter_map(|name| self.shared.contracts.number(name));
-                numbers
-                    .map(|network| (network, Presence { session: None, is_up, heard_at }))
-                    .collect::<Vec<_>>()
-            };
-            state.networks_told = Some((reply.round, heard_at + self.lease() * COUNTED_LEASES));
-            state.there = named(&reply.awaited, false).into_iter().chain(named(&reply.up, true)).collect();
-            if state.replica.known().is_some_and(|decision| decision.round > reply.round) {
-                state.expect_decided(heard_at);
-            }
+            let now = state.now();
+            state.networks.handle_roll(now, leader, &roll);
         }
         self.note_presence();
     }

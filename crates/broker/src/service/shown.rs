@@ -45,10 +45,10 @@ impl BrokerService {
             let name = self.shared.contracts.name(network).to_owned();
             let at = state.decision.networks.iter().position(|other| *other == name);
             let (sessions, rate_bps) = at.and_then(|at| given.get(&(at as u32))).copied().unwrap_or_default();
-            let standing = state.replica.standing(network).unwrap_or_default();
+            let standing = state.networks.replica().standing(network).unwrap_or_default();
             NetworkView {
                 name,
-                up: state.there.get(&network).is_some_and(|presence| presence.is_up),
+                up: state.networks.is_up(network),
                 reputation: standing.reputation,
                 capacity_trust: standing.capacity_trust,
                 score_bias: standing.score_bias,
@@ -68,8 +68,8 @@ impl BrokerService {
             (answering.answers, answering.unknown, answering.counting.dropped(), answering.reported)
         };
         let state = lock(&self.shared.state);
-        let (counters, leads) = (&state.counters, state.replica.leads_at(state.now()));
-        let ups = state.there.values().filter(|presence| presence.is_up).count();
+        let (counters, leads) = (&state.counters, state.networks.replica().leads_at(state.now()));
+        let ups = state.networks.up_count();
         let all: [(&str, &str, &str, u64); 15] = [
             ("leads", "gauge", "1 where this broker leads.", u64::from(leads)),
             ("leads_total", "counter", "Times that it began to lead.", counters.leads),

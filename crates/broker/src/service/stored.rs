@@ -23,7 +23,7 @@ impl BrokerService {
         {
             let mut state = lock(&self.shared.state);
             let now = state.now();
-            while let Some((number, ask)) = state.replica.poll_ask(now) {
+            while let Some((number, ask)) = state.networks.poll_ask(now) {
                 let told = match ask {
                     StoreAsk::Lead => StoreTold::Leads { epoch: EPOCH, revision: REVISION, last: found },
                     _ => StoreTold::Last {
@@ -33,11 +33,11 @@ impl BrokerService {
                             .map(|last| Arc::new(read_decision(last, &self.shared.contracts))),
                     },
                 };
-                state.replica.handle_told(now, number, Some(told));
+                state.networks.handle_told(now, number, Some(told));
             }
             state.stored = last;
             // Until viewers ask, the viewers of the last decision count.
-            if let Some(known) = state.replica.known() {
+            if let Some(known) = state.networks.replica().known() {
                 let mut answering = lock(&self.shared.answering);
                 answering.counting = Counting::new(answering.now(), ttl(self.shared.ttl_s)).after(known);
             }
@@ -130,7 +130,7 @@ impl BrokerService {
                 StoreTold::Last { last, decision: decision.map(Arc::new) }
             }
         });
-        state.replica.handle_told(now, number, told);
+        state.networks.handle_told(now, number, told);
     }
 
     /// Says in the log that rounds do not go on, or that they do again, once each.
@@ -153,7 +153,7 @@ impl State {
             let lasts_s = lasts.to_std().as_secs();
             format!("no round was kept for {lasts_s} s, which is three times `--every` or more: {why}")
         };
-        Some(match self.replica.stall(self.now())? {
+        Some(match self.networks.replica().stall(self.now())? {
             Stall::Unkept { rounds } => {
                 format!("the last {rounds} rounds were not kept: each time the lead was lost before")
             }

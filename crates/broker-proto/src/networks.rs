@@ -1,0 +1,382 @@
+//! A broker's side of its networks: which agents are there, which messages wait for them, and what
+//! a request of an agent changes.
+//!
+//! While this broker leads, agents join it, and one that is silent for [`SILENCE_MAX`] is gone. The
+//! networks of the last decision have as long to join a broker that begins, so that viewers need
+//! not move twice. While another broker leads, it says which networks are there.
+//!
+//! Leaves out: HTTP, names and contracts (the `broker` room), the lead and the store
+//! ([`crate::replica`]), rounds ([`crate::broker`]). Contract: one mutation, then `poll_*` to
+//! `None`, then [`Networks::poll_timeout`]. Read [`Networks`] first.
+
+use crate::broker::{Broker, Contract, Gathered, Job, ToNetwork};
+use crate::messages::{Assent, Bids, BidsReply};
+use crate::optimiser::Answer;
+use crate::replica::{Replica, StoreAsk, StoreTold, Turn};
+use anabranch_sessions::{NotJoined, Overflow, Position, Rejoin, Sessions, SessionsConfig};
+use anabranch_units::{Duration, Instant, PeerId};
+use std::collections::{BTreeSet, VecDeque};
+
+/// Silence after which an agent is gone. An agent sends a request at least every ten seconds.
+pub const SILENCE_MAX: Duration = Duration::from_secs(25);
+/// Most messages that wait for a network. Messages of a newer round replace the oldest.
+pub const MAILBOX_MAX: usize = 8;
+/// Leases for which the leader's list of networks holds, and for which another broker's counts
+/// hold.
+pub const TOLD_LEASES: u64 = 3;
+/// The wire names no numbering: each join begins a new one.
+const NUMBERING: u64 = 0;
+
+const SESSIONS: SessionsConfig = SessionsConfig {
+    silence_max: SILENCE_MAX,
+    // An agent whose connection is cut off leaves polls behind.
+    polls_keep_alive: false,
+    rejoin: Rejoin::StartsAnew,
+    mailbox_max: MAILBOX_MAX,
+    overflow: Overflow::DropsOldest,
+    answer_max: MAILBOX_MAX,
+};
+
+/// Why a network's request is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Its agent has to join.
+    NotJoined,
+    /// Another broker leads: its address, if known.
+    NotLeading(Option<String>),
+}
+
+/// Another broker leads: its address, if known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotLeading(pub Option<String>);
+
+impl From<NotLeading> for Refusal {
+    fn from(NotLeading(leader): NotLeading) -> Self {
+        Self::NotLeading(leader)
+    }
+}
+
+impl From<NotJoined> for Refusal {
+    fn from(_: NotJoined) -> Self {
+        Self::NotJoined
+    }
+}
+
+/// An event for the driver.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// The lead or the decision has changed, or a round has ended.
+    Turn(Turn),
+    /// The agent of this network has fallen silent, and counts as gone.
+    Silent(PeerId),
+    /// New messages wait, or polls that wait have to be refused: polls look again.
+    PollsDue,
+}
+
+/// Networks as the leader knows them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Roll {
+    /// Last accepted round; 0 before the first.
+    pub round: u64,
+    /// Networks whose agents are up.
+    pub up: Vec<PeerId>,
+    /// Networks whose agents still have time to join.
+    pub awaited: Vec<PeerId>,
+}
+
+/// The machine. See the module.
+#[derive(Debug)]
+pub struct Networks {
+    replica: Replica,
+    sessions: Sessions<PeerId, ToNetwork>,
+    lease: Duration,
+    /// Round of the leader's last list of networks, and the end of its validity.
+    told: Option<(u64, Instant)>,
+    /// The last round that was called, and when.
+    called: Option<(u64, Instant)>,
+    /// The networks that are there, as last polled.
+    there: Option<BTreeSet<PeerId>>,
+    events: VecDeque<Event>,
+}
+
+impl Networks {
+    /// Around a replica of this lease. No agent has joined.
+    pub const fn new(replica: Replica, lease: Duration) -> Self {
+        Self {
+            replica,
+            sessions: Sessions::new(SESSIONS),
+            lease,
+            told: None,
+            called: None,
+            there: None,
+            events: VecDeque::new(),
+        }
+    }
+
+    /// The replica, to read.
+    pub const fn replica(&self) -> &Replica {
+        &self.replica
+    }
+
+    /// The rounds' machine.
+    ///
+    /// Errors: this broker does not lead.
+    pub fn leading(&mut self) -> Result<&mut Broker, NotLeading> {
+        let leader = self.replica.leader().map(str::to_owned);
+        self.replica.leading().ok_or(NotLeading(leader))
+    }
+
+    /// The clock is reset to `now`, and all agents have to join again; see [`Replica::begin_anew`].
+    pub fn begin_anew(&mut self, now: Instant, rounds_after: u64) {
+        self.replica.begin_anew(now, rounds_after);
+        self.called = None;
+        self.expect_decided_only(now);
+        self.settle(now);
+    }
+
+    /// A network's agent joins. It takes part from the next round on.
+    ///
+    /// Errors: this broker does not lead.
+    pub fn handle_join(
+        &mut self,
+        now: Instant,
+        network: PeerId,
+        session: u64,
+        contract: Contract,
+    ) -> Result<(), NotLeading> {
+        self.leading()?.handle_joined(network, contract);
+        self.sessions.handle_join(now, &network, session, NUMBERING);
+        self.settle(now);
+        Ok(())
+    }
+
+    /// A network's agent leaves.
+    ///
+    /// Errors: see [`Refusal`].
+    pub fn handle_leave(&mut self, now: Instant, network: PeerId, session: u64) -> Result<(), Refusal> {
+        self.leading()?;
+        self.sessions.handle_leave(&network, session)?;
+        self.leading()?.handle_left(network);
+        self.settle(now);
+        Ok(())
+    }
+
+    /// Messages to a network after the one with this number, which acknowledges those up to it;
+    /// `None` while there is none.
+    ///
+    /// Errors: see [`Refusal`].
+    pub fn poll_messages(
+        &mut self,
+        now: Instant,
+        network: PeerId,
+        session: u64,
+        after: u64,
+    ) -> Result<Option<Vec<(u64, ToNetwork)>>, Refusal> {
+        self.leading()?;
+        let position = Position { numbering: NUMBERING, after };
+        Ok(self.sessions.poll_messages(now, &network, session, position, &mut None)?)
+    }
+
+    /// A network bids.
+    ///
+    /// Errors: see [`Refusal`].
+    pub fn handle_bids(
+        &mut self,
+        now: Instant,
+        network: PeerId,
+        session: u64,
+        bids: Bids,
+    ) -> Result<BidsReply, Refusal> {
+        let reply = self.speaker(now, network, session)?.handle_bids(network, bids);
+        self.settle(now);
+        Ok(reply)
+    }
+
+    /// A network answers a proposal.
+    ///
+    /// Errors: see [`Refusal`].
+    pub fn handle_assent(
+        &mut self,
+        now: Instant,
+        network: PeerId,
+        session: u64,
+        assent: &Assent,
+    ) -> Result<(), Refusal> {
+        self.speaker(now, network, session)?.handle_assent(network, assent);
+        self.settle(now);
+        Ok(())
+    }
+
+    /// The leader says which networks are there. Players of this broker then learn of a network
+    /// that leaves between two rounds, too. The list of a broker that does not lead any more
+    /// changes nothing.
+    pub fn handle_roll(&mut self, now: Instant, leader: &str, roll: &Roll) {
+        if self.replica.leader() != Some(leader) {
+            return;
+        }
+        self.told = Some((roll.round, now + self.lease * TOLD_LEASES));
+        self.sessions.restart();
+        roll.up.iter().for_each(|network| self.sessions.note_up_elsewhere(now, network));
+        roll.awaited.iter().for_each(|network| self.sessions.expect(now, network));
+        if self.replica.known().is_some_and(|decision| decision.round > roll.round) {
+            self.expect_decided(now);
+        }
+    }
+
+    /// The networks that are there, for brokers that do not lead.
+    ///
+    /// Errors: this broker does not lead.
+    pub fn roll(&mut self) -> Result<Roll, NotLeading> {
+        // An accepted decision that is not kept yet counts, too: a network that is gone by now may
+        // be in it.
+        let round = self.leading()?.accepted().map_or(0, |decision| decision.round);
+        let those = |up: bool| {
+            let some = self.sessions.peers().filter(|(_, is_up)| *is_up == up);
+            some.map(|(network, _)| *network).collect()
+        };
+        Ok(Roll { round, up: those(true), awaited: those(false) })
+    }
+
+    /// Whether the next [`Networks::handle_timeout`] needs the clients: a round begins.
+    pub fn needs_clients(&mut self, now: Instant) -> bool {
+        self.leading().is_ok_and(|broker| broker.poll_timeout().is_some_and(|at| at <= now))
+    }
+
+    /// The clients that there are. They count for the next round that begins.
+    pub fn handle_clients(&mut self, gathered: Vec<Gathered>) {
+        if let Ok(broker) = self.leading() {
+            broker.handle_gathered(gathered);
+        }
+    }
+
+    /// Time has passed: agents that were silent for too long are gone, and rounds go on.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.replica.leads() {
+            for (network, _) in self.sessions.handle_timeout(now) {
+                self.leading().expect("it leads").handle_left(network);
+                self.events.push_back(Event::Silent(network));
+            }
+        }
+        self.replica.handle_timeout(now);
+        self.settle(now);
+    }
+
+    /// A job has found this.
+    pub fn handle_found(&mut self, now: Instant, job: &Job, answer: Answer) {
+        self.replica.handle_answer(now, job, answer);
+        self.settle(now);
+    }
+
+    /// The store has answered; see [`Replica::handle_told`].
+    pub fn handle_told(&mut self, now: Instant, number: u64, told: Option<StoreTold>) {
+        self.replica.handle_told(now, number, told);
+        self.settle(now);
+    }
+
+    /// The next job; see [`Replica::poll_job`].
+    pub const fn poll_job(&mut self) -> Option<Job> {
+        self.replica.poll_job()
+    }
+
+    /// The next question to the store; see [`Replica::poll_ask`].
+    pub fn poll_ask(&mut self, now: Instant) -> Option<(u64, StoreAsk)> {
+        let ask = self.replica.poll_ask(now);
+        self.settle(now);
+        ask
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// The networks that are there, up or expected, if they have changed since the last call.
+    pub fn poll_there(&mut self) -> Option<BTreeSet<PeerId>> {
+        let there: BTreeSet<PeerId> = self.sessions.peers().map(|(network, _)| *network).collect();
+        if self.there.as_ref() == Some(&there) {
+            return None;
+        }
+        self.there = Some(there.clone());
+        Some(there)
+    }
+
+    /// When [`Networks::handle_timeout`] is due.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let silent_at = self.sessions.poll_timeout().filter(|_| self.replica.leads());
+        silent_at.into_iter().chain(self.replica.poll_timeout()).min()
+    }
+
+    /// Whether a network's agent is up, here or with the leader.
+    pub fn is_up(&self, network: PeerId) -> bool {
+        self.sessions.peers().any(|(other, is_up)| *other == network && is_up)
+    }
+
+    /// Number of networks whose agents are up.
+    pub fn up_count(&self) -> usize {
+        self.sessions.peers().filter(|(_, is_up)| *is_up).count()
+    }
+
+    /// Time since the call for a round; `None` for a round that another broker called.
+    pub fn since_call(&self, now: Instant, round: u64) -> Option<Duration> {
+        let called = self.called.filter(|(called, _)| *called == round);
+        called.map(|(_, at)| now.saturating_since(at))
+    }
+
+    /// The rounds' machine for a network's agent that has joined. The request is a sign of life.
+    fn speaker(&mut self, now: Instant, network: PeerId, session: u64) -> Result<&mut Broker, Refusal> {
+        self.leading()?;
+        self.sessions.handle_request(now, &network, session)?;
+        Ok(self.leading()?)
+    }
+
+    /// Takes what the replica has to say: turns change which networks are there, and messages go
+    /// into mailboxes.
+    fn settle(&mut self, now: Instant) {
+        while let Some(turn) = self.replica.poll_turn() {
+            match &turn {
+                Turn::Began => self.expect_decided_only(now),
+                Turn::Ended => {
+                    self.expect_decided_only(now);
+                    self.events.push_back(Event::PollsDue);
+                }
+                Turn::News(decision) if !self.replica.leads() => {
+                    match self.told.filter(|(_, until)| now < *until) {
+                        None => self.expect_decided_only(now),
+                        Some((round, _)) if round < decision.round => self.expect_decided(now),
+                        // The leader's list is newer than the decision.
+                        Some(_) => {}
+                    }
+                }
+                _ => {}
+            }
+            self.events.push_back(Event::Turn(turn));
+        }
+        let mut has_messages = false;
+        while let Some((network, message)) = self.replica.poll_transmit() {
+            if let ToNetwork::Call(call) = &message
+                && self.called.is_none_or(|(round, _)| round != call.round)
+            {
+                self.called = Some((call.round, now));
+            }
+            self.sessions.push(now, &network, message);
+            has_messages = true;
+        }
+        self.events.extend(has_messages.then_some(Event::PollsDue));
+    }
+
+    /// Forgets all agents. The networks of the last decision are expected.
+    fn expect_decided_only(&mut self, now: Instant) {
+        self.told = None;
+        self.sessions.restart();
+        self.expect_decided(now);
+    }
+
+    /// Expects the networks of the last decision that are not there.
+    fn expect_decided(&mut self, now: Instant) {
+        let decision = self.replica.known();
+        let placed = decision.iter().flat_map(|decision| &decision.placed).filter_map(|placed| placed.to);
+        for (to, _) in placed {
+            self.sessions.expect(now, &to.network);
+        }
+    }
+}
