@@ -7,6 +7,7 @@ use crate::answer::ErrorBody;
 use anabranch_net::cause::{cause, explain};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
+use anabranch_sessions::Backoff;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::SendRequest;
@@ -27,10 +28,10 @@ pub const REPLY_BYTES_MAX: usize = 256 << 20;
 pub const REPLY_TIME: Duration = Duration::from_secs(20);
 /// The most connections that are kept while nothing is asked on them.
 const IDLE_MAX: usize = 2;
-/// The first pause before a request is repeated; each further one is twice as long.
-pub const BACKOFF_MIN: Duration = Duration::from_millis(100);
-/// The longest. Short of the time for which a controller that comes back gathers its sites.
-pub const BACKOFF_MAX: Duration = Duration::from_secs(1);
+/// Pauses before a request is repeated. The longest is shorter than the time for which a restarted
+/// controller waits for its sites.
+pub const BACKOFF: Backoff =
+    Backoff::new(anabranch_units::Duration::from_ms(100), anabranch_units::Duration::from_secs(1));
 
 /// How long it may take until a connection that has broken says why.
 const BREAKS: Duration = Duration::from_secs(1);
@@ -371,13 +372,12 @@ impl Connection {
         wait: Duration,
     ) -> Result<Bytes, ClientError> {
         let end = Instant::now() + self.inner.patience;
-        let mut pause = BACKOFF_MIN;
+        let mut backoff = BACKOFF;
         loop {
-            match self.send(&method, path, &body, wait).await {
-                Err(e) if e.is_passing() && Instant::now() + pause < end => {
-                    sleep(pause).await;
-                    pause = (pause * 2).min(BACKOFF_MAX);
-                }
+            let result = self.send(&method, path, &body, wait).await;
+            let pause = backoff.next_pause().to_std();
+            match result {
+                Err(e) if e.is_passing() && Instant::now() + pause < end => sleep(pause).await,
                 result => return result,
             }
         }

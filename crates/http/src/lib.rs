@@ -21,5 +21,5 @@ mod server;
 pub mod store;
 
 pub use answer::BODY_BYTES_MAX;
-pub use connection::{BACKOFF_MAX, BACKOFF_MIN, ClientError, Connection, REPLY_BYTES_MAX, REPLY_TIME};
+pub use connection::{BACKOFF, ClientError, Connection, REPLY_BYTES_MAX, REPLY_TIME};
 pub use server::{PeerAddress, SMALL_BODY_BYTES, ServeConfig, ServeError, Server, Service};

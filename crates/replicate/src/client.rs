@@ -6,7 +6,7 @@ use crate::wire::{
     CommandsReply, EventView, RegisterReply, RegisterRequest, ReportsRequest, SourceReply, SubmitReply,
     SubmitRequest, TopologyView, TransferView, TransfersView,
 };
-use anabranch_http::{BACKOFF_MAX, BACKOFF_MIN, ClientError, Connection, REPLY_BYTES_MAX, REPLY_TIME};
+use anabranch_http::{BACKOFF, ClientError, Connection, REPLY_BYTES_MAX, REPLY_TIME};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{System, escaped};
 use anabranch_replicate_proto::control::{Command, Report, TransferId};
@@ -267,7 +267,7 @@ impl Watch {
     ///
     /// Errors: see [`ClientError`], after the watch's patience.
     pub async fn next(&mut self) -> Result<Option<WatchItem>, ClientError> {
-        let mut pause = BACKOFF_MIN;
+        let mut backoff = BACKOFF;
         loop {
             if let Some(item) = self.ready.pop_front() {
                 return Ok(Some(item));
@@ -282,6 +282,7 @@ impl Watch {
             self.body = None;
             self.buffer.clear();
             let is_first = self.lost.is_none();
+            let pause = backoff.next_pause().to_std();
             let until = Instant::now() + self.patience;
             let lost = self.lost.get_or_insert(Lost { until, is_said: false });
             if !error.is_passing() || Instant::now() + pause >= lost.until {
@@ -292,7 +293,6 @@ impl Watch {
                 self.ready.push_back(WatchItem::Away(error.to_string()));
             }
             sleep(pause).await;
-            pause = (pause * 2).min(BACKOFF_MAX);
         }
     }
 
@@ -435,7 +435,7 @@ impl SiteLink {
     /// Errors: see [`ClientError`], after the client's patience; calling again goes on.
     pub async fn next_commands(&self) -> Result<Vec<Command>, ClientError> {
         let end = Instant::now() + self.client.connection.patience();
-        let mut pause = BACKOFF_MIN;
+        let mut backoff = BACKOFF;
         loop {
             let (times, position) = self.ensure_registered().await?;
             let request = self.client.commands(&self.site, self.registration.session, position);
@@ -450,11 +450,13 @@ impl SiteLink {
                 Err(ClientError::Refused { status: 409, .. }) => {
                     self.session.lock().await.handle_not_joined(times)
                 }
-                Err(e) if e.is_passing() && Instant::now() + pause < end => {
+                Err(e) => {
+                    let pause = backoff.next_pause().to_std();
+                    if !e.is_passing() || Instant::now() + pause >= end {
+                        return Err(e);
+                    }
                     sleep(pause).await;
-                    pause = (pause * 2).min(BACKOFF_MAX);
                 }
-                Err(e) => return Err(e),
             }
         }
     }
