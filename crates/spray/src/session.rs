@@ -13,6 +13,7 @@ use anabranch_net::keys::Role;
 use anabranch_net::seal::{self, ChannelId};
 use anabranch_net::socket::{TcpOptions, connect};
 use anabranch_net::tls;
+use anabranch_sessions::Backoff;
 use anabranch_spray_proto::control::Control;
 use anabranch_spray_proto::kernel::{Fault, PeerPlace};
 use anabranch_spray_proto::link::{Action, Link};
@@ -28,9 +29,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsStream;
 
-/// How long after a connection the next one is tried, at first and at the most.
-const CALL_AGAIN: (std::time::Duration, std::time::Duration) =
-    (std::time::Duration::from_millis(100), std::time::Duration::from_secs(5));
+/// Pauses before the peer is called again.
+const BACKOFF: Backoff = Backoff::new(Duration::from_ms(100), Duration::from_secs(5));
+/// A connection that stood for longer was a success: the next pause is the shortest.
+const STOOD_MIN: std::time::Duration = std::time::Duration::from_secs(5);
 /// How long one try to connect takes at the most: the next one goes by another port, and so perhaps by another path.
 const TRY_TIME: std::time::Duration = std::time::Duration::from_secs(1);
 /// How long a connection may take with all tries, and a greeting.
@@ -96,7 +98,7 @@ impl Session {
     /// Speaks to the peer until the agent ends.
     pub(crate) async fn run(mut self) {
         let is_caller = self.identity.own().name < self.name;
-        let mut pause = CALL_AGAIN.0;
+        let mut backoff = BACKOFF;
         while !*self.end.borrow() {
             let stream = if is_caller {
                 self.call().await
@@ -115,7 +117,7 @@ impl Session {
                     {
                         self.show(None, farewell(&error));
                     }
-                    began.elapsed() > CALL_AGAIN.1
+                    began.elapsed() > STOOD_MIN
                 }
                 Err(error) => {
                     if !*self.end.borrow() {
@@ -124,10 +126,12 @@ impl Session {
                     false
                 }
             };
-            pause = if stood { CALL_AGAIN.0 } else { (pause * 2).min(CALL_AGAIN.1) };
+            if stood {
+                backoff.reset();
+            }
             if is_caller {
                 tokio::select! {
-                    () = sleep(pause) => {}
+                    () = sleep(backoff.next_pause().to_std()) => {}
                     _ = self.end.changed() => {}
                 }
             }
