@@ -10,7 +10,7 @@ use std::time::Instant;
 #[derive(clap::Args)]
 pub struct Args {
     /// The systems. By default all that have such tests.
-    #[arg(value_name = "SYSTEM", default_values = ["replicate", "gather", "shuffle"])]
+    #[arg(value_name = "SYSTEM", default_values = ["replicate", "gather", "shuffle", "broker"])]
     systems: Vec<String>,
     /// Schedules of each.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
@@ -71,7 +71,9 @@ fn program(system: &str) -> anyhow::Result<String> {
     let built = artifacts
         .filter(|a| a["target"]["name"] == "faults")
         .find_map(|a| Some(a["executable"].as_str()?.to_owned()));
-    built.with_context(|| format!("{package}: no fault tests were built: name replicate, gather or shuffle"))
+    built.with_context(|| {
+        format!("{package}: no fault tests were built: name replicate, gather, shuffle or broker")
+    })
 }
 
 /// What the tests' last line says, as `faults: 200 schedules, 31415 simulated seconds`.

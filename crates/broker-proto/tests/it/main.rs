@@ -2,3 +2,4 @@
 
 mod replicas;
 mod rounds;
+mod store;

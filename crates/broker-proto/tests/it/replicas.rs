@@ -3,105 +3,20 @@
 //! What must hold is in [`Stage::check_turn`], [`Stage::check_told`] and [`Stage::check_players`]. The store is a model of etcd: leases, and writes that
 //! compare; it may be away, its answers may be lost after they were carried out, and somebody else may delete, replace or spoil its values.
 
-use anabranch_broker_proto::broker::{Decision, Settings, ToNetwork};
+use super::store::{LEASE, Store};
+use anabranch_broker_proto::broker::{Settings, ToNetwork};
 use anabranch_broker_proto::delivery::{Delivery, Viewer};
 use anabranch_broker_proto::designs::{self, Design};
 use anabranch_broker_proto::messages::{Assent, Bids};
-use anabranch_broker_proto::replica::{Replica, Stall, Stamp, StoreAsk, StoreTold, Turn};
+use anabranch_broker_proto::replica::{Replica, Stall, StoreAsk, StoreTold, Turn};
 use anabranch_broker_proto::{Agent, Parties, Shape, World, generate};
 use anabranch_units::{BitRate, Duration, Instant, PeerId, RandomStream, Seed};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-const LEASE: Duration = Duration::from_secs(9);
 const EVERY: Duration = Duration::from_secs(20);
 const NETWORKS: u32 = 3;
 const BROKERS: usize = 3;
-
-/// The value of the last decision. Without a decision it is unreadable.
-#[derive(Clone, Default)]
-struct Value {
-    stamp: Stamp,
-    decision: Option<Arc<Decision>>,
-}
-
-/// etcd as it is promised: one thing after the other.
-#[derive(Default)]
-struct Store {
-    revision: u64,
-    /// The life that leads, its epoch, and until when.
-    leader: Option<(u64, u64, Instant)>,
-    value: Value,
-    /// All values that brokers have written, in order.
-    written: Vec<Value>,
-    /// All that was ever kept, in order; a decision that was written again is there once.
-    kept: Vec<Arc<Decision>>,
-}
-
-impl Store {
-    fn answer(&mut self, now: Instant, id: u64, ask: &StoreAsk) -> StoreTold {
-        self.leader.take_if(|(_, _, until)| *until <= now);
-        let (revision, last) = (self.revision, self.value.stamp);
-        let holds = |leader: &Option<(u64, u64, Instant)>, epoch: u64| {
-            leader.is_some_and(|(holder, its, _)| holder == id && its == epoch)
-        };
-        match ask {
-            StoreAsk::Lead => match self.leader {
-                Some((holder, epoch, _)) if holder == id => {
-                    self.leader = Some((id, epoch, now + LEASE));
-                    StoreTold::Leads { epoch, revision, last }
-                }
-                Some((holder, _, _)) => {
-                    StoreTold::Follows { leader: Some(format!("broker {holder}")), revision, last }
-                }
-                None => {
-                    self.revision += 1;
-                    self.leader = Some((id, self.revision, now + LEASE));
-                    StoreTold::Leads { epoch: self.revision, revision: self.revision, last }
-                }
-            },
-            StoreAsk::Renew { epoch } if holds(&self.leader, *epoch) => {
-                self.leader = Some((id, *epoch, now + LEASE));
-                StoreTold::Renewed { revision, last }
-            }
-            StoreAsk::Keep { decided, decision, .. }
-                if (last.epoch, last.round) == (*decided, decision.round) =>
-            {
-                StoreTold::Kept { revision: last.revision }
-            }
-            StoreAsk::Keep { epoch, decided, before, decision } if holds(&self.leader, *epoch) => {
-                if *before != last {
-                    return StoreTold::Changed { last };
-                }
-                self.revision += 1;
-                let stamp = Stamp { revision: self.revision, epoch: *decided, round: decision.round };
-                self.value = Value { stamp, decision: Some(Arc::clone(decision)) };
-                self.written.push(self.value.clone());
-                if !self.kept.contains(decision) {
-                    self.kept.push(Arc::clone(decision));
-                }
-                StoreTold::Kept { revision: self.revision }
-            }
-            StoreAsk::Read => StoreTold::Last { last, decision: self.value.decision.clone() },
-            _ => StoreTold::Lost,
-        }
-    }
-
-    /// Somebody else writes this value, or deletes it.
-    fn tamper(&mut self, value: Option<Value>) {
-        self.revision += 1;
-        self.value = value.unwrap_or_default();
-        if self.value.decision.is_some() || self.value.stamp.round > 0 {
-            self.value.stamp.revision = self.revision;
-        }
-    }
-
-    /// A value that is none, as far as its stamp can be read.
-    fn spoil(&mut self, epoch: u64, round: u64) {
-        self.revision += 1;
-        self.value = Value { stamp: Stamp { revision: self.revision, epoch, round }, decision: None };
-    }
-}
 
 enum Message {
     ToStore(u64, StoreAsk),

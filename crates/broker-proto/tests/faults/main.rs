@@ -1,0 +1,31 @@
+//! Brokers and the agents of networks under faults, in virtual time: joins, silence, mailboxes,
+//! back-off and the lead.
+//!
+//! Each seed draws which faults there are and how many: lost and late messages, cuts between agents
+//! and brokers, a store that is away, crashes of agents and brokers, a second process of a network,
+//! frozen agents, brokers that reset their clocks. After every event [`World`] checks the
+//! invariants; then all faults end, and every agent must join the leader and take part in rounds.
+//! `testing::faults` says how to run one seed, or more.
+#![allow(clippy::disallowed_methods, reason = "a test reads what it is told")]
+
+#[path = "../it/store.rs"]
+#[allow(dead_code, reason = "damage to the store is for other tests")]
+mod store;
+mod world;
+
+use anabranch_testing::faults::{self, Ended};
+use world::World;
+
+fn schedule(seed: u64) -> Ended {
+    World::new(seed).run()
+}
+
+#[test]
+fn under_any_faults_agents_come_back_and_lose_no_message() {
+    faults::run(&[], schedule);
+}
+
+#[test]
+fn the_same_seed_leaves_the_same_log() {
+    faults::run_twice(schedule);
+}

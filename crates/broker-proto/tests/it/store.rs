@@ -1,0 +1,96 @@
+//! A model of the store that brokers share: leases, and writes that compare, as etcd promises them.
+//!
+//! Leaves out: failures, which its callers model. Read [`Store`].
+
+use anabranch_broker_proto::broker::Decision;
+use anabranch_broker_proto::replica::{Stamp, StoreAsk, StoreTold};
+use anabranch_units::{Duration, Instant};
+use std::sync::Arc;
+
+/// Time for which a lead lasts that is not renewed.
+pub const LEASE: Duration = Duration::from_secs(9);
+
+/// The value of the last decision. Without a decision it is unreadable.
+#[derive(Clone, Default)]
+pub struct Value {
+    pub stamp: Stamp,
+    pub decision: Option<Arc<Decision>>,
+}
+
+/// etcd as it is promised: one thing after the other.
+#[derive(Default)]
+pub struct Store {
+    pub revision: u64,
+    /// The life that leads, its epoch, and until when.
+    pub leader: Option<(u64, u64, Instant)>,
+    pub value: Value,
+    /// All values that brokers have written, in order.
+    pub written: Vec<Value>,
+    /// All that was ever kept, in order; a decision that was written again is there once.
+    pub kept: Vec<Arc<Decision>>,
+}
+
+impl Store {
+    pub fn answer(&mut self, now: Instant, id: u64, ask: &StoreAsk) -> StoreTold {
+        self.leader.take_if(|(_, _, until)| *until <= now);
+        let (revision, last) = (self.revision, self.value.stamp);
+        let holds = |leader: &Option<(u64, u64, Instant)>, epoch: u64| {
+            leader.is_some_and(|(holder, its, _)| holder == id && its == epoch)
+        };
+        match ask {
+            StoreAsk::Lead => match self.leader {
+                Some((holder, epoch, _)) if holder == id => {
+                    self.leader = Some((id, epoch, now + LEASE));
+                    StoreTold::Leads { epoch, revision, last }
+                }
+                Some((holder, _, _)) => {
+                    StoreTold::Follows { leader: Some(format!("broker {holder}")), revision, last }
+                }
+                None => {
+                    self.revision += 1;
+                    self.leader = Some((id, self.revision, now + LEASE));
+                    StoreTold::Leads { epoch: self.revision, revision: self.revision, last }
+                }
+            },
+            StoreAsk::Renew { epoch } if holds(&self.leader, *epoch) => {
+                self.leader = Some((id, *epoch, now + LEASE));
+                StoreTold::Renewed { revision, last }
+            }
+            StoreAsk::Keep { decided, decision, .. }
+                if (last.epoch, last.round) == (*decided, decision.round) =>
+            {
+                StoreTold::Kept { revision: last.revision }
+            }
+            StoreAsk::Keep { epoch, decided, before, decision } if holds(&self.leader, *epoch) => {
+                if *before != last {
+                    return StoreTold::Changed { last };
+                }
+                self.revision += 1;
+                let stamp = Stamp { revision: self.revision, epoch: *decided, round: decision.round };
+                self.value = Value { stamp, decision: Some(Arc::clone(decision)) };
+                self.written.push(self.value.clone());
+                if !self.kept.contains(decision) {
+                    self.kept.push(Arc::clone(decision));
+                }
+                StoreTold::Kept { revision: self.revision }
+            }
+            StoreAsk::Read => StoreTold::Last { last, decision: self.value.decision.clone() },
+            _ => StoreTold::Lost,
+        }
+    }
+
+    /// Somebody else writes this value, or deletes it.
+    pub fn tamper(&mut self, value: Option<Value>) {
+        self.revision += 1;
+        self.value = value.unwrap_or_default();
+        if self.value.decision.is_some() || self.value.stamp.round > 0 {
+            self.value.stamp.revision = self.revision;
+        }
+    }
+
+    /// A value that is none, as far as its stamp can be read.
+    pub fn spoil(&mut self, epoch: u64, round: u64) {
+        self.revision += 1;
+        self.value = Value { stamp: Stamp { revision: self.revision, epoch, round }, decision: None };
+    }
+}
