@@ -1,59 +1,11 @@
 //! How a TCP connection is set up.
 
+use crate::controls::Control;
 use anabranch_units::{ByteCount, Duration};
 use serde::{Deserialize, Serialize};
 
 /// The largest window, in bytes.
 pub(crate) const WINDOW_BYTES_MAX: u64 = 1 << 40;
-
-/// Which congestion control.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum Control {
-    /// RFC 5681 and 6582.
-    NewReno,
-    /// RFC 9438.
-    Cubic,
-    /// RFC 8257. Needs [`Config::ecn`].
-    Dctcp,
-    /// draft-ietf-ccwg-bbr-06. Needs [`Config::rack`], and no [`Config::ecn`].
-    Bbr,
-    /// BBR's first version, draft-cardwell-iccrg-bbr-congestion-control-00. Needs [`Config::rack`], and no [`Config::ecn`].
-    Bbr1,
-    /// Of the Ultra Ethernet Specification. Needs [`Config::rack`], [`Config::ecn`] and [`Config::cwnd_max`].
-    Nscc,
-}
-
-impl Control {
-    /// What scenarios call it.
-    const fn name(self) -> &'static str {
-        match self {
-            Self::NewReno => "newreno",
-            Self::Cubic => "cubic",
-            Self::Dctcp => "dctcp",
-            Self::Bbr => "bbr",
-            Self::Bbr1 => "bbr1",
-            Self::Nscc => "nscc",
-        }
-    }
-
-    /// Whether it is BBR, of either version.
-    pub(crate) const fn is_bbr(self) -> bool {
-        matches!(self, Self::Bbr | Self::Bbr1)
-    }
-
-    /// Linux's name for it, where Linux has it: of `bbr` the mainline kernel has the first version.
-    pub const fn linux_name(self) -> Option<&'static str> {
-        match self {
-            Self::NewReno => Some("reno"),
-            Self::Cubic => Some("cubic"),
-            Self::Dctcp => Some("dctcp"),
-            Self::Bbr | Self::Bbr1 => Some("bbr"),
-            Self::Nscc => None,
-        }
-    }
-}
 
 /// The settings of one end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -193,14 +145,15 @@ pub enum ConfigError {
         /// The least and most allowed.
         allowed: (u64, u64),
     },
-    /// DCTCP without marks to go by.
-    DctcpWithoutEcn,
-    /// BBR, of either version, without loss detection by time.
-    BbrWithoutRack(Control),
-    /// BBR, of either version, with marks, which it does not answer.
-    BbrWithEcn(Control),
-    /// NSCC without one of what it goes by: marks, arrivals by time, and the largest window.
-    NsccWithout(&'static str),
+    /// A congestion control without a setting that it needs.
+    ControlNeeds {
+        /// The control.
+        control: Control,
+        /// Why it needs the setting.
+        reason: &'static str,
+        /// The setting, as a scenario has it.
+        remedy: &'static str,
+    },
     /// Loss detection by time without selective acknowledgements, which it needs.
     RackWithoutSack,
 }
@@ -211,18 +164,8 @@ impl std::fmt::Display for ConfigError {
             Self::OutOfRange { what, value, allowed: (least, most) } => {
                 write!(f, "{what} {value}: must be {least} to {most}")
             }
-            Self::DctcpWithoutEcn => write!(f, "control dctcp: goes by ECN marks, so set ecn = true"),
-            Self::BbrWithoutRack(control) => {
-                write!(f, "control {}: goes by when each segment left, so set rack = true", control.name())
-            }
-            Self::BbrWithEcn(control) => {
-                write!(f, "control {}: has no answer to ECN marks, so set ecn = false", control.name())
-            }
-            Self::NsccWithout(what) => {
-                write!(
-                    f,
-                    "control nscc: goes by marks, by when segments left and by the path's product, so set {what}"
-                )
+            Self::ControlNeeds { control, reason, remedy } => {
+                write!(f, "control {}: {reason}, so set {remedy}", control.word())
             }
             Self::RackWithoutSack => {
                 write!(f, "rack true: goes by selective acknowledgements, so set sack = true")
@@ -233,11 +176,6 @@ impl std::fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Config {
-    /// Whether the first slow start may end by round trips.
-    pub(crate) fn has_hystart(&self) -> bool {
-        self.hystart.unwrap_or(self.control == Control::Cubic)
-    }
-
     /// Whether a connection can have these settings.
     ///
     /// Errors: see [`ConfigError`].
@@ -277,24 +215,7 @@ impl Config {
         between("quarters of the reordering window", self.rack_reo_wnd_mult.into(), 1, 1_000)?;
         between("segments for each acknowledgement", self.ack_every.into(), 2, 1_000)?;
         between("quick acknowledgements", self.quick_ack.into(), 0, 1_000)?;
-        if self.control == Control::Dctcp && !self.ecn {
-            return Err(ConfigError::DctcpWithoutEcn);
-        }
-        if self.control.is_bbr() && !self.rack {
-            return Err(ConfigError::BbrWithoutRack(self.control));
-        }
-        // Its section 3.7: who lets segments be marked has to take marks for congestion.
-        if self.control.is_bbr() && self.ecn {
-            return Err(ConfigError::BbrWithEcn(self.control));
-        }
-        if self.control == Control::Nscc {
-            let cwnd_max = "cwnd_max to one and a half times the path's product";
-            for (is_set, what) in
-                [(self.ecn, "ecn = true"), (self.rack, "rack = true"), (self.cwnd_max.is_some(), cwnd_max)]
-            {
-                is_set.then_some(()).ok_or(ConfigError::NsccWithout(what))?;
-            }
-        }
+        self.control.check(self)?;
         if self.rack && !self.sack {
             return Err(ConfigError::RackWithoutSack);
         }

@@ -1,8 +1,9 @@
 //! Congestion control: how the window grows, and how loss and marks shrink it.
 //!
-//! One file for each; [`Control`] lists them, and [`Congestion`] dispatches by `match`. Rules that all share stand here: slow
-//! start (whose end `hystart` may see coming), and the window after a timeout. BBR shares none: it has a model of the path, which
-//! `send` tells of each segment. NSCC shares the window after a timeout only: it hears of all that arrives, in whatever order. Leaves
+//! Each control is one file with an [`Algorithm`], and one line of the list `controls`.
+//! [`Congestion`] has the rules that window-based controls share: slow start (whose end `hystart`
+//! may see coming), and the window after marks and timeouts. BBR shares none: it has a model of the
+//! path, which `send` tells of each segment. NSCC shares the window after a timeout only. Leaves
 //! out: which loss counts, and which data is sent again (`send`).
 
 mod bbr;
@@ -11,11 +12,16 @@ mod dctcp;
 mod hystart;
 mod newreno;
 mod nscc;
+mod properties;
 
-use crate::config::{Config, Control};
+use crate::config::Config;
+use crate::controls::{Control, controls};
 use anabranch_units::{Duration, Instant, Seed};
 pub(crate) use bbr::ByModel;
 pub(crate) use nscc::Arrival;
+use properties::Properties;
+#[cfg(test)]
+pub(crate) use properties::Setting;
 
 /// The congestion window. All in bytes.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -65,157 +71,203 @@ pub struct Ack {
     pub limited: bool,
 }
 
+/// One congestion control. The defaults suit a control whose window grows with acknowledgements.
+trait Algorithm {
+    /// Properties that other parts of a connection depend on.
+    const PROPERTIES: Properties;
+
+    /// The state at the beginning of a connection.
+    fn new(config: &Config) -> Self;
+
+    /// Seeds the control's random draws.
+    fn set_seed(&mut self, _seed: Seed) {}
+
+    /// The model of the path, where the control has one.
+    fn model(&mut self) -> Option<&mut ByModel> {
+        None
+    }
+
+    /// When pacing lets the next segment leave. `None` without pacing.
+    fn paced_until(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Whether acknowledgements of new data let the window grow: slow start, then
+    /// [`Algorithm::avoid`].
+    fn grows_by_acks(&self) -> bool {
+        true
+    }
+
+    /// Observes the marks that an acknowledgement echoes.
+    fn observe_marks(&mut self, _ack: &Ack) {}
+
+    /// Grows the window in congestion avoidance.
+    fn avoid(&mut self, now: Instant, w: &mut Window, ack: &Ack);
+
+    /// Sets `ssthresh` after a loss, with `flight` bytes in flight.
+    fn back_off(&mut self, w: &mut Window, flight: u64);
+
+    /// Whether marks count as a loss (RFC 3168 section 6.1.2). If not, [`Algorithm::handle_marks`]
+    /// responds.
+    fn takes_marks_for_loss(&self) -> bool {
+        true
+    }
+
+    /// Sets the window after marks, at most once for a window of data.
+    fn handle_marks(&mut self, _w: &mut Window) {}
+
+    /// Data has arrived, in whatever order.
+    fn handle_arrived(&mut self, _now: Instant, _w: &mut Window, _arrival: &Arrival) {}
+
+    /// `bytes` were found lost.
+    fn handle_lost(&mut self, _w: &mut Window, _bytes: u64) {}
+
+    /// A recovery has ended.
+    fn handle_recovered(&mut self) {}
+
+    /// Ends the epoch of the growth function.
+    fn forget_epoch(&mut self) {}
+
+    /// The retransmission timer expired; `is_first` is false while it backs off (RFC 5681 section
+    /// 3.1).
+    fn handle_timeout(&mut self, w: &mut Window, flight: u64, is_first: bool) {
+        if is_first {
+            self.back_off(w, flight);
+        }
+        self.forget_epoch();
+        w.cwnd = w.mss;
+    }
+
+    /// The connection was idle for a timeout (RFC 5681 section 4.1).
+    fn handle_idle(&mut self, w: &mut Window, initial: u64) {
+        self.forget_epoch();
+        w.cwnd = w.cwnd.min(initial);
+    }
+}
+
+/// Defines [`State`] from the list of controls.
+macro_rules! states {
+    ($($(#[$doc:meta])* $name:ident: $state:ty, $word:literal, $holds:ty;)*) => {
+        /// The state of one connection's congestion control.
+        #[derive(Clone, Debug)]
+        enum State {
+            $($name($holds),)*
+        }
+
+        impl State {
+            fn new(config: &Config) -> Self {
+                match config.control {
+                    $(Control::$name => Self::$name(<$holds>::from(<$state>::new(config))),)*
+                }
+            }
+        }
+
+        impl Control {
+            const fn properties(self) -> Properties {
+                match self {
+                    $(Self::$name => <$state as Algorithm>::PROPERTIES,)*
+                }
+            }
+        }
+
+        /// Evaluates an expression with the state's algorithm.
+        macro_rules! with {
+            ($on:expr, $it:ident => $does:expr) => {
+                match $on {
+                    $(State::$name($it) => $does,)*
+                }
+            };
+        }
+    };
+}
+controls!(states);
+
 /// A congestion control with its state.
 #[derive(Clone, Debug)]
 pub struct Congestion {
-    avoidance: Avoidance,
+    state: State,
     /// Until the first slow start is over, where it ends by round trips.
     hystart: Option<Box<hystart::HyStart>>,
 }
 
-/// What a window does beyond slow start.
-#[derive(Clone, Debug)]
-enum Avoidance {
-    NewReno(newreno::NewReno),
-    Cubic(cubic::Cubic),
-    Dctcp(dctcp::Dctcp),
-    Bbr(Box<ByModel>),
-    Nscc(Box<nscc::Nscc>),
-}
-
 impl Congestion {
-    /// The one that `config` names, at the beginning of a connection.
+    /// The control that `config` names, at the beginning of a connection.
     pub fn new(config: &Config) -> Self {
-        let avoidance = match config.control {
-            Control::NewReno => Avoidance::NewReno(newreno::NewReno::default()),
-            Control::Cubic => Avoidance::Cubic(cubic::Cubic::default()),
-            Control::Dctcp => Avoidance::Dctcp(dctcp::Dctcp::new(config)),
-            Control::Bbr | Control::Bbr1 => Avoidance::Bbr(Box::new(ByModel::new(config))),
-            Control::Nscc => Avoidance::Nscc(Box::default()),
-        };
-        Self { avoidance, hystart: config.has_hystart().then(Box::default) }
+        let has_hystart = config.hystart.unwrap_or(config.control.properties().has_hystart);
+        Self { state: State::new(config), hystart: has_hystart.then(Box::default) }
     }
 
-    /// What its draws come from, where it draws. To be said before anything leaves.
+    /// Seeds the control's random draws. To be called before the first segment leaves.
     pub fn set_seed(&mut self, seed: Seed) {
-        if let Avoidance::Bbr(control) = &mut self.avoidance {
-            control.set_seed(seed);
-        }
+        with!(&mut self.state, it => it.set_seed(seed));
     }
     /// The model of the path, of a control that has one.
     pub(crate) fn model(&mut self) -> Option<&mut ByModel> {
-        match &mut self.avoidance {
-            Avoidance::Bbr(control) => Some(control),
-            _ => None,
-        }
+        with!(&mut self.state, it => it.model())
     }
-    /// When a segment may leave that the control keeps back by pacing.
+    /// When pacing lets the next segment leave.
     pub(crate) fn paced_until(&self) -> Option<Instant> {
-        match &self.avoidance {
-            Avoidance::Bbr(control) => control.paced_until(),
-            _ => None,
-        }
+        with!(&self.state, it => it.paced_until())
     }
 
     /// New data was acknowledged outside of a recovery.
     ///
     /// Source: slow start is RFC 5681 equation 2, `cwnd += min(N, SMSS)`, with RFC 3465's L in place of one segment.
     pub fn handle_ack(&mut self, now: Instant, w: &mut Window, ack: &Ack) {
-        if let Avoidance::Dctcp(control) = &mut self.avoidance {
-            control.note(ack);
-        }
-        if !ack.limited || matches!(self.avoidance, Avoidance::Bbr(_) | Avoidance::Nscc(_)) {
-            return;
-        }
-        if w.is_slow_start() {
-            // Growth ends at the threshold: the rest of the acknowledgement belongs to what follows.
-            let bytes = ack.bytes.min(w.abc_limit).min(w.ssthresh - w.cwnd);
-            let bytes = self.hystart.as_mut().map_or(bytes, |hystart| hystart.growth(w, ack, bytes));
-            return w.grow(bytes);
-        }
-        match &mut self.avoidance {
-            Avoidance::NewReno(control) => control.avoid(w, ack),
-            Avoidance::Cubic(control) => control.avoid(now, w, ack),
-            Avoidance::Dctcp(control) => control.reno.avoid(w, ack),
-            Avoidance::Bbr(_) | Avoidance::Nscc(_) => {}
-        }
+        with!(&mut self.state, it => {
+            it.observe_marks(ack);
+            if !ack.limited || !it.grows_by_acks() {
+                return;
+            }
+            if !w.is_slow_start() {
+                return it.avoid(now, w, ack);
+            }
+        });
+        // Growth ends at the threshold: the rest of the acknowledgement belongs to what follows.
+        let bytes = ack.bytes.min(w.abc_limit).min(w.ssthresh - w.cwnd);
+        let bytes = self.hystart.as_mut().map_or(bytes, |hystart| hystart.growth(w, ack, bytes));
+        w.grow(bytes);
     }
 
-    /// A loss was found by what was acknowledged; `flight` bytes were on their way. Sets `ssthresh` only.
+    /// A loss was found by an acknowledgement, with `flight` bytes in flight. Sets `ssthresh` only.
     pub fn handle_loss(&mut self, w: &mut Window, flight: u64) {
         // RFC 9406 section 4.3: only for the first slow start.
         self.hystart = None;
-        match &mut self.avoidance {
-            Avoidance::NewReno(control) => control.back_off(w, flight),
-            Avoidance::Cubic(control) => control.back_off(w, flight),
-            // RFC 8257 section 3.5: as a conventional TCP.
-            Avoidance::Dctcp(control) => control.reno.back_off(w, flight),
-            Avoidance::Bbr(control) => {
-                control.handle_loss();
-                w.ssthresh = w.cwnd;
-            }
-            Avoidance::Nscc(_) => w.ssthresh = w.cwnd,
-        }
+        with!(&mut self.state, it => it.back_off(w, flight));
     }
 
     /// Data has arrived, in whatever order.
     pub(crate) fn handle_arrived(&mut self, now: Instant, w: &mut Window, arrival: &Arrival) {
-        if let Avoidance::Nscc(control) = &mut self.avoidance {
-            control.handle_arrived(now, w, arrival);
-        }
+        with!(&mut self.state, it => it.handle_arrived(now, w, arrival));
     }
-    /// So many bytes were found lost just now.
+    /// `bytes` were found lost.
     pub(crate) fn handle_lost(&mut self, w: &mut Window, bytes: u64) {
-        if let Avoidance::Nscc(control) = &mut self.avoidance {
-            control.handle_lost(w, bytes);
-        }
+        with!(&mut self.state, it => it.handle_lost(w, bytes));
     }
 
-    /// What was lost is repaired.
+    /// A recovery has ended.
     pub(crate) fn handle_recovered(&mut self) {
-        if let Avoidance::Bbr(control) = &mut self.avoidance {
-            control.handle_recovered();
-        }
+        with!(&mut self.state, it => it.handle_recovered());
     }
 
     /// Marks were echoed; at most once for a window of data. Sets the window.
     pub fn handle_marks(&mut self, w: &mut Window, flight: u64) {
-        match &mut self.avoidance {
-            Avoidance::Dctcp(control) => control.back_off(w),
-            Avoidance::Nscc(_) => {}
-            _ => {
-                // RFC 3168 section 6.1.2: as for a loss, but nothing is sent again.
-                self.handle_loss(w, flight);
-                w.cwnd = w.ssthresh;
-            }
-        }
-    }
-
-    /// The retransmission timer went off (RFC 5681 section 3.1: the window becomes one segment).
-    pub fn handle_timeout(&mut self, w: &mut Window, flight: u64, is_first: bool) {
-        if let Avoidance::Bbr(control) = &mut self.avoidance {
-            return control.handle_timeout(w);
-        }
-        if is_first {
+        if with!(&self.state, it => it.takes_marks_for_loss()) {
             self.handle_loss(w, flight);
+            w.cwnd = w.ssthresh;
+        } else {
+            with!(&mut self.state, it => it.handle_marks(w));
         }
-        self.forget_epoch();
-        w.cwnd = w.mss;
     }
 
-    /// The connection was idle for long (RFC 5681 section 4.1).
+    /// The retransmission timer expired (RFC 5681 section 3.1: the window becomes one segment).
+    pub fn handle_timeout(&mut self, w: &mut Window, flight: u64, is_first: bool) {
+        self.hystart = self.hystart.take().filter(|_| !is_first);
+        with!(&mut self.state, it => it.handle_timeout(w, flight, is_first));
+    }
+
+    /// The connection was idle for a timeout (RFC 5681 section 4.1).
     pub fn handle_idle(&mut self, w: &mut Window, initial: u64) {
-        if matches!(self.avoidance, Avoidance::Bbr(_)) {
-            // Its section 5.4: the window stays, and pacing prevents a burst.
-            return;
-        }
-        self.forget_epoch();
-        w.cwnd = w.cwnd.min(initial);
-    }
-
-    fn forget_epoch(&mut self) {
-        if let Avoidance::Cubic(control) = &mut self.avoidance {
-            control.forget_epoch();
-        }
+        with!(&mut self.state, it => it.handle_idle(w, initial));
     }
 }

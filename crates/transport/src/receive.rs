@@ -2,7 +2,7 @@
 //!
 //! Leaves out: segments (`connection` makes them), and retransmission (the other end's `send`).
 
-use crate::config::{Config, Control};
+use crate::config::Config;
 use crate::segment::Segment;
 use anabranch_units::{Duration, Instant};
 
@@ -18,7 +18,7 @@ pub(crate) struct ReceiveHalf {
     delayed_ack: Option<Duration>,
     ack_every: u32,
     /// Marks are echoed segment by segment.
-    is_dctcp: bool,
+    has_exact_echo: bool,
     /// The first position that has not arrived.
     next: u64,
     /// What was read, as a position.
@@ -100,7 +100,7 @@ impl ReceiveHalf {
             mss: config.mss.into(),
             delayed_ack: config.delayed_ack,
             ack_every: config.ack_every,
-            is_dctcp: matches!(config.control, Control::Dctcp | Control::Nscc),
+            has_exact_echo: config.control.has_exact_echo(),
             next: 0,
             read: 0,
             end: None,
@@ -128,7 +128,7 @@ impl ReceiveHalf {
     ///
     /// Source: RFC 8257 section 3.2.
     pub(crate) fn must_ack_before(&self, segment: &Segment) -> bool {
-        self.is_dctcp && segment.len > 0 && segment.ce != self.ece && self.unacked > 0
+        self.has_exact_echo && segment.len > 0 && segment.ce != self.ece && self.unacked > 0
     }
 
     /// Takes in the data of a segment.
@@ -137,7 +137,7 @@ impl ReceiveHalf {
         if segment.len == 0 && !segment.fin {
             return taken;
         }
-        if self.is_dctcp {
+        if self.has_exact_echo {
             self.ece = segment.ce;
         } else {
             self.ece = (self.ece && !segment.cwr) || segment.ce;
@@ -287,6 +287,7 @@ impl ReceiveHalf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::controls::Control;
     use crate::segment::SackBlocks;
     use anabranch_units::ByteCount;
 

@@ -356,7 +356,7 @@ impl SendHalf {
     /// Tells the model of the path what was found lost.
     fn tell_lost(&mut self, now: Instant) {
         if let (Some(rack), Some(model)) = (&mut self.rack, self.control.model()) {
-            rack.take_found().for_each(|found| model.handle_lost(now, &found));
+            rack.take_found().for_each(|found| model.handle_segment_lost(now, &found));
         }
     }
 

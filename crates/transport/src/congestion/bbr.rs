@@ -8,9 +8,11 @@
 //!
 //! Leaves out: what is in flight, and which segments are lost (`send`, `rack`).
 
-use super::Window;
+use super::properties::Setting;
+use super::{Ack, Algorithm, Properties, Window};
 use crate::bbr::{self, Bbr, Bbr1, HEADROOM, Sent};
-use crate::config::{Config, Control};
+use crate::config::Config;
+use crate::controls::Control;
 use crate::pacing::Pacing;
 use crate::rack::Found;
 use anabranch_units::{BitRate, Duration, Instant, Seed};
@@ -45,24 +47,6 @@ pub(crate) struct ByModel {
 }
 
 impl ByModel {
-    pub(super) fn new(config: &Config) -> Self {
-        let mss = u64::from(config.mss);
-        let is_first_version = config.control == Control::Bbr1;
-        let config = bbr::Config {
-            packet_bytes: mss,
-            initial_window_bytes: mss * u64::from(config.initial_window_segments),
-            initial_rtt: None,
-            ack_bytes: mss * if config.delayed_ack.is_some() { DELAYED_SEGMENTS } else { 1 },
-            learns_loss: false,
-            headroom: HEADROOM,
-            senders: 1,
-            fits_rtt: false,
-            heeds_first_flight: false,
-            train: None,
-            seed: Seed::new(0),
-        };
-        Self { config, is_first_version, bbr: None, pacing: Pacing::new(BitRate::bps(1), 0) }
-    }
     #[cfg(test)]
     pub(crate) const fn bbr(&self) -> Option<&Bbr> {
         match &self.bbr {
@@ -77,13 +61,8 @@ impl ByModel {
             _ => None,
         }
     }
-    /// To be said before anything leaves.
-    pub(super) const fn set_seed(&mut self, seed: Seed) {
-        self.config.seed = seed;
-    }
-
     /// The model; a new one, with the round trip of the handshake, where nothing has left.
-    fn model(&mut self, now: Instant, srtt: Option<Duration>) -> &mut Model {
+    fn model_from(&mut self, now: Instant, srtt: Option<Duration>) -> &mut Model {
         self.bbr.get_or_insert_with(|| {
             let config = bbr::Config { initial_rtt: srtt, ..self.config.clone() };
             if self.is_first_version {
@@ -96,7 +75,7 @@ impl ByModel {
 
     /// Whether a segment may leave now. If not, and if `has_more`, the time is waited for.
     pub(crate) fn may_send(&mut self, now: Instant, srtt: Option<Duration>, has_more: bool) -> bool {
-        let model = self.model(now, srtt);
+        let model = self.model_from(now, srtt);
         let (pacing, quantum) = of!(model, it => (it.pacing_bytes_per_s(), it.quantum_bytes()));
         let rate = BitRate::bps(((8.0 * pacing) as u64).max(1));
         self.pacing.set(rate, quantum);
@@ -106,11 +85,6 @@ impl ByModel {
     pub(crate) fn note_paced(&mut self, now: Instant, bytes: u32) {
         self.pacing.note_sent(now, bytes);
     }
-    /// When a segment may leave that pacing keeps back.
-    pub(crate) fn paced_until(&self) -> Option<Instant> {
-        self.pacing.timer()
-    }
-
     /// A segment leaves; `pipe` bytes are in flight with it.
     pub(crate) fn handle_sent(
         &mut self,
@@ -119,7 +93,7 @@ impl ByModel {
         pipe: u64,
         srtt: Option<Duration>,
     ) -> Sent {
-        of!(self.model(now, srtt), it => it.handle_sent(now, bytes, pipe))
+        of!(self.model_from(now, srtt), it => it.handle_sent(now, bytes, pipe))
     }
     /// `pipe` bytes are in flight, more might be, and there is nothing to send.
     pub(crate) fn note_app_limited(&mut self) {
@@ -135,7 +109,8 @@ impl ByModel {
             (None, _) => {}
         }
     }
-    pub(crate) fn handle_lost(&mut self, now: Instant, found: &Found) {
+    /// A segment was found lost.
+    pub(crate) fn handle_segment_lost(&mut self, now: Instant, found: &Found) {
         match &mut self.bbr {
             Some(Model::First(model)) => model.handle_lost(found.bytes),
             Some(Model::Third(model)) => {
@@ -153,22 +128,77 @@ impl ByModel {
         });
         w.cwnd = window.min(w.cwnd_max);
     }
-    /// A repair begins.
-    pub(super) fn handle_loss(&mut self) {
+}
+
+impl Algorithm for ByModel {
+    const PROPERTIES: Properties = Properties {
+        linux_name: Some("bbr"),
+        needs: &[
+            (Setting::Rack, "goes by when each segment left"),
+            // The draft's section 3.7: a sender of marked segments has to respond to marks.
+            (Setting::Ecn(false), "has no answer to ECN marks"),
+        ],
+        ..Properties::DEFAULT
+    };
+
+    fn new(config: &Config) -> Self {
+        let mss = u64::from(config.mss);
+        let is_first_version = config.control == Control::Bbr1;
+        let config = bbr::Config {
+            packet_bytes: mss,
+            initial_window_bytes: mss * u64::from(config.initial_window_segments),
+            initial_rtt: None,
+            ack_bytes: mss * if config.delayed_ack.is_some() { DELAYED_SEGMENTS } else { 1 },
+            learns_loss: false,
+            headroom: HEADROOM,
+            senders: 1,
+            fits_rtt: false,
+            heeds_first_flight: false,
+            train: None,
+            seed: Seed::new(0),
+        };
+        Self { config, is_first_version, bbr: None, pacing: Pacing::new(BitRate::bps(1), 0) }
+    }
+
+    fn set_seed(&mut self, seed: Seed) {
+        self.config.seed = seed;
+    }
+
+    fn model(&mut self) -> Option<&mut ByModel> {
+        Some(self)
+    }
+
+    fn paced_until(&self) -> Option<Instant> {
+        self.pacing.timer()
+    }
+
+    fn grows_by_acks(&self) -> bool {
+        false
+    }
+
+    fn avoid(&mut self, _now: Instant, _w: &mut Window, _ack: &Ack) {}
+
+    fn back_off(&mut self, w: &mut Window, _flight: u64) {
         if let Some(model) = &mut self.bbr {
             of!(model, it => it.handle_repair());
         }
+        w.ssthresh = w.cwnd;
     }
-    pub(super) fn handle_timeout(&mut self, w: &mut Window) {
+
+    fn handle_recovered(&mut self) {
+        if let Some(model) = &mut self.bbr {
+            of!(model, it => it.handle_recovered());
+        }
+    }
+
+    fn handle_timeout(&mut self, w: &mut Window, _flight: u64, _is_first: bool) {
         let Some(model) = &mut self.bbr else { return };
         w.cwnd = of!(model, it => {
             it.handle_timeout();
             it.window_bytes()
         });
     }
-    pub(super) fn handle_recovered(&mut self) {
-        if let Some(model) = &mut self.bbr {
-            of!(model, it => it.handle_recovered());
-        }
-    }
+
+    /// Source: section 5.4; the window stays, and pacing prevents a burst.
+    fn handle_idle(&mut self, _w: &mut Window, _initial: u64) {}
 }

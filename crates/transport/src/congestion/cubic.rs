@@ -3,7 +3,8 @@
 //! In integers: bytes, and milliseconds of time since the epoch; one division rounds down for each acknowledgement.
 //! Differs: no reaction to spurious losses (section 4.9).
 
-use super::{Ack, Window};
+use super::{Ack, Algorithm, Properties, Window};
+use crate::config::Config;
 use anabranch_units::{Duration, Instant};
 
 /// Beta, the share of the window that a loss leaves (section 4.6): 0.7.
@@ -34,9 +35,16 @@ struct Epoch {
     est_credit: u128,
 }
 
-impl Cubic {
+impl Algorithm for Cubic {
+    const PROPERTIES: Properties =
+        Properties { linux_name: Some("cubic"), has_hystart: true, ..Properties::DEFAULT };
+
+    fn new(_config: &Config) -> Self {
+        Self::default()
+    }
+
     /// Source: sections 4.2 to 4.5.
-    pub(super) fn avoid(&mut self, now: Instant, w: &mut Window, ack: &Ack) {
+    fn avoid(&mut self, now: Instant, w: &mut Window, ack: &Ack) {
         let (w_max, cwnd) = (self.w_max, w.cwnd);
         let epoch = self.epoch.get_or_insert_with(|| {
             self.credit = 0;
@@ -72,7 +80,7 @@ impl Cubic {
     }
 
     /// Source: sections 4.6 and 4.7.
-    pub(super) fn back_off(&mut self, w: &mut Window, flight: u64) {
+    fn back_off(&mut self, w: &mut Window, flight: u64) {
         self.cwnd_prior = w.cwnd;
         // Fast convergence: who had not come back to where it was leaves room for others.
         self.w_max = if w.cwnd < self.w_max { w.cwnd * (BETA.0 + BETA.1) / (2 * BETA.1) } else { w.cwnd };
@@ -80,8 +88,7 @@ impl Cubic {
         self.epoch = None;
     }
 
-    /// What was known of the time since the last loss no longer holds.
-    pub(super) fn forget_epoch(&mut self) {
+    fn forget_epoch(&mut self) {
         self.epoch = None;
     }
 }
@@ -111,7 +118,7 @@ fn cube_root(n: u128) -> u64 {
 mod tests {
     use super::super::Congestion;
     use super::*;
-    use crate::config::{Config, Control};
+    use crate::controls::Control;
 
     const MSS: u64 = 1_000;
 

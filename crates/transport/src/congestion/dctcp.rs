@@ -1,8 +1,10 @@
 //! DCTCP (RFC 8257): the window shrinks by how much was marked, not by whether anything was.
 
 use super::newreno::NewReno;
-use super::{Ack, Window};
+use super::properties::Setting;
+use super::{Ack, Algorithm, Properties, Window};
 use crate::config::Config;
+use anabranch_units::Instant;
 
 /// One, in the fixed point of alpha.
 const ONE: u64 = 1 << 20;
@@ -12,7 +14,7 @@ const PPM: u64 = 1_000_000;
 /// The state of DCTCP. It grows as NewReno does.
 #[derive(Clone, Debug)]
 pub struct Dctcp {
-    pub(super) reno: NewReno,
+    reno: NewReno,
     /// The share of bytes that are marked, smoothed; in parts of [`ONE`].
     alpha: u64,
     /// g of section 3.3, in parts of [`PPM`].
@@ -23,13 +25,19 @@ pub struct Dctcp {
     window_end: u64,
 }
 
-impl Dctcp {
-    /// At the beginning of a connection.
-    pub(super) fn new(config: &Config) -> Self {
+impl Algorithm for Dctcp {
+    const PROPERTIES: Properties = Properties {
+        linux_name: Some("dctcp"),
+        needs: &[(Setting::Ecn(true), "goes by ECN marks")],
+        has_exact_echo: true,
+        ..Properties::DEFAULT
+    };
+
+    fn new(config: &Config) -> Self {
         // Section 3.3, step 1.
         let alpha = ONE * u64::from(config.dctcp_alpha_ppm) / PPM;
         Self {
-            reno: NewReno::default(),
+            reno: NewReno::new(config),
             alpha,
             gain: config.dctcp_gain_ppm.into(),
             acked: 0,
@@ -38,10 +46,8 @@ impl Dctcp {
         }
     }
 
-    /// Observes marks, window by window.
-    ///
     /// Source: section 3.3, steps 1 to 8; DCTCP.Alpha = Alpha * (1 - g) + g * M.
-    pub(super) fn note(&mut self, ack: &Ack) {
+    fn observe_marks(&mut self, ack: &Ack) {
         self.acked += ack.bytes;
         self.marked += if ack.marked { ack.bytes } else { 0 };
         if ack.una < self.window_end || self.acked == 0 {
@@ -53,8 +59,21 @@ impl Dctcp {
         (self.acked, self.marked, self.window_end) = (0, 0, ack.sent);
     }
 
+    fn avoid(&mut self, now: Instant, w: &mut Window, ack: &Ack) {
+        self.reno.avoid(now, w, ack);
+    }
+
+    /// Source: section 3.5: a loss counts as in a conventional TCP.
+    fn back_off(&mut self, w: &mut Window, flight: u64) {
+        self.reno.back_off(w, flight);
+    }
+
+    fn takes_marks_for_loss(&self) -> bool {
+        false
+    }
+
     /// Source: section 3.3, step 9: cwnd = cwnd * (1 - Alpha / 2).
-    pub(super) fn back_off(&mut self, w: &mut Window) {
+    fn handle_marks(&mut self, w: &mut Window) {
         let cut = (u128::from(w.cwnd) * u128::from(self.alpha) / u128::from(2 * ONE)) as u64;
         w.cwnd = (w.cwnd - cut).max(w.least());
         w.ssthresh = w.cwnd;
@@ -78,7 +97,7 @@ mod tests {
         let mut una = 0;
         for _ in 0..11 * 10 {
             una += 1_000;
-            control.note(&ack(una, false));
+            control.observe_marks(&ack(una, false));
         }
         // The first acknowledgement ends a window, and every tenth after it.
         let expected = (15.0f64 / 16.0).powi(11) * ONE as f64;
@@ -89,12 +108,12 @@ mod tests {
     fn alpha_moves_by_the_gain() {
         for gain_ppm in [1, 62_500, 150_000, 1_000_000] {
             let mut control = Dctcp::new(&Config { dctcp_gain_ppm: gain_ppm, ..Config::default() });
-            control.note(&ack(1_000, false));
+            control.observe_marks(&ack(1_000, false));
             let expected = (1.0 - f64::from(gain_ppm) / 1e6) * ONE as f64;
             assert!((control.alpha as f64 - expected).abs() <= 1.0, "{gain_ppm}: {}", control.alpha);
         }
         let mut control = Dctcp::new(&Config { dctcp_alpha_ppm: 0, ..Config::default() });
-        control.note(&ack(1_000, true));
+        control.observe_marks(&ack(1_000, true));
         assert_eq!(control.alpha, ONE / 16, "from 0 as from 1");
     }
 
@@ -102,13 +121,13 @@ mod tests {
     fn the_window_shrinks_by_half_of_alpha() {
         let mut control = Dctcp::new(&Config::default());
         let mut w = window();
-        control.back_off(&mut w);
+        control.handle_marks(&mut w);
         assert_eq!((w.cwnd, w.ssthresh), (50_000, 50_000), "all marked: as for a loss");
         control.alpha = ONE / 8;
-        control.back_off(&mut w);
+        control.handle_marks(&mut w);
         assert_eq!(w.cwnd, 50_000 - 3_125);
         control.alpha = 0;
-        control.back_off(&mut w);
+        control.handle_marks(&mut w);
         assert_eq!(w.cwnd, 46_875);
     }
 
@@ -118,7 +137,7 @@ mod tests {
         let mut una = 0;
         for n in 0..10_000u64 {
             una += 1_000;
-            control.note(&ack(una, n % 4 == 0));
+            control.observe_marks(&ack(una, n % 4 == 0));
         }
         let share = control.alpha as f64 / ONE as f64;
         assert!((share - 0.25).abs() < 0.05, "{share}");

@@ -90,7 +90,8 @@ impl HyStart {
 mod tests {
     use super::super::Congestion;
     use super::*;
-    use crate::config::{Config, Control};
+    use crate::config::Config;
+    use crate::controls::Control;
     use anabranch_units::Instant;
 
     const MSS: u64 = 1_000;

@@ -1,6 +1,8 @@
 //! NewReno's window: additive increase, multiplicative decrease (RFC 5681).
 
-use super::{Ack, Window};
+use super::{Ack, Algorithm, Properties, Window};
+use crate::config::Config;
+use anabranch_units::Instant;
 
 /// The state of congestion avoidance.
 #[derive(Clone, Debug, Default)]
@@ -9,11 +11,15 @@ pub struct NewReno {
     acked: u64,
 }
 
-impl NewReno {
-    /// One segment more for each window that is acknowledged.
-    ///
+impl Algorithm for NewReno {
+    const PROPERTIES: Properties = Properties { linux_name: Some("reno"), ..Properties::DEFAULT };
+
+    fn new(_config: &Config) -> Self {
+        Self::default()
+    }
+
     /// Source: RFC 5681 section 3.1, the recommended way: count the bytes, and grow by SMSS when they reach cwnd.
-    pub(super) fn avoid(&mut self, w: &mut Window, ack: &Ack) {
+    fn avoid(&mut self, _now: Instant, w: &mut Window, ack: &Ack) {
         self.acked += ack.bytes;
         if self.acked >= w.cwnd {
             self.acked -= w.cwnd;
@@ -21,10 +27,8 @@ impl NewReno {
         }
     }
 
-    /// Half of what is on its way.
-    ///
     /// Source: RFC 5681 equation 4.
-    pub(super) fn back_off(&mut self, w: &mut Window, flight: u64) {
+    fn back_off(&mut self, w: &mut Window, flight: u64) {
         w.ssthresh = (flight / 2).max(w.least());
         self.acked = 0;
     }
@@ -34,8 +38,7 @@ impl NewReno {
 mod tests {
     use super::super::Congestion;
     use super::*;
-    use crate::config::{Config, Control};
-    use anabranch_units::Instant;
+    use crate::controls::Control;
 
     fn ack(bytes: u64) -> Ack {
         Ack { bytes, marked: false, una: 0, sent: 0, srtt: None, rtt: None, limited: true }

@@ -19,8 +19,13 @@
 //!
 //! Leaves out: ways (`spray-proto`), which losses are none (`rack`).
 
-use super::Window;
+use super::properties::Setting;
+use super::{Ack, Algorithm, Properties, Window};
+use crate::config::Config;
 use anabranch_units::{Duration, Instant};
+
+/// Reason that messages give for each setting that NSCC needs.
+const NEEDS: &str = "goes by marks, by when segments left and by the path's product";
 
 /// Bytes in flight of the specification's own network: 100 Gbit/s for 12 us.
 const REFERENCE: f64 = 150_000.0;
@@ -84,44 +89,6 @@ impl Nscc {
         w.cwnd_max as f64 / 1.5 / REFERENCE
     }
 
-    /// Data has arrived.
-    pub(super) fn handle_arrived(&mut self, now: Instant, w: &mut Window, arrival: &Arrival) {
-        let Some(rtt) = arrival.rtt else { return };
-        let base = self.base.map_or(rtt, |base| base.min(rtt));
-        self.base = Some(base);
-        let (delay, target) = (Duration::from_ps(rtt.as_ps() - base.as_ps()), base);
-        // Of a packet that waited and is not marked, the queue was on its way out: it counts as one that waited a little.
-        let counted = if !arrival.is_marked && delay > target { base.as_ps() / 4 } else { delay.as_ps() };
-        self.delay_mean += DELAY_WEIGHT * (counted as f64 - self.delay_mean);
-        self.arrived += arrival.bytes;
-        self.quick.arrived += arrival.bytes;
-        if self.adapt_quickly(now, w, arrival, delay, target) {
-            return;
-        }
-        let (bytes, mss, scale) = (arrival.bytes as f64, w.mss as f64, Self::scale(w));
-        match (arrival.is_marked, delay >= target) {
-            (false, true) => self.growth += 5.0 * mss * scale * bytes,
-            (false, false) => {
-                if !self.grow_fast(w, arrival.bytes, delay) {
-                    let missing = 1.0 - delay.as_ps() as f64 / target.as_ps() as f64;
-                    let slow = target.as_ps() as f64 / REFERENCE_RTT.as_ps() as f64;
-                    self.growth += 4.0 * mss * scale * slow * missing * bytes;
-                }
-            }
-            (true, true) => self.shrink(now, w, base, target),
-            (true, false) => {}
-        }
-        let is_due = self.grown_at.is_none_or(|at| now.saturating_since(at) >= base);
-        if is_due || self.arrived > 8 * w.mss {
-            let steady = if is_due { 0.15 * mss * scale } else { 0.0 };
-            w.grow((self.growth / w.cwnd as f64 + steady) as u64);
-            (self.growth, self.arrived) = (0.0, 0);
-            if is_due {
-                self.grown_at = Some(now);
-            }
-        }
-    }
-
     fn grow_fast(&mut self, w: &mut Window, bytes: u64, delay: Duration) -> bool {
         self.undelayed = if delay < NO_DELAY { self.undelayed + bytes } else { 0 };
         self.is_fast = delay < NO_DELAY && (self.is_fast || self.undelayed > w.cwnd);
@@ -169,9 +136,71 @@ impl Nscc {
         (quick.arrived, quick.at) = (0, Some(now + target + target));
         is_adapting
     }
+}
 
-    /// So much was found lost.
-    pub(super) fn handle_lost(&mut self, w: &mut Window, bytes: u64) {
+impl Algorithm for Nscc {
+    const PROPERTIES: Properties = Properties {
+        needs: &[(Setting::Ecn(true), NEEDS), (Setting::Rack, NEEDS), (Setting::CwndMax, NEEDS)],
+        has_exact_echo: true,
+        ..Properties::DEFAULT
+    };
+
+    fn new(_config: &Config) -> Self {
+        Self::default()
+    }
+
+    fn grows_by_acks(&self) -> bool {
+        false
+    }
+
+    fn avoid(&mut self, _now: Instant, _w: &mut Window, _ack: &Ack) {}
+
+    fn back_off(&mut self, w: &mut Window, _flight: u64) {
+        w.ssthresh = w.cwnd;
+    }
+
+    fn takes_marks_for_loss(&self) -> bool {
+        false
+    }
+
+    fn handle_arrived(&mut self, now: Instant, w: &mut Window, arrival: &Arrival) {
+        let Some(rtt) = arrival.rtt else { return };
+        let base = self.base.map_or(rtt, |base| base.min(rtt));
+        self.base = Some(base);
+        let (delay, target) = (Duration::from_ps(rtt.as_ps() - base.as_ps()), base);
+        // A delayed packet without a mark: the queue is draining, so a short delay counts.
+        let counted = if !arrival.is_marked && delay > target { base.as_ps() / 4 } else { delay.as_ps() };
+        self.delay_mean += DELAY_WEIGHT * (counted as f64 - self.delay_mean);
+        self.arrived += arrival.bytes;
+        self.quick.arrived += arrival.bytes;
+        if self.adapt_quickly(now, w, arrival, delay, target) {
+            return;
+        }
+        let (bytes, mss, scale) = (arrival.bytes as f64, w.mss as f64, Self::scale(w));
+        match (arrival.is_marked, delay >= target) {
+            (false, true) => self.growth += 5.0 * mss * scale * bytes,
+            (false, false) => {
+                if !self.grow_fast(w, arrival.bytes, delay) {
+                    let missing = 1.0 - delay.as_ps() as f64 / target.as_ps() as f64;
+                    let slow = target.as_ps() as f64 / REFERENCE_RTT.as_ps() as f64;
+                    self.growth += 4.0 * mss * scale * slow * missing * bytes;
+                }
+            }
+            (true, true) => self.shrink(now, w, base, target),
+            (true, false) => {}
+        }
+        let is_due = self.grown_at.is_none_or(|at| now.saturating_since(at) >= base);
+        if is_due || self.arrived > 8 * w.mss {
+            let steady = if is_due { 0.15 * mss * scale } else { 0.0 };
+            w.grow((self.growth / w.cwnd as f64 + steady) as u64);
+            (self.growth, self.arrived) = (0.0, 0);
+            if is_due {
+                self.grown_at = Some(now);
+            }
+        }
+    }
+
+    fn handle_lost(&mut self, w: &mut Window, bytes: u64) {
         self.quick.has_lost = true;
         self.quick.ignored = self.quick.ignored.saturating_sub(bytes);
         w.cwnd = w.cwnd.saturating_sub(bytes).max(w.mss);

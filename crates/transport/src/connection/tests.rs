@@ -1,7 +1,8 @@
 //! Two ends with a wire between them that delays, loses, repeats and reorders as a test says.
 
 use super::*;
-use crate::config::Control;
+use crate::congestion::Setting;
+use crate::controls::Control;
 use anabranch_units::{BitRate, ByteCount, RandomStream, Seed};
 use proptest::prelude::*;
 
@@ -547,10 +548,10 @@ proptest! {
     #[test]
     fn whatever_the_wire_does_the_stream_arrives_once_and_in_order(
         seed: u64, loss_ppm in 0u32..250_000, bytes in 0u64..200_000, sack: bool, delayed: bool,
-        rack: bool, quick_ack in 0u32..20, which in 0usize..6, mult in 1u32..20, ack_every in 2u32..10, buffer in 2_000u64..100_000,
+        rack: bool, quick_ack in 0u32..20, which in 0..Control::ALL.len(), mult in 1u32..20, ack_every in 2u32..10, buffer in 2_000u64..100_000,
     ) {
-        let control = [Control::NewReno, Control::Cubic, Control::Dctcp, Control::Bbr, Control::Bbr1, Control::Nscc][which];
-        let needs_rack = matches!(control, Control::Bbr | Control::Bbr1 | Control::Nscc);
+        let control = Control::ALL[which];
+        let needs_rack = control.needs(Setting::Rack);
         let config = Config {
             sack: sack || needs_rack,
             rack: rack && sack || needs_rack,
@@ -558,8 +559,8 @@ proptest! {
             ack_every,
             quick_ack,
             control,
-            cwnd_max: (control == Control::Nscc).then_some(ByteCount::new(30_000)),
-            ecn: matches!(control, Control::Dctcp | Control::Nscc),
+            cwnd_max: control.needs(Setting::CwndMax).then_some(ByteCount::new(30_000)),
+            ecn: control.needs(Setting::Ecn(true)),
             delayed_ack: delayed.then_some(Duration::from_ms(40)),
             receive_buffer: ByteCount::new(buffer),
             timeouts_max: 1_000,

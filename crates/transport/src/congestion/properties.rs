@@ -1,0 +1,81 @@
+//! Properties of a congestion control that other parts of a connection depend on.
+//!
+//! Leaves out: each control's own properties, which its file has. Read [`Properties`] first.
+
+use crate::config::{Config, ConfigError};
+use crate::controls::Control;
+
+/// A setting that a congestion control needs.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Setting {
+    /// [`Config::ecn`] on or off.
+    Ecn(bool),
+    /// [`Config::rack`].
+    Rack,
+    /// [`Config::cwnd_max`].
+    CwndMax,
+}
+
+impl Setting {
+    /// Whether `config` has the setting.
+    const fn is_in(self, config: &Config) -> bool {
+        match self {
+            Self::Ecn(is_on) => config.ecn == is_on,
+            Self::Rack => config.rack,
+            Self::CwndMax => config.cwnd_max.is_some(),
+        }
+    }
+    /// The setting, as messages advise it.
+    const fn remedy(self) -> &'static str {
+        match self {
+            Self::Ecn(true) => "ecn = true",
+            Self::Ecn(false) => "ecn = false",
+            Self::Rack => "rack = true",
+            Self::CwndMax => "cwnd_max to one and a half times the path's product",
+        }
+    }
+}
+
+/// Properties of a congestion control.
+#[derive(Copy, Clone, Debug)]
+pub struct Properties {
+    /// Linux's name for the control. `None` if Linux does not have it.
+    pub linux_name: Option<&'static str>,
+    /// Settings that the control needs, each with the reason that a message gives.
+    pub needs: &'static [(Setting, &'static str)],
+    /// Whether the control's receiver acknowledges each change of the ECN mark at once (RFC 8257
+    /// section 3.2).
+    pub has_exact_echo: bool,
+    /// Whether HyStart++ ends the first slow start unless [`Config::hystart`] says otherwise.
+    pub has_hystart: bool,
+}
+
+impl Properties {
+    /// A control that needs no setting and that Linux does not have.
+    pub const DEFAULT: Self =
+        Self { linux_name: None, needs: &[], has_exact_echo: false, has_hystart: false };
+}
+
+impl Control {
+    /// Linux's name for it, where Linux has it: the mainline kernel's `bbr` is the first version.
+    pub const fn linux_name(self) -> Option<&'static str> {
+        self.properties().linux_name
+    }
+    /// Whether its receiver acknowledges each change of the ECN mark at once.
+    pub(crate) const fn has_exact_echo(self) -> bool {
+        self.properties().has_exact_echo
+    }
+    #[cfg(test)]
+    pub(crate) fn needs(self, setting: Setting) -> bool {
+        self.properties().needs.iter().any(|(needed, _)| *needed == setting)
+    }
+    /// Checks that `config` has the settings that the control needs.
+    ///
+    /// Errors: the first setting that is missing.
+    pub(crate) fn check(self, config: &Config) -> Result<(), ConfigError> {
+        let missing = self.properties().needs.iter().find(|(setting, _)| !setting.is_in(config));
+        missing.map_or(Ok(()), |&(setting, reason)| {
+            Err(ConfigError::ControlNeeds { control: self, reason, remedy: setting.remedy() })
+        })
+    }
+}

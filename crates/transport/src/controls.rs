@@ -1,0 +1,56 @@
+//! The list of congestion controls: one line each, in the form NAME: state, word in scenarios,
+//! field type.
+//!
+//! A control is a file below `congestion` with an `Algorithm`, and a line here. [`Control`] and the
+//! dispatch of `congestion` are made of the list. Large states are in a box, so that connections of
+//! the other controls stay small.
+
+use serde::{Deserialize, Serialize};
+
+/// Hands the list of congestion controls to the macro `$make`.
+macro_rules! controls {
+    ($make:ident) => {
+        $make! {
+            /// RFC 5681 and 6582.
+            NewReno: newreno::NewReno, "newreno", newreno::NewReno;
+            /// RFC 9438.
+            Cubic: cubic::Cubic, "cubic", cubic::Cubic;
+            /// RFC 8257. Needs `ecn`.
+            Dctcp: dctcp::Dctcp, "dctcp", dctcp::Dctcp;
+            /// draft-ietf-ccwg-bbr-06. Needs `rack`, and no `ecn`.
+            Bbr: bbr::ByModel, "bbr", Box<bbr::ByModel>;
+            /// BBR's first version, draft-cardwell-iccrg-bbr-congestion-control-00. Needs `rack`,
+            /// and no `ecn`.
+            Bbr1: bbr::ByModel, "bbr1", Box<bbr::ByModel>;
+            /// Network-signalled congestion control of the Ultra Ethernet Specification. Needs
+            /// `rack`, `ecn` and `cwnd_max`.
+            Nscc: nscc::Nscc, "nscc", Box<nscc::Nscc>;
+        }
+    };
+}
+pub(crate) use controls;
+
+/// Defines [`Control`] from the list of controls.
+macro_rules! control_names {
+    ($($(#[$doc:meta])* $name:ident: $state:ty, $word:literal, $holds:ty;)*) => {
+        /// A congestion control.
+        #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[non_exhaustive]
+        pub enum Control {
+            $($(#[$doc])* #[serde(rename = $word)] $name,)*
+        }
+
+        impl Control {
+            /// All controls.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// Its word in scenarios.
+            pub(crate) const fn word(self) -> &'static str {
+                match self {
+                    $(Self::$name => $word,)*
+                }
+            }
+        }
+    };
+}
+controls!(control_names);
