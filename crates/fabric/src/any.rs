@@ -4,7 +4,7 @@
 
 use crate::element::{Cx, Element};
 use crate::packet::PacketId;
-use crate::{EventQueue, FifoPort, Port, Switch};
+use crate::{EventQueue, FifoPort, Port, Rotor, Switch};
 
 /// Every kind of element.
 #[derive(Debug)]
@@ -15,6 +15,8 @@ pub enum AnyElement {
     Port(Box<Port>),
     /// See [`Switch`].
     Switch(Switch),
+    /// See [`Rotor`].
+    Rotor(Box<Rotor>),
 }
 
 const _: () = assert!(size_of::<AnyElement>() <= 144, "a port is, and the hot loop walks along them");
@@ -25,6 +27,7 @@ impl Element for AnyElement {
         match self {
             Self::Fifo(e) => e.on_packet(cx, p),
             Self::Port(e) => e.on_packet(cx, p),
+            Self::Rotor(e) => e.on_packet(cx, p),
             Self::Switch(_) => unreachable!("the fabric shows switches their neighbours' queues"),
         }
     }
@@ -33,7 +36,8 @@ impl Element for AnyElement {
         match self {
             Self::Fifo(e) => e.on_timer(cx, token),
             Self::Port(e) => e.on_timer(cx, token),
-            Self::Switch(_) => unreachable!("a switch arms no timer"),
+            Self::Rotor(e) => e.on_timer(cx, token),
+            Self::Switch(_) => unreachable!("a packet switch forwards at once and arms no timer"),
         }
     }
 }

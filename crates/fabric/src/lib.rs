@@ -4,14 +4,16 @@
 //! [`Fabric::inject`], lets time pass with [`Fabric::advance`] and asks [`Fabric::next_deadline`] when to advance
 //! next. The simulator does so in virtual time, the emulator in real time, with the same elements in between.
 //!
-//! Words: an *element* ([`Port`], [`FifoPort`], [`Switch`]) moves packets on and sees their [`PacketMeta`] only; a *node* ([`Node`])
+//! Words: an *element* ([`Port`], [`FifoPort`], [`Switch`], [`Rotor`]) moves packets on and sees
+//! their [`PacketMeta`] only; a *node* ([`Node`])
 //! stands at the edge, takes packets whole and makes new ones; a *target* ([`Target`]) is either of them.
 //!
 //! Invariants: packets that came in = delivered + dropped + in flight ([`Totals`]); a port never sends above its rate;
 //! packets of one priority leave a port in the order they came; events of one instant run in the order they were
 //! armed, so that equal inputs give equal runs.
 //!
-//! Leaves out, so far: circuit switches. Read [`Fabric`], [`Port`] and [`PacketMeta`] first.
+//! Leaves out, so far: circuit switches that follow demand. Read [`Fabric`], [`Port`] and
+//! [`PacketMeta`] first.
 
 mod any;
 mod buffer;
@@ -23,8 +25,10 @@ mod hosts;
 mod layer;
 mod packet;
 mod port;
+mod rotor;
 pub mod switch;
 mod target;
+mod timetable;
 
 pub use any::AnyElement;
 pub use buffer::{BufferId, SharedBuffer};
@@ -37,5 +41,7 @@ pub use hosts::{Hosts, HostsCx, User};
 pub use layer::{Envelope, Label, Layer, LayerCx, Layered};
 pub use packet::{Drop, DropCounts, Fifo, FlowClass, PRIORITIES, PacketId, PacketMeta, Packets};
 pub use port::{DELAY_MAX, Port, PortCounters, PortError, PortSettings, RATE_MIN, Wait};
+pub use rotor::{Matching, Rotor, RotorError, RotorSettings};
 pub use switch::{Policy, Switch};
 pub use target::Target;
+pub use timetable::{Slot, Timetable, TimetableError};

@@ -7,7 +7,8 @@ use crate::scenario::{NetworkSpec, Spread};
 use crate::topologies::GENERATED;
 use anabranch_fabric::switch::PolicyKind;
 use anabranch_fabric::{
-    AnyElement, BufferId, FifoPort, Policy, Port, PortError, PortSettings, SharedBuffer, Switch, Target,
+    AnyElement, BufferId, FifoPort, Policy, Port, PortError, PortSettings, Rotor, RotorError, RotorSettings,
+    SharedBuffer, Switch, Target,
 };
 use anabranch_graph::file::{Defaults, load};
 use anabranch_graph::{LinkProperties, Routes, Topology, TopologyError, datacentre};
@@ -30,6 +31,8 @@ pub struct Network {
     ports: Vec<PortSettings>,
     spread: Spread,
     shared: Option<SharedBuffer>,
+    /// The switch that is a rotor, and its settings.
+    rotor: Option<(SiteId, RotorSettings)>,
 }
 
 /// Why a network cannot be built: which setting, and what is wrong with it.
@@ -81,7 +84,28 @@ impl Network {
         let routes = Routes::shortest(&topology, &lengths, &hosts);
         let alpha_milli = spec.shared_factor.map(|alpha| (alpha * 1_000.0).round() as u32);
         let shared = spec.shared_buffer.map(|bytes| SharedBuffer::new(bytes, alpha_milli));
-        Ok(Self { topology, named, hosts, routes, ports, spread: spec.spread, shared })
+        Ok(Self { topology, named, hosts, routes, ports, spread: spec.spread, shared, rotor: None })
+    }
+
+    /// The same network with a rotor as the switch at `site`. The rotor's ports are the site's links, in their order.
+    ///
+    /// Errors: settings that do not fit these ports.
+    pub(crate) fn with_rotor(mut self, site: SiteId, settings: RotorSettings) -> Result<Self, RotorError> {
+        self.rotor_at(site, settings.clone())?;
+        self.rotor = Some((site, settings));
+        Ok(self)
+    }
+
+    fn rotor_at(&self, site: SiteId, settings: RotorSettings) -> Result<Rotor, RotorError> {
+        let links: Vec<LinkId> = self.topology.links_out(site).collect();
+        let port_of = |host: &SiteId| {
+            let link = self.next(site, *host).first();
+            let port = link.and_then(|link| links.iter().position(|own| own == link));
+            // A host without a route has a port that is not there.
+            port.map_or(u16::MAX, |port| port as u16)
+        };
+        let port_of = self.hosts.iter().map(port_of).collect();
+        Rotor::new(port_of, links.iter().map(|link| Self::port(*link)).collect(), settings)
     }
 
     /// Its sites and links, as they are wired.
@@ -247,6 +271,12 @@ impl Network {
         }
         let mut doors = vec![HOSTS; self.hosts.len()];
         for site in self.topology.site_ids() {
+            if let Some((_, settings)) = self.rotor.as_ref().filter(|(rotor, _)| *rotor == site) {
+                let rotor = self.rotor_at(site, settings.clone());
+                let rotor = rotor.expect("the rotor was checked when the network got it");
+                elements.push(AnyElement::Rotor(Box::new(rotor)));
+                continue;
+            }
             let me = self.host(site);
             if let Some(host) = me {
                 let own = self.topology.links_out(site).next().filter(|_| is_leaf[site.index()]);

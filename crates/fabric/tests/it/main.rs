@@ -1,6 +1,7 @@
 //! Properties of the fabric's elements that hold for any traffic.
 
 mod layer;
+mod rotor;
 
 use anabranch_fabric::*;
 use anabranch_units::*;

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test may read its own corpus")]
 
 mod laws;
+mod rotor;
 mod theory;
 
 use anabranch_sim::scenario::{Scenario, Workload, read};

@@ -1,0 +1,127 @@
+//! Timetables: states that an element takes in turns, each for a fixed time, period after period.
+//!
+//! A timetable is computed, not run: an element asks for the slot of an instant and arms a timer for the end of that
+//! slot only while it has work. So an idle element costs no events, and a run without packets ends.
+//! Leaves out: the meaning of a state ([`crate::Rotor`] has one). Read [`Timetable`] first.
+
+use anabranch_units::{Duration, Instant};
+
+/// A periodic sequence of slots, each with its length and its state. The first period begins at [`Instant::ZERO`].
+///
+/// ```
+/// use anabranch_fabric::Timetable;
+/// use anabranch_units::{Duration, Instant};
+/// let us = Duration::from_us;
+/// let timetable = Timetable::new(vec![(us(180), "day"), (us(20), "night")]).expect("slots with a length");
+/// let slot = timetable.at(Instant::from_us(385));
+/// assert_eq!((*slot.state, slot.ends_at), ("night", Instant::from_us(400)));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timetable<S> {
+    /// The end of each slot within the period, and its state.
+    slots: Vec<(Duration, S)>,
+    period: Duration,
+}
+
+/// The slot of an instant.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Slot<'a, S> {
+    /// The state during the slot.
+    pub state: &'a S,
+    /// The end of the slot, which belongs to the next one.
+    pub ends_at: Instant,
+}
+
+/// Why slots are no timetable.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TimetableError {
+    /// There are no slots.
+    Empty,
+    /// A slot has no length.
+    EmptySlot {
+        /// The slot's index.
+        index: usize,
+    },
+}
+
+impl std::fmt::Display for TimetableError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Empty => write!(f, "timetable of 0 slots: must have at least 1"),
+            Self::EmptySlot { index } => write!(f, "slot {index} of 0 s: must be at least 1 ps"),
+        }
+    }
+}
+impl std::error::Error for TimetableError {}
+
+impl<S> Timetable<S> {
+    /// The timetable of these slots, which follow each other in this order.
+    ///
+    /// Errors: no slots, or a slot without length.
+    /// Panics: for a period longer than a [`Duration`] can hold.
+    pub fn new(slots: Vec<(Duration, S)>) -> Result<Self, TimetableError> {
+        if let Some(index) = slots.iter().position(|(length, _)| *length == Duration::ZERO) {
+            return Err(TimetableError::EmptySlot { index });
+        }
+        let mut period = Duration::ZERO;
+        let until = |(length, state)| {
+            period += length;
+            (period, state)
+        };
+        let slots: Vec<_> = slots.into_iter().map(until).collect();
+        if slots.is_empty() { Err(TimetableError::Empty) } else { Ok(Self { slots, period }) }
+    }
+
+    /// Time from the beginning of one period to the next.
+    pub const fn period(&self) -> Duration {
+        self.period
+    }
+
+    /// The slot at `now`. Cost: O(log n) for n slots.
+    pub fn at(&self, now: Instant) -> Slot<'_, S> {
+        let into = Duration::from_ps(now.as_ps() % self.period.as_ps());
+        let index = self.slots.partition_point(|(until, _)| *until <= into);
+        let (until, state) = &self.slots[index];
+        Slot { state, ends_at: now + (*until - into) }
+    }
+
+    /// Each slot's length and state, in order.
+    pub fn slots(&self) -> impl Iterator<Item = (Duration, &S)> {
+        let begins = std::iter::once(Duration::ZERO).chain(self.slots.iter().map(|(until, _)| *until));
+        begins.zip(&self.slots).map(|(begin, (until, state))| (*until - begin, state))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn slots_without_length_are_refused() {
+        let slots = |lengths: &[u64]| lengths.iter().map(|ps| (Duration::from_ps(*ps), ())).collect();
+        assert_eq!(Timetable::<()>::new(slots(&[])), Err(TimetableError::Empty));
+        assert_eq!(Timetable::new(slots(&[1, 0])), Err(TimetableError::EmptySlot { index: 1 }));
+        assert_eq!(Timetable::new(slots(&[1, 1])).map(|t| t.period()), Ok(Duration::from_ps(2)));
+    }
+
+    proptest! {
+        /// The plain twin walks along the slots from the beginning.
+        #[test]
+        fn slot_of_an_instant_equals_a_walk(lengths in prop::collection::vec(1u64..9, 1..7), now in 0u64..99) {
+            let slots = lengths.iter().enumerate().map(|(n, ps)| (Duration::from_ps(*ps), n)).collect();
+            let timetable = Timetable::new(slots).expect("slots with a length");
+            let mut walk = lengths.iter().enumerate().cycle();
+            let (mut ends, mut state) = (0, 0);
+            while ends <= now {
+                let (n, length) = walk.next().expect("a cycle has no end");
+                (ends, state) = (ends + length, n);
+            }
+            let slot = timetable.at(Instant::from_ps(now));
+            prop_assert_eq!((*slot.state, slot.ends_at), (state, Instant::from_ps(ends)));
+            let back: Vec<u64> = timetable.slots().map(|(length, _)| length.as_ps()).collect();
+            prop_assert_eq!(back, lengths);
+        }
+    }
+}
