@@ -2,6 +2,9 @@
 
 #![no_main]
 
+// The corpus holds certificates of this system.
+use anabranch_replicate as _;
+
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     anabranch_net::keys::exercise(bytes);
 });

@@ -6,7 +6,7 @@ use anabranch_broker::{
     PublicServer, ServeConfig, Server, Settings, designs,
 };
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{Role, SetRequest, System, make_set, write_set};
+use anabranch_net::keys::{Role, SetRequest, make_set, write_set};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_units::Duration as Span;
 use std::future::pending;
@@ -19,7 +19,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let temporary = tempfile::tempdir()?;
     let path = |name: &str| temporary.path().join(name);
     let request = SetRequest {
-        system: System::Broker,
+        system: anabranch_broker::SYSTEM,
         sites: vec!["near".into()],
         operators: vec!["me".into()],
         controller_hosts: vec![],
@@ -27,7 +27,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     write_set(&path("keys"), &make_set(&request)?)?;
     let identity = |role, name: &str| {
-        Identity::load(&CredentialFiles::in_set(&path("keys"), System::Broker, role, name))
+        Identity::load(&CredentialFiles::in_set(&path("keys"), anabranch_broker::SYSTEM, role, name))
     };
     std::fs::write(path("near.toml"), "[[cluster]]\nnumber = 7\ncost = 9.0\ncapacity = \"1 Gbit/s\"\n")?;
     std::fs::write(path("near.csv"), "location,isp,cluster,score\nparis,*,7,5\n")?;

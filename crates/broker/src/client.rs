@@ -8,7 +8,7 @@ use crate::wire::{
 };
 use anabranch_http::{ClientError, Connection};
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{System, escaped};
+use anabranch_net::keys::escaped;
 use hyper::Method;
 use hyper::body::Bytes;
 use serde::Serialize;
@@ -26,7 +26,7 @@ impl Client {
     ///
     /// Errors: keys of another system, an address without port, `http://`.
     pub fn new(address: &str, identity: &Identity, patience: Duration) -> Result<Self, ClientError> {
-        Ok(Self { connection: Connection::new(System::Broker, address, identity, patience)? })
+        Ok(Self { connection: Connection::new(crate::SYSTEM, address, identity, patience)? })
     }
 
     /// The same, with another patience.

@@ -14,7 +14,7 @@ use anabranch_broker_proto::broker::{Settings, Standing};
 use anabranch_broker_proto::delivery::{Delivery, Viewer};
 use anabranch_broker_proto::{Agent, Estimates, Offer, Site, designs};
 use anabranch_http::exercise::requests;
-use anabranch_net::keys::{Role, System};
+use anabranch_net::keys::Role;
 use anabranch_net::tls::PeerIdentity;
 use anabranch_units::{BitRate, PeerId};
 use std::collections::BTreeSet;
@@ -83,7 +83,7 @@ pub fn exercise_requests(bytes: &[u8]) -> bool {
     let config = BrokerServiceConfig::new(settings, contracts, "");
     let config = BrokerServiceConfig { store: StoreConfig::Memory, ..config };
     let service = BrokerService::open(config).expect("memory can be written");
-    let peer = |role, name: &str| PeerIdentity { system: System::Broker, role, name: name.to_owned() };
+    let peer = |role, name: &str| PeerIdentity { system: crate::SYSTEM, role, name: name.to_owned() };
     let peers =
         [peer(Role::Site, "a"), peer(Role::Operator, "operator"), peer(Role::Controller, "controller")];
     requests(&crate::http::router(service.clone()), peers, bytes, || {

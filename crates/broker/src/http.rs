@@ -73,7 +73,7 @@ fn openapi() -> String {
 }
 
 impl Service for BrokerService {
-    const SYSTEM: System = System::Broker;
+    const SYSTEM: System = crate::SYSTEM;
 
     fn router(&self) -> Router {
         router(self.clone())

@@ -12,14 +12,14 @@
 //! use anabranch_broker::{
 //!     BrokerService, BrokerServiceConfig, Contracts, PublicConfig, PublicServer, ServeConfig, Server, Settings, designs,
 //! };
-//! use anabranch_net::{identity::Identity, keys::Role, keys::System, tls::CredentialFiles};
+//! use anabranch_net::{identity::Identity, keys::Role, tls::CredentialFiles};
 //!
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 //! let contracts: Contracts = std::fs::read_to_string("contracts.toml")?.parse()?;
 //! let settings = Settings::new(designs::by_name("marketplace").expect("it is a design"));
 //! let service = BrokerService::open(BrokerServiceConfig::new(settings, contracts, "broker.redb"))?;
 //! let players = PublicServer::bind(service.clone(), PublicConfig::default())?;
-//! let keys = CredentialFiles::in_set("keys/broker".as_ref(), System::Broker, Role::Controller, "controller");
+//! let keys = CredentialFiles::in_set("keys/broker".as_ref(), anabranch_broker::SYSTEM, Role::Controller, "controller");
 //! let server = Server::bind(service, &Identity::load(&keys)?, ServeConfig::default()).await?;
 //! tokio::select! {
 //!     () = server.run() => {}
@@ -63,3 +63,15 @@ pub use public::{ADDRESS_ANSWERS, PublicConfig, PublicServer};
 pub use service::{
     BrokerService, BrokerServiceConfig, COUNTED_BYTES_MAX, COUNTED_MAX, OpenError, StoreConfig,
 };
+
+anabranch_net::system! {
+    /// Parties of `broker`, and their rights. One of several brokers reports to the leader, as its
+    /// client.
+    pub SYSTEM = anabranch_net::keys::SystemSpec {
+        word: "broker",
+        site: "network",
+        controller: Some("broker"),
+        operator: Some("operator"),
+        controller_dials: true,
+    };
+}

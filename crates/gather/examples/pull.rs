@@ -1,7 +1,7 @@
 //! Two servers of one file and a pull from both, in one program: `cargo run -p anabranch-gather --example pull`.
 #![allow(clippy::disallowed_methods, reason = "an example: it opens files and sockets")]
 
-use anabranch_gather::keys::{Role, SetRequest, System, make_set, write_set};
+use anabranch_gather::keys::{Role, SetRequest, make_set, write_set};
 use anabranch_gather::{CredentialFiles, GetConfig, Identity, ServeConfig, Server, Target, get};
 
 #[tokio::main]
@@ -9,14 +9,15 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let temporary = tempfile::tempdir()?;
     let here = temporary.path();
     let request = SetRequest {
-        system: System::Gather,
+        system: anabranch_gather::SYSTEM,
         sites: vec!["s1".into(), "s2".into()],
         operators: vec!["me".into()],
         controller_hosts: vec![],
         valid_days: 1,
     };
     write_set(&here.join("keys"), &make_set(&request)?)?;
-    let files = |role, name| CredentialFiles::in_set(&here.join("keys"), System::Gather, role, name);
+    let files =
+        |role, name| CredentialFiles::in_set(&here.join("keys"), anabranch_gather::SYSTEM, role, name);
 
     let content: Vec<u8> = (0..8 << 20).map(|byte: u32| byte.to_le_bytes()[1]).collect();
     let mut servers = Vec::new();

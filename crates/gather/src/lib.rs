@@ -12,7 +12,7 @@
 //! A server and a pull from it, in one program:
 //!
 //! ```
-//! use anabranch_gather::keys::{Role, SetRequest, System, make_set, write_set};
+//! use anabranch_gather::keys::{Role, SetRequest, make_set, write_set};
 //! use anabranch_gather::{CredentialFiles, GetConfig, Identity, ServeConfig, Server, Target, get};
 //!
 //! # #[tokio::main]
@@ -21,9 +21,9 @@
 //! # let at = |name: &str| folder.path().join(name);
 //! # std::fs::create_dir(at("served"))?;
 //! # std::fs::write(at("served/hello.txt"), "hello")?;
-//! # let request = SetRequest { system: System::Gather, sites: vec!["s1".into()], operators: vec!["me".into()], controller_hosts: vec![], valid_days: 1 };
+//! # let request = SetRequest { system: anabranch_gather::SYSTEM, sites: vec!["s1".into()], operators: vec!["me".into()], controller_hosts: vec![], valid_days: 1 };
 //! write_set(&at("keys"), &make_set(&request)?)?;
-//! let files = |role, name| CredentialFiles::in_set(&at("keys"), System::Gather, role, name);
+//! let files = |role, name| CredentialFiles::in_set(&at("keys"), anabranch_gather::SYSTEM, role, name);
 //! let server = Server::start(ServeConfig::new(at("served"), files(Role::Site, "s1"))).await?;
 //!
 //! let identity = Identity::load(&files(Role::Operator, "me"))?;
@@ -67,3 +67,14 @@ const _: () = assert!(
     anabranch_gather_proto::msg::SEAL_BYTES as usize == anabranch_net::seal::OVERHEAD_BYTES,
     "what the system reckons with is what sealing adds"
 );
+
+anabranch_net::system! {
+    /// Parties of `gather`, and their rights.
+    pub SYSTEM = anabranch_net::keys::SystemSpec {
+        word: "gather",
+        site: "server",
+        controller: None,
+        operator: Some("client"),
+        controller_dials: false,
+    };
+}

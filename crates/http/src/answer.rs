@@ -154,8 +154,18 @@ pub fn is_operator(peer: &PeerIdentity, what: &str) -> Result<(), Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_net::keys::System;
     use anabranch_units::text::printable;
+
+    anabranch_net::system! {
+        /// A system with all roles.
+        HAUL = anabranch_net::keys::SystemSpec {
+            word: "haul",
+            site: "site",
+            controller: Some("controller"),
+            operator: Some("operator"),
+            controller_dials: false,
+        };
+    }
 
     /// #18: a body's bytes were bounded, and what became of them in memory was not: a controller took 128 MiB at times.
     #[test]
@@ -190,7 +200,7 @@ mod tests {
     #[tokio::test]
     async fn a_refusal_is_one_line_whatever_it_quotes() {
         let name = "x\r\n2026-11-23 INFO all is well\u{2028}\x1b[2J";
-        let peer = PeerIdentity { system: System::Replicate, role: Role::Operator, name: "ann".into() };
+        let peer = PeerIdentity { system: HAUL, role: Role::Operator, name: "ann".into() };
         let refused = speaks_for(&peer, "site", name).expect_err("an operator is no site");
         let response = refuse_in_json(refused.into_response()).await;
         let Refused(logged) = response.extensions().get().cloned().expect("it is for the log, too");

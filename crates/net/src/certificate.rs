@@ -181,14 +181,15 @@ pub fn exercise(bytes: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keys::{SetRequest, System, make_set_at};
+    use crate::keys::{SetRequest, make_set_at};
+    use crate::party::examples::HAUL;
     use rustls::pki_types::CertificateDer;
     use rustls::pki_types::pem::PemObject as _;
     use time::Duration;
 
     fn controller_at(now: OffsetDateTime, valid_days: u32) -> CertificateDer<'static> {
         let request = SetRequest {
-            system: System::Replicate,
+            system: HAUL,
             sites: vec![],
             operators: vec![],
             controller_hosts: vec!["control.example".into(), "10.1.2.3".into(), "2001:db8::1".into()],

@@ -1,9 +1,10 @@
 //! A working set of keys: one certificate authority, and a certificate for each holder that it vouches for.
 //!
 //! ECDSA on P-256, by rcgen. A certificate's holder is written in its subject alternative names: a URI for the
-//! system, the role and the name (`anabranch:replicate:site:seattle`), and a DNS name of the same meaning that TLS checks
-//! (`seattle.site.replicate.anabranch`), so a site called `controller` is still only a site, and a client of `gather` is
-//! nobody to `replicate`. A set is of one system, which its authority's name states. Revoked certificates are in a list beside the
+//! system, the role and the name (`anabranch:SYSTEM:site:seattle`), and a DNS name of the same
+//! meaning that TLS checks (`seattle.site.SYSTEM.anabranch`), so a site called `controller` is
+//! still only a site, and a client of one system is nobody to another. A set is of one system,
+//! which its authority's name states. Revoked certificates are in a list beside the
 //! keys ([`crate::revoked`]). Read [`make_set`], [`add_to_set`] and [`write_set`] first, then [`renew`] and [`revoke`].
 #![allow(clippy::disallowed_methods, reason = "a driver: writes files, and certificates begin now")]
 
@@ -22,7 +23,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use time::{Duration, OffsetDateTime};
 
-pub use crate::party::{BadName, Role, System, dns_name, escaped};
+pub use crate::party::{BadName, Role, SYSTEMS, System, SystemSpec, dns_name, escaped};
 
 /// How long a certificate is good for unless told otherwise: a little more than a year, so that renewing once a year is in
 /// time, and a key that nobody knows to be lost is of use for no longer.
@@ -186,13 +187,15 @@ impl From<rcgen::Error> for KeysError {
 /// Errors: a bad or repeated name, a validity out of range.
 ///
 /// ```
-/// use anabranch_net::keys::{SetRequest, System, make_set, VALID_DAYS};
+/// use anabranch_net::keys::{SetRequest, SystemSpec, make_set, VALID_DAYS};
+/// anabranch_net::system! {
+///     HAUL = SystemSpec { word: "haul", site: "s", controller: Some("c"), operator: None, controller_dials: false };
+/// }
 /// let request = SetRequest {
-///     system: System::Replicate,
+///     system: HAUL,
 ///     sites: vec!["seattle".into(), "new york".into()],
 ///     operators: vec!["operator".into()],
-///     controller_hosts: vec![],
-///     valid_days: VALID_DAYS,
+///     controller_hosts: vec![], valid_days: VALID_DAYS,
 /// };
 /// let stems: Vec<_> = make_set(&request)?.files.into_iter().map(|f| f.stem.display().to_string()).collect();
 /// assert_eq!(stems, ["ca", "controller", "operators/operator", "sites/seattle", "sites/new%20york"]);
@@ -500,12 +503,10 @@ impl Maker {
         }
         leaf.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         leaf.extended_key_usages = match role {
-            Role::Site => vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth],
-            // One of several brokers says to the one that leads what it has counted.
-            Role::Controller if system == System::Broker => {
+            Role::Controller if !system.controller_dials() => vec![ExtendedKeyUsagePurpose::ServerAuth],
+            Role::Site | Role::Controller => {
                 vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth]
             }
-            Role::Controller => vec![ExtendedKeyUsagePurpose::ServerAuth],
             Role::Operator => vec![ExtendedKeyUsagePurpose::ClientAuth],
         };
         leaf.use_authority_key_identifier_extension = true;
@@ -632,16 +633,20 @@ pub fn exercise(bytes: &[u8]) -> bool {
         let _ = roots.add(certificate.clone());
     }
     holder_of(bytes);
-    let files = crate::tls::CredentialFiles::in_set(Path::new("x"), System::Replicate, Role::Site, "a");
     let revoked = text.parse::<crate::revoked::Revoked>();
     let is_list = revoked.as_ref().is_ok_and(|revoked| !revoked.is_empty());
-    drop(Credentials::from_pem(bytes, bytes, bytes, &files, revoked.unwrap_or_default()));
+    let revoked = revoked.unwrap_or_default();
+    for system in System::all().take(1) {
+        let files = crate::tls::CredentialFiles::in_set(Path::new("x"), system, Role::Site, "a");
+        drop(Credentials::from_pem(bytes, bytes, bytes, &files, revoked.clone()));
+    }
     is_list || !certificates.is_empty() || rustls::pki_types::PrivateKeyDer::from_pem_slice(bytes).is_ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::party::examples::{HAUL, PULL};
 
     #[test]
     fn names_survive_a_certificate() {
@@ -658,17 +663,16 @@ mod tests {
         let all: Vec<_> = names
             .iter()
             .flat_map(|n| {
-                [Role::Site, Role::Controller, Role::Operator]
-                    .map(|r| dns_name(System::Shuffle, r, n).expect("short"))
+                [Role::Site, Role::Controller, Role::Operator].map(|r| dns_name(HAUL, r, n).expect("short"))
             })
             .collect();
         for (i, name) in all.iter().enumerate() {
             assert!(!all[..i].contains(name), "{name}");
             assert!(rustls::pki_types::ServerName::try_from(name.as_str()).is_ok(), "{name}");
         }
-        assert!(dns_name(System::Gather, Role::Site, &"x".repeat(63)).is_ok());
-        assert!(dns_name(System::Gather, Role::Site, &"x".repeat(64)).is_err());
-        assert!(dns_name(System::Gather, Role::Site, "").is_err());
+        assert!(dns_name(PULL, Role::Site, &"x".repeat(63)).is_ok());
+        assert!(dns_name(PULL, Role::Site, &"x".repeat(64)).is_err());
+        assert!(dns_name(PULL, Role::Site, "").is_err());
     }
 
     #[test]
@@ -683,21 +687,17 @@ mod tests {
                 }
             }
         }
-        for bad in ["anabranch:site:seattle", "anabranch:weave:site:a", "anabranch:gather:site:%41", "a", ""]
-        {
+        for bad in ["anabranch:site:seattle", "anabranch:weave:site:a", "anabranch:pull:site:%41", "a", ""] {
             assert_eq!(of_uri(bad), None, "{bad}");
         }
-        for bad in [
-            "a.site.anabranch",
-            "a.site.weave.anabranch",
-            "_61.site.gather.anabranch",
-            "A.site.gather.anabranch",
-        ] {
+        for bad in
+            ["a.site.anabranch", "a.site.weave.anabranch", "_61.site.pull.anabranch", "A.site.pull.anabranch"]
+        {
             assert_eq!(of_dns_name(bad), None, "{bad}");
         }
     }
 
-    /// #17: `gather keys` added to the folder of `replicate`, and its clients then commanded sites.
+    /// #17: keys of one system joined the folder of another, and its clients then commanded sites.
     #[test]
     fn a_folder_takes_keys_of_one_system_only() {
         let folder = std::env::temp_dir().join(format!("anabranch-keys-system-{}", std::process::id()));
@@ -734,7 +734,7 @@ mod tests {
     #[test]
     fn bad_sets_are_refused() {
         let good = SetRequest {
-            system: System::Replicate,
+            system: HAUL,
             sites: vec!["a".into()],
             operators: vec![],
             controller_hosts: vec![],
@@ -757,7 +757,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("anabranch-keys-more-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         let first = SetRequest {
-            system: System::Replicate,
+            system: HAUL,
             sites: vec!["a".into()],
             operators: vec![],
             controller_hosts: vec![],
@@ -770,7 +770,7 @@ mod tests {
         assert_eq!(stems, ["operators/c", "sites/b"]);
         write_set(&folder, &set).expect("nothing of the kind is there");
         for (role, name) in [(Role::Site, "a"), (Role::Site, "b"), (Role::Operator, "c")] {
-            Credentials::load(&CredentialFiles::in_set(&folder, System::Replicate, role, name))
+            Credentials::load(&CredentialFiles::in_set(&folder, HAUL, role, name))
                 .expect("one authority for all");
         }
         let again = add_to_set(&folder, &first).expect("keys in memory");
@@ -796,7 +796,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("anabranch-keys-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         let request = SetRequest {
-            system: System::Replicate,
+            system: HAUL,
             sites: vec!["a b".into()],
             operators: vec!["operator".into()],
             controller_hosts: vec!["control.example".into(), "10.0.0.1".into()],

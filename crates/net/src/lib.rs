@@ -26,4 +26,6 @@ pub mod socket;
 pub mod timer;
 pub mod tls;
 
+#[doc(hidden)]
+pub use linkme;
 pub use random::random;

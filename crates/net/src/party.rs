@@ -7,52 +7,115 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use time::Duration;
 
-/// The system whose parties know each other by a set of keys.
+/// A system whose parties know each other by a set of keys, as the system describes itself.
 ///
-/// Another one takes a name here and a line in `SYSTEMS`. The list is in this room, not at the systems, as a certificate of a system
-/// that is not in it names nobody, and as keys of all systems are kept from being served.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum System {
-    /// One file to many sites.
-    Replicate,
-    /// One client pulls from many servers.
-    Gather,
-    /// Rates for the flows of a computing stage.
-    Shuffle,
-    /// Short flows over every path.
-    Spray,
-    /// Content networks bid, a broker places clients.
-    Broker,
+/// A system brings its description by [`system!`](crate::system). A certificate of a system that the program does not
+/// have names nobody.
+#[derive(Debug)]
+pub struct SystemSpec {
+    /// The system's word in a certificate, which is its verb on the command line.
+    pub word: &'static str,
+    /// The name of its sites in messages.
+    pub site: &'static str,
+    /// The name of its controller in messages. `None` without a controller.
+    pub controller: Option<&'static str>,
+    /// The name of its operators in messages. `None` without operators.
+    pub operator: Option<&'static str>,
+    /// Whether a controller also connects to other controllers, so that its certificate is a client's, too.
+    pub controller_dials: bool,
 }
 
-/// Each system's word, and what it calls its sites, its controller if it has one, and its operators.
-const SYSTEMS: [(System, &str, [Option<&str>; 3]); 5] = [
-    (System::Replicate, "replicate", [Some("site"), Some("controller"), Some("operator")]),
-    (System::Gather, "gather", [Some("server"), None, Some("client")]),
-    (System::Shuffle, "shuffle", [Some("host"), Some("coordinator"), Some("operator")]),
-    (System::Spray, "spray", [Some("host"), None, None]),
-    (System::Broker, "broker", [Some("network"), Some("broker"), Some("operator")]),
-];
+/// The descriptions of all systems that are linked into the program.
+#[linkme::distributed_slice]
+pub static SYSTEMS: [SystemSpec];
+
+/// Describes a system to this room: makes a constant [`System`](crate::keys::System) of a
+/// [`SystemSpec`](crate::keys::SystemSpec), and enters it in the program's list.
+///
+/// ```
+/// use anabranch_net::keys::{Role, System, SystemSpec};
+/// anabranch_net::system! {
+///     /// A system that only waits.
+///     pub PAUSE = SystemSpec {
+///         word: "pause",
+///         site: "site",
+///         controller: None,
+///         operator: None,
+///         controller_dials: false,
+///     };
+/// }
+/// assert!(System::all().any(|system| system == PAUSE));
+/// assert_eq!(PAUSE.role_name(Role::Operator), None);
+/// ```
+#[macro_export]
+macro_rules! system {
+    ($(#[$doc:meta])* $vis:vis $name:ident = $spec:expr;) => {
+        $(#[$doc])*
+        $vis const $name: $crate::keys::System = {
+            #[$crate::linkme::distributed_slice($crate::keys::SYSTEMS)]
+            #[linkme(crate = $crate::linkme)]
+            static SPEC: $crate::keys::SystemSpec = $spec;
+            $crate::keys::System::new(&SPEC)
+        };
+    };
+}
+
+/// A system. Two are the same if their words are.
+#[derive(Copy, Clone)]
+pub struct System(&'static SystemSpec);
 
 impl System {
-    /// All of them.
-    pub fn all() -> impl Iterator<Item = Self> {
-        SYSTEMS.into_iter().map(|(system, ..)| system)
+    /// The system of this description. [`system!`](crate::system) calls it.
+    pub const fn new(spec: &'static SystemSpec) -> Self {
+        Self(spec)
     }
 
-    fn line(self) -> (&'static str, [Option<&'static str>; 3]) {
-        let (_, word, roles) = SYSTEMS.into_iter().find(|(s, ..)| *s == self).expect("each has its line");
-        (word, roles)
+    /// All systems of the program, by their words.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let mut all: Vec<Self> = SYSTEMS.iter().map(Self).collect();
+        all.sort_unstable();
+        all.into_iter()
     }
 
     /// The system's word in a certificate, which is its verb on the command line.
-    pub fn word(self) -> &'static str {
-        self.line().0
+    pub const fn word(self) -> &'static str {
+        self.0.word
     }
 
     /// The system's word for parties in `role`; `None` if it has none of them.
-    pub fn role_name(self, role: Role) -> Option<&'static str> {
-        self.line().1[role as usize]
+    pub const fn role_name(self, role: Role) -> Option<&'static str> {
+        match role {
+            Role::Site => Some(self.0.site),
+            Role::Controller => self.0.controller,
+            Role::Operator => self.0.operator,
+        }
+    }
+
+    /// Whether a controller also connects to other controllers.
+    pub(crate) const fn controller_dials(self) -> bool {
+        self.0.controller_dials
+    }
+}
+
+impl PartialEq for System {
+    fn eq(&self, other: &Self) -> bool {
+        self.word() == other.word()
+    }
+}
+impl Eq for System {}
+impl PartialOrd for System {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for System {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.word().cmp(other.word())
+    }
+}
+impl std::fmt::Debug for System {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.word())
     }
 }
 
@@ -225,5 +288,68 @@ pub(crate) fn stem(role: Role, name: &str) -> PathBuf {
         Role::Site => Path::new("sites").join(escaped(name)),
         Role::Operator => Path::new("operators").join(escaped(name)),
         Role::Controller => "controller".into(),
+    }
+}
+
+/// Systems of this room's tests.
+#[cfg(test)]
+pub(crate) mod examples {
+    use super::SystemSpec;
+
+    crate::system! {
+        /// A system with all roles.
+        pub(crate) HAUL = SystemSpec {
+            word: "haul",
+            site: "site",
+            controller: Some("controller"),
+            operator: Some("operator"),
+            controller_dials: false,
+        };
+    }
+    crate::system! {
+        /// A system without a controller that calls its roles server and client.
+        pub(crate) PULL = SystemSpec {
+            word: "pull",
+            site: "server",
+            controller: None,
+            operator: Some("client"),
+            controller_dials: false,
+        };
+    }
+    crate::system! {
+        /// A system of sites only.
+        pub(crate) MESH = SystemSpec {
+            word: "mesh",
+            site: "host",
+            controller: None,
+            operator: None,
+            controller_dials: false,
+        };
+    }
+    crate::system! {
+        /// A system whose controllers connect to each other.
+        pub(crate) PEER = SystemSpec {
+            word: "peer",
+            site: "network",
+            controller: Some("broker"),
+            operator: Some("operator"),
+            controller_dials: true,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::examples::{HAUL, MESH, PEER, PULL};
+    use super::*;
+
+    #[test]
+    fn systems_bring_their_roles_and_rights() {
+        assert_eq!(System::all().collect::<Vec<_>>(), [HAUL, MESH, PEER, PULL]);
+        let roles = |system: System| Role::ALL.map(|role| system.role_name(role));
+        assert_eq!(roles(PEER), [Some("network"), Some("broker"), Some("operator")]);
+        assert_eq!(roles(PULL), [Some("server"), None, Some("client")]);
+        assert_eq!(roles(MESH), [Some("host"), None, None]);
+        assert_eq!([HAUL, PEER].map(System::controller_dials), [false, true]);
     }
 }

@@ -83,10 +83,11 @@ impl Refusals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keys::{Role, System};
+    use crate::keys::Role;
+    use crate::party::examples::HAUL;
 
     fn site(name: &str) -> PeerIdentity {
-        PeerIdentity { system: System::Replicate, role: Role::Site, name: name.into() }
+        PeerIdentity { system: HAUL, role: Role::Site, name: name.into() }
     }
 
     #[test]

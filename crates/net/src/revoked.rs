@@ -100,18 +100,19 @@ pub(crate) fn line(holder: &PeerIdentity, until: OffsetDateTime) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keys::{Role, System};
+    use crate::keys::Role;
+    use crate::party::examples::{HAUL, PULL};
     use time::Duration;
 
     fn site(name: &str) -> PeerIdentity {
-        PeerIdentity { system: System::Replicate, role: Role::Site, name: name.into() }
+        PeerIdentity { system: HAUL, role: Role::Site, name: name.into() }
     }
 
     #[test]
     fn certificates_made_by_the_moment_are_refused_and_later_ones_are_not() {
         let at = read("2026-11-23T10:00:00Z").expect("a moment");
         let first = line(&site("New York"), at);
-        let text = format!("# lost on a train\n\n{first}anabranch:replicate:site:b # for good\n");
+        let text = format!("# lost on a train\n\n{first}anabranch:haul:site:b # for good\n");
         let revoked: Revoked = text.parse().expect("good lines");
         assert_eq!(revoked.len(), 2);
         assert!(revoked.denies(&site("New York"), at));
@@ -120,7 +121,7 @@ mod tests {
         for other in [
             site("c"),
             PeerIdentity { role: Role::Operator, ..site("b") },
-            PeerIdentity { system: System::Gather, ..site("b") },
+            PeerIdentity { system: PULL, ..site("b") },
         ] {
             assert!(!revoked.denies(&other, at), "{other}");
         }
@@ -140,10 +141,10 @@ mod tests {
     fn a_bad_line_is_named() {
         for (text, line) in [
             ("site:a", 1),
-            ("# good\nanabranch:replicate:site:a yesterday", 2),
-            ("anabranch:replicate:site:a 2026-11-23T10:00:00Z more", 1),
+            ("# good\nanabranch:haul:site:a yesterday", 2),
+            ("anabranch:haul:site:a 2026-11-23T10:00:00Z more", 1),
             ("anabranch:weave:site:a", 1),
-            ("anabranch:replicate:site:%41", 1),
+            ("anabranch:haul:site:%41", 1),
         ] {
             let error = text.parse::<Revoked>().expect_err("bad");
             assert_eq!(error.line, line, "{error}");

@@ -14,7 +14,7 @@ use anabranch_broker::wire::{DecisionView, NetworkView, RoundView};
 use anabranch_broker_proto::simulated::{Fault, FaultKind, Settings, Stage, city, pathway, report_players};
 use anabranch_emu::Emulation;
 use anabranch_emu::scenario::{Rehearsal, Running, ScenarioError, Seen, System};
-use anabranch_net::keys::{self, SetRequest, VALID_DAYS};
+use anabranch_net::keys::{SetRequest, VALID_DAYS};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::{CoflowRow, Plan, WorkloadRow};
 use anabranch_units::{BitRate, Duration as Span, Seed, SiteId};
@@ -124,7 +124,7 @@ impl Programs {
         let settings = stage.settings().clone();
         let sites = plan.network().hosts().to_vec();
         let request = SetRequest {
-            system: keys::System::Broker,
+            system: anabranch_broker::SYSTEM,
             sites: (0..settings.networks).map(pathway).collect(),
             operators: vec!["operator".into()],
             controller_hosts: vec![],

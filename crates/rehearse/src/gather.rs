@@ -13,7 +13,7 @@ use anabranch_emu::Emulation;
 use anabranch_emu::scenario::programs::name;
 use anabranch_emu::scenario::{Rehearsal, Running, ScenarioError, Seen, System};
 use anabranch_gather_proto::simulated::Gather;
-use anabranch_net::keys::{self, SetRequest, VALID_DAYS};
+use anabranch_net::keys::{SetRequest, VALID_DAYS};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::{CoflowRow, Plan, WorkloadRow};
 use anabranch_units::{Seed, SiteId};
@@ -86,7 +86,7 @@ impl Rounds {
         let site = |host: u16| plan.network().hosts()[usize::from(host)];
         let servers = gather.servers(plan.network(), seed);
         let request = SetRequest {
-            system: keys::System::Gather,
+            system: anabranch_gather::SYSTEM,
             sites: servers.iter().map(|host| name(site(*host))).collect(),
             operators: vec!["client".into()],
             controller_hosts: vec![],

@@ -4,7 +4,7 @@
 use anabranch_disk::folder::{Folder, Links};
 use anabranch_graph::{LinkProperties, Topology};
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{Role, SetRequest, System, VALID_DAYS, make_set, write_set};
+use anabranch_net::keys::{Role, SetRequest, VALID_DAYS, make_set, write_set};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_replicate::wire::{DestinationRequest, SubmitRequest};
 use anabranch_replicate::{
@@ -23,7 +23,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     topology.add_cable(paris, lima, LinkProperties::new(BitRate::gbps(1), Span::from_ms(1)))?;
 
     let request = SetRequest {
-        system: System::Replicate,
+        system: anabranch_replicate::SYSTEM,
         sites: vec!["paris".into(), "lima".into()],
         operators: vec!["operator".into()],
         controller_hosts: vec![],
@@ -31,7 +31,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     write_set(&here.join("keys"), &make_set(&request)?)?;
     let key = |role, name| {
-        Identity::load(&CredentialFiles::in_set(&here.join("keys"), System::Replicate, role, name))
+        Identity::load(&CredentialFiles::in_set(&here.join("keys"), anabranch_replicate::SYSTEM, role, name))
     };
 
     let config = ControllerConfig::new(topology.clone(), DefaultPlanner, here.join("store"));

@@ -8,7 +8,7 @@ use crate::wire::{
 };
 use anabranch_http::{BACKOFF, ClientError, Connection, REPLY_BYTES_MAX, REPLY_TIME};
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{System, escaped};
+use anabranch_net::keys::escaped;
 use anabranch_replicate_proto::control::{Command, Report, TransferId};
 use anabranch_replicate_proto::coordinator::Submitted;
 use anabranch_replicate_proto::plan::Plan;
@@ -44,7 +44,7 @@ impl Client {
         identity: &Identity,
         patience: Duration,
     ) -> Result<Self, ClientError> {
-        Ok(Self { connection: Connection::new(System::Replicate, address, identity, patience)? })
+        Ok(Self { connection: Connection::new(crate::SYSTEM, address, identity, patience)? })
     }
 
     /// Another client of the same controller, which tries a repeatable request for so long.

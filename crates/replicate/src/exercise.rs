@@ -12,7 +12,7 @@ use crate::wire::{
 use anabranch_graph::builtin::builtin;
 use anabranch_http::answer::ErrorBody;
 use anabranch_http::exercise::requests;
-use anabranch_net::keys::{Role, System};
+use anabranch_net::keys::Role;
 use anabranch_net::tls::PeerIdentity;
 use anabranch_replicate_proto::coordinator::{Coordinator, CoordinatorConfig, DefaultPlanner};
 use anabranch_replicate_proto::plan::Plan;
@@ -26,7 +26,7 @@ pub fn exercise_http(bytes: &[u8]) -> bool {
     let Ok(topology) = builtin("butterfly", BitRate::mbps(10)) else { return false };
     let config = ControllerConfig::new(topology, DefaultPlanner, "");
     let controller = Controller::open_in_memory(config).expect("memory can be written");
-    let peer = |role, name: &str| PeerIdentity { system: System::Replicate, role, name: name.to_owned() };
+    let peer = |role, name: &str| PeerIdentity { system: crate::SYSTEM, role, name: name.to_owned() };
     let peers = [peer(Role::Site, "s"), peer(Role::Operator, "operator"), peer(Role::Site, "t1")];
     requests(&router(controller), peers, bytes, || {})
 }

@@ -106,7 +106,7 @@ pub(crate) fn router(controller: Controller) -> Router {
 }
 
 impl Service for Controller {
-    const SYSTEM: System = System::Replicate;
+    const SYSTEM: System = crate::SYSTEM;
 
     fn router(&self) -> axum::Router {
         router(self.clone())

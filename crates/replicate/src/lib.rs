@@ -7,7 +7,7 @@
 //!
 //! ```
 //! use anabranch_disk::folder::{Folder, Links};
-//! use anabranch_net::{identity::Identity, keys::{Role, System}, tls::CredentialFiles};
+//! use anabranch_net::{identity::Identity, keys::Role, tls::CredentialFiles};
 //! use anabranch_replicate::wire::{DestinationRequest, SubmitRequest};
 //! use anabranch_replicate::{Client, Controller, ControllerConfig, DefaultPlanner, Outcome, Relay, RelayConfig, ServeConfig, Server};
 //! # use anabranch_net::keys::{SetRequest, VALID_DAYS, make_set, write_set};
@@ -26,9 +26,9 @@
 //! # let (paris, lima) = (topology.add_site("paris", None)?, topology.add_site("lima", None)?);
 //! # topology.add_cable(paris, lima, anabranch_graph::LinkProperties::new(anabranch_units::BitRate::gbps(1), anabranch_units::Duration::from_ms(1)))?;
 //! # let sites = vec!["paris".to_owned(), "lima".to_owned()];
-//! # let request = SetRequest { system: System::Replicate, sites, operators: vec!["operator".into()], controller_hosts: vec![], valid_days: VALID_DAYS };
+//! # let request = SetRequest { system: anabranch_replicate::SYSTEM, sites, operators: vec!["operator".into()], controller_hosts: vec![], valid_days: VALID_DAYS };
 //! # write_set(&here.join("keys"), &make_set(&request)?)?;
-//! let key = |role, name| Identity::load(&CredentialFiles::in_set(&here.join("keys"), System::Replicate, role, name));
+//! let key = |role, name| Identity::load(&CredentialFiles::in_set(&here.join("keys"), anabranch_replicate::SYSTEM, role, name));
 //! let controller = Controller::open(ControllerConfig::new(topology.clone(), DefaultPlanner, here.join("store")))?;
 //! let serve = ServeConfig { address: "127.0.0.1:0".parse()?, ..ServeConfig::default() };
 //! let server = Server::bind(controller, &key(Role::Controller, "controller")?, serve).await?;
@@ -84,3 +84,14 @@ pub use runner::{Fault, UnknownFault};
 pub use service::{AcceptFrom, CONNECTIONS_MAX, PEER_CONNECTIONS_MAX, RuleError};
 pub use store::Times;
 pub use view::ViewError;
+
+anabranch_net::system! {
+    /// Parties of `replicate`, and their rights.
+    pub SYSTEM = anabranch_net::keys::SystemSpec {
+        word: "replicate",
+        site: "site",
+        controller: Some("controller"),
+        operator: Some("operator"),
+        controller_dials: false,
+    };
+}

@@ -3,7 +3,7 @@
 
 use anabranch_announce::Announcer;
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{Role, SetRequest, System, make_set, write_set};
+use anabranch_net::keys::{Role, SetRequest, make_set, write_set};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_pace::pacing_limit;
 use anabranch_shuffle::{
@@ -19,7 +19,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let temporary = tempfile::tempdir()?;
     let path = |name: &str| temporary.path().join(name);
     let request = SetRequest {
-        system: System::Shuffle,
+        system: anabranch_shuffle::SYSTEM,
         sites: vec!["a".into(), "b".into()],
         operators: vec!["me".into()],
         controller_hosts: vec![],
@@ -27,7 +27,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     write_set(&path("keys"), &make_set(&request)?)?;
     let identity = |role, name: &str| {
-        Identity::load(&CredentialFiles::in_set(&path("keys"), System::Shuffle, role, name))
+        Identity::load(&CredentialFiles::in_set(&path("keys"), anabranch_shuffle::SYSTEM, role, name))
     };
 
     let config = CoordinatorServiceConfig::new(|| Scheduler::default().make(), path("store.redb"));

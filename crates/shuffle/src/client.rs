@@ -9,7 +9,7 @@ use crate::wire::{
 };
 use anabranch_http::{ClientError, Connection};
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{System, escaped};
+use anabranch_net::keys::escaped;
 use anabranch_shuffle_proto::control::Limit;
 use hyper::Method;
 use hyper::body::Bytes;
@@ -28,7 +28,7 @@ impl Client {
     ///
     /// Errors: keys of another system, an address without port, `http://`.
     pub fn new(address: &str, identity: &Identity, patience: Duration) -> Result<Self, ClientError> {
-        Ok(Self { connection: Connection::new(System::Shuffle, address, identity, patience)? })
+        Ok(Self { connection: Connection::new(crate::SYSTEM, address, identity, patience)? })
     }
 
     /// Another client of the same coordinator, which tries a repeatable request for so long.

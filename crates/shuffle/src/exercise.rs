@@ -6,7 +6,7 @@ use crate::service::{CoordinatorService, CoordinatorServiceConfig};
 use crate::wire::LimitsReply;
 use anabranch_http::PeerAddress;
 use anabranch_http::exercise::requests;
-use anabranch_net::keys::{Role, System};
+use anabranch_net::keys::Role;
 use anabranch_net::tls::PeerIdentity;
 use anabranch_shuffle_proto::ChasePlus;
 use anabranch_shuffle_proto::book::{Book, Seen};
@@ -40,7 +40,7 @@ pub fn exercise(bytes: &[u8]) -> bool {
     let mut config = CoordinatorServiceConfig::new(|| Box::new(ChasePlus::default()), "");
     config.are_addresses_trusted = true;
     let service = CoordinatorService::without_history(config);
-    let peer = |role, name: &str| PeerIdentity { system: System::Shuffle, role, name: name.to_owned() };
+    let peer = |role, name: &str| PeerIdentity { system: crate::SYSTEM, role, name: name.to_owned() };
     let peers = [peer(Role::Site, "a"), peer(Role::Operator, "operator")];
     let router = crate::http::router(service.clone()).layer(Extension(PeerAddress([10, 0, 0, 9].into())));
     requests(&router, peers, bytes, || {

@@ -63,7 +63,7 @@ fn openapi() -> String {
 }
 
 impl Service for CoordinatorService {
-    const SYSTEM: System = System::Shuffle;
+    const SYSTEM: System = crate::SYSTEM;
 
     fn router(&self) -> Router {
         router(self.clone())

@@ -14,7 +14,7 @@
 //!     Agent, AgentConfig, CoordinatorService, CoordinatorServiceConfig, Listen, Scheduler, ServeConfig, Server,
 //! };
 //! use anabranch_units::{BitRate, ByteCount};
-//! # use anabranch_net::{identity::Identity, keys::{SetRequest, System, make_set, write_set}, tls::CredentialFiles};
+//! # use anabranch_net::{identity::Identity, keys::{SetRequest, make_set, write_set}, tls::CredentialFiles};
 //! # use std::{future::pending, net::{TcpListener, TcpStream}, time::{Duration, Instant}};
 //! # #[tokio::main(worker_threads = 2)]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -22,9 +22,9 @@
 //! # let (path, keys) = (|name: &str| folder.path().join(name), folder.path().join("keys"));
 //! # let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
 //! # let (sites, operators) = (names(&["a", "b"]), names(&["me"]));
-//! # let (system, controller_hosts) = (System::Shuffle, vec![]);
+//! # let (system, controller_hosts) = (anabranch_shuffle::SYSTEM, vec![]);
 //! # write_set(&keys, &make_set(&SetRequest { system, sites, operators, controller_hosts, valid_days: 1 })?)?;
-//! # let identity = |role, name: &str| Identity::load(&CredentialFiles::in_set(&keys, System::Shuffle, role, name));
+//! # let identity = |role, name: &str| Identity::load(&CredentialFiles::in_set(&keys, anabranch_shuffle::SYSTEM, role, name));
 //! # let listener = TcpListener::bind("127.0.0.2:0")?;
 //!
 //! let config = CoordinatorServiceConfig::new(|| Scheduler::default().make(), path("store.redb"));
@@ -73,3 +73,14 @@ pub use client::Client;
 #[doc(hidden)]
 pub use exercise::{exercise, exercise_limits};
 pub use service::{CoordinatorService, CoordinatorServiceConfig};
+
+anabranch_net::system! {
+    /// Parties of `shuffle`, and their rights.
+    pub SYSTEM = anabranch_net::keys::SystemSpec {
+        word: "shuffle",
+        site: "host",
+        controller: Some("coordinator"),
+        operator: Some("operator"),
+        controller_dials: false,
+    };
+}

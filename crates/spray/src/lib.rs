@@ -8,13 +8,13 @@
 //!
 //! ```no_run
 //! use anabranch_net::identity::Identity;
-//! use anabranch_net::keys::{Role, System};
+//! use anabranch_net::keys::Role;
 //! use anabranch_net::tls::CredentialFiles;
 //! use anabranch_spray::{Agent, AgentConfig};
 //!
 //! # #[tokio::main]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let files = CredentialFiles::in_set("keys/spray".as_ref(), System::Spray, Role::Site, "a");
+//! let files = CredentialFiles::in_set("keys/spray".as_ref(), anabranch_spray::SYSTEM, Role::Site, "a");
 //! let mut config = AgentConfig::new("a");
 //! config.peers = vec!["b=10.0.0.2".parse()?];
 //! let agent = Agent::start(config, &Identity::load(&files)?).await?;
@@ -43,3 +43,14 @@ pub use agent::{Agent, AgentError};
 pub use anabranch_spray_proto::ConfigError;
 pub use config::{AgentConfig, MEMORY_MAX, PEERS_MAX, PORT, Peer, PeerError};
 pub use routing::RoutingError;
+
+anabranch_net::system! {
+    /// Parties of `spray`, and their rights.
+    pub SYSTEM = anabranch_net::keys::SystemSpec {
+        word: "spray",
+        site: "host",
+        controller: None,
+        operator: None,
+        controller_dials: false,
+    };
+}

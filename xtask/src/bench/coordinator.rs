@@ -6,7 +6,7 @@
 
 use super::relay::usage;
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{Role, System};
+use anabranch_net::keys::Role;
 use anabranch_net::tls::CredentialFiles;
 use anabranch_shuffle::Client;
 use anabranch_shuffle::wire::{JoinRequest, ReportsRequest};
@@ -124,7 +124,8 @@ async fn load(args: &Args, keys: &Path, names: &[String], address: &str, pid: u3
     let (limits, replies) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let mut agents = Vec::new();
     for (host, name) in (0..args.hosts).zip(names) {
-        let identity = Identity::load(&CredentialFiles::in_set(keys, System::Shuffle, Role::Site, name))?;
+        let identity =
+            Identity::load(&CredentialFiles::in_set(keys, anabranch_shuffle::SYSTEM, Role::Site, name))?;
         let client = Client::new(address.trim(), &identity, REPLY_MAX)?;
         let join = JoinRequest {
             session: 1,

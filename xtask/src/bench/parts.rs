@@ -4,7 +4,7 @@
 
 use super::best_seconds;
 use anabranch_codes::kernel_in_use;
-use anabranch_net::keys::{Role, SetRequest, System, make_set, write_set};
+use anabranch_net::keys::{Role, SetRequest, SystemSpec, make_set, write_set};
 use anabranch_net::tls::{CredentialFiles, Credentials, server_name};
 use anyhow::Context as _;
 use rustls::{ClientConnection, ServerConnection};
@@ -88,10 +88,21 @@ impl Parts {
     }
 }
 
+anabranch_net::system! {
+    /// The system of the two ends.
+    BENCH = SystemSpec {
+        word: "bench",
+        site: "site",
+        controller: Some("controller"),
+        operator: Some("operator"),
+        controller_dials: false,
+    };
+}
+
 /// A client's and a server's end, as two sites have them, before the handshake.
 fn connection() -> anyhow::Result<(ClientConnection, ServerConnection)> {
     let set = make_set(&SetRequest {
-        system: System::Replicate,
+        system: BENCH,
         sites: vec!["a".into(), "b".into()],
         operators: vec!["operator".into()],
         controller_hosts: vec![],
@@ -102,7 +113,7 @@ fn connection() -> anyhow::Result<(ClientConnection, ServerConnection)> {
         let load = |name| {
             Ok::<_, anyhow::Error>(Credentials::load(&CredentialFiles::in_set(
                 &folder,
-                System::Replicate,
+                BENCH,
                 Role::Site,
                 name,
             ))?)
@@ -111,7 +122,7 @@ fn connection() -> anyhow::Result<(ClientConnection, ServerConnection)> {
     });
     let _ = std::fs::remove_dir_all(&folder);
     let (a, b) = credentials?;
-    let client = ClientConnection::new(a.client_config()?, server_name(System::Replicate, Role::Site, "b")?)?;
+    let client = ClientConnection::new(a.client_config()?, server_name(BENCH, Role::Site, "b")?)?;
     Ok((client, ServerConnection::new(b.server_config()?)?))
 }
 

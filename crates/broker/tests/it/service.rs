@@ -12,7 +12,7 @@ use anabranch_broker_proto::broker::Settings;
 use anabranch_broker_proto::designs;
 use anabranch_broker_proto::steering::Steering;
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{Role, SetRequest, System, make_set, write_set};
+use anabranch_net::keys::{Role, SetRequest, make_set, write_set};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_units::Duration as Span;
 use std::io::{Read as _, Write as _};
@@ -71,7 +71,7 @@ impl House {
         let folder = tempfile::tempdir().expect("a folder");
         let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
         let request = SetRequest {
-            system: System::Broker,
+            system: anabranch_broker::SYSTEM,
             sites: names(&["cheap", "near"]),
             operators: names(&["me"]),
             controller_hosts: Vec::new(),
@@ -90,7 +90,7 @@ impl House {
     }
 
     pub fn identity(&self, role: Role, name: &str) -> Identity {
-        let files = CredentialFiles::in_set(&self.path("keys"), System::Broker, role, name);
+        let files = CredentialFiles::in_set(&self.path("keys"), anabranch_broker::SYSTEM, role, name);
         Identity::load(&files).expect("keys were made")
     }
 

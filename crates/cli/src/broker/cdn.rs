@@ -3,7 +3,7 @@
 use anabranch_broker::network::Files;
 use anabranch_broker::{NetworkAgent, NetworkConfig};
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{Role, System};
+use anabranch_net::keys::Role;
 use anabranch_net::tls::CredentialFiles;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -35,7 +35,7 @@ pub struct Args {
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
-    let files = CredentialFiles::in_set(&args.keys, System::Broker, Role::Site, &args.name);
+    let files = CredentialFiles::in_set(&args.keys, anabranch_broker::SYSTEM, Role::Site, &args.name);
     let identity = Identity::load(&files)?;
     let config = NetworkConfig {
         name: args.name.clone(),

@@ -1,7 +1,7 @@
 //! `anabranch broker keys`: certificates with which broker, networks and operators know each other.
 
 use crate::keys::Change;
-use anabranch_net::keys::{SetRequest, System, VALID_DAYS};
+use anabranch_net::keys::{SetRequest, VALID_DAYS};
 use anyhow::ensure;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -35,14 +35,14 @@ pub struct Args {
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     if let Some(change) = &args.change {
-        return change.run(System::Broker, quiet);
+        return change.run(anabranch_broker::SYSTEM, quiet);
     }
     ensure!(
         !(args.networks.is_empty() && args.operators.is_empty()),
         "no names: give --networks, --operators, or both"
     );
     let request = SetRequest {
-        system: System::Broker,
+        system: anabranch_broker::SYSTEM,
         sites: args.networks.clone(),
         operators: args.operators.clone(),
         controller_hosts: args.broker_hosts.clone(),

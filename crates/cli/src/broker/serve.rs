@@ -11,7 +11,7 @@ use anabranch_broker_proto::limits::{check_bitrate, check_weight};
 use anabranch_http::plain::{CONNECTIONS_MAX, PlainLimits};
 use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{Role, System};
+use anabranch_net::keys::Role;
 use anabranch_net::tls::CredentialFiles;
 use anabranch_units::{BitRate, Duration};
 use anyhow::Context as _;
@@ -165,7 +165,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         let names: Vec<String> = designs::all().iter().map(|design| design.name()).collect();
         format!("--design {}: is no design: there are {}", args.design, names.join(", "))
     })?;
-    let files = CredentialFiles::in_set(&args.keys, System::Broker, Role::Controller, "controller");
+    let files = CredentialFiles::in_set(&args.keys, anabranch_broker::SYSTEM, Role::Controller, "controller");
     let identity = Identity::load(&files)?;
     let shown = args.contracts.display();
     let text = std::fs::read_to_string(&args.contracts).with_context(|| format!("--contracts {shown}"))?;

@@ -5,7 +5,7 @@ mod page;
 use anabranch_broker::Client;
 use anabranch_broker::wire::{DecisionView, NetworkView};
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{Role, System};
+use anabranch_net::keys::Role;
 use anabranch_net::tls::CredentialFiles;
 use anabranch_units::BitRate;
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
@@ -45,7 +45,7 @@ pub struct Args {
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let files = CredentialFiles::in_set(&args.keys, System::Broker, Role::Operator, &args.operator);
+    let files = CredentialFiles::in_set(&args.keys, anabranch_broker::SYSTEM, Role::Operator, &args.operator);
     let client = Client::new(&args.broker, &Identity::load(&files)?, Duration::from_secs(10))?;
     crate::process::runtime()?.block_on(async {
         if let Some(listen) = args.web {

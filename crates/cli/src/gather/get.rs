@@ -10,7 +10,7 @@ use anabranch_gather::{
     Get, GetConfig, GetError, RateControl, Target, holders, place, read_manifest, read_object_list,
 };
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{Role, System};
+use anabranch_net::keys::Role;
 use anabranch_net::tls::CredentialFiles;
 use anabranch_units::{BitRate, ByteCount, Duration};
 use anyhow::{anyhow, ensure};
@@ -99,8 +99,12 @@ fn blake3_hash(text: &str) -> Result<blake3::Hash, String> {
 /// Errors: one line for the user. What became of the objects is the exit code.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let (targets, config, streams) = asked(args).or_usage()?;
-    let identity =
-        Identity::load(&CredentialFiles::in_set(&args.keys, System::Gather, Role::Operator, &args.client))?;
+    let identity = Identity::load(&CredentialFiles::in_set(
+        &args.keys,
+        anabranch_gather::SYSTEM,
+        Role::Operator,
+        &args.client,
+    ))?;
     let mut shown = Progress::new(args.json, quiet, holders(&targets).len());
     let report = crate::process::runtime()?.block_on(async {
         let mut get = Get::new(&identity, targets, &config);

@@ -1,7 +1,7 @@
 //! `anabranch gather keys`: certificates with which servers and clients know each other.
 
 use crate::keys::Change;
-use anabranch_net::keys::{SetRequest, System, VALID_DAYS};
+use anabranch_net::keys::{SetRequest, VALID_DAYS};
 use anyhow::ensure;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -32,14 +32,14 @@ pub struct Args {
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     if let Some(change) = &args.change {
-        return change.run(System::Gather, quiet);
+        return change.run(anabranch_gather::SYSTEM, quiet);
     }
     ensure!(
         !(args.servers.is_empty() && args.clients.is_empty()),
         "no names: give --servers, --clients, or both"
     );
     let request = SetRequest {
-        system: System::Gather,
+        system: anabranch_gather::SYSTEM,
         sites: args.servers.clone(),
         operators: args.clients.clone(),
         controller_hosts: vec![],

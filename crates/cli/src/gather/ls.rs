@@ -3,7 +3,7 @@
 use anabranch_gather::{Entry, check_holder, list};
 use anabranch_gather_proto::msg::NAME_BYTES_MAX;
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{Role, System};
+use anabranch_net::keys::Role;
 use anabranch_net::tls::CredentialFiles;
 use anabranch_units::text::printable;
 use anyhow::Context as _;
@@ -55,7 +55,7 @@ struct Row<'a> {
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let files = CredentialFiles::in_set(&args.keys, System::Gather, Role::Operator, &args.client);
+    let files = CredentialFiles::in_set(&args.keys, anabranch_gather::SYSTEM, Role::Operator, &args.client);
     let identity = Identity::load(&files)?;
     crate::process::runtime()?.block_on(show(args, &identity)).with_context(|| args.place.holder.clone())
 }

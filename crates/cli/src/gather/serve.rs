@@ -5,7 +5,7 @@ use crate::keys::follow;
 use crate::network;
 use crate::process::{asked_to_end, raise_descriptor_limit, runtime};
 use anabranch_gather::{ServeConfig, ServeError, Server};
-use anabranch_net::keys::{Role, System};
+use anabranch_net::keys::Role;
 use anabranch_net::tls::CredentialFiles;
 use anabranch_units::{BitRate, ByteCount, Duration};
 use anyhow::anyhow;
@@ -85,7 +85,7 @@ fn sorted(error: ServeError) -> anyhow::Error {
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     raise_descriptor_limit();
-    let credentials = CredentialFiles::in_set(&args.keys, System::Gather, Role::Site, &args.name);
+    let credentials = CredentialFiles::in_set(&args.keys, anabranch_gather::SYSTEM, Role::Site, &args.name);
     let config = ServeConfig {
         dir: args.dir.clone(),
         listen: args.listen,

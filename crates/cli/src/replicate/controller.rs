@@ -4,7 +4,7 @@ use crate::network::{self, TopologyArgs};
 use anabranch_http::{ServeConfig, Server};
 use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{Role, System};
+use anabranch_net::keys::Role;
 use anabranch_net::tls::CredentialFiles;
 use anabranch_replicate::{Controller, ControllerConfig};
 use anabranch_replicate_proto::coordinator::{DefaultPlanner, JointConfig};
@@ -53,7 +53,8 @@ const OWN_DESCRIPTORS: u64 = 64;
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let topology = args.network.load()?;
-    let files = CredentialFiles::in_set(&args.keys, System::Replicate, Role::Controller, "controller");
+    let files =
+        CredentialFiles::in_set(&args.keys, anabranch_replicate::SYSTEM, Role::Controller, "controller");
     let identity = Identity::load(&files)?;
     let descriptors = crate::process::raise_descriptor_limit();
     let half_open = AdmissionLimits::for_descriptors(descriptors);

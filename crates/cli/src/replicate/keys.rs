@@ -2,7 +2,7 @@
 
 use crate::keys::Change;
 use crate::network::TopologyArgs;
-use anabranch_net::keys::{SetRequest, System, VALID_DAYS, add_to_set, make_set, write_set};
+use anabranch_net::keys::{SetRequest, VALID_DAYS, add_to_set, make_set, write_set};
 use anyhow::ensure;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -62,7 +62,7 @@ pub fn run(command: &Command, quiet: bool) -> anyhow::Result<ExitCode> {
     match command {
         Command::Init(args) => init(args, quiet),
         Command::Add(args) => add(args, quiet),
-        Command::Change(change) => change.run(System::Replicate, quiet),
+        Command::Change(change) => change.run(anabranch_replicate::SYSTEM, quiet),
     }
 }
 
@@ -72,7 +72,7 @@ fn add(args: &AddArgs, quiet: bool) -> anyhow::Result<ExitCode> {
         "no names: give --sites, --operators, or both"
     );
     let request = SetRequest {
-        system: System::Replicate,
+        system: anabranch_replicate::SYSTEM,
         sites: args.sites.clone(),
         operators: args.operators.clone(),
         controller_hosts: vec![],
@@ -89,7 +89,7 @@ fn add(args: &AddArgs, quiet: bool) -> anyhow::Result<ExitCode> {
 fn init(args: &InitArgs, quiet: bool) -> anyhow::Result<ExitCode> {
     let topology = args.network.load()?;
     let request = SetRequest {
-        system: System::Replicate,
+        system: anabranch_replicate::SYSTEM,
         sites: topology.sites().iter().map(|s| s.name.clone()).collect(),
         operators: args.operators.clone(),
         controller_hosts: args.controller_hosts.clone(),

@@ -6,7 +6,7 @@ use anabranch_disk::folder::{Folder, Links};
 use anabranch_graph::Topology;
 use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{Role, System};
+use anabranch_net::keys::Role;
 use anabranch_net::tls::CredentialFiles;
 use anabranch_replicate::{AcceptFrom, CONNECTIONS_MAX, Fault, Relay, RelayConfig};
 use anabranch_units::{ByteCount, Duration as Span, LinkId, SiteId};
@@ -78,7 +78,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let folder = Arc::new(folder);
     let rules = args.accept_from.iter().map(|rule| AcceptFrom::parse(rule, &topology));
     let accept = rules.collect::<Result<Vec<_>, _>>().context("--accept-from")?;
-    let files = CredentialFiles::in_set(&args.keys, System::Replicate, Role::Site, &name);
+    let files = CredentialFiles::in_set(&args.keys, anabranch_replicate::SYSTEM, Role::Site, &name);
     keep_outside(&root, [args.keys.as_path(), &files.ca, &files.certificate, &files.key])?;
     warn_of_any(&folder);
     let identity = Identity::load(&files)?;

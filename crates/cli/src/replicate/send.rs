@@ -4,7 +4,7 @@ use super::watch::{Output, broken_off, may_go_on, watch};
 use crate::network;
 use anabranch_graph::Topology;
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{Role, System};
+use anabranch_net::keys::Role;
 use anabranch_net::tls::CredentialFiles;
 use anabranch_pieces::name::normal;
 use anabranch_replicate::Client;
@@ -40,7 +40,8 @@ impl ControllerArgs {
     ///
     /// Errors: keys that cannot be used, an address without port.
     pub fn client(&self) -> anyhow::Result<Client> {
-        let files = CredentialFiles::in_set(&self.keys, System::Replicate, Role::Operator, &self.operator);
+        let files =
+            CredentialFiles::in_set(&self.keys, anabranch_replicate::SYSTEM, Role::Operator, &self.operator);
         Ok(Client::new(&self.controller, &Identity::load(&files)?, Duration::from_secs(10))?)
     }
 }

@@ -3,7 +3,7 @@
 //! Leaves out: the agent itself, and how it lifts limits while the coordinator is away (`anabranch_shuffle::Agent`). Read [`Args`].
 
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{Role, System, escaped};
+use anabranch_net::keys::{Role, escaped};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_pace::PacerOptions;
 use anabranch_shuffle::{Agent, AgentConfig, Listen};
@@ -74,8 +74,12 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         args.state.is_some() || rustix::process::geteuid().is_root(),
         "an agent sets limits on all users' flows: run it as root, or name a file that it may write with --state, for your own flows"
     );
-    let identity =
-        Identity::load(&CredentialFiles::in_set(&args.keys, System::Shuffle, Role::Site, &args.name))?;
+    let identity = Identity::load(&CredentialFiles::in_set(
+        &args.keys,
+        anabranch_shuffle::SYSTEM,
+        Role::Site,
+        &args.name,
+    ))?;
     let rules: Rules = match &args.rules {
         Some(path) => std::fs::read_to_string(path)
             .map_err(anyhow::Error::from)

@@ -5,7 +5,7 @@ use crate::network;
 use anabranch_http::{ServeConfig, Server};
 use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{Role, System};
+use anabranch_net::keys::Role;
 use anabranch_net::tls::CredentialFiles;
 use anabranch_shuffle::{CoordinatorService, CoordinatorServiceConfig};
 use anabranch_shuffle_proto::Scheduler;
@@ -49,7 +49,8 @@ const OWN_DESCRIPTORS: u64 = 64;
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
-    let files = CredentialFiles::in_set(&args.keys, System::Shuffle, Role::Controller, "controller");
+    let files =
+        CredentialFiles::in_set(&args.keys, anabranch_shuffle::SYSTEM, Role::Controller, "controller");
     let identity = Identity::load(&files)?;
     let allocator = args.allocator;
     let read = |path: &PathBuf| -> anyhow::Result<Hosts> {

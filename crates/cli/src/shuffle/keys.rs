@@ -1,7 +1,7 @@
 //! `anabranch shuffle keys`: certificates with which coordinator, agents and operators know each other.
 
 use crate::keys::Change;
-use anabranch_net::keys::{SetRequest, System, VALID_DAYS};
+use anabranch_net::keys::{SetRequest, VALID_DAYS};
 use anyhow::ensure;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -35,14 +35,14 @@ pub struct Args {
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     if let Some(change) = &args.change {
-        return change.run(System::Shuffle, quiet);
+        return change.run(anabranch_shuffle::SYSTEM, quiet);
     }
     ensure!(
         !(args.hosts.is_empty() && args.operators.is_empty()),
         "no names: give --hosts, --operators, or both"
     );
     let request = SetRequest {
-        system: System::Shuffle,
+        system: anabranch_shuffle::SYSTEM,
         sites: args.hosts.clone(),
         operators: args.operators.clone(),
         controller_hosts: args.coordinator_hosts.clone(),

@@ -3,7 +3,7 @@
 mod page;
 
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{Role, System};
+use anabranch_net::keys::Role;
 use anabranch_net::tls::CredentialFiles;
 use anabranch_shuffle::Client;
 use anabranch_shuffle::wire::{CoflowsView, EndedView, HostView, Uplink};
@@ -48,7 +48,8 @@ pub struct Args {
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let files = CredentialFiles::in_set(&args.keys, System::Shuffle, Role::Operator, &args.operator);
+    let files =
+        CredentialFiles::in_set(&args.keys, anabranch_shuffle::SYSTEM, Role::Operator, &args.operator);
     let client = Client::new(&args.coordinator, &Identity::load(&files)?, Duration::from_secs(10))?;
     crate::process::runtime()?.block_on(async {
         if let Some(listen) = args.web {

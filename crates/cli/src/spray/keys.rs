@@ -1,7 +1,7 @@
 //! `anabranch spray keys`: certificates with which agents know each other.
 
 use crate::keys::Change;
-use anabranch_net::keys::{SetRequest, System, VALID_DAYS};
+use anabranch_net::keys::{SetRequest, VALID_DAYS};
 use anyhow::ensure;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -29,11 +29,11 @@ pub struct Args {
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     if let Some(change) = &args.change {
-        return change.run(System::Spray, quiet);
+        return change.run(anabranch_spray::SYSTEM, quiet);
     }
     ensure!(!args.hosts.is_empty(), "no names: give --hosts");
     let request = SetRequest {
-        system: System::Spray,
+        system: anabranch_spray::SYSTEM,
         sites: args.hosts.clone(),
         operators: vec![],
         controller_hosts: vec![],

@@ -7,7 +7,7 @@ use crate::exit::OrUsage as _;
 use crate::network;
 use crate::process::{asked_to_end, raise_descriptor_limit, runtime};
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{Role, System};
+use anabranch_net::keys::Role;
 use anabranch_net::tls::CredentialFiles;
 use anabranch_spray::{Agent, AgentConfig, AgentError, Peer};
 use anabranch_units::{BitRate, ByteCount, Duration};
@@ -77,7 +77,7 @@ fn guard(table: u32) -> std::io::Result<Command> {
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
-    let files = CredentialFiles::in_set(&args.keys, System::Spray, Role::Site, &args.name);
+    let files = CredentialFiles::in_set(&args.keys, anabranch_spray::SYSTEM, Role::Site, &args.name);
     let identity = Identity::load(&files)?;
     raise_descriptor_limit();
     let socket = match &args.socket {

@@ -5,7 +5,7 @@
 use super::net::{CONTROLLER, Local, PATIENCE, on_a_small_disk, run};
 use anabranch_graph::file::{Defaults, load};
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{Role, System};
+use anabranch_net::keys::Role;
 use anabranch_net::tls::CredentialFiles;
 use anabranch_replicate::Client;
 use anabranch_replicate::wire::{RegisterRequest, TopologyDigest};
@@ -494,7 +494,12 @@ fn a_dry_run_asks_the_source_and_leaves_nothing() {
 #[test]
 fn that_a_relays_topology_differs_is_said_once() {
     let local = Local::start(TRIANGLE, &[]);
-    let files = CredentialFiles::in_set(&local.path("keys/replicate"), System::Replicate, Role::Site, "lima");
+    let files = CredentialFiles::in_set(
+        &local.path("keys/replicate"),
+        anabranch_replicate::SYSTEM,
+        Role::Site,
+        "lima",
+    );
     let identity = Identity::load(&files).expect("keys of the set");
     let slow = Defaults::new(BitRate::mbps(7));
     let slow = load("network.toml", &slow, |_| Ok(TRIANGLE.to_owned())).expect("a good topology");

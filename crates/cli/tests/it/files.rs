@@ -7,7 +7,7 @@
 use crate::anabranch;
 use crate::net::{Lines, Local, PATIENCE, TWO, noise, run, working_files};
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{Role, System};
+use anabranch_net::keys::Role;
 use anabranch_net::tls::CredentialFiles;
 use anabranch_replicate::Client;
 use anabranch_replicate::wire::{DestinationRequest, SubmitRequest};
@@ -167,7 +167,8 @@ fn another_file_is_replaced_only_with_replace() {
 fn a_site_puts_files_only_where_it_is_let() {
     let local = Local::start_with(TWO, &["s", "d"], &["--accept-from", "s=in"]);
     std::fs::write(local.path("s/file"), "hello").expect("the folder is ours");
-    let files = CredentialFiles::in_set(&local.path("keys/replicate"), System::Replicate, Role::Site, "s");
+    let files =
+        CredentialFiles::in_set(&local.path("keys/replicate"), anabranch_replicate::SYSTEM, Role::Site, "s");
     let identity = Identity::load(&files).expect("`keys init` made them");
     let runtime = tokio::runtime::Runtime::new().expect("threads");
     runtime.block_on(async {
@@ -469,7 +470,8 @@ fn no_file_that_a_sender_lays_keeps_a_relay_from_starting() {
         ("e.key", own("key")),
         ("e.pem", own("pem")),
     ];
-    let files = CredentialFiles::in_set(&local.path("keys/replicate"), System::Replicate, Role::Site, "s");
+    let files =
+        CredentialFiles::in_set(&local.path("keys/replicate"), anabranch_replicate::SYSTEM, Role::Site, "s");
     let identity = Identity::load(&files).expect("`keys init` made them");
     let send = |local: &Local, from: &str, to: &str| {
         let runtime = tokio::runtime::Runtime::new().expect("threads");

@@ -15,7 +15,7 @@ use anabranch_endpoint::{Bytes, Wire as _};
 use anabranch_gather_proto::msg::{Control, Datagram, Found, PullId, Request};
 use anabranch_gather_proto::{Mode, RateControl};
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{Role, System};
+use anabranch_net::keys::Role;
 use anabranch_net::seal::{self, ChannelId};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_units::Duration as Time;
@@ -501,7 +501,7 @@ impl Hand {
 
     /// Connects under a name, and names its channel so.
     async fn connect_with(keys: &Path, name: &str, to: SocketAddr, id: ChannelId) -> Result<Self, String> {
-        let files = CredentialFiles::in_set(keys, System::Gather, Role::Operator, name);
+        let files = CredentialFiles::in_set(keys, anabranch_gather::SYSTEM, Role::Operator, name);
         let identity = Identity::load(&files).expect("they were made");
         let tcp = tokio::net::TcpStream::connect(to).await.expect("the server listens");
         let (mut stream, _) = identity.connect_to_site(tcp).await.expect("of one authority");
@@ -640,7 +640,7 @@ async fn listen_by_hand(
     bytes: Option<u64>,
     says: Option<Control>,
 ) {
-    let files = CredentialFiles::in_set(&keys, System::Gather, Role::Site, "server");
+    let files = CredentialFiles::in_set(&keys, anabranch_gather::SYSTEM, Role::Site, "server");
     let identity = Identity::load(&files).expect("they were made");
     let (tcp, _) = listener.accept().await.expect("a client connects");
     let (mut stream, _) = identity.accept(tcp).await.expect("of one authority");
@@ -678,7 +678,7 @@ fn what_was_said_with_a_greeting_is_said_again_to_the_next_connection() {
     let at = listener.local_addr().expect("it is bound");
     let keys = world.path("keys");
     let server = runtime.spawn(async move {
-        let files = CredentialFiles::in_set(&keys, System::Gather, Role::Site, "server");
+        let files = CredentialFiles::in_set(&keys, anabranch_gather::SYSTEM, Role::Site, "server");
         let identity = Identity::load(&files).expect("they were made");
         let mut heard = Vec::new();
         for is_last in [false, true] {

@@ -13,7 +13,7 @@ use crate::net::{PATIENCE, anabranch, noise, skip};
 use anabranch_graph::Topology;
 use anabranch_graph::file::{Defaults, load};
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{Role, System};
+use anabranch_net::keys::Role;
 use anabranch_net::socket::{self, TcpOptions};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_pieces::GenerationHash;
@@ -138,7 +138,7 @@ impl World {
     fn credentials(&self, role: Role, name: &str) -> Identity {
         let files = CredentialFiles::in_set(
             &self.folder.path().join("keys/replicate"),
-            System::Replicate,
+            anabranch_replicate::SYSTEM,
             role,
             name,
         );

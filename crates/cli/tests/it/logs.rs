@@ -7,7 +7,7 @@ use super::net::{CONTROLLER, Lines, Local, PATIENCE, Running, anabranch, run};
 use super::text;
 use anabranch_http::ClientError;
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{Role, System};
+use anabranch_net::keys::Role;
 use anabranch_net::tls::CredentialFiles;
 use anabranch_replicate::Client;
 use anabranch_replicate_proto::control::TransferId;
@@ -181,7 +181,12 @@ fn refusals_stand_in_the_log_with_who_and_why_and_not_without_end() {
     local.log_until("is refused: no transfer 9: it never existed, or is forgotten");
 
     // As a site that has nothing to do with it, again and again.
-    let files = CredentialFiles::in_set(&local.path("keys/replicate"), System::Replicate, Role::Site, "lima");
+    let files = CredentialFiles::in_set(
+        &local.path("keys/replicate"),
+        anabranch_replicate::SYSTEM,
+        Role::Site,
+        "lima",
+    );
     let identity = Identity::load(&files).expect("keys of the set");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {

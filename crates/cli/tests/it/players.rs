@@ -11,7 +11,7 @@ use anabranch_broker::wire::{
     Bids, Clients, ClientsRequest, ClusterBid, NetworkMessage, PlaceClients, ShareBids,
 };
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{Role, System};
+use anabranch_net::keys::Role;
 use anabranch_net::tls::CredentialFiles;
 use std::net::SocketAddr;
 use std::process::Command;
@@ -125,7 +125,7 @@ impl Port {
     }
 
     fn client(&self, role: Role, name: &str) -> anabranch_broker::Client {
-        let files = CredentialFiles::in_set(&self.world.path("keys"), System::Broker, role, name);
+        let files = CredentialFiles::in_set(&self.world.path("keys"), anabranch_broker::SYSTEM, role, name);
         let identity = Identity::load(&files).expect("they were made");
         anabranch_broker::Client::new(&self.listen.to_string(), &identity, PATIENCE)
             .expect("good credentials")

@@ -10,7 +10,7 @@ use crate::namespace::Namespace;
 use crate::net::{PATIENCE, anabranch};
 use anabranch_endpoint::{Bytes, Wire as _};
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{Role, System};
+use anabranch_net::keys::Role;
 use anabranch_net::seal::{self, ChannelId, HEADER_BYTES, Sealer, TAG_BYTES};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_spray_proto::control::{Control, Readiness};
@@ -207,7 +207,7 @@ fn a_hostile_spray_peer_leaves_the_agent_small() {
             .success()
     );
     let agent = Agent::start(&hosts[1], folder.path(), "b", "a=10.77.0.1");
-    let files = CredentialFiles::in_set(&keys, System::Spray, Role::Site, "a");
+    let files = CredentialFiles::in_set(&keys, anabranch_spray::SYSTEM, Role::Site, "a");
     let mut rogue = Rogue::connect(&hosts[0], &Identity::load(&files).expect("keys were made"));
     let attack_s = std::env::var("ANABRANCH_ROGUE_S").ok().and_then(|text| text.parse().ok());
     let mut left_s = attack_s.unwrap_or(ATTACK_S);

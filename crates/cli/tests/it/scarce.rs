@@ -5,7 +5,7 @@
 use crate::net::{Lines, Local, PATIENCE, Running, TWO, noise, run};
 use crate::silent::{Flood, Says};
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{Role, System};
+use anabranch_net::keys::Role;
 use anabranch_net::tls::CredentialFiles;
 use anabranch_replicate::Client;
 use std::net::SocketAddr;
@@ -89,8 +89,12 @@ fn a_controller_without_descriptors_says_so_takes_no_processor_and_serves_on_aft
     let words =
         ["controller", "--listen", "127.0.0.1:0", "--topology", "network.toml", "--store", "few.redb"];
     let daemon = Daemon::start(&local, DESCRIPTORS, &words, "https://");
-    let files =
-        CredentialFiles::in_set(&local.path("keys/replicate"), System::Replicate, Role::Operator, "operator");
+    let files = CredentialFiles::in_set(
+        &local.path("keys/replicate"),
+        anabranch_replicate::SYSTEM,
+        Role::Operator,
+        "operator",
+    );
     let identity = Identity::load(&files).expect("`keys init` made them");
     runtime().block_on(async {
         // Connections that have shown who they are, which nobody drops, until it has no descriptor left. How long a handshake

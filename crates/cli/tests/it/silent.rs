@@ -236,7 +236,7 @@ fn silent_connections_do_not_keep_clients_from_the_controller() {
 
 fn controller_serves(bound: Bound) {
     let (world, at) = controller();
-    let identity = world.operator(System::Replicate);
+    let identity = world.operator(anabranch_replicate::SYSTEM);
     block_on(served_all_the_same(at, bound, async || {
         let client = anabranch_replicate::Client::new(at.to_string(), &identity, PATIENCE);
         client.expect("good credentials").topology().await.expect("it answers");
@@ -262,7 +262,7 @@ fn site_serves(bound: Bound) {
         world.start(command, at);
     }
     std::fs::write(world.path("s/file"), noise(3, 200_000)).expect("the folder is ours");
-    let identity = world.operator(System::Replicate);
+    let identity = world.operator(anabranch_replicate::SYSTEM);
     let client = anabranch_replicate::Client::new(controller_at.to_string(), &identity, PATIENCE);
     let client = client.expect("good credentials");
     let mut count = 0;
@@ -303,7 +303,7 @@ fn coordinator_serves(bound: Bound) {
     let words = ["shuffle", "coordinator", "--listen", &listen, "--keys", "keys", "--store", "store.redb"];
     let command = world.command(&words);
     world.start(command, at);
-    let identity = world.operator(System::Shuffle);
+    let identity = world.operator(anabranch_shuffle::SYSTEM);
     block_on(served_all_the_same(at, bound, async || {
         let client = anabranch_shuffle::Client::new(&at.to_string(), &identity, PATIENCE);
         client.expect("good credentials").coflows().await.expect("it answers");

@@ -78,9 +78,9 @@ impl Room {
         let room = Self { folder: tempfile::tempdir().expect("a temporary folder"), system };
         std::fs::write(room.path("network.toml"), TWO).expect("the folder is ours");
         for out in ["keys", "others"] {
-            let words: &[&str] = match system {
-                System::Replicate => &["replicate", "keys", "init", "--topology", "network.toml"],
-                System::Shuffle => &["shuffle", "keys", "--hosts", "h1", "--operators", "operator"],
+            let words: &[&str] = match system.word() {
+                "replicate" => &["replicate", "keys", "init", "--topology", "network.toml"],
+                "shuffle" => &["shuffle", "keys", "--hosts", "h1", "--operators", "operator"],
                 _ => &["gather", "keys"],
             };
             let (code, said) = run(room.command(&[words, &["--out", out]].concat()));
@@ -101,8 +101,8 @@ impl Room {
 
     /// The server's identity of a set.
     fn identity(&self, keys: &str) -> Identity {
-        let (role, name) = match self.system {
-            System::Gather => (Role::Site, "server"),
+        let (role, name) = match self.system.word() {
+            "gather" => (Role::Site, "server"),
             _ => (Role::Controller, "controller"),
         };
         let files = CredentialFiles::in_set(&self.path(keys), self.system, role, name);
@@ -136,10 +136,10 @@ fn assert_ours(said: &str, how: Ends) {
 #[test]
 fn failed_connections_of_clients_quote_no_library() {
     let verbs: [(System, &[&str]); 4] = [
-        (System::Replicate, &["replicate", "status", "--keys", "keys", "--controller"]),
-        (System::Shuffle, &["shuffle", "status", "--keys", "keys", "--coordinator"]),
-        (System::Gather, &["gather", "ls", "--keys", "keys"]),
-        (System::Gather, &["gather", "get", "--keys", "keys", "-o"]),
+        (anabranch_replicate::SYSTEM, &["replicate", "status", "--keys", "keys", "--controller"]),
+        (anabranch_shuffle::SYSTEM, &["shuffle", "status", "--keys", "keys", "--coordinator"]),
+        (anabranch_gather::SYSTEM, &["gather", "ls", "--keys", "keys"]),
+        (anabranch_gather::SYSTEM, &["gather", "get", "--keys", "keys", "-o"]),
     ];
     // Clients wait and try again: all cases at once take as long as the slowest.
     std::thread::scope(|scope| {
@@ -172,7 +172,7 @@ fn assert_client_in_our_words(room: &Room, words: &[&str], how: Ends) {
 /// #48: the same of daemons that call: a relay its controller.
 #[test]
 fn failed_connections_of_a_relay_quote_no_library() {
-    let room = Room::new(System::Replicate);
+    let room = Room::new(anabranch_replicate::SYSTEM);
     std::thread::scope(|scope| {
         for how in ALL {
             let room = &room;

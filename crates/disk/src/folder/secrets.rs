@@ -209,7 +209,28 @@ mod tests {
     use super::*;
     use crate::folder::Links;
     use anabranch_http::store::StoreFile;
-    use anabranch_net::keys::{SetRequest, System, make_set, write_set};
+    use anabranch_net::keys::{SetRequest, System, SystemSpec, make_set, write_set};
+
+    anabranch_net::system! {
+        /// A system with all roles.
+        HAUL = SystemSpec {
+            word: "haul",
+            site: "site",
+            controller: Some("controller"),
+            operator: Some("operator"),
+            controller_dials: false,
+        };
+    }
+    anabranch_net::system! {
+        /// A system without a controller.
+        PULL = SystemSpec {
+            word: "pull",
+            site: "server",
+            controller: None,
+            operator: Some("client"),
+            controller_dials: false,
+        };
+    }
 
     fn folder_of(files: &[(&str, &[u8])]) -> (tempfile::TempDir, Folder) {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -284,6 +305,7 @@ mod tests {
     /// #17: a relay looked only for its own keys below --dir, so that it served an authority's key, or a controller's store.
     #[test]
     fn every_key_of_every_system_is_found_wherever_it_lies() {
+        assert_eq!(System::all().collect::<Vec<_>>(), [HAUL, PULL]);
         for system in System::all() {
             let request = SetRequest {
                 system,

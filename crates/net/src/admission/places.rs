@@ -118,11 +118,11 @@ impl<T> Drop for Place<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keys::System;
+    use crate::party::examples::HAUL;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
     fn site(name: &str) -> PeerIdentity {
-        PeerIdentity { system: System::Replicate, role: Role::Site, name: name.into() }
+        PeerIdentity { system: HAUL, role: Role::Site, name: name.into() }
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::identity::Identity;
-use crate::keys::{Role, SetRequest, System, make_set};
+use crate::keys::{Role, SetRequest, make_set};
+use crate::party::examples::HAUL;
 use crate::tls::{CredentialFiles, Credentials};
 use std::path::Path;
 use tokio::net::TcpSocket;
@@ -12,7 +13,7 @@ const LONG: Duration = Duration::from_secs(30);
 
 fn identity() -> Identity {
     let request = SetRequest {
-        system: System::Replicate,
+        system: HAUL,
         sites: vec!["a".into()],
         operators: vec![],
         controller_hosts: vec![],

@@ -3,6 +3,7 @@
 use super::*;
 use crate::cause::explain;
 use crate::keys::{SetRequest, add_to_set, holders, make_set_at, renew, replace_in_set, revoke, write_set};
+use crate::party::examples::HAUL;
 use std::path::PathBuf;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -19,7 +20,7 @@ const DAYS: u32 = 10;
 
 fn request(sites: &[&str]) -> SetRequest {
     SetRequest {
-        system: System::Replicate,
+        system: HAUL,
         sites: sites.iter().map(|s| (*s).to_owned()).collect(),
         operators: vec!["operator".into()],
         controller_hosts: vec!["control.example".into(), "10.1.2.3".into()],
@@ -41,7 +42,7 @@ fn set(name: &str, left: time::Duration) -> Folder {
 const LONG: time::Duration = time::Duration::days(5);
 
 fn identity(folder: &Folder, role: Role, name: &str) -> Identity {
-    let files = CredentialFiles::in_set(&folder.0, System::Replicate, role, name);
+    let files = CredentialFiles::in_set(&folder.0, HAUL, role, name);
     Identity::load(&files).expect("a good set")
 }
 
@@ -90,7 +91,7 @@ async fn a_guard_tells_when_a_certificate_ends_and_no_handshake_passes_after() {
     }
     let (said, heard) = connected(&a, &b).await.expect_err("over");
     assert!(said.contains("its certificate expired on 20"), "{said} {heard}");
-    let files = CredentialFiles::in_set(&folder.0, System::Replicate, Role::Site, "a");
+    let files = CredentialFiles::in_set(&folder.0, HAUL, Role::Site, "a");
     let error = Credentials::load(&files).expect_err("over").to_string();
     assert!(error.contains("sites/a.pem: the certificate expired on 20"), "{error}");
 }
@@ -138,7 +139,7 @@ async fn who_is_revoked_is_refused_and_dropped_and_comes_back_with_a_new_certifi
     assert!(stays.is_err(), "nobody is revoked");
     assert!(!b.has_changed());
 
-    revoke(&folder.0, System::Replicate, std::slice::from_ref(a.own())).expect("the set is there");
+    revoke(&folder.0, HAUL, std::slice::from_ref(a.own())).expect("the set is there");
     assert!(b.has_changed());
     b.reload().expect("a good list");
     assert_eq!((b.revoked(), b.has_changed()), (1, false));
@@ -151,8 +152,7 @@ async fn who_is_revoked_is_refused_and_dropped_and_comes_back_with_a_new_certifi
     assert!(error.contains("a.pem: the certificate was revoked") && error.contains("keys renew"), "{error}");
 
     // In the same second, and still later than what is refused.
-    let new =
-        renew(&folder.0, System::Replicate, std::slice::from_ref(a.own()), DAYS).expect("the set is there");
+    let new = renew(&folder.0, HAUL, std::slice::from_ref(a.own()), DAYS).expect("the set is there");
     replace_in_set(&folder.0, &new).expect("ours");
     a.reload().expect("a new certificate");
     let (_client, server) = connected(&a, &b).await.expect("made later");
@@ -166,10 +166,9 @@ async fn a_new_certificate_is_taken_while_connections_stand_and_a_bad_one_is_not
     let (a, b) = (identity(&folder, Role::Site, "a"), identity(&folder, Role::Site, "b"));
     let (mut client, mut server) = connected(&a, &b).await.expect("one set");
     let old = a.current().validity;
-    let all = holders(&folder.0, System::Replicate).expect("a set");
+    let all = holders(&folder.0, HAUL).expect("a set");
     assert_eq!(all.len(), 4, "the controller, an operator, two sites: {all:?}");
-    replace_in_set(&folder.0, &renew(&folder.0, System::Replicate, &all, DAYS).expect("a set"))
-        .expect("ours");
+    replace_in_set(&folder.0, &renew(&folder.0, HAUL, &all, DAYS).expect("a set")).expect("ours");
     a.reload().expect("a good set");
     b.reload().expect("a good set");
     let new = a.current().validity;
@@ -224,7 +223,7 @@ async fn an_authority_that_is_trusted_no_more_takes_its_peers_with_it() {
 fn keys_that_others_may_read_or_replace_are_refused_with_what_to_run() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = set("modes", LONG);
-    let files = CredentialFiles::in_set(&folder.0, System::Replicate, Role::Site, "a");
+    let files = CredentialFiles::in_set(&folder.0, HAUL, Role::Site, "a");
     let mode = |path: &Path| path.metadata().expect("written").permissions().mode() & 0o777;
     let chmod = |path: &Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("ours");

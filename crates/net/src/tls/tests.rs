@@ -3,12 +3,13 @@
 use super::*;
 use crate::cause::explain;
 use crate::keys::{KeyFile, KeySet, SetRequest, make_set_at, more_of};
+use crate::party::examples::{HAUL, PULL};
 use std::io::Error;
 use time::OffsetDateTime;
 
 fn set(days_ago: i64) -> KeySet {
     let request = SetRequest {
-        system: System::Replicate,
+        system: HAUL,
         sites: vec!["seattle".into(), "controller".into(), "New York".into()],
         operators: vec!["operator".into()],
         controller_hosts: vec![],
@@ -40,7 +41,7 @@ fn party(set: &KeySet, stem: &str) -> Credentials {
 
 /// Whom the server saw, or the first end's error.
 fn shake(client: &Credentials, server: &Credentials, expected: (Role, &str)) -> Result<PeerIdentity, String> {
-    let name = server_name(System::Replicate, expected.0, expected.1).expect("a good name");
+    let name = server_name(HAUL, expected.0, expected.1).expect("a good name");
     shake_named(client, server, name)
 }
 
@@ -89,7 +90,7 @@ fn both_ends_know_each_other() {
     let set = set(0);
     let (site, controller) = (party(&set, "sites/New%20York"), party(&set, "controller"));
     let seen = shake(&site, &controller, (Role::Controller, "controller")).expect("one set");
-    assert_eq!(seen, PeerIdentity { system: System::Replicate, role: Role::Site, name: "New York".into() });
+    assert_eq!(seen, PeerIdentity { system: HAUL, role: Role::Site, name: "New York".into() });
     let (a, b) = (party(&set, "sites/seattle"), party(&set, "sites/New%20York"));
     let seen = shake(&a, &b, (Role::Site, "New York")).expect("sites listen too");
     assert_eq!(seen.name, "seattle");
@@ -115,13 +116,13 @@ fn a_site_cannot_act_as_another_or_as_the_controller() {
     assert!(error.is_err(), "an operator's certificate is no server's: {error:?}");
 }
 
-/// #17: a client of `gather` was an operator of `replicate` where one authority had made the keys of both.
+/// #17: a client of one system was an operator of another where one authority had made the keys of both.
 #[test]
 fn a_party_of_another_system_is_refused_from_both_ends() {
     let ours = set(0);
     let authority = ours.files[0].clone();
-    for system in System::all().filter(|s| *s != System::Replicate) {
-        // By the same authority, as nobody makes them: with the names that `replicate` has.
+    for system in System::all().filter(|s| *s != HAUL) {
+        // By the same authority, as nobody makes them: with the names that the other system has.
         let request = SetRequest {
             system,
             sites: vec!["seattle".into()],
@@ -136,7 +137,7 @@ fn a_party_of_another_system_is_refused_from_both_ends() {
                 .collect::<Vec<KeyFile>>(),
         };
         let controller = party(&ours, "controller");
-        let name = server_name(System::Replicate, Role::Controller, "controller").expect("a good name");
+        let name = server_name(HAUL, Role::Controller, "controller").expect("a good name");
         for (stem, who) in [
             (
                 "operators/operator",
@@ -146,16 +147,16 @@ fn a_party_of_another_system_is_refused_from_both_ends() {
             ("sites/seattle", format!("{} `seattle`", system.role_name(Role::Site).expect("all have"))),
         ] {
             let error = shake_named(&party(&theirs, stem), &controller, name.clone()).expect_err("not ours");
-            let said = format!("{system} {who} has no business here: this is replicate");
+            let said = format!("{system} {who} has no business here: this is haul");
             assert!(error.contains(&said), "{error}");
         }
         let caller = party(&ours, "operators/operator");
-        let wanted = server_name(System::Replicate, Role::Site, "seattle").expect("a good name");
+        let wanted = server_name(HAUL, Role::Site, "seattle").expect("a good name");
         let error = shake_named(&caller, &party(&theirs, "sites/seattle"), wanted).expect_err("not ours");
-        assert!(error.contains("and not replicate site `seattle`"), "{error}");
+        assert!(error.contains("and not haul site `seattle`"), "{error}");
         let any = caller.client_config_for(Role::Site).expect("loaded");
         let error = shake_with(any, &party(&theirs, "sites/seattle"), name).expect_err("not ours");
-        assert!(error.contains("and not a replicate site"), "{error}");
+        assert!(error.contains("and not a haul site"), "{error}");
     }
 }
 
@@ -172,15 +173,15 @@ fn a_certificate_of_another_holder_than_asked_for_is_named() {
         let pem = (ca.certificate_pem.as_bytes(), own.certificate_pem.as_bytes(), own.key_pem.as_bytes());
         Credentials::from_pem(pem.0, pem.1, pem.2, &files, Revoked::default())
     };
-    load(files(System::Replicate, Role::Site, "seattle")).expect("its own");
+    load(files(HAUL, Role::Site, "seattle")).expect("its own");
     for wrong in [
-        files(System::Gather, Role::Site, "seattle"),
-        files(System::Replicate, Role::Operator, "seattle"),
-        files(System::Replicate, Role::Site, "New York"),
+        files(PULL, Role::Site, "seattle"),
+        files(HAUL, Role::Operator, "seattle"),
+        files(HAUL, Role::Site, "New York"),
     ] {
         let expected = wrong.holder.clone().expect("just set");
         let error = load(wrong).expect_err("somebody else's").to_string();
-        let said = format!("is the certificate of replicate site `seattle`, and one of {expected} is needed");
+        let said = format!("is the certificate of haul site `seattle`, and one of {expected} is needed");
         assert!(error.contains("keys/sites/seattle.pem") && error.contains(&said), "{error}");
     }
 }
@@ -229,7 +230,7 @@ fn bad_files_are_named_with_what_is_wrong() {
         text(Credentials::from_pem(pem(0), pem(1), pem(1), &files, Revoked::default()))
             .contains("x.key: holds no private key")
     );
-    let nowhere = CredentialFiles::in_set(Path::new("/nowhere"), System::Replicate, Role::Site, "a b");
+    let nowhere = CredentialFiles::in_set(Path::new("/nowhere"), HAUL, Role::Site, "a b");
     let missing = text(Credentials::load(&nowhere));
     assert!(missing.contains("/nowhere/ca.pem: cannot be read") && missing.contains("--keys"), "{missing}");
     assert_eq!(nowhere.key, Path::new("/nowhere/sites/a%20b.key"));
@@ -250,7 +251,7 @@ fn nobody_resumes_a_session_whatever_he_asks_for() {
     eager.resumption = rustls::client::Resumption::in_memory_sessions(8);
     let (eager, server) = (Arc::new(eager), server.server_config().expect("loaded"));
     for _ in 0..2 {
-        let name = server_name(System::Replicate, Role::Site, "New York").expect("a good name");
+        let name = server_name(HAUL, Role::Site, "New York").expect("a good name");
         let mut c = rustls::ClientConnection::new(eager.clone(), name).expect("a good name");
         let mut s = rustls::ServerConnection::new(server.clone()).expect("loaded");
         for _ in 0..5 {

@@ -5,3 +5,24 @@
 mod datagram;
 mod fast_open;
 mod seal;
+
+anabranch_net::system! {
+    /// A system that the fuzz corpus names.
+    GATHER = anabranch_net::keys::SystemSpec {
+        word: "gather",
+        site: "server",
+        controller: None,
+        operator: Some("client"),
+        controller_dials: false,
+    };
+}
+anabranch_net::system! {
+    /// The system whose certificates the fuzz corpus holds.
+    REPLICATE = anabranch_net::keys::SystemSpec {
+        word: "replicate",
+        site: "site",
+        controller: Some("controller"),
+        operator: Some("operator"),
+        controller_dials: false,
+    };
+}

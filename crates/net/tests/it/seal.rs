@@ -1,5 +1,6 @@
 //! Channels of real TLS sessions, and the corpus of the fuzz target.
 
+use super::{GATHER, REPLICATE};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, SetRequest, System, make_set, write_set};
 use anabranch_net::seal::{
@@ -32,7 +33,7 @@ impl Drop for Folder {
 async fn session(name: &str) -> (TlsStream<TcpStream>, TlsStream<TcpStream>) {
     let folder = Folder::new(name);
     let request = SetRequest {
-        system: System::Replicate,
+        system: REPLICATE,
         sites: vec!["seattle".into()],
         operators: vec!["operator".into()],
         controller_hosts: vec![],
@@ -40,9 +41,8 @@ async fn session(name: &str) -> (TlsStream<TcpStream>, TlsStream<TcpStream>) {
     };
     write_set(&folder.0, &make_set(&request).expect("good names")).expect("a new folder");
     let identity = |role, name| {
-        let credentials =
-            Credentials::load(&CredentialFiles::in_set(&folder.0, System::Replicate, role, name))
-                .expect("a good set");
+        let credentials = Credentials::load(&CredentialFiles::in_set(&folder.0, REPLICATE, role, name))
+            .expect("a good set");
         Identity::new(&credentials).expect("a good set")
     };
     let (site, operator) = (identity(Role::Site, "seattle"), identity(Role::Operator, "operator"));
@@ -118,17 +118,16 @@ async fn the_aead_is_the_sessions() {
 fn a_session_that_is_not_established_gives_no_channel() {
     let folder = Folder::new("early");
     let request = SetRequest {
-        system: System::Replicate,
+        system: REPLICATE,
         sites: vec!["seattle".into()],
         operators: vec![],
         controller_hosts: vec![],
         valid_days: 2,
     };
     write_set(&folder.0, &make_set(&request).expect("good names")).expect("a new folder");
-    let files = CredentialFiles::in_set(&folder.0, System::Replicate, Role::Site, "seattle");
+    let files = CredentialFiles::in_set(&folder.0, REPLICATE, Role::Site, "seattle");
     let config = Credentials::load(&files).expect("a good set").client_config().expect("a good set");
-    let name =
-        anabranch_net::tls::server_name(System::Replicate, Role::Site, "seattle").expect("a good name");
+    let name = anabranch_net::tls::server_name(REPLICATE, Role::Site, "seattle").expect("a good name");
     let connection = rustls::ClientConnection::new(config, name).expect("a good name");
     let error = client_channel(&connection, ChannelId(1)).expect_err("nobody has answered");
     assert_eq!(error, SealError::UnfitSession { suite: None });
@@ -137,6 +136,7 @@ fn a_session_that_is_not_established_gives_no_channel() {
 
 #[test]
 fn corpora_replay() {
+    assert!(System::all().eq([GATHER, REPLICATE]));
     assert!(replay("net_seal", anabranch_net::seal::exercise) >= 6);
     assert!(replay("net_window", anabranch_net::seal::exercise_window) >= 4);
     assert!(replay("net_keys", anabranch_net::keys::exercise) >= 6);

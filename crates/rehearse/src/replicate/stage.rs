@@ -250,9 +250,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 ///
 /// Errors: the system's.
 pub fn make_keys(topology: &Topology, folder: &Path) -> anyhow::Result<()> {
-    use anabranch_net::keys::{SetRequest, System, VALID_DAYS, make_set, write_set};
+    use anabranch_net::keys::{SetRequest, VALID_DAYS, make_set, write_set};
     let request = SetRequest {
-        system: System::Replicate,
+        system: anabranch_replicate::SYSTEM,
         sites: topology.sites().iter().map(|s| s.name.clone()).collect(),
         operators: vec!["operator".into()],
         controller_hosts: vec![],

@@ -18,11 +18,11 @@ struct Loopback {
 
 fn identities(count: usize) -> Vec<Identity> {
     use anabranch_net::identity::Identity;
-    use anabranch_net::keys::{SetRequest, System, VALID_DAYS, make_set, write_set};
+    use anabranch_net::keys::{SetRequest, VALID_DAYS, make_set, write_set};
     use anabranch_net::tls::CredentialFiles;
     let sites: Vec<String> = (0..count).map(|i| format!("s{i}")).collect();
     let request = SetRequest {
-        system: System::Replicate,
+        system: crate::SYSTEM,
         sites: sites.clone(),
         operators: vec![],
         controller_hosts: vec![],
@@ -31,7 +31,7 @@ fn identities(count: usize) -> Vec<Identity> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     write_set(&folder.path().join("keys"), &make_set(&request).expect("good names")).expect("a new folder");
     let load = |name: &String| {
-        let files = CredentialFiles::in_set(&folder.path().join("keys"), System::Replicate, Role::Site, name);
+        let files = CredentialFiles::in_set(&folder.path().join("keys"), crate::SYSTEM, Role::Site, name);
         Identity::load(&files).expect("just written")
     };
     sites.iter().map(load).collect()

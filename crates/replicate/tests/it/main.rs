@@ -6,7 +6,7 @@ use anabranch_graph::{LinkProperties, Topology};
 use anabranch_http::exercise::damages;
 use anabranch_http::{ClientError, ServeConfig, Server};
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{KeySet, Role, SetRequest, System, make_set, revoke, write_set};
+use anabranch_net::keys::{KeySet, Role, SetRequest, make_set, revoke, write_set};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_pieces::{ByteRange, FileHash};
 use anabranch_replicate::wire::{
@@ -89,7 +89,7 @@ struct World {
 
 fn keys() -> KeySet {
     make_set(&SetRequest {
-        system: System::Replicate,
+        system: anabranch_replicate::SYSTEM,
         sites: vec!["seattle".into(), "New York".into(), "denver".into()],
         operators: vec!["operator".into()],
         controller_hosts: vec![],
@@ -145,7 +145,7 @@ impl World {
     }
 
     fn credentials(&self, role: Role, name: &str) -> Identity {
-        Identity::load(&CredentialFiles::in_set(&self.folder, System::Replicate, role, name))
+        Identity::load(&CredentialFiles::in_set(&self.folder, anabranch_replicate::SYSTEM, role, name))
             .expect("they were written")
     }
 
@@ -651,7 +651,7 @@ async fn another_authority_is_refused() {
     write_set(&folder, &keys()).expect("an empty folder");
     let quick = StdDuration::from_millis(300);
     let load = |ca: &Path| {
-        let own = CredentialFiles::in_set(&folder, System::Replicate, Role::Operator, "operator");
+        let own = CredentialFiles::in_set(&folder, anabranch_replicate::SYSTEM, Role::Operator, "operator");
         Identity::load(&CredentialFiles { ca: ca.join("ca.pem"), ..own })
     };
     let stranger = Client::new(world.address.to_string(), &load(&folder).expect("one set"), quick)
@@ -763,7 +763,8 @@ async fn a_connection_that_is_kept_ends_when_its_peer_is_revoked_and_nobody_else
     assert!(ask(&mut lost).await.expect("it answers") && ask(&mut other).await.expect("it answers"));
     let controller = world.identity.as_ref().expect("it runs");
     let seattle = world.credentials(Role::Site, "seattle");
-    revoke(&world.folder, System::Replicate, std::slice::from_ref(seattle.own())).expect("the set is there");
+    revoke(&world.folder, anabranch_replicate::SYSTEM, std::slice::from_ref(seattle.own()))
+        .expect("the set is there");
     controller.reload().expect("a good list");
     // Closed, whether or not it asks.
     let mut rest = Vec::new();

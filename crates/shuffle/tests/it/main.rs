@@ -6,7 +6,7 @@ use anabranch_http::answer::BODY_BYTES_MAX;
 use anabranch_http::exercise::damages;
 use anabranch_http::{ClientError, ServeConfig, Server};
 use anabranch_net::identity::Identity;
-use anabranch_net::keys::{Role, SetRequest, System, make_set, write_set};
+use anabranch_net::keys::{Role, SetRequest, make_set, write_set};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_shuffle::wire::{JoinRequest, ReportsRequest};
 use anabranch_shuffle::{Client, CoordinatorService, CoordinatorServiceConfig};
@@ -81,7 +81,7 @@ impl World {
         let folder = std::env::temp_dir().join(format!("anabranch-shuffle-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         let request = SetRequest {
-            system: System::Shuffle,
+            system: anabranch_shuffle::SYSTEM,
             sites: HOSTS.map(str::to_owned).to_vec(),
             operators: vec!["operator".into()],
             controller_hosts: vec![],
@@ -135,7 +135,7 @@ impl World {
     }
 
     fn credentials(&self, role: Role, name: &str) -> Identity {
-        Identity::load(&CredentialFiles::in_set(&self.folder, System::Shuffle, role, name))
+        Identity::load(&CredentialFiles::in_set(&self.folder, anabranch_shuffle::SYSTEM, role, name))
             .expect("they were written")
     }
 

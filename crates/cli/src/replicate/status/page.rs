@@ -83,7 +83,7 @@ fn picture(topology: &Topology, plan: Option<&Plan>, theme: Theme) -> Result<Str
 mod tests {
     use super::*;
     use anabranch_net::identity::Identity;
-    use anabranch_net::keys::{self, Role, System};
+    use anabranch_net::keys::{self, Role};
     use anabranch_net::tls::CredentialFiles;
     use anabranch_replicate_proto::plan::{Planner, Request as PlanRequest, Scheme};
     use anabranch_units::{BitRate, SiteId};
@@ -94,7 +94,7 @@ mod tests {
     fn client() -> Client {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let request = keys::SetRequest {
-            system: System::Replicate,
+            system: anabranch_replicate::SYSTEM,
             sites: vec!["a".into()],
             operators: vec!["operator".into()],
             controller_hosts: vec![],
@@ -102,7 +102,7 @@ mod tests {
         };
         let set = folder.path().join("keys");
         keys::write_set(&set, &keys::make_set(&request).expect("good names")).expect("a new folder");
-        let files = CredentialFiles::in_set(&set, System::Replicate, Role::Operator, "operator");
+        let files = CredentialFiles::in_set(&set, anabranch_replicate::SYSTEM, Role::Operator, "operator");
         let identity = Identity::load(&files).expect("just written");
         Client::new("127.0.0.1:1", &identity, Duration::ZERO).expect("good keys")
     }

@@ -166,7 +166,7 @@ fn a_client_of_another_version_is_told_so() {
     world.put(0..1, "object", &noise(25, 1_000));
     let (runtime, keys, at) = (runtime(), world.path("keys"), world.servers[0].at);
     runtime.block_on(async {
-        let files = CredentialFiles::in_set(&keys, System::Gather, Role::Operator, "client");
+        let files = CredentialFiles::in_set(&keys, anabranch_gather::SYSTEM, Role::Operator, "client");
         let identity = Identity::load(&files).expect("they were made");
         let tcp = tokio::net::TcpStream::connect(at).await.expect("the server listens");
         let (mut stream, _) = identity.connect_to_site(tcp).await.expect("of one authority");
