@@ -22,7 +22,7 @@ enum Command {
     /// Check what the compiler and clippy do not: the walls between rooms and the house rules of the text.
     Tidy(tidy::Args),
     /// Draw which room uses which, from the manifests.
-    Rooms(tidy::Args),
+    Rooms(tidy::Place),
     /// Measure the hot parts, beside other programs' where there are any.
     Bench(bench::Args),
 }

@@ -11,6 +11,7 @@ mod code;
 mod deny;
 mod dependencies;
 mod documents;
+mod limits;
 mod quantities;
 mod rooms;
 mod walls;
@@ -23,12 +24,22 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use walls::{ARCHITECTURE, Table, check_rooms, check_walls, rooms};
 
-/// Arguments of `cargo xtask tidy`.
+/// Where the repository is.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct Place {
     /// The repository's root; found from here if left out.
     #[arg(long)]
     root: Option<PathBuf>,
+}
+
+/// Arguments of `cargo xtask tidy`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    place: Place,
+    /// Rewrite the list of exceptions of the limits: its lines may shrink, go or follow what moved.
+    #[arg(long)]
+    accept: bool,
 }
 
 /// What is checked.
@@ -70,8 +81,16 @@ enum Rule {
     OnePage,
     /// A link of a document that leads nowhere.
     Link,
-    /// A file too long to read in one go. Only a warning.
+    /// A file with more lines than its limit.
     LongFile,
+    /// A function with more lines than its limit.
+    LongFunction,
+    /// A struct with more fields than its limit.
+    WideStruct,
+    /// A file with more tuned constants than its limit.
+    TunedConstants,
+    /// An exception of a limit that is larger than needed.
+    Exception,
 }
 
 impl Rule {
@@ -96,10 +115,11 @@ impl Rule {
             Self::OnePage => "one-page",
             Self::Link => "link",
             Self::LongFile => "long-file",
+            Self::LongFunction => "long-function",
+            Self::WideStruct => "wide-struct",
+            Self::TunedConstants => "tuned-constants",
+            Self::Exception => "exception",
         }
-    }
-    fn is_warning(self) -> bool {
-        self == Self::LongFile
     }
 }
 
@@ -120,19 +140,15 @@ impl Finding {
 
 impl std::fmt::Display for Finding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let warning = if self.rule.is_warning() { "warning: " } else { "" };
-        write!(f, "{}:{}: {warning}{}: {}", self.path, self.line, self.rule.name(), self.message)
+        write!(f, "{}:{}: {}: {}", self.path, self.line, self.rule.name(), self.message)
     }
 }
-
-/// The longest file that raises no warning.
-const FILE_LINES_MAX: usize = 1_000;
 
 /// Draws the picture of the rooms anew.
 ///
 /// Errors: a repository that cannot be read or written.
-pub fn draw(args: Args) -> anyhow::Result<()> {
-    let (metadata, root) = metadata(args)?;
+pub fn draw(place: Place) -> anyhow::Result<()> {
+    let (metadata, root) = metadata(place)?;
     let architecture = std::fs::read_to_string(root.join(ARCHITECTURE))
         .with_context(|| format!("cannot read {ARCHITECTURE} in {}", root.display()))?;
     let (table, _) = Table::parse(&architecture);
@@ -142,21 +158,21 @@ pub fn draw(args: Args) -> anyhow::Result<()> {
 }
 
 /// What cargo says of the workspace, and its root.
-fn metadata(args: Args) -> anyhow::Result<(Metadata, PathBuf)> {
+fn metadata(place: Place) -> anyhow::Result<(Metadata, PathBuf)> {
     let mut command = MetadataCommand::new();
-    if let Some(root) = &args.root {
+    if let Some(root) = &place.root {
         command.manifest_path(root.join("Cargo.toml"));
     }
     let metadata = command.exec().context("cargo metadata failed")?;
-    let root = args.root.unwrap_or_else(|| metadata.workspace_root.clone().into());
+    let root = place.root.unwrap_or_else(|| metadata.workspace_root.clone().into());
     Ok((metadata, root))
 }
 
 /// Checks the repository and prints what is wrong.
 ///
-/// Errors: findings that are not only warnings; a repository that cannot be read.
+/// Errors: findings; a repository that cannot be read.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let (metadata, root) = metadata(args)?;
+    let (metadata, root) = metadata(args.place)?;
 
     let architecture = std::fs::read_to_string(root.join(ARCHITECTURE))
         .with_context(|| format!("cannot read {ARCHITECTURE} in {}", root.display()))?;
@@ -190,14 +206,23 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     }
     findings.extend(check_named(&rooms, &sources));
     findings.extend(circles::check(&sources));
+    let exceptions = root.join(limits::EXCEPTIONS);
+    let mut list = std::fs::read_to_string(&exceptions).ok();
+    if args.accept {
+        let new = limits::accept(&sources, list.as_deref());
+        std::fs::write(&exceptions, &new)
+            .with_context(|| format!("cannot write {}", exceptions.display()))?;
+        list = Some(new);
+    }
+    findings.extend(limits::check(&sources, list.as_deref().unwrap_or_default()));
     findings.extend(documents::check(&documents, &files.into_iter().collect()));
 
     findings.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
     for finding in &findings {
         println!("{finding}");
     }
-    let errors = findings.iter().filter(|f| !f.rule.is_warning()).count();
-    eprintln!("tidy: {count} files, {errors} errors, {} warnings", findings.len() - errors);
+    let errors = findings.len();
+    eprintln!("tidy: {count} files, {errors} errors");
     if errors > 0 {
         bail!("{errors} house rules broken; {ARCHITECTURE} and CONTRIBUTING.md say why they stand");
     }
@@ -229,11 +254,6 @@ fn check_file(table: &Table, path: &str, text: &str) -> Vec<Finding> {
         findings.extend(quantities::check(path, text, &code));
         if !may_lift_bans(table, path) {
             findings.extend(check_bans(path, &code));
-        }
-        let lines = text.lines().count();
-        if lines > FILE_LINES_MAX {
-            let message = format!("{lines} lines, more than {FILE_LINES_MAX}: cut it where a reader would");
-            findings.push(Finding::new(path, lines, Rule::LongFile, message));
         }
     } else if path.ends_with(".csv") {
         findings.extend(quantities::check_columns(path, text));
