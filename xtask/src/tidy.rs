@@ -14,6 +14,7 @@ mod documents;
 mod limits;
 mod quantities;
 mod rooms;
+mod systems;
 mod walls;
 
 use anyhow::{Context, bail};
@@ -81,6 +82,8 @@ enum Rule {
     OnePage,
     /// A link of a document that leads nowhere.
     Link,
+    /// A room below the services that names a system, or a system that touches too many files.
+    Systems,
     /// A file with more lines than its limit.
     LongFile,
     /// A function with more lines than its limit.
@@ -114,6 +117,7 @@ impl Rule {
             Self::MachinePath => "machine-path",
             Self::OnePage => "one-page",
             Self::Link => "link",
+            Self::Systems => "systems",
             Self::LongFile => "long-file",
             Self::LongFunction => "long-function",
             Self::WideStruct => "wide-struct",
@@ -206,6 +210,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     }
     findings.extend(check_named(&rooms, &sources));
     findings.extend(circles::check(&sources));
+    let contributing = documents.get(systems::CONTRIBUTING).map_or("", String::as_str);
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).ok();
+    findings.extend(systems::check(&table, contributing, &sources, &read));
     let exceptions = root.join(limits::EXCEPTIONS);
     let mut list = std::fs::read_to_string(&exceptions).ok();
     if args.accept {
