@@ -16,6 +16,7 @@ mod loss;
 mod quantity;
 mod random;
 pub mod text;
+mod text_form;
 mod time;
 
 pub use finding::Finding;

@@ -226,7 +226,7 @@ impl std::fmt::Display for Duration {
     }
 }
 
-crate::quantity::serde_as_text!(Duration);
+crate::text_form::serde_as_text!(Duration);
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,46 @@
+//! The text form of quantities in files: how serde writes and reads a quantity.
+//!
+//! Leaves out: the text itself, which `Display` and `FromStr` of a quantity have.
+
+/// Serialises a quantity exactly: as text with its base unit, and reads any text that `FromStr` takes.
+macro_rules! serde_as_text {
+    ($type:ty) => {
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+                let pretty = self.to_string();
+                // The pretty form rounds to three decimals: the base unit loses nothing.
+                if pretty.parse::<Self>().as_ref() == Ok(self) {
+                    s.serialize_str(&pretty)
+                } else {
+                    s.serialize_str(&format!("{} {}", self.0, Self::BASE_UNIT))
+                }
+            }
+        }
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                struct Text;
+                impl serde::de::Visitor<'_> for Text {
+                    type Value = $type;
+                    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(f, "a number and its unit in quotes, such as \"{}\"", <$type>::EXAMPLE)
+                    }
+                    fn visit_u64<E: serde::de::Error>(self, bare: u64) -> Result<$type, E> {
+                        self.visit_str(&bare.to_string())
+                    }
+                    fn visit_i64<E: serde::de::Error>(self, bare: i64) -> Result<$type, E> {
+                        match u64::try_from(bare) {
+                            Ok(bare) => self.visit_u64(bare),
+                            Err(_) => Err(E::invalid_value(serde::de::Unexpected::Signed(bare), &self)),
+                        }
+                    }
+                    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<$type, E> {
+                        text.parse().map_err(E::custom)
+                    }
+                }
+                // Any: a bare number is told which unit it lacks.
+                d.deserialize_any(Text)
+            }
+        }
+    };
+}
+pub(crate) use serde_as_text;
