@@ -1,14 +1,14 @@
 //! Files of one room that use each other in a ring.
 //!
 //! A file uses another where its code names an item that the other defines: by `crate::…`, `super::…`, `self::…`, or through a module of
-//! its own (`child::…`). Re-exports are followed to the file that defines the item. Two things do not count:
+//! its own (`child::…`), or where it calls a macro that the other defines. Re-exports are followed to the file that defines the item. Two things do not count:
 //!
 //! - a file that uses items of its own parents, as `coordinator/progress.rs` does of `coordinator.rs`: they are one piece of code,
 //!   cut where a reader would; the parent's use of its parts does count;
 //! - code under `#[cfg(test)]`.
 //!
 //! A line that says `tidy-allow: circle` and why is left out: a trait and its argument are a reason. Leaves out: modules within a file,
-//! macros, and calls of methods (a method is called without its file being named). Read [`check`] first.
+//! items that macros make, and calls of methods (a method is called without its file being named). Read [`check`] first.
 
 use super::code::{code_only, without_tests};
 use super::{Finding, Rule};
@@ -61,6 +61,8 @@ struct Module {
     /// Modules of which all names are taken.
     globs: Vec<Vec<String>>,
     defines: BTreeSet<String>,
+    /// Macros that its code calls by their bare names, and the first lines.
+    calls: BTreeMap<String, usize>,
 }
 
 /// A piece of code that matters here.
@@ -181,6 +183,12 @@ impl Module {
                     }
                     continue;
                 }
+                "macro_rules" => {
+                    if let Some((Token::Word(name), _)) = tokens.get(at + 2) {
+                        module.defines.insert(format!("{name}!"));
+                    }
+                    at += 2;
+                }
                 "fn" | "struct" | "enum" | "trait" | "type" | "const" | "static" | "union" => {
                     if let Some((Token::Word(name), _)) = tokens.get(at + 1) {
                         module.defines.insert(name.clone());
@@ -192,10 +200,18 @@ impl Module {
                     module.named.extend(leaves.into_iter().map(|(path, _, line)| (path, line)));
                     continue;
                 }
-                _ => {}
+                _ => {
+                    let after = [at + 1, at + 2].map(|i| tokens.get(i).map(|(token, _)| token));
+                    let is_call =
+                        matches!(after, [Some(Token::Other('!')), Some(Token::Other('(' | '[' | '{'))]);
+                    if is_call && before != Some(&Token::Path) {
+                        module.calls.entry(word.clone()).or_insert(tokens[at].1);
+                    }
+                }
             }
             at += 1;
         }
+        module.calls.retain(|_, line| !lines.get(*line - 1).is_some_and(|l| l.contains(&allowed)));
         module.named.retain(|(_, line)| !lines.get(line - 1).is_some_and(|l| l.contains(&allowed)));
         module
     }
@@ -218,7 +234,7 @@ fn defined_in(room: &BTreeMap<Name, Module>, from: &Name, path: &[String], follo
                 }
                 let module = room.get(&at)?;
                 let rest = &path[i + 1..];
-                if module.defines.contains(part) {
+                if module.defines.contains(part) || module.defines.contains(&format!("{part}!")) {
                     return Some(at);
                 }
                 if let Some(import) = module.imports.get(part) {
@@ -252,6 +268,17 @@ fn uses(room: &BTreeMap<Name, Module>) -> BTreeMap<&Name, BTreeMap<Name, usize>>
         for (path, line) in &module.named {
             if let Some(used) = defined_in(room, name, path, 0).filter(|used| !name.starts_with(used)) {
                 of.entry(used).or_insert(*line);
+            }
+        }
+        for (call, line) in &module.calls {
+            let call = format!("{call}!");
+            // The scope of a macro's bare name is the text behind it, so that other files of the room see it, too.
+            if module.defines.contains(&call) || module.imports.contains_key(call.trim_end_matches('!')) {
+                continue;
+            }
+            let defines = room.iter().find(|(_, other)| other.defines.contains(&call)).map(|(name, _)| name);
+            if let Some(used) = defines.filter(|used| !name.starts_with(used)) {
+                of.entry(used.clone()).or_insert(*line);
             }
         }
     }
@@ -343,6 +370,25 @@ mod tests {
         ] {
             assert!(of(&[LIB, ("x.rs", x), y]).is_empty(), "{x}");
         }
+    }
+
+    #[test]
+    fn a_macro_of_another_file_counts_as_a_use() {
+        let y =
+            ("y.rs", "use crate::x::X;\nmacro_rules! make { () => {} }\npub(crate) use make;\npub struct Y;");
+        for x in [
+            "pub struct X;\nmake!();",
+            "pub struct X;\nuse crate::y::make;",
+            "pub struct X;\ncrate::y::make! {}",
+        ] {
+            assert_eq!(of(&[LIB, ("x.rs", x), y]), ["x.rs:2"], "{x}");
+        }
+        for x in ["pub struct X;\nother!();", "macro_rules! make { () => {} }\nmake!();\npub struct X;"] {
+            assert!(of(&[LIB, ("x.rs", x), y]).is_empty(), "{x}");
+        }
+        // A name in a macro's body is a use by the file that defines the macro.
+        let y = ("y.rs", "macro_rules! make { () => { $crate::x::X::new() } }\npub struct Y;");
+        assert_eq!(of(&[LIB, ("x.rs", "pub struct X;\nfn f() { make!() }"), y]), ["x.rs:2"]);
     }
 
     #[test]
