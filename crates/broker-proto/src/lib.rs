@@ -26,7 +26,6 @@ mod market;
 pub mod messages;
 mod optimiser;
 mod parties;
-pub mod player;
 mod program;
 pub mod replica;
 pub mod reports;

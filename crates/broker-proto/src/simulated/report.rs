@@ -2,7 +2,7 @@
 //!
 //! Leaves out: what each of them came to (`player`). Read [`report_players`].
 
-use crate::player::Played;
+use anabranch_media::player::Played;
 use anabranch_sim::WorkloadRow;
 use anabranch_sim::stats::percentile;
 use anabranch_units::Duration;

@@ -2,7 +2,7 @@
 //!
 //! Leaves out: the players ([`anabranch_rehearse::broker::play`]). Read [`run`] first.
 
-use anabranch_broker_proto::player::Played;
+use anabranch_media::player::Played;
 use anabranch_rehearse::broker::play::{Outcome, Players, play};
 use std::collections::BTreeMap;
 use std::process::ExitCode;

@@ -1,10 +1,10 @@
 //! Many video players over real sockets, to try a broker and its networks.
 //!
 //! A segment has the length of its bitrate and time, and zeros as its content. Each player asks the broker as a player of HLS does,
-//! and keeps a connection to each host. Leaves out: the player's decisions (`broker_proto::player`). Read [`Players`] and [`Viewer`] first.
+//! and keeps a connection to each host. Leaves out: the player's decisions (`media::player`). Read [`Players`] and [`Viewer`] first.
 
-use anabranch_broker_proto::player::{Played, Player, PlayerSettings, Wish};
 use anabranch_broker_proto::steering::Steering;
+use anabranch_media::player::{Played, Player, PlayerSettings, Wish};
 use anabranch_units::{BitRate, Duration as Span, Instant as At, Seed};
 use anyhow::{Context as _, ensure};
 use hyper::body::{Body as _, Bytes, Incoming};
