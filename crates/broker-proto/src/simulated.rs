@@ -21,7 +21,7 @@ use crate::designs::{self, Design};
 use crate::messages::{Assent, Bids, Call};
 use crate::steering::{Ask, Catalogue, Dialect, Listed, answer, clone_id};
 use crate::world::Offer;
-use anabranch_media::player::{Played, Player, PlayerSettings, Wish};
+use anabranch_media::player::{Action, PlaybackStats, Player, PlayerSettings};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::stats::percentile;
 use anabranch_sim::system::{System, SystemPlan};
@@ -221,7 +221,7 @@ pub struct Playing {
     unplaced: u64,
     control_bytes: u64,
     segment_bytes: u64,
-    at_warmup: Vec<Played>,
+    at_warmup: Vec<PlaybackStats>,
     now: Instant,
     armed: BTreeMap<u16, Instant>,
 }
@@ -526,11 +526,11 @@ impl Playing {
     /// Lets a player do what it wants.
     fn play(&mut self, cx: &mut AppCx<'_, '_>, number: usize) {
         let now = cx.now();
-        while let Some(wish) = self.players[number].player.poll(now) {
-            match wish {
-                Wish::Ask => self.ask(cx, number),
-                Wish::Fetch(cluster) => self.fetch(cx, number, cluster),
-                Wish::GiveUp(cluster) => {
+        while let Some(action) = self.players[number].player.poll(now) {
+            match action {
+                Action::LoadSteering => self.ask(cx, number),
+                Action::LoadSegment(cluster) => self.fetch(cx, number, cluster),
+                Action::AbortSegment(cluster) => {
                     if let Some(stream) = self.players[number].streams.remove(&cluster) {
                         self.drop_stream(stream);
                     }
@@ -584,7 +584,7 @@ impl Playing {
             bitrate: self.settings.bitrate,
             number: viewing.number,
         };
-        let plays_by = viewing.player.way().map(|cluster| PeerId(cluster / self.settings.clusters));
+        let plays_by = viewing.player.pathway().map(|cluster| PeerId(cluster / self.settings.clusters));
         self.counting.note(now, &viewer, plays_by);
         let gone: BTreeSet<PeerId> =
             self.catalogue.keys().filter(|network| !self.heard_at.contains_key(network)).copied().collect();
@@ -769,7 +769,7 @@ impl App for Playing {
     }
 
     fn end_warmup(&mut self) {
-        self.at_warmup = self.players.iter().map(|viewing| viewing.player.played(self.now)).collect();
+        self.at_warmup = self.players.iter().map(|viewing| viewing.player.stats(self.now)).collect();
     }
     fn ended_at(&self) -> Option<Instant> {
         None
@@ -778,9 +778,9 @@ impl App for Playing {
     fn report(&self, measured: Duration, row: &mut WorkloadRow) {
         row.flows = self.players.len() as u64;
         let end = self.now;
-        let played = self.players.iter().map(|viewing| viewing.player.played(end));
-        let played: Vec<Played> = played.collect();
-        report_players(&played, &self.at_warmup, (measured, self.segment_bytes), row);
+        let stats = self.players.iter().map(|viewing| viewing.player.stats(end));
+        let stats: Vec<PlaybackStats> = stats.collect();
+        report_players(&stats, &self.at_warmup, (measured, self.segment_bytes), row);
         let mut round_us = self.round_us.clone();
         round_us.sort_by(f64::total_cmp);
         let mut more = |name, value: Option<f64>| value.map(|value| row.more.insert(name, value));
@@ -792,7 +792,8 @@ impl App for Playing {
         more("control_bytes", Some(self.control_bytes as f64));
         let costs = self.settings.costs(self.seed);
         let of = |cluster: &u32| costs[(cluster / self.settings.clusters) as usize];
-        let paid: Vec<f64> = self.players.iter().filter_map(|viewing| viewing.player.way()).map(of).collect();
+        let paid: Vec<f64> =
+            self.players.iter().filter_map(|viewing| viewing.player.pathway()).map(of).collect();
         more("cost_mean", mean(&paid));
     }
 }

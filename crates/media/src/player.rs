@@ -1,256 +1,261 @@
-//! A player of videos that is steered: what it fetches next and from where, when it asks the broker again, and how long it stands still.
+//! Model of a steered player: what it loads next and from which pathway, when it asks the steering server, and how long it stalls.
 //!
-//! It is as simple as players can be that the standards describe: one bitrate, one segment at a time, a buffer that is filled up to a goal. What does
-//! not come in time it fetches by the next way, and leaves the way that failed alone for a while (HLS, section 7.3). A broker that does not
-//! answer is asked again after the time to live; meanwhile what it said last holds.
+//! The player has one bitrate, loads one segment at a time and fills its buffer up to a goal. A segment that is late is loaded from the next pathway, and
+//! the pathway that failed is not used until a penalty is over. If the steering server does not answer, the player asks again after the time to live; until
+//! then the last steering manifest holds.
 //!
-//! Leaves out: segments and questions themselves (a driver's, or the simulator's), choice of bitrate. Contract: one mutation, then
-//! [`Player::poll`] to `None`, then [`Player::poll_timeout`]. Read [`Player`] and [`Wish`] first.
+//! Source: Pantos, *HTTP Live Streaming 2nd Edition*, draft-pantos-hls-rfc8216bis, section 7.3; ETSI TS 103 998, *Content Steering
+//! for DASH*. Leaves out: requests and segments (a driver's or the simulator's), choice of bitrate. Contract: one mutation, then
+//! [`Player::poll`] to `None`, then [`Player::poll_timeout`]. Read [`Player`] and [`Action`] first.
 
 use anabranch_units::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// How long a way that has failed is left alone.
+/// Time for which a failed pathway is not used.
 const PENALTY: Duration = Duration::from_secs(30);
-/// How long it rests where all ways have failed.
-const REST: Duration = Duration::from_secs(1);
-/// How long an answer of the broker may take.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(4);
-/// How long a segment may take, by what it plays: with a segment more in the buffer than that, a way that is dead is not seen.
-const PATIENCE_PERCENT: u64 = 150;
-/// Segments that are there before playing begins.
-const BEGINS_WITH: u64 = 2;
+/// Pause after the last pathway has failed, too.
+const ALL_FAILED_PAUSE: Duration = Duration::from_secs(1);
+/// Time for an answer of the steering server.
+const STEERING_TIMEOUT: Duration = Duration::from_secs(4);
+/// Time for a segment, in percent of its playing time. With a full buffer a dead pathway then costs no stall.
+const SEGMENT_TIMEOUT_PERCENT: u64 = 150;
+/// Segments in the buffer at which playback starts.
+const STARTUP_SEGMENTS: u64 = 2;
 
-/// How it plays.
+/// Settings of a [`Player`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct PlayerSettings {
-    /// What a segment plays.
+    /// Playing time of a segment.
     pub segment: Duration,
-    /// What is to be in the buffer.
+    /// Goal of the buffer, in playing time.
     pub buffer: Duration,
-    /// After how long it asks the broker again where that has not said.
+    /// Time between questions to the steering server, while no steering manifest has set another.
     pub ttl: Duration,
 }
 
-/// What it wants next.
+/// Next action of a player; `P` names pathways.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wish<W> {
-    /// Ask the broker.
-    Ask,
-    /// Fetch the next segment by this way.
-    Fetch(W),
-    /// Give up what is being fetched by this way.
-    GiveUp(W),
+pub enum Action<P> {
+    /// Ask the steering server.
+    LoadSteering,
+    /// Load the next segment from this pathway.
+    LoadSegment(P),
+    /// Abort the segment that is loaded from this pathway.
+    AbortSegment(P),
 }
 
-/// What it has come to.
+/// Statistics of one player.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Played {
-    /// Segments that came whole.
+pub struct PlaybackStats {
+    /// Segments loaded whole.
     pub segments: u64,
-    /// How long it took until it played; none before it does.
+    /// Startup delay: time from opening to the first frame. `None` before playback has started.
     pub began_after: Option<Duration>,
-    /// How often and how long it stood still since.
+    /// Stalls since playback started.
     pub stalls: u64,
-    /// See above.
+    /// Total time of the stalls.
     pub stalled: Duration,
-    /// How often it went another way because the broker said so, and because a way failed.
+    /// Changes of pathway that a steering manifest asked for.
     pub moves: u64,
-    /// See above.
+    /// Segments that failed or were late.
     pub failures: u64,
-    /// Questions that the broker answered, and that it did not.
+    /// Questions that the steering server answered.
     pub answers: u64,
-    /// See above.
+    /// Questions without an answer in time.
     pub unanswered: u64,
 }
 
-/// A player; `W` names ways.
+/// A player; `P` names pathways.
 #[derive(Clone, Debug)]
-pub struct Player<W> {
+pub struct Player<P> {
     settings: PlayerSettings,
     opened_at: Instant,
-    /// The best first.
-    ways: Vec<W>,
-    failed: BTreeMap<W, Instant>,
-    /// What was in the buffer then; it plays or stands still since.
+    /// Pathways in order of preference.
+    pathways: Vec<P>,
+    /// End of the penalty of each pathway that failed.
+    penalties: BTreeMap<P, Instant>,
+    /// Playing time in the buffer at `updated_at`.
     buffer: Duration,
-    at: Instant,
-    plays: bool,
-    /// By which way, and until when it may take.
-    fetching: Option<(W, Instant)>,
-    /// Nothing is fetched before.
-    rests_until: Instant,
-    last_way: Option<W>,
-    gives_up: Option<W>,
-    ask_at: Instant,
-    asking_until: Option<Instant>,
-    played: Played,
+    updated_at: Instant,
+    /// Whether the player has played, not stalled, since `updated_at`.
+    is_playing: bool,
+    /// Pathway of the segment under way, and the segment's deadline.
+    loading: Option<(P, Instant)>,
+    /// Earliest time of the next load.
+    resumes_at: Instant,
+    last_pathway: Option<P>,
+    abort: Option<P>,
+    asks_at: Instant,
+    /// Deadline of the question under way.
+    answer_due: Option<Instant>,
+    stats: PlaybackStats,
 }
 
-impl<W: Clone + Ord> Player<W> {
-    /// One that is opened now, with the ways that its manifest has.
-    pub fn new(now: Instant, settings: PlayerSettings, ways: Vec<W>) -> Self {
+impl<P: Clone + Ord> Player<P> {
+    /// A player that is opened at `now`, with the pathways of its manifest in order.
+    pub fn new(now: Instant, settings: PlayerSettings, pathways: Vec<P>) -> Self {
         Self {
             settings,
             opened_at: now,
-            ways,
-            failed: BTreeMap::new(),
+            pathways,
+            penalties: BTreeMap::new(),
             buffer: Duration::ZERO,
-            at: now,
-            plays: false,
-            fetching: None,
-            rests_until: now,
-            last_way: None,
-            gives_up: None,
-            ask_at: now,
-            asking_until: None,
-            played: Played::default(),
+            updated_at: now,
+            is_playing: false,
+            loading: None,
+            resumes_at: now,
+            last_pathway: None,
+            abort: None,
+            asks_at: now,
+            answer_due: None,
+            stats: PlaybackStats::default(),
         }
     }
 
-    /// The way of the segment that came last, or is being fetched.
-    pub fn way(&self) -> Option<&W> {
-        self.fetching.as_ref().map(|(way, _)| way).or(self.last_way.as_ref())
+    /// Pathway of the segment under way, or else of the last segment.
+    pub fn pathway(&self) -> Option<&P> {
+        self.loading.as_ref().map(|(pathway, _)| pathway).or(self.last_pathway.as_ref())
     }
-    /// What it has come to until then.
-    pub fn played(&self, now: Instant) -> Played {
+    /// The statistics at `now`.
+    pub fn stats(&self, now: Instant) -> PlaybackStats {
         let mut until = self.clone();
-        until.go_on(now);
-        until.played
+        until.advance(now);
+        until.stats
     }
 
-    /// The broker has answered; ask again after `ttl`.
-    pub fn handle_steering(&mut self, now: Instant, ways: Vec<W>, ttl: Duration) {
-        self.go_on(now);
-        self.played.answers += 1;
-        self.asking_until = None;
-        self.ask_at = now + ttl;
-        if !ways.is_empty() {
-            self.ways = ways;
+    /// Takes in a steering manifest: pathways in order of preference, and when to ask again. An empty list changes no pathway.
+    pub fn handle_steering(&mut self, now: Instant, pathways: Vec<P>, ttl: Duration) {
+        self.advance(now);
+        self.stats.answers += 1;
+        self.answer_due = None;
+        self.asks_at = now + ttl;
+        if !pathways.is_empty() {
+            self.pathways = pathways;
         }
     }
 
-    /// The broker cannot be asked, or answers nothing that helps.
+    /// Notes that the question under way has no answer, or none that can be read.
     pub fn handle_unanswered(&mut self, now: Instant) {
-        self.go_on(now);
-        if self.asking_until.take().is_some() {
-            self.played.unanswered += 1;
-            self.ask_at = now + self.settings.ttl;
+        self.advance(now);
+        if self.answer_due.take().is_some() {
+            self.stats.unanswered += 1;
+            self.asks_at = now + self.settings.ttl;
         }
     }
 
-    /// The segment has come whole.
+    /// Takes in the segment under way, which is whole.
     pub fn handle_segment(&mut self, now: Instant) {
-        self.go_on(now);
-        if let Some((way, _)) = self.fetching.take() {
-            self.failed.remove(&way);
-            self.last_way = Some(way);
+        self.advance(now);
+        if let Some((pathway, _)) = self.loading.take() {
+            self.penalties.remove(&pathway);
+            self.last_pathway = Some(pathway);
             self.buffer += self.settings.segment;
-            self.played.segments += 1;
-            let begins_with = if self.played.began_after.is_none() { BEGINS_WITH } else { 1 };
-            if !self.plays && self.buffer >= (self.settings.segment * begins_with).min(self.settings.buffer) {
-                self.plays = true;
+            self.stats.segments += 1;
+            let needed = if self.stats.began_after.is_none() { STARTUP_SEGMENTS } else { 1 };
+            if !self.is_playing && self.buffer >= (self.settings.segment * needed).min(self.settings.buffer) {
+                self.is_playing = true;
                 let after = now.saturating_since(self.opened_at);
-                self.played.began_after.get_or_insert(after);
+                self.stats.began_after.get_or_insert(after);
             }
         }
     }
 
-    /// The segment cannot be had by the way that was chosen.
+    /// Notes that the segment under way has failed.
     pub fn handle_failure(&mut self, now: Instant) {
-        self.go_on(now);
-        if let Some((way, _)) = self.fetching.take() {
-            self.failed.insert(way, now + PENALTY);
-            self.played.failures += 1;
-            if self.ways.iter().all(|way| self.is_left_alone(way, now)) {
-                self.rests_until = now + REST;
+        self.advance(now);
+        if let Some((pathway, _)) = self.loading.take() {
+            self.penalties.insert(pathway, now + PENALTY);
+            self.stats.failures += 1;
+            if self.pathways.iter().all(|pathway| self.is_penalised(pathway, now)) {
+                self.resumes_at = now + ALL_FAILED_PAUSE;
             }
         }
     }
 
-    /// Time has come.
+    /// Runs the deadlines that are due.
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.go_on(now);
-        if self.asking_until.is_some_and(|until| until <= now) {
+        self.advance(now);
+        if self.answer_due.is_some_and(|due| due <= now) {
             self.handle_unanswered(now);
         }
-        if let Some((way, _)) = self.fetching.clone().filter(|(_, until)| *until <= now) {
-            self.gives_up = Some(way);
+        if let Some((pathway, _)) = self.loading.clone().filter(|(_, due)| *due <= now) {
+            self.abort = Some(pathway);
             self.handle_failure(now);
         }
     }
 
-    /// What it wants next.
-    pub fn poll(&mut self, now: Instant) -> Option<Wish<W>> {
-        self.go_on(now);
-        if let Some(way) = self.gives_up.take() {
-            return Some(Wish::GiveUp(way));
+    /// The next action, until `None`.
+    pub fn poll(&mut self, now: Instant) -> Option<Action<P>> {
+        self.advance(now);
+        if let Some(pathway) = self.abort.take() {
+            return Some(Action::AbortSegment(pathway));
         }
-        if self.asking_until.is_none() && self.ask_at <= now {
-            self.asking_until = Some(now + ANSWERS_WITHIN);
-            return Some(Wish::Ask);
+        if self.answer_due.is_none() && self.asks_at <= now {
+            self.answer_due = Some(now + STEERING_TIMEOUT);
+            return Some(Action::LoadSteering);
         }
-        let is_free = self.fetching.is_none() && self.rests_until <= now;
-        if is_free && self.buffer + self.settings.segment <= self.goal() {
-            let way = self.choose(now)?;
-            let patience = Duration::from_ps(self.settings.segment.as_ps() / 100 * PATIENCE_PERCENT);
-            self.fetching = Some((way.clone(), now + patience));
-            let has_moved = self.last_way.as_ref().is_some_and(|last| *last != way);
-            let has_failed = self.last_way.as_ref().is_some_and(|last| self.failed.contains_key(last));
-            self.played.moves += u64::from(has_moved && !has_failed);
-            return Some(Wish::Fetch(way));
+        let is_idle = self.loading.is_none() && self.resumes_at <= now;
+        if is_idle && self.buffer + self.settings.segment <= self.goal() {
+            let pathway = self.choose(now)?;
+            let timeout = Duration::from_ps(self.settings.segment.as_ps() / 100 * SEGMENT_TIMEOUT_PERCENT);
+            self.loading = Some((pathway.clone(), now + timeout));
+            let is_new = self.last_pathway.as_ref().is_some_and(|last| *last != pathway);
+            let has_failed = self.last_pathway.as_ref().is_some_and(|last| self.penalties.contains_key(last));
+            self.stats.moves += u64::from(is_new && !has_failed);
+            return Some(Action::LoadSegment(pathway));
         }
         None
     }
 
-    /// When [`Player::handle_timeout`] is due, or [`Player::poll`] has something.
+    /// When [`Player::handle_timeout`] or [`Player::poll`] is due.
     pub fn poll_timeout(&self) -> Instant {
-        let asks = self.asking_until.unwrap_or(self.ask_at);
-        let fetches = match &self.fetching {
-            Some((_, until)) => *until,
-            None if self.ways.is_empty() => Instant::MAX,
-            // Room for a segment comes as it plays.
-            None if self.plays => {
+        let asks = self.answer_due.unwrap_or(self.asks_at);
+        let loads = match &self.loading {
+            Some((_, due)) => *due,
+            None if self.pathways.is_empty() => Instant::MAX,
+            // Playing makes room for the next segment.
+            None if self.is_playing => {
                 let above = self.buffer + self.settings.segment
                     - self.goal().min(self.buffer + self.settings.segment);
-                self.at + above
+                self.updated_at + above
             }
-            None => self.at,
+            None => self.updated_at,
         };
-        let fetches = if self.fetching.is_none() { fetches.max(self.rests_until) } else { fetches };
-        asks.min(fetches)
+        let loads = if self.loading.is_none() { loads.max(self.resumes_at) } else { loads };
+        asks.min(loads)
     }
 
-    /// The buffer holds a segment more than it plays at least.
+    /// The buffer's goal: enough to start, at least.
     fn goal(&self) -> Duration {
-        self.settings.buffer.max(self.settings.segment * BEGINS_WITH)
+        self.settings.buffer.max(self.settings.segment * STARTUP_SEGMENTS)
     }
 
-    /// The best way that has not failed of late; if all have, the one that is to be tried again first.
-    fn choose(&self, now: Instant) -> Option<W> {
-        let free = self.ways.iter().find(|way| !self.is_left_alone(way, now));
-        free.or_else(|| self.ways.iter().min_by_key(|way| self.failed.get(way).copied())).cloned()
+    /// The first pathway without a penalty; if all have one, the pathway whose penalty ends first.
+    fn choose(&self, now: Instant) -> Option<P> {
+        let free = self.pathways.iter().find(|pathway| !self.is_penalised(pathway, now));
+        let next = || self.pathways.iter().min_by_key(|pathway| self.penalties.get(pathway).copied());
+        free.or_else(next).cloned()
     }
 
-    fn is_left_alone(&self, way: &W, now: Instant) -> bool {
-        self.failed.get(way).is_some_and(|until| *until > now)
+    fn is_penalised(&self, pathway: &P, now: Instant) -> bool {
+        self.penalties.get(pathway).is_some_and(|until| *until > now)
     }
 
-    /// Plays what there is until now.
-    fn go_on(&mut self, now: Instant) {
-        let passed = now.saturating_since(self.at);
-        self.at = self.at.max(now);
-        if self.plays {
-            let plays = passed.min(self.buffer);
-            self.buffer = self.buffer - plays;
-            if passed > plays {
-                self.plays = false;
-                self.played.stalls += 1;
-                self.played.stalled += passed - plays;
+    /// Plays, or stalls, until `now`.
+    fn advance(&mut self, now: Instant) {
+        let passed = now.saturating_since(self.updated_at);
+        self.updated_at = self.updated_at.max(now);
+        if self.is_playing {
+            let played = passed.min(self.buffer);
+            self.buffer = self.buffer - played;
+            if passed > played {
+                self.is_playing = false;
+                self.stats.stalls += 1;
+                self.stats.stalled += passed - played;
             }
-        } else if self.played.began_after.is_some() {
-            self.played.stalled += passed;
+        } else if self.stats.began_after.is_some() {
+            self.stats.stalled += passed;
         }
     }
 }
@@ -270,33 +275,34 @@ mod tests {
         Instant::ZERO + Duration::from_ms(ms)
     }
 
-    /// Runs until then; a way's segments take so many ms, or never come.
+    /// Runs the player to `until_ms`, with no answers of a steering server. `takes_ms` says how long a segment from a pathway
+    /// takes, `None` for a segment that never arrives. Returns the pathways in the order of the loads.
     fn run(
         player: &mut Player<char>,
         until_ms: u64,
         takes_ms: impl Fn(char, u64) -> Option<u64>,
     ) -> Vec<char> {
-        let (mut now, mut fetched, mut comes_at) = (at(0), Vec::new(), None);
+        let (mut now, mut loads, mut arrives_at) = (at(0), Vec::new(), None);
         loop {
-            while let Some(wish) = player.poll(now) {
-                match wish {
-                    Wish::Ask => {}
-                    Wish::GiveUp(_) => comes_at = None,
-                    Wish::Fetch(way) => {
+            while let Some(action) = player.poll(now) {
+                match action {
+                    Action::LoadSteering => {}
+                    Action::AbortSegment(_) => arrives_at = None,
+                    Action::LoadSegment(pathway) => {
                         let ms = now.saturating_since(Instant::ZERO).as_us() / 1_000;
-                        comes_at = takes_ms(way, ms).map(|ms| now + Duration::from_ms(ms));
-                        fetched.push(way);
+                        arrives_at = takes_ms(pathway, ms).map(|ms| now + Duration::from_ms(ms));
+                        loads.push(pathway);
                     }
                 }
             }
-            let next = player.poll_timeout().min(comes_at.unwrap_or(Instant::MAX));
+            let next = player.poll_timeout().min(arrives_at.unwrap_or(Instant::MAX));
             assert!(next >= now);
             if next > at(until_ms) {
-                return fetched;
+                return loads;
             }
             now = next;
-            if comes_at == Some(next) {
-                comes_at = None;
+            if arrives_at == Some(next) {
+                arrives_at = None;
                 player.handle_segment(now);
             } else {
                 player.handle_timeout(now);
@@ -305,35 +311,35 @@ mod tests {
     }
 
     #[test]
-    fn it_plays_without_standing_still_where_segments_come_in_time() {
+    fn segments_in_time_cause_no_stall() {
         let mut player = Player::new(at(0), SETTINGS, vec!['a', 'b']);
-        let fetched = run(&mut player, 60_000, |_, _| Some(500));
-        let played = player.played(at(60_000));
-        assert_eq!((played.stalls, played.failures, played.moves), (0, 0, 0));
-        assert_eq!(played.began_after, Some(Duration::from_secs(1)));
-        // Half a minute's segments, and what is in the buffer.
-        assert!((30..=33).contains(&fetched.len()) && fetched.iter().all(|way| *way == 'a'), "{fetched:?}");
+        let loads = run(&mut player, 60_000, |_, _| Some(500));
+        let stats = player.stats(at(60_000));
+        assert_eq!((stats.stalls, stats.failures, stats.moves), (0, 0, 0));
+        assert_eq!(stats.began_after, Some(Duration::from_secs(1)));
+        // Segments of one minute, and the buffer.
+        assert!((30..=33).contains(&loads.len()) && loads.iter().all(|pathway| *pathway == 'a'), "{loads:?}");
     }
 
     #[test]
-    fn what_fails_is_fetched_by_the_next_way_and_left_alone_for_a_while() {
+    fn a_failed_pathway_is_replaced_until_its_penalty_ends() {
         let mut player = Player::new(at(0), SETTINGS, vec!['a', 'b']);
-        // The first is dead for ten seconds.
-        let fetched = run(&mut player, 60_000, |way, ms| {
-            (way == 'b' || !(10_000..20_000).contains(&ms)).then_some(300)
+        // Pathway `a` is dead for ten seconds.
+        let loads = run(&mut player, 60_000, |pathway, ms| {
+            (pathway == 'b' || !(10_000..20_000).contains(&ms)).then_some(300)
         });
-        let played = player.played(at(60_000));
-        assert_eq!((played.failures, played.stalls), (1, 0), "the buffer bridges it");
-        assert!(fetched.contains(&'b') && fetched.last() == Some(&'a'), "{fetched:?}");
+        let stats = player.stats(at(60_000));
+        assert_eq!((stats.failures, stats.stalls), (1, 0), "the buffer bridges it");
+        assert!(loads.contains(&'b') && loads.last() == Some(&'a'), "{loads:?}");
     }
 
     #[test]
-    fn where_all_ways_fail_at_once_it_tries_once_a_second() {
+    fn a_player_without_pathways_tries_once_a_second() {
         let mut player = Player::new(at(0), SETTINGS, vec!['a', 'b']);
         let (mut now, mut tries) = (at(0), 0);
         while now < at(10_000) {
-            while let Some(wish) = player.poll(now) {
-                if matches!(wish, Wish::Fetch(_)) {
+            while let Some(action) = player.poll(now) {
+                if matches!(action, Action::LoadSegment(_)) {
                     tries += 1;
                     player.handle_failure(now);
                 }
@@ -345,39 +351,39 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_where_the_broker_says_and_goes_on_without_it() {
+    fn a_player_follows_steering_and_survives_its_loss() {
         let mut player = Player::new(at(0), SETTINGS, vec!['a', 'b']);
-        assert_eq!(player.poll(at(0)), Some(Wish::Ask));
+        assert_eq!(player.poll(at(0)), Some(Action::LoadSteering));
         player.handle_steering(at(10), vec!['b', 'a'], Duration::from_secs(5));
-        assert_eq!(player.poll(at(10)), Some(Wish::Fetch('b')));
+        assert_eq!(player.poll(at(10)), Some(Action::LoadSegment('b')));
         player.handle_segment(at(500));
-        assert_eq!(player.poll(at(500)), Some(Wish::Fetch('b')));
+        assert_eq!(player.poll(at(500)), Some(Action::LoadSegment('b')));
         player.handle_segment(at(1_000));
         player.handle_steering(at(1_100), vec!['a', 'b'], Duration::from_secs(5));
-        assert_eq!(player.poll(at(1_100)), Some(Wish::Fetch('a')));
+        assert_eq!(player.poll(at(1_100)), Some(Action::LoadSegment('a')));
         player.handle_segment(at(1_500));
-        assert_eq!(player.played(at(1_500)).moves, 1);
-        assert_eq!(player.poll(at(6_200)), Some(Wish::Ask));
+        assert_eq!(player.stats(at(1_500)).moves, 1);
+        assert_eq!(player.poll(at(6_200)), Some(Action::LoadSteering));
         player.handle_timeout(at(10_300));
-        assert_eq!(player.played(at(10_300)).unanswered, 1);
+        assert_eq!(player.stats(at(10_300)).unanswered, 1);
     }
 
     proptest! {
-        /// Whatever comes or does not, time is played or stood still, and the buffer stays within its goal.
+        /// The buffer never exceeds its goal, however late segments are.
         #[test]
-        fn all_time_is_played_or_stood_still(takes in proptest::collection::vec((any::<bool>(), 1u64..5_000), 1..40)) {
+        fn all_time_since_startup_is_played_or_stalled(takes in proptest::collection::vec((any::<bool>(), 1u64..5_000), 1..40)) {
             let mut player = Player::new(at(0), SETTINGS, vec!['a', 'b', 'c']);
             let count = std::cell::Cell::new(0);
             run(&mut player, 120_000, |_, _| {
-                let (comes, ms) = takes[count.get() % takes.len()];
+                let (arrives, ms) = takes[count.get() % takes.len()];
                 count.set(count.get() + 1);
-                comes.then_some(ms)
+                arrives.then_some(ms)
             });
             player.handle_timeout(at(120_000));
-            let played = player.played(at(120_000));
+            let stats = player.stats(at(120_000));
             prop_assert!(player.buffer <= SETTINGS.buffer);
-            if let Some(began) = played.began_after {
-                let spent = (SETTINGS.segment * played.segments).as_ps() - player.buffer.as_ps() + played.stalled.as_ps();
+            if let Some(began) = stats.began_after {
+                let spent = (SETTINGS.segment * stats.segments).as_ps() - player.buffer.as_ps() + stats.stalled.as_ps();
                 prop_assert_eq!(spent, (at(120_000).saturating_since(at(0)) - began).as_ps());
             }
         }

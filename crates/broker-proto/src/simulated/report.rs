@@ -2,7 +2,7 @@
 //!
 //! Leaves out: what each of them came to (`player`). Read [`report_players`].
 
-use anabranch_media::player::Played;
+use anabranch_media::player::PlaybackStats;
 use anabranch_sim::WorkloadRow;
 use anabranch_sim::stats::percentile;
 use anabranch_units::Duration;
@@ -14,14 +14,14 @@ pub(super) fn mean(values: &[f64]) -> Option<f64> {
 /// Fills `row` in with what players have come to in the `measured` time since the warm-up, at whose end they had come to `before`, with segments of so
 /// many bytes.
 pub fn report_players(
-    played: &[Played],
-    before: &[Played],
+    played: &[PlaybackStats],
+    before: &[PlaybackStats],
     (measured, segment_bytes): (Duration, u64),
     row: &mut WorkloadRow,
 ) {
-    let none = Played::default();
+    let none = PlaybackStats::default();
     let since = |at: usize| before.get(at).unwrap_or(&none);
-    let sum = |of: &dyn Fn(&Played) -> u64| {
+    let sum = |of: &dyn Fn(&PlaybackStats) -> u64| {
         let all = played.iter().enumerate();
         all.map(|(at, played)| of(played).saturating_sub(of(since(at)))).sum::<u64>() as f64
     };

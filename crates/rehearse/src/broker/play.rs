@@ -4,7 +4,7 @@
 //! and keeps a connection to each host. Leaves out: the player's decisions (`media::player`). Read [`Players`] and [`Viewer`] first.
 
 use anabranch_broker_proto::steering::Steering;
-use anabranch_media::player::{Played, Player, PlayerSettings, Wish};
+use anabranch_media::player::{Action, PlaybackStats, Player, PlayerSettings};
 use anabranch_units::{BitRate, Duration as Span, Instant as At, Seed};
 use anyhow::{Context as _, ensure};
 use hyper::body::{Body as _, Bytes, Incoming};
@@ -73,9 +73,9 @@ fn way(text: &str) -> Result<(String, String), String> {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
     /// In the end.
-    pub played: Vec<Played>,
+    pub played: Vec<PlaybackStats>,
     /// When the warm-up was over.
-    pub before: Vec<Played>,
+    pub before: Vec<PlaybackStats>,
     /// Of each player, the way that it took last.
     pub ways: Vec<Option<String>>,
 }
@@ -185,22 +185,22 @@ impl Viewer {
     }
 
     /// Plays to the end: what it came to until the warm-up was over and in the end, and its last way.
-    async fn play(mut self, opens: Span) -> (Played, Played, Option<String>) {
+    async fn play(mut self, opens: Span) -> (PlaybackStats, PlaybackStats, Option<String>) {
         tokio::time::sleep_until((self.began + opens.to_std()).into()).await;
         let mut asking: Option<Later<Got>> = None;
         let mut fetching: Option<(String, Later<Got>)> = None;
         let (mut before, ends) = (None, self.began + self.plan.duration);
         let warm = self.began + self.plan.warmup;
         loop {
-            while let Some(wish) = self.player.poll(self.now()) {
-                match wish {
-                    Wish::Ask => {
+            while let Some(action) = self.player.poll(self.now()) {
+                match action {
+                    Action::LoadSteering => {
                         // One that was not answered in time is not waited for.
                         let path = format!("{}{}", self.question, self.plays_by());
                         asking = Some(self.get(self.plan.broker.clone(), path, ANSWER_BYTES_MAX));
                     }
-                    Wish::GiveUp(_) => fetching = None,
-                    Wish::Fetch(way) => {
+                    Action::AbortSegment(_) => fetching = None,
+                    Action::LoadSegment(way) => {
                         let host = self.hosts.get(&way).cloned().unwrap_or_default();
                         let path = self.plan.segment_path.clone();
                         fetching = Some((host.clone(), self.get(host, path, 0)));
@@ -224,18 +224,18 @@ impl Viewer {
             let now = self.now();
             self.player.handle_timeout(now);
             if before.is_none() && Instant::now() >= warm {
-                before = Some(self.player.played(now));
+                before = Some(self.player.stats(now));
             }
             if Instant::now() >= ends {
-                let played = self.player.played(now);
-                return (before.unwrap_or_default(), played, self.player.way().cloned());
+                let played = self.player.stats(now);
+                return (before.unwrap_or_default(), played, self.player.pathway().cloned());
             }
         }
     }
 
     /// The parameter that names the pathway under way.
     fn plays_by(&self) -> String {
-        self.player.way().map(|way| format!("&_HLS_pathway={way}")).unwrap_or_default()
+        self.player.pathway().map(|way| format!("&_HLS_pathway={way}")).unwrap_or_default()
     }
 
     fn note_answer(&mut self, answered: Got) {
