@@ -16,12 +16,13 @@ mod tests;
 use crate::agent::{Agent, Reserve};
 use crate::broker::{Broker, Contract, Event, Settings as BrokerSettings, ToNetwork};
 use crate::counting::Counting;
-use crate::delivery::{Delivery, Viewer};
+use crate::delivery::Delivery;
 use crate::designs::{self, Design};
 use crate::messages::{Assent, Bids, Call};
-use crate::steering::{Ask, Catalogue, Dialect, Listed, answer, clone_id};
+use crate::steering::{Catalogue, answer};
 use crate::world::Offer;
 use anabranch_media::player::{Action, PlaybackStats, Player, PlayerSettings};
+use anabranch_media::steering::{Dialect, Pathway, SteeringQuery, Viewer};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::stats::percentile;
 use anabranch_sim::system::{System, SystemPlan};
@@ -248,8 +249,8 @@ impl Playing {
                 })
                 .collect(),
         };
-        let listed = |network: u32| Listed {
-            pathway: pathway(network),
+        let listed = |network: u32| Pathway {
+            id: pathway(network),
             hosts: (0..settings.clusters)
                 .map(|cluster| (cluster, city(settings.cluster_host(network, cluster))))
                 .collect(),
@@ -258,9 +259,9 @@ impl Playing {
             (0..settings.networks).map(|network| (PeerId(network), listed(network))).collect();
         let mut clusters = BTreeMap::new();
         for (network, listed) in &catalogue {
-            clusters.insert(listed.pathway.clone(), network.0 * settings.clusters);
+            clusters.insert(listed.id.clone(), network.0 * settings.clusters);
             for cluster in 0..settings.clusters {
-                clusters.insert(clone_id(listed, cluster), network.0 * settings.clusters + cluster);
+                clusters.insert(listed.clone_id(cluster), network.0 * settings.clusters + cluster);
             }
         }
         let mut random = seed.stream("broker-players", 0);
@@ -588,9 +589,9 @@ impl Playing {
         self.counting.note(now, &viewer, plays_by);
         let gone: BTreeSet<PeerId> =
             self.catalogue.keys().filter(|network| !self.heard_at.contains_key(network)).copied().collect();
-        let ask = Ask { dialect: Dialect::Hls, viewer, pathways: Vec::new(), throughput: None };
+        let query = SteeringQuery { dialect: Dialect::Hls, viewer, pathways: Vec::new(), throughput: None };
         let ttl_s = (self.settings.ttl.as_us() / 1_000_000) as u32;
-        let Some(steering) = answer(&self.delivery, &self.catalogue, &gone, &ask, ttl_s) else { return };
+        let Some(steering) = answer(&self.delivery, &self.catalogue, &gone, &query, ttl_s) else { return };
         let bytes = bytes_of(&steering);
         let ways =
             steering.pathway_priority.iter().filter_map(|way| self.clusters.get(way).copied()).collect();

@@ -4,7 +4,8 @@
 //! What is none of that says nothing. Source: CTA-5004 and CTA-5004-A. Leaves out: what reports count for (`broker_proto::reports`). Read [`read`].
 
 use anabranch_broker_proto::reports::Report;
-use anabranch_broker_proto::steering::{Catalogue, network_of};
+use anabranch_broker_proto::steering::Catalogue;
+use anabranch_media::steering::{host_key, pathway_key};
 use anabranch_units::PeerId;
 use sfv::{BareItem, Dictionary, ListEntry, Parser};
 
@@ -37,8 +38,8 @@ pub(crate) fn read(text: &str, catalogue: &Catalogue, plays_by: Option<PeerId>) 
         Some(BareItem::Integer(status)) => !(200..400).contains(&i64::from(*status)),
         _ => false,
     };
-    let named = text_of("cdn").and_then(|way| network_of(catalogue, way));
-    let by_host = || text_of("url").and_then(host).and_then(|host| network_at(catalogue, host));
+    let named = text_of("cdn").and_then(|way| pathway_key(catalogue, way));
+    let by_host = || text_of("url").and_then(host).and_then(|host| host_key(catalogue, host));
     let network = named.or_else(by_host).or(plays_by)?;
     Some(Report { network, is_good: !starved && !failed })
 }
@@ -49,12 +50,6 @@ fn host(url: &str) -> Option<&str> {
     let authority = rest.split(['/', '?', '#']).next()?;
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
     Some(host.split_once(':').map_or(host, |(host, _)| host))
-}
-
-/// The network one of whose clusters has this host.
-fn network_at(catalogue: &Catalogue, host: &str) -> Option<PeerId> {
-    let found = catalogue.iter().find(|(_, listed)| listed.hosts.values().any(|own| own == host));
-    found.map(|(network, _)| *network)
 }
 
 #[cfg(test)]

@@ -2,16 +2,16 @@
 //! steering, and reports of playback. Plain HTTP/1.1, open to everyone.
 //!
 //! TLS is for a proxy in front, which certificates of public authorities need in any case. Leaves
-//! out: connections and their limits (`http::plain`), what is answered (`broker_proto::steering`).
+//! out: connections and their limits (`http::plain`), what is answered (`media::steering`).
 //! Read [`PublicServer`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 
 use crate::cmcd::REPORTS_MAX;
 use crate::places::Places;
 use crate::service::BrokerService;
-use anabranch_broker_proto::steering::{Ask, AskError, Dialect, QUERY_BYTES_MAX, Unsaid};
 use anabranch_http::PeerAddress;
 use anabranch_http::plain::{PlainLimits, PlainServer};
+use anabranch_media::steering::{Dialect, QUERY_BYTES_MAX, QueryError, SteeringQuery, Viewer};
 use anabranch_net::admission::Network;
 use anabranch_units::BitRate;
 use axum::Router;
@@ -146,21 +146,21 @@ impl Public {
     }
 
     /// A question, and what the player reports with it.
-    fn ask(&self, dialect: Dialect, uri: &Uri, from: IpAddr) -> Result<Ask, AskError> {
+    fn ask(&self, dialect: Dialect, uri: &Uri, from: IpAddr) -> Result<SteeringQuery, QueryError> {
         let query = uri.query().unwrap_or_default();
         if query.len() > QUERY_BYTES_MAX {
-            return Err(AskError::TooLong { bytes: query.len() });
+            return Err(QueryError::TooLong { bytes: query.len() });
         }
         let pairs: Vec<_> = form_urlencoded::parse(query.as_bytes()).collect();
         let (location, isp) = self.0.config.places.of(from).unwrap_or((ELSEWHERE, ELSEWHERE));
-        let unsaid = Unsaid {
+        let defaults = Viewer {
             location: location.to_owned(),
             isp: isp.to_owned(),
             number: self.0.numbers.fetch_add(1, Ordering::Relaxed),
             bitrate: self.0.config.bitrate,
         };
-        let ask =
-            Ask::read(dialect, query.len(), pairs.iter().map(|(key, value)| (&**key, &**value)), unsaid)?;
+        let parameters = pairs.iter().map(|(key, value)| (&**key, &**value));
+        let ask = SteeringQuery::read(dialect, query.len(), parameters, defaults)?;
         if let Some((_, report)) = pairs.iter().find(|(key, _)| key == "CMCD") {
             self.0.service.report([&**report].into_iter(), Some(&ask));
         }

@@ -1,5 +1,8 @@
 //! Video over HTTP, as HLS and DASH stream it, without I/O.
 //!
-//! Leaves out: sockets, playlists and codecs. Read [`player::Player`] first.
+//! Leaves out: sockets, playlists and codecs. Read [`player::Player`] and [`steering::SteeringManifest`] first.
 
+#[doc(hidden)]
+pub mod exercise;
 pub mod player;
+pub mod steering;

@@ -4,11 +4,12 @@
 //! compare; it may be away, its answers may be lost after they were carried out, and somebody else may delete, replace or spoil its values.
 
 use anabranch_broker_proto::broker::{Decision, Settings, ToNetwork};
-use anabranch_broker_proto::delivery::{Delivery, Viewer};
+use anabranch_broker_proto::delivery::Delivery;
 use anabranch_broker_proto::designs::{self, Design};
 use anabranch_broker_proto::messages::{Assent, Bids};
 use anabranch_broker_proto::replica::{Replica, Stall, Stamp, StoreAsk, StoreTold, Turn};
 use anabranch_broker_proto::{Agent, Parties, Shape, World, generate};
+use anabranch_media::steering::Viewer;
 use anabranch_units::{BitRate, Duration, Instant, PeerId, RandomStream, Seed};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

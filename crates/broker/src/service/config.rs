@@ -6,8 +6,8 @@ use crate::contracts::Contracts;
 use crate::etcd::EtcdConfig;
 use crate::mistake::Mistake;
 use anabranch_broker_proto::broker::Settings;
-use anabranch_broker_proto::steering::TTL_S;
 use anabranch_http::store::StoreError;
+use anabranch_media::steering::TTL_S;
 use anabranch_net::identity::Identity;
 use std::path::PathBuf;
 

@@ -5,7 +5,7 @@
 use crate::service::{House, Running, WITHIN, ask};
 use anabranch_broker::wire::{Clients, ClientsRequest, PlaceClients};
 use anabranch_broker::{ClientError, EtcdConfig, StoreConfig};
-use anabranch_broker_proto::steering::Steering;
+use anabranch_media::steering::SteeringManifest;
 use anabranch_net::keys::Role;
 use anabranch_testing::skip::skip;
 use std::net::{SocketAddr, TcpListener};
@@ -135,7 +135,7 @@ impl Stage {
     pub fn first(&self, at: usize) -> String {
         let (status, _, body) = ask(self.brokers[at].players, "/steering/hls?location=berlin&isp=x&viewer=5");
         assert_eq!(status, 200, "{body}");
-        serde_json::from_str::<Steering>(&body).expect("JSON").pathway_priority[0].clone()
+        serde_json::from_str::<SteeringManifest>(&body).expect("JSON").pathway_priority[0].clone()
     }
 
     /// Waits until a broker says that a network's agent is there, or that it is not.

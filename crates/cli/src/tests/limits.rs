@@ -11,9 +11,9 @@ use anabranch_broker::{
 };
 use anabranch_broker_proto::broker::{BIDS_BYTES, Contract};
 use anabranch_broker_proto::counting::{NAMES_BYTES_MAX, PLACES_MAX, WINDOW_BYTES_MAX};
-use anabranch_broker_proto::steering::QUERY_BYTES_MAX;
 use anabranch_http::plain::CONNECTIONS_MAX;
 use anabranch_http::{BODY_BYTES_MAX, SMALL_BODY_BYTES, ServeConfig};
+use anabranch_media::steering::QUERY_BYTES_MAX;
 use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::{keys, resolve, revoked, tls};
 use anabranch_replicate::{CONNECTIONS_MAX as RELAY_CONNECTIONS_MAX, PEER_CONNECTIONS_MAX};

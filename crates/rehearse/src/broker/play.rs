@@ -3,8 +3,8 @@
 //! A segment has the length of its bitrate and time, and zeros as its content. Each player asks the broker as a player of HLS does,
 //! and keeps a connection to each host. Leaves out: the player's decisions (`media::player`). Read [`Players`] and [`Viewer`] first.
 
-use anabranch_broker_proto::steering::Steering;
 use anabranch_media::player::{Action, PlaybackStats, Player, PlayerSettings};
+use anabranch_media::steering::SteeringManifest;
 use anabranch_units::{BitRate, Duration as Span, Instant as At, Seed};
 use anyhow::{Context as _, ensure};
 use hyper::body::{Body as _, Bytes, Incoming};
@@ -241,26 +241,18 @@ impl Viewer {
     fn note_answer(&mut self, answered: Got) {
         let now = self.now();
         let read = |(sender, _, body): (Sender, u64, Vec<u8>)| {
-            serde_json::from_slice::<Steering>(&body).ok().map(|steering| (sender, steering))
+            serde_json::from_slice::<SteeringManifest>(&body).ok().map(|manifest| (sender, manifest))
         };
-        let Some((sender, steering)) = answered.ok().and_then(read) else {
+        let Some((sender, manifest)) = answered.ok().and_then(read) else {
             return self.player.handle_unanswered(now);
         };
         self.connections.insert(self.plan.broker.clone(), sender);
-        for clone in steering.pathway_clones {
-            // A clone has another host, and nothing else that differs.
-            let base = self.hosts.get(&clone.base_id);
-            if let Some(port) = base.and_then(|base| base.rsplit_once(':')).map(|(_, port)| port.to_owned()) {
-                self.hosts.insert(clone.id, format!("{}:{port}", clone.uri_replacement.host));
-            }
-        }
-        if let Some(query) = steering.reload_uri.find('?').map(|at| &steering.reload_uri[at..]) {
+        if let Some(query) = manifest.reload_query() {
             let path = self.plan.question.split('?').next().unwrap_or_default();
             self.question = format!("{path}{query}");
         }
-        let known: Vec<String> =
-            steering.pathway_priority.into_iter().filter(|way| self.hosts.contains_key(way)).collect();
-        self.player.handle_steering(now, known, Span::from_secs(steering.ttl.into()));
+        let known = manifest.apply(&mut self.hosts);
+        self.player.handle_steering(now, known, Span::from_secs(manifest.ttl.into()));
     }
 
     fn note_segment(&mut self, host: String, fetched: Got) {
