@@ -31,7 +31,6 @@
 
 mod asked;
 mod client;
-mod cmcd;
 pub mod contracts;
 mod etcd;
 #[doc(hidden)]
@@ -41,7 +40,6 @@ mod http;
 mod kept;
 mod mistake;
 pub mod network;
-pub mod places;
 mod public;
 mod service;
 mod store;
@@ -52,12 +50,10 @@ pub use anabranch_broker_proto::broker::Settings;
 pub use anabranch_broker_proto::designs;
 pub use anabranch_http::{ClientError, ServeConfig, ServeError, Server};
 pub use client::Client;
-pub use cmcd::REPORTS_MAX;
 pub use contracts::Contracts;
 pub use etcd::{EtcdConfig, PARTS_MAX};
 pub use mistake::Mistake;
 pub use network::{Files as NetworkFiles, NetworkAgent, NetworkAgentError, NetworkConfig};
-pub use places::Places;
 pub use public::{ADDRESS_ANSWERS, PublicConfig, PublicServer};
 pub use service::{
     BrokerService, BrokerServiceConfig, COUNTED_BYTES_MAX, COUNTED_MAX, OpenError, SILENT_AFTER, StoreConfig,

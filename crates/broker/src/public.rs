@@ -6,11 +6,11 @@
 //! Read [`PublicServer`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 
-use crate::cmcd::REPORTS_MAX;
-use crate::places::Places;
 use crate::service::BrokerService;
 use anabranch_http::PeerAddress;
 use anabranch_http::plain::{PlainLimits, PlainServer};
+use anabranch_media::cmcd::REPORTS_MAX;
+use anabranch_media::prefixes::PrefixTable;
 use anabranch_media::steering::{Dialect, QUERY_BYTES_MAX, QueryError, SteeringQuery, Viewer};
 use anabranch_net::admission::Network;
 use anabranch_units::BitRate;
@@ -37,8 +37,8 @@ pub struct PublicConfig {
     /// Answers of a second. Beyond them a player is told to come back, if its address has had
     /// [`ADDRESS_ANSWERS`] in this second.
     pub answers_per_s_max: u64,
-    /// Where addresses are.
-    pub places: Places,
+    /// Locations of viewers, by address.
+    pub places: PrefixTable,
     /// What a viewer is taken to watch at of whom nothing is known.
     pub bitrate: BitRate,
     /// Redirects go by TLS.
@@ -54,7 +54,7 @@ impl Default for PublicConfig {
             address: ([127, 0, 0, 1], 7180).into(),
             limits: PlainLimits::default(),
             answers_per_s_max: 50_000,
-            places: Places::default(),
+            places: PrefixTable::default(),
             bitrate: BitRate::bps(3_000_000),
             redirects_to_tls: true,
             url: None,
@@ -152,7 +152,7 @@ impl Public {
             return Err(QueryError::TooLong { bytes: query.len() });
         }
         let pairs: Vec<_> = form_urlencoded::parse(query.as_bytes()).collect();
-        let (location, isp) = self.0.config.places.of(from).unwrap_or((ELSEWHERE, ELSEWHERE));
+        let (location, isp) = self.0.config.places.lookup(from).unwrap_or((ELSEWHERE, ELSEWHERE));
         let defaults = Viewer {
             location: location.to_owned(),
             isp: isp.to_owned(),

@@ -1,7 +1,9 @@
-//! Exercise of players' questions, for a fuzz target.
+//! Exercises of the parsers of outside bytes, for fuzz targets: questions of players, their reports, tables of prefixes.
 //!
 //! Leaves out: the inputs (`fuzz/`). Read [`exercise_queries`] first.
 
+use crate::cmcd::Report;
+use crate::prefixes::PrefixTable;
 use crate::steering::{Dialect, Pathway, PathwayTable, SteeringManifest, SteeringQuery, Viewer};
 use anabranch_units::BitRate;
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,12 +49,29 @@ pub fn exercise_queries(bytes: &[u8]) -> bool {
     true
 }
 
+/// A player's report (CMCD). Returns whether it is read and names a pathway or a host.
+pub fn exercise_cmcd(bytes: &[u8]) -> bool {
+    let report = Report::read(&String::from_utf8_lossy(bytes));
+    report.is_some_and(|report| report.cdn.is_some() || report.host.is_some())
+}
+
+/// A table of prefixes. Returns whether it is read.
+pub fn exercise_prefixes(bytes: &[u8]) -> bool {
+    let Ok(table) = PrefixTable::read(bytes) else { return false };
+    for address in ["192.0.2.1", "2001:db8::1", "::ffff:10.1.2.3"] {
+        let _ = table.lookup(address.parse().expect("an address"));
+    }
+    true
+}
+
 #[cfg(test)]
 mod tests {
     use anabranch_testing::replay;
 
     #[test]
-    fn the_corpus_is_as_it_says() {
+    fn the_corpora_are_as_they_say() {
         assert!(replay("media_queries", super::exercise_queries) >= 5);
+        assert!(replay("media_cmcd", super::exercise_cmcd) >= 6);
+        assert!(replay("media_prefixes", super::exercise_prefixes) >= 3);
     }
 }

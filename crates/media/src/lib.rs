@@ -2,7 +2,9 @@
 //!
 //! Leaves out: sockets, playlists and codecs. Read [`player::Player`] and [`steering::SteeringManifest`] first.
 
+pub mod cmcd;
 #[doc(hidden)]
 pub mod exercise;
 pub mod player;
+pub mod prefixes;
 pub mod steering;

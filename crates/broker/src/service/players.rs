@@ -5,13 +5,13 @@
 
 use super::{BrokerService, COUNTED_LEASES, PLACES_PER_MESSAGE, Presence, lock};
 use crate::client::Client;
-use crate::cmcd;
 use crate::wire::{CountedReply, CountedRequest, PlaceClients};
 use anabranch_broker_proto::broker::Gathered;
 use anabranch_broker_proto::counting::Counting;
 use anabranch_broker_proto::delivery::Delivery;
-use anabranch_broker_proto::reports::Reports;
+use anabranch_broker_proto::reports::{Report, Reports};
 use anabranch_broker_proto::steering::answer;
+use anabranch_media::cmcd;
 use anabranch_media::steering::{SteeringManifest, SteeringQuery, pathway_key};
 use anabranch_units::{Duration, Instant, PeerId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,7 +76,10 @@ impl BrokerService {
         let catalogue = &self.shared.catalogue;
         let plays_by =
             query.and_then(|query| query.pathways.iter().find_map(|id| pathway_key(catalogue, id)));
-        let read: Vec<_> = reports.filter_map(|text| cmcd::read(text, catalogue, plays_by)).collect();
+        let read: Vec<_> = reports
+            .filter_map(cmcd::Report::read)
+            .filter_map(|report| Report::of_cmcd(&report, catalogue, plays_by))
+            .collect();
         let mut answering = lock(&self.shared.answering);
         answering.reported += read.len() as u64;
         let all = answering.reports.as_mut();

@@ -6,13 +6,12 @@
 use crate::gather::serve;
 use crate::replicate::relay;
 use anabranch_broker::contracts::NETWORKS_MAX;
-use anabranch_broker::{
-    ADDRESS_ANSWERS, COUNTED_BYTES_MAX, COUNTED_MAX, PARTS_MAX, PublicConfig, REPORTS_MAX,
-};
+use anabranch_broker::{ADDRESS_ANSWERS, COUNTED_BYTES_MAX, COUNTED_MAX, PARTS_MAX, PublicConfig};
 use anabranch_broker_proto::broker::{BIDS_BYTES, Contract};
 use anabranch_broker_proto::counting::{NAMES_BYTES_MAX, PLACES_MAX, WINDOW_BYTES_MAX};
 use anabranch_http::plain::CONNECTIONS_MAX;
 use anabranch_http::{BODY_BYTES_MAX, SMALL_BODY_BYTES, ServeConfig};
+use anabranch_media::cmcd::REPORTS_MAX;
 use anabranch_media::steering::QUERY_BYTES_MAX;
 use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::{keys, resolve, revoked, tls};
@@ -245,7 +244,7 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
                 bytes(players.limits.body_bytes_max as u64),
                 n(REPORTS_MAX as u64)
             ),
-            "http::plain, broker::cmcd",
+            "http::plain, media::cmcd",
         ),
         (
             "answers to players in a second; of one address whatever others ask; a question's query",
@@ -255,7 +254,7 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
                 n(ADDRESS_ANSWERS),
                 bytes(QUERY_BYTES_MAX as u64)
             ),
-            "broker::public, broker_proto::steering",
+            "broker::public, media::steering",
         ),
         (
             "memory of what players' questions count, in each of two windows; places of a round, and their names",
