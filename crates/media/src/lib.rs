@@ -2,9 +2,11 @@
 //!
 //! Leaves out: sockets, playlists and codecs. Read [`player::Player`] and [`steering::SteeringManifest`] first.
 
+pub mod bitrates;
 pub mod cmcd;
 #[doc(hidden)]
 pub mod exercise;
 pub mod player;
 pub mod prefixes;
+pub mod qoe;
 pub mod steering;

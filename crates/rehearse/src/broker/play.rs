@@ -3,6 +3,7 @@
 //! A segment has the length of its bitrate and time, and zeros as its content. Each player asks the broker as a player of HLS does,
 //! and keeps a connection to each host. Leaves out: the player's decisions (`media::player`). Read [`Players`] and [`Viewer`] first.
 
+use anabranch_media::bitrates::segment_bytes;
 use anabranch_media::player::{Action, PlaybackStats, Player, PlayerSettings};
 use anabranch_media::steering::SteeringManifest;
 use anabranch_units::{BitRate, Duration as Span, Instant as At, Seed};
@@ -125,7 +126,7 @@ fn plan(args: &Players) -> anyhow::Result<Plan> {
         .append_pair("isp", &args.isp)
         .append_pair("bitrate", &args.bitrate.as_bps().to_string())
         .finish();
-    let bytes = (args.bitrate.as_bps() as f64 * args.segment.as_secs_f64() / 8.0) as u64;
+    let bytes = segment_bytes(args.bitrate, args.segment);
     Ok(Plan {
         broker: broker.to_owned(),
         question: format!("/{path}?{query}"),
