@@ -29,10 +29,8 @@
 //! # }
 //! ```
 
-mod asked;
 mod client;
 pub mod contracts;
-mod etcd;
 #[doc(hidden)]
 pub mod exercise;
 mod history;
@@ -42,16 +40,15 @@ mod mistake;
 pub mod network;
 mod public;
 mod service;
-mod store;
 pub mod wire;
 pub mod world_files;
 
 pub use anabranch_broker_proto::broker::Settings;
 pub use anabranch_broker_proto::designs;
+pub use anabranch_http::lease::{EtcdConfig, EtcdConfigError};
 pub use anabranch_http::{ClientError, ServeConfig, ServeError, Server};
 pub use client::Client;
 pub use contracts::Contracts;
-pub use etcd::{EtcdConfig, PARTS_MAX};
 pub use mistake::Mistake;
 pub use network::{Files as NetworkFiles, NetworkAgent, NetworkAgentError, NetworkConfig};
 pub use public::{ADDRESS_ANSWERS, PublicConfig, PublicServer};

@@ -83,7 +83,7 @@ impl Stage {
         for _ in 0..3 {
             let listen = free();
             let members = vec![format!("http://{}", etcd.clients)];
-            let etcd = EtcdConfig::new(members, listen.to_string()).with("/test/", LEASE);
+            let etcd = EtcdConfig::new(members, "/test/", listen.to_string()).with_lease(LEASE);
             let identity = house.identity(Role::Controller, "controller");
             let store = StoreConfig::Etcd { etcd, identity };
             brokers.push(house.serve("marketplace", None, store, listen).await.expect("it may begin"));

@@ -142,7 +142,7 @@ impl Args {
     fn store(&self, identity: &Identity) -> anyhow::Result<StoreConfig> {
         let Some(address) = &self.advertise else { return Ok(StoreConfig::File(self.store.clone())) };
         let lease = std::time::Duration::from_secs(self.lease);
-        let mut etcd = EtcdConfig::new(self.etcd.clone(), address).with(&self.etcd_prefix, lease);
+        let mut etcd = EtcdConfig::new(self.etcd.clone(), &self.etcd_prefix, address).with_lease(lease);
         if let Some(authority) = &self.etcd_ca {
             let own = self.etcd_cert.as_deref().zip(self.etcd_key.as_deref());
             etcd = etcd.with_tls(authority, own)?;

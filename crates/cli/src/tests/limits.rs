@@ -6,9 +6,10 @@
 use crate::gather::serve;
 use crate::replicate::relay;
 use anabranch_broker::contracts::NETWORKS_MAX;
-use anabranch_broker::{ADDRESS_ANSWERS, COUNTED_BYTES_MAX, COUNTED_MAX, PARTS_MAX, PublicConfig};
+use anabranch_broker::{ADDRESS_ANSWERS, COUNTED_BYTES_MAX, COUNTED_MAX, PublicConfig};
 use anabranch_broker_proto::broker::{BIDS_BYTES, Contract};
 use anabranch_broker_proto::counting::{NAMES_BYTES_MAX, PLACES_MAX, WINDOW_BYTES_MAX};
+use anabranch_http::lease::PARTS_MAX;
 use anabranch_http::plain::CONNECTIONS_MAX;
 use anabranch_http::{BODY_BYTES_MAX, SMALL_BODY_BYTES, ServeConfig};
 use anabranch_media::cmcd::REPORTS_MAX;
@@ -215,7 +216,7 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
         (
             "counts of other brokers that are kept, and their memory; parts of a decision in etcd",
             format!("{}, {}; {}", n(COUNTED_MAX as u64), bytes(COUNTED_BYTES_MAX as u64), n(PARTS_MAX)),
-            "broker::service, broker::etcd",
+            "broker::service, http::lease",
         ),
         (
             "connections of players; those of them that have not asked yet",
