@@ -1,7 +1,9 @@
-//! Answers to players' questions: steering manifests with the pathways that the last accepted decision prefers.
+//! Answers to players' questions: steering manifests with the pathways that the last accepted
+//! decision prefers.
 //!
-//! A network is a pathway of the players' manifests, and a cluster is a clone of it. Leaves out: questions and manifests
-//! (`media::steering`), the order of the clusters (`delivery`). Read [`answer`].
+//! A network is a pathway of the players' manifests, and a cluster is a clone of it. Leaves out:
+//! questions and manifests (`media::steering`), the order of the clusters (`delivery`). Read
+//! [`answer`].
 
 use crate::delivery::Delivery;
 use anabranch_media::steering::{PATHWAYS_MAX, PathwayTable, SteeringManifest, SteeringQuery};
@@ -11,7 +13,8 @@ use std::collections::BTreeSet;
 /// Pathways of all networks.
 pub type Catalogue = PathwayTable<PeerId>;
 
-/// The answer to a player's question; networks in `gone` are last. Returns `None` if no network is known.
+/// The answer to a player's question; networks in `gone` are last. Returns `None` if no network is
+/// known.
 ///
 /// Source: VDX, section 3.4.1, *Delivery Protocol*.
 pub fn answer(

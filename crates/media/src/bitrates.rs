@@ -1,7 +1,7 @@
 //! Bitrate ladders and the sizes of segments.
 //!
-//! Source: RFC 8216, section 2 (a variant is one bitrate of a presentation). Leaves out: a player's choice of a rung. Read [`Rung`] and
-//! [`segment_bytes`].
+//! Source: RFC 8216, section 2 (a variant is one bitrate of a presentation). Leaves out: a player's
+//! choice of a rung. Read [`Rung`] and [`segment_bytes`].
 
 use anabranch_units::{BitRate, Duration, RandomStream};
 

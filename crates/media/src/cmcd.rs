@@ -1,9 +1,11 @@
 //! Common Media Client Data (CMCD): reports of players on their playback.
 //!
-//! A report is a dictionary of structured fields (RFC 9651). Of its keys, [`Report::read`] uses `bs` (buffer starvation), `rc` (status of a response), `cdn`
-//! and `url`; it ignores all other keys.
+//! A report is a dictionary of structured fields (RFC 9651). Of its keys, [`Report::read`] uses
+//! `bs` (buffer starvation), `rc` (status of a response), `cdn` and `url`; it ignores all other
+//! keys.
 //!
-//! Source: CTA-5004 (version 1, in queries) and CTA-5004-A (version 2, reports in event mode). Leaves out: the transport of reports. Read [`Report`].
+//! Source: CTA-5004 (version 1, in queries) and CTA-5004-A (version 2, reports in event mode).
+//! Leaves out: the transport of reports. Read [`Report`].
 
 use sfv::{BareItem, Dictionary, ListEntry, Parser};
 
@@ -19,14 +21,17 @@ pub struct Report {
     pub cdn: Option<String>,
     /// Host that was asked, without its port, from the key `url`.
     pub host: Option<String>,
-    /// Whether the buffer did not run empty (`bs`) and no response failed (`rc` from 200 to 399, or absent).
+    /// Whether the buffer did not run empty (`bs`) and no response failed (`rc` from 200 to 399, or
+    /// absent).
     pub is_good: bool,
 }
 
 impl Report {
-    /// Reads a report. Returns `None` for text that is no dictionary, or is longer than [`REPORT_BYTES_MAX`].
+    /// Reads a report. Returns `None` for text that is no dictionary, or is longer than
+    /// [`REPORT_BYTES_MAX`].
     ///
-    /// Source: CTA-5004-A, keys `bs`, `cdn`, `rc`, `url`; RFC 9651, section 4.2.2 (parsing a dictionary).
+    /// Source: CTA-5004-A, keys `bs`, `cdn`, `rc`, `url`; RFC 9651, section 4.2.2 (parsing a
+    /// dictionary).
     ///
     /// ```
     /// use anabranch_media::cmcd::Report;

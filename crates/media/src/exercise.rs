@@ -1,4 +1,5 @@
-//! Exercises of the parsers of outside bytes, for fuzz targets: questions of players, their reports, tables of prefixes.
+//! Exercises of the parsers of outside bytes, for fuzz targets: questions of players, their
+//! reports, tables of prefixes.
 //!
 //! Leaves out: the inputs (`fuzz/`). Read [`exercise_queries`] first.
 
@@ -8,7 +9,8 @@ use crate::steering::{Dialect, Pathway, PathwayTable, SteeringManifest, Steering
 use anabranch_units::BitRate;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A question, as its query without escapes; `D` in front stands for DASH. Returns whether the question is answered.
+/// A question, as its query without escapes; `D` in front stands for DASH. Returns whether the
+/// question is answered.
 ///
 /// Panics: if the reload URI changes the viewer, or an answer names a pathway twice.
 pub fn exercise_queries(bytes: &[u8]) -> bool {

@@ -1,6 +1,7 @@
 //! Video over HTTP, as HLS and DASH stream it, without I/O.
 //!
-//! Leaves out: sockets, playlists and codecs. Read [`player::Player`] and [`steering::SteeringManifest`] first.
+//! Leaves out: sockets, playlists and codecs. Read [`player::Player`] and
+//! [`steering::SteeringManifest`] first.
 
 pub mod bitrates;
 pub mod cmcd;

@@ -1,12 +1,15 @@
-//! Model of a steered player: what it loads next and from which pathway, when it asks the steering server, and how long it stalls.
+//! Model of a steered player: what it loads next and from which pathway, when it asks the steering
+//! server, and how long it stalls.
 //!
-//! The player has one bitrate, loads one segment at a time and fills its buffer up to a goal. A segment that is late is loaded from the next pathway, and
-//! the pathway that failed is not used until a penalty is over. If the steering server does not answer, the player asks again after the time to live; until
-//! then the last steering manifest holds.
+//! The player has one bitrate, loads one segment at a time and fills its buffer up to a goal. A
+//! segment that is late is loaded from the next pathway, and the pathway that failed is not used
+//! until a penalty is over. If the steering server does not answer, the player asks again after the
+//! time to live; until then the last steering manifest holds.
 //!
-//! Source: Pantos, *HTTP Live Streaming 2nd Edition*, draft-pantos-hls-rfc8216bis, section 7.3; ETSI TS 103 998, *Content Steering
-//! for DASH*. Leaves out: requests and segments (a driver's or the simulator's), choice of bitrate. Contract: one mutation, then
-//! [`Player::poll`] to `None`, then [`Player::poll_timeout`]. Read [`Player`] and [`Action`] first.
+//! Source: Pantos, *HTTP Live Streaming 2nd Edition*, draft-pantos-hls-rfc8216bis, section 7.3;
+//! ETSI TS 103 998, *Content Steering for DASH*. Leaves out: requests and segments (a driver's or
+//! the simulator's), choice of bitrate. Contract: one mutation, then [`Player::poll`] to `None`,
+//! then [`Player::poll_timeout`]. Read [`Player`] and [`Action`] first.
 
 use anabranch_units::{Duration, Instant};
 use serde::{Deserialize, Serialize};
@@ -18,7 +21,8 @@ const PENALTY: Duration = Duration::from_secs(30);
 const ALL_FAILED_PAUSE: Duration = Duration::from_secs(1);
 /// Time for an answer of the steering server.
 const STEERING_TIMEOUT: Duration = Duration::from_secs(4);
-/// Time for a segment, in percent of its playing time. With a full buffer a dead pathway then costs no stall.
+/// Time for a segment, in percent of its playing time. With a full buffer a dead pathway then costs
+/// no stall.
 const SEGMENT_TIMEOUT_PERCENT: u64 = 150;
 /// Segments in the buffer at which playback starts.
 const STARTUP_SEGMENTS: u64 = 2;
@@ -124,7 +128,8 @@ impl<P: Clone + Ord> Player<P> {
         until.stats
     }
 
-    /// Takes in a steering manifest: pathways in order of preference, and when to ask again. An empty list changes no pathway.
+    /// Takes in a steering manifest: pathways in order of preference, and when to ask again. An
+    /// empty list changes no pathway.
     pub fn handle_steering(&mut self, now: Instant, pathways: Vec<P>, ttl: Duration) {
         self.advance(now);
         self.stats.answers += 1;
@@ -275,8 +280,9 @@ mod tests {
         Instant::ZERO + Duration::from_ms(ms)
     }
 
-    /// Runs the player to `until_ms`, with no answers of a steering server. `takes_ms` says how long a segment from a pathway
-    /// takes, `None` for a segment that never arrives. Returns the pathways in the order of the loads.
+    /// Runs the player to `until_ms`, with no answers of a steering server. `takes_ms` says how
+    /// long a segment from a pathway takes, `None` for a segment that never arrives. Returns the
+    /// pathways in the order of the loads.
     fn run(
         player: &mut Player<char>,
         until_ms: u64,

@@ -1,7 +1,7 @@
 //! Locations of addresses: city and internet provider by address prefix, from the operator's table.
 //!
-//! CSV with the columns `prefix`, `location` and `isp`. The longest prefix that contains an address counts (RFC 4632, section
-//! 5.1). Leaves out: where tables come from. Read [`PrefixTable`] first.
+//! CSV with the columns `prefix`, `location` and `isp`. The longest prefix that contains an address
+//! counts (RFC 4632, section 5.1). Leaves out: where tables come from. Read [`PrefixTable`] first.
 
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,6 +1,7 @@
 //! Quality of experience of many players, as columns of a row.
 //!
-//! Leaves out: the row itself, which is the run's; the statistics of one player (`player`). Read [`Experience`].
+//! Leaves out: the row itself, which is the run's; the statistics of one player (`player`). Read
+//! [`Experience`].
 
 use crate::player::PlaybackStats;
 use anabranch_units::Duration;
@@ -16,11 +17,13 @@ pub struct Experience {
 }
 
 impl Experience {
-    /// Sums up `stats`, one entry for each player, over the `measured` time since the warm-up. `before` has the same players' statistics at
-    /// the end of the warm-up; a player without an entry there begins at zero. `segment_bytes` is the size of each segment.
+    /// Sums up `stats`, one entry for each player, over the `measured` time since the warm-up.
+    /// `before` has the same players' statistics at the end of the warm-up; a player without an
+    /// entry there begins at zero. `segment_bytes` is the size of each segment.
     ///
-    /// Units: startup delays (`begun_ms_*`) count from each player's opening, in ms, the warm-up included. `stalled_share` is the stalled part of the
-    /// measured time of all players, from 0 to 1. All other columns are counts.
+    /// Units: startup delays (`begun_ms_*`) count from each player's opening, in ms, the warm-up
+    /// included. `stalled_share` is the stalled part of the measured time of all players, from 0 to
+    /// 1. All other columns are counts.
     pub fn new(
         stats: &[PlaybackStats],
         before: &[PlaybackStats],

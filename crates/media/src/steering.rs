@@ -1,12 +1,16 @@
-//! Content steering: the questions of players and the steering manifests that answer them, for HLS and DASH.
+//! Content steering: the questions of players and the steering manifests that answer them, for HLS
+//! and DASH.
 //!
-//! A player asks the steering server that its manifest names. The answer lists the pathways (DASH: service locations) in order of preference, and says
-//! when to ask again. A pathway may have clones, which differ by their host. The reload URI carries all that the server must know of the viewer,
-//! so a steering server keeps no state of viewers.
+//! A player asks the steering server that its manifest names. The answer lists the pathways (DASH:
+//! service locations) in order of preference, and says when to ask again. A pathway may have
+//! clones, which differ by their host. The reload URI carries all that the server must know of the
+//! viewer, so a steering server keeps no state of viewers.
 //!
-//! Source: HLS: Pantos, *HTTP Live Streaming 2nd Edition*, draft-pantos-hls-rfc8216bis, section 7; DASH: ETSI TS 103 998, *Content
-//! Steering for DASH*. Differs: clones replace the host alone, as DASH has no other replacement, and no clone has the name of its base. Leaves out:
-//! sockets; the order of the pathways, which is the caller's. Read [`SteeringManifest`], [`SteeringQuery`] and [`Pathway`] first.
+//! Source: HLS: Pantos, *HTTP Live Streaming 2nd Edition*, draft-pantos-hls-rfc8216bis, section 7;
+//! DASH: ETSI TS 103 998, *Content Steering for DASH*. Differs: clones replace the host alone, as
+//! DASH has no other replacement, and no clone has the name of its base. Leaves out: sockets; the
+//! order of the pathways, which is the caller's. Read [`SteeringManifest`], [`SteeringQuery`] and
+//! [`Pathway`] first.
 
 use anabranch_units::BitRate;
 use anabranch_units::text::is_printable;
@@ -16,7 +20,8 @@ use std::fmt;
 
 /// Default time to live of a steering manifest, in seconds (HLS, section 7.1; DASH has the same).
 pub const TTL_S: u32 = 300;
-/// Most preferred pathways of a steering manifest, and most pathways that are read of a player's question.
+/// Most preferred pathways of a steering manifest, and most pathways that are read of a player's
+/// question.
 pub const PATHWAYS_MAX: usize = 6;
 /// Longest name of a pathway, a location or a provider.
 pub const NAME_BYTES_MAX: usize = 128;
@@ -77,7 +82,8 @@ impl Pathway {
         self.id == id || number().is_some_and(|number: u32| self.hosts.contains_key(&number))
     }
 
-    /// Name of the clone with this number, and the clone itself. The pathway stands in for a clone without a host.
+    /// Name of the clone with this number, and the clone itself. The pathway stands in for a clone
+    /// without a host.
     fn clone_of(&self, number: u32) -> (String, Option<PathwayClone>) {
         let Some(host) = self.hosts.get(&number) else { return (self.id.clone(), None) };
         let id = self.clone_id(number);
@@ -164,12 +170,14 @@ impl std::error::Error for QueryError {}
 impl SteeringQuery {
     /// Reads the decoded parameters of a query of `query_bytes`.
     ///
-    /// The server's own parameters come from its reload URI: `location`, `isp`, `bitrate` (bit/s) and `viewer` (hexadecimal). `defaults`
-    /// stands in for parameters that are absent. The player adds the parameters of its standard; bad values of these, and
-    /// unknown parameters, are ignored.
+    /// The server's own parameters come from its reload URI: `location`, `isp`, `bitrate` (bit/s)
+    /// and `viewer` (hexadecimal). `defaults` stands in for parameters that are absent. The player
+    /// adds the parameters of its standard; bad values of these, and unknown parameters, are
+    /// ignored.
     ///
     /// Errors: a query that is too long; a bad value of a parameter of the server.
-    /// Source: draft-pantos-hls-rfc8216bis, section 7.1; ETSI TS 103 998 (lists in quotation marks).
+    /// Source: draft-pantos-hls-rfc8216bis, section 7.1; ETSI TS 103 998 (lists in quotation
+    /// marks).
     pub fn read<'a>(
         dialect: Dialect,
         query_bytes: usize,
@@ -293,8 +301,8 @@ pub struct SteeringManifest {
 impl SteeringManifest {
     /// Answers `query` with these clones, given by key and number, in order of preference.
     ///
-    /// The manifest's own pathways follow, so that the player keeps a pathway after all preferred clones have failed; pathways in `gone` are last.
-    /// Returns `None` for an empty table.
+    /// The manifest's own pathways follow, so that the player keeps a pathway after all preferred
+    /// clones have failed; pathways in `gone` are last. Returns `None` for an empty table.
     pub fn new<K: Copy + Ord>(
         preferred: impl IntoIterator<Item = (K, u32)>,
         pathways: &PathwayTable<K>,
@@ -331,7 +339,8 @@ impl SteeringManifest {
         self.reload_uri.find('?').map(|at| &self.reload_uri[at..])
     }
 
-    /// The pathways in order of preference that are in `hosts`, the player's host and port by pathway; adds the clones to `hosts`.
+    /// The pathways in order of preference that are in `hosts`, the player's host and port by
+    /// pathway; adds the clones to `hosts`.
     ///
     /// A clone has the port of its base. A clone of an unknown pathway is ignored.
     pub fn apply(&self, hosts: &mut BTreeMap<String, String>) -> Vec<String> {
