@@ -47,11 +47,13 @@ pub use anabranch_broker_proto::broker::Settings;
 pub use anabranch_broker_proto::designs;
 pub use anabranch_http::lease::{EtcdConfig, EtcdConfigError};
 pub use anabranch_http::{ClientError, ServeConfig, ServeError, Server};
+pub use anabranch_media::prefixes::PrefixTable;
+pub use anabranch_media::steering::{SteeringManifest, SteeringQuery};
 pub use client::Client;
 pub use contracts::Contracts;
 pub use mistake::Mistake;
 pub use network::{Files as NetworkFiles, NetworkAgent, NetworkAgentError, NetworkConfig};
-pub use public::{ADDRESS_ANSWERS, PublicConfig, PublicServer};
+pub use public::{PublicConfig, PublicServer};
 pub use service::{
     BrokerService, BrokerServiceConfig, COUNTED_BYTES_MAX, COUNTED_MAX, OpenError, SILENT_AFTER, StoreConfig,
 };

@@ -6,11 +6,11 @@
 use crate::gather::serve;
 use crate::replicate::relay;
 use anabranch_broker::contracts::NETWORKS_MAX;
-use anabranch_broker::{ADDRESS_ANSWERS, COUNTED_BYTES_MAX, COUNTED_MAX, PublicConfig};
+use anabranch_broker::{COUNTED_BYTES_MAX, COUNTED_MAX, PublicConfig};
 use anabranch_broker_proto::broker::{BIDS_BYTES, Contract};
 use anabranch_broker_proto::counting::{NAMES_BYTES_MAX, PLACES_MAX, WINDOW_BYTES_MAX};
 use anabranch_http::lease::PARTS_MAX;
-use anabranch_http::plain::CONNECTIONS_MAX;
+use anabranch_http::plain::{ADDRESS_REQUESTS_PER_S, CONNECTIONS_MAX};
 use anabranch_http::{BODY_BYTES_MAX, SMALL_BODY_BYTES, ServeConfig};
 use anabranch_media::cmcd::REPORTS_MAX;
 use anabranch_media::steering::QUERY_BYTES_MAX;
@@ -252,10 +252,10 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
             format!(
                 "{}; {}; {}",
                 n(players.answers_per_s_max),
-                n(ADDRESS_ANSWERS),
+                n(ADDRESS_REQUESTS_PER_S),
                 bytes(QUERY_BYTES_MAX as u64)
             ),
-            "broker::public, media::steering",
+            "broker::public, http::plain, media::steering",
         ),
         (
             "memory of what players' questions count, in each of two windows; places of a round, and their names",
