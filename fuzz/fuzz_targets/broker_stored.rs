@@ -1,4 +1,4 @@
-//! Random bytes as what a store says, a file or etcd: never a panic.
+//! Random bytes as a stored decision: no panic.
 
 #![no_main]
 

@@ -8,8 +8,8 @@
 //! Read [`Counting`] first.
 
 use crate::broker::{Decision, Gathered};
-use crate::delivery::Viewer;
 use crate::messages::Clients;
+use anabranch_media::steering::Viewer;
 use anabranch_units::{BitRate, Duration, Instant, PeerId};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

@@ -9,21 +9,9 @@
 //! hashing. Leaves out: what players are told, and how (`steering`). Read [`Delivery`] first.
 
 use crate::broker::{ClusterId, Decision};
+use anabranch_media::steering::Viewer;
 use anabranch_units::{BitRate, PeerId, Seed};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// A viewer, as far as it matters.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Viewer {
-    /// Its city.
-    pub location: String,
-    /// Its internet provider.
-    pub isp: String,
-    /// What it gets, or is likely to.
-    pub bitrate: BitRate,
-    /// A number that it keeps, drawn at random.
-    pub number: u64,
-}
 
 /// Viewers of a cluster.
 type Weights = BTreeMap<ClusterId, u64>;

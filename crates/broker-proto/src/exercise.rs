@@ -1,57 +1,13 @@
-//! What fuzzing does with what comes from outside: players' questions and networks' bids.
+//! Exercise of networks' bids, for a fuzz target.
 //!
-//! Leaves out: the inputs (`fuzz/`). Read [`exercise_questions`] and [`exercise_bids`].
+//! Leaves out: the inputs (`fuzz/`). Read [`exercise_bids`].
 
 use crate::broker::{Broker, Contract, Event, Gathered, Settings};
-use crate::delivery::Delivery;
 use crate::designs::Marketplace;
 use crate::messages::{Bids, Clients};
-use crate::steering::{Ask, Catalogue, Dialect, Listed, Unsaid, answer};
-use anabranch_units::{BitRate, Instant, PeerId};
-use std::collections::{BTreeMap, BTreeSet};
+use anabranch_units::{Instant, PeerId};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// A question, from its query without escapes; with `D` before it of DASH. Whether it is one.
-///
-/// Panics: where what a player is told to reload says another thing of its viewer, or an answer names a way twice.
-pub fn exercise_questions(bytes: &[u8]) -> bool {
-    let text = String::from_utf8_lossy(bytes);
-    let (dialect, query) = match text.strip_prefix('D') {
-        Some(query) => (Dialect::Dash, query),
-        None => (Dialect::Hls, &*text),
-    };
-    let unsaid = || Unsaid {
-        location: "somewhere".to_owned(),
-        isp: "any".to_owned(),
-        number: 7,
-        bitrate: BitRate::bps(3_000_000),
-    };
-    let pairs = |query: &str| -> Vec<(String, String)> {
-        let pair = |pair: &str| {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            (key.to_owned(), value.to_owned())
-        };
-        query.split('&').map(pair).collect()
-    };
-    let read = |pairs: &[(String, String)]| {
-        let all = pairs.iter().map(|(key, value)| (&**key, &**value));
-        Ask::read(dialect, query.len(), all, unsaid())
-    };
-    let Ok(ask) = read(&pairs(query)) else { return false };
-    let mut catalogue = Catalogue::new();
-    let listed = Listed { pathway: "a".to_owned(), hosts: BTreeMap::from([(1, "a1.example".to_owned())]) };
-    catalogue.insert(PeerId(0), listed);
-    let told = answer(&Delivery::default(), &catalogue, &BTreeSet::new(), &ask, 300);
-    let told = told.expect("a network is listed");
-    let ways: BTreeSet<&String> = told.pathway_priority.iter().collect();
-    assert_eq!(ways.len(), told.pathway_priority.len(), "a way is named once");
-    // The numbers of a reload's query are as they were; its names are escaped.
-    let again = pairs(told.reload_uri.trim_start_matches('?'));
-    let numbers: Vec<_> = again.into_iter().filter(|(key, _)| key == "bitrate" || key == "viewer").collect();
-    let again = read(&numbers).expect("what is to be reloaded is a question").viewer;
-    assert_eq!((again.bitrate, again.number), (ask.viewer.bitrate, ask.viewer.number));
-    true
-}
 
 /// Bids in JSON, in a round of two places that is open; another network bids a little. Whether all of it was taken.
 ///
@@ -103,8 +59,7 @@ mod tests {
     use anabranch_testing::replay;
 
     #[test]
-    fn the_corpora_are_as_they_say() {
-        assert!(replay("broker_questions", super::exercise_questions) >= 5);
+    fn the_corpus_is_as_it_says() {
         assert!(replay("broker_bids", super::exercise_bids) >= 4);
     }
 }

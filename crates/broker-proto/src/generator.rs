@@ -7,13 +7,14 @@
 //! that would send nothing shares its nearest neighbour's; three times as many clients beside, whom others place; a contract's price is
 //! the mean cost of what the network would send if it was offered everything.
 //! Choices, as it does not say: countries are spread over 15,000 by 8,000 km and cities around their middles; cities and
-//! countries have sizes by a power law, internet providers by another; bitrates are shared out as in [`BITRATES`]; a score is a round trip by distance, with
+//! countries have sizes by a power law, internet providers by another; bitrates follow [`LADDER`]; a score is a round trip by distance, with
 //! a lognormal factor of 0.25; others' clients go to a network by chance, and there to the cluster that it would choose.
 //! Read [`Shape`] first.
 
 use crate::draws::{Draws, scores};
 use crate::market::Group;
 use crate::world::{City, Network, Offer, Place, Site, World, considered};
+use anabranch_media::bitrates::{Rung, draw_bitrate};
 use anabranch_units::{BitRate, Seed};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,19 +53,26 @@ impl Default for Shape {
     }
 }
 
-/// Bitrates of clients in kbit/s, and how many of a hundred have each: most have the lowest or the highest (section 3.3.1).
-const BITRATES: [(u64, u64); 10] = [
-    (235, 28),
-    (375, 8),
-    (560, 6),
-    (750, 6),
-    (1_050, 5),
-    (1_750, 5),
-    (2_350, 5),
-    (3_000, 6),
-    (4_300, 6),
-    (5_800, 25),
+/// Ladder of the clients' bitrates. Most clients have the lowest or the highest one.
+///
+/// Source: VDX, section 3.3.1; viewers in percent.
+const LADDER: [Rung; 10] = [
+    rung(235, 28),
+    rung(375, 8),
+    rung(560, 6),
+    rung(750, 6),
+    rung(1_050, 5),
+    rung(1_750, 5),
+    rung(2_350, 5),
+    rung(3_000, 6),
+    rung(4_300, 6),
+    rung(5_800, 25),
 ];
+
+const fn rung(kbps: u64, viewers: u64) -> Rung {
+    Rung { bitrate: BitRate::bps(1_000 * kbps), viewers }
+}
+
 /// Clients whom others place, for each of the broker's.
 const BACKGROUND: usize = 3;
 /// A cluster's capacity, of what its network would send from it if the network was offered everything.
@@ -72,14 +80,7 @@ const CAPACITY: f64 = 2.0;
 
 impl Draws {
     fn bitrate(&mut self) -> BitRate {
-        let mut at = self.0.below(BITRATES.iter().map(|(_, share)| share).sum());
-        for (kbps, share) in BITRATES {
-            if at < share {
-                return BitRate::bps(1_000 * kbps);
-            }
-            at -= share;
-        }
-        unreachable!("shares add up")
+        draw_bitrate(&LADDER, &mut self.0)
     }
 }
 

@@ -29,7 +29,6 @@ pub mod messages;
 pub mod networks;
 mod optimiser;
 mod parties;
-pub mod player;
 mod program;
 pub mod replica;
 pub mod reports;

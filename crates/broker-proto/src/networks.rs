@@ -274,7 +274,7 @@ impl Networks {
     }
 
     /// The next job; see [`Replica::poll_job`].
-    pub const fn poll_job(&mut self) -> Option<Job> {
+    pub fn poll_job(&mut self) -> Option<Job> {
         self.replica.poll_job()
     }
 

@@ -4,8 +4,11 @@
 //! share of reports that are good, which counts as what the network delivered of what was asked (`Broker::handle_delivered`). Anybody may report anything, so nothing
 //! counts below a number of reports, a viewer counts little, and an operator has to say that players are believed at all.
 //!
-//! Source: CTA-5004 and CTA-5004-A (CMCD), keys `bs`, `rc`, `cdn`, `url`. Leaves out: their text form. Read [`Report`] and [`Reports`].
+//! Source: CTA-5004 and CTA-5004-A (CMCD), keys `bs`, `rc`, `cdn`, `url`. Leaves out: their text form (`media::cmcd`). Read [`Report`] and [`Reports`].
 
+use crate::steering::Catalogue;
+use anabranch_media::cmcd;
+use anabranch_media::steering::{host_key, pathway_key};
 use anabranch_units::PeerId;
 use std::collections::BTreeMap;
 
@@ -22,6 +25,17 @@ pub struct Report {
     pub network: PeerId,
     /// Its buffer did not run empty, and what it asked for came.
     pub is_good: bool,
+}
+
+impl Report {
+    /// The report of a player that plays by the network `plays_by`. The network is the one whose pathway or host the report names, or else
+    /// `plays_by`. Returns `None` for a report about no network.
+    pub fn of_cmcd(report: &cmcd::Report, catalogue: &Catalogue, plays_by: Option<PeerId>) -> Option<Self> {
+        let named = || pathway_key(catalogue, report.cdn.as_deref()?);
+        let by_host = || host_key(catalogue, report.host.as_deref()?);
+        let network = named().or_else(by_host).or(plays_by)?;
+        Some(Self { network, is_good: report.is_good })
+    }
 }
 
 /// Reports since the last round.
@@ -57,6 +71,28 @@ impl Reports {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anabranch_media::steering::Pathway;
+
+    #[test]
+    fn a_report_is_about_the_network_that_it_names() {
+        let pathway = |id: &str, host: &str| Pathway {
+            id: id.to_owned(),
+            hosts: [(1, host.to_owned())].into_iter().filter(|(_, host)| !host.is_empty()).collect(),
+        };
+        let catalogue =
+            Catalogue::from([(PeerId(0), pathway("a", "a1.example")), (PeerId(1), pathway("b", ""))]);
+        let of = |text: &str, plays_by| {
+            let report = cmcd::Report::read(text).expect("it is a report");
+            Report::of_cmcd(&report, &catalogue, plays_by).map(|report| (report.network.0, report.is_good))
+        };
+        let b = Some(PeerId(1));
+        assert_eq!(of("bl=21300,bs,sid=\"6e2f\"", b), Some((1, false)), "the pathway in use");
+        assert_eq!(of("br=3200,mtp=25400", b), Some((1, true)));
+        assert_eq!(of("rc=503,url=\"https://a1.example:443/x.mp4\"", b), Some((0, false)), "by host");
+        assert_eq!(of("rc=206,cdn=\"a.1\"", b), Some((0, true)), "by clone");
+        assert_eq!(of("cdn=\"other\",url=\"https://other.example/x\"", b), Some((1, true)));
+        assert_eq!(of("bs", None), None);
+    }
 
     #[test]
     fn few_reports_wait_and_many_are_a_share() {

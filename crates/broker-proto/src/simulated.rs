@@ -16,12 +16,13 @@ mod tests;
 use crate::agent::{Agent, Reserve};
 use crate::broker::{Broker, Contract, Event, Settings as BrokerSettings, ToNetwork};
 use crate::counting::Counting;
-use crate::delivery::{Delivery, Viewer};
+use crate::delivery::Delivery;
 use crate::designs::{self, Design};
 use crate::messages::{Assent, Bids, Call};
-use crate::player::{Played, Player, PlayerSettings, Wish};
-use crate::steering::{Ask, Catalogue, Dialect, Listed, answer, clone_id};
+use crate::steering::{Catalogue, answer};
 use crate::world::Offer;
+use anabranch_media::player::{Action, PlaybackStats, Player, PlayerSettings};
+use anabranch_media::steering::{Dialect, Pathway, SteeringQuery, Viewer};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::stats::percentile;
 use anabranch_sim::system::{System, SystemPlan};
@@ -221,7 +222,7 @@ pub struct Playing {
     unplaced: u64,
     control_bytes: u64,
     segment_bytes: u64,
-    at_warmup: Vec<Played>,
+    at_warmup: Vec<PlaybackStats>,
     now: Instant,
     armed: BTreeMap<u16, Instant>,
 }
@@ -248,8 +249,8 @@ impl Playing {
                 })
                 .collect(),
         };
-        let listed = |network: u32| Listed {
-            pathway: pathway(network),
+        let listed = |network: u32| Pathway {
+            id: pathway(network),
             hosts: (0..settings.clusters)
                 .map(|cluster| (cluster, city(settings.cluster_host(network, cluster))))
                 .collect(),
@@ -258,9 +259,9 @@ impl Playing {
             (0..settings.networks).map(|network| (PeerId(network), listed(network))).collect();
         let mut clusters = BTreeMap::new();
         for (network, listed) in &catalogue {
-            clusters.insert(listed.pathway.clone(), network.0 * settings.clusters);
+            clusters.insert(listed.id.clone(), network.0 * settings.clusters);
             for cluster in 0..settings.clusters {
-                clusters.insert(clone_id(listed, cluster), network.0 * settings.clusters + cluster);
+                clusters.insert(listed.clone_id(cluster), network.0 * settings.clusters + cluster);
             }
         }
         let mut random = seed.stream("broker-players", 0);
@@ -526,11 +527,11 @@ impl Playing {
     /// Lets a player do what it wants.
     fn play(&mut self, cx: &mut AppCx<'_, '_>, number: usize) {
         let now = cx.now();
-        while let Some(wish) = self.players[number].player.poll(now) {
-            match wish {
-                Wish::Ask => self.ask(cx, number),
-                Wish::Fetch(cluster) => self.fetch(cx, number, cluster),
-                Wish::GiveUp(cluster) => {
+        while let Some(action) = self.players[number].player.poll(now) {
+            match action {
+                Action::LoadSteering => self.ask(cx, number),
+                Action::LoadSegment(cluster) => self.fetch(cx, number, cluster),
+                Action::AbortSegment(cluster) => {
                     if let Some(stream) = self.players[number].streams.remove(&cluster) {
                         self.drop_stream(stream);
                     }
@@ -584,13 +585,13 @@ impl Playing {
             bitrate: self.settings.bitrate,
             number: viewing.number,
         };
-        let plays_by = viewing.player.way().map(|cluster| PeerId(cluster / self.settings.clusters));
+        let plays_by = viewing.player.pathway().map(|cluster| PeerId(cluster / self.settings.clusters));
         self.counting.note(now, &viewer, plays_by);
         let gone: BTreeSet<PeerId> =
             self.catalogue.keys().filter(|network| !self.heard_at.contains_key(network)).copied().collect();
-        let ask = Ask { dialect: Dialect::Hls, viewer, pathways: Vec::new(), throughput: None };
+        let query = SteeringQuery { dialect: Dialect::Hls, viewer, pathways: Vec::new(), throughput: None };
         let ttl_s = (self.settings.ttl.as_us() / 1_000_000) as u32;
-        let Some(steering) = answer(&self.delivery, &self.catalogue, &gone, &ask, ttl_s) else { return };
+        let Some(steering) = answer(&self.delivery, &self.catalogue, &gone, &query, ttl_s) else { return };
         let bytes = bytes_of(&steering);
         let ways =
             steering.pathway_priority.iter().filter_map(|way| self.clusters.get(way).copied()).collect();
@@ -769,7 +770,7 @@ impl App for Playing {
     }
 
     fn end_warmup(&mut self) {
-        self.at_warmup = self.players.iter().map(|viewing| viewing.player.played(self.now)).collect();
+        self.at_warmup = self.players.iter().map(|viewing| viewing.player.stats(self.now)).collect();
     }
     fn ended_at(&self) -> Option<Instant> {
         None
@@ -778,9 +779,9 @@ impl App for Playing {
     fn report(&self, measured: Duration, row: &mut WorkloadRow) {
         row.flows = self.players.len() as u64;
         let end = self.now;
-        let played = self.players.iter().map(|viewing| viewing.player.played(end));
-        let played: Vec<Played> = played.collect();
-        report_players(&played, &self.at_warmup, (measured, self.segment_bytes), row);
+        let stats = self.players.iter().map(|viewing| viewing.player.stats(end));
+        let stats: Vec<PlaybackStats> = stats.collect();
+        report_players(&stats, &self.at_warmup, (measured, self.segment_bytes), row);
         let mut round_us = self.round_us.clone();
         round_us.sort_by(f64::total_cmp);
         let mut more = |name, value: Option<f64>| value.map(|value| row.more.insert(name, value));
@@ -792,7 +793,8 @@ impl App for Playing {
         more("control_bytes", Some(self.control_bytes as f64));
         let costs = self.settings.costs(self.seed);
         let of = |cluster: &u32| costs[(cluster / self.settings.clusters) as usize];
-        let paid: Vec<f64> = self.players.iter().filter_map(|viewing| viewing.player.way()).map(of).collect();
+        let paid: Vec<f64> =
+            self.players.iter().filter_map(|viewing| viewing.player.pathway()).map(of).collect();
         more("cost_mean", mean(&paid));
     }
 }

@@ -6,7 +6,8 @@
 use crate::mistake::Mistake;
 use anabranch_broker_proto::broker::Contract;
 use anabranch_broker_proto::limits::{check_capacity, check_price};
-use anabranch_broker_proto::steering::{Catalogue, Listed, clone_id, is_pathway};
+use anabranch_broker_proto::steering::Catalogue;
+use anabranch_media::steering::{Pathway, is_pathway_id};
 use anabranch_units::{BitRate, PeerId};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -27,7 +28,7 @@ pub struct Contracts {
 struct Agreed {
     name: String,
     contract: Contract,
-    listed: Listed,
+    pathway: Pathway,
 }
 
 #[derive(Deserialize)]
@@ -72,8 +73,7 @@ impl FromStr for Contracts {
         let mut contracts = Self::default();
         for table in file.network {
             let agreed = table.read(text)?;
-            let same =
-                |other: &&Agreed| other.name == agreed.name || other.listed.pathway == agreed.listed.pathway;
+            let same = |other: &&Agreed| other.name == agreed.name || other.pathway.id == agreed.pathway.id;
             if let Some(other) = contracts.networks.iter().find(same) {
                 let (name, other) = (&agreed.name, &other.name);
                 return Err(Mistake(format!(
@@ -112,7 +112,7 @@ impl Table {
             bids_max: self.bids_max.unwrap_or(defaults.bids_max),
         };
         let pathway = self.pathway.unwrap_or_else(|| name.clone());
-        if !is_pathway(&pathway) {
+        if !is_pathway_id(&pathway) {
             return Err(wrong(format!("pathway = `{pathway}`: must be letters, digits, `.`, `-` and `_`")));
         }
         let mut hosts = BTreeMap::new();
@@ -130,7 +130,7 @@ impl Table {
                 return Err(wrong(format!("cluster {}: is there twice", cluster.number)));
             }
         }
-        Ok(Agreed { name, contract, listed: Listed { pathway, hosts } })
+        Ok(Agreed { name, contract, pathway: Pathway { id: pathway, hosts } })
     }
 }
 
@@ -138,9 +138,9 @@ impl Contracts {
     /// No clone of a pathway may have the name of another pathway: players know ways by their names alone.
     fn check_ways(&self) -> Result<(), Mistake> {
         let pathways: BTreeMap<&str, &str> =
-            self.networks.iter().map(|agreed| (&*agreed.listed.pathway, &*agreed.name)).collect();
-        for Agreed { name, listed, .. } in &self.networks {
-            let mut clones = listed.hosts.keys().map(|cluster| clone_id(listed, *cluster));
+            self.networks.iter().map(|agreed| (&*agreed.pathway.id, &*agreed.name)).collect();
+        for Agreed { name, pathway, .. } in &self.networks {
+            let mut clones = pathway.hosts.keys().map(|cluster| pathway.clone_id(*cluster));
             if let Some((clone, other)) = clones.find_map(|clone| Some((pathways.get(&*clone)?, clone))) {
                 return Err(Mistake(format!(
                     "network `{name}`: its cluster would be the way `{other}`, which is the pathway of network `{clone}`: give that another"
@@ -169,7 +169,7 @@ impl Contracts {
     }
     /// How manifests call them.
     pub fn catalogue(&self) -> Catalogue {
-        self.numbers().zip(self.networks.iter().map(|agreed| agreed.listed.clone())).collect()
+        self.numbers().zip(self.networks.iter().map(|agreed| agreed.pathway.clone())).collect()
     }
 }
 

@@ -1,19 +1,18 @@
-//! Exercises of the parsers of outside bytes, for fuzz targets: an operator's files, a store's
-//! answers, requests, a broker's replies, players' reports.
+//! Exercises of the parsers of outside bytes, for fuzz targets: an operator's files, stored
+//! decisions, requests, a broker's replies.
 //!
 //! Leaves out: the inputs (`fuzz/`). Read [`exercise_contracts`] first.
 
 use crate::contracts::Contracts;
-use crate::etcd::is_answer;
 use crate::kept::read_decision;
-use crate::places::Places;
 use crate::service::{BrokerService, BrokerServiceConfig, StoreConfig};
 use crate::wire::{BidsReply, CountedReply, DecisionView, MessagesReply, NetworkMessage};
 use anabranch_broker_proto::agent_session::{parts, totals};
 use anabranch_broker_proto::broker::{Settings, Standing};
-use anabranch_broker_proto::delivery::{Delivery, Viewer};
+use anabranch_broker_proto::delivery::Delivery;
 use anabranch_broker_proto::{Agent, Estimates, Offer, Site, designs};
 use anabranch_http::exercise::requests;
+use anabranch_media::steering::Viewer;
 use anabranch_net::keys::Role;
 use anabranch_net::tls::PeerIdentity;
 use anabranch_units::{BitRate, PeerId};
@@ -31,20 +30,8 @@ pub fn exercise_contracts(bytes: &[u8]) -> bool {
     true
 }
 
-/// A table of places. Whether it is one.
-pub fn exercise_places(bytes: &[u8]) -> bool {
-    let Ok(places) = Places::read(bytes) else { return false };
-    for address in ["192.0.2.1", "2001:db8::1", "::ffff:10.1.2.3"] {
-        let _ = places.of(address.parse().expect("an address"));
-    }
-    true
-}
-
-/// A decision as a store has it; with `E` before it an answer of etcd. Whether it is one.
+/// A stored decision. Returns whether it is one.
 pub fn exercise_stored(bytes: &[u8]) -> bool {
-    if let Some(answer) = bytes.strip_prefix(b"E") {
-        return is_answer(answer);
-    }
     let Ok(view) = serde_json::from_slice::<DecisionView>(bytes) else { return false };
     let decision = read_decision(&view, &CONTRACTS.parse().expect("it is right"));
     assert!(decision.standings.values().all(Standing::is_possible));
@@ -56,19 +43,6 @@ pub fn exercise_stored(bytes: &[u8]) -> bool {
         assert!(order.iter().all(|to| to.network.index() < 2));
     }
     true
-}
-
-/// A player's report (CMCD). Returns whether it parses and names a known network.
-pub fn exercise_cmcd(bytes: &[u8]) -> bool {
-    let contracts: Contracts = CONTRACTS.parse().expect("it is right");
-    let catalogue = contracts.catalogue();
-    let text = String::from_utf8_lossy(bytes);
-    let found = crate::cmcd::read(&text, &catalogue, None);
-    assert!(found.is_none_or(|report| catalogue.contains_key(&report.network)));
-    // A report without a network's name is about the network that the player plays by.
-    let played = crate::cmcd::read(&text, &catalogue, Some(PeerId(1)));
-    assert_eq!(played.map(|report| report.is_good), found.or(played).map(|report| report.is_good));
-    found.is_some()
 }
 
 /// Takes each line for a request of the agent of network `a`, as in `POST /v1/networks/a/join
@@ -153,9 +127,7 @@ mod tests {
     #[test]
     fn the_corpora_are_as_they_say() {
         assert!(replay("broker_contracts", super::exercise_contracts) >= 4);
-        assert!(replay("broker_places", super::exercise_places) >= 3);
-        assert!(replay("broker_stored", super::exercise_stored) >= 6);
-        assert!(replay("broker_cmcd", super::exercise_cmcd) >= 6);
+        assert!(replay("broker_stored", super::exercise_stored) >= 3);
         assert!(replay("broker_http", super::exercise_requests) >= 8);
         assert!(replay("broker_replies", super::exercise_replies) >= 6);
     }

@@ -1,13 +1,22 @@
 //! A decision as it is kept and shown, and back.
 //!
-//! Leaves out: where it is kept (`store`). Read [`write_decision`] and [`read_decision`].
+//! Leaves out: the stores (`http::lease`). Read [`write_decision`] and [`read_decision`].
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 
 use crate::contracts::Contracts;
 use crate::wire::{DecisionView, PlacedView, StandingView};
 use anabranch_broker_proto::broker::{ClusterId, Decision, Placed, Standing};
+use anabranch_http::lease::Stored;
 use anabranch_units::BitRate;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+impl Stored for DecisionView {
+    const FORMAT: &'static str = "broker 1";
+
+    fn round(&self) -> u64 {
+        self.round
+    }
+}
 
 /// The time of day.
 pub(crate) fn unix_ms() -> u64 {

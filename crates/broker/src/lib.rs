@@ -29,11 +29,8 @@
 //! # }
 //! ```
 
-mod asked;
 mod client;
-mod cmcd;
 pub mod contracts;
-mod etcd;
 #[doc(hidden)]
 pub mod exercise;
 mod history;
@@ -41,25 +38,23 @@ mod http;
 mod kept;
 mod mistake;
 pub mod network;
-pub mod places;
 mod public;
 mod service;
-mod store;
 pub mod wire;
 pub mod world_files;
 
 pub use anabranch_broker_proto::broker::Settings;
 pub use anabranch_broker_proto::designs;
 pub use anabranch_broker_proto::networks::SILENCE_MAX;
+pub use anabranch_http::lease::{EtcdConfig, EtcdConfigError};
 pub use anabranch_http::{ClientError, ServeConfig, ServeError, Server};
+pub use anabranch_media::prefixes::PrefixTable;
+pub use anabranch_media::steering::{SteeringManifest, SteeringQuery};
 pub use client::Client;
-pub use cmcd::REPORTS_MAX;
 pub use contracts::Contracts;
-pub use etcd::{EtcdConfig, PARTS_MAX};
 pub use mistake::Mistake;
 pub use network::{Files as NetworkFiles, NetworkAgent, NetworkAgentError, NetworkConfig};
-pub use places::Places;
-pub use public::{ADDRESS_ANSWERS, PublicConfig, PublicServer};
+pub use public::{PublicConfig, PublicServer};
 pub use service::{
     BrokerService, BrokerServiceConfig, COUNTED_BYTES_MAX, COUNTED_MAX, OpenError, StoreConfig,
 };

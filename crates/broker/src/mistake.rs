@@ -1,6 +1,6 @@
 //! Why a file cannot be used: which, where in it, and what is wrong, in one line.
 //!
-//! Leaves out: what files should have (`contracts`, `network`, `places`). Read [`Mistake`].
+//! Leaves out: what files should have (`contracts`, `network`). Read [`Mistake`].
 
 /// A mistake in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,17 +2,16 @@
 //! steering, and reports of playback. Plain HTTP/1.1, open to everyone.
 //!
 //! TLS is for a proxy in front, which certificates of public authorities need in any case. Leaves
-//! out: connections and their limits (`http::plain`), what is answered (`broker_proto::steering`).
+//! out: connections and their limits (`http::plain`), what is answered (`media::steering`).
 //! Read [`PublicServer`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 
-use crate::cmcd::REPORTS_MAX;
-use crate::places::Places;
 use crate::service::BrokerService;
-use anabranch_broker_proto::steering::{Ask, AskError, Dialect, QUERY_BYTES_MAX, Unsaid};
 use anabranch_http::PeerAddress;
-use anabranch_http::plain::{PlainLimits, PlainServer};
-use anabranch_net::admission::Network;
+use anabranch_http::plain::{PlainLimits, PlainServer, RequestRate};
+use anabranch_media::cmcd::REPORTS_MAX;
+use anabranch_media::prefixes::PrefixTable;
+use anabranch_media::steering::{Dialect, QUERY_BYTES_MAX, QueryError, SteeringQuery, Viewer};
 use anabranch_units::BitRate;
 use axum::Router;
 use axum::body::Body;
@@ -21,11 +20,10 @@ use axum::extract::{Extension, Path, Request, State};
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// How players are answered.
 #[derive(Clone, Debug)]
@@ -34,11 +32,11 @@ pub struct PublicConfig {
     pub address: SocketAddr,
     /// Connections and bodies, and how long they may take.
     pub limits: PlainLimits,
-    /// Answers of a second. Beyond them a player is told to come back, if its address has had
-    /// [`ADDRESS_ANSWERS`] in this second.
+    /// Answers a second. Beyond them a player is told to ask again later, if its address has had
+    /// [`anabranch_http::plain::ADDRESS_REQUESTS_PER_S`] in this second.
     pub answers_per_s_max: u64,
-    /// Where addresses are.
-    pub places: Places,
+    /// Locations of viewers, by address.
+    pub places: PrefixTable,
     /// What a viewer is taken to watch at of whom nothing is known.
     pub bitrate: BitRate,
     /// Redirects go by TLS.
@@ -54,7 +52,7 @@ impl Default for PublicConfig {
             address: ([127, 0, 0, 1], 7180).into(),
             limits: PlainLimits::default(),
             answers_per_s_max: 50_000,
-            places: Places::default(),
+            places: PrefixTable::default(),
             bitrate: BitRate::bps(3_000_000),
             redirects_to_tls: true,
             url: None,
@@ -64,9 +62,6 @@ impl Default for PublicConfig {
 
 /// The name of a place that is not in the table.
 const ELSEWHERE: &str = "elsewhere";
-/// Answers of a second that each address has, however much others ask.
-pub const ADDRESS_ANSWERS: u32 = 10;
-
 /// A bound listener, not yet serving.
 pub struct PublicServer {
     server: PlainServer,
@@ -81,29 +76,7 @@ struct Shared {
     config: PublicConfig,
     /// The next viewer's number: each is another one.
     numbers: AtomicU64,
-    pace: Mutex<Pace>,
-}
-
-/// Questions of the present second.
-#[derive(Default)]
-struct Pace {
-    /// The second's begin. `None` before the first question.
-    began_at: Option<Instant>,
-    all: u64,
-    of_address: BTreeMap<Network, u32>,
-}
-
-impl Pace {
-    /// Counts a question. Whether it is one too many.
-    fn is_busy(&mut self, now: Instant, from: IpAddr, most: u64) -> bool {
-        if self.began_at.is_none_or(|began_at| now - began_at >= Duration::from_secs(1)) {
-            *self = Self { began_at: Some(now), ..Self::default() };
-        }
-        self.all += 1;
-        let own = self.of_address.entry(Network::of(from)).or_default();
-        *own = own.saturating_add(1);
-        self.all > most && *own > ADDRESS_ANSWERS
-    }
+    rate: RequestRate,
 }
 
 impl PublicServer {
@@ -113,8 +86,8 @@ impl PublicServer {
     pub fn bind(service: BrokerService, config: PublicConfig) -> std::io::Result<Self> {
         let server = PlainServer::bind(config.address, config.limits)?;
         let numbers = AtomicU64::new(anabranch_net::random()?);
-        let pace = Mutex::default();
-        Ok(Self { server, public: Public(Arc::new(Shared { service, config, numbers, pace })) })
+        let rate = RequestRate::new(config.answers_per_s_max);
+        Ok(Self { server, public: Public(Arc::new(Shared { service, config, numbers, rate })) })
     }
 
     /// Where it listens.
@@ -139,28 +112,26 @@ impl PublicServer {
 }
 
 impl Public {
-    /// Whether an answer more is too many in this second.
     fn is_busy(&self, from: IpAddr) -> bool {
-        let mut pace = self.0.pace.lock().unwrap_or_else(PoisonError::into_inner);
-        pace.is_busy(Instant::now(), from, self.0.config.answers_per_s_max)
+        !self.0.rate.admits(Instant::now(), from)
     }
 
     /// A question, and what the player reports with it.
-    fn ask(&self, dialect: Dialect, uri: &Uri, from: IpAddr) -> Result<Ask, AskError> {
+    fn ask(&self, dialect: Dialect, uri: &Uri, from: IpAddr) -> Result<SteeringQuery, QueryError> {
         let query = uri.query().unwrap_or_default();
         if query.len() > QUERY_BYTES_MAX {
-            return Err(AskError::TooLong { bytes: query.len() });
+            return Err(QueryError::TooLong { bytes: query.len() });
         }
         let pairs: Vec<_> = form_urlencoded::parse(query.as_bytes()).collect();
-        let (location, isp) = self.0.config.places.of(from).unwrap_or((ELSEWHERE, ELSEWHERE));
-        let unsaid = Unsaid {
+        let (location, isp) = self.0.config.places.lookup(from).unwrap_or((ELSEWHERE, ELSEWHERE));
+        let defaults = Viewer {
             location: location.to_owned(),
             isp: isp.to_owned(),
             number: self.0.numbers.fetch_add(1, Ordering::Relaxed),
             bitrate: self.0.config.bitrate,
         };
-        let ask =
-            Ask::read(dialect, query.len(), pairs.iter().map(|(key, value)| (&**key, &**value)), unsaid)?;
+        let parameters = pairs.iter().map(|(key, value)| (&**key, &**value));
+        let ask = SteeringQuery::read(dialect, query.len(), parameters, defaults)?;
         if let Some((_, report)) = pairs.iter().find(|(key, _)| key == "CMCD") {
             self.0.service.report([&**report].into_iter(), Some(&ask));
         }
@@ -271,25 +242,5 @@ async fn redirect(
     match HeaderValue::try_from(format!("{scheme}://{host}{path}")) {
         Ok(to) => shared((StatusCode::FOUND, [(header::LOCATION, to)]).into_response()),
         Err(_) => refused(StatusCode::BAD_REQUEST, "the path is none"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// #48: one address could have all answers of each second.
-    #[test]
-    fn an_address_that_asks_too_much_leaves_others_their_answers() {
-        let (mut pace, now) = (Pace::default(), Instant::now());
-        let [flood, honest] = [[192, 0, 2, 1], [192, 0, 2, 2]].map(IpAddr::from);
-        let answered = |pace: &mut Pace, now, from, count: u32| {
-            (0..count).filter(|_| !pace.is_busy(now, from, 100)).count()
-        };
-        assert_eq!(answered(&mut pace, now, flood, 1_000), 100);
-        assert_eq!(answered(&mut pace, now, honest, 1_000), ADDRESS_ANSWERS as usize);
-        let later = now + Duration::from_secs(1);
-        assert_eq!(answered(&mut pace, later, honest, 1_000), 100);
-        assert_eq!(pace.of_address.len(), 1, "those of the last second are forgotten");
     }
 }

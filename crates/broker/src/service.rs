@@ -21,8 +21,6 @@ pub use counted::{COUNTED_BYTES_MAX, COUNTED_MAX};
 use crate::contracts::Contracts;
 use crate::history::History;
 use crate::kept::{unix_ms, write_decision};
-use crate::mistake::Mistake;
-use crate::store::{Keeper, Store};
 use crate::wire::{CountedReply, DecisionView, NetworkMessage};
 use anabranch_broker_proto::Answer;
 use anabranch_broker_proto::broker::{Decision, Gathered, Job, Why};
@@ -33,6 +31,7 @@ use anabranch_broker_proto::networks::{self, Networks, NotLeading, Refusal, TOLD
 use anabranch_broker_proto::replica::{Replica, Turn};
 use anabranch_broker_proto::reports::Reports;
 use anabranch_broker_proto::steering::Catalogue;
+use anabranch_http::lease::{EtcdConfigError, EtcdStore, FileStore, SharedStore};
 use anabranch_net::identity::Identity;
 use anabranch_units::{Duration, Instant, PeerId};
 use counted::Counted;
@@ -109,7 +108,7 @@ struct Shared {
     ttl_s: u32,
     state: Mutex<State>,
     answering: Mutex<Answering>,
-    keeper: Arc<Keeper>,
+    keeper: Arc<dyn SharedStore<DecisionView>>,
     /// For what it says to the broker that leads: its own name, and keys. None where no other could.
     counts_for: Option<(u64, Identity)>,
     /// Wakes the driver.
@@ -180,21 +179,22 @@ impl BrokerService {
     /// Errors: a store that cannot be used.
     pub fn open(config: BrokerServiceConfig) -> Result<Self, OpenError> {
         let BrokerServiceConfig { settings, contracts, store, ttl_s, believes_players } = config;
-        let (keeper, counts_for, lease) = match store {
+        let mut counts_for = None;
+        let keeper: Arc<dyn SharedStore<DecisionView>> = match store {
             StoreConfig::File(path) => {
-                (Keeper::File(Store::open(&path).map_err(OpenError::Store)?), None, LEASE_ALONE)
+                Arc::new(FileStore::open(&path).map_err(|error| OpenError::Store(error.into()))?)
             }
             StoreConfig::Memory => {
-                (Keeper::File(Store::in_memory().map_err(OpenError::Store)?), None, LEASE_ALONE)
+                Arc::new(FileStore::in_memory().map_err(|error| OpenError::Store(error.into()))?)
             }
             StoreConfig::Etcd { etcd, identity } => {
                 let name = anabranch_net::random();
-                let name = name.map_err(|error| OpenError::Etcd(Mistake(error.to_string())))?;
-                let keeper = Keeper::etcd(etcd).map_err(OpenError::Etcd)?;
-                let lease = keeper.lease().map_or(LEASE_ALONE, Duration::from_std);
-                (keeper, Some((name, identity)), lease)
+                let name = name.map_err(|error| OpenError::Etcd(EtcdConfigError::NoRandom(error)))?;
+                counts_for = Some((name, identity));
+                Arc::new(EtcdStore::new(etcd).map_err(OpenError::Etcd)?)
             }
         };
+        let lease = keeper.lease().map_or(LEASE_ALONE, Duration::from_std);
         // Whoever ran before has called no round of a higher number than the time.
         let replica = Replica::new(Instant::ZERO, settings, lease, unix_ms());
         let epoch = std::time::Instant::now();
@@ -226,7 +226,6 @@ impl BrokerService {
         let catalogue = contracts.catalogue();
         let (state, answering) = (Mutex::new(state), Mutex::new(answering));
         let (changed, told) = (Notify::new(), Notify::new());
-        let keeper = Arc::new(keeper);
         let shared =
             Shared { contracts, catalogue, ttl_s, state, answering, keeper, counts_for, changed, told };
         let service = Self { shared: Arc::new(shared) };

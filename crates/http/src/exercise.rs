@@ -1,7 +1,8 @@
-//! Exercises of requests to a service, for fuzz targets and their corpora's tests, and of its store, for tests.
+//! Exercises of requests to a service and of etcd's answers, for fuzz targets and their corpora's tests, and of a store, for tests.
 //!
 //! Leaves out: HTTP's own syntax and TLS, which are libraries'.
 
+use crate::lease::{Stored, is_etcd_answer};
 use crate::store::StoreError;
 use anabranch_net::tls::PeerIdentity;
 use anabranch_units::{RandomStream, Seed};
@@ -110,4 +111,30 @@ pub fn damages(path: &Path, open: impl Fn(&Path) -> Result<(), StoreError>) {
     }
     println!("{count} damages: {refused} refused, of them {panicked} where the database panicked");
     assert!(refused > count / 10, "{refused} of {count}");
+}
+
+/// A value without content.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Example {}
+
+impl Stored for Example {
+    const FORMAT: &'static str = "example 1";
+    fn round(&self) -> u64 {
+        0
+    }
+}
+
+/// An answer of etcd about the lead and the stored value. Returns whether both can be read.
+pub fn exercise_etcd(bytes: &[u8]) -> bool {
+    is_etcd_answer::<Example>(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_testing::replay;
+
+    #[test]
+    fn the_corpus_is_as_it_says() {
+        assert!(replay("http_etcd", super::exercise_etcd) >= 4);
+    }
 }

@@ -4,7 +4,8 @@
 //! A [`Service`] has routes; a [`Server`] serves them to peers that have shown their certificates,
 //! and limits each peer's connections and requests; [`answer`] reads requests and refuses them in
 //! one line of JSON; [`metrics`] are written in Prometheus' format; [`store`] keeps records that
-//! must outlive a crash. A [`Connection`] is a client's. [`plain`] serves anybody, without TLS.
+//! must outlive a crash; [`lease`] has the stores that several controllers share while one leads.
+//! A [`Connection`] is a client's. [`plain`] serves strangers, without TLS.
 //!
 //! Leaves out: each system's requests and answers. Read [`Server`] and [`Connection`] first.
 
@@ -15,6 +16,7 @@ mod connection;
 #[doc(hidden)]
 pub mod exercise;
 mod http1;
+pub mod lease;
 pub mod metrics;
 pub mod plain;
 mod server;

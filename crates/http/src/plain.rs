@@ -7,8 +7,12 @@
 //! keeps them until every other address has at most `n`; behind a proxy all have one address, and
 //! the idle ones go first. Bodies under way are bounded by the same rule.
 //!
-//! Leaves out: what is asked and answered (the router). Read [`PlainServer`] and [`PlainLimits`]
-//! first.
+//! Leaves out: the routes and their answers; a router limits requests a second by [`RequestRate`].
+//! Read [`PlainServer`] and [`PlainLimits`] first.
+
+mod rate;
+
+pub use rate::{ADDRESS_REQUESTS_PER_S, RequestRate};
 
 use crate::http1::{Bounds, body, close, connection};
 use crate::server::PeerAddress;

@@ -22,11 +22,11 @@ mod rows;
 mod run;
 pub mod scenario;
 mod sizes;
-pub mod stats;
 pub mod system;
 mod topologies;
 pub mod traffic;
 
+pub use anabranch_units::stats;
 pub use end::{End, Msg, Report, UdpSink};
 pub use error::PlanError;
 pub use network::{Network, NetworkError};

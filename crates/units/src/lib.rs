@@ -4,7 +4,7 @@
 //! ([`ByteCount`]), rates in bits per second ([`BitRate`]), ids ([`SiteId`], [`LinkId`], [`PeerId`]) and random
 //! streams that are named after what they drive ([`Seed`]). Prefixes are decimal; powers of two say `Ki`, `Mi`, `Gi`.
 //! Text from outside is shown by [`text::printable`] alone. A [`Finding`] is a fact that a room finds out about the machine, a
-//! [`Histogram`] counts lengths of time, and [`loss_ppm_max`] says which losses come in which bursts.
+//! [`Histogram`] counts lengths of time, [`stats`] sums up small samples, and [`loss_ppm_max`] says which losses come in which bursts.
 //!
 //! Leaves out: anything that reads a clock or the machine. Read [`Instant`] and [`BitRate`] first.
 
@@ -15,6 +15,7 @@ mod id;
 mod loss;
 mod quantity;
 mod random;
+pub mod stats;
 pub mod text;
 mod text_form;
 mod time;

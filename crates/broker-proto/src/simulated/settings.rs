@@ -4,6 +4,7 @@ use super::Stage;
 use crate::designs;
 use crate::limits::{check_price, check_weight};
 use anabranch_graph::{Adjacency, distances};
+use anabranch_media::bitrates::segment_bytes;
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::{Network, PlanError};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, Seed};
@@ -149,8 +150,7 @@ impl Settings {
     }
     /// Bytes of a segment.
     pub fn segment_bytes(&self) -> u64 {
-        let bytes = u128::from(self.bitrate.as_bps()) * u128::from(self.segment.as_ps()) / 8_000_000_000_000;
-        bytes as u64
+        segment_bytes(self.bitrate, self.segment)
     }
 
     fn check(&self, hosts: usize) -> Result<(), (&'static str, String)> {

@@ -5,11 +5,12 @@
 
 use super::store::{LEASE, Store};
 use anabranch_broker_proto::broker::{Settings, ToNetwork};
-use anabranch_broker_proto::delivery::{Delivery, Viewer};
+use anabranch_broker_proto::delivery::Delivery;
 use anabranch_broker_proto::designs::{self, Design};
 use anabranch_broker_proto::messages::{Assent, Bids};
-use anabranch_broker_proto::replica::{Replica, Stall, StoreAsk, StoreTold, Turn};
+use anabranch_broker_proto::replica::{Replica, Stall, StoreAsk, StoreTold, Turn, standing};
 use anabranch_broker_proto::{Agent, Parties, Shape, World, generate};
+use anabranch_media::steering::Viewer;
 use anabranch_units::{BitRate, Duration, Instant, PeerId, RandomStream, Seed};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -344,7 +345,7 @@ fn another_broker_leads_within_the_lease_and_knows_the_last_round() {
     for running in stage.brokers.iter().flatten() {
         let known = running.replica.known().map(|decision| decision.round);
         assert!(known.is_some_and(|round| rounds_seen.contains(&round)), "all know a decision");
-        assert!(running.replica.standing(PeerId(1)).is_some(), "and what is thought of networks");
+        assert!(standing(&running.replica, PeerId(1)).is_some(), "and what is thought of networks");
     }
     let at = stage.leader();
     stage.brokers[at] = None;

@@ -3,11 +3,9 @@
 //! Leaves out: what it then does. Read [`BrokerServiceConfig`].
 
 use crate::contracts::Contracts;
-use crate::etcd::EtcdConfig;
-use crate::mistake::Mistake;
 use anabranch_broker_proto::broker::Settings;
-use anabranch_broker_proto::steering::TTL_S;
-use anabranch_http::store::StoreError;
+use anabranch_http::lease::{EtcdConfig, EtcdConfigError, LeaseError};
+use anabranch_media::steering::TTL_S;
 use anabranch_net::identity::Identity;
 use std::path::PathBuf;
 
@@ -53,17 +51,17 @@ impl BrokerServiceConfig {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Its file cannot be used.
-    Store(StoreError),
-    /// What it is told of etcd is none.
-    Etcd(Mistake),
+    /// The broker's file cannot be used.
+    Store(LeaseError),
+    /// The settings of etcd cannot be used.
+    Etcd(EtcdConfigError),
 }
 
 impl std::fmt::Display for OpenError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Store(error) => write!(f, "{error}"),
-            Self::Etcd(mistake) => write!(f, "{mistake}"),
+            Self::Etcd(error) => write!(f, "{error}"),
         }
     }
 }

@@ -5,14 +5,15 @@
 
 use super::{BrokerService, PLACES_PER_MESSAGE, lock};
 use crate::client::Client;
-use crate::cmcd;
 use crate::wire::{CountedReply, CountedRequest, PlaceClients};
 use anabranch_broker_proto::broker::Gathered;
 use anabranch_broker_proto::counting::Counting;
 use anabranch_broker_proto::delivery::Delivery;
 use anabranch_broker_proto::networks::Roll;
-use anabranch_broker_proto::reports::Reports;
-use anabranch_broker_proto::steering::{Ask, Steering, answer, network_of};
+use anabranch_broker_proto::reports::{Report, Reports};
+use anabranch_broker_proto::steering::answer;
+use anabranch_media::cmcd;
+use anabranch_media::steering::{SteeringManifest, SteeringQuery, pathway_key};
 use anabranch_units::{Duration, Instant, PeerId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -40,16 +41,16 @@ impl Answering {
 
 impl BrokerService {
     /// What a player is told; none before anything is known of any way.
-    pub fn steer(&self, ask: &Ask) -> Option<Steering> {
-        let plays_by = ask.pathways.iter().find_map(|way| network_of(&self.shared.catalogue, way));
+    pub fn steer(&self, query: &SteeringQuery) -> Option<SteeringManifest> {
+        let plays_by = query.pathways.iter().find_map(|id| pathway_key(&self.shared.catalogue, id));
         let (delivery, gone) = {
             let mut answering = lock(&self.shared.answering);
             let now = answering.now();
-            answering.counting.note(now, &ask.viewer, plays_by);
+            answering.counting.note(now, &query.viewer, plays_by);
             answering.answers += 1;
             (Arc::clone(&answering.delivery), Arc::clone(&answering.gone))
         };
-        let steering = answer(&delivery, &self.shared.catalogue, &gone, ask, self.shared.ttl_s);
+        let steering = answer(&delivery, &self.shared.catalogue, &gone, query, self.shared.ttl_s);
         if steering.is_none() {
             lock(&self.shared.answering).unknown += 1;
         }
@@ -65,13 +66,21 @@ impl BrokerService {
     }
 
     /// A player reports how it fares: with a question, or by itself. Whether what players report counts.
-    pub(crate) fn report<'a>(&self, reports: impl Iterator<Item = &'a str>, ask: Option<&Ask>) -> bool {
+    pub(crate) fn report<'a>(
+        &self,
+        reports: impl Iterator<Item = &'a str>,
+        query: Option<&SteeringQuery>,
+    ) -> bool {
         if lock(&self.shared.answering).reports.is_none() {
             return false;
         }
         let catalogue = &self.shared.catalogue;
-        let plays_by = ask.and_then(|ask| ask.pathways.iter().find_map(|way| network_of(catalogue, way)));
-        let read: Vec<_> = reports.filter_map(|text| cmcd::read(text, catalogue, plays_by)).collect();
+        let plays_by =
+            query.and_then(|query| query.pathways.iter().find_map(|id| pathway_key(catalogue, id)));
+        let read: Vec<_> = reports
+            .filter_map(cmcd::Report::read)
+            .filter_map(|report| Report::of_cmcd(&report, catalogue, plays_by))
+            .collect();
         let mut answering = lock(&self.shared.answering);
         answering.reported += read.len() as u64;
         let all = answering.reports.as_mut();
@@ -80,8 +89,8 @@ impl BrokerService {
     }
 
     /// The host of the best cluster for a viewer whose player cannot steer.
-    pub fn host(&self, ask: &Ask) -> Option<String> {
-        let steering = self.steer(ask)?;
+    pub fn host(&self, query: &SteeringQuery) -> Option<String> {
+        let steering = self.steer(query)?;
         let clones = steering.pathway_clones.into_iter();
         let mut hosts: BTreeMap<String, String> =
             clones.map(|clone| (clone.id, clone.uri_replacement.host)).collect();

@@ -4,6 +4,7 @@
 
 use super::{BrokerService, lock};
 use crate::wire::{DecisionView, NetworkView, RoundView};
+use anabranch_broker_proto::replica::standing;
 use anabranch_http::metrics::Metrics;
 use anabranch_units::PeerId;
 use std::collections::BTreeMap;
@@ -45,7 +46,7 @@ impl BrokerService {
             let name = self.shared.contracts.name(network).to_owned();
             let at = state.decision.networks.iter().position(|other| *other == name);
             let (sessions, rate_bps) = at.and_then(|at| given.get(&(at as u32))).copied().unwrap_or_default();
-            let standing = state.networks.replica().standing(network).unwrap_or_default();
+            let standing = standing(state.networks.replica(), network).unwrap_or_default();
             NetworkView {
                 name,
                 up: state.networks.is_up(network),

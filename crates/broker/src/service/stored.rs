@@ -1,41 +1,36 @@
 //! The broker's questions to its store, and the effects of the answers.
 //!
-//! Leaves out: the stores (`store`, `etcd`), and which question is due (`broker_proto::replica`).
+//! Leaves out: the stores (`http::lease`), and which question is due (`election`).
 #![allow(clippy::disallowed_methods, reason = "a driver: waits by the clock")]
 
 use super::{BrokerService, State, lock, ttl};
-use crate::asked::{Asked, Told};
 use crate::kept::{read_decision, write_decision};
-use crate::store::{EPOCH, Keeper, REVISION, stamp};
 use crate::wire::DecisionView;
 use anabranch_broker_proto::broker::Decision;
 use anabranch_broker_proto::counting::Counting;
-use anabranch_broker_proto::replica::{Stall, StoreAsk, StoreTold};
-use anabranch_http::store::StoreError;
+use anabranch_broker_proto::replica::{Stall, StoreAsk};
+use anabranch_election::StoreTold;
+use anabranch_http::lease::LeaseError;
 use std::sync::Arc;
 
 impl BrokerService {
     /// Leads at once where the store is a file, so that players are answered by what is in it.
-    pub(super) fn read_file(&self) -> Result<(), StoreError> {
-        let Keeper::File(store) = &*self.shared.keeper else { return Ok(()) };
-        let last = store.last()?.map(Arc::new);
-        let found = stamp(last.as_deref());
+    pub(super) fn read_file(&self) -> Result<(), LeaseError> {
+        if self.shared.keeper.lease().is_some() {
+            return Ok(());
+        }
+        loop {
+            let next = {
+                let mut state = lock(&self.shared.state);
+                let now = state.now();
+                state.networks.poll_ask(now)
+            };
+            let Some((number, ask)) = next else { break };
+            let told = self.shared.keeper.answer(&ask.map(|decision| self.written(&decision)))?;
+            self.note_told(&mut lock(&self.shared.state), number, None, Ok(told));
+        }
         {
-            let mut state = lock(&self.shared.state);
-            let now = state.now();
-            while let Some((number, ask)) = state.networks.poll_ask(now) {
-                let told = match ask {
-                    StoreAsk::Lead => StoreTold::Leads { epoch: EPOCH, revision: REVISION, last: found },
-                    _ => StoreTold::Last {
-                        last: found,
-                        decision: last
-                            .as_ref()
-                            .map(|last| Arc::new(read_decision(last, &self.shared.contracts))),
-                    },
-                };
-                state.networks.handle_told(now, number, Some(told));
-            }
-            state.stored = last;
+            let state = lock(&self.shared.state);
             // Until viewers ask, the viewers of the last decision count.
             if let Some(known) = state.networks.replica().known() {
                 let mut answering = lock(&self.shared.answering);
@@ -48,21 +43,15 @@ impl BrokerService {
 
     /// Asks the store, apart from those who are answered meanwhile.
     pub(super) async fn ask_store(&self, number: u64, ask: StoreAsk) {
-        let ask = match ask {
-            StoreAsk::Lead => Asked::Lead,
-            StoreAsk::Renew { epoch } => Asked::Renew { epoch },
-            StoreAsk::Keep { epoch, decided, before, decision } => {
-                Asked::Keep { epoch, decided, before, view: self.written(&decision) }
-            }
-            _ => Asked::Read,
-        };
+        let ask = ask.map(|decision| self.written(&decision));
         let keeper = Arc::clone(&self.shared.keeper);
         let keeps = match &ask {
-            Asked::Keep { view, .. } => Some(view.round),
+            anabranch_election::StoreAsk::Keep { decision, .. } => Some(decision.round),
             _ => None,
         };
         let within = keeper.lease().map_or(std::time::Duration::MAX, |lease| lease / 3);
-        let asked = tokio::task::spawn_blocking(move || keeper.answer(&ask));
+        let asked =
+            tokio::task::spawn_blocking(move || keeper.answer(&ask).map_err(|error| error.to_string()));
         let answer = match tokio::time::timeout(within, asked).await {
             Ok(answer) => answer.expect("asking does not panic, and the runtime is there"),
             Err(_) => Err("the store: no answer in time".to_owned()),
@@ -95,7 +84,7 @@ impl BrokerService {
         state: &mut State,
         number: u64,
         keeps: Option<u64>,
-        answer: Result<Told, String>,
+        answer: Result<StoreTold<DecisionView>, String>,
     ) {
         let now = state.now();
         let before = state.store_error.take();
@@ -113,23 +102,14 @@ impl BrokerService {
                 state.store_error = Some(error);
                 // One that is alone goes on without having kept it; of several, another may lead by now.
                 let is_alone = self.shared.counts_for.is_none();
-                keeps.filter(|_| is_alone).map(|revision| Told::Kept { revision })
+                keeps.filter(|_| is_alone).map(|revision| StoreTold::Kept { revision })
             }
         };
-        let told = told.map(|told| match told {
-            Told::Leads { epoch, revision, last } => StoreTold::Leads { epoch, revision, last },
-            Told::Follows { leader, revision, last } => StoreTold::Follows { leader, revision, last },
-            Told::Renewed { revision, last } => StoreTold::Renewed { revision, last },
-            Told::Kept { revision } => StoreTold::Kept { revision },
-            Told::Changed { last } => StoreTold::Changed { last },
-            Told::Lost => StoreTold::Lost,
-            Told::Last { last, view } => {
-                let view = view.map(Arc::new);
-                let decision = view.as_ref().map(|view| read_decision(view, &self.shared.contracts));
-                state.stored = view;
-                StoreTold::Last { last, decision: decision.map(Arc::new) }
-            }
-        });
+        if let Some(StoreTold::Last { decision, .. }) = &told {
+            state.stored.clone_from(decision);
+        }
+        let contracts = &self.shared.contracts;
+        let told = told.map(|told| told.map(|view| Arc::new(read_decision(&view, contracts))));
         state.networks.handle_told(now, number, told);
     }
 

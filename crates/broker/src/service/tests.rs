@@ -1,12 +1,12 @@
 //! What cannot be seen from outside within a test's time, or at all: the end of the machine's clock, and what a store that fails leaves behind.
 
 use super::*;
-use crate::asked::Told;
 use crate::kept::read_decision;
 use crate::wire::{Clients, ClusterBid, ShareBids};
 use anabranch_broker_proto::broker::Settings;
 use anabranch_broker_proto::designs;
 use anabranch_broker_proto::replica::Stamp;
+use anabranch_election::StoreTold;
 
 const WITHIN: std::time::Duration = std::time::Duration::from_secs(20);
 const SESSION: u64 = 5;
@@ -107,15 +107,15 @@ async fn a_decision_that_is_kept_again_is_written_as_before() {
 async fn a_decision_that_is_not_kept_is_not_forgotten() {
     let folder = tempfile::tempdir().expect("a folder");
     let service = service(&folder);
-    let told = |kind: &str, answer: Result<Told, String>| {
+    let told = |kind: &str, answer: Result<StoreTold<DecisionView>, String>| {
         let mut state = lock(&service.shared.state);
         service.note_told(&mut state, 1, (kind == "keep").then_some(1), answer);
     };
     told("keep", Err("the disk is full".to_owned()));
-    told("renew", Ok(Told::Renewed { revision: 1, last: Stamp::default() }));
+    told("renew", Ok(StoreTold::Renewed { revision: 1, last: Stamp::default() }));
     assert_eq!(service.trouble().as_deref(), Some("the disk is full"));
     told("renew", Err("no answer".to_owned()));
     assert_eq!(service.trouble().as_deref(), Some("the disk is full"));
-    told("keep", Ok(Told::Kept { revision: 1 }));
+    told("keep", Ok(StoreTold::Kept { revision: 1 }));
     assert_eq!(service.trouble().as_deref(), None);
 }

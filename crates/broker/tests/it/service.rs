@@ -10,7 +10,7 @@ use anabranch_broker::{
 };
 use anabranch_broker_proto::broker::Settings;
 use anabranch_broker_proto::designs;
-use anabranch_broker_proto::steering::Steering;
+use anabranch_media::steering::SteeringManifest;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, SetRequest, make_set, write_set};
 use anabranch_net::tls::CredentialFiles;
@@ -201,12 +201,12 @@ impl House {
     }
 
     /// What a player in a city is told, once it is told of this way first.
-    async fn told_first(&self, location: &str, way: &str) -> Steering {
+    async fn told_first(&self, location: &str, way: &str) -> SteeringManifest {
         let began = Instant::now();
         loop {
             let (status, _, body) =
                 ask(self.players, &format!("/steering/hls?location={location}&isp=x&viewer=5"));
-            let steering: Option<Steering> =
+            let steering: Option<SteeringManifest> =
                 (status == 200).then(|| serde_json::from_str(&body).expect("JSON"));
             match steering {
                 Some(steering) if steering.pathway_priority[0] == way => return steering,
@@ -254,7 +254,7 @@ async fn players_go_where_the_networks_bid_the_broker_decided_and_somebody_is_th
     assert_eq!(house.told_first("paris", "near").await.pathway_priority, ["near", "cheap.1", "cheap"]);
     // What it reloads says the same, without the broker having kept anything.
     let (_, _, again) = ask(house.players, &format!("/steering/hls{}", steering.reload_uri));
-    assert_eq!(serde_json::from_str::<Steering>(&again).expect("JSON"), steering);
+    assert_eq!(serde_json::from_str::<SteeringManifest>(&again).expect("JSON"), steering);
     // Whoever cannot steer is sent there.
     let (status, head, _) = ask(house.players, "/redirect/show/1%20a.m3u8?location=berlin&isp=x");
     assert_eq!(status, 302);

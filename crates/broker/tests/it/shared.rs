@@ -5,7 +5,7 @@
 use crate::service::{House, Running, WITHIN, ask};
 use anabranch_broker::wire::{Clients, ClientsRequest, PlaceClients};
 use anabranch_broker::{ClientError, EtcdConfig, StoreConfig};
-use anabranch_broker_proto::steering::Steering;
+use anabranch_media::steering::SteeringManifest;
 use anabranch_net::keys::Role;
 use anabranch_testing::skip::skip;
 use std::net::{SocketAddr, TcpListener};
@@ -83,7 +83,7 @@ impl Stage {
         for _ in 0..3 {
             let listen = free();
             let members = vec![format!("http://{}", etcd.clients)];
-            let etcd = EtcdConfig::new(members, listen.to_string()).with("/test/", LEASE);
+            let etcd = EtcdConfig::new(members, "/test/", listen.to_string()).with_lease(LEASE);
             let identity = house.identity(Role::Controller, "controller");
             let store = StoreConfig::Etcd { etcd, identity };
             brokers.push(house.serve("marketplace", None, store, listen).await.expect("it may begin"));
@@ -135,7 +135,7 @@ impl Stage {
     pub fn first(&self, at: usize) -> String {
         let (status, _, body) = ask(self.brokers[at].players, "/steering/hls?location=berlin&isp=x&viewer=5");
         assert_eq!(status, 200, "{body}");
-        serde_json::from_str::<Steering>(&body).expect("JSON").pathway_priority[0].clone()
+        serde_json::from_str::<SteeringManifest>(&body).expect("JSON").pathway_priority[0].clone()
     }
 
     /// Waits until a broker says that a network's agent is there, or that it is not.

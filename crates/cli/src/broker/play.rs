@@ -2,7 +2,7 @@
 //!
 //! Leaves out: the players ([`anabranch_rehearse::broker::play`]). Read [`run`] first.
 
-use anabranch_broker_proto::player::Played;
+use anabranch_media::player::PlaybackStats;
 use anabranch_rehearse::broker::play::{Outcome, Players, play};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -38,7 +38,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
 }
 
 fn show(outcome: &Outcome, quiet: bool) {
-    let sum = |of: &dyn Fn(&Played) -> u64| outcome.played.iter().map(of).sum::<u64>();
+    let sum = |of: &dyn Fn(&PlaybackStats) -> u64| outcome.played.iter().map(of).sum::<u64>();
     let begun = outcome.played.iter().filter(|played| played.began_after.is_some()).count();
     let stalled_s = outcome.played.iter().map(|played| played.stalled.as_secs_f64()).sum::<f64>();
     println!("{begun} of {} players have begun; {} segments", outcome.played.len(), sum(&|p| p.segments));

@@ -2,13 +2,14 @@
 
 use crate::network;
 use anabranch_broker::{
-    BrokerService, BrokerServiceConfig, Contracts, EtcdConfig, Places, PublicConfig, PublicServer,
-    ServeConfig, Server, StoreConfig,
+    BrokerService, BrokerServiceConfig, Contracts, EtcdConfig, PublicConfig, PublicServer, ServeConfig,
+    Server, StoreConfig,
 };
 use anabranch_broker_proto::broker::Settings;
 use anabranch_broker_proto::designs;
 use anabranch_broker_proto::limits::{check_bitrate, check_weight};
 use anabranch_http::plain::{CONNECTIONS_MAX, PlainLimits};
+use anabranch_media::prefixes::PrefixTable;
 use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
@@ -141,7 +142,7 @@ impl Args {
     fn store(&self, identity: &Identity) -> anyhow::Result<StoreConfig> {
         let Some(address) = &self.advertise else { return Ok(StoreConfig::File(self.store.clone())) };
         let lease = std::time::Duration::from_secs(self.lease);
-        let mut etcd = EtcdConfig::new(self.etcd.clone(), address).with(&self.etcd_prefix, lease);
+        let mut etcd = EtcdConfig::new(self.etcd.clone(), &self.etcd_prefix, address).with_lease(lease);
         if let Some(authority) = &self.etcd_ca {
             let own = self.etcd_cert.as_deref().zip(self.etcd_key.as_deref());
             etcd = etcd.with_tls(authority, own)?;
@@ -173,9 +174,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let places = match &args.places {
         Some(path) => {
             let place = || format!("--places {}", path.display());
-            Places::read(BufReader::new(File::open(path).with_context(place)?)).with_context(place)?
+            PrefixTable::read(BufReader::new(File::open(path).with_context(place)?)).with_context(place)?
         }
-        None => Places::default(),
+        None => PrefixTable::default(),
     };
     let settings = Settings {
         every: Duration::from_secs(args.every),

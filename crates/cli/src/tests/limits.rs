@@ -6,14 +6,14 @@
 use crate::gather::serve;
 use crate::replicate::relay;
 use anabranch_broker::contracts::NETWORKS_MAX;
-use anabranch_broker::{
-    ADDRESS_ANSWERS, COUNTED_BYTES_MAX, COUNTED_MAX, PARTS_MAX, PublicConfig, REPORTS_MAX,
-};
+use anabranch_broker::{COUNTED_BYTES_MAX, COUNTED_MAX, PublicConfig};
 use anabranch_broker_proto::broker::{BIDS_BYTES, Contract};
 use anabranch_broker_proto::counting::{NAMES_BYTES_MAX, PLACES_MAX, WINDOW_BYTES_MAX};
-use anabranch_broker_proto::steering::QUERY_BYTES_MAX;
-use anabranch_http::plain::CONNECTIONS_MAX;
+use anabranch_http::lease::PARTS_MAX;
+use anabranch_http::plain::{ADDRESS_REQUESTS_PER_S, CONNECTIONS_MAX};
 use anabranch_http::{BODY_BYTES_MAX, SMALL_BODY_BYTES, ServeConfig};
+use anabranch_media::cmcd::REPORTS_MAX;
+use anabranch_media::steering::QUERY_BYTES_MAX;
 use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::{keys, resolve, revoked, tls};
 use anabranch_replicate::{CONNECTIONS_MAX as RELAY_CONNECTIONS_MAX, PEER_CONNECTIONS_MAX};
@@ -216,7 +216,7 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
         (
             "counts of other brokers that are kept, and their memory; parts of a decision in etcd",
             format!("{}, {}; {}", n(COUNTED_MAX as u64), bytes(COUNTED_BYTES_MAX as u64), n(PARTS_MAX)),
-            "broker::service, broker::etcd",
+            "broker::service, http::lease",
         ),
         (
             "connections of players; those of them that have not asked yet",
@@ -245,17 +245,17 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
                 bytes(players.limits.body_bytes_max as u64),
                 n(REPORTS_MAX as u64)
             ),
-            "http::plain, broker::cmcd",
+            "http::plain, media::cmcd",
         ),
         (
             "answers to players in a second; of one address whatever others ask; a question's query",
             format!(
                 "{}; {}; {}",
                 n(players.answers_per_s_max),
-                n(ADDRESS_ANSWERS),
+                n(ADDRESS_REQUESTS_PER_S),
                 bytes(QUERY_BYTES_MAX as u64)
             ),
-            "broker::public, broker_proto::steering",
+            "broker::public, http::plain, media::steering",
         ),
         (
             "memory of what players' questions count, in each of two windows; places of a round, and their names",

@@ -1,10 +1,11 @@
 //! Many video players over real sockets, to try a broker and its networks.
 //!
 //! A segment has the length of its bitrate and time, and zeros as its content. Each player asks the broker as a player of HLS does,
-//! and keeps a connection to each host. Leaves out: the player's decisions (`broker_proto::player`). Read [`Players`] and [`Viewer`] first.
+//! and keeps a connection to each host. Leaves out: the player's decisions (`media::player`). Read [`Players`] and [`Viewer`] first.
 
-use anabranch_broker_proto::player::{Played, Player, PlayerSettings, Wish};
-use anabranch_broker_proto::steering::Steering;
+use anabranch_media::bitrates::segment_bytes;
+use anabranch_media::player::{Action, PlaybackStats, Player, PlayerSettings};
+use anabranch_media::steering::SteeringManifest;
 use anabranch_units::{BitRate, Duration as Span, Instant as At, Seed};
 use anyhow::{Context as _, ensure};
 use hyper::body::{Body as _, Bytes, Incoming};
@@ -73,9 +74,9 @@ fn way(text: &str) -> Result<(String, String), String> {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
     /// In the end.
-    pub played: Vec<Played>,
+    pub played: Vec<PlaybackStats>,
     /// When the warm-up was over.
-    pub before: Vec<Played>,
+    pub before: Vec<PlaybackStats>,
     /// Of each player, the way that it took last.
     pub ways: Vec<Option<String>>,
 }
@@ -125,7 +126,7 @@ fn plan(args: &Players) -> anyhow::Result<Plan> {
         .append_pair("isp", &args.isp)
         .append_pair("bitrate", &args.bitrate.as_bps().to_string())
         .finish();
-    let bytes = (args.bitrate.as_bps() as f64 * args.segment.as_secs_f64() / 8.0) as u64;
+    let bytes = segment_bytes(args.bitrate, args.segment);
     Ok(Plan {
         broker: broker.to_owned(),
         question: format!("/{path}?{query}"),
@@ -185,22 +186,22 @@ impl Viewer {
     }
 
     /// Plays to the end: what it came to until the warm-up was over and in the end, and its last way.
-    async fn play(mut self, opens: Span) -> (Played, Played, Option<String>) {
+    async fn play(mut self, opens: Span) -> (PlaybackStats, PlaybackStats, Option<String>) {
         tokio::time::sleep_until((self.began + opens.to_std()).into()).await;
         let mut asking: Option<Later<Got>> = None;
         let mut fetching: Option<(String, Later<Got>)> = None;
         let (mut before, ends) = (None, self.began + self.plan.duration);
         let warm = self.began + self.plan.warmup;
         loop {
-            while let Some(wish) = self.player.poll(self.now()) {
-                match wish {
-                    Wish::Ask => {
+            while let Some(action) = self.player.poll(self.now()) {
+                match action {
+                    Action::LoadSteering => {
                         // One that was not answered in time is not waited for.
                         let path = format!("{}{}", self.question, self.plays_by());
                         asking = Some(self.get(self.plan.broker.clone(), path, ANSWER_BYTES_MAX));
                     }
-                    Wish::GiveUp(_) => fetching = None,
-                    Wish::Fetch(way) => {
+                    Action::AbortSegment(_) => fetching = None,
+                    Action::LoadSegment(way) => {
                         let host = self.hosts.get(&way).cloned().unwrap_or_default();
                         let path = self.plan.segment_path.clone();
                         fetching = Some((host.clone(), self.get(host, path, 0)));
@@ -224,43 +225,35 @@ impl Viewer {
             let now = self.now();
             self.player.handle_timeout(now);
             if before.is_none() && Instant::now() >= warm {
-                before = Some(self.player.played(now));
+                before = Some(self.player.stats(now));
             }
             if Instant::now() >= ends {
-                let played = self.player.played(now);
-                return (before.unwrap_or_default(), played, self.player.way().cloned());
+                let played = self.player.stats(now);
+                return (before.unwrap_or_default(), played, self.player.pathway().cloned());
             }
         }
     }
 
     /// The parameter that names the pathway under way.
     fn plays_by(&self) -> String {
-        self.player.way().map(|way| format!("&_HLS_pathway={way}")).unwrap_or_default()
+        self.player.pathway().map(|way| format!("&_HLS_pathway={way}")).unwrap_or_default()
     }
 
     fn note_answer(&mut self, answered: Got) {
         let now = self.now();
         let read = |(sender, _, body): (Sender, u64, Vec<u8>)| {
-            serde_json::from_slice::<Steering>(&body).ok().map(|steering| (sender, steering))
+            serde_json::from_slice::<SteeringManifest>(&body).ok().map(|manifest| (sender, manifest))
         };
-        let Some((sender, steering)) = answered.ok().and_then(read) else {
+        let Some((sender, manifest)) = answered.ok().and_then(read) else {
             return self.player.handle_unanswered(now);
         };
         self.connections.insert(self.plan.broker.clone(), sender);
-        for clone in steering.pathway_clones {
-            // A clone has another host, and nothing else that differs.
-            let base = self.hosts.get(&clone.base_id);
-            if let Some(port) = base.and_then(|base| base.rsplit_once(':')).map(|(_, port)| port.to_owned()) {
-                self.hosts.insert(clone.id, format!("{}:{port}", clone.uri_replacement.host));
-            }
-        }
-        if let Some(query) = steering.reload_uri.find('?').map(|at| &steering.reload_uri[at..]) {
+        if let Some(query) = manifest.reload_query() {
             let path = self.plan.question.split('?').next().unwrap_or_default();
             self.question = format!("{path}{query}");
         }
-        let known: Vec<String> =
-            steering.pathway_priority.into_iter().filter(|way| self.hosts.contains_key(way)).collect();
-        self.player.handle_steering(now, known, Span::from_secs(steering.ttl.into()));
+        let known = manifest.apply(&mut self.hosts);
+        self.player.handle_steering(now, known, Span::from_secs(manifest.ttl.into()));
     }
 
     fn note_segment(&mut self, host: String, fetched: Got) {

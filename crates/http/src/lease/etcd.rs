@@ -1,0 +1,398 @@
+//! A store that several controllers share: etcd, by the JSON form of its interface (version 3.4 and
+//! later).
+//!
+//! Below a prefix: `leader`, which the lease of its holder keeps; `last`, the identity of the
+//! stored value and the number of its parts; and the parts below `decision/`, as a value of etcd
+//! has at most 1.5 MiB. A value is stored by the transaction that writes `last`, on two conditions:
+//! the lead still stands, and `last` is unchanged since it was seen. A question that is asked twice
+//! is carried out once.
+//!
+//! An unreadable `last` is logged once and left to the leader, which writes its known value over
+//! it. An unreadable `leader`, or one without a lease, would stand for ever: it is replaced by
+//! [`Leader::nobody`], which ends with its lease. Any earlier leader has ended by then.
+//!
+//! Source: etcd's documentation, *gRPC gateway* (`/v3/kv/txn`, `/v3/lease/grant`, `keepalive`,
+//! `revoke`). Leaves out: who leads when (`election`). Read [`EtcdStore`] first.
+
+mod config;
+mod form;
+
+pub use config::{EtcdConfig, EtcdConfigError};
+pub use form::PARTS_MAX;
+pub(crate) use form::is_etcd_answer;
+
+use super::{LeaseError, SharedStore, Stored, word};
+use anabranch_election::{Stamp, StoreAsk, StoreTold};
+use anabranch_net::cause::cause;
+use anabranch_net::tls::words;
+use form::{Found, Granted, Held, KeptAlive, KeyValue, Last, Leader, Looked, Number, Transaction, encoded};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Bytes of a part.
+const PART_BYTES: usize = 512 << 10;
+/// Most bytes of an answer.
+const ANSWER_BYTES_MAX: u64 = 4 << 20;
+
+/// A value of type `V` in etcd, for one of the controllers that share it.
+pub struct EtcdStore<V> {
+    agent: ureq::Agent,
+    config: EtcdConfig,
+    /// Random name of this controller, another one after each restart.
+    id: String,
+    /// The member that is asked first: the last that answered.
+    first: AtomicUsize,
+    /// Key and revision of the last faulty value that was logged.
+    logged: Mutex<Option<(&'static str, u64)>>,
+    value: PhantomData<fn() -> V>,
+}
+
+impl<V: Stored> EtcdStore<V> {
+    /// A store that has not been asked yet.
+    ///
+    /// Errors: settings that cannot be used; no random numbers.
+    pub fn new(config: EtcdConfig) -> Result<Self, EtcdConfigError> {
+        config.check()?;
+        let id = anabranch_net::random().map_err(EtcdConfigError::NoRandom)?;
+        // A question has a third of the lease, in which two members may be tried.
+        let mut agent = ureq::Agent::config_builder()
+            .timeout_global(Some(config.lease / 7))
+            .max_redirects(0)
+            .http_status_as_error(false);
+        if let Some(tls) = &config.tls {
+            agent = agent.tls_config(tls.clone());
+        }
+        Ok(Self {
+            agent: agent.build().into(),
+            config,
+            id: format!("{id:016x}"),
+            first: AtomicUsize::new(0),
+            logged: Mutex::default(),
+            value: PhantomData,
+        })
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{}{name}", self.config.prefix)
+    }
+
+    fn post<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, String> {
+        let members = &self.config.members;
+        let first = self.first.load(Ordering::Relaxed);
+        let mut said = String::new();
+        for at in (first..first + members.len()).map(|at| at % members.len()) {
+            let member = &members[at];
+            match self.post_to(member, path, body) {
+                Ok(text) => {
+                    self.first.store(at, Ordering::Relaxed);
+                    let wrong =
+                        |error| format!("etcd at {member}: {path} answers what is no answer: {error}");
+                    return serde_json::from_str(&text).map_err(wrong);
+                }
+                Err(error) => said = format!("etcd at {member}: {error}"),
+            }
+        }
+        Err(said)
+    }
+
+    fn post_to(&self, member: &str, path: &str, body: &Value) -> Result<String, String> {
+        let url = format!("{}{path}", member.trim_end_matches('/'));
+        let request = self.agent.post(url).content_type("application/json");
+        let mut response = request.send(body.to_string()).map_err(|error| self.explained(member, &error))?;
+        let status = response.status();
+        let text = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string();
+        let text = text.map_err(|error| self.explained(member, &error))?;
+        if status.is_success() {
+            Ok(text)
+        } else {
+            Err(format!("{path} answers {status}: {}", text.chars().take(200).collect::<String>()))
+        }
+    }
+
+    /// The cause of an error. A member that misses a certificate ends the connection with a vague
+    /// alert, or without one.
+    fn explained(&self, member: &str, error: &ureq::Error) -> String {
+        use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+        let kind = match error {
+            ureq::Error::Io(error) => Some(error.kind()),
+            _ => None,
+        };
+        let is_cut = matches!(kind, Some(BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof))
+            || error.to_string().contains("fatal alert");
+        let said = match error {
+            ureq::Error::Io(error) => cause(error),
+            ureq::Error::Rustls(error) => words(error),
+            other => other.to_string(),
+        };
+        if is_cut && member.starts_with("https://") && !self.config.shows_certificate {
+            format!("{said}: if it asks for a certificate, name this {}'s for etcd", word::<V>())
+        } else {
+            said
+        }
+    }
+
+    fn get(&self, name: &str) -> Value {
+        json!({ "request_range": { "key": encoded(self.key(name)) } })
+    }
+
+    fn look(&self) -> Result<Looked, String> {
+        let asked = json!({ "success": [self.get("leader"), self.get("last")] });
+        self.looked(self.post("/v3/kv/txn", &asked)?)
+    }
+
+    fn looked(&self, mut transaction: Transaction) -> Result<Looked, String> {
+        let looked = Looked::read::<V>(&mut transaction)?;
+        if let Some(Held { value: Err(fault), kv }) = &looked.last {
+            self.log_fault("last", kv.mod_revision.0, fault);
+        }
+        Ok(looked)
+    }
+
+    /// Logs a faulty value once.
+    fn log_fault(&self, key: &'static str, revision: u64, fault: &str) {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.replace((key, revision)) != Some((key, revision)) {
+            let key = self.key(key);
+            let word = word::<V>();
+            tracing::warn!("etcd: the value of {key} is none of a {word}'s, and is replaced: {fault}");
+        }
+    }
+
+    /// Whether this controller leads, and then renews its lease, or another one.
+    fn told(&self, looked: &Looked) -> Result<StoreTold<V>, String> {
+        let (revision, last) = (looked.revision, looked.stamp());
+        if let Some(Held { value: Err(fault), kv }) = &looked.leader {
+            self.log_fault("leader", kv.mod_revision.0, fault);
+            self.end_unreadable_lead(kv)?;
+            return Ok(StoreTold::Follows { leader: None, revision, last });
+        }
+        Ok(match looked.leader() {
+            Some((leader, _)) if leader.id != self.id => {
+                // With this address it is this controller before a restart. Its lease has yet to
+                // end, and no leader is found there.
+                let is_other = |address: &String| !address.is_empty() && *address != self.config.address;
+                let leader = Some(leader.address.clone()).filter(is_other);
+                StoreTold::Follows { leader, revision, last }
+            }
+            Some((_, kv)) if self.is_kept_alive(kv.lease)? => {
+                StoreTold::Leads { epoch: kv.create_revision.0, revision, last }
+            }
+            _ => StoreTold::Lost,
+        })
+    }
+
+    /// Replaces an unreadable holder by nobody, for a lease.
+    fn end_unreadable_lead(&self, kv: &KeyValue) -> Result<(), String> {
+        let lease = self.grant()?;
+        let key = encoded(self.key("leader"));
+        let nobody = encoded(written(&Leader::nobody())?);
+        let seen = kv.mod_revision.0.to_string();
+        let asked = json!({
+            "compare": [{ "target": "MOD", "result": "EQUAL", "key": key, "mod_revision": seen }],
+            "success": [{ "request_put": { "key": key, "value": nobody, "lease": lease.0.to_string() } }],
+        });
+        let done: Transaction = self.post("/v3/kv/txn", &asked)?;
+        if done.succeeded { Ok(()) } else { self.revoke(lease) }
+    }
+
+    fn grant(&self) -> Result<Number, String> {
+        let asked = json!({ "TTL": self.config.lease.as_secs().to_string() });
+        self.post::<Granted>("/v3/lease/grant", &asked).map(|granted| granted.id)
+    }
+
+    /// Renews a lease. Returns false if it had ended.
+    fn is_kept_alive(&self, lease: Number) -> Result<bool, String> {
+        let alive: KeptAlive = self.post("/v3/lease/keepalive", &json!({ "ID": lease.0.to_string() }))?;
+        Ok(alive.result.ttl.0 > 0)
+    }
+
+    /// The lease of this lead, if this controller has it.
+    fn lease_of(&self, looked: &Looked, epoch: u64) -> Option<Number> {
+        let (leader, kv) = looked.leader()?;
+        (leader.id == self.id && kv.create_revision.0 == epoch).then_some(kv.lease)
+    }
+
+    fn lead(&self) -> Result<StoreTold<V>, String> {
+        let looked = self.look()?;
+        if looked.leader.is_some() {
+            return self.told(&looked);
+        }
+        let lease = self.grant()?;
+        let own = Leader { id: self.id.clone(), address: self.config.address.clone() };
+        let own = encoded(written(&own)?);
+        let key = encoded(self.key("leader"));
+        let asked = json!({
+            "compare": [{ "target": "CREATE", "result": "EQUAL", "key": key, "create_revision": "0" }],
+            "success": [{ "request_put": { "key": key, "value": own, "lease": lease.0.to_string() } }],
+            "failure": [self.get("leader"), self.get("last")],
+        });
+        let done: Transaction = self.post("/v3/kv/txn", &asked)?;
+        if done.succeeded {
+            // The stored value may be newer than the one seen: look again, now that no other
+            // controller can store any.
+            let (epoch, looked) = (done.header.revision.0, self.look()?);
+            return Ok(StoreTold::Leads { epoch, revision: looked.revision, last: looked.stamp() });
+        }
+        self.revoke(lease)?;
+        self.told(&self.looked(done)?)
+    }
+
+    fn revoke(&self, lease: Number) -> Result<(), String> {
+        let asked = json!({ "ID": lease.0.to_string() });
+        self.post::<Value>("/v3/lease/revoke", &asked).map(drop)
+    }
+
+    fn renew(&self, epoch: u64) -> Result<StoreTold<V>, String> {
+        let looked = self.look()?;
+        let Some(lease) = self.lease_of(&looked, epoch) else { return Ok(StoreTold::Lost) };
+        let (revision, last) = (looked.revision, looked.stamp());
+        Ok(if self.is_kept_alive(lease)? { StoreTold::Renewed { revision, last } } else { StoreTold::Lost })
+    }
+
+    /// Answer for a value that could not be written, or was written already.
+    fn unwritten(&self, looked: &Looked, epoch: u64, decided: u64, round: u64) -> StoreTold<V> {
+        let last = looked.stamp();
+        if looked.has_kept(decided, round) {
+            StoreTold::Kept { revision: last.revision }
+        } else if self.lease_of(looked, epoch).is_some() {
+            StoreTold::Changed { last }
+        } else {
+            StoreTold::Lost
+        }
+    }
+
+    fn keep(&self, epoch: u64, decided: u64, before: Stamp, value: &V) -> Result<StoreTold<V>, String> {
+        let (looked, round) = (self.look()?, value.round());
+        let is_written = looked.has_kept(decided, round);
+        if is_written || self.lease_of(&looked, epoch).is_none() || looked.stamp() != before {
+            return Ok(self.unwritten(&looked, epoch, decided, round));
+        }
+        let text = serde_json::to_vec(value).map_err(|error| error.to_string())?;
+        let parts: Vec<&[u8]> = text.chunks(PART_BYTES).collect();
+        for (number, part) in (0..).zip(&parts) {
+            let key = self.key(&part_key(round, decided, number));
+            let asked = json!({ "key": encoded(key), "value": encoded(part) });
+            self.post::<Value>("/v3/kv/put", &asked)?;
+        }
+        let count = parts.len() as u32;
+        let last = Last { format: V::FORMAT.to_owned(), round, epoch: decided, parts: count };
+        let (leader_key, last_key) = (encoded(self.key("leader")), encoded(self.key("last")));
+        // Deletes the parts of all other values: of earlier rounds, of unkept rounds, and of leads
+        // whose clocks were ahead.
+        let [below, above] = [
+            (self.key("decision/"), self.key(&part_key(round, decided, 0))),
+            (self.key(&part_key(round, decided, count)), self.key("decision0")),
+        ]
+        .map(|(from, to)| {
+            json!({ "request_delete_range": { "key": encoded(from), "range_end": encoded(to) } })
+        });
+        let (epoch_text, seen) = (epoch.to_string(), before.revision.to_string());
+        let asked = json!({
+            "compare": [
+                { "target": "CREATE", "result": "EQUAL", "key": leader_key, "create_revision": epoch_text },
+                { "target": "MOD", "result": "EQUAL", "key": last_key, "mod_revision": seen },
+            ],
+            "success": [
+                { "request_put": { "key": last_key, "value": encoded(written(&last)?) } },
+                below,
+                above,
+            ],
+        });
+        let done: Transaction = self.post("/v3/kv/txn", &asked)?;
+        if done.succeeded {
+            return Ok(StoreTold::Kept { revision: done.header.revision.0 });
+        }
+        // An earlier try, which was given up, may have been carried out meanwhile.
+        Ok(self.unwritten(&self.look()?, epoch, decided, round))
+    }
+
+    fn read(&self) -> Result<StoreTold<V>, String> {
+        let looked = self.look()?;
+        let stamp = looked.stamp();
+        let Some(Held { value: Ok(last), .. }) = &looked.last else {
+            return Ok(StoreTold::Last { last: stamp, decision: None });
+        };
+        let decision = match self.read_parts(last)? {
+            Ok(value) => Some(Arc::new(value)),
+            Err(_) if self.look()?.stamp() != stamp => {
+                return Err("the decision was replaced while it was read".to_owned());
+            }
+            Err(fault) => {
+                self.log_fault("last", stamp.revision, &fault);
+                None
+            }
+        };
+        Ok(StoreTold::Last { last: stamp, decision })
+    }
+
+    /// The value, or the fault of its parts.
+    fn read_parts(&self, last: &Last) -> Result<Result<V, String>, String> {
+        let mut text = Vec::new();
+        for number in 0..last.parts {
+            let key = self.key(&part_key(last.round, last.epoch, number));
+            let found: Found = self.post("/v3/kv/range", &json!({ "key": encoded(&key) }))?;
+            match found.kvs.first().map(KeyValue::bytes) {
+                Some(Ok(part)) => text.extend(part),
+                Some(Err(error)) => return Ok(Err(format!("{key}: {error}"))),
+                None => return Ok(Err(format!("{key} is not there"))),
+            }
+        }
+        Ok(match serde_json::from_slice::<V>(&text) {
+            Ok(value) if value.round() == last.round => Ok(value),
+            Ok(value) => Err(format!("its parts are of round {}, and not of {}", value.round(), last.round)),
+            Err(error) => Err(format!("its parts: {error}")),
+        })
+    }
+}
+
+/// Name of a part's key, below the prefix. Names sort by round.
+fn part_key(round: u64, epoch: u64, number: u32) -> String {
+    format!("decision/{round:020}-{epoch:020}/{number:06}")
+}
+
+fn written(value: &impl Serialize) -> Result<Vec<u8>, String> {
+    serde_json::to_vec(value).map_err(|error| error.to_string())
+}
+
+impl<V: Stored> SharedStore<V> for EtcdStore<V> {
+    fn lease(&self) -> Option<Duration> {
+        Some(self.config.lease)
+    }
+
+    fn answer(&self, ask: &StoreAsk<V>) -> Result<StoreTold<V>, LeaseError> {
+        let told = match ask {
+            StoreAsk::Lead => self.lead(),
+            StoreAsk::Renew { epoch } => self.renew(*epoch),
+            StoreAsk::Keep { epoch, decided, before, decision } => {
+                self.keep(*epoch, *decided, *before, decision)
+            }
+            StoreAsk::Read => self.read(),
+        };
+        told.map_err(|reason| LeaseError::Etcd { reason })
+    }
+
+    fn leave(&self) -> Result<(), LeaseError> {
+        let left = self.look().and_then(|looked| match looked.leader() {
+            Some((leader, kv)) if leader.id == self.id => self.revoke(kv.lease),
+            _ => Ok(()),
+        });
+        left.map_err(|reason| LeaseError::Etcd { reason })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_sorted_by_round() {
+        assert!(part_key(9, 5, 3) < part_key(10, 1, 0));
+        let (first, end) = (part_key(9, 5, 0), part_key(9, 5, PARTS_MAX));
+        assert!(*"decision/" < *first && first < part_key(9, 5, PARTS_MAX - 1) && *end < *"decision0");
+    }
+}

@@ -1,0 +1,397 @@
+//! Model of a steered player: what it loads next and from which pathway, when it asks the steering
+//! server, and how long it stalls.
+//!
+//! The player has one bitrate, loads one segment at a time and fills its buffer up to a goal. A
+//! segment that is late is loaded from the next pathway, and the pathway that failed is not used
+//! until a penalty is over. If the steering server does not answer, the player asks again after the
+//! time to live; until then the last steering manifest holds.
+//!
+//! Source: Pantos, *HTTP Live Streaming 2nd Edition*, draft-pantos-hls-rfc8216bis, section 7.3;
+//! ETSI TS 103 998, *Content Steering for DASH*. Leaves out: requests and segments (a driver's or
+//! the simulator's), choice of bitrate. Contract: one mutation, then [`Player::poll`] to `None`,
+//! then [`Player::poll_timeout`]. Read [`Player`] and [`Action`] first.
+
+use anabranch_units::{Duration, Instant};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Time for which a failed pathway is not used.
+const PENALTY: Duration = Duration::from_secs(30);
+/// Pause after the last pathway has failed, too.
+const ALL_FAILED_PAUSE: Duration = Duration::from_secs(1);
+/// Time for an answer of the steering server.
+const STEERING_TIMEOUT: Duration = Duration::from_secs(4);
+/// Time for a segment, in percent of its playing time. With a full buffer a dead pathway then costs
+/// no stall.
+const SEGMENT_TIMEOUT_PERCENT: u64 = 150;
+/// Segments in the buffer at which playback starts.
+const STARTUP_SEGMENTS: u64 = 2;
+
+/// Settings of a [`Player`].
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct PlayerSettings {
+    /// Playing time of a segment.
+    pub segment: Duration,
+    /// Goal of the buffer, in playing time.
+    pub buffer: Duration,
+    /// Time between questions to the steering server, while no steering manifest has set another.
+    pub ttl: Duration,
+}
+
+/// Next action of a player; `P` names pathways.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action<P> {
+    /// Ask the steering server.
+    LoadSteering,
+    /// Load the next segment from this pathway.
+    LoadSegment(P),
+    /// Abort the segment that is loaded from this pathway.
+    AbortSegment(P),
+}
+
+/// Statistics of one player.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlaybackStats {
+    /// Segments loaded whole.
+    pub segments: u64,
+    /// Startup delay: time from opening to the first frame. `None` before playback has started.
+    pub began_after: Option<Duration>,
+    /// Stalls since playback started.
+    pub stalls: u64,
+    /// Total time of the stalls.
+    pub stalled: Duration,
+    /// Changes of pathway that a steering manifest asked for.
+    pub moves: u64,
+    /// Segments that failed or were late.
+    pub failures: u64,
+    /// Questions that the steering server answered.
+    pub answers: u64,
+    /// Questions without an answer in time.
+    pub unanswered: u64,
+}
+
+/// A player; `P` names pathways.
+#[derive(Clone, Debug)]
+pub struct Player<P> {
+    settings: PlayerSettings,
+    opened_at: Instant,
+    /// Pathways in order of preference.
+    pathways: Vec<P>,
+    /// End of the penalty of each pathway that failed.
+    penalties: BTreeMap<P, Instant>,
+    /// Playing time in the buffer at `updated_at`.
+    buffer: Duration,
+    updated_at: Instant,
+    /// Whether the player has played, not stalled, since `updated_at`.
+    is_playing: bool,
+    /// Pathway of the segment under way, and the segment's deadline.
+    loading: Option<(P, Instant)>,
+    /// Earliest time of the next load.
+    resumes_at: Instant,
+    last_pathway: Option<P>,
+    abort: Option<P>,
+    asks_at: Instant,
+    /// Deadline of the question under way.
+    answer_due: Option<Instant>,
+    stats: PlaybackStats,
+}
+
+impl<P: Clone + Ord> Player<P> {
+    /// A player that is opened at `now`, with the pathways of its manifest in order.
+    pub fn new(now: Instant, settings: PlayerSettings, pathways: Vec<P>) -> Self {
+        Self {
+            settings,
+            opened_at: now,
+            pathways,
+            penalties: BTreeMap::new(),
+            buffer: Duration::ZERO,
+            updated_at: now,
+            is_playing: false,
+            loading: None,
+            resumes_at: now,
+            last_pathway: None,
+            abort: None,
+            asks_at: now,
+            answer_due: None,
+            stats: PlaybackStats::default(),
+        }
+    }
+
+    /// Pathway of the segment under way, or else of the last segment.
+    pub fn pathway(&self) -> Option<&P> {
+        self.loading.as_ref().map(|(pathway, _)| pathway).or(self.last_pathway.as_ref())
+    }
+    /// The statistics at `now`.
+    pub fn stats(&self, now: Instant) -> PlaybackStats {
+        let mut until = self.clone();
+        until.advance(now);
+        until.stats
+    }
+
+    /// Takes in a steering manifest: pathways in order of preference, and when to ask again. An
+    /// empty list changes no pathway.
+    pub fn handle_steering(&mut self, now: Instant, pathways: Vec<P>, ttl: Duration) {
+        self.advance(now);
+        self.stats.answers += 1;
+        self.answer_due = None;
+        self.asks_at = now + ttl;
+        if !pathways.is_empty() {
+            self.pathways = pathways;
+        }
+    }
+
+    /// Notes that the question under way has no answer, or none that can be read.
+    pub fn handle_unanswered(&mut self, now: Instant) {
+        self.advance(now);
+        if self.answer_due.take().is_some() {
+            self.stats.unanswered += 1;
+            self.asks_at = now + self.settings.ttl;
+        }
+    }
+
+    /// Takes in the segment under way, which is whole.
+    pub fn handle_segment(&mut self, now: Instant) {
+        self.advance(now);
+        if let Some((pathway, _)) = self.loading.take() {
+            self.penalties.remove(&pathway);
+            self.last_pathway = Some(pathway);
+            self.buffer += self.settings.segment;
+            self.stats.segments += 1;
+            let needed = if self.stats.began_after.is_none() { STARTUP_SEGMENTS } else { 1 };
+            if !self.is_playing && self.buffer >= (self.settings.segment * needed).min(self.settings.buffer) {
+                self.is_playing = true;
+                let after = now.saturating_since(self.opened_at);
+                self.stats.began_after.get_or_insert(after);
+            }
+        }
+    }
+
+    /// Notes that the segment under way has failed.
+    pub fn handle_failure(&mut self, now: Instant) {
+        self.advance(now);
+        if let Some((pathway, _)) = self.loading.take() {
+            self.penalties.insert(pathway, now + PENALTY);
+            self.stats.failures += 1;
+            if self.pathways.iter().all(|pathway| self.is_penalised(pathway, now)) {
+                self.resumes_at = now + ALL_FAILED_PAUSE;
+            }
+        }
+    }
+
+    /// Runs the deadlines that are due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.advance(now);
+        if self.answer_due.is_some_and(|due| due <= now) {
+            self.handle_unanswered(now);
+        }
+        if let Some((pathway, _)) = self.loading.clone().filter(|(_, due)| *due <= now) {
+            self.abort = Some(pathway);
+            self.handle_failure(now);
+        }
+    }
+
+    /// The next action, until `None`.
+    pub fn poll(&mut self, now: Instant) -> Option<Action<P>> {
+        self.advance(now);
+        if let Some(pathway) = self.abort.take() {
+            return Some(Action::AbortSegment(pathway));
+        }
+        if self.answer_due.is_none() && self.asks_at <= now {
+            self.answer_due = Some(now + STEERING_TIMEOUT);
+            return Some(Action::LoadSteering);
+        }
+        let is_idle = self.loading.is_none() && self.resumes_at <= now;
+        if is_idle && self.buffer + self.settings.segment <= self.goal() {
+            let pathway = self.choose(now)?;
+            let timeout = Duration::from_ps(self.settings.segment.as_ps() / 100 * SEGMENT_TIMEOUT_PERCENT);
+            self.loading = Some((pathway.clone(), now + timeout));
+            let is_new = self.last_pathway.as_ref().is_some_and(|last| *last != pathway);
+            let has_failed = self.last_pathway.as_ref().is_some_and(|last| self.penalties.contains_key(last));
+            self.stats.moves += u64::from(is_new && !has_failed);
+            return Some(Action::LoadSegment(pathway));
+        }
+        None
+    }
+
+    /// When [`Player::handle_timeout`] or [`Player::poll`] is due.
+    pub fn poll_timeout(&self) -> Instant {
+        let asks = self.answer_due.unwrap_or(self.asks_at);
+        let loads = match &self.loading {
+            Some((_, due)) => *due,
+            None if self.pathways.is_empty() => Instant::MAX,
+            // Playing makes room for the next segment.
+            None if self.is_playing => {
+                let above = self.buffer + self.settings.segment
+                    - self.goal().min(self.buffer + self.settings.segment);
+                self.updated_at + above
+            }
+            None => self.updated_at,
+        };
+        let loads = if self.loading.is_none() { loads.max(self.resumes_at) } else { loads };
+        asks.min(loads)
+    }
+
+    /// The buffer's goal: enough to start, at least.
+    fn goal(&self) -> Duration {
+        self.settings.buffer.max(self.settings.segment * STARTUP_SEGMENTS)
+    }
+
+    /// The first pathway without a penalty; if all have one, the pathway whose penalty ends first.
+    fn choose(&self, now: Instant) -> Option<P> {
+        let free = self.pathways.iter().find(|pathway| !self.is_penalised(pathway, now));
+        let next = || self.pathways.iter().min_by_key(|pathway| self.penalties.get(pathway).copied());
+        free.or_else(next).cloned()
+    }
+
+    fn is_penalised(&self, pathway: &P, now: Instant) -> bool {
+        self.penalties.get(pathway).is_some_and(|until| *until > now)
+    }
+
+    /// Plays, or stalls, until `now`.
+    fn advance(&mut self, now: Instant) {
+        let passed = now.saturating_since(self.updated_at);
+        self.updated_at = self.updated_at.max(now);
+        if self.is_playing {
+            let played = passed.min(self.buffer);
+            self.buffer = self.buffer - played;
+            if passed > played {
+                self.is_playing = false;
+                self.stats.stalls += 1;
+                self.stats.stalled += passed - played;
+            }
+        } else if self.stats.began_after.is_some() {
+            self.stats.stalled += passed;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SETTINGS: PlayerSettings = PlayerSettings {
+        segment: Duration::from_secs(2),
+        buffer: Duration::from_secs(6),
+        ttl: Duration::from_secs(10),
+    };
+
+    fn at(ms: u64) -> Instant {
+        Instant::ZERO + Duration::from_ms(ms)
+    }
+
+    /// Runs the player to `until_ms`, with no answers of a steering server. `takes_ms` says how
+    /// long a segment from a pathway takes, `None` for a segment that never arrives. Returns the
+    /// pathways in the order of the loads.
+    fn run(
+        player: &mut Player<char>,
+        until_ms: u64,
+        takes_ms: impl Fn(char, u64) -> Option<u64>,
+    ) -> Vec<char> {
+        let (mut now, mut loads, mut arrives_at) = (at(0), Vec::new(), None);
+        loop {
+            while let Some(action) = player.poll(now) {
+                match action {
+                    Action::LoadSteering => {}
+                    Action::AbortSegment(_) => arrives_at = None,
+                    Action::LoadSegment(pathway) => {
+                        let ms = now.saturating_since(Instant::ZERO).as_us() / 1_000;
+                        arrives_at = takes_ms(pathway, ms).map(|ms| now + Duration::from_ms(ms));
+                        loads.push(pathway);
+                    }
+                }
+            }
+            let next = player.poll_timeout().min(arrives_at.unwrap_or(Instant::MAX));
+            assert!(next >= now);
+            if next > at(until_ms) {
+                return loads;
+            }
+            now = next;
+            if arrives_at == Some(next) {
+                arrives_at = None;
+                player.handle_segment(now);
+            } else {
+                player.handle_timeout(now);
+            }
+        }
+    }
+
+    #[test]
+    fn segments_in_time_cause_no_stall() {
+        let mut player = Player::new(at(0), SETTINGS, vec!['a', 'b']);
+        let loads = run(&mut player, 60_000, |_, _| Some(500));
+        let stats = player.stats(at(60_000));
+        assert_eq!((stats.stalls, stats.failures, stats.moves), (0, 0, 0));
+        assert_eq!(stats.began_after, Some(Duration::from_secs(1)));
+        // Segments of one minute, and the buffer.
+        assert!((30..=33).contains(&loads.len()) && loads.iter().all(|pathway| *pathway == 'a'), "{loads:?}");
+    }
+
+    #[test]
+    fn a_failed_pathway_is_replaced_until_its_penalty_ends() {
+        let mut player = Player::new(at(0), SETTINGS, vec!['a', 'b']);
+        // Pathway `a` is dead for ten seconds.
+        let loads = run(&mut player, 60_000, |pathway, ms| {
+            (pathway == 'b' || !(10_000..20_000).contains(&ms)).then_some(300)
+        });
+        let stats = player.stats(at(60_000));
+        assert_eq!((stats.failures, stats.stalls), (1, 0), "the buffer bridges it");
+        assert!(loads.contains(&'b') && loads.last() == Some(&'a'), "{loads:?}");
+    }
+
+    #[test]
+    fn a_player_without_pathways_tries_once_a_second() {
+        let mut player = Player::new(at(0), SETTINGS, vec!['a', 'b']);
+        let (mut now, mut tries) = (at(0), 0);
+        while now < at(10_000) {
+            while let Some(action) = player.poll(now) {
+                if matches!(action, Action::LoadSegment(_)) {
+                    tries += 1;
+                    player.handle_failure(now);
+                }
+            }
+            now = player.poll_timeout();
+            player.handle_timeout(now);
+        }
+        assert!((10..=12).contains(&tries), "{tries}");
+    }
+
+    #[test]
+    fn a_player_follows_steering_and_survives_its_loss() {
+        let mut player = Player::new(at(0), SETTINGS, vec!['a', 'b']);
+        assert_eq!(player.poll(at(0)), Some(Action::LoadSteering));
+        player.handle_steering(at(10), vec!['b', 'a'], Duration::from_secs(5));
+        assert_eq!(player.poll(at(10)), Some(Action::LoadSegment('b')));
+        player.handle_segment(at(500));
+        assert_eq!(player.poll(at(500)), Some(Action::LoadSegment('b')));
+        player.handle_segment(at(1_000));
+        player.handle_steering(at(1_100), vec!['a', 'b'], Duration::from_secs(5));
+        assert_eq!(player.poll(at(1_100)), Some(Action::LoadSegment('a')));
+        player.handle_segment(at(1_500));
+        assert_eq!(player.stats(at(1_500)).moves, 1);
+        assert_eq!(player.poll(at(6_200)), Some(Action::LoadSteering));
+        player.handle_timeout(at(10_300));
+        assert_eq!(player.stats(at(10_300)).unanswered, 1);
+    }
+
+    proptest! {
+        /// The buffer never exceeds its goal, however late segments are.
+        #[test]
+        fn all_time_since_startup_is_played_or_stalled(takes in proptest::collection::vec((any::<bool>(), 1u64..5_000), 1..40)) {
+            let mut player = Player::new(at(0), SETTINGS, vec!['a', 'b', 'c']);
+            let count = std::cell::Cell::new(0);
+            run(&mut player, 120_000, |_, _| {
+                let (arrives, ms) = takes[count.get() % takes.len()];
+                count.set(count.get() + 1);
+                arrives.then_some(ms)
+            });
+            player.handle_timeout(at(120_000));
+            let stats = player.stats(at(120_000));
+            prop_assert!(player.buffer <= SETTINGS.buffer);
+            if let Some(began) = stats.began_after {
+                let spent = (SETTINGS.segment * stats.segments).as_ps() - player.buffer.as_ps() + stats.stalled.as_ps();
+                prop_assert_eq!(spent, (at(120_000).saturating_since(at(0)) - began).as_ps());
+            }
+        }
+    }
+}

@@ -1,0 +1,506 @@
+//! Content steering: the questions of players and the steering manifests that answer them, for HLS
+//! and DASH.
+//!
+//! A player asks the steering server that its manifest names. The answer lists the pathways (DASH:
+//! service locations) in order of preference, and says when to ask again. A pathway may have
+//! clones, which differ by their host. The reload URI carries all that the server must know of the
+//! viewer, so a steering server keeps no state of viewers.
+//!
+//! Source: HLS: Pantos, *HTTP Live Streaming 2nd Edition*, draft-pantos-hls-rfc8216bis, section 7;
+//! DASH: ETSI TS 103 998, *Content Steering for DASH*. Differs: clones replace the host alone, as
+//! DASH has no other replacement, and no clone has the name of its base. Leaves out: sockets; the
+//! order of the pathways, which is the caller's. Read [`SteeringManifest`], [`SteeringQuery`] and
+//! [`Pathway`] first.
+
+use anabranch_units::BitRate;
+use anabranch_units::text::is_printable;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+/// Default time to live of a steering manifest, in seconds (HLS, section 7.1; DASH has the same).
+pub const TTL_S: u32 = 300;
+/// Most preferred pathways of a steering manifest, and most pathways that are read of a player's
+/// question.
+pub const PATHWAYS_MAX: usize = 6;
+/// Longest name of a pathway, a location or a provider.
+pub const NAME_BYTES_MAX: usize = 128;
+/// Longest query of a question.
+pub const QUERY_BYTES_MAX: usize = 2_048;
+/// Highest bitrate and highest throughput that are read.
+const BITRATE_BPS_MAX: u64 = 1_000_000_000_000;
+/// Share of its throughput at which a viewer is assumed to watch.
+const WATCHED_PERCENT: u64 = 80;
+
+/// Standard that a player follows.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// HTTP Live Streaming.
+    Hls,
+    /// Dynamic Adaptive Streaming over HTTP.
+    Dash,
+}
+
+impl Dialect {
+    /// Its word in URLs: `hls` or `dash`.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Hls => "hls",
+            Self::Dash => "dash",
+        }
+    }
+    /// Prefix of the query parameters that the standard reserves.
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::Hls => "_HLS_",
+            Self::Dash => "_DASH_",
+        }
+    }
+}
+
+/// A pathway of players' manifests, with its clones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pathway {
+    /// Name in manifests (see [`is_pathway_id`]).
+    pub id: String,
+    /// Host of each clone, by the clone's number. A host has no port: hls.js replaces none.
+    pub hosts: BTreeMap<u32, String>,
+}
+
+/// All pathways of a manifest, by a key of the steering server's choice.
+pub type PathwayTable<K> = BTreeMap<K, Pathway>;
+
+impl Pathway {
+    /// Name of the clone with this number.
+    pub fn clone_id(&self, number: u32) -> String {
+        format!("{}.{number}", self.id)
+    }
+
+    /// Whether `id` names this pathway or one of its clones.
+    pub fn has(&self, id: &str) -> bool {
+        let number = || id.strip_prefix(&*self.id)?.strip_prefix('.')?.parse().ok();
+        self.id == id || number().is_some_and(|number: u32| self.hosts.contains_key(&number))
+    }
+
+    /// Name of the clone with this number, and the clone itself. The pathway stands in for a clone
+    /// without a host.
+    fn clone_of(&self, number: u32) -> (String, Option<PathwayClone>) {
+        let Some(host) = self.hosts.get(&number) else { return (self.id.clone(), None) };
+        let id = self.clone_id(number);
+        let uri_replacement = UriReplacement { host: host.clone() };
+        (id.clone(), Some(PathwayClone { base_id: self.id.clone(), id, uri_replacement }))
+    }
+}
+
+/// Key of the pathway that `id` names, itself or a clone.
+pub fn pathway_key<K: Copy>(pathways: &PathwayTable<K>, id: &str) -> Option<K> {
+    pathways.iter().find(|(_, pathway)| pathway.has(id)).map(|(key, _)| *key)
+}
+
+/// Key of the pathway with a clone on this host.
+pub fn host_key<K: Copy>(pathways: &PathwayTable<K>, host: &str) -> Option<K> {
+    let is_its = |pathway: &Pathway| pathway.hosts.values().any(|own| own == host);
+    pathways.iter().find(|(_, pathway)| is_its(pathway)).map(|(key, _)| *key)
+}
+
+/// Whether a manifest may name a pathway so: letters, digits, `.`, `-` and `_`.
+///
+/// Source: draft-pantos-hls-rfc8216bis, section 4.4.6.6.
+pub fn is_pathway_id(name: &str) -> bool {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    !name.is_empty() && name.len() <= NAME_BYTES_MAX && name.chars().all(is_allowed)
+}
+
+/// A viewer, as a steering server knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Viewer {
+    /// City.
+    pub location: String,
+    /// Internet provider.
+    pub isp: String,
+    /// Bitrate that the viewer watches, or is likely to watch.
+    pub bitrate: BitRate,
+    /// Random number that the viewer keeps.
+    pub number: u64,
+}
+
+/// A player's question to the steering server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SteeringQuery {
+    /// The player's standard.
+    pub dialect: Dialect,
+    /// The viewer.
+    pub viewer: Viewer,
+    /// Pathways in use, as the parameter `_HLS_pathway` or `_DASH_pathway` lists them.
+    pub pathways: Vec<String>,
+    /// Throughput that the player has measured, from `_HLS_throughput` or `_DASH_throughput`.
+    pub throughput: Option<BitRate>,
+}
+
+/// Why a query is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QueryError {
+    /// The query is longer than [`QUERY_BYTES_MAX`].
+    TooLong {
+        /// Length of the query.
+        bytes: usize,
+    },
+    /// A parameter has a bad value.
+    Bad {
+        /// The parameter's name.
+        parameter: String,
+        /// The value.
+        value: String,
+        /// Values that are allowed.
+        must_be: &'static str,
+    },
+}
+
+impl fmt::Display for QueryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLong { bytes } => write!(f, "query of {bytes} bytes: at most {QUERY_BYTES_MAX}"),
+            Self::Bad { parameter, value, must_be } => write!(f, "{parameter}={value}: must be {must_be}"),
+        }
+    }
+}
+impl std::error::Error for QueryError {}
+
+impl SteeringQuery {
+    /// Reads the decoded parameters of a query of `query_bytes`.
+    ///
+    /// The server's own parameters come from its reload URI: `location`, `isp`, `bitrate` (bit/s)
+    /// and `viewer` (hexadecimal). `defaults` stands in for parameters that are absent. The player
+    /// adds the parameters of its standard; bad values of these, and unknown parameters, are
+    /// ignored.
+    ///
+    /// Errors: a query that is too long; a bad value of a parameter of the server.
+    /// Source: draft-pantos-hls-rfc8216bis, section 7.1; ETSI TS 103 998 (lists in quotation
+    /// marks).
+    pub fn read<'a>(
+        dialect: Dialect,
+        query_bytes: usize,
+        parameters: impl IntoIterator<Item = (&'a str, &'a str)>,
+        defaults: Viewer,
+    ) -> Result<Self, QueryError> {
+        if query_bytes > QUERY_BYTES_MAX {
+            return Err(QueryError::TooLong { bytes: query_bytes });
+        }
+        let mut query = Self { dialect, viewer: defaults, pathways: Vec::new(), throughput: None };
+        let mut bitrate = None;
+        for (parameter, value) in parameters {
+            let bad = |must_be| QueryError::Bad {
+                parameter: parameter.chars().take(32).collect(),
+                value: value.chars().take(64).collect(),
+                must_be,
+            };
+            let name = || {
+                // Operators see names that come from strangers.
+                let is_name = (1..=NAME_BYTES_MAX).contains(&value.len()) && is_printable(value);
+                if is_name { Ok(value.to_owned()) } else { Err(bad("1 to 128 bytes of text")) }
+            };
+            match parameter {
+                "location" => query.viewer.location = name()?,
+                "isp" => query.viewer.isp = name()?,
+                "bitrate" => {
+                    let bps = value.parse().ok().filter(|bps| (1..=BITRATE_BPS_MAX).contains(bps));
+                    bitrate = Some(bps.ok_or_else(|| bad("a whole number of bit/s, 1 to 10^12"))?);
+                }
+                "viewer" => {
+                    query.viewer.number = u64::from_str_radix(value, 16)
+                        .map_err(|_| bad("up to sixteen hexadecimal digits"))?;
+                }
+                _ => query.read_of_player(parameter, value),
+            }
+        }
+        let watched = query.throughput.map(|rate| rate.as_bps() / 100 * WATCHED_PERCENT);
+        if let Some(bps) = bitrate.or(watched).filter(|bps| *bps > 0) {
+            query.viewer.bitrate = BitRate::bps(bps);
+        }
+        Ok(query)
+    }
+
+    /// Reads a parameter of the player's standard.
+    fn read_of_player(&mut self, parameter: &str, value: &str) {
+        // DASH has quoted lists, HLS one value.
+        let values = value.trim_matches('"').split(',').map(str::trim).filter(|value| !value.is_empty());
+        match parameter.strip_prefix(self.dialect.prefix()) {
+            Some("pathway") => self.pathways = values.take(PATHWAYS_MAX).map(str::to_owned).collect(),
+            Some("throughput") => {
+                let rates = values.filter_map(|value| value.parse().ok());
+                let fastest = rates.filter(|bps| (1..=BITRATE_BPS_MAX).contains(bps)).max();
+                self.throughput = fastest.map(BitRate::bps);
+            }
+            _ => {}
+        }
+    }
+
+    /// Query of the reload URI: the viewer, as [`SteeringQuery::read`] takes it.
+    pub fn reload_query(&self) -> String {
+        let Viewer { location, isp, bitrate, number } = &self.viewer;
+        format!(
+            "location={}&isp={}&bitrate={}&viewer={number:x}",
+            encoded(location),
+            encoded(isp),
+            bitrate.as_bps()
+        )
+    }
+}
+
+/// Percent-encodes text for a query (RFC 3986, section 2.3).
+fn encoded(text: &str) -> String {
+    let byte = |byte: u8| match byte {
+        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    text.bytes().map(byte).collect()
+}
+
+/// A clone of a pathway.
+///
+/// Source: draft-pantos-hls-rfc8216bis, section 7.2 (`PATHWAY-CLONES`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING-KEBAB-CASE")]
+pub struct PathwayClone {
+    /// Name of the pathway that is cloned.
+    pub base_id: String,
+    /// Name of the clone.
+    pub id: String,
+    /// Replacement in the base's URIs.
+    pub uri_replacement: UriReplacement,
+}
+
+/// Replacement that turns a pathway's URIs into its clone's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING-KEBAB-CASE")]
+pub struct UriReplacement {
+    /// Name of the clone's host.
+    pub host: String,
+}
+
+/// Answer of a steering server; HLS and DASH have the same JSON.
+///
+/// Source: draft-pantos-hls-rfc8216bis, section 7.2.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING-KEBAB-CASE")]
+pub struct SteeringManifest {
+    /// Version of the format: 1.
+    pub version: u32,
+    /// Time to live: seconds until the player asks again.
+    pub ttl: u32,
+    /// URI of the next question, relative to the last.
+    pub reload_uri: String,
+    /// Names of pathways in order of preference.
+    pub pathway_priority: Vec<String>,
+    /// Clones, which the player's manifest does not list.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pathway_clones: Vec<PathwayClone>,
+}
+
+impl SteeringManifest {
+    /// Answers `query` with these clones, given by key and number, in order of preference.
+    ///
+    /// The manifest's own pathways follow, so that the player keeps a pathway after all preferred
+    /// clones have failed; pathways in `gone` are last. Returns `None` for an empty table.
+    pub fn new<K: Copy + Ord>(
+        preferred: impl IntoIterator<Item = (K, u32)>,
+        pathways: &PathwayTable<K>,
+        gone: &BTreeSet<K>,
+        query: &SteeringQuery,
+        ttl_s: u32,
+    ) -> Option<Self> {
+        let mut pathway_priority: Vec<String> = Vec::new();
+        let mut pathway_clones: Vec<PathwayClone> = Vec::new();
+        for (key, number) in preferred.into_iter().take(PATHWAYS_MAX) {
+            let Some(pathway) = pathways.get(&key) else { continue };
+            let (id, clone) = pathway.clone_of(number);
+            if !pathway_priority.contains(&id) {
+                pathway_priority.push(id);
+                pathway_clones.extend(clone);
+            }
+        }
+        let of = |is_gone: bool| pathways.iter().filter(move |(key, _)| gone.contains(key) == is_gone);
+        for (_, pathway) in of(false).chain(of(true)) {
+            if pathway_priority.len() >= 2 * PATHWAYS_MAX {
+                break;
+            }
+            if !pathway_priority.contains(&pathway.id) {
+                pathway_priority.push(pathway.id.clone());
+            }
+        }
+        let reload_uri = format!("?{}", query.reload_query());
+        let is_known = !pathway_priority.is_empty();
+        is_known.then_some(Self { version: 1, ttl: ttl_s, reload_uri, pathway_priority, pathway_clones })
+    }
+
+    /// Query of the reload URI, with its `?`.
+    pub fn reload_query(&self) -> Option<&str> {
+        self.reload_uri.find('?').map(|at| &self.reload_uri[at..])
+    }
+
+    /// The pathways in order of preference that are in `hosts`, the player's host and port by
+    /// pathway; adds the clones to `hosts`.
+    ///
+    /// A clone has the port of its base. A clone of an unknown pathway is ignored.
+    pub fn apply(&self, hosts: &mut BTreeMap<String, String>) -> Vec<String> {
+        for clone in &self.pathway_clones {
+            let base = hosts.get(&clone.base_id);
+            if let Some((_, port)) = base.and_then(|base| base.rsplit_once(':')) {
+                let host = format!("{}:{port}", clone.uri_replacement.host);
+                hosts.insert(clone.id.clone(), host);
+            }
+        }
+        self.pathway_priority.iter().filter(|id| hosts.contains_key(*id)).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn defaults() -> Viewer {
+        Viewer { location: "nowhere".into(), isp: "none".into(), number: 0xabc, bitrate: BitRate::mbps(3) }
+    }
+
+    fn read(dialect: Dialect, parameters: &[(&str, &str)]) -> Result<SteeringQuery, QueryError> {
+        SteeringQuery::read(dialect, 100, parameters.iter().copied(), defaults())
+    }
+
+    fn pathways() -> PathwayTable<u32> {
+        let pathway = |id: &str, hosts: &[(u32, &str)]| Pathway {
+            id: id.into(),
+            hosts: hosts.iter().map(|(number, host)| (*number, (*host).to_owned())).collect(),
+        };
+        [(0, pathway("alpha", &[(4, "a4.example")])), (1, pathway("beta", &[])), (2, pathway("gamma", &[]))]
+            .into()
+    }
+
+    /// HLS, section 7.2: the keys and the form of an answer.
+    #[test]
+    fn an_answer_has_the_standards_form() {
+        let query =
+            read(Dialect::Hls, &[("viewer", "1"), ("_HLS_pathway", "alpha"), ("_HLS_throughput", "9000000")])
+                .expect("it is one");
+        let manifest =
+            SteeringManifest::new([(0, 4), (1, 0), (1, 7)], &pathways(), &BTreeSet::new(), &query, 30)
+                .expect("there are pathways");
+        assert_eq!(
+            serde_json::to_value(&manifest).expect("it is JSON"),
+            serde_json::json!({
+                "VERSION": 1,
+                "TTL": 30,
+                "RELOAD-URI": "?location=nowhere&isp=none&bitrate=7200000&viewer=1",
+                "PATHWAY-PRIORITY": ["alpha.4", "beta", "alpha", "gamma"],
+                "PATHWAY-CLONES": [{"BASE-ID": "alpha", "ID": "alpha.4", "URI-REPLACEMENT": {"HOST": "a4.example"}}],
+            })
+        );
+        assert_eq!(manifest.reload_query(), Some(&*manifest.reload_uri));
+        let none = SteeringManifest::new([(0, 4)], &PathwayTable::new(), &BTreeSet::new(), &query, 30);
+        assert_eq!(none, None);
+    }
+
+    #[test]
+    fn pathways_are_found_by_clone_and_host() {
+        let pathways = pathways();
+        let of = |id: &str| pathway_key(&pathways, id);
+        assert_eq!((of("alpha"), of("alpha.4"), of("beta")), (Some(0), Some(0), Some(1)));
+        assert_eq!((of("alpha.5"), of("beta.1"), of("delta")), (None, None, None));
+        assert_eq!((host_key(&pathways, "a4.example"), host_key(&pathways, "alpha")), (Some(0), None));
+    }
+
+    #[test]
+    fn pathways_that_are_gone_are_last() {
+        let query = read(Dialect::Dash, &[]).expect("it is one");
+        let manifest =
+            SteeringManifest::new([(1, 0), (0, 4)], &pathways(), &BTreeSet::from([0]), &query, TTL_S)
+                .expect("there are pathways");
+        assert_eq!(manifest.pathway_priority, ["beta", "alpha.4", "gamma", "alpha"]);
+    }
+
+    #[test]
+    fn a_player_reaches_clones_at_its_base_port() {
+        let query = read(Dialect::Hls, &[]).expect("it is one");
+        let manifest = SteeringManifest::new([(0, 4)], &pathways(), &BTreeSet::new(), &query, TTL_S)
+            .expect("there are pathways");
+        let mut hosts =
+            BTreeMap::from([("alpha".to_owned(), "a:81".to_owned()), ("beta".into(), "b:82".into())]);
+        assert_eq!(manifest.apply(&mut hosts), ["alpha.4", "alpha", "beta"], "gamma has no host");
+        assert_eq!(hosts["alpha.4"], "a4.example:81");
+        let mut other = BTreeMap::from([("beta".to_owned(), "b:82".to_owned())]);
+        assert_eq!(manifest.apply(&mut other), ["beta"], "the base of the clone is unknown");
+    }
+
+    /// DASH has quoted lists, HLS one value.
+    #[test]
+    fn parameters_are_read_by_their_standard() {
+        let query = read(
+            Dialect::Dash,
+            &[("_DASH_pathway", "\"alpha,beta\""), ("_DASH_throughput", "\"1000000,4000000\"")],
+        );
+        let query = query.expect("it is one");
+        assert_eq!(
+            (query.pathways, query.throughput),
+            (vec!["alpha".into(), "beta".into()], Some(BitRate::mbps(4)))
+        );
+        assert_eq!(query.viewer.bitrate, BitRate::bps(3_200_000));
+        let other = read(Dialect::Hls, &[("_DASH_throughput", "1000000"), ("_HLS_throughput", "soon")])
+            .expect("it is one");
+        assert_eq!((other.throughput, other.viewer.bitrate), (None, BitRate::mbps(3)));
+    }
+
+    #[test]
+    fn bad_values_are_refused_in_one_line() {
+        let message = |parameters: &[(&str, &str)]| {
+            read(Dialect::Hls, parameters).expect_err("it is wrong").to_string()
+        };
+        assert_eq!(
+            message(&[("bitrate", "fast")]),
+            "bitrate=fast: must be a whole number of bit/s, 1 to 10^12"
+        );
+        assert_eq!(message(&[("viewer", "xyz")]), "viewer=xyz: must be up to sixteen hexadecimal digits");
+        assert_eq!(message(&[("location", "")]), "location=: must be 1 to 128 bytes of text");
+        // #48: an operator's page showed a place's name, and the text beside it, backwards.
+        for misleading in ["a\u{202e}b", "a\u{200b}", "\u{1b}[2J"] {
+            assert!(read(Dialect::Hls, &[("isp", misleading)]).is_err(), "{misleading:?}");
+        }
+        let long = SteeringQuery::read(Dialect::Hls, 3_000, [], defaults()).expect_err("it is too long");
+        assert_eq!(long.to_string(), "query of 3000 bytes: at most 2048");
+    }
+
+    proptest! {
+        /// No parameter causes a panic.
+        #[test]
+        fn a_reload_query_keeps_the_viewer(
+            parameters in proptest::collection::vec(("(location|isp|bitrate|viewer|_HLS_pathway|_HLS_throughput|_DASH_throughput|x)", ".{0,20}"), 0..6),
+            dash: bool,
+        ) {
+            let dialect = if dash { Dialect::Dash } else { Dialect::Hls };
+            let pairs: Vec<(&str, &str)> = parameters.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
+            if let Ok(query) = read(dialect, &pairs) {
+                let reload = query.reload_query();
+                let decoded: Vec<(String, String)> = reload
+                    .split('&')
+                    .filter_map(|pair| pair.split_once('='))
+                    .map(|(key, value)| (key.to_owned(), decode(value)))
+                    .collect();
+                let again = read(dialect, &decoded.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect::<Vec<_>>());
+                prop_assert_eq!(again.map(|query| query.viewer), Ok(query.viewer));
+            }
+        }
+    }
+
+    fn decode(text: &str) -> String {
+        let mut bytes = Vec::new();
+        let mut rest = text.bytes();
+        while let Some(byte) = rest.next() {
+            let hex = |byte: u8| char::from(byte).to_digit(16).expect("a digit") as u8;
+            bytes.push(match byte {
+                b'%' => hex(rest.next().expect("two")) << 4 | hex(rest.next().expect("two")),
+                other => other,
+            });
+        }
+        String::from_utf8(bytes).expect("it was text")
+    }
+}

@@ -1,0 +1,7 @@
+//! Random bytes as a player's question: no panic, and the reload URI keeps the viewer.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    anabranch_media::exercise::exercise_queries(bytes);
+});
