@@ -4,7 +4,8 @@
 //! share of reports that are good, which counts as what the network delivered of what was asked (`Broker::handle_delivered`). Anybody may report anything, so nothing
 //! counts below a number of reports, a viewer counts little, and an operator has to say that players are believed at all.
 //!
-//! Source: CTA-5004 and CTA-5004-A (CMCD), keys `bs`, `rc`, `cdn`, `url`. Leaves out: their text form (`media::cmcd`). Read [`Report`] and [`Reports`].
+//! Source: CTA-5004 and CTA-5004-A (CMCD), keys `bs`, `rc`, `cdn`, `url`. Leaves out: their text form
+//! (`media::cmcd`). Read [`Report`] and [`Reports`].
 
 use crate::steering::Catalogue;
 use anabranch_media::cmcd;
@@ -28,8 +29,9 @@ pub struct Report {
 }
 
 impl Report {
-    /// The report of a player that plays by the network `plays_by`. The network is the one whose pathway or host the report names, or else
-    /// `plays_by`. Returns `None` for a report about no network.
+    /// The report of a player that plays by the network `plays_by`. The network is the one whose
+    /// pathway or host the report names, or else `plays_by`. Returns `None` for a report about no
+    /// network.
     pub fn of_cmcd(report: &cmcd::Report, catalogue: &Catalogue, plays_by: Option<PeerId>) -> Option<Self> {
         let named = || pathway_key(catalogue, report.cdn.as_deref()?);
         let by_host = || host_key(catalogue, report.host.as_deref()?);

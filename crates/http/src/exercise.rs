@@ -1,4 +1,5 @@
-//! Exercises of requests to a service and of etcd's answers, for fuzz targets and their corpora's tests, and of a store, for tests.
+//! Exercises of requests to a service and of etcd's answers, for fuzz targets and their corpora's
+//! tests, and of a store, for tests.
 //!
 //! Leaves out: HTTP's own syntax and TLS, which are libraries'.
 

@@ -4,7 +4,8 @@
 //! ([`ByteCount`]), rates in bits per second ([`BitRate`]), ids ([`SiteId`], [`LinkId`], [`PeerId`]) and random
 //! streams that are named after what they drive ([`Seed`]). Prefixes are decimal; powers of two say `Ki`, `Mi`, `Gi`.
 //! Text from outside is shown by [`text::printable`] alone. A [`Finding`] is a fact that a room finds out about the machine, a
-//! [`Histogram`] counts lengths of time, [`stats`] sums up small samples, and [`loss_ppm_max`] says which losses come in which bursts.
+//! [`Histogram`] counts lengths of time, [`stats`] sums up small samples, and [`loss_ppm_max`] says
+//! which losses come in which bursts.
 //!
 //! Leaves out: anything that reads a clock or the machine. Read [`Instant`] and [`BitRate`] first.
 

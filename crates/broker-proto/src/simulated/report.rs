@@ -11,7 +11,8 @@ pub(super) fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// Fills `row` with the players' experience in the `measured` time since the warm-up; see [`Experience::new`].
+/// Fills `row` with the players' experience in the `measured` time since the warm-up; see
+/// [`Experience::new`].
 pub fn report_players(
     stats: &[PlaybackStats],
     before: &[PlaybackStats],

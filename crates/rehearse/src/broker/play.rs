@@ -1,7 +1,8 @@
 //! Many video players over real sockets, to try a broker and its networks.
 //!
 //! A segment has the length of its bitrate and time, and zeros as its content. Each player asks the broker as a player of HLS does,
-//! and keeps a connection to each host. Leaves out: the player's decisions (`media::player`). Read [`Players`] and [`Viewer`] first.
+//! and keeps a connection to each host. Leaves out: the player's decisions (`media::player`). Read
+//! [`Players`] and [`Viewer`] first.
 
 use anabranch_media::bitrates::segment_bytes;
 use anabranch_media::player::{Action, PlaybackStats, Player, PlayerSettings};
