@@ -1,4 +1,4 @@
-//! Limits of size, and the list of what was above them when the limits came: a list that only shrinks.
+//! Limits of size, and the list of exceptions to them. The list only shrinks.
 //!
 //! The list ([`EXCEPTIONS`]) has one line for each exception: kind, size, path, and the item's name if it is no file.
 //! An item above its limit needs a line with its size or more. A line that is larger than its item, or that no item
@@ -15,7 +15,7 @@ use syn::visit::Visit;
 /// The list of exceptions.
 pub(super) const EXCEPTIONS: &str = "xtask/limits.txt";
 
-/// What is limited.
+/// The kind of a limit.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     /// Lines of a file.

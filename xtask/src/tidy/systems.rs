@@ -1,6 +1,6 @@
-//! Systems: how many files a further one touches, and that no room below the services names one.
+//! Systems: the count of files that a further system touches, and rooms below the services that name none.
 //!
-//! The files are the list in CONTRIBUTING.md, each of which names every system. Leaves out: uses of a system (benches,
+//! CONTRIBUTING.md lists the files. Each of them names every system. Leaves out: uses of a system (benches,
 //! experiments, documents). Read [`check`] first.
 
 use super::code::{code_only, without_tests};
@@ -14,7 +14,7 @@ pub(super) const CONTRIBUTING: &str = "CONTRIBUTING.md";
 /// The line before the list begins so.
 const BEGINS: &str = "Beyond its rooms and its verb, a system touches these files";
 
-/// Most files that a further system touches outside of its own rooms.
+/// Most files outside its rooms that a further system touches.
 const FILES_MAX: usize = 9;
 
 /// The files of the list, each with its line.
