@@ -2,7 +2,7 @@
 //!
 //! A segment has the length of its bitrate and time, and zeros as its content. Each player asks the broker as a player of HLS does,
 //! and keeps a connection to each host. Leaves out: the player's decisions (`media::player`). Read
-//! [`Players`] and [`Viewer`] first.
+//! [`Players`] first.
 
 use anabranch_media::bitrates::segment_bytes;
 use anabranch_media::player::{Action, PlaybackStats, Player, PlayerSettings};

@@ -3,7 +3,7 @@
 //!
 //! Every ordered pair of sites offers the same rate. At that rate the *mean over the links* of their load
 //! is the load asked for: `rate = load * capacity of all links / hops of all pairs`, over the paths of least delay, which
-//! are the emulator's routes. So busy links carry more than the mean and quiet ones less. Flows of [`FLOW_PACKETS`]
+//! are the emulator's routes. So busy links carry more than the mean and quiet ones less. Flows of eight
 //! packets of UDP arrive by a Poisson process at each site, each to a site drawn at random, and leave back to back.
 //!
 //! Leaves out: answers; TCP. Read [`Interactive`] first.
