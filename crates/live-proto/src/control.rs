@@ -1,0 +1,1 @@
+//! Control of a relay: the decisions of the controller, merged with local state.

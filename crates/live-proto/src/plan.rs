@@ -1,0 +1,1 @@
+//! The optimiser: which links carry which object.

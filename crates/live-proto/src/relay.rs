@@ -1,0 +1,1 @@
+//! A relay of the data plane: one upstream request for each object.
