@@ -1,4 +1,4 @@
-//! Playlists of HTTP Live Streaming (HLS), those of low latency included.
+//! Playlists of HTTP Live Streaming (HLS), with the tags of low latency.
 //!
 //! A media playlist lists the segments of one rendition. A low-latency playlist also lists the
 //! parts of the newest segments, and hints at the part that comes next. A multivariant playlist
@@ -28,11 +28,11 @@ use std::sync::Arc;
 
 /// Longest playlist that is read.
 pub const PLAYLIST_BYTES_MAX: usize = 1 << 20;
-/// Most lines of a playlist: bounds the memory of its tags, each of which takes 256 bytes.
+/// Most lines of a playlist. A tag takes 256 bytes, so this bounds memory.
 pub const LINES_MAX: usize = 32_768;
 /// Most segments of a playlist.
 pub const SEGMENTS_MAX: usize = 8_192;
-/// Most parts of a playlist, those of all segments together.
+/// Most parts of a playlist, in all segments together.
 pub const PARTS_MAX: usize = 8_192;
 /// Most variants, and most renditions, of a multivariant playlist; most rendition reports.
 pub const VARIANTS_MAX: usize = 256;
@@ -121,7 +121,7 @@ pub struct OpenSegment {
     pub parts: Vec<Part>,
 }
 
-/// What a server can do (EXT-X-SERVER-CONTROL).
+/// Abilities of a server (EXT-X-SERVER-CONTROL).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerControl {
     /// Whether playlist requests may wait for a segment or part (CAN-BLOCK-RELOAD).
@@ -135,7 +135,7 @@ pub struct ServerControl {
     pub part_hold_back: Option<Duration>,
 }
 
-/// What a preload hint announces.
+/// Sort of resource that a preload hint announces.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum HintKind {
     /// A part.
@@ -147,7 +147,7 @@ pub enum HintKind {
 /// The resource that comes next (EXT-X-PRELOAD-HINT).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreloadHint {
-    /// What it is.
+    /// Sort of the resource.
     pub kind: HintKind,
     /// URI.
     pub uri: String,
@@ -181,7 +181,7 @@ pub struct MediaPlaylist {
     pub has_independent_segments: bool,
     /// Upper bound of the parts' durations (EXT-X-PART-INF). `None` without parts.
     pub part_target: Option<Duration>,
-    /// What the server can do.
+    /// Abilities of the server.
     pub server_control: ServerControl,
     /// Number of segments that a delta update leaves out at the beginning (EXT-X-SKIP).
     pub skipped_segments: u64,
@@ -208,7 +208,7 @@ pub enum PlaylistError {
     },
     /// More entries of one sort than the limit.
     TooMany {
-        /// What they are.
+        /// Sort of the entries.
         what: &'static str,
         /// Most of them.
         max: usize,
@@ -221,7 +221,7 @@ pub enum PlaylistError {
     Syntax {
         /// Line number, from 1.
         line: usize,
-        /// What is wrong.
+        /// The mistake.
         what: String,
     },
     /// A value is out of its range.
@@ -230,7 +230,7 @@ pub enum PlaylistError {
         what: &'static str,
         /// The value.
         got: String,
-        /// What is allowed.
+        /// Range of allowed values.
         allowed: &'static str,
     },
     /// A required tag is missing.
@@ -315,7 +315,7 @@ impl MediaPlaylist {
         })
     }
 
-    /// The whole playlist of a delta update, whose skipped segments are those of `base`.
+    /// The whole playlist of a delta update. The skipped segments are taken from `base`.
     ///
     /// Errors: [`PlaylistError::DeltaWithoutBase`] if `base` lacks a skipped segment.
     pub fn resolve(mut self, base: &Self) -> Result<Self, PlaylistError> {

@@ -4,6 +4,7 @@
 //! [`steering::SteeringManifest`] first.
 
 pub mod bitrates;
+pub mod cmaf;
 pub mod cmcd;
 #[doc(hidden)]
 pub mod exercise;

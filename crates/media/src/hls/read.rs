@@ -52,7 +52,7 @@ pub(super) fn text(what: &'static str, text: String) -> Result<String, PlaylistE
     Err(PlaylistError::OutOfRange { what, got, allowed: "1 to 2048 bytes without control characters" })
 }
 
-/// What has been read of a media playlist so far.
+/// Reader of a media playlist, with its state between tags.
 #[derive(Default)]
 struct Reader {
     playlist: MediaPlaylist,
