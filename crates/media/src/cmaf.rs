@@ -22,7 +22,7 @@ mod reader;
 mod tests;
 mod write;
 
-pub use cutter::{Cut, CutConfig, CutError, Cutter, Timeline};
+pub use cutter::{Cut, CutConfig, CutError, Cutter, FRAGMENTS_PER_PART_MAX, Timeline, WAITING_BYTES_MAX};
 pub use reader::{Item, StreamReader};
 
 use anabranch_units::Duration;
@@ -92,7 +92,7 @@ impl Track {
     }
 }
 
-/// Values of samples that name none of their own.
+/// Values of samples without explicit ones.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct SampleDefaults {
     /// Duration in ticks.
@@ -157,7 +157,7 @@ pub enum StreamError {
         /// Type of the box, or of its parent.
         kind: [u8; 4],
     },
-    /// The size of a box is below that of its header, or left open.
+    /// The size of a box is left open, or does not include the header.
     BadSize {
         /// Its type.
         kind: [u8; 4],

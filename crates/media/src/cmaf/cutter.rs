@@ -89,7 +89,7 @@ pub enum Cut {
 pub enum CutError {
     /// The target of a segment is not from 100 ms to 60 s.
     SegmentTarget(Duration),
-    /// The target of a part is below 50 ms, or above that of a segment.
+    /// The target of a part is below 50 ms, or above the segment's.
     PartTarget(Duration),
     /// The number of fragments of a part is not from 1 to [`FRAGMENTS_PER_PART_MAX`].
     FragmentsPerPart(u32),
@@ -176,7 +176,7 @@ pub struct Cutter {
     base: u64,
     /// Number after the last segment.
     next_number: u64,
-    /// First cell of which a sample was seen after a start.
+    /// First cell that is seen from its beginning.
     joined_cell: Option<u64>,
     /// Decode time of the last sample of the deciding track.
     last_begin: Option<MediaTime>,
@@ -231,6 +231,11 @@ impl Cutter {
         self.frame.map(|(_, part)| part)
     }
 
+    /// Marks the next segment as discontinuous, for a stream that continues another one.
+    pub fn mark_discontinuity(&mut self) {
+        self.is_discontinuous = true;
+    }
+
     /// Number of samples that were left out: before the first key frame, and those behind the
     /// newest on a shared timeline.
     pub fn samples_dropped(&self) -> u64 {
@@ -251,7 +256,7 @@ impl Cutter {
         self.waiting_bytes = 0;
         self.last_begin = None;
         self.frame = None;
-        self.is_discontinuous = self.init.is_some();
+        self.is_discontinuous |= self.init.is_some();
         self.cuts.push_back(Cut::Init(init.bytes.clone()));
         self.init = Some(init);
     }
@@ -382,7 +387,7 @@ impl Cutter {
         true
     }
 
-    /// Derives the duration of a part from that of the first frame: as many whole frames as are
+    /// Derives the duration of a part from the first frame: as many whole frames as are
     /// nearest to the target.
     fn measure_frame(&mut self, begin: MediaTime, end: MediaTime) {
         if self.frame.is_some() {
