@@ -1,7 +1,8 @@
 //! The packager of a source: one rendition with its live window, from an encoder or another origin.
 //!
 //! A [`Packager`] takes a stream of fragmented MP4, as ffmpeg uploads it by PUT, and cuts it into
-//! segments and parts. It fills a [`Rendition`], which holds the newest segments and answers requests:
+//! segments and parts. An [`Importer`] polls the playlist of another origin and fetches its segments
+//! or parts. Both fill a [`Rendition`], which holds the newest segments and answers requests:
 //! playlists at once, blocking or as delta updates, and segments and parts before they are whole.
 //!
 //! Numbers of segments never fall. With a shared timeline ([`Timeline::Shared`]) they follow from the
@@ -14,6 +15,7 @@
 //!
 //! [`Timeline::Shared`]: anabranch_media::cmaf::Timeline::Shared
 
+mod importer;
 mod names;
 mod packager;
 mod playlist;
@@ -22,6 +24,7 @@ mod rendition;
 mod tests;
 mod window;
 
+pub use importer::{Fetch, FetchId, FetchKind, ImportConfig, ImportError, Importer};
 pub use names::Name;
 pub use packager::{PackageError, Packager, PackagerConfig};
 pub use rendition::{

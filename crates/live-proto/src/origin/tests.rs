@@ -1,9 +1,11 @@
 use super::*;
 use anabranch_media::cmaf::{CutConfig, MediaTime, Timeline};
-use anabranch_media::hls::{DateTime, DeliveryDirectives, MediaPlaylist, Skip};
+use anabranch_media::hls::{DateTime, DeliveryDirectives, MediaPlaylist, PlaylistError, Skip};
 use anabranch_units::{ByteCount, Duration, Instant};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+
+mod imports;
 
 /// 7 s of ffmpeg: 25 pictures a second, a key frame each second, fragments of 40 ms.
 const FRAMES: &[u8] = include_bytes!("../../../media/tests/cmaf/frames.mp4");
