@@ -1,8 +1,8 @@
 //! The importer: the playlist of another origin in, a rendition out.
 //!
-//! Segments and parts are taken as the origin made them, one after the other, and passed on as their
-//! bytes arrive. Numbers are the origin's while it runs; an origin whose numbers fall has restarted,
-//! and its segments continue after the last one with a discontinuity.
+//! Segments and parts are taken as the origin made them, one after the other, and passed on as
+//! their bytes arrive. Numbers are the origin's while it runs; an origin whose numbers fall has
+//! restarted, and its segments continue after the last one with a discontinuity.
 //!
 //! Source: draft-pantos-hls-rfc8216bis, sections 6.3.4 (reloading) and 6.3.7 (blocking reload).
 //! Leaves out: preloading of hinted parts. Read [`Importer`].
@@ -28,6 +28,8 @@ const BEGIN_BEFORE_END: usize = 3;
 const STALE_SEGMENTS_MAX: u64 = 3;
 /// Target durations for which a playlist may be behind before the origin counts as restarted.
 const STALE_TARGETS: u64 = 3;
+/// Longest target of a segment, and longest segment or part.
+const TARGET_MAX: Duration = Duration::from_secs(60);
 /// First and last delay before a failed playlist is asked for again.
 const RETRY_MIN: Duration = Duration::from_ms(500);
 const RETRY_MAX: Duration = Duration::from_secs(16);
@@ -71,6 +73,11 @@ pub enum ImportError {
     Playlist(PlaylistError),
     /// A setting of the rendition.
     Rendition(RenditionError),
+    /// A target, segment or part is longer than a minute, or a part target than a segment's.
+    TooLong {
+        /// Its duration.
+        got: Duration,
+    },
     /// An initialisation section larger than [`INIT_BYTES_MAX`].
     InitTooLarge {
         /// Bytes that have come.
@@ -88,6 +95,12 @@ impl fmt::Display for ImportError {
         match self {
             Self::Playlist(error) => error.fmt(f),
             Self::Rendition(error) => error.fmt(f),
+            Self::TooLong { got } => {
+                write!(
+                    f,
+                    "playlist with a duration of {got}: must be at most {TARGET_MAX}; use shorter segments"
+                )
+            }
             Self::InitTooLarge { got } => {
                 write!(f, "initialisation section of {got} bytes: must be at most {INIT_BYTES_MAX} bytes")
             }
@@ -248,17 +261,19 @@ impl Importer {
 
     /// Takes the end of an answer.
     ///
-    /// Errors: [`ImportError::Playlist`] for a playlist that cannot be used; it is asked for again.
+    /// Errors: [`ImportError::Playlist`] and [`ImportError::TooLong`] for a playlist that cannot be
+    /// used. The playlist is asked for again.
     pub fn handle_end(&mut self, now: Instant, id: FetchId) -> Result<(), ImportError> {
         if let Some((_, bytes)) = self.playlist.take_if(|(of, _)| *of == id) {
-            match MediaPlaylist::read(&bytes) {
+            let read = MediaPlaylist::read(&bytes).map_err(ImportError::Playlist);
+            match read.and_then(|playlist| check_durations(&playlist).map(|()| playlist)) {
                 Ok(playlist) => {
                     self.retry = RETRY_MIN;
                     self.take_playlist(now, &playlist);
                 }
                 Err(error) => {
                     self.poll_again(now);
-                    return Err(ImportError::Playlist(error));
+                    return Err(error);
                 }
             }
         } else if let Some((_, job)) = self.job.take_if(|(of, _)| *of == id) {
@@ -275,8 +290,8 @@ impl Importer {
         Ok(())
     }
 
-    /// Takes the failure of a fetch: no connection, a status of failure, or an answer cut short. The
-    /// rest of the segment is left out; the playlist is asked for again, later each time.
+    /// Takes the failure of a fetch: no connection, a status of failure, or an answer cut short.
+    /// The rest of the segment is left out; the playlist is asked for again, later each time.
     pub fn handle_failure(&mut self, now: Instant, id: FetchId) {
         if self.playlist.take_if(|(of, _)| *of == id).is_some() {
             self.poll_again(now);
@@ -454,4 +469,16 @@ impl Importer {
         });
         self.rendition.hint(hint);
     }
+}
+
+/// Refuses durations that would make players wait for minutes.
+fn check_durations(playlist: &MediaPlaylist) -> Result<(), ImportError> {
+    let too_long = |got, max| if got > max { Err(ImportError::TooLong { got }) } else { Ok(()) };
+    too_long(playlist.target_duration, TARGET_MAX)?;
+    too_long(playlist.part_target.unwrap_or_default(), playlist.target_duration)?;
+    let open = playlist.open.iter().flat_map(|open| &open.parts);
+    let parts = playlist.segments.iter().flat_map(|segment| &segment.parts).chain(open);
+    let mut durations =
+        playlist.segments.iter().map(|segment| segment.duration).chain(parts.map(|part| part.duration));
+    durations.try_for_each(|duration| too_long(duration, TARGET_MAX))
 }

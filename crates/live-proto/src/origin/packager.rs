@@ -195,8 +195,8 @@ impl Packager {
         later(base, begin.as_ns().saturating_sub(since.as_ns()))
     }
 
-    /// Offers low latency while parts come at the pace of the media: a segment must take half of its
-    /// duration at the least to arrive.
+    /// Offers low latency while parts come at the pace of the media: a segment must take half of
+    /// its duration at the least to arrive.
     fn judge_pace(&mut self, is_segment_end: bool) {
         let Some(open) = self.rendition.window().open() else { return };
         let media = open.duration();

@@ -13,6 +13,10 @@ pub const WINDOW_SEGMENTS_MAX: usize = 1_024;
 /// Most parts of one segment; further ones are joined to the last.
 pub const PARTS_PER_SEGMENT_MAX: usize = 1_024;
 
+/// Longest segment, twice the longest target with some reserve. A longer one becomes a missing
+/// segment, as its duration would become every player's distance from the live edge.
+pub const SEGMENT_DURATION_MAX: Duration = Duration::from_secs(150);
+
 /// Numbers from which a source continues that takes another one's place.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Predecessor {
@@ -259,10 +263,12 @@ impl Window {
         }
     }
 
-    /// Ends the open segment. One without a whole part becomes a missing segment.
+    /// Ends the open segment. One without a whole part, or longer than [`SEGMENT_DURATION_MAX`],
+    /// becomes a missing segment.
     pub fn end_segment(&mut self) {
         let Some(segment) = self.segments.back_mut().filter(|segment| !segment.is_whole) else { return };
-        let kept = segment.whole_parts();
+        let is_too_long = segment.duration() > SEGMENT_DURATION_MAX;
+        let kept = if is_too_long { 0 } else { segment.whole_parts() };
         let dropped: u64 = segment.parts.drain(kept..).map(|part| part.size_bytes).sum();
         self.bytes -= dropped;
         segment.is_whole = true;

@@ -248,6 +248,40 @@ fn answers_beyond_their_limits_are_refused() {
 }
 
 #[test]
+fn segments_longer_than_a_minute_are_refused() {
+    let with = |seconds: u64| {
+        let mut bench = Bench::new(ImportConfig::default());
+        bench.run();
+        let id = bench.playlist_id.take().expect("the playlist is asked for");
+        let text = plain(0, 1).replace("2.0", &seconds.to_string());
+        bench.importer.handle_bytes(bench.now, id, text.as_bytes()).expect("it is short");
+        bench.importer.handle_end(bench.now, id)
+    };
+    assert_eq!(with(60), Ok(()));
+    assert_eq!(with(61), Err(ImportError::TooLong { got: Duration::from_secs(61) }));
+}
+
+#[test]
+fn parts_that_never_end_make_a_gap() {
+    let mut bench = Bench::new(ImportConfig::default());
+    for count in 1..=3 {
+        let part = "#EXT-X-PART:DURATION=60,URI=\"p\"\n".repeat(count);
+        bench.answer(&format!(
+            "#EXTM3U\n#EXT-X-TARGETDURATION:60\n#EXT-X-PART-INF:PART-TARGET=60\n\
+             #EXT-X-SERVER-CONTROL:CAN-BLOCK-RELOAD=YES\n{part}"
+        ));
+    }
+    let whole = "#EXT-X-PART:DURATION=60,URI=\"p\"\n".repeat(3);
+    let head = "#EXTM3U\n#EXT-X-TARGETDURATION:60\n#EXT-X-PART-INF:PART-TARGET=60\n\
+        #EXT-X-SERVER-CONTROL:CAN-BLOCK-RELOAD=YES\n";
+    let part = "#EXT-X-PART:DURATION=60,URI=\"q\"\n";
+    bench.answer(&format!("{head}{whole}#EXTINF:60,\na\n{part}"));
+    let playlist = bench.playlist();
+    assert!(playlist.segments[0].is_gap);
+    assert_eq!(playlist.target_duration, Duration::from_secs(2), "the setting of the rendition");
+}
+
+#[test]
 fn ended_origin_ends_the_rendition() {
     let mut bench = Bench::new(ImportConfig::default());
     bench.answer(&format!("{}#EXT-X-ENDLIST\n", plain(0, 3)));
