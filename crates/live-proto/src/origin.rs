@@ -16,6 +16,8 @@
 //!
 //! [`Timeline::Shared`]: anabranch_media::cmaf::Timeline::Shared
 
+#[doc(hidden)]
+pub mod exercise;
 mod importer;
 mod names;
 mod packager;

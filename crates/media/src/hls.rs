@@ -7,7 +7,8 @@
 //! Source: Pantos, *HTTP Live Streaming 2nd Edition*, draft-pantos-hls-rfc8216bis, sections 4 and
 //! 6.2.5. The tags are read by the crate `m3u8-parser`; limits, numbers and the meaning of tags are
 //! this module's. Leaves out: encrypted segments, variables and playlists of I-frames, which are
-//! refused; date ranges, which are ignored. Read [`MediaPlaylist`] and [`DeliveryDirectives`] first.
+//! refused; date ranges, which are ignored. Read [`MediaPlaylist`] and [`DeliveryDirectives`]
+//! first.
 
 mod date;
 mod directives;
@@ -293,8 +294,8 @@ impl MediaPlaylist {
     /// The delta update of this playlist, which leaves out segments older than `can_skip_until`.
     /// Returns `None` if no segment is that old, or if the server announces no delta updates.
     ///
-    /// Source: draft-pantos-hls-rfc8216bis, section 6.2.5.1. The age of a segment is the duration of
-    /// the media from its end to the end of the playlist, open parts included.
+    /// Source: draft-pantos-hls-rfc8216bis, section 6.2.5.1. The age of a segment is the duration
+    /// of the media from its end to the end of the playlist, open parts included.
     pub fn delta(&self) -> Option<Self> {
         let until = self.server_control.can_skip_until?;
         let open = self.open.iter().flat_map(|open| &open.parts);

@@ -26,8 +26,8 @@ const TRACK_LAG_MAX: Duration = Duration::from_secs(1);
 /// How segments are numbered.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Timeline {
-    /// The first segment has this number, whatever its time. A restart of the encoder continues with
-    /// the next number.
+    /// The first segment has this number, whatever its time. A restart of the encoder continues
+    /// with the next number.
     Own {
         /// Number of the first segment.
         first: u64,
@@ -100,7 +100,8 @@ pub enum CutError {
         /// Decode time in ticks.
         decode_ticks: u64,
     },
-    /// More than [`WAITING_BYTES_MAX`] bytes or [`SAMPLES_MAX`] samples came without an end of a part.
+    /// More than [`WAITING_BYTES_MAX`] bytes or [`SAMPLES_MAX`] samples came without an end of a
+    /// part.
     TooMuchWaiting {
         /// Bytes that wait.
         bytes: usize,
@@ -242,8 +243,8 @@ impl Cutter {
         self.samples_dropped
     }
 
-    /// Takes an initialisation section. The same section again changes nothing; another one ends the
-    /// open segment.
+    /// Takes an initialisation section. The same section again changes nothing; another one ends
+    /// the open segment.
     pub fn handle_init(&mut self, init: InitSection) {
         if self.init.as_ref().is_some_and(|own| own.bytes == init.bytes) {
             return;

@@ -39,8 +39,8 @@ enum State {
 
 /// Reader of a stream of fragmented MP4.
 ///
-/// Memory: one box of at most [`INIT_BYTES_MAX`] or [`MOOF_BYTES_MAX`], the entries of one fragment,
-/// one unfinished sample, and what has not been polled yet.
+/// Memory: one box of at most [`INIT_BYTES_MAX`] or [`MOOF_BYTES_MAX`], the entries of one
+/// fragment, one unfinished sample, and what has not been polled yet.
 #[derive(Debug)]
 pub struct StreamReader {
     state: State,

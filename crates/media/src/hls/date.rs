@@ -36,8 +36,8 @@ impl fmt::Display for DateTime {
     }
 }
 
-/// Reads a date with an offset from UTC (`Z`, `+01:00` or `+0100`), to a millisecond. Returns `None`
-/// for other text, and for dates before 1970.
+/// Reads a date with an offset from UTC (`Z`, `+01:00` or `+0100`), to a millisecond. Returns
+/// `None` for other text, and for dates before 1970.
 ///
 /// ```
 /// use anabranch_media::hls::read_date_time;

@@ -68,7 +68,8 @@ impl DeliveryDirectives {
     ///
     /// ```
     /// use anabranch_media::hls::DeliveryDirectives;
-    /// let asked = DeliveryDirectives::read([("_HLS_msn", "17"), ("_HLS_part", "2")]).expect("directives");
+    /// let pairs = [("_HLS_msn", "17"), ("_HLS_part", "2")];
+    /// let asked = DeliveryDirectives::read(pairs).expect("directives");
     /// assert_eq!((asked.msn, asked.part), (Some(17), Some(2)));
     /// assert!(DeliveryDirectives::read([("_HLS_part", "2")]).is_err());
     /// ```

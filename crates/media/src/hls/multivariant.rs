@@ -1,7 +1,7 @@
 //! Multivariant playlists: the renditions of a presentation.
 //!
-//! Source: draft-pantos-hls-rfc8216bis, section 4.4.6. Leaves out: attributes and tags that no relay
-//! needs, which are ignored. Read [`MultivariantPlaylist`].
+//! Source: draft-pantos-hls-rfc8216bis, section 4.4.6. Leaves out: attributes and tags that no
+//! relay needs, which are ignored. Read [`MultivariantPlaylist`].
 
 use super::read::{read_tags, text};
 use super::write::Quoted;

@@ -33,11 +33,11 @@ pub(super) fn read_tags(bytes: &[u8]) -> Result<Vec<Tag>, PlaylistError> {
     Ok(playlist.tags)
 }
 
-/// A duration in seconds.
+/// A duration in seconds, to a microsecond.
 pub(super) fn duration(what: &'static str, seconds: f64) -> Result<Duration, PlaylistError> {
     let max = DURATION_MAX.as_secs_f64();
     if (0.0..=max).contains(&seconds) {
-        return Ok(Duration::from_ns((seconds * 1e9).round() as u64));
+        return Ok(Duration::from_us((seconds * 1e6).round() as u64));
     }
     Err(PlaylistError::OutOfRange { what, got: format!("{seconds} s"), allowed: "from 0 s to 1 h" })
 }
