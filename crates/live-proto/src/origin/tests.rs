@@ -250,6 +250,33 @@ fn blocked_request_is_refused_after_three_targets() {
     assert_eq!(bench.packager.rendition().poll_timeout(), None);
 }
 
+/// Files of ffmpeg's `hls` muxer: the initialisation section, the first segment and the fourth.
+const HLS_FILES: [&[u8]; 3] = [
+    include_bytes!("../../../media/tests/cmaf/hls_init.mp4"),
+    include_bytes!("../../../media/tests/cmaf/hls_0.m4s"),
+    include_bytes!("../../../media/tests/cmaf/hls_3.m4s"),
+];
+
+#[test]
+fn lost_segment_files_become_gaps() {
+    let mut bench = Bench::new(config(OWN));
+    for (file, bytes) in HLS_FILES.iter().enumerate() {
+        bench.packager.handle_body();
+        // The second half of a body that is cut off is lost; the file comes again.
+        if file == 1 {
+            let half = &bytes[..bytes.len() / 2];
+            bench.packager.handle_bytes(bench.now, half).expect("ffmpeg writes valid boxes");
+            bench.packager.handle_body();
+        }
+        bench.packager.handle_bytes(bench.now, bytes).expect("ffmpeg writes valid boxes");
+        bench.now += Duration::from_secs(2);
+    }
+    let playlist = bench.playlist();
+    let gaps: Vec<bool> = playlist.segments.iter().map(|segment| segment.is_gap).collect();
+    assert_eq!((playlist.media_sequence, gaps), (0, vec![false, true, true]));
+    assert!(playlist.segments.iter().all(|segment| !segment.head.is_discontinuous));
+}
+
 #[test]
 fn bursty_stream_offers_no_blocking_reload() {
     let mut bench = Bench::new(config(OWN));

@@ -171,16 +171,15 @@ pub struct Cutter {
     waiting_bytes: usize,
     open: Option<Open>,
     closing: Option<Closing>,
-    /// Time at which cell 0 begins. `None` until the first key frame of an own timeline.
-    epoch: Option<MediaTime>,
-    /// Number of cell 0.
-    base: u64,
+    /// Time at which cell 0 begins, and its number. `None` until the first key frame of an own
+    /// timeline.
+    cell_zero: Option<(MediaTime, u64)>,
     /// Number after the last segment.
     next_number: u64,
     /// First cell that is seen from its beginning.
     joined_cell: Option<u64>,
-    /// Decode time of the last sample of the deciding track.
-    last_begin: Option<MediaTime>,
+    /// Decode time of the last sample of each track.
+    last_begins: Vec<Option<MediaTime>>,
     /// Duration of a frame and of a part.
     frame: Option<(Duration, Duration)>,
     is_discontinuous: bool,
@@ -202,9 +201,9 @@ impl Cutter {
         if !(1..=FRAGMENTS_PER_PART_MAX).contains(&config.fragments_per_part) {
             return Err(CutError::FragmentsPerPart(config.fragments_per_part));
         }
-        let (epoch, first) = match config.timeline {
+        let (cell_zero, first) = match config.timeline {
             Timeline::Own { first } => (None, first),
-            Timeline::Shared { epoch } => (Some(epoch), 0),
+            Timeline::Shared { epoch } => (Some((epoch, 0)), 0),
         };
         Ok(Self {
             config,
@@ -215,11 +214,10 @@ impl Cutter {
             waiting_bytes: 0,
             open: None,
             closing: None,
-            epoch,
-            base: first,
+            cell_zero,
             next_number: first,
             joined_cell: None,
-            last_begin: None,
+            last_begins: Vec::new(),
             frame: None,
             is_discontinuous: false,
             samples_dropped: 0,
@@ -237,8 +235,8 @@ impl Cutter {
         self.is_discontinuous = true;
     }
 
-    /// Number of samples that were left out: before the first key frame, and those behind the
-    /// newest on a shared timeline.
+    /// Number of samples that were left out: before the first key frame, repeated ones, and those
+    /// behind the newest on a shared timeline.
     pub fn samples_dropped(&self) -> u64 {
         self.samples_dropped
     }
@@ -255,32 +253,38 @@ impl Cutter {
         self.waiting = init.tracks.iter().map(|_| VecDeque::new()).collect();
         self.reached = vec![MediaTime::default(); init.tracks.len()];
         self.waiting_bytes = 0;
-        self.last_begin = None;
+        self.last_begins = vec![None; init.tracks.len()];
         self.frame = None;
         self.is_discontinuous |= self.init.is_some();
         self.cuts.push_back(Cut::Init(init.bytes.clone()));
         self.init = Some(init);
     }
 
-    /// Takes a sample. Samples of a track come in the order of their decode times.
+    /// Takes a sample. Samples of a track come in the order of their decode times. On an own
+    /// timeline a step back by more than a segment's target is a restart of the encoder; samples
+    /// that step back by less are repetitions, as of a segment file that is uploaded twice, and are
+    /// left out.
     ///
     /// Errors: [`CutError`]; the sample is dropped then.
     pub fn handle_sample(&mut self, sample: Sample) -> Result<(), CutError> {
         let (begin, end) = self.times(&sample)?;
-        if sample.track == self.primary {
-            if self.last_begin.is_some_and(|last| begin < last) {
-                if let Timeline::Shared { .. } = self.config.timeline {
-                    self.samples_dropped += 1;
-                    return Ok(());
-                }
-                self.end_segment();
-                self.waiting.iter_mut().for_each(VecDeque::clear);
-                self.waiting_bytes = 0;
-                self.reached.fill(MediaTime::default());
-                self.is_discontinuous = true;
+        // The same time again is no repetition after a sample without duration.
+        let is_covered = begin < self.reached[sample.track];
+        let is_back = |last: &MediaTime| begin < *last || begin == *last && is_covered;
+        if let Some(last) = self.last_begins[sample.track].filter(is_back) {
+            let is_repeated = last.saturating_since(begin) <= self.config.segment_target;
+            if is_repeated || matches!(self.config.timeline, Timeline::Shared { .. }) {
+                self.samples_dropped += 1;
+                return Ok(());
             }
-            self.last_begin = Some(begin);
+            self.end_segment();
+            self.waiting.iter_mut().for_each(VecDeque::clear);
+            self.waiting_bytes = 0;
+            self.reached.fill(MediaTime::default());
+            self.last_begins.fill(None);
+            self.is_discontinuous = true;
         }
+        self.last_begins[sample.track] = Some(begin);
         let waiting: usize = self.waiting.iter().map(VecDeque::len).sum();
         let in_fragment = self.open.as_ref().map_or(0, |open| open.samples.len());
         let bytes = self.waiting_bytes + sample.data.len();
@@ -307,7 +311,7 @@ impl Cutter {
         self.cuts.push_back(Cut::SegmentEnd);
         self.open = None;
         if let Timeline::Own { .. } = self.config.timeline {
-            self.epoch = None;
+            self.cell_zero = None;
         }
     }
 
@@ -320,7 +324,7 @@ impl Cutter {
     /// until its cell is over.
     pub fn expected_number(&self) -> Option<u64> {
         let open = self.open.as_ref()?;
-        let (epoch, (frame, _)) = (self.epoch?, self.frame?);
+        let ((epoch, _), (frame, _)) = (self.cell_zero?, self.frame?);
         let cell = self.cell_of(add(open.part_begin, half(frame)), epoch);
         Some(if cell > open.cell { open.number + 1 } else { open.number })
     }
@@ -409,7 +413,7 @@ impl Cutter {
     /// The cell whose segment begins with this sample, if one does.
     fn begins_segment(&mut self, begin: MediaTime, is_sync: bool) -> Option<u64> {
         let Some(open) = &self.open else {
-            let Some(epoch) = self.epoch else {
+            let Some((epoch, _)) = self.cell_zero else {
                 return is_sync.then_some(0);
             };
             if begin < epoch {
@@ -424,12 +428,13 @@ impl Cutter {
             let is_new = cell >= self.next_number;
             return (is_sync && cell >= joined && is_new).then_some(cell);
         };
-        let cell = self.cell_of(begin, self.epoch?);
+        let (epoch, _) = self.cell_zero?;
+        let cell = self.cell_of(begin, epoch);
         if cell <= open.cell {
             return None;
         }
         let cell_end = self.config.segment_target.as_ns().saturating_mul(open.cell.saturating_add(2));
-        let into_timeline = begin.as_ns().saturating_sub(self.epoch?.as_ns());
+        let into_timeline = begin.as_ns().saturating_sub(epoch.as_ns());
         let is_overdue = into_timeline >= cell_end.saturating_sub(self.config.part_target.as_ns());
         (is_sync || is_overdue).then_some(cell)
     }
@@ -439,11 +444,8 @@ impl Cutter {
         if self.open.take().is_some() {
             self.cuts.push_back(Cut::SegmentEnd);
         }
-        if self.epoch.is_none() {
-            self.epoch = Some(begin);
-            self.base = self.next_number;
-        }
-        let number = self.base.saturating_add(cell);
+        let (_, base) = *self.cell_zero.get_or_insert((begin, self.next_number));
+        let number = base.saturating_add(cell);
         self.next_number = number.saturating_add(1);
         // Samples from before the segment belong to one that was not seen.
         for track in 0..self.waiting.len() {
