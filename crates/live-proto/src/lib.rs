@@ -9,6 +9,7 @@
 
 pub mod control;
 mod network;
+pub mod origin;
 pub mod plan;
 pub mod relay;
 
