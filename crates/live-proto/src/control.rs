@@ -8,4 +8,7 @@
 //! Leaves out: sockets, the optimiser, the estimate of a link's capacity by probes. Read
 //! [`tables`] and [`local`] first.
 
+pub mod differences;
+pub mod local;
+pub mod neighbours;
 pub mod tables;
