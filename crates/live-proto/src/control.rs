@@ -9,6 +9,8 @@
 //! [`tables`] and [`local`] first.
 
 pub mod differences;
+pub mod ledger;
 pub mod local;
+pub mod messages;
 pub mod neighbours;
 pub mod tables;
