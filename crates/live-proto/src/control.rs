@@ -8,9 +8,11 @@
 //! Leaves out: sockets, the optimiser, the estimate of a link's capacity by probes. Read
 //! [`tables`] and [`local`] first.
 
+pub mod controller;
 pub mod differences;
 pub mod ledger;
 pub mod local;
 pub mod messages;
 pub mod neighbours;
+pub mod node;
 pub mod tables;

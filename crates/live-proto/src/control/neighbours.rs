@@ -10,6 +10,7 @@
 
 use super::differences::{Applied, Delta, DeltaReceiver, DeltaSender};
 use super::local::Via;
+use super::tables::LinkState;
 use crate::{NodeId, Object};
 use anabranch_units::{BitRate, LinkId};
 use serde::{Deserialize, Serialize};
@@ -126,6 +127,12 @@ impl Neighbours {
     /// The links from the parents, with the last offers.
     pub fn links(&self) -> impl Iterator<Item = (LinkId, Option<Offer>)> {
         self.parents.values().map(|parent| (parent.link, parent.offer))
+    }
+
+    /// State of the link from a parent; [`LinkState::Failed`] for any other link.
+    pub fn link_state(&self, link: LinkId) -> LinkState {
+        let offer = self.links().find(|(own, _)| *own == link).and_then(|(_, offer)| offer);
+        offer.map_or(LinkState::Failed, |offer| LinkState::Up(offer.capacity))
     }
 
     /// The ways to an object, one for each parent that advertises it: a row of Table 4.2.

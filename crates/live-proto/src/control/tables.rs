@@ -397,6 +397,11 @@ impl Rib {
         let routes = self.distributed.values().chain(held);
         Fib { routes: routes.map(|entry| (entry.prefix, entry.next_hop)).collect() }
     }
+
+    /// The forwarding table of the central entries alone, for [`ShadowFibs`].
+    pub fn central_fib(&self) -> Fib {
+        Fib { routes: self.central.values().map(|entry| (entry.prefix, entry.next_hop)).collect() }
+    }
 }
 
 /// A forwarding table of one version: next hops by prefix.
