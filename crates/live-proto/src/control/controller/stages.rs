@@ -79,8 +79,12 @@ impl Use {
 }
 
 impl Controller {
-    /// Takes a plan as the target. A stage that is under way ends first.
+    /// Takes a plan as the target. Tables that are on their way are installed first. Moves that are
+    /// under way count as running streams in the next stage.
     pub(super) fn begin(&mut self, plan: Plan) {
+        if matches!(self.staging.stage, Stage::Moves(_)) {
+            self.staging.stage = Stage::Idle;
+        }
         self.staging.target = Some(plan);
         self.staging.moves_left = self.settings.moves_max;
     }

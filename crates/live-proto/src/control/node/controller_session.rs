@@ -7,6 +7,9 @@ use crate::{NodeId, Object};
 use anabranch_units::{Duration, Instant};
 use std::collections::BTreeMap;
 
+/// Time in which moves are gathered into one report.
+const REPORT_DELAY: Duration = Duration::from_ms(100);
+
 /// A node's record of the controller.
 #[derive(Clone, Debug)]
 pub(super) struct ControllerSession {
@@ -72,9 +75,15 @@ impl Node {
                 self.shadows.keep(version, self.rib.central_fib());
                 self.emit(Event::Installed(version));
                 self.follow_plan(now);
+                self.timers.report = now;
             }
             Err(error) => self.emit(Event::UpdateRefused(error)),
         }
+    }
+
+    /// Reports soon, as the controller waits for moves: at most ten times a second.
+    pub(super) fn report_soon(&mut self, now: Instant) {
+        self.timers.report = self.timers.report.min(now + REPORT_DELAY);
     }
 
     pub(super) fn report(&mut self, now: Instant) {

@@ -2,7 +2,7 @@
 
 use super::{Event, Node};
 use crate::control::differences::Applied;
-use crate::control::messages::{ChildSays, ParentSays, ToChild};
+use crate::control::messages::{ChildSays, ParentSays, Refusal, ToChild};
 use crate::{NodeId, Object};
 use anabranch_units::Instant;
 
@@ -20,6 +20,9 @@ impl Node {
                 }
             }
             ParentSays::Granted { object, attempt } => self.handle_granted(now, parent, object, attempt),
+            ParentSays::Refused { object, attempt, why: Refusal::NotHeld } => {
+                self.ask_again(parent, object, attempt);
+            }
             ParentSays::Refused { object, attempt, .. } => self.handle_refused(now, parent, object, attempt),
             ParentSays::Compare => {
                 let held = self.parents[&parent].held.iter().collect();

@@ -23,7 +23,11 @@ pub(super) enum Phase {
 #[derive(Clone, Debug)]
 pub(super) struct Upstream {
     pub(super) parent: NodeId,
+    /// The last attempt. A repeated request has a new one, as the parent may answer each
+    /// differently, and answers may arrive out of order.
     attempt: u64,
+    /// The first attempt: a grant of any counts, a refusal of the last only.
+    first_attempt: u64,
     /// Version that routed the request; `None` after a local decision.
     version: Option<Version>,
     cause: Cause,
@@ -115,7 +119,7 @@ impl Node {
     }
 
     /// Video of an object has arrived from a parent.
-    pub fn handle_delivered(&mut self, object: Object, parent: NodeId) {
+    pub fn handle_delivered(&mut self, now: Instant, object: Object, parent: NodeId) {
         let Some(stream) = self.streams.get_mut(&object) else { return };
         let is_next = |next: &Upstream| next.parent == parent && next.phase == Phase::Granted;
         if !stream.next.as_ref().is_some_and(is_next) {
@@ -129,6 +133,7 @@ impl Node {
         if let Some(old) = old {
             self.emit(Event::Stop(object, old.parent));
             self.give_up(old.parent, object, old.attempt);
+            self.report_soon(now);
         }
         if is_local {
             let evidence = self.evidence(object);
@@ -218,18 +223,43 @@ impl Node {
         // A further parent for a child's request has the same cause, and no version.
         stream.requested = stream.requested.map(|(_, cause)| (None, cause));
         let cause = stream.requested.map_or(Cause { node: self.id, attempt }, |(_, cause)| cause);
-        stream.next = Some(Upstream { parent, attempt, version, cause, phase: Phase::Asked(1) });
+        stream.next = Some(Upstream {
+            parent,
+            attempt,
+            first_attempt: attempt,
+            version,
+            cause,
+            phase: Phase::Asked(1),
+        });
         self.parents.get_mut(&parent).expect("routes lead to parents").held.insert(object, attempt);
         self.neighbours.spend(parent, object.bitrate);
         self.send_parent(parent, ChildSays::Subscribe { object, attempt, version, cause });
         self.set_due(object, Some(now + self.settings.ask_timeout));
     }
 
+    /// Repeats a request, by a new attempt: the parent has not answered, or has no record of it.
+    pub(super) fn ask_again(&mut self, parent: NodeId, object: Object, attempt: u64) {
+        self.forget_attempt(parent, object, attempt);
+        let Some(stream) = self.streams.get_mut(&object) else { return };
+        let is_this = |upstream: &&mut Upstream| upstream.parent == parent && upstream.attempt == attempt;
+        let current = stream.current.as_mut().filter(is_this);
+        let Some(upstream) = current.or_else(|| stream.next.as_mut().filter(is_this)) else { return };
+        self.attempts += 1;
+        let attempt = self.attempts;
+        upstream.attempt = attempt;
+        let (version, cause) = (upstream.version, upstream.cause);
+        self.parents.get_mut(&parent).expect("callers asked").held.insert(object, attempt);
+        self.send_parent(parent, ChildSays::Subscribe { object, attempt, version, cause });
+    }
+
     /// A parent has admitted a request.
     pub(super) fn handle_granted(&mut self, now: Instant, parent: NodeId, object: Object, attempt: u64) {
         let stream = self.streams.get_mut(&object);
         let next = stream.and_then(|stream| stream.next.as_mut());
-        let Some(next) = next.filter(|next| next.parent == parent && next.attempt == attempt) else {
+        let is_this = |next: &&mut Upstream| {
+            next.parent == parent && (next.first_attempt..=next.attempt).contains(&attempt)
+        };
+        let Some(next) = next.filter(is_this) else {
             if self.parents[&parent].held.of(object) != Some(attempt) {
                 self.give_up(parent, object, attempt);
             }
@@ -275,13 +305,13 @@ impl Node {
         stream.due = None;
         let asks_max = self.settings.asks_max;
         let Some(next) = stream.next.as_mut() else { return };
-        let (parent, attempt, version, cause) = (next.parent, next.attempt, next.version, next.cause);
+        let (parent, attempt) = (next.parent, next.attempt);
         if let Phase::Asked(count) = &mut next.phase
             && *count < asks_max
         {
             *count += 1;
-            self.send_parent(parent, ChildSays::Subscribe { object, attempt, version, cause });
-            return self.set_due(object, Some(now + self.settings.ask_timeout));
+            self.set_due(object, Some(now + self.settings.ask_timeout));
+            return self.ask_again(parent, object, attempt);
         }
         if stream.current.is_none() {
             stream.tried.insert(parent);
