@@ -10,12 +10,13 @@
 //! 5. A stream that moves is fetched from its old parent until the new one delivers.
 //! 6. Within two rounds after the last fault all tables equal the controller's, no local decision is
 //!    left where the plan has a route, and streams follow the plan.
-//! 7. In the end every viewer is served if an edge of its group could serve it at any bitrate.
+//! 7. The version of a node's tables never goes back.
+//! 8. In the end every viewer is served if an edge of its group could serve it at any bitrate.
 
 use super::viewers::Viewer;
 use super::world::{ROUND, World, ladder};
 use anabranch_live_proto::control::messages::{Cause, ChildSays, ParentSays, Refusal, ToChild, ToParent};
-use anabranch_live_proto::control::tables::Prefix;
+use anabranch_live_proto::control::tables::{Prefix, Version};
 use anabranch_live_proto::{NodeId, Object, Tier};
 use anabranch_units::{BitRate, Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,6 +37,8 @@ pub struct Laws {
     changed: BTreeMap<Cause, BTreeSet<NodeId>>,
     /// When a node last counted a parent as failed.
     pub failed: BTreeMap<(NodeId, NodeId), Instant>,
+    /// Version of the tables of each node's life.
+    versions: BTreeMap<u64, Version>,
     /// When law 6 first held after the last fault.
     converged_at: Option<Instant>,
 }
@@ -95,7 +98,7 @@ impl World {
         }
     }
 
-    /// Checks laws 1 and 4, and looks whether laws 6 and 7 hold.
+    /// Checks laws 1, 4 and 7, and looks whether laws 6 and 8 hold.
     pub fn check_flows(&mut self) {
         for link in self.place.network.links() {
             let (Some(parent), Some(child)) = (&self.nodes[link.from.index()], &self.nodes[link.to.index()])
@@ -117,6 +120,9 @@ impl World {
         let tier = |node: NodeId| self.place.network.node(node).tier;
         for (process, at) in self.nodes.iter().zip(0..) {
             let Some(process) = process else { continue };
+            let version = process.machine.rib().version();
+            let earlier = self.laws.versions.insert(process.life, version).unwrap_or_default();
+            assert!(version >= earlier, "law 7: node {at} goes back from {earlier} to {version}");
             let mut ways: BTreeMap<Object, u32> = BTreeMap::new();
             for (object, parent) in process.fetching.keys() {
                 assert!(tier(*parent) < tier(NodeId(at)), "law 4: node {at} fetches from node {}", parent.0);
@@ -189,7 +195,7 @@ impl World {
             let since = &mut self.viewers[at].neglected_since;
             *since = is_neglected.then_some(since.unwrap_or(now));
             let since = since.unwrap_or(now);
-            assert!(now <= since + NEGLECT_MAX, "law 7: viewer {at} could be served since {since:?}");
+            assert!(now <= since + NEGLECT_MAX, "law 8: viewer {at} could be served since {since:?}");
         }
     }
 
