@@ -1,3 +1,5 @@
+//! Tests of the controller with nodes that follow every update at once.
+
 use super::*;
 use crate::control::differences::DeltaSender;
 use crate::{ChannelId, Link};

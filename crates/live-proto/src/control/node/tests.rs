@@ -1,3 +1,5 @@
+//! Tests of a node among five others, and among hostile neighbours.
+
 use super::*;
 use crate::control::messages::{ChildSays, ParentSays, ToNode};
 use crate::control::neighbours::Offer;

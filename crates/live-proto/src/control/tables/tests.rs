@@ -1,3 +1,5 @@
+//! Tests of the tables by example and by property.
+
 use super::*;
 use proptest::prelude::*;
 
