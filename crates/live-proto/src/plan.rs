@@ -6,6 +6,7 @@
 
 mod answer;
 pub mod check;
+pub mod generator;
 mod problem;
 #[cfg(test)]
 mod samples;
