@@ -1,12 +1,15 @@
 //! The optimiser: which links carry which object.
 //!
-//! Source: the thesis, section 4.5 and Figure 4.8, with four corrections. Links out of sources need no link in. A channel may
-//! exist at some sources only. A share of each link stays unplanned, for local control. Viewers of a group count, or not.
-//! Read [`Program`] first, then [`Plan`]. [`check`] verifies a plan without any part of the optimiser.
+//! Source: the thesis, section 4.5 and Figure 4.8, with four corrections. Links out of sources need
+//! no link in. A channel may exist at some sources only. A share of each link stays unplanned, for
+//! local control. Viewers of a group count, or not.
+//! Read [`Program`] first, then [`Plan`]. [`check`] verifies a plan without any part of the
+//! optimiser.
 
 mod answer;
 pub mod check;
 pub mod generator;
+pub mod optimiser;
 mod problem;
 #[cfg(test)]
 mod samples;

@@ -33,7 +33,8 @@ impl Plan {
     pub fn objective(&self) -> f64 {
         self.service - self.cost
     }
-    /// Largest possible distance from the best objective, as a share of the bound (§4.5, footnote 2).
+    /// Largest possible distance from the best objective, as a share of the bound (§4.5, footnote
+    /// 2).
     pub fn gap(&self) -> f64 {
         if self.bound > 0.0 { ((self.bound - self.objective()) / self.bound).max(0.0) } else { 0.0 }
     }

@@ -1,4 +1,5 @@
-//! A plain check of a plan against Figure 4.8 with the corrections of [`super`], independent of the optimiser.
+//! A plain check of a plan against Figure 4.8 with the corrections of [`super`], independent of the
+//! optimiser.
 //!
 //! Capacities are compared in whole bits per second. Read [`check`] first.
 
@@ -8,7 +9,8 @@ use crate::network::{NodeId, Tier};
 use anabranch_units::{BitRate, LinkId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Largest share by which a stated sum may differ from the recomputed one: sums of a million terms of 52-bit numbers.
+/// Largest share by which a stated sum may differ from the recomputed one: sums of a million terms
+/// of 52-bit numbers.
 pub const SUM_TOLERANCE: f64 = 1e-9;
 
 /// A constraint that a plan breaks.
@@ -88,7 +90,7 @@ impl std::fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-/// What a plan amounts to, recomputed.
+/// Recomputed sums of a plan.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub struct Sums {
     /// Value of the served requests, weighted by w_s.

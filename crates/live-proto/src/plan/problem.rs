@@ -1,4 +1,5 @@
-//! The program of Figure 4.8 with the corrections of [`super`]: what is asked, over which links, at what weights.
+//! The program of Figure 4.8 with the corrections of [`super`]: what is asked, over which links, at
+//! what weights.
 //!
 //! Read [`Program`] first; [`Settings`] holds the operator's choices.
 
@@ -56,7 +57,8 @@ macro_rules! index {
 }
 index!(GroupId GroupLinkId ObjectId);
 
-/// Viewers of one city and one provider, who receive one copy of an object (§4.7.1, "client group").
+/// Viewers of one city and one provider, who receive one copy of an object (§4.7.1, "client
+/// group").
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Group {
     /// Number of the city.
@@ -98,7 +100,7 @@ pub struct Request {
     pub viewers: u64,
 }
 
-/// What an operator prefers to serve (§4.7.1, "Quality vs. quantity").
+/// The preference of an operator (§4.7.1, "Quality vs. quantity").
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {
@@ -119,7 +121,8 @@ pub struct Settings {
     pub service_weight: f64,
     /// Weight of cost, w_c, from 0 to [`PRICE_MAX`].
     pub cost_weight: f64,
-    /// Whether a request counts once per viewer. If false, it counts once per group, as in Figure 4.8.
+    /// Whether a request counts once per viewer. If false, it counts once per group, as in Figure
+    /// 4.8.
     pub counts_viewers: bool,
     /// Share of each link that stays unplanned, in parts per million; below 1,000,000.
     pub slack_ppm: u32,
@@ -152,8 +155,8 @@ impl Priority {
 const NORMAL_PATH_COST: f64 = 60.0;
 
 impl Settings {
-    /// These settings with weights that do not depend on units: the mean viewer is worth 1, and a path of cost 60
-    /// at the mean bitrate costs `cost_share`.
+    /// These settings with weights that do not depend on units: the mean viewer is worth 1, and a
+    /// path of cost 60 at the mean bitrate costs `cost_share`.
     ///
     /// Differs: the thesis states no values of w_s and w_c.
     pub fn normalised(self, offers: &[Offer], requests: &[Request], cost_share: f64) -> Self {
@@ -256,9 +259,11 @@ fn at_least_zero(what: &'static str, value: f64) -> Result<(), ProgramError> {
 }
 
 impl Program {
-    /// A program over `network`. `requests` may have any order; [`Program::requests`] has them by object, then group.
+    /// A program over `network`. `requests` may have any order; [`Program::requests`] has them by
+    /// object, then group.
     ///
-    /// `holders` lists the sources of channels that exist at some sources only. All sources hold any other channel.
+    /// `holders` lists the sources of channels that exist at some sources only. All sources hold
+    /// any other channel.
     /// Errors: see [`ProgramError`].
     pub fn new(
         network: Network,
@@ -369,7 +374,8 @@ impl Program {
         let priority = self.settings.priority.of(offer.object.bitrate) * offer.importance;
         self.settings.service_weight * priority * viewers
     }
-    /// Part of a link's capacity that a plan may use: its capacity less the slack, rounded down to a bit/s.
+    /// Part of a link's capacity that a plan may use: its capacity less the slack, rounded down to
+    /// a bit/s.
     pub fn planned(&self, capacity: BitRate) -> BitRate {
         let share = u128::from(1_000_000 - self.settings.slack_ppm);
         let bps = u128::from(capacity.as_bps()) * share / 1_000_000;

@@ -46,7 +46,8 @@ impl Parts {
     }
 }
 
-/// Sources 0 and 1, reflectors 2 and 3, edges 4 and 5, fully linked; groups 0 and 1 at both edges; two objects.
+/// Sources 0 and 1, reflectors 2 and 3, edges 4 and 5, fully linked; groups 0 and 1 at both edges;
+/// two objects.
 pub fn square() -> Parts {
     let tier_link = |from, to| link(from, to, 1_000, 10.0);
     let links = vec![
@@ -77,8 +78,8 @@ pub fn square() -> Parts {
     }
 }
 
-/// A random program of at most `objects` objects and `requests` requests, with missing links, narrow capacities,
-/// and channels that some sources hold.
+/// A random program of at most `objects` objects and `requests` requests, with missing links,
+/// narrow capacities, and channels that some sources hold.
 pub fn random(seed: u64, tiers: [u32; 3], groups: u32, objects: u32, requests: u32) -> Parts {
     let mut draws = Seed::new(seed).stream("sample", 0);
     let [sources, reflectors, edges] = tiers;

@@ -10,7 +10,8 @@ fn tree(object: u32, links: &[u32], group_links: &[u32]) -> Tree {
     }
 }
 
-/// Object 0 to both groups by source 0, reflector 2 and edge 4; object 1 to group 1 by source 1 and edge 5.
+/// Object 0 to both groups by source 0, reflector 2 and edge 4; object 1 to group 1 by source 1 and
+/// edge 5.
 fn good() -> Vec<Tree> {
     vec![tree(0, &[0, 4], &[0, 2]), tree(1, &[3, 7], &[3])]
 }

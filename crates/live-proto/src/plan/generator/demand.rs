@@ -31,7 +31,7 @@ pub struct Workload {
 /// Viewers of one group who ask for one object at one time.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// What they ask for.
+    /// The object that they ask for.
     pub object: Object,
     /// Their group.
     pub group: GroupId,
@@ -51,7 +51,8 @@ pub struct Trace {
 /// Games of a large event and their viewers (§4.7.1).
 const GAMES: u32 = 4;
 const VIEWERS_PER_GAME: u64 = 1_000_000;
-/// Bitrates of Heavy-Tail in kbit/s (§4.7.1), and shares of requests before the tilt to the published mean.
+/// Bitrates of Heavy-Tail in kbit/s (§4.7.1), and shares of requests before the tilt to the
+/// published mean.
 const HEAVY_TAIL_KBPS: [u64; 4] = [400, 1_000, 4_500, 30_000];
 const HEAVY_TAIL_SHARES: [f64; 4] = [0.25, 0.275, 0.305, 0.17];
 /// Published mean of the asked bitrates, in kbit/s.
@@ -71,12 +72,14 @@ const AVERAGE_DAY_CHANNELS: u32 = 4_144;
 const AVERAGE_DAY_REQUESTS: u32 = 55_000;
 
 impl Workload {
-    /// The arrivals of one minute at `channels` channels, with the published ratio of requests to channels.
+    /// The arrivals of one minute at `channels` channels, with the published ratio of requests to
+    /// channels.
     pub fn window(kind: WorkloadKind, channels: u32) -> Self {
         let hour = Self::hour(kind, channels);
         Self { requests: (hour.requests + WINDOWS_PER_HOUR / 2) / WINDOWS_PER_HOUR, ..hour }
     }
-    /// All arrivals of an hour at `channels` channels, with the published ratio of requests to channels.
+    /// All arrivals of an hour at `channels` channels, with the published ratio of requests to
+    /// channels.
     pub fn hour(kind: WorkloadKind, channels: u32) -> Self {
         let requests = match kind {
             WorkloadKind::HeavyTail => 24 * u64::from(channels),
@@ -85,7 +88,7 @@ impl Workload {
         Self { kind, channels, requests: u32::try_from(requests).unwrap_or(u32::MAX) }
     }
 
-    /// Draws the arrivals. `shares` are those of the groups, as [`super::Topology::shares`] has them.
+    /// Draws the arrivals. `shares` is [`super::Topology::shares`].
     pub fn draw(&self, shares: &[f64], seed: Seed) -> Trace {
         let mut stream = seed.stream("arrivals", 0);
         let exponent = self.exponent();
@@ -108,7 +111,8 @@ impl Workload {
         Trace { arrivals, ladders }
     }
 
-    /// Exponent of popularity by rank at which the published share of requests falls on the published top share.
+    /// Exponent of popularity by rank at which the published share of requests falls on the
+    /// published top share.
     fn exponent(&self) -> f64 {
         let (channels, top, share) = match self.kind {
             WorkloadKind::HeavyTail => (10_000, 0.01, 0.4),
@@ -135,7 +139,8 @@ impl Workload {
         (0..self.channels).map(ladder).collect()
     }
 
-    /// How viewers choose a rung: base shares, tilted by a power of the bitrate to the published mean.
+    /// How viewers choose a rung: base shares, tilted by a power of the bitrate to the published
+    /// mean.
     fn rung_choice(
         &self,
         popularity: &[f64],
@@ -191,7 +196,8 @@ impl Workload {
     }
 }
 
-/// Offers and requests of these arrivals: one request for each group and object, with all its viewers.
+/// Offers and requests of these arrivals: one request for each group and object, with all its
+/// viewers.
 pub fn demand(arrivals: &[Arrival]) -> (Vec<Offer>, Vec<Request>) {
     let mut viewers: BTreeMap<(Object, GroupId), u64> = BTreeMap::new();
     for arrival in arrivals {

@@ -25,7 +25,8 @@ impl Weighted {
         let at = stream.unit_f64() * self.total();
         self.cumulative.partition_point(|&sum| sum <= at).min(self.cumulative.len().saturating_sub(1))
     }
-    /// `count` draws at once, by systematic sampling: each item's count differs from its share by less than one.
+    /// `count` draws at once, by systematic sampling: each item's count differs from its share by
+    /// less than one.
     pub(super) fn spread(&self, count: u64, stream: &mut RandomStream) -> Vec<u64> {
         let offset = stream.unit_f64();
         let scale = count as f64 / self.total();
@@ -41,7 +42,8 @@ impl Weighted {
     }
 }
 
-/// A normally distributed number: the sum of twelve uniform ones (Irwin and Hall), so that no platform differs.
+/// A normally distributed number: the sum of twelve uniform ones (Irwin and Hall), so that no
+/// platform differs.
 pub(super) fn normal(mean: f64, deviation: f64, stream: &mut RandomStream) -> f64 {
     let sum: f64 = (0..12).map(|_| stream.unit_f64()).sum();
     mean + deviation * (sum - 6.0)

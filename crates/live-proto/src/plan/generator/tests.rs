@@ -49,7 +49,8 @@ fn two_thousand_edges_are_drawn_and_too_many_refused() {
     assert!(Shape { cities: 0, ..Shape::default() }.draw(Seed::new(1)).is_err());
 }
 
-/// Share of viewers of the `top` most watched channels, and the mean of the asked bitrates in kbit/s.
+/// Share of viewers of the `top` most watched channels, and the mean of the asked bitrates in
+/// kbit/s.
 fn statistics(trace: &Trace, top: usize) -> (f64, f64) {
     let mut by_channel: BTreeMap<_, u64> = BTreeMap::new();
     let (mut rate, mut viewers) = (0.0, 0);

@@ -7,7 +7,7 @@ use crate::plan::problem::{
 };
 use anabranch_units::{BitRate, RandomStream, Seed};
 
-/// Sizes and rates of a topology; the default is that of §4.7.1.
+/// Sizes and rates of a topology; the default is the topology of §4.7.1.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
     /// Number of sources.
@@ -20,7 +20,8 @@ pub struct Shape {
     pub cities: u32,
     /// Number of client groups, at least one in each city.
     pub groups: u32,
-    /// Number of sources linked to each reflector, of edges' reflectors, and of groups' edges: (x, y, z) of Figure 4.13.
+    /// Number of sources linked to each reflector, of edges' reflectors, and of groups' edges: (x,
+    /// y, z) of Figure 4.13.
     pub parents: [u32; 3],
     /// Capacity of each link of the three tiers.
     pub capacities: [BitRate; 3],
@@ -143,7 +144,8 @@ impl Shape {
         Network::new(nodes.collect(), links).expect("the shape is within the limits of a network")
     }
 
-    /// Links of one tier: each child has as many parents as the shape says, and parents have equally many children.
+    /// Links of one tier: each child has as many parents as the shape says, and parents have
+    /// equally many children.
     fn tier_links(&self, first: u32, counts: [u32; 2], tier: usize, stream: &mut RandomStream) -> Vec<Link> {
         let [parents, children] = counts;
         let mut uses = vec![0u32; parents as usize];
