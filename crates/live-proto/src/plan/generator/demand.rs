@@ -65,6 +65,8 @@ const AVERAGE_DAY_KBPS: [u64; 12] =
 const RUNG_SHARES: [f64; 5] = [0.30, 0.12, 0.12, 0.16, 0.30];
 /// Rungs of a game among `AVERAGE_DAY_KBPS`.
 const GAME_RUNGS: [usize; 5] = [3, 5, 7, 9, 11];
+/// Number of ladders that the tilt is found on. Ladders are alike, so a sample is enough.
+const LADDERS_SAMPLED: usize = 2_000;
 /// Windows of an hour (§4.7.1: one minute each).
 const WINDOWS_PER_HOUR: u32 = 60;
 /// Requests in an hour for each channel of the published sizes.
@@ -139,8 +141,7 @@ impl Workload {
         (0..self.channels).map(ladder).collect()
     }
 
-    /// How viewers choose a rung: base shares, tilted by a power of the bitrate to the published
-    /// mean.
+    /// Viewers' choice among the rungs of any ladder, at the published mean.
     fn rung_choice(
         &self,
         popularity: &[f64],
@@ -150,25 +151,9 @@ impl Workload {
             WorkloadKind::HeavyTail => (&HEAVY_TAIL_SHARES, HEAVY_TAIL_MEAN_KBPS),
             _ => (&RUNG_SHARES, AVERAGE_DAY_MEAN_KBPS),
         };
-        let tilted = move |ladder: &[BitRate], tilt: f64| {
-            let shares = base.iter().zip(ladder).map(|(share, rate)| share * rate.as_mbps_f64().powf(tilt));
-            shares.collect::<Vec<f64>>()
-        };
-        let mean = |tilt: f64| {
-            let (mut rate, mut weight) = (0.0, 0.0);
-            // A sample of the channels is enough for the tilt: ladders are alike.
-            for (ladder, popularity) in ladders.iter().zip(popularity).take(2_000) {
-                let shares = tilted(ladder, tilt);
-                let total: f64 = shares.iter().sum();
-                let sum: f64 =
-                    shares.iter().zip(ladder).map(|(share, rate)| share * rate.as_mbps_f64()).sum();
-                rate += popularity * sum / total;
-                weight += popularity;
-            }
-            1_000.0 * rate / weight
-        };
-        let tilt = root(-3.0, 3.0, |tilt| mean(tilt) - mean_kbps);
-        move |ladder: &[BitRate]| Weighted::new(tilted(ladder, tilt))
+        let sample = ladders.iter().zip(popularity).take(LADDERS_SAMPLED);
+        let tilt = tilt_to(mean_kbps, base, sample.map(|(ladder, &popularity)| (&ladder[..], popularity)));
+        move |ladder: &[BitRate]| Weighted::new(tilted(base, ladder, tilt))
     }
 
     fn add_games(
@@ -181,7 +166,8 @@ impl Workload {
         for game in 0..GAMES {
             let channel = ChannelId(self.channels + game);
             let ladder = GAME_RUNGS.map(|rung| BitRate::bps(1_000 * AVERAGE_DAY_KBPS[rung]));
-            let by_rung = Weighted::new(RUNG_SHARES).spread(VIEWERS_PER_GAME, stream);
+            let tilt = tilt_to(AVERAGE_DAY_MEAN_KBPS, &RUNG_SHARES, [(&ladder[..], 1.0)].into_iter());
+            let by_rung = Weighted::new(tilted(&RUNG_SHARES, &ladder, tilt)).spread(VIEWERS_PER_GAME, stream);
             for (bitrate, viewers) in ladder.into_iter().zip(by_rung) {
                 let counts = groups.spread(viewers, stream);
                 let asking = counts.into_iter().zip(0..).filter(|&(viewers, _)| viewers > 0);
@@ -194,6 +180,31 @@ impl Workload {
             ladders.push(ladder.to_vec());
         }
     }
+}
+
+/// Shares of the rungs, tilted by a power of the bitrate.
+fn tilted(base: &[f64], ladder: &[BitRate], tilt: f64) -> Vec<f64> {
+    base.iter().zip(ladder).map(|(share, rate)| share * rate.as_mbps_f64().powf(tilt)).collect()
+}
+
+/// The tilt at which viewers of these (ladder, popularity) pairs ask for `mean_kbps` in the mean.
+fn tilt_to<'a>(
+    mean_kbps: f64,
+    base: &[f64],
+    ladders: impl Iterator<Item = (&'a [BitRate], f64)> + Clone,
+) -> f64 {
+    let mean = |tilt: f64| {
+        let (mut rate, mut weight) = (0.0, 0.0);
+        for (ladder, popularity) in ladders.clone() {
+            let shares = tilted(base, ladder, tilt);
+            let total: f64 = shares.iter().sum();
+            let sum: f64 = shares.iter().zip(ladder).map(|(share, rate)| share * rate.as_mbps_f64()).sum();
+            rate += popularity * sum / total;
+            weight += popularity;
+        }
+        1_000.0 * rate / weight
+    };
+    root(-3.0, 3.0, |tilt| mean(tilt) - mean_kbps)
 }
 
 /// Offers and requests of these arrivals: one request for each group and object, with all its

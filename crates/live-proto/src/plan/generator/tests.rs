@@ -96,8 +96,9 @@ fn four_games_have_nearly_all_requests_of_a_large_event() {
     let viewers: u64 = trace.arrivals.iter().map(|arrival| arrival.viewers).sum();
     assert_eq!(viewers, 4_055_000);
     let window = Workload::window(WorkloadKind::LargeEvent, 4_144).draw(&shares, Seed::new(1));
-    let (share, _) = statistics(&window, 4);
+    let (share, mean_kbps) = statistics(&window, 4);
     assert!(share > 0.9989, "{share}");
+    assert!((mean_kbps / 2_725.0 - 1.0).abs() < 0.03, "{mean_kbps}");
 }
 
 #[test]
