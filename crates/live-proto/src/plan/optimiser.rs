@@ -101,10 +101,13 @@ const HEAD_TOLERANCE: f64 = 0.002;
 /// Margin of the bound for rounding, as a share of the sums that it is made of.
 const ROUNDING: f64 = 1e-11;
 
-/// Requests that all restarts of a small program may place together, and its largest number of
-/// restarts.
+/// Requests that all restarts of a small program may place together, more of them while the gap is
+/// wide, and the largest number of restarts.
 const SMALL_PLACEMENTS: usize = 12_000;
+const WIDE_PLACEMENTS: usize = 48_000;
 const SMALL_RESTARTS: usize = 200;
+/// A wide gap.
+const WIDE_GAP: f64 = 0.005;
 
 /// State of a search.
 struct Run<'a> {
@@ -308,50 +311,77 @@ impl<'a> Run<'a> {
 
     /// Repairs again at perturbed prices.
     fn restart(&mut self, optimiser: &Optimiser, duals: &Duals) {
-        let requests = self.flat.objects.groups.len().max(1);
-        let small = (SMALL_PLACEMENTS / requests).min(SMALL_RESTARTS) as u32;
+        let requests = self.flat.objects.groups.len();
+        let restarts = |placements: usize| (placements / requests).min(SMALL_RESTARTS) as u32;
         let mut stream = optimiser.seed.stream("restarts", 0);
-        let mut search = Search { local: &mut self.local, dual: &mut self.dual };
-        let count = optimiser.restarts.max(small);
-        let hints = (duals, &self.paths);
-        Repair::new(self.flat, duals).restart(count, hints, &mut stream, &mut search, &mut self.best);
+        let mut repair = Repair::new(self.flat, duals);
+        let mut done = 0;
+        for (least_gap, count) in
+            [(0.0, optimiser.restarts.max(restarts(SMALL_PLACEMENTS))), (WIDE_GAP, restarts(WIDE_PLACEMENTS))]
+        {
+            if self.bound - self.best.objective > least_gap * self.bound && count > done {
+                let mut search = Search { local: &mut self.local, dual: &mut self.dual };
+                let hints = (duals, &self.paths);
+                repair.restart(count - done, hints, &mut stream, &mut search, &mut self.best);
+                done = count;
+            }
+        }
     }
 
     /// The best trees with their sums.
     fn plan(&self) -> Plan {
-        let flat = self.flat;
-        let (mut service, mut cost) = (0.0, 0.0);
-        let mut trees = Vec::new();
-        for object in 0..flat.objects.len() {
-            let mut tree =
-                Tree { object: ObjectId(object as u32), links: Vec::new(), group_links: Vec::new() };
-            let (mut feeds, mut trunks) = (Vec::new(), Vec::new());
-            let rate = flat.objects.rates[object];
-            for pair in flat.objects.pairs(object) {
-                let tail = self.best.paths.tails[pair];
-                if tail == NONE {
-                    continue;
-                }
-                service += rate * flat.objects.worths[pair];
-                cost += rate * flat.tails.costs[tail as usize];
-                tree.group_links.push(flat.tail_id(tail));
-                trunks.push(self.best.paths.trunks[pair]);
-                feeds.push(self.best.feeds[pair]);
-            }
-            for (links, used) in [(&flat.feeds, &mut feeds), (&flat.trunks, &mut trunks)] {
-                used.sort_unstable();
-                used.dedup();
-                cost += used.iter().map(|&link| rate * links.costs[link as usize]).sum::<f64>();
-                tree.links.extend(used.iter().map(|&link| Flat::link_id(links, link)));
-            }
-            if !tree.group_links.is_empty() {
-                tree.links.sort_unstable_by_key(|&LinkId(id)| id);
-                tree.group_links.sort_unstable();
-                trees.push(tree);
-            }
-        }
+        let (trees, service, cost) = trees(self.flat, &self.best);
         Plan { trees, service, cost, bound: self.bound.max(service - cost) }
     }
+}
+
+/// Trees of placed objects, their service and their cost.
+fn trees(flat: &Flat, placed: &Placed) -> (Vec<Tree>, f64, f64) {
+    let (mut service, mut cost) = (0.0, 0.0);
+    let mut trees = Vec::new();
+    for object in 0..flat.objects.len() {
+        let mut tree = Tree { object: ObjectId(object as u32), links: Vec::new(), group_links: Vec::new() };
+        let (mut feeds, mut trunks) = (Vec::new(), Vec::new());
+        let rate = flat.objects.rates[object];
+        for pair in flat.objects.pairs(object) {
+            let tail = placed.paths.tails[pair];
+            if tail == NONE {
+                continue;
+            }
+            service += rate * flat.objects.worths[pair];
+            cost += rate * flat.tails.costs[tail as usize];
+            tree.group_links.push(flat.tail_id(tail));
+            trunks.push(placed.paths.trunks[pair]);
+            feeds.push(placed.feeds[pair]);
+        }
+        for (links, used) in [(&flat.feeds, &mut feeds), (&flat.trunks, &mut trunks)] {
+            used.sort_unstable();
+            used.dedup();
+            cost += used.iter().map(|&link| rate * links.costs[link as usize]).sum::<f64>();
+            tree.links.extend(used.iter().map(|&link| Flat::link_id(links, link)));
+        }
+        if !tree.group_links.is_empty() {
+            tree.links.sort_unstable_by_key(|&LinkId(id)| id);
+            tree.group_links.sort_unstable();
+            trees.push(tree);
+        }
+    }
+    (trees, service, cost)
+}
+
+/// Trees of the objects one after the other, each the best found on the capacity that the objects
+/// before it leave.
+///
+/// `order` lists objects by their index; objects that it leaves out have no tree.
+/// Panics: for an object that the program does not have.
+pub fn trees_in_order(program: &Program, order: &[u32]) -> Vec<Tree> {
+    let flat = Flat::new(program);
+    let (mut local, mut dual) = (Local::new(&flat), Dual::default());
+    let mut placed = Placed::new(&flat);
+    let hints = Paths::new(flat.objects.groups.len());
+    let mut search = Search { local: &mut local, dual: &mut dual };
+    Repair::without_prices(&flat).place_in_order(order, &hints, &mut search, &mut placed);
+    trees(&flat, &placed).0
 }
 
 /// Finds a tree of one object for a pass of the descent.

@@ -15,6 +15,10 @@ pub(super) const NONE: u32 = u32::MAX;
 /// Price of a link that cannot be used.
 pub(super) const FAR: f64 = 1e30;
 
+/// Number of sets from which narrow feeds count as usable in the bounds. Further sets differ in
+/// their sources alone.
+const FEED_SETS_MAX: usize = 64;
+
 /// The links of one tier, grouped by the node that they lead to.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Links {
@@ -59,9 +63,18 @@ pub(super) struct Flat {
     pub(super) feeds: Links,
     pub(super) trunks: Links,
     pub(super) tails: Links,
-    /// Sets of sources that hold a channel, as bits by source.
-    pub(super) holder_sets: Vec<u64>,
+    /// Sets of feeds that objects may use.
+    pub(super) feed_sets: Vec<FeedSet>,
     pub(super) objects: Objects,
+}
+
+/// Feeds that some objects may use.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct FeedSet {
+    /// Sources that hold the channels, as bits by source.
+    pub(super) sources: u64,
+    /// Least capacity in bit/s: narrower feeds cannot carry any of the objects.
+    least_room: u64,
 }
 
 /// Objects with their requests, here called pairs.
@@ -71,7 +84,7 @@ pub(super) struct Objects {
     pub(super) rates: Vec<f64>,
     /// Bitrate in bit/s.
     pub(super) bps: Vec<u64>,
-    /// Index of the set of sources that hold it.
+    /// Index of the set of its feeds.
     pub(super) sets: Vec<u16>,
     /// First pair of each object, and the end of the last one's.
     pub(super) starts: Vec<u32>,
@@ -122,14 +135,14 @@ impl Flat {
             }
             tails.end_node();
         }
-        let (objects, holder_sets) = objects(program);
+        let (objects, feed_sets) = objects(program, &feeds);
         Self {
             reflectors: network.tier(Tier::Reflector).count(),
             edges: network.tier(Tier::Edge).count(),
             feeds,
             trunks,
             tails,
-            holder_sets,
+            feed_sets,
             objects,
         }
     }
@@ -142,36 +155,45 @@ impl Flat {
     pub(super) fn tail_id(&self, tail: u32) -> GroupLinkId {
         GroupLinkId(self.tails.ids[tail as usize])
     }
-    /// Whether the source of `feed` holds the channels of `set`.
-    pub(super) fn holds(&self, set: usize, feed: usize) -> bool {
-        self.holder_sets[set] >> self.feeds.parents[feed] & 1 == 1
+    /// Whether `feed` is in `set`.
+    pub(super) fn has_feed(&self, set: usize, feed: usize) -> bool {
+        let set = self.feed_sets[set];
+        set.sources >> self.feeds.parents[feed] & 1 == 1 && self.feeds.rooms[feed] >= set.least_room
     }
 }
 
-fn objects(program: &Program) -> (Objects, Vec<u64>) {
+fn objects(program: &Program, feeds: &Links) -> (Objects, Vec<FeedSet>) {
     let sources: Vec<_> = program.network().tier(Tier::Source).collect();
-    let mut sets: BTreeMap<u64, u16> = BTreeMap::new();
-    let mut masks = Vec::new();
+    let mut rooms = feeds.rooms.clone();
+    rooms.sort_unstable();
+    let mut ids: BTreeMap<FeedSet, u16> = BTreeMap::new();
+    let mut sets = Vec::new();
     let mut objects = Objects { starts: vec![0], ..Objects::default() };
     for (offer, id) in program.offers().iter().zip(0..) {
         let held =
             sources.iter().zip(0..).filter(|&(&source, _)| program.holds(source, offer.object.channel));
         let mask = held.fold(0, |mask, (_, bit)| mask | 1u64 << bit);
-        let set = *sets.entry(mask).or_insert_with(|| {
-            masks.push(mask);
-            masks.len() as u16 - 1
+        let bps = offer.object.bitrate.as_bps();
+        let wide = rooms[rooms.partition_point(|&room| room < bps)..].first();
+        let mut set = FeedSet { sources: mask, least_room: wide.copied().unwrap_or(u64::MAX) };
+        if !ids.contains_key(&set) && sets.len() >= FEED_SETS_MAX {
+            set.least_room = 0;
+        }
+        let id_of_set = *ids.entry(set).or_insert_with(|| {
+            sets.push(set);
+            sets.len() as u16 - 1
         });
         let rate = offer.object.bitrate.as_mbps_f64();
         objects.rates.push(rate);
-        objects.bps.push(offer.object.bitrate.as_bps());
-        objects.sets.push(set);
+        objects.bps.push(bps);
+        objects.sets.push(id_of_set);
         for request in program.requests_for(ObjectId(id)) {
             objects.groups.push(request.group.0);
             objects.worths.push(program.value(request) / rate);
         }
         objects.starts.push(objects.groups.len() as u32);
     }
-    (objects, masks)
+    (objects, sets)
 }
 
 /// Trees by pair: which tail and which trunk serve it, or [`NONE`].

@@ -15,6 +15,9 @@ const FIRST: [f64; 3] = [1.0, 0.05, 0.01];
 /// Least price, of the same, and the largest average that counts as none, in least prices.
 const FLOOR: f64 = 1e-5;
 const NONE_BELOW: f64 = 2.0;
+/// Least first price, of the mean density of all objects: tiers other than the sources' may be
+/// narrow.
+const DENSITY_SHARE: f64 = 0.02;
 /// Batches between two moves of the tails' prices.
 const TAIL_BATCHES: usize = 4;
 /// Passes by which a warm start's step has decayed.
@@ -33,15 +36,15 @@ pub(super) struct Duals {
 impl Duals {
     fn zero(flat: &Flat) -> Self {
         Self {
-            feeds: vec![0.0; flat.holder_sets.len() * flat.reflectors],
+            feeds: vec![0.0; flat.feed_sets.len() * flat.reflectors],
             trunks: vec![0.0; flat.trunks.len()],
             tails: vec![0.0; flat.tails.len()],
         }
     }
     /// Price of a feed's capacity: the most that any set pays above its cost.
     pub(super) fn of_feed(&self, flat: &Flat, reflector: usize, feed: usize) -> f64 {
-        let sets = 0..flat.holder_sets.len();
-        let prices = sets.filter(|&set| flat.holds(set, feed)).map(|set| {
+        let sets = 0..flat.feed_sets.len();
+        let prices = sets.filter(|&set| flat.has_feed(set, feed)).map(|set| {
             let price = self.feeds[set * flat.reflectors + reflector];
             if price < FAR { price - flat.feeds.costs[feed] } else { 0.0 }
         });
@@ -99,24 +102,27 @@ impl Marks {
     }
 }
 
-/// Density (value for each Mbit/s) of the object at which the sources' tier is full, and at least
-/// the mean cost of a feed.
+/// First estimate of a price: the density (value for each Mbit/s) of the object at which the
+/// sources' tier is full, and at least the mean cost of a feed and a share of the mean density.
 fn filling_density(flat: &Flat) -> f64 {
     let objects = &flat.objects;
     let density = |object: usize| objects.worths[objects.pairs(object)].iter().sum::<f64>();
     let mut order: Vec<(f64, f64)> =
         (0..objects.len()).map(|object| (density(object), objects.rates[object])).collect();
     order.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
+    let (mut value, mut demand) = (0.0, 0.0);
+    let mut filling = 0.0;
     let capacity: f64 = flat.feeds.capacities.iter().sum();
-    let mean = flat.feeds.costs.iter().sum::<f64>() / flat.feeds.len().max(1) as f64;
-    let mut sum = 0.0;
     for (density, rate) in order {
-        sum += rate;
-        if sum > capacity {
-            return density.max(mean);
+        value += density * rate;
+        demand += rate;
+        if demand > capacity && filling == 0.0 {
+            filling = density;
         }
     }
-    mean
+    let mean_cost = flat.feeds.costs.iter().sum::<f64>() / flat.feeds.len().max(1) as f64;
+    let mean_density = if demand > 0.0 { value / demand } else { 0.0 };
+    filling.max(mean_cost).max(DENSITY_SHARE * mean_density)
 }
 
 /// Trunks and tails whose requests together exceed their capacity.
@@ -162,10 +168,10 @@ impl<'a> Descent<'a> {
         let mut duals = Duals::zero(flat);
         let mut cheapest = vec![FAR; duals.feeds.len()];
         let floor = FLOOR * scale;
-        for set in 0..flat.holder_sets.len() {
+        for set in 0..flat.feed_sets.len() {
             for reflector in 0..flat.reflectors {
                 let at = set * flat.reflectors + reflector;
-                let held = flat.feeds.leading_to(reflector).filter(|&feed| flat.holds(set, feed));
+                let held = flat.feeds.leading_to(reflector).filter(|&feed| flat.has_feed(set, feed));
                 cheapest[at] = held.clone().map(|feed| flat.feeds.costs[feed]).fold(FAR, f64::min);
                 duals.feeds[at] = match former {
                     _ if cheapest[at] >= FAR => FAR,
@@ -310,14 +316,14 @@ impl<'a> Descent<'a> {
     fn move_prices(&mut self, step: f64, share: f64) {
         let flat = self.flat;
         for reflector in 0..flat.reflectors {
-            for set in 0..flat.holder_sets.len() {
+            for set in 0..flat.feed_sets.len() {
                 let at = set * flat.reflectors + reflector;
                 if self.cheapest[at] >= FAR {
                     self.sums.feeds[at] += FAR;
                     continue;
                 }
                 let (mut supply, mut all) = (0.0, 0.0);
-                for feed in flat.feeds.leading_to(reflector).filter(|&feed| flat.holds(set, feed)) {
+                for feed in flat.feeds.leading_to(reflector).filter(|&feed| flat.has_feed(set, feed)) {
                     all += flat.feeds.capacities[feed];
                     if flat.feeds.costs[feed] <= self.duals.feeds[at] {
                         supply += flat.feeds.capacities[feed];
@@ -345,9 +351,9 @@ impl<'a> Descent<'a> {
     /// these share its sources.
     fn used_by_overlapping(&self, set: usize, reflector: usize) -> f64 {
         let flat = self.flat;
-        let mask = flat.holder_sets[set];
-        let sets = flat.holder_sets.iter().enumerate();
-        let shared = sets.filter(|(_, other)| **other & mask != 0).map(|(other, other_mask)| {
+        let mask = flat.feed_sets[set].sources;
+        let sets = flat.feed_sets.iter().map(|other| other.sources).enumerate();
+        let shared = sets.filter(|&(_, other)| other & mask != 0).map(|(other, other_mask)| {
             let share = f64::from((other_mask & mask).count_ones()) / f64::from(other_mask.count_ones());
             share * self.used.feeds[other * flat.reflectors + reflector]
         });
@@ -380,8 +386,8 @@ fn settle(flat: &Flat, duals: &mut Duals) {
         for feed in flat.feeds.leading_to(reflector) {
             feed_prices[feed] = flat.feeds.costs[feed] + duals.of_feed(flat, reflector, feed);
         }
-        for set in 0..flat.holder_sets.len() {
-            let held = flat.feeds.leading_to(reflector).filter(|&feed| flat.holds(set, feed));
+        for set in 0..flat.feed_sets.len() {
+            let held = flat.feeds.leading_to(reflector).filter(|&feed| flat.has_feed(set, feed));
             duals.feeds[set * flat.reflectors + reflector] =
                 held.map(|feed| feed_prices[feed]).fold(FAR, f64::min);
         }

@@ -48,6 +48,8 @@ impl Placed {
 const RESTART_PHASES: [f64; 3] = [0.7, 0.3, 0.0];
 /// Largest relative change of a price in a restart.
 const NOISE: f64 = 0.5;
+/// Largest share of the prices in a restart from nothing.
+const SHARE_MAX: f64 = 1.5;
 /// Every restart with a number divisible by this begins from nothing, the others from the best
 /// trees.
 const FROM_NOTHING_EVERY: u32 = 2;
@@ -75,17 +77,24 @@ pub(super) struct Search<'a> {
 
 impl<'a> Repair<'a> {
     pub(super) fn new(flat: &'a Flat, duals: &Duals) -> Self {
-        let mut feed_duals = vec![0.0; flat.feeds.len()];
+        let mut repair = Self::without_prices(flat);
         for reflector in 0..flat.reflectors {
             for feed in flat.feeds.leading_to(reflector) {
-                feed_duals[feed] = duals.of_feed(flat, reflector, feed);
+                repair.feed_duals[feed] = duals.of_feed(flat, reflector, feed);
             }
         }
+        repair.trunk_duals.clone_from(&duals.trunks);
+        repair.tail_duals.clone_from(&duals.tails);
+        repair
+    }
+
+    /// A repair at the costs alone.
+    pub(super) fn without_prices(flat: &'a Flat) -> Self {
         Self {
             flat,
-            feed_duals,
-            trunk_duals: duals.trunks.clone(),
-            tail_duals: duals.tails.clone(),
+            feed_duals: vec![0.0; flat.feeds.len()],
+            trunk_duals: vec![0.0; flat.trunks.len()],
+            tail_duals: vec![0.0; flat.tails.len()],
             trunk_prices: Vec::new(),
             tail_prices: Vec::new(),
             marks: Marks::new(flat),
@@ -99,12 +108,23 @@ impl<'a> Repair<'a> {
     /// the best phase in `best`.
     pub(super) fn run(&mut self, order: &[u32], hints: &Paths, search: &mut Search<'_>, best: &mut Placed) {
         let mut placed = Placed::new(self.flat);
+        self.place_in_order(order, hints, search, &mut placed);
+        self.improve(order, &PHASES[1..], search, &mut placed, best);
+    }
+
+    /// Places the objects in `order`, each on the capacity that is left.
+    pub(super) fn place_in_order(
+        &mut self,
+        order: &[u32],
+        hints: &Paths,
+        search: &mut Search<'_>,
+        placed: &mut Placed,
+    ) {
         self.set_prices(PHASES[0]);
         for &object in order {
-            self.place(object as usize, hints, search, &mut placed, PHASES[0]);
-            placed.objective += self.apply(object as usize, &mut placed, true).0;
+            self.place(object as usize, hints, search, placed, PHASES[0]);
+            placed.objective += self.apply(object as usize, placed, true).0;
         }
-        self.improve(order, &PHASES[1..], search, &mut placed, best);
     }
 
     /// Seeks better trees for all objects, once for each share of the prices, and keeps the best
@@ -144,12 +164,14 @@ impl<'a> Repair<'a> {
         let mut order: Vec<u32> = (0..self.flat.objects.len() as u32).collect();
         let exact = Self::new(self.flat, duals);
         for restart in 1..=count {
-            let mut noise = |price: &f64| price * (1.0 + NOISE * (2.0 * stream.unit_f64() - 1.0));
+            let is_from_nothing = restart.is_multiple_of(FROM_NOTHING_EVERY);
+            let share = if is_from_nothing { SHARE_MAX * stream.unit_f64() } else { 1.0 };
+            let mut noise = |price: &f64| share * price * (1.0 + NOISE * (2.0 * stream.unit_f64() - 1.0));
             self.feed_duals = exact.feed_duals.iter().map(&mut noise).collect();
             self.trunk_duals = exact.trunk_duals.iter().map(&mut noise).collect();
             self.tail_duals = exact.tail_duals.iter().map(&mut noise).collect();
             stream.shuffle(&mut order);
-            if restart.is_multiple_of(FROM_NOTHING_EVERY) {
+            if is_from_nothing {
                 self.run(&order, hints, search, best);
             } else {
                 let mut placed = best.clone();
@@ -178,7 +200,7 @@ impl<'a> Repair<'a> {
             let (mut chosen, mut least, mut room) = (NONE, FAR, u64::MAX);
             for feed in flat.feeds.leading_to(reflector) {
                 let feed_room = placed.feed_rooms[feed];
-                if feed_room < bps || !flat.holds(set, feed) {
+                if feed_room < bps || !flat.has_feed(set, feed) {
                     continue;
                 }
                 let price = flat.feeds.costs[feed] + share * self.feed_duals[feed];
