@@ -11,6 +11,7 @@ pub mod check;
 pub mod generator;
 pub mod optimiser;
 mod problem;
+pub mod rivals;
 #[cfg(test)]
 mod samples;
 
