@@ -15,7 +15,7 @@ const FIRST: [f64; 3] = [1.0, 0.05, 0.01];
 /// Least price, of the same, and the largest average that counts as none, in least prices.
 const FLOOR: f64 = 1e-5;
 const NONE_BELOW: f64 = 2.0;
-/// Least first price, of the mean density of all objects: tiers other than the sources' may be
+/// Least first price, of the median density of all objects: tiers other than the sources' may be
 /// narrow.
 const DENSITY_SHARE: f64 = 0.02;
 /// Batches between two moves of the tails' prices.
@@ -103,26 +103,25 @@ impl Marks {
 }
 
 /// First estimate of a price: the density (value for each Mbit/s) of the object at which the
-/// sources' tier is full, and at least the mean cost of a feed and a share of the mean density.
+/// sources' tier is full, and at least the mean cost of a feed and a share of the median density.
 fn filling_density(flat: &Flat) -> f64 {
     let objects = &flat.objects;
     let density = |object: usize| objects.worths[objects.pairs(object)].iter().sum::<f64>();
     let mut order: Vec<(f64, f64)> =
         (0..objects.len()).map(|object| (density(object), objects.rates[object])).collect();
     order.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
-    let (mut value, mut demand) = (0.0, 0.0);
+    let median = order.get(order.len() / 2).map_or(0.0, |object| object.0);
+    let mut demand = 0.0;
     let mut filling = 0.0;
     let capacity: f64 = flat.feeds.capacities.iter().sum();
     for (density, rate) in order {
-        value += density * rate;
         demand += rate;
         if demand > capacity && filling == 0.0 {
             filling = density;
         }
     }
     let mean_cost = flat.feeds.costs.iter().sum::<f64>() / flat.feeds.len().max(1) as f64;
-    let mean_density = if demand > 0.0 { value / demand } else { 0.0 };
-    filling.max(mean_cost).max(DENSITY_SHARE * mean_density)
+    filling.max(mean_cost).max(DENSITY_SHARE * median)
 }
 
 /// Trunks and tails whose requests together exceed their capacity.

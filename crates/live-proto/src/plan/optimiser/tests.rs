@@ -312,3 +312,13 @@ fn partly_held_channels_leave_a_small_gap() {
         assert!(plan.gap() < 0.006, "{}", plan.gap());
     }
 }
+
+#[test]
+fn a_large_event_is_solved_within_a_percent_of_its_cost() {
+    let program = window(WorkloadKind::LargeEvent, 4_144, Priority::Balanced, 1);
+    let optimiser = Optimiser { passes: 6, ..Optimiser::default() };
+    let (plan, _) = optimiser.optimise(&program, None).expect("no former prices");
+    check(&program, &plan).expect("a plan within the program");
+    let gap = plan.gap_of_cost().expect("a plan with a cost");
+    assert!(gap < 0.01, "{gap}");
+}
