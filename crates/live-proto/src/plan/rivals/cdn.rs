@@ -1,10 +1,10 @@
 //! A CDN that maps by DNS: each node chooses its parent for a channel and keeps it for the time to
 //! live (§4.7.1, "CDN").
 //!
-//! A node asked for a new object takes the parent with the most free capacity among the parents that
-//! receive the object. If no parent receives it, the node takes the lightly loaded parent with the
-//! most free capacity. Only single links are considered, not paths. A group's edges are all close
-//! to it. The parents of edges and reflectors have no place, so all of them count as close.
+//! A node asked for a new object takes the parent with the most free capacity among the parents
+//! that receive the object. If no parent receives it, the node takes the lightly loaded parent with
+//! the most free capacity. Only single links are considered, not paths. A group's edges are all
+//! close to it. The parents of edges and reflectors have no place, so all of them count as close.
 
 use super::asks::{Asks, Metrics, Window, lower_bitrate};
 use super::ledger::{Ledger, Locks};
