@@ -95,8 +95,8 @@ struct Sending {
 pub struct Rotor {
     settings: RotorSettings,
     serialiser: Serialiser,
-    /// The port of each host, by the host's number.
-    port_of: Vec<u16>,
+    /// The port of each host, by the host's number; `None` for a host without a route.
+    port_of: Vec<Option<u16>>,
     /// The targets behind the outputs.
     outputs: Vec<Target>,
     /// The longest day of each input and output, zero without one; in the order of `queues`.
@@ -113,10 +113,14 @@ pub struct Rotor {
 
 impl Rotor {
     /// A rotor with as many inputs as `outputs`. `port_of` has the input of a packet's `src` and
-    /// the output of its `dst`.
+    /// the output of its `dst`; a packet of a host without a port is dropped.
     ///
     /// Errors: a rate below [`RATE_MIN`], a slot that is no matching of these ports.
-    pub fn new(port_of: Vec<u16>, outputs: Vec<Target>, settings: RotorSettings) -> Result<Self, RotorError> {
+    pub fn new(
+        port_of: Vec<Option<u16>>,
+        outputs: Vec<Target>,
+        settings: RotorSettings,
+    ) -> Result<Self, RotorError> {
         let ports = outputs.len();
         let rate = settings.rate;
         let serialiser = rate.serialiser().filter(|_| rate >= RATE_MIN);
@@ -145,11 +149,6 @@ impl Rotor {
             slot_ends_at: None,
             outputs,
         })
-    }
-
-    /// Packets that wait for their circuit.
-    pub const fn packets_waiting(&self) -> u64 {
-        self.waiting
     }
 
     /// A time before which no packet leaves. `None` if the rotor holds no packet.
@@ -187,11 +186,14 @@ impl Rotor {
 impl Element for Rotor {
     fn on_packet<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, p: PacketId) {
         let &mut crate::PacketMeta { src, dst, size_bytes, .. } = cx.meta(p);
-        let port = |host: u16| self.port_of.get(usize::from(host)).map(|port| usize::from(*port));
+        let port = |host: u16| {
+            let port = self.port_of.get(usize::from(host)).copied().flatten().map(usize::from);
+            port.filter(|port| *port < self.outputs.len())
+        };
         let (Some(input), Some(output)) = (port(src), port(dst)) else { return cx.drop(p, Drop::NoRoute) };
         let place = input * self.outputs.len() + output;
         // A packet that fits in no day of its circuit would wait without end.
-        if self.day_max.get(place).is_none_or(|day| *day < self.serialiser.time(size_bytes)) {
+        if self.day_max[place] < self.serialiser.time(size_bytes) {
             return cx.drop(p, Drop::NoRoute);
         }
         let queue = &mut self.queues[place];
