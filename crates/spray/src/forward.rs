@@ -339,7 +339,9 @@ impl Forwarder {
             }
             Command::MakeDevice { reply } => {
                 let made = self.device.make_again();
-                set_filters(self.device.name());
+                if made.is_ok() {
+                    set_filters(self.device.name());
+                }
                 let _ = reply.send(made);
             }
             Command::Figures { reply } => {
