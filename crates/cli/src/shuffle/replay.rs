@@ -5,7 +5,7 @@ use crate::run_dir::RunDir;
 use anabranch_fluid::bound::{self, Effort};
 use anabranch_fluid::{CoflowId, Network, Outcome, benchmark, coflowsim, run as run_flows, run_in_epochs};
 use anabranch_shuffle_proto::Scheduler;
-use anabranch_sim::stats::{mean, percentile};
+use anabranch_units::stats::{mean, percentile};
 use anabranch_units::{BitRate, Instant};
 use anyhow::Context as _;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
