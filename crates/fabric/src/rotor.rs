@@ -15,7 +15,8 @@ use crate::packet::{Drop, Fifo, PacketId};
 use crate::port::{PortError, RATE_MIN};
 use crate::target::Target;
 use crate::timetable::{Timetable, TimetableError};
-use anabranch_units::{BitRate, Duration, Instant, Serialiser};
+use anabranch_units::RunInstant;
+use anabranch_units::{BitRate, Duration, Serialiser};
 
 /// The output that each input is connected to; an input beyond the end, or with `None`, is dark.
 pub type Matching = Vec<Option<u16>>;
@@ -87,7 +88,7 @@ const SENT: u32 = 1;
 struct Sending {
     packet: PacketId,
     output: u16,
-    done_at: Instant,
+    done_at: RunInstant,
 }
 
 /// A circuit switch that follows a timetable of matchings.
@@ -108,7 +109,7 @@ pub struct Rotor {
     /// The transmission of each input.
     sending: Vec<Option<Sending>>,
     /// When the timer for the end of a slot is due. `None` while no timer is armed.
-    slot_ends_at: Option<Instant>,
+    slot_ends_at: Option<RunInstant>,
 }
 
 impl Rotor {
@@ -152,19 +153,19 @@ impl Rotor {
     }
 
     /// A time before which no packet leaves. `None` if the rotor holds no packet.
-    pub(crate) fn next_departure(&self) -> Option<Instant> {
+    pub(crate) fn next_departure(&self) -> Option<RunInstant> {
         self.sending.iter().flatten().map(|sending| sending.done_at).chain(self.slot_ends_at).min()
     }
 
     /// Begins to send the first packet whose circuit is up, if `input` is idle and the packet ends
     /// within the day.
     fn start<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, input: usize) {
-        let slot = self.settings.timetable.at(cx.now());
+        let slot = self.settings.timetable.at(cx.now().into());
         let Some(output) = slot.state.get(input).copied().flatten() else { return };
         let queue = &mut self.queues[input * self.outputs.len() + usize::from(output)];
         let Some(packet) = queue.first().filter(|_| self.sending[input].is_none()) else { return };
         let done_at = cx.now() + self.serialiser.time(cx.meta(packet).size_bytes);
-        if done_at > slot.ends_at {
+        if done_at > slot.ends_at.into() {
             return;
         }
         queue.pop(cx.all_meta());
@@ -176,7 +177,7 @@ impl Rotor {
     /// Arms the timer for the end of the slot while packets wait.
     fn await_slot<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>) {
         if self.waiting > 0 && self.slot_ends_at.is_none() {
-            let ends_at = self.settings.timetable.at(cx.now()).ends_at;
+            let ends_at = self.settings.timetable.at(cx.now().into()).ends_at.into();
             self.slot_ends_at = Some(ends_at);
             cx.arm(ends_at, SLOT);
         }

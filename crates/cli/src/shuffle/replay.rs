@@ -119,7 +119,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         trace = trace.as_coflowsim();
     }
     for flow in &mut trace.flows {
-        flow.arrives = Instant::from_ps(flow.arrives.as_ps() / args.faster);
+        flow.arrives = Instant::from_ps(flow.arrives.as_ps() / u128::from(args.faster));
     }
     let port_rate = if args.like_coflowsim { coflowsim::PORT } else { args.port_rate };
     let network = Network::big_switch(trace.ports, port_rate).context("--port-rate")?;
