@@ -187,7 +187,7 @@ class Measured:
         write_csv(self.path, (self.rows[key] for key in sorted(self.rows)))
 
 
-def measure_once(binary: Path, runs: Path, cell: Cell, scheme: str) -> Row:
+def measure_once(binary: Path, runs: Path, cell: Cell, scheme: str, at_commit: str) -> Row:
     """Measures what `scheme` does in `cell`, several times where a run gives no figure."""
     settings = PLAN["settings"]
     for left in reversed(range(settings["tries"])):
@@ -207,7 +207,7 @@ def measure_once(binary: Path, runs: Path, cell: Cell, scheme: str) -> Row:
         "interactive_received_share": round(measured["interactive_received_share"], 4),
         "stops": sum(len(t["stops"]) for t in row["transfers"]),
         "at": time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime()),
-        "commit": commit(dirty=True) or "unknown",
+        "commit": at_commit,
         "asked": asked(cell, scheme),
     }
 
@@ -376,8 +376,11 @@ def measure_all(args, kept: Measured, is_sample: bool) -> int:
     def is_over() -> bool:
         return time.monotonic() - began > args.budget
 
+    # Hours pass until the last run, and the working tree may change meanwhile.
+    at_commit = commit(dirty=True) or "unknown"
+
     def run(one: Row) -> Row | None:
-        return None if is_over() else measure_once(args.binary, args.runs, one["cell"], one["scheme"])
+        return None if is_over() else measure_once(args.binary, args.runs, one["cell"], one["scheme"], at_commit)
 
     def show(rows: list[Row]) -> str:
         row = kept.rows[rows[0]["cell"], rows[0]["scheme"]]

@@ -317,6 +317,9 @@ def emulate(binary: Path, cell: Cell) -> list[Row]:
         def clear() -> None:
             for path in (folder / "go", *results, *(folder / f"p{number}" for number in range(len(parties)))):
                 path.unlink(missing_ok=True)
+            # A pull would resume from parts of the try before.
+            for part in folder.glob(".anabranch-*"):
+                part.unlink()
 
         emulated = LAB.emulate(binary, folder, cell.topology(), asker, *options, site="asker", programs=programs, before=clear)
         figures = {column: round(value, 3) for column, value in emulated.said.items()}

@@ -3,8 +3,7 @@
 ``run.py all`` runs the trials of ``plan.toml``, each in an emulation of its own: ``anabranch emulate`` builds the
 network, and in the source's site `move` starts programs in the other sites by ``nsenter``. A trial
 that the emulator does not trust is tried again and never counted. ``run.py expected`` writes ``expected.csv`` from the
-trials done so far. Standard library only, but for ``run.py bittorrent-peer``, which is one peer of a swarm and needs
-libtorrent.
+trials done so far. Standard library only, but for `bittorrent_peer`, one peer of a swarm, which needs libtorrent.
 
 To add a way to move the file, write a function such as `by_curl` and enter it in `METHODS`.
 """
@@ -518,22 +517,20 @@ def emulate_trial(binary: Path, settings: Row, scenario: Row, method: Row, cell:
     options = ["--rate", settings["rate"], "--loss", cell["loss"], "--mtu", settings["mtu_bytes"]]
     options += ["--congestion-control", settings["congestion_control"], "--lateness-bound", settings["lateness_bound"]]
     options += ["--seed", cell["trial"], "--duration", f"{settings['timeout_s'] + 30} s"]
-    other: list[OtherWork] = []
+    folder.mkdir(exist_ok=True)
+    other = [OtherWork()]
 
     def prepare() -> None:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder)
         folder.mkdir()
         LAB.task(move, folder, **task)
         other[:] = [OtherWork()]
 
-    prepare()
     inside = LAB.task(move, folder, **task)
     try:
         emulated = LAB.emulate(
             binary, folder, scenario["topology"], inside, *options, site=scenario["source"], tries=settings["tries"], before=prepare
         )
-    except subprocess.CalledProcessError as error:
-        raise Failed(f"exit code {error.returncode}") from None
     finally:
         others = other[0].share()
         shutil.rmtree(folder, ignore_errors=True)

@@ -216,7 +216,7 @@ def spark(args) -> None:
         options = ["--congestion-control", args.congestion_control, "--seed", args.seed]
         try:
             emulated = LAB.emulate(args.binary, folder, topology(args.hosts, rate, uplink), inside, *options, site="control", tries=1)
-        except subprocess.CalledProcessError:
+        except Failed:
             for log in sorted(folder.glob("*.log")):
                 print(f"{log.name}: {log.read_text(errors='replace')[-600:]}", file=sys.stderr)
             raise

@@ -102,7 +102,7 @@ def all_scenarios(args) -> int:
         print(f"{'scenario':44} {'emulated':>9} {'simulated':>9} {'ratio':>6}  drops (e/s)      ok")
     for name in args.scenarios:
         for value in compare(args.binary, name, args.trials):
-            failed += value["ok"] is False
+            failed += not value["ok"]
             if args.json:
                 print(json.dumps(value), flush=True)
                 continue

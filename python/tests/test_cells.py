@@ -63,6 +63,12 @@ def test_measured_cells_are_not_measured_again(tmp_path: Path) -> None:
     assert rows_of(tmp_path).read()[0] == {"method": "a", "trial": "0", "took_s": "1.5"}
 
 
+def test_cell_that_is_asked_for_twice_is_measured_once(tmp_path: Path) -> None:
+    cells = [{"trial": 1, "method": "a"}, {"trial": 1.0, "method": "a"}]
+    assert measure(rows_of(tmp_path), cells, lambda cell: {"took_s": 1}) == 0
+    assert len(rows_of(tmp_path).read()) == 1
+
+
 def test_failed_cell_has_no_row_and_others_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def took(cell: Row) -> Row | None:
         if cell["trial"] == 1:
@@ -143,7 +149,7 @@ def test_defaults_give_options_their_types(monkeypatch: pytest.MonkeyPatch, caps
     assert lab.main() == 1
     said = capsys.readouterr()
     assert said.out == "none: skipped: 1 (no network)\n"
-    assert said.err.startswith("run.py: no /no/such")
+    assert said.err.startswith("run.py: /no/such: no program")
 
 
 def test_failing_program_says_why() -> None:

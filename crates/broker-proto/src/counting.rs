@@ -135,11 +135,6 @@ impl Counting {
         self
     }
 
-    /// By a clock that begins again, and is `now`: the present window lasts up to twice as long.
-    pub const fn begin_anew(&mut self, now: Instant) {
-        self.began_at = now;
-    }
-
     /// A player has asked for a viewer, and says by which network it plays, if it does.
     pub fn note(&mut self, now: Instant, viewer: &Viewer, plays_by: Option<PeerId>) {
         self.turn(now);

@@ -23,7 +23,6 @@ mod evaluation;
 pub mod exercise;
 mod generator;
 pub mod limits;
-pub mod lying;
 mod market;
 pub mod messages;
 pub mod networks;
@@ -32,9 +31,9 @@ mod parties;
 mod program;
 pub mod replica;
 pub mod reports;
-pub mod several;
 pub mod simulated;
 pub mod steering;
+pub mod study;
 mod world;
 
 pub use agent::{Agent, Estimates, Reserve};

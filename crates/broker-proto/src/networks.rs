@@ -126,14 +126,6 @@ impl Networks {
         self.replica.leading().ok_or(NotLeading(leader))
     }
 
-    /// The clock is reset to `now`, and all agents have to join again; see [`Replica::begin_anew`].
-    pub fn begin_anew(&mut self, now: Instant, rounds_after: u64) {
-        self.replica.begin_anew(now, rounds_after);
-        self.called = None;
-        self.expect_decided_only(now);
-        self.settle(now);
-    }
-
     /// A network's agent joins. It takes part from the next round on.
     ///
     /// Errors: this broker does not lead.

@@ -262,7 +262,7 @@ impl NetworkAgent {
                 }
                 None => {
                     let due = self.machine.poll_timeout().expect("an agent that asks for nothing pauses");
-                    let now = || Instant::ZERO + Duration::from_std(epoch.elapsed());
+                    let now = || Instant::from_std(epoch.elapsed());
                     // A millisecond more: timers fire early by their rounding, and would spin.
                     let pause = due.saturating_since(now()) + Duration::from_ms(1);
                     tokio::time::sleep(pause.to_std()).await;

@@ -49,8 +49,6 @@ const GIVEN_FOR: Duration = Duration::from_secs(900);
 const PLACES_PER_MESSAGE: usize = 20_000;
 /// By how much a search goes behind all else that this machine does.
 const NICE: i32 = 5;
-/// The machine's clock counts picoseconds in 64 bits and ends after 213 days: after so many it begins again, as after a restart.
-const ANEW_AFTER: Duration = Duration::from_secs(100 * 24 * 3_600);
 /// How long a lead lasts where nobody else could have it.
 const LEASE_ALONE: Duration = Duration::from_secs(3_600);
 
@@ -164,7 +162,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl State {
     fn now(&self) -> Instant {
-        Instant::ZERO + Duration::from_std(self.epoch.elapsed())
+        Instant::from_std(self.epoch.elapsed())
     }
 
     /// Seconds since this broker called a round.
@@ -408,7 +406,6 @@ impl BrokerService {
             tasks.spawn(async move { service.say_counts().await });
         }
         loop {
-            self.begin_anew_in_time();
             let (job, ask, wait) = {
                 let mut state = lock(&self.shared.state);
                 let now = state.now();
@@ -443,20 +440,6 @@ impl BrokerService {
             let wait = wait + std::time::Duration::from_millis(1);
             let _ = tokio::time::timeout(wait, self.shared.changed.notified()).await;
         }
-    }
-
-    /// Before its clock ends the machine begins again, and networks join again; what was counted and decided stays.
-    fn begin_anew_in_time(&self) {
-        let mut state = lock(&self.shared.state);
-        if state.now() < Instant::ZERO + ANEW_AFTER {
-            return;
-        }
-        let mut answering = lock(&self.shared.answering);
-        let epoch = std::time::Instant::now();
-        (state.epoch, answering.epoch) = (epoch, epoch);
-        state.networks.begin_anew(Instant::ZERO, unix_ms());
-        answering.counting.begin_anew(Instant::ZERO);
-        tracing::info!("the clock of rounds begins again");
     }
 
     /// The clients that there are: as they were said, or counted, here and by other brokers.

@@ -164,23 +164,6 @@ impl<M: Machine> Replica<M> {
         }
     }
 
-    /// Starts again as after a restart, with a clock that starts again at `now`. The lead ends,
-    /// without a message to clients, and is asked for again. An open question may have been carried
-    /// out; its answer is ignored.
-    pub fn begin_anew(&mut self, now: Instant, rounds_after: u64) {
-        let new = Self::new(now, self.settings.clone(), self.lease, rounds_after);
-        let old = std::mem::replace(self, new);
-        self.questions.count = old.questions.count;
-        self.known = old.known;
-        self.leader = old.leader;
-        self.turns = old.turns;
-        self.known_epoch = old.known_epoch;
-        self.seen.revision = old.seen.revision;
-        if old.role != Role::Follows {
-            self.turns.push_back(Turn::Ended);
-        }
-    }
-
     /// The machine, while this controller leads.
     pub const fn leading(&mut self) -> Option<&mut M> {
         self.machine.as_mut()

@@ -250,7 +250,10 @@ fn make_site(plan: &BuildPlan, site: &SitePlan, namespace: Namespace) -> StepRes
             result.map_err(at(BuildStep::Setting))?;
         }
     }
-    set_up_devices(plan, site).map_err(|error| (BuildStep::Interface, error.into()))?;
+    // The parent gets the error number alone.
+    let with_number =
+        |error: NetlinkError| error.raw_os_error().map_or_else(|| error.into(), Error::from_raw_os_error);
+    set_up_devices(plan, site).map_err(|error| (BuildStep::Interface, with_number(error)))?;
     let device_counters = std::fs::File::open("/proc/self/net/dev").map_err(at(BuildStep::Interface))?;
     Ok(SiteFds { namespace, tun, device_counters: device_counters.into() })
 }

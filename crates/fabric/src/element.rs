@@ -2,16 +2,15 @@
 //!
 //! The trait is [`Element`]; `any.rs` lists its kinds.
 
-use anabranch_units::Instant;
-
 use crate::buffer::{BufferId, SharedBuffer};
 use crate::packet::{Drop, DropCounts, PacketId, PacketMeta};
 use crate::target::Target;
 use crate::{Event, EventQueue};
+use anabranch_units::RunInstant;
 
 /// The actions of an element while it handles a packet or a timer.
 pub struct Cx<'a, Q> {
-    pub(crate) now: Instant,
+    pub(crate) now: RunInstant,
     pub(crate) me: Target,
     pub(crate) meta: &'a mut [PacketMeta],
     pub(crate) events: &'a mut Q,
@@ -24,7 +23,7 @@ pub struct Cx<'a, Q> {
 impl<Q: EventQueue> Cx<'_, Q> {
     /// The fabric's time.
     #[inline]
-    pub const fn now(&self) -> Instant {
+    pub const fn now(&self) -> RunInstant {
         self.now
     }
     /// The metadata of packet `p`.
@@ -44,7 +43,7 @@ impl<Q: EventQueue> Cx<'_, Q> {
     }
     /// Asks for `on_timer(token)` at `at`, which is not before now.
     #[inline]
-    pub fn arm(&mut self, at: Instant, token: u32) {
+    pub fn arm(&mut self, at: RunInstant, token: u32) {
         debug_assert!(at >= self.now, "a timer cannot go off in the past");
         self.events.push(Event { at, target: self.me, token });
     }

@@ -3,15 +3,14 @@
 //! [`EventQueue`] is the contract, [`QuadHeap`] the one queue so far. Any queue gives the same order, and hence the same
 //! run.
 
-use anabranch_units::Instant;
-
 use crate::target::Target;
+use anabranch_units::RunInstant;
 
 /// A timer that went off.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     /// When it was due.
-    pub at: Instant,
+    pub at: RunInstant,
     /// The target that armed it.
     pub target: Target,
     /// A value for the target that armed it.
@@ -23,9 +22,9 @@ pub trait EventQueue: Default {
     /// Adds an event.
     fn push(&mut self, event: Event);
     /// Removes the first event if it is due at or before `limit`.
-    fn pop_due(&mut self, limit: Instant) -> Option<Event>;
+    fn pop_due(&mut self, limit: RunInstant) -> Option<Event>;
     /// When the first event is due.
-    fn next_at(&self) -> Option<Instant>;
+    fn next_at(&self) -> Option<RunInstant>;
     /// How many events wait.
     fn len(&self) -> usize;
     /// Whether none waits.
@@ -36,7 +35,7 @@ pub trait EventQueue: Default {
 
 #[derive(Copy, Clone, Debug)]
 struct Entry {
-    at: Instant,
+    at: RunInstant,
     seq: u64,
     target: Target,
     token: u32,
@@ -128,7 +127,7 @@ impl EventQueue for QuadHeap {
     }
 
     #[inline]
-    fn pop_due(&mut self, limit: Instant) -> Option<Event> {
+    fn pop_due(&mut self, limit: RunInstant) -> Option<Event> {
         self.close();
         let first = *self.entries.first()?;
         if first.at > limit {
@@ -139,7 +138,7 @@ impl EventQueue for QuadHeap {
     }
 
     #[inline]
-    fn next_at(&self) -> Option<Instant> {
+    fn next_at(&self) -> Option<RunInstant> {
         let candidates = if self.is_open { self.entries.get(1..)? } else { &self.entries };
         candidates.iter().take(if self.is_open { ARITY } else { 1 }).map(|e| e.at).min()
     }
@@ -162,18 +161,18 @@ mod tests {
         ) {
             let (mut heap, mut list) = (QuadHeap::default(), Vec::<Event>::new());
             for (i, (at, limit)) in steps.into_iter().enumerate() {
-                let event = Event { at: Instant::from_ps(at), target: Target::element(0), token: i as u32 };
+                let event = Event { at: RunInstant::from_ps(at), target: Target::element(0), token: i as u32 };
                 heap.push(event);
                 list.push(event);
                 list.sort_by_key(|e| (e.at, e.token));
-                if let Some(limit) = limit.map(Instant::from_ps) {
+                if let Some(limit) = limit.map(RunInstant::from_ps) {
                     let expected = (list[0].at <= limit).then(|| list.remove(0));
                     prop_assert_eq!(heap.pop_due(limit), expected);
                 }
                 prop_assert_eq!(heap.next_at(), list.first().map(|e| e.at));
             }
             for event in list {
-                prop_assert_eq!(heap.pop_due(Instant::MAX), Some(event));
+                prop_assert_eq!(heap.pop_due(RunInstant::MAX), Some(event));
             }
             prop_assert!(heap.is_empty());
         }

@@ -11,10 +11,11 @@ use crate::packet::{DropCounts, PacketId, PacketMeta, Packets};
 use crate::port::{Port, PortCounters, PortError, PortSettings};
 use crate::target::Target;
 use crate::{Event, EventQueue, QuadHeap};
+use anabranch_units::RunInstant;
 
 /// The actions of a node while it handles a packet or a timer.
 pub struct NodeCx<'a, B, Q> {
-    now: Instant,
+    now: RunInstant,
     me: Target,
     packets: &'a mut Packets<B>,
     events: &'a mut Q,
@@ -25,8 +26,8 @@ pub struct NodeCx<'a, B, Q> {
 impl<B, Q: EventQueue> NodeCx<'_, B, Q> {
     /// The fabric's time.
     #[inline]
-    pub const fn now(&self) -> Instant {
-        self.now
+    pub fn now(&self) -> Instant {
+        self.now.into()
     }
     /// Sends a new packet into the fabric at `to`, usually the port of this node's first link.
     #[inline]
@@ -38,6 +39,7 @@ impl<B, Q: EventQueue> NodeCx<'_, B, Q> {
     /// Asks for `on_timer(token)` at `at`, which is not before now.
     #[inline]
     pub fn arm(&mut self, at: Instant, token: u32) {
+        let at = RunInstant::from(at);
         debug_assert!(at >= self.now, "a timer cannot go off in the past");
         self.events.push(Event { at, target: self.me, token });
     }
@@ -96,7 +98,7 @@ pub struct Totals {
 /// assert_eq!(fabric.nodes()[0].0, [(Instant::from_us(5 + 12 + 100), "hello")]);
 /// ```
 pub struct Fabric<N: Node, Q = QuadHeap> {
-    now: Instant,
+    now: RunInstant,
     elements: Vec<AnyElement>,
     nodes: Vec<N>,
     packets: Packets<N::Body>,
@@ -130,7 +132,7 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
     /// A fabric of these elements and nodes, with no packets, at [`Instant::ZERO`].
     pub fn new(elements: Vec<AnyElement>, nodes: Vec<N>) -> Self {
         Self {
-            now: Instant::ZERO,
+            now: RunInstant::ZERO,
             elements,
             nodes,
             packets: Packets::new(),
@@ -161,8 +163,8 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
     }
 
     /// The time up to which the fabric has run.
-    pub const fn now(&self) -> Instant {
-        self.now
+    pub fn now(&self) -> Instant {
+        self.now.into()
     }
     /// The nodes by index.
     pub fn nodes(&self) -> &[N] {
@@ -182,7 +184,7 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
     }
     /// When the fabric next has something to do; `None` if it waits for packets from outside.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.events.next_at()
+        self.events.next_at().map(Instant::from)
     }
     /// A time before which no packet comes off a wire, whatever comes in meanwhile at `now` or later: at most the next
     /// arrival, at least [`Fabric::next_deadline`]. `None` if nothing is on its way.
@@ -197,7 +199,7 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
             AnyElement::Rotor(rotor) => rotor.next_departure(),
             AnyElement::Switch(_) => None,
         };
-        self.elements.iter().filter_map(port).min()
+        self.elements.iter().filter_map(port).min().map(Instant::from)
     }
     /// The mean share of ways that no short flow took, over all samples of all switches in which there were some; none where none looks
     /// ([`Caps`](crate::switch::caps::Caps)), or saw any.
@@ -238,6 +240,7 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
     ///
     /// Panics: in a debug build, if `at` is before the fabric's time.
     pub fn arm(&mut self, target: Target, at: Instant, token: u32) {
+        let at = RunInstant::from(at);
         debug_assert!(at >= self.now, "a timer cannot go off in the past");
         self.events.push(Event { at, target, token });
     }
@@ -286,13 +289,14 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
     /// As [`Fabric::advance`], but runs no more than `events_max` events. True if nothing is left that is due by `until`;
     /// else the fabric's time is that of the last event.
     pub fn advance_some(&mut self, until: Instant, events_max: u64) -> bool {
+        let until = RunInstant::from(until);
         debug_assert!(until >= self.now, "time never goes back");
         let mut events = 0;
         while events < events_max {
             let Some(event) = self.events.pop_due(until) else {
                 self.totals.events += events;
                 // A run without an end stays at its last event.
-                if until != Instant::MAX {
+                if until != RunInstant::MAX {
                     self.now = until;
                 }
                 return true;
@@ -324,7 +328,7 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         if self.taps.contains(&port) {
             let copy = |(_, p): &(Target, PacketId)| {
                 let (meta, body) = self.packets.both(*p);
-                Tapped { at: self.now, port, meta: *meta, body: body.clone() }
+                Tapped { at: self.now.into(), port, meta: *meta, body: body.clone() }
             };
             self.tapped.extend(self.ready.iter().map(copy));
         }
@@ -394,7 +398,7 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
 }
 
 /// Packets and bytes that wait at an element at `now`, without the packet being sent; none at a switch.
-fn queue(element: &AnyElement, meta: &[PacketMeta], now: Instant) -> Option<(u32, ByteCount)> {
+fn queue(element: &AnyElement, meta: &[PacketMeta], now: RunInstant) -> Option<(u32, ByteCount)> {
     match element {
         AnyElement::Fifo(port) => Some(port.queue(meta, now)),
         AnyElement::Port(port) => Some((port.queue_packets(), port.queue_bytes())),

@@ -5,7 +5,8 @@
 //! Leaves out: priorities (all packets go in the order they come), shared buffers, settings that change.
 //! Read [`FifoPort`] first.
 
-use anabranch_units::{ByteCount, Duration, Instant, RandomStream, Serialiser};
+use anabranch_units::RunInstant;
+use anabranch_units::{ByteCount, Duration, RandomStream, Serialiser};
 
 use crate::EventQueue;
 use crate::element::{Cx, Element};
@@ -23,7 +24,7 @@ pub struct FifoPort {
     waiting_packets: u32,
     waiting_bytes: u64,
     /// When the last packet will have left.
-    free_at: Instant,
+    free_at: RunInstant,
     serialiser: Serialiser,
     delay: Duration,
     /// As long as the work left, this packet's included, is shorter, no limit can be met, and nobody needs to look.
@@ -69,7 +70,7 @@ impl FifoPort {
             waiting: None,
             waiting_packets: 0,
             waiting_bytes: 0,
-            free_at: Instant::ZERO,
+            free_at: RunInstant::ZERO,
             serialiser,
             delay: settings.delay,
             easy,
@@ -102,7 +103,7 @@ impl FifoPort {
     }
 
     /// What waits at `now`: packets and bytes, without the packet being sent. Cost: a look at every packet that waits.
-    pub(crate) fn queue(&self, meta: &[PacketMeta], now: Instant) -> (u32, ByteCount) {
+    pub(crate) fn queue(&self, meta: &[PacketMeta], now: RunInstant) -> (u32, ByteCount) {
         let (mut first, mut packets, mut bytes) = (self.waiting, self.waiting_packets, self.waiting_bytes);
         while let Some(p) = first.filter(|p| self.begins(meta, *p) <= now) {
             (packets, bytes) = (packets - 1, bytes - u64::from(meta[p.index()].size_bytes));
@@ -112,7 +113,7 @@ impl FifoPort {
     }
 
     /// What has passed until `now`. Cost: a look at every packet that waits.
-    pub(crate) fn counters(&self, meta: &[PacketMeta], now: Instant) -> PortCounters {
+    pub(crate) fn counters(&self, meta: &[PacketMeta], now: RunInstant) -> PortCounters {
         let cold = &self.cold;
         let (waiting_packets, waiting_bytes) = self.queue(meta, now);
         let (lost_packets, lost_bytes) = cold.lost;
@@ -138,12 +139,12 @@ impl FifoPort {
     }
 
     /// When the first packet comes off the wire.
-    pub(crate) fn next_arrival(&self, meta: &[PacketMeta]) -> Option<Instant> {
+    pub(crate) fn next_arrival(&self, meta: &[PacketMeta]) -> Option<RunInstant> {
         self.held.first().map(|p| meta[p.index()].due)
     }
 
     /// The packet that is being sent at `now`.
-    fn sending(&self, meta: &[PacketMeta], now: Instant) -> Option<PacketId> {
+    fn sending(&self, meta: &[PacketMeta], now: RunInstant) -> Option<PacketId> {
         let mut p = self.held.first();
         while let Some(gone) = p.filter(|p| meta[p.index()].due - self.delay <= now) {
             p = self.held.behind(meta, gone);
@@ -153,14 +154,14 @@ impl FifoPort {
 
     /// When `p` begins to be sent. It leaves one transmission later, and arrives one delay after that.
     #[inline]
-    fn begins(&self, meta: &[PacketMeta], p: PacketId) -> Instant {
+    fn begins(&self, meta: &[PacketMeta], p: PacketId) -> RunInstant {
         let meta = &meta[p.index()];
         meta.due - self.delay - self.serialiser.time(meta.size_bytes)
     }
 
     /// Finds out which packets still wait.
     #[inline]
-    fn settle(&mut self, meta: &[PacketMeta], now: Instant) {
+    fn settle(&mut self, meta: &[PacketMeta], now: RunInstant) {
         while let Some(p) = self.waiting.filter(|p| self.begins(meta, *p) <= now) {
             self.pass(meta, p);
         }

@@ -2,7 +2,7 @@
 //!
 //! Meta and body live apart, so that the hot loop touches 32 bytes a packet. Read [`PacketMeta`] first.
 
-use anabranch_units::Instant;
+use anabranch_units::RunInstant;
 
 /// How many priorities there are. Priority 0 goes first.
 pub const PRIORITIES: usize = 3;
@@ -36,7 +36,7 @@ pub enum FlowClass {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct PacketMeta {
     /// When the packet comes off the wire that it is on; scratch of the element that holds it.
-    pub(crate) due: Instant,
+    pub(crate) due: RunInstant,
     /// The packet behind this one in its queue; scratch of the element that holds it.
     next: Option<NextPacket>,
     /// Which flow it belongs to, for elements that spread flows over paths.
@@ -71,7 +71,7 @@ impl PacketMeta {
     /// A packet of `size_bytes` from `src` to `dst`, of the middle priority and of flow 0.
     pub const fn new(src: u16, dst: u16, size_bytes: u32) -> Self {
         Self {
-            due: Instant::ZERO,
+            due: RunInstant::ZERO,
             next: None,
             flow: 0,
             size_bytes,

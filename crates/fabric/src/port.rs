@@ -4,9 +4,8 @@
 //! priorities, a shared buffer, or settings that change. Its one-event twin for all others is [`crate::FifoPort`]; this
 //! one is the reference that the twin is compared with (STYLE 33). Read [`Port`] first.
 
-use anabranch_units::{
-    BitRate, ByteCount, Duration, Instant, LOSS_BURST_MAX, RandomStream, Serialiser, loss_ppm_max,
-};
+use anabranch_units::RunInstant;
+use anabranch_units::{BitRate, ByteCount, Duration, LOSS_BURST_MAX, RandomStream, Serialiser, loss_ppm_max};
 
 use crate::EventQueue;
 use crate::buffer::BufferId;
@@ -17,7 +16,7 @@ use crate::target::Target;
 /// The slowest rate of a port. Below it, a byte's time leaves the 32.32 fixed point of [`Serialiser`].
 pub const RATE_MIN: BitRate = BitRate::bps(2_000);
 
-/// The longest delay of a wire. Well beyond any network, and well within what an [`Instant`] can count.
+/// The longest delay of a wire. Well beyond any network, and well within what a [`RunInstant`] can count.
 pub const DELAY_MAX: Duration = Duration::from_secs(3_600);
 
 /// Settings of a port and its wire. All of them may change at run time.
@@ -315,8 +314,8 @@ pub struct Port {
     /// Tells the running transmission's timer from one that was overtaken by a change.
     generation: u32,
     wire: Fifo,
-    wire_due_first: Option<Instant>,
-    wire_due_last: Instant,
+    wire_due_first: Option<RunInstant>,
+    wire_due_last: RunInstant,
     counters: PortCounters,
 }
 
@@ -324,7 +323,7 @@ pub struct Port {
 struct Sending {
     packet: PacketId,
     time: Duration,
-    done_at: Instant,
+    done_at: RunInstant,
 }
 
 /// Token of the timer for when the first packet on the wire arrives.
@@ -348,7 +347,7 @@ impl Port {
             generation: 0,
             wire: Fifo::default(),
             wire_due_first: None,
-            wire_due_last: Instant::ZERO,
+            wire_due_last: RunInstant::ZERO,
             counters: PortCounters::default(),
         })
     }
@@ -413,7 +412,7 @@ impl Port {
     }
 
     /// When the first packet comes off the wire: the first on it or, if it is empty, the one being sent.
-    pub(crate) fn next_arrival(&self) -> Option<Instant> {
+    pub(crate) fn next_arrival(&self) -> Option<RunInstant> {
         let sent = self.sending.map(|s| (s.done_at + self.settings.delay).max(self.wire_due_last));
         self.wire_due_first.or(sent)
     }

@@ -15,7 +15,8 @@ use crate::packet::{Drop, Fifo, PacketId};
 use crate::port::{PortError, RATE_MIN};
 use crate::target::Target;
 use crate::timetable::{Timetable, TimetableError};
-use anabranch_units::{BitRate, Duration, Instant, Serialiser};
+use anabranch_units::RunInstant;
+use anabranch_units::{BitRate, Duration, Serialiser};
 
 /// The output that each input is connected to; an input beyond the end, or with `None`, is dark.
 pub type Matching = Vec<Option<u16>>;
@@ -87,7 +88,7 @@ const SENT: u32 = 1;
 struct Sending {
     packet: PacketId,
     output: u16,
-    done_at: Instant,
+    done_at: RunInstant,
 }
 
 /// A circuit switch that follows a timetable of matchings.
@@ -95,8 +96,8 @@ struct Sending {
 pub struct Rotor {
     settings: RotorSettings,
     serialiser: Serialiser,
-    /// The port of each host, by the host's number.
-    port_of: Vec<u16>,
+    /// The port of each host, by the host's number; `None` for a host without a route.
+    port_of: Vec<Option<u16>>,
     /// The targets behind the outputs.
     outputs: Vec<Target>,
     /// The longest day of each input and output, zero without one; in the order of `queues`.
@@ -108,15 +109,19 @@ pub struct Rotor {
     /// The transmission of each input.
     sending: Vec<Option<Sending>>,
     /// When the timer for the end of a slot is due. `None` while no timer is armed.
-    slot_ends_at: Option<Instant>,
+    slot_ends_at: Option<RunInstant>,
 }
 
 impl Rotor {
     /// A rotor with as many inputs as `outputs`. `port_of` has the input of a packet's `src` and
-    /// the output of its `dst`.
+    /// the output of its `dst`; a packet of a host without a port is dropped.
     ///
     /// Errors: a rate below [`RATE_MIN`], a slot that is no matching of these ports.
-    pub fn new(port_of: Vec<u16>, outputs: Vec<Target>, settings: RotorSettings) -> Result<Self, RotorError> {
+    pub fn new(
+        port_of: Vec<Option<u16>>,
+        outputs: Vec<Target>,
+        settings: RotorSettings,
+    ) -> Result<Self, RotorError> {
         let ports = outputs.len();
         let rate = settings.rate;
         let serialiser = rate.serialiser().filter(|_| rate >= RATE_MIN);
@@ -147,25 +152,20 @@ impl Rotor {
         })
     }
 
-    /// Packets that wait for their circuit.
-    pub const fn packets_waiting(&self) -> u64 {
-        self.waiting
-    }
-
     /// A time before which no packet leaves. `None` if the rotor holds no packet.
-    pub(crate) fn next_departure(&self) -> Option<Instant> {
+    pub(crate) fn next_departure(&self) -> Option<RunInstant> {
         self.sending.iter().flatten().map(|sending| sending.done_at).chain(self.slot_ends_at).min()
     }
 
     /// Begins to send the first packet whose circuit is up, if `input` is idle and the packet ends
     /// within the day.
     fn start<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, input: usize) {
-        let slot = self.settings.timetable.at(cx.now());
+        let slot = self.settings.timetable.at(cx.now().into());
         let Some(output) = slot.state.get(input).copied().flatten() else { return };
         let queue = &mut self.queues[input * self.outputs.len() + usize::from(output)];
         let Some(packet) = queue.first().filter(|_| self.sending[input].is_none()) else { return };
         let done_at = cx.now() + self.serialiser.time(cx.meta(packet).size_bytes);
-        if done_at > slot.ends_at {
+        if done_at > slot.ends_at.into() {
             return;
         }
         queue.pop(cx.all_meta());
@@ -177,7 +177,7 @@ impl Rotor {
     /// Arms the timer for the end of the slot while packets wait.
     fn await_slot<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>) {
         if self.waiting > 0 && self.slot_ends_at.is_none() {
-            let ends_at = self.settings.timetable.at(cx.now()).ends_at;
+            let ends_at = self.settings.timetable.at(cx.now().into()).ends_at.into();
             self.slot_ends_at = Some(ends_at);
             cx.arm(ends_at, SLOT);
         }
@@ -187,11 +187,14 @@ impl Rotor {
 impl Element for Rotor {
     fn on_packet<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, p: PacketId) {
         let &mut crate::PacketMeta { src, dst, size_bytes, .. } = cx.meta(p);
-        let port = |host: u16| self.port_of.get(usize::from(host)).map(|port| usize::from(*port));
+        let port = |host: u16| {
+            let port = self.port_of.get(usize::from(host)).copied().flatten().map(usize::from);
+            port.filter(|port| *port < self.outputs.len())
+        };
         let (Some(input), Some(output)) = (port(src), port(dst)) else { return cx.drop(p, Drop::NoRoute) };
         let place = input * self.outputs.len() + output;
         // A packet that fits in no day of its circuit would wait without end.
-        if self.day_max.get(place).is_none_or(|day| *day < self.serialiser.time(size_bytes)) {
+        if self.day_max[place] < self.serialiser.time(size_bytes) {
             return cx.drop(p, Drop::NoRoute);
         }
         let queue = &mut self.queues[place];

@@ -16,6 +16,7 @@ use crate::EventQueue;
 use crate::element::Cx;
 use crate::packet::{Drop, PacketId, PacketMeta};
 use crate::target::Target;
+use anabranch_units::RunInstant;
 use anabranch_units::{ByteCount, Instant, RandomStream};
 
 /// What a policy sees of a packet for which several targets are as near.
@@ -167,7 +168,7 @@ impl Switch {
         &mut self,
         cx: &mut Cx<'_, Q>,
         p: PacketId,
-        queues: impl Fn(Target, &[PacketMeta], Instant) -> ByteCount,
+        queues: impl Fn(Target, &[PacketMeta], RunInstant) -> ByteCount,
     ) {
         let meta = *cx.meta(p);
         let group = self.group_of.get(usize::from(meta.dst)).map(|&group| usize::from(group));
@@ -181,7 +182,8 @@ impl Switch {
                 let ways = &self.targets[start as usize..end as usize];
                 let (now, all) = (cx.now(), &*cx.all_meta());
                 let queues = |target| queues(target, all, now);
-                ways[self.policy.choose(&View { now, meta: &meta, ways, queues: &queues }) as usize]
+                ways[self.policy.choose(&View { now: now.into(), meta: &meta, ways, queues: &queues })
+                    as usize]
             }
         };
         cx.forward(to, p);

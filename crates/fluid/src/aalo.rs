@@ -15,7 +15,7 @@ use crate::allocator::{Allocator, Event};
 use crate::filling::Filling;
 use crate::network::{CoflowId, FlowId, LinkId};
 use crate::plan::Plan;
-use anabranch_units::{ByteCount, Instant};
+use anabranch_units::{ByteCount, Duration, Instant};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -189,7 +189,7 @@ impl Aalo {
             let threshold = self.thresholds_bits.get(sent.queue)?;
             let ps = ((threshold - sent.bits).max(0.0) / sent.bps * 1e12).ceil();
             // Also where nothing moves: that is no number or without end.
-            (ps < 1e19).then(|| sent.since.as_ps().checked_add(ps as u64).map(Instant::from_ps))?
+            (ps < 1e19).then(|| sent.since + Duration::from_ps(ps as u64))
         };
         self.coflows.values().filter_map(falls).min()
     }
@@ -241,7 +241,6 @@ mod tests {
     use super::*;
     use crate::run;
     use crate::testing::{keeps_the_laws, networks, on_one_link};
-    use anabranch_units::Duration;
     use proptest::prelude::*;
 
     /// Sees to it that coflows fall when they are at a threshold, neither earlier nor later.

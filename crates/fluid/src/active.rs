@@ -32,8 +32,8 @@ pub struct Active {
     /// Number of flows so far.
     inserted: u64,
     ids: Vec<FlowId>,
-    /// When each of them is through at the rate that is set, in picoseconds; `u64::MAX` for what is beyond all time.
-    completes_ps: Vec<u64>,
+    /// Completion of each of them at the rate that is set; [`Instant::MAX`] if it never completes.
+    completes_at: Vec<Instant>,
     links: Vec<Link>,
     coflows: BTreeMap<CoflowId, Group>,
     event: Event,
@@ -101,8 +101,8 @@ struct Changed {
 /// Completions at the rates that are set.
 #[derive(Clone, Debug)]
 enum Completions {
-    /// When in picoseconds, who, and how many changes of rate before; some are not to be.
-    Heap(BinaryHeap<Reverse<(u64, FlowId, u32)>>),
+    /// Instant, flow, and its changes of rate at that time. An entry of an earlier count is stale.
+    Heap(BinaryHeap<Reverse<(Instant, FlowId, u32)>>),
     /// A decision changed many: one by one they would cost more in a heap than the search for the first among all.
     Scan,
 }
@@ -141,10 +141,10 @@ impl Slot {
     fn remaining_bits(&self, now: Instant) -> f64 {
         (self.remaining_bits - self.bps * now.saturating_since(self.since).as_secs_f64()).max(0.0)
     }
-    /// When it is through.
-    fn completes_ps(&self) -> u64 {
+    /// Instant of its completion.
+    fn completes_at(&self) -> Instant {
         let ps = (self.remaining_bits / self.bps * 1e12).ceil();
-        if ps < u64::MAX as f64 { self.since.as_ps().saturating_add(ps as u64) } else { u64::MAX }
+        if ps < u64::MAX as f64 { self.since + Duration::from_ps(ps as u64) } else { Instant::MAX }
     }
 }
 
@@ -160,7 +160,7 @@ impl Active {
             free: Vec::new(),
             inserted: 0,
             ids: Vec::new(),
-            completes_ps: Vec::new(),
+            completes_at: Vec::new(),
             coflows: BTreeMap::new(),
             event: Event::default(),
             changed: Changed::default(),
@@ -232,7 +232,7 @@ impl Active {
         self.inserted += 1;
         group.flows.push(id);
         self.ids.push(id);
-        self.completes_ps.push(slot.completes_ps());
+        self.completes_at.push(slot.completes_at());
         slot.hops.iter().for_each(|hop| self.links[hop.link.0 as usize].flows.push(id));
         match self.slots.get_mut(id.0 as usize) {
             Some(free) => *free = slot,
@@ -270,7 +270,7 @@ impl Active {
             }
         }
         self.ids.swap_remove(place as usize);
-        self.completes_ps.swap_remove(place as usize);
+        self.completes_at.swap_remove(place as usize);
         if let Some(moved) = self.ids.get(place as usize) {
             self.slots[moved.0 as usize].place = place;
         }
@@ -365,34 +365,34 @@ impl Active {
 
     /// When the first flow is through at the rates that are set.
     pub fn next_completion(&mut self) -> Option<Instant> {
-        let Self { completions, slots, completes_ps, .. } = self;
-        let first_ps = match completions {
-            Completions::Scan => completes_ps.iter().copied().min(),
+        let Self { completions, slots, completes_at, .. } = self;
+        let first = match completions {
+            Completions::Scan => completes_at.iter().copied().min(),
             Completions::Heap(heap) => loop {
                 match heap.peek() {
                     Some(Reverse((_, id, changes))) if slots[id.0 as usize].changes != *changes => {
                         heap.pop();
                     }
-                    first => break first.map(|Reverse((ps, ..))| *ps),
+                    first => break first.map(|Reverse((at, ..))| *at),
                 }
             },
         };
-        first_ps.filter(|ps| *ps < u64::MAX).map(Instant::from_ps)
+        first.filter(|at| *at < Instant::MAX)
     }
 
     /// Takes away the flows that are through by now, and says which.
     pub fn complete(&mut self) -> Vec<FlowId> {
-        let until_ps = (self.now + COMPLETE_WITHIN).as_ps();
-        let Self { completions, slots, ids, completes_ps, .. } = self;
+        let until = self.now + COMPLETE_WITHIN;
+        let Self { completions, slots, ids, completes_at, .. } = self;
         let mut through = Vec::new();
         match completions {
             Completions::Scan => {
-                let all = ids.iter().zip(&*completes_ps);
-                through.extend(all.filter(|(_, ps)| **ps <= until_ps).map(|(id, _)| *id));
+                let all = ids.iter().zip(&*completes_at);
+                through.extend(all.filter(|(_, at)| **at <= until).map(|(id, _)| *id));
             }
             Completions::Heap(heap) => {
                 while let Some(Reverse((_, id, changes))) =
-                    heap.peek().filter(|Reverse((ps, ..))| *ps <= until_ps)
+                    heap.peek().filter(|Reverse((at, ..))| *at <= until)
                 {
                     through.extend((slots[id.0 as usize].changes == *changes).then_some(*id));
                     heap.pop();
@@ -408,9 +408,9 @@ impl Active {
     }
 
     fn heap_completions(&mut self) {
-        let Self { slots, ids, completes_ps, .. } = self;
-        let entry = |(id, ps): (&FlowId, &u64)| Reverse((*ps, *id, slots[id.0 as usize].changes));
-        let all = ids.iter().zip(&*completes_ps).filter(|(_, ps)| **ps < u64::MAX);
+        let Self { slots, ids, completes_at, .. } = self;
+        let entry = |(id, at): (&FlowId, &Instant)| Reverse((*at, *id, slots[id.0 as usize].changes));
+        let all = ids.iter().zip(&*completes_at).filter(|(_, at)| **at < Instant::MAX);
         self.completions = Completions::Heap(all.map(entry).collect());
     }
 
@@ -448,16 +448,16 @@ impl Active {
     fn schedule(&mut self, id: FlowId) {
         let slot = &mut self.slots[id.0 as usize];
         slot.changes = slot.changes.wrapping_add(1);
-        let ps = slot.completes_ps();
-        self.completes_ps[slot.place as usize] = ps;
+        let at = slot.completes_at();
+        self.completes_at[slot.place as usize] = at;
         let flows = self.ids.len();
         match &mut self.completions {
             Completions::Heap(_) if self.changed.flows * MANY > flows => {
                 self.completions = Completions::Scan;
             }
             Completions::Heap(heap) => {
-                if ps < u64::MAX {
-                    heap.push(Reverse((ps, id, slot.changes)));
+                if at < Instant::MAX {
+                    heap.push(Reverse((at, id, slot.changes)));
                 }
                 if heap.len() > 4 * flows + 64 {
                     self.heap_completions();

@@ -47,7 +47,7 @@ impl Trace {
     /// Differs: mappers at one port, or reducers, are flows of their own; CoflowSim joins them.
     pub fn as_coflowsim(mut self) -> Self {
         for flow in &mut self.flows {
-            let (epoch_ps, arrives_ps) = (EPOCH.as_ps(), flow.arrives.as_ps());
+            let (epoch_ps, arrives_ps) = (u128::from(EPOCH.as_ps()), flow.arrives.as_ps());
             flow.arrives = Instant::from_ps(arrives_ps.saturating_sub(1) / epoch_ps * epoch_ps);
             flow.volume = ByteCount::new(flow.volume.as_u64().div_ceil(MEGABYTE).max(1) * MEGABYTE);
         }

@@ -140,8 +140,9 @@ fn run_flows(
     // When rates may be set first, not before something has happened; what completed within rounding of that is in time.
     let decides = |at: Instant| match epoch {
         Some(epoch) => {
-            let epochs = at.as_ps().saturating_sub(COMPLETE_WITHIN.as_ps()).div_ceil(epoch.as_ps());
-            at.max(Instant::from_ps(epochs.saturating_mul(epoch.as_ps())))
+            let epoch_ps = u128::from(epoch.as_ps());
+            let epochs = at.as_ps().saturating_sub(COMPLETE_WITHIN.as_ps().into()).div_ceil(epoch_ps);
+            at.max(Instant::from_ps(epochs.saturating_mul(epoch_ps)))
         }
         None => at,
     };

@@ -492,7 +492,7 @@ mod tests {
             assert!(!path.handle_timeout(now), "patience has ended");
         }
         let asked: Vec<u64> =
-            sent_at[FIRST_PACKETS as usize..].iter().map(|at| at.as_ps() / 1_000_000_000).collect();
+            sent_at[FIRST_PACKETS as usize..].iter().map(|at| at.as_ns() / 1_000_000).collect();
         assert_eq!(asked, [2, 6, 14, 31, 65, 133]);
     }
 }

@@ -345,7 +345,7 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
     }
 
     fn now(&self) -> Instant {
-        Instant::ZERO + Duration::from_std(self.begun_at.elapsed())
+        Instant::from_std(self.begun_at.elapsed())
     }
 
     async fn go(
@@ -360,7 +360,7 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
             if self.fetch.is_done() {
                 return Ok(());
             }
-            let at = self.fetch.poll_timeout().map(|at| self.begun_at + (at - Instant::ZERO).to_std());
+            let at = self.fetch.poll_timeout().map(|at| at.to_std(self.begun_at));
             let wakes_at = at.map_or(self.progress_at, |at| at.min(self.progress_at));
             tokio::select! {
                 biased;

@@ -109,9 +109,3 @@ impl AsFd for Namespace {
         self.file.as_fd()
     }
 }
-
-impl From<Namespace> for OwnedFd {
-    fn from(namespace: Namespace) -> Self {
-        namespace.file
-    }
-}

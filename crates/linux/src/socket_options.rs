@@ -52,7 +52,7 @@ pub fn set_priority(socket: impl AsFd, priority: u32) -> Result<()> {
     set_option(socket, libc::SO_PRIORITY, &priority.to_ne_bytes())
 }
 
-/// Number by which the kernel tells network namespaces apart, of the socket's own.
+/// Cookie of the socket's network namespace (`SO_NETNS_COOKIE`).
 ///
 /// Errors: the system's.
 pub fn netns_cookie(socket: impl AsFd) -> Result<u64> {

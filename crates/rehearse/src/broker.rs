@@ -8,7 +8,7 @@
 
 pub mod play;
 
-use crate::fleet::{Fleet, ask, quiet_program};
+use crate::fleet::{Fleet, ask, failed, quiet_program, refuse_only_simulated, started};
 use crate::program;
 use anabranch_broker::wire::{DecisionView, NetworkView, RoundView};
 use anabranch_broker_proto::simulated::{Fault, FaultKind, Settings, Stage, city, pathway, report_players};
@@ -50,10 +50,7 @@ impl System for Emulated {
         let stage = anabranch_broker_proto::simulated::plan(workload, plan.network(), field)
             .map_err(|error| ScenarioError::new(error.to_string()))?;
         let settings = stage.settings();
-        if let Some(setting) = settings.only_simulated() {
-            let line = format!("{field}.{setting}: only in the simulator: leave it out to emulate");
-            return Err(ScenarioError::new(line));
-        }
+        refuse_only_simulated(field, settings.only_simulated())?;
         for (name, time) in
             [("every", settings.every), ("bids_within", settings.bids_within), ("ttl", settings.ttl)]
         {
@@ -76,8 +73,7 @@ impl Rehearsal for Workload {
         plan: &Plan,
         seed: Seed,
     ) -> Result<Box<dyn Running>, ScenarioError> {
-        let programs = Programs::start(&self.0, emulation, plan, seed);
-        Ok(Box::new(programs.map_err(|error| ScenarioError::new(format!("{error:#}")))?))
+        started(Programs::start(&self.0, emulation, plan, seed))
     }
 }
 
@@ -338,7 +334,7 @@ impl Programs {
 
 impl Running for Programs {
     fn work(&mut self, emulation: &Emulation, time: Duration) -> Result<(), ScenarioError> {
-        self.play(emulation, time).map_err(|error| ScenarioError::new(format!("{error:#}")))
+        self.play(emulation, time).map_err(failed)
     }
 
     fn report(&self, _: &Seen, _: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow> {

@@ -4,6 +4,7 @@
 
 use anabranch_emu::Emulation;
 use anabranch_emu::scenario::programs::{end, start};
+use anabranch_emu::scenario::{Running, ScenarioError};
 use anabranch_net::keys::{SetRequest, make_set, write_set};
 use anabranch_units::SiteId;
 use anyhow::{Context as _, ensure};
@@ -167,6 +168,30 @@ fn send_signal(program: &Child, signal: Signal) {
     if let Some(pid) = Pid::from_raw(program.id() as i32) {
         let _ = kill_process(pid, signal);
     }
+}
+
+/// A scenario's error, with the causes that led to it.
+pub(crate) fn failed(error: anyhow::Error) -> ScenarioError {
+    ScenarioError::new(format!("{error:#}"))
+}
+
+/// Started programs as a scenario takes them.
+///
+/// Errors: as [`failed`].
+pub(crate) fn started<R: Running + 'static>(
+    running: anyhow::Result<R>,
+) -> Result<Box<dyn Running>, ScenarioError> {
+    Ok(Box::new(running.map_err(failed)?))
+}
+
+/// Refuses a workload with a setting that only the simulator has. `field` is the workload's place in the scenario.
+///
+/// Errors: the setting's name and place, in one line.
+pub(crate) fn refuse_only_simulated(field: &str, setting: Option<&str>) -> Result<(), ScenarioError> {
+    setting.map_or(Ok(()), |setting| {
+        let line = format!("{field}.{setting}: only in the simulator: leave it out to emulate");
+        Err(ScenarioError::new(line))
+    })
 }
 
 /// Runs a client in a site and reads the JSON value that it prints.

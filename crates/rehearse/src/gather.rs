@@ -6,7 +6,7 @@
 //! Differs from the simulator's: each round makes new connections. A round is timed from the last connection's handshake until
 //! all blocks are verified and on disk. Read [`Emulated`] first.
 
-use crate::fleet::{Fleet, quiet_program};
+use crate::fleet::{Fleet, failed, quiet_program, refuse_only_simulated, started};
 use crate::program;
 use crate::replicate::stage::make_file;
 use anabranch_emu::Emulation;
@@ -43,10 +43,7 @@ impl System for Emulated {
     ) -> Result<Box<dyn Rehearsal>, ScenarioError> {
         let gather = anabranch_gather_proto::simulated::plan(workload, plan.network(), field);
         let gather = gather.map_err(|error| ScenarioError::new(error.to_string()))?;
-        if let Some(setting) = gather.only_simulated() {
-            let line = format!("{field}.{setting}: only in the simulator: leave it out to emulate");
-            return Err(ScenarioError::new(line));
-        }
+        refuse_only_simulated(field, gather.only_simulated())?;
         Ok(Box::new(Workload(gather)))
     }
 }
@@ -61,8 +58,7 @@ impl Rehearsal for Workload {
         plan: &Plan,
         seed: Seed,
     ) -> Result<Box<dyn Running>, ScenarioError> {
-        let rounds = Rounds::start(&self.0, emulation, plan, seed);
-        Ok(Box::new(rounds.map_err(|error| ScenarioError::new(format!("{error:#}")))?))
+        started(Rounds::start(&self.0, emulation, plan, seed))
     }
 }
 
@@ -161,8 +157,7 @@ impl Running for Rounds {
             if began.elapsed() >= time {
                 break;
             }
-            let took =
-                self.round(emulation, number).map_err(|error| ScenarioError::new(format!("{error:#}")))?;
+            let took = self.round(emulation, number).map_err(failed)?;
             if number >= self.warmup {
                 self.took_us.push(took);
             }

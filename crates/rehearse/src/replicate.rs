@@ -8,7 +8,7 @@
 
 pub mod stage;
 
-use crate::fleet::{Fleet, Programs, ask};
+use crate::fleet::{Fleet, Programs, ask, failed, refuse_only_simulated, started};
 use crate::program;
 use anabranch_emu::Emulation;
 use anabranch_emu::scenario::{Rehearsal, Running, ScenarioError, Seen, System, congestion_control};
@@ -43,10 +43,7 @@ impl System for Emulated {
     ) -> Result<Box<dyn Rehearsal>, ScenarioError> {
         let replicate =
             plan(workload, network.network(), field).map_err(|e| ScenarioError::new(e.to_string()))?;
-        if let Some(setting) = replicate.settings().only_simulated() {
-            let line = format!("{field}.{setting}: only in the simulator: leave it out to emulate");
-            return Err(ScenarioError::new(line));
-        }
+        refuse_only_simulated(field, replicate.settings().only_simulated())?;
         let Some(size) = replicate.settings().size else {
             let line =
                 format!("{field}.size: a file without end is only in the simulator: set a size to emulate");
@@ -69,8 +66,7 @@ impl Rehearsal for Workload {
         plan: &Plan,
         seed: Seed,
     ) -> Result<Box<dyn Running>, ScenarioError> {
-        let running = Replicating::start(self, emulation, plan, seed);
-        Ok(Box::new(running.map_err(|error| ScenarioError::new(format!("{error:#}")))?))
+        started(Replicating::start(self, emulation, plan, seed))
     }
 }
 
@@ -205,7 +201,7 @@ impl Replicating {
 impl Running for Replicating {
     fn work(&mut self, emulation: &Emulation, time: Duration) -> Result<(), ScenarioError> {
         (self.began, self.time) = (Instant::now(), time);
-        self.send(emulation).map_err(|error| ScenarioError::new(format!("{error:#}")))
+        self.send(emulation).map_err(failed)
     }
 
     fn distrust(&self, _: &Emulation) -> Option<String> {

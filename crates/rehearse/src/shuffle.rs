@@ -5,7 +5,7 @@
 //! Agents are told a link's rate of data, as limits count no headers. Leaves out: the flows (`emu::scenario`). Read [`Emulated`]
 //! first.
 
-use crate::fleet::{Fleet, ask};
+use crate::fleet::{Fleet, ask, failed};
 use crate::program;
 use anabranch_emu::Emulation;
 use anabranch_emu::scenario::programs::name;
@@ -65,7 +65,7 @@ impl Rehearsal for Workload {
     }
     fn start(&self, emulation: &Emulation, plan: &Plan, _: Seed) -> Result<Box<dyn Running>, ScenarioError> {
         let control = self.0.has_coordinator().then(|| Coordination::start(emulation, plan, &self.0));
-        let control = control.transpose().map_err(|error| ScenarioError::new(format!("{error:#}")))?;
+        let control = control.transpose().map_err(failed)?;
         let coflows = self.0.coflows().map(|(name, _)| name.to_owned()).collect();
         let size = |start: Start| start.size.unwrap_or_default();
         let flows = self.starts().map(|(coflow, start)| (coflow, size(start))).collect();

@@ -3,7 +3,8 @@
 //! All programs are this binary: `spray keys` makes certificates in a temporary folder, `spray up` runs at each host with all others as peers.
 //! Leaves out: the flows (`emu::scenario`), and schemes that only switches can run. Read [`Emulated`] first.
 
-use crate::{Fleet, program};
+use crate::fleet::{Fleet, started};
+use crate::program;
 use anabranch_emu::Emulation;
 use anabranch_emu::scenario::programs::name;
 use anabranch_emu::scenario::{Rehearsal, Running, ScenarioError, Seen, System};
@@ -59,8 +60,7 @@ struct Workload(Spray);
 
 impl Rehearsal for Workload {
     fn start(&self, emulation: &Emulation, plan: &Plan, _: Seed) -> Result<Box<dyn Running>, ScenarioError> {
-        let agents = Agents::start(emulation, plan, &self.0);
-        Ok(Box::new(agents.map_err(|error| ScenarioError::new(format!("{error:#}")))?))
+        started(Agents::start(emulation, plan, &self.0))
     }
 }
 

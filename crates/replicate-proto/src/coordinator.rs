@@ -210,21 +210,6 @@ impl<P: Planner> Coordinator<P> {
         self
     }
 
-    /// Goes on as one would that was [restored](Self::restore) from this one's snapshots: for a driver whose clock begins
-    /// anew, as an [`Instant`] cannot say more than 213 days. `now` may lie before all that went before.
-    ///
-    /// No site is up until it registers again; commands that were not polled are gone, events and changes are not.
-    pub fn restart(&mut self, now: Instant) {
-        let restored = |t: &Transfer| Transfer::restore(t.snapshot(), now, self.config.gather);
-        self.transfers = self.transfers.iter().map(|(id, t)| (*id, restored(t))).collect();
-        self.sites.fill(SiteState::default());
-        (self.born, self.now, self.look_at) = (now, now, None);
-        self.out.commands.clear();
-        self.questions.restart(now, &self.config);
-        self.step_all();
-        self.settle();
-    }
-
     /// The network.
     pub fn topology(&self) -> &Topology {
         &self.topology

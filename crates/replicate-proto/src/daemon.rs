@@ -265,15 +265,6 @@ impl Daemon {
         self.look_again(now);
     }
 
-    /// Takes over a driver's clock that restarts at `new` in place of `old`. Commands keep the rest of their waits.
-    pub fn renew_clock(&mut self, old: Instant, new: Instant) {
-        for lane in self.lanes.values_mut() {
-            if let Some(Doing::Waits { until, .. }) = &mut lane.doing {
-                *until = new + until.saturating_since(old);
-            }
-        }
-    }
-
     /// The next job, until `None`.
     pub fn poll_job(&mut self) -> Option<Job> {
         self.jobs.pop_front()

@@ -65,11 +65,4 @@ impl Unsaved {
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.failure.as_ref().map(|(_, due)| *due)
     }
-
-    /// The clock begins anew.
-    pub fn restart(&mut self) {
-        if let Some((_, due)) = &mut self.failure {
-            *due = Instant::ZERO;
-        }
-    }
 }

@@ -63,9 +63,6 @@ pub struct ControllerConfig {
     pub store: PathBuf,
     /// How long a site may be silent before it counts as gone.
     pub site_grace: Duration,
-    /// After how long the clock begins anew, as [`Instant`] ends after 213 days: as soon as no transfer is under way then,
-    /// after twice as long in any case. Sites register again and transfers go on, as after a restart of the process.
-    pub clock_max: Duration,
 }
 
 impl ControllerConfig {
@@ -81,7 +78,6 @@ impl ControllerConfig {
             coordinator: CoordinatorConfig::default(),
             store: store.into(),
             site_grace: Duration::from_secs(3),
-            clock_max: Duration::from_secs(100 * 86_400),
         }
     }
 }
@@ -142,7 +138,6 @@ pub struct Controller {
 struct Shared {
     topology: Topology,
     site_grace: Duration,
-    clock_max: Duration,
     state: Mutex<State>,
     /// Wakes the driver when a deadline may have moved.
     moved: Notify,
@@ -223,7 +218,6 @@ impl Controller {
             shared: Arc::new(Shared {
                 topology: config.topology,
                 site_grace: config.site_grace,
-                clock_max: config.clock_max,
                 state: Mutex::new(state),
                 moved: Notify::new(),
                 commands: (0..sites).map(|_| Notify::new()).collect(),
@@ -238,10 +232,9 @@ impl Controller {
         loop {
             let wait = {
                 let mut state = self.lock();
-                self.renew_clock(&mut state);
                 let now = state.now();
                 self.handle_deadlines(&mut state, now);
-                self.next_deadline(&state).saturating_since(state.now())
+                Self::next_deadline(&state).saturating_since(state.now())
             };
             let moved = self.shared.moved.notified();
             // A millisecond more: timers fire early by their rounding, and would spin.
@@ -540,30 +533,6 @@ impl Controller {
         text.text()
     }
 
-    /// Begins the clock anew if it has run for long enough.
-    fn renew_clock(&self, state: &mut State) {
-        let open = |s: &State| {
-            let mut all = s.coordinator.transfer_ids().filter_map(|id| s.coordinator.status(id));
-            all.any(|s| s.outcome.is_none())
-        };
-        let (may, must) = self.clock_ends();
-        if state.now() < may || state.now() < must && open(state) {
-            return;
-        }
-        tracing::info!("the clock begins anew: sites register again");
-        state.epoch = std::time::Instant::now();
-        state.coordinator.restart(state.now());
-        state.unsaved.restart();
-        state.sessions.restart();
-        self.shared.commands.iter().for_each(Notify::notify_waiters);
-    }
-
-    /// When the clock may begin anew, and when it must.
-    fn clock_ends(&self) -> (Instant, Instant) {
-        let may = Instant::ZERO + self.shared.clock_max;
-        (may, may + self.shared.clock_max)
-    }
-
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic under the lock is a bug that the panic's own message tells of; the state's tables stay valid.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -660,19 +629,16 @@ impl Controller {
         self.excuse(state, now);
     }
 
-    fn next_deadline(&self, state: &State) -> Instant {
-        // Once it may, any change leads here, the end of the last transfer too.
-        let (may, must) = self.clock_ends();
-        let clock = if state.now() < may { may } else { must };
-        let others =
+    fn next_deadline(state: &State) -> Instant {
+        let all =
             [state.sessions.poll_timeout(), state.coordinator.poll_timeout(), state.unsaved.poll_timeout()];
-        others.into_iter().flatten().fold(clock, Instant::min)
+        all.into_iter().flatten().min().unwrap_or(Instant::MAX)
     }
 }
 
 impl State {
     fn now(&self) -> Instant {
-        Instant::ZERO + Duration::from_std(self.epoch.elapsed())
+        Instant::from_std(self.epoch.elapsed())
     }
 
     /// Errors: the store cannot be written.

@@ -162,21 +162,10 @@ struct Orders {
     alarm: Option<anabranch_units::Instant>,
 }
 
-/// Age of the clock at which it restarts, 100 days: the end of the clock is at 213.
-const CLOCK_MAX: anabranch_units::Duration = anabranch_units::Duration::from_secs(100 * 86_400);
-
 impl Orders {
-    /// Returns the machine's time, and restarts its clock at the age of [`CLOCK_MAX`].
-    fn now(&mut self, real: Instant) -> anabranch_units::Instant {
-        let begin = anabranch_units::Instant::ZERO;
-        let now = begin + anabranch_units::Duration::from_std(real.saturating_duration_since(self.begun));
-        if now.saturating_since(begin) < CLOCK_MAX {
-            return now;
-        }
-        self.daemon.renew_clock(now, begin);
-        // The alarm that is set was set by the old clock.
-        (self.begun, self.alarm) = (real, None);
-        begin
+    /// The machine's time at `real`.
+    fn now(&self, real: Instant) -> anabranch_units::Instant {
+        anabranch_units::Instant::from_std(real.saturating_duration_since(self.begun))
     }
 }
 
@@ -324,7 +313,7 @@ impl Service {
         if alarm != orders.alarm
             && let Some(alarm) = alarm
         {
-            let until = orders.begun + alarm.saturating_since(anabranch_units::Instant::ZERO).to_std();
+            let until = alarm.to_std(orders.begun);
             let service = Arc::downgrade(self);
             self.runtime.spawn(async move {
                 // A millisecond more: timers fire early by their rounding.

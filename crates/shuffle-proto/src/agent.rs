@@ -402,21 +402,6 @@ impl Agent {
         self.phase = Phase::Ended { asked };
     }
 
-    /// The clock of whoever runs the agent begins anew, at this instant: [`Instant`] ends after 213 days.
-    pub fn handle_clock(&mut self, now: Instant) {
-        let old = std::mem::replace(&mut self.now, now);
-        let anew = |at: &mut Instant| *at = now + at.saturating_since(old);
-        self.heard_at.iter_mut().chain(&mut self.lift_old_at).for_each(anew);
-        match &mut self.phase {
-            Phase::Pausing { until } => anew(until),
-            Phase::Joined(session) => {
-                anew(&mut session.looked_at);
-                anew(&mut session.said_at);
-            }
-            _ => {}
-        }
-    }
-
     /// What is to be done next, with the number by which it is answered.
     pub fn poll_ask(&mut self) -> Option<(u64, Ask)> {
         if self.asks.is_empty() {

@@ -17,7 +17,7 @@
 //! The scheduler knows the volumes of flows that have arrived, and nothing of flows to come.
 
 use anabranch_fluid::{Active, Allocator, CoflowId, Event, FlowId, LinkId, Plan, Ranks};
-use anabranch_units::Instant;
+use anabranch_units::{Duration, Instant};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
@@ -131,9 +131,8 @@ impl ChasePlus {
             let loads_s = loads_s(&mut self.load_s, active, flows.into_iter());
             let alone_s = loads_s.iter().map(|(_, load_s)| *load_s).fold(0.0, f64::max);
             let due = self.due.entry(coflow).or_insert(active.now());
-            let ps = due.as_ps().max(active.now().as_ps());
-            // What is beyond all time is never due: a conversion of floats saturates.
-            *due = Instant::from_ps(ps.saturating_add((SLOWDOWN_DUE * alone_s * 1e12) as u64));
+            // A conversion of floats saturates.
+            *due = (*due).max(active.now()) + Duration::from_ps((SLOWDOWN_DUE * alone_s * 1e12) as u64);
         }
     }
 }

@@ -28,16 +28,12 @@ pub struct SessionsConfig {
     pub settings: Settings,
     /// How long an agent may be silent before it counts as gone.
     pub silence_max: Duration,
-    /// After how long the clock is to begin anew, as [`Instant`] ends after 213 days: as soon as no coflow is under way then,
-    /// after twice as long in any case.
-    pub clock_max: Duration,
 }
 
 impl Default for SessionsConfig {
-    /// A second of silence, and a clock that begins anew after a hundred days.
+    /// A second of silence.
     fn default() -> Self {
-        let (silence_max, clock_max) = (Duration::from_secs(1), Duration::from_secs(100 * 86_400));
-        Self { settings: Settings::default(), silence_max, clock_max }
+        Self { settings: Settings::default(), silence_max: Duration::from_secs(1) }
     }
 }
 
@@ -75,7 +71,6 @@ pub struct Counts {
 /// [`Sessions::poll_event`] are drained until `None`, then [`Sessions::poll_timeout`] is read.
 #[derive(Debug)]
 pub struct Sessions<A> {
-    config: SessionsConfig,
     coordinator: Coordinator<A>,
     /// Agents by host.
     sessions: anabranch_sessions::Sessions<String, Infallible>,
@@ -95,7 +90,6 @@ impl<A: Allocator> Sessions<A> {
     /// No agent has joined.
     pub fn new(config: SessionsConfig, allocator: A) -> Self {
         Self {
-            config,
             coordinator: Coordinator::new(config.settings, allocator),
             sessions: anabranch_sessions::Sessions::new(anabranch_sessions::SessionsConfig {
                 silence_max: config.silence_max,
@@ -199,24 +193,6 @@ impl<A: Allocator> Sessions<A> {
                 !is_over
             });
         }
-    }
-
-    /// Whether the clock has run for so long that it has to begin anew, by [`Sessions::begin_anew`].
-    pub fn is_clock_over(&self, now: Instant) -> bool {
-        let over_at = Instant::ZERO + self.config.clock_max;
-        let is_idle = self.coordinator.count() == (0, 0, 0);
-        now >= over_at && (is_idle || now >= over_at + self.config.clock_max)
-    }
-
-    /// All agents and flows are forgotten, and the next instant may be any: agents join again, as after a restart.
-    ///
-    /// Panics: while a decision is made elsewhere, which would be on flows that are forgotten.
-    pub fn begin_anew(&mut self, allocator: A) {
-        assert!(!self.is_deciding, "the driver waits for a decision before it sets the clock back");
-        self.coordinator = Coordinator::new(self.config.settings, allocator);
-        self.sessions.restart();
-        let names: Vec<String> = self.waits.keys().cloned().collect();
-        names.iter().for_each(|name| self.refuse_waits(name));
     }
 
     /// What is to be decided, if anything: the driver makes the decision where it likes, and brings it back by

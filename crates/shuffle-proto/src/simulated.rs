@@ -21,12 +21,12 @@ use crate::enforcement::Order;
 use crate::scheduler::BoxedAllocator;
 use crate::{Coordinator, Scheduler};
 use anabranch_sim::scenario::SystemWorkload;
-use anabranch_sim::stats::{mean, percentile};
 use anabranch_sim::system::{System, SystemPlan};
 use anabranch_sim::traffic::{
     App, AppCx, Coflow, Messages, Side, Start, StreamEvent, StreamSpec, TLS_RECORD_BYTES,
 };
 use anabranch_sim::{Network, PlanError, Times, WorkloadRow};
+use anabranch_units::stats::{mean, percentile};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, Seed};
 use serde::Serialize;
 use std::collections::BTreeMap;

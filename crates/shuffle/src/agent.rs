@@ -28,7 +28,7 @@ use anabranch_shuffle_proto::announcement::Announcement;
 use anabranch_shuffle_proto::book::Seen;
 use anabranch_shuffle_proto::coordinator::{ADDRESSES_MAX, check_name};
 use anabranch_shuffle_proto::rules::Rules;
-use anabranch_units::{BitRate, ByteCount, Duration, Instant};
+use anabranch_units::{BitRate, ByteCount, Instant};
 use enforce::{Enforcer, State};
 use std::collections::BTreeMap;
 use std::fs::remove_file;
@@ -41,9 +41,6 @@ use tokio::net::{UnixListener, lookup_host};
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet, spawn_blocking};
 use tokio::time::{sleep, timeout};
-
-/// After so long the machine's clock begins anew: [`Instant`] ends after 213 days.
-const CLOCK_MAX: Duration = Duration::from_secs(100 * 86_400);
 
 /// How an agent is set up.
 pub struct AgentConfig {
@@ -181,19 +178,10 @@ fn failure(error: ClientError) -> Failure {
 }
 
 impl Clocked {
-    fn now(&mut self) -> Instant {
-        let now = Instant::ZERO + Duration::from_std(self.epoch.elapsed());
-        if now < CLOCK_MAX_AT {
-            return now;
-        }
-        self.epoch = std::time::Instant::now();
-        self.machine.handle_clock(Instant::ZERO);
-        Instant::ZERO
+    fn now(&self) -> Instant {
+        Instant::from_std(self.epoch.elapsed())
     }
 }
-
-/// See [`CLOCK_MAX`].
-const CLOCK_MAX_AT: Instant = Instant::from_ps(CLOCK_MAX.as_ps());
 
 impl Shared {
     /// Has the machine take in something that happens now.
@@ -372,7 +360,7 @@ impl Agent {
                 }
             }
             let due = {
-                let mut clocked = lock(&self.shared.clocked);
+                let clocked = lock(&self.shared.clocked);
                 under_way.keep_only(|number| clocked.machine.is_awaited(number));
                 let now = clocked.now();
                 clocked.machine.poll_timeout().map(|at| at.saturating_since(now).to_std())

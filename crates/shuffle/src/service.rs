@@ -417,7 +417,6 @@ impl CoordinatorService {
     fn decide(&self) -> Duration {
         let (began, decision) = {
             let mut state = self.lock();
-            self.renew_clock(&mut state);
             let now = state.now();
             state.machine.handle_timeout(now);
             let decision = state.machine.begin_decision(now);
@@ -467,18 +466,6 @@ impl CoordinatorService {
         }
     }
 
-    /// Begins the clock anew if it has run for long enough.
-    fn renew_clock(&self, state: &mut State) {
-        if !state.machine.is_clock_over(state.now()) {
-            return;
-        }
-        tracing::info!("the clock begins anew: agents join again");
-        // What has happened by the old clock is noted by it.
-        self.settle(state);
-        state.epoch = std::time::Instant::now();
-        state.machine.begin_anew((self.shared.config.allocator)());
-    }
-
     async fn save_on_and_on(&self) {
         loop {
             let unsaved = Vec::from(std::mem::take(&mut self.lock().unsaved));
@@ -513,7 +500,7 @@ impl CoordinatorService {
 
 impl State {
     fn now(&self) -> Instant {
-        Instant::ZERO + Duration::from_std(self.epoch.elapsed())
+        Instant::from_std(self.epoch.elapsed())
     }
 
     /// Hands on what the machine answers. A request that has gone meanwhile, and its agent with it, joins again.

@@ -26,7 +26,6 @@ pub mod system;
 mod topologies;
 pub mod traffic;
 
-pub use anabranch_units::stats;
 pub use end::{End, Msg, Report, UdpSink};
 pub use error::PlanError;
 pub use network::{Network, NetworkError};

@@ -101,8 +101,7 @@ impl Network {
         let port_of = |host: &SiteId| {
             let link = self.next(site, *host).first();
             let port = link.and_then(|link| links.iter().position(|own| own == link));
-            // A host without a route has a port that is not there.
-            port.map_or(u16::MAX, |port| port as u16)
+            port.map(|port| port as u16)
         };
         let port_of = self.hosts.iter().map(port_of).collect();
         Rotor::new(port_of, links.iter().map(|link| Self::port(*link)).collect(), settings)

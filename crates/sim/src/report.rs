@@ -125,7 +125,7 @@ fn row<Q: EventQueue>(s: &Simulation<'_, Q>, job: &Job, flows: &[(&Flow, &(Count
         row.timeouts = sum(|sent| sent.timeouts);
         let cwnds: Vec<f64> =
             flows.iter().filter_map(|(_, (sent, _))| Some(sent.first_timeout_cwnd_bytes? as f64)).collect();
-        row.first_timeout_cwnd_bytes_mean = crate::stats::mean(&cwnds).map(|mean| mean.mean);
+        row.first_timeout_cwnd_bytes_mean = anabranch_units::stats::mean(&cwnds).map(|mean| mean.mean);
         row.fast_recoveries = sum(|sent| sent.fast_recoveries);
         row.out_of_order_segments = Some(flows.iter().map(|(_, (_, beyond))| *beyond).sum());
     }

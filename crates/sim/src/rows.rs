@@ -3,8 +3,8 @@
 //! Leaves out: how results are counted (`report.rs`). Read [`Outcome`] first.
 
 use crate::end::UdpSink;
-use crate::stats::{fairness, percentile};
 use anabranch_units::Histogram;
+use anabranch_units::stats::{fairness, percentile};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -157,7 +157,7 @@ impl WorkloadRow {
             times.sort_by(f64::total_cmp);
             times
         };
-        let mean = |times: &[f64]| crate::stats::mean(times).map(|mean| mean.mean);
+        let mean = |times: &[f64]| anabranch_units::stats::mean(times).map(|mean| mean.mean);
         let all = times(0, u64::MAX);
         self.finished = Some(all.len() as u64);
         self.fct_us_mean = mean(&all);

@@ -68,11 +68,11 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
     }
 
     /// The seed of this run.
-    pub const fn seed(&self) -> u64 {
+    pub fn seed(&self) -> u64 {
         self.seed
     }
     /// How far it has come in its own time.
-    pub const fn now(&self) -> Instant {
+    pub fn now(&self) -> Instant {
         self.fabric.now()
     }
     /// What it has done so far.

@@ -99,8 +99,8 @@ pub const SOURCE_HEAD_BYTES: usize = HEAD_BYTES + SOURCE_BYTES;
 /// The most bytes of a datagram beside the longest packet of a unit, without echoes: a parity's head, and the packet's length that is coded
 /// with it.
 pub const HEAD_BYTES_MAX: usize = HEAD_BYTES + PARITY_BYTES + 2;
-/// The latest time that is written, in microseconds: more is no time of ours.
-const US_MAX: u64 = if u64::MAX / 1_000_000 < (1 << 48) - 1 { u64::MAX / 1_000_000 } else { (1 << 48) - 1 };
+/// Latest instant that the field of 48 bits holds, in microseconds: 8.9 years. A later one is written as this one.
+const US_MAX: u64 = (1 << 48) - 1;
 /// Says of an echo that its datagram was marked.
 const MARKED: u32 = 1 << 31;
 
@@ -244,11 +244,7 @@ impl Fields<'_> {
     }
     fn instant(&mut self) -> Result<Instant, DecodeError> {
         let [a, b, c, d, e, f] = self.array()?;
-        let us = u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
-        if us > US_MAX {
-            return Err(DecodeError::TooLong { limit: US_MAX as usize, got: us as usize });
-        }
-        Ok(Instant::ZERO + Duration::from_us(us))
+        Ok(Instant::from_us(u64::from_be_bytes([0, 0, a, b, c, d, e, f])))
     }
 }
 
@@ -258,7 +254,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn instants() -> impl Strategy<Value = Instant> {
-        (0..=US_MAX).prop_map(|us| Instant::ZERO + Duration::from_us(us))
+        (0..=US_MAX).prop_map(Instant::from_us)
     }
     fn echoes() -> impl Strategy<Value = Vec<Echo>> {
         let echo = (any::<u32>(), 0..MARKED, any::<bool>()).prop_map(|(number, us, is_marked)| {

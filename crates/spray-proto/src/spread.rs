@@ -37,7 +37,7 @@ impl<T: Copy> Windows<T> {
 
 /// The least delay of packets from one host, in picoseconds by two clocks.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Least(Windows<i64>);
+pub(crate) struct Least(Windows<i128>);
 
 /// Excesses of packets from all hosts.
 #[derive(Clone, Debug, Default)]
@@ -55,9 +55,9 @@ impl Spread {
         (sent_at, now): (Instant, Instant),
         hold_max: Duration,
     ) -> Duration {
-        let delay = (now.as_ps() as i64).wrapping_sub(sent_at.as_ps() as i64);
-        let fastest = least.0.push(now, delay, i64::min);
-        let excess = delay.saturating_sub(fastest).max(0) as u64;
+        let delay = (now.as_ps() as i128).wrapping_sub(sent_at.as_ps() as i128);
+        let fastest = least.0.push(now, delay, i128::min);
+        let excess = u64::try_from(delay.saturating_sub(fastest).max(0)).unwrap_or(u64::MAX);
         if now.saturating_since(self.longest.since) >= WINDOW + WINDOW {
             self.packets = 0;
         }

@@ -33,8 +33,6 @@ const SEND_BUFFER: ByteCount = ByteCount::mib(1);
 const MTU_BYTES: u16 = 16_000;
 /// How often the device, and the socket, are read before the other has its turn.
 const READS_MAX: usize = 8;
-/// After so long all machines begin anew: [`Instant`] ends after 213 days.
-const CLOCK_MAX: std::time::Duration = std::time::Duration::from_secs(100 * 86_400);
 /// The number of the one host that a machine knows.
 const PEER: u32 = 0;
 
@@ -122,7 +120,6 @@ impl Link {
 /// The thread's state. See the module.
 pub(crate) struct Forwarder {
     epoch: std::time::Instant,
-    config: Config,
     device: Device,
     socket: DatagramSocket,
     ways: Vec<SendSocket>,
@@ -136,7 +133,6 @@ pub(crate) struct Forwarder {
     /// Packets for the device.
     writes: Vec<Vec<u8>>,
     spare: Vec<Vec<u8>>,
-    seed: Seed,
     pulse: Arc<Pulse>,
 }
 
@@ -207,8 +203,6 @@ impl Forwarder {
             held_bytes: 0,
             writes: Vec::new(),
             spare: Vec::new(),
-            seed,
-            config,
             pulse,
         };
         Ok((forwarder, commands))
@@ -222,7 +216,7 @@ impl Forwarder {
     }
 
     fn now(&self) -> Instant {
-        Instant::ZERO + Duration::from_std(self.epoch.elapsed())
+        Instant::from_std(self.epoch.elapsed())
     }
 
     /// Carries packets until nobody commands any more.
@@ -234,7 +228,7 @@ impl Forwarder {
         let mut beats = tokio::time::interval(BEAT_EVERY);
         loop {
             let due = self.links.iter_mut().filter_map(Link::poll_timeout).min();
-            let due = due.map(|at| self.epoch + at.saturating_since(Instant::ZERO).to_std());
+            let due = due.map(|at| at.to_std(self.epoch));
             tokio::select! {
                 command = commands.recv() => match command {
                     Some(command) => self.obey(command),
@@ -271,20 +265,6 @@ impl Forwarder {
                 }
             }
             self.stir();
-            if self.epoch.elapsed() > CLOCK_MAX {
-                self.begin_anew();
-            }
-        }
-    }
-
-    /// Gives every machine a new clock; what they held is lost.
-    fn begin_anew(&mut self) {
-        self.epoch = std::time::Instant::now();
-        let ways = self.ways.len() as u16;
-        for (number, link) in self.links.iter_mut().enumerate() {
-            (link.host, link.chooser) = machines(&self.config, ways, self.seed, number);
-            link.limit(link.bytes_max);
-            link.is_touched = true;
         }
     }
 
@@ -339,7 +319,9 @@ impl Forwarder {
             }
             Command::MakeDevice { reply } => {
                 let made = self.device.make_again();
-                set_filters(self.device.name());
+                if made.is_ok() {
+                    set_filters(self.device.name());
+                }
                 let _ = reply.send(made);
             }
             Command::Figures { reply } => {

@@ -109,7 +109,7 @@ impl Routing {
     }
 
     fn now(&self) -> Instant {
-        Instant::ZERO + Duration::from_std(self.epoch.elapsed())
+        Instant::from_std(self.epoch.elapsed())
     }
 
     /// Has packets for a peer come to the agent, of so many bytes at most.

@@ -237,7 +237,7 @@ impl Session {
 
     async fn talk(&self, stream: &mut TlsStream<TcpStream>) -> io::Result<()> {
         let epoch = std::time::Instant::now();
-        let now = || Instant::ZERO + Duration::from_std(epoch.elapsed());
+        let now = || Instant::from_std(epoch.elapsed());
         let to = SocketAddr::from((self.place.address, self.place.port));
         let longest = || {
             let mtu = route_mtu(to)?;

@@ -9,7 +9,7 @@ use crate::receive::ReceiveHalf;
 use crate::segment::{SackBlocks, Segment};
 use crate::send::{Piece, SendHalf};
 use anabranch_endpoint::{Duration, Endpoint, Instant, PeerId, Transmit};
-use anabranch_units::{BitRate, Seed};
+use anabranch_units::{BitRate, RunInstant, Seed};
 
 /// How far a connection has come.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -110,7 +110,7 @@ pub struct Connection {
     syn_at: Option<Instant>,
     syn_now: bool,
     /// When the peer's SYN was sent, for the answer's echo.
-    syn_echo: Option<Instant>,
+    syn_echo: Option<RunInstant>,
     /// An acknowledgement that goes before the data that came last (RFC 8257 section 3.2).
     early: Option<Segment>,
     /// What the user is to be told. Counts are gathered, so that it stays small.
@@ -246,7 +246,7 @@ impl Connection {
             ack: None,
             window: 0,
             sack: SackBlocks::default(),
-            sent_at: now,
+            sent_at: now.into(),
             echo: None,
             ece: false,
             cwr: false,
@@ -283,7 +283,7 @@ impl Connection {
             State::SynSent if segment.ack.is_some() => {
                 self.send.open(segment.window);
                 if let Some(sent_at) = segment.echo {
-                    self.send.rtt().sample(now.saturating_since(sent_at), 1);
+                    self.send.rtt().sample(now.saturating_since(sent_at.into()), 1);
                 }
                 self.establish();
                 self.receive.ask_ack();
@@ -312,7 +312,7 @@ impl Endpoint for Connection {
         match self.state {
             State::SynReceived => {
                 if let Some(sent_at) = segment.echo {
-                    self.send.rtt().sample(now.saturating_since(sent_at), 1);
+                    self.send.rtt().sample(now.saturating_since(sent_at.into()), 1);
                 }
                 self.establish();
             }

@@ -4,7 +4,7 @@
 
 use crate::config::Config;
 use crate::segment::Segment;
-use anabranch_units::{Duration, Instant};
+use anabranch_units::{Duration, Instant, RunInstant};
 
 /// The most gaps that are remembered. Data beyond one more is not taken in, and comes again.
 const GAPS_MAX: usize = 4_096;
@@ -34,7 +34,7 @@ pub(crate) struct ReceiveHalf {
     ack_at: Option<Instant>,
     ack_now: bool,
     /// When the segment was sent that the next acknowledgement echoes (RFC 7323 section 4.3).
-    echo: Option<Instant>,
+    echo: Option<RunInstant>,
     /// Congestion marks to be echoed: until CWR (RFC 3168), or as the last segment had it (RFC 8257).
     ece: bool,
     out_of_order_total: u64,
@@ -306,7 +306,7 @@ mod tests {
             ack: None,
             window: 0,
             sack: SackBlocks::default(),
-            sent_at: Instant::from_us(seq),
+            sent_at: Instant::from_us(seq).into(),
             echo: None,
             ece: false,
             cwr: false,
@@ -328,11 +328,7 @@ mod tests {
         half.handle_segment(Instant::ZERO, &data(1_000, MSS));
         assert!(half.must_ack(Instant::ZERO));
         let ack = stamped(&mut half);
-        assert_eq!(
-            (ack.ack, ack.echo),
-            (Some(2_000), Some(Instant::from_us(0))),
-            "the echo is the first one's"
-        );
+        assert_eq!((ack.ack, ack.echo), (Some(2_000), Some(RunInstant::ZERO)), "the echo is the first one's");
         assert_eq!(half.ack_at(), None);
     }
 

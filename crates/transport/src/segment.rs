@@ -4,7 +4,7 @@
 //! instants of the sender's clock; SYN takes no position (FIN takes one, as in RFC 9293).
 
 use anabranch_endpoint::Message;
-use anabranch_units::Instant;
+use anabranch_units::RunInstant;
 
 /// The most blocks that a segment reports: three fit beside timestamps (RFC 2018 section 3).
 pub const SACK_BLOCKS_MAX: usize = 3;
@@ -55,9 +55,9 @@ pub struct Segment {
     /// Blocks that arrived beyond `ack`.
     pub sack: SackBlocks,
     /// When it was sent.
-    pub sent_at: Instant,
+    pub sent_at: RunInstant,
     /// `sent_at` of the segment that it answers (RFC 7323 section 4).
-    pub echo: Option<Instant>,
+    pub echo: Option<RunInstant>,
     /// Congestion was met (RFC 3168: ECE).
     pub ece: bool,
     /// The sender has slowed down (RFC 3168: CWR).

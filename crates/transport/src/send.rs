@@ -252,7 +252,7 @@ impl SendHalf {
         let arrived = self.una + self.sacked.total();
         let newest = self.rack.as_mut().and_then(|rack| {
             let blocks = news_of(segment, self.una, self.sent);
-            rack.handle_ack(now, ack, segment.echo, blocks, &self.sacked)
+            rack.handle_ack(now, ack, segment.echo.map(Instant::from), blocks, &self.sacked)
         });
         let news = self.sack && self.note_sack(segment);
         let bytes = ack - self.una;
@@ -378,7 +378,7 @@ impl SendHalf {
         self.timeouts = 0;
         self.rtt.handle_progress();
         if let Some(sent_at) = segment.echo {
-            self.rtt.sample(now.saturating_since(sent_at), flight / self.window.mss);
+            self.rtt.sample(now.saturating_since(sent_at.into()), flight / self.window.mss);
         }
         let mut restart = true;
         let mss = self.window.mss;
@@ -417,7 +417,7 @@ impl SendHalf {
                     una: self.una,
                     sent: self.sent,
                     srtt: self.rtt.srtt(),
-                    rtt: segment.echo.map(|sent_at| now.saturating_since(sent_at)),
+                    rtt: segment.echo.map(|sent_at| now.saturating_since(sent_at.into())),
                     limited: used >= w.cwnd,
                 };
                 self.control.handle_ack(now, &mut self.window, &ack);

@@ -16,6 +16,7 @@ mod id;
 mod loss;
 mod quantity;
 mod random;
+mod run_instant;
 pub mod stats;
 pub mod text;
 mod text_form;
@@ -28,6 +29,7 @@ pub use id::{LinkId, PeerId, SiteId};
 pub use loss::{LOSS_BURST_MAX, loss_ppm_max};
 pub use quantity::{BitRate, ByteCount, Serialiser};
 pub use random::{RandomStream, Seed};
+pub use run_instant::RunInstant;
 pub use time::{Duration, Instant, time_in_words};
 
 /// A quantity in text that could not be read, with the expected form.

@@ -1,7 +1,7 @@
 //! Points and lengths of time in integer picoseconds.
 //!
-//! A run's clock starts at [`Instant::ZERO`]; 2^64 ps are 213 days, the longest run that can be described. Wall-clock
-//! dates are not represented: they belong to drivers.
+//! A run's clock starts at [`Instant::ZERO`] and counts 2^128 ps, which no daemon outlives. A [`Duration`] counts 2^64 ps,
+//! 213 days: no timeout is longer. Wall-clock dates are not represented: they belong to drivers.
 
 use std::ops::{Add, AddAssign, Sub};
 
@@ -9,11 +9,13 @@ use std::ops::{Add, AddAssign, Sub};
 ///
 /// Units: picoseconds since the run began.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Instant(u64);
+// Eight bytes' alignment keeps structures of instants and words without padding.
+#[repr(Rust, packed(8))]
+pub struct Instant(u128);
 
 /// A length of time.
 ///
-/// Units: picoseconds. In text: `5ms`, `1.5 s`; serialised as such text.
+/// Units: picoseconds, at most 2^64 - 1 (213 days). In text: `5ms`, `1.5 s`; serialised as such text.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Duration(u64);
 
@@ -21,35 +23,51 @@ impl Instant {
     /// The beginning of the run.
     pub const ZERO: Self = Self(0);
     /// The last instant that can be described; for `advance(until)` without an end.
-    pub const MAX: Self = Self(u64::MAX);
+    pub const MAX: Self = Self(u128::MAX);
 
     /// The instant `ps` picoseconds into the run.
-    pub const fn from_ps(ps: u64) -> Self {
+    pub const fn from_ps(ps: u128) -> Self {
         Self(ps)
     }
     /// The instant `ns` nanoseconds into the run.
     pub const fn from_ns(ns: u64) -> Self {
-        Self(ns * 1_000)
+        Self(ns as u128 * 1_000)
     }
     /// The instant `us` microseconds into the run.
     pub const fn from_us(us: u64) -> Self {
-        Self(us * 1_000_000)
+        Self(us as u128 * 1_000_000)
     }
     /// Picoseconds since the run began.
-    pub const fn as_ps(self) -> u64 {
+    pub const fn as_ps(self) -> u128 {
         self.0
     }
-    /// Whole nanoseconds since the run began, rounded down.
+    /// Whole nanoseconds since the run began, rounded down, at most `u64::MAX` (584 years).
     pub const fn as_ns(self) -> u64 {
-        self.0 / 1_000
+        let ns = self.0 / 1_000;
+        if ns > u64::MAX as u128 { u64::MAX } else { ns as u64 }
+    }
+    /// The instant a standard duration after the clock's start.
+    pub const fn from_std(since_start: std::time::Duration) -> Self {
+        Self(since_start.as_nanos() * 1_000)
+    }
+    /// The reading of the operating system's clock at this instant of a run that began at `epoch`, rounded down
+    /// to a nanosecond. At most 584 years after `epoch`.
+    pub fn to_std(self, epoch: std::time::Instant) -> std::time::Instant {
+        epoch + std::time::Duration::from_nanos(self.as_ns())
     }
     /// Seconds since the run began, for reports.
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e12
     }
-    /// The time from `earlier` to `self`, zero where `earlier` is in fact later.
+    /// The time since the last multiple of `period`.
+    ///
+    /// Panics: for a period of zero.
+    pub const fn into_period(self, period: Duration) -> Duration {
+        Duration((self.0 % period.0 as u128) as u64)
+    }
+    /// The time from `earlier` to `self`: zero if `earlier` is later, [`Duration::MAX`] beyond 213 days.
     pub const fn saturating_since(self, earlier: Self) -> Duration {
-        Duration(self.0.saturating_sub(earlier.0))
+        Duration::saturating_from_ps(self.0.saturating_sub(earlier.0))
     }
 }
 
@@ -57,6 +75,13 @@ impl Duration {
     /// No time at all.
     pub const ZERO: Self = Self(0);
 
+    /// The longest length, 213 days.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// A length of `ps` picoseconds, at most [`Duration::MAX`].
+    const fn saturating_from_ps(ps: u128) -> Self {
+        if ps > u64::MAX as u128 { Self::MAX } else { Self(ps as u64) }
+    }
     /// A length of `ps` picoseconds.
     pub const fn from_ps(ps: u64) -> Self {
         Self(ps)
@@ -97,9 +122,9 @@ impl Duration {
     pub const fn to_std(self) -> std::time::Duration {
         std::time::Duration::from_nanos(self.as_ns())
     }
-    /// A standard duration; beyond 213 days the result is 213 days.
-    pub fn from_std(d: std::time::Duration) -> Self {
-        Self(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX).saturating_mul(1_000))
+    /// A standard duration, at most [`Duration::MAX`].
+    pub const fn from_std(d: std::time::Duration) -> Self {
+        Self::saturating_from_ps(d.as_nanos() * 1_000)
     }
 }
 
@@ -108,7 +133,7 @@ impl Add<Duration> for Instant {
     type Output = Self;
     #[inline]
     fn add(self, d: Duration) -> Self {
-        Self(self.0.saturating_add(d.0))
+        Self(self.0.saturating_add(u128::from(d.0)))
     }
 }
 impl AddAssign<Duration> for Instant {
@@ -121,14 +146,14 @@ impl Sub for Instant {
     type Output = Duration;
     #[inline]
     fn sub(self, earlier: Self) -> Duration {
-        Duration(self.0 - earlier.0)
+        Duration::saturating_from_ps(self.0 - earlier.0)
     }
 }
 impl Sub<Duration> for Instant {
     type Output = Self;
     #[inline]
     fn sub(self, d: Duration) -> Self {
-        Self(self.0 - d.0)
+        Self(self.0 - u128::from(d.0))
     }
 }
 impl Add for Duration {
@@ -236,7 +261,7 @@ mod tests {
     #[test]
     fn the_clock_ends_and_does_not_wrap() {
         let second = Duration::from_secs(1);
-        let last = Instant::from_ps(u64::MAX - 1);
+        let last = Instant::from_ps(u128::MAX - 1);
         assert_eq!([last + second, Instant::MAX + second], [Instant::MAX; 2]);
         let mut now = last;
         now += second;

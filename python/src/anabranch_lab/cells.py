@@ -15,16 +15,18 @@ import argparse
 import concurrent.futures
 import csv
 import dataclasses
+import io
 import itertools
 import json
-import os
 import shlex
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from anabranch_lab.binary import BinaryNotFoundError, find
 from anabranch_lab.programs import Failed, Skipped
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -97,25 +99,24 @@ def some(choices: Collection[str], help: str | None = None) -> Option:
 
 
 #: The ``anabranch`` command. `Experiment.main` puts the path of a binary in its place.
-BINARY = Option(help="the anabranch command; else ANABRANCH_BIN, else target/release, else target/debug", kind=Path)
+BINARY = Option(help="the anabranch command; else ANABRANCH_BIN, else target/release, else PATH", kind=Path)
 #: The ``xtask`` command of the repository.
 XTASK = Option(ROOT / "target/release/xtask", "the xtask command")
 
 
 def find_binary(given: Path | None) -> Path:
-    """Return the ``anabranch`` command: as given, as ``ANABRANCH_BIN`` names it, or as built in this repository.
+    """Return the path of the ``anabranch`` command, as `anabranch_lab.binary.find` finds it.
 
     Raises
     ------
     Failed
         There is none.
     """
-    named = [given] if given else [Path(os.environ["ANABRANCH_BIN"])] if os.environ.get("ANABRANCH_BIN") else []
-    for place in named or [ROOT / "target" / profile / "anabranch" for profile in ("release", "debug")]:
-        if place.is_file():
-            # Trials run in other folders.
-            return place.resolve()
-    raise Failed(f"no {named[0] if named else 'anabranch'}: cargo build --release -p anabranch-cli, or --binary FILE")
+    try:
+        # Trials run in other folders.
+        return find(given).path.resolve()
+    except BinaryNotFoundError as error:
+        raise Failed(str(error)) from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,13 +241,13 @@ class Experiment:
         Parameters
         ----------
         function
-            What is to run.
+            Function to run.
         folder
-            Where task and result go.
+            Folder of the task and its result.
         label
-            Names both; the function's name without.
+            Name of both files; default: the function's name.
         task
-            What the function is given, beside ``folder`` and ``words``, which are those that follow its command.
+            Arguments of the function. ``folder`` and ``words``, the words behind its command, come with them.
         """
         path = folder / f"{label or function.__name__}.task"
         path.write_text(json.dumps({"folder": folder} | task, default=str))
@@ -290,8 +291,8 @@ class Experiment:
         ------
         Untrusted
             None was trusted.
-        subprocess.CalledProcessError
-            The emulation failed.
+        Failed
+            The emulation ended with another exit code than 0.
         """
         report = folder / "report.json"
         if "\n" in network:
@@ -303,7 +304,9 @@ class Experiment:
         for distrusted in range(max(tries, 1)):
             before()
             inside.result.unlink(missing_ok=True)
-            subprocess.run([*command, "--", *inside.command], check=True, stdin=subprocess.DEVNULL)
+            done = subprocess.run([*command, "--", *inside.command], check=False, stdin=subprocess.DEVNULL)
+            if done.returncode:
+                raise Failed(f"the emulation ended with {done.returncode}: see above")
             network_report = json.loads(report.read_text())
             if network_report["report"]["trusted"] or not tries:
                 return Emulated(network_report, inside.said() if inside.result.exists() else None, distrusted)
@@ -321,8 +324,11 @@ class Experiment:
                 args.binary = find_binary(args.binary)
             return self._verbs[args.verb](args) or 0
         except Skipped as why:
-            print(f"{self.name}: skipped: 1 ({why})")
-            return 0
+            # Only the sample of `make test` may be skipped.
+            if args.verb == "smoke":
+                print(f"{self.name}: skipped: 1 ({why})")
+                return 0
+            print(f"run.py: {why}", file=sys.stderr)
         except Failed as error:
             print(f"run.py: {error}", file=sys.stderr)
         except subprocess.CalledProcessError as error:
@@ -396,9 +402,10 @@ class Rows:
         return tuple(_canonical(row.get(column, "")) for column in self.key)
 
     def missing(self, cells: Iterable[Row]) -> list[Row]:
-        """Return the cells that have no row."""
+        """Return the cells that have no row, each once."""
         done = {self.cell(row) for row in self.read()}
-        return [cell for cell in cells if self.cell(cell) not in done]
+        asked = {self.cell(cell): cell for cell in cells}
+        return [cell for key, cell in asked.items() if key not in done]
 
     def add(self, *rows: Row) -> None:
         """Append rows at once, so that a cell that was broken off leaves none."""
@@ -413,8 +420,10 @@ class Rows:
                 raise Failed(f"{self.path}: has other columns: name another file, or move it away")
             self.write([*self.read(), *rows])
             return
+        text = io.StringIO(newline="")
+        csv.DictWriter(text, header, lineterminator=self.end).writerows(rows)
         with self.path.open("a", newline="") as file:
-            csv.DictWriter(file, header, lineterminator=self.end).writerows(rows)
+            file.write(text.getvalue())
 
     def write(self, rows: Iterable[Row]) -> None:
         """Put a file with these rows in the place of the old one, once it is whole."""
@@ -479,22 +488,27 @@ def measure(
     int
         The exit code: 1 if a cell raised `Failed`. It has no row then, and the others go on.
     """
+    adding = threading.Lock()
+
+    def measure_cell(cell: Row) -> None:
+        # A worker adds its rows itself: after Ctrl-C, cells under way still end and keep their rows.
+        found = function(cell) or []
+        made = [cell | one for one in (found if isinstance(found, list) else [found])]
+        if made:
+            with adding:
+                rows.add(*made)
+                print(show(made), flush=True)
+
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        doing = {pool.submit(function, cell): cell for cell in rows.missing(cells)}
+        doing = {pool.submit(measure_cell, cell): cell for cell in rows.missing(cells)}
         try:
             for done in concurrent.futures.as_completed(doing):
-                cell = doing[done]
                 try:
-                    found = done.result() or []
+                    done.result()
                 except Failed as error:
-                    print(f"run.py: {shown(cell)}: {error}", file=sys.stderr)
+                    print(f"run.py: {shown(doing[done])}: {error}", file=sys.stderr)
                     failed += 1
-                    continue
-                made = [cell | one for one in (found if isinstance(found, list) else [found])]
-                if made:
-                    rows.add(*made)
-                    print(show(made), flush=True)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

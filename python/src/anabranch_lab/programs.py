@@ -258,8 +258,10 @@ def write_nginx(
 def running(commands: Iterable[Sequence[object]], quiet: bool = False) -> Iterator[list[subprocess.Popen[str]]]:
     """Run programs until the block ends, then end them and wait for them, so that their processor time is counted."""
     stderr = subprocess.DEVNULL if quiet else None
-    programs = [subprocess.Popen([str(word) for word in command], text=True, stderr=stderr) for command in commands]
+    programs: list[subprocess.Popen[str]] = []
     try:
+        for command in commands:
+            programs.append(subprocess.Popen([str(word) for word in command], text=True, stderr=stderr))
         yield programs
     finally:
         for program in programs:

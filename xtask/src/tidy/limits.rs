@@ -1,4 +1,4 @@
-//! Limits of size, and the list of exceptions to them. The list only shrinks.
+//! Limits of size, and the list of exceptions to them. `--accept` only shrinks the list; a reviewer refuses added lines.
 //!
 //! The list ([`EXCEPTIONS`]) has one line for each exception: kind, size, path, and the item's name if it is no file.
 //! An item above its limit needs a line with its size or more. A line that is larger than its item, or that no item
@@ -296,7 +296,6 @@ pub(super) fn accept(texts: &BTreeMap<String, String>, list: Option<&str>) -> St
             kept.insert(item.clone(), found.size.min(exception.size));
         }
     }
-    exceptions.retain(|item, _| !above.contains_key(item));
     for (item, found) in above.iter().filter(|(item, _)| !kept.contains_key(*item)).collect::<Vec<_>>() {
         let is_from =
             |old: &Item, size: usize| old.0 == item.0 && last(old) == last(item) && size >= found.size;

@@ -56,13 +56,12 @@ enum Fault {
     SecondProcess,
     Frozen,
     BrokerCrash,
-    ClockAnew,
 }
 
 impl Fault {
     /// Each fault with its highest chance in a million: for each message, or at each [`TICK`]. For
     /// [`Fault::Late`] the number is the longest delay in microseconds.
-    const ALL: [(Self, u64); 10] = [
+    const ALL: [(Self, u64); 9] = [
         (Self::Lost, 200_000),
         (Self::Late, 3_000_000),
         (Self::Broken, 100_000),
@@ -72,7 +71,6 @@ impl Fault {
         (Self::SecondProcess, 20_000),
         (Self::Frozen, 30_000),
         (Self::BrokerCrash, 20_000),
-        (Self::ClockAnew, 10_000),
     ];
 }
 
@@ -414,15 +412,6 @@ impl World {
                 self.kill_broker(at);
                 let away = some_time(&mut self.chaos, 20);
                 self.schedule.after(away, What::StartBroker(at));
-            }
-            if self.chaos.chance_ppm(self.ppm(Fault::ClockAnew)) {
-                let wall_ms = self.wall_ms();
-                if let Some(running) = &mut self.brokers[at] {
-                    self.schedule.say(format!("broker {at} resets its clock"));
-                    running.began = now;
-                    running.networks.begin_anew(Instant::ZERO, wall_ms);
-                    running.joined.clear();
-                }
             }
         }
         if self.chaos.chance_ppm(self.ppm(Fault::StoreAway)) {

@@ -356,27 +356,6 @@ fn another_broker_leads_within_the_lease_and_knows_the_last_round() {
     stage.check_store();
 }
 
-/// As a process does before the end of its machine's clock: here all run by one clock, so that it is the machine alone that begins again.
-#[test]
-fn a_leader_that_begins_anew_leads_again_and_its_rounds_go_on() {
-    let world = world(3);
-    let parties = Parties::new(&world);
-    let mut stage = Stage::new(&parties, "marketplace", 3);
-    stage.run(Instant::ZERO + EVERY * 2);
-    let at = stage.leader();
-    let before = stage.store.kept.len();
-    let (now, wall) = (stage.now, stage.now.saturating_since(Instant::ZERO).as_us() / 1_000);
-    let replica = &mut stage.brokers[at].as_mut().expect("it runs").replica;
-    replica.begin_anew(now, wall);
-    assert!(!replica.leads() && replica.known().is_some());
-    stage.run(stage.now + LEASE + EVERY * 3);
-    assert_eq!((stage.leaders(), stage.begun), (1, 2));
-    assert!(stage.brokers[at].as_ref().expect("it runs").replica.leads(), "its lease stood");
-    assert!(stage.store.kept.len() > before, "rounds go on");
-    stage.check_store();
-    stage.check_players();
-}
-
 /// A leader that cannot reach the store says nothing more, and ends before another begins.
 #[test]
 fn a_leader_that_is_cut_off_ends_by_its_own_clock() {

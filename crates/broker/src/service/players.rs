@@ -14,7 +14,7 @@ use anabranch_broker_proto::reports::{Report, Reports};
 use anabranch_broker_proto::steering::answer;
 use anabranch_media::cmcd;
 use anabranch_media::steering::{SteeringManifest, SteeringQuery, pathway_key};
-use anabranch_units::{Duration, Instant, PeerId};
+use anabranch_units::{Instant, PeerId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub(super) struct Answering {
 
 impl Answering {
     pub(super) fn now(&self) -> Instant {
-        Instant::ZERO + Duration::from_std(self.epoch.elapsed())
+        Instant::from_std(self.epoch.elapsed())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::evaluate::{above_0, count, drawn, known};
 use super::rows::{Row, Shown};
-use anabranch_broker_proto::lying::{Lie, payoff, without};
+use anabranch_broker_proto::study::lying::{Lie, payoff, without};
 use anabranch_broker_proto::{Shape, designs};
 use anyhow::{Context as _, ensure};
 use serde_json::Value;

@@ -2,7 +2,7 @@
 
 use super::evaluate::{above_0, count, drawn, known};
 use super::rows::{Row, Shown};
-use anabranch_broker_proto::several::{RoundOutcome, Several, run as run_all};
+use anabranch_broker_proto::study::several::{RoundOutcome, Several, run as run_all};
 use anabranch_broker_proto::{Reserve, Shape, designs};
 use anabranch_units::Seed;
 use anyhow::{Context as _, ensure};

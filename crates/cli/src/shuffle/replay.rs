@@ -5,7 +5,7 @@ use crate::run_dir::RunDir;
 use anabranch_fluid::bound::{self, Effort};
 use anabranch_fluid::{CoflowId, Network, Outcome, benchmark, coflowsim, run as run_flows, run_in_epochs};
 use anabranch_shuffle_proto::Scheduler;
-use anabranch_sim::stats::{mean, percentile};
+use anabranch_units::stats::{mean, percentile};
 use anabranch_units::{BitRate, Instant};
 use anyhow::Context as _;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
@@ -119,7 +119,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         trace = trace.as_coflowsim();
     }
     for flow in &mut trace.flows {
-        flow.arrives = Instant::from_ps(flow.arrives.as_ps() / args.faster);
+        flow.arrives = Instant::from_ps(flow.arrives.as_ps() / u128::from(args.faster));
     }
     let port_rate = if args.like_coflowsim { coflowsim::PORT } else { args.port_rate };
     let network = Network::big_switch(trace.ports, port_rate).context("--port-rate")?;

@@ -7,7 +7,7 @@ use anabranch_record::pcapng::{
 };
 use anabranch_sim::{Msg, Plan, Simulation};
 use anabranch_transport::Segment;
-use anabranch_units::{Instant, LinkId};
+use anabranch_units::{Instant, LinkId, RunInstant};
 use anyhow::Context as _;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -110,7 +110,7 @@ impl Capture {
     }
 
     fn tcp<'a>(&self, segment: &Segment, sack: &'a [(u32, u32)]) -> TcpHead<'a> {
-        let us = |at: Instant| (at.as_ns() / 1_000) as u32;
+        let us = |at: RunInstant| (at.as_ps() / 1_000_000) as u32;
         TcpHead {
             seq: if segment.syn { 0 } else { sequence(segment.seq) },
             ack: segment.ack.map(sequence),

@@ -1,8 +1,8 @@
 //! The table that people see: a line for each point and workload, means over the trials.
 
 use anabranch_sim::scenario::Point;
-use anabranch_sim::stats::mean;
 use anabranch_sim::{CoflowRow, WorkloadRow};
+use anabranch_units::stats::mean;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 
 /// A column: its head, and its value in a trial.

@@ -147,7 +147,7 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
             format!("`--pulls-max` {pulls}, `--memory` {client_memory}"),
             "gather::server",
         ),
-        ("a least block there", bytes(anabranch_gather_proto::BLOCK_BYTES_MIN), "gather::layout"),
+        ("a least block there", bytes(anabranch_gather_proto::BLOCK_BYTES_MIN), "gather_proto::layout"),
         (
             "bytes that a grant has it send before the client proves that it receives any",
             bytes(anabranch_gather_proto::ServerConfig::default().unproven_max.as_u64()),

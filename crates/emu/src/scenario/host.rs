@@ -530,7 +530,7 @@ impl Sending {
 
     /// When the next datagram is due, rounded up.
     fn due_ns(&self) -> Option<u64> {
-        self.source.poll_timeout().map(|at| at.as_ps().div_ceil(1_000))
+        self.source.poll_timeout().map(|at| (at + anabranch_units::Duration::from_ps(999)).as_ns())
     }
 
     fn send(&mut self, host: &Host) {

@@ -175,12 +175,12 @@ proptest! {
         fabric.advance(Instant::MAX);
         let seen = &fabric.nodes()[0].0;
         let started = |&(at, meta, _): &(Instant, PacketMeta, u32)| {
-            at.as_ps() - (delay + rate.serialiser().expect("not zero").time(meta.size_bytes)).as_ps()
+            at - (delay + rate.serialiser().expect("not zero").time(meta.size_bytes))
         };
         for (i, low) in seen.iter().enumerate() {
             for high in &seen[i + 1..] {
                 let overtaken = high.1.priority.min(2) < low.1.priority.min(2)
-                    && came[high.2 as usize].as_ps() < started(low);
+                    && came[high.2 as usize] < started(low);
                 prop_assert!(!overtaken, "{:?} left before {:?}", low, high);
             }
         }

@@ -17,7 +17,8 @@ fn settings() -> RotorSettings {
 /// A rotor between four hosts.
 fn rotor_between_hosts() -> Fabric<Sink> {
     let hosts: Vec<Target> = (0..PORTS).map(|host| Target::node(host.into())).collect();
-    let rotor = Rotor::new((0..PORTS).collect(), hosts, settings()).expect("matchings of four ports");
+    let rotor =
+        Rotor::new((0..PORTS).map(Some).collect(), hosts, settings()).expect("matchings of four ports");
     let nodes = std::iter::repeat_with(Sink::default).take(PORTS.into()).collect();
     Fabric::new(vec![AnyElement::Rotor(Box::new(rotor))], nodes)
 }
@@ -82,6 +83,19 @@ fn packets_that_no_circuit_carries_are_dropped() {
     assert_eq!(fabric.nodes()[1].0.len(), 8, "one a period");
 }
 
+/// A port beyond the last one was taken for a port of another input.
+#[test]
+fn a_host_without_a_port_gets_no_packet() {
+    for port in [None, Some(9)] {
+        let hosts = (0..PORTS).map(|host| Target::node(host.into())).collect();
+        let rotor = Rotor::new(vec![Some(0), port], hosts, settings()).expect("matchings of four ports");
+        let nodes = std::iter::repeat_with(Sink::default).take(PORTS.into()).collect();
+        let mut fabric: Fabric<Sink> = Fabric::new(vec![AnyElement::Rotor(Box::new(rotor))], nodes);
+        fabric.inject(Instant::ZERO, ROTOR, PacketMeta::new(0, 1, 100), 0);
+        assert_eq!(fabric.totals().drops.of(Drop::NoRoute), 1, "{port:?}");
+    }
+}
+
 #[test]
 fn an_idle_rotor_arms_no_timer() {
     let mut fabric = rotor_between_hosts();
@@ -99,7 +113,7 @@ fn settings_without_a_matching_are_refused() {
     let of = |matching: Matching| {
         let timetable = Timetable::new(vec![(DAY, matching)]).expect("a day has a length");
         let settings = RotorSettings { timetable, ..settings() };
-        Rotor::new(vec![0, 1], vec![Target::node(0), Target::node(1)], settings).map(|_| ())
+        Rotor::new(vec![Some(0), Some(1)], vec![Target::node(0), Target::node(1)], settings).map(|_| ())
     };
     assert_eq!(of(vec![Some(1), Some(0)]), Ok(()));
     assert_eq!(of(vec![Some(1)]), Ok(()));

@@ -17,8 +17,8 @@ use anabranch_net::random;
 use anabranch_net::seal::{self, Channel, ChannelId};
 use anabranch_net::timer::FineTimer;
 use anabranch_net::tls::{PeerIdentity, stranger};
+use anabranch_units::Instant;
 use anabranch_units::text::printable;
-use anabranch_units::{Duration, Instant};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
@@ -558,11 +558,11 @@ impl Session<'_> {
     }
 
     fn now(&self) -> Instant {
-        Instant::ZERO + Duration::from_std(self.begun_at.elapsed())
+        Instant::from_std(self.begun_at.elapsed())
     }
 
     fn wakes_at(&self) -> Option<std::time::Instant> {
-        let at = self.begun_at + (self.server.poll_timeout()? - Instant::ZERO).to_std();
+        let at = self.server.poll_timeout()?.to_std(self.begun_at);
         // What is due waits until the client shows where it takes it: only to give up is there a time then.
         let is_waiting = self.takes_at.is_none();
         let at = if is_waiting { at.max(std::time::Instant::now() + UNSHOWN_EVERY) } else { at };

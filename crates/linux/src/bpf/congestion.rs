@@ -21,10 +21,12 @@ const OPS: &str = "tcp_congestion_ops";
 const VALUE: &str = "bpf_struct_ops_tcp_congestion_ops";
 /// Longest name (`TCP_CA_NAME_MAX`, less the zero behind it).
 const NAME_BYTES_MAX: usize = 15;
-/// Largest value that is taken for one: the kernel aligns it to a cache line and a page holds it.
+/// Largest value. The kernel's is below 1 KiB; a larger size is damage.
 const VALUE_BYTES_MAX: usize = 64 << 10;
-/// Lines of the verifier's log that an error has: the reason stands last.
+/// Lines of the verifier's log kept in an error. The last lines hold the reason.
 const LOG_LINES: usize = 4;
+/// Advice beside the kernel's refusal.
+const NEEDS: &str = "needs Linux 6.4, CAP_BPF and CAP_NET_ADMIN: run as root";
 
 /// Why a control is not registered.
 #[derive(Debug)]
@@ -49,6 +51,11 @@ pub enum RegisterError {
         /// The verifier's last lines.
         log: String,
     },
+    /// Another control has the name.
+    NameTaken {
+        /// The name.
+        name: String,
+    },
     /// The kernel refuses the control.
     Refused {
         /// The step that failed.
@@ -70,10 +77,15 @@ impl std::fmt::Display for RegisterError {
             Self::Missing { name } => {
                 write!(f, "this kernel's types lack `{name}`: Linux 6.4 with CONFIG_DEBUG_INFO_BTF is needed")
             }
-            Self::Program { member, error, log } => write!(f, "program for `{member}`: {error}: {log}"),
-            Self::Refused { step, error } => {
-                write!(f, "cannot {step}: {error}: needs Linux 6.4, CAP_BPF and CAP_NET_ADMIN: run as root")
+            // Without a log the kernel refused before it looked at the program.
+            Self::Program { member, error, log } if log.is_empty() => {
+                write!(f, "program for `{member}`: {error}: {NEEDS}")
             }
+            Self::Program { member, error, log } => write!(f, "program for `{member}`: {error}: {log}"),
+            Self::NameTaken { name } => {
+                write!(f, "congestion control `{name}`: is registered already: take another name")
+            }
+            Self::Refused { step, error } => write!(f, "cannot {step}: {error}: {NEEDS}"),
         }
     }
 }
@@ -90,7 +102,6 @@ impl std::error::Error for RegisterError {
 /// A registered control. Dropping it removes the registration.
 #[derive(Debug)]
 pub struct CongestionControl {
-    name: String,
     _link: OwnedFd,
 }
 
@@ -111,7 +122,10 @@ impl CongestionControl {
         let (ops, _) = types.structure(OPS).ok_or_else(|| missing(OPS))?;
         let (value_type, value_bytes) = types.structure(VALUE).ok_or_else(|| missing(VALUE))?;
         let data = types.member(value_type, "data").ok_or_else(|| missing("data"))?;
-        let mut value = vec![0; value_bytes.min(VALUE_BYTES_MAX)];
+        if value_bytes > VALUE_BYTES_MAX {
+            return Err(missing(VALUE));
+        }
+        let mut value = vec![0; value_bytes];
         let mut put = |member: &str, offset: usize, bytes: &[u8]| {
             let at = data.offset_bytes + offset;
             let room = value.get_mut(at..at + bytes.len()).ok_or_else(|| missing(member))?;
@@ -138,18 +152,16 @@ impl CongestionControl {
         let own_types = sys::load_btf(&one_integer()).map_err(refused("load type information"))?;
         let map = sys::make_struct_ops_map(name, &own_types, value_type, &value)
             .map_err(refused("make the control"))?;
-        let link = sys::link_struct_ops(&map).map_err(refused("register the control"))?;
-        Ok(Self { name: name.to_owned(), _link: link })
-    }
-
-    /// The name by which programs choose the control.
-    pub fn name(&self) -> &str {
-        &self.name
+        let link = sys::link_struct_ops(&map).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => RegisterError::NameTaken { name: name.to_owned() },
+            _ => RegisterError::Refused { step: "register the control", error },
+        })?;
+        Ok(Self { _link: link })
     }
 }
 
-/// Names of the controls made of BPF programs, whichever process registered them. A control that was removed is listed until its last
-/// connection has closed, and the kernel has freed it.
+/// Names of all structures of functions made of BPF programs: controls, and other kinds such as schedulers. A removed control is
+/// listed until its last connection has closed and the kernel has freed it.
 ///
 /// Errors: the system's; listing needs CAP_SYS_ADMIN.
 pub fn registered() -> io::Result<Vec<String>> {

@@ -29,8 +29,12 @@ pub struct Route {
 }
 
 impl Route {
-    /// `None` for a route without a destination, a table or a device.
+    /// `None` for a route that a [`Route`] cannot hold: with a gateway, of another kind than unicast, or without a
+    /// destination, a table or a device.
     pub(super) fn read(message: &RouteMessage) -> Option<Self> {
+        if message.header.kind != RouteType::Unicast {
+            return None;
+        }
         let (mut to, mut from, mut device, mut mtu_bytes, mut table) = (None, None, None, None, None);
         let address = |address: &RouteAddress| match address {
             RouteAddress::Inet(address) => Some(IpAddr::from(*address)),
@@ -39,6 +43,7 @@ impl Route {
         };
         for attribute in &message.attributes {
             match attribute {
+                RouteAttribute::Gateway(_) | RouteAttribute::Via(_) => return None,
                 RouteAttribute::Destination(value) => to = address(value),
                 RouteAttribute::PrefSource(value) => from = address(value),
                 RouteAttribute::Oif(index) => device = Some(*index),
@@ -86,7 +91,7 @@ impl Route {
 }
 
 impl Rtnetlink {
-    /// Routes of a table, of one address family, into one device each.
+    /// Routes of a table, of one address family, that a [`Route`] can hold: no default route, and none with a gateway.
     ///
     /// Errors: the system's.
     pub fn routes(&mut self, is_ipv6: bool, table: u32) -> Result<Vec<Route>> {

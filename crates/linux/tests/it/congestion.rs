@@ -197,5 +197,4 @@ fn a_program_that_the_verifier_refuses_is_explained() {
         Err(error) if lacks(&error) => skip(&error.to_string()),
         other => panic!("{other:?}"),
     }
-    assert!(registered().is_ok_and(|names| !names.contains(&name)) || !rustix::process::geteuid().is_root());
 }

@@ -183,7 +183,7 @@ impl Viewer {
     }
 
     fn now(&self) -> At {
-        At::ZERO + Span::from_std(self.began.elapsed())
+        At::from_std(self.began.elapsed())
     }
 
     /// Plays to the end: what it came to until the warm-up was over and in the end, and its last way.
@@ -209,7 +209,7 @@ impl Viewer {
                     }
                 }
             }
-            let due = self.began + self.player.poll_timeout().saturating_since(At::ZERO).to_std();
+            let due = self.player.poll_timeout().to_std(self.began);
             let due = due.max(Instant::now() + Duration::from_millis(1));
             let due = if before.is_none() { due.min(warm) } else { due };
             tokio::select! {

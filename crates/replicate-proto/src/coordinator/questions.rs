@@ -147,13 +147,6 @@ impl Questions {
         }
     }
 
-    /// The clock begins anew: those that wait do so from now on.
-    pub(super) fn restart(&mut self, now: Instant, config: &CoordinatorConfig) {
-        for question in self.open.values_mut() {
-            (question.asked_at, question.is_told, question.deadline) = (now, false, now + config.gather);
-        }
-    }
-
     fn answer(&mut self, id: TransferId, answer: Answer) {
         self.open.remove(&id);
         self.answers.push_back((id, answer));

@@ -629,20 +629,6 @@ fn a_restarted_controller_goes_on() {
 }
 
 #[test]
-fn a_controller_whose_clock_begins_anew_goes_on() {
-    let mut w = World::new(internet2());
-    w.length = 20_000_000;
-    let id = w.submit(request(0, &[5, 8]));
-    w.run_for(Duration::from_secs(3));
-    w.restart_clock(Instant::ZERO);
-    let status = w.run_to_end(id);
-    assert_eq!((status.outcome, status.attempts), (Some(Outcome::Done), 2));
-    assert!(w.sites[8].removed.contains(&Run { transfer: id, attempt: Attempt(1) }));
-    w.restart_clock(Instant::ZERO);
-    assert_eq!(w.outcome(id), Some(Outcome::Done), "what is over stays over");
-}
-
-#[test]
 fn a_cancelled_transfer_is_removed_everywhere() {
     let mut w = World::new(internet2());
     w.length = 20_000_000;
@@ -789,9 +775,6 @@ fn every_reachable_destination_ends_verified_whatever_dies_meanwhile() {
             }
             if random.chance_ppm(3_000) {
                 w.restart_controller();
-            }
-            if random.chance_ppm(3_000) {
-                w.restart_clock(w.now);
             }
             if random.chance_ppm(5_000) {
                 w.dead_links.insert(LinkId(random.below(26) as u32));

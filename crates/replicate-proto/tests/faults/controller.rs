@@ -146,19 +146,6 @@ impl World {
         self.drain();
     }
 
-    /// Its clock begins anew: all sites register again.
-    pub fn renew_clock(&mut self) {
-        let now = self.schedule.now();
-        let Some(controller) = &mut self.controller else { return };
-        self.schedule.say("the controller's clock begins anew");
-        (controller.began, controller.ahead) = (now, Duration::ZERO);
-        controller.coordinator.restart(Instant::ZERO);
-        controller.unsaved.restart();
-        controller.sessions.restart();
-        (0..CONTROLLER).for_each(|site| self.answer_poll(site, true));
-        self.drain();
-    }
-
     /// The site's process died, and the controller's host sees its connections close.
     pub fn hang_up(&mut self, site: usize, session: u64) {
         let now = self.schedule.now();

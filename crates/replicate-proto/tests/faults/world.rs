@@ -58,12 +58,10 @@ pub enum Fault {
     Spoil,
     /// A process's clock runs ahead at once.
     Jump,
-    /// The controller's clock begins anew.
-    Renewal,
 }
 
 impl Fault {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 14] = [
         Self::Crash,
         Self::Power,
         Self::ControllerCrash,
@@ -78,7 +76,6 @@ impl Fault {
         Self::Flip,
         Self::Spoil,
         Self::Jump,
-        Self::Renewal,
     ];
 }
 
@@ -555,8 +552,6 @@ impl World {
                     (None, None) => {}
                 }
             }
-            Fault::Renewal if self.frozen.is_none() => self.renew_clock(),
-            Fault::Renewal => {}
         }
     }
 

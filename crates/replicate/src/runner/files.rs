@@ -11,7 +11,7 @@ use anabranch_replicate_proto::control::FailureKind;
 use anabranch_replicate_proto::pace::{Pace, cost};
 use anabranch_replicate_proto::plan::Mode;
 use anabranch_replicate_proto::site::{Site, Write};
-use anabranch_units::{Duration, Instant};
+use anabranch_units::Instant;
 use bytes::{Bytes, BytesMut};
 use std::io;
 use std::sync::{Arc, Weak};
@@ -66,7 +66,7 @@ impl Shared {
 
     /// Time since the attempt began.
     fn now(&self) -> Instant {
-        Instant::ZERO + Duration::from_std(self.begun.elapsed())
+        Instant::from_std(self.begun.elapsed())
     }
 
     async fn sleep_until(&self, due: Instant) {

@@ -431,21 +431,3 @@ fn nothing_is_to_blame_where_all_descriptors_are_in_use() {
         "a file may be called so"
     );
 }
-
-/// #48: a relay's clock ended after 213 days, and what had to wait was refused at once.
-#[test]
-fn the_clock_restarts_before_its_end() {
-    let begun = Instant::now();
-    let mut orders = Orders { daemon: Daemon::new("/srv", 1 << 20), begun, alarm: None };
-    let day = Duration::from_secs(86_400);
-    for days in [1, 99] {
-        assert_eq!(orders.now(begun + days * day).as_secs_f64(), f64::from(days) * 86_400.0);
-    }
-    let mut real = begun;
-    // Also where nothing happened for longer than any clock can say.
-    for idle in [120, 30, 300, 99] {
-        real += idle * day;
-        let now = orders.now(real);
-        assert!(now < anabranch_units::Instant::ZERO + CLOCK_MAX, "{now:?}");
-    }
-}

@@ -81,7 +81,6 @@ struct World {
     address: SocketAddr,
     /// How long a body may take.
     patience: StdDuration,
-    clock_max: Option<Duration>,
     /// What the controller trusts.
     identity: Option<Identity>,
     topology: Topology,
@@ -109,8 +108,7 @@ impl World {
         write_set(&folder, &keys()).expect("an empty folder");
         let patience = ServeConfig::default().patience;
         let address = ([127, 0, 0, 1], 0).into();
-        let mut world =
-            Self { folder, controller: None, address, patience, clock_max: None, identity: None, topology };
+        let mut world = Self { folder, controller: None, address, patience, identity: None, topology };
         world.start().await;
         world
     }
@@ -119,9 +117,8 @@ impl World {
         // A killed process leaves no lock behind; a killed task's connections take a moment to go.
         let mut tries = 0;
         let controller = loop {
-            let mut config =
+            let config =
                 ControllerConfig::new(self.topology.clone(), planner, self.folder.join("controller.redb"));
-            config.clock_max = self.clock_max.unwrap_or(config.clock_max);
             match Controller::open(config) {
                 Ok(controller) => break controller,
                 Err(error) if tries == 100 => panic!("{error}"),
@@ -409,27 +406,6 @@ async fn a_killed_controller_goes_on_where_it_was() {
     assert!(last.ended_unix_ms >= last.began_unix_ms && last.ended_unix_ms.is_some(), "{last:?}");
     let second = operator.submit(&submit_request()).await.expect("a good request");
     assert!(second > id, "no id is used twice");
-    sites.iter().for_each(JoinHandle::abort);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_controller_whose_clock_ends_goes_on_with_a_new_one() {
-    let mut world = World::new("clock").await;
-    world.kill().await;
-    world.clock_max = Some(Duration::from_secs(1));
-    world.start().await;
-    let (sites, hold, starts) = world.sites(true);
-    let operator = world.client(Role::Operator, "operator");
-    let id = operator.submit(&submit_request()).await.expect("a good request");
-    // A transfer that stays under way is taken up again by each new clock, every two seconds.
-    while starts.load(Ordering::SeqCst) < 3 {
-        tokio::time::sleep(StdDuration::from_millis(10)).await;
-    }
-    hold.store(false, Ordering::SeqCst);
-    wait_for_phase(&operator, id, PhaseName::Over).await;
-    let status = operator.status(id).await.expect("it is remembered");
-    assert_eq!(status.outcome, Some(Outcome::Done));
-    assert!(status.attempts >= 3, "{}", status.attempts);
     sites.iter().for_each(JoinHandle::abort);
 }
 

@@ -247,21 +247,6 @@ fn one_that_ends_lifts_its_limits_and_takes_its_leave_once() {
 }
 
 #[test]
-fn a_clock_that_begins_anew_leaves_all_that_is_due_as_far_off() {
-    let mut agent = agent();
-    let day = Duration::from_secs(86_400);
-    agent.handle_timeout(at(0) + day);
-    join(&mut agent, at(0) + day, 9, &[]);
-    agent.handle_timeout(at(60) + day);
-    agent.handle_clock(at(0));
-    assert_eq!(agent.poll_timeout(), Some(at(100)), "what is past counts as now");
-    agent.handle_timeout(at(999));
-    assert!(!orders(&mut agent).contains(&Order::LiftAll));
-    agent.handle_timeout(at(1_000));
-    assert!(orders(&mut agent).contains(&Order::LiftAll));
-}
-
-#[test]
 fn looks_take_a_small_part_of_the_time_or_half_of_it_where_flows_would_count_as_idle() {
     assert_eq!(look_after(ms(0), None), LOOK_EVERY);
     assert_eq!(look_after(ms(0), Some(ms(50))), ms(50));

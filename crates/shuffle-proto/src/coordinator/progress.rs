@@ -97,8 +97,8 @@ impl Progress {
     /// When to look.
     pub fn look_at(&self) -> Instant {
         let at = self.idle_at().min(self.began + self.idle_after());
-        let steps = at.as_ps().div_ceil(LOOK_STEP.as_ps());
-        Instant::from_ps(steps.saturating_mul(LOOK_STEP.as_ps()))
+        let step = u128::from(LOOK_STEP.as_ps());
+        Instant::from_ps(at.as_ps().div_ceil(step).saturating_mul(step))
     }
 
     /// Looks; says nothing where it is too early to tell.

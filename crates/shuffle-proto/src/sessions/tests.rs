@@ -144,22 +144,3 @@ fn what_is_said_while_a_decision_is_made_is_in_the_next_one() {
     sessions.end_decision(at(4), decision).expect("the link carries it");
     assert!(sessions.begin_decision(at(4)).is_none(), "all is decided");
 }
-
-#[test]
-fn the_clock_begins_anew_once_nothing_is_under_way_or_after_twice_its_time() {
-    let clock_max = Duration::from_secs(10);
-    let config = SessionsConfig { clock_max, ..SessionsConfig::default() };
-    let mut sessions = Sessions::new(config, ChasePlus::default());
-    assert!(!sessions.is_clock_over(at(9_999)));
-    assert!(sessions.is_clock_over(at(10_000)));
-    sessions.handle_join(at(10_000), "h", 1, host(1), &[flow(1)]).expect("it joins");
-    assert!(!sessions.is_clock_over(at(19_999)));
-    assert!(sessions.is_clock_over(at(20_000)));
-    let wait = sessions.handle_limits(at(19_000), "h", 1, at(29_000)).expect("it is there");
-    // Its flow has no limit yet, which is an answer.
-    assert_eq!(sessions.poll_answer(), Some((wait, Ok(vec![limit(1, None)]))));
-    let wait = sessions.handle_limits(at(19_000), "h", 1, at(29_000)).expect("it is there");
-    sessions.begin_anew(ChasePlus::default());
-    assert_eq!(sessions.poll_answer(), Some((wait, Err(ReportError::NotJoined("h".into())))));
-    sessions.handle_join(at(0), "h", 1, host(1), &[flow(1)]).expect("it joins again");
-}

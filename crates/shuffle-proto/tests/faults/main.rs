@@ -2,8 +2,8 @@
 //!
 //! Each seed draws which faults there are and how many: lost, late and overtaken messages, partitions, crashes of agents (with their
 //! guards or without) and of the coordinator, restarts from the agents' state files, frozen agents, clocks that jump, limits that
-//! cannot be set or lifted, full disks. After every event [`World`] checks what always holds; then all is healed, and everything
-//! has to come to its end. `testing::faults` says how to run one seed, or more.
+//! cannot be set or lifted, full disks. After every event [`World`] checks the invariants. At the end all faults are
+//! healed, and every coflow must end. `testing::faults` says how to run one seed, or more.
 #![allow(clippy::disallowed_methods, reason = "a test reads what it is told")]
 
 mod host;

@@ -15,7 +15,6 @@ pub type Asker = (usize, u64, u64);
 /// A running coordinator.
 pub struct Service {
     machine: Sessions<BoxedAllocator>,
-    scheduler: Scheduler,
     /// When its clock began.
     began: Instant,
     decision_takes: Duration,
@@ -52,7 +51,7 @@ impl Service {
     ) -> Self {
         let machine = Sessions::new(config, scheduler.make());
         let (waiting, heard_at) = (BTreeMap::new(), BTreeMap::new());
-        Self { machine, scheduler, began, decision_takes, deciding: None, waiting, heard_at }
+        Self { machine, began, decision_takes, deciding: None, waiting, heard_at }
     }
 
     fn clock(&self, now: Instant) -> Instant {
@@ -130,10 +129,6 @@ impl Service {
     /// Some time has passed.
     pub fn handle_tick(&mut self, now: Instant) -> Vec<Reply> {
         let mut replies = Vec::new();
-        if self.deciding.is_none() && self.machine.is_clock_over(self.clock(now)) {
-            self.began = now;
-            self.machine.begin_anew(self.scheduler.make());
-        }
         self.machine.handle_timeout(self.clock(now));
         self.decide(now, &mut replies);
         self.check(now);

@@ -27,8 +27,6 @@ const AGREED_WITHIN: Duration = Duration::from_secs(5);
 /// What a long flow moves, and the port of one that begins at each host a while after all is healed.
 const LONG_BYTES: u64 = 40_000_000;
 const LAST_PORT: u16 = 20_000;
-/// The coordinator's clock goes on for so long at least.
-const CLOCK_MIN: Duration = Duration::from_secs(2);
 /// A lift that was refused is tried again by then.
 const TRIED_AGAIN: Duration = Duration::from_secs(4);
 
@@ -46,14 +44,12 @@ enum Fault {
     Jump,
     /// The coordinator's decisions take time.
     LateDecisions,
-    /// The coordinator's clock begins anew now and then.
-    ClockAnew,
 }
 
 impl Fault {
-    /// Each with how often it may come, in a million: of messages, or each 20 ms. Late messages and decisions are so many
-    /// microseconds late, and the clock begins anew after so many milliseconds more than [`CLOCK_MIN`].
-    const ALL: [(Self, u64); 11] = [
+    /// Each fault with its highest chance in a million: for each message, or each 20 ms. For late messages
+    /// and decisions the number is the longest delay in microseconds.
+    const ALL: [(Self, u64); 10] = [
         (Self::Lost, 100_000),
         (Self::Late, 600_000),
         (Self::Cut, 10_000),
@@ -64,7 +60,6 @@ impl Fault {
         (Self::Frozen, 10_000),
         (Self::Jump, 5_000),
         (Self::LateDecisions, 300_000),
-        (Self::ClockAnew, 20_000),
     ];
 
     /// Which of them there are in a run, and how often.
@@ -327,10 +322,7 @@ impl World {
 
     /// A coordinator that is started now.
     fn coordinator(&self) -> Service {
-        let mut config = SessionsConfig::default();
-        if let Some(ms) = self.faults.get(&Fault::ClockAnew) {
-            config.clock_max = CLOCK_MIN + Duration::from_ms(u64::from(*ms));
-        }
+        let config = SessionsConfig::default();
         let decision_takes = Duration::from_us(self.ppm(Fault::LateDecisions).into());
         Service::new(self.schedule.now(), self.scheduler, config, decision_takes)
     }

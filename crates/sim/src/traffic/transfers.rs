@@ -46,7 +46,7 @@ impl Arrivals {
         }
         // Past the end of time nobody waits for it.
         let gap = exponential(self.gap, &mut self.random);
-        let at = Instant::from_ps(after.as_ps().saturating_add(gap.as_ps()));
+        let at = after + gap;
         let src = self.random.below(self.hosts.into()) as u16;
         let other = self.random.below(u64::from(self.hosts) - 1) as u16;
         let dst = other + u16::from(other >= src);

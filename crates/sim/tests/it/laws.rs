@@ -4,7 +4,7 @@ use super::{plan, run};
 use anabranch_endpoint::{Endpoint as _, PeerId};
 use anabranch_fabric::{Event, EventQueue, QuadHeap};
 use anabranch_sim::{Network, Plan, Simulation};
-use anabranch_units::{BitRate, ByteCount, Duration, Instant, Seed};
+use anabranch_units::{BitRate, ByteCount, Duration, Instant, RunInstant, Seed};
 use std::collections::BTreeMap;
 
 /// Scenarios that together use every element, transport and workload.
@@ -231,7 +231,7 @@ const SCENARIOS: [(&str, &str); 11] = [
 /// The plain twin of the heap: an ordered map.
 #[derive(Default)]
 struct SortedMap {
-    events: BTreeMap<(Instant, u64), Event>,
+    events: BTreeMap<(RunInstant, u64), Event>,
     seq: u64,
 }
 
@@ -240,11 +240,11 @@ impl EventQueue for SortedMap {
         self.seq += 1;
         self.events.insert((event.at, self.seq), event);
     }
-    fn pop_due(&mut self, limit: Instant) -> Option<Event> {
+    fn pop_due(&mut self, limit: RunInstant) -> Option<Event> {
         let first = self.events.first_entry().filter(|first| first.key().0 <= limit)?;
         Some(first.remove())
     }
-    fn next_at(&self) -> Option<Instant> {
+    fn next_at(&self) -> Option<RunInstant> {
         self.events.first_key_value().map(|((at, _), _)| *at)
     }
     fn len(&self) -> usize {

@@ -91,7 +91,7 @@ fn a_run_with_a_rotor_repeats_and_ends() {
     let text = UDP.replace("RATE", "1 Gbit/s");
     let hash = || run(&rotor_plan(&text)).network.event_hash;
     assert_eq!(hash(), hash());
-    // Without traffic no timer is armed: the run has no event.
+    // The run has some 600 slots: timers stop with the flow.
     let one_flow = r#"
         [workload]
         kind = "long"

@@ -81,23 +81,6 @@ fn questions_have_an_end_and_are_checked_like_transfers() {
     assert!(refused.is_passing(), "{refused}");
 }
 
-#[test]
-fn a_clock_that_begins_anew_asks_again_as_soon_as_the_source_is_back() {
-    let mut w = World::new(internet2());
-    let id = w.coordinator.ask_source(w.now, request(0, &[3])).expect("a good request");
-    w.coordinator.restart(Instant::ZERO);
-    assert_eq!(w.coordinator.poll_command(), None, "nobody is there yet");
-    assert_eq!(w.coordinator.poll_timeout(), Some(Instant::ZERO + CoordinatorConfig::default().gather));
-    w.coordinator.handle_site_up(Instant::ZERO, SiteId(0), 9, []);
-    let Some((SiteId(0), Command::Inquire { run, .. })) = w.coordinator.poll_command() else {
-        panic!("the source is asked");
-    };
-    let length = Some(5);
-    let report = Report::Inventory { run, length, have: vec![], hash: None, attributes: None };
-    w.coordinator.handle_report(Instant::ZERO, SiteId(0), report);
-    assert_eq!(w.coordinator.poll_answer(), Some((id, Ok(5))));
-}
-
 fn of_site(source: u16) -> TransferRequest {
     TransferRequest { submitter: Submitter::Site(SiteId(source)), ..request(source, &[8]) }
 }

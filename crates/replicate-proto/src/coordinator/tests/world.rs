@@ -280,13 +280,6 @@ impl World {
         self.register_all();
     }
 
-    /// The controller's clock begins anew at `now`.
-    pub(super) fn restart_clock(&mut self, now: Instant) {
-        self.now = now;
-        self.coordinator.restart(now);
-        self.register_all();
-    }
-
     pub(super) fn register_all(&mut self) {
         for i in 0..self.sites.len() {
             self.sites[i].inbox.clear();
