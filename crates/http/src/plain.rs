@@ -41,7 +41,7 @@ use tokio::sync::{Notify, oneshot};
 pub const CONNECTIONS_MAX: usize = 10_000;
 /// Bytes of a request's head, and of requests that a connection has read ahead.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// Bytes of answers that the kernel holds for a peer that reads none.
+/// Bytes of answers that the kernel holds for a peer that reads none, by default.
 const UNSENT_BYTES_MAX: u32 = 16 << 10;
 
 /// Pause before a request that was sent before the answer to the one before it was read: no browser and
@@ -62,6 +62,9 @@ pub struct PlainLimits {
     pub body_time: Duration,
     /// Time in which a client has to read some of its answers.
     pub write_time: Duration,
+    /// Bytes of answers that the kernel holds unsent for each connection. A longer answer is written in
+    /// several steps.
+    pub unsent_bytes_max: u32,
 }
 
 impl Default for PlainLimits {
@@ -86,6 +89,7 @@ impl PlainLimits {
             body_bytes_max: 64 << 10,
             body_time: Duration::from_secs(10),
             write_time: Duration::from_secs(10),
+            unsent_bytes_max: UNSENT_BYTES_MAX,
         }
     }
 
@@ -127,7 +131,7 @@ impl PlainServer {
     /// Errors: an address that cannot be listened on.
     pub fn bind(address: SocketAddr, limits: PlainLimits) -> io::Result<Self> {
         let listener = anabranch_net::socket::listen(address)?;
-        anabranch_net::socket::bound_unsent(&listener, UNSENT_BYTES_MAX)?;
+        anabranch_net::socket::bound_unsent(&listener, limits.unsent_bytes_max)?;
         Ok(Self { listener, limits })
     }
 
