@@ -161,7 +161,8 @@ pub(super) struct Viewer {
     pub(super) object: ObjectId,
     /// Index in the object's list of viewers.
     pub(super) slot: usize,
-    pub(super) range: Option<super::head::ByteRange>,
+    /// The range asked for and its `If-Range` validator, until the head is read.
+    pub(super) range: Option<(super::head::ByteRange, Option<String>)>,
     /// Position of the next byte to read.
     pub(super) position: u64,
     /// Position after the last byte of the range. `None` for the whole object.

@@ -71,7 +71,7 @@ impl World {
     }
 
     fn join_range(&mut self, object: usize, range: Option<ByteRange>) -> usize {
-        let request = JoinRequest { key: Self::key(object), range, passed: "own".to_owned() };
+        let request = JoinRequest { key: Self::key(object), range, if_range: None, passed: "own".to_owned() };
         let id = self.relay.handle_join(self.now, request).expect("there is room");
         self.readers.push(Reader { object, id, read: Vec::new(), has_head: false, end: None });
         self.drain();
@@ -651,6 +651,23 @@ fn ranges_share_one_request() {
 }
 
 #[test]
+fn range_of_another_validator_is_passed_over() {
+    for (etag, length) in [("\"0\"", 100), ("\"1\"", 1_000), ("W/\"0\"", 1_000)] {
+        let mut world = World::new(RelayConfig::default(), &[1_000]);
+        let range = ByteRange::read("bytes=0-99");
+        let passed = "own".to_owned();
+        let request = JoinRequest { key: World::key(0), range, if_range: Some(etag.to_owned()), passed };
+        let viewer = world.relay.handle_join(world.now, request).expect("there is room");
+        world.drain();
+        world.send(world.leg(0), 0);
+        let Read::Head(answer) = world.relay.handle_read(world.now, viewer) else {
+            panic!("the head is there")
+        };
+        assert_eq!((answer.length, answer.range.is_some()), (Some(length), length == 100), "{etag}");
+    }
+}
+
+#[test]
 fn doubled_object_needs_one_good_leg() {
     let mut world = World::new(RelayConfig { is_doubled: true, ..RelayConfig::default() }, &[1_000]);
     world.join(0);
@@ -671,7 +688,12 @@ fn doubled_object_needs_one_good_leg() {
 fn full_tables_refuse_viewers() {
     let config = RelayConfig { viewers_max: 2, objects_max: 1, ..RelayConfig::default() };
     let mut world = World::new(config, &[10, 10]);
-    let request = |object| JoinRequest { key: World::key(object), range: None, passed: "own".to_owned() };
+    let request = |object| JoinRequest {
+        key: World::key(object),
+        range: None,
+        if_range: None,
+        passed: "own".to_owned(),
+    };
     world.join(0);
     assert_eq!(world.relay.handle_join(world.now, request(1)), Err(JoinError::TooManyObjects(1)));
     world.join(0);

@@ -16,6 +16,9 @@ pub struct JoinRequest {
     pub key: Key,
     /// One range of its bytes; `None` for all. A range of an object of unknown length is passed over.
     pub range: Option<ByteRange>,
+    /// The validator of an `If-Range` header: for any other one than the object's strong entity tag,
+    /// the answer is the whole object (RFC 9110, section 13.1.5).
+    pub if_range: Option<String>,
     /// The `CDN-Loop` value for the parent, from [`super::cdn_loop::forwarded`].
     pub passed: String,
 }
@@ -82,7 +85,7 @@ impl Relay {
         if self.viewers() >= self.config.viewers_max {
             return Err(JoinError::TooManyViewers(self.config.viewers_max));
         }
-        let JoinRequest { key, range, passed } = request;
+        let JoinRequest { key, range, if_range, passed } = request;
         let found = self.listed.get(&key).copied().filter(|id| self.objects[id].admits(now));
         let id = match found {
             Some(id) => {
@@ -104,7 +107,7 @@ impl Relay {
             }
         };
         self.counts.joins += 1;
-        let viewer = self.add_viewer(id, range);
+        let viewer = self.add_viewer(id, range.map(|range| (range, if_range)));
         if found.is_none() {
             self.begin_leg(now, id);
             if self.config.is_doubled {
@@ -115,7 +118,7 @@ impl Relay {
         Ok(viewer)
     }
 
-    fn add_viewer(&mut self, id: ObjectId, range: Option<ByteRange>) -> ViewerId {
+    fn add_viewer(&mut self, id: ObjectId, range: Option<(ByteRange, Option<String>)>) -> ViewerId {
         let used = self.number();
         let object = self.objects.get_mut(&id).expect("the viewer's object is in the table");
         self.unused.remove(&(object.used, id));
@@ -148,8 +151,10 @@ impl Relay {
                 return Read::Pending;
             };
             let total = object.total();
-            let range = match (viewer.range, total) {
-                (Some(range), Some(total)) => {
+            let applies = |etag: &Option<String>| etag.is_none() || etag.as_deref() == head.strong_etag();
+            let asked = viewer.range.take().filter(|(_, etag)| applies(etag));
+            let range = match (asked, total) {
+                (Some((range, _)), Some(total)) => {
                     let Some((first, end)) = range.within(total) else {
                         return Read::Failed(Failure::OutOfRange(total));
                     };
