@@ -2,10 +2,10 @@
 
 use crate::shared::Shared;
 use anabranch_live_proto::relay::{Answer, Failure, JoinError, JoinRequest, Read, ViewerId};
-use axum::body::{Body, HttpBody};
+use axum::body::HttpBody;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
+use hyper::Response;
 use hyper::body::{Frame, SizeHint};
 use std::future::poll_fn;
 use std::io;
@@ -17,7 +17,7 @@ use std::task::{Context, Poll};
 const RETRY_AFTER_S: u64 = 1;
 
 /// A viewer's place in the relay, given back when it is dropped.
-struct Viewer {
+pub(crate) struct Viewer {
     shared: Arc<Shared>,
     id: ViewerId,
 }
@@ -28,15 +28,32 @@ impl Drop for Viewer {
     }
 }
 
-/// The bytes of an answer as the relay has them.
-struct AnswerBody {
-    viewer: Viewer,
-    /// Bytes not yet read. `None` if the length is unknown.
-    left: Option<u64>,
+/// Body of an answer.
+pub(crate) enum AnswerBody {
+    /// Bytes of an object as the relay has them.
+    Object {
+        viewer: Viewer,
+        /// Bytes not yet read. `None` if the length is unknown.
+        left: Option<u64>,
+    },
+    /// A text, or nothing.
+    Text(Option<Bytes>),
+}
+
+/// An answer with a text.
+pub(crate) fn text(status: StatusCode, text: impl Into<Bytes>) -> Response<AnswerBody> {
+    let text = Some(text.into()).filter(|text| !text.is_empty());
+    let mut response = Response::new(AnswerBody::Text(text));
+    *response.status_mut() = status;
+    response
 }
 
 /// Joins an object and answers once its head is there.
-pub(crate) async fn answer(shared: &Arc<Shared>, request: JoinRequest, is_head_only: bool) -> Response {
+pub(crate) async fn answer(
+    shared: &Arc<Shared>,
+    request: JoinRequest,
+    is_head_only: bool,
+) -> Response<AnswerBody> {
     let joined = shared.with(|relay, now| relay.handle_join(now, request));
     let viewer = match joined {
         Ok(id) => Viewer { shared: Arc::clone(shared), id },
@@ -51,10 +68,10 @@ pub(crate) async fn answer(shared: &Arc<Shared>, request: JoinRequest, is_head_o
     }
 }
 
-fn respond(viewer: Viewer, answer: &Answer, is_head_only: bool) -> Response {
+fn respond(viewer: Viewer, answer: &Answer, is_head_only: bool) -> Response<AnswerBody> {
     let left = answer.length;
-    let mut response =
-        Response::new(if is_head_only { Body::empty() } else { Body::new(AnswerBody { viewer, left }) });
+    let body = if is_head_only { AnswerBody::Text(None) } else { AnswerBody::Object { viewer, left } };
+    let mut response = Response::new(body);
     let headers = response.headers_mut();
     pass_on(headers, answer);
     if let (true, Some(length)) = (is_head_only, left) {
@@ -79,12 +96,13 @@ fn pass_on(headers: &mut HeaderMap, answer: &Answer) {
     headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
 }
 
-fn refused(error: &JoinError) -> Response {
-    let retry = [(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S))];
-    (StatusCode::SERVICE_UNAVAILABLE, retry, format!("{error}\n")).into_response()
+fn refused(error: &JoinError) -> Response<AnswerBody> {
+    let mut response = text(StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n"));
+    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
+    response
 }
 
-fn failed(failure: Failure) -> Response {
+fn failed(failure: Failure) -> Response<AnswerBody> {
     let status = match failure {
         Failure::Status(status @ 400..=499) => {
             StatusCode::from_u16(status).expect("three digits are a status")
@@ -94,7 +112,7 @@ fn failed(failure: Failure) -> Response {
         Failure::Silent => StatusCode::GATEWAY_TIMEOUT,
         _ => StatusCode::BAD_GATEWAY,
     };
-    let mut response = (status, format!("{failure}\n")).into_response();
+    let mut response = text(status, format!("{failure}\n"));
     let headers = response.headers_mut();
     // The relay itself holds a failure for a moment; caches in front must not hold it longer.
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -110,16 +128,17 @@ impl HttpBody for AnswerBody {
     type Error = io::Error;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        let this = self.get_mut();
-        if this.left == Some(0) {
-            return Poll::Ready(None);
-        }
-        let Poll::Ready(read) = this.viewer.shared.poll_read(cx, this.viewer.id) else {
+        let (viewer, left) = match self.get_mut() {
+            Self::Text(text) => return Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
+            Self::Object { left: Some(0), .. } => return Poll::Ready(None),
+            Self::Object { viewer, left } => (viewer, left),
+        };
+        let Poll::Ready(read) = viewer.shared.poll_read(cx, viewer.id) else {
             return Poll::Pending;
         };
         Poll::Ready(match read {
             Read::Bytes(bytes) => {
-                if let Some(left) = &mut this.left {
+                if let Some(left) = left {
                     *left = left.saturating_sub(bytes.len() as u64);
                 }
                 Some(Ok(Frame::data(bytes)))
@@ -131,10 +150,13 @@ impl HttpBody for AnswerBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.left == Some(0)
+        matches!(self, Self::Object { left: Some(0), .. } | Self::Text(None))
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
+        match self {
+            Self::Object { left, .. } => left.map_or_else(SizeHint::default, SizeHint::with_exact),
+            Self::Text(text) => SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64)),
+        }
     }
 }

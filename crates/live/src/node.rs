@@ -1,6 +1,6 @@
 //! A node of `live`: its listeners and routes.
 
-use crate::answer::answer;
+use crate::answer::{AnswerBody, answer, text};
 use crate::leg::CDN_LOOP;
 use crate::metrics;
 use crate::parents::{Route, StaticParents};
@@ -11,11 +11,12 @@ use anabranch_live_proto::relay::{
     ByteRange, JoinRequest, Key, QueryRule, Relay, RelayConfig, RelayConfigError, RelayCounts, cdn_loop,
 };
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::IntoResponse as _;
 use axum::routing::get;
+use hyper::Response;
 use std::convert::Infallible;
 use std::fmt;
 use std::net::SocketAddr;
@@ -35,7 +36,7 @@ pub struct NodeConfig {
     pub name: String,
     /// Listener for viewers and other nodes; port 0 takes a free one.
     pub address: SocketAddr,
-    /// Listener for `/metrics` and `/health`. `None` for no metrics.
+    /// Listener for `/metrics`. `None` for no metrics.
     pub metrics_address: Option<SocketAddr>,
     /// URLs of the parents, `http://HOST:PORT`, the preferred one first.
     pub parents: Vec<String>,
@@ -173,15 +174,16 @@ impl Node {
     pub async fn run(self) -> Infallible {
         let Self { server, metrics, state } = self;
         let timer = Arc::clone(&state.shared).run_timer();
+        let for_operators = operators_router(state.clone());
         let operators = async {
             match metrics {
-                Some(server) => server.run(operators_router(state.clone())).await,
+                Some(server) => server.run(for_operators).await,
                 None => std::future::pending().await,
             }
         };
-        let viewers = Router::new().route("/health", get(health)).fallback(relay).with_state(state.clone());
+        let viewers = server.run_answers(move |_, request| relay(state.clone(), request.into_parts().0));
         tokio::select! {
-            never = server.run(viewers) => never,
+            never = viewers => never,
             never = operators => never,
             () = timer => unreachable!("the timer never ends"),
         }
@@ -189,54 +191,57 @@ impl Node {
 }
 
 fn operators_router(state: NodeState) -> Router {
-    Router::new().route("/health", get(health)).route("/metrics", get(show_metrics)).with_state(state)
+    Router::new().route("/metrics", get(show_metrics)).with_state(state)
 }
 
-async fn show_metrics(State(node): State<NodeState>) -> Response {
+async fn show_metrics(State(node): State<NodeState>) -> axum::response::Response {
     let (counts, viewers) = node.shared.with(|relay, _| (relay.counts(), relay.viewers()));
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
     (kind, metrics::text(&counts, viewers)).into_response()
 }
 
 /// Whether new viewers should come here: load balancers ask.
-async fn health(State(node): State<NodeState>) -> Response {
+fn health(node: &NodeState) -> Response<AnswerBody> {
     let viewers = node.shared.with(|relay, _| relay.viewers());
     let is_full = viewers * 100 >= node.viewers_max * HEALTHY_VIEWERS_PERCENT;
     let status = if is_full { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
     let line = format!("{viewers} requests under way, at most {}\n", node.viewers_max);
-    (status, [(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))], line).into_response()
+    let mut response = text(status, line);
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
 }
 
-async fn relay(State(node): State<NodeState>, request: Request) -> Response {
-    // The body is of no use, and not shared between threads.
-    let (request, _) = request.into_parts();
+async fn relay(node: NodeState, request: Parts) -> Response<AnswerBody> {
     let mut response = match request.method {
+        Method::GET if request.uri.path() == "/health" => health(&node),
         Method::GET | Method::HEAD => serve(&node, &request).await,
-        Method::OPTIONS => StatusCode::NO_CONTENT.into_response(),
+        Method::OPTIONS => text(StatusCode::NO_CONTENT, ""),
         _ => {
-            let allow = [(header::ALLOW, HeaderValue::from_static("GET, HEAD, OPTIONS"))];
-            (StatusCode::METHOD_NOT_ALLOWED, allow).into_response()
+            let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "");
+            let allow = HeaderValue::from_static("GET, HEAD, OPTIONS");
+            response.headers_mut().insert(header::ALLOW, allow);
+            response
         }
     };
     share(response.headers_mut(), request.method == Method::OPTIONS);
     response
 }
 
-async fn serve(node: &NodeState, request: &Parts) -> Response {
+async fn serve(node: &NodeState, request: &Parts) -> Response<AnswerBody> {
     let target = request.uri.path_and_query().map_or("/", |target| target.as_str());
     let key = match Key::read(target, node.query) {
         Ok(key) => key,
-        Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
+        Err(error) => return text(StatusCode::BAD_REQUEST, format!("{error}\n")),
     };
     let headers = &request.headers;
     let received = headers.get_all(CDN_LOOP).iter().filter_map(|value| value.to_str().ok());
     let passed = match cdn_loop::forwarded(received, &node.name) {
         Ok(passed) => passed,
-        Err(error) => return (StatusCode::LOOP_DETECTED, format!("{error}\n")).into_response(),
+        Err(error) => return text(StatusCode::LOOP_DETECTED, format!("{error}\n")),
     };
-    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    let range = text(header::RANGE).and_then(ByteRange::read);
-    let if_range = text(header::IF_RANGE).map(str::to_owned);
+    let value = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let range = value(header::RANGE).and_then(ByteRange::read);
+    let if_range = value(header::IF_RANGE).map(str::to_owned);
     let is_head_only = request.method == Method::HEAD;
     answer(&node.shared, JoinRequest { key, range, if_range, passed }, is_head_only).await
 }
