@@ -84,7 +84,8 @@ impl Origin {
     /// Errors: a target that is none; the connection's.
     pub async fn get(&self, target: &str, headers: &HeaderMap) -> io::Result<Reply> {
         if let Some(mut kept) = self.kept() {
-            // A kept connection may have been closed meanwhile; a request that was not sent is sent again.
+            // A kept connection may have been closed meanwhile; a request that was not sent is sent
+            // again.
             match kept.try_send_request(self.request(target, headers)?).await {
                 Ok(response) => return Ok(self.reply(response, kept)),
                 Err(mut error) => {

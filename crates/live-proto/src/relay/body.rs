@@ -74,7 +74,8 @@ impl Body {
         Some(bytes.slice((position - at) as usize..))
     }
 
-    /// Drops pieces at the front until at most `bytes_max` bytes are held. Returns the bytes dropped.
+    /// Drops pieces at the front until at most `bytes_max` bytes are held. Returns the bytes
+    /// dropped.
     pub(super) fn keep_last(&mut self, bytes_max: u64) -> u64 {
         let before = self.base;
         while self.held() > bytes_max {
@@ -84,8 +85,8 @@ impl Body {
         self.base - before
     }
 
-    /// Copies all pieces into one. A later viewer gets it in one write, and the read buffers that the
-    /// pieces were part of become free.
+    /// Copies all pieces into one. A later viewer gets it in one write, and the read buffers that
+    /// the pieces were part of become free.
     pub(super) fn join(&mut self) {
         if self.pieces.len() < 2 {
             return;

@@ -1,7 +1,9 @@
 //! The head of an answer: status, length, validator, and for how long it may be used again.
 //!
-//! Source: RFC 9110 (8.8.3 entity tags, 14 ranges), RFC 9111 (4.2 freshness, 5.1 Age, 5.2 Cache-Control).
-//! Leaves out: `Expires`, `Vary` (requests to parents have no header that could vary), revalidation.
+//! Source: RFC 9110 (8.8.3 entity tags, 14 ranges), RFC 9111 (4.2 freshness, 5.1 Age, 5.2
+//! Cache-Control).
+//! Leaves out: `Expires`, `Vary` (requests to parents have no header that could vary),
+//! revalidation.
 
 use anabranch_units::Duration;
 
@@ -176,8 +178,8 @@ pub enum ByteRange {
 }
 
 impl ByteRange {
-    /// Reads `bytes=first-last`, `bytes=first-` or `bytes=-count`. `None` for anything else, several
-    /// ranges included: the header is passed over then (RFC 9110, section 14.2).
+    /// Reads `bytes=first-last`, `bytes=first-` or `bytes=-count`. `None` for anything else,
+    /// several ranges included: the header is passed over then (RFC 9110, section 14.2).
     pub fn read(value: &str) -> Option<Self> {
         let (first, last) = value.trim().strip_prefix("bytes=")?.split_once('-')?;
         match (first, last) {

@@ -45,7 +45,8 @@ pub enum Skip {
 pub enum KeyError {
     /// The target's length in bytes, above [`TARGET_BYTES_MAX`].
     TooLong(usize),
-    /// A path that does not begin with `/`, holds other than printable ASCII, or has a segment `.` or `..`.
+    /// A path that does not begin with `/`, holds other than printable ASCII, or has a segment `.`
+    /// or `..`.
     BadPath,
     /// A query with other than printable ASCII.
     BadQuery,

@@ -1,11 +1,11 @@
 //! The longest silence that a healthy parent keeps, learned for each stream.
 //!
-//! The rule: the relay records, for each folder of paths and kind of wait, how long the parents let it
-//! wait for the head of an answer, and the longest gap between two pieces of a body. Both show
+//! The rule: the relay records, for each folder of paths and kind of wait, how long the parents let
+//! it wait for the head of an answer, and the longest gap between two pieces of a body. Both show
 //! the duration of a part (or of a segment, where no parts are asked for). A leg is *silent* after
-//! [`SILENCE_FACTOR`] times the longest of the last [`SAMPLES`] waits plus [`SILENCE_MARGIN`], within
-//! [`SILENCE_MIN`] and [`SILENCE_MAX`]; [`SILENCE_UNKNOWN`] holds before the first sample.
-//! A false alarm costs one more request, and its own wait becomes a sample.
+//! [`SILENCE_FACTOR`] times the longest of the last [`SAMPLES`] waits plus [`SILENCE_MARGIN`],
+//! within [`SILENCE_MIN`] and [`SILENCE_MAX`]; [`SILENCE_UNKNOWN`] holds before the first sample. A
+//! false alarm costs one more request, and its own wait becomes a sample.
 
 use anabranch_units::Duration;
 use std::collections::BTreeMap;

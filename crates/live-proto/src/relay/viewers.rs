@@ -14,10 +14,11 @@ use std::sync::Arc;
 pub struct JoinRequest {
     /// The object.
     pub key: Key,
-    /// One range of its bytes; `None` for all. A range of an object of unknown length is passed over.
+    /// One range of its bytes; `None` for all. A range of an object of unknown length is passed
+    /// over.
     pub range: Option<ByteRange>,
-    /// The validator of an `If-Range` header: for any other one than the object's strong entity tag,
-    /// the answer is the whole object (RFC 9110, section 13.1.5).
+    /// The validator of an `If-Range` header: for any other one than the object's strong entity
+    /// tag, the answer is the whole object (RFC 9110, section 13.1.5).
     pub if_range: Option<String>,
     /// The `CDN-Loop` value for the parent, from [`super::cdn_loop::forwarded`].
     pub passed: String,
