@@ -4,12 +4,16 @@ use crate::shared::Shared;
 use anabranch_http::origin::{Origin, Reply};
 use anabranch_live_proto::relay::{FetchRequest, Flow, Head, Hop};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use bytes::Bytes;
 use std::io;
 use std::sync::Arc;
 use tokio::sync::Notify;
 
 /// `CDN-Loop` (RFC 8586).
 pub(crate) const CDN_LOOP: HeaderName = HeaderName::from_static("cdn-loop");
+
+/// Turns of the scheduler that a leg grants its connection to hand over what it has read.
+const GATHER_TURNS: u32 = 3;
 
 /// Asks `parent` and reports what it answers, until the end or until the relay has enough.
 pub(crate) async fn run(
@@ -37,22 +41,74 @@ async fn forward(
     let leg = request.leg;
     let headers = headers(request).map_err(io::Error::other)?;
     let mut reply = parent.get(&request.key.to_string(), &headers).await?;
-    let mut flow = shared.with(|relay, now| relay.handle_head(now, leg, head(&reply)));
+    let mut head = Some(head(&reply));
     loop {
-        match flow {
-            Flow::Continue => {}
-            Flow::Pause => goes_on.notified().await,
-            Flow::Stop => break,
+        let mut arrived = Arrived::default();
+        // A head is passed on even if no byte of the body is there.
+        arrived.gather(&mut reply, head.is_some()).await;
+        let Arrived { pieces, end } = arrived;
+        let is_ended = matches!(end, Some(Ok(())));
+        let flow = shared.with(|relay, now| {
+            let mut flow = head.take().map_or(Flow::Continue, |head| relay.handle_head(now, leg, head));
+            for bytes in pieces {
+                if flow != Flow::Stop {
+                    flow = relay.handle_bytes(now, leg, bytes);
+                }
+            }
+            if is_ended && flow != Flow::Stop {
+                relay.handle_end(now, leg);
+            }
+            flow
+        });
+        match (flow, end) {
+            (Flow::Stop, _) | (_, Some(Ok(()))) => break,
+            (_, Some(Err(error))) => return Err(error),
+            (Flow::Pause, None) => goes_on.notified().await,
+            (Flow::Continue, None) => {}
         }
-        let Some(bytes) = reply.bytes().await? else {
-            shared.with(|relay, now| relay.handle_end(now, leg));
-            break;
-        };
-        flow = shared.with(|relay, now| relay.handle_bytes(now, leg, bytes));
     }
     // Without a wait in between: the relay may have cancelled this task as the object is whole.
     reply.finish();
     Ok(())
+}
+
+/// Parts of an answer that arrived together: the relay hears of them in one call, so that each
+/// viewer wakes and writes once.
+#[derive(Default)]
+struct Arrived {
+    pieces: Vec<Bytes>,
+    /// How the body ended. `None` while it goes on.
+    end: Option<io::Result<()>>,
+}
+
+impl Arrived {
+    /// Waits for some bytes, then takes all that the connection has read by then.
+    async fn gather(&mut self, reply: &mut Reply, may_be_empty: bool) {
+        if !may_be_empty {
+            let next = reply.bytes().await;
+            self.take(next);
+        }
+        for _ in 0..GATHER_TURNS {
+            // The connection's task hands over one piece at a time.
+            tokio::task::yield_now().await;
+            while self.end.is_none() {
+                let next = tokio::select! {
+                    biased;
+                    next = reply.bytes() => next,
+                    () = std::future::ready(()) => break,
+                };
+                self.take(next);
+            }
+        }
+    }
+
+    fn take(&mut self, next: io::Result<Option<Bytes>>) {
+        match next {
+            Ok(Some(bytes)) => self.pieces.push(bytes),
+            Ok(None) => self.end = Some(Ok(())),
+            Err(error) => self.end = Some(Err(error)),
+        }
+    }
 }
 
 fn headers(request: &FetchRequest) -> Result<HeaderMap, header::InvalidHeaderValue> {

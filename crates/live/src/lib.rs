@@ -1,9 +1,9 @@
 //! `live` for programs that embed it: a node that relays live video from its parents to viewers and
 //! to other nodes, with one upstream request for each object.
 //!
-//! Source: VDN (`anabranch_live_proto`). Leaves out: which objects share a request, and when another
-//! parent is asked (`anabranch_live_proto::relay`); TLS to parents. Read [`Node`] and [`NodeConfig`]
-//! first; [`Route`] is where a choice of parents is plugged in.
+//! Source: VDN (`anabranch_live_proto`). Leaves out: which objects share a request, and when
+//! another parent is asked (`anabranch_live_proto::relay`); TLS to parents. Read [`Node`] and
+//! [`NodeConfig`] first; [`Route`] is where a choice of parents is plugged in.
 //!
 //! An edge with two parents:
 //!
