@@ -20,7 +20,6 @@
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock, opens sockets")]
 
 mod answer;
-mod leg;
 mod metrics;
 mod node;
 mod parents;

@@ -1,10 +1,9 @@
 //! A node of `live`: its listeners and routes.
 
 use crate::answer::{AnswerBody, answer, text};
-use crate::leg::CDN_LOOP;
 use crate::metrics;
 use crate::parents::{Route, StaticParents};
-use crate::shared::Shared;
+use crate::shared::{CDN_LOOP, Shared};
 use anabranch_http::origin::{Origin, OriginUrlError};
 use anabranch_http::plain::{PlainLimits, PlainServer};
 use anabranch_live_proto::relay::{

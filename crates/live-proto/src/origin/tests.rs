@@ -1,3 +1,5 @@
+//! Publishers, windows and requests of an origin.
+
 use super::*;
 use anabranch_media::cmaf::{CutConfig, MediaTime, Timeline};
 use anabranch_media::hls::{DateTime, DeliveryDirectives, MediaPlaylist, PlaylistError, Skip};

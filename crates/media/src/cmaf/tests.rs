@@ -1,3 +1,5 @@
+//! Recorded and drawn fragments, whole, in pieces and damaged.
+
 use super::*;
 use proptest::prelude::*;
 

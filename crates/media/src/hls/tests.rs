@@ -1,3 +1,5 @@
+//! Playlists of the draft and of media servers, read and written back.
+
 use super::*;
 use proptest::prelude::*;
 

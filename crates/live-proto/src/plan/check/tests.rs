@@ -1,3 +1,5 @@
+//! Plans that break one constraint each.
+
 use super::*;
 use crate::network::ChannelId;
 use crate::plan::samples::{self, Parts};

@@ -1,3 +1,5 @@
+//! Drawn topologies and workloads against the published statistics.
+
 use super::*;
 use crate::network::Tier;
 use anabranch_units::Seed;

@@ -1,3 +1,5 @@
+//! Answers of the optimiser against brute force, its own bound and the plain check.
+
 use super::*;
 use crate::network::{ChannelId, NodeId};
 use crate::plan::check::{SUM_TOLERANCE, check, evaluate};

@@ -1,3 +1,5 @@
+//! Programs with one defect each.
+
 use super::*;
 use crate::plan::samples::{self, Parts};
 

@@ -1,3 +1,5 @@
+//! Rivals and the planner on drawn networks.
+
 use super::*;
 use crate::plan::Settings;
 use crate::plan::generator::{Shape, Topology, Trace, Workload, WorkloadKind, demand};
