@@ -312,7 +312,10 @@ impl Shared {
             return Err(Box::new(text(StatusCode::BAD_REQUEST, line)));
         }
         if !self.config.tokens.allow(channel, &head.headers) {
-            self.log_refusal(from, channel);
+            // Clients with Basic credentials ask without them first.
+            if head.headers.contains_key(header::AUTHORIZATION) {
+                self.log_refusal(from, channel);
+            }
             let line =
                 format!("channel {channel}: wrong or missing token: send `Authorization: Bearer TOKEN`\n");
             let mut response = text(StatusCode::UNAUTHORIZED, line);
@@ -328,7 +331,7 @@ impl Shared {
     fn log_refusal(&self, from: IpAddr, channel: &str) {
         let second = self.epoch.elapsed().as_secs() + 1;
         if self.refusal_logged_s.swap(second, Relaxed) != second {
-            tracing::warn!("{channel}: publisher {from}: wrong or missing token");
+            tracing::warn!("{channel}: publisher {from}: wrong token");
         }
     }
 

@@ -41,7 +41,8 @@ impl Drop for TurnGuard<'_> {
     fn drop(&mut self) {
         self.channel.end_turn(self.turn.number);
         if !self.is_logged {
-            tracing::warn!("{}: publisher {}: connection lost", self.channel.path, self.from);
+            // Encoders close the connection before they read the answer.
+            tracing::info!("{}: publisher {} has closed its connection", self.channel.path, self.from);
         }
     }
 }
