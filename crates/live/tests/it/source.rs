@@ -7,6 +7,7 @@ use anabranch_media::hls::{DeliveryDirectives, MediaPlaylist, MultivariantPlayli
 use anabranch_units::Duration;
 use axum::http::{HeaderMap, StatusCode};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
@@ -137,11 +138,11 @@ async fn stream_reaches_the_player_though_a_reflector_dies() {
         }
         while !playlist.is_ended {
             for name in parts(&playlist) {
-                if !played.contains_key(&name) {
-                    let (status, bytes) = get(&edge.url, &format!("/news/main/{name}")).await;
-                    assert_eq!(status, StatusCode::OK, "{name}");
-                    played.insert(name, bytes);
-                }
+                let Entry::Vacant(entry) = played.entry(name) else { continue };
+                let target = format!("/news/main/{}", entry.key());
+                let (status, bytes) = get(&edge.url, &target).await;
+                assert_eq!(status, StatusCode::OK, "{target}");
+                entry.insert(bytes);
             }
             if played.len() >= PARTS_BEFORE_KILL {
                 first = None;
