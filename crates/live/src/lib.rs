@@ -24,8 +24,10 @@ mod metrics;
 mod node;
 mod parents;
 mod shared;
+mod source;
 
 pub use anabranch_http::plain::PlainLimits;
 pub use anabranch_live_proto::relay::{Hop, Key, QueryRule, RelayConfig, RelayCounts};
 pub use node::{Node, NodeConfig, NodeError};
 pub use parents::{Route, StaticParents};
+pub use source::{PublishTokens, Source, SourceConfig, SourceError, TokenFileError};

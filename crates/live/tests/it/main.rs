@@ -5,3 +5,4 @@
 mod faults;
 mod origin;
 mod relay;
+mod source;
