@@ -13,8 +13,9 @@
 //!    where it runs if full links keep it from its planned way.
 //! 7. The version of a node's tables never goes back.
 //! 8. In the end every viewer is served if an edge of its group could serve it at any bitrate.
+//! 9. No viewer's video stalls while the controller fails, updates are lost, or nodes are drained.
 
-use super::viewers::Viewer;
+use super::viewers::{Viewer, Watch};
 use super::world::{ROUND, World, ladder};
 use anabranch_live_proto::control::messages::{Cause, ChildSays, ParentSays, Refusal, ToChild, ToParent};
 use anabranch_live_proto::control::tables::{Prefix, RibEntry, Version};
@@ -97,6 +98,12 @@ impl World {
             let next = process.machine.upstream(object);
             assert!(next.is_some_and(|next| next != parent), "law 5: node {} breaks {object:?} first", at.0);
         }
+    }
+
+    /// Checks law 9 for a viewer.
+    pub fn check_video(&self, at: usize, watch: Watch) {
+        let is_stalled = self.is_video_safe && self.now() > watch.last + DELIVERS;
+        assert!(!is_stalled, "law 9: viewer {at} has no video since {:?}", watch.last);
     }
 
     /// Checks laws 1, 4 and 7, and looks whether laws 6 and 8 hold.
