@@ -10,6 +10,7 @@
 
 pub mod controller;
 pub mod differences;
+pub mod exercise;
 pub mod ledger;
 pub mod local;
 pub mod messages;

@@ -9,14 +9,16 @@
 //!    most one more while the stream moves.
 //! 5. A stream that moves is fetched from its old parent until the new one delivers.
 //! 6. Within two rounds after the last fault all tables equal the controller's, no local decision is
-//!    left where the plan has a route, and streams follow the plan.
+//!    left where the tables have a route, and streams follow the tables. The tables have a stream
+//!    where it runs if full links keep it from its planned way.
 //! 7. The version of a node's tables never goes back.
 //! 8. In the end every viewer is served if an edge of its group could serve it at any bitrate.
+//! 9. No viewer's video stalls while the controller fails, updates are lost, or nodes are drained.
 
-use super::viewers::Viewer;
+use super::viewers::{Viewer, Watch};
 use super::world::{ROUND, World, ladder};
 use anabranch_live_proto::control::messages::{Cause, ChildSays, ParentSays, Refusal, ToChild, ToParent};
-use anabranch_live_proto::control::tables::{Prefix, Version};
+use anabranch_live_proto::control::tables::{Prefix, RibEntry, Version};
 use anabranch_live_proto::{NodeId, Object, Tier};
 use anabranch_units::{BitRate, Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
@@ -98,6 +100,12 @@ impl World {
         }
     }
 
+    /// Checks law 9 for a viewer.
+    pub fn check_video(&self, at: usize, watch: Watch) {
+        let is_stalled = self.is_video_safe && self.now() > watch.last + DELIVERS;
+        assert!(!is_stalled, "law 9: viewer {at} has no video since {:?}", watch.last);
+    }
+
     /// Checks laws 1, 4 and 7, and looks whether laws 6 and 8 hold.
     pub fn check_flows(&mut self) {
         for link in self.place.network.links() {
@@ -131,7 +139,7 @@ impl World {
             assert!(ways.values().all(|count| *count <= 2), "law 4: node {at} has {ways:?}");
         }
         if let Some(healed_at) = self.healed_at {
-            if self.laws.converged_at.is_none() && self.now() > healed_at && self.is_converged() {
+            if self.laws.converged_at.is_none() && self.now() > healed_at && self.difference().is_none() {
                 self.schedule.say("converged");
                 self.laws.converged_at = Some(self.now());
             }
@@ -139,25 +147,32 @@ impl World {
         }
     }
 
-    fn is_converged(&self) -> bool {
+    /// The first difference between the controller's tables and the network, if there is one.
+    fn difference(&self) -> Option<String> {
         let controller = &self.controller.as_ref().expect("started by the end of faults").machine;
-        let now = self.now();
-        controller.is_settled()
-            && controller.version().decision > 0
-            && self.nodes.iter().flatten().zip(0..).all(|(process, at)| {
-                let (node, rib) = (&process.machine, process.machine.rib());
-                let fib = node.fib(now);
-                rib.version() == controller.version()
-                    && rib.central().eq(controller.table(NodeId(at)))
-                    && rib.central().all(|entry| {
-                        let Prefix::Object(object) = entry.prefix else { return false };
-                        let is_followed = node.upstream(object).is_none_or(|parent| parent == entry.next_hop);
-                        is_followed && fib.lookup(object, None) == Some(entry.next_hop)
-                    })
-                    && rib.distributed().all(|entry| {
-                        !controller.table(NodeId(at)).any(|planned| planned.prefix == entry.prefix)
-                    })
-            })
+        if !controller.is_settled() || controller.version().decision == 0 {
+            return Some(format!("version {} is under way", controller.version()));
+        }
+        let mut nodes = self.nodes.iter().flatten().zip(0..);
+        nodes.find_map(|(process, at)| {
+            let (node, rib) = (&process.machine, process.machine.rib());
+            let fib = node.fib(self.now());
+            if rib.version() != controller.version() || !rib.central().eq(controller.table(NodeId(at))) {
+                return Some(format!("node {at} has other tables, of version {}", rib.version()));
+            }
+            let is_unfollowed = |entry: &&RibEntry| {
+                let Prefix::Object(object) = entry.prefix else { return true };
+                let is_followed = node.upstream(object).is_none_or(|parent| parent == entry.next_hop);
+                !is_followed || fib.lookup(object, None) != Some(entry.next_hop)
+            };
+            let is_override = |entry: &&RibEntry| {
+                controller.table(NodeId(at)).any(|planned| planned.prefix == entry.prefix)
+            };
+            let entry = rib.central().find(is_unfollowed).or_else(|| rib.distributed().find(is_override))?;
+            let Prefix::Object(object) = entry.prefix else { return Some(format!("{}", entry.prefix)) };
+            let (upstream, hop) = (node.upstream(object), fib.lookup(object, None));
+            Some(format!("node {at}: {entry:?}, stream from {upstream:?}, next hop {hop:?}"))
+        })
     }
 
     /// Whether the edge could serve a viewer: by its own stream, or by a way with capacity.
@@ -204,7 +219,8 @@ impl World {
         let healed_at = self.healed_at.expect("it is over");
         let converged_at = self.laws.converged_at;
         let is_in_time = converged_at.is_some_and(|at| at <= healed_at + ROUND * 2);
-        assert!(is_in_time, "law 6: tables differ, at {converged_at:?} no longer");
+        let difference = self.difference();
+        assert!(is_in_time, "law 6: equal at {converged_at:?}, difference {difference:?}");
         for (at, viewer) in self.viewers.iter().enumerate() {
             if let Some(watch) = viewer.watch {
                 assert!(self.now() <= watch.last + DELIVERS, "viewer {at} has no video");

@@ -103,6 +103,7 @@ impl World {
                 watch.last = now;
             }
             self.viewers[at].watch = Some(watch);
+            self.check_video(at, watch);
             if now > watch.last + GAP_MAX {
                 self.stop_watching(at);
             } else if self.viewers[at].ask.is_none() {
@@ -191,6 +192,7 @@ impl World {
 
     /// An edge has ended a stream.
     pub fn handle_lost(&mut self, edge: NodeId, object: Object) {
+        assert!(!self.is_video_safe, "law 9: node {} loses {object:?}", edge.0);
         let life = self.nodes[edge.index()].as_ref().expect("it has said so").life;
         for viewer in &mut self.viewers {
             viewer.watch =

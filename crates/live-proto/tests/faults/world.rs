@@ -52,7 +52,7 @@ impl Fault {
     /// [`Fault::Late`] the number is the longest delay in microseconds.
     const ALL: [(Self, u64); 13] = [
         (Self::Lost, 200_000),
-        (Self::Late, 1_000_000),
+        (Self::Late, 5_000_000),
         (Self::LostUpdates, 1_000_000),
         (Self::CutLink, 60_000),
         (Self::OneWay, 40_000),
@@ -65,6 +65,10 @@ impl Fault {
         (Self::ControllerFrozen, 30_000),
         (Self::Drain, 20_000),
     ];
+
+    /// Faults that touch no video: the controller's, and drains.
+    const OF_CONTROL: [Self; 5] =
+        [Self::LostUpdates, Self::CutControl, Self::ControllerCrash, Self::ControllerFrozen, Self::Drain];
 }
 
 #[derive(Clone, Debug)]
@@ -147,6 +151,8 @@ pub struct World {
     /// Until when no message passes from a node to another; the controller has the last index.
     cuts: BTreeMap<(usize, usize), Instant>,
     faults: BTreeMap<Fault, u32>,
+    /// Whether no fault of this schedule touches video.
+    pub is_video_safe: bool,
     lives: u64,
     pub healed_at: Option<Instant>,
     pub random: Randoms,
@@ -229,7 +235,12 @@ impl World {
         });
         let viewers = viewers.collect();
         let kinds = some_of(&mut draw, Fault::ALL);
-        let faults = kinds.into_iter().map(|(fault, most)| (fault, draw.below(most) as u32)).collect();
+        let mut faults: BTreeMap<_, _> =
+            kinds.into_iter().map(|(fault, most)| (fault, draw.below(most) as u32)).collect();
+        if draw.below(8) == 0 {
+            faults.retain(|fault, _| Fault::OF_CONTROL.contains(fault));
+        }
+        let is_video_safe = faults.keys().all(|fault| Fault::OF_CONTROL.contains(fault));
         let has_controller = draw.below(8) > 0;
         let mut world = Self {
             schedule: Schedule::new(),
@@ -243,6 +254,7 @@ impl World {
             degraded_until: BTreeMap::new(),
             cuts: BTreeMap::new(),
             faults,
+            is_video_safe,
             lives: 0,
             healed_at: None,
             random: Randoms {
@@ -643,6 +655,9 @@ impl World {
                 self.degraded_until.insert(link, until);
             }
             Fault::NodeCrash => {
+                // Half of the restarts end before neighbours count the node as silent.
+                let is_short = random.below(2) == 0;
+                let until = if is_short { now + Duration::from_ms(50 + random.below(500)) } else { until };
                 self.nodes[node] = None;
                 self.schedule.at(until, What::StartNode(node));
             }

@@ -4,14 +4,15 @@
 //! routes of the last tables and the streams that nodes report. When the nodes have moved, the
 //! capacity of their old routes serves the next stage.
 //!
-//! Leaves open: local decisions can fill two links with the streams that the plan has on the other
-//! one. Neither can move then, and both stay until capacity is free or a plan keeps them there (1 of
-//! 11,147 fault schedules: seed 11146).
+//! Local decisions can fill two links of a node with each other's planned streams. Neither stream can
+//! move without a break, so the next stage has both in its tables where they run. The plan's route
+//! returns when its link has room. A route without room and without a running stream leaves the
+//! tables.
 
 use super::{Controller, ControllerEvent, Plan, Table, link_between};
 use crate::control::controller::HISTORY_MAX;
 use crate::control::messages::GroupId;
-use crate::control::tables::{Evidence, Origin, Prefix, RibEntry, Version, Viewership};
+use crate::control::tables::{Evidence, LinkState, Origin, Prefix, RibEntry, Version, Viewership};
 use crate::{NodeId, Object, Tier};
 use anabranch_units::{BitRate, Instant, LinkId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -180,28 +181,54 @@ impl Controller {
         routes.collect()
     }
 
-    /// Everything that may use a link until the nodes have moved.
-    fn in_use(&self, present: &Routes) -> Use {
+    /// The links that these routes use.
+    fn in_use<'a>(&self, routes: impl IntoIterator<Item = (&'a (NodeId, Object), &'a NodeId)>) -> Use {
         let links = self.network.links().len();
         let mut used = Use { streams: BTreeSet::new(), loads_bps: vec![0; links] };
-        for ((node, object), parent) in
-            present.iter().map(|(key, parent)| (*key, *parent)).chain(self.running())
-        {
-            if let Some(link) = link_between(&self.network, parent, node) {
-                used.add(link, object);
+        for ((node, object), parent) in routes {
+            if let Some(link) = link_between(&self.network, *parent, *node) {
+                used.add(link, *object);
             }
         }
         used
     }
 
+    /// The routes of the last tables that nodes follow or can move to: the link has room beside all
+    /// running streams. A running stream that cannot move keeps the route by which it runs. Routes
+    /// over failed links stay until the plan replaces them.
+    fn attainable(&self, present: &Routes, running: &Routes) -> Routes {
+        let mut used = self.in_use(running);
+        let capacities = self.capacities();
+        let mut routes = Routes::new();
+        for tier in [Tier::Reflector, Tier::Edge] {
+            let of_tier = |(node, _): &(NodeId, Object)| self.network.node(*node).tier == tier;
+            for (key, parent) in present.iter().filter(|(key, _)| of_tier(key)) {
+                let object = key.1;
+                let link = link_between(&self.network, *parent, key.0).expect("plans are checked");
+                let of_parent = (*parent, object);
+                let is_fed = self.network.node(*parent).tier == Tier::Source
+                    || running.contains_key(&of_parent)
+                    || routes.contains_key(&of_parent);
+                let mut has_room = || used.take(link, object, capacities[link.index()]);
+                if self.link_state(link) == LinkState::Failed || (is_fed && has_room()) {
+                    routes.insert(*key, *parent);
+                } else if let Some(parent) = running.get(key) {
+                    routes.insert(*key, *parent);
+                }
+            }
+        }
+        routes
+    }
+
     /// The routes of the next stage, the number of the target's routes that are left, and the
     /// number of moves that are left.
     fn staged(&self, present: &Routes, target: &Plan) -> (Routes, usize, usize) {
-        let mut used = self.in_use(present);
         let (capacities, running) = (self.capacities(), self.running());
+        // Nodes have the last tables until they install the next ones.
+        let mut used = self.in_use(present.iter().chain(&running));
         let mut moves_left = self.staging.moves_left;
         let mut left = 0;
-        let mut next = present.clone();
+        let mut next = self.attainable(present, &running);
         next.retain(|key, _| target.parents.contains_key(key));
         for tier in [Tier::Reflector, Tier::Edge] {
             let of_tier = |(node, _): &(NodeId, Object)| self.network.node(*node).tier == tier;
@@ -214,7 +241,9 @@ impl Controller {
                 let is_fed = self.network.node(*parent).tier == Tier::Source
                     || next.get(&(*parent, object)) == target.parents.get(&(*parent, object));
                 let is_move = running.get(key).is_some_and(|running| running != parent);
-                let is_allowed = !is_move || moves_left > 0;
+                // A route that has just left the tables is still in force at its node.
+                let is_withdrawn = present.get(key) == Some(parent);
+                let is_allowed = !is_withdrawn && (!is_move || moves_left > 0);
                 if is_fed && is_allowed && used.take(link, object, capacities[link.index()]) {
                     next.insert(*key, *parent);
                     moves_left -= usize::from(is_move);

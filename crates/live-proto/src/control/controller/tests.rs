@@ -27,6 +27,8 @@ struct Net {
     streams: Vec<DeltaSender<Object, Option<NodeId>>>,
     viewers: Vec<DeltaSender<(GroupId, Object), u64>>,
     silent: BTreeSet<NodeId>,
+    /// Streams that run, where they differ from the tables: all other routes of these nodes have none.
+    local: BTreeMap<NodeId, BTreeMap<Object, NodeId>>,
     /// Highest load of each link over tables that were in force together.
     loads_bps_max: Vec<u64>,
     issued: usize,
@@ -51,6 +53,7 @@ impl Net {
             streams: vec![DeltaSender::new(1); 5],
             viewers: vec![DeltaSender::new(1); 5],
             silent: BTreeSet::new(),
+            local: BTreeMap::new(),
             loads_bps_max: vec![0; 6],
             issued: 0,
         };
@@ -69,7 +72,10 @@ impl Net {
         let imports = (0..6).map(|channel| (object(channel), None));
         let streams = match node {
             S => imports.collect(),
-            _ => self.tables[node.index()].iter().map(|(object, parent)| (*object, Some(*parent))).collect(),
+            _ => {
+                let running = self.local.get(&node).unwrap_or(&self.tables[node.index()]);
+                running.iter().map(|(object, parent)| (*object, Some(*parent))).collect()
+            }
         };
         let viewers = if node == E1 { [((GROUP, object(0)), 3)].into() } else { BTreeMap::new() };
         let report = Report {
@@ -198,6 +204,47 @@ fn full_links_swap_nothing() {
     net.run(SECOND * 30);
     assert!(net.controller.is_settled());
     assert_eq!(net.planned(E1), before);
+}
+
+#[test]
+fn streams_on_full_links_are_planned_where_they_run() {
+    // Room for one object on each link. Local decisions have swapped the two objects of the plan.
+    let mut net = Net::new(3, settings());
+    net.plan(&[R1, R2]).expect("one object on each way");
+    net.run(SECOND * 30);
+    let swapped = BTreeMap::from([(object(0), R2), (object(1), R1)]);
+    net.local = [(E1, swapped.clone()), (E2, swapped)].into();
+    net.local.insert(R1, [(object(1), S)].into());
+    net.local.insert(R2, [(object(0), S)].into());
+    net.run(SECOND);
+    net.plan(&[R1, R2]).expect("one object on each way");
+    net.run(SECOND * 30);
+    assert!(net.controller.is_settled());
+    assert_eq!(net.planned(E1)[..2], [Some(R2), Some(R1)]);
+    assert_eq!(net.planned(R1)[..2], [None, None], "its link is full, and nothing is lost by a local route");
+    // A stream ends, and the other one has room to move back.
+    for node in [R2, E1, E2] {
+        net.local.get_mut(&node).expect("set above").remove(&object(0));
+    }
+    net.run(SECOND);
+    net.plan(&[R1, R2]).expect("one object on each way");
+    net.run(SECOND * 30);
+    net.local.clear();
+    net.run(SECOND);
+    net.plan(&[R1, R2]).expect("one object on each way");
+    net.run(SECOND * 30);
+    assert_eq!(net.planned(E1)[..2], [Some(R1), Some(R2)]);
+}
+
+#[test]
+fn link_that_a_local_stream_fills_gets_no_route() {
+    let mut net = Net::new(3, settings());
+    net.local = [(E1, [(object(1), R1)].into()), (R1, [(object(1), S)].into())].into();
+    net.run(SECOND);
+    net.plan(&[R1]).expect("the plan leaves the local stream out");
+    net.run(SECOND * 30);
+    assert_eq!((net.planned(R1)[0], net.planned(E1)[0]), (None, None));
+    assert_eq!(net.issued, 1, "the lead's first tables are empty");
 }
 
 #[test]

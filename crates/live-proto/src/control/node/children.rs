@@ -179,8 +179,9 @@ impl Node {
         }
         let held: std::collections::BTreeMap<Object, u64> = held.into_iter().collect();
         let ledger = &self.children[&child].ledger;
+        // A later attempt for the object is a repeated request under way: the stream goes on.
         let is_over = |(object, attempt): &(Object, u64)| {
-            *attempt <= last_attempt && held.get(object).is_none_or(|held| held != attempt)
+            *attempt <= last_attempt && held.get(object).is_none_or(|held| held < attempt)
         };
         let over: Vec<_> = ledger.attempts().iter().filter(is_over).collect();
         let missing = held

@@ -195,6 +195,24 @@ fn silent_parent_is_left_within_a_second() {
 }
 
 #[test]
+fn restarted_parent_is_left_at_its_first_message() {
+    let mut net = Net::new();
+    assert_eq!(net.view(E1, V0), Some(true));
+    let parent = net.upstream(E1, V0).expect("admitted");
+    let rate = BitRate::mbps(3);
+    let offer = Offer { capacity: rate, spare: rate, is_draining: false };
+    let hello = |life| ToChild { life, body: ParentSays::Heartbeat(offer) };
+    let node = &mut net.nodes[E1.index()];
+    node.handle_parent(net.now, parent, hello(1 << 32));
+    assert_eq!(node.upstream(V0), Some(parent), "the same life");
+    node.handle_parent(net.now, parent, hello(2 << 32));
+    assert_eq!(node.upstream(V0), None);
+    assert!(node.neighbours.ways(V0).all(|via| via.parent != parent), "its table is void");
+    net.pump();
+    assert!(net.upstream(E1, V0).is_some_and(|other| other != parent), "without a timeout");
+}
+
+#[test]
 fn plan_is_followed_by_make_before_break() {
     let mut net = Net::new();
     assert_eq!(net.view(E1, V0), Some(true));
@@ -305,6 +323,22 @@ fn lost_unsubscription_is_found_by_the_digests() {
     assert_eq!(net.used(parent, E1), V0.bitrate);
     net.run(SECOND);
     assert_eq!(net.used(parent, E1), BitRate::bps(0));
+}
+
+#[test]
+fn late_repeated_request_ends_no_stream() {
+    let mut net = Net::new();
+    assert_eq!(net.view(E1, V0), Some(true));
+    let parent = net.upstream(E1, V0).expect("admitted");
+    let node = &mut net.nodes[parent.index()];
+    let attempt = node.ledger(E1).and_then(|ledger| ledger.attempts().of(V0)).expect("granted");
+    let mut says = |last_attempt, held| {
+        let body = ChildSays::Held { last_attempt, held };
+        node.handle_child(net.now, E1, ToParent { life: 1 << 32, body });
+        node.is_granted(E1, V0)
+    };
+    assert!(says(attempt + 1, vec![(V0, attempt + 1)]), "the repetition is under way");
+    assert!(!says(attempt + 1, vec![]), "the child has given it up");
 }
 
 #[test]
