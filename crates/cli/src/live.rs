@@ -1,7 +1,9 @@
 //! `anabranch live`: live video over trees that a central optimiser plans.
 
+mod evaluate;
 mod node;
 mod source;
+mod worlds;
 
 use crate::member::Member;
 use std::process::ExitCode;
@@ -13,6 +15,8 @@ pub enum Noun {
     Source(source::Args),
     /// Relay channels from parents, sources or other nodes, to viewers and to other nodes.
     Node(node::Args),
+    /// Compare the plan with other designs in networks and workloads drawn from seeds (the thesis's §4.7.1).
+    Evaluate(Box<evaluate::Args>),
 }
 
 /// `live`, as this command has it.
@@ -24,6 +28,7 @@ impl Member for Live {
         match noun {
             Noun::Source(args) => source::run(&args, quiet),
             Noun::Node(args) => node::run(&args, quiet),
+            Noun::Evaluate(args) => evaluate::run(&args, quiet),
         }
     }
     fn is_daemon(noun: &Noun) -> bool {

@@ -20,7 +20,7 @@ pub struct Window<'a> {
 }
 
 /// Metrics of §4.7.1.
-#[derive(Copy, Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Metrics {
     /// Mean bitrate delivered to a viewer, unserved ones included, in kbit/s.
     pub mean_kbps: f64,
@@ -30,6 +30,8 @@ pub struct Metrics {
     pub satisfied_share: f64,
     /// Share of viewers served at any bitrate.
     pub served_share: f64,
+    /// Share of viewers served at the asked bitrate, by that bitrate (Figure 4.15b).
+    pub satisfied_share_by_bitrate: Vec<(BitRate, f64)>,
 }
 
 /// The state of one arrival.
@@ -83,14 +85,19 @@ impl Asks {
     /// Metrics when exactly the remaining asks are served over links of this total cost.
     pub(super) fn metrics(&self, cost: f64) -> Metrics {
         let (mut viewers, mut satisfied, mut served, mut kbps) = (0.0, 0.0, 0.0, 0.0);
+        let mut by_bitrate: BTreeMap<BitRate, [f64; 2]> = BTreeMap::new();
         for ask in &self.all {
             let count = ask.arrival.viewers as f64;
             viewers += count;
+            let asked = ask.arrival.object.bitrate;
+            let [of_bitrate, satisfied_of_it] = by_bitrate.entry(asked).or_default();
+            *of_bitrate += count;
             if let Some(bitrate) = ask.now {
                 served += count;
                 kbps += count * 1e3 * bitrate.as_mbps_f64();
-                if bitrate == ask.arrival.object.bitrate {
+                if bitrate == asked {
                     satisfied += count;
+                    *satisfied_of_it += count;
                 }
             }
         }
@@ -100,6 +107,10 @@ impl Asks {
             cost_per_satisfied: (satisfied > 0.0).then(|| cost / satisfied),
             satisfied_share: satisfied / all,
             served_share: served / all,
+            satisfied_share_by_bitrate: by_bitrate
+                .into_iter()
+                .map(|(bitrate, [all, satisfied])| (bitrate, satisfied / all))
+                .collect(),
         }
     }
 }

@@ -34,12 +34,12 @@ fn all(window: &Window<'_>) -> [Metrics; 5] {
 fn three_designs_serve_an_average_day() {
     let (topology, trace) = drawn(WorkloadKind::AverageDay, 4_144, 1);
     let [planned, overlay, cdn, ..] = all(&window(&topology, &trace));
-    for metrics in [planned, overlay, cdn] {
+    for metrics in [&planned, &overlay, &cdn] {
         assert!(metrics.satisfied_share > 0.98, "{metrics:?}");
     }
-    let cost = |metrics: Metrics| metrics.cost_per_satisfied.expect("served viewers");
-    assert!(cost(planned) <= 1.001 * cost(overlay));
-    assert!(cost(cdn) > 1.15 * cost(planned), "{cdn:?} {planned:?}");
+    let cost = |metrics: &Metrics| metrics.cost_per_satisfied.expect("served viewers");
+    assert!(cost(&planned) <= 1.001 * cost(&overlay));
+    assert!(cost(&cdn) > 1.15 * cost(&planned), "{cdn:?} {planned:?}");
 }
 
 #[test]
@@ -63,5 +63,19 @@ fn no_design_exceeds_the_naive_bound() {
             assert!(metrics.mean_kbps <= bounds.mean_kbps * (1.0 + 1e-9), "{metrics:?} {bounds:?}");
             assert!(metrics.served_share >= metrics.satisfied_share);
         }
+    }
+}
+
+#[test]
+fn shares_by_bitrate_sum_to_the_whole() {
+    let (topology, trace) = drawn(WorkloadKind::HeavyTail, 4_000, 3);
+    let window = window(&topology, &trace);
+    let asked = |bitrate| trace.arrivals.iter().filter(|ask| ask.object.bitrate == bitrate).count() as f64;
+    for metrics in all(&window) {
+        let by_bitrate = &metrics.satisfied_share_by_bitrate;
+        let satisfied: f64 = by_bitrate.iter().map(|&(bitrate, share)| share * asked(bitrate)).sum();
+        let sum = satisfied / trace.arrivals.len() as f64;
+        assert!((sum - metrics.satisfied_share).abs() < 1e-9, "{metrics:?}");
+        assert!(by_bitrate.iter().any(|&(_, share)| share < 1.0));
     }
 }
