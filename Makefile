@@ -50,6 +50,7 @@ test: setup ## Everything that continuous integration runs
 	$(call smoke,gather-fairness,smoke --binary target/debug/anabranch)
 	$(call smoke,spray,smoke --binary target/debug/anabranch)
 	$(call smoke,broker,smoke --binary target/debug/anabranch)
+	$(call smoke,live,smoke --binary target/debug/anabranch)
 	$(call smoke,broker-players,smoke --binary target/debug/anabranch)
 	$(call smoke,broker-schedules,smoke --binary target/debug/anabranch)
 	$(call smoke,spray-emulated,smoke --binary target/debug/anabranch)

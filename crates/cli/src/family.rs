@@ -62,6 +62,8 @@ family! {
     Spray: crate::spray::Spray,
     /// Place clients on the clusters of content networks, which bid for them.
     Broker: crate::broker::Broker,
+    /// Plan the trees over which live video reaches its viewers.
+    Live: crate::live::Live,
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ mod experiment;
 mod family;
 mod gather;
 mod keys;
+mod live;
 mod member;
 mod network;
 mod page;

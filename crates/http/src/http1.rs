@@ -4,7 +4,7 @@
 
 use crate::answer::BODY_BYTES_MAX;
 use anabranch_units::ByteCount;
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::{Body, Bytes, HttpBody, to_bytes};
 use axum::http::StatusCode;
 use hyper::body::Incoming;
 use hyper::server::conn::http1::{Builder, Connection};
@@ -35,14 +35,16 @@ pub(crate) struct Bounds {
 }
 
 /// A connection whose requests `service` answers. Each read of some bytes sets `has_read`.
-pub(crate) fn connection<S, T>(
+pub(crate) fn connection<S, T, B>(
     stream: T,
     service: S,
     bounds: Bounds,
     has_read: Arc<AtomicBool>,
 ) -> Connection<TokioIo<Timed<T>>, S>
 where
-    S: HttpService<Incoming, ResBody = Body>,
+    S: HttpService<Incoming, ResBody = B>,
+    B: HttpBody + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     T: AsyncRead + AsyncWrite + Unpin,
 {

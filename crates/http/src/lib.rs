@@ -5,7 +5,8 @@
 //! and limits each peer's connections and requests; [`answer`] reads requests and refuses them in
 //! one line of JSON; [`metrics`] are written in Prometheus' format; [`store`] keeps records that
 //! must outlive a crash; [`lease`] has the stores that several controllers share while one leads.
-//! A [`Connection`] is a client's. [`plain`] serves strangers, without TLS.
+//! A [`Connection`] is a client's. [`plain`] serves strangers, without TLS; [`origin`] streams objects
+//! from a plain server.
 //!
 //! Leaves out: each system's requests and answers. Read [`Server`] and [`Connection`] first.
 
@@ -18,6 +19,7 @@ pub mod exercise;
 mod http1;
 pub mod lease;
 pub mod metrics;
+pub mod origin;
 pub mod plain;
 mod server;
 pub mod store;

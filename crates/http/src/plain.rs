@@ -18,7 +18,7 @@ use crate::http1::{Bounds, body, close, connection};
 use crate::server::PeerAddress;
 use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, HalfOpenTable, Number};
 use axum::Router;
-use axum::body::{Body, HttpBody as _};
+use axum::body::{Body, HttpBody};
 use axum::extract::{Extension, Request, State};
 use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn_with_state};
@@ -41,7 +41,7 @@ use tokio::sync::{Notify, oneshot};
 pub const CONNECTIONS_MAX: usize = 10_000;
 /// Bytes of a request's head, and of requests that a connection has read ahead.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// Bytes of answers that the kernel holds for a peer that reads none.
+/// Bytes of answers that the kernel holds for a peer that reads none, by default.
 const UNSENT_BYTES_MAX: u32 = 16 << 10;
 
 /// Pause before a request that was sent before the answer to the one before it was read: no browser and
@@ -62,6 +62,9 @@ pub struct PlainLimits {
     pub body_time: Duration,
     /// Time in which a client has to read some of its answers.
     pub write_time: Duration,
+    /// Bytes of answers that the kernel holds unsent for each connection. A longer answer is written in
+    /// several steps.
+    pub unsent_bytes_max: u32,
 }
 
 impl Default for PlainLimits {
@@ -86,6 +89,7 @@ impl PlainLimits {
             body_bytes_max: 64 << 10,
             body_time: Duration::from_secs(10),
             write_time: Duration::from_secs(10),
+            unsent_bytes_max: UNSENT_BYTES_MAX,
         }
     }
 
@@ -127,7 +131,7 @@ impl PlainServer {
     /// Errors: an address that cannot be listened on.
     pub fn bind(address: SocketAddr, limits: PlainLimits) -> io::Result<Self> {
         let listener = anabranch_net::socket::listen(address)?;
-        anabranch_net::socket::bound_unsent(&listener, UNSENT_BYTES_MAX)?;
+        anabranch_net::socket::bound_unsent(&listener, limits.unsent_bytes_max)?;
         Ok(Self { listener, limits })
     }
 
@@ -141,16 +145,35 @@ impl PlainServer {
     /// Serves `router`, with a [`PeerAddress`] among each request's extensions. Never returns; drop
     /// it to stop.
     pub async fn run(self, router: Router) -> Infallible {
-        let Self { listener, limits } = self;
-        let bodies = Bodies::new(limits);
+        let bodies = Bodies::new(self.limits);
         let router = router.layer(from_fn_with_state(bodies, limit_body));
+        let router = Arc::new(TowerToHyperService::new(router));
+        self.run_answers(move |from, mut request| {
+            request.extensions_mut().insert(from);
+            let answer = router.call(request);
+            async move { answer.await.unwrap_or_else(|never| match never {}) }
+        })
+        .await
+    }
+
+    /// Serves what `answer` makes of each request, without a router's cost. The caller bounds the
+    /// bodies of requests, or reads none. Never returns; drop it to stop.
+    pub async fn run_answers<A, F, B>(self, answer: A) -> Infallible
+    where
+        A: Fn(PeerAddress, Request<Incoming>) -> F + Clone + Send + Sync + Unpin + 'static,
+        F: Future<Output = Response<B>> + Send + 'static,
+        B: HttpBody + Send + 'static,
+        B::Data: Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let Self { listener, limits } = self;
         let admission = Admission::new(limits.admission);
         let mut connections = tokio::task::JoinSet::new();
         loop {
             let arrival = admission.accept(&listener).await;
-            let (from, router) = (arrival.from(), router.clone());
+            let (from, answer) = (arrival.from(), answer.clone());
             connections.spawn(async move {
-                if let Err(error) = serve_one(arrival, router, limits).await {
+                if let Err(error) = serve_one(arrival, answer, limits).await {
                     tracing::debug!("{from}: {error}");
                 }
             });
@@ -185,24 +208,28 @@ impl PlainServer {
     }
 }
 
-async fn serve_one(arrival: Arrival, router: Router, limits: PlainLimits) -> io::Result<()> {
+async fn serve_one<A, F, B>(arrival: Arrival, answer: A, limits: PlainLimits) -> io::Result<()>
+where
+    A: Fn(PeerAddress, Request<Incoming>) -> F + Unpin,
+    F: Future<Output = Response<B>> + Send + 'static,
+    B: HttpBody + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
     let (stream, mut half_open) = arrival.unidentified();
     stream.set_nodelay(true)?;
     let from = PeerAddress(half_open.from().ip().to_canonical());
     // Whether a request's head, and bytes at all, were read since this was last looked at.
     let (asks, has_read) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let (asked, read) = (Arc::clone(&asks), Arc::clone(&has_read));
-    let router = Arc::new(TowerToHyperService::new(router));
-    let service = service_fn(move |mut request: Request<Incoming>| {
+    let service = service_fn(move |request: Request<Incoming>| {
         asked.store(true, Relaxed);
         let is_pipelined = !read.swap(false, Relaxed);
-        request.extensions_mut().insert(from);
-        let router = Arc::clone(&router);
+        let answered = answer(from, request);
         Box::pin(async move {
             if is_pipelined {
                 tokio::time::sleep(PIPELINED_PAUSE).await;
             }
-            router.call(request).await
+            Ok::<_, Infallible>(answered.await)
         })
     });
     let bounds = Bounds {

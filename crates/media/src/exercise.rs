@@ -1,12 +1,14 @@
 //! Exercises of the parsers of outside bytes, for fuzz targets: questions of players, their
-//! reports, tables of prefixes.
+//! reports, tables of prefixes, playlists, fragmented MP4.
 //!
 //! Leaves out: the inputs (`fuzz/`). Read [`exercise_queries`] first.
 
+use crate::cmaf::{CutConfig, Cutter, Item, MediaTime, StreamReader, Timeline};
 use crate::cmcd::Report;
+use crate::hls::{MediaPlaylist, MultivariantPlaylist};
 use crate::prefixes::PrefixTable;
 use crate::steering::{Dialect, Pathway, PathwayTable, SteeringManifest, SteeringQuery, Viewer};
-use anabranch_units::BitRate;
+use anabranch_units::{BitRate, Duration};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A question, as its query without escapes; `D` in front stands for DASH. Returns whether the
@@ -66,6 +68,74 @@ pub fn exercise_prefixes(bytes: &[u8]) -> bool {
     true
 }
 
+/// A playlist of either sort. Returns whether it is read.
+///
+/// Panics: if a playlist that is written and read again is another one, or a delta update does not
+/// resolve to the playlist that it was made of.
+pub fn exercise_playlists(bytes: &[u8]) -> bool {
+    if let Ok(playlist) = MultivariantPlaylist::read(bytes) {
+        let text = playlist.write();
+        let again = MultivariantPlaylist::read(text.as_bytes()).expect("a written playlist is one");
+        assert_eq!(again.write(), text);
+        return true;
+    }
+    let Ok(playlist) = MediaPlaylist::read(bytes) else { return false };
+    let again = MediaPlaylist::read(playlist.write().as_bytes()).expect("a written playlist is one");
+    assert_eq!(again, playlist);
+    if let Some(delta) = playlist.delta().filter(|_| playlist.skipped_segments == 0) {
+        assert_eq!(delta.resolve(&playlist).as_ref(), Ok(&playlist));
+    }
+    true
+}
+
+/// A stream of fragmented MP4; its first byte is the size of the pieces in which it arrives.
+/// Returns whether it is read and has samples.
+///
+/// Panics: if the fragments that are cut of it cannot be read.
+pub fn exercise_boxes(bytes: &[u8]) -> bool {
+    let Some((piece, bytes)) = bytes.split_first() else { return false };
+    let config = CutConfig {
+        segment_target: Duration::from_secs(2),
+        part_target: Duration::from_ms(200),
+        fragments_per_part: 2,
+        timeline: Timeline::Shared { epoch: MediaTime::from_ns(0) },
+    };
+    let mut cutter = Cutter::new(config).expect("the settings are in range");
+    let mut reader = StreamReader::default();
+    let mut is_read = true;
+    let mut samples = 0;
+    let mut own = StreamReader::default();
+    for piece in bytes.chunks(usize::from(*piece).max(1)) {
+        is_read &= reader.handle_bytes(piece).is_ok();
+        while let Some(item) = reader.poll_item() {
+            match item {
+                Item::Init(init) => {
+                    own.handle_bytes(&init.bytes).expect("it was read before");
+                    cutter.handle_init(init);
+                }
+                Item::Sample(sample) => {
+                    samples += 1;
+                    is_read &= cutter.handle_sample(sample).is_ok();
+                }
+            }
+        }
+        read_cuts(&mut cutter, &mut own);
+    }
+    cutter.end_segment();
+    read_cuts(&mut cutter, &mut own);
+    is_read && samples > 0
+}
+
+/// Reads the fragments that are cut.
+fn read_cuts(cutter: &mut Cutter, reader: &mut StreamReader) {
+    while let Some(cut) = cutter.poll_cut() {
+        if let crate::cmaf::Cut::Fragment(bytes) = cut {
+            reader.handle_bytes(&bytes).expect("a fragment that is written can be read");
+            while reader.poll_item().is_some() {}
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use anabranch_testing::replay;
@@ -75,5 +145,7 @@ mod tests {
         assert!(replay("media_queries", super::exercise_queries) >= 5);
         assert!(replay("media_cmcd", super::exercise_cmcd) >= 6);
         assert!(replay("media_prefixes", super::exercise_prefixes) >= 3);
+        assert!(replay("media_playlists", super::exercise_playlists) >= 12);
+        assert!(replay("media_boxes", super::exercise_boxes) >= 8);
     }
 }

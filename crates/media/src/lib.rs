@@ -1,12 +1,14 @@
 //! Video over HTTP, as HLS and DASH stream it, without I/O.
 //!
-//! Leaves out: sockets, playlists and codecs. Read [`player::Player`] and
+//! Leaves out: sockets and codecs. Read [`player::Player`], [`hls::MediaPlaylist`] and
 //! [`steering::SteeringManifest`] first.
 
 pub mod bitrates;
+pub mod cmaf;
 pub mod cmcd;
 #[doc(hidden)]
 pub mod exercise;
+pub mod hls;
 pub mod player;
 pub mod prefixes;
 pub mod qoe;

@@ -1,0 +1,308 @@
+//! `anabranch live evaluate`: the designs of §4.7.1 on drawn networks and workloads, a row for each seed and design.
+//!
+//! Leaves out: the designs (`live_proto::plan::rivals`). Read [`Args`] and [`Measured`] first.
+
+use super::worlds::{WorldArgs, ppm, share, weight};
+use anabranch_live_proto::plan::generator::{Topology, Trace, demand};
+use anabranch_live_proto::plan::optimiser::Optimiser;
+use anabranch_live_proto::plan::rivals::{
+    Metrics, Window, cdn, everything_everywhere, naive_bounds, overlay_multicast, planned_by,
+};
+use anabranch_live_proto::plan::{Priority, Settings};
+use anabranch_units::Duration;
+use comfy_table::{CellAlignment, Table, presets::NOTHING};
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+/// A way to serve a window.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+enum Design {
+    /// The plan; any stream counts alike.
+    Balanced,
+    /// The plan; a stream counts by its bitrate.
+    Quality,
+    /// The plan; a stream counts by one over its bitrate.
+    Quantity,
+    /// A CDN whose DNS answers live 30 s.
+    Cdn,
+    /// A CDN whose DNS answers live 1 s.
+    #[value(name = "cdn-1")]
+    Cdn1,
+    /// Overlay Multicast: each object takes its best tree in order of arrival.
+    Om,
+    /// Everything Everywhere: each object goes to every edge.
+    Ee,
+    /// Demand of each tier against its whole capacity: no design serves more.
+    Bound,
+}
+
+impl Design {
+    const ALL: [Self; 8] = [
+        Self::Balanced,
+        Self::Quality,
+        Self::Quantity,
+        Self::Cdn,
+        Self::Cdn1,
+        Self::Om,
+        Self::Ee,
+        Self::Bound,
+    ];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Balanced => "balanced",
+            Self::Quality => "quality",
+            Self::Quantity => "quantity",
+            Self::Cdn => "cdn",
+            Self::Cdn1 => "cdn-1",
+            Self::Om => "om",
+            Self::Ee => "ee",
+            Self::Bound => "bound",
+        }
+    }
+
+    const fn priority(self) -> Priority {
+        match self {
+            Self::Quality => Priority::Quality,
+            Self::Quantity => Priority::Quantity,
+            _ => Priority::Balanced,
+        }
+    }
+}
+
+/// The worlds, the designs, and how results are shown.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Designs, all if none is given.
+    #[arg(long, value_enum, num_args = 1..)]
+    design: Vec<Design>,
+    /// Seeds; each draws a network and a window of arrivals.
+    #[arg(long, value_name = "SEED", num_args = 1.., default_values_t = [1])]
+    seed: Vec<u64>,
+    #[command(flatten)]
+    world: WorldArgs,
+    /// Weight of cost: the share of a mean viewer's value that a path of cost 60 costs at the mean bitrate.
+    #[arg(long, value_name = "SHARE", num_args = 1.., default_values_t = [0.1], value_parser = weight)]
+    cost_share: Vec<f64>,
+    /// Share of each link that plans leave free.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
+    slack: f64,
+    /// Count a group's request once, whatever its number of viewers (Figure 4.8 as printed).
+    #[arg(long)]
+    count_groups: bool,
+    /// Passes of the optimiser over all objects.
+    #[arg(long, value_name = "COUNT", num_args = 1.., default_values_t = [Optimiser::default().passes], value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    passes: Vec<u32>,
+    /// Print one JSON object for each row.
+    #[arg(long)]
+    json: bool,
+}
+
+/// One design on one seed.
+#[derive(Serialize)]
+struct Row {
+    seed: u64,
+    workload: &'static str,
+    videos: u32,
+    window_s: u32,
+    edges: u32,
+    connectivity: String,
+    bottleneck: &'static str,
+    cost_share: f64,
+    slack_share: f64,
+    counts_viewers: bool,
+    passes: u32,
+    design: &'static str,
+    #[serde(flatten)]
+    measured: Measured,
+}
+
+/// Results of one design on one seed. A value that a design does not have is `None`.
+#[derive(Clone, Default, Serialize)]
+struct Measured {
+    /// Mean bitrate delivered to a viewer, unserved ones included.
+    mean_kbps: f64, // tidy-allow: quantity (a row for figures, as the thesis's axes)
+    /// Cost of all links for each viewer served at the asked bitrate.
+    cost_per_satisfied: Option<f64>,
+    /// Share of viewers served at the asked bitrate.
+    satisfied_share: f64,
+    /// Share of viewers served at any bitrate.
+    served_share: Option<f64>,
+    /// Certified gap of the first plan, as a share of its bound.
+    gap: Option<f64>,
+    /// The same gap as a share of the plan's cost.
+    gap_of_cost: Option<f64>,
+    /// CPU time of the first plan.
+    plan_cpu_s: Option<f64>,
+    /// CPU time of the design: all plans, as refused viewers ask for less.
+    cpu_s: f64,
+    /// Share of viewers served at the asked bitrate, by that bitrate in kbit/s.
+    satisfied_share_by_kbps: BTreeMap<u64, f64>, // tidy-allow: quantity (a row for figures)
+}
+
+/// CPU time of this thread in seconds.
+fn thread_cpu_s() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + 1e-9 * time.tv_nsec as f64
+}
+
+/// The settings that one design is measured with.
+#[derive(Copy, Clone)]
+struct Point {
+    design: Design,
+    cost_share: f64,
+    passes: u32,
+}
+
+fn measure(point: Point, args: &Args, (topology, trace): &(Topology, Trace)) -> Measured {
+    let (offers, requests) = demand(&trace.arrivals);
+    let settings = Settings {
+        priority: point.design.priority(),
+        counts_viewers: !args.count_groups,
+        slack_ppm: ppm(args.slack),
+        ..Settings::default()
+    };
+    let settings = settings.normalised(&offers, &requests, point.cost_share);
+    let length = Duration::from_secs(u64::from(args.world.window));
+    let window = Window { topology, trace, length, settings };
+    let start = thread_cpu_s();
+    let mut measured = match point.design {
+        Design::Balanced | Design::Quality | Design::Quantity => planned(&window, point.passes),
+        Design::Cdn => of_metrics(cdn(&window, Duration::from_secs(30))),
+        Design::Cdn1 => of_metrics(cdn(&window, Duration::from_secs(1))),
+        Design::Om => of_metrics(overlay_multicast(&window)),
+        Design::Ee => of_metrics(everything_everywhere(&window)),
+        Design::Bound => {
+            let bounds = naive_bounds(&window);
+            let (mean_kbps, satisfied_share) = (bounds.mean_kbps, bounds.satisfied_share);
+            Measured { mean_kbps, satisfied_share, ..Measured::default() }
+        }
+    };
+    measured.cpu_s = thread_cpu_s() - start;
+    measured
+}
+
+fn of_metrics(metrics: Metrics) -> Measured {
+    let by_bitrate = metrics.satisfied_share_by_bitrate.into_iter();
+    Measured {
+        mean_kbps: metrics.mean_kbps,
+        cost_per_satisfied: metrics.cost_per_satisfied,
+        satisfied_share: metrics.satisfied_share,
+        served_share: Some(metrics.served_share),
+        satisfied_share_by_kbps: by_bitrate
+            .map(|(bitrate, share)| (bitrate.as_bps() / 1_000, share))
+            .collect(),
+        ..Measured::default()
+    }
+}
+
+fn planned(window: &Window<'_>, passes: u32) -> Measured {
+    let optimiser = Optimiser { passes, ..Optimiser::default() };
+    let mut first = None;
+    let metrics = planned_by(window, |program, former| {
+        let start = thread_cpu_s();
+        let found = optimiser.optimise(program, former).expect("the prices are of this network");
+        let plan = &found.0;
+        first.get_or_insert_with(|| (plan.gap(), plan.gap_of_cost(), thread_cpu_s() - start));
+        found
+    });
+    let (gap, gap_of_cost, plan_cpu_s) = first.expect("a window is planned at least once");
+    let (gap, plan_cpu_s) = (Some(gap), Some(plan_cpu_s));
+    Measured { gap, gap_of_cost, plan_cpu_s, ..of_metrics(metrics) }
+}
+
+/// Runs it.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
+    let designs = if args.design.is_empty() { Design::ALL.to_vec() } else { args.design.clone() };
+    let mut rows = Vec::new();
+    for &seed in &args.seed {
+        let drawn = args.world.draw(seed)?;
+        for point in points(&designs, args) {
+            if !quiet {
+                eprintln!("seed {seed}: {}", point.design.name());
+            }
+            let row = Row {
+                seed,
+                workload: args.world.workload.name(),
+                videos: args.world.videos(),
+                window_s: args.world.window,
+                edges: args.world.edges,
+                connectivity: args.world.connectivity.to_string(),
+                bottleneck: args.world.bottleneck.name(),
+                cost_share: point.cost_share,
+                slack_share: args.slack,
+                counts_viewers: !args.count_groups,
+                passes: point.passes,
+                design: point.design.name(),
+                measured: measure(point, args, &drawn),
+            };
+            if args.json {
+                println!("{}", serde_json::to_string(&row)?);
+            } else {
+                rows.push(row);
+            }
+        }
+    }
+    if !args.json {
+        println!("{}", table(&rows, args.seed.len()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Designs with each weight and number of passes that makes a difference to them.
+fn points(designs: &[Design], args: &Args) -> Vec<Point> {
+    let mut points = Vec::new();
+    for &design in designs {
+        let is_planned = matches!(design, Design::Balanced | Design::Quality | Design::Quantity);
+        let weights = if is_planned || design == Design::Om { args.cost_share.len() } else { 1 };
+        let passes = if is_planned { args.passes.len() } else { 1 };
+        for &cost_share in &args.cost_share[..weights] {
+            points.extend(args.passes[..passes].iter().map(|&passes| Point { design, cost_share, passes }));
+        }
+    }
+    points
+}
+
+/// Means over the seeds, a line for each point in the order of the rows.
+fn table(rows: &[Row], seeds: usize) -> Table {
+    let mut table = Table::new();
+    table.load_preset(NOTHING);
+    table.set_header([
+        "design",
+        "cost share",
+        "passes",
+        "mean kbit/s",
+        "cost per satisfied",
+        "satisfied",
+        "served",
+        "gap",
+        "CPU s",
+    ]);
+    let points = rows.len() / seeds.max(1);
+    for at in 0..points {
+        let of_point: Vec<&Row> = rows.iter().skip(at).step_by(points).collect();
+        let mean = |value: &dyn Fn(&Measured) -> Option<f64>| -> Option<f64> {
+            let values: Option<Vec<f64>> = of_point.iter().map(|row| value(&row.measured)).collect();
+            values.map(|values| values.iter().sum::<f64>() / values.len() as f64)
+        };
+        let shown = |value: Option<f64>, show: &dyn Fn(f64) -> String| value.map_or("-".to_owned(), show);
+        let percent = |value: f64| format!("{:.2} %", 100.0 * value);
+        table.add_row([
+            of_point[0].design.to_owned(),
+            of_point[0].cost_share.to_string(),
+            of_point[0].passes.to_string(),
+            shown(mean(&|m| Some(m.mean_kbps)), &|v| format!("{v:.0}")),
+            shown(mean(&|m| m.cost_per_satisfied), &|v| format!("{v:.4}")),
+            shown(mean(&|m| Some(m.satisfied_share)), &percent),
+            shown(mean(&|m| m.served_share), &percent),
+            shown(mean(&|m| m.gap), &percent),
+            shown(mean(&|m| Some(m.cpu_s)), &|v| format!("{v:.3}")),
+        ]);
+    }
+    table.column_iter_mut().skip(1).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+    table
+}

@@ -1,0 +1,54 @@
+//! `anabranch live node`: a reflector or an edge with a fixed list of parents.
+
+use crate::exit::OrUsage as _;
+use anabranch_live::{Node, NodeConfig, NodeError};
+use anyhow::Context as _;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+/// Settings of a node.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Address for viewers and other nodes. The default admits this machine only.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7202", value_parser = crate::network::listen_address)]
+    listen: SocketAddr,
+    /// Source or node to fetch from, as http://10.0.0.1:7201. Repeat it for further parents; the first one that answers is asked.
+    #[arg(long, value_name = "URL", required = true)]
+    parent: Vec<String>,
+    /// Name of this node, unique among all nodes: rings of nodes are found by it. By default made from the address.
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Address for Prometheus' /metrics. By default there is none.
+    #[arg(long, value_name = "IP:PORT", value_parser = crate::network::listen_address)]
+    metrics: Option<SocketAddr>,
+}
+
+/// Relays until Ctrl-C or SIGTERM.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
+    crate::process::raise_descriptor_limit();
+    let by_address = || args.listen.to_string().replace(['[', ']'], "").replace(':', "-");
+    let name = args.name.clone().unwrap_or_else(by_address);
+    let mut config = NodeConfig::new(&name, args.listen);
+    config.parents.clone_from(&args.parent);
+    config.metrics_address = args.metrics;
+    crate::process::runtime()?.block_on(async {
+        let node = match Node::bind(config) {
+            Err(error @ (NodeError::BadName(_) | NodeError::BadParent(_))) => return Err(error).or_usage(),
+            bound => bound.with_context(|| format!("listening at {}", args.listen))?,
+        };
+        if !quiet {
+            eprintln!(
+                "node {name} listens at http://{}, below {}",
+                node.local_addr()?,
+                args.parent.join(", ")
+            );
+        }
+        tokio::select! {
+            never = node.run() => match never {},
+            () = crate::process::asked_to_end() => {}
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}

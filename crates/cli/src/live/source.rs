@@ -1,0 +1,81 @@
+//! `anabranch live source`: channels from encoders in, low-latency HLS out.
+
+use crate::exit::OrUsage as _;
+use anabranch_live::{PublishTokens, Source, SourceConfig, SourceError};
+use anabranch_units::{ByteCount, Duration};
+use anyhow::Context as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Longest token file.
+const TOKEN_FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Settings of a source.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Address for encoders, nodes and players. The default admits this machine only.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7201", value_parser = crate::network::listen_address)]
+    listen: SocketAddr,
+    /// File with a line `CHANNEL TOKEN` for each token that may publish; channel `*` stands for all channels.
+    #[arg(long, value_name = "FILE")]
+    token_file: PathBuf,
+    /// Target of a segment's duration, from 100 ms to 60 s; the encoder's interval of key frames must not be longer.
+    #[arg(long, value_name = "TIME", default_value = "2s")]
+    segment: Duration,
+    /// Target of a part's duration, from 50 ms to the segment's.
+    #[arg(long, value_name = "TIME", default_value = "200ms")]
+    part: Duration,
+    /// Segments that a playlist lists.
+    #[arg(long, value_name = "COUNT", default_value_t = 7)]
+    segments: usize,
+    /// Memory for the media of each rendition.
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=65_536))]
+    window: u64,
+    /// Most renditions of all channels.
+    #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    renditions: u64,
+    /// Seconds without a byte after which a publisher is disconnected, and a stream without one ends.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    silence: u64,
+}
+
+/// Serves until Ctrl-C or SIGTERM.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
+    crate::process::raise_descriptor_limit();
+    let tokens = tokens(&args.token_file)?;
+    let mut config = SourceConfig::new(args.listen, tokens);
+    config.segment_target = args.segment;
+    config.part_target = args.part;
+    config.rendition.listed_segments = args.segments;
+    config.rendition.window_bytes_max = ByteCount::mib(args.window);
+    config.renditions_max = usize::try_from(args.renditions).unwrap_or(usize::MAX);
+    config.silence_max = Duration::from_secs(args.silence);
+    crate::process::runtime()?.block_on(async {
+        let source = match Source::bind(config) {
+            Err(error @ SourceError::BadSetting(_)) => return Err(error).or_usage(),
+            bound => bound?,
+        };
+        if !quiet {
+            eprintln!("source listens at http://{}; publish to /CHANNEL/RENDITION", source.local_addr()?);
+        }
+        tokio::select! {
+            never = source.run() => match never {},
+            () = crate::process::asked_to_end() => {}
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+fn tokens(path: &std::path::Path) -> anyhow::Result<PublishTokens> {
+    let shown = || format!("token file {}", path.display());
+    let length = std::fs::metadata(path).with_context(shown).or_usage()?.len();
+    if length > TOKEN_FILE_BYTES_MAX {
+        return Err(anyhow::anyhow!("{}: {length} bytes: at most {TOKEN_FILE_BYTES_MAX}", shown()))
+            .or_usage();
+    }
+    let text = std::fs::read_to_string(path).with_context(shown).or_usage()?;
+    PublishTokens::read(&text).with_context(shown).or_usage()
+}

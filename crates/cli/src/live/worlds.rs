@@ -1,0 +1,234 @@
+//! Options that name a drawn network and workload of §4.7.1.
+//!
+//! Leaves out: how they are drawn (`live_proto::plan::generator`). Read [`WorldArgs`] first.
+
+use anabranch_live_proto::plan::generator::{Shape, Topology, Trace, Workload, WorkloadKind};
+use anabranch_live_proto::plan::{GROUP_LINKS_MAX, OBJECTS_MAX, Priority, REQUESTS_MAX};
+use anabranch_units::{BitRate, Seed};
+use anyhow::{Context as _, ensure};
+
+/// A trace of §4.7.1.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum WorkloadName {
+    AverageDay,
+    LargeEvent,
+    HeavyTail,
+}
+
+impl WorkloadName {
+    /// The name as users write it.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::AverageDay => "average-day",
+            Self::LargeEvent => "large-event",
+            Self::HeavyTail => "heavy-tail",
+        }
+    }
+    const fn kind(self) -> WorkloadKind {
+        match self {
+            Self::AverageDay => WorkloadKind::AverageDay,
+            Self::LargeEvent => WorkloadKind::LargeEvent,
+            Self::HeavyTail => WorkloadKind::HeavyTail,
+        }
+    }
+    /// Number of videos of the published trace, without the games of a large event.
+    const fn videos(self) -> u32 {
+        match self {
+            Self::HeavyTail => 10_000,
+            _ => 4_144,
+        }
+    }
+}
+
+/// A topology of Figure 4.14.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Bottleneck {
+    /// 4 and 30 Gbit/s between the tiers.
+    Source,
+    /// 400 and 30 Gbit/s.
+    Reflector,
+    /// 4,000 and 3,000 Gbit/s.
+    Edge,
+}
+
+impl Bottleneck {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Source => "source",
+            Self::Reflector => "reflector",
+            Self::Edge => "edge",
+        }
+    }
+    /// Factors of the capacities of the three tiers.
+    const fn factors(self) -> [u64; 3] {
+        match self {
+            Self::Source => [1, 1, 1],
+            Self::Reflector => [100, 1, 1],
+            Self::Edge => [1_000, 100, 1],
+        }
+    }
+}
+
+/// Parents of reflectors, edges and groups: (x, y, z) of Figure 4.13.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct Connectivity(pub(super) [u32; 3]);
+
+impl std::str::FromStr for Connectivity {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wanted = || "must be three whole numbers above 0, as 4,3,3".to_owned();
+        let degrees: Result<Vec<u32>, _> = text.split(',').map(str::parse).collect();
+        let degrees: [u32; 3] = degrees.map_err(|_| wanted())?.try_into().map_err(|_| wanted())?;
+        if degrees.contains(&0) { Err(wanted()) } else { Ok(Self(degrees)) }
+    }
+}
+
+impl std::fmt::Display for Connectivity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [x, y, z] = self.0;
+        write!(f, "{x},{y},{z}")
+    }
+}
+
+/// The network and the arrivals of one window.
+#[derive(Clone, clap::Args)]
+pub(super) struct WorldArgs {
+    /// Trace whose statistics the requests have.
+    #[arg(long, value_enum, default_value_t = WorkloadName::HeavyTail)]
+    pub(super) workload: WorkloadName,
+    /// Number of videos; requests grow with it. Without: 10,000 for heavy-tail, 4,144 for the others.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    videos: Option<u32>,
+    /// Seconds of arrivals that one plan serves; 3,600 is the whole hour.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    pub(super) window: u32,
+    /// Number of edges. Links keep their capacities, so more edges have more capacity together.
+    #[arg(long, value_name = "COUNT", default_value_t = Shape::default().edges)]
+    pub(super) edges: u32,
+    /// Sources of a reflector, reflectors of an edge, edges of a group. The capacity of a tier does not depend on them.
+    #[arg(long, value_name = "X,Y,Z", default_value = "4,3,3")]
+    pub(super) connectivity: Connectivity,
+    /// Tier that limits: capacities of (4, 30), (400, 30) or (4,000, 3,000) Gbit/s between the tiers at 100 edges.
+    #[arg(long, value_enum, default_value_t = Bottleneck::Source)]
+    pub(super) bottleneck: Bottleneck,
+}
+
+impl WorldArgs {
+    /// Number of videos.
+    pub(super) fn videos(&self) -> u32 {
+        self.videos.unwrap_or_else(|| self.workload.videos())
+    }
+
+    /// Draws the network and the arrivals of one window.
+    ///
+    /// Errors: a shape that cannot be drawn, or more arrivals than one round may have.
+    pub(super) fn draw(&self, seed: u64) -> anyhow::Result<(Topology, Trace)> {
+        let default = Shape::default();
+        let factors = self.bottleneck.factors();
+        let tier = |tier: usize| {
+            let (links, parents) = (default.parents[tier], self.connectivity.0[tier]);
+            let bps = default.capacities[tier].as_bps() * factors[tier];
+            BitRate::bps(bps * u64::from(links) / u64::from(parents))
+        };
+        let [x, y, z] = self.connectivity.0;
+        let links = default.groups as usize * z as usize;
+        ensure!(
+            links <= GROUP_LINKS_MAX,
+            "--connectivity {x},{y},{z}: at most {GROUP_LINKS_MAX} links to groups"
+        );
+        let shape = Shape {
+            edges: self.edges,
+            parents: self.connectivity.0,
+            capacities: [tier(0), tier(1), tier(2)],
+            ..default
+        };
+        let topology = shape.draw(Seed::new(seed)).context("cannot draw the network")?;
+        let hour = Workload::hour(self.workload.kind(), self.videos());
+        let requests = u64::from(hour.requests) * u64::from(self.window) / 3_600;
+        ensure!(
+            requests <= REQUESTS_MAX.min(OBJECTS_MAX * 8) as u64,
+            "--videos {} in {} s: {requests} requests: at most {} are possible in one window",
+            self.videos(),
+            self.window,
+            REQUESTS_MAX.min(OBJECTS_MAX * 8)
+        );
+        let workload = Workload { requests: u32::try_from(requests.max(1))?, ..hour };
+        let trace = workload.draw(&topology.shares, Seed::new(seed));
+        Ok((topology, trace))
+    }
+}
+
+/// A share from 0 to below 1.
+pub(super) fn share(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| "must be a number".to_owned())?;
+    if (0.0..1.0).contains(&value) { Ok(value) } else { Err("must be from 0 to below 1".to_owned()) }
+}
+
+/// A weight of cost from 0 to 1,000.
+pub(super) fn weight(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| "must be a number".to_owned())?;
+    if (0.0..=1_000.0).contains(&value) { Ok(value) } else { Err("must be from 0 to 1000".to_owned()) }
+}
+
+/// A share in parts per million.
+pub(super) fn ppm(share: f64) -> u32 {
+    (share * 1e6).round().min(999_999.0) as u32
+}
+
+/// An operator's preference, as users write it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum PriorityName {
+    Quality,
+    Balanced,
+    Quantity,
+}
+
+impl From<PriorityName> for Priority {
+    fn from(name: PriorityName) -> Self {
+        match name {
+            PriorityName::Quality => Self::Quality,
+            PriorityName::Balanced => Self::Balanced,
+            PriorityName::Quantity => Self::Quantity,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        world: WorldArgs,
+    }
+
+    fn world(words: &[&str]) -> WorldArgs {
+        let words = ["evaluate"].iter().chain(words);
+        Line::try_parse_from(words).map_err(|error| error.to_string()).expect("good options").world
+    }
+
+    #[test]
+    fn connectivity_keeps_the_capacity_of_tiers() {
+        let capacity = |connectivity: &str| {
+            let (topology, _) = world(&["--connectivity", connectivity]).draw(1).expect("a good shape");
+            topology.network.links().iter().map(|link| link.capacity.as_mbps_f64()).sum::<f64>()
+        };
+        assert!((capacity("4,3,3") - 34_000.0).abs() < 1.0);
+        assert!((capacity("2,6,1") - 34_000.0).abs() < 1.0);
+    }
+
+    #[test]
+    fn bad_worlds_are_refused_by_name() {
+        let refused = |words: &[&str]| {
+            world(words).draw(1).map_err(|error| format!("{error:#}")).expect_err("it cannot be drawn")
+        };
+        assert!(refused(&["--edges", "0"]).contains("edges 0: must be from 1 to"));
+        assert!(refused(&["--connectivity", "9,3,3"]).contains("sources of a reflector 9"));
+        assert!(refused(&["--videos", "1000000", "--window", "3600"]).contains("24000000 requests"));
+        for text in ["4,3", "4,3,0", "a,b,c"] {
+            assert!(text.parse::<Connectivity>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! A client of a plain HTTP/1.1 server that streams the bodies of answers, over kept connections.
+//!
+//! Leaves out: TLS, redirects, request bodies. Read [`Origin`] first, then [`Reply`].
+
+use anabranch_net::socket::{TcpOptions, connect};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use http_body_util::{BodyExt as _, Empty};
+use hyper::body::{Body as _, Bytes, Incoming};
+use hyper::client::conn::http1::{Builder, SendRequest};
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Connections kept while nothing is asked on them.
+const IDLE_MAX: usize = 64;
+/// Time for a connection to come about.
+const CONNECT_TIME: Duration = Duration::from_secs(3);
+/// Bytes that a connection reads at once, at most: what a slow reader of a body can hold up.
+const READ_BYTES_MAX: usize = 256 << 10;
+
+/// A plain HTTP/1.1 server to fetch objects from; clones share its connections.
+#[derive(Clone)]
+pub struct Origin {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    /// `host:port`.
+    authority: String,
+    host: HeaderValue,
+    /// Kept connections, longest unused first.
+    idle: Mutex<VecDeque<SendRequest<Empty<Bytes>>>>,
+}
+
+/// A URL that names no plain HTTP server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OriginUrlError(String);
+
+impl fmt::Display for OriginUrlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "origin `{}`: must be http://HOST or http://HOST:PORT, without a path", self.0)
+    }
+}
+
+impl std::error::Error for OriginUrlError {}
+
+impl fmt::Debug for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Origin").field(&self.inner.authority).finish()
+    }
+}
+
+impl Origin {
+    /// The server at a URL such as `http://10.0.0.1:8080`.
+    ///
+    /// Errors: [`OriginUrlError`].
+    pub fn new(url: &str) -> Result<Self, OriginUrlError> {
+        let refuse = || OriginUrlError(url.to_owned());
+        let rest = url.strip_prefix("http://").ok_or_else(refuse)?;
+        let given = rest.strip_suffix('/').unwrap_or(rest);
+        let has_port = given.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let is_plain = !given.is_empty() && !given.contains(['/', '?', '#', '@', ' ']);
+        let host = HeaderValue::from_str(given).map_err(|_| refuse())?;
+        if !is_plain || (!has_port && given.contains(':') && !given.ends_with(']')) {
+            return Err(refuse());
+        }
+        let authority = if has_port { given.to_owned() } else { format!("{given}:80") };
+        Ok(Self { inner: Arc::new(Inner { authority, host, idle: Mutex::default() }) })
+    }
+
+    /// The server's `host:port`.
+    pub fn authority(&self) -> &str {
+        &self.inner.authority
+    }
+
+    /// Asks for `target`, a path with query. Returns once the head of the answer is there.
+    ///
+    /// Errors: a target that is none; the connection's.
+    pub async fn get(&self, target: &str, headers: &HeaderMap) -> io::Result<Reply> {
+        if let Some(mut kept) = self.kept() {
+            // A kept connection may have been closed meanwhile; a request that was not sent is sent
+            // again.
+            match kept.try_send_request(self.request(target, headers)?).await {
+                Ok(response) => return Ok(self.reply(response, kept)),
+                Err(mut error) => {
+                    if error.take_message().is_none() {
+                        return Err(io::Error::other(error.into_error()));
+                    }
+                }
+            }
+        }
+        let mut fresh = timeout(CONNECT_TIME, self.connect()).await??;
+        let response = fresh.send_request(self.request(target, headers)?).await.map_err(io::Error::other)?;
+        Ok(self.reply(response, fresh))
+    }
+
+    fn request(&self, target: &str, headers: &HeaderMap) -> io::Result<Request<Empty<Bytes>>> {
+        let mut request = Request::get(target).body(Empty::new()).map_err(io::Error::other)?;
+        request.headers_mut().clone_from(headers);
+        request.headers_mut().insert(header::HOST, self.inner.host.clone());
+        Ok(request)
+    }
+
+    fn reply(&self, response: Response<Incoming>, sender: SendRequest<Empty<Bytes>>) -> Reply {
+        let (head, body) = response.into_parts();
+        Reply { status: head.status, headers: head.headers, body, sender: Some(sender), origin: self.clone() }
+    }
+
+    async fn connect(&self) -> io::Result<SendRequest<Empty<Bytes>>> {
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        let addresses: Vec<SocketAddr> = tokio::net::lookup_host(&self.inner.authority).await?.collect();
+        for address in addresses {
+            match connect(address, &TcpOptions::default()).await {
+                Ok(stream) => {
+                    let (sender, connection) = Builder::new()
+                        .max_buf_size(READ_BYTES_MAX)
+                        .handshake(TokioIo::new(stream))
+                        .await
+                        .map_err(io::Error::other)?;
+                    tokio::spawn(async move {
+                        // A request under way hears of an error itself.
+                        let _ = connection.await;
+                    });
+                    return Ok(sender);
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn kept(&self) -> Option<SendRequest<Empty<Bytes>>> {
+        let mut idle = self.inner.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.retain(|sender| !sender.is_closed());
+        // The youngest: its peer is the least likely to close it.
+        let at = idle.iter().rposition(SendRequest::is_ready)?;
+        idle.remove(at)
+    }
+
+    fn keep(&self, sender: SendRequest<Empty<Bytes>>) {
+        let mut idle = self.inner.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.push_back(sender);
+        if idle.len() > IDLE_MAX {
+            idle.pop_front();
+        }
+    }
+}
+
+/// An answer whose body is still on its way. Dropping it before the end closes its connection.
+pub struct Reply {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Incoming,
+    sender: Option<SendRequest<Empty<Bytes>>>,
+    origin: Origin,
+}
+
+impl fmt::Debug for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reply").field("status", &self.status).finish_non_exhaustive()
+    }
+}
+
+impl Reply {
+    /// HTTP status.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// Headers of the answer.
+    pub fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    /// The next bytes of the body; `None` after its end.
+    ///
+    /// Errors: the body breaks off.
+    pub async fn bytes(&mut self) -> io::Result<Option<Bytes>> {
+        loop {
+            let Some(frame) = self.body.frame().await else { return Ok(None) };
+            let frame = frame.map_err(io::Error::other)?;
+            // Trailers end with the connection's next hop.
+            if let Ok(bytes) = frame.into_data()
+                && !bytes.is_empty()
+            {
+                return Ok(Some(bytes));
+            }
+        }
+    }
+
+    /// Keeps the connection for a later request, if the body has been read to its end.
+    pub fn finish(mut self) {
+        if self.body.is_end_stream()
+            && let Some(sender) = self.sender.take()
+        {
+            self.origin.keep(sender);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::Router;
+    use axum::extract::ConnectInfo;
+    use axum::routing::get;
+
+    #[test]
+    fn urls_name_a_plain_server() {
+        for (url, authority) in [
+            ("http://a.example", "a.example:80"),
+            ("http://a.example:81/", "a.example:81"),
+            ("http://[::1]", "[::1]:80"),
+            ("http://[::1]:81", "[::1]:81"),
+        ] {
+            assert_eq!(Origin::new(url).expect(url).authority(), authority);
+        }
+        for url in ["a.example", "https://a.example", "http://", "http://a/b", "http://a:x", "http://a b"] {
+            assert!(Origin::new(url).is_err(), "{url}");
+        }
+    }
+
+    #[tokio::test]
+    async fn connection_is_kept_after_a_whole_body() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+        let origin =
+            Origin::new(&format!("http://{}", listener.local_addr().expect("bound"))).expect("a URL");
+        let port = |ConnectInfo(from): ConnectInfo<SocketAddr>| async move { from.port().to_string() };
+        let app = Router::new().route("/port", get(port)).into_make_service_with_connect_info::<SocketAddr>();
+        let server = tokio::spawn(async move { axum::serve(listener, app).await });
+        let mut ports = Vec::new();
+        for read_all in [true, true, false, true] {
+            let mut reply = origin.get("/port", &HeaderMap::new()).await.expect("an answer");
+            if read_all {
+                ports.push(reply.bytes().await.expect("a body").expect("not empty"));
+                assert_eq!(reply.bytes().await.expect("a body"), None);
+                reply.finish();
+            } else {
+                drop(reply);
+            }
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(ports[0], ports[1], "the second request came by the same connection");
+        server.abort();
+    }
+}

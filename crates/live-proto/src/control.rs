@@ -1,0 +1,19 @@
+//! Hybrid control of relays: the controller's decisions, merged with the local state of each node.
+//!
+//! Source: VDN, §4.2.4 to §4.4. The controller plans trees slowly, for the whole network. A node
+//! overrides a planned route at once where the route's evidence no longer holds, and returns to the
+//! plan when the evidence agrees again. Requests travel up the tiers and video travels down, so no
+//! route can form a loop.
+//!
+//! Leaves out: sockets, the optimiser, the estimate of a link's capacity by probes. Read
+//! [`tables`] and [`local`] first.
+
+pub mod controller;
+pub mod differences;
+pub mod exercise;
+pub mod ledger;
+pub mod local;
+pub mod messages;
+pub mod neighbours;
+pub mod node;
+pub mod tables;

@@ -1,0 +1,333 @@
+//! Tests of the controller with nodes that follow every update at once.
+
+use super::*;
+use crate::control::differences::DeltaSender;
+use crate::{ChannelId, Link};
+use proptest::prelude::*;
+
+const S: NodeId = NodeId(0);
+const R1: NodeId = NodeId(1);
+const R2: NodeId = NodeId(2);
+const E1: NodeId = NodeId(3);
+const E2: NodeId = NodeId(4);
+const GROUP: GroupId = GroupId(0);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn object(channel: u32) -> Object {
+    Object { channel: ChannelId(channel), bitrate: BitRate::mbps(2) }
+}
+
+/// A controller, and nodes that install each update and follow it at once. Two reflectors and two
+/// edges, fully connected, by links of `mbps`.
+struct Net {
+    now: Instant,
+    controller: Controller,
+    versions: Vec<Version>,
+    tables: Vec<BTreeMap<Object, NodeId>>,
+    streams: Vec<DeltaSender<Object, Option<NodeId>>>,
+    viewers: Vec<DeltaSender<(GroupId, Object), u64>>,
+    silent: BTreeSet<NodeId>,
+    /// Streams that run, where they differ from the tables: all other routes of these nodes have none.
+    local: BTreeMap<NodeId, BTreeMap<Object, NodeId>>,
+    /// Highest load of each link over tables that were in force together.
+    loads_bps_max: Vec<u64>,
+    issued: usize,
+}
+
+impl Net {
+    fn new(mbps: u64, settings: ControllerSettings) -> Self {
+        let tiers = [Tier::Source, Tier::Reflector, Tier::Reflector, Tier::Edge, Tier::Edge];
+        let node = |(tier, at): (Tier, usize)| crate::Node { name: format!("n{at}"), tier };
+        let capacity = BitRate::mbps(mbps);
+        let link = |(from, to)| Link { from: NodeId(from), to: NodeId(to), capacity, cost: 1.0 };
+        let links = [(0, 1), (0, 2), (1, 3), (2, 3), (1, 4), (2, 4)].map(link);
+        let nodes = tiers.into_iter().zip(0..).map(node).collect();
+        let network = Network::new(nodes, links.into()).expect("tiers are in order");
+        let groups = vec![vec![E1, E2]];
+        let controller = Controller::new(Instant::ZERO, network, groups, 1, settings).expect("edges");
+        let mut net = Self {
+            now: Instant::ZERO,
+            controller,
+            versions: vec![Version::default(); 5],
+            tables: vec![BTreeMap::new(); 5],
+            streams: vec![DeltaSender::new(1); 5],
+            viewers: vec![DeltaSender::new(1); 5],
+            silent: BTreeSet::new(),
+            local: BTreeMap::new(),
+            loads_bps_max: vec![0; 6],
+            issued: 0,
+        };
+        net.run(SECOND * 2);
+        net
+    }
+
+    fn capacity(&self) -> BitRate {
+        self.controller.network.links()[0].capacity
+    }
+
+    fn report(&mut self, node: NodeId) {
+        let links = self.controller.network.links().iter().zip(0..);
+        let own = links.filter(|(link, _)| link.from == node || link.to == node);
+        let links = own.map(|(link, number)| (LinkId(number), LinkState::Up(link.capacity))).collect();
+        let imports = (0..6).map(|channel| (object(channel), None));
+        let streams = match node {
+            S => imports.collect(),
+            _ => {
+                let running = self.local.get(&node).unwrap_or(&self.tables[node.index()]);
+                running.iter().map(|(object, parent)| (*object, Some(*parent))).collect()
+            }
+        };
+        let viewers = if node == E1 { [((GROUP, object(0)), 3)].into() } else { BTreeMap::new() };
+        let report = Report {
+            life: 1,
+            version: self.versions[node.index()],
+            is_draining: false,
+            links,
+            streams: self.streams[node.index()].advance(streams, |old, new| old != new),
+            viewers: self.viewers[node.index()].advance(viewers, |old, new| old != new),
+        };
+        self.controller.handle_report(self.now, node, report);
+    }
+
+    fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.now += SECOND;
+            self.controller.handle_timeout(self.now);
+            for at in 0..5 {
+                if !self.silent.contains(&NodeId(at)) {
+                    self.report(NodeId(at));
+                }
+                self.pump();
+            }
+        }
+    }
+
+    fn pump(&mut self) {
+        while let Some((node, message)) = self.controller.poll_transmit() {
+            let Some(update) = message.update.filter(|_| !self.silent.contains(&node)) else { continue };
+            // As a node does: a later report gets the right difference.
+            let installed = self.versions[node.index()];
+            if update.version <= installed || update.base.is_some_and(|base| base != installed) {
+                continue;
+            }
+            // Streams of the old table run until the new ones deliver.
+            let old = self.tables[node.index()].clone();
+            let table = &mut self.tables[node.index()];
+            if update.base.is_none() {
+                table.clear();
+            }
+            for prefix in update.removed {
+                if let crate::control::tables::Prefix::Object(object) = prefix {
+                    table.remove(&object);
+                }
+            }
+            for entry in update.set {
+                if let crate::control::tables::Prefix::Object(object) = entry.prefix {
+                    table.insert(object, entry.next_hop);
+                }
+            }
+            self.versions[node.index()] = update.version;
+            for (link, load) in self.controller.network.links().iter().zip(&mut self.loads_bps_max) {
+                let has = |table: &BTreeMap<Object, NodeId>, object: &Object| {
+                    link.to == node && table.get(object) == Some(&link.from)
+                };
+                let new = &self.tables[node.index()];
+                let streams = (0..6).map(object).filter(|object| has(&old, object) || has(new, object));
+                *load = (*load).max(streams.map(|object| object.bitrate.as_bps()).sum());
+            }
+        }
+        while let Some(event) = self.controller.poll_event() {
+            self.issued += usize::from(matches!(event, ControllerEvent::Issued(_)));
+        }
+    }
+
+    /// Hands in a plan: each object's reflector, at both edges.
+    fn plan(&mut self, reflectors: &[NodeId]) -> Result<(), PlanError> {
+        self.controller.timers.round = self.now;
+        self.controller.handle_timeout(self.now);
+        let job = self.controller.poll_job().expect("a round is due");
+        let mut plan = Plan::default();
+        for (channel, reflector) in (0..).zip(reflectors) {
+            plan.parents.insert((*reflector, object(channel)), S);
+            for edge in [E1, E2] {
+                plan.parents.insert((edge, object(channel)), *reflector);
+            }
+            plan.edges.insert((GROUP, object(channel)), E1);
+        }
+        self.controller.handle_plan(self.now, job.number, plan)
+    }
+
+    fn planned(&self, node: NodeId) -> Vec<Option<NodeId>> {
+        (0..6).map(|channel| self.tables[node.index()].get(&object(channel)).copied()).collect()
+    }
+}
+
+fn settings() -> ControllerSettings {
+    ControllerSettings { slack_percent: 0, ..ControllerSettings::default() }
+}
+
+proptest! {
+    #[test]
+    fn no_link_is_planned_above_its_capacity_during_moves(
+        plans in prop::collection::vec(prop::collection::vec(any::<bool>(), 0..6), 1..4),
+    ) {
+        // Room for four of six objects on each link.
+        let mut net = Net::new(8, settings());
+        for plan in plans {
+            let reflectors: Vec<_> = plan.iter().map(|first| if *first { R1 } else { R2 }).collect();
+            let counts = [R1, R2].map(|node| reflectors.iter().filter(|own| **own == node).count());
+            let taken = net.plan(&reflectors);
+            prop_assert_eq!(taken.is_ok(), counts.iter().all(|count| *count <= 4));
+            net.run(SECOND * 30);
+            prop_assert!(net.controller.is_settled());
+            if taken.is_ok() {
+                // Each edge moves every object: with room on both ways all of them arrive.
+                let mut wanted: Vec<_> = reflectors.iter().copied().map(Some).collect();
+                wanted.resize(6, None);
+                prop_assert_eq!(net.planned(E1), wanted);
+            }
+            let capacity = net.capacity().as_bps();
+            prop_assert!(net.loads_bps_max.iter().all(|load| *load <= capacity), "{:?}", net.loads_bps_max);
+        }
+    }
+}
+
+#[test]
+fn full_links_swap_nothing() {
+    // Room for one object on each link: a swap of two has no first step.
+    let mut net = Net::new(3, settings());
+    net.plan(&[R1, R2]).expect("one object on each way");
+    net.run(SECOND * 30);
+    let before = net.planned(E1);
+    net.plan(&[R2, R1]).expect("one object on each way");
+    net.run(SECOND * 30);
+    assert!(net.controller.is_settled());
+    assert_eq!(net.planned(E1), before);
+}
+
+#[test]
+fn streams_on_full_links_are_planned_where_they_run() {
+    // Room for one object on each link. Local decisions have swapped the two objects of the plan.
+    let mut net = Net::new(3, settings());
+    net.plan(&[R1, R2]).expect("one object on each way");
+    net.run(SECOND * 30);
+    let swapped = BTreeMap::from([(object(0), R2), (object(1), R1)]);
+    net.local = [(E1, swapped.clone()), (E2, swapped)].into();
+    net.local.insert(R1, [(object(1), S)].into());
+    net.local.insert(R2, [(object(0), S)].into());
+    net.run(SECOND);
+    net.plan(&[R1, R2]).expect("one object on each way");
+    net.run(SECOND * 30);
+    assert!(net.controller.is_settled());
+    assert_eq!(net.planned(E1)[..2], [Some(R2), Some(R1)]);
+    assert_eq!(net.planned(R1)[..2], [None, None], "its link is full, and nothing is lost by a local route");
+    // A stream ends, and the other one has room to move back.
+    for node in [R2, E1, E2] {
+        net.local.get_mut(&node).expect("set above").remove(&object(0));
+    }
+    net.run(SECOND);
+    net.plan(&[R1, R2]).expect("one object on each way");
+    net.run(SECOND * 30);
+    net.local.clear();
+    net.run(SECOND);
+    net.plan(&[R1, R2]).expect("one object on each way");
+    net.run(SECOND * 30);
+    assert_eq!(net.planned(E1)[..2], [Some(R1), Some(R2)]);
+}
+
+#[test]
+fn link_that_a_local_stream_fills_gets_no_route() {
+    let mut net = Net::new(3, settings());
+    net.local = [(E1, [(object(1), R1)].into()), (R1, [(object(1), S)].into())].into();
+    net.run(SECOND);
+    net.plan(&[R1]).expect("the plan leaves the local stream out");
+    net.run(SECOND * 30);
+    assert_eq!((net.planned(R1)[0], net.planned(E1)[0]), (None, None));
+    assert_eq!(net.issued, 1, "the lead's first tables are empty");
+}
+
+#[test]
+fn round_moves_no_more_streams_than_its_limit() {
+    let mut net = Net::new(100, ControllerSettings { moves_max: 3, ..settings() });
+    net.plan(&[R1; 4]).expect("wide links");
+    net.run(SECOND * 30);
+    net.plan(&[R2; 4]).expect("wide links");
+    net.run(SECOND * 30);
+    let moved: usize =
+        [E1, E2].map(|edge| net.planned(edge).iter().filter(|at| **at == Some(R2)).count()).iter().sum();
+    assert_eq!(moved, 3);
+    net.plan(&[R2; 4]).expect("wide links");
+    net.run(SECOND * 30);
+    let moved: usize =
+        [E1, E2].map(|edge| net.planned(edge).iter().filter(|at| **at == Some(R2)).count()).iter().sum();
+    assert_eq!(moved, 6, "the next round goes on");
+}
+
+#[test]
+fn plan_above_a_capacity_changes_nothing() {
+    let mut net = Net::new(3, settings());
+    let error = net.plan(&[R1, R1]).expect_err("two objects on one way");
+    assert!(matches!(error, PlanError::OverCapacity { .. }), "{error}");
+    net.run(SECOND * 5);
+    assert_eq!(net.controller.version().decision, 0);
+    let late = net.controller.handle_plan(net.now, 1, Plan::default());
+    assert!(matches!(late, Err(PlanError::OtherJob { pending: None, .. })));
+}
+
+#[test]
+fn slack_stays_unplanned() {
+    let mut net = Net::new(10, ControllerSettings { slack_percent: 20, ..settings() });
+    assert!(net.plan(&[R1; 5]).is_err(), "10 of 10 Mbit/s");
+    net.plan(&[R1; 4]).expect("8 of 10 Mbit/s");
+}
+
+#[test]
+fn dns_follows_the_tables() {
+    let mut net = Net::new(100, settings());
+    net.silent.insert(E1);
+    net.plan(&[R1]).expect("a wide link");
+    net.run(SECOND * 3);
+    assert!(net.controller.mapping().is_empty(), "E1 has no table yet");
+    net.silent.clear();
+    net.run(SECOND * 30);
+    net.plan(&[R1]).expect("a wide link");
+    net.run(SECOND * 30);
+    assert_eq!(net.controller.mapping().get(&(GROUP, object(0))), Some(&E1));
+}
+
+#[test]
+fn unmapped_group_gets_an_edge_that_has_the_object() {
+    let mut net = Net::new(100, settings());
+    assert_eq!(net.controller.edge_for(GROUP, object(5)), Some(E1), "the nearest");
+    net.tables[E2.index()].insert(object(5), R1);
+    net.run(SECOND);
+    assert_eq!(net.controller.edge_for(GROUP, object(5)), Some(E2), "it has the object");
+    net.silent.insert(E2);
+    net.run(SECOND * 7);
+    assert_eq!(net.controller.edge_for(GROUP, object(5)), Some(E1), "the other is silent");
+    net.controller.handle_drain(net.now, E1);
+    assert_eq!(net.controller.edge_for(GROUP, object(5)), None);
+    assert_eq!(net.controller.edge_for(GroupId(9), object(5)), None);
+}
+
+#[test]
+fn controller_that_hears_no_majority_keeps_its_tables() {
+    let mut net = Net::new(100, settings());
+    net.silent.extend([S, R1, R2]);
+    net.run(SECOND * 7);
+    net.controller.poll_job();
+    net.controller.timers.round = net.now;
+    net.controller.handle_timeout(net.now);
+    assert!(net.controller.poll_job().is_none());
+}
+
+#[test]
+fn drained_node_has_no_capacity_to_plan() {
+    let mut net = Net::new(100, settings());
+    net.controller.handle_drain(net.now, R1);
+    assert!(matches!(net.plan(&[R1]), Err(PlanError::OverCapacity { .. })));
+    net.plan(&[R2]).expect("another way");
+    net.controller.handle_undrain(net.now, R1);
+    net.plan(&[R1]).expect("it is back");
+}

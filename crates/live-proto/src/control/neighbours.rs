@@ -1,0 +1,284 @@
+//! Distances and capacities (Table 4.2): a node hears them from its parents and sends its own to its
+//! children.
+//!
+//! Source: §4.4.2. A node advertises the objects that it receives at distance 0. It passes on the
+//! distance to the nearest receiving node of all others, if that way has enough capacity for the
+//! object's bitrate. Differs: a changed capacity is sent only from [`CAPACITY_STEP_PERCENT`] on. An
+//! entry still states that the capacity exceeds the bitrate, and Algorithm 1 asks no more.
+//!
+//! Leaves out: messages' way. Read [`Neighbours`] and [`Reach`] first.
+
+use super::differences::{Applied, Delta, DeltaReceiver, DeltaSender};
+use super::local::Via;
+use super::tables::LinkState;
+use crate::{NodeId, Object};
+use anabranch_units::{BitRate, LinkId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Most objects in the table of one parent, and most that a node advertises.
+pub const OBJECTS_MAX: usize = 65_536;
+/// Most parents of a node.
+pub const PARENTS_MAX: usize = 64;
+/// Change of an advertised capacity that is sent, in percent of the sent one: the change that also
+/// makes evidence stale.
+pub const CAPACITY_STEP_PERCENT: u64 = 20;
+
+/// The nearest node that receives an object, as a node advertises it to its children.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reach {
+    /// Number of links to it, d(v, b): 0 if the advertising node receives the object.
+    pub distance: u32,
+    /// Spare capacity of the narrowest link to it, c(v, b); `None` at distance 0.
+    pub capacity: Option<BitRate>,
+}
+
+impl Reach {
+    /// The advertising node receives the object.
+    pub const HERE: Self = Self { distance: 0, capacity: None };
+
+    fn is_news(&self, next: &Self) -> bool {
+        if self.distance != next.distance {
+            return true;
+        }
+        let bps = |reach: &Self| reach.capacity.map_or(0, BitRate::as_bps);
+        let (sent, new) = (u128::from(bps(self)), u128::from(bps(next)));
+        sent != new && sent.abs_diff(new) * 100 >= sent * u128::from(CAPACITY_STEP_PERCENT)
+    }
+}
+
+/// The link from a parent, as the parent sees it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offer {
+    /// Capacity that the parent believes.
+    pub capacity: BitRate,
+    /// Capacity without a stream.
+    pub spare: BitRate,
+    /// Whether the parent takes no new stream because an operator empties it.
+    pub is_draining: bool,
+}
+
+/// A node's record of a parent.
+#[derive(Clone, Debug)]
+struct Parent {
+    link: LinkId,
+    /// Last offer; `None` before the first and after a failure.
+    offer: Option<Offer>,
+    table: DeltaReceiver<Object, Reach>,
+}
+
+/// Table 4.2 of one node: what its parents advertise.
+#[derive(Clone, Debug, Default)]
+pub struct Neighbours {
+    parents: BTreeMap<NodeId, Parent>,
+}
+
+impl Neighbours {
+    /// The parents of a node, with the links from them, at most [`PARENTS_MAX`]: those beyond are
+    /// left out.
+    pub fn new(parents: impl IntoIterator<Item = (NodeId, LinkId)>) -> Self {
+        let parent = |link| Parent { link, offer: None, table: DeltaReceiver::new(OBJECTS_MAX) };
+        let parents = parents.into_iter().take(PARENTS_MAX).map(|(node, link)| (node, parent(link)));
+        Self { parents: parents.collect() }
+    }
+
+    /// The parents, in order.
+    pub fn parents(&self) -> impl Iterator<Item = NodeId> {
+        self.parents.keys().copied()
+    }
+
+    /// Whether `node` is a parent.
+    pub fn has(&self, node: NodeId) -> bool {
+        self.parents.contains_key(&node)
+    }
+
+    /// Takes a parent's offer.
+    pub fn handle_offer(&mut self, parent: NodeId, offer: Offer) {
+        if let Some(parent) = self.parents.get_mut(&parent) {
+            parent.offer = Some(offer);
+        }
+    }
+
+    /// Takes a parent's advertisement.
+    pub fn handle_table(&mut self, parent: NodeId, delta: Delta<Object, Reach>) -> Applied {
+        self.parents.get_mut(&parent).map_or(Applied::Old, |parent| parent.table.handle(delta))
+    }
+
+    /// The parent or the link from it has failed: its table is void.
+    pub fn handle_failure(&mut self, parent: NodeId) {
+        if let Some(parent) = self.parents.get_mut(&parent) {
+            parent.offer = None;
+            parent.table.clear();
+        }
+    }
+
+    /// Counts a stream that this node has asked of a parent, until the parent's next offer.
+    pub fn spend(&mut self, parent: NodeId, bitrate: BitRate) {
+        if let Some(offer) = self.parents.get_mut(&parent).and_then(|parent| parent.offer.as_mut()) {
+            offer.spare = BitRate::bps(offer.spare.as_bps().saturating_sub(bitrate.as_bps()));
+        }
+    }
+
+    /// The last offer of a parent; `None` if it has failed or was never heard.
+    pub fn offer(&self, parent: NodeId) -> Option<Offer> {
+        self.parents.get(&parent)?.offer
+    }
+
+    /// The links from the parents, with the last offers.
+    pub fn links(&self) -> impl Iterator<Item = (LinkId, Option<Offer>)> {
+        self.parents.values().map(|parent| (parent.link, parent.offer))
+    }
+
+    /// State of the link from a parent; [`LinkState::Failed`] for any other link.
+    pub fn link_state(&self, link: LinkId) -> LinkState {
+        let offer = self.links().find(|(own, _)| *own == link).and_then(|(_, offer)| offer);
+        offer.map_or(LinkState::Failed, |offer| LinkState::Up(offer.capacity))
+    }
+
+    /// The ways to an object, one for each parent that advertises it: a row of Table 4.2.
+    pub fn ways(&self, object: Object) -> impl Iterator<Item = Via> + Clone {
+        self.parents.iter().filter_map(move |(node, parent)| {
+            let offer = parent.offer.filter(|offer| !offer.is_draining)?;
+            Some(via(*node, offer, *parent.table.table().get(&object)?))
+        })
+    }
+
+    /// The advertisement to the children: the objects that this node receives, and for all others
+    /// the nearest way with enough capacity. At most [`OBJECTS_MAX`] objects.
+    pub fn advertisement(&self, received: impl IntoIterator<Item = Object>) -> BTreeMap<Object, Reach> {
+        let mut reaches = BTreeMap::new();
+        for (node, parent) in &self.parents {
+            let Some(offer) = parent.offer.filter(|offer| !offer.is_draining) else { continue };
+            for (object, reach) in parent.table.table() {
+                let via = via(*node, offer, *reach);
+                if via.capacity <= object.bitrate {
+                    continue;
+                }
+                let reach = Reach { distance: via.distance, capacity: Some(via.capacity) };
+                let best = reaches.entry(*object).or_insert(reach);
+                let key = |reach: &Reach| (reach.distance, std::cmp::Reverse(reach.capacity));
+                if key(&reach) < key(best) {
+                    *best = reach;
+                }
+            }
+        }
+        reaches.extend(received.into_iter().map(|object| (object, Reach::HERE)));
+        while reaches.len() > OBJECTS_MAX {
+            reaches.pop_last();
+        }
+        reaches
+    }
+}
+
+fn via(parent: NodeId, offer: Offer, reach: Reach) -> Via {
+    let capacity = reach.capacity.map_or(offer.spare, |capacity| capacity.min(offer.spare));
+    Via { parent, distance: reach.distance.saturating_add(1), capacity }
+}
+
+/// A node's advertisement to its children, as a sequence of messages. All children get the same.
+#[derive(Clone, Debug)]
+pub struct Advertiser {
+    sender: DeltaSender<Object, Reach>,
+}
+
+impl Advertiser {
+    /// Nothing has been sent. `life` is higher than in all earlier lives of the node.
+    pub const fn new(life: u64) -> Self {
+        Self { sender: DeltaSender::new(life) }
+    }
+
+    /// The message that leads to this advertisement.
+    pub fn advance(&mut self, reaches: BTreeMap<Object, Reach>) -> Delta<Object, Reach> {
+        self.sender.advance(reaches, Reach::is_news)
+    }
+
+    /// The whole table, for a child that asks; `None` before the first message.
+    pub fn whole(&self) -> Option<Delta<Object, Reach>> {
+        self.sender.whole()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ChannelId;
+
+    const X: NodeId = NodeId(0);
+    const Y: NodeId = NodeId(1);
+
+    fn object(channel: u32, kbps: u64) -> Object {
+        Object { channel: ChannelId(channel), bitrate: BitRate::bps(kbps * 1_000) }
+    }
+
+    fn offer(kbps: u64) -> Offer {
+        let spare = BitRate::bps(kbps * 1_000);
+        Offer { capacity: spare, spare, is_draining: false }
+    }
+
+    fn passed(distance: u32, kbps: u64) -> Reach {
+        Reach { distance, capacity: Some(BitRate::bps(kbps * 1_000)) }
+    }
+
+    /// A node with two parents that offer `x` and `y` kbit/s and advertise `reaches`.
+    fn node(x: u64, y: u64, reaches: [&[(Object, Reach)]; 2]) -> Neighbours {
+        let mut node = Neighbours::new([(X, LinkId(0)), (Y, LinkId(1))]);
+        for ((parent, kbps), reaches) in [(X, x), (Y, y)].into_iter().zip(reaches) {
+            node.handle_offer(parent, offer(kbps));
+            let delta = Advertiser::new(1).advance(reaches.iter().copied().collect());
+            assert_eq!(node.handle_table(parent, delta), Applied::Yes);
+        }
+        node
+    }
+
+    #[test]
+    fn received_objects_are_advertised_at_distance_zero() {
+        let v0 = object(0, 800);
+        let node = node(9_000, 9_000, [&[(v0, Reach::HERE)], &[]]);
+        assert_eq!(node.advertisement([])[&v0], passed(1, 9_000));
+        assert_eq!(node.advertisement([v0])[&v0], Reach::HERE);
+        assert!(!node.advertisement([v0]).contains_key(&object(0, 400)));
+    }
+
+    #[test]
+    fn nearest_way_with_capacity_is_passed_on() {
+        let (v0, v1) = (object(0, 2_000), object(1, 2_000));
+        let x = [(v0, Reach::HERE), (v1, passed(1, 9_000))];
+        let node = node(1_500, 4_000, [&x, &[(v0, passed(1, 3_000)), (v1, passed(2, 1_000))]]);
+        // X receives v0, but the link from X is too narrow; no way to v1 is wide enough.
+        assert_eq!(node.advertisement([]), [(v0, passed(2, 3_000))].into());
+    }
+
+    #[test]
+    fn capacity_equal_to_the_bitrate_is_not_enough() {
+        let v0 = object(0, 2_000);
+        for (kbps, is_passed_on) in [(2_000, false), (2_001, true)] {
+            let node = node(kbps, 0, [&[(v0, Reach::HERE)], &[]]);
+            assert_eq!(node.advertisement([]).contains_key(&v0), is_passed_on);
+        }
+    }
+
+    #[test]
+    fn failed_and_draining_parents_are_no_way() {
+        let v0 = object(0, 800);
+        let mut node = node(9_000, 9_000, [&[(v0, Reach::HERE)], &[(v0, Reach::HERE)]]);
+        assert_eq!(node.ways(v0).count(), 2);
+        node.handle_failure(X);
+        node.handle_offer(Y, Offer { is_draining: true, ..offer(9_000) });
+        assert_eq!(node.ways(v0).count(), 0);
+        node.handle_offer(X, offer(9_000));
+        assert_eq!(node.ways(v0).count(), 0, "the table of a failed parent is void");
+    }
+
+    #[test]
+    fn small_changes_of_capacity_are_not_sent() {
+        let v0 = object(0, 800);
+        let mut advertiser = Advertiser::new(1);
+        advertiser.advance([(v0, passed(1, 10_000))].into());
+        for (kbps, is_sent) in [(8_001, false), (12_000, true), (9_601, false), (9_600, true)] {
+            let delta = advertiser.advance([(v0, passed(1, kbps))].into());
+            assert_eq!(!delta.set.is_empty(), is_sent, "{kbps} kbit/s");
+        }
+        assert_eq!(advertiser.advance([(v0, passed(2, 9_600))].into()).set.len(), 1);
+        assert_eq!(advertiser.advance([].into()).removed, [v0]);
+    }
+}

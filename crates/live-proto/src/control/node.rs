@@ -1,0 +1,381 @@
+//! The control of one node: its tables, its neighbours, its streams and its reports.
+//!
+//! Source: §4.4. A viewer or a child asks for a stream; the node follows the controller's route if
+//! the route's evidence holds, and decides by Algorithm 1 if not. The parent that it asks admits or
+//! refuses. All requests for one object share one stream from one parent, so the streams of an
+//! object form a tree. A stream moves to another parent by make before break: the old parent serves
+//! until the new one delivers.
+//!
+//! The driver passes in messages, the requests of viewers and the progress of transfers. After any
+//! `handle_*` it takes [`Node::poll_transmit`] and [`Node::poll_event`] until `None`, then reads
+//! [`Node::poll_timeout`]. The limits of the tables bound the output of one call. Leaves out: bytes
+//! of video. Read [`Node`] and [`Event`] first.
+
+mod children;
+mod controller_session;
+mod parents;
+mod streams;
+
+use super::ledger::{Attempts, Capacity, LinkLedger};
+use super::local::Rule;
+use super::messages::{Cause, GroupId, Refusal, Report, ToChild, ToParent};
+use super::neighbours::{Advertiser, Neighbours};
+use super::tables::{LinkState, Rib, RibEntry, ShadowFibs, UpdateError, Version};
+use crate::{Network, NodeId, Object, Tier};
+use anabranch_units::{Duration, Instant, LinkId, RandomStream, Seed};
+use controller_session::ControllerSession;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use streams::Stream;
+
+/// Most streams of a node, imported ones included.
+pub const NODE_STREAMS_MAX: usize = 65_536;
+/// Most viewers that wait for one stream to begin.
+pub const WAITING_MAX: usize = 65_536;
+/// Most groups of viewers of one stream, and most entries of refused viewers in a report.
+pub const GROUPS_MAX: usize = 65_536;
+
+/// A viewer's request, by a number of the driver's.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RequestId(pub u64);
+
+/// Timing and rules of a node.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Time between two heartbeats to a neighbour.
+    pub heartbeat: Duration,
+    /// Silence after which a parent counts as failed.
+    pub parent_silence_max: Duration,
+    /// Silence after which a child's streams are released.
+    pub child_silence_max: Duration,
+    /// Time between two advertisements, and between two looks at the plan for all streams.
+    pub advertise_every: Duration,
+    /// Time between two reports to the controller.
+    pub report_every: Duration,
+    /// Silence after which the controller counts as failed and its entries as stale.
+    pub controller_silence_max: Duration,
+    /// Time after which an unanswered request is repeated.
+    pub ask_timeout: Duration,
+    /// Number of times that a request is sent before its parent is given up.
+    pub asks_max: u32,
+    /// Time that a parent has from its grant to the first byte.
+    pub deliver_timeout: Duration,
+    /// Time for which a refused viewer counts as demand in reports.
+    pub demand_memory: Duration,
+    /// Change of a link's capacity that makes evidence stale, in percent (§4.4.2).
+    pub stale_percent: u32,
+    /// Reading of Algorithm 1.
+    pub rule: Rule,
+}
+
+impl Default for Settings {
+    /// Advertisements every second and 20 % are the thesis's (§4.4.2). It gives no timeout: these
+    /// let a node leave a silent parent within 0.8 s.
+    fn default() -> Self {
+        Self {
+            heartbeat: Duration::from_ms(200),
+            parent_silence_max: Duration::from_ms(600),
+            child_silence_max: Duration::from_secs(3),
+            advertise_every: Duration::from_secs(1),
+            report_every: Duration::from_secs(1),
+            controller_silence_max: Duration::from_secs(10),
+            ask_timeout: Duration::from_ms(300),
+            asks_max: 3,
+            deliver_timeout: Duration::from_secs(2),
+            demand_memory: Duration::from_secs(15),
+            stale_percent: 20,
+            rule: Rule::NearestWithCapacity,
+        }
+    }
+}
+
+/// A message that leaves the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Transmit {
+    /// To a parent.
+    Parent(NodeId, ToParent),
+    /// To a child.
+    Child(NodeId, ToChild),
+    /// To the controller.
+    Controller(Report),
+}
+
+/// A change that the driver acts on or records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// The viewer is served from now on.
+    ViewerAdmitted(RequestId),
+    /// The viewer must ask another edge, then for a lower bitrate.
+    ViewerRefused(RequestId, Refusal),
+    /// A stream has ended: all its viewers must ask elsewhere.
+    ViewersLost(Object, Refusal),
+    /// The object can be fetched from this parent.
+    Fetch {
+        /// The stream.
+        object: Object,
+        /// The parent that has granted it.
+        parent: NodeId,
+        /// Decision from which the request resulted.
+        cause: Cause,
+        /// Version that routed the request; `None` after a local decision.
+        version: Option<Version>,
+    },
+    /// The object must no longer be fetched from this parent.
+    Stop(Object, NodeId),
+    /// A parent, or the link from it, has failed.
+    ParentFailed(NodeId),
+    /// Central entries of this version are installed.
+    Installed(Version),
+    /// An update was refused.
+    UpdateRefused(UpdateError),
+}
+
+/// A node's record of the process of a parent.
+#[derive(Clone, Debug, Default)]
+struct ParentSession {
+    life: u64,
+    /// Last message; `None` before the first and after a failure.
+    heard_at: Option<Instant>,
+    /// Requests that are asked or granted.
+    held: Attempts,
+}
+
+/// A node's record of the process of a child.
+#[derive(Clone, Debug)]
+struct ChildSession {
+    link: LinkId,
+    life: u64,
+    /// Last message; `None` before the first and after a failure.
+    heard_at: Option<Instant>,
+    ledger: LinkLedger,
+    /// Heartbeats in a row whose digest differs from the ledger's.
+    mismatches: u32,
+}
+
+/// Deadlines of all regular work.
+#[derive(Copy, Clone, Debug)]
+struct Timers {
+    /// When to send heartbeats and look for silent neighbours.
+    heartbeat: Instant,
+    /// When to advertise, and to look whether streams follow the plan.
+    advertise: Instant,
+    /// When to report to the controller.
+    report: Instant,
+}
+
+/// The machine. See the module.
+#[derive(Clone, Debug)]
+pub struct Node {
+    id: NodeId,
+    life: u64,
+    settings: Settings,
+    rib: Rib,
+    shadows: ShadowFibs,
+    neighbours: Neighbours,
+    advertiser: Advertiser,
+    parents: BTreeMap<NodeId, ParentSession>,
+    children: BTreeMap<NodeId, ChildSession>,
+    /// Streams with their viewers and children. At a source, imported ones without a parent.
+    streams: BTreeMap<Object, Stream>,
+    /// Deadlines of streams.
+    due: BTreeSet<(Instant, Object)>,
+    timers: Timers,
+    controller: ControllerSession,
+    random: RandomStream,
+    attempts: u64,
+    output: Output,
+}
+
+/// Messages and events that wait for the driver.
+#[derive(Clone, Debug, Default)]
+struct Output {
+    messages: VecDeque<Transmit>,
+    events: VecDeque<Event>,
+}
+
+impl Node {
+    /// The control of node `id`. `life` is higher than in all earlier lives of the node, by more
+    /// than the requests of a life: microseconds since the Unix epoch serve.
+    pub fn new(
+        now: Instant,
+        network: &Network,
+        id: NodeId,
+        life: u64,
+        settings: Settings,
+        seed: Seed,
+    ) -> Self {
+        let from = |link: &LinkId| (network.link(*link).from, *link);
+        let parents: Vec<_> = network.links_in(id).iter().map(from).collect();
+        let child = |link: &LinkId| {
+            let ledger = LinkLedger::new(Capacity::declared(network.link(*link).capacity));
+            let session = ChildSession { link: *link, life: 0, heard_at: None, ledger, mismatches: 0 };
+            (network.link(*link).to, session)
+        };
+        let is_source = network.node(id).tier == Tier::Source;
+        let neighbours = Neighbours::new(parents);
+        Self {
+            id,
+            life,
+            settings,
+            rib: Rib::default(),
+            shadows: ShadowFibs::default(),
+            parents: neighbours.parents().map(|node| (node, ParentSession::default())).collect(),
+            neighbours,
+            advertiser: Advertiser::new(life),
+            children: network.links_out(id).iter().map(child).collect(),
+            streams: BTreeMap::new(),
+            due: BTreeSet::new(),
+            timers: Timers { heartbeat: now, advertise: now, report: now },
+            controller: ControllerSession::new(life, is_source),
+            random: seed.stream("live.control", u64::from(id.0)),
+            attempts: life,
+            output: Output::default(),
+        }
+    }
+
+    /// The node's routes.
+    pub const fn rib(&self) -> &Rib {
+        &self.rib
+    }
+
+    /// The forwarding table in force: central entries that hold, and local decisions.
+    pub fn fib(&self, now: Instant) -> super::tables::Fib {
+        self.rib.fib(|entry| self.is_stale(now, entry))
+    }
+
+    /// The parent that delivers an object.
+    pub fn upstream(&self, object: Object) -> Option<NodeId> {
+        self.streams.get(&object)?.current.as_ref().map(|upstream| upstream.parent)
+    }
+
+    /// Whether the node receives or imports an object.
+    pub fn is_receiving(&self, object: Object) -> bool {
+        self.streams.get(&object).is_some_and(|stream| stream.is_imported || stream.current.is_some())
+    }
+
+    /// Whether a child may fetch an object.
+    pub fn is_granted(&self, child: NodeId, object: Object) -> bool {
+        let stream = self.streams.get(&object);
+        stream.is_some_and(|stream| stream.is_served() && stream.children.get(&child) == Some(&true))
+    }
+
+    /// The ledger of the link to a child.
+    pub fn ledger(&self, child: NodeId) -> Option<&LinkLedger> {
+        self.children.get(&child).map(|session| &session.ledger)
+    }
+
+    /// Objects with a stream, imported ones included.
+    pub fn objects(&self) -> impl Iterator<Item = Object> {
+        self.streams.keys().copied()
+    }
+
+    /// Whether the node takes no new stream.
+    pub const fn is_draining(&self) -> bool {
+        self.controller.is_draining
+    }
+
+    /// Next message to send.
+    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+        self.output.messages.pop_front()
+    }
+
+    /// Next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.output.events.pop_front()
+    }
+
+    /// When [`Node::handle_timeout`] is due.
+    pub fn poll_timeout(&self) -> Instant {
+        let regular = self.timers.heartbeat.min(self.timers.advertise).min(self.timers.report);
+        self.due.first().map_or(regular, |(at, _)| regular.min(*at))
+    }
+
+    /// Does the work that is due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if now >= self.timers.heartbeat {
+            self.watch_neighbours(now);
+            self.send_heartbeats();
+            self.timers.heartbeat = now + self.settings.heartbeat;
+        }
+        while let Some((at, object)) = self.due.first().copied()
+            && at <= now
+        {
+            self.due.pop_first();
+            self.handle_stream_due(now, object);
+        }
+        if now >= self.timers.advertise {
+            self.timers.advertise = now + self.settings.advertise_every;
+            self.follow_plan(now);
+            self.advertise();
+        }
+        if now >= self.timers.report {
+            self.timers.report = now + self.settings.report_every;
+            self.report(now);
+        }
+    }
+
+    /// Fails parents and releases children that are silent. A node that was itself frozen gives
+    /// its neighbours one more silence: their messages may still wait in its sockets.
+    fn watch_neighbours(&mut self, now: Instant) {
+        let was_frozen = now > self.timers.heartbeat + self.settings.parent_silence_max;
+        let parents = self.parents.values_mut().map(|session| &mut session.heard_at);
+        let children = self.children.values_mut().map(|session| &mut session.heard_at);
+        if was_frozen {
+            parents.chain(children).flatten().for_each(|heard_at| *heard_at = now);
+            return;
+        }
+        let is_silent = |heard_at: Option<Instant>, most: Duration| {
+            heard_at.is_some_and(|heard_at| now > heard_at + most)
+        };
+        let most = self.settings.parent_silence_max;
+        let parents = self.parents.iter().filter(|(_, session)| is_silent(session.heard_at, most));
+        let parents: Vec<_> = parents.map(|(parent, _)| *parent).collect();
+        parents.into_iter().for_each(|parent| self.handle_parent_failed(now, parent));
+        let most = self.settings.child_silence_max;
+        let children = self.children.iter().filter(|(_, session)| is_silent(session.heard_at, most));
+        let children: Vec<_> = children.map(|(child, _)| *child).collect();
+        children.into_iter().for_each(|child| self.release_child(child));
+    }
+
+    /// Whether an entry's evidence no longer holds (§4.4.2): a link has changed, the next hop or
+    /// the controller has failed.
+    fn is_stale(&self, now: Instant, entry: &RibEntry) -> bool {
+        self.controller.is_silent(now, self.settings.controller_silence_max)
+            || self.neighbours.offer(entry.next_hop).is_none()
+            || self.has_changed(entry)
+    }
+
+    fn has_changed(&self, entry: &RibEntry) -> bool {
+        let state = |link| self.neighbours.link_state(link);
+        entry.evidence.is_stale(self.settings.stale_percent, state)
+    }
+
+    /// States of all links of the node.
+    fn link_states(&self) -> Vec<(LinkId, LinkState)> {
+        let inwards = self.neighbours.links().map(|(link, offer)| {
+            (link, offer.map_or(LinkState::Failed, |offer| LinkState::Up(offer.capacity)))
+        });
+        let outwards = self
+            .children
+            .values()
+            .map(|session| (session.link, LinkState::Up(session.ledger.capacity().believed())));
+        inwards.chain(outwards).collect()
+    }
+
+    fn emit(&mut self, event: Event) {
+        self.output.events.push_back(event);
+    }
+
+    fn send_parent(&mut self, parent: NodeId, body: super::messages::ChildSays) {
+        let message = ToParent { life: self.life, body };
+        self.output.messages.push_back(Transmit::Parent(parent, message));
+    }
+
+    fn send_child(&mut self, child: NodeId, body: super::messages::ParentSays) {
+        let message = ToChild { life: self.life, body };
+        self.output.messages.push_back(Transmit::Child(child, message));
+    }
+}
+
+#[cfg(test)]
+mod tests;

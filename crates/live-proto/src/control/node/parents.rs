@@ -1,0 +1,80 @@
+//! A node's side towards its parents: their messages, their failures, the requests to them.
+
+use super::{Event, Node};
+use crate::control::differences::Applied;
+use crate::control::messages::{ChildSays, ParentSays, Refusal, ToChild};
+use crate::{NodeId, Object};
+use anabranch_units::Instant;
+
+impl Node {
+    /// Takes a message of a parent. Messages of other nodes, and of earlier lives, are ignored.
+    pub fn handle_parent(&mut self, now: Instant, parent: NodeId, message: ToChild) {
+        if !self.hear_parent(now, parent, message.life) {
+            return;
+        }
+        match message.body {
+            ParentSays::Heartbeat(offer) => self.neighbours.handle_offer(parent, offer),
+            ParentSays::Advertisement(delta) => {
+                if self.neighbours.handle_table(parent, delta) == Applied::Gap {
+                    self.send_parent(parent, ChildSays::Resend);
+                }
+            }
+            ParentSays::Granted { object, attempt } => self.handle_granted(now, parent, object, attempt),
+            ParentSays::Refused { object, attempt, why: Refusal::NotHeld } => {
+                self.ask_again(parent, object, attempt);
+            }
+            ParentSays::Refused { object, attempt, .. } => self.handle_refused(now, parent, object, attempt),
+            ParentSays::Compare => {
+                let held = self.parents[&parent].held.iter().collect();
+                self.send_parent(parent, ChildSays::Held { last_attempt: self.attempts, held });
+            }
+        }
+    }
+
+    /// The driver has found that a parent, or the link from it, has failed: its connection broke or
+    /// no stream of it moves. Silence of heartbeats has the same effect.
+    pub fn handle_parent_failed(&mut self, now: Instant, parent: NodeId) {
+        let Some(session) = self.parents.get_mut(&parent) else { return };
+        session.heard_at = None;
+        session.held = Default::default();
+        self.neighbours.handle_failure(parent);
+        self.emit(Event::ParentFailed(parent));
+        let is_there = |object: &Object| {
+            let stream = &self.streams[object];
+            let ways = [&stream.current, &stream.next].into_iter().flatten();
+            ways.into_iter().any(|upstream| upstream.parent == parent)
+        };
+        let objects: Vec<Object> = self.streams.keys().copied().filter(is_there).collect();
+        for object in objects {
+            self.lose_upstream(object, parent);
+            self.seek_if_lost(now, object);
+        }
+    }
+
+    /// Notes a sign of life. Returns false if the message must be ignored.
+    fn hear_parent(&mut self, now: Instant, parent: NodeId, life: u64) -> bool {
+        let Some(session) = self.parents.get(&parent).filter(|session| life >= session.life) else {
+            return false;
+        };
+        if life > session.life && session.heard_at.is_some() {
+            self.handle_parent_failed(now, parent);
+        }
+        let session = self.parents.get_mut(&parent).expect("found above");
+        (session.life, session.heard_at) = (life, Some(now));
+        true
+    }
+
+    /// Forgets an attempt at a parent, and tells the parent.
+    pub(super) fn give_up(&mut self, parent: NodeId, object: Object, attempt: u64) {
+        self.forget_attempt(parent, object, attempt);
+        self.send_parent(parent, ChildSays::Unsubscribe { object, attempt });
+    }
+
+    /// Forgets an attempt at a parent unless a later one is under way.
+    pub(super) fn forget_attempt(&mut self, parent: NodeId, object: Object, attempt: u64) {
+        let session = self.parents.get_mut(&parent).expect("requests go to parents");
+        if session.held.of(object) == Some(attempt) {
+            session.held.remove(object);
+        }
+    }
+}

@@ -1,0 +1,472 @@
+//! Tests of a node among five others, and among hostile neighbours.
+
+use super::*;
+use crate::control::messages::{ChildSays, ParentSays, ToNode};
+use crate::control::neighbours::Offer;
+use crate::control::tables::{Evidence, Origin, Prefix, RibUpdate};
+use crate::{ChannelId, Link};
+use anabranch_units::BitRate;
+use proptest::prelude::*;
+
+const S1: NodeId = NodeId(0);
+const S2: NodeId = NodeId(1);
+const R1: NodeId = NodeId(2);
+const R2: NodeId = NodeId(3);
+const E1: NodeId = NodeId(4);
+const E2: NodeId = NodeId(5);
+const V0: Object = Object { channel: ChannelId(0), bitrate: BitRate::mbps(2) };
+const V1: Object = Object { channel: ChannelId(1), bitrate: BitRate::mbps(2) };
+const GROUP: GroupId = GroupId(0);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Two nodes in each tier, fully connected by links of 3 Mbit/s: room for one stream each. S1 alone
+/// imports V0 and V1.
+struct Net {
+    now: Instant,
+    network: Network,
+    nodes: Vec<Node>,
+    dead: BTreeSet<NodeId>,
+    events: Vec<(NodeId, Event)>,
+    reports: BTreeMap<NodeId, Report>,
+    requests: u64,
+}
+
+impl Net {
+    fn new() -> Self {
+        let tiers = [Tier::Source, Tier::Reflector, Tier::Edge];
+        let node = |at: usize| crate::Node { name: format!("n{at}"), tier: tiers[at / 2] };
+        let link =
+            |from, to| Link { from: NodeId(from), to: NodeId(to), capacity: BitRate::mbps(3), cost: 1.0 };
+        let links = [0, 2]
+            .into_iter()
+            .flat_map(|tier| [(0, 2), (0, 3), (1, 2), (1, 3)].map(|(a, b)| (a + tier, b + tier)));
+        let links = links.map(|(from, to)| link(from, to)).collect();
+        let network = Network::new((0..6).map(node).collect(), links).expect("tiers are in order");
+        let now = Instant::ZERO;
+        let start = |at| Node::new(now, &network, NodeId(at), 1 << 32, Settings::default(), Seed::new(1));
+        let mut nodes: Vec<Node> = (0..6).map(start).collect();
+        assert!(nodes[0].handle_import(V0) && nodes[0].handle_import(V1));
+        let (dead, events, reports) = Default::default();
+        let mut net = Self { now, network, nodes, dead, events, reports, requests: 0 };
+        // A table needs a second for each tier that it passes.
+        net.run(SECOND * 3);
+        net
+    }
+
+    /// Runs for a time. Messages take none; granted video arrives at once.
+    fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        loop {
+            self.pump();
+            let alive = self.nodes.iter().filter(|node| !self.dead.contains(&node.id));
+            let next = alive.map(Node::poll_timeout).min().expect("nodes have timers").max(self.now);
+            if next > end {
+                self.now = end;
+                return;
+            }
+            self.now = next;
+            let dead = &self.dead;
+            self.nodes.iter_mut().filter(|node| !dead.contains(&node.id)).for_each(|node| {
+                node.handle_timeout(next);
+            });
+        }
+    }
+
+    fn pump(&mut self) {
+        while let Some(at) = (0..self.nodes.len()).find(|at| self.step(*at)) {
+            let _ = at;
+        }
+    }
+
+    fn step(&mut self, at: usize) -> bool {
+        let (id, now) = (NodeId(at as u32), self.now);
+        if let Some(transmit) = self.nodes[at].poll_transmit() {
+            let is_lost = |to: &NodeId| self.dead.contains(&id) || self.dead.contains(to);
+            match transmit {
+                Transmit::Parent(to, message) if !is_lost(&to) => {
+                    self.nodes[to.index()].handle_child(now, id, message);
+                }
+                Transmit::Child(to, message) if !is_lost(&to) => {
+                    self.nodes[to.index()].handle_parent(now, id, message);
+                }
+                Transmit::Controller(report) => drop(self.reports.insert(id, report)),
+                _ => {}
+            }
+            return true;
+        }
+        let Some(event) = self.nodes[at].poll_event() else { return false };
+        if let Event::Fetch { object, parent, .. } = event {
+            self.nodes[at].handle_delivered(now, object, parent);
+        }
+        self.events.push((id, event));
+        true
+    }
+
+    /// A viewer asks an edge; the answer after at most two seconds.
+    fn view(&mut self, edge: NodeId, object: Object) -> Option<bool> {
+        self.requests += 1;
+        let request = RequestId(self.requests);
+        self.nodes[edge.index()].handle_viewer(self.now, request, GROUP, object);
+        self.run(SECOND * 2);
+        self.events.iter().find_map(|(_, event)| match event {
+            Event::ViewerAdmitted(admitted) if *admitted == request => Some(true),
+            Event::ViewerRefused(refused, _) if *refused == request => Some(false),
+            _ => None,
+        })
+    }
+
+    fn used(&self, parent: NodeId, child: NodeId) -> BitRate {
+        self.nodes[parent.index()].ledger(child).expect("a child").used()
+    }
+
+    fn upstream(&self, node: NodeId, object: Object) -> Option<NodeId> {
+        self.nodes[node.index()].upstream(object)
+    }
+
+    /// The controller gives a node routes; the evidence is the state of the next hop's link.
+    fn install(&mut self, node: NodeId, decision: u64, routes: &[(Object, NodeId)]) {
+        let version = Version { lead: 1, decision };
+        let entry = |(object, next_hop): &(Object, NodeId)| {
+            let links = self.network.links_in(node).iter().copied();
+            let links = links.filter(|link| self.network.link(*link).from == *next_hop);
+            let state = |link| (link, self.nodes[node.index()].neighbours.link_state(link));
+            let evidence = Evidence { links: links.map(state).collect(), viewers: vec![] };
+            let (origin, prefix) = (Origin::Central, Prefix::Object(*object));
+            RibEntry { origin, prefix, next_hop: *next_hop, version, evidence }
+        };
+        let set = routes.iter().map(entry).collect();
+        let update = Some(RibUpdate { version, base: None, set, removed: vec![] });
+        let message = ToNode { lead: 1, is_draining: false, resend: false, update };
+        self.nodes[node.index()].handle_controller(self.now, message);
+        self.run(SECOND);
+    }
+}
+
+#[test]
+fn all_viewers_of_an_object_share_one_tree() {
+    let mut net = Net::new();
+    for edge in [E1, E1, E2, E2] {
+        assert_eq!(net.view(edge, V0), Some(true));
+    }
+    let streams = [R1, R2].map(|reflector| u64::from(net.upstream(reflector, V0).is_some()));
+    let used: u64 = [R1, R2].iter().map(|reflector| net.used(S1, *reflector).as_bps()).sum();
+    assert_eq!(used, V0.bitrate.as_bps() * streams.iter().sum::<u64>());
+    assert_eq!(streams.iter().sum::<u64>(), 1, "the second edge finds the reflector that has it");
+}
+
+#[test]
+fn stream_ends_when_its_last_viewer_leaves() {
+    let mut net = Net::new();
+    assert_eq!(net.view(E1, V0), Some(true));
+    assert_eq!(net.view(E1, V0), Some(true));
+    net.nodes[E1.index()].handle_viewer_left(GROUP, V0);
+    net.run(SECOND);
+    assert!(net.upstream(E1, V0).is_some());
+    net.nodes[E1.index()].handle_viewer_left(GROUP, V0);
+    net.run(SECOND);
+    for (parent, child) in [(S1, R1), (S1, R2), (R1, E1), (R2, E1)] {
+        assert_eq!(net.used(parent, child), BitRate::bps(0));
+    }
+}
+
+#[test]
+fn full_way_is_refused_and_another_is_asked() {
+    let mut net = Net::new();
+    assert_eq!(net.view(E1, V0), Some(true));
+    assert_eq!(net.view(E1, V1), Some(true));
+    assert_ne!(net.upstream(E1, V0), net.upstream(E1, V1), "each link has room for one stream");
+    let third = Object { channel: ChannelId(2), ..V0 };
+    assert!(net.nodes[0].handle_import(third));
+    net.run(SECOND * 3);
+    assert_eq!(net.view(E1, third), Some(false));
+    assert_eq!(net.view(E1, V0), Some(true), "a running stream takes more viewers");
+}
+
+#[test]
+fn silent_parent_is_left_within_a_second() {
+    let mut net = Net::new();
+    assert_eq!(net.view(E1, V0), Some(true));
+    let first = net.upstream(E1, V0).expect("served");
+    net.dead.insert(first);
+    net.run(SECOND);
+    let second = net.upstream(E1, V0).expect("served by the other reflector");
+    assert_ne!(first, second);
+    assert_eq!(net.upstream(second, V0), Some(S1));
+}
+
+#[test]
+fn restarted_parent_is_left_at_its_first_message() {
+    let mut net = Net::new();
+    assert_eq!(net.view(E1, V0), Some(true));
+    let parent = net.upstream(E1, V0).expect("admitted");
+    let rate = BitRate::mbps(3);
+    let offer = Offer { capacity: rate, spare: rate, is_draining: false };
+    let hello = |life| ToChild { life, body: ParentSays::Heartbeat(offer) };
+    let node = &mut net.nodes[E1.index()];
+    node.handle_parent(net.now, parent, hello(1 << 32));
+    assert_eq!(node.upstream(V0), Some(parent), "the same life");
+    node.handle_parent(net.now, parent, hello(2 << 32));
+    assert_eq!(node.upstream(V0), None);
+    assert!(node.neighbours.ways(V0).all(|via| via.parent != parent), "its table is void");
+    net.pump();
+    assert!(net.upstream(E1, V0).is_some_and(|other| other != parent), "without a timeout");
+}
+
+#[test]
+fn plan_is_followed_by_make_before_break() {
+    let mut net = Net::new();
+    assert_eq!(net.view(E1, V0), Some(true));
+    let first = net.upstream(E1, V0).expect("served");
+    let other = if first == R1 { R2 } else { R1 };
+    net.install(other, 1, &[(V0, S1)]);
+    net.events.clear();
+    net.install(E1, 1, &[(V0, other)]);
+    assert_eq!(net.upstream(E1, V0), Some(other));
+    assert_eq!(net.used(first, E1), BitRate::bps(0));
+    let of_edge = net.events.iter().filter(|(node, _)| *node == E1).map(|(_, event)| event);
+    let order: Vec<_> =
+        of_edge.filter(|event| matches!(event, Event::Fetch { .. } | Event::Stop(..))).collect();
+    assert!(matches!(order[..], [Event::Fetch { .. }, Event::Stop(..)]), "{order:?}");
+}
+
+#[test]
+fn stale_evidence_overrides_the_plan_until_it_agrees() {
+    let mut net = Net::new();
+    for (reflector, decision) in [(R1, 1), (R2, 1)] {
+        net.install(reflector, decision, &[(V0, S1)]);
+    }
+    net.install(E1, 1, &[(V0, R1)]);
+    // 20 % less, and still room for the stream.
+    let lower = Capacity { declared: BitRate::mbps(3), measured: Some(BitRate::bps(2_400_000)) };
+    net.nodes[R1.index()].handle_capacity(E1, lower);
+    net.nodes[R2.index()].handle_capacity(E1, Capacity::declared(BitRate::mbps(3)));
+    net.run(SECOND);
+    assert_eq!(net.nodes[E1.index()].fib(net.now).lookup(V0, None), None);
+    assert_eq!(net.view(E1, V0), Some(true), "by Algorithm 1");
+    net.nodes[R1.index()].handle_capacity(E1, Capacity::declared(BitRate::mbps(3)));
+    net.run(SECOND * 2);
+    assert_eq!(net.nodes[E1.index()].fib(net.now).lookup(V0, None), Some(R1));
+    assert_eq!(net.upstream(E1, V0), Some(R1));
+    assert_eq!(net.nodes[E1.index()].rib().distributed().count(), 0);
+}
+
+#[test]
+fn silent_controller_leaves_local_decisions_alone() {
+    let mut net = Net::new();
+    net.install(E1, 1, &[(V0, R1)]);
+    assert!(net.nodes[E1.index()].fib(net.now).lookup(V0, None).is_some());
+    net.run(SECOND * 11);
+    assert!(net.nodes[E1.index()].fib(net.now).lookup(V0, None).is_none());
+    assert_eq!(net.view(E1, V0), Some(true), "by Algorithm 1");
+}
+
+/// E1 asks R1 for V0, and takes the request back. Returns the source that R1 asks, and the decision
+/// that routes its request.
+fn asked(net: &mut Net, decision: Option<u64>, attempt: u64) -> (NodeId, Option<u64>) {
+    let version = decision.map(|decision| Version { lead: 1, decision });
+    let cause = Cause { node: E1, attempt };
+    let body = ChildSays::Subscribe { object: V0, attempt, version, cause };
+    let (now, node) = (net.now, &mut net.nodes[R1.index()]);
+    node.handle_child(now, E1, ToParent { life: 1 << 40, body });
+    let to_parent = std::iter::from_fn(|| node.poll_transmit()).find_map(|transmit| match transmit {
+        Transmit::Parent(to, ToParent { body: ChildSays::Subscribe { version, .. }, .. }) => {
+            Some((to, version.map(|version| version.decision)))
+        }
+        _ => None,
+    });
+    let body = ChildSays::Unsubscribe { object: V0, attempt };
+    node.handle_child(now, E1, ToParent { life: 1 << 40, body });
+    // The next offers count no request that was taken back.
+    net.run(SECOND);
+    to_parent.expect("R1 asks a source")
+}
+
+#[test]
+fn request_is_forwarded_by_the_version_that_routed_it() {
+    let mut net = Net::new();
+    let imports = net.nodes[S2.index()].handle_import(V0);
+    assert!(imports);
+    net.run(SECOND * 2);
+    for (decision, source) in [(1, S1), (2, S2)] {
+        net.install(R1, decision, &[(V0, source)]);
+    }
+    assert_eq!(asked(&mut net, Some(1), 1), (S1, Some(1)), "a shadow FIB");
+    assert_eq!(asked(&mut net, Some(2), 2), (S2, Some(2)), "the present FIB");
+    assert_eq!(asked(&mut net, None, 3), (S2, Some(2)), "the present FIB, for want of a version");
+    let (_, version) = asked(&mut net, Some(7), 4);
+    assert_eq!(version, None, "an unknown version: Algorithm 1");
+}
+
+#[test]
+fn drained_node_takes_no_new_stream_and_keeps_running_ones() {
+    let mut net = Net::new();
+    assert_eq!(net.view(E1, V0), Some(true));
+    let first = net.upstream(E1, V0).expect("served");
+    let drain = ToNode { lead: 1, is_draining: true, resend: false, update: None };
+    net.nodes[E1.index()].handle_controller(net.now, drain.clone());
+    assert_eq!(net.view(E1, V0), Some(false));
+    assert!(net.upstream(E1, V0).is_some());
+    // A drained reflector loses its streams to the other one.
+    net.nodes[first.index()].handle_controller(net.now, drain);
+    net.run(SECOND * 2);
+    assert!(net.upstream(E1, V0).is_some_and(|parent| parent != first));
+    assert_eq!(net.used(S1, first), BitRate::bps(0));
+}
+
+#[test]
+fn lost_unsubscription_is_found_by_the_digests() {
+    let mut net = Net::new();
+    assert_eq!(net.view(E1, V0), Some(true));
+    let parent = net.upstream(E1, V0).expect("served");
+    net.nodes[E1.index()].handle_viewer_left(GROUP, V0);
+    while net.nodes[E1.index()].poll_transmit().is_some() {}
+    assert_eq!(net.used(parent, E1), V0.bitrate);
+    net.run(SECOND);
+    assert_eq!(net.used(parent, E1), BitRate::bps(0));
+}
+
+#[test]
+fn late_repeated_request_ends_no_stream() {
+    let mut net = Net::new();
+    assert_eq!(net.view(E1, V0), Some(true));
+    let parent = net.upstream(E1, V0).expect("admitted");
+    let node = &mut net.nodes[parent.index()];
+    let attempt = node.ledger(E1).and_then(|ledger| ledger.attempts().of(V0)).expect("granted");
+    let mut says = |last_attempt, held| {
+        let body = ChildSays::Held { last_attempt, held };
+        node.handle_child(net.now, E1, ToParent { life: 1 << 32, body });
+        node.is_granted(E1, V0)
+    };
+    assert!(says(attempt + 1, vec![(V0, attempt + 1)]), "the repetition is under way");
+    assert!(!says(attempt + 1, vec![]), "the child has given it up");
+}
+
+#[test]
+fn report_has_streams_viewers_and_links() {
+    let mut net = Net::new();
+    net.nodes[E1.index()]
+        .handle_controller(net.now, ToNode { lead: 1, is_draining: false, resend: false, update: None });
+    assert_eq!(net.view(E1, V0), Some(true));
+    let resend = ToNode { lead: 1, is_draining: false, resend: true, update: None };
+    net.nodes[E1.index()].handle_controller(net.now, resend);
+    net.run(SECOND);
+    let report = &net.reports[&E1];
+    assert_eq!(report.streams.set, [(V0, net.upstream(E1, V0))]);
+    assert_eq!(report.viewers.set, [((GROUP, V0), 1)]);
+    assert!(report.streams.is_full && report.links.len() == 2);
+}
+
+fn objects() -> impl Strategy<Value = Object> {
+    (0..3u32, prop_oneof![Just(0), Just(1_000_000), Just(u64::MAX)])
+        .prop_map(|(channel, bps)| Object { channel: ChannelId(channel), bitrate: BitRate::bps(bps) })
+}
+
+fn child_says() -> impl Strategy<Value = ChildSays> {
+    let numbers = || prop_oneof![0..4u64, Just(u64::MAX)];
+    let version = prop::option::of(Just(Version { lead: 1, decision: 1 }));
+    let cause = Cause { node: E1, attempt: 0 };
+    prop_oneof![
+        4 => (objects(), numbers(), version).prop_map(move |(object, attempt, version)| {
+            ChildSays::Subscribe { object, attempt, version, cause }
+        }),
+        1 => (objects(), numbers()).prop_map(|(object, attempt)| ChildSays::Unsubscribe { object, attempt }),
+        1 => Just(ChildSays::Heartbeat(Default::default())),
+        1 => (numbers(), prop::collection::vec((objects(), numbers()), 0..4))
+            .prop_map(|(last_attempt, held)| ChildSays::Held { last_attempt, held }),
+        1 => Just(ChildSays::Resend),
+    ]
+}
+
+fn parent_says() -> impl Strategy<Value = ParentSays> {
+    // Attempts of a node count from its life.
+    let attempts = || prop_oneof![(1u64 << 32)..(1 << 32) + 6, Just(u64::MAX)];
+    let rates = || prop_oneof![Just(0), Just(3_000_000), Just(u64::MAX)].prop_map(BitRate::bps);
+    let whys = prop_oneof![Just(Refusal::NotHeld), Just(Refusal::NoCapacity), Just(Refusal::Evicted)];
+    let reach = (prop_oneof![0..3u32, Just(u32::MAX)], prop::option::of(rates()));
+    let reach =
+        reach.prop_map(|(distance, capacity)| crate::control::neighbours::Reach { distance, capacity });
+    let delta = (0..3u64, prop_oneof![0..3u64, Just(u64::MAX)], any::<bool>());
+    prop_oneof![
+        3 => (objects(), attempts()).prop_map(|(object, attempt)| ParentSays::Granted { object, attempt }),
+        2 => (objects(), attempts(), whys).prop_map(|(object, attempt, why)| ParentSays::Refused { object, attempt, why }),
+        2 => (rates(), rates(), any::<bool>()).prop_map(|(capacity, spare, is_draining)| {
+            ParentSays::Heartbeat(Offer { capacity, spare, is_draining })
+        }),
+        2 => (delta, prop::collection::vec((objects(), reach), 0..4), prop::collection::vec(objects(), 0..2))
+            .prop_map(|((numbering, number, is_full), set, removed)| {
+                let delta = crate::control::differences::Delta { numbering, number, is_full, set, removed };
+                ParentSays::Advertisement(delta)
+            }),
+        1 => Just(ParentSays::Compare),
+    ]
+}
+
+#[derive(Clone, Debug)]
+enum Input {
+    Child(NodeId, u64, ChildSays),
+    Parent(NodeId, u64, ParentSays),
+    Viewer(Object),
+    Left(Object),
+    Delivered(Object, NodeId),
+    Stalled(Object),
+    Time(u64),
+}
+
+fn inputs() -> impl Strategy<Value = Input> {
+    let (child, parent) =
+        (prop_oneof![Just(E1), Just(E2), Just(S1)], prop_oneof![Just(S1), Just(S2), Just(E1)]);
+    let lives = || prop_oneof![4 => Just(1u64), 1 => Just(2u64), 1 => Just(0u64)];
+    prop_oneof![
+        4 => (child, lives(), child_says()).prop_map(|(node, life, body)| Input::Child(node, life, body)),
+        6 => (parent.clone(), lives(), parent_says()).prop_map(|(node, life, body)| Input::Parent(node, life, body)),
+        1 => objects().prop_map(Input::Viewer),
+        1 => objects().prop_map(Input::Left),
+        2 => (objects(), parent).prop_map(|(object, node)| Input::Delivered(object, node)),
+        1 => objects().prop_map(Input::Stalled),
+        2 => (0..900u64).prop_map(Input::Time),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn hostile_neighbours_break_no_limit(inputs in prop::collection::vec(inputs(), 0..120)) {
+        let mut net = Net::new();
+        let node = &mut net.nodes[R1.index()];
+        let mut now = net.now;
+        for (input, request) in inputs.into_iter().zip(0..) {
+            match input {
+                Input::Child(child, life, body) => {
+                    node.handle_child(now, child, ToParent { life: life << 33, body });
+                }
+                Input::Parent(parent, life, body) => {
+                    node.handle_parent(now, parent, ToChild { life: life << 33, body });
+                }
+                Input::Viewer(object) => node.handle_viewer(now, RequestId(request), GROUP, object),
+                Input::Left(object) => node.handle_viewer_left(GROUP, object),
+                Input::Delivered(object, parent) => node.handle_delivered(now, object, parent),
+                Input::Stalled(object) => node.handle_stalled(now, object),
+                Input::Time(ms) => {
+                    now += Duration::from_ms(ms);
+                    node.handle_timeout(now);
+                }
+            }
+            while node.poll_transmit().is_some() {}
+            while node.poll_event().is_some() {}
+            for child in [E1, E2] {
+                let ledger = node.ledger(child).expect("a child");
+                prop_assert!(ledger.used() <= ledger.capacity().believed());
+                for (object, _) in ledger.attempts().iter() {
+                    prop_assert!(node.streams[&object].children.contains_key(&child));
+                }
+            }
+            for (object, stream) in &node.streams {
+                let is_asked = stream.next.is_some() || stream.current.is_some();
+                prop_assert!(is_asked, "{:?} is wanted and not asked for", object);
+                prop_assert!({
+                    stream.next.is_none() || node.due.iter().any(|(_, due)| due == object)
+                }, "{:?} waits without a deadline", object);
+            }
+            prop_assert!(node.poll_timeout() >= Instant::ZERO);
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Live video over trees of relays: a central optimiser, and local control of each relay, without I/O.
+//!
+//! Source: VDN, in Mukerjee, *Eliminating Adverse Control Plane Interactions in Independent Network Systems* (2018), chapter 4.
+//!
+//! A [`Network`] has tiers of nodes with links between them; an [`Object`] is one channel at one bitrate.
+//! [`plan`] decides which links carry which object. [`control`] merges that decision with the local
+//! state of each relay. [`relay`] fetches each object once and forwards it to all that wait for it.
+//! Leaves out: sockets, clocks, encoding of video.
+
+pub mod control;
+mod network;
+pub mod origin;
+pub mod plan;
+pub mod relay;
+
+pub use network::{
+    ChannelId, LINKS_MAX, Link, NAME_BYTES_MAX, NODES_MAX, Network, NetworkError, Node, NodeId, Object, Tier,
+};

@@ -1,0 +1,484 @@
+//! The importer: the playlist of another origin in, a rendition out.
+//!
+//! Segments and parts are taken as the origin made them, one after the other, and passed on as
+//! their bytes arrive. Numbers are the origin's while it runs; an origin whose numbers fall has
+//! restarted, and its segments continue after the last one with a discontinuity.
+//!
+//! Source: draft-pantos-hls-rfc8216bis, sections 6.3.4 (reloading) and 6.3.7 (blocking reload).
+//! Leaves out: preloading of hinted parts. Read [`Importer`].
+
+use super::names::Name;
+use super::rendition::{Rendition, RenditionConfig, RenditionError};
+use super::window::{NewSegment, Predecessor};
+use anabranch_media::cmaf::INIT_BYTES_MAX;
+use anabranch_media::hls::{
+    DateTime, DeliveryDirectives, MediaPlaylist, PLAYLIST_BYTES_MAX, Part, PlaylistError, Resource,
+    SegmentHead,
+};
+use anabranch_units::{Duration, Instant};
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+/// Most pieces of work that wait for the origin.
+const STEPS_MAX: usize = 1_024;
+/// Segments before the end of the first playlist at which the import begins.
+const BEGIN_BEFORE_END: usize = 3;
+/// Segments that a stale copy of the playlist may be behind the newest one.
+const STALE_SEGMENTS_MAX: u64 = 3;
+/// Target durations for which a playlist may be behind before the origin counts as restarted.
+const STALE_TARGETS: u64 = 3;
+/// Longest target of a segment, and longest segment or part.
+const TARGET_MAX: Duration = Duration::from_secs(60);
+/// First and last delay before a failed playlist is asked for again.
+const RETRY_MIN: Duration = Duration::from_ms(500);
+const RETRY_MAX: Duration = Duration::from_secs(16);
+
+/// Settings of an importer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ImportConfig {
+    /// Settings of the rendition.
+    pub rendition: RenditionConfig,
+    /// Numbers of the source before this one, if the origin's numbers do not tell.
+    pub predecessor: Option<Predecessor>,
+}
+
+/// A fetch, by its number.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FetchId(pub u64);
+
+/// Resource that a fetch asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FetchKind {
+    /// The origin's playlist, with these directives.
+    Playlist(DeliveryDirectives),
+    /// A resource that the playlist names.
+    Resource(Resource),
+}
+
+/// A request to the origin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fetch {
+    /// Its number.
+    pub id: FetchId,
+    /// Resource that it asks for.
+    pub kind: FetchKind,
+}
+
+/// Why an answer of the origin is refused. The import goes on with the next request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ImportError {
+    /// The playlist.
+    Playlist(PlaylistError),
+    /// A setting of the rendition.
+    Rendition(RenditionError),
+    /// A target, segment or part is longer than a minute, or a part target than a segment's.
+    TooLong {
+        /// Its duration.
+        got: Duration,
+    },
+    /// An initialisation section larger than [`INIT_BYTES_MAX`].
+    InitTooLarge {
+        /// Bytes that have come.
+        got: usize,
+    },
+    /// A segment larger than the window.
+    SegmentTooLarge {
+        /// Bytes that have come.
+        got: u64,
+    },
+}
+
+impl fmt::Display for ImportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Playlist(error) => error.fmt(f),
+            Self::Rendition(error) => error.fmt(f),
+            Self::TooLong { got } => {
+                write!(
+                    f,
+                    "playlist with a duration of {got}: must be at most {TARGET_MAX}; use shorter segments"
+                )
+            }
+            Self::InitTooLarge { got } => {
+                write!(f, "initialisation section of {got} bytes: must be at most {INIT_BYTES_MAX} bytes")
+            }
+            Self::SegmentTooLarge { got } => {
+                write!(
+                    f,
+                    "segment of {got} bytes: must fit the window; lower the bitrate or enlarge the window"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for ImportError {}
+
+/// Piece of work, in the order of the stream.
+#[derive(Debug)]
+enum Step {
+    Init(Arc<Resource>),
+    Begin { number: u64, date: Option<DateTime>, is_discontinuous: bool, has_parts: bool },
+    Media { resource: Resource, duration: Duration, is_independent: bool },
+    End,
+}
+
+/// The fetch in progress, beside the playlist's.
+#[derive(Debug)]
+enum Job {
+    Init { bytes: Vec<u8> },
+    Media { duration: Duration, is_independent: bool },
+}
+
+/// Position in the origin's numbers.
+#[derive(Copy, Clone, Debug)]
+struct Position {
+    /// First segment that is not taken whole.
+    number: u64,
+    /// Parts of it that are taken.
+    parts: usize,
+    /// Added to the origin's numbers, modulo 2^64.
+    offset: u64,
+}
+
+/// Importer of one rendition.
+///
+/// Memory: the rendition's window, one playlist, one initialisation section and 1,024 steps.
+#[derive(Debug)]
+pub struct Importer {
+    rendition: Rendition,
+    next_id: u64,
+    /// The playlist's fetch and the bytes so far.
+    playlist: Option<(FetchId, Vec<u8>)>,
+    job: Option<(FetchId, Job)>,
+    steps: VecDeque<Step>,
+    fetches: VecDeque<Fetch>,
+    position: Option<Position>,
+    predecessor: Option<Predecessor>,
+    /// Initialisation section of the last step.
+    map: Option<Arc<Resource>>,
+    /// Whether the rest of the segment is left out, as a piece of it is lost.
+    is_segment_lost: bool,
+    is_discontinuous: bool,
+    /// When the playlist was first seen behind the position.
+    behind_since: Option<Instant>,
+    /// When and how the playlist is asked for next.
+    next_poll: Option<(Instant, DeliveryDirectives)>,
+    retry: Duration,
+    is_ended: bool,
+}
+
+impl Importer {
+    /// An importer, which asks for the playlist at once.
+    ///
+    /// Errors: [`ImportError::Rendition`] for a setting out of its range.
+    pub fn new(now: Instant, config: ImportConfig) -> Result<Self, ImportError> {
+        let mut rendition = Rendition::new(config.rendition).map_err(ImportError::Rendition)?;
+        if let Some(predecessor) = config.predecessor {
+            rendition.continue_after(predecessor);
+        }
+        Ok(Self {
+            rendition,
+            next_id: 0,
+            playlist: None,
+            job: None,
+            steps: VecDeque::new(),
+            fetches: VecDeque::new(),
+            position: None,
+            predecessor: config.predecessor,
+            map: None,
+            is_segment_lost: false,
+            is_discontinuous: config.predecessor.is_some(),
+            behind_since: None,
+            next_poll: Some((now, DeliveryDirectives::default())),
+            retry: RETRY_MIN,
+            is_ended: false,
+        })
+    }
+
+    /// The rendition, for requests and answers.
+    pub fn rendition(&mut self) -> &mut Rendition {
+        &mut self.rendition
+    }
+
+    /// Returns the next request to the origin. At most two are in progress: the playlist's and one
+    /// for media.
+    pub fn poll_fetch(&mut self) -> Option<Fetch> {
+        self.fetches.pop_front()
+    }
+
+    /// When [`Self::handle_timeout`] must be called.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let poll = self.next_poll.map(|(at, _)| at);
+        poll.into_iter().chain(self.rendition.poll_timeout()).min()
+    }
+
+    /// Asks for the playlist when it is time, and refuses requests that have waited too long.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.rendition.handle_timeout(now);
+        if let Some((_, directives)) = self.next_poll.take_if(|(at, _)| *at <= now) {
+            let id = self.fetch(FetchKind::Playlist(directives));
+            self.playlist = Some((id, Vec::new()));
+        }
+    }
+
+    /// Takes bytes of an answer with a status of success. Bytes of other fetches are ignored.
+    ///
+    /// Errors: [`ImportError`]; the driver then closes that answer, whose fetch counts as failed.
+    pub fn handle_bytes(&mut self, now: Instant, id: FetchId, bytes: &[u8]) -> Result<(), ImportError> {
+        if let Some((_, playlist)) = self.playlist.as_mut().filter(|(of, _)| *of == id) {
+            playlist.extend_from_slice(bytes);
+            let got = playlist.len();
+            if got > PLAYLIST_BYTES_MAX {
+                self.handle_failure(now, id);
+                return Err(ImportError::Playlist(PlaylistError::TooLong { got }));
+            }
+            return Ok(());
+        }
+        let Some((_, job)) = self.job.as_mut().filter(|(of, _)| *of == id) else { return Ok(()) };
+        match job {
+            Job::Init { bytes: init } => {
+                init.extend_from_slice(bytes);
+                let got = init.len();
+                if got > INIT_BYTES_MAX {
+                    self.handle_failure(now, id);
+                    return Err(ImportError::InitTooLarge { got });
+                }
+            }
+            Job::Media { .. } => {
+                self.rendition.push_bytes(now, bytes.to_vec());
+                if self.rendition.window().is_overfull() {
+                    let got = self.rendition.window().bytes().as_u64();
+                    self.handle_failure(now, id);
+                    return Err(ImportError::SegmentTooLarge { got });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the end of an answer.
+    ///
+    /// Errors: [`ImportError::Playlist`] and [`ImportError::TooLong`] for a playlist that cannot be
+    /// used. The playlist is asked for again.
+    pub fn handle_end(&mut self, now: Instant, id: FetchId) -> Result<(), ImportError> {
+        if let Some((_, bytes)) = self.playlist.take_if(|(of, _)| *of == id) {
+            let read = MediaPlaylist::read(&bytes).map_err(ImportError::Playlist);
+            match read.and_then(|playlist| check_durations(&playlist).map(|()| playlist)) {
+                Ok(playlist) => {
+                    self.retry = RETRY_MIN;
+                    self.take_playlist(now, &playlist);
+                }
+                Err(error) => {
+                    self.poll_again(now);
+                    return Err(error);
+                }
+            }
+        } else if let Some((_, job)) = self.job.take_if(|(of, _)| *of == id) {
+            match job {
+                Job::Init { bytes } => self.rendition.begin_init(bytes),
+                Job::Media { duration, is_independent } => {
+                    self.rendition.end_part(now, duration, is_independent);
+                    self.hint_next();
+                    self.rendition.advance_all(now);
+                }
+            }
+        }
+        self.work(now);
+        Ok(())
+    }
+
+    /// Takes the failure of a fetch: no connection, a status of failure, or an answer cut short.
+    /// The rest of the segment is left out; the playlist is asked for again, later each time.
+    pub fn handle_failure(&mut self, now: Instant, id: FetchId) {
+        if self.playlist.take_if(|(of, _)| *of == id).is_some() {
+            self.poll_again(now);
+        } else if self.job.take_if(|(of, _)| *of == id).is_some() {
+            self.is_segment_lost = true;
+            self.rendition.end_segment(now);
+            self.work(now);
+        }
+    }
+
+    fn fetch(&mut self, kind: FetchKind) -> FetchId {
+        let id = FetchId(self.next_id);
+        self.next_id += 1;
+        self.fetches.push_back(Fetch { id, kind });
+        id
+    }
+
+    fn poll_again(&mut self, now: Instant) {
+        self.next_poll = Some((now + self.retry, DeliveryDirectives::default()));
+        self.retry = (self.retry + self.retry).min(RETRY_MAX);
+    }
+
+    /// Plans the work that a playlist brings.
+    fn take_playlist(&mut self, now: Instant, playlist: &MediaPlaylist) {
+        let target = playlist.target_duration;
+        let has_parts = playlist.part_target.is_some() && playlist.server_control.can_block_reload;
+        self.rendition.offer_parts(playlist.part_target.filter(|_| has_parts));
+        let Some(mut position) = self.position_in(now, playlist) else {
+            self.next_poll = Some((now + target, DeliveryDirectives::default()));
+            return;
+        };
+        let first = playlist.media_sequence.saturating_add(playlist.skipped_segments);
+        for (index, segment) in playlist.segments.iter().enumerate() {
+            let number = first.saturating_add(index as u64);
+            if number < position.number {
+                continue;
+            }
+            let taken = if number == position.number { position.parts } else { 0 };
+            let media: &[Part] = if has_parts { &segment.parts } else { &[] };
+            let is_in_parts = !media.is_empty();
+            if taken == 0 {
+                self.plan_begin(position.offset.wrapping_add(number), &segment.head, is_in_parts);
+            }
+            if segment.is_gap {
+            } else if is_in_parts {
+                self.plan_parts(media, taken);
+            } else if taken == 0 {
+                let is_independent = playlist.has_independent_segments;
+                let (resource, duration) = (segment.resource.clone(), segment.duration);
+                self.steps.push_back(Step::Media { resource, duration, is_independent });
+            }
+            self.steps.push_back(Step::End);
+            position = Position { number: number + 1, parts: 0, ..position };
+        }
+        if let Some(open) = playlist.open.as_ref().filter(|_| has_parts)
+            && position.number == playlist.next_msn()
+        {
+            if position.parts == 0 && !open.parts.is_empty() {
+                self.plan_begin(position.offset.wrapping_add(position.number), &open.head, true);
+            }
+            self.plan_parts(&open.parts, position.parts);
+            position.parts = position.parts.max(open.parts.len());
+        }
+        if self.steps.len() > STEPS_MAX {
+            // The origin is slower than its playlist: continue at the newest segment.
+            self.steps.clear();
+            self.is_segment_lost = true;
+            self.steps.push_back(Step::End);
+            position = Position { number: playlist.next_msn(), parts: 0, ..position };
+        }
+        self.position = Some(position);
+        self.is_ended = playlist.is_ended;
+        self.next_poll = if playlist.is_ended {
+            None
+        } else if has_parts {
+            let part = Some(position.parts as u64);
+            Some((now, DeliveryDirectives { msn: Some(position.number), part, skip: None }))
+        } else {
+            Some((now + Duration::from_ps(target.as_ps() / 2), DeliveryDirectives::default()))
+        };
+        self.work(now);
+    }
+
+    /// The position from which this playlist is read. `None` for a stale copy.
+    fn position_in(&mut self, now: Instant, playlist: &MediaPlaylist) -> Option<Position> {
+        let end = playlist.next_msn();
+        let begin = end - playlist.segments.len().min(BEGIN_BEFORE_END) as u64;
+        let Some(position) = self.position else {
+            let newest = self.predecessor.map(|predecessor| predecessor.newest);
+            let offset = newest.filter(|newest| begin <= *newest).map_or(0, |newest| newest + 1 - begin);
+            // Numbers above the predecessor's are of the same origin.
+            self.is_discontinuous &= offset != 0;
+            return Some(Position { number: begin, parts: 0, offset });
+        };
+        if end >= position.number {
+            self.behind_since = None;
+            return Some(position);
+        }
+        let since = *self.behind_since.get_or_insert(now);
+        let patience = Duration::from_ps(playlist.target_duration.as_ps().saturating_mul(STALE_TARGETS));
+        if position.number - end <= STALE_SEGMENTS_MAX && now.saturating_since(since) < patience {
+            return None;
+        }
+        self.behind_since = None;
+        self.is_discontinuous = true;
+        // Work that is planned comes before the restart.
+        let next = position.offset.wrapping_add(position.number) + u64::from(position.parts > 0);
+        if position.parts > 0 {
+            self.steps.push_back(Step::End);
+        }
+        Some(Position { number: begin, parts: 0, offset: next.wrapping_sub(begin) })
+    }
+
+    /// Plans the beginning of a segment.
+    fn plan_begin(&mut self, number: u64, head: &SegmentHead, has_parts: bool) {
+        if let Some(map) = &head.map
+            && self.map.as_ref() != Some(map)
+        {
+            self.map = Some(Arc::clone(map));
+            self.steps.push_back(Step::Init(Arc::clone(map)));
+        }
+        let is_discontinuous = std::mem::take(&mut self.is_discontinuous) || head.is_discontinuous;
+        self.steps.push_back(Step::Begin { number, date: head.date, is_discontinuous, has_parts });
+    }
+
+    /// Plans the parts of a segment behind the first `taken` ones.
+    fn plan_parts(&mut self, parts: &[Part], taken: usize) {
+        for part in parts.iter().skip(taken) {
+            self.steps.push_back(Step::Media {
+                resource: part.resource.clone(),
+                duration: part.duration,
+                is_independent: part.is_independent,
+            });
+        }
+    }
+
+    /// Does what needs no answer of the origin, and begins the next fetch.
+    fn work(&mut self, now: Instant) {
+        while self.job.is_none() {
+            match self.steps.pop_front() {
+                Some(Step::Init(map)) => {
+                    let id = self.fetch(FetchKind::Resource((*map).clone()));
+                    self.job = Some((id, Job::Init { bytes: Vec::new() }));
+                }
+                Some(Step::Begin { number, date, is_discontinuous, has_parts }) => {
+                    let new = NewSegment { number, date, is_discontinuous, has_parts };
+                    self.is_segment_lost = !self.rendition.begin_segment(now, new);
+                }
+                Some(Step::Media { .. }) if self.is_segment_lost => {}
+                Some(Step::Media { resource, duration, is_independent }) => {
+                    let id = self.fetch(FetchKind::Resource(resource));
+                    self.job = Some((id, Job::Media { duration, is_independent }));
+                }
+                Some(Step::End) => {
+                    self.is_segment_lost = false;
+                    self.rendition.end_segment(now);
+                }
+                None => break,
+            }
+        }
+        if self.is_ended && self.job.is_none() && self.steps.is_empty() {
+            self.rendition.end(now);
+        }
+    }
+
+    /// Hints at the part after the last one: of the next segment, if the end of this one is known.
+    fn hint_next(&mut self) {
+        let is_last = matches!(self.steps.front(), Some(Step::End));
+        let hint = self.rendition.window().open().filter(|open| open.has_parts).map(|open| {
+            if is_last {
+                Name::Part(open.number + 1, 0)
+            } else {
+                Name::Part(open.number, open.parts.len() as u64)
+            }
+        });
+        self.rendition.hint(hint);
+    }
+}
+
+/// Refuses durations that would make players wait for minutes.
+fn check_durations(playlist: &MediaPlaylist) -> Result<(), ImportError> {
+    let too_long = |got, max| if got > max { Err(ImportError::TooLong { got }) } else { Ok(()) };
+    too_long(playlist.target_duration, TARGET_MAX)?;
+    too_long(playlist.part_target.unwrap_or_default(), playlist.target_duration)?;
+    let open = playlist.open.iter().flat_map(|open| &open.parts);
+    let parts = playlist.segments.iter().flat_map(|segment| &segment.parts).chain(open);
+    let mut durations =
+        playlist.segments.iter().map(|segment| segment.duration).chain(parts.map(|part| part.duration));
+    durations.try_for_each(|duration| too_long(duration, TARGET_MAX))
+}

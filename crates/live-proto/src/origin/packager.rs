@@ -1,0 +1,227 @@
+//! The packager: a stream of fragmented MP4 in, a rendition out.
+//!
+//! Read [`Packager`].
+
+use super::names::Name;
+use super::rendition::{Rendition, RenditionConfig, RenditionError};
+use super::window::{NewSegment, Predecessor};
+use anabranch_media::cmaf::{
+    Cut, CutConfig, CutError, Cutter, Item, MediaTime, StreamError, StreamReader, Timeline,
+};
+use anabranch_media::hls::DateTime;
+use anabranch_units::{Duration, Instant};
+use std::fmt;
+
+/// Consecutive segments in bursts after which low latency is no longer offered.
+const BURSTS_MAX: u32 = 3;
+/// Media of a segment from which its pace is judged.
+const PACE_FROM: Duration = Duration::from_ms(500);
+
+/// Settings of a packager.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PackagerConfig {
+    /// Settings of the rendition. The segment target of `cut` replaces its own.
+    pub rendition: RenditionConfig,
+    /// Where to cut.
+    pub cut: CutConfig,
+    /// Date from which the dates of segments count: of the epoch on a shared timeline, of
+    /// [`Instant::ZERO`] on an own one. `None` for playlists without dates.
+    pub date: Option<DateTime>,
+    /// Numbers of the source before this one. An own timeline continues with the next number and a
+    /// discontinuity; a shared one is continued by itself.
+    pub predecessor: Option<Predecessor>,
+}
+
+/// Why settings or bytes are refused. After an error of the stream its connection must be closed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PackageError {
+    /// A setting of the rendition.
+    Rendition(RenditionError),
+    /// A setting of the cutter, or a sample.
+    Cut(CutError),
+    /// The bytes.
+    Stream(StreamError),
+    /// The window cannot hold one segment.
+    SegmentTooLarge {
+        /// Size of the open segment in bytes.
+        bytes: u64,
+    },
+}
+
+impl fmt::Display for PackageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rendition(error) => error.fmt(f),
+            Self::Cut(error) => error.fmt(f),
+            Self::Stream(error) => error.fmt(f),
+            Self::SegmentTooLarge { bytes } => {
+                write!(
+                    f,
+                    "segment of {bytes} bytes: must fit the window; lower the bitrate or enlarge the window"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for PackageError {}
+
+/// Packager of one rendition.
+#[derive(Debug)]
+pub struct Packager {
+    config: PackagerConfig,
+    rendition: Rendition,
+    reader: StreamReader,
+    cutter: Cutter,
+    /// Arrival and media time from which dates count, on an own timeline.
+    date_base: Option<(DateTime, MediaTime)>,
+    /// Consecutive segments that came in bursts.
+    bursts: u32,
+    /// Whether the window has taken the segment that the cutter is in.
+    has_segment: bool,
+}
+
+impl Packager {
+    /// A packager without media.
+    ///
+    /// Errors: [`PackageError`] for a setting out of its range.
+    pub fn new(config: PackagerConfig) -> Result<Self, PackageError> {
+        let segment_target = config.cut.segment_target;
+        let rendition = RenditionConfig { segment_target, ..config.rendition.clone() };
+        let mut rendition = Rendition::new(rendition).map_err(PackageError::Rendition)?;
+        let mut cut = config.cut;
+        let predecessor = config.predecessor.filter(|_| matches!(cut.timeline, Timeline::Own { .. }));
+        if let Some(predecessor) = predecessor {
+            rendition.continue_after(predecessor);
+            cut.timeline = Timeline::Own { first: predecessor.newest.saturating_add(1) };
+        }
+        let mut cutter = Cutter::new(cut).map_err(PackageError::Cut)?;
+        if predecessor.is_some() {
+            cutter.mark_discontinuity();
+        }
+        Ok(Self {
+            rendition,
+            reader: StreamReader::default(),
+            cutter,
+            date_base: None,
+            bursts: 0,
+            has_segment: false,
+            config,
+        })
+    }
+
+    /// The rendition, for requests and answers.
+    pub fn rendition(&mut self) -> &mut Rendition {
+        &mut self.rendition
+    }
+
+    /// Begins with a new body: a segment file, or the stream of an encoder that has restarted. An
+    /// unfinished fragment of the body before is dropped.
+    pub fn handle_body(&mut self) {
+        self.reader.restart();
+    }
+
+    /// Takes the next bytes of the body.
+    ///
+    /// Errors: [`PackageError`]; what was read before the error stays in the window.
+    pub fn handle_bytes(&mut self, now: Instant, bytes: &[u8]) -> Result<(), PackageError> {
+        let result = self.reader.handle_bytes(bytes).map_err(PackageError::Stream);
+        while let Some(item) = self.reader.poll_item() {
+            match item {
+                Item::Init(init) => self.cutter.handle_init(init),
+                Item::Sample(sample) => self.cutter.handle_sample(sample).map_err(PackageError::Cut)?,
+            }
+            self.take_cuts(now);
+            if self.rendition.window().is_overfull() {
+                let bytes = self.rendition.window().bytes().as_u64();
+                self.cutter.end_segment();
+                self.take_cuts(now);
+                return Err(PackageError::SegmentTooLarge { bytes });
+            }
+        }
+        result
+    }
+
+    /// Ends the stream for good: playlists say that no segment follows.
+    pub fn handle_end(&mut self, now: Instant) {
+        self.cutter.end_segment();
+        self.take_cuts(now);
+        self.rendition.end(now);
+    }
+
+    /// Moves the cutter's output into the window.
+    fn take_cuts(&mut self, now: Instant) {
+        while let Some(cut) = self.cutter.poll_cut() {
+            match cut {
+                Cut::Init(bytes) => self.rendition.begin_init(bytes),
+                Cut::Segment { number, begin, is_discontinuous, .. } => {
+                    let date = self.date(now, begin, is_discontinuous);
+                    self.has_segment = self
+                        .rendition
+                        .begin_segment(now, NewSegment { number, date, is_discontinuous, has_parts: true });
+                }
+                Cut::Fragment(bytes) if self.has_segment => self.rendition.push_bytes(now, bytes),
+                Cut::PartEnd { duration, is_independent } if self.has_segment => {
+                    self.rendition.end_part(now, duration, is_independent);
+                    self.judge_pace(false);
+                    self.hint_next();
+                    self.rendition.advance_all(now);
+                }
+                Cut::SegmentEnd if self.has_segment => {
+                    self.judge_pace(true);
+                    self.rendition.end_segment(now);
+                }
+                Cut::Fragment(_) | Cut::PartEnd { .. } | Cut::SegmentEnd => {}
+            }
+        }
+    }
+
+    /// Date of a segment that begins at this time of the media.
+    fn date(&mut self, now: Instant, begin: MediaTime, is_discontinuous: bool) -> Option<DateTime> {
+        let zero = self.config.date?;
+        let later =
+            |date: DateTime, by_ns: u64| DateTime::from_unix_ms(date.as_unix_ms() + by_ns / 1_000_000);
+        let (base, since) = match self.config.cut.timeline {
+            Timeline::Shared { epoch } => (zero, epoch),
+            Timeline::Own { .. } => {
+                if is_discontinuous {
+                    self.date_base = None;
+                }
+                let arrival = later(zero, now.as_ns())?;
+                *self.date_base.get_or_insert((arrival, begin))
+            }
+        };
+        later(base, begin.as_ns().saturating_sub(since.as_ns()))
+    }
+
+    /// Offers low latency while parts come at the pace of the media: a segment must take half of
+    /// its duration at the least to arrive.
+    fn judge_pace(&mut self, is_segment_end: bool) {
+        let Some(open) = self.rendition.window().open() else { return };
+        let media = open.duration();
+        let took = open.changed_at().saturating_since(open.begun_at);
+        if media < PACE_FROM {
+            return;
+        }
+        if took.as_ps() >= media.as_ps() / 2 {
+            self.bursts = 0;
+            self.rendition.offer_parts(self.cutter.part_target());
+        } else if is_segment_end {
+            self.bursts += 1;
+            if self.bursts >= BURSTS_MAX {
+                self.rendition.offer_parts(None);
+            }
+        }
+    }
+
+    /// Hints at the part that is likely to come next.
+    fn hint_next(&mut self) {
+        let hint = self.rendition.window().open().and_then(|open| {
+            let expected = self.cutter.expected_number()?;
+            let part = if expected > open.number { 0 } else { open.parts.len() as u64 };
+            Some(Name::Part(expected.max(open.number), part))
+        });
+        self.rendition.hint(hint);
+    }
+}

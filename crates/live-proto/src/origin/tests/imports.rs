@@ -1,0 +1,313 @@
+//! Imports from other origins.
+
+use super::*;
+
+/// The form that MediaMTX writes.
+const MEDIAMTX: &str = include_str!("../../../../media/tests/hls/mediamtx.m3u8");
+/// The form that OvenMediaEngine writes.
+const OVEN: &str = include_str!("../../../../media/tests/hls/ovenmediaengine.m3u8");
+/// The form that ffmpeg writes.
+const FFMPEG: &str = include_str!("../../../../media/tests/hls/ffmpeg.m3u8");
+
+/// An importer with an origin that has all that it names: the body of a resource is its URI.
+struct Bench {
+    importer: Importer,
+    now: Instant,
+    /// Fetches of media so far.
+    fetched: Vec<String>,
+    /// Directives of the last question for the playlist.
+    asked: Option<DeliveryDirectives>,
+    playlist_id: Option<FetchId>,
+    /// URIs that the origin does not have.
+    missing: Vec<String>,
+}
+
+impl Bench {
+    fn new(config: ImportConfig) -> Self {
+        let now = Instant::from_ns(1_000);
+        let importer = Importer::new(now, config).expect("the settings are in range");
+        Self { importer, now, fetched: Vec::new(), asked: None, playlist_id: None, missing: Vec::new() }
+    }
+
+    fn run(&mut self) {
+        self.importer.handle_timeout(self.now);
+        while let Some(fetch) = self.importer.poll_fetch() {
+            match fetch.kind {
+                FetchKind::Playlist(directives) => {
+                    self.asked = Some(directives);
+                    self.playlist_id = Some(fetch.id);
+                }
+                FetchKind::Resource(resource) => {
+                    self.fetched.push(resource.uri.clone());
+                    if self.missing.contains(&resource.uri) {
+                        self.importer.handle_failure(self.now, fetch.id);
+                        continue;
+                    }
+                    for half in resource.uri.as_bytes().chunks(resource.uri.len().div_ceil(2)) {
+                        self.importer.handle_bytes(self.now, fetch.id, half).expect("it is short");
+                    }
+                    self.importer.handle_end(self.now, fetch.id).expect("media are not read");
+                }
+            }
+        }
+    }
+
+    /// Waits until the playlist is asked for, and answers with this text.
+    fn answer(&mut self, text: &str) {
+        self.run();
+        while self.playlist_id.is_none() {
+            self.now = self.importer.poll_timeout().expect("the playlist is asked for").max(self.now);
+            self.run();
+        }
+        let id = self.playlist_id.take().expect("the loop ended");
+        self.importer.handle_bytes(self.now, id, text.as_bytes()).expect("it is short");
+        self.importer.handle_end(self.now, id).expect("it follows the standard");
+        self.run();
+    }
+
+    fn body(&mut self, name: Name) -> Option<String> {
+        let id = RequestId(0);
+        self.importer.rendition().handle_request(self.now, id, name, DeliveryDirectives::default());
+        let mut body = Vec::new();
+        while let Some((_, answer)) = self.importer.rendition().poll_answer() {
+            match answer {
+                Answer::Head(head) if head.status != Status::Ok => return None,
+                Answer::Data(bytes) => body.extend_from_slice(&bytes),
+                _ => {}
+            }
+        }
+        String::from_utf8(body).ok()
+    }
+
+    fn playlist(&mut self) -> MediaPlaylist {
+        let text = self.body(Name::Playlist).expect("the window has media");
+        MediaPlaylist::read(text.as_bytes()).expect("the importer follows the standard")
+    }
+}
+
+/// A playlist without parts.
+fn plain(first: u64, count: u64) -> String {
+    let segment = |number| format!("#EXTINF:2.0,\nrun{first}-{number}.ts\n");
+    let segments: String = (first..first + count).map(segment).collect();
+    format!("#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXT-X-MEDIA-SEQUENCE:{first}\n{segments}")
+}
+
+#[test]
+fn mediamtx_parts_are_passed_on() {
+    let mut bench = Bench::new(ImportConfig::default());
+    bench.answer(MEDIAMTX);
+    assert_eq!(bench.fetched[..3], ["8bdf_init.mp4", "8bdf_seg8.mp4", "8bdf_part30.mp4"]);
+    assert_eq!(bench.fetched.len(), 14, "the init section, a segment, 12 parts");
+    bench.run();
+    let asked = bench.asked.expect("the playlist is asked for");
+    assert_eq!((asked.msn, asked.part), (Some(11), Some(2)), "by blocking reload");
+    let playlist = bench.playlist();
+    assert_eq!((playlist.media_sequence, playlist.segments.len()), (8, 3));
+    assert_eq!(playlist.part_target, Some(Duration::from_ms(200)));
+    assert_eq!(playlist.preload_hints[0].uri, "11.2.m4s");
+    assert_eq!(bench.body(Name::Part(9, 1)).as_deref(), Some("8bdf_part31.mp4"));
+    assert_eq!(
+        playlist.segments[0].head.date.map(|date| date.to_string()).as_deref(),
+        Some("2026-01-02T03:04:09.678Z")
+    );
+    assert!(playlist.segments[1].parts[0].is_independent);
+}
+
+#[test]
+fn part_comes_to_those_who_wait_for_its_hint() {
+    let mut bench = Bench::new(ImportConfig::default());
+    bench.answer(MEDIAMTX);
+    let id = RequestId(9);
+    bench.importer.rendition().handle_request(
+        bench.now,
+        id,
+        Name::Part(11, 2),
+        DeliveryDirectives::default(),
+    );
+    assert_eq!(bench.importer.rendition().poll_answer(), None);
+    let hint = "#EXT-X-PRELOAD-HINT:TYPE=PART,URI=\"8bdf_part42.mp4\"";
+    let part = "#EXT-X-PART:DURATION=0.2,URI=\"8bdf_part42.mp4\"\n#EXT-X-PRELOAD-HINT:TYPE=PART,URI=\"x\"";
+    bench.answer(&MEDIAMTX.replace(hint, part));
+    let answers: Vec<_> = std::iter::from_fn(|| bench.importer.rendition().poll_answer()).collect();
+    assert!(matches!(answers.last(), Some((RequestId(9), Answer::End))), "{answers:?}");
+}
+
+#[test]
+fn ovenmediaengine_numbers_are_kept() {
+    let mut bench = Bench::new(ImportConfig::default());
+    bench.answer(OVEN);
+    let playlist = bench.playlist();
+    assert_eq!((playlist.media_sequence, playlist.next_msn()), (19, 22));
+    assert_eq!(playlist.open.map(|open| open.parts.len()), Some(2));
+    assert_eq!(playlist.target_duration, Duration::from_secs(6));
+}
+
+#[test]
+fn origin_without_parts_gives_no_low_latency() {
+    let mut bench = Bench::new(ImportConfig::default());
+    bench.answer(FFMPEG);
+    let playlist = bench.playlist();
+    assert_eq!((playlist.part_target, playlist.segments.len()), (None, 3));
+    assert!(!playlist.server_control.can_block_reload);
+    assert_eq!(bench.body(Name::Segment(2)).as_deref(), Some("h2.m4s"));
+    let polled = bench.importer.poll_timeout().expect("the playlist is polled");
+    assert_eq!(polled, bench.now + Duration::from_secs(1), "half a target duration later");
+}
+
+#[test]
+fn origin_that_restarts_is_continued() {
+    let mut bench = Bench::new(ImportConfig::default());
+    bench.answer(&plain(100, 5));
+    assert_eq!(bench.playlist().next_msn(), 105);
+    bench.answer(&plain(0, 2));
+    let playlist = bench.playlist();
+    assert_eq!((playlist.media_sequence, playlist.next_msn()), (102, 107));
+    let marks: Vec<bool> = playlist.segments.iter().map(|segment| segment.head.is_discontinuous).collect();
+    assert_eq!(marks, [false, false, false, true, false]);
+    assert_eq!(bench.body(Name::Segment(105)).as_deref(), Some("run0-0.ts"));
+    bench.answer(&plain(1, 3));
+    assert_eq!(bench.playlist().next_msn(), 109);
+}
+
+#[test]
+fn stale_copy_is_no_restart() {
+    let mut bench = Bench::new(ImportConfig::default());
+    bench.answer(&plain(100, 5));
+    bench.answer(&plain(99, 4));
+    bench.answer(&plain(101, 5));
+    let playlist = bench.playlist();
+    assert_eq!(playlist.next_msn(), 106);
+    assert!(playlist.segments.iter().all(|segment| !segment.head.is_discontinuous));
+    // An origin that stays behind has restarted.
+    for _ in 0..5 {
+        bench.answer(&plain(101, 4));
+    }
+    assert!(bench.playlist().segments.iter().any(|segment| segment.head.is_discontinuous));
+}
+
+#[test]
+fn successor_keeps_the_origins_numbers() {
+    let predecessor = Some(Predecessor { newest: 99, discontinuities: 3 });
+    let mut bench = Bench::new(ImportConfig { predecessor, ..ImportConfig::default() });
+    bench.answer(&plain(100, 3));
+    let playlist = bench.playlist();
+    assert_eq!((playlist.media_sequence, playlist.discontinuity_sequence), (100, 3));
+    assert!(!playlist.segments[0].head.is_discontinuous);
+    let mut bench = Bench::new(ImportConfig { predecessor, ..ImportConfig::default() });
+    bench.answer(&plain(0, 3));
+    let playlist = bench.playlist();
+    assert_eq!(playlist.media_sequence, 100);
+    assert!(playlist.segments[0].head.is_discontinuous);
+}
+
+#[test]
+fn lost_segment_becomes_a_gap() {
+    let mut bench = Bench::new(ImportConfig::default());
+    bench.missing.push("run0-1.ts".to_owned());
+    bench.answer(&plain(0, 3));
+    let playlist = bench.playlist();
+    let gaps: Vec<bool> = playlist.segments.iter().map(|segment| segment.is_gap).collect();
+    assert_eq!(gaps, [false, true, false]);
+    assert_eq!(bench.body(Name::Segment(1)), None);
+}
+
+#[test]
+fn failed_playlist_is_asked_for_ever_later() {
+    let mut bench = Bench::new(ImportConfig::default());
+    let mut delays = Vec::new();
+    for _ in 0..8 {
+        bench.run();
+        let id = bench.playlist_id.take().expect("the playlist is asked for");
+        bench.importer.handle_failure(bench.now, id);
+        let at = bench.importer.poll_timeout().expect("it is asked for again");
+        delays.push(at.saturating_since(bench.now).as_us() / 1_000);
+        bench.now = at;
+    }
+    assert_eq!(delays, [500, 1_000, 2_000, 4_000, 8_000, 16_000, 16_000, 16_000]);
+}
+
+#[test]
+fn answers_beyond_their_limits_are_refused() {
+    let mut bench = Bench::new(ImportConfig::default());
+    bench.run();
+    let id = bench.playlist_id.take().expect("the playlist is asked for");
+    let result = bench.importer.handle_bytes(bench.now, id, &vec![b'#'; (1 << 20) + 1]);
+    assert_eq!(result, Err(ImportError::Playlist(PlaylistError::TooLong { got: (1 << 20) + 1 })));
+    let mut config = ImportConfig::default();
+    config.rendition.window_bytes_max = ByteCount::mib(1);
+    let mut importer = Importer::new(bench.now, config).expect("the settings are in range");
+    importer.handle_timeout(bench.now);
+    let id = importer.poll_fetch().expect("the playlist").id;
+    importer.handle_bytes(bench.now, id, plain(0, 1).as_bytes()).expect("it is short");
+    importer.handle_end(bench.now, id).expect("it follows the standard");
+    let id = importer.poll_fetch().expect("the segment").id;
+    importer.handle_bytes(bench.now, id, &vec![0; 1 << 20]).expect("1 MiB fits");
+    let result = importer.handle_bytes(bench.now, id, &[0]);
+    assert_eq!(result, Err(ImportError::SegmentTooLarge { got: (1 << 20) + 1 }));
+    assert_eq!(importer.rendition().window_bytes(), ByteCount::ZERO);
+}
+
+#[test]
+fn segments_longer_than_a_minute_are_refused() {
+    let with = |seconds: u64| {
+        let mut bench = Bench::new(ImportConfig::default());
+        bench.run();
+        let id = bench.playlist_id.take().expect("the playlist is asked for");
+        let text = plain(0, 1).replace("2.0", &seconds.to_string());
+        bench.importer.handle_bytes(bench.now, id, text.as_bytes()).expect("it is short");
+        bench.importer.handle_end(bench.now, id)
+    };
+    assert_eq!(with(60), Ok(()));
+    assert_eq!(with(61), Err(ImportError::TooLong { got: Duration::from_secs(61) }));
+}
+
+#[test]
+fn parts_that_never_end_make_a_gap() {
+    let mut bench = Bench::new(ImportConfig::default());
+    for count in 1..=3 {
+        let part = "#EXT-X-PART:DURATION=60,URI=\"p\"\n".repeat(count);
+        bench.answer(&format!(
+            "#EXTM3U\n#EXT-X-TARGETDURATION:60\n#EXT-X-PART-INF:PART-TARGET=60\n\
+             #EXT-X-SERVER-CONTROL:CAN-BLOCK-RELOAD=YES\n{part}"
+        ));
+    }
+    let whole = "#EXT-X-PART:DURATION=60,URI=\"p\"\n".repeat(3);
+    let head = "#EXTM3U\n#EXT-X-TARGETDURATION:60\n#EXT-X-PART-INF:PART-TARGET=60\n\
+        #EXT-X-SERVER-CONTROL:CAN-BLOCK-RELOAD=YES\n";
+    let part = "#EXT-X-PART:DURATION=60,URI=\"q\"\n";
+    bench.answer(&format!("{head}{whole}#EXTINF:60,\na\n{part}"));
+    let playlist = bench.playlist();
+    assert!(playlist.segments[0].is_gap);
+    assert_eq!(playlist.target_duration, Duration::from_secs(2), "the setting of the rendition");
+}
+
+#[test]
+fn ended_origin_ends_the_rendition() {
+    let mut bench = Bench::new(ImportConfig::default());
+    bench.answer(&format!("{}#EXT-X-ENDLIST\n", plain(0, 3)));
+    assert!(bench.playlist().is_ended);
+    assert_eq!(bench.importer.poll_timeout(), None);
+}
+
+proptest! {
+    #[test]
+    fn any_order_of_playlists_keeps_numbers_rising(
+        steps in proptest::collection::vec((0..40_u64, 0..6_u64, any::<bool>()), 1..12),
+    ) {
+        let mut bench = Bench::new(ImportConfig::default());
+        let mut last = 0;
+        for (first, count, is_low_latency) in steps {
+            let mut text = plain(first, count);
+            if is_low_latency {
+                text += "#EXT-X-SERVER-CONTROL:CAN-BLOCK-RELOAD=YES\n#EXT-X-PART-INF:PART-TARGET=0.2\n\
+                         #EXT-X-PART:DURATION=0.2,URI=\"p\"\n";
+            }
+            bench.answer(&text);
+            if let Some(text) = bench.body(Name::Playlist) {
+                let playlist = MediaPlaylist::read(text.as_bytes()).expect("the importer follows the standard");
+                prop_assert!(playlist.media_sequence >= last, "{} after {last}", playlist.media_sequence);
+                last = playlist.media_sequence;
+            }
+        }
+    }
+}

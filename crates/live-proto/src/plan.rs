@@ -1,0 +1,26 @@
+//! The optimiser: which links carry which object.
+//!
+//! Source: the thesis, section 4.5 and Figure 4.8, with four corrections. Links out of sources need
+//! no link in. A channel may exist at some sources only. A share of each link stays unplanned, for
+//! local control. Viewers of a group count, or not.
+//! Read [`Program`] first, then [`Plan`]. [`check`] verifies a plan without any part of the
+//! optimiser.
+
+mod answer;
+pub mod check;
+pub mod generator;
+pub mod optimiser;
+mod problem;
+pub mod rivals;
+#[cfg(test)]
+mod samples;
+
+pub use answer::{Plan, Tree};
+pub use problem::{
+    BITRATE_MAX, GROUP_LINKS_MAX, GROUPS_MAX, HOLDER_SETS_MAX, OBJECTS_MAX, PRICE_MAX, REFLECTORS_MAX,
+    REQUESTS_MAX, SOURCES_MAX, VIEWERS_MAX,
+};
+pub use problem::{
+    Group, GroupId, GroupLink, GroupLinkId, ObjectId, Offer, Priority, Program, ProgramError, Request,
+    Settings,
+};

@@ -1,0 +1,56 @@
+//! The optimiser's answer: a tree for each object, with its certificate.
+
+use super::problem::{GroupId, GroupLinkId, ObjectId, Program};
+use crate::network::NodeId;
+use anabranch_units::LinkId;
+
+/// Links that carry one object: `Serves` of Figure 4.8 for this object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tree {
+    /// The object.
+    pub object: ObjectId,
+    /// Links from sources to reflectors and from reflectors to edges, in order.
+    pub links: Vec<LinkId>,
+    /// Links from edges to groups, in order.
+    pub group_links: Vec<GroupLinkId>,
+}
+
+/// Trees of all served objects, and how far they are from the best at the most.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// One tree for each served object, by object.
+    pub trees: Vec<Tree>,
+    /// Value of the served requests, weighted by w_s.
+    pub service: f64,
+    /// Cost of all links, weighted by w_c.
+    pub cost: f64,
+    /// Certified upper bound of any plan's objective.
+    pub bound: f64,
+}
+
+impl Plan {
+    /// Service less cost: the objective of Figure 4.8.
+    pub fn objective(&self) -> f64 {
+        self.service - self.cost
+    }
+    /// Largest possible distance from the best objective, as a share of the bound (§4.5, footnote
+    /// 2).
+    pub fn gap(&self) -> f64 {
+        if self.bound > 0.0 { ((self.bound - self.objective()) / self.bound).max(0.0) } else { 0.0 }
+    }
+    /// The same distance as a share of the plan's cost; `None` for a plan without cost.
+    pub fn gap_of_cost(&self) -> Option<f64> {
+        (self.cost > 0.0).then(|| ((self.bound - self.objective()) / self.cost).max(0.0))
+    }
+    /// The tree of one object.
+    pub fn tree(&self, object: ObjectId) -> Option<&Tree> {
+        let at = self.trees.binary_search_by_key(&object, |tree| tree.object).ok()?;
+        Some(&self.trees[at])
+    }
+    /// The edge that serves `object` to `group`.
+    pub fn edge(&self, program: &Program, object: ObjectId, group: GroupId) -> Option<NodeId> {
+        let tree = self.tree(object)?;
+        let links = tree.group_links.iter().map(|link| program.group_links()[link.index()]);
+        links.filter(|link| link.group == group).map(|link| link.edge).next()
+    }
+}

@@ -1,0 +1,64 @@
+//! Draws from distributions.
+
+use anabranch_units::RandomStream;
+
+/// Items to draw from, by weight.
+pub(super) struct Weighted {
+    /// Sum of the weights up to and with each item.
+    cumulative: Vec<f64>,
+}
+
+impl Weighted {
+    pub(super) fn new(weights: impl IntoIterator<Item = f64>) -> Self {
+        let mut sum = 0.0;
+        let cumulative = weights.into_iter().map(|weight| {
+            sum += weight;
+            sum
+        });
+        Self { cumulative: cumulative.collect() }
+    }
+    fn total(&self) -> f64 {
+        self.cumulative.last().copied().unwrap_or(0.0)
+    }
+    /// One item, each as likely as its weight.
+    pub(super) fn draw(&self, stream: &mut RandomStream) -> usize {
+        let at = stream.unit_f64() * self.total();
+        self.cumulative.partition_point(|&sum| sum <= at).min(self.cumulative.len().saturating_sub(1))
+    }
+    /// `count` draws at once, by systematic sampling: each item's count differs from its share by
+    /// less than one.
+    pub(super) fn spread(&self, count: u64, stream: &mut RandomStream) -> Vec<u64> {
+        let offset = stream.unit_f64();
+        let scale = count as f64 / self.total();
+        let mut before = 0;
+        let last = self.cumulative.len().saturating_sub(1);
+        let counts = self.cumulative.iter().enumerate().map(|(item, sum)| {
+            let upto = if item == last { count } else { ((sum * scale + offset) as u64).min(count) };
+            let here = upto - before;
+            before = upto;
+            here
+        });
+        counts.collect()
+    }
+}
+
+/// A normally distributed number: the sum of twelve uniform ones (Irwin and Hall), so that no
+/// platform differs.
+pub(super) fn normal(mean: f64, deviation: f64, stream: &mut RandomStream) -> f64 {
+    let sum: f64 = (0..12).map(|_| stream.unit_f64()).sum();
+    mean + deviation * (sum - 6.0)
+}
+
+/// The root of a monotonic `f` between `low` and `high`, by bisection.
+pub(super) fn root(mut low: f64, mut high: f64, f: impl Fn(f64) -> f64) -> f64 {
+    let rises = f(high) > f(low);
+    for _ in 0..60 {
+        let middle = 0.5 * (low + high);
+        if (f(middle) > 0.0) == rises {
+            high = middle;
+        } else {
+            low = middle;
+        }
+    }
+    0.5 * (low + high)
+}

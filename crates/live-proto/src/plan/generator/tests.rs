@@ -1,0 +1,113 @@
+//! Drawn topologies and workloads against the published statistics.
+
+use super::*;
+use crate::network::Tier;
+use anabranch_units::Seed;
+use std::collections::BTreeMap;
+
+fn topology(seed: u64) -> Topology {
+    Shape::default().draw(Seed::new(seed)).expect("the published shape")
+}
+
+#[test]
+fn nodes_and_links_have_the_published_degrees() {
+    let drawn = topology(1);
+    let counts = [Tier::Source, Tier::Reflector, Tier::Edge].map(|tier| drawn.network.tier(tier).count());
+    assert_eq!(counts, [4, 10, 100]);
+    for source in drawn.network.tier(Tier::Source) {
+        assert_eq!(drawn.network.links_out(source).len(), 10);
+    }
+    for reflector in drawn.network.tier(Tier::Reflector) {
+        assert_eq!(drawn.network.links_in(reflector).len(), 4);
+        assert_eq!(drawn.network.links_out(reflector).len(), 30);
+    }
+    for edge in drawn.network.tier(Tier::Edge) {
+        assert_eq!(drawn.network.links_in(edge).len(), 3);
+    }
+    assert_eq!(drawn.group_links.len(), 9_000);
+    assert_eq!(drawn.groups.iter().map(|group| group.city).max(), Some(2_586));
+}
+
+#[test]
+fn costs_have_the_published_ranges() {
+    let drawn = topology(2);
+    let costs: Vec<f64> = drawn.network.links().iter().map(|link| link.cost).collect();
+    assert!(costs.iter().all(|cost| (10.0..=50.0).contains(cost)));
+    let mean = costs.iter().sum::<f64>() / costs.len() as f64;
+    assert!((mean - 30.0).abs() < 2.0, "{mean}");
+    let free = drawn.group_links.iter().filter(|link| link.cost == 0.0).count();
+    assert!((4_300..4_700).contains(&free), "{free} of 9000 are free");
+    let dear = drawn.group_links.iter().filter(|link| link.cost > 0.0);
+    assert!(dear.clone().all(|link| (1.0..=5.0).contains(&link.cost)));
+}
+
+#[test]
+fn two_thousand_edges_are_drawn_and_too_many_refused() {
+    let shape = Shape { edges: 2_000, ..Shape::default() };
+    let drawn = shape.draw(Seed::new(1)).expect("2,000 edges");
+    assert_eq!(drawn.network.links().len(), 6_040);
+    assert!(Shape { edges: 4_000, ..Shape::default() }.draw(Seed::new(1)).is_err());
+    assert!(Shape { parents: [5, 3, 3], ..Shape::default() }.draw(Seed::new(1)).is_err());
+    assert!(Shape { cities: 0, ..Shape::default() }.draw(Seed::new(1)).is_err());
+}
+
+/// Share of viewers of the `top` most watched channels, and the mean of the asked bitrates in
+/// kbit/s.
+fn statistics(trace: &Trace, top: usize) -> (f64, f64) {
+    let mut by_channel: BTreeMap<_, u64> = BTreeMap::new();
+    let (mut rate, mut viewers) = (0.0, 0);
+    for arrival in &trace.arrivals {
+        *by_channel.entry(arrival.object.channel).or_default() += arrival.viewers;
+        rate += 1_000.0 * arrival.object.bitrate.as_mbps_f64() * arrival.viewers as f64;
+        viewers += arrival.viewers;
+    }
+    let mut counts: Vec<u64> = by_channel.into_values().collect();
+    counts.sort_unstable_by(|a, b| b.cmp(a));
+    let share = counts.iter().take(top).sum::<u64>() as f64 / viewers as f64;
+    (share, rate / viewers as f64)
+}
+
+#[test]
+fn average_day_has_the_published_statistics() {
+    let shares = topology(3).shares;
+    for seed in 0..3 {
+        let trace = Workload::hour(WorkloadKind::AverageDay, 4_144).draw(&shares, Seed::new(seed));
+        assert_eq!(trace.arrivals.len(), 55_000);
+        let (share, mean_kbps) = statistics(&trace, 290);
+        assert!((share - 0.5).abs() < 0.02, "7 % of the videos have {share} of the requests");
+        assert!((mean_kbps / 2_725.0 - 1.0).abs() < 0.03, "{mean_kbps}");
+    }
+}
+
+#[test]
+fn heavy_tail_has_the_published_statistics() {
+    let shares = topology(3).shares;
+    for seed in 0..3 {
+        let trace = Workload::hour(WorkloadKind::HeavyTail, 10_000).draw(&shares, Seed::new(seed));
+        assert_eq!(trace.arrivals.len(), 240_000);
+        let (share, mean_kbps) = statistics(&trace, 100);
+        assert!((1.0 - share - 0.6).abs() < 0.02, "the lowest 99 % have {} of the requests", 1.0 - share);
+        assert!((mean_kbps / 6_850.0 - 1.0).abs() < 0.03, "{mean_kbps}");
+    }
+}
+
+#[test]
+fn four_games_have_nearly_all_requests_of_a_large_event() {
+    let shares = topology(3).shares;
+    let trace = Workload::hour(WorkloadKind::LargeEvent, 4_144).draw(&shares, Seed::new(1));
+    let viewers: u64 = trace.arrivals.iter().map(|arrival| arrival.viewers).sum();
+    assert_eq!(viewers, 4_055_000);
+    let window = Workload::window(WorkloadKind::LargeEvent, 4_144).draw(&shares, Seed::new(1));
+    let (share, mean_kbps) = statistics(&window, 4);
+    assert!(share > 0.9989, "{share}");
+    assert!((mean_kbps / 2_725.0 - 1.0).abs() < 0.03, "{mean_kbps}");
+}
+
+#[test]
+fn a_seed_draws_the_same_again() {
+    assert_eq!(topology(5), topology(5));
+    assert_ne!(topology(5), topology(6));
+    let (shares, workload) = (topology(5).shares, Workload::window(WorkloadKind::HeavyTail, 1_000));
+    assert_eq!(workload.draw(&shares, Seed::new(5)), workload.draw(&shares, Seed::new(5)));
+    assert_eq!(workload.requests, 400);
+}

@@ -1,0 +1,23 @@
+//! Designs to compare the optimiser with, one file each, and the metrics of §4.7.1.
+//!
+//! Every design serves the arrivals of one window. Viewers who are not served at their bitrate ask
+//! again at the next lower one of the channel. Read [`Window`] for the input and [`Metrics`] for
+//! the result.
+
+mod asks;
+mod cdn;
+mod everything;
+mod ledger;
+mod naive;
+mod overlay;
+mod planned;
+
+pub use asks::{Metrics, Window};
+pub use cdn::cdn;
+pub use everything::everything_everywhere;
+pub use naive::{Bounds, naive_bounds};
+pub use overlay::overlay_multicast;
+pub use planned::{planned, planned_by};
+
+#[cfg(test)]
+mod tests;

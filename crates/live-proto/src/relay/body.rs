@@ -1,0 +1,146 @@
+//! The bytes of one object, shared by all its viewers.
+
+use bytes::{Bytes, BytesMut};
+use std::collections::VecDeque;
+
+/// Bytes of an object that have arrived, without the front that was dropped.
+#[derive(Debug, Default)]
+pub(super) struct Body {
+    /// Pieces in order, none empty, each with the position of its first byte.
+    pieces: VecDeque<(u64, Bytes)>,
+    /// Position of the first byte that is held.
+    base: u64,
+    /// Position after the last byte that has arrived.
+    end: u64,
+}
+
+/// A later copy whose bytes are not the first copy's.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct Differs;
+
+impl Body {
+    pub(super) fn base(&self) -> u64 {
+        self.base
+    }
+
+    pub(super) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Bytes held.
+    pub(super) fn held(&self) -> u64 {
+        self.end - self.base
+    }
+
+    /// Adds a copy's bytes from position `at`, at most [`Self::end`]. Bytes that are there already
+    /// are compared, not replaced. Returns whether new bytes have arrived.
+    ///
+    /// Errors: [`Differs`]; then nothing was added.
+    pub(super) fn add(&mut self, at: u64, mut bytes: Bytes) -> Result<bool, Differs> {
+        debug_assert!(at <= self.end, "a leg begins at or before the end of what has arrived");
+        let known = (self.end - at).min(bytes.len() as u64);
+        let mut position = at;
+        let mut left = &bytes[..known as usize];
+        while !left.is_empty() {
+            if position < self.base {
+                let dropped = (self.base - position).min(left.len() as u64);
+                (position, left) = (position + dropped, &left[dropped as usize..]);
+                continue;
+            }
+            let held = self.from(position).expect("positions from base to end are held");
+            let length = held.len().min(left.len());
+            if held[..length] != left[..length] {
+                return Err(Differs);
+            }
+            (position, left) = (position + length as u64, &left[length..]);
+        }
+        let new = bytes.split_off(known as usize);
+        if new.is_empty() {
+            return Ok(false);
+        }
+        let at = self.end;
+        self.end += new.len() as u64;
+        self.pieces.push_back((at, new));
+        Ok(true)
+    }
+
+    /// The piece that holds `position`, from there on. `None` at the end and before the base.
+    pub(super) fn from(&self, position: u64) -> Option<Bytes> {
+        if position < self.base || position >= self.end {
+            return None;
+        }
+        let after = self.pieces.partition_point(|(at, _)| *at <= position);
+        let (at, bytes) = &self.pieces[after - 1];
+        Some(bytes.slice((position - at) as usize..))
+    }
+
+    /// Drops pieces at the front until at most `bytes_max` bytes are held. Returns the bytes
+    /// dropped.
+    pub(super) fn keep_last(&mut self, bytes_max: u64) -> u64 {
+        let before = self.base;
+        while self.held() > bytes_max {
+            let Some((at, bytes)) = self.pieces.pop_front() else { break };
+            self.base = at + bytes.len() as u64;
+        }
+        self.base - before
+    }
+
+    /// Copies all pieces into one. A later viewer gets it in one write, and the read buffers that
+    /// the pieces were part of become free.
+    pub(super) fn join(&mut self) {
+        if self.pieces.len() < 2 {
+            return;
+        }
+        let mut whole = BytesMut::with_capacity(self.held() as usize);
+        for (_, bytes) in &self.pieces {
+            whole.extend_from_slice(bytes);
+        }
+        self.pieces.clear();
+        self.pieces.push_back((self.base, whole.freeze()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn dropped_front_is_neither_held_nor_compared() {
+        let mut body = Body::default();
+        for piece in [&b"abc"[..], b"def", b"gh"] {
+            body.add(body.end(), Bytes::from_static(piece)).expect("no overlap");
+        }
+        assert_eq!(body.keep_last(5), 3);
+        assert_eq!((body.base(), body.held(), body.from(2)), (3, 5, None));
+        assert_eq!(body.from(4).as_deref(), Some(&b"ef"[..]));
+        assert_eq!(body.add(0, Bytes::from_static(b"xxxdefghi")), Ok(true));
+        assert_eq!(body.add(3, Bytes::from_static(b"dxf")), Err(Differs));
+        body.join();
+        assert_eq!(body.from(3).as_deref(), Some(&b"defghi"[..]));
+    }
+
+    proptest! {
+        #[test]
+        fn copies_in_any_pieces_give_the_object(
+            object in proptest::collection::vec(any::<u8>(), 0..60),
+            cuts in proptest::collection::vec((any::<bool>(), 0usize..9), 0..60),
+        ) {
+            let mut body = Body::default();
+            let mut legs = [0usize; 2];
+            for (leg, length) in cuts {
+                let at = &mut legs[usize::from(leg)];
+                let end = (*at + length).min(object.len());
+                let bytes = Bytes::copy_from_slice(&object[*at..end]);
+                prop_assert!(body.add(*at as u64, bytes).is_ok());
+                *at = end;
+            }
+            prop_assert_eq!(body.end() as usize, legs[0].max(legs[1]));
+            let mut read = Vec::new();
+            while let Some(bytes) = body.from(read.len() as u64) {
+                read.extend_from_slice(&bytes);
+            }
+            prop_assert_eq!(&read[..], &object[..body.end() as usize]);
+        }
+    }
+}

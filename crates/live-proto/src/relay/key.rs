@@ -1,0 +1,251 @@
+//! The key of an object: its path and the delivery directives of low-latency HLS.
+
+use std::fmt;
+
+/// Maximum length of a request target (path with query), in bytes.
+pub const TARGET_BYTES_MAX: usize = 2_048;
+
+/// Rule for query parameters that are not delivery directives.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum QueryRule {
+    /// They are removed: they neither tell objects apart nor reach the parent.
+    #[default]
+    Remove,
+    /// They are part of the key in the order of the request, and are sent to the parent.
+    Keep,
+}
+
+/// The key under which viewers share one upstream request: the path, `_HLS_msn`, `_HLS_part` and
+/// `_HLS_skip`.
+///
+/// Two targets with the same directives in another order have one key.
+/// Source: draft-pantos-hls-rfc8216bis-20, section 6.2.5 (delivery directives).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    path: String,
+    msn: Option<u64>,
+    part: Option<u64>,
+    skip: Option<Skip>,
+    /// Other parameters, joined by `&`. Empty under [`QueryRule::Remove`].
+    others: String,
+}
+
+/// Values of `_HLS_skip`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Skip {
+    /// A delta update of segments.
+    Yes,
+    /// A delta update of segments and date ranges.
+    V2,
+}
+
+/// A request target that names no object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// The target's length in bytes, above [`TARGET_BYTES_MAX`].
+    TooLong(usize),
+    /// A path that does not begin with `/`, holds other than printable ASCII, or has a segment `.`
+    /// or `..`.
+    BadPath,
+    /// A query with other than printable ASCII.
+    BadQuery,
+    /// A directive whose value is not a decimal integer, or not `YES` or `v2` for `_HLS_skip`.
+    BadDirective(&'static str),
+    /// A directive that occurs twice.
+    Repeated(&'static str),
+    /// `_HLS_part` without `_HLS_msn`.
+    PartWithoutSegment,
+}
+
+impl fmt::Display for KeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLong(bytes) => write!(f, "target of {bytes} bytes: at most {TARGET_BYTES_MAX}"),
+            Self::BadPath => {
+                write!(f, "path: must begin with `/`, be printable ASCII and have no segment `.` or `..`")
+            }
+            Self::BadQuery => write!(f, "query: must be printable ASCII"),
+            Self::BadDirective("_HLS_skip") => write!(f, "_HLS_skip: must be YES or v2"),
+            Self::BadDirective(name) => write!(f, "{name}: must be a decimal integer"),
+            Self::Repeated(name) => write!(f, "{name}: occurs twice: give it once"),
+            Self::PartWithoutSegment => write!(f, "_HLS_part: needs _HLS_msn beside it"),
+        }
+    }
+}
+
+impl std::error::Error for KeyError {}
+
+impl Key {
+    /// The key of a request target such as `/ch/live.m3u8?_HLS_msn=7&_HLS_part=2`.
+    ///
+    /// Errors: see [`KeyError`].
+    pub fn read(target: &str, rule: QueryRule) -> Result<Self, KeyError> {
+        if target.len() > TARGET_BYTES_MAX {
+            return Err(KeyError::TooLong(target.len()));
+        }
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let is_plain = |text: &str| text.bytes().all(|b| b.is_ascii_graphic());
+        let has_dots = path.split('/').any(|s| matches!(s, "." | ".."));
+        if !path.starts_with('/') || !is_plain(path) || has_dots {
+            return Err(KeyError::BadPath);
+        }
+        if !is_plain(query) {
+            return Err(KeyError::BadQuery);
+        }
+        let mut key =
+            Self { path: path.to_owned(), msn: None, part: None, skip: None, others: String::new() };
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            key.take(pair, rule)?;
+        }
+        if key.part.is_some() && key.msn.is_none() {
+            return Err(KeyError::PartWithoutSegment);
+        }
+        Ok(key)
+    }
+
+    fn take(&mut self, pair: &str, rule: QueryRule) -> Result<(), KeyError> {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let number = |name, held: Option<u64>| {
+            if held.is_some() {
+                return Err(KeyError::Repeated(name));
+            }
+            let is_decimal = value.bytes().all(|b| b.is_ascii_digit());
+            value.parse().ok().filter(|_| is_decimal).ok_or(KeyError::BadDirective(name)).map(Some)
+        };
+        match name {
+            "_HLS_msn" => self.msn = number("_HLS_msn", self.msn)?,
+            "_HLS_part" => self.part = number("_HLS_part", self.part)?,
+            "_HLS_skip" if self.skip.is_some() => return Err(KeyError::Repeated("_HLS_skip")),
+            "_HLS_skip" => {
+                self.skip = match value {
+                    "YES" => Some(Skip::Yes),
+                    "v2" => Some(Skip::V2),
+                    _ => return Err(KeyError::BadDirective("_HLS_skip")),
+                };
+            }
+            _ if rule == QueryRule::Keep => {
+                if !self.others.is_empty() {
+                    self.others.push('&');
+                }
+                self.others.push_str(pair);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The path, from its first `/`.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The path up to and with its last `/`: the objects of one stream share it.
+    pub fn folder(&self) -> &str {
+        &self.path[..self.path.rfind('/').map_or(0, |at| at + 1)]
+    }
+
+    /// Whether the answer may wait at the origin for a segment or part that is not there yet.
+    pub fn is_blocking(&self) -> bool {
+        self.msn.is_some()
+    }
+
+    /// Whether the request waits for one part, and not for a whole segment.
+    pub fn names_part(&self) -> bool {
+        self.part.is_some()
+    }
+
+    /// Whether the path names a playlist or a DASH manifest.
+    pub fn is_playlist(&self) -> bool {
+        let name = self.path.rsplit('/').next().unwrap_or_default();
+        matches!(name.rsplit_once('.'), Some((_, "m3u8" | "mpd")))
+    }
+}
+
+impl fmt::Display for Key {
+    /// The target to request from a parent.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.path)?;
+        let mut mark = '?';
+        let mut write = |f: &mut fmt::Formatter<'_>, name: &str, value: &dyn fmt::Display| {
+            write!(f, "{mark}{name}{value}")?;
+            mark = '&';
+            fmt::Result::Ok(())
+        };
+        if !self.others.is_empty() {
+            write(f, "", &self.others)?;
+        }
+        if let Some(msn) = self.msn {
+            write(f, "_HLS_msn=", &msn)?;
+        }
+        if let Some(part) = self.part {
+            write(f, "_HLS_part=", &part)?;
+        }
+        match self.skip {
+            Some(Skip::Yes) => write(f, "_HLS_skip=", &"YES"),
+            Some(Skip::V2) => write(f, "_HLS_skip=", &"v2"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn key(target: &str) -> Key {
+        Key::read(target, QueryRule::Remove).expect("a good target")
+    }
+
+    #[test]
+    fn only_delivery_directives_tell_objects_apart() {
+        assert_eq!(key("/a.m3u8?token=x&_HLS_part=2&_HLS_msn=7"), key("/a.m3u8?_HLS_msn=7&_HLS_part=2"));
+        assert_ne!(key("/a.m3u8?_HLS_msn=7"), key("/a.m3u8?_HLS_msn=7&_HLS_part=0"));
+        assert_ne!(key("/a.m3u8"), key("/a.m3u8?_HLS_skip=YES"));
+        let kept = |target| Key::read(target, QueryRule::Keep).expect("a good target");
+        assert_ne!(kept("/a?x=1"), kept("/a?x=2"));
+        assert_eq!(kept("/a?_HLS_msn=1&x=2&y").to_string(), "/a?x=2&y&_HLS_msn=1");
+    }
+
+    #[test]
+    fn bad_targets_are_refused() {
+        let error = |target: &str| Key::read(target, QueryRule::Remove).expect_err("a bad target");
+        assert_eq!(error("a"), KeyError::BadPath);
+        assert_eq!(error("/a/../b"), KeyError::BadPath);
+        assert_eq!(error("/a b"), KeyError::BadPath);
+        assert_eq!(error("/a?b=\u{e9}"), KeyError::BadQuery);
+        assert_eq!(error("/a?_HLS_msn=-1"), KeyError::BadDirective("_HLS_msn"));
+        assert_eq!(error("/a?_HLS_msn=+1"), KeyError::BadDirective("_HLS_msn"));
+        assert_eq!(error("/a?_HLS_msn="), KeyError::BadDirective("_HLS_msn"));
+        assert_eq!(error("/a?_HLS_msn=1&_HLS_msn=1"), KeyError::Repeated("_HLS_msn"));
+        assert_eq!(error("/a?_HLS_part=1"), KeyError::PartWithoutSegment);
+        assert_eq!(error("/a?_HLS_skip=no"), KeyError::BadDirective("_HLS_skip"));
+        let path = |bytes: usize| format!("/{}", "a".repeat(bytes - 1));
+        assert!(Key::read(&path(TARGET_BYTES_MAX), QueryRule::Remove).is_ok());
+        assert_eq!(error(&path(TARGET_BYTES_MAX + 1)), KeyError::TooLong(TARGET_BYTES_MAX + 1));
+    }
+
+    #[test]
+    fn folder_and_kind_come_from_the_path() {
+        assert_eq!(key("/ch/1/live.m3u8?_HLS_msn=3").folder(), "/ch/1/");
+        assert!(key("/ch/live.m3u8").is_playlist());
+        assert!(!key("/ch.m3u8/part.mp4").is_playlist());
+    }
+
+    proptest! {
+        #[test]
+        fn written_key_reads_back(target in "/[a-z/]{0,9}(\\?([a-z]=[0-9]|_HLS_msn=[0-9]{1,3}|&|_HLS_skip=YES){0,5})?") {
+            for rule in [QueryRule::Remove, QueryRule::Keep] {
+                if let Ok(key) = Key::read(&target, rule) {
+                    prop_assert_eq!(Key::read(&key.to_string(), rule), Ok(key));
+                }
+            }
+        }
+
+        #[test]
+        fn any_target_is_read_without_panic(target in any::<String>()) {
+            let _ = Key::read(&target, QueryRule::Keep);
+        }
+    }
+}

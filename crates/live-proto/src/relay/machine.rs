@@ -1,0 +1,430 @@
+//! The relay's tables, their limits and its timers.
+
+use super::key::Key;
+use super::object::{Failure, Fetch, Hop, Leg, LegId, Object, ObjectId, State, ViewerId};
+use super::pace::Paces;
+use anabranch_units::{ByteCount, Duration, Instant};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+
+/// Legs of one object at a time.
+pub(super) const LEGS_MAX: usize = 2;
+
+/// Limits and times of a relay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RelayConfig {
+    /// Bytes of all objects together. At least [`Self::object_bytes_max`].
+    pub memory_max: ByteCount,
+    /// Bytes held of one object. A longer one is streamed and not kept: this many of its bytes are
+    /// held, a new viewer begins another request, and a viewer further behind is cut off.
+    pub object_bytes_max: ByteCount,
+    /// Objects under way or kept.
+    pub objects_max: usize,
+    /// Viewers at once.
+    pub viewers_max: usize,
+    /// Upstream requests for one object after which it fails. At least 1.
+    pub requests_max: u32,
+    /// Each object is asked of two parents at once; the first copy of each byte counts.
+    pub is_doubled: bool,
+    /// Time from the last viewer's leave until the upstream request is cancelled.
+    pub linger: Duration,
+    /// Time for which a failure is answered to new viewers without another request.
+    pub failure_time: Duration,
+    /// Freshness of an answer without `Cache-Control` that is not a playlist.
+    pub unmarked_time: Duration,
+    /// Silence of a leg after which it counts as broken, whether or not another parent exists.
+    pub give_up_after: Duration,
+}
+
+impl Default for RelayConfig {
+    fn default() -> Self {
+        Self {
+            memory_max: ByteCount::mib(512),
+            object_bytes_max: ByteCount::mib(16),
+            objects_max: 65_536,
+            viewers_max: 100_000,
+            requests_max: 4,
+            is_doubled: false,
+            linger: Duration::from_ms(500),
+            failure_time: Duration::from_ms(200),
+            unmarked_time: Duration::from_secs(1),
+            // Three target durations of 6 s: the longest that a blocking reload may wait.
+            give_up_after: Duration::from_secs(18),
+        }
+    }
+}
+
+/// A setting out of its range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RelayConfigError {
+    /// A limit of zero, by its name.
+    Zero(&'static str),
+    /// Memory smaller than one object may be.
+    MemoryTooSmall(ByteCount, ByteCount),
+}
+
+impl fmt::Display for RelayConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Zero(name) => write!(f, "{name} 0: must be at least 1"),
+            Self::MemoryTooSmall(memory, object) => {
+                write!(f, "memory_max {memory}: must be at least object_bytes_max, {object}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for RelayConfigError {}
+
+/// Totals since the relay began, and two current numbers.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct RelayCounts {
+    /// Viewers' requests.
+    pub joins: u64,
+    /// Of these, requests that found an object under way.
+    pub joins_under_way: u64,
+    /// Of these, requests that found a whole object.
+    pub hits: u64,
+    /// Requests sent to parents.
+    pub upstream_requests: u64,
+    /// Bytes received from parents, copies included.
+    pub upstream_bytes: u64,
+    /// Legs that were silent for longer than usual.
+    pub silences: u64,
+    /// Legs that broke, were refused or differed.
+    pub legs_failed: u64,
+    /// Objects that failed.
+    pub objects_failed: u64,
+    /// Fetches cancelled because no viewer was left.
+    pub cancelled: u64,
+    /// Viewers cut off because they were slow or memory was full.
+    pub cut_off: u64,
+    /// Objects dropped for memory or number.
+    pub evicted: u64,
+    /// Bytes held now.
+    pub held_bytes: u64,
+    /// Objects under way or kept now.
+    pub objects: usize,
+}
+
+/// Work for the driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Choose a parent outside of [`Relay::tried`], report it by [`Relay::handle_hop`], and ask it.
+    Fetch(FetchRequest),
+    /// End this request; nothing more of it counts.
+    Cancel(LegId),
+    /// Read on from this leg, which [`Flow::Pause`] has stopped.
+    Continue(LegId),
+    /// This parent was silent while another one delivered the same object.
+    Suspect(Hop),
+}
+
+/// One upstream request to make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FetchRequest {
+    /// Names the request in all reports.
+    pub leg: LegId,
+    /// Target to ask for: its text form.
+    pub key: Key,
+    /// Range to ask for; `None` for the whole object.
+    pub resume: Option<Resume>,
+    /// Value of the `CDN-Loop` header.
+    pub passed: String,
+}
+
+/// The rest of an object whose front is there: `Range: bytes=from-` with `If-Range: etag`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resume {
+    /// Position of the first byte that is wanted.
+    pub from: u64,
+    /// Strong entity tag of the bytes that are there.
+    pub etag: String,
+}
+
+/// Whether the driver reads on from a leg.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Flow {
+    /// Read on.
+    Continue,
+    /// Read nothing until [`Action::Continue`]: the viewers are behind.
+    Pause,
+    /// The request is over: end it.
+    Stop,
+}
+
+/// One viewer's request.
+#[derive(Debug)]
+pub(super) struct Viewer {
+    pub(super) object: ObjectId,
+    /// Index in the object's list of viewers.
+    pub(super) slot: usize,
+    /// The range asked for and its `If-Range` validator, until the head is read.
+    pub(super) range: Option<(super::head::ByteRange, Option<String>)>,
+    /// Position of the next byte to read.
+    pub(super) position: u64,
+    /// Position after the last byte of the range. `None` for the whole object.
+    pub(super) end: Option<u64>,
+    pub(super) has_head: bool,
+    /// To be named by [`Relay::poll_ready`] at the next change.
+    pub(super) is_waiting: bool,
+}
+
+/// The relay machine. See the module for its rules.
+#[derive(Debug)]
+pub struct Relay {
+    pub(super) config: RelayConfig,
+    pub(super) objects: BTreeMap<ObjectId, Object>,
+    /// The object that new viewers of a key join.
+    pub(super) listed: BTreeMap<Key, ObjectId>,
+    /// Whole objects without viewers, least recently used first.
+    pub(super) unused: BTreeSet<(u64, ObjectId)>,
+    pub(super) legs: BTreeMap<LegId, Leg>,
+    pub(super) viewers: Vec<Option<Viewer>>,
+    pub(super) free_viewers: Vec<ViewerId>,
+    /// One deadline for each object at most, never later than the object's next one.
+    timers: BTreeSet<(Instant, ObjectId)>,
+    pub(super) actions: VecDeque<Action>,
+    pub(super) ready: VecDeque<ViewerId>,
+    pub(super) paces: Paces,
+    pub(super) held_bytes: u64,
+    /// Number of the next object, leg or use.
+    next_number: u64,
+    pub(super) counts: RelayCounts,
+}
+
+impl Relay {
+    /// A relay without objects.
+    ///
+    /// Errors: see [`RelayConfigError`].
+    pub fn new(config: RelayConfig) -> Result<Self, RelayConfigError> {
+        for (name, is_zero) in [
+            ("object_bytes_max", config.object_bytes_max == ByteCount::ZERO),
+            ("objects_max", config.objects_max == 0),
+            ("viewers_max", config.viewers_max == 0),
+            ("requests_max", config.requests_max == 0),
+        ] {
+            if is_zero {
+                return Err(RelayConfigError::Zero(name));
+            }
+        }
+        if config.memory_max < config.object_bytes_max {
+            return Err(RelayConfigError::MemoryTooSmall(config.memory_max, config.object_bytes_max));
+        }
+        Ok(Self {
+            config,
+            objects: BTreeMap::new(),
+            listed: BTreeMap::new(),
+            unused: BTreeSet::new(),
+            legs: BTreeMap::new(),
+            viewers: Vec::new(),
+            free_viewers: Vec::new(),
+            timers: BTreeSet::new(),
+            actions: VecDeque::new(),
+            ready: VecDeque::new(),
+            paces: Paces::default(),
+            held_bytes: 0,
+            next_number: 0,
+            counts: RelayCounts::default(),
+        })
+    }
+
+    /// The next thing to do, until `None`.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// The next viewer for which [`Relay::handle_read`] has news, until `None`.
+    pub fn poll_ready(&mut self) -> Option<ViewerId> {
+        self.ready.pop_front()
+    }
+
+    /// When to call [`Relay::handle_timeout`] next.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// Totals and current numbers.
+    pub fn counts(&self) -> RelayCounts {
+        RelayCounts { held_bytes: self.held_bytes, objects: self.objects.len(), ..self.counts }
+    }
+
+    /// Number of viewers' requests that are open.
+    pub fn viewers(&self) -> usize {
+        self.viewers.len() - self.free_viewers.len()
+    }
+
+    pub(super) fn number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    /// The next object whose deadline is due.
+    pub(super) fn due(&mut self, now: Instant) -> Option<ObjectId> {
+        let (at, id) = *self.timers.first()?;
+        if at > now {
+            return None;
+        }
+        self.timers.pop_first();
+        self.objects.get_mut(&id).expect("a timer's object is in the table").timer = None;
+        Some(id)
+    }
+
+    /// Puts the object's next deadline into the table, if the table has none or a later one. A
+    /// deadline that has moved later stays: it fires early and is put in again.
+    pub(super) fn arm(&mut self, id: ObjectId) {
+        let Some(object) = self.objects.get(&id) else { return };
+        let Some(deadline) = self.deadline(object) else { return };
+        if object.timer.is_some_and(|timer| timer <= deadline) {
+            return;
+        }
+        let object = self.objects.get_mut(&id).expect("it was just found");
+        if let Some(timer) = object.timer.replace(deadline) {
+            self.timers.remove(&(timer, id));
+        }
+        self.timers.insert((deadline, id));
+    }
+
+    fn deadline(&self, object: &Object) -> Option<Instant> {
+        match object.state {
+            State::Whole => object.is_listed.then_some(object.fresh_until),
+            State::Failed(_, until) => object.is_listed.then_some(until),
+            State::Fetching => {
+                let idle = object.idle_since.map(|since| since + self.config.linger);
+                let legs = object.fetch.legs.iter().filter(|_| !object.fetch.is_paused);
+                let silent = legs.map(|leg| self.silent_at(object, &self.legs[leg])).min();
+                idle.into_iter().chain(silent).min()
+            }
+        }
+    }
+
+    /// When a leg's silence has a consequence.
+    pub(super) fn silent_at(&self, object: &Object, leg: &Leg) -> Instant {
+        let gives_up = leg.heard_at + self.config.give_up_after;
+        if leg.is_suspect {
+            return gives_up;
+        }
+        let usual = self.paces.silence(object.key.folder(), object.wait(leg));
+        gives_up.min(leg.heard_at + usual)
+    }
+
+    /// A new listed object without legs.
+    pub(super) fn add_object(&mut self, now: Instant, key: Key, passed: String) -> ObjectId {
+        let id = self.number();
+        let object = Object {
+            key: key.clone(),
+            passed,
+            head: None,
+            head_at: now,
+            body: super::body::Body::default(),
+            state: State::Fetching,
+            viewers: Vec::new(),
+            idle_since: None,
+            fresh_until: now,
+            is_listed: true,
+            used: id,
+            timer: None,
+            fetch: Fetch::default(),
+        };
+        self.objects.insert(id, object);
+        self.listed.insert(key, id);
+        id
+    }
+
+    /// New viewers do not join the object any more. It goes once it has no viewers.
+    pub(super) fn unlist(&mut self, id: ObjectId) {
+        let object = self.objects.get_mut(&id).expect("only objects in the table are unlisted");
+        if std::mem::take(&mut object.is_listed) {
+            self.listed.remove(&object.key);
+        }
+        if object.viewers.is_empty() {
+            self.remove_object(id);
+        }
+    }
+
+    /// Removes an object without viewers.
+    pub(super) fn remove_object(&mut self, id: ObjectId) {
+        self.cancel_legs(id);
+        let object = self.objects.remove(&id).expect("only objects in the table are removed");
+        debug_assert!(object.viewers.is_empty(), "an object with viewers stays");
+        if object.is_listed {
+            self.listed.remove(&object.key);
+        }
+        if let Some(timer) = object.timer {
+            self.timers.remove(&(timer, id));
+        }
+        self.unused.remove(&(object.used, id));
+        self.held_bytes -= object.body.held();
+    }
+
+    pub(super) fn cancel_legs(&mut self, id: ObjectId) {
+        let object = self.objects.get_mut(&id).expect("only objects in the table have legs");
+        for leg in object.fetch.legs.drain(..) {
+            self.legs.remove(&leg);
+            self.actions.push_back(Action::Cancel(leg));
+        }
+    }
+
+    /// Names all waiting viewers of the object as ready.
+    pub(super) fn wake(&mut self, id: ObjectId) {
+        for viewer in &self.objects[&id].viewers {
+            let waiting = self.viewers[viewer.index()].as_mut().expect("an object's viewers are open");
+            if std::mem::take(&mut waiting.is_waiting) {
+                self.ready.push_back(*viewer);
+            }
+        }
+    }
+
+    /// Ends an object that cannot be delivered, or not to its end.
+    pub(super) fn fail(&mut self, now: Instant, id: ObjectId, failure: Failure) {
+        self.cancel_legs(id);
+        self.counts.objects_failed += 1;
+        let until = now + self.config.failure_time;
+        let object = self.objects.get_mut(&id).expect("only objects in the table fail");
+        object.state = State::Failed(failure, until);
+        let is_answerable = object.head.is_none();
+        self.wake(id);
+        if !is_answerable || self.objects[&id].viewers.is_empty() {
+            self.unlist(id);
+        }
+        self.arm(id);
+    }
+
+    /// Makes room for one more object. Returns false if all objects are in use.
+    pub(super) fn make_room(&mut self) -> bool {
+        if self.objects.len() < self.config.objects_max {
+            return true;
+        }
+        self.evict()
+    }
+
+    /// Drops the least recently used object without viewers.
+    fn evict(&mut self) -> bool {
+        let Some((_, id)) = self.unused.first().copied() else { return false };
+        self.counts.evicted += 1;
+        self.remove_object(id);
+        true
+    }
+
+    /// Drops objects until the memory's limit holds: unused ones first, then whole ones that slow
+    /// viewers still read, then objects under way, `spared` last.
+    pub(super) fn shrink(&mut self, now: Instant, spared: ObjectId) {
+        while self.held_bytes > self.config.memory_max.as_u64() {
+            if self.evict() {
+                continue;
+            }
+            let holders = self.objects.iter().filter(|(_, object)| object.body.held() > 0);
+            let rank = |id: ObjectId, object: &Object| (id == spared, object.is_fetching(), object.used);
+            let victim = holders.min_by_key(|(id, object)| rank(**id, object)).map(|(id, _)| *id);
+            let Some(id) = victim else { return };
+            let object = self.objects.get_mut(&id).expect("it was just found");
+            self.held_bytes -= object.body.held();
+            self.counts.cut_off += object.viewers.len() as u64;
+            self.counts.evicted += 1;
+            object.body = super::body::Body::default();
+            self.fail(now, id, Failure::NoMemory);
+        }
+    }
+}

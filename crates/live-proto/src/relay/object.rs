@@ -1,0 +1,186 @@
+//! One object of the relay: its bytes, the legs that fetch it, the viewers that read it.
+
+use super::body::Body;
+use super::head::Head;
+use super::key::Key;
+use super::pace::Wait;
+use anabranch_units::{Duration, Instant};
+use std::fmt;
+use std::sync::Arc;
+
+/// One upstream request. Never used twice.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LegId(pub(super) u64);
+
+/// A parent, by a number that the driver gives it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Hop(pub u32);
+
+/// One request of a viewer, from [`super::Relay::handle_join`] to [`super::Relay::handle_leave`].
+/// Its number is used again afterwards.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ViewerId(pub(super) u32);
+
+impl ViewerId {
+    /// The id as an index into a table of viewers.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Why an object is not delivered, or not to its end.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Failure {
+    /// A parent's answer other than 200 or 206, by its HTTP status.
+    Status(u16),
+    /// No parent is left to ask.
+    NoParent,
+    /// Parents could not be reached, or broke off.
+    Broke,
+    /// Parents were silent for [`super::RelayConfig::give_up_after`].
+    Silent,
+    /// A second leg's head or bytes differ from the first leg's.
+    Differs,
+    /// The viewer fell behind by more than [`super::RelayConfig::object_bytes_max`].
+    TooSlow,
+    /// The memory for objects is full.
+    NoMemory,
+    /// The viewer's range holds no byte of the object, which has this length in bytes.
+    OutOfRange(u64),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Status(status) => write!(f, "parent answered {status}"),
+            Self::NoParent => write!(f, "no parent is left to ask: add one, or wait until one is back"),
+            Self::Broke => write!(f, "parents cannot be reached, or break off"),
+            Self::Silent => write!(f, "parents do not answer in time"),
+            Self::Differs => {
+                write!(f, "two parents give different bytes: declare one identity for one stream")
+            }
+            Self::TooSlow => write!(f, "viewer is too far behind"),
+            Self::NoMemory => write!(f, "memory for objects is full: raise its limit"),
+            Self::OutOfRange(length) => write!(f, "range is outside of the object's {length} bytes"),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl Failure {
+    /// Whether another parent may do better.
+    pub(super) fn is_retried(self) -> bool {
+        match self {
+            Self::Status(status) => matches!(status, 404 | 408 | 429 | 500..),
+            Self::Broke | Self::Silent | Self::Differs => true,
+            Self::NoParent | Self::TooSlow | Self::NoMemory | Self::OutOfRange(_) => false,
+        }
+    }
+}
+
+/// An object's key in the table of objects.
+pub(super) type ObjectId = u64;
+
+#[derive(Debug)]
+pub(super) enum State {
+    Fetching,
+    Whole,
+    /// Answered to new viewers until the time.
+    Failed(Failure, Instant),
+}
+
+#[derive(Debug)]
+pub(super) struct Object {
+    pub(super) key: Key,
+    /// The `CDN-Loop` value of requests to parents.
+    pub(super) passed: String,
+    /// Head of the first leg that had one.
+    pub(super) head: Option<Arc<Head>>,
+    pub(super) head_at: Instant,
+    pub(super) body: Body,
+    pub(super) state: State,
+    pub(super) viewers: Vec<ViewerId>,
+    /// When the last viewer left. `None` while there are viewers.
+    pub(super) idle_since: Option<Instant>,
+    pub(super) fresh_until: Instant,
+    /// New viewers of the key join this object.
+    pub(super) is_listed: bool,
+    /// Order of the last use.
+    pub(super) used: u64,
+    /// The deadline in the table of timers.
+    pub(super) timer: Option<Instant>,
+    pub(super) fetch: Fetch,
+}
+
+/// The upstream side of an object.
+#[derive(Debug, Default)]
+pub(super) struct Fetch {
+    /// Legs under way, oldest first.
+    pub(super) legs: Vec<LegId>,
+    /// Parents asked so far.
+    pub(super) tried: Vec<Hop>,
+    /// Legs begun.
+    pub(super) begun: u32,
+    /// Longest time between two pieces of one leg.
+    pub(super) longest_gap: Duration,
+    /// The driver had no further parent.
+    pub(super) is_out_of_hops: bool,
+    /// The first status, else the last failure, of a leg that has ended.
+    pub(super) failure: Option<Failure>,
+    /// Legs wait until a viewer has read on.
+    pub(super) is_paused: bool,
+}
+
+/// One upstream request under way.
+#[derive(Debug)]
+pub(super) struct Leg {
+    pub(super) object: ObjectId,
+    /// The parent. `None` until the driver has chosen it.
+    pub(super) hop: Option<Hop>,
+    pub(super) asked_at: Instant,
+    /// Time of its last piece, or of its request.
+    pub(super) heard_at: Instant,
+    /// First byte of the range that it asks for; 0 for the whole object.
+    pub(super) from: u64,
+    /// Position of its next byte. `None` before its head.
+    pub(super) next: Option<u64>,
+    /// Silent for longer than usual.
+    pub(super) is_suspect: bool,
+}
+
+impl Object {
+    /// Length of the whole object, if known.
+    pub(super) fn total(&self) -> Option<u64> {
+        match self.state {
+            State::Whole => Some(self.body.end()),
+            _ => self.head.as_ref().and_then(|head| head.total()),
+        }
+    }
+
+    pub(super) fn is_fetching(&self) -> bool {
+        matches!(self.state, State::Fetching)
+    }
+
+    /// Whether a viewer that arrives now may share this object.
+    pub(super) fn admits(&self, now: Instant) -> bool {
+        match self.state {
+            State::Fetching => {
+                self.body.base() == 0 && self.head.as_ref().is_none_or(|head| !head.cache.is_unshared)
+            }
+            State::Whole => self.body.base() == 0 && now < self.fresh_until,
+            State::Failed(_, until) => now < until,
+        }
+    }
+
+    /// The kind of wait that a leg is in.
+    pub(super) fn wait(&self, leg: &Leg) -> Wait {
+        match (leg.next, self.key.is_blocking(), self.key.names_part()) {
+            (Some(_), ..) => Wait::Piece,
+            (None, true, true) => Wait::PartListed,
+            (None, true, false) => Wait::SegmentListed,
+            (None, false, _) => Wait::Head,
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! The laws of a schedule.
+//!
+//! 1. No link carries more than its sender believes that it can, by the ledgers and by what children
+//!    fetch.
+//! 2. A granted stream is never refused for lack of capacity, unless the capacity of its link has
+//!    just fallen: so no decision degrades a running stream.
+//! 3. One request changes the parent at no more than n - 1 = 2 nodes.
+//! 4. Every way leads up the tiers: there is no loop. A node has one parent for an object, and at
+//!    most one more while the stream moves.
+//! 5. A stream that moves is fetched from its old parent until the new one delivers.
+//! 6. Within two rounds after the last fault all tables equal the controller's, no local decision is
+//!    left where the tables have a route, and streams follow the tables. The tables have a stream
+//!    where it runs if full links keep it from its planned way.
+//! 7. The version of a node's tables never goes back.
+//! 8. In the end every viewer is served if an edge of its group could serve it at any bitrate.
+//! 9. No viewer's video stalls while the controller fails, updates are lost, or nodes are drained.
+
+use super::viewers::{Viewer, Watch};
+use super::world::{ROUND, World, ladder};
+use anabranch_live_proto::control::messages::{Cause, ChildSays, ParentSays, Refusal, ToChild, ToParent};
+use anabranch_live_proto::control::tables::{Prefix, RibEntry, Version};
+use anabranch_live_proto::{NodeId, Object, Tier};
+use anabranch_units::{BitRate, Duration, Instant};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Age of the last video at which a parent counts as delivering: less than two flows.
+const DELIVERS: Duration = Duration::from_ms(150);
+/// Time within which a viewer that could be served is served: two attempts at all edges.
+const NEGLECT_MAX: Duration = Duration::from_secs(9);
+
+/// Observations from which the laws are checked.
+#[derive(Default)]
+pub struct Laws {
+    /// Grants so far: parent, child, object and attempt.
+    granted: BTreeSet<(NodeId, NodeId, Object, u64)>,
+    /// The node whose link has just lost capacity.
+    pub evictor: Option<NodeId>,
+    /// Nodes whose parent changed by each request.
+    changed: BTreeMap<Cause, BTreeSet<NodeId>>,
+    /// When a node last counted a parent as failed.
+    pub failed: BTreeMap<(NodeId, NodeId), Instant>,
+    /// Version of the tables of each node's life.
+    versions: BTreeMap<u64, Version>,
+    /// When law 6 first held after the last fault.
+    converged_at: Option<Instant>,
+}
+
+impl Laws {
+    /// A parent answers a child.
+    pub fn note_sent(&mut self, parent: NodeId, child: NodeId, message: &ToChild) {
+        match message.body {
+            ParentSays::Granted { object, attempt } => {
+                self.granted.insert((parent, child, object, attempt));
+            }
+            ParentSays::Refused { object, attempt, why: Refusal::Evicted } => {
+                assert_eq!(self.evictor, Some(parent), "law 2: evicted without a loss of capacity");
+                self.granted.remove(&(parent, child, object, attempt));
+            }
+            ParentSays::Refused { object, attempt, why: Refusal::NoCapacity | Refusal::Draining } => {
+                let was_granted = self.granted.contains(&(parent, child, object, attempt));
+                assert!(!was_granted, "law 2: node {} refuses {object:?} after a grant", parent.0);
+            }
+            // The child has been silent, and asks again.
+            ParentSays::Refused { object, attempt, why: Refusal::NotHeld } => {
+                self.granted.remove(&(parent, child, object, attempt));
+            }
+            _ => {}
+        }
+    }
+
+    /// A child's message arrives at its parent.
+    pub fn note_given_up(&mut self, child: NodeId, parent: NodeId, message: &ToParent) {
+        if let ChildSays::Unsubscribe { object, attempt } = message.body {
+            self.granted
+                .retain(|grant| (grant.0, grant.1, grant.2) != (parent, child, object) || grant.3 > attempt);
+        }
+    }
+
+    /// A parent has granted a request that results from `cause`.
+    pub fn note_fetch(&mut self, at: NodeId, cause: Cause) {
+        let changed = self.changed.entry(cause).or_default();
+        changed.insert(at);
+        assert!(changed.len() <= 2, "law 3: {cause:?} changed {changed:?}");
+    }
+}
+
+impl World {
+    /// A node stops to fetch an object from a parent that last delivered at `last`.
+    pub fn check_stop(&self, at: NodeId, object: Object, parent: NodeId, last: Option<Instant>) {
+        let now = self.now();
+        let process = self.nodes[at.index()].as_ref().expect("it has said so");
+        let is_wanted = process.machine.objects().any(|own| own == object);
+        let delivers = last.is_some_and(|last| now <= last + DELIVERS);
+        let grants = self.nodes[parent.index()].as_ref();
+        let grants = grants.is_some_and(|parent| parent.machine.is_granted(at, object));
+        let has_failed = self.laws.failed.get(&(at, parent)) == Some(&now);
+        if is_wanted && delivers && grants && !has_failed {
+            let next = process.machine.upstream(object);
+            assert!(next.is_some_and(|next| next != parent), "law 5: node {} breaks {object:?} first", at.0);
+        }
+    }
+
+    /// Checks law 9 for a viewer.
+    pub fn check_video(&self, at: usize, watch: Watch) {
+        let is_stalled = self.is_video_safe && self.now() > watch.last + DELIVERS;
+        assert!(!is_stalled, "law 9: viewer {at} has no video since {:?}", watch.last);
+    }
+
+    /// Checks laws 1, 4 and 7, and looks whether laws 6 and 8 hold.
+    pub fn check_flows(&mut self) {
+        for link in self.place.network.links() {
+            let (Some(parent), Some(child)) = (&self.nodes[link.from.index()], &self.nodes[link.to.index()])
+            else {
+                continue;
+            };
+            let ledger = parent.machine.ledger(link.to).expect("a child");
+            let believed = ledger.capacity().believed();
+            let fetched = child
+                .fetching
+                .keys()
+                .filter(|(object, from)| *from == link.from && parent.machine.is_granted(link.to, *object));
+            let load: u64 = fetched.map(|(object, _)| object.bitrate.as_bps()).sum();
+            let places = (link.from.0, link.to.0);
+            assert!(BitRate::bps(load) <= believed, "law 1: {load} bit/s on {places:?}, {believed} believed");
+            assert!(ledger.used() <= believed, "law 1: the ledger of {places:?} exceeds {believed}");
+            assert!(believed <= link.capacity, "law 1: {places:?} is believed above its declared capacity");
+        }
+        let tier = |node: NodeId| self.place.network.node(node).tier;
+        for (process, at) in self.nodes.iter().zip(0..) {
+            let Some(process) = process else { continue };
+            let version = process.machine.rib().version();
+            let earlier = self.laws.versions.insert(process.life, version).unwrap_or_default();
+            assert!(version >= earlier, "law 7: node {at} goes back from {earlier} to {version}");
+            let mut ways: BTreeMap<Object, u32> = BTreeMap::new();
+            for (object, parent) in process.fetching.keys() {
+                assert!(tier(*parent) < tier(NodeId(at)), "law 4: node {at} fetches from node {}", parent.0);
+                *ways.entry(*object).or_default() += 1;
+            }
+            assert!(ways.values().all(|count| *count <= 2), "law 4: node {at} has {ways:?}");
+        }
+        if let Some(healed_at) = self.healed_at {
+            if self.laws.converged_at.is_none() && self.now() > healed_at && self.difference().is_none() {
+                self.schedule.say("converged");
+                self.laws.converged_at = Some(self.now());
+            }
+            self.note_neglect();
+        }
+    }
+
+    /// The first difference between the controller's tables and the network, if there is one.
+    fn difference(&self) -> Option<String> {
+        let controller = &self.controller.as_ref().expect("started by the end of faults").machine;
+        if !controller.is_settled() || controller.version().decision == 0 {
+            return Some(format!("version {} is under way", controller.version()));
+        }
+        let mut nodes = self.nodes.iter().flatten().zip(0..);
+        nodes.find_map(|(process, at)| {
+            let (node, rib) = (&process.machine, process.machine.rib());
+            let fib = node.fib(self.now());
+            if rib.version() != controller.version() || !rib.central().eq(controller.table(NodeId(at))) {
+                return Some(format!("node {at} has other tables, of version {}", rib.version()));
+            }
+            let is_unfollowed = |entry: &&RibEntry| {
+                let Prefix::Object(object) = entry.prefix else { return true };
+                let is_followed = node.upstream(object).is_none_or(|parent| parent == entry.next_hop);
+                !is_followed || fib.lookup(object, None) != Some(entry.next_hop)
+            };
+            let is_override = |entry: &&RibEntry| {
+                controller.table(NodeId(at)).any(|planned| planned.prefix == entry.prefix)
+            };
+            let entry = rib.central().find(is_unfollowed).or_else(|| rib.distributed().find(is_override))?;
+            let Prefix::Object(object) = entry.prefix else { return Some(format!("{}", entry.prefix)) };
+            let (upstream, hop) = (node.upstream(object), fib.lookup(object, None));
+            Some(format!("node {at}: {entry:?}, stream from {upstream:?}, next hop {hop:?}"))
+        })
+    }
+
+    /// Whether the edge could serve a viewer: by its own stream, or by a way with capacity.
+    fn can_serve(&self, edge: NodeId, object: Object) -> bool {
+        let receives = |node: NodeId| {
+            self.nodes[node.index()].as_ref().is_some_and(|process| process.machine.is_receiving(object))
+        };
+        let spare = |parent: NodeId, child: NodeId| {
+            let process = self.nodes[parent.index()].as_ref();
+            process.and_then(|process| Some(process.machine.ledger(child)?.spare()))
+        };
+        let has_room = |parent, child| spare(parent, child).is_some_and(|spare| spare > object.bitrate);
+        let parents = |node| {
+            let links = self.place.network.links_in(node).iter();
+            links
+                .map(|link| self.place.network.link(*link).from)
+                .filter(move |parent| has_room(*parent, node))
+        };
+        let is_source = |node: NodeId| self.place.network.node(node).tier == Tier::Source;
+        let is_fed = |node: NodeId| receives(node) || (!is_source(node) && parents(node).any(receives));
+        receives(edge) || parents(edge).any(is_fed)
+    }
+
+    fn note_neglect(&mut self) {
+        let now = self.now();
+        for at in 0..self.viewers.len() {
+            let Viewer { group, channel, is_here, ref watch, .. } = self.viewers[at];
+            let edges = &self.place.groups[group.0 as usize];
+            let could = || {
+                ladder(channel)
+                    .into_iter()
+                    .any(|object| edges.iter().any(|edge| self.can_serve(*edge, object)))
+            };
+            let is_neglected = is_here && watch.is_none() && could();
+            let since = &mut self.viewers[at].neglected_since;
+            *since = is_neglected.then_some(since.unwrap_or(now));
+            let since = since.unwrap_or(now);
+            assert!(now <= since + NEGLECT_MAX, "law 8: viewer {at} could be served since {since:?}");
+        }
+    }
+
+    /// All faults ended two rounds ago.
+    pub fn check_end(&self) {
+        let healed_at = self.healed_at.expect("it is over");
+        let converged_at = self.laws.converged_at;
+        let is_in_time = converged_at.is_some_and(|at| at <= healed_at + ROUND * 2);
+        let difference = self.difference();
+        assert!(is_in_time, "law 6: equal at {converged_at:?}, difference {difference:?}");
+        for (at, viewer) in self.viewers.iter().enumerate() {
+            if let Some(watch) = viewer.watch {
+                assert!(self.now() <= watch.last + DELIVERS, "viewer {at} has no video");
+            }
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Nodes and a controller under faults, in virtual time: trees, admissions, tables and viewers.
+//!
+//! Each seed draws a network of three tiers, its channels and viewers, and which faults there are:
+//! lost and late messages, links that are cut or lose capacity, nodes that crash or freeze, a split
+//! network, a controller that is dead or frozen, lost updates, drained nodes. After every event
+//! [`World`] checks the laws; then all faults end, and the network must return to the plan.
+//! `testing::faults` says how to run one seed, or more.
+#![allow(clippy::disallowed_methods, reason = "a test reads what it is told")]
+
+mod laws;
+mod planner;
+mod viewers;
+mod world;
+
+use anabranch_testing::faults::{self, Ended};
+use world::World;
+
+fn schedule(seed: u64) -> Ended {
+    World::new(seed).run()
+}
+
+#[test]
+fn laws_hold_and_the_plan_returns_after_faults() {
+    faults::run(&[], schedule);
+}
+
+#[test]
+fn the_same_seed_leaves_the_same_log() {
+    faults::run_twice(schedule);
+}

@@ -1,0 +1,723 @@
+//! The world of one schedule: nodes, a controller, the messages between them, the flow of video, and
+//! the faults.
+
+use super::laws::Laws;
+use super::planner;
+use super::viewers::Viewer;
+use anabranch_live_proto::control::controller::{Controller, ControllerEvent, ControllerSettings, Plan};
+use anabranch_live_proto::control::ledger::Capacity;
+use anabranch_live_proto::control::messages::{
+    ChildSays, GroupId, ParentSays, Report, ToChild, ToNode, ToParent,
+};
+use anabranch_live_proto::control::node::{Event, Node, RequestId, Settings, Transmit};
+use anabranch_live_proto::{ChannelId, Link, Network, NodeId, Object, Tier};
+use anabranch_testing::faults::{self, Ended, Schedule, some_of};
+use anabranch_units::{BitRate, Duration, Instant, LinkId, RandomStream, Seed};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Time between two plans.
+pub const ROUND: Duration = Duration::from_secs(10);
+/// How long faults come.
+const CHAOS: Duration = Duration::from_secs(40);
+/// How often faults are drawn, and how often viewers look at their place.
+const TICK: Duration = Duration::from_ms(500);
+/// How often video moves, and the laws of flows are checked.
+const FLOW: Duration = Duration::from_ms(100);
+/// Age of the last video at which a stream still counts as fresh.
+const FRESH: Duration = Duration::from_ms(350);
+/// Silence after which a data plane reports a stream as stalled.
+const STALLED: Duration = Duration::from_secs(3);
+/// Time that the optimiser takes.
+const OPTIMISER: Duration = Duration::from_ms(300);
+
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Fault {
+    Lost,
+    Late,
+    LostUpdates,
+    CutLink,
+    OneWay,
+    CutControl,
+    Split,
+    Degraded,
+    NodeCrash,
+    Frozen,
+    ControllerCrash,
+    ControllerFrozen,
+    Drain,
+}
+
+impl Fault {
+    /// Each fault with its highest chance in a million: for each message, or at each [`TICK`]. For
+    /// [`Fault::Late`] the number is the longest delay in microseconds.
+    const ALL: [(Self, u64); 13] = [
+        (Self::Lost, 200_000),
+        (Self::Late, 5_000_000),
+        (Self::LostUpdates, 1_000_000),
+        (Self::CutLink, 60_000),
+        (Self::OneWay, 40_000),
+        (Self::CutControl, 60_000),
+        (Self::Split, 20_000),
+        (Self::Degraded, 80_000),
+        (Self::NodeCrash, 40_000),
+        (Self::Frozen, 40_000),
+        (Self::ControllerCrash, 30_000),
+        (Self::ControllerFrozen, 30_000),
+        (Self::Drain, 20_000),
+    ];
+
+    /// Faults that touch no video: the controller's, and drains.
+    const OF_CONTROL: [Self; 5] =
+        [Self::LostUpdates, Self::CutControl, Self::ControllerCrash, Self::ControllerFrozen, Self::Drain];
+}
+
+#[derive(Clone, Debug)]
+pub enum What {
+    Tick,
+    Flow,
+    ToParent {
+        from: NodeId,
+        to: NodeId,
+        message: ToParent,
+    },
+    ToChild {
+        from: NodeId,
+        to: NodeId,
+        message: ToChild,
+    },
+    Report {
+        from: NodeId,
+        report: Report,
+    },
+    ToNode {
+        to: NodeId,
+        message: ToNode,
+    },
+    Plan {
+        lead: u64,
+        number: u64,
+        plan: Plan,
+    },
+    StartNode(usize),
+    StartController,
+    Undrain(NodeId),
+    /// A node that was frozen learns that a viewer has left.
+    Left {
+        edge: NodeId,
+        life: u64,
+        group: GroupId,
+        object: Object,
+    },
+    Wake,
+}
+
+/// A running node.
+pub struct Process {
+    pub life: u64,
+    pub machine: Node,
+    pub frozen_until: Instant,
+    /// Parents from which each object is fetched, with the time of the last video.
+    pub fetching: BTreeMap<(Object, NodeId), Instant>,
+}
+
+/// A running controller.
+pub struct Running {
+    pub machine: Controller,
+    frozen_until: Instant,
+}
+
+/// The fixed part of a schedule.
+pub struct Place {
+    pub network: Network,
+    pub groups: Vec<Vec<NodeId>>,
+    /// Objects that each source imports.
+    pub imports: BTreeMap<NodeId, BTreeSet<Object>>,
+}
+
+pub struct World {
+    pub schedule: Schedule<What>,
+    pub place: Place,
+    pub nodes: Vec<Option<Process>>,
+    pub controller: Option<Running>,
+    pub viewers: Vec<Viewer>,
+    /// Places of viewers, as DNS last heard of them.
+    pub dns: BTreeMap<(GroupId, Object), NodeId>,
+    /// Requests that their viewers have given up.
+    pub abandoned: BTreeMap<RequestId, (GroupId, Object)>,
+    pub laws: Laws,
+    /// Share of each link's capacity that works, in percent.
+    shares: Vec<u64>,
+    degraded_until: BTreeMap<usize, Instant>,
+    /// Until when no message passes from a node to another; the controller has the last index.
+    cuts: BTreeMap<(usize, usize), Instant>,
+    faults: BTreeMap<Fault, u32>,
+    /// Whether no fault of this schedule touches video.
+    pub is_video_safe: bool,
+    lives: u64,
+    pub healed_at: Option<Instant>,
+    pub random: Randoms,
+}
+
+/// The streams of random numbers.
+pub struct Randoms {
+    network: RandomStream,
+    chaos: RandomStream,
+    pub viewers: RandomStream,
+    seed: Seed,
+}
+
+/// Whether a message answers a request.
+fn is_answer(message: &ToChild) -> bool {
+    matches!(message.body, ParentSays::Granted { .. } | ParentSays::Refused { .. } | ParentSays::Compare)
+}
+
+fn place(draw: &mut RandomStream) -> Place {
+    let counts = [1 + draw.below(2), 2 + draw.below(2), 2 + draw.below(3)];
+    let tiers = [Tier::Source, Tier::Reflector, Tier::Edge];
+    let mut nodes = Vec::new();
+    for (tier, count) in tiers.into_iter().zip(counts) {
+        nodes.extend((0..count).map(|number| (format!("{tier:?}{number}").to_lowercase(), tier)));
+    }
+    let ids = |tier: Tier| -> Vec<u32> {
+        (0..nodes.len() as u32).filter(|id| nodes[*id as usize].1 == tier).collect()
+    };
+    let mut links = Vec::new();
+    for pair in tiers.windows(2) {
+        for to in ids(pair[1]) {
+            let parents = ids(pair[0]);
+            let sure = draw.below(parents.len() as u64) as usize;
+            for (index, from) in parents.into_iter().enumerate() {
+                if index == sure || draw.below(5) > 0 {
+                    let capacity = BitRate::mbps(4 + draw.below(16));
+                    links.push(Link { from: NodeId(from), to: NodeId(to), capacity, cost: 1.0 });
+                }
+            }
+        }
+    }
+    let node = |(name, tier): &(String, Tier)| anabranch_live_proto::Node { name: name.clone(), tier: *tier };
+    let network = Network::new(nodes.iter().map(node).collect(), links).expect("tiers are in order");
+    let edges = ids(Tier::Edge);
+    let groups = (0..3 + draw.below(3)).map(|_| {
+        let mut near: Vec<NodeId> = edges.iter().copied().map(NodeId).collect();
+        draw.shuffle(&mut near);
+        near.truncate(1 + draw.below(near.len() as u64) as usize);
+        near
+    });
+    let groups = groups.collect();
+    let sources = ids(Tier::Source);
+    let mut imports: BTreeMap<NodeId, BTreeSet<Object>> = BTreeMap::new();
+    for channel in 0..3 + draw.below(3) as u32 {
+        let sure = draw.below(sources.len() as u64) as usize;
+        for (index, source) in sources.iter().enumerate() {
+            if index == sure || draw.below(2) == 0 {
+                imports.entry(NodeId(*source)).or_default().extend(ladder(ChannelId(channel)));
+            }
+        }
+    }
+    Place { network, groups, imports }
+}
+
+/// The objects of a channel, the highest bitrate first.
+pub fn ladder(channel: ChannelId) -> [Object; 2] {
+    [3, 1].map(|mbps| Object { channel, bitrate: BitRate::mbps(mbps) })
+}
+
+impl World {
+    pub fn new(number: u64) -> Self {
+        let seed = Seed::new(number);
+        let mut draw = seed.stream("world", 0);
+        let place = place(&mut draw);
+        let channels: BTreeSet<ChannelId> =
+            place.imports.values().flatten().map(|object| object.channel).collect();
+        let viewers = (0..4 + draw.below(8)).map(|_| {
+            let group = GroupId(draw.below(place.groups.len() as u64) as u32);
+            Viewer::new(group, ChannelId(draw.below(channels.len() as u64) as u32))
+        });
+        let viewers = viewers.collect();
+        let kinds = some_of(&mut draw, Fault::ALL);
+        let mut faults: BTreeMap<_, _> =
+            kinds.into_iter().map(|(fault, most)| (fault, draw.below(most) as u32)).collect();
+        if draw.below(8) == 0 {
+            faults.retain(|fault, _| Fault::OF_CONTROL.contains(fault));
+        }
+        let is_video_safe = faults.keys().all(|fault| Fault::OF_CONTROL.contains(fault));
+        let has_controller = draw.below(8) > 0;
+        let mut world = Self {
+            schedule: Schedule::new(),
+            nodes: place.network.nodes().iter().map(|_| None).collect(),
+            controller: None,
+            viewers,
+            dns: BTreeMap::new(),
+            abandoned: BTreeMap::new(),
+            laws: Laws::default(),
+            shares: vec![100; place.network.links().len()],
+            degraded_until: BTreeMap::new(),
+            cuts: BTreeMap::new(),
+            faults,
+            is_video_safe,
+            lives: 0,
+            healed_at: None,
+            random: Randoms {
+                network: seed.stream("network", 0),
+                chaos: seed.stream("chaos", 0),
+                viewers: seed.stream("viewers", 0),
+                seed,
+            },
+            place,
+        };
+        world.schedule.say(format!(
+            "{} nodes, {} links, groups {:?}, {:?}",
+            world.nodes.len(),
+            world.shares.len(),
+            world.place.groups,
+            world.faults
+        ));
+        (0..world.nodes.len()).for_each(|at| world.schedule.at(Instant::ZERO, What::StartNode(at)));
+        if has_controller {
+            world.schedule.at(Instant::ZERO, What::StartController);
+        }
+        world.schedule.after(TICK, What::Tick);
+        world.schedule.after(FLOW, What::Flow);
+        world
+    }
+
+    /// Runs the schedule to its end.
+    pub fn run(mut self) -> Ended {
+        let end = CHAOS + ROUND * 2 + Duration::from_secs(10);
+        loop {
+            match self.schedule.step(self.due()) {
+                Some(what) => self.happen(what),
+                None => self.keep_time(),
+            }
+            self.drain();
+            if self.schedule.now() >= Instant::ZERO + end {
+                self.check_end();
+                return self.schedule.ended();
+            }
+        }
+    }
+
+    pub fn now(&self) -> Instant {
+        self.schedule.now()
+    }
+
+    fn ppm(&self, fault: Fault) -> u32 {
+        self.faults.get(&fault).copied().unwrap_or_default()
+    }
+
+    /// A node that runs and is not frozen.
+    pub fn awake(&mut self, node: NodeId) -> Option<&mut Process> {
+        let now = self.schedule.now();
+        self.nodes[node.index()].as_mut().filter(|process| process.frozen_until <= now)
+    }
+
+    fn due(&self) -> Option<Instant> {
+        let nodes = self.nodes.iter().flatten();
+        let nodes = nodes.map(|process| process.machine.poll_timeout().max(process.frozen_until));
+        let controller = self.controller.iter();
+        let controller = controller.map(|running| running.machine.poll_timeout().max(running.frozen_until));
+        nodes.chain(controller).min()
+    }
+
+    fn keep_time(&mut self) {
+        let now = self.now();
+        for process in self.nodes.iter_mut().flatten().filter(|process| process.frozen_until <= now) {
+            process.machine.handle_timeout(now);
+        }
+        if let Some(running) = self.controller.as_mut().filter(|running| running.frozen_until <= now) {
+            running.machine.handle_timeout(now);
+        }
+    }
+
+    fn happen(&mut self, what: What) {
+        let now = self.now();
+        let to = match &what {
+            What::ToParent { to, .. } | What::ToChild { to, .. } | What::ToNode { to, .. } => Some(*to),
+            What::Left { edge, .. } => Some(*edge),
+            _ => None,
+        };
+        if let Some(process) = to.and_then(|to| self.nodes[to.index()].as_ref())
+            && process.frozen_until > now
+        {
+            return self.schedule.at(process.frozen_until, what);
+        }
+        if let (What::Report { .. } | What::Plan { .. }, Some(running)) = (&what, &self.controller)
+            && running.frozen_until > now
+        {
+            return self.schedule.at(running.frozen_until, what);
+        }
+        if faults::is_shown() {
+            match &what {
+                What::ToParent { from, to, message } if !matches!(message.body, ChildSays::Heartbeat(_)) => {
+                    self.schedule.say(format!("{} to parent {}: {:?}", from.0, to.0, message.body));
+                }
+                What::ToChild { from, to, message } if is_answer(message) => {
+                    self.schedule.say(format!("{} to child {}: {:?}", from.0, to.0, message.body));
+                }
+                _ => {}
+            }
+        }
+        match what {
+            What::Tick => self.tick(),
+            What::Flow => self.flow(),
+            What::ToParent { from, to, message } => {
+                self.laws.note_given_up(from, to, &message);
+                if let Some(process) = self.awake(to) {
+                    process.machine.handle_child(now, from, message);
+                }
+            }
+            What::ToChild { from, to, message } => {
+                if let Some(process) = self.awake(to) {
+                    process.machine.handle_parent(now, from, message);
+                }
+            }
+            What::ToNode { to, message } => {
+                if let Some(process) = self.awake(to) {
+                    process.machine.handle_controller(now, message);
+                }
+            }
+            What::Report { from, report } => {
+                if let Some(running) = &mut self.controller {
+                    running.machine.handle_report(now, from, report);
+                }
+            }
+            What::Plan { lead, number, plan } => {
+                let running = self.controller.as_mut();
+                if let Some(running) = running.filter(|running| running.machine.version().lead == lead) {
+                    let taken = running.machine.handle_plan(now, number, plan);
+                    self.schedule.say(format!("plan {number}: {taken:?}"));
+                }
+            }
+            What::StartNode(at) => self.start_node(at),
+            What::StartController => self.start_controller(),
+            What::Undrain(node) => {
+                if let Some(running) = &mut self.controller {
+                    running.machine.handle_undrain(now, node);
+                }
+            }
+            What::Left { edge, life, group, object } => {
+                if let Some(process) = self.awake(edge).filter(|process| process.life == life) {
+                    process.machine.handle_viewer_left(group, object);
+                }
+            }
+            What::Wake => {}
+        }
+    }
+
+    /// A viewer leaves an edge, which learns it when it is awake.
+    pub fn leave(&mut self, edge: NodeId, life: u64, group: GroupId, object: Object) {
+        self.schedule.after(Duration::from_ms(1), What::Left { edge, life, group, object });
+    }
+
+    fn start_node(&mut self, at: usize) {
+        if self.nodes[at].is_some() {
+            return;
+        }
+        self.lives += 1;
+        // Lives are farther apart than the requests of one.
+        let (now, life, id) = (self.now(), self.lives << 32, NodeId(at as u32));
+        let seed = Seed::new(self.random.seed.stream("node", life).next_u64());
+        let mut machine = Node::new(now, &self.place.network, id, life, Settings::default(), seed);
+        for object in self.place.imports.get(&id).into_iter().flatten() {
+            assert!(machine.handle_import(*object));
+        }
+        self.schedule.say(format!("node {at} starts"));
+        self.nodes[at] = Some(Process { life, machine, frozen_until: now, fetching: BTreeMap::new() });
+        self.measure();
+    }
+
+    fn start_controller(&mut self) {
+        if self.controller.is_some() {
+            return;
+        }
+        self.lives += 1;
+        let now = self.now();
+        let settings = ControllerSettings { round: ROUND, moves_max: 6, ..ControllerSettings::default() };
+        let (network, groups) = (self.place.network.clone(), self.place.groups.clone());
+        let machine = Controller::new(now, network, groups, self.lives, settings).expect("groups have edges");
+        self.schedule.say("controller starts");
+        self.controller = Some(Running { machine, frozen_until: now });
+    }
+
+    // ---- messages ----
+
+    fn is_cut(&self, from: usize, to: usize) -> bool {
+        self.cuts.get(&(from, to)).is_some_and(|until| *until > self.now())
+    }
+
+    fn post(&mut self, from: usize, to: usize, what: What) {
+        if self.is_cut(from, to) || self.random.network.chance_ppm(self.ppm(Fault::Lost)) {
+            return;
+        }
+        let mut delay = Duration::from_us(1_000 + self.random.network.below(9_000));
+        let most = self.ppm(Fault::Late);
+        if most > 0 && self.random.network.below(8) == 0 {
+            delay += Duration::from_us(self.random.network.below(u64::from(most)));
+        }
+        self.schedule.after(delay, what);
+    }
+
+    /// Takes the output of all machines.
+    fn drain(&mut self) {
+        for at in 0..self.nodes.len() {
+            while self.drain_node(at) {}
+        }
+        while self.drain_controller() {}
+    }
+
+    fn drain_node(&mut self, at: usize) -> bool {
+        let (id, controller) = (NodeId(at as u32), self.nodes.len());
+        let Some(process) = &mut self.nodes[at] else { return false };
+        if let Some(message) = process.machine.poll_transmit() {
+            match message {
+                Transmit::Parent(to, message) => {
+                    self.post(at, to.index(), What::ToParent { from: id, to, message });
+                }
+                Transmit::Child(to, message) => {
+                    self.laws.note_sent(id, to, &message);
+                    self.post(at, to.index(), What::ToChild { from: id, to, message });
+                }
+                Transmit::Controller(report) => self.post(at, controller, What::Report { from: id, report }),
+            }
+            return true;
+        }
+        let Some(event) = process.machine.poll_event() else { return false };
+        self.handle_event(id, event);
+        true
+    }
+
+    fn handle_event(&mut self, at: NodeId, event: Event) {
+        let now = self.now();
+        let process = self.nodes[at.index()].as_mut().expect("it has said something");
+        self.schedule.say(format!("node {}: {event:?}", at.0));
+        match event {
+            Event::Fetch { object, parent, cause, .. } => {
+                process.fetching.insert((object, parent), now);
+                self.laws.note_fetch(at, cause);
+            }
+            Event::Stop(object, parent) => {
+                let last = process.fetching.remove(&(object, parent));
+                self.check_stop(at, object, parent, last);
+            }
+            Event::ParentFailed(parent) => self.laws.failed.insert((at, parent), now).map_or((), drop),
+            Event::ViewerAdmitted(request) => self.handle_answer(at, request, true),
+            Event::ViewerRefused(request, _) => self.handle_answer(at, request, false),
+            Event::ViewersLost(object, _) => self.handle_lost(at, object),
+            _ => {}
+        }
+    }
+
+    fn drain_controller(&mut self) -> bool {
+        let Some(running) = &mut self.controller else { return false };
+        if let Some((to, message)) = running.machine.poll_transmit() {
+            let is_lost = message.update.is_some()
+                && self.random.network.chance_ppm(self.faults.get(&Fault::LostUpdates).copied().unwrap_or(0));
+            if !is_lost {
+                self.post(self.nodes.len(), to.index(), What::ToNode { to, message });
+            }
+        } else if let Some(job) = running.machine.poll_job() {
+            let plan = planner::plan(&self.place.network, &self.place.groups, &job);
+            let lead = running.machine.version().lead;
+            self.schedule.after(OPTIMISER, What::Plan { lead, number: job.number, plan });
+        } else if let Some(event) = running.machine.poll_event() {
+            if event == ControllerEvent::Mapping {
+                self.dns = running.machine.mapping().clone();
+            }
+            self.schedule.say(format!("controller: {event:?}"));
+        } else {
+            return false;
+        }
+        true
+    }
+
+    // ---- video ----
+
+    /// Moves video down the tiers, then lets viewers and laws look at it.
+    fn flow(&mut self) {
+        let now = self.now();
+        self.schedule.after(FLOW, What::Flow);
+        self.measure();
+        self.drain();
+        // Sources have the lowest ids, then reflectors: each tier gets what the one above has.
+        for at in 0..self.nodes.len() {
+            let id = NodeId(at as u32);
+            let Some(process) = self.awake(id) else { continue };
+            let fetching: Vec<_> = process.fetching.iter().map(|(key, last)| (*key, *last)).collect();
+            for ((object, parent), last) in fetching {
+                let is_connected = !self.is_cut(at, parent.index()) && !self.is_cut(parent.index(), at);
+                let sends = self.nodes[parent.index()].as_ref().is_some_and(|process| {
+                    process.machine.is_granted(id, object) && process.frozen_until <= now
+                });
+                let is_fresh = is_connected && sends && self.is_fresh(parent, object);
+                let process = self.awake(id).expect("awake above");
+                if !process.fetching.contains_key(&(object, parent)) {
+                    continue;
+                }
+                if is_fresh {
+                    process.fetching.insert((object, parent), now);
+                    process.machine.handle_delivered(now, object, parent);
+                } else if now > last + STALLED && process.machine.upstream(object) == Some(parent) {
+                    process.machine.handle_stalled(now, object);
+                }
+                self.drain();
+            }
+        }
+        self.check_flows();
+        self.watch();
+    }
+
+    /// Whether a node has the newest video of an object.
+    pub fn is_fresh(&self, node: NodeId, object: Object) -> bool {
+        let now = self.now();
+        if self.place.network.node(node).tier == Tier::Source {
+            return self.place.imports.get(&node).is_some_and(|objects| objects.contains(&object));
+        }
+        let Some(process) = &self.nodes[node.index()] else { return false };
+        let parent = process.machine.upstream(object);
+        let last = parent.and_then(|parent| process.fetching.get(&(object, parent)));
+        process.frozen_until <= now && last.is_some_and(|last| now <= *last + FRESH)
+    }
+
+    /// Tells each sender what its links can carry.
+    fn measure(&mut self) {
+        for (number, link) in self.place.network.links().to_vec().into_iter().enumerate() {
+            let measured = BitRate::bps(link.capacity.as_bps() * self.shares[number] / 100);
+            let capacity = Capacity { declared: link.capacity, measured: Some(measured) };
+            let Some(process) = self.awake(link.from) else { continue };
+            let ledger = process.machine.ledger(link.to).expect("a child");
+            let is_lower = measured < ledger.capacity().believed();
+            if measured != ledger.capacity().believed() {
+                process.machine.handle_capacity(link.to, capacity);
+                self.laws.evictor = is_lower.then_some(link.from);
+                self.drain();
+                self.laws.evictor = None;
+            }
+        }
+    }
+
+    // ---- faults ----
+
+    fn tick(&mut self) {
+        let now = self.now();
+        if self.healed_at.is_some() {
+            return self.schedule.after(TICK, What::Tick);
+        }
+        if now >= Instant::ZERO + CHAOS {
+            self.heal();
+            return self.schedule.after(TICK, What::Tick);
+        }
+        let over: Vec<usize> =
+            self.degraded_until.iter().filter(|(_, until)| **until <= now).map(|(link, _)| *link).collect();
+        for link in over {
+            self.degraded_until.remove(&link);
+            self.shares[link] = 100;
+        }
+        for (fault, ppm) in self.faults.clone() {
+            if self.random.chaos.chance_ppm(ppm) {
+                self.strike(fault);
+            }
+        }
+        self.draw_viewers();
+        self.schedule.after(TICK, What::Tick);
+    }
+
+    fn strike(&mut self, fault: Fault) {
+        let now = self.now();
+        let controller = self.nodes.len();
+        let random = &mut self.random.chaos;
+        let link = random.below(self.shares.len() as u64) as usize;
+        let node = random.below(controller as u64) as usize;
+        let until = now + Duration::from_ms(200 + random.below(12_000));
+        let Link { from, to, .. } = *self.place.network.link(LinkId(link as u32));
+        let (from, to) = (from.index(), to.index());
+        match fault {
+            Fault::Lost | Fault::Late | Fault::LostUpdates => return,
+            Fault::CutLink => {
+                self.cuts.extend([((from, to), until), ((to, from), until)]);
+            }
+            Fault::OneWay => {
+                let pair = if random.below(2) == 0 { (from, to) } else { (to, from) };
+                self.cuts.insert(pair, until);
+            }
+            Fault::CutControl => {
+                self.cuts.extend([((node, controller), until), ((controller, node), until)]);
+            }
+            Fault::Split => {
+                let side: Vec<bool> = (0..=controller).map(|_| random.below(2) == 0).collect();
+                for (a, b) in (0..=controller).flat_map(|a| (0..=controller).map(move |b| (a, b))) {
+                    if side[a] != side[b] {
+                        self.cuts.insert((a, b), until);
+                    }
+                }
+            }
+            Fault::Degraded => {
+                self.shares[link] = random.below(100);
+                self.degraded_until.insert(link, until);
+            }
+            Fault::NodeCrash => {
+                // Half of the restarts end before neighbours count the node as silent.
+                let is_short = random.below(2) == 0;
+                let until = if is_short { now + Duration::from_ms(50 + random.below(500)) } else { until };
+                self.nodes[node] = None;
+                self.schedule.at(until, What::StartNode(node));
+            }
+            Fault::Frozen => {
+                if let Some(process) = &mut self.nodes[node] {
+                    process.frozen_until = until;
+                    self.schedule.at(until, What::Wake);
+                }
+            }
+            Fault::ControllerCrash => {
+                self.controller = None;
+                self.schedule.at(until, What::StartController);
+            }
+            Fault::ControllerFrozen => {
+                if let Some(running) = &mut self.controller {
+                    running.frozen_until = until;
+                    self.schedule.at(until, What::Wake);
+                }
+            }
+            Fault::Drain => {
+                let node = NodeId(node as u32);
+                if let Some(running) = &mut self.controller {
+                    running.machine.handle_drain(now, node);
+                    self.schedule.at(until, What::Undrain(node));
+                }
+            }
+        }
+        self.schedule.say(format!("{fault:?}: node {node}, link {from} to {to}, until {until:?}"));
+    }
+
+    fn heal(&mut self) {
+        let now = self.now();
+        self.schedule.say("all is well again");
+        self.faults.clear();
+        self.cuts.clear();
+        self.degraded_until.clear();
+        self.shares.fill(100);
+        for process in self.nodes.iter_mut().flatten() {
+            process.frozen_until = process.frozen_until.min(now);
+        }
+        (0..self.nodes.len()).for_each(|at| self.start_node(at));
+        self.start_controller();
+        let running = self.controller.as_mut().expect("started above");
+        running.frozen_until = running.frozen_until.min(now);
+        let draining = running.machine.draining().clone();
+        draining.into_iter().for_each(|node| running.machine.handle_undrain(now, node));
+        self.healed_at = Some(now);
+    }
+
+    /// The place that DNS gives a viewer.
+    pub fn resolve(&self, group: GroupId, object: Object) -> Option<NodeId> {
+        let planned = self.dns.get(&(group, object)).copied();
+        let now = self.now();
+        let controller = self.controller.as_ref().filter(|running| running.frozen_until <= now);
+        controller.map_or(planned, |running| running.machine.edge_for(group, object))
+    }
+
+    /// The number of a new request.
+    pub fn request(&mut self) -> RequestId {
+        self.lives += 1;
+        RequestId(self.lives)
+    }
+}

@@ -1,0 +1,162 @@
+//! The answer to one viewer.
+
+use crate::shared::Shared;
+use anabranch_live_proto::relay::{Answer, Failure, JoinError, JoinRequest, Read, ViewerId};
+use axum::body::HttpBody;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use bytes::Bytes;
+use hyper::Response;
+use hyper::body::{Frame, SizeHint};
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// Seconds after which a viewer that was refused may ask again.
+const RETRY_AFTER_S: u64 = 1;
+
+/// A viewer's place in the relay, given back when it is dropped.
+pub(crate) struct Viewer {
+    shared: Arc<Shared>,
+    id: ViewerId,
+}
+
+impl Drop for Viewer {
+    fn drop(&mut self) {
+        self.shared.leave(self.id);
+    }
+}
+
+/// Body of an answer.
+pub(crate) enum AnswerBody {
+    /// Bytes of an object as the relay has them.
+    Object {
+        viewer: Viewer,
+        /// Bytes not yet read. `None` if the length is unknown.
+        left: Option<u64>,
+    },
+    /// A text, or nothing.
+    Text(Option<Bytes>),
+}
+
+/// An answer with a text.
+pub(crate) fn text(status: StatusCode, text: impl Into<Bytes>) -> Response<AnswerBody> {
+    let text = Some(text.into()).filter(|text| !text.is_empty());
+    let mut response = Response::new(AnswerBody::Text(text));
+    *response.status_mut() = status;
+    response
+}
+
+/// Joins an object and answers once its head is there.
+pub(crate) async fn answer(
+    shared: &Arc<Shared>,
+    request: JoinRequest,
+    is_head_only: bool,
+) -> Response<AnswerBody> {
+    let joined = shared.with(|relay, now| relay.handle_join(now, request));
+    let viewer = match joined {
+        Ok(id) => Viewer { shared: Arc::clone(shared), id },
+        Err(error) => return refused(&error),
+    };
+    match poll_fn(|cx| shared.poll_read(cx, viewer.id)).await {
+        Read::Head(answer) => respond(viewer, &answer, is_head_only),
+        Read::Failed(failure) => failed(failure),
+        Read::Pending | Read::Bytes(_) | Read::End | Read::Broken(_) => {
+            unreachable!("a viewer's first news is its head or a failure")
+        }
+    }
+}
+
+fn respond(viewer: Viewer, answer: &Answer, is_head_only: bool) -> Response<AnswerBody> {
+    let left = answer.length;
+    let body = if is_head_only { AnswerBody::Text(None) } else { AnswerBody::Object { viewer, left } };
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    pass_on(headers, answer);
+    if let (true, Some(length)) = (is_head_only, left) {
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    if let Some((first, total)) = answer.range {
+        let last = first + left.unwrap_or(total - first) - 1;
+        let range = format!("bytes {first}-{last}/{total}");
+        headers.insert(header::CONTENT_RANGE, HeaderValue::from_str(&range).expect("it is made of digits"));
+        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+    }
+    response
+}
+
+fn pass_on(headers: &mut HeaderMap, answer: &Answer) {
+    for (name, value) in &answer.head.headers {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            headers.append(*name, value);
+        }
+    }
+    headers.insert(header::AGE, HeaderValue::from(answer.age.as_ps() / 1_000_000_000_000));
+    headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+}
+
+fn refused(error: &JoinError) -> Response<AnswerBody> {
+    let mut response = text(StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n"));
+    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
+    response
+}
+
+fn failed(failure: Failure) -> Response<AnswerBody> {
+    let status = match failure {
+        Failure::Status(status @ 400..=499) => {
+            StatusCode::from_u16(status).expect("three digits are a status")
+        }
+        Failure::OutOfRange(_) => StatusCode::RANGE_NOT_SATISFIABLE,
+        Failure::NoMemory => StatusCode::SERVICE_UNAVAILABLE,
+        Failure::Silent => StatusCode::GATEWAY_TIMEOUT,
+        _ => StatusCode::BAD_GATEWAY,
+    };
+    let mut response = text(status, format!("{failure}\n"));
+    let headers = response.headers_mut();
+    // The relay itself holds a failure for a moment; caches in front must not hold it longer.
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if let Failure::OutOfRange(length) = failure {
+        let range = format!("bytes */{length}");
+        headers.insert(header::CONTENT_RANGE, HeaderValue::from_str(&range).expect("it is made of digits"));
+    }
+    response
+}
+
+impl HttpBody for AnswerBody {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let (viewer, left) = match self.get_mut() {
+            Self::Text(text) => return Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
+            Self::Object { left: Some(0), .. } => return Poll::Ready(None),
+            Self::Object { viewer, left } => (viewer, left),
+        };
+        let Poll::Ready(read) = viewer.shared.poll_read(cx, viewer.id) else {
+            return Poll::Pending;
+        };
+        Poll::Ready(match read {
+            Read::Bytes(bytes) => {
+                if let Some(left) = left {
+                    *left = left.saturating_sub(bytes.len() as u64);
+                }
+                Some(Ok(Frame::data(bytes)))
+            }
+            Read::End => None,
+            Read::Broken(failure) | Read::Failed(failure) => Some(Err(io::Error::other(failure))),
+            Read::Pending | Read::Head(_) => unreachable!("a head comes once, before the body"),
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Self::Object { left: Some(0), .. } | Self::Text(None))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Object { left, .. } => left.map_or_else(SizeHint::default, SizeHint::with_exact),
+            Self::Text(text) => SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64)),
+        }
+    }
+}

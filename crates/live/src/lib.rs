@@ -1,0 +1,33 @@
+//! `live` for programs that embed it: a node that relays live video from its parents to viewers and
+//! to other nodes, with one upstream request for each object.
+//!
+//! Source: VDN (`anabranch_live_proto`). Leaves out: which objects share a request, and when
+//! another parent is asked (`anabranch_live_proto::relay`); TLS to parents. Read [`Node`] and
+//! [`NodeConfig`] first; [`Route`] is where a choice of parents is plugged in.
+//!
+//! An edge with two parents:
+//!
+//! ```no_run
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! use anabranch_live::{Node, NodeConfig};
+//! let mut config = NodeConfig::new("edge-1", ([0, 0, 0, 0], 8080).into());
+//! config.parents = vec!["http://10.0.0.1:8080".to_owned(), "http://10.0.0.2:8080".to_owned()];
+//! Node::bind(config)?.run().await;
+//! # Ok(())
+//! # }
+//! ```
+
+#![allow(clippy::disallowed_methods, reason = "a driver: reads the clock, opens sockets")]
+
+mod answer;
+mod metrics;
+mod node;
+mod parents;
+mod shared;
+mod source;
+
+pub use anabranch_http::plain::PlainLimits;
+pub use anabranch_live_proto::relay::{Hop, Key, QueryRule, RelayConfig, RelayCounts};
+pub use node::{Node, NodeConfig, NodeError};
+pub use parents::{Route, StaticParents};
+pub use source::{PublishTokens, Source, SourceConfig, SourceError, TokenFileError};

@@ -1,0 +1,259 @@
+//! A node of `live`: its listeners and routes.
+
+use crate::answer::{AnswerBody, answer, text};
+use crate::metrics;
+use crate::parents::{Route, StaticParents};
+use crate::shared::{CDN_LOOP, Shared};
+use anabranch_http::origin::{Origin, OriginUrlError};
+use anabranch_http::plain::{PlainLimits, PlainServer};
+use anabranch_live_proto::relay::{
+    ByteRange, JoinRequest, Key, QueryRule, Relay, RelayConfig, RelayConfigError, RelayCounts, cdn_loop,
+};
+use axum::Router;
+use axum::extract::State;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::response::IntoResponse as _;
+use axum::routing::get;
+use hyper::Response;
+use std::convert::Infallible;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Share of [`RelayConfig::viewers_max`], in percent, above which `/health` answers 503.
+const HEALTHY_VIEWERS_PERCENT: usize = 90;
+/// Bytes of an answer that the kernel holds unsent for a viewer: some parts of 200 ms.
+const UNSENT_BYTES_MAX: u32 = 256 << 10;
+/// Names of nodes, in bytes.
+const NAME_BYTES_MAX: usize = 63;
+
+/// Set-up of a node.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// Unique among all nodes: `CDN-Loop` finds rings by it.
+    pub name: String,
+    /// Listener for viewers and other nodes; port 0 takes a free one.
+    pub address: SocketAddr,
+    /// Listener for `/metrics`. `None` for no metrics.
+    pub metrics_address: Option<SocketAddr>,
+    /// URLs of the parents, `http://HOST:PORT`, the preferred one first.
+    pub parents: Vec<String>,
+    /// Rule for query parameters other than the delivery directives.
+    pub query: QueryRule,
+    /// Limits of the relay.
+    pub relay: RelayConfig,
+    /// Limits of the listener.
+    pub limits: PlainLimits,
+}
+
+/// A node that cannot start.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum NodeError {
+    /// A name that is no token of HTTP of 1 to 63 bytes.
+    BadName(String),
+    /// No parent is given.
+    NoParent,
+    /// A parent's URL.
+    BadParent(OriginUrlError),
+    /// A limit of the relay.
+    BadLimit(RelayConfigError),
+    /// An address, as the error says, cannot be listened on.
+    Bind(std::io::Error),
+}
+
+impl fmt::Display for NodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BadName(name) => {
+                write!(
+                    f,
+                    "node name `{name}`: must have 1 to {NAME_BYTES_MAX} letters, digits, `-`, `.` or `_`"
+                )
+            }
+            Self::NoParent => write!(f, "no parent is given: name one, as in http://10.0.0.1:8080"),
+            Self::BadParent(error) => write!(f, "parent: {error}"),
+            Self::BadLimit(error) => write!(f, "{error}"),
+            Self::Bind(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for NodeError {}
+
+impl NodeConfig {
+    /// A node without parents, with default limits.
+    pub fn new(name: &str, address: SocketAddr) -> Self {
+        let limits = PlainLimits { unsent_bytes_max: UNSENT_BYTES_MAX, ..PlainLimits::default() };
+        Self {
+            name: name.to_owned(),
+            address,
+            metrics_address: None,
+            parents: Vec::new(),
+            query: QueryRule::default(),
+            relay: RelayConfig::default(),
+            limits,
+        }
+    }
+}
+
+/// A bound node, not yet serving.
+pub struct Node {
+    server: PlainServer,
+    metrics: Option<PlainServer>,
+    state: NodeState,
+}
+
+#[derive(Clone)]
+struct NodeState {
+    shared: Arc<Shared>,
+    name: Arc<str>,
+    query: QueryRule,
+    viewers_max: usize,
+}
+
+impl Node {
+    /// Listens. Parents are asked in the order of the configuration ([`StaticParents`]).
+    ///
+    /// Errors: see [`NodeError`].
+    pub fn bind(config: NodeConfig) -> Result<Self, NodeError> {
+        Self::bind_with(config, |parents| Arc::new(StaticParents::new(parents)))
+    }
+
+    /// Listens, and asks the parents that `route` chooses.
+    ///
+    /// Errors: see [`NodeError`].
+    pub fn bind_with(
+        config: NodeConfig,
+        route: impl FnOnce(&[Origin]) -> Arc<dyn Route>,
+    ) -> Result<Self, NodeError> {
+        let is_token = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
+        let length = config.name.len();
+        if length == 0 || length > NAME_BYTES_MAX || !config.name.bytes().all(is_token) {
+            return Err(NodeError::BadName(config.name));
+        }
+        if config.parents.is_empty() {
+            return Err(NodeError::NoParent);
+        }
+        let parents = config.parents.iter().map(|url| Origin::new(url)).collect::<Result<Vec<_>, _>>();
+        let parents = parents.map_err(NodeError::BadParent)?;
+        let viewers_max = config.relay.viewers_max;
+        let relay = Relay::new(config.relay).map_err(NodeError::BadLimit)?;
+        let server = PlainServer::bind(config.address, config.limits).map_err(NodeError::Bind)?;
+        let metrics =
+            config.metrics_address.map(|at| PlainServer::bind(at, PlainLimits::for_connections(16)));
+        let metrics = metrics.transpose().map_err(NodeError::Bind)?;
+        let shared = Shared::new(relay, route(&parents), parents);
+        let state = NodeState { shared, name: config.name.into(), query: config.query, viewers_max };
+        Ok(Self { server, metrics, state })
+    }
+
+    /// Where it listens for viewers.
+    ///
+    /// Errors: the system's.
+    pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.server.local_addr()
+    }
+
+    /// Where it listens for `/metrics`. `None` if it does not.
+    ///
+    /// Errors: the system's.
+    pub fn metrics_addr(&self) -> std::io::Result<Option<SocketAddr>> {
+        self.metrics.as_ref().map(PlainServer::local_addr).transpose()
+    }
+
+    /// The relay's counts, while it runs as well.
+    pub fn counter(&self) -> impl Fn() -> RelayCounts + Send + Sync + use<> {
+        let shared = Arc::clone(&self.state.shared);
+        move || shared.with(|relay, _| relay.counts())
+    }
+
+    /// Serves. Never returns; drop it to stop.
+    pub async fn run(self) -> Infallible {
+        let Self { server, metrics, state } = self;
+        let timer = Arc::clone(&state.shared).run_timer();
+        let for_operators = operators_router(state.clone());
+        let operators = async {
+            match metrics {
+                Some(server) => server.run(for_operators).await,
+                None => std::future::pending().await,
+            }
+        };
+        let viewers = server.run_answers(move |_, request| relay(state.clone(), request.into_parts().0));
+        tokio::select! {
+            never = viewers => never,
+            never = operators => never,
+            () = timer => unreachable!("the timer never ends"),
+        }
+    }
+}
+
+fn operators_router(state: NodeState) -> Router {
+    Router::new().route("/metrics", get(show_metrics)).with_state(state)
+}
+
+async fn show_metrics(State(node): State<NodeState>) -> axum::response::Response {
+    let (counts, viewers) = node.shared.with(|relay, _| (relay.counts(), relay.viewers()));
+    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
+    (kind, metrics::text(&counts, viewers)).into_response()
+}
+
+/// Whether new viewers should come here: load balancers ask.
+fn health(node: &NodeState) -> Response<AnswerBody> {
+    let viewers = node.shared.with(|relay, _| relay.viewers());
+    let is_full = viewers * 100 >= node.viewers_max * HEALTHY_VIEWERS_PERCENT;
+    let status = if is_full { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
+    let line = format!("{viewers} requests under way, at most {}\n", node.viewers_max);
+    let mut response = text(status, line);
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+async fn relay(node: NodeState, request: Parts) -> Response<AnswerBody> {
+    let mut response = match request.method {
+        Method::GET if request.uri.path() == "/health" => health(&node),
+        Method::GET | Method::HEAD => serve(&node, &request).await,
+        Method::OPTIONS => text(StatusCode::NO_CONTENT, ""),
+        _ => {
+            let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "");
+            let allow = HeaderValue::from_static("GET, HEAD, OPTIONS");
+            response.headers_mut().insert(header::ALLOW, allow);
+            response
+        }
+    };
+    share(response.headers_mut(), request.method == Method::OPTIONS);
+    response
+}
+
+async fn serve(node: &NodeState, request: &Parts) -> Response<AnswerBody> {
+    let target = request.uri.path_and_query().map_or("/", |target| target.as_str());
+    let key = match Key::read(target, node.query) {
+        Ok(key) => key,
+        Err(error) => return text(StatusCode::BAD_REQUEST, format!("{error}\n")),
+    };
+    let headers = &request.headers;
+    let received = headers.get_all(CDN_LOOP).iter().filter_map(|value| value.to_str().ok());
+    let passed = match cdn_loop::forwarded(received, &node.name) {
+        Ok(passed) => passed,
+        Err(error) => return text(StatusCode::LOOP_DETECTED, format!("{error}\n")),
+    };
+    let value = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let range = value(header::RANGE).and_then(ByteRange::read);
+    let if_range = value(header::IF_RANGE).map(str::to_owned);
+    let is_head_only = request.method == Method::HEAD;
+    answer(&node.shared, JoinRequest { key, range, if_range, passed }, is_head_only).await
+}
+
+/// Players in browsers ask across origins.
+fn share(headers: &mut HeaderMap, is_preflight: bool) {
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+    if is_preflight {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, HEAD"));
+        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("range"));
+        headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("86400"));
+    } else {
+        let exposed = HeaderValue::from_static("age, content-length, content-range, date");
+        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
+    }
+}

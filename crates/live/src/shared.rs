@@ -1,0 +1,286 @@
+//! The relay machine behind a lock, with the task of each upstream request and of its deadlines.
+
+use crate::parents::Route;
+use anabranch_http::origin::{Origin, Reply};
+use anabranch_live_proto::relay::{Action, FetchRequest, Flow, Head, Hop, LegId, Read, Relay, ViewerId};
+use anabranch_units::{Duration, Instant};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+/// `CDN-Loop` (RFC 8586).
+pub(crate) const CDN_LOOP: HeaderName = HeaderName::from_static("cdn-loop");
+
+/// Turns of the scheduler that a leg grants its connection to hand over what it has read.
+const GATHER_TURNS: u32 = 3;
+
+/// State shared by all tasks of a node.
+pub(crate) struct Shared {
+    inner: Mutex<Inner>,
+    /// Origin of the machine's time.
+    epoch: tokio::time::Instant,
+    /// Woken when the next deadline has become earlier.
+    earlier: Notify,
+    pub(crate) route: Arc<dyn Route>,
+    /// Parents by the number of their hop.
+    pub(crate) parents: Vec<Origin>,
+}
+
+struct Inner {
+    relay: Relay,
+    /// By [`ViewerId::index`].
+    wakers: Vec<Option<Waker>>,
+    legs: BTreeMap<LegId, LegTask>,
+    /// The deadline for which the timer's task sleeps.
+    sleeps_until: Option<Instant>,
+}
+
+struct LegTask {
+    task: AbortHandle,
+    /// Woken when a paused leg reads on.
+    goes_on: Arc<Notify>,
+}
+
+impl Shared {
+    pub(crate) fn new(relay: Relay, route: Arc<dyn Route>, parents: Vec<Origin>) -> Arc<Self> {
+        let inner = Inner { relay, wakers: Vec::new(), legs: BTreeMap::new(), sleeps_until: None };
+        Arc::new(Self {
+            inner: Mutex::new(inner),
+            epoch: tokio::time::Instant::now(),
+            earlier: Notify::new(),
+            route,
+            parents,
+        })
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_std(self.epoch.elapsed())
+    }
+
+    /// One call of the machine, and all that follows from it.
+    pub(crate) fn with<T>(self: &Arc<Self>, call: impl FnOnce(&mut Relay, Instant) -> T) -> T {
+        let mut guard = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let inner = &mut *guard;
+        let now = self.now();
+        let result = call(&mut inner.relay, now);
+        while let Some(action) = inner.relay.poll_action() {
+            self.act(inner, now, action);
+        }
+        let mut woken = Vec::new();
+        while let Some(viewer) = inner.relay.poll_ready() {
+            woken.extend(inner.wakers.get_mut(viewer.index()).and_then(Option::take));
+        }
+        let next = inner.relay.poll_timeout();
+        let is_earlier = next.is_some_and(|next| inner.sleeps_until.is_none_or(|until| next < until));
+        if is_earlier {
+            inner.sleeps_until = next;
+        }
+        drop(guard);
+        if is_earlier {
+            self.earlier.notify_one();
+        }
+        for waker in woken {
+            waker.wake();
+        }
+        result
+    }
+
+    fn act(self: &Arc<Self>, inner: &mut Inner, now: Instant, action: Action) {
+        match action {
+            Action::Fetch(request) => self.fetch(inner, now, request),
+            Action::Cancel(leg) => {
+                if let Some(leg) = inner.legs.remove(&leg) {
+                    leg.task.abort();
+                }
+            }
+            Action::Continue(leg) => {
+                if let Some(leg) = inner.legs.get(&leg) {
+                    leg.goes_on.notify_one();
+                }
+            }
+            Action::Suspect(hop) => self.route.suspect(hop),
+        }
+    }
+
+    fn fetch(self: &Arc<Self>, inner: &mut Inner, now: Instant, request: FetchRequest) {
+        let leg = request.leg;
+        let hop = self.route.next_hop(&request.key, inner.relay.tried(leg));
+        let parent = hop.and_then(|hop| Some((hop, self.parents.get(hop.0 as usize)?.clone())));
+        inner.relay.handle_hop(now, leg, parent.as_ref().map(|(hop, _)| *hop));
+        let Some((hop, parent)) = parent else { return };
+        let goes_on = Arc::new(Notify::new());
+        let task = tokio::spawn(run_leg(Arc::clone(self), hop, parent, request, Arc::clone(&goes_on)));
+        inner.legs.insert(leg, LegTask { task: task.abort_handle(), goes_on });
+    }
+
+    /// A leg's task is over.
+    fn forget(&self, leg: LegId) {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).legs.remove(&leg);
+    }
+
+    /// The next of a viewer's answer.
+    pub(crate) fn poll_read(self: &Arc<Self>, cx: &mut Context<'_>, viewer: ViewerId) -> Poll<Read> {
+        let mut guard = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let inner = &mut *guard;
+        let now = self.now();
+        let read = inner.relay.handle_read(now, viewer);
+        while let Some(action) = inner.relay.poll_action() {
+            self.act(inner, now, action);
+        }
+        if read != Read::Pending {
+            return Poll::Ready(read);
+        }
+        if inner.wakers.len() <= viewer.index() {
+            inner.wakers.resize(viewer.index() + 1, None);
+        }
+        match &mut inner.wakers[viewer.index()] {
+            Some(waker) => waker.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
+        }
+        Poll::Pending
+    }
+
+    /// A viewer leaves.
+    pub(crate) fn leave(self: &Arc<Self>, viewer: ViewerId) {
+        self.with(|relay, now| relay.handle_leave(now, viewer));
+    }
+
+    /// Runs the machine's deadlines. Never returns.
+    pub(crate) async fn run_timer(self: Arc<Self>) {
+        loop {
+            let next = {
+                let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+                inner.sleeps_until = inner.relay.poll_timeout();
+                inner.sleeps_until
+            };
+            match next {
+                None => self.earlier.notified().await,
+                Some(at) => {
+                    let at =
+                        self.epoch + std::time::Duration::from_nanos((at + Duration::from_ps(999)).as_ns());
+                    tokio::select! {
+                        () = tokio::time::sleep_until(at) => {
+                            self.with(|relay, now| relay.handle_timeout(now));
+                        }
+                        () = self.earlier.notified() => {}
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Asks `parent` and reports what it answers, until the end or until the relay has enough.
+async fn run_leg(shared: Arc<Shared>, hop: Hop, parent: Origin, request: FetchRequest, goes_on: Arc<Notify>) {
+    let leg = request.leg;
+    if let Err(error) = forward(&shared, &parent, &request, &goes_on).await {
+        tracing::debug!("{} from {}: {error}", request.key, parent.authority());
+        shared.route.failed(hop);
+        shared.with(|relay, now| relay.handle_broken(now, leg));
+    }
+    shared.forget(leg);
+}
+
+async fn forward(
+    shared: &Arc<Shared>,
+    parent: &Origin,
+    request: &FetchRequest,
+    goes_on: &Notify,
+) -> io::Result<()> {
+    let leg = request.leg;
+    let headers = headers(request).map_err(io::Error::other)?;
+    let mut reply = parent.get(&request.key.to_string(), &headers).await?;
+    let mut head = Some(head(&reply));
+    loop {
+        let mut arrived = Arrived::default();
+        // A head is passed on even if no byte of the body is there.
+        arrived.gather(&mut reply, head.is_some()).await;
+        let Arrived { pieces, end } = arrived;
+        let is_ended = matches!(end, Some(Ok(())));
+        let flow = shared.with(|relay, now| {
+            let mut flow = head.take().map_or(Flow::Continue, |head| relay.handle_head(now, leg, head));
+            for bytes in pieces {
+                if flow != Flow::Stop {
+                    flow = relay.handle_bytes(now, leg, bytes);
+                }
+            }
+            if is_ended && flow != Flow::Stop {
+                relay.handle_end(now, leg);
+            }
+            flow
+        });
+        match (flow, end) {
+            (Flow::Stop, _) | (_, Some(Ok(()))) => break,
+            (_, Some(Err(error))) => return Err(error),
+            (Flow::Pause, None) => goes_on.notified().await,
+            (Flow::Continue, None) => {}
+        }
+    }
+    // Without a wait in between: the relay may have cancelled this task as the object is whole.
+    reply.finish();
+    Ok(())
+}
+
+/// Parts of an answer that arrived together: the relay hears of them in one call, so that each
+/// viewer wakes and writes once.
+#[derive(Default)]
+struct Arrived {
+    pieces: Vec<Bytes>,
+    /// How the body ended. `None` while it goes on.
+    end: Option<io::Result<()>>,
+}
+
+impl Arrived {
+    /// Waits for some bytes, then takes all that the connection has read by then.
+    async fn gather(&mut self, reply: &mut Reply, may_be_empty: bool) {
+        if !may_be_empty {
+            let next = reply.bytes().await;
+            self.take(next);
+        }
+        for _ in 0..GATHER_TURNS {
+            // The connection's task hands over one piece at a time.
+            tokio::task::yield_now().await;
+            while self.end.is_none() {
+                let next = tokio::select! {
+                    biased;
+                    next = reply.bytes() => next,
+                    () = std::future::ready(()) => break,
+                };
+                self.take(next);
+            }
+        }
+    }
+
+    fn take(&mut self, next: io::Result<Option<Bytes>>) {
+        match next {
+            Ok(Some(bytes)) => self.pieces.push(bytes),
+            Ok(None) => self.end = Some(Ok(())),
+            Err(error) => self.end = Some(Err(error)),
+        }
+    }
+}
+
+fn headers(request: &FetchRequest) -> Result<HeaderMap, header::InvalidHeaderValue> {
+    let mut headers = HeaderMap::new();
+    headers.insert(CDN_LOOP, HeaderValue::from_str(&request.passed)?);
+    if let Some(resume) = &request.resume {
+        headers.insert(header::RANGE, HeaderValue::from_str(&format!("bytes={}-", resume.from))?);
+        headers.insert(header::IF_RANGE, HeaderValue::from_str(&resume.etag)?);
+    }
+    Ok(headers)
+}
+
+fn head(reply: &Reply) -> Head {
+    let mut head = Head::new(reply.status().as_u16());
+    for (name, value) in reply.headers() {
+        if let Ok(value) = value.to_str() {
+            head.read_header(name.as_str(), value);
+        }
+    }
+    head
+}

@@ -1,0 +1,439 @@
+//! A source of `live`: publishers upload channels, nodes and players fetch them as HLS.
+//!
+//! | request | meaning |
+//! | --- | --- |
+//! | `PUT /CHANNEL/RENDITION` | publish one long stream of fragmented MP4, which is cut into parts |
+//! | `PUT /CHANNEL/RENDITION/FILE` | publish a file of an HLS muxer: `.mp4`, `.m4s`; playlists are ignored |
+//! | `GET /CHANNEL/index.m3u8` | multivariant playlist |
+//! | `GET /CHANNEL/RENDITION/index.m3u8` | media playlist, with delivery directives or without |
+//! | `GET /CHANNEL/RENDITION/NAME` | initialisation section, segment or part |
+//!
+//! Source: draft-pantos-hls-rfc8216bis, sections 4.4.6 and 6.2. Leaves out: cutting and answers
+//! ([`anabranch_live_proto::origin`]); codecs and rendition reports in playlists; byte ranges. Read
+//! [`Source`] and [`SourceConfig`] first.
+
+mod body;
+mod channel;
+mod publish;
+mod tokens;
+
+pub use tokens::{PublishTokens, TokenFileError};
+
+use anabranch_http::PeerAddress;
+use anabranch_http::plain::{PlainLimits, PlainServer};
+use anabranch_live_proto::origin::{
+    Answer, Freshness, Head, Name, PackageError, Packager, PackagerConfig, RenditionConfig,
+};
+use anabranch_media::cmaf::{CutConfig, Timeline};
+use anabranch_media::hls::{DateTime, DeliveryDirectives, MultivariantPlaylist, VARIANTS_MAX, Variant};
+use anabranch_units::{Duration, Instant};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use body::SourceBody;
+use bytes::Bytes;
+use channel::{Channel, ChannelPath};
+use hyper::body::Incoming;
+use hyper::{Request, Response};
+use publish::Upload;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+use tokens::is_name;
+
+/// Pause between looks at the deadlines of requests and publishers.
+const TICK: std::time::Duration = std::time::Duration::from_millis(250);
+/// Bytes of an answer that the kernel holds unsent for a client: some parts of 200 ms.
+const UNSENT_BYTES_MAX: u32 = 256 << 10;
+/// Seconds after which a client that was refused may ask again.
+const RETRY_AFTER_S: u64 = 1;
+
+/// Set-up of a source.
+#[derive(Clone)]
+pub struct SourceConfig {
+    /// Listener for publishers, nodes and players; port 0 takes a free one.
+    pub address: SocketAddr,
+    /// Tokens of publishers.
+    pub tokens: PublishTokens,
+    /// Limits and lists of each rendition.
+    pub rendition: RenditionConfig,
+    /// Target of a segment's duration. Must be no shorter than the interval of key frames.
+    pub segment_target: Duration,
+    /// Target of a part's duration.
+    pub part_target: Duration,
+    /// Most renditions of all channels.
+    pub renditions_max: usize,
+    /// Time without a byte after which a publisher is disconnected, and without a publisher after
+    /// which the stream ends for its players.
+    pub silence_max: Duration,
+    /// Limits of the listener.
+    pub limits: PlainLimits,
+}
+
+impl SourceConfig {
+    /// A source with default limits: segments of 2 s, parts of 200 ms, 64 renditions.
+    pub fn new(address: SocketAddr, tokens: PublishTokens) -> Self {
+        Self {
+            address,
+            tokens,
+            rendition: RenditionConfig::default(),
+            segment_target: Duration::from_secs(2),
+            part_target: Duration::from_ms(200),
+            renditions_max: 64,
+            silence_max: Duration::from_secs(10),
+            limits: PlainLimits { unsent_bytes_max: UNSENT_BYTES_MAX, ..PlainLimits::default() },
+        }
+    }
+
+    fn packager(&self, first: u64, date: Option<DateTime>) -> PackagerConfig {
+        let cut = CutConfig {
+            segment_target: self.segment_target,
+            part_target: self.part_target,
+            fragments_per_part: 1,
+            timeline: Timeline::Own { first },
+        };
+        PackagerConfig { rendition: self.rendition.clone(), cut, date, predecessor: None }
+    }
+}
+
+/// A source that cannot start.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum SourceError {
+    /// A setting of renditions or of the cutter.
+    BadSetting(PackageError),
+    /// The number of renditions is zero.
+    NoRendition,
+    /// The address cannot be listened on.
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// The system's error.
+        error: std::io::Error,
+    },
+}
+
+impl fmt::Display for SourceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BadSetting(error) => error.fmt(f),
+            Self::NoRendition => write!(f, "0 renditions: must be at least 1"),
+            Self::Bind { address, error } => write!(f, "listening at {address}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for SourceError {}
+
+/// A bound source, not yet serving.
+///
+/// Memory: [`RenditionConfig::window_bytes_max`] for each rendition, and one segment for each client
+/// that reads slowly.
+pub struct Source {
+    server: PlainServer,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    config: SourceConfig,
+    channels: Mutex<BTreeMap<ChannelPath, Arc<Channel>>>,
+    epoch: tokio::time::Instant,
+    /// Wall-clock time of the epoch, in milliseconds since 1970.
+    epoch_unix_ms: u64,
+    /// Second since the epoch, plus one, of the last log line about a refused publisher.
+    refusal_logged_s: AtomicU64,
+}
+
+impl Source {
+    /// Listens.
+    ///
+    /// Errors: see [`SourceError`].
+    pub fn bind(config: SourceConfig) -> Result<Self, SourceError> {
+        if config.renditions_max == 0 {
+            return Err(SourceError::NoRendition);
+        }
+        Packager::new(config.packager(0, None)).map_err(SourceError::BadSetting)?;
+        let address = config.address;
+        let server = PlainServer::bind(address, config.limits)
+            .map_err(|error| SourceError::Bind { address, error })?;
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let shared = Shared {
+            config,
+            channels: Mutex::default(),
+            epoch: tokio::time::Instant::now(),
+            epoch_unix_ms: u64::try_from(since_1970.as_millis()).unwrap_or(0),
+            refusal_logged_s: AtomicU64::new(0),
+        };
+        Ok(Self { server, shared: Arc::new(shared) })
+    }
+
+    /// Where it listens.
+    ///
+    /// Errors: the system's.
+    pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.server.local_addr()
+    }
+
+    /// Serves. Never returns; drop it to stop.
+    pub async fn run(self) -> Infallible {
+        let Self { server, shared } = self;
+        let ticking = Arc::clone(&shared);
+        let serves = server.run_answers(move |PeerAddress(from), request| {
+            let shared = Arc::clone(&shared);
+            async move { shared.answer(from, request).await }
+        });
+        tokio::select! {
+            never = serves => never,
+            () = ticking.run_timer() => unreachable!("the timer never ends"),
+        }
+    }
+}
+
+impl Shared {
+    fn now(&self) -> Instant {
+        Instant::from_std(self.epoch.elapsed())
+    }
+
+    async fn run_timer(&self) {
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let channels: Vec<_> = self.channels().values().map(Arc::clone).collect();
+            for channel in channels {
+                if channel.handle_timeout(self.now(), self.config.silence_max) {
+                    tracing::info!("{}: the stream has ended: no publisher", channel.path);
+                }
+            }
+        }
+    }
+
+    fn channels(&self) -> std::sync::MutexGuard<'_, BTreeMap<ChannelPath, Arc<Channel>>> {
+        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn answer(&self, from: IpAddr, request: Request<Incoming>) -> Response<SourceBody> {
+        let (head, body) = request.into_parts();
+        let method = head.method.clone();
+        let mut response = match method {
+            Method::GET | Method::HEAD => self.fetch(&head).await,
+            Method::PUT | Method::POST => self.publish(from, &head, body).await,
+            // HLS muxers delete old segments; the window does so by itself.
+            Method::DELETE => match self.check_publisher(from, &head) {
+                Ok(_) => text(StatusCode::NO_CONTENT, ""),
+                Err(refusal) => *refusal,
+            },
+            Method::OPTIONS => text(StatusCode::NO_CONTENT, ""),
+            _ => text(StatusCode::METHOD_NOT_ALLOWED, ""),
+        };
+        if method == Method::HEAD {
+            let length = hyper::body::Body::size_hint(response.body()).exact();
+            *response.body_mut() = SourceBody::Text(None);
+            if let Some(length) = length {
+                response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+            }
+        }
+        let any = HeaderValue::from_static("*");
+        response.headers_mut().insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, any);
+        response
+    }
+
+    async fn fetch(&self, head: &Parts) -> Response<SourceBody> {
+        let words: Vec<&str> = head.uri.path().split('/').skip(1).collect();
+        match words[..] {
+            ["health"] => text(StatusCode::OK, "ok\n"),
+            [channel, "index.m3u8"] => self.multivariant(channel),
+            [channel, rendition, name] => {
+                let path = ChannelPath { channel: channel.to_owned(), rendition: rendition.to_owned() };
+                let found = self.channels().get(&path).map(Arc::clone);
+                let (Some(channel), Some(name)) = (found, Name::read(name)) else { return not_found() };
+                let query = head.uri.query().unwrap_or("");
+                let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+                match DeliveryDirectives::read(pairs) {
+                    Ok(directives) => resource(&channel, self.now(), name, directives).await,
+                    Err(error) => text(StatusCode::BAD_REQUEST, format!("{error}\n")),
+                }
+            }
+            _ => not_found(),
+        }
+    }
+
+    /// Multivariant playlist of a channel's renditions, the highest bitrate first.
+    fn multivariant(&self, name: &str) -> Response<SourceBody> {
+        let of_channel: Vec<Arc<Channel>> =
+            self.channels().values().filter(|channel| channel.path.channel == name).map(Arc::clone).collect();
+        if of_channel.is_empty() {
+            return not_found();
+        }
+        let variant = |channel: &Arc<Channel>| {
+            Some(Variant {
+                uri: format!("{}/index.m3u8", channel.path.rendition),
+                bandwidth: channel.peak_rate()?,
+                average_bandwidth: None,
+                codecs: None,
+                resolution: None,
+                frame_rate: None,
+                audio: None,
+            })
+        };
+        let running = of_channel.iter().filter(|channel| !channel.is_ended());
+        let mut variants: Vec<Variant> = running.filter_map(variant).collect();
+        if variants.is_empty() {
+            return unavailable("no segment yet\n");
+        }
+        variants.sort_by_key(|variant| std::cmp::Reverse(variant.bandwidth));
+        variants.truncate(VARIANTS_MAX);
+        let playlist = MultivariantPlaylist { variants, ..MultivariantPlaylist::default() };
+        let mut response = text(StatusCode::OK, playlist.write());
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/vnd.apple.mpegurl"));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("max-age=1"));
+        response
+    }
+
+    /// The rendition that a request may publish, and the kind of upload.
+    fn check_publisher(
+        &self,
+        from: IpAddr,
+        head: &Parts,
+    ) -> Result<(ChannelPath, Upload), Box<Response<SourceBody>>> {
+        let words: Vec<&str> = head.uri.path().split('/').skip(1).collect();
+        let (channel, rendition, upload) = match words[..] {
+            [channel, rendition] | [channel, rendition, ""] => (channel, rendition, Upload::Stream),
+            [channel, rendition, file] if file.ends_with(".m3u8") => (channel, rendition, Upload::Ignored),
+            [channel, rendition, _] => (channel, rendition, Upload::File),
+            _ => ("", "", Upload::Stream),
+        };
+        if !is_name(channel) || !is_name(rendition) || rendition.ends_with(".m3u8") {
+            let line = "path: publish to /CHANNEL/RENDITION, names of letters, digits, `-`, `.` and `_`\n";
+            return Err(Box::new(text(StatusCode::BAD_REQUEST, line)));
+        }
+        if !self.config.tokens.allow(channel, &head.headers) {
+            // Clients with Basic credentials ask without them first.
+            if head.headers.contains_key(header::AUTHORIZATION) {
+                self.log_refusal(from, channel);
+            }
+            let line =
+                format!("channel {channel}: wrong or missing token: send `Authorization: Bearer TOKEN`\n");
+            let mut response = text(StatusCode::UNAUTHORIZED, line);
+            let challenge = HeaderValue::from_static("Basic realm=\"publish\"");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
+            return Err(Box::new(response));
+        }
+        let path = ChannelPath { channel: channel.to_owned(), rendition: rendition.to_owned() };
+        Ok((path, upload))
+    }
+
+    /// Writes one line a second at most.
+    fn log_refusal(&self, from: IpAddr, channel: &str) {
+        let second = self.epoch.elapsed().as_secs() + 1;
+        if self.refusal_logged_s.swap(second, Relaxed) != second {
+            tracing::warn!("{channel}: publisher {from}: wrong token");
+        }
+    }
+
+    async fn publish(&self, from: IpAddr, head: &Parts, body: Incoming) -> Response<SourceBody> {
+        let (path, upload) = match self.check_publisher(from, head) {
+            Ok(checked) => checked,
+            Err(refusal) => return *refusal,
+        };
+        let channel = match self.open(&path) {
+            Ok(channel) => channel,
+            Err(line) => {
+                tracing::warn!("{path}: publisher {from}: {line}");
+                return unavailable(format!("{line}\n"));
+            }
+        };
+        let silence = std::time::Duration::from_nanos(self.config.silence_max.as_ns());
+        let (status, line) = publish::upload(&channel, from, upload, body, silence, || self.now()).await;
+        text(status, if line.is_empty() { line } else { format!("{line}\n") })
+    }
+
+    /// The channel at a path, made if there is room for it. A stream that has ended continues under
+    /// the next number.
+    fn open(&self, path: &ChannelPath) -> Result<Arc<Channel>, String> {
+        let mut channels = self.channels();
+        let before = channels.get(path);
+        if let Some(running) = before.filter(|channel| !channel.is_ended()) {
+            return Ok(Arc::clone(running));
+        }
+        let predecessor = before.and_then(|channel| channel.predecessor());
+        let renditions_max = self.config.renditions_max;
+        if before.is_none() && channels.len() >= renditions_max {
+            let ended = channels.iter().find(|(_, channel)| channel.is_ended()).map(|(path, _)| path.clone());
+            let Some(ended) = ended else {
+                return Err(format!("{renditions_max} renditions are published: at most {renditions_max}"));
+            };
+            channels.remove(&ended);
+        }
+        let now = self.now();
+        let unix_ms = self.epoch_unix_ms + now.as_ns() / 1_000_000;
+        // Numbers do not fall when the source restarts: time advances as fast as they do.
+        let first = unix_ms / (self.config.segment_target.as_ns() / 1_000_000).max(1);
+        let config = self.config.packager(first, DateTime::from_unix_ms(self.epoch_unix_ms));
+        let config = PackagerConfig { predecessor, ..config };
+        let channel = Channel::new(path.clone(), now, config).map_err(|error| error.to_string())?;
+        channels.insert(path.clone(), Arc::clone(&channel));
+        Ok(channel)
+    }
+}
+
+/// Answers a request once its head is there.
+async fn resource(
+    channel: &Arc<Channel>,
+    now: Instant,
+    name: Name,
+    directives: DeliveryDirectives,
+) -> Response<SourceBody> {
+    let mut request = channel.request(now, name, directives);
+    match request.answers.recv().await {
+        Some(Answer::Head(head)) => {
+            let left = head.length.map(anabranch_units::ByteCount::as_u64);
+            let mut response = Response::new(SourceBody::Resource { request, left });
+            *response.status_mut() =
+                StatusCode::from_u16(head.status.code()).expect("three digits are a status");
+            pass_on(response.headers_mut(), &head);
+            response
+        }
+        _ => unavailable("the stream was cut short\n"),
+    }
+}
+
+fn pass_on(headers: &mut HeaderMap, head: &Head) {
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(head.content_type));
+    let cache = match head.freshness {
+        Freshness::NoStore => HeaderValue::from_static("no-store"),
+        Freshness::MaxAge(time) => {
+            HeaderValue::from_str(&format!("max-age={}", whole_seconds(time))).expect("it is made of digits")
+        }
+    };
+    headers.insert(header::CACHE_CONTROL, cache);
+    headers.insert(header::AGE, HeaderValue::from(whole_seconds(head.age)));
+}
+
+fn whole_seconds(time: Duration) -> u64 {
+    time.as_ns() / 1_000_000_000
+}
+
+fn text(status: StatusCode, text: impl Into<Bytes>) -> Response<SourceBody> {
+    let text = Some(text.into()).filter(|text| !text.is_empty());
+    let mut response = Response::new(SourceBody::Text(text));
+    *response.status_mut() = status;
+    if !status.is_success() {
+        response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    }
+    response
+}
+
+fn not_found() -> Response<SourceBody> {
+    text(StatusCode::NOT_FOUND, "no such channel or resource\n")
+}
+
+fn unavailable(line: impl Into<Bytes>) -> Response<SourceBody> {
+    let mut response = text(StatusCode::SERVICE_UNAVAILABLE, line);
+    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
+    response
+}

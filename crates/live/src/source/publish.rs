@@ -1,0 +1,155 @@
+//! A publisher's upload: one long stream, or one file of an HLS muxer.
+//!
+//! Read [`upload`].
+
+use super::channel::{Channel, Turn};
+use anabranch_live_proto::origin::PackageError;
+use anabranch_units::Instant;
+use axum::body::HttpBody as _;
+use axum::http::StatusCode;
+use hyper::body::{Bytes, Incoming};
+use std::future::poll_fn;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Most bytes of a playlist that a publisher uploads; it is ignored.
+const IGNORED_BYTES_MAX: usize = 1 << 20;
+
+/// Kind of an upload.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Upload {
+    /// `PUT /CHANNEL/RENDITION`: a stream that lasts as long as the programme.
+    Stream,
+    /// `PUT /CHANNEL/RENDITION/FILE`: an initialisation section or a segment.
+    File,
+    /// A playlist: the source writes its own.
+    Ignored,
+}
+
+/// Ends a publisher's turn when it is dropped, with one log line unless the end was orderly.
+struct TurnGuard<'a> {
+    channel: &'a Channel,
+    from: IpAddr,
+    turn: Turn,
+    is_logged: bool,
+}
+
+impl Drop for TurnGuard<'_> {
+    fn drop(&mut self) {
+        self.channel.end_turn(self.turn.number);
+        if !self.is_logged {
+            // Encoders close the connection before they read the answer.
+            tracing::info!("{}: publisher {} has closed its connection", self.channel.path, self.from);
+        }
+    }
+}
+
+/// Why an upload ends early.
+enum UploadError {
+    Refused(PackageError),
+    Silent,
+    Lost(hyper::Error),
+    Replaced,
+}
+
+/// Reads an upload to its end. Returns the status and line of the answer.
+pub(super) async fn upload(
+    channel: &Arc<Channel>,
+    from: IpAddr,
+    upload: Upload,
+    mut body: Incoming,
+    silence_max: Duration,
+    clock: impl Fn() -> Instant,
+) -> (StatusCode, String) {
+    let _queued = match upload {
+        Upload::Ignored => return ignore(body, silence_max).await,
+        Upload::Stream => None,
+        // Muxers open the next file before the one before is acknowledged.
+        Upload::File => match timeout(silence_max, channel.files.lock()).await {
+            Ok(turn) => Some(turn),
+            Err(_) => return (StatusCode::SERVICE_UNAVAILABLE, "files: too many at once".to_owned()),
+        },
+    };
+    let turn = channel.begin_turn();
+    let mut guard = TurnGuard { channel, from, turn, is_logged: upload == Upload::File };
+    if upload == Upload::Stream {
+        tracing::info!("{}: publisher {from} begins", channel.path);
+    }
+    let result = read(channel, &guard.turn, &mut body, silence_max, clock).await;
+    let path = &channel.path;
+    let (status, line) = match result {
+        Ok(bytes) => {
+            if upload == Upload::Stream {
+                tracing::info!("{path}: publisher {from} has ended its stream of {bytes} bytes");
+            }
+            (StatusCode::CREATED, String::new())
+        }
+        Err(error) => {
+            let (status, line) = match error {
+                UploadError::Refused(error) => (StatusCode::BAD_REQUEST, error.to_string()),
+                UploadError::Silent => {
+                    (StatusCode::REQUEST_TIMEOUT, format!("no byte for {} s", silence_max.as_secs()))
+                }
+                UploadError::Lost(error) => (StatusCode::BAD_REQUEST, format!("connection lost: {error}")),
+                UploadError::Replaced => {
+                    (StatusCode::CONFLICT, "another publisher took its place".to_owned())
+                }
+            };
+            tracing::warn!("{path}: publisher {from}: {line}");
+            (status, line)
+        }
+    };
+    guard.is_logged = true;
+    (status, line)
+}
+
+async fn read(
+    channel: &Channel,
+    turn: &Turn,
+    body: &mut Incoming,
+    silence_max: Duration,
+    clock: impl Fn() -> Instant,
+) -> Result<u64, UploadError> {
+    let mut total = 0;
+    loop {
+        let bytes = tokio::select! {
+            bytes = timeout(silence_max, next(body)) => bytes.map_err(|_| UploadError::Silent)?,
+            () = turn.replaced.notified() => return Err(UploadError::Replaced),
+        };
+        let Some(bytes) = bytes else { return Ok(total) };
+        let bytes = bytes.map_err(UploadError::Lost)?;
+        total += bytes.len() as u64;
+        channel.publish(clock(), turn.number, &bytes).map_err(UploadError::Refused)?;
+    }
+}
+
+async fn ignore(mut body: Incoming, time: Duration) -> (StatusCode, String) {
+    let mut left = IGNORED_BYTES_MAX;
+    let reads = async {
+        while let Some(Ok(bytes)) = next(&mut body).await {
+            left = left.checked_sub(bytes.len())?;
+        }
+        Some(())
+    };
+    match timeout(time, reads).await {
+        Ok(Some(())) => (StatusCode::CREATED, String::new()),
+        Ok(None) => (StatusCode::PAYLOAD_TOO_LARGE, format!("playlist: at most {IGNORED_BYTES_MAX} bytes")),
+        Err(_) => (StatusCode::REQUEST_TIMEOUT, format!("playlist: not here within {} s", time.as_secs())),
+    }
+}
+
+/// The next bytes of a body. `None` after its end.
+async fn next(body: &mut Incoming) -> Option<Result<Bytes, hyper::Error>> {
+    loop {
+        let frame = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await?;
+        match frame.map(hyper::body::Frame::into_data) {
+            Ok(Ok(bytes)) => return Some(Ok(bytes)),
+            // Trailers are of no use here.
+            Ok(Err(_)) => {}
+            Err(error) => return Some(Err(error)),
+        }
+    }
+}

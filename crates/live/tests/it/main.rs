@@ -1,0 +1,8 @@
+//! Nodes over real sockets on loopback, below an origin whose answers each test controls.
+
+#![allow(clippy::disallowed_methods, reason = "tests of a driver")]
+
+mod faults;
+mod origin;
+mod relay;
+mod source;

@@ -1,0 +1,127 @@
+//! Sharing, streaming and headers.
+
+use crate::origin::{PARTS, TestNode, TestOrigin, Viewer, object};
+use anabranch_http::origin::Origin;
+use anabranch_live::{NodeConfig, RelayConfig};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+
+const VIEWERS: usize = 50;
+
+/// The origin sends its last part only when all viewers have the five before it: no tier waits for a
+/// whole object.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_tiers_stream_one_request_to_fifty_viewers() {
+    let origin = TestOrigin::start("max-age=60");
+    let source = TestNode::start("source", &[&origin.url]);
+    let reflector = TestNode::start("reflector", &[&source.url]);
+    let edge = TestNode::start("edge", &[&reflector.url]);
+    let asked: Vec<_> = (0..VIEWERS)
+        .map(|n| {
+            let (url, target) = (edge.url.clone(), format!("/ch/piece.mp4?viewer={n}"));
+            tokio::spawn(async move { Viewer::ask(&url, &target).await })
+        })
+        .collect();
+    edge.until(|counts| counts.joins == VIEWERS as u64).await;
+    origin.parts.add_permits(PARTS - 1);
+    let mut viewers = Vec::new();
+    for viewer in asked {
+        viewers.push(viewer.await.expect("no panic"));
+    }
+    for viewer in &mut viewers {
+        viewer.read_parts(PARTS - 1).await;
+    }
+    origin.parts.add_permits(1);
+    for viewer in &mut viewers {
+        viewer.read_all().await;
+    }
+    Viewer::ask(&edge.url, "/ch/piece.mp4").await.read_all().await;
+    assert_eq!(origin.requests(), 1);
+    assert_eq!((edge.counts)().upstream_requests, 1);
+    assert_eq!((edge.counts)().hits, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn blocking_playlists_share_one_request() {
+    let origin = TestOrigin::start("no-cache");
+    let reflector = TestNode::start("reflector", &[&origin.url]);
+    let edge = TestNode::start("edge", &[&reflector.url]);
+    let asked: Vec<_> = (0..VIEWERS)
+        .map(|n| {
+            let target = format!("/ch/live.m3u8?token={n}&_HLS_part=2&_HLS_msn=7");
+            let url = edge.url.clone();
+            tokio::spawn(async move {
+                Viewer::ask(&url, &target).await.read_all().await;
+            })
+        })
+        .collect();
+    edge.until(|counts| counts.joins == VIEWERS as u64).await;
+    origin.parts.add_permits(PARTS + 1);
+    for viewer in asked {
+        viewer.await.expect("no panic");
+    }
+    assert_eq!(origin.seen.lock().expect("no panic").targets, ["/ch/live.m3u8?_HLS_msn=7&_HLS_part=2"]);
+}
+
+#[tokio::test]
+async fn answers_have_age_and_headers_for_browsers() {
+    let origin = TestOrigin::start("max-age=60");
+    origin.parts.add_permits(PARTS);
+    let edge = TestNode::start("edge", &[&origin.url]);
+    Viewer::ask(&edge.url, "/ch/piece.mp4").await.read_all().await;
+    let client = Origin::new(&edge.url).expect("a URL");
+    let range = HeaderMap::from_iter([(header::RANGE, HeaderValue::from_static("bytes=10-19"))]);
+    let mut reply = client.get("/ch/piece.mp4", &range).await.expect("an answer");
+    assert_eq!(reply.status(), StatusCode::PARTIAL_CONTENT);
+    for (name, value) in [
+        ("age", "0"),
+        ("cache-control", "max-age=60"),
+        ("content-type", "video/mp4"),
+        ("content-length", "10"),
+        ("content-range", "bytes 10-19/60000"),
+        ("access-control-allow-origin", "*"),
+        ("access-control-expose-headers", "age, content-length, content-range, date"),
+    ] {
+        assert_eq!(reply.headers().get(name).map(HeaderValue::as_bytes), Some(value.as_bytes()), "{name}");
+    }
+    assert_eq!(reply.bytes().await.expect("no break").as_deref(), Some(&object()[10..20]));
+    for (target, status) in [("/ch/../a", 400), ("/a?_HLS_part=1", 400)] {
+        let reply = client.get(target, &HeaderMap::new()).await.expect("an answer");
+        assert_eq!(reply.status(), status, "{target}");
+    }
+}
+
+#[tokio::test]
+async fn full_node_is_unhealthy_and_refuses() {
+    let origin = TestOrigin::start("max-age=60");
+    let mut config = NodeConfig::new("edge", ([127, 0, 0, 1], 0).into());
+    config.parents = vec![origin.url.clone()];
+    config.relay = RelayConfig { viewers_max: 1, ..RelayConfig::default() };
+    let edge = TestNode::start_with(config);
+    let client = Origin::new(&edge.url).expect("a URL");
+    let status =
+        async |target: &str| client.get(target, &HeaderMap::new()).await.expect("an answer").status();
+    assert_eq!(status("/health").await, StatusCode::OK);
+    let url = edge.url.clone();
+    let viewer = tokio::spawn(async move { Viewer::ask(&url, "/ch/piece.mp4").await });
+    edge.until(|counts| counts.joins == 1).await;
+    assert_eq!(status("/health").await, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(status("/ch/piece.mp4").await, StatusCode::SERVICE_UNAVAILABLE);
+    viewer.abort();
+}
+
+#[tokio::test]
+async fn metrics_have_a_listener_for_operators() {
+    let origin = TestOrigin::start("max-age=60");
+    let mut config = NodeConfig::new("edge", ([127, 0, 0, 1], 0).into());
+    config.parents = vec![origin.url.clone()];
+    config.metrics_address = Some(([127, 0, 0, 1], 0).into());
+    let node = anabranch_live::Node::bind(config).expect("loopback");
+    let url = format!("http://{}", node.metrics_addr().expect("bound").expect("it has one"));
+    let task = tokio::spawn(node.run());
+    let client = Origin::new(&url).expect("a URL");
+    let mut reply = client.get("/metrics", &HeaderMap::new()).await.expect("an answer");
+    let text = reply.bytes().await.expect("no break").expect("a body");
+    let text = String::from_utf8(text.into()).expect("text");
+    assert!(text.contains("anabranch_live_upstream_requests_total 0\n"), "{text}");
+    task.abort();
+}

@@ -1,0 +1,538 @@
+//! The cutter: samples in, fragments of segments and parts out.
+//!
+//! The first track of pictures decides where to cut; without one, the first track. Time is divided
+//! into cells as long as the target of a segment. A segment begins at the first key frame of each
+//! cell, and has the cell's number. A cell without a key frame shortly before its end begins a
+//! segment without one, so that numbers stay without gaps. A part ends once its duration reaches
+//! the target. Samples of other tracks belong to the part in which their decode time lies. These
+//! rules use decode times only, so all copies of a stream are cut alike.
+//!
+//! Source: draft-pantos-hls-rfc8216bis, sections 3 and 4.4.4.9 (parts: at least 85 % of the target,
+//! but for the last of a segment). Read [`Cutter`].
+
+use super::write::fragment;
+use super::{InitSection, MediaTime, SAMPLES_MAX, Sample, Track, TrackKind};
+use anabranch_units::Duration;
+use std::collections::VecDeque;
+use std::fmt;
+
+/// Most bytes of samples that wait to be cut.
+pub const WAITING_BYTES_MAX: usize = 32 << 20;
+/// Most fragments of a part.
+pub const FRAGMENTS_PER_PART_MAX: u32 = 16;
+/// Time that other tracks may lag behind the deciding one before a part ends without them.
+const TRACK_LAG_MAX: Duration = Duration::from_secs(1);
+
+/// How segments are numbered.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Timeline {
+    /// The first segment has this number, whatever its time. A restart of the encoder continues
+    /// with the next number.
+    Own {
+        /// Number of the first segment.
+        first: u64,
+    },
+    /// The number of a segment is its time since the epoch, divided by the target of a segment. Two
+    /// sources with the same epoch number alike. The first cell that a source sees in part is left
+    /// out.
+    Shared {
+        /// Time of the media at which segment 0 begins.
+        epoch: MediaTime,
+    },
+}
+
+/// Settings of a cutter.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct CutConfig {
+    /// Target of a segment's duration. Must be no shorter than the interval of key frames.
+    pub segment_target: Duration,
+    /// Target of a part's duration, rounded to whole frames.
+    pub part_target: Duration,
+    /// Number of fragments of a part. Each is sent as soon as it is whole.
+    pub fragments_per_part: u32,
+    /// How segments are numbered.
+    pub timeline: Timeline,
+}
+
+/// Output of the cutter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// An initialisation section, for the segments behind it.
+    Init(Vec<u8>),
+    /// A segment begins.
+    Segment {
+        /// Its number.
+        number: u64,
+        /// Decode time of its first sample.
+        begin: MediaTime,
+        /// Whether it begins with a key frame.
+        is_independent: bool,
+        /// Whether time stamps or tracks have changed before it.
+        is_discontinuous: bool,
+    },
+    /// A fragment of the part.
+    Fragment(Vec<u8>),
+    /// The part is whole.
+    PartEnd {
+        /// Its duration.
+        duration: Duration,
+        /// Whether it contains a key frame.
+        is_independent: bool,
+    },
+    /// The segment is whole.
+    SegmentEnd,
+}
+
+/// Why settings or samples are refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CutError {
+    /// The target of a segment is not from 100 ms to 60 s.
+    SegmentTarget(Duration),
+    /// The target of a part is below 50 ms, or above the segment's.
+    PartTarget(Duration),
+    /// The number of fragments of a part is not from 1 to [`FRAGMENTS_PER_PART_MAX`].
+    FragmentsPerPart(u32),
+    /// A sample came before the initialisation section.
+    NoInit,
+    /// A time of the media is beyond 584 years.
+    TimeOutOfRange {
+        /// Decode time in ticks.
+        decode_ticks: u64,
+    },
+    /// More than [`WAITING_BYTES_MAX`] bytes or [`SAMPLES_MAX`] samples came without an end of a
+    /// part.
+    TooMuchWaiting {
+        /// Bytes that wait.
+        bytes: usize,
+    },
+}
+
+impl fmt::Display for CutError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SegmentTarget(got) => write!(f, "segment target {got}: must be from 100 ms to 60 s"),
+            Self::PartTarget(got) => {
+                write!(f, "part target {got}: must be at least 50 ms and no longer than a segment")
+            }
+            Self::FragmentsPerPart(got) => {
+                write!(f, "{got} fragments per part: must be from 1 to {FRAGMENTS_PER_PART_MAX}")
+            }
+            Self::NoInit => write!(f, "sample before the initialisation section: send ftyp and moov first"),
+            Self::TimeOutOfRange { decode_ticks } => {
+                write!(f, "decode time of {decode_ticks} ticks: must be below 584 years; restart the encoder")
+            }
+            Self::TooMuchWaiting { bytes } => write!(
+                f,
+                "part of more than {bytes} bytes: must be at most {WAITING_BYTES_MAX} bytes and {SAMPLES_MAX} samples"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for CutError {}
+
+/// The open segment.
+#[derive(Debug)]
+struct Open {
+    number: u64,
+    /// Cell of the timeline in which it lies.
+    cell: u64,
+    part_begin: MediaTime,
+    /// Fragments of the open part so far.
+    fragments: u32,
+    /// Fragments of the segment so far.
+    fragments_total: u32,
+    is_part_independent: bool,
+    /// Samples of the deciding track in the open fragment.
+    samples: Vec<Sample>,
+}
+
+/// End of a fragment that waits for the other tracks.
+#[derive(Copy, Clone, Debug)]
+struct Closing {
+    at: MediaTime,
+    ends_part: bool,
+}
+
+/// Cuts samples into segments and parts.
+///
+/// Memory: at most [`WAITING_BYTES_MAX`] of samples, and what has not been polled yet.
+#[derive(Debug)]
+pub struct Cutter {
+    config: CutConfig,
+    init: Option<InitSection>,
+    /// Index of the deciding track.
+    primary: usize,
+    /// Waiting samples of each track.
+    waiting: Vec<VecDeque<Sample>>,
+    /// End of the newest sample of each track.
+    reached: Vec<MediaTime>,
+    waiting_bytes: usize,
+    open: Option<Open>,
+    closing: Option<Closing>,
+    /// Time at which cell 0 begins, and its number. `None` until the first key frame of an own
+    /// timeline.
+    cell_zero: Option<(MediaTime, u64)>,
+    /// Number after the last segment.
+    next_number: u64,
+    /// First cell that is seen from its beginning.
+    joined_cell: Option<u64>,
+    /// Decode time of the last sample of each track.
+    last_begins: Vec<Option<MediaTime>>,
+    /// Duration of a frame and of a part.
+    frame: Option<(Duration, Duration)>,
+    is_discontinuous: bool,
+    samples_dropped: u64,
+    cuts: VecDeque<Cut>,
+}
+
+impl Cutter {
+    /// A cutter with these settings.
+    ///
+    /// Errors: [`CutError`] for a setting out of its range.
+    pub fn new(config: CutConfig) -> Result<Self, CutError> {
+        if !(Duration::from_ms(100)..=Duration::from_secs(60)).contains(&config.segment_target) {
+            return Err(CutError::SegmentTarget(config.segment_target));
+        }
+        if !(Duration::from_ms(50)..=config.segment_target).contains(&config.part_target) {
+            return Err(CutError::PartTarget(config.part_target));
+        }
+        if !(1..=FRAGMENTS_PER_PART_MAX).contains(&config.fragments_per_part) {
+            return Err(CutError::FragmentsPerPart(config.fragments_per_part));
+        }
+        let (cell_zero, first) = match config.timeline {
+            Timeline::Own { first } => (None, first),
+            Timeline::Shared { epoch } => (Some((epoch, 0)), 0),
+        };
+        Ok(Self {
+            config,
+            init: None,
+            primary: 0,
+            waiting: Vec::new(),
+            reached: Vec::new(),
+            waiting_bytes: 0,
+            open: None,
+            closing: None,
+            cell_zero,
+            next_number: first,
+            joined_cell: None,
+            last_begins: Vec::new(),
+            frame: None,
+            is_discontinuous: false,
+            samples_dropped: 0,
+            cuts: VecDeque::new(),
+        })
+    }
+
+    /// Upper bound of the parts' durations. `None` before the first frame.
+    pub fn part_target(&self) -> Option<Duration> {
+        self.frame.map(|(_, part)| part)
+    }
+
+    /// Marks the next segment as discontinuous, for a stream that continues another one.
+    pub fn mark_discontinuity(&mut self) {
+        self.is_discontinuous = true;
+    }
+
+    /// Number of samples that were left out: before the first key frame, repeated ones, and those
+    /// behind the newest on a shared timeline.
+    pub fn samples_dropped(&self) -> u64 {
+        self.samples_dropped
+    }
+
+    /// Takes an initialisation section. The same section again changes nothing; another one ends
+    /// the open segment.
+    pub fn handle_init(&mut self, init: InitSection) {
+        if self.init.as_ref().is_some_and(|own| own.bytes == init.bytes) {
+            return;
+        }
+        self.end_segment();
+        let video = init.tracks.iter().position(|track| track.kind == TrackKind::Video);
+        self.primary = video.unwrap_or(0);
+        self.waiting = init.tracks.iter().map(|_| VecDeque::new()).collect();
+        self.reached = vec![MediaTime::default(); init.tracks.len()];
+        self.waiting_bytes = 0;
+        self.last_begins = vec![None; init.tracks.len()];
+        self.frame = None;
+        self.is_discontinuous |= self.init.is_some();
+        self.cuts.push_back(Cut::Init(init.bytes.clone()));
+        self.init = Some(init);
+    }
+
+    /// Takes a sample. Samples of a track come in the order of their decode times. On an own
+    /// timeline a step back by more than a segment's target is a restart of the encoder; samples
+    /// that step back by less are repetitions, as of a segment file that is uploaded twice, and are
+    /// left out.
+    ///
+    /// Errors: [`CutError`]; the sample is dropped then.
+    pub fn handle_sample(&mut self, sample: Sample) -> Result<(), CutError> {
+        let (begin, end) = self.times(&sample)?;
+        // The same time again is no repetition after a sample without duration.
+        let is_covered = begin < self.reached[sample.track];
+        let is_back = |last: &MediaTime| begin < *last || begin == *last && is_covered;
+        if let Some(last) = self.last_begins[sample.track].filter(is_back) {
+            let is_repeated = last.saturating_since(begin) <= self.config.segment_target;
+            if is_repeated || matches!(self.config.timeline, Timeline::Shared { .. }) {
+                self.samples_dropped += 1;
+                return Ok(());
+            }
+            self.end_segment();
+            self.waiting.iter_mut().for_each(VecDeque::clear);
+            self.waiting_bytes = 0;
+            self.reached.fill(MediaTime::default());
+            self.last_begins.fill(None);
+            self.is_discontinuous = true;
+        }
+        self.last_begins[sample.track] = Some(begin);
+        let waiting: usize = self.waiting.iter().map(VecDeque::len).sum();
+        let in_fragment = self.open.as_ref().map_or(0, |open| open.samples.len());
+        let bytes = self.waiting_bytes + sample.data.len();
+        if bytes > WAITING_BYTES_MAX || waiting + in_fragment >= SAMPLES_MAX {
+            return Err(CutError::TooMuchWaiting { bytes });
+        }
+        self.waiting_bytes = bytes;
+        self.reached[sample.track] = self.reached[sample.track].max(end);
+        self.waiting[sample.track].push_back(sample);
+        while self.step() {}
+        Ok(())
+    }
+
+    /// Ends the open segment with what has come, for a stream that ends or restarts.
+    pub fn end_segment(&mut self) {
+        let Some(open) = &self.open else { return };
+        if !open.samples.is_empty() {
+            let at = self.closing.map_or(self.reached[self.primary], |closing| closing.at);
+            self.close_fragment(Closing { at, ends_part: true });
+        } else if open.fragments > 0 {
+            self.end_part(self.reached[self.primary]);
+        }
+        self.closing = None;
+        self.cuts.push_back(Cut::SegmentEnd);
+        self.open = None;
+        if let Timeline::Own { .. } = self.config.timeline {
+            self.cell_zero = None;
+        }
+    }
+
+    /// Returns the next piece that has been cut.
+    pub fn poll_cut(&mut self) -> Option<Cut> {
+        self.cuts.pop_front()
+    }
+
+    /// Number of the segment that is likely to follow the open one now: the open one's own number
+    /// until its cell is over.
+    pub fn expected_number(&self) -> Option<u64> {
+        let open = self.open.as_ref()?;
+        let ((epoch, _), (frame, _)) = (self.cell_zero?, self.frame?);
+        let cell = self.cell_of(add(open.part_begin, half(frame)), epoch);
+        Some(if cell > open.cell { open.number + 1 } else { open.number })
+    }
+
+    /// Begin and end of a sample.
+    fn times(&self, sample: &Sample) -> Result<(MediaTime, MediaTime), CutError> {
+        let track = self.track(sample.track).ok_or(CutError::NoInit)?;
+        let out = CutError::TimeOutOfRange { decode_ticks: sample.decode_ticks };
+        let end = sample.decode_ticks.checked_add(sample.duration_ticks.into());
+        let begin = track.time(sample.decode_ticks).ok_or(out.clone())?;
+        Ok((begin, end.and_then(|end| track.time(end)).ok_or(out)?))
+    }
+
+    fn track(&self, index: usize) -> Option<&Track> {
+        self.init.as_ref()?.tracks.get(index)
+    }
+
+    fn cell_of(&self, time: MediaTime, epoch: MediaTime) -> u64 {
+        time.as_ns().saturating_sub(epoch.as_ns()) / self.config.segment_target.as_ns()
+    }
+
+    /// Takes one sample of the deciding track. Returns whether anything could be done.
+    fn step(&mut self) -> bool {
+        if let Some(closing) = self.closing {
+            if !self.others_reached(closing.at) {
+                return false;
+            }
+            self.closing = None;
+            self.close_fragment(closing);
+            return true;
+        }
+        let Some(sample) = self.waiting[self.primary].front() else { return false };
+        let Ok((begin, end)) = self.times(sample) else { return false };
+        let is_sync = sample.is_sync();
+        self.measure_frame(begin, end);
+        if let Some(cell) = self.begins_segment(begin, is_sync) {
+            let open = self.open.as_ref();
+            if open.is_some_and(|open| !open.samples.is_empty() || open.fragments > 0) {
+                let has_samples = open.is_some_and(|open| !open.samples.is_empty());
+                if has_samples {
+                    self.closing = Some(Closing { at: begin, ends_part: true });
+                    return true;
+                }
+                self.end_part(begin);
+            }
+            self.begin_segment(cell, begin, is_sync);
+        }
+        let Some(sample) = self.waiting[self.primary].pop_front() else { return false };
+        let Some(open) = &mut self.open else {
+            self.waiting_bytes -= sample.data.len();
+            self.samples_dropped += 1;
+            return true;
+        };
+        open.is_part_independent |= is_sync;
+        open.samples.push(sample);
+        let (frame, part) = self.frame.expect("the frame was measured above");
+        let reached = add(end, half(frame)).saturating_since(open.part_begin);
+        let share = u64::from(open.fragments + 1);
+        let of = u64::from(self.config.fragments_per_part);
+        if reached >= part {
+            self.closing = Some(Closing { at: end, ends_part: true });
+        } else if reached.as_ns() >= part.as_ns() / of * share {
+            self.closing = Some(Closing { at: end, ends_part: false });
+        }
+        true
+    }
+
+    /// Derives the duration of a part from the first frame: as many whole frames as are
+    /// nearest to the target.
+    fn measure_frame(&mut self, begin: MediaTime, end: MediaTime) {
+        if self.frame.is_some() {
+            return;
+        }
+        let frame = end.saturating_since(begin);
+        let target = self.config.part_target;
+        let frames = (target.as_ns() + frame.as_ns() / 2).checked_div(frame.as_ns()).unwrap_or(0).max(1);
+        let part = if frame == Duration::ZERO || frame > target {
+            target
+        } else {
+            // Rounded up to a microsecond, as playlists have it.
+            Duration::from_us((frame.as_ns() * frames).div_ceil(1_000))
+        };
+        self.frame = Some((frame.min(target), part));
+    }
+
+    /// The cell whose segment begins with this sample, if one does.
+    fn begins_segment(&mut self, begin: MediaTime, is_sync: bool) -> Option<u64> {
+        let Some(open) = &self.open else {
+            let Some((epoch, _)) = self.cell_zero else {
+                return is_sync.then_some(0);
+            };
+            if begin < epoch {
+                return None;
+            }
+            let cell = self.cell_of(begin, epoch);
+            let into_cell = (begin.as_ns() - epoch.as_ns()) % self.config.segment_target.as_ns();
+            let (frame, _) = self.frame?;
+            // The first sample of a stream is the first of its cell if no frame fits before it.
+            let is_begin_seen = into_cell < frame.as_ns();
+            let joined = *self.joined_cell.get_or_insert(if is_begin_seen { cell } else { cell + 1 });
+            let is_new = cell >= self.next_number;
+            return (is_sync && cell >= joined && is_new).then_some(cell);
+        };
+        let (epoch, _) = self.cell_zero?;
+        let cell = self.cell_of(begin, epoch);
+        if cell <= open.cell {
+            return None;
+        }
+        let cell_end = self.config.segment_target.as_ns().saturating_mul(open.cell.saturating_add(2));
+        let into_timeline = begin.as_ns().saturating_sub(epoch.as_ns());
+        let is_overdue = into_timeline >= cell_end.saturating_sub(self.config.part_target.as_ns());
+        (is_sync || is_overdue).then_some(cell)
+    }
+
+    /// Ends the open segment, whose parts are whole, and begins the one of `cell`.
+    fn begin_segment(&mut self, cell: u64, begin: MediaTime, is_independent: bool) {
+        if self.open.take().is_some() {
+            self.cuts.push_back(Cut::SegmentEnd);
+        }
+        let (_, base) = *self.cell_zero.get_or_insert((begin, self.next_number));
+        let number = base.saturating_add(cell);
+        self.next_number = number.saturating_add(1);
+        // Samples from before the segment belong to one that was not seen.
+        for track in 0..self.waiting.len() {
+            while self.waiting[track]
+                .front()
+                .is_some_and(|sample| track != self.primary && self.is_before(sample, begin))
+            {
+                self.drop_front(track);
+            }
+        }
+        let is_discontinuous = std::mem::take(&mut self.is_discontinuous);
+        self.cuts.push_back(Cut::Segment { number, begin, is_independent, is_discontinuous });
+        self.open = Some(Open {
+            number,
+            cell,
+            part_begin: begin,
+            fragments: 0,
+            fragments_total: 0,
+            is_part_independent: false,
+            samples: Vec::new(),
+        });
+    }
+
+    fn drop_front(&mut self, track: usize) {
+        if let Some(sample) = self.waiting[track].pop_front() {
+            self.waiting_bytes -= sample.data.len();
+            self.samples_dropped += 1;
+        }
+    }
+
+    fn is_before(&self, sample: &Sample, time: MediaTime) -> bool {
+        self.times(sample).is_ok_and(|(begin, _)| begin < time)
+    }
+
+    /// Whether all tracks have come up to this time, or lag too far behind to be waited for.
+    fn others_reached(&self, at: MediaTime) -> bool {
+        let newest = self.reached[self.primary];
+        self.reached.iter().all(|reached| *reached >= at || newest.saturating_since(*reached) > TRACK_LAG_MAX)
+    }
+
+    /// Writes the open fragment.
+    fn close_fragment(&mut self, closing: Closing) {
+        let Some(mut open) = self.open.take() else { return };
+        let ids: Vec<u32> = self.init.iter().flat_map(|init| &init.tracks).map(|track| track.id).collect();
+        let mut own = std::mem::take(&mut open.samples);
+        let mut tracks = Vec::with_capacity(ids.len());
+        for (index, id) in ids.into_iter().enumerate() {
+            let mut samples = Vec::new();
+            if index == self.primary {
+                samples = std::mem::take(&mut own);
+            } else {
+                while self.waiting[index].front().is_some_and(|sample| self.is_before(sample, closing.at)) {
+                    samples.extend(self.waiting[index].pop_front());
+                }
+            }
+            self.waiting_bytes -= samples.iter().map(|sample| sample.data.len()).sum::<usize>();
+            tracks.push((id, samples));
+        }
+        // The number depends on the place in the segment alone, so that copies are equal.
+        let sequence = (open.number as u32).wrapping_mul(1 << 12).wrapping_add(open.fragments_total).max(1);
+        self.cuts.push_back(Cut::Fragment(fragment(sequence, &tracks)));
+        open.fragments += 1;
+        open.fragments_total += 1;
+        self.open = Some(open);
+        if closing.ends_part {
+            self.end_part(closing.at);
+        }
+    }
+
+    /// Ends the open part.
+    fn end_part(&mut self, at: MediaTime) {
+        let Some(open) = &mut self.open else { return };
+        if open.fragments == 0 {
+            return;
+        }
+        let duration = at.saturating_since(open.part_begin);
+        let is_independent = std::mem::take(&mut open.is_part_independent);
+        open.part_begin = at;
+        open.fragments = 0;
+        self.cuts.push_back(Cut::PartEnd { duration, is_independent });
+    }
+}
+
+fn add(time: MediaTime, duration: Duration) -> MediaTime {
+    MediaTime::from_ns(time.as_ns().saturating_add(duration.as_ns()))
+}
+
+fn half(duration: Duration) -> Duration {
+    Duration::from_ps(duration.as_ps() / 2)
+}

@@ -1,0 +1,7 @@
+//! Random bytes as a stream of fragmented MP4: no panic, and what is cut can be read.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    anabranch_media::exercise::exercise_boxes(bytes);
+});
