@@ -62,7 +62,7 @@ family! {
     Spray: crate::spray::Spray,
     /// Place clients on the clusters of content networks, which bid for them.
     Broker: crate::broker::Broker,
-    /// Plan the trees over which live video reaches its viewers.
+    /// Carry live video over trees of relays, and compare plans of such trees.
     Live: crate::live::Live,
 }
 

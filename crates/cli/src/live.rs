@@ -8,7 +8,7 @@ mod worlds;
 use crate::member::Member;
 use std::process::ExitCode;
 
-/// What to do.
+/// Commands of `live`.
 #[derive(clap::Subcommand)]
 pub enum Noun {
     /// Take in channels from encoders, and serve them as low-latency HLS to nodes.
