@@ -2,7 +2,7 @@
 //!
 //! Read [`Fabric`] and [`Node`] first.
 
-use anabranch_units::{ByteCount, Instant};
+use anabranch_units::{ByteCount, Instant, RunInstant};
 
 use crate::any::AnyElement;
 use crate::buffer::SharedBuffer;
@@ -11,7 +11,6 @@ use crate::packet::{DropCounts, PacketId, PacketMeta, Packets};
 use crate::port::{Port, PortCounters, PortError, PortSettings};
 use crate::target::Target;
 use crate::{Event, EventQueue, QuadHeap};
-use anabranch_units::RunInstant;
 
 /// The actions of a node while it handles a packet or a timer.
 pub struct NodeCx<'a, B, Q> {

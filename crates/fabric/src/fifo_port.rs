@@ -5,8 +5,7 @@
 //! Leaves out: priorities (all packets go in the order they come), shared buffers, settings that change.
 //! Read [`FifoPort`] first.
 
-use anabranch_units::RunInstant;
-use anabranch_units::{ByteCount, Duration, RandomStream, Serialiser};
+use anabranch_units::{ByteCount, Duration, RandomStream, RunInstant, Serialiser};
 
 use crate::EventQueue;
 use crate::element::{Cx, Element};

@@ -4,8 +4,9 @@
 //! priorities, a shared buffer, or settings that change. Its one-event twin for all others is [`crate::FifoPort`]; this
 //! one is the reference that the twin is compared with (STYLE 33). Read [`Port`] first.
 
-use anabranch_units::RunInstant;
-use anabranch_units::{BitRate, ByteCount, Duration, LOSS_BURST_MAX, RandomStream, Serialiser, loss_ppm_max};
+use anabranch_units::{
+    BitRate, ByteCount, Duration, LOSS_BURST_MAX, RandomStream, RunInstant, Serialiser, loss_ppm_max,
+};
 
 use crate::EventQueue;
 use crate::buffer::BufferId;

@@ -15,8 +15,7 @@ use crate::packet::{Drop, Fifo, PacketId};
 use crate::port::{PortError, RATE_MIN};
 use crate::target::Target;
 use crate::timetable::{Timetable, TimetableError};
-use anabranch_units::RunInstant;
-use anabranch_units::{BitRate, Duration, Serialiser};
+use anabranch_units::{BitRate, Duration, RunInstant, Serialiser};
 
 /// The output that each input is connected to; an input beyond the end, or with `None`, is dark.
 pub type Matching = Vec<Option<u16>>;
@@ -160,12 +159,12 @@ impl Rotor {
     /// Begins to send the first packet whose circuit is up, if `input` is idle and the packet ends
     /// within the day.
     fn start<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, input: usize) {
-        let slot = self.settings.timetable.at(cx.now().into());
+        let slot = self.settings.timetable.at(cx.now());
         let Some(output) = slot.state.get(input).copied().flatten() else { return };
         let queue = &mut self.queues[input * self.outputs.len() + usize::from(output)];
         let Some(packet) = queue.first().filter(|_| self.sending[input].is_none()) else { return };
         let done_at = cx.now() + self.serialiser.time(cx.meta(packet).size_bytes);
-        if done_at > slot.ends_at.into() {
+        if done_at > slot.ends_at {
             return;
         }
         queue.pop(cx.all_meta());
@@ -177,7 +176,7 @@ impl Rotor {
     /// Arms the timer for the end of the slot while packets wait.
     fn await_slot<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>) {
         if self.waiting > 0 && self.slot_ends_at.is_none() {
-            let ends_at = self.settings.timetable.at(cx.now().into()).ends_at.into();
+            let ends_at = self.settings.timetable.at(cx.now()).ends_at;
             self.slot_ends_at = Some(ends_at);
             cx.arm(ends_at, SLOT);
         }

@@ -16,13 +16,12 @@ use crate::EventQueue;
 use crate::element::Cx;
 use crate::packet::{Drop, PacketId, PacketMeta};
 use crate::target::Target;
-use anabranch_units::RunInstant;
-use anabranch_units::{ByteCount, Instant, RandomStream};
+use anabranch_units::{ByteCount, RandomStream, RunInstant};
 
 /// What a policy sees of a packet for which several targets are as near.
 pub struct View<'a> {
     /// The fabric's time.
-    pub now: Instant,
+    pub now: RunInstant,
     /// The packet.
     pub meta: &'a PacketMeta,
     /// The targets, at least two.
@@ -182,8 +181,7 @@ impl Switch {
                 let ways = &self.targets[start as usize..end as usize];
                 let (now, all) = (cx.now(), &*cx.all_meta());
                 let queues = |target| queues(target, all, now);
-                ways[self.policy.choose(&View { now: now.into(), meta: &meta, ways, queues: &queues })
-                    as usize]
+                ways[self.policy.choose(&View { now, meta: &meta, ways, queues: &queues }) as usize]
             }
         };
         cx.forward(to, p);
@@ -194,7 +192,7 @@ impl Switch {
 mod tests {
     use super::*;
     use crate::FlowClass;
-    use anabranch_units::{Duration, Seed};
+    use anabranch_units::Seed;
     use std::collections::BTreeSet;
 
     fn chosen(policy: &mut Policy, flow: u32, count: u32) -> u32 {
@@ -216,7 +214,7 @@ mod tests {
             let ways: Vec<Target> = (0..count).map(Target::element).collect();
             let queues =
                 |target: Target| ByteCount::new(self.queues.get(target.index()).copied().unwrap_or_default());
-            let now = Instant::ZERO + Duration::from_us(self.us);
+            let now = RunInstant::from_us(self.us);
             policy.choose(&View { now, meta: &meta, ways: &ways, queues: &queues })
         }
     }

@@ -19,6 +19,10 @@ impl RunInstant {
     pub const fn from_ps(ps: u64) -> Self {
         Self(ps)
     }
+    /// The instant `us` microseconds into the run.
+    pub const fn from_us(us: u64) -> Self {
+        Self(us * 1_000_000)
+    }
     /// Picoseconds since the run began.
     #[inline]
     pub const fn as_ps(self) -> u64 {

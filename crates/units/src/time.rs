@@ -59,12 +59,6 @@ impl Instant {
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e12
     }
-    /// The time since the last multiple of `period`.
-    ///
-    /// Panics: for a period of zero.
-    pub const fn into_period(self, period: Duration) -> Duration {
-        Duration((self.0 % period.0 as u128) as u64)
-    }
     /// The time from `earlier` to `self`: zero if `earlier` is later, [`Duration::MAX`] beyond 213 days.
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::saturating_from_ps(self.0.saturating_sub(earlier.0))
@@ -267,6 +261,16 @@ mod tests {
         now += second;
         assert_eq!(now, Instant::MAX);
         assert_eq!(last + Duration::from_ps(1), Instant::MAX);
+    }
+
+    #[test]
+    fn lengths_saturate_and_instants_go_on() {
+        let years = std::time::Duration::from_secs(40 * 366 * 86_400);
+        let late = Instant::from_std(years);
+        assert_eq!(late.saturating_since(Instant::ZERO), Duration::MAX);
+        assert_eq!((late + Duration::from_secs(3)) - late, Duration::from_secs(3));
+        assert_eq!(Duration::from_std(years), Duration::MAX);
+        assert_eq!(crate::RunInstant::from(late), crate::RunInstant::MAX);
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub struct Caps {
     by_flow: Ecmp,
     by_packet: Rps,
     /// The sample's number.
-    sample: u128,
+    sample: u64,
     /// Whether short flows were there in the sample before.
     is_on: bool,
     was_seen: bool,
@@ -60,7 +60,7 @@ impl Caps {
 
     #[inline]
     pub(super) fn choose(&mut self, view: &View<'_>) -> u32 {
-        let sample = view.now.as_ps() / u128::from(SAMPLE.as_ps());
+        let sample = view.now.as_ps() / SAMPLE.as_ps();
         if sample != self.sample {
             self.is_on = self.was_seen && sample == self.sample + 1;
             if self.was_seen {

@@ -19,7 +19,7 @@ const FLOWS_MAX: usize = 256;
 #[derive(Clone, Debug)]
 pub struct Freeway {
     hash: Ecmp,
-    sample: u128,
+    sample: u64,
     /// In order.
     flows: Vec<u32>,
     before: u32,
@@ -32,7 +32,7 @@ impl Freeway {
 
     #[inline]
     pub(super) fn choose(&mut self, view: &View<'_>) -> u32 {
-        let sample = view.now.as_ps() / u128::from(SAMPLE.as_ps());
+        let sample = view.now.as_ps() / SAMPLE.as_ps();
         if sample != self.sample {
             self.before = if sample == self.sample + 1 { self.flows.len() as u32 } else { 0 };
             self.flows.clear();

@@ -6,7 +6,7 @@
 use super::View;
 use super::ecmp::Ecmp;
 use super::rps::Rps;
-use anabranch_units::{Duration, Instant, RandomStream};
+use anabranch_units::{Duration, RandomStream, RunInstant};
 
 /// After which pause a flow may go another way.
 const PAUSE: Duration = Duration::from_us(500);
@@ -19,7 +19,7 @@ pub struct LetFlow {
     hash: Ecmp,
     draw: Rps,
     /// Made when the first packet comes: most switches of a large network never have a choice.
-    places: Vec<(Instant, u32)>,
+    places: Vec<(RunInstant, u32)>,
 }
 
 impl LetFlow {
@@ -30,7 +30,7 @@ impl LetFlow {
     #[inline]
     pub(super) fn choose(&mut self, view: &View<'_>) -> u32 {
         if self.places.is_empty() {
-            self.places = vec![(Instant::ZERO, u32::MAX); FLOWS as usize];
+            self.places = vec![(RunInstant::ZERO, u32::MAX); FLOWS as usize];
         }
         let (last, way) = &mut self.places[self.hash.way(view, FLOWS) as usize];
         if *way >= view.count() || view.now.saturating_since(*last) > PAUSE {

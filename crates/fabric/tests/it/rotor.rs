@@ -163,9 +163,9 @@ proptest! {
             let mut last = vec![None; PORTS.into()];
             for (at, meta, number) in &sink.0 {
                 let begins = *at - transmit_time(meta.size_bytes);
-                let slot = timetable.at(begins);
+                let slot = timetable.at(begins.into());
                 prop_assert_eq!(slot.state.get(usize::from(meta.src)), Some(&Some(dst)));
-                prop_assert!(slot.ends_at >= *at);
+                prop_assert!(slot.ends_at >= (*at).into());
                 prop_assert!(last[usize::from(meta.src)].replace(*number) < Some(*number), "in order");
                 sent[usize::from(meta.src)].push((begins, *at));
             }

@@ -77,7 +77,7 @@ fn tcp_delivers_in_the_days_of_its_circuit_only() {
         // The port to the host sends at the circuit's rate, after the circuit, and its wire takes 1 us.
         let serialise = RATE.serialiser().expect("10 Gbit/s").time(tapped.meta.size_bytes);
         let left = tapped.at - Duration::from_us(1) - serialise;
-        let slot = timetable.at(left - Duration::from_ps(1));
+        let slot = timetable.at((left - Duration::from_ps(1)).into());
         assert_eq!(slot.state.get(usize::from(tapped.meta.src)), Some(&Some(1)), "{tapped:?}");
         data += u64::from(tapped.meta.src == 0 && tapped.meta.size_bytes > 1_000);
     }
