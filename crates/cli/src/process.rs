@@ -6,6 +6,12 @@ pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().max_blocking_threads(8_192).enable_all().build()
 }
 
+/// CPU time of this thread, in seconds.
+pub fn thread_cpu_s() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + 1e-9 * time.tv_nsec as f64
+}
+
 /// Allows this process as many descriptors as the system lets it have, and says how many: a few hundred connections of
 /// anybody must not use up the 1,024 that many systems begin with.
 pub fn raise_descriptor_limit() -> u64 {

@@ -3,15 +3,16 @@
 //! Leaves out: the designs (`live_proto::plan::rivals`). Read [`Args`] and [`Measured`] first.
 
 use super::worlds::{WorldArgs, ppm, share, weight};
+use crate::process::thread_cpu_s;
 use anabranch_live_proto::plan::generator::{Topology, Trace, demand};
 use anabranch_live_proto::plan::optimiser::Optimiser;
 use anabranch_live_proto::plan::rivals::{
     Metrics, Window, cdn, everything_everywhere, naive_bounds, overlay_multicast, planned_by,
 };
 use anabranch_live_proto::plan::{Priority, Settings};
-use anabranch_units::Duration;
+use anabranch_units::{Duration, stats};
+use anyhow::ensure;
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
-use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -142,12 +143,6 @@ struct Measured {
     satisfied_share_by_kbps: BTreeMap<u64, f64>, // tidy-allow: quantity (a row for figures)
 }
 
-/// CPU time of this thread in seconds.
-fn thread_cpu_s() -> f64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as f64 + 1e-9 * time.tv_nsec as f64
-}
-
 /// The settings that one design is measured with.
 #[derive(Copy, Clone)]
 struct Point {
@@ -218,6 +213,9 @@ fn planned(window: &Window<'_>, passes: u32) -> Measured {
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let designs = if args.design.is_empty() { Design::ALL.to_vec() } else { args.design.clone() };
+    for (at, seed) in args.seed.iter().enumerate() {
+        ensure!(!args.seed[..at].contains(seed), "--seed {seed} is given twice: give each seed once");
+    }
     let mut rows = Vec::new();
     for &seed in &args.seed {
         let drawn = args.world.draw(seed)?;
@@ -286,8 +284,8 @@ fn table(rows: &[Row], seeds: usize) -> Table {
     for at in 0..points {
         let of_point: Vec<&Row> = rows.iter().skip(at).step_by(points).collect();
         let mean = |value: &dyn Fn(&Measured) -> Option<f64>| -> Option<f64> {
-            let values: Option<Vec<f64>> = of_point.iter().map(|row| value(&row.measured)).collect();
-            values.map(|values| values.iter().sum::<f64>() / values.len() as f64)
+            let values: Vec<f64> = of_point.iter().map(|row| value(&row.measured)).collect::<Option<_>>()?;
+            stats::mean(&values).map(|mean| mean.mean)
         };
         let shown = |value: Option<f64>, show: &dyn Fn(f64) -> String| value.map_or("-".to_owned(), show);
         let percent = |value: f64| format!("{:.2} %", 100.0 * value);

@@ -3,9 +3,10 @@
 //! Leaves out: how they are drawn (`live_proto::plan::generator`). Read [`WorldArgs`] first.
 
 use anabranch_live_proto::plan::generator::{Shape, Topology, Trace, Workload, WorkloadKind};
-use anabranch_live_proto::plan::{GROUP_LINKS_MAX, OBJECTS_MAX, Priority, REQUESTS_MAX};
+use anabranch_live_proto::plan::{OBJECTS_MAX, Priority, REQUESTS_MAX};
 use anabranch_units::{BitRate, Seed};
 use anyhow::{Context as _, ensure};
+use std::collections::BTreeSet;
 
 /// A trace of §4.7.1.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -130,12 +131,6 @@ impl WorldArgs {
             let bps = default.capacities[tier].as_bps() * factors[tier];
             BitRate::bps(bps * u64::from(links) / u64::from(parents))
         };
-        let [x, y, z] = self.connectivity.0;
-        let links = default.groups as usize * z as usize;
-        ensure!(
-            links <= GROUP_LINKS_MAX,
-            "--connectivity {x},{y},{z}: at most {GROUP_LINKS_MAX} links to groups"
-        );
         let shape = Shape {
             edges: self.edges,
             parents: self.connectivity.0,
@@ -146,22 +141,37 @@ impl WorldArgs {
         let hour = Workload::hour(self.workload.kind(), self.videos());
         let requests = u64::from(hour.requests) * u64::from(self.window) / 3_600;
         ensure!(
-            requests <= REQUESTS_MAX.min(OBJECTS_MAX * 8) as u64,
+            requests <= REQUESTS_MAX as u64,
             "--videos {} in {} s: {requests} requests: at most {} are possible in one window",
             self.videos(),
             self.window,
-            REQUESTS_MAX.min(OBJECTS_MAX * 8)
+            REQUESTS_MAX
         );
         let workload = Workload { requests: u32::try_from(requests.max(1))?, ..hour };
         let trace = workload.draw(&topology.shares, Seed::new(seed));
+        let objects = objects_max(&trace);
+        ensure!(
+            objects <= OBJECTS_MAX,
+            "--videos {} in {} s: up to {objects} objects, videos at one bitrate: at most {OBJECTS_MAX} are possible",
+            self.videos(),
+            self.window,
+        );
         Ok((topology, trace))
     }
 }
 
-/// A share from 0 to below 1.
+/// Maximum number of objects that are asked for at once: a viewer asks for one, and lower bitrates
+/// are those of the video's ladder.
+fn objects_max(trace: &Trace) -> usize {
+    let channels: BTreeSet<_> = trace.arrivals.iter().map(|arrival| arrival.object.channel).collect();
+    let rungs = channels.iter().map(|channel| trace.ladders[channel.0 as usize].len()).sum();
+    trace.arrivals.len().min(rungs)
+}
+
+/// A share from 0 to 0.999999, the largest that whole parts per million hold.
 pub(super) fn share(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| "must be a number".to_owned())?;
-    if (0.0..1.0).contains(&value) { Ok(value) } else { Err("must be from 0 to below 1".to_owned()) }
+    if (0.0..=0.999_999).contains(&value) { Ok(value) } else { Err("must be from 0 to 0.999999".to_owned()) }
 }
 
 /// A weight of cost from 0 to 1,000.
@@ -172,7 +182,7 @@ pub(super) fn weight(text: &str) -> Result<f64, String> {
 
 /// A share in parts per million.
 pub(super) fn ppm(share: f64) -> u32 {
-    (share * 1e6).round().min(999_999.0) as u32
+    (share * 1e6).round() as u32
 }
 
 /// An operator's preference, as users write it.
@@ -225,6 +235,7 @@ mod tests {
             world(words).draw(1).map_err(|error| format!("{error:#}")).expect_err("it cannot be drawn")
         };
         assert!(refused(&["--edges", "0"]).contains("edges 0: must be from 1 to"));
+        assert!(refused(&["--videos", "300000"]).contains("objects"), "it panicked");
         assert!(refused(&["--connectivity", "9,3,3"]).contains("sources of a reflector 9"));
         assert!(refused(&["--videos", "1000000", "--window", "3600"]).contains("24000000 requests"));
         for text in ["4,3", "4,3,0", "a,b,c"] {

@@ -1,6 +1,7 @@
 //! `anabranch shuffle replay`: recorded coflows on one switch, under one scheduler after the other.
 
 use super::allocator;
+use crate::process::thread_cpu_s;
 use crate::run_dir::RunDir;
 use anabranch_fluid::bound::{self, Effort};
 use anabranch_fluid::{CoflowId, Network, Outcome, benchmark, coflowsim, run as run_flows, run_in_epochs};
@@ -127,10 +128,10 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let run_dir = args.out.as_deref().map(RunDir::claim).transpose()?;
     let say = |what: &str, began_s: f64| {
         if !args.json && !quiet {
-            eprintln!("{what}: {:.1} s of one processor", cpu_s() - began_s);
+            eprintln!("{what}: {:.1} s of one processor", thread_cpu_s() - began_s);
         }
     };
-    let began_s = cpu_s();
+    let began_s = thread_cpu_s();
     let effort = args.bound.effort();
     let bound = effort.map(|effort| bound::total(&network, &trace.flows, effort)).transpose()?;
     bound.iter().for_each(|_| say("lower bound", began_s));
@@ -139,7 +140,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let mut times: Vec<Map<String, Value>> = Vec::new();
     for scheduler in chosen(args) {
         let text = scheduler.name();
-        let began_s = cpu_s();
+        let began_s = thread_cpu_s();
         let outcome = if args.like_coflowsim {
             let mut allocator = scheduler.make_like_coflowsim().with_context(|| {
                 format!("{text}: its rules in CoflowSim are not known here: leave out --like-coflowsim")
@@ -150,7 +151,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         };
         let outcome = outcome.context(text)?;
         say(text, began_s);
-        let mut row = summary(text.to_owned(), &outcome, &alone_s, cpu_s() - began_s);
+        let mut row = summary(text.to_owned(), &outcome, &alone_s, thread_cpu_s() - began_s);
         row.bound_mean_s = bound_mean_s;
         row.above_bound_share = row.mean_s.zip(bound_mean_s).map(|(mean_s, bound_s)| mean_s / bound_s - 1.0);
         if args.json {
@@ -250,10 +251,4 @@ fn table(rows: &[Row]) -> Table {
     }
     table.column_iter_mut().skip(1).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
     table
-}
-
-/// What this thread has had of a processor.
-fn cpu_s() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

@@ -37,17 +37,13 @@ pub struct Optimiser {
     pub passes: u32,
     /// Batches of a pass; prices move after each.
     pub batches: u32,
-    /// Repairs at perturbed prices after the last pass. Small programs have more.
-    pub restarts: u32,
-    /// Gap of the objective at which the search ends early.
-    pub gap_target: f64,
     /// Seed of the order of objects.
     pub seed: Seed,
 }
 
 impl Default for Optimiser {
     fn default() -> Self {
-        Self { passes: 20, batches: 64, restarts: 0, gap_target: 0.0, seed: Seed::new(1) }
+        Self { passes: 20, batches: 64, seed: Seed::new(1) }
     }
 }
 
@@ -213,7 +209,7 @@ impl<'a> Run<'a> {
                 if is_last {
                     self.restart(optimiser, &duals);
                 }
-                if self.bound - self.best.objective <= optimiser.gap_target * self.bound {
+                if self.bound <= self.best.objective {
                     break;
                 }
             }
@@ -317,7 +313,7 @@ impl<'a> Run<'a> {
         let mut repair = Repair::new(self.flat, duals);
         let mut done = 0;
         for (least_gap, count) in
-            [(0.0, optimiser.restarts.max(restarts(SMALL_PLACEMENTS))), (WIDE_GAP, restarts(WIDE_PLACEMENTS))]
+            [(0.0, restarts(SMALL_PLACEMENTS)), (WIDE_GAP, restarts(WIDE_PLACEMENTS))]
         {
             if self.bound - self.best.objective > least_gap * self.bound && count > done {
                 let mut search = Search { local: &mut self.local, dual: &mut self.dual };
@@ -331,7 +327,13 @@ impl<'a> Run<'a> {
     /// The best trees with their sums.
     fn plan(&self) -> Plan {
         let (trees, service, cost) = trees(self.flat, &self.best);
-        Plan { trees, service, cost, bound: self.bound.max(service - cost) }
+        let objective = service - cost;
+        debug_assert!(
+            objective <= self.bound * (1.0 + 1e-9),
+            "the bound {} is below {objective}",
+            self.bound
+        );
+        Plan { trees, service, cost, bound: self.bound.max(objective) }
     }
 }
 

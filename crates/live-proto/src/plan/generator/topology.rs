@@ -64,8 +64,6 @@ pub struct Topology {
     pub group_links: Vec<GroupLink>,
     /// Share of all requests that comes from each group; the sum is 1.
     pub shares: Vec<f64>,
-    /// City of each edge, by its order among the edges.
-    pub edge_cities: Vec<u32>,
 }
 
 /// Exponent of a city's share of requests by its rank.
@@ -107,7 +105,7 @@ impl Shape {
         shares.iter_mut().for_each(|share| *share /= total);
         let edge_cities: Vec<u32> = (0..self.edges).map(|edge| edge % self.cities).collect();
         let group_links = self.group_links(&groups, &places, &edge_cities, &mut stream);
-        Ok(Topology { network: self.network(&mut stream), groups, group_links, shares, edge_cities })
+        Ok(Topology { network: self.network(&mut stream), groups, group_links, shares })
     }
 
     fn check(&self) -> Result<(), ShapeError> {
