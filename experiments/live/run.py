@@ -239,7 +239,7 @@ CLAIMS: tuple[tuple[str, str, str, Callable[[Results], str]], ...] = (
 def axis(results: Results, name: str, title: str, designs: tuple[str, ...]) -> str:
     """Return a figure as a table: bitrate and viewers at their bitrate by its axis."""
     lines = []
-    for (part,), _ in grouped(results.rows[name], "part").items():
+    for part in SETTINGS[name].parts:
         for design in designs:
             if found := results.values(name, part, design, "mean_kbps"):
                 gap = results.values(name, part, design, "gap")

@@ -50,7 +50,7 @@ impl StaticParents {
         if parent.is_down.swap(true, Relaxed) {
             return;
         }
-        tracing::warn!("parent {}: no answer: others are asked", parent.origin.authority());
+        tracing::warn!("parent {}: no answer: the next parent is asked", parent.origin.authority());
         tokio::spawn(probe(Arc::downgrade(parent)));
     }
 }
