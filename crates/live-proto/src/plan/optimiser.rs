@@ -312,9 +312,7 @@ impl<'a> Run<'a> {
         let mut stream = optimiser.seed.stream("restarts", 0);
         let mut repair = Repair::new(self.flat, duals);
         let mut done = 0;
-        for (least_gap, count) in
-            [(0.0, restarts(SMALL_PLACEMENTS)), (WIDE_GAP, restarts(WIDE_PLACEMENTS))]
-        {
+        for (least_gap, count) in [(0.0, restarts(SMALL_PLACEMENTS)), (WIDE_GAP, restarts(WIDE_PLACEMENTS))] {
             if self.bound - self.best.objective > least_gap * self.bound && count > done {
                 let mut search = Search { local: &mut self.local, dual: &mut self.dual };
                 let hints = (duals, &self.paths);
