@@ -131,14 +131,16 @@ impl Relay {
         Flow::Continue
     }
 
-    /// Whether the fastest viewer is behind by half of `object_bytes_max`.
+    /// Whether the fastest viewer is behind by half of `object_bytes_max`. A viewer whose range begins
+    /// past what has arrived is not behind.
     fn is_ahead(&self, id: ObjectId) -> bool {
         let object = &self.objects[&id];
         let position = |viewer: &super::object::ViewerId| {
             self.viewers[viewer.index()].as_ref().map_or(0, |viewer| viewer.position)
         };
         let fastest = object.viewers.iter().map(position).max();
-        fastest.is_some_and(|at| object.body.end() - at > self.config.object_bytes_max.as_u64() / 2)
+        let half = self.config.object_bytes_max.as_u64() / 2;
+        fastest.is_some_and(|at| object.body.end().saturating_sub(at) > half)
     }
 
     /// A leg's body has ended as HTTP ends it.

@@ -12,6 +12,9 @@ use std::collections::BTreeMap;
 struct Reader {
     object: usize,
     id: ViewerId,
+    range: Option<ByteRange>,
+    /// Position of its first byte.
+    from: usize,
     read: Vec<u8>,
     has_head: bool,
     end: Option<Read>,
@@ -73,7 +76,8 @@ impl World {
     fn join_range(&mut self, object: usize, range: Option<ByteRange>) -> usize {
         let request = JoinRequest { key: Self::key(object), range, if_range: None, passed: "own".to_owned() };
         let id = self.relay.handle_join(self.now, request).expect("there is room");
-        self.readers.push(Reader { object, id, read: Vec::new(), has_head: false, end: None });
+        let reader = Reader { object, id, range, from: 0, read: Vec::new(), has_head: false, end: None };
+        self.readers.push(reader);
         self.drain();
         self.readers.len() - 1
     }
@@ -182,13 +186,14 @@ impl World {
                 Read::Head(answer) => {
                     assert!(!reader.has_head, "one head");
                     reader.has_head = true;
+                    reader.from = answer.range.map_or(0, |(first, _)| first as usize);
                     assert_eq!(answer.head.status, 200);
                 }
                 Read::Bytes(bytes) => {
                     assert!(!bytes.is_empty());
                     reader.read.extend_from_slice(&bytes);
                     let object = &self.objects[reader.object];
-                    assert!(object.starts_with(&reader.read), "bytes twice, or a gap");
+                    assert!(object[reader.from..].starts_with(&reader.read), "bytes twice, or a gap");
                 }
                 end => reader.end = Some(end),
             }
@@ -353,19 +358,27 @@ proptest! {
     fn memory_stays_within_its_limit(
         lengths in proptest::collection::vec(0usize..4_000, 1..6),
         announces in any::<bool>(),
-        steps in proptest::collection::vec(stormy(), 0..160),
+        steps in proptest::collection::vec((stormy(), proptest::option::of(0u64..4_000)), 0..160),
     ) {
         let (object_bytes_max, memory_max) = (ByteCount::new(1_000), ByteCount::new(2_500));
         let config = RelayConfig { object_bytes_max, memory_max, ..patient() };
         let mut world = World::new(config, &lengths);
         world.announces = announces;
-        for step in &steps {
-            run(&mut world, step);
+        for (step, first) in &steps {
+            match (step, first) {
+                (Step::Join(object), Some(first)) => {
+                    world.join_range(object % lengths.len(), Some(ByteRange::From(*first, None)));
+                }
+                _ => run(&mut world, step),
+            }
         }
         world.finish();
         for reader in &world.readers {
             match &reader.end {
-                Some(Read::End) => prop_assert_eq!(&reader.read, &world.objects[reader.object]),
+                Some(Read::End) => {
+                    prop_assert_eq!(&reader.read, &world.objects[reader.object][reader.from..]);
+                }
+                Some(Read::Failed(Failure::OutOfRange(_))) => prop_assert!(reader.range.is_some()),
                 Some(Read::Broken(Failure::TooSlow | Failure::NoMemory) | Read::Failed(Failure::NoMemory)) => {}
                 end => prop_assert!(false, "{:?}", end),
             }
@@ -636,6 +649,32 @@ fn long_object_waits_for_its_fastest_viewer() {
     assert_eq!(world.readers[fast].end, Some(Read::End));
     world.read(slow);
     assert_eq!(world.readers[slow].end, Some(Read::Broken(Failure::TooSlow)));
+}
+
+/// #50: the distance to a viewer whose range begins past what had arrived fell below zero, and its
+/// leg never read on.
+#[test]
+fn range_past_the_window_is_delivered() {
+    let config = RelayConfig {
+        object_bytes_max: ByteCount::new(1_000),
+        memory_max: ByteCount::new(2_000),
+        ..RelayConfig::default()
+    };
+    for reads_head_at_once in [true, false] {
+        let mut world = World::new(config.clone(), &[10_000]);
+        let viewer = world.join_range(0, ByteRange::read("bytes=5000-"));
+        world.send(world.leg(0), 0);
+        if reads_head_at_once {
+            world.read(viewer);
+        }
+        for _ in 0..10 {
+            world.send(world.leg(0), 100);
+        }
+        assert_eq!(world.legs[&world.leg(0)].is_paused, !reads_head_at_once);
+        world.finish();
+        assert_eq!(world.readers[viewer].end, Some(Read::End));
+        assert_eq!(world.readers[viewer].read, world.objects[0][5_000..]);
+    }
 }
 
 #[test]

@@ -192,6 +192,10 @@ impl Relay {
             State::Whole => Read::End,
             State::Fetching => {
                 viewer.is_waiting = true;
+                // Legs may have paused before this viewer's range was known.
+                if object.fetch.is_paused {
+                    self.resume_legs(now, viewer_id);
+                }
                 Read::Pending
             }
         }
