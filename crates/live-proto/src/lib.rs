@@ -12,6 +12,7 @@ mod network;
 pub mod origin;
 pub mod plan;
 pub mod relay;
+pub mod round;
 
 pub use network::{
     ChannelId, LINKS_MAX, Link, NAME_BYTES_MAX, NODES_MAX, Network, NetworkError, Node, NodeId, Object, Tier,
