@@ -20,6 +20,7 @@
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock, opens sockets")]
 
 mod answer;
+pub mod description;
 mod metrics;
 mod node;
 mod parents;

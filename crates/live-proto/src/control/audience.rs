@@ -119,8 +119,12 @@ mod tests {
     const GROUP: GroupId = GroupId(3);
     const OBJECT: Object = Object { channel: ChannelId(0), bitrate: BitRate::mbps(1) };
 
+    fn at(second: u64) -> Instant {
+        Instant::from_us(1_000_000 * second)
+    }
+
     fn audience() -> Audience {
-        Audience::new(Instant::from_secs(1), Duration::from_secs(10))
+        Audience::new(at(1), Duration::from_secs(10))
     }
 
     fn viewers(changes: &[AudienceChange]) -> Option<u64> {
@@ -138,7 +142,7 @@ mod tests {
                     prop_assert!(audience.handle_request(GROUP, OBJECT, Some(object)));
                 }
             }
-            let changes = audience.handle_timeout(Instant::from_secs(11));
+            let changes = audience.handle_timeout(at(11));
             prop_assert_eq!(changes, [AudienceChange { group: GROUP, object: OBJECT, viewers }]);
         }
     }
@@ -147,10 +151,10 @@ mod tests {
     fn a_stream_without_requests_has_no_viewers() {
         let mut audience = audience();
         audience.admit(GROUP, OBJECT);
-        assert_eq!(audience.handle_timeout(Instant::from_secs(10)), []);
-        assert_eq!(audience.handle_timeout(Instant::from_secs(11)), []);
-        assert_eq!(audience.handle_timeout(Instant::from_secs(20)), []);
-        assert_eq!(viewers(&audience.handle_timeout(Instant::from_secs(21))), Some(0));
+        assert_eq!(audience.handle_timeout(at(10)), []);
+        assert_eq!(audience.handle_timeout(at(11)), []);
+        assert_eq!(audience.handle_timeout(at(20)), []);
+        assert_eq!(viewers(&audience.handle_timeout(at(21))), Some(0));
         assert!(!audience.handle_request(GROUP, OBJECT, None));
     }
 
@@ -159,7 +163,7 @@ mod tests {
         let mut audience = audience();
         audience.admit(GROUP, OBJECT);
         (0..50).for_each(|_| assert!(audience.handle_request(GROUP, OBJECT, None)));
-        assert_eq!(audience.handle_timeout(Instant::from_secs(11)), []);
+        assert_eq!(audience.handle_timeout(at(11)), []);
     }
 
     #[test]
