@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// Seconds after which a viewer that was refused may ask again.
-const RETRY_AFTER_S: u64 = 1;
+pub(crate) const RETRY_AFTER_S: u64 = 1;
 
 /// A viewer's place in the relay, given back when it is dropped.
 pub(crate) struct Viewer {

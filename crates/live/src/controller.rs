@@ -508,13 +508,14 @@ impl ControllerService {
     }
 }
 
-/// Streams with node and parent, as nodes report them.
+/// Streams with node and parent, as the nodes that are up report them.
 fn running<'a>(
     machine: &'a Controller,
     layout: &'a Layout,
 ) -> impl Iterator<Item = (Object, NodeId, NodeId)> + 'a {
     let nodes = (0..layout.network().nodes().len() as u32).map(NodeId);
-    nodes.flat_map(move |node| {
+    let up = nodes.filter(|node| machine.is_reporting(*node));
+    up.flat_map(move |node| {
         machine.streams(node).filter_map(move |(object, parent)| Some((object, node, parent?)))
     })
 }

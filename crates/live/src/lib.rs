@@ -20,6 +20,7 @@
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock, opens sockets")]
 
 mod answer;
+pub mod control;
 pub mod controller;
 pub mod description;
 mod metrics;

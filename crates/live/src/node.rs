@@ -1,11 +1,14 @@
 //! A node of `live`: its listeners and routes.
 
-use crate::answer::{AnswerBody, answer, text};
+use crate::answer::{AnswerBody, RETRY_AFTER_S, answer, text};
+use crate::control::{NodeControl, Unserved};
 use crate::metrics;
 use crate::parents::{Route, StaticParents};
 use crate::shared::{CDN_LOOP, Shared};
+use anabranch_http::PeerAddress;
 use anabranch_http::origin::{Origin, OriginUrlError};
 use anabranch_http::plain::{PlainLimits, PlainServer};
+use anabranch_live_proto::Tier;
 use anabranch_live_proto::relay::{
     ByteRange, JoinRequest, Key, QueryRule, Relay, RelayConfig, RelayConfigError, RelayCounts, cdn_loop,
 };
@@ -18,7 +21,7 @@ use axum::routing::get;
 use hyper::Response;
 use std::convert::Infallible;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Share of [`RelayConfig::viewers_max`], in percent, above which `/health` answers 503.
@@ -37,8 +40,10 @@ pub struct NodeConfig {
     pub address: SocketAddr,
     /// Listener for `/metrics`. `None` for no metrics.
     pub metrics_address: Option<SocketAddr>,
-    /// URLs of the parents, `http://HOST:PORT`, the preferred one first.
+    /// URLs of the parents, `http://HOST:PORT`, the preferred one first. Unused with `control`.
     pub parents: Vec<String>,
+    /// Control that chooses the parents. `None`: the parents are asked in their order.
+    pub control: Option<NodeControl>,
     /// Rule for query parameters other than the delivery directives.
     pub query: QueryRule,
     /// Limits of the relay.
@@ -91,6 +96,7 @@ impl NodeConfig {
             address,
             metrics_address: None,
             parents: Vec::new(),
+            control: None,
             query: QueryRule::default(),
             relay: RelayConfig::default(),
             limits,
@@ -108,17 +114,23 @@ pub struct Node {
 #[derive(Clone)]
 struct NodeState {
     shared: Arc<Shared>,
+    control: Option<NodeControl>,
     name: Arc<str>,
     query: QueryRule,
     viewers_max: usize,
 }
 
 impl Node {
-    /// Listens. Parents are asked in the order of the configuration ([`StaticParents`]).
+    /// Listens. Parents are asked as the control decides, or else in the order of the configuration
+    /// ([`StaticParents`]).
     ///
     /// Errors: see [`NodeError`].
     pub fn bind(config: NodeConfig) -> Result<Self, NodeError> {
-        Self::bind_with(config, |parents| Arc::new(StaticParents::new(parents)))
+        let control = config.control.clone();
+        Self::bind_with(config, |parents| match control {
+            Some(control) => control.route(),
+            None => Arc::new(StaticParents::new(parents)),
+        })
     }
 
     /// Listens, and asks the parents that `route` chooses.
@@ -133,11 +145,16 @@ impl Node {
         if length == 0 || length > NAME_BYTES_MAX || !config.name.bytes().all(is_token) {
             return Err(NodeError::BadName(config.name));
         }
-        if config.parents.is_empty() {
+        let parents = match &config.control {
+            Some(control) => control.parents(),
+            None => {
+                let parents = config.parents.iter().map(|url| Origin::new(url));
+                parents.collect::<Result<_, _>>().map_err(NodeError::BadParent)?
+            }
+        };
+        if parents.is_empty() {
             return Err(NodeError::NoParent);
         }
-        let parents = config.parents.iter().map(|url| Origin::new(url)).collect::<Result<Vec<_>, _>>();
-        let parents = parents.map_err(NodeError::BadParent)?;
         let viewers_max = config.relay.viewers_max;
         let relay = Relay::new(config.relay).map_err(NodeError::BadLimit)?;
         let server = PlainServer::bind(config.address, config.limits).map_err(NodeError::Bind)?;
@@ -145,7 +162,8 @@ impl Node {
             config.metrics_address.map(|at| PlainServer::bind(at, PlainLimits::for_connections(16)));
         let metrics = metrics.transpose().map_err(NodeError::Bind)?;
         let shared = Shared::new(relay, route(&parents), parents);
-        let state = NodeState { shared, name: config.name.into(), query: config.query, viewers_max };
+        let control = config.control;
+        let state = NodeState { shared, control, name: config.name.into(), query: config.query, viewers_max };
         Ok(Self { server, metrics, state })
     }
 
@@ -180,11 +198,21 @@ impl Node {
                 None => std::future::pending().await,
             }
         };
-        let viewers = server.run_answers(move |_, request| relay(state.clone(), request.into_parts().0));
+        let control = state.control.clone();
+        let control = async {
+            match control {
+                Some(control) => control.run().await,
+                None => std::future::pending().await,
+            }
+        };
+        let viewers = server.run_answers(move |PeerAddress(from), request| {
+            relay(state.clone(), from, request.into_parts().0)
+        });
         tokio::select! {
             never = viewers => never,
             never = operators => never,
             () = timer => unreachable!("the timer never ends"),
+            () = control => unreachable!("the control never ends"),
         }
     }
 }
@@ -210,10 +238,10 @@ fn health(node: &NodeState) -> Response<AnswerBody> {
     response
 }
 
-async fn relay(node: NodeState, request: Parts) -> Response<AnswerBody> {
+async fn relay(node: NodeState, from: IpAddr, request: Parts) -> Response<AnswerBody> {
     let mut response = match request.method {
         Method::GET if request.uri.path() == "/health" => health(&node),
-        Method::GET | Method::HEAD => serve(&node, &request).await,
+        Method::GET | Method::HEAD => serve(&node, from, &request).await,
         Method::OPTIONS => text(StatusCode::NO_CONTENT, ""),
         _ => {
             let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "");
@@ -226,12 +254,17 @@ async fn relay(node: NodeState, request: Parts) -> Response<AnswerBody> {
     response
 }
 
-async fn serve(node: &NodeState, request: &Parts) -> Response<AnswerBody> {
+async fn serve(node: &NodeState, from: IpAddr, request: &Parts) -> Response<AnswerBody> {
     let target = request.uri.path_and_query().map_or("/", |target| target.as_str());
     let key = match Key::read(target, node.query) {
         Ok(key) => key,
         Err(error) => return text(StatusCode::BAD_REQUEST, format!("{error}\n")),
     };
+    if let Some(control) = &node.control
+        && let Err(response) = admit(control, from, &key).await
+    {
+        return *response;
+    }
     let headers = &request.headers;
     let received = headers.get_all(CDN_LOOP).iter().filter_map(|value| value.to_str().ok());
     let passed = match cdn_loop::forwarded(received, &node.name) {
@@ -243,6 +276,29 @@ async fn serve(node: &NodeState, request: &Parts) -> Response<AnswerBody> {
     let if_range = value(header::IF_RANGE).map(str::to_owned);
     let is_head_only = request.method == Method::HEAD;
     answer(&node.shared, JoinRequest { key, range, if_range, passed }, is_head_only).await
+}
+
+/// Admits a request by the control: a stream of the network, with a route at an edge.
+async fn admit(control: &NodeControl, from: IpAddr, key: &Key) -> Result<(), Box<Response<AnswerBody>>> {
+    let no_store = |mut response: Response<AnswerBody>| {
+        response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        Box::new(response)
+    };
+    let Some(object) = control.layout().object(key.path()) else {
+        if control.layout().channel(key.path()).next().is_some() {
+            return Ok(());
+        }
+        let line = "no such channel or rendition in the controller's network\n";
+        return Err(no_store(text(StatusCode::NOT_FOUND, line)));
+    };
+    if control.tier() != Tier::Edge {
+        return Ok(());
+    }
+    control.admit(from, object, key).await.map_err(|Unserved(refusal)| {
+        let mut response = text(StatusCode::SERVICE_UNAVAILABLE, format!("{refusal}\n"));
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
+        no_store(response)
+    })
 }
 
 /// Players in browsers ask across origins.

@@ -3,6 +3,7 @@
 use anabranch_http::origin::Origin;
 use anabranch_live_proto::relay::{Hop, Key};
 use axum::http::HeaderMap;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -16,13 +17,22 @@ const PROBE_PAUSE: Duration = Duration::from_millis(500);
 /// Chooses the parent of each upstream request. A [`Hop`] is an index into
 /// [`crate::NodeConfig::parents`].
 pub trait Route: Send + Sync + 'static {
-    /// The parent to ask for an object, outside of `tried`. `None` if there is no other one.
+    /// The parent to ask for an object, outside of `tried`. `None` if there is none at present.
     fn next_hop(&self, key: &Key, tried: &[Hop]) -> Option<Hop>;
-    /// A parent was silent while another one delivered.
-    fn suspect(&self, hop: Hop);
-    /// A parent cannot be reached, or broke off an answer.
-    fn failed(&self, hop: Hop);
+    /// The same, as soon as there is one. `None` if none is to be expected.
+    fn wait(&self, _key: &Key, _tried: &[Hop]) -> Waiting {
+        Box::pin(std::future::ready(None))
+    }
+    /// A parent has begun to answer.
+    fn delivered(&self, _key: &Key, _hop: Hop) {}
+    /// A parent was silent while another one delivered this object.
+    fn suspect(&self, key: &Key, hop: Hop);
+    /// A parent cannot be reached, or broke off its answer.
+    fn failed(&self, key: &Key, hop: Hop);
 }
+
+/// A parent that is not known yet.
+pub type Waiting = Pin<Box<dyn Future<Output = Option<Hop>> + Send>>;
 
 /// Parents in a fixed order of preference: the first one that answers gets all requests.
 ///
@@ -77,11 +87,11 @@ impl Route for StaticParents {
         untried().find(is_up).or_else(|| untried().next())
     }
 
-    fn suspect(&self, hop: Hop) {
+    fn suspect(&self, _key: &Key, hop: Hop) {
         self.lose(hop);
     }
 
-    fn failed(&self, hop: Hop) {
+    fn failed(&self, _key: &Key, hop: Hop) {
         self.lose(hop);
     }
 }

@@ -103,18 +103,34 @@ impl Shared {
                     leg.goes_on.notify_one();
                 }
             }
-            Action::Suspect(hop) => self.route.suspect(hop),
+            Action::Suspect(hop, key) => self.route.suspect(&key, hop),
         }
     }
 
     fn fetch(self: &Arc<Self>, inner: &mut Inner, now: Instant, request: FetchRequest) {
         let leg = request.leg;
-        let hop = self.route.next_hop(&request.key, inner.relay.tried(leg));
-        let parent = hop.and_then(|hop| Some((hop, self.parents.get(hop.0 as usize)?.clone())));
-        inner.relay.handle_hop(now, leg, parent.as_ref().map(|(hop, _)| *hop));
-        let Some((hop, parent)) = parent else { return };
+        let tried = inner.relay.tried(leg);
+        let next = self.route.next_hop(&request.key, tried);
+        let waiting = next.is_none().then(|| self.route.wait(&request.key, tried));
+        if let Some(hop) = next {
+            inner.relay.handle_hop(now, leg, Some(hop));
+        }
         let goes_on = Arc::new(Notify::new());
-        let task = tokio::spawn(run_leg(Arc::clone(self), hop, parent, request, Arc::clone(&goes_on)));
+        let (shared, notify) = (Arc::clone(self), Arc::clone(&goes_on));
+        let task = tokio::spawn(async move {
+            let hop = match waiting {
+                None => next,
+                Some(waiting) => {
+                    let hop = waiting.await;
+                    shared.with(|relay, now| relay.handle_hop(now, leg, hop));
+                    hop
+                }
+            };
+            match hop {
+                Some(hop) => run_leg(shared, hop, request, notify).await,
+                None => shared.forget(leg),
+            }
+        });
         inner.legs.insert(leg, LegTask { task: task.abort_handle(), goes_on });
     }
 
@@ -176,11 +192,12 @@ impl Shared {
 }
 
 /// Asks `parent` and reports what it answers, until the end or until the relay has enough.
-async fn run_leg(shared: Arc<Shared>, hop: Hop, parent: Origin, request: FetchRequest, goes_on: Arc<Notify>) {
+async fn run_leg(shared: Arc<Shared>, hop: Hop, request: FetchRequest, goes_on: Arc<Notify>) {
     let leg = request.leg;
-    if let Err(error) = forward(&shared, &parent, &request, &goes_on).await {
+    let parent = shared.parents[hop.0 as usize].clone();
+    if let Err(error) = forward(&shared, (hop, &parent), &request, &goes_on).await {
         tracing::debug!("{} from {}: {error}", request.key, parent.authority());
-        shared.route.failed(hop);
+        shared.route.failed(&request.key, hop);
         shared.with(|relay, now| relay.handle_broken(now, leg));
     }
     shared.forget(leg);
@@ -188,13 +205,16 @@ async fn run_leg(shared: Arc<Shared>, hop: Hop, parent: Origin, request: FetchRe
 
 async fn forward(
     shared: &Arc<Shared>,
-    parent: &Origin,
+    (hop, parent): (Hop, &Origin),
     request: &FetchRequest,
     goes_on: &Notify,
 ) -> io::Result<()> {
     let leg = request.leg;
     let headers = headers(request).map_err(io::Error::other)?;
     let mut reply = parent.get(&request.key.to_string(), &headers).await?;
+    if reply.status().is_success() {
+        shared.route.delivered(&request.key, hop);
+    }
     let mut head = Some(head(&reply));
     loop {
         let mut arrived = Arrived::default();

@@ -19,6 +19,7 @@ mod tokens;
 
 pub use tokens::{PublishTokens, TokenFileError};
 
+use crate::control::NodeControl;
 use anabranch_http::PeerAddress;
 use anabranch_http::plain::{PlainLimits, PlainServer};
 use anabranch_live_proto::origin::{
@@ -71,6 +72,8 @@ pub struct SourceConfig {
     pub silence_max: Duration,
     /// Limits of the listener.
     pub limits: PlainLimits,
+    /// Control that tells the next tier which streams are here. `None`: there is no controller.
+    pub control: Option<NodeControl>,
 }
 
 impl SourceConfig {
@@ -85,6 +88,7 @@ impl SourceConfig {
             renditions_max: 64,
             silence_max: Duration::from_secs(10),
             limits: PlainLimits { unsent_bytes_max: UNSENT_BYTES_MAX, ..PlainLimits::default() },
+            control: None,
         }
     }
 
@@ -181,6 +185,13 @@ impl Source {
     pub async fn run(self) -> Infallible {
         let Self { server, shared } = self;
         let ticking = Arc::clone(&shared);
+        let control = shared.config.control.clone();
+        let control = async {
+            match control {
+                Some(control) => control.run().await,
+                None => std::future::pending().await,
+            }
+        };
         let serves = server.run_answers(move |PeerAddress(from), request| {
             let shared = Arc::clone(&shared);
             async move { shared.answer(from, request).await }
@@ -188,6 +199,7 @@ impl Source {
         tokio::select! {
             never = serves => never,
             () = ticking.run_timer() => unreachable!("the timer never ends"),
+            () = control => unreachable!("the control never ends"),
         }
     }
 }
@@ -208,7 +220,20 @@ impl Shared {
                     tracing::info!("{}: the stream has ended: no publisher", channel.path);
                 }
             }
+            self.import();
         }
+    }
+
+    /// Tells the control which streams are published.
+    fn import(&self) {
+        let Some(control) = &self.config.control else { return };
+        let published: Vec<_> = self.channels().values().map(Arc::clone).collect();
+        let published = published.iter().filter(|channel| !channel.is_ended());
+        let object = |channel: &Arc<Channel>| {
+            let ChannelPath { channel, rendition } = &channel.path;
+            control.layout().object(&format!("/{channel}/{rendition}/"))
+        };
+        control.set_imports(&published.filter_map(object).collect::<Vec<_>>());
     }
 
     fn channels(&self) -> std::sync::MutexGuard<'_, BTreeMap<ChannelPath, Arc<Channel>>> {
@@ -368,6 +393,11 @@ impl Shared {
                 return Err(format!("{renditions_max} renditions are published: at most {renditions_max}"));
             };
             channels.remove(&ended);
+        }
+        if let Some(control) = &self.config.control
+            && control.layout().object(&format!("/{}/{}/", path.channel, path.rendition)).is_none()
+        {
+            return Err(format!("{path}: no such rendition in the controller's network: add it there"));
         }
         let now = self.now();
         let unix_ms = self.epoch_unix_ms + now.as_ns() / 1_000_000;

@@ -18,6 +18,7 @@ mod streams;
 
 use super::ledger::{Attempts, Capacity, LinkLedger};
 use super::local::Rule;
+use super::local::Via;
 use super::messages::{Cause, GroupId, Refusal, Report, ToChild, ToParent};
 use super::neighbours::{Advertiser, Neighbours};
 use super::tables::{LinkState, Rib, RibEntry, ShadowFibs, UpdateError, Version};
@@ -251,6 +252,11 @@ impl Node {
     /// Whether the node receives or imports an object.
     pub fn is_receiving(&self, object: Object) -> bool {
         self.streams.get(&object).is_some_and(|stream| stream.is_imported || stream.current.is_some())
+    }
+
+    /// Ways to an object by the parents' advertisements.
+    pub fn ways(&self, object: Object) -> impl Iterator<Item = Via> {
+        self.neighbours.ways(object)
     }
 
     /// Whether a child may fetch an object.

@@ -242,7 +242,7 @@ impl Relay {
         for other in fetch.legs.iter().filter(|other| **other != leg_id) {
             let other = &self.legs[other];
             if let Some(hop) = other.hop.filter(|_| other.is_suspect) {
-                let suspect = Action::Suspect(hop);
+                let suspect = Action::Suspect(hop, self.objects[&id].key.clone());
                 if !self.actions.contains(&suspect) {
                     self.actions.push_back(suspect);
                 }

@@ -117,8 +117,8 @@ pub enum Action {
     Cancel(LegId),
     /// Read on from this leg, which [`Flow::Pause`] has stopped.
     Continue(LegId),
-    /// This parent was silent while another one delivered the same object.
-    Suspect(Hop),
+    /// This parent was silent while another one delivered the object of this key.
+    Suspect(Hop, Key),
 }
 
 /// One upstream request to make.

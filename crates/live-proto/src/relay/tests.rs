@@ -105,7 +105,7 @@ impl World {
                 Action::Continue(leg) => {
                     self.legs.get_mut(&leg).expect("only legs under way go on").is_paused = false;
                 }
-                Action::Suspect(hop) => self.suspects.push(hop),
+                Action::Suspect(hop, _) => self.suspects.push(hop),
             }
         }
         while self.relay.poll_ready().is_some() {}

@@ -12,7 +12,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-const TOKEN: &str = "0123456789abcdef";
+pub(crate) const TOKEN: &str = "0123456789abcdef";
+/// Header of a publisher with the token.
+pub(crate) const AUTHORIZATION: &str = "Authorization: Bearer 0123456789abcdef\r\n";
 /// Seven seconds of pictures and sound, in fragments of 120 ms.
 const STREAM: &[u8] = include_bytes!("../../../media/tests/cmaf/fragments_120ms.mp4");
 /// Pause between fragments: the stream comes faster than it plays, but is no burst.
@@ -38,29 +40,33 @@ impl TestSource {
         Self { url, task }
     }
 
-    /// Uploads pieces with a pause between them. Returns the answer, head and body.
     async fn put(&self, path: &str, headers: &str, pieces: Vec<&[u8]>) -> String {
-        let authority = self.url.trim_start_matches("http://");
-        let mut stream = TcpStream::connect(authority).await.expect("it listens");
-        let head = format!(
-            "PUT {path} HTTP/1.1\r\nHost: {authority}\r\n{headers}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
-        );
-        stream.write_all(head.as_bytes()).await.expect("it reads");
-        for piece in pieces {
-            let mut chunk = format!("{:x}\r\n", piece.len()).into_bytes();
-            chunk.extend_from_slice(piece);
-            chunk.extend_from_slice(b"\r\n");
-            // A refused upload may be closed at any time.
-            if stream.write_all(&chunk).await.is_err() {
-                break;
-            }
-            tokio::time::sleep(FRAGMENT_PAUSE).await;
-        }
-        let _ = stream.write_all(b"0\r\n\r\n").await;
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer).await;
-        String::from_utf8_lossy(&answer).into_owned()
+        put(&self.url, path, headers, pieces).await
     }
+}
+
+/// Uploads pieces with a pause between them. Returns the answer, head and body.
+pub(crate) async fn put(url: &str, path: &str, headers: &str, pieces: Vec<&[u8]>) -> String {
+    let authority = url.trim_start_matches("http://");
+    let mut stream = TcpStream::connect(authority).await.expect("it listens");
+    let head = format!(
+        "PUT {path} HTTP/1.1\r\nHost: {authority}\r\n{headers}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.expect("it reads");
+    for piece in pieces {
+        let mut chunk = format!("{:x}\r\n", piece.len()).into_bytes();
+        chunk.extend_from_slice(piece);
+        chunk.extend_from_slice(b"\r\n");
+        // A refused upload may be closed at any time.
+        if stream.write_all(&chunk).await.is_err() {
+            break;
+        }
+        tokio::time::sleep(FRAGMENT_PAUSE).await;
+    }
+    let _ = stream.write_all(b"0\r\n\r\n").await;
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    String::from_utf8_lossy(&answer).into_owned()
 }
 
 impl Drop for TestSource {
@@ -70,7 +76,7 @@ impl Drop for TestSource {
 }
 
 /// The recorded stream in its fragments; the first piece has the initialisation section as well.
-fn fragments() -> Vec<&'static [u8]> {
+pub(crate) fn fragments() -> Vec<&'static [u8]> {
     let mut borders = vec![0];
     let mut at = 0;
     while at + 8 <= STREAM.len() {
@@ -83,7 +89,7 @@ fn fragments() -> Vec<&'static [u8]> {
     borders.windows(2).map(|pair| &STREAM[pair[0]..pair[1]]).collect()
 }
 
-async fn get(url: &str, target: &str) -> (StatusCode, Vec<u8>) {
+pub(crate) async fn get(url: &str, target: &str) -> (StatusCode, Vec<u8>) {
     let origin = Origin::new(url).expect("a URL");
     let mut reply = origin.get(target, &HeaderMap::new()).await.expect("an answer");
     let mut body = Vec::new();
@@ -123,8 +129,7 @@ async fn stream_reaches_the_player_though_a_reflector_dies() {
         (TestNode::start("first", &[&source.url]), TestNode::start("second", &[&source.url]));
     let edge = TestNode::start("edge", &[&first.url, &second.url]);
     let mut first = Some(first);
-    let authorization = format!("Authorization: Bearer {TOKEN}\r\n");
-    let publish = source.put("/news/main", &authorization, fragments());
+    let publish = source.put("/news/main", AUTHORIZATION, fragments());
     let play = async {
         let mut played: BTreeMap<String, Vec<u8>> = BTreeMap::new();
         let mut playlist;
@@ -192,13 +197,12 @@ async fn publishers_without_a_token_are_refused_in_one_line() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refused_stream_leaves_the_channel_usable() {
     let source = TestSource::start();
-    let authorization = format!("Authorization: Bearer {TOKEN}\r\n");
     // A fragment's header of 4 GiB.
     let hostile: &[u8] = b"\xff\xff\xff\xffmoof";
-    let answer = source.put("/news/main", &authorization, vec![hostile]).await;
+    let answer = source.put("/news/main", AUTHORIZATION, vec![hostile]).await;
     assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
     let pieces: Vec<&[u8]> = fragments().into_iter().take(24).collect();
-    let answer = source.put("/news/main", &authorization, pieces).await;
+    let answer = source.put("/news/main", AUTHORIZATION, pieces).await;
     assert!(answer.starts_with("HTTP/1.1 201 "), "{answer}");
     let text = get_once_there(&source.url, "/news/index.m3u8").await;
     let variants = MultivariantPlaylist::read(&text).expect("a multivariant playlist").variants;

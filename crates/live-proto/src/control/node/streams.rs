@@ -164,6 +164,19 @@ impl Node {
         self.seek_if_lost(now, object);
     }
 
+    /// A parent cannot be reached for an object, or has broken off its answer. The stream moves, or a
+    /// grant of this parent counts as refused.
+    pub fn handle_undelivered(&mut self, now: Instant, object: Object, parent: NodeId) {
+        if self.upstream(object) == Some(parent) {
+            return self.handle_stalled(now, object);
+        }
+        let next = self.streams.get(&object).and_then(|stream| stream.next.as_ref());
+        if next.is_some_and(|next| next.parent == parent && next.phase == Phase::Granted) {
+            self.set_due(object, None);
+            self.handle_stream_due(now, object);
+        }
+    }
+
     /// Asks a parent for a stream that is not served: by the version that routed the request, by
     /// the present tables, or by Algorithm 1. The stream ends if no parent is left.
     pub(super) fn seek(&mut self, now: Instant, object: Object) {

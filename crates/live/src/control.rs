@@ -1,0 +1,586 @@
+//! The control of a node, with its sockets: reports to the controller, messages to and from neighbours.
+//!
+//! A node takes the network's description from the controller, or from a file of an earlier run. Each
+//! child connects to each of its parents over mutual TLS. The machine
+//! (`live_proto::control::node`) decides; requests of viewers wait here for its decision, and upstream
+//! requests follow its routes. Leaves out: bytes of video. Read [`NodeControl`] first.
+
+mod neighbours;
+
+use crate::controller::client::ControllerClient;
+use crate::description::{Description, DescriptionError, Layout};
+use crate::parents::{Route, Waiting};
+use anabranch_http::ClientError;
+use anabranch_http::origin::{Origin, OriginUrlError};
+use anabranch_live_proto::control::audience::Audience;
+use anabranch_live_proto::control::messages::{GroupId, Refusal, Report};
+use anabranch_live_proto::control::node::{Event, Node, RequestId, Settings, Transmit};
+use anabranch_live_proto::relay::{Hop, Key};
+use anabranch_live_proto::{NodeId, Object, Tier};
+use anabranch_net::identity::Identity;
+use anabranch_units::{Duration, Instant, Seed};
+use neighbours::Outbox;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::timeout;
+
+/// Time for which a controller is asked for the network's description.
+const DESCRIPTION_TIME: std::time::Duration = std::time::Duration::from_secs(5);
+/// Time for the answer to a report.
+const REPORT_TIME: std::time::Duration = std::time::Duration::from_secs(3);
+/// Reports that wait for the controller, at most; a further one is dropped, and the next is whole.
+const REPORTS_MAX: usize = 4;
+/// Time for which a viewer, or an upstream request, waits for a route.
+const ROUTE_TIME: std::time::Duration = std::time::Duration::from_secs(3);
+/// Viewers that wait for a decision, at most.
+const WAITING_MAX: usize = 16_384;
+/// Window of the estimate of viewers: longer than the pauses of players with segments of 10 s.
+const AUDIENCE_WINDOW: Duration = Duration::from_secs(15);
+/// Time from a grant to the first byte: players without low latency ask once a segment.
+const DELIVER_TIMEOUT: Duration = Duration::from_secs(12);
+
+/// Set-up of a node's control.
+#[derive(Clone, Debug)]
+pub struct ControlConfig {
+    /// Name of the node, as in the network's description and in its certificate.
+    pub name: String,
+    /// Controllers as `host:port`, asked in turn.
+    pub controllers: Vec<String>,
+    /// The node's keys.
+    pub identity: Identity,
+    /// Listener for the control of the next tier. Edges need none.
+    pub address: Option<SocketAddr>,
+    /// File that keeps the network's description, for a start without a controller.
+    pub cache: Option<PathBuf>,
+}
+
+/// A control that cannot start.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// No controller is given.
+    NoController,
+    /// A controller's address, or keys of another system.
+    Client(ClientError),
+    /// No controller has answered, and no file keeps a description; the last error.
+    NoDescription(String),
+    /// The description has a defect.
+    Description(DescriptionError),
+    /// The network has no node of this name.
+    UnknownNode(String),
+    /// The node has another tier than the program: name, tier, the program's tiers.
+    OtherTier(String, Tier, &'static str),
+    /// Nodes of the next tier connect here, and no listener is given: name.
+    NoListener(String),
+    /// A parent's URL.
+    BadParent(OriginUrlError),
+    /// The address, as the error says, cannot be listened on.
+    Bind(std::io::Error),
+}
+
+impl fmt::Display for ControlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoController => write!(f, "no controller is given: name one as HOST:PORT"),
+            Self::Client(error) => write!(f, "{error}"),
+            Self::NoDescription(error) => write!(f, "the network is not known: {error}"),
+            Self::Description(error) => write!(f, "the controller's network: {error}"),
+            Self::UnknownNode(name) => {
+                write!(f, "node `{name}`: not in the controller's network: add a [[node]] of this name")
+            }
+            Self::OtherTier(name, tier, expected) => {
+                let tier = format!("{tier:?}").to_lowercase();
+                write!(f, "node `{name}` is a {tier} in the controller's network: this program is {expected}")
+            }
+            Self::NoListener(name) => {
+                write!(f, "node `{name}`: the next tier connects to it: give --control IP:PORT")
+            }
+            Self::BadParent(error) => write!(f, "parent: {error}"),
+            Self::Bind(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for ControlError {}
+
+/// The control of one node; clones share it.
+#[derive(Clone)]
+pub struct NodeControl {
+    shared: Arc<Shared>,
+}
+
+impl fmt::Debug for NodeControl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("NodeControl").field(&self.shared.name(self.shared.id)).finish()
+    }
+}
+
+struct Shared {
+    layout: Layout,
+    id: NodeId,
+    identity: Identity,
+    controllers: Vec<ControllerClient>,
+    listener: Mutex<Option<TcpListener>>,
+    state: Mutex<State>,
+    /// Parents by the number of their hop.
+    parents: Vec<(NodeId, Origin)>,
+    /// The machine has another deadline.
+    changed: Notify,
+    /// A route has changed.
+    routed: Notify,
+    epoch: tokio::time::Instant,
+}
+
+struct State {
+    node: Node,
+    audience: Audience,
+    /// Parent from which each object is fetched.
+    routes: BTreeMap<Object, NodeId>,
+    waiting: BTreeMap<RequestId, oneshot::Sender<Result<(), Refusal>>>,
+    requests: u64,
+    /// Open connections to parents and children.
+    outboxes: BTreeMap<NodeId, Outbox>,
+    reports: mpsc::Sender<Report>,
+    /// Taken by the task that sends reports.
+    reports_due: Option<mpsc::Receiver<Report>>,
+}
+
+/// A viewer that is not served, with the reason in words.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unserved(pub(crate) Refusal);
+
+impl NodeControl {
+    /// Takes the network's description and listens. `tiers` are the tiers that the calling program
+    /// serves, with their description in an error.
+    ///
+    /// Errors: see [`ControlError`].
+    pub async fn start(
+        config: ControlConfig,
+        (tiers, expected): (&[Tier], &'static str),
+    ) -> Result<Self, ControlError> {
+        if config.controllers.is_empty() {
+            return Err(ControlError::NoController);
+        }
+        let client = |address: &String| ControllerClient::new(address, &config.identity, DESCRIPTION_TIME);
+        let clients = config.controllers.iter().map(client).collect::<Result<Vec<_>, _>>();
+        let controllers = clients.map_err(ControlError::Client)?;
+        let layout = layout(&controllers, &config).await?;
+        let network = layout.network();
+        let unknown = || ControlError::UnknownNode(config.name.clone());
+        let id = network.find(&config.name).ok_or_else(unknown)?;
+        let tier = network.node(id).tier;
+        if !tiers.contains(&tier) {
+            return Err(ControlError::OtherTier(config.name, tier, expected));
+        }
+        let listener = match config.address {
+            Some(address) => Some(anabranch_net::socket::listen(address).map_err(ControlError::Bind)?),
+            None if !network.links_out(id).is_empty() => return Err(ControlError::NoListener(config.name)),
+            None => None,
+        };
+        let parents = network.links_in(id).iter().map(|link| network.link(*link).from);
+        let parents = parents.map(|parent| Ok((parent, Origin::new(&layout.entry(parent).media)?)));
+        let parents = parents.collect::<Result<Vec<_>, _>>().map_err(ControlError::BadParent)?;
+        let epoch = tokio::time::Instant::now();
+        let now = Instant::from_std(epoch.elapsed());
+        let settings = Settings { deliver_timeout: DELIVER_TIMEOUT, ..Settings::default() };
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let life = u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX);
+        let node = Node::new(now, network, id, life, settings, Seed::new(life));
+        let (reports, reports_due) = mpsc::channel(REPORTS_MAX);
+        let state = State {
+            node,
+            audience: Audience::new(now, AUDIENCE_WINDOW),
+            routes: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            requests: 0,
+            outboxes: BTreeMap::new(),
+            reports,
+            reports_due: Some(reports_due),
+        };
+        let shared = Shared {
+            layout,
+            id,
+            identity: config.identity,
+            controllers,
+            listener: Mutex::new(listener),
+            state: Mutex::new(state),
+            parents,
+            changed: Notify::new(),
+            routed: Notify::new(),
+            epoch,
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// The network.
+    pub fn layout(&self) -> &Layout {
+        &self.shared.layout
+    }
+
+    /// The node's place in the network.
+    pub fn tier(&self) -> Tier {
+        self.shared.layout.network().node(self.shared.id).tier
+    }
+
+    /// Origins of the parents, by the number of their hop.
+    pub(crate) fn parents(&self) -> Vec<Origin> {
+        self.shared.parents.iter().map(|(_, origin)| origin.clone()).collect()
+    }
+
+    /// The routes, for the relay.
+    pub(crate) fn route(&self) -> Arc<dyn Route> {
+        Arc::new(Routes(Arc::clone(&self.shared)))
+    }
+
+    /// Runs deadlines and connections. Never returns; dropped to stop. Call it once.
+    pub async fn run(&self) {
+        let shared = &self.shared;
+        let due = shared.lock().reports_due.take();
+        let listener = shared.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut tasks = tokio::task::JoinSet::new();
+        for (parent, _) in &shared.parents {
+            tasks.spawn(neighbours::follow_parent(Arc::clone(shared), *parent));
+        }
+        if let Some(listener) = listener {
+            tasks.spawn(neighbours::serve_children(Arc::clone(shared), listener));
+        }
+        if let Some(due) = due {
+            tasks.spawn(report(Arc::clone(shared), due));
+        }
+        loop {
+            let due = {
+                let state = shared.lock();
+                state.node.poll_timeout().min(state.audience.poll_timeout())
+            };
+            let wait = due.saturating_since(shared.now()).to_std();
+            // A millisecond more: timers fire early by their rounding.
+            let wait = tokio::time::sleep(wait + std::time::Duration::from_millis(1));
+            tokio::select! {
+                () = wait => shared.with(State::handle_timeout),
+                () = shared.changed.notified() => {}
+            }
+        }
+    }
+
+    /// A source imports these objects now, and no others.
+    pub(crate) fn set_imports(&self, imports: &[Object]) {
+        self.shared.with(|state, _| {
+            let before: Vec<Object> = state.node.objects().collect();
+            for object in before.iter().filter(|object| !imports.contains(object)) {
+                state.node.handle_import_ended(*object);
+            }
+            for object in imports {
+                if !state.node.is_receiving(*object) && !state.node.handle_import(*object) {
+                    tracing::warn!("an object is not imported: the node's table is full");
+                }
+            }
+        });
+    }
+
+    /// Admits a viewer's request for part of an object, and waits for a route if there is none.
+    ///
+    /// Errors: the viewer must ask another edge, or for a lower bitrate.
+    pub(crate) async fn admit(&self, viewer: IpAddr, object: Object, key: &Key) -> Result<(), Unserved> {
+        let shared = &self.shared;
+        // Viewers outside all groups count as of a group that no plan has.
+        let group = shared.layout.group_of(viewer).unwrap_or(GroupId(u32::MAX));
+        let media = (!key.is_playlist()).then(|| {
+            let mut hasher = DefaultHasher::new();
+            key.path().hash(&mut hasher);
+            hasher.finish()
+        });
+        let (number, answer) = {
+            let mut state = shared.lock();
+            if state.audience.handle_request(group, object, media) {
+                return Ok(());
+            }
+            if state.waiting.len() >= WAITING_MAX {
+                return Err(Unserved(Refusal::TableFull));
+            }
+            let (told, answer) = oneshot::channel();
+            state.requests += 1;
+            let number = RequestId(state.requests);
+            state.waiting.insert(number, told);
+            (number, answer)
+        };
+        // A viewer that leaves while it waits gives its place back.
+        let place = Place { shared: Arc::clone(shared), number, object };
+        shared.with(|state, now| state.node.handle_viewer(now, number, group, object));
+        let answer = timeout(ROUTE_TIME, answer).await;
+        drop(place);
+        match answer {
+            Ok(Ok(Ok(()))) => {
+                shared.with(|state, _| {
+                    if state.audience.admit(group, object) {
+                        state.node.handle_audience(group, object, 1);
+                    } else {
+                        state.node.handle_viewer_left(group, object);
+                    }
+                });
+                Ok(())
+            }
+            Ok(Ok(Err(refusal))) => Err(Unserved(refusal)),
+            Ok(Err(_)) | Err(_) => Err(Unserved(Refusal::NoParent)),
+        }
+    }
+}
+
+/// A waiting viewer's place, given back when it is dropped.
+struct Place {
+    shared: Arc<Shared>,
+    number: RequestId,
+    object: Object,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let (number, object) = (self.number, self.object);
+        self.shared.with(|state, _| {
+            if state.waiting.remove(&number).is_some() {
+                state.node.handle_viewer_cancelled(number, object);
+            }
+        });
+    }
+}
+
+/// The network's layout: from a controller, or else from the file.
+async fn layout(controllers: &[ControllerClient], config: &ControlConfig) -> Result<Layout, ControlError> {
+    let mut last = String::new();
+    for client in controllers {
+        match client.network().await {
+            Ok(description) => {
+                let layout = Layout::new(description).map_err(ControlError::Description)?;
+                keep(config, layout.description());
+                return Ok(layout);
+            }
+            Err(error) => last = error.to_string(),
+        }
+    }
+    let Some(path) = &config.cache else { return Err(ControlError::NoDescription(last)) };
+    let kept = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
+    let kept = kept.and_then(|text| {
+        serde_json::from_slice::<Description>(&text).map_err(|error| format!("{}: {error}", path.display()))
+    });
+    let description = kept.map_err(|error| ControlError::NoDescription(format!("{last}; {error}")))?;
+    tracing::warn!("{last}: the network is as {} has it", path.display());
+    Layout::new(description).map_err(ControlError::Description)
+}
+
+/// Keeps a description for a start without a controller: whole, or not at all.
+fn keep(config: &ControlConfig, description: &Description) {
+    let Some(path) = &config.cache else { return };
+    let text = serde_json::to_vec(description).expect("a description is plain data");
+    let new = path.with_extension("new");
+    if let Err(error) = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path)) {
+        tracing::warn!(
+            "{}: the network is not kept for a start without a controller: {error}",
+            path.display()
+        );
+    }
+}
+
+impl State {
+    fn handle_timeout(&mut self, now: Instant) {
+        for change in self.audience.handle_timeout(now) {
+            self.node.handle_audience(change.group, change.object, change.viewers);
+        }
+        if now >= self.node.poll_timeout() {
+            self.node.handle_timeout(now);
+        }
+    }
+}
+
+impl Shared {
+    fn now(&self) -> Instant {
+        Instant::from_std(self.epoch.elapsed())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn name(&self, node: NodeId) -> &str {
+        &self.layout.entry(node).name
+    }
+
+    /// One call of the machine, and all that follows from it.
+    fn with<T>(&self, call: impl FnOnce(&mut State, Instant) -> T) -> T {
+        let mut state = self.lock();
+        let due = state.node.poll_timeout();
+        let now = self.now();
+        let result = call(&mut state, now);
+        while let Some(message) = state.node.poll_transmit() {
+            match message {
+                Transmit::Parent(node, message) => state.send(node, &message),
+                Transmit::Child(node, message) => state.send(node, &message),
+                // A dropped report is a gap, which the controller has the node fill.
+                Transmit::Controller(report) => drop(state.reports.try_send(report)),
+            }
+        }
+        let mut is_routed = false;
+        while let Some(event) = state.node.poll_event() {
+            is_routed |= self.act(&mut state, event);
+        }
+        let is_earlier = state.node.poll_timeout() < due;
+        drop(state);
+        if is_routed {
+            self.routed.notify_waiters();
+        }
+        if is_earlier {
+            self.changed.notify_one();
+        }
+        result
+    }
+
+    /// Carries out an event. Returns whether a route has changed.
+    fn act(&self, state: &mut State, event: Event) -> bool {
+        match event {
+            Event::Fetch { object, parent, .. } => {
+                state.routes.insert(object, parent);
+                return true;
+            }
+            Event::Stop(object, parent) => {
+                if state.routes.get(&object) == Some(&parent) {
+                    match state.node.upstream(object).filter(|upstream| *upstream != parent) {
+                        Some(upstream) => drop(state.routes.insert(object, upstream)),
+                        None => drop(state.routes.remove(&object)),
+                    }
+                    return true;
+                }
+            }
+            Event::ViewerAdmitted(number) => state.tell(number, Ok(())),
+            Event::ViewerRefused(number, refusal) => state.tell(number, Err(refusal)),
+            Event::ViewersLost(object, refusal) => {
+                state.audience.handle_lost(object);
+                let (channel, rendition) = self.layout.names(object).unwrap_or_default();
+                tracing::warn!("{channel}/{rendition}: viewers have lost it: {refusal}");
+            }
+            Event::ParentFailed(parent) => {
+                tracing::warn!("parent {}: failed: its streams move", self.name(parent));
+            }
+            Event::Installed(version) => tracing::debug!("tables {version} are installed"),
+            Event::UpdateRefused(error) => tracing::warn!("tables of the controller are refused: {error}"),
+            _ => {}
+        }
+        false
+    }
+}
+
+impl State {
+    fn send(&self, to: NodeId, message: &impl serde::Serialize) {
+        // Messages may be lost: a full connection drops them.
+        if let Some(outbox) = self.outboxes.get(&to) {
+            outbox.send(message);
+        }
+    }
+
+    fn tell(&mut self, number: RequestId, answer: Result<(), Refusal>) {
+        if let Some(waiting) = self.waiting.remove(&number) {
+            // A viewer that has left meanwhile needs no answer.
+            let _ = waiting.send(answer);
+        }
+    }
+}
+
+/// Sends reports to the controller that answers. Never returns.
+async fn report(shared: Arc<Shared>, mut due: mpsc::Receiver<Report>) {
+    let name = shared.name(shared.id).to_owned();
+    let mut asked = 0;
+    let mut is_heard = true;
+    while let Some(report) = due.recv().await {
+        let client = &shared.controllers[asked % shared.controllers.len()];
+        match client.report(&name, &report, REPORT_TIME).await {
+            Ok(messages) => {
+                if !std::mem::replace(&mut is_heard, true) {
+                    tracing::info!("controller at {}: answers again", client.address());
+                }
+                shared.with(|state, now| {
+                    messages.into_iter().for_each(|message| state.node.handle_controller(now, message));
+                });
+            }
+            Err(error) => {
+                if std::mem::replace(&mut is_heard, false) {
+                    tracing::warn!("{error}: local control goes on");
+                }
+                asked += 1;
+            }
+        }
+    }
+    std::future::pending().await
+}
+
+/// Routes of the control, for the relay's upstream requests.
+struct Routes(Arc<Shared>);
+
+impl Routes {
+    fn hop(&self, parent: NodeId) -> Option<Hop> {
+        self.0.parents.iter().position(|(node, _)| *node == parent).map(|at| Hop(at as u32))
+    }
+
+    fn lose(&self, key: &Key, hop: Hop) {
+        let Some((parent, _)) = self.0.parents.get(hop.0 as usize) else { return };
+        let Some(object) = self.0.layout.object(key.path()) else { return };
+        self.0.with(|state, now| state.node.handle_undelivered(now, object, *parent));
+    }
+}
+
+impl Route for Routes {
+    fn next_hop(&self, key: &Key, tried: &[Hop]) -> Option<Hop> {
+        let state = self.0.lock();
+        let is_new = |hop: &Hop| !tried.contains(hop);
+        if let Some(object) = self.0.layout.object(key.path()) {
+            return self.hop(*state.routes.get(&object)?).filter(is_new);
+        }
+        // A multivariant playlist belongs to no stream: any parent of the channel's streams has it.
+        let objects: Vec<Object> = self.0.layout.channel(key.path()).collect();
+        let routed = objects.iter().filter_map(|object| self.hop(*state.routes.get(object)?)).find(is_new);
+        let nearest = || {
+            let ways = objects.iter().flat_map(|object| state.node.ways(*object));
+            let mut ways: Vec<_> = ways.map(|way| (way.distance, way.parent)).collect();
+            ways.sort_unstable();
+            ways.into_iter().filter_map(|(_, parent)| self.hop(parent)).find(is_new)
+        };
+        routed.or_else(nearest)
+    }
+
+    fn wait(&self, key: &Key, tried: &[Hop]) -> Waiting {
+        let (routes, key, tried) = (Self(Arc::clone(&self.0)), key.clone(), tried.to_vec());
+        Box::pin(async move {
+            let found = async {
+                loop {
+                    let routed = routes.0.routed.notified();
+                    tokio::pin!(routed);
+                    routed.as_mut().enable();
+                    if let Some(hop) = routes.next_hop(&key, &tried) {
+                        return hop;
+                    }
+                    routed.await;
+                }
+            };
+            timeout(ROUTE_TIME, found).await.ok()
+        })
+    }
+
+    fn delivered(&self, key: &Key, hop: Hop) {
+        let Some((parent, _)) = self.0.parents.get(hop.0 as usize) else { return };
+        let Some(object) = self.0.layout.object(key.path()) else { return };
+        if self.0.lock().node.upstream(object) != Some(*parent) {
+            self.0.with(|state, now| state.node.handle_delivered(now, object, *parent));
+        }
+    }
+
+    fn suspect(&self, key: &Key, hop: Hop) {
+        self.lose(key, hop);
+    }
+
+    fn failed(&self, key: &Key, hop: Hop) {
+        self.lose(key, hop);
+    }
+}

@@ -1,0 +1,213 @@
+//! Connections between nodes of neighbouring tiers: frames of JSON over mutual TLS.
+//!
+//! A child connects to its parents. Each frame has its length in four bytes, most significant first.
+//! Messages may be lost, so a slow peer loses some. Leaves out: the messages
+//! (`live_proto::control::messages`). Read [`follow_parent`] and [`serve_children`].
+
+use super::Shared;
+use anabranch_live_proto::NodeId;
+use anabranch_live_proto::control::messages::{ToChild, ToParent};
+use anabranch_net::admission::{Admission, AdmissionLimits, Arrival};
+use anabranch_net::cause::cause;
+use anabranch_net::keys::Role;
+use anabranch_net::refusals::Refusals;
+use anabranch_net::tls::stranger;
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+/// Longest frame: an advertisement of all streams of a node fits.
+const FRAME_BYTES_MAX: usize = 8 << 20;
+/// Frames that wait for a connection, at most.
+const OUTBOX_MAX: usize = 256;
+/// Time for a connection to a parent to come about.
+const CONNECT_TIME: Duration = Duration::from_secs(2);
+/// Pause before a parent is connected to again.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(300);
+/// Time for one frame to be written.
+const WRITE_TIME: Duration = Duration::from_secs(5);
+
+/// Frames for one neighbour.
+#[derive(Clone)]
+pub(super) struct Outbox(mpsc::Sender<Bytes>);
+
+impl Outbox {
+    /// Queues a message. A full queue drops it.
+    pub(super) fn send(&self, message: &impl Serialize) {
+        let text = serde_json::to_vec(message).expect("messages are plain data");
+        let _ = self.0.try_send(text.into());
+    }
+}
+
+fn bad(reason: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, reason)
+}
+
+async fn read_frame<T: DeserializeOwned>(read: &mut (impl AsyncRead + Unpin)) -> io::Result<T> {
+    let length = read.read_u32().await? as usize;
+    if length > FRAME_BYTES_MAX {
+        return Err(bad(format!("a frame of {length} bytes: at most {FRAME_BYTES_MAX} are possible")));
+    }
+    // It grows with what arrives, so a length alone takes no memory.
+    let mut text = Vec::new();
+    read.take(length as u64).read_to_end(&mut text).await?;
+    if text.len() < length {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    serde_json::from_slice(&text).map_err(|error| bad(format!("a frame is no message: {error}")))
+}
+
+async fn write_frames(
+    write: &mut (impl AsyncWrite + Unpin),
+    due: &mut mpsc::Receiver<Bytes>,
+) -> io::Result<()> {
+    while let Some(frame) = due.recv().await {
+        let written = async {
+            write.write_u32(frame.len() as u32).await?;
+            write.write_all(&frame).await?;
+            write.flush().await
+        };
+        timeout(WRITE_TIME, written).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    }
+    Ok(())
+}
+
+impl Shared {
+    /// Registers a connection to a neighbour, in place of an earlier one.
+    fn connected(&self, node: NodeId) -> (Outbox, mpsc::Receiver<Bytes>) {
+        let (sender, due) = mpsc::channel(OUTBOX_MAX);
+        let outbox = Outbox(sender);
+        self.lock().outboxes.insert(node, outbox.clone());
+        (outbox, due)
+    }
+
+    /// Forgets a connection, unless a later one has replaced it.
+    fn disconnected(&self, node: NodeId, outbox: &Outbox) -> bool {
+        let mut state = self.lock();
+        let is_last = state.outboxes.get(&node).is_some_and(|last| last.0.same_channel(&outbox.0));
+        if is_last {
+            state.outboxes.remove(&node);
+        }
+        is_last
+    }
+}
+
+/// Keeps a connection to a parent. Never returns.
+pub(super) async fn follow_parent(shared: Arc<Shared>, parent: NodeId) {
+    let mut is_news = true;
+    loop {
+        if let Err(error) = talk_to_parent(&shared, parent, &mut is_news).await
+            && std::mem::replace(&mut is_news, false)
+        {
+            tracing::warn!("parent {}: {}", shared.name(parent), cause(&error));
+        }
+        sleep(RECONNECT_PAUSE).await;
+    }
+}
+
+async fn talk_to_parent(shared: &Arc<Shared>, parent: NodeId, is_news: &mut bool) -> io::Result<()> {
+    let entry = shared.layout.entry(parent);
+    let address = entry.control.as_deref().expect("the layout gives each parent an address");
+    let connect = async {
+        let tcp = TcpStream::connect(address).await?;
+        tcp.set_nodelay(true)?;
+        shared.identity.connect(tcp, Role::Site, &entry.name).await
+    };
+    let tls =
+        timeout(CONNECT_TIME, connect).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    *is_news = true;
+    let guard = shared.identity.guard(tls.get_ref().1);
+    let (mut read, mut write) = tokio::io::split(tls);
+    let (outbox, mut due) = shared.connected(parent);
+    let reads = async {
+        loop {
+            let message: ToChild = read_frame(&mut read).await?;
+            shared.with(|state, now| state.node.handle_parent(now, parent, message));
+        }
+    };
+    let talk = async {
+        tokio::select! {
+            ended = reads => ended,
+            ended = write_frames(&mut write, &mut due) => ended,
+        }
+    };
+    let ended = guard.during(talk).await;
+    if shared.disconnected(parent, &outbox) {
+        // A closed connection tells of a failure sooner than silence does.
+        shared.with(|state, now| state.node.handle_parent_failed(now, parent));
+    }
+    ended.unwrap_or_else(|reason| Err(io::Error::other(reason)))
+}
+
+/// Serves children. Never returns.
+pub(super) async fn serve_children(shared: Arc<Shared>, listener: TcpListener) {
+    let admission = Admission::new(AdmissionLimits::default());
+    let refusals = Arc::new(Refusals::default());
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        let arrival = admission.accept(&listener).await;
+        let (shared, refusals) = (Arc::clone(&shared), Arc::clone(&refusals));
+        connections.spawn(async move {
+            let from = arrival.from();
+            if let Err(error) = serve_child(&shared, arrival, &refusals).await {
+                tracing::debug!("{from}: {}", cause(&error));
+            }
+        });
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+async fn serve_child(shared: &Arc<Shared>, arrival: Arrival, refusals: &Refusals) -> io::Result<()> {
+    arrival.tcp().set_nodelay(true)?;
+    let from = arrival.from().ip().to_canonical();
+    let identified = arrival.identify(shared.identity.server_config()).await;
+    let (tls, peer, half_open) = identified.inspect_err(|error| {
+        if let Some(line) = stranger(from, error) {
+            refusals.note(None, &line);
+        }
+    })?;
+    drop(half_open);
+    let network = shared.layout.network();
+    let is_child =
+        |child: &NodeId| network.links_out(shared.id).iter().any(|link| network.link(*link).to == *child);
+    let child = (peer.role == Role::Site && peer.system == crate::SYSTEM).then(|| network.find(&peer.name));
+    let Some(child) = child.flatten().filter(is_child) else {
+        refusals.note(Some(&peer), &format!("{peer} at {from} is refused: no link leads to it from here"));
+        return Ok(());
+    };
+    let guard = shared.identity.guard(tls.get_ref().1);
+    let (mut read, mut write) = tokio::io::split(tls);
+    let (outbox, mut due) = shared.connected(child);
+    let reads = async {
+        loop {
+            let message: ToParent = read_frame(&mut read).await?;
+            shared.with(|state, now| state.node.handle_child(now, child, message));
+        }
+    };
+    let talk = async {
+        tokio::select! {
+            ended = reads => ended,
+            ended = write_frames(&mut write, &mut due) => ended,
+        }
+    };
+    let ended = guard.during(talk).await;
+    shared.disconnected(child, &outbox);
+    match ended {
+        Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
+            refusals.note(Some(&peer), &format!("{peer} at {from}: connection closed: {error}"));
+            Err(error)
+        }
+        Ok(ended) => ended,
+        Err(reason) => {
+            tracing::warn!("connection of {peer} closed: {reason}");
+            Err(io::Error::other(reason))
+        }
+    }
+}
