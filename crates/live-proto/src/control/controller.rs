@@ -246,7 +246,7 @@ impl Controller {
         }
     }
 
-    /// Takes a report, and answers it.
+    /// Takes a report, and answers it. A reported capacity counts up to the declared one.
     pub fn handle_report(&mut self, now: Instant, node: NodeId, report: Report) {
         let Some(view) = self.nodes.get_mut(node.index()) else { return };
         if report.life < view.life {
@@ -259,11 +259,12 @@ impl Controller {
             self.events.push_back(ControllerEvent::Heard(node));
         }
         (view.life, view.heard_at, view.version) = (report.life, Some(now), report.version);
-        let is_own = |link: &LinkId| {
-            let known = self.network.links().get(link.index());
-            known.is_some_and(|link| link.from == node || link.to == node)
+        let own = |(link, state): (LinkId, LinkState)| {
+            let known = self.network.links().get(link.index())?;
+            let is_own = known.from == node || known.to == node;
+            is_own.then(|| (link, state.limited(known.capacity)))
         };
-        view.links = report.links.into_iter().filter(|(link, _)| is_own(link)).collect();
+        view.links = report.links.into_iter().filter_map(own).collect();
         let resend = [view.streams.handle(report.streams), view.viewers.handle(report.viewers)];
         self.send(now, node, resend.contains(&Applied::Gap));
         self.advance(now);

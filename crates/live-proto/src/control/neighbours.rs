@@ -58,6 +58,14 @@ pub struct Offer {
     pub is_draining: bool,
 }
 
+impl Offer {
+    /// The offer with rates of at most `declared`.
+    pub(super) fn limited(self, declared: BitRate) -> Self {
+        let capacity = self.capacity.min(declared);
+        Self { capacity, spare: self.spare.min(capacity), ..self }
+    }
+}
+
 /// A node's record of a parent.
 #[derive(Clone, Debug)]
 struct Parent {

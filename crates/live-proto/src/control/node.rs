@@ -21,8 +21,8 @@ use super::local::Rule;
 use super::messages::{Cause, GroupId, Refusal, Report, ToChild, ToParent};
 use super::neighbours::{Advertiser, Neighbours};
 use super::tables::{LinkState, Rib, RibEntry, ShadowFibs, UpdateError, Version};
-use crate::{Network, NodeId, Object, Tier};
-use anabranch_units::{Duration, Instant, LinkId, RandomStream, Seed};
+use crate::{Link, Network, NodeId, Object, Tier};
+use anabranch_units::{BitRate, Duration, Instant, LinkId, RandomStream, Seed};
 use controller_session::ControllerSession;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use streams::Stream;
@@ -131,13 +131,21 @@ pub enum Event {
 }
 
 /// A node's record of the process of a parent.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct ParentSession {
+    /// Capacity of the link that the operator declares: no offer counts above it.
+    declared: BitRate,
     life: u64,
     /// Last message; `None` before the first and after a failure.
     heard_at: Option<Instant>,
     /// Requests that are asked or granted.
     held: Attempts,
+}
+
+impl ParentSession {
+    fn new(declared: BitRate) -> Self {
+        Self { declared, life: 0, heard_at: None, held: Attempts::default() }
+    }
 }
 
 /// A node's record of the process of a child.
@@ -205,21 +213,25 @@ impl Node {
         seed: Seed,
     ) -> Self {
         let from = |link: &LinkId| (network.link(*link).from, *link);
-        let parents: Vec<_> = network.links_in(id).iter().map(from).collect();
+        let neighbours = Neighbours::new(network.links_in(id).iter().map(from));
+        let parents = neighbours.links().map(|(link, _)| {
+            let Link { from, capacity, .. } = *network.link(link);
+            (from, ParentSession::new(capacity))
+        });
+        let parents = parents.collect();
         let child = |link: &LinkId| {
             let ledger = LinkLedger::new(Capacity::declared(network.link(*link).capacity));
             let session = ChildSession { link: *link, life: 0, heard_at: None, ledger, mismatches: 0 };
             (network.link(*link).to, session)
         };
         let is_source = network.node(id).tier == Tier::Source;
-        let neighbours = Neighbours::new(parents);
         Self {
             id,
             life,
             settings,
             rib: Rib::default(),
             shadows: ShadowFibs::default(),
-            parents: neighbours.parents().map(|node| (node, ParentSession::default())).collect(),
+            parents,
             neighbours,
             advertiser: Advertiser::new(life),
             children: network.links_out(id).iter().map(child).collect(),

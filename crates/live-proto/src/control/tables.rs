@@ -148,6 +148,14 @@ impl LinkState {
         }
     }
 
+    /// The state with a capacity of at most `declared`.
+    pub fn limited(self, declared: BitRate) -> Self {
+        match self {
+            Self::Up(capacity) => Self::Up(capacity.min(declared)),
+            Self::Failed => Self::Failed,
+        }
+    }
+
     /// Whether the state differs from `earlier` by at least `percent` of the earlier capacity. A
     /// failure and a repair always count.
     pub fn has_changed(self, earlier: Self, percent: u32) -> bool {

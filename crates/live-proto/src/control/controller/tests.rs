@@ -32,6 +32,8 @@ struct Net {
     /// Highest load of each link over tables that were in force together.
     loads_bps_max: Vec<u64>,
     issued: usize,
+    /// Capacity that nodes report; the declared one if `None`.
+    reported: Option<BitRate>,
 }
 
 impl Net {
@@ -56,6 +58,7 @@ impl Net {
             local: BTreeMap::new(),
             loads_bps_max: vec![0; 6],
             issued: 0,
+            reported: None,
         };
         net.run(SECOND * 2);
         net
@@ -68,7 +71,8 @@ impl Net {
     fn report(&mut self, node: NodeId) {
         let links = self.controller.network.links().iter().zip(0..);
         let own = links.filter(|(link, _)| link.from == node || link.to == node);
-        let links = own.map(|(link, number)| (LinkId(number), LinkState::Up(link.capacity))).collect();
+        let state = |link: &Link| LinkState::Up(self.reported.unwrap_or(link.capacity));
+        let links = own.map(|(link, number)| (LinkId(number), state(link))).collect();
         let imports = (0..6).map(|channel| (object(channel), None));
         let streams = match node {
             S => imports.collect(),
@@ -273,6 +277,15 @@ fn plan_above_a_capacity_changes_nothing() {
     assert_eq!(net.controller.version().decision, 0);
     let late = net.controller.handle_plan(net.now, 1, Plan::default());
     assert!(matches!(late, Err(PlanError::OtherJob { pending: None, .. })));
+}
+
+#[test]
+fn report_above_the_declared_capacity_counts_as_declared() {
+    let mut net = Net::new(3, settings());
+    net.reported = Some(BitRate::gbps(1));
+    net.run(SECOND);
+    net.plan(&[R1, R1]).expect_err("two objects on one way");
+    net.plan(&[R1]).expect("one object on one way");
 }
 
 #[test]

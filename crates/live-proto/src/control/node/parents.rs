@@ -13,7 +13,10 @@ impl Node {
             return;
         }
         match message.body {
-            ParentSays::Heartbeat(offer) => self.neighbours.handle_offer(parent, offer),
+            ParentSays::Heartbeat(offer) => {
+                let declared = self.parents[&parent].declared;
+                self.neighbours.handle_offer(parent, offer.limited(declared));
+            }
             ParentSays::Advertisement(delta) => {
                 if self.neighbours.handle_table(parent, delta) == Applied::Gap {
                     self.send_parent(parent, ChildSays::Resend);

@@ -4,8 +4,7 @@ use super::*;
 use crate::control::messages::{ChildSays, ParentSays, ToNode};
 use crate::control::neighbours::Offer;
 use crate::control::tables::{Evidence, Origin, Prefix, RibUpdate};
-use crate::{ChannelId, Link};
-use anabranch_units::BitRate;
+use crate::ChannelId;
 use proptest::prelude::*;
 
 const S1: NodeId = NodeId(0);
@@ -210,6 +209,16 @@ fn restarted_parent_is_left_at_its_first_message() {
     assert!(node.neighbours.ways(V0).all(|via| via.parent != parent), "its table is void");
     net.pump();
     assert!(net.upstream(E1, V0).is_some_and(|other| other != parent), "without a timeout");
+}
+
+#[test]
+fn offer_above_the_declared_capacity_counts_as_declared() {
+    let mut net = Net::new();
+    let boast = Offer { capacity: BitRate::gbps(1), spare: BitRate::gbps(1), is_draining: false };
+    let node = &mut net.nodes[E1.index()];
+    node.handle_parent(net.now, R1, ToChild { life: 1 << 32, body: ParentSays::Heartbeat(boast) });
+    let declared = BitRate::mbps(3);
+    assert_eq!(node.neighbours.offer(R1), Some(Offer { capacity: declared, spare: declared, ..boast }));
 }
 
 #[test]
