@@ -29,9 +29,10 @@ use streams::Stream;
 
 /// Most streams of a node, imported ones included.
 pub const NODE_STREAMS_MAX: usize = 65_536;
-/// Most viewers that wait for one stream to begin.
+/// Most viewers of a node that wait for their streams to begin.
 pub const WAITING_MAX: usize = 65_536;
-/// Most groups of viewers of one stream, and most entries of refused viewers in a report.
+/// Most pairs of a stream and a group that watches it at one node, and most viewer entries of a
+/// report.
 pub const GROUPS_MAX: usize = 65_536;
 
 /// A viewer's request, by a number of the driver's.
@@ -187,11 +188,21 @@ pub struct Node {
     streams: BTreeMap<Object, Stream>,
     /// Deadlines of streams.
     due: BTreeSet<(Instant, Object)>,
+    audience: Audience,
     timers: Timers,
     controller: ControllerSession,
     random: RandomStream,
     attempts: u64,
     output: Output,
+}
+
+/// Number of viewers of all streams.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+struct Audience {
+    /// Viewers that wait, at most [`WAITING_MAX`].
+    waiting: usize,
+    /// Pairs of a stream and a group that watches it, at most [`GROUPS_MAX`].
+    groups: usize,
 }
 
 /// Messages and events that wait for the driver.
@@ -237,6 +248,7 @@ impl Node {
             children: network.links_out(id).iter().map(child).collect(),
             streams: BTreeMap::new(),
             due: BTreeSet::new(),
+            audience: Audience::default(),
             timers: Timers { heartbeat: now, advertise: now, report: now },
             controller: ControllerSession::new(life, is_source),
             random: seed.stream("live.control", u64::from(id.0)),

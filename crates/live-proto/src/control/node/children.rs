@@ -57,7 +57,11 @@ impl Node {
     pub fn handle_import_ended(&mut self, object: Object) {
         if self.streams.get(&object).is_some_and(|stream| stream.is_imported) {
             self.refuse_children(object, Refusal::NotImported);
-            self.streams.remove(&object);
+            let stream = self.streams.remove(&object).expect("found above");
+            self.audience.groups -= stream.viewers.len();
+            if !stream.viewers.is_empty() {
+                self.emit(Event::ViewersLost(object, Refusal::NotImported));
+            }
         }
     }
 
@@ -230,14 +234,16 @@ impl Node {
         let stream = self.streams.get_mut(&object).expect("callers asked");
         let viewers = std::mem::take(&mut stream.viewers);
         let waiting = std::mem::take(&mut stream.waiting);
+        self.audience.groups -= viewers.len();
+        self.audience.waiting -= waiting.len();
         if !viewers.is_empty() {
             self.emit(Event::ViewersLost(object, why));
         }
         for (group, count) in viewers {
-            self.controller.note_refused(now, group, object, count);
+            self.note_lost(now, group, object, count);
         }
         for (request, group) in waiting {
-            self.controller.note_refused(now, group, object, 1);
+            self.note_refused(now, group, object);
             self.emit(Event::ViewerRefused(request, why));
         }
     }

@@ -76,27 +76,38 @@ impl Node {
     /// A viewer asks for an object. An event with `request` follows, at once or later.
     pub fn handle_viewer(&mut self, now: Instant, request: RequestId, group: GroupId, object: Object) {
         let is_full = self.streams.len() >= NODE_STREAMS_MAX && !self.streams.contains_key(&object);
-        let has_no_room = self.streams.get(&object).is_some_and(|stream| {
-            let is_new = !stream.viewers.contains_key(&group);
-            stream.waiting.len() >= WAITING_MAX || (is_new && stream.viewers.len() >= GROUPS_MAX)
-        });
+        let is_served = self.streams.get(&object).is_some_and(Stream::is_served);
+        let has_no_room =
+            (!is_served && self.audience.waiting >= WAITING_MAX) || !self.has_room_for_group(group, object);
         let why = if self.controller.is_draining {
             Some(Refusal::Draining)
         } else {
             (is_full || has_no_room).then_some(Refusal::TableFull)
         };
         if let Some(why) = why {
-            self.controller.note_refused(now, group, object, 1);
+            self.note_refused(now, group, object);
             return self.emit(Event::ViewerRefused(request, why));
         }
-        let stream = self.streams.entry(object).or_default();
-        if stream.is_served() {
-            *stream.viewers.entry(group).or_default() += 1;
-            self.emit(Event::ViewerAdmitted(request));
+        if is_served {
+            self.admit_viewer(request, group, object);
         } else {
-            stream.waiting.push((request, group));
+            self.streams.entry(object).or_default().waiting.push((request, group));
+            self.audience.waiting += 1;
             self.seek(now, object);
         }
+    }
+
+    /// Whether a group can watch an object: it does so already, or fewer than [`GROUPS_MAX`] do.
+    fn has_room_for_group(&self, group: GroupId, object: Object) -> bool {
+        let watches = self.streams.get(&object).is_some_and(|stream| stream.viewers.contains_key(&group));
+        watches || self.audience.groups < GROUPS_MAX
+    }
+
+    fn admit_viewer(&mut self, request: RequestId, group: GroupId, object: Object) {
+        let viewers = &mut self.streams.get_mut(&object).expect("callers asked").viewers;
+        self.audience.groups += usize::from(!viewers.contains_key(&group));
+        *viewers.entry(group).or_default() += 1;
+        self.emit(Event::ViewerAdmitted(request));
     }
 
     /// An admitted viewer has left.
@@ -106,6 +117,7 @@ impl Node {
         *count -= 1;
         if *count == 0 {
             stream.viewers.remove(&group);
+            self.audience.groups -= 1;
         }
         self.end_if_unwanted(object);
     }
@@ -113,7 +125,9 @@ impl Node {
     /// A viewer no longer waits for the answer to its request.
     pub fn handle_viewer_cancelled(&mut self, request: RequestId, object: Object) {
         if let Some(stream) = self.streams.get_mut(&object) {
+            let before = stream.waiting.len();
             stream.waiting.retain(|(waiting, _)| *waiting != request);
+            self.audience.waiting -= before - stream.waiting.len();
             self.end_if_unwanted(object);
         }
     }
@@ -275,10 +289,17 @@ impl Node {
         self.emit(Event::Fetch { object, parent, cause, version });
         self.grant_children(object);
         let stream = self.streams.get_mut(&object).expect("found above");
-        for (request, group) in std::mem::take(&mut stream.waiting) {
-            *stream.viewers.entry(group).or_default() += 1;
-            self.output.events.push_back(Event::ViewerAdmitted(request));
+        let waiting = std::mem::take(&mut stream.waiting);
+        self.audience.waiting -= waiting.len();
+        for (request, group) in waiting {
+            if self.has_room_for_group(group, object) {
+                self.admit_viewer(request, group, object);
+            } else {
+                self.note_refused(now, group, object);
+                self.emit(Event::ViewerRefused(request, Refusal::TableFull));
+            }
         }
+        self.end_if_unwanted(object);
     }
 
     /// A parent has refused a request, or ended a stream.

@@ -1,10 +1,10 @@
 //! Tests of a node among five others, and among hostile neighbours.
 
 use super::*;
+use crate::ChannelId;
 use crate::control::messages::{ChildSays, ParentSays, ToNode};
 use crate::control::neighbours::Offer;
 use crate::control::tables::{Evidence, Origin, Prefix, RibUpdate};
-use crate::ChannelId;
 use proptest::prelude::*;
 
 const S1: NodeId = NodeId(0);
@@ -365,6 +365,81 @@ fn report_has_streams_viewers_and_links() {
     assert!(report.streams.is_full && report.links.len() == 2);
 }
 
+/// E1, with V0 and V1 served to one viewer each.
+fn serving_edge() -> (Net, Vec<Object>) {
+    let mut net = Net::new();
+    assert_eq!((net.view(E1, V0), net.view(E1, V1)), (Some(true), Some(true)));
+    (net, vec![V0, V1])
+}
+
+fn ask(net: &mut Net, number: usize, object: Object) -> Option<Event> {
+    let node = &mut net.nodes[E1.index()];
+    node.handle_viewer(net.now, RequestId(number as u64), GroupId(number as u32), object);
+    node.poll_event()
+}
+
+#[test]
+fn node_takes_groups_of_all_streams_up_to_its_limit() {
+    let (mut net, objects) = serving_edge();
+    // Group 0 watches both objects already.
+    for number in 1..GROUPS_MAX - 1 {
+        let event = ask(&mut net, number, objects[number % 2]);
+        assert!(matches!(event, Some(Event::ViewerAdmitted(_))), "group {number}: {event:?}");
+    }
+    let event = ask(&mut net, GROUPS_MAX, V0);
+    assert_eq!(event, Some(Event::ViewerRefused(RequestId(GROUPS_MAX as u64), Refusal::TableFull)));
+    assert!(matches!(ask(&mut net, 1, V1), Some(Event::ViewerAdmitted(_))), "a known group");
+    // The refused group is demand beyond the limit.
+    net.nodes[E1.index()].report(net.now);
+    let reports = std::iter::from_fn(|| net.nodes[E1.index()].poll_transmit());
+    let viewers = reports.filter_map(|transmit| match transmit {
+        Transmit::Controller(report) => Some(report.viewers),
+        _ => None,
+    });
+    let mut receiver = crate::control::differences::DeltaReceiver::new(GROUPS_MAX);
+    let delta = crate::control::differences::Delta { is_full: true, ..viewers.last().expect("a report") };
+    assert_eq!(receiver.handle(delta), crate::control::differences::Applied::Yes);
+}
+
+#[test]
+fn viewers_of_all_streams_wait_up_to_the_limit() {
+    let mut net = Net::new();
+    for number in 0..WAITING_MAX {
+        assert_eq!(ask(&mut net, number, if number % 2 == 0 { V0 } else { V1 }), None);
+    }
+    let refused = |number| Some(Event::ViewerRefused(RequestId(number as u64), Refusal::TableFull));
+    assert_eq!(ask(&mut net, WAITING_MAX, V0), refused(WAITING_MAX));
+    net.nodes[E1.index()].handle_viewer_cancelled(RequestId(1), V1);
+    assert_eq!(ask(&mut net, WAITING_MAX, V0), None);
+}
+
+#[test]
+fn refused_requests_of_a_window_are_summed() {
+    let mut net = Net::new();
+    let (node, start) = (&mut net.nodes[E1.index()], net.now);
+    let window = node.settings.demand_memory;
+    let demand = |node: &Node| node.demand().get(&(GROUP, V0)).copied();
+    (0..3).for_each(|_| node.note_refused(start, GROUP, V0));
+    assert_eq!(demand(node), Some(3));
+    node.note_refused(start + window, GROUP, V0);
+    assert_eq!(demand(node), Some(3), "the window before counts until the next one is over");
+    node.note_refused(start + window * 2, GROUP, V0);
+    assert_eq!(demand(node), Some(1));
+    node.report(start + window * 3);
+    assert_eq!(demand(node), None);
+}
+
+#[test]
+fn lost_viewers_that_ask_again_count_once() {
+    let mut net = Net::new();
+    let (node, now) = (&mut net.nodes[E1.index()], net.now);
+    node.note_lost(now, GROUP, V0, 20);
+    (0..20).for_each(|_| node.note_refused(now, GROUP, V0));
+    assert_eq!(node.demand()[&(GROUP, V0)], 20);
+    node.note_refused(now, GROUP, V0);
+    assert_eq!(node.demand()[&(GROUP, V0)], 21);
+}
+
 fn objects() -> impl Strategy<Value = Object> {
     (0..3u32, prop_oneof![Just(0), Just(1_000_000), Just(u64::MAX)])
         .prop_map(|(channel, bps)| Object { channel: ChannelId(channel), bitrate: BitRate::bps(bps) })
@@ -450,13 +525,16 @@ proptest! {
                 Input::Parent(parent, life, body) => {
                     node.handle_parent(now, parent, ToChild { life: life << 33, body });
                 }
-                Input::Viewer(object) => node.handle_viewer(now, RequestId(request), GROUP, object),
+                Input::Viewer(object) => {
+                    node.handle_viewer(now, RequestId(request), GroupId(request as u32 % 2), object);
+                }
                 Input::Left(object) => node.handle_viewer_left(GROUP, object),
                 Input::Delivered(object, parent) => node.handle_delivered(now, object, parent),
                 Input::Stalled(object) => node.handle_stalled(now, object),
                 Input::Time(ms) => {
                     now += Duration::from_ms(ms);
                     node.handle_timeout(now);
+                    prop_assert!(node.poll_timeout() > now, "work that is due was left");
                 }
             }
             while node.poll_transmit().is_some() {}
@@ -475,7 +553,9 @@ proptest! {
                     stream.next.is_none() || node.due.iter().any(|(_, due)| due == object)
                 }, "{:?} waits without a deadline", object);
             }
-            prop_assert!(node.poll_timeout() >= Instant::ZERO);
+            let waiting = node.streams.values().map(|stream| stream.waiting.len()).sum();
+            let groups = node.streams.values().map(|stream| stream.viewers.len()).sum();
+            prop_assert_eq!(node.audience, Audience { waiting, groups });
         }
     }
 }
