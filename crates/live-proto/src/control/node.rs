@@ -141,11 +141,16 @@ struct ParentSession {
     heard_at: Option<Instant>,
     /// Requests that are asked or granted.
     held: Attempts,
+    /// When this node last sent all its attempts.
+    compared_at: Option<Instant>,
+    /// When this node last asked for a whole advertisement.
+    resend_at: Option<Instant>,
 }
 
 impl ParentSession {
     fn new(declared: BitRate) -> Self {
-        Self { declared, life: 0, heard_at: None, held: Attempts::default() }
+        let (heard_at, compared_at, resend_at) = (None, None, None);
+        Self { declared, life: 0, heard_at, held: Attempts::default(), compared_at, resend_at }
     }
 }
 
@@ -159,6 +164,23 @@ struct ChildSession {
     ledger: LinkLedger,
     /// Heartbeats in a row whose digest differs from the ledger's.
     mismatches: u32,
+    /// When the whole advertisement was last sent.
+    resent_at: Option<Instant>,
+}
+
+impl ChildSession {
+    const fn new(link: LinkId, ledger: LinkLedger) -> Self {
+        Self { link, life: 0, heard_at: None, ledger, mismatches: 0, resent_at: None }
+    }
+}
+
+/// Whether something that is done at most once in `every` may be done now, and notes that it is.
+fn is_due(last: &mut Option<Instant>, now: Instant, every: Duration) -> bool {
+    let is_due = last.is_none_or(|last| now >= last + every);
+    if is_due {
+        *last = Some(now);
+    }
+    is_due
 }
 
 /// Deadlines of all regular work.
@@ -232,8 +254,7 @@ impl Node {
         let parents = parents.collect();
         let child = |link: &LinkId| {
             let ledger = LinkLedger::new(Capacity::declared(network.link(*link).capacity));
-            let session = ChildSession { link: *link, life: 0, heard_at: None, ledger, mismatches: 0 };
-            (network.link(*link).to, session)
+            (network.link(*link).to, ChildSession::new(*link, ledger))
         };
         let is_source = network.node(id).tier == Tier::Source;
         Self {
@@ -384,6 +405,11 @@ impl Node {
             .values()
             .map(|session| (session.link, LinkState::Up(session.ledger.capacity().believed())));
         inwards.chain(outwards).collect()
+    }
+
+    /// Least time between two whole advertisements on one link: half a period.
+    const fn whole_table_every(&self) -> Duration {
+        Duration::from_ps(self.settings.advertise_every.as_ps() / 2)
     }
 
     fn emit(&mut self, event: Event) {

@@ -1,6 +1,6 @@
 //! A node's side towards its children: admission by the ledgers, heartbeats, advertisements.
 
-use super::{ChildSession, Event, NODE_STREAMS_MAX, Node, Stream};
+use super::{ChildSession, Event, NODE_STREAMS_MAX, Node, Stream, is_due};
 use crate::control::ledger::{Capacity, Digest, STREAMS_MAX};
 use crate::control::messages::{Cause, ChildSays, ParentSays, Refusal, ToParent};
 use crate::control::neighbours::Offer;
@@ -34,11 +34,18 @@ impl Node {
             }
             ChildSays::Heartbeat(digest) => self.compare(child, digest),
             ChildSays::Held { last_attempt, held } => self.handle_held(child, last_attempt, held),
-            ChildSays::Resend => {
-                if let Some(whole) = self.advertiser.whole() {
-                    self.send_child(child, ParentSays::Advertisement(whole));
-                }
-            }
+            ChildSays::Resend => self.resend_table(now, child),
+        }
+    }
+
+    /// Sends the whole advertisement, at most twice in a period.
+    fn resend_table(&mut self, now: Instant, child: NodeId) {
+        let every = self.whole_table_every();
+        let session = self.children.get_mut(&child).expect("callers asked");
+        if let Some(whole) = self.advertiser.whole()
+            && is_due(&mut session.resent_at, now, every)
+        {
+            self.send_child(child, ParentSays::Advertisement(whole));
         }
     }
 

@@ -28,6 +28,8 @@ pub(super) struct Upstream {
     attempt: u64,
     /// The first attempt: a grant of any counts, a refusal of the last only.
     first_attempt: u64,
+    /// When the last attempt was sent.
+    asked_at: Instant,
     /// Version that routed the request; `None` after a local decision.
     version: Option<Version>,
     cause: Cause,
@@ -241,6 +243,7 @@ impl Node {
             parent,
             attempt,
             first_attempt: attempt,
+            asked_at: now,
             version,
             cause,
             phase: Phase::Asked(1),
@@ -251,8 +254,20 @@ impl Node {
         self.set_due(object, Some(now + self.settings.ask_timeout));
     }
 
+    /// A parent has no record of a request. The node repeats the request, unless it has sent it a
+    /// moment ago: the next comparison finds what is missing then.
+    pub(super) fn handle_not_held(&mut self, now: Instant, parent: NodeId, object: Object, attempt: u64) {
+        let every = self.settings.ask_timeout;
+        let stream = self.streams.get(&object);
+        let is_this = |upstream: &&Upstream| upstream.parent == parent && upstream.attempt == attempt;
+        let upstreams = stream.into_iter().flat_map(|stream| stream.current.iter().chain(&stream.next));
+        if upstreams.filter(is_this).all(|upstream| now >= upstream.asked_at + every) {
+            self.ask_again(now, parent, object, attempt);
+        }
+    }
+
     /// Repeats a request, by a new attempt: the parent has not answered, or has no record of it.
-    pub(super) fn ask_again(&mut self, parent: NodeId, object: Object, attempt: u64) {
+    fn ask_again(&mut self, now: Instant, parent: NodeId, object: Object, attempt: u64) {
         self.forget_attempt(parent, object, attempt);
         let Some(stream) = self.streams.get_mut(&object) else { return };
         let is_this = |upstream: &&mut Upstream| upstream.parent == parent && upstream.attempt == attempt;
@@ -260,7 +275,7 @@ impl Node {
         let Some(upstream) = current.or_else(|| stream.next.as_mut().filter(is_this)) else { return };
         self.attempts += 1;
         let attempt = self.attempts;
-        upstream.attempt = attempt;
+        (upstream.attempt, upstream.asked_at) = (attempt, now);
         let (version, cause) = (upstream.version, upstream.cause);
         self.parents.get_mut(&parent).expect("callers asked").held.insert(object, attempt);
         self.send_parent(parent, ChildSays::Subscribe { object, attempt, version, cause });
@@ -332,7 +347,7 @@ impl Node {
         {
             *count += 1;
             self.set_due(object, Some(now + self.settings.ask_timeout));
-            return self.ask_again(parent, object, attempt);
+            return self.ask_again(now, parent, object, attempt);
         }
         if stream.current.is_none() {
             stream.tried.insert(parent);

@@ -440,6 +440,50 @@ fn lost_viewers_that_ask_again_count_once() {
     assert_eq!(node.demand()[&(GROUP, V0)], 21);
 }
 
+/// Number of messages by which E1 answers `count` messages of its parent, one each millisecond.
+fn answers_of_edge(net: &mut Net, count: u64, mut body: impl FnMut(&Node, NodeId) -> ParentSays) -> usize {
+    let parent = net.upstream(E1, V0).expect("served");
+    let node = &mut net.nodes[E1.index()];
+    (0..count)
+        .map(|ms| {
+            let (now, body) = (net.now + Duration::from_ms(ms), body(node, parent));
+            node.handle_parent(now, parent, ToChild { life: 1 << 32, body });
+            std::iter::from_fn(|| node.poll_transmit()).count()
+        })
+        .sum()
+}
+
+#[test]
+fn parent_that_holds_nothing_is_asked_again_rarely() {
+    let mut net = Net::new();
+    assert_eq!(net.view(E1, V0), Some(true));
+    let says = |node: &Node, parent: NodeId| {
+        let attempt = node.parents[&parent].held.of(V0).expect("asked");
+        ParentSays::Refused { object: V0, attempt, why: Refusal::NotHeld }
+    };
+    let answers = answers_of_edge(&mut net, 1_000, says);
+    assert_eq!(answers, 4, "at once, and each 300 ms");
+}
+
+#[test]
+fn whole_tables_are_asked_for_and_sent_rarely() {
+    let mut net = Net::new();
+    assert_eq!(net.view(E1, V0), Some(true));
+    let parent = net.upstream(E1, V0).expect("served");
+    let gap = |_: &Node, _| {
+        let delta = Advertiser::new(1 << 33).advance(BTreeMap::new());
+        ParentSays::Advertisement(crate::control::differences::Delta { is_full: false, number: 9, ..delta })
+    };
+    assert_eq!(answers_of_edge(&mut net, 1_000, gap), 2);
+    assert_eq!(answers_of_edge(&mut net, 1_000, |_, _| ParentSays::Compare), 5);
+    let node = &mut net.nodes[parent.index()];
+    for ms in 0..1_000 {
+        let now = net.now + Duration::from_ms(ms);
+        node.handle_child(now, E1, ToParent { life: 1 << 32, body: ChildSays::Resend });
+    }
+    assert_eq!(std::iter::from_fn(|| node.poll_transmit()).count(), 2);
+}
+
 fn objects() -> impl Strategy<Value = Object> {
     (0..3u32, prop_oneof![Just(0), Just(1_000_000), Just(u64::MAX)])
         .prop_map(|(channel, bps)| Object { channel: ChannelId(channel), bitrate: BitRate::bps(bps) })
