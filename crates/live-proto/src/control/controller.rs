@@ -324,18 +324,26 @@ impl Controller {
     /// Does the work that is due.
     pub fn handle_timeout(&mut self, now: Instant) {
         if now >= self.timers.tick {
-            self.timers.tick = now + self.settings.resend_every;
             self.watch_nodes(now);
+            self.timers.tick = now + self.settings.resend_every;
             self.advance(now);
         }
         if now >= self.timers.round {
-            self.timers.round = now + self.settings.round;
-            self.plan();
+            let is_planned = self.plan();
+            let settings = &self.settings;
+            self.timers.round = now + if is_planned { settings.round } else { settings.resend_every };
         }
     }
 
+    /// Notes silent nodes. A controller that was itself frozen gives all nodes one more silence, and
+    /// plans after the reports that wait in its sockets.
     fn watch_nodes(&mut self, now: Instant) {
         let most = self.settings.node_silence_max;
+        if now > self.timers.tick + most {
+            self.nodes.iter_mut().filter_map(|view| view.heard_at.as_mut()).for_each(|at| *at = now);
+            self.timers.round = self.timers.round.max(now + self.settings.resend_every);
+            return;
+        }
         for (view, node) in self.nodes.iter_mut().zip(0..) {
             if view.heard_at.is_some_and(|heard_at| now > heard_at + most) {
                 view.heard_at = None;
@@ -344,12 +352,12 @@ impl Controller {
         }
     }
 
-    /// Puts a job out. A controller that hears less than half of the nodes is itself cut off, and
-    /// keeps its tables.
-    fn plan(&mut self) {
+    /// Puts a job out. A controller that hears less than half of the nodes is itself cut off: it
+    /// keeps its tables, and puts out none. Returns whether there is a job.
+    fn plan(&mut self) -> bool {
         let heard = self.nodes.iter().filter(|view| view.heard_at.is_some()).count();
         if 2 * heard < self.nodes.len() {
-            return;
+            return false;
         }
         self.jobs += 1;
         let job = PlanJob {
@@ -362,6 +370,7 @@ impl Controller {
         };
         self.pending = Some(job.clone());
         self.job = Some(job);
+        true
     }
 
     fn is_up(&self, node: NodeId) -> bool {

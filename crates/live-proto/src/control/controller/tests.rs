@@ -333,6 +333,30 @@ fn controller_that_hears_no_majority_keeps_its_tables() {
     net.controller.timers.round = net.now;
     net.controller.handle_timeout(net.now);
     assert!(net.controller.poll_job().is_none());
+    net.silent.clear();
+    net.run(SECOND * 2);
+    assert!(net.controller.poll_job().is_some(), "the round is made up for");
+}
+
+#[test]
+fn controller_that_was_frozen_counts_no_node_as_silent() {
+    let mut net = Net::new(100, settings());
+    net.plan(&[R1]).expect("a wide link");
+    net.run(SECOND * 8);
+    net.now += SECOND * 90;
+    net.controller.handle_timeout(net.now);
+    let silent = |controller: &mut Controller| {
+        let events = std::iter::from_fn(|| controller.poll_event());
+        events.filter(|event| matches!(event, ControllerEvent::Silent(_))).count()
+    };
+    assert_eq!(silent(&mut net.controller), 0);
+    assert!(net.controller.poll_job().is_none(), "the reports come first");
+    // The nodes are gone indeed.
+    for _ in 0..7 {
+        net.now += SECOND;
+        net.controller.handle_timeout(net.now);
+    }
+    assert_eq!(silent(&mut net.controller), 5);
 }
 
 #[test]
