@@ -19,6 +19,7 @@ use super::differences::{Applied, DeltaReceiver};
 use super::messages::{GroupId, Report, ToNode};
 use super::node::{GROUPS_MAX, NODE_STREAMS_MAX};
 use super::tables::{LinkState, RibEntry, RibUpdate, Version};
+use crate::plan::VIEWERS_MAX;
 use crate::{Network, NodeId, Object, Tier};
 use anabranch_units::{BitRate, Duration, Instant, LinkId};
 use plans::link_between;
@@ -30,6 +31,9 @@ use std::sync::Arc;
 pub const CONTROLLER_GROUPS_MAX: usize = 65_536;
 /// Most versions whose tables the controller keeps, to send differences from them.
 pub const HISTORY_MAX: usize = 8;
+
+/// The whole of a link, in millionths.
+const SLACK_PPM_MAX: u32 = 1_000_000;
 
 /// Central entries of one node.
 type Table = Arc<BTreeMap<Object, RibEntry>>;
@@ -45,8 +49,8 @@ pub struct ControllerSettings {
     pub stage_timeout: Duration,
     /// Time after which an update is sent again to a node that has not installed it.
     pub resend_every: Duration,
-    /// Share of each link that stays unplanned for local decisions, in percent.
-    pub slack_percent: u32,
+    /// Share of each link that stays unplanned for local decisions, in millionths, below 1,000,000.
+    pub slack_ppm: u32,
     /// Most running streams that are moved in one round, besides those on failed links.
     pub moves_max: usize,
     /// Change of a link's capacity that makes evidence stale, in percent: the nodes' setting.
@@ -60,7 +64,7 @@ impl Default for ControllerSettings {
             node_silence_max: Duration::from_secs(5),
             stage_timeout: Duration::from_secs(4),
             resend_every: Duration::from_secs(1),
-            slack_percent: 5,
+            slack_ppm: 50_000,
             moves_max: 1_000,
             stale_percent: 20,
         }
@@ -83,28 +87,31 @@ pub enum ControllerEvent {
     Settled(usize),
 }
 
-/// A defect of the groups of viewers.
+/// A defect of the settings, or of the groups of viewers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum GroupsError {
+pub enum ControllerError {
     /// More groups than [`CONTROLLER_GROUPS_MAX`].
     TooMany(usize),
     /// A group at a node that is not an edge.
     NotAnEdge(GroupId, NodeId),
+    /// A slack that leaves nothing to plan.
+    Slack(u32),
 }
 
-impl std::fmt::Display for GroupsError {
+impl std::fmt::Display for ControllerError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::TooMany(count) => {
                 write!(f, "{count} groups: at most {CONTROLLER_GROUPS_MAX} are possible; join some")
             }
             Self::NotAnEdge(group, node) => write!(f, "group {}: node {} is no edge", group.0, node.0),
+            Self::Slack(ppm) => write!(f, "slack_ppm {ppm}: must be below {SLACK_PPM_MAX}"),
         }
     }
 }
 
-impl std::error::Error for GroupsError {}
+impl std::error::Error for ControllerError {}
 
 /// The controller's record of a node.
 #[derive(Clone, Debug)]
@@ -171,22 +178,25 @@ impl Controller {
     /// A controller that takes the lead: `lead` is higher than in all leads before. `groups` has the
     /// edges of each group of viewers, the nearest first.
     ///
-    /// Errors: see [`GroupsError`].
+    /// Errors: see [`ControllerError`].
     pub fn new(
         now: Instant,
         network: Network,
         groups: Vec<Vec<NodeId>>,
         lead: u64,
         settings: ControllerSettings,
-    ) -> Result<Self, GroupsError> {
+    ) -> Result<Self, ControllerError> {
+        if settings.slack_ppm >= SLACK_PPM_MAX {
+            return Err(ControllerError::Slack(settings.slack_ppm));
+        }
         if groups.len() > CONTROLLER_GROUPS_MAX {
-            return Err(GroupsError::TooMany(groups.len()));
+            return Err(ControllerError::TooMany(groups.len()));
         }
         let is_edge =
             |node: &NodeId| network.nodes().get(node.index()).is_some_and(|node| node.tier == Tier::Edge);
         for (group, edges) in (0..).map(GroupId).zip(&groups) {
             if let Some(node) = edges.iter().find(|node| !is_edge(node)) {
-                return Err(GroupsError::NotAnEdge(group, *node));
+                return Err(ControllerError::NotAnEdge(group, *node));
             }
         }
         let version = Version { lead, decision: 0 };
@@ -391,10 +401,10 @@ impl Controller {
     }
 
     fn plannable(&self) -> Vec<BitRate> {
-        let share = 100 - u128::from(self.settings.slack_percent.min(100));
+        let share = u128::from(SLACK_PPM_MAX - self.settings.slack_ppm);
         let plannable = |(rate, link): (BitRate, &crate::Link)| {
             let is_drained = self.draining.contains(&link.from) || self.draining.contains(&link.to);
-            let part = u128::from(rate.as_bps()) * share / 100;
+            let part = u128::from(rate.as_bps()) * share / u128::from(SLACK_PPM_MAX);
             BitRate::bps(if is_drained { 0 } else { part as u64 })
         };
         self.capacities().into_iter().zip(self.network.links()).map(plannable).collect()
@@ -417,6 +427,7 @@ impl Controller {
         imports
     }
 
+    /// Viewers of each group, at most [`VIEWERS_MAX`]: an optimiser takes no more.
     fn demand(&self) -> BTreeMap<(GroupId, Object), u64> {
         let mut demand = BTreeMap::new();
         for (_, view) in self.views() {
@@ -424,7 +435,7 @@ impl Controller {
                 view.viewers.table().iter().filter(|((group, _), _)| (group.0 as usize) < self.groups.len());
             known.for_each(|(key, count)| {
                 let sum: &mut u64 = demand.entry(*key).or_default();
-                *sum = sum.saturating_add(*count);
+                *sum = sum.saturating_add(*count).min(VIEWERS_MAX);
             });
         }
         demand

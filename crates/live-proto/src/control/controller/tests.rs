@@ -34,6 +34,8 @@ struct Net {
     issued: usize,
     /// Capacity that nodes report; the declared one if `None`.
     reported: Option<BitRate>,
+    /// Viewers of object 0 at E1.
+    watching: u64,
 }
 
 impl Net {
@@ -59,6 +61,7 @@ impl Net {
             loads_bps_max: vec![0; 6],
             issued: 0,
             reported: None,
+            watching: 3,
         };
         net.run(SECOND * 2);
         net
@@ -81,7 +84,7 @@ impl Net {
                 running.iter().map(|(object, parent)| (*object, Some(*parent))).collect()
             }
         };
-        let viewers = if node == E1 { [((GROUP, object(0)), 3)].into() } else { BTreeMap::new() };
+        let viewers = if node == E1 { [((GROUP, object(0)), self.watching)].into() } else { BTreeMap::new() };
         let report = Report {
             life: 1,
             version: self.versions[node.index()],
@@ -168,7 +171,7 @@ impl Net {
 }
 
 fn settings() -> ControllerSettings {
-    ControllerSettings { slack_percent: 0, ..ControllerSettings::default() }
+    ControllerSettings { slack_ppm: 0, ..ControllerSettings::default() }
 }
 
 proptest! {
@@ -290,9 +293,29 @@ fn report_above_the_declared_capacity_counts_as_declared() {
 
 #[test]
 fn slack_stays_unplanned() {
-    let mut net = Net::new(10, ControllerSettings { slack_percent: 20, ..settings() });
+    let mut net = Net::new(10, ControllerSettings { slack_ppm: 200_000, ..settings() });
     assert!(net.plan(&[R1; 5]).is_err(), "10 of 10 Mbit/s");
     net.plan(&[R1; 4]).expect("8 of 10 Mbit/s");
+}
+
+#[test]
+fn slack_of_a_whole_link_is_refused() {
+    let net = Net::new(10, ControllerSettings { slack_ppm: 999_999, ..settings() });
+    let whole = ControllerSettings { slack_ppm: 1_000_000, ..settings() };
+    let refused = Controller::new(Instant::ZERO, net.controller.network.clone(), vec![], 1, whole);
+    let error = refused.expect_err("nothing to plan");
+    assert_eq!(error.to_string(), "slack_ppm 1000000: must be below 1000000");
+}
+
+#[test]
+fn demand_is_what_an_optimiser_takes() {
+    let mut net = Net::new(10, settings());
+    net.watching = u64::MAX;
+    net.run(SECOND);
+    net.controller.timers.round = net.now;
+    net.controller.handle_timeout(net.now);
+    let job = net.controller.poll_job().expect("a round is due");
+    assert_eq!(job.demand[&(GROUP, object(0))], VIEWERS_MAX);
 }
 
 #[test]
