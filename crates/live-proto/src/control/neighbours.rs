@@ -10,7 +10,7 @@
 
 use super::differences::{Applied, Delta, DeltaReceiver, DeltaSender};
 use super::local::Via;
-use super::tables::LinkState;
+use super::tables::{LinkState, has_rate_changed};
 use crate::{NodeId, Object};
 use anabranch_units::{BitRate, LinkId};
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ pub const OBJECTS_MAX: usize = 65_536;
 pub const PARENTS_MAX: usize = 64;
 /// Change of an advertised capacity that is sent, in percent of the sent one: the change that also
 /// makes evidence stale.
-pub const CAPACITY_STEP_PERCENT: u64 = 20;
+pub const CAPACITY_STEP_PERCENT: u32 = 20;
 
 /// The nearest node that receives an object, as a node advertises it to its children.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,12 +46,8 @@ impl Reach {
     }
 
     fn is_news(&self, next: &Self) -> bool {
-        if self.distance != next.distance {
-            return true;
-        }
-        let bps = |reach: &Self| reach.capacity.map_or(0, BitRate::as_bps);
-        let (sent, new) = (u128::from(bps(self)), u128::from(bps(next)));
-        sent != new && sent.abs_diff(new) * 100 >= sent * u128::from(CAPACITY_STEP_PERCENT)
+        let rate = |reach: &Self| reach.capacity.unwrap_or(BitRate::bps(0));
+        self.distance != next.distance || has_rate_changed(rate(self), rate(next), CAPACITY_STEP_PERCENT)
     }
 }
 

@@ -160,13 +160,17 @@ impl LinkState {
     /// failure and a repair always count.
     pub fn has_changed(self, earlier: Self, percent: u32) -> bool {
         match (earlier, self) {
-            (Self::Up(old), Self::Up(new)) => {
-                let (old, new) = (u128::from(old.as_bps()), u128::from(new.as_bps()));
-                old != new && old.abs_diff(new) * 100 >= old * u128::from(percent)
-            }
+            (Self::Up(old), Self::Up(new)) => has_rate_changed(old, new, percent),
             _ => self != earlier,
         }
     }
+}
+
+/// Whether `new` differs from `old` by at least `percent` of `old` (§4.4.2). Nodes apply this rule to
+/// evidence and to advertised capacities.
+pub fn has_rate_changed(old: BitRate, new: BitRate, percent: u32) -> bool {
+    let (old, new) = (u128::from(old.as_bps()), u128::from(new.as_bps()));
+    old != new && old.abs_diff(new) * 100 >= old * u128::from(percent)
 }
 
 /// Viewers of one object.
