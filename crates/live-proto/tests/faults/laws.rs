@@ -163,14 +163,14 @@ impl World {
             let is_unfollowed = |entry: &&RibEntry| {
                 let Prefix::Object(object) = entry.prefix else { return true };
                 let is_followed = node.upstream(object).is_none_or(|parent| parent == entry.next_hop);
-                !is_followed || fib.lookup(object, None) != Some(entry.next_hop)
+                !is_followed || fib.lookup(object) != Some(entry.next_hop)
             };
             let is_override = |entry: &&RibEntry| {
                 controller.table(NodeId(at)).any(|planned| planned.prefix == entry.prefix)
             };
             let entry = rib.central().find(is_unfollowed).or_else(|| rib.distributed().find(is_override))?;
             let Prefix::Object(object) = entry.prefix else { return Some(format!("{}", entry.prefix)) };
-            let (upstream, hop) = (node.upstream(object), fib.lookup(object, None));
+            let (upstream, hop) = (node.upstream(object), fib.lookup(object));
             Some(format!("node {at}: {entry:?}, stream from {upstream:?}, next hop {hop:?}"))
         })
     }

@@ -205,7 +205,7 @@ impl Node {
         version: Option<Version>,
     ) -> Option<(NodeId, Option<Version>)> {
         if let Some(version) = version.filter(|version| *version != self.rib.version()) {
-            let parent = self.shadows.of(version)?.lookup(object, None)?;
+            let parent = self.shadows.of(version)?.lookup(object)?;
             return Some((parent, Some(version)));
         }
         // The sender of a versioned request hears the controller, so its silence is no reason here.
@@ -213,7 +213,7 @@ impl Node {
             Some(_) => self.has_changed(entry),
             None => self.is_stale(now, entry),
         };
-        let entry = self.rib.route(object, None, is_stale)?;
+        let entry = self.rib.route(object, is_stale)?;
         Some((entry.next_hop, (entry.origin == Origin::Central).then_some(entry.version)))
     }
 
@@ -407,7 +407,7 @@ impl Node {
         let mut moves = Vec::new();
         for (object, stream) in &self.streams {
             let Some(current) = stream.current.as_ref().filter(|_| stream.next.is_none()) else { continue };
-            let planned = self.rib.route(*object, None, |entry| self.is_stale(now, entry));
+            let planned = self.rib.route(*object, |entry| self.is_stale(now, entry));
             let planned = planned.filter(|entry| entry.origin == Origin::Central);
             let is_draining = self.neighbours.offer(current.parent).is_some_and(|offer| offer.is_draining);
             match planned {

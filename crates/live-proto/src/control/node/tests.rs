@@ -250,11 +250,11 @@ fn stale_evidence_overrides_the_plan_until_it_agrees() {
     net.nodes[R1.index()].handle_capacity(E1, lower);
     net.nodes[R2.index()].handle_capacity(E1, Capacity::declared(BitRate::mbps(3)));
     net.run(SECOND);
-    assert_eq!(net.nodes[E1.index()].fib(net.now).lookup(V0, None), None);
+    assert_eq!(net.nodes[E1.index()].fib(net.now).lookup(V0), None);
     assert_eq!(net.view(E1, V0), Some(true), "by Algorithm 1");
     net.nodes[R1.index()].handle_capacity(E1, Capacity::declared(BitRate::mbps(3)));
     net.run(SECOND * 2);
-    assert_eq!(net.nodes[E1.index()].fib(net.now).lookup(V0, None), Some(R1));
+    assert_eq!(net.nodes[E1.index()].fib(net.now).lookup(V0), Some(R1));
     assert_eq!(net.upstream(E1, V0), Some(R1));
     assert_eq!(net.nodes[E1.index()].rib().distributed().count(), 0);
 }
@@ -263,9 +263,9 @@ fn stale_evidence_overrides_the_plan_until_it_agrees() {
 fn silent_controller_leaves_local_decisions_alone() {
     let mut net = Net::new();
     net.install(E1, 1, &[(V0, R1)]);
-    assert!(net.nodes[E1.index()].fib(net.now).lookup(V0, None).is_some());
+    assert!(net.nodes[E1.index()].fib(net.now).lookup(V0).is_some());
     net.run(SECOND * 11);
-    assert!(net.nodes[E1.index()].fib(net.now).lookup(V0, None).is_none());
+    assert!(net.nodes[E1.index()].fib(net.now).lookup(V0).is_none());
     assert_eq!(net.view(E1, V0), Some(true), "by Algorithm 1");
 }
 
