@@ -28,6 +28,8 @@ pub(super) struct Upstream {
     attempt: u64,
     /// The first attempt: a grant of any counts, a refusal of the last only.
     first_attempt: u64,
+    /// The attempt of the last grant; `None` before the first, and after a repeated request.
+    granted: Option<u64>,
     /// When the last attempt was sent.
     asked_at: Instant,
     /// Version that routed the request; `None` after a local decision.
@@ -243,6 +245,7 @@ impl Node {
             parent,
             attempt,
             first_attempt: attempt,
+            granted: None,
             asked_at: now,
             version,
             cause,
@@ -275,7 +278,7 @@ impl Node {
         let Some(upstream) = current.or_else(|| stream.next.as_mut().filter(is_this)) else { return };
         self.attempts += 1;
         let attempt = self.attempts;
-        (upstream.attempt, upstream.asked_at) = (attempt, now);
+        (upstream.attempt, upstream.granted, upstream.asked_at) = (attempt, None, now);
         let (version, cause) = (upstream.version, upstream.cause);
         self.parents.get_mut(&parent).expect("callers asked").held.insert(object, attempt);
         self.send_parent(parent, ChildSays::Subscribe { object, attempt, version, cause });
@@ -294,6 +297,7 @@ impl Node {
             }
             return;
         };
+        next.granted = next.granted.max(Some(attempt));
         if next.phase == Phase::Granted {
             return;
         }
@@ -317,11 +321,17 @@ impl Node {
         self.end_if_unwanted(object);
     }
 
-    /// A parent has refused a request, or ended a stream.
+    /// A parent has refused a request, or ended a stream. After a grant of an earlier attempt the
+    /// refusal can be older than the grant: the node asks again, and believes the next answer.
     pub(super) fn handle_refused(&mut self, now: Instant, parent: NodeId, object: Object, attempt: u64) {
+        let is_this = |upstream: &Upstream| upstream.parent == parent && upstream.attempt == attempt;
+        let upstreams = self.streams.get(&object).map(|stream| [&stream.current, &stream.next]);
+        let upstream = upstreams.into_iter().flatten().flatten().find(|upstream| is_this(upstream));
+        if upstream.is_some_and(|upstream| upstream.granted.is_some_and(|granted| granted < attempt)) {
+            return self.ask_again(now, parent, object, attempt);
+        }
         self.forget_attempt(parent, object, attempt);
         let Some(stream) = self.streams.get_mut(&object) else { return };
-        let is_this = |upstream: &Upstream| upstream.parent == parent && upstream.attempt == attempt;
         let is_next = stream.next.as_ref().is_some_and(is_this);
         if !is_next && !stream.current.as_ref().is_some_and(is_this) {
             return;

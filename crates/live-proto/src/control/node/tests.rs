@@ -351,6 +351,37 @@ fn late_repeated_request_ends_no_stream() {
 }
 
 #[test]
+fn refusal_before_a_late_grant_ends_no_stream() {
+    let mut net = Net::new();
+    let node = &mut net.nodes[E1.index()];
+    node.handle_viewer(net.now, RequestId(1), GROUP, V0);
+    let asked = |node: &mut Node| {
+        std::iter::from_fn(|| node.poll_transmit()).find_map(|transmit| match transmit {
+            Transmit::Parent(parent, ToParent { body: ChildSays::Subscribe { attempt, .. }, .. }) => {
+                Some((parent, attempt))
+            }
+            _ => None,
+        })
+    };
+    let (parent, first) = asked(node).expect("a request");
+    let now = net.now + node.settings.ask_timeout;
+    node.handle_timeout(now);
+    let (_, second) = asked(node).expect("a repeated request");
+    // The first request came late, and its grant overtook the refusal of the second one.
+    let mut says = |body| {
+        node.handle_parent(now, parent, ToChild { life: 1 << 32, body });
+        node.handle_delivered(now, V0, parent);
+        (asked(node).map(|(_, attempt)| attempt), node.upstream(V0))
+    };
+    let refused = |attempt| ParentSays::Refused { object: V0, attempt, why: Refusal::NoParent };
+    assert_eq!(says(ParentSays::Granted { object: V0, attempt: first }), (None, Some(parent)));
+    let (third, upstream) = says(refused(second));
+    assert_eq!(upstream, Some(parent), "asked again, and served meanwhile");
+    let (_, upstream) = says(refused(third.expect("a question")));
+    assert_eq!(upstream, None, "the second refusal is believed");
+}
+
+#[test]
 fn report_has_streams_viewers_and_links() {
     let mut net = Net::new();
     net.nodes[E1.index()]
