@@ -14,7 +14,7 @@ use anabranch_election::StoreAsk;
 use anabranch_http::lease::{FileStore, LeaseError, SharedStore, Stored};
 use anabranch_http::metrics::{Metrics, quoted};
 use anabranch_live_proto::control::controller::{
-    Controller, ControllerEvent, ControllerSettings, GroupsError, PlanJob,
+    Controller, ControllerError as MachineError, ControllerEvent, ControllerSettings, PlanJob,
 };
 use anabranch_live_proto::control::messages::{Report, ToNode};
 use anabranch_live_proto::directory::Directory;
@@ -67,8 +67,8 @@ impl ControllerConfig {
 pub enum ControllerError {
     /// A defect of the description.
     Description(crate::description::DescriptionError),
-    /// A defect of its groups.
-    Groups(GroupsError),
+    /// A defect of its groups, or a setting.
+    Machine(MachineError),
     /// The store cannot be used.
     Store(LeaseError),
 }
@@ -77,7 +77,7 @@ impl std::fmt::Display for ControllerError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Description(error) => write!(f, "{error}"),
-            Self::Groups(error) => write!(f, "{error}"),
+            Self::Machine(error) => write!(f, "{error}"),
             Self::Store(error) => write!(f, "{error}"),
         }
     }
@@ -167,7 +167,7 @@ impl ControllerService {
         let (network, groups) = (layout.network().clone(), layout.group_edges());
         let now = Instant::from_std(epoch.elapsed());
         let machine = Controller::new(now, network, groups, kept.lead, config.settings);
-        let mut machine = machine.map_err(ControllerError::Groups)?;
+        let mut machine = machine.map_err(ControllerError::Machine)?;
         let drained = kept.draining.iter().filter_map(|name| layout.network().find(name));
         drained.for_each(|node| machine.handle_drain(now, node));
         let state = State {

@@ -20,6 +20,7 @@ use super::differences::{Applied, DeltaReceiver};
 use super::messages::{GroupId, Report, ToNode};
 use super::node::{GROUPS_MAX, NODE_STREAMS_MAX};
 use super::tables::{LinkState, RibEntry, RibUpdate, Version};
+use crate::plan::VIEWERS_MAX;
 use crate::{Network, NodeId, Object, Tier};
 use anabranch_units::{BitRate, Duration, Instant, LinkId};
 use plans::link_between;
@@ -31,6 +32,9 @@ use std::sync::Arc;
 pub const CONTROLLER_GROUPS_MAX: usize = 65_536;
 /// Most versions whose tables the controller keeps, to send differences from them.
 pub const HISTORY_MAX: usize = 8;
+
+/// The whole of a link, in millionths.
+const SLACK_PPM_MAX: u32 = 1_000_000;
 
 /// Central entries of one node.
 type Table = Arc<BTreeMap<Object, RibEntry>>;
@@ -46,8 +50,8 @@ pub struct ControllerSettings {
     pub stage_timeout: Duration,
     /// Time after which an update is sent again to a node that has not installed it.
     pub resend_every: Duration,
-    /// Share of each link that stays unplanned for local decisions, in percent.
-    pub slack_percent: u32,
+    /// Share of each link that stays unplanned for local decisions, in millionths, below 1,000,000.
+    pub slack_ppm: u32,
     /// Most running streams that are moved in one round, besides those on failed links.
     pub moves_max: usize,
     /// Change of a link's capacity that makes evidence stale, in percent: the nodes' setting.
@@ -61,7 +65,7 @@ impl Default for ControllerSettings {
             node_silence_max: Duration::from_secs(5),
             stage_timeout: Duration::from_secs(4),
             resend_every: Duration::from_secs(1),
-            slack_percent: 5,
+            slack_ppm: 50_000,
             moves_max: 1_000,
             stale_percent: 20,
         }
@@ -84,28 +88,31 @@ pub enum ControllerEvent {
     Settled(usize),
 }
 
-/// A defect of the groups of viewers.
+/// A defect of the settings, or of the groups of viewers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum GroupsError {
+pub enum ControllerError {
     /// More groups than [`CONTROLLER_GROUPS_MAX`].
     TooMany(usize),
     /// A group at a node that is not an edge.
     NotAnEdge(GroupId, NodeId),
+    /// A slack that leaves nothing to plan.
+    Slack(u32),
 }
 
-impl std::fmt::Display for GroupsError {
+impl std::fmt::Display for ControllerError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::TooMany(count) => {
                 write!(f, "{count} groups: at most {CONTROLLER_GROUPS_MAX} are possible; join some")
             }
             Self::NotAnEdge(group, node) => write!(f, "group {}: node {} is no edge", group.0, node.0),
+            Self::Slack(ppm) => write!(f, "slack_ppm {ppm}: must be below {SLACK_PPM_MAX}"),
         }
     }
 }
 
-impl std::error::Error for GroupsError {}
+impl std::error::Error for ControllerError {}
 
 /// The controller's record of a node.
 #[derive(Clone, Debug)]
@@ -172,22 +179,25 @@ impl Controller {
     /// A controller that takes the lead: `lead` is higher than in all leads before. `groups` has the
     /// edges of each group of viewers, the nearest first.
     ///
-    /// Errors: see [`GroupsError`].
+    /// Errors: see [`ControllerError`].
     pub fn new(
         now: Instant,
         network: Network,
         groups: Vec<Vec<NodeId>>,
         lead: u64,
         settings: ControllerSettings,
-    ) -> Result<Self, GroupsError> {
+    ) -> Result<Self, ControllerError> {
+        if settings.slack_ppm >= SLACK_PPM_MAX {
+            return Err(ControllerError::Slack(settings.slack_ppm));
+        }
         if groups.len() > CONTROLLER_GROUPS_MAX {
-            return Err(GroupsError::TooMany(groups.len()));
+            return Err(ControllerError::TooMany(groups.len()));
         }
         let is_edge =
             |node: &NodeId| network.nodes().get(node.index()).is_some_and(|node| node.tier == Tier::Edge);
         for (group, edges) in (0..).map(GroupId).zip(&groups) {
             if let Some(node) = edges.iter().find(|node| !is_edge(node)) {
-                return Err(GroupsError::NotAnEdge(group, *node));
+                return Err(ControllerError::NotAnEdge(group, *node));
             }
         }
         let version = Version { lead, decision: 0 };
@@ -247,7 +257,7 @@ impl Controller {
         }
     }
 
-    /// Takes a report, and answers it.
+    /// Takes a report, and answers it. A reported capacity counts up to the declared one.
     pub fn handle_report(&mut self, now: Instant, node: NodeId, report: Report) {
         let Some(view) = self.nodes.get_mut(node.index()) else { return };
         if report.life < view.life {
@@ -260,11 +270,12 @@ impl Controller {
             self.events.push_back(ControllerEvent::Heard(node));
         }
         (view.life, view.heard_at, view.version) = (report.life, Some(now), report.version);
-        let is_own = |link: &LinkId| {
-            let known = self.network.links().get(link.index());
-            known.is_some_and(|link| link.from == node || link.to == node)
+        let own = |(link, state): (LinkId, LinkState)| {
+            let known = self.network.links().get(link.index())?;
+            let is_own = known.from == node || known.to == node;
+            is_own.then(|| (link, state.limited(known.capacity)))
         };
-        view.links = report.links.into_iter().filter(|(link, _)| is_own(link)).collect();
+        view.links = report.links.into_iter().filter_map(own).collect();
         let resend = [view.streams.handle(report.streams), view.viewers.handle(report.viewers)];
         self.send(now, node, resend.contains(&Applied::Gap));
         self.advance(now);
@@ -324,18 +335,26 @@ impl Controller {
     /// Does the work that is due.
     pub fn handle_timeout(&mut self, now: Instant) {
         if now >= self.timers.tick {
-            self.timers.tick = now + self.settings.resend_every;
             self.watch_nodes(now);
+            self.timers.tick = now + self.settings.resend_every;
             self.advance(now);
         }
         if now >= self.timers.round {
-            self.timers.round = now + self.settings.round;
-            self.plan();
+            let is_planned = self.plan();
+            let settings = &self.settings;
+            self.timers.round = now + if is_planned { settings.round } else { settings.resend_every };
         }
     }
 
+    /// Notes silent nodes. A controller that was itself frozen gives all nodes one more silence, and
+    /// plans after the reports that wait in its sockets.
     fn watch_nodes(&mut self, now: Instant) {
         let most = self.settings.node_silence_max;
+        if now > self.timers.tick + most {
+            self.nodes.iter_mut().filter_map(|view| view.heard_at.as_mut()).for_each(|at| *at = now);
+            self.timers.round = self.timers.round.max(now + self.settings.resend_every);
+            return;
+        }
         for (view, node) in self.nodes.iter_mut().zip(0..) {
             if view.heard_at.is_some_and(|heard_at| now > heard_at + most) {
                 view.heard_at = None;
@@ -344,12 +363,12 @@ impl Controller {
         }
     }
 
-    /// Puts a job out. A controller that hears less than half of the nodes is itself cut off, and
-    /// keeps its tables.
-    fn plan(&mut self) {
+    /// Puts a job out. A controller that hears less than half of the nodes is itself cut off: it
+    /// keeps its tables, and puts out none. Returns whether there is a job.
+    fn plan(&mut self) -> bool {
         let heard = self.nodes.iter().filter(|view| view.heard_at.is_some()).count();
         if 2 * heard < self.nodes.len() {
-            return;
+            return false;
         }
         self.jobs += 1;
         let job = PlanJob {
@@ -362,6 +381,7 @@ impl Controller {
         };
         self.pending = Some(job.clone());
         self.job = Some(job);
+        true
     }
 
     fn is_up(&self, node: NodeId) -> bool {
@@ -382,10 +402,10 @@ impl Controller {
     }
 
     fn plannable(&self) -> Vec<BitRate> {
-        let share = 100 - u128::from(self.settings.slack_percent.min(100));
+        let share = u128::from(SLACK_PPM_MAX - self.settings.slack_ppm);
         let plannable = |(rate, link): (BitRate, &crate::Link)| {
             let is_drained = self.draining.contains(&link.from) || self.draining.contains(&link.to);
-            let part = u128::from(rate.as_bps()) * share / 100;
+            let part = u128::from(rate.as_bps()) * share / u128::from(SLACK_PPM_MAX);
             BitRate::bps(if is_drained { 0 } else { part as u64 })
         };
         self.capacities().into_iter().zip(self.network.links()).map(plannable).collect()
@@ -408,6 +428,7 @@ impl Controller {
         imports
     }
 
+    /// Viewers of each group, at most [`VIEWERS_MAX`]: an optimiser takes no more.
     fn demand(&self) -> BTreeMap<(GroupId, Object), u64> {
         let mut demand = BTreeMap::new();
         for (_, view) in self.views() {
@@ -415,7 +436,7 @@ impl Controller {
                 view.viewers.table().iter().filter(|((group, _), _)| (group.0 as usize) < self.groups.len());
             known.for_each(|(key, count)| {
                 let sum: &mut u64 = demand.entry(*key).or_default();
-                *sum = sum.saturating_add(*count);
+                *sum = sum.saturating_add(*count).min(VIEWERS_MAX);
             });
         }
         demand

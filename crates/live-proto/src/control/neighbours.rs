@@ -10,7 +10,7 @@
 
 use super::differences::{Applied, Delta, DeltaReceiver, DeltaSender};
 use super::local::Via;
-use super::tables::LinkState;
+use super::tables::{LinkState, has_rate_changed};
 use crate::{NodeId, Object};
 use anabranch_units::{BitRate, LinkId};
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ pub const OBJECTS_MAX: usize = 65_536;
 pub const PARENTS_MAX: usize = 64;
 /// Change of an advertised capacity that is sent, in percent of the sent one: the change that also
 /// makes evidence stale.
-pub const CAPACITY_STEP_PERCENT: u64 = 20;
+pub const CAPACITY_STEP_PERCENT: u32 = 20;
 
 /// The nearest node that receives an object, as a node advertises it to its children.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,13 +37,17 @@ impl Reach {
     /// The advertising node receives the object.
     pub const HERE: Self = Self { distance: 0, capacity: None };
 
-    fn is_news(&self, next: &Self) -> bool {
-        if self.distance != next.distance {
-            return true;
+    /// Takes the place of a farther way, or of an equally near one with less capacity.
+    fn approach(&mut self, other: Self) {
+        let key = |reach: &Self| (reach.distance, std::cmp::Reverse(reach.capacity));
+        if key(&other) < key(self) {
+            *self = other;
         }
-        let bps = |reach: &Self| reach.capacity.map_or(0, BitRate::as_bps);
-        let (sent, new) = (u128::from(bps(self)), u128::from(bps(next)));
-        sent != new && sent.abs_diff(new) * 100 >= sent * u128::from(CAPACITY_STEP_PERCENT)
+    }
+
+    fn is_news(&self, next: &Self) -> bool {
+        let rate = |reach: &Self| reach.capacity.unwrap_or(BitRate::bps(0));
+        self.distance != next.distance || has_rate_changed(rate(self), rate(next), CAPACITY_STEP_PERCENT)
     }
 }
 
@@ -56,6 +60,14 @@ pub struct Offer {
     pub spare: BitRate,
     /// Whether the parent takes no new stream because an operator empties it.
     pub is_draining: bool,
+}
+
+impl Offer {
+    /// The offer with rates of at most `declared`.
+    pub(super) fn limited(self, declared: BitRate) -> Self {
+        let capacity = self.capacity.min(declared);
+        Self { capacity, spare: self.spare.min(capacity), ..self }
+    }
 }
 
 /// A node's record of a parent.
@@ -145,26 +157,37 @@ impl Neighbours {
 
     /// The advertisement to the children: the objects that this node receives, and for all others
     /// the nearest way with enough capacity. At most [`OBJECTS_MAX`] objects.
+    ///
+    /// The received ones come first, then an equal share of what is left for each parent, then the
+    /// rest. So no parent displaces a received object, or the share of another parent.
     pub fn advertisement(&self, received: impl IntoIterator<Item = Object>) -> BTreeMap<Object, Reach> {
-        let mut reaches = BTreeMap::new();
+        let received = received.into_iter().take(OBJECTS_MAX);
+        let mut reaches: BTreeMap<Object, Reach> = received.map(|object| (object, Reach::HERE)).collect();
+        let share = (OBJECTS_MAX - reaches.len()) / self.parents.len().max(1);
+        let mut beyond = Vec::new();
         for (node, parent) in &self.parents {
             let Some(offer) = parent.offer.filter(|offer| !offer.is_draining) else { continue };
+            let mut added = 0;
             for (object, reach) in parent.table.table() {
                 let via = via(*node, offer, *reach);
                 if via.capacity <= object.bitrate {
                     continue;
                 }
                 let reach = Reach { distance: via.distance, capacity: Some(via.capacity) };
-                let best = reaches.entry(*object).or_insert(reach);
-                let key = |reach: &Reach| (reach.distance, std::cmp::Reverse(reach.capacity));
-                if key(&reach) < key(best) {
-                    *best = reach;
+                match reaches.get_mut(object) {
+                    Some(best) => best.approach(reach),
+                    None if added < share => {
+                        added += 1;
+                        reaches.insert(*object, reach);
+                    }
+                    None => beyond.push((*object, reach)),
                 }
             }
         }
-        reaches.extend(received.into_iter().map(|object| (object, Reach::HERE)));
-        while reaches.len() > OBJECTS_MAX {
-            reaches.pop_last();
+        for (object, reach) in beyond {
+            if reaches.len() < OBJECTS_MAX || reaches.contains_key(&object) {
+                reaches.entry(object).or_insert(reach).approach(reach);
+            }
         }
         reaches
     }
@@ -255,6 +278,20 @@ mod tests {
             let node = node(kbps, 0, [&[(v0, Reach::HERE)], &[]]);
             assert_eq!(node.advertisement([]).contains_key(&v0), is_passed_on);
         }
+    }
+
+    #[test]
+    fn hostile_parent_displaces_no_other_object() {
+        // X advertises as many objects as its table takes, all before those of Y and of the node.
+        let flood: Vec<_> =
+            (0..OBJECTS_MAX as u32).map(|channel| (object(channel, 1), Reach::HERE)).collect();
+        let last = OBJECTS_MAX as u32;
+        let (received, of_y) = (object(last, 1), object(last + 1, 1));
+        let node = node(9_000, 9_000, [&flood, &[(of_y, Reach::HERE)]]);
+        let advertisement = node.advertisement([received]);
+        assert_eq!(advertisement.len(), OBJECTS_MAX);
+        assert_eq!(advertisement.get(&received), Some(&Reach::HERE));
+        assert_eq!(advertisement.get(&of_y), Some(&passed(1, 9_000)));
     }
 
     #[test]

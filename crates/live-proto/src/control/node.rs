@@ -22,17 +22,18 @@ use super::local::Via;
 use super::messages::{Cause, GroupId, Refusal, Report, ToChild, ToParent};
 use super::neighbours::{Advertiser, Neighbours};
 use super::tables::{LinkState, Rib, RibEntry, ShadowFibs, UpdateError, Version};
-use crate::{Network, NodeId, Object, Tier};
-use anabranch_units::{Duration, Instant, LinkId, RandomStream, Seed};
+use crate::{Link, Network, NodeId, Object, Tier};
+use anabranch_units::{BitRate, Duration, Instant, LinkId, RandomStream, Seed};
 use controller_session::ControllerSession;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use streams::Stream;
 
 /// Most streams of a node, imported ones included.
 pub const NODE_STREAMS_MAX: usize = 65_536;
-/// Most viewers that wait for one stream to begin.
+/// Most viewers of a node that wait for their streams to begin.
 pub const WAITING_MAX: usize = 65_536;
-/// Most groups of viewers of one stream, and most entries of refused viewers in a report.
+/// Most pairs of a stream and a group that watches it at one node, and most viewer entries of a
+/// report.
 pub const GROUPS_MAX: usize = 65_536;
 
 /// A viewer's request, by a number of the driver's.
@@ -132,13 +133,26 @@ pub enum Event {
 }
 
 /// A node's record of the process of a parent.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct ParentSession {
+    /// Capacity of the link that the operator declares: no offer counts above it.
+    declared: BitRate,
     life: u64,
     /// Last message; `None` before the first and after a failure.
     heard_at: Option<Instant>,
     /// Requests that are asked or granted.
     held: Attempts,
+    /// When this node last sent all its attempts.
+    compared_at: Option<Instant>,
+    /// When this node last asked for a whole advertisement.
+    resend_at: Option<Instant>,
+}
+
+impl ParentSession {
+    fn new(declared: BitRate) -> Self {
+        let (heard_at, compared_at, resend_at) = (None, None, None);
+        Self { declared, life: 0, heard_at, held: Attempts::default(), compared_at, resend_at }
+    }
 }
 
 /// A node's record of the process of a child.
@@ -151,6 +165,23 @@ struct ChildSession {
     ledger: LinkLedger,
     /// Heartbeats in a row whose digest differs from the ledger's.
     mismatches: u32,
+    /// When the whole advertisement was last sent.
+    resent_at: Option<Instant>,
+}
+
+impl ChildSession {
+    const fn new(link: LinkId, ledger: LinkLedger) -> Self {
+        Self { link, life: 0, heard_at: None, ledger, mismatches: 0, resent_at: None }
+    }
+}
+
+/// Whether something that is done at most once in `every` may be done now, and notes that it is.
+fn is_due(last: &mut Option<Instant>, now: Instant, every: Duration) -> bool {
+    let is_due = last.is_none_or(|last| now >= last + every);
+    if is_due {
+        *last = Some(now);
+    }
+    is_due
 }
 
 /// Deadlines of all regular work.
@@ -180,11 +211,21 @@ pub struct Node {
     streams: BTreeMap<Object, Stream>,
     /// Deadlines of streams.
     due: BTreeSet<(Instant, Object)>,
+    audience: Audience,
     timers: Timers,
     controller: ControllerSession,
     random: RandomStream,
     attempts: u64,
     output: Output,
+}
+
+/// Number of viewers of all streams.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+struct Audience {
+    /// Viewers that wait, at most [`WAITING_MAX`].
+    waiting: usize,
+    /// Pairs of a stream and a group that watches it, at most [`GROUPS_MAX`].
+    groups: usize,
 }
 
 /// Messages and events that wait for the driver.
@@ -206,26 +247,30 @@ impl Node {
         seed: Seed,
     ) -> Self {
         let from = |link: &LinkId| (network.link(*link).from, *link);
-        let parents: Vec<_> = network.links_in(id).iter().map(from).collect();
+        let neighbours = Neighbours::new(network.links_in(id).iter().map(from));
+        let parents = neighbours.links().map(|(link, _)| {
+            let Link { from, capacity, .. } = *network.link(link);
+            (from, ParentSession::new(capacity))
+        });
+        let parents = parents.collect();
         let child = |link: &LinkId| {
             let ledger = LinkLedger::new(Capacity::declared(network.link(*link).capacity));
-            let session = ChildSession { link: *link, life: 0, heard_at: None, ledger, mismatches: 0 };
-            (network.link(*link).to, session)
+            (network.link(*link).to, ChildSession::new(*link, ledger))
         };
         let is_source = network.node(id).tier == Tier::Source;
-        let neighbours = Neighbours::new(parents);
         Self {
             id,
             life,
             settings,
             rib: Rib::default(),
             shadows: ShadowFibs::default(),
-            parents: neighbours.parents().map(|node| (node, ParentSession::default())).collect(),
+            parents,
             neighbours,
             advertiser: Advertiser::new(life),
             children: network.links_out(id).iter().map(child).collect(),
             streams: BTreeMap::new(),
             due: BTreeSet::new(),
+            audience: Audience::default(),
             timers: Timers { heartbeat: now, advertise: now, report: now },
             controller: ControllerSession::new(life, is_source),
             random: seed.stream("live.control", u64::from(id.0)),
@@ -366,6 +411,11 @@ impl Node {
             .values()
             .map(|session| (session.link, LinkState::Up(session.ledger.capacity().believed())));
         inwards.chain(outwards).collect()
+    }
+
+    /// Least time between two whole advertisements on one link: half a period.
+    const fn whole_table_every(&self) -> Duration {
+        Duration::from_ps(self.settings.advertise_every.as_ps() / 2)
     }
 
     fn emit(&mut self, event: Event) {

@@ -45,7 +45,8 @@ pub enum Origin {
     Distributed,
 }
 
-/// Requests that an entry matches: channel / bitrate / chunk, with wildcards at the end.
+/// Requests that an entry matches: channel / bitrate / *, with wildcards at the end (Table 4.1). All
+/// chunks of an object have one route.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Prefix {
@@ -55,66 +56,32 @@ pub enum Prefix {
     Channel(ChannelId),
     /// `V0/800 kbit/s/*`: one object.
     Object(Object),
-    /// `V0/800 kbit/s/17`: one chunk of an object, by its number.
-    Chunk(Object, u64),
 }
 
 impl Prefix {
-    /// Whether a request for `object` matches, for a chunk of it if `chunk` is its number.
-    pub fn matches(self, object: Object, chunk: Option<u64>) -> bool {
-        match self {
-            Self::Any => true,
-            Self::Channel(channel) => channel == object.channel,
-            Self::Object(own) => own == object,
-            Self::Chunk(own, number) => own == object && chunk == Some(number),
-        }
-    }
-
-    /// Whether every request that `other` matches is matched.
-    pub fn covers(self, other: Self) -> bool {
-        match (self, other) {
-            (Self::Any, _) => true,
-            (Self::Channel(a), Self::Channel(b)) => a == b,
-            (Self::Channel(a), Self::Object(b) | Self::Chunk(b, _)) => a == b.channel,
-            (Self::Object(a), Self::Object(b) | Self::Chunk(b, _)) => a == b,
-            (Self::Chunk(..), Self::Chunk(..)) => self == other,
-            _ => false,
-        }
-    }
-
     /// This prefix and all that cover it, the longest first.
     fn wider(self) -> impl Iterator<Item = Self> {
         let (channel, object) = match self {
             Self::Any => (None, None),
             Self::Channel(channel) => (Some(channel), None),
-            Self::Object(object) | Self::Chunk(object, _) => (Some(object.channel), Some(object)),
+            Self::Object(object) => (Some(object.channel), Some(object)),
         };
-        let chunk = Some(self).filter(|_| matches!(self, Self::Chunk(..)));
-        let shorter = object.map(Self::Object).into_iter().chain(channel.map(Self::Channel));
-        chunk.into_iter().chain(shorter).chain([Self::Any])
+        object.map(Self::Object).into_iter().chain(channel.map(Self::Channel)).chain([Self::Any])
     }
 
     /// The prefixes that this one covers, without itself, as ranges.
     fn narrower(self) -> Vec<std::ops::RangeInclusive<Self>> {
         let object = |channel, bps| Object { channel: ChannelId(channel), bitrate: BitRate::bps(bps) };
-        let under = |first: u32, last: u32| {
-            let (first, last) = (object(first, 0), object(last, u64::MAX));
-            [Self::Object(first)..=Self::Object(last), Self::Chunk(first, 0)..=Self::Chunk(last, u64::MAX)]
-        };
+        let under =
+            |first: u32, last: u32| Self::Object(object(first, 0))..=Self::Object(object(last, u64::MAX));
         match self {
             Self::Any => {
                 let channels = Self::Channel(ChannelId(0))..=Self::Channel(ChannelId(u32::MAX));
-                under(0, u32::MAX).into_iter().chain([channels]).collect()
+                vec![channels, under(0, u32::MAX)]
             }
-            Self::Channel(channel) => under(channel.0, channel.0).into(),
-            Self::Object(object) => vec![Self::Chunk(object, 0)..=Self::Chunk(object, u64::MAX)],
-            Self::Chunk(..) => Vec::new(),
+            Self::Channel(channel) => vec![under(channel.0, channel.0)],
+            Self::Object(_) => Vec::new(),
         }
-    }
-
-    /// The prefixes that match a request, the longest first.
-    fn of_request(object: Object, chunk: Option<u64>) -> impl Iterator<Item = Self> {
-        chunk.map_or(Self::Object(object), |number| Self::Chunk(object, number)).wider()
     }
 }
 
@@ -124,7 +91,6 @@ impl std::fmt::Display for Prefix {
             Self::Any => write!(f, "*"),
             Self::Channel(channel) => write!(f, "V{}/*/*", channel.0),
             Self::Object(object) => write!(f, "V{}/{}/*", object.channel.0, object.bitrate),
-            Self::Chunk(object, chunk) => write!(f, "V{}/{}/{chunk}", object.channel.0, object.bitrate),
         }
     }
 }
@@ -148,17 +114,29 @@ impl LinkState {
         }
     }
 
+    /// The state with a capacity of at most `declared`.
+    pub fn limited(self, declared: BitRate) -> Self {
+        match self {
+            Self::Up(capacity) => Self::Up(capacity.min(declared)),
+            Self::Failed => Self::Failed,
+        }
+    }
+
     /// Whether the state differs from `earlier` by at least `percent` of the earlier capacity. A
     /// failure and a repair always count.
     pub fn has_changed(self, earlier: Self, percent: u32) -> bool {
         match (earlier, self) {
-            (Self::Up(old), Self::Up(new)) => {
-                let (old, new) = (u128::from(old.as_bps()), u128::from(new.as_bps()));
-                old != new && old.abs_diff(new) * 100 >= old * u128::from(percent)
-            }
+            (Self::Up(old), Self::Up(new)) => has_rate_changed(old, new, percent),
             _ => self != earlier,
         }
     }
+}
+
+/// Whether `new` differs from `old` by at least `percent` of `old` (§4.4.2). Nodes apply this rule to
+/// evidence and to advertised capacities.
+pub fn has_rate_changed(old: BitRate, new: BitRate, percent: u32) -> bool {
+    let (old, new) = (u128::from(old.as_bps()), u128::from(new.as_bps()));
+    old != new && old.abs_diff(new) * 100 >= old * u128::from(percent)
 }
 
 /// Viewers of one object.
@@ -374,21 +352,11 @@ impl Rib {
 
     /// The route of a request: the longest prefix among central entries that hold and distributed
     /// entries. Of two with one prefix the central entry wins.
-    pub fn route(
-        &self,
-        object: Object,
-        chunk: Option<u64>,
-        is_stale: impl Fn(&RibEntry) -> bool,
-    ) -> Option<&RibEntry> {
-        Prefix::of_request(object, chunk).find_map(|prefix| {
+    pub fn route(&self, object: Object, is_stale: impl Fn(&RibEntry) -> bool) -> Option<&RibEntry> {
+        Prefix::Object(object).wider().find_map(|prefix| {
             let central = self.central.get(&prefix).filter(|entry| !is_stale(entry));
             central.or_else(|| self.distributed.get(&prefix))
         })
-    }
-
-    /// The central entry of a request, stale or not: the longest prefix.
-    pub fn planned(&self, object: Object) -> Option<&RibEntry> {
-        Prefix::of_request(object, None).find_map(|prefix| self.central.get(&prefix))
     }
 
     /// The forwarding table: central entries that hold, and distributed entries.
@@ -412,13 +380,8 @@ pub struct Fib {
 
 impl Fib {
     /// The next hop of a request, by the longest prefix.
-    pub fn lookup(&self, object: Object, chunk: Option<u64>) -> Option<NodeId> {
-        Prefix::of_request(object, chunk).find_map(|prefix| self.routes.get(&prefix).copied())
-    }
-
-    /// All routes, by prefix.
-    pub fn routes(&self) -> impl Iterator<Item = (Prefix, NodeId)> {
-        self.routes.iter().map(|(prefix, node)| (*prefix, *node))
+    pub fn lookup(&self, object: Object) -> Option<NodeId> {
+        Prefix::Object(object).wider().find_map(|prefix| self.routes.get(&prefix).copied())
     }
 }
 

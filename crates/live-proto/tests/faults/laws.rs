@@ -5,12 +5,13 @@
 //! 2. A granted stream is never refused for lack of capacity, unless the capacity of its link has
 //!    just fallen: so no decision degrades a running stream.
 //! 3. One request changes the parent at no more than n - 1 = 2 nodes.
-//! 4. Every way leads up the tiers: there is no loop. A node has one parent for an object, and at
-//!    most one more while the stream moves.
+//! 4. A node has one parent for an object, and at most one more while the stream moves. In the end
+//!    each stream leads through parents that grant it to a source that imports it. (Links lead down
+//!    the tiers only, so there is no loop.)
 //! 5. A stream that moves is fetched from its old parent until the new one delivers.
 //! 6. Within two rounds after the last fault all tables equal the controller's, no local decision is
-//!    left where the tables have a route, and streams follow the tables. The tables have a stream
-//!    where it runs if full links keep it from its planned way.
+//!    left where the tables have a route, and streams follow the tables, for a quiet time. From then on
+//!    they do so whenever no stage is under way, and for a quiet time of the last round. The tables have a stream where it runs if full links keep it from its planned way.
 //! 7. The version of a node's tables never goes back.
 //! 8. In the end every viewer is served if an edge of its group could serve it at any bitrate.
 //! 9. No viewer's video stalls while the controller fails, updates are lost, or nodes are drained.
@@ -28,6 +29,9 @@ const DELIVERS: Duration = Duration::from_ms(150);
 /// Time within which a viewer that could be served is served: two attempts at all edges.
 const NEGLECT_MAX: Duration = Duration::from_secs(9);
 
+/// Time without a stage in which law 6 must hold at every look.
+const QUIET: Duration = Duration::from_secs(3);
+
 /// Observations from which the laws are checked.
 #[derive(Default)]
 pub struct Laws {
@@ -41,8 +45,12 @@ pub struct Laws {
     pub failed: BTreeMap<(NodeId, NodeId), Instant>,
     /// Version of the tables of each node's life.
     versions: BTreeMap<u64, Version>,
-    /// When law 6 first held after the last fault.
+    /// Start of the first quiet time in which law 6 held after the last fault.
     converged_at: Option<Instant>,
+    /// Since when law 6 has held at every look.
+    agrees_since: Option<Instant>,
+    /// Whether law 6 held for [`QUIET`] two rounds after the last fault.
+    is_quiet: bool,
 }
 
 impl Laws {
@@ -125,34 +133,72 @@ impl World {
             assert!(ledger.used() <= believed, "law 1: the ledger of {places:?} exceeds {believed}");
             assert!(believed <= link.capacity, "law 1: {places:?} is believed above its declared capacity");
         }
-        let tier = |node: NodeId| self.place.network.node(node).tier;
         for (process, at) in self.nodes.iter().zip(0..) {
             let Some(process) = process else { continue };
             let version = process.machine.rib().version();
             let earlier = self.laws.versions.insert(process.life, version).unwrap_or_default();
             assert!(version >= earlier, "law 7: node {at} goes back from {earlier} to {version}");
             let mut ways: BTreeMap<Object, u32> = BTreeMap::new();
-            for (object, parent) in process.fetching.keys() {
-                assert!(tier(*parent) < tier(NodeId(at)), "law 4: node {at} fetches from node {}", parent.0);
+            for (object, _) in process.fetching.keys() {
                 *ways.entry(*object).or_default() += 1;
             }
             assert!(ways.values().all(|count| *count <= 2), "law 4: node {at} has {ways:?}");
         }
         if let Some(healed_at) = self.healed_at {
-            if self.laws.converged_at.is_none() && self.now() > healed_at && self.difference().is_none() {
-                self.schedule.say("converged");
-                self.laws.converged_at = Some(self.now());
+            if self.now() > healed_at {
+                self.note_agreement(healed_at);
             }
             self.note_neglect();
         }
     }
 
+    /// Whether the controller leads the network to other tables.
+    fn is_moving(&self) -> bool {
+        let controller = &self.controller.as_ref().expect("started by the end of faults").machine;
+        !controller.is_settled() || controller.version().decision == 0
+    }
+
+    /// Looks whether law 6 holds.
+    fn note_agreement(&mut self, healed_at: Instant) {
+        let (now, is_moving) = (self.now(), self.is_moving());
+        let difference = if is_moving { None } else { self.difference() };
+        if is_moving || difference.is_some() {
+            let since = self.laws.agrees_since.take();
+            let is_broken = since.is_some_and(|since| now >= since + QUIET) && !is_moving;
+            assert!(!is_broken, "law 6: equal since {since:?}, without a stage now {difference:?}");
+            return;
+        }
+        let since = *self.laws.agrees_since.get_or_insert(now);
+        if now < since + QUIET {
+            return;
+        }
+        if self.laws.converged_at.is_none() {
+            self.schedule.say("converged");
+            self.laws.converged_at = Some(since);
+        }
+        self.laws.is_quiet |= now >= healed_at + ROUND * 2;
+    }
+
+    /// Checks that a stream leads to a source that imports it.
+    fn check_way(&self, at: NodeId, object: Object) {
+        let mut node = at;
+        while self.place.network.node(node).tier != Tier::Source {
+            let process = self.nodes[node.index()].as_ref().expect("started by the end of faults");
+            let Some(parent) = process.machine.upstream(object) else {
+                panic!("law 4: {object:?} of node {} ends at node {}", at.0, node.0);
+            };
+            let grants = self.nodes[parent.index()].as_ref().expect("started by the end of faults");
+            let is_granted = grants.machine.is_granted(node, object);
+            assert!(is_granted, "law 4: node {} does not grant {object:?} to node {}", parent.0, node.0);
+            node = parent;
+        }
+        let is_imported = self.place.imports.get(&node).is_some_and(|objects| objects.contains(&object));
+        assert!(is_imported, "law 4: node {} does not import {object:?} of node {}", node.0, at.0);
+    }
+
     /// The first difference between the controller's tables and the network, if there is one.
     fn difference(&self) -> Option<String> {
         let controller = &self.controller.as_ref().expect("started by the end of faults").machine;
-        if !controller.is_settled() || controller.version().decision == 0 {
-            return Some(format!("version {} is under way", controller.version()));
-        }
         let mut nodes = self.nodes.iter().flatten().zip(0..);
         nodes.find_map(|(process, at)| {
             let (node, rib) = (&process.machine, process.machine.rib());
@@ -163,14 +209,14 @@ impl World {
             let is_unfollowed = |entry: &&RibEntry| {
                 let Prefix::Object(object) = entry.prefix else { return true };
                 let is_followed = node.upstream(object).is_none_or(|parent| parent == entry.next_hop);
-                !is_followed || fib.lookup(object, None) != Some(entry.next_hop)
+                !is_followed || fib.lookup(object) != Some(entry.next_hop)
             };
             let is_override = |entry: &&RibEntry| {
                 controller.table(NodeId(at)).any(|planned| planned.prefix == entry.prefix)
             };
             let entry = rib.central().find(is_unfollowed).or_else(|| rib.distributed().find(is_override))?;
             let Prefix::Object(object) = entry.prefix else { return Some(format!("{}", entry.prefix)) };
-            let (upstream, hop) = (node.upstream(object), fib.lookup(object, None));
+            let (upstream, hop) = (node.upstream(object), fib.lookup(object));
             Some(format!("node {at}: {entry:?}, stream from {upstream:?}, next hop {hop:?}"))
         })
     }
@@ -221,6 +267,12 @@ impl World {
         let is_in_time = converged_at.is_some_and(|at| at <= healed_at + ROUND * 2);
         let difference = self.difference();
         assert!(is_in_time, "law 6: equal at {converged_at:?}, difference {difference:?}");
+        assert!(self.laws.is_quiet, "law 6: never equal for {QUIET:?} in the last round");
+        for (process, at) in self.nodes.iter().flatten().zip(0..) {
+            let machine = &process.machine;
+            let streams = machine.objects().filter(|object| machine.upstream(*object).is_some());
+            streams.for_each(|object| self.check_way(NodeId(at), object));
+        }
         for (at, viewer) in self.viewers.iter().enumerate() {
             if let Some(watch) = viewer.watch {
                 assert!(self.now() <= watch.last + DELIVERS, "viewer {at} has no video");

@@ -1,7 +1,7 @@
 //! Viewers: each asks DNS for an edge, then the edge; a refused one tries the other edges of its
 //! group, then a lower bitrate, and starts again after a pause.
 
-use super::world::{World, ladder};
+use super::world::{What, World, ladder};
 use anabranch_live_proto::control::messages::GroupId;
 use anabranch_live_proto::control::node::RequestId;
 use anabranch_live_proto::{ChannelId, NodeId, Object};
@@ -11,6 +11,8 @@ use anabranch_units::{Duration, Instant};
 const ANSWER: Duration = Duration::from_secs(4);
 /// A viewer's pause after all edges have refused it.
 const PAUSE: Duration = Duration::from_secs(2);
+/// Time that a viewer's request takes to its edge.
+const LATENCY: Duration = Duration::from_ms(1);
 /// Time without video after which a viewer looks for another edge.
 const GAP_MAX: Duration = Duration::from_secs(5);
 
@@ -144,10 +146,9 @@ impl World {
     fn ask(&mut self, at: usize, edge: NodeId, object: Object, is_move: bool) {
         let (now, request) = (self.now(), self.request());
         let group = self.viewers[at].group;
-        // An edge that is down refuses the connection; one that is frozen does not answer.
-        let Some(process) = self.awake(edge) else { return };
-        let life = process.life;
-        process.machine.handle_viewer(now, request, group, object);
+        // An edge that is down refuses the connection; one that is frozen answers when it wakes.
+        let Some(life) = self.nodes[edge.index()].as_ref().map(|process| process.life) else { return };
+        self.schedule.after(LATENCY, What::Ask { edge, life, request, group, object });
         self.viewers[at].ask = Some(Ask { request, edge, object, life, until: now + ANSWER, is_move });
     }
 

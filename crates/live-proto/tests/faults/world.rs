@@ -101,6 +101,14 @@ pub enum What {
     StartNode(usize),
     StartController,
     Undrain(NodeId),
+    /// A viewer's request reaches an edge.
+    Ask {
+        edge: NodeId,
+        life: u64,
+        request: RequestId,
+        group: GroupId,
+        object: Object,
+    },
     /// A node that was frozen learns that a viewer has left.
     Left {
         edge: NodeId,
@@ -333,7 +341,7 @@ impl World {
         let now = self.now();
         let to = match &what {
             What::ToParent { to, .. } | What::ToChild { to, .. } | What::ToNode { to, .. } => Some(*to),
-            What::Left { edge, .. } => Some(*edge),
+            What::Ask { edge, .. } | What::Left { edge, .. } => Some(*edge),
             _ => None,
         };
         if let Some(process) = to.and_then(|to| self.nodes[to.index()].as_ref())
@@ -393,6 +401,14 @@ impl World {
             What::Undrain(node) => {
                 if let Some(running) = &mut self.controller {
                     running.machine.handle_undrain(now, node);
+                }
+            }
+            What::Ask { edge, life, request, group, object } => {
+                // A viewer that has given up has closed its connection.
+                let is_abandoned = self.abandoned.remove(&request).is_some();
+                let process = self.awake(edge).filter(|process| process.life == life && !is_abandoned);
+                if let Some(process) = process {
+                    process.machine.handle_viewer(now, request, group, object);
                 }
             }
             What::Left { edge, life, group, object } => {

@@ -32,6 +32,10 @@ struct Net {
     /// Highest load of each link over tables that were in force together.
     loads_bps_max: Vec<u64>,
     issued: usize,
+    /// Capacity that nodes report; the declared one if `None`.
+    reported: Option<BitRate>,
+    /// Viewers of object 0 at E1.
+    watching: u64,
 }
 
 impl Net {
@@ -56,6 +60,8 @@ impl Net {
             local: BTreeMap::new(),
             loads_bps_max: vec![0; 6],
             issued: 0,
+            reported: None,
+            watching: 3,
         };
         net.run(SECOND * 2);
         net
@@ -68,7 +74,8 @@ impl Net {
     fn report(&mut self, node: NodeId) {
         let links = self.controller.network.links().iter().zip(0..);
         let own = links.filter(|(link, _)| link.from == node || link.to == node);
-        let links = own.map(|(link, number)| (LinkId(number), LinkState::Up(link.capacity))).collect();
+        let state = |link: &Link| LinkState::Up(self.reported.unwrap_or(link.capacity));
+        let links = own.map(|(link, number)| (LinkId(number), state(link))).collect();
         let imports = (0..6).map(|channel| (object(channel), None));
         let streams = match node {
             S => imports.collect(),
@@ -77,7 +84,7 @@ impl Net {
                 running.iter().map(|(object, parent)| (*object, Some(*parent))).collect()
             }
         };
-        let viewers = if node == E1 { [((GROUP, object(0)), 3)].into() } else { BTreeMap::new() };
+        let viewers = if node == E1 { [((GROUP, object(0)), self.watching)].into() } else { BTreeMap::new() };
         let report = Report {
             life: 1,
             version: self.versions[node.index()],
@@ -164,7 +171,7 @@ impl Net {
 }
 
 fn settings() -> ControllerSettings {
-    ControllerSettings { slack_percent: 0, ..ControllerSettings::default() }
+    ControllerSettings { slack_ppm: 0, ..ControllerSettings::default() }
 }
 
 proptest! {
@@ -276,10 +283,39 @@ fn plan_above_a_capacity_changes_nothing() {
 }
 
 #[test]
+fn report_above_the_declared_capacity_counts_as_declared() {
+    let mut net = Net::new(3, settings());
+    net.reported = Some(BitRate::gbps(1));
+    net.run(SECOND);
+    net.plan(&[R1, R1]).expect_err("two objects on one way");
+    net.plan(&[R1]).expect("one object on one way");
+}
+
+#[test]
 fn slack_stays_unplanned() {
-    let mut net = Net::new(10, ControllerSettings { slack_percent: 20, ..settings() });
+    let mut net = Net::new(10, ControllerSettings { slack_ppm: 200_000, ..settings() });
     assert!(net.plan(&[R1; 5]).is_err(), "10 of 10 Mbit/s");
     net.plan(&[R1; 4]).expect("8 of 10 Mbit/s");
+}
+
+#[test]
+fn slack_of_a_whole_link_is_refused() {
+    let net = Net::new(10, ControllerSettings { slack_ppm: 999_999, ..settings() });
+    let whole = ControllerSettings { slack_ppm: 1_000_000, ..settings() };
+    let refused = Controller::new(Instant::ZERO, net.controller.network.clone(), vec![], 1, whole);
+    let error = refused.expect_err("nothing to plan");
+    assert_eq!(error.to_string(), "slack_ppm 1000000: must be below 1000000");
+}
+
+#[test]
+fn demand_is_what_an_optimiser_takes() {
+    let mut net = Net::new(10, settings());
+    net.watching = u64::MAX;
+    net.run(SECOND);
+    net.controller.timers.round = net.now;
+    net.controller.handle_timeout(net.now);
+    let job = net.controller.poll_job().expect("a round is due");
+    assert_eq!(job.demand[&(GROUP, object(0))], VIEWERS_MAX);
 }
 
 #[test]
@@ -320,6 +356,30 @@ fn controller_that_hears_no_majority_keeps_its_tables() {
     net.controller.timers.round = net.now;
     net.controller.handle_timeout(net.now);
     assert!(net.controller.poll_job().is_none());
+    net.silent.clear();
+    net.run(SECOND * 2);
+    assert!(net.controller.poll_job().is_some(), "the round is made up for");
+}
+
+#[test]
+fn controller_that_was_frozen_counts_no_node_as_silent() {
+    let mut net = Net::new(100, settings());
+    net.plan(&[R1]).expect("a wide link");
+    net.run(SECOND * 8);
+    net.now += SECOND * 90;
+    net.controller.handle_timeout(net.now);
+    let silent = |controller: &mut Controller| {
+        let events = std::iter::from_fn(|| controller.poll_event());
+        events.filter(|event| matches!(event, ControllerEvent::Silent(_))).count()
+    };
+    assert_eq!(silent(&mut net.controller), 0);
+    assert!(net.controller.poll_job().is_none(), "the reports come first");
+    // The nodes are gone indeed.
+    for _ in 0..7 {
+        net.now += SECOND;
+        net.controller.handle_timeout(net.now);
+    }
+    assert_eq!(silent(&mut net.controller), 5);
 }
 
 #[test]

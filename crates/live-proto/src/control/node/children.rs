@@ -1,6 +1,6 @@
 //! A node's side towards its children: admission by the ledgers, heartbeats, advertisements.
 
-use super::{ChildSession, Event, NODE_STREAMS_MAX, Node, Stream};
+use super::{ChildSession, Event, NODE_STREAMS_MAX, Node, Stream, is_due};
 use crate::control::ledger::{Capacity, Digest, STREAMS_MAX};
 use crate::control::messages::{Cause, ChildSays, ParentSays, Refusal, ToParent};
 use crate::control::neighbours::Offer;
@@ -34,11 +34,18 @@ impl Node {
             }
             ChildSays::Heartbeat(digest) => self.compare(child, digest),
             ChildSays::Held { last_attempt, held } => self.handle_held(child, last_attempt, held),
-            ChildSays::Resend => {
-                if let Some(whole) = self.advertiser.whole() {
-                    self.send_child(child, ParentSays::Advertisement(whole));
-                }
-            }
+            ChildSays::Resend => self.resend_table(now, child),
+        }
+    }
+
+    /// Sends the whole advertisement, at most twice in a period.
+    fn resend_table(&mut self, now: Instant, child: NodeId) {
+        let every = self.whole_table_every();
+        let session = self.children.get_mut(&child).expect("callers asked");
+        if let Some(whole) = self.advertiser.whole()
+            && is_due(&mut session.resent_at, now, every)
+        {
+            self.send_child(child, ParentSays::Advertisement(whole));
         }
     }
 
@@ -57,7 +64,11 @@ impl Node {
     pub fn handle_import_ended(&mut self, object: Object) {
         if self.streams.get(&object).is_some_and(|stream| stream.is_imported) {
             self.refuse_children(object, Refusal::NotImported);
-            self.streams.remove(&object);
+            let stream = self.streams.remove(&object).expect("found above");
+            self.audience.groups -= stream.viewers.len();
+            if !stream.viewers.is_empty() {
+                self.emit(Event::ViewersLost(object, Refusal::NotImported));
+            }
         }
     }
 
@@ -230,14 +241,16 @@ impl Node {
         let stream = self.streams.get_mut(&object).expect("callers asked");
         let viewers = std::mem::take(&mut stream.viewers);
         let waiting = std::mem::take(&mut stream.waiting);
+        self.audience.groups -= viewers.len();
+        self.audience.waiting -= waiting.len();
         if !viewers.is_empty() {
             self.emit(Event::ViewersLost(object, why));
         }
         for (group, count) in viewers {
-            self.controller.note_refused(now, group, object, count);
+            self.note_lost(now, group, object, count);
         }
         for (request, group) in waiting {
-            self.controller.note_refused(now, group, object, 1);
+            self.note_refused(now, group, object);
             self.emit(Event::ViewerRefused(request, why));
         }
     }

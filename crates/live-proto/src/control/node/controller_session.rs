@@ -3,6 +3,7 @@
 use super::{Event, GROUPS_MAX, Node, Transmit};
 use crate::control::differences::DeltaSender;
 use crate::control::messages::{GroupId, Report, ToNode};
+use crate::plan::VIEWERS_MAX;
 use crate::{NodeId, Object};
 use anabranch_units::{Duration, Instant};
 use std::collections::BTreeMap;
@@ -24,8 +25,43 @@ pub(super) struct ControllerSession {
     resend: bool,
     streams: DeltaSender<Object, Option<NodeId>>,
     viewers: DeltaSender<(GroupId, Object), u64>,
-    /// Refused viewers, with the time of the last refusal.
-    refused: BTreeMap<(GroupId, Object), (u64, Instant)>,
+    refused: BTreeMap<(GroupId, Object), Refused>,
+}
+
+/// Refused requests of one group for one object, in windows of `Settings::demand_memory`. Reports
+/// count requests, as Table 4.1 does. An edge cannot tell a viewer that asks twice from two viewers.
+#[derive(Copy, Clone, Debug)]
+struct Refused {
+    /// Start of the present window.
+    since: Instant,
+    /// Time of the last refusal.
+    at: Instant,
+    /// Requests refused in the present window.
+    requests: u64,
+    /// Most viewers that a stream has lost at once in the present window. They ask again, so the
+    /// larger of the two numbers counts.
+    lost: u64,
+    /// Count of the window before.
+    earlier: u64,
+}
+
+impl Refused {
+    const fn new(now: Instant) -> Self {
+        Self { since: now, at: now, requests: 0, lost: 0, earlier: 0 }
+    }
+
+    fn note(&mut self, now: Instant, window: Duration) {
+        self.at = now;
+        if now >= self.since + window {
+            let is_adjacent = now < self.since + window * 2;
+            self.earlier = if is_adjacent { self.requests.max(self.lost) } else { 0 };
+            (self.since, self.requests, self.lost) = (now, 0, 0);
+        }
+    }
+
+    fn count(&self) -> u64 {
+        self.requests.max(self.lost).max(self.earlier)
+    }
 }
 
 impl ControllerSession {
@@ -46,12 +82,14 @@ impl ControllerSession {
         self.heard_at.is_none_or(|heard_at| now > heard_at + most)
     }
 
-    /// Counts refused viewers as demand. A full table counts no new groups.
-    pub(super) fn note_refused(&mut self, now: Instant, group: GroupId, object: Object, count: u64) {
-        let is_full = self.refused.len() >= GROUPS_MAX && !self.refused.contains_key(&(group, object));
-        if !is_full {
-            self.refused.insert((group, object), (count, now));
+    /// The entry of refused requests; `None` for a new group if the table is full.
+    fn refused(&mut self, now: Instant, window: Duration, key: (GroupId, Object)) -> Option<&mut Refused> {
+        if self.refused.len() >= GROUPS_MAX && !self.refused.contains_key(&key) {
+            return None;
         }
+        let refused = self.refused.entry(key).or_insert(Refused::new(now));
+        refused.note(now, window);
+        Some(refused)
     }
 }
 
@@ -81,6 +119,43 @@ impl Node {
         }
     }
 
+    /// Counts a refused request as demand.
+    pub(super) fn note_refused(&mut self, now: Instant, group: GroupId, object: Object) {
+        let window = self.settings.demand_memory;
+        if let Some(refused) = self.controller.refused(now, window, (group, object)) {
+            refused.requests += 1;
+        }
+    }
+
+    /// Counts the viewers of a lost stream as demand.
+    pub(super) fn note_lost(&mut self, now: Instant, group: GroupId, object: Object, viewers: u64) {
+        let window = self.settings.demand_memory;
+        if let Some(refused) = self.controller.refused(now, window, (group, object)) {
+            refused.lost = refused.lost.max(viewers);
+        }
+    }
+
+    /// Viewers of each group and object: the served, the waiting, then the refused ones. At most
+    /// [`GROUPS_MAX`] entries, of at most [`VIEWERS_MAX`] each: the controller takes no more.
+    pub(super) fn demand(&self) -> BTreeMap<(GroupId, Object), u64> {
+        let served = self.streams.iter().flat_map(|(object, stream)| {
+            stream.viewers.iter().map(|(group, count)| ((*group, *object), *count))
+        });
+        let waiting = self
+            .streams
+            .iter()
+            .flat_map(|(object, stream)| stream.waiting.iter().map(|(_, group)| ((*group, *object), 1)));
+        let refused = self.controller.refused.iter().map(|(key, refused)| (*key, refused.count()));
+        let mut demand = BTreeMap::new();
+        for (key, count) in served.chain(waiting).chain(refused) {
+            if demand.len() < GROUPS_MAX || demand.contains_key(&key) {
+                let sum: &mut u64 = demand.entry(key).or_default();
+                *sum = sum.saturating_add(count).min(VIEWERS_MAX);
+            }
+        }
+        demand
+    }
+
     /// Reports soon, as the controller waits for moves: at most ten times a second.
     pub(super) fn report_soon(&mut self, now: Instant) {
         self.timers.report = self.timers.report.min(now + REPORT_DELAY);
@@ -88,21 +163,13 @@ impl Node {
 
     pub(super) fn report(&mut self, now: Instant) {
         let memory = self.settings.demand_memory;
-        self.controller.refused.retain(|_, (_, at)| now < *at + memory);
+        self.controller.refused.retain(|_, refused| now < refused.at + memory);
         let delivered = |(object, stream): (&Object, &super::Stream)| {
             let parent = stream.current.as_ref().map(|current| current.parent);
             (stream.is_imported || parent.is_some()).then_some((*object, parent))
         };
         let streams = self.streams.iter().filter_map(delivered).collect();
-        let mut viewers: BTreeMap<(GroupId, Object), u64> =
-            self.controller.refused.iter().map(|(key, (count, _))| (*key, *count)).collect();
-        for (object, stream) in &self.streams {
-            let waiting = stream.waiting.iter().map(|(_, group)| (*group, 1));
-            for (group, count) in stream.viewers.iter().map(|(group, count)| (*group, *count)).chain(waiting)
-            {
-                *viewers.entry((group, *object)).or_default() += count;
-            }
-        }
+        let viewers = self.demand();
         let links = self.link_states();
         let controller = &mut self.controller;
         let mut streams = controller.streams.advance(streams, |sent, new| sent != new);

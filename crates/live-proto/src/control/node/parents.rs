@@ -1,6 +1,6 @@
 //! A node's side towards its parents: their messages, their failures, the requests to them.
 
-use super::{Event, Node};
+use super::{Event, Node, is_due};
 use crate::control::differences::Applied;
 use crate::control::messages::{ChildSays, ParentSays, Refusal, ToChild};
 use crate::{NodeId, Object};
@@ -13,21 +13,39 @@ impl Node {
             return;
         }
         match message.body {
-            ParentSays::Heartbeat(offer) => self.neighbours.handle_offer(parent, offer),
+            ParentSays::Heartbeat(offer) => {
+                let declared = self.parents[&parent].declared;
+                self.neighbours.handle_offer(parent, offer.limited(declared));
+            }
             ParentSays::Advertisement(delta) => {
                 if self.neighbours.handle_table(parent, delta) == Applied::Gap {
-                    self.send_parent(parent, ChildSays::Resend);
+                    self.ask_for_table(now, parent);
                 }
             }
             ParentSays::Granted { object, attempt } => self.handle_granted(now, parent, object, attempt),
             ParentSays::Refused { object, attempt, why: Refusal::NotHeld } => {
-                self.ask_again(parent, object, attempt);
+                self.handle_not_held(now, parent, object, attempt);
             }
             ParentSays::Refused { object, attempt, .. } => self.handle_refused(now, parent, object, attempt),
-            ParentSays::Compare => {
-                let held = self.parents[&parent].held.iter().collect();
-                self.send_parent(parent, ChildSays::Held { last_attempt: self.attempts, held });
-            }
+            ParentSays::Compare => self.send_held(now, parent),
+        }
+    }
+
+    /// Asks for a whole advertisement, at most twice in a period.
+    fn ask_for_table(&mut self, now: Instant, parent: NodeId) {
+        let every = self.whole_table_every();
+        let session = self.parents.get_mut(&parent).expect("callers asked");
+        if is_due(&mut session.resend_at, now, every) {
+            self.send_parent(parent, ChildSays::Resend);
+        }
+    }
+
+    /// Sends all attempts, at most once in the time of a heartbeat.
+    fn send_held(&mut self, now: Instant, parent: NodeId) {
+        let session = self.parents.get_mut(&parent).expect("callers asked");
+        if is_due(&mut session.compared_at, now, self.settings.heartbeat) {
+            let held = session.held.iter().collect();
+            self.send_parent(parent, ChildSays::Held { last_attempt: self.attempts, held });
         }
     }
 

@@ -28,6 +28,10 @@ pub(super) struct Upstream {
     attempt: u64,
     /// The first attempt: a grant of any counts, a refusal of the last only.
     first_attempt: u64,
+    /// The attempt of the last grant; `None` before the first, and after a repeated request.
+    granted: Option<u64>,
+    /// When the last attempt was sent.
+    asked_at: Instant,
     /// Version that routed the request; `None` after a local decision.
     version: Option<Version>,
     cause: Cause,
@@ -76,25 +80,23 @@ impl Node {
     /// A viewer asks for an object. An event with `request` follows, at once or later.
     pub fn handle_viewer(&mut self, now: Instant, request: RequestId, group: GroupId, object: Object) {
         let is_full = self.streams.len() >= NODE_STREAMS_MAX && !self.streams.contains_key(&object);
-        let has_no_room = self.streams.get(&object).is_some_and(|stream| {
-            let is_new = !stream.viewers.contains_key(&group);
-            stream.waiting.len() >= WAITING_MAX || (is_new && stream.viewers.len() >= GROUPS_MAX)
-        });
+        let is_served = self.streams.get(&object).is_some_and(Stream::is_served);
+        let has_no_room =
+            (!is_served && self.audience.waiting >= WAITING_MAX) || !self.has_room_for_group(group, object);
         let why = if self.controller.is_draining {
             Some(Refusal::Draining)
         } else {
             (is_full || has_no_room).then_some(Refusal::TableFull)
         };
         if let Some(why) = why {
-            self.controller.note_refused(now, group, object, 1);
+            self.note_refused(now, group, object);
             return self.emit(Event::ViewerRefused(request, why));
         }
-        let stream = self.streams.entry(object).or_default();
-        if stream.is_served() {
-            *stream.viewers.entry(group).or_default() += 1;
-            self.emit(Event::ViewerAdmitted(request));
+        if is_served {
+            self.admit_viewer(request, group, object);
         } else {
-            stream.waiting.push((request, group));
+            self.streams.entry(object).or_default().waiting.push((request, group));
+            self.audience.waiting += 1;
             self.seek(now, object);
         }
     }
@@ -105,8 +107,22 @@ impl Node {
         if let (Some(count), 1..) = (stream.viewers.get_mut(&group), viewers) {
             *count = viewers;
         } else if viewers == 0 && stream.viewers.remove(&group).is_some() {
+            self.audience.groups -= 1;
             self.end_if_unwanted(object);
         }
+    }
+
+    /// Whether a group can watch an object: it does so already, or fewer than [`GROUPS_MAX`] do.
+    fn has_room_for_group(&self, group: GroupId, object: Object) -> bool {
+        let watches = self.streams.get(&object).is_some_and(|stream| stream.viewers.contains_key(&group));
+        watches || self.audience.groups < GROUPS_MAX
+    }
+
+    fn admit_viewer(&mut self, request: RequestId, group: GroupId, object: Object) {
+        let viewers = &mut self.streams.get_mut(&object).expect("callers asked").viewers;
+        self.audience.groups += usize::from(!viewers.contains_key(&group));
+        *viewers.entry(group).or_default() += 1;
+        self.emit(Event::ViewerAdmitted(request));
     }
 
     /// An admitted viewer has left.
@@ -116,6 +132,7 @@ impl Node {
         *count -= 1;
         if *count == 0 {
             stream.viewers.remove(&group);
+            self.audience.groups -= 1;
         }
         self.end_if_unwanted(object);
     }
@@ -123,7 +140,9 @@ impl Node {
     /// A viewer no longer waits for the answer to its request.
     pub fn handle_viewer_cancelled(&mut self, request: RequestId, object: Object) {
         if let Some(stream) = self.streams.get_mut(&object) {
+            let before = stream.waiting.len();
             stream.waiting.retain(|(waiting, _)| *waiting != request);
+            self.audience.waiting -= before - stream.waiting.len();
             self.end_if_unwanted(object);
         }
     }
@@ -212,7 +231,7 @@ impl Node {
         version: Option<Version>,
     ) -> Option<(NodeId, Option<Version>)> {
         if let Some(version) = version.filter(|version| *version != self.rib.version()) {
-            let parent = self.shadows.of(version)?.lookup(object, None)?;
+            let parent = self.shadows.of(version)?.lookup(object)?;
             return Some((parent, Some(version)));
         }
         // The sender of a versioned request hears the controller, so its silence is no reason here.
@@ -220,7 +239,7 @@ impl Node {
             Some(_) => self.has_changed(entry),
             None => self.is_stale(now, entry),
         };
-        let entry = self.rib.route(object, None, is_stale)?;
+        let entry = self.rib.route(object, is_stale)?;
         Some((entry.next_hop, (entry.origin == Origin::Central).then_some(entry.version)))
     }
 
@@ -250,6 +269,8 @@ impl Node {
             parent,
             attempt,
             first_attempt: attempt,
+            granted: None,
+            asked_at: now,
             version,
             cause,
             phase: Phase::Asked(1),
@@ -260,8 +281,20 @@ impl Node {
         self.set_due(object, Some(now + self.settings.ask_timeout));
     }
 
+    /// A parent has no record of a request. The node repeats the request, unless it has sent it a
+    /// moment ago: the next comparison finds what is missing then.
+    pub(super) fn handle_not_held(&mut self, now: Instant, parent: NodeId, object: Object, attempt: u64) {
+        let every = self.settings.ask_timeout;
+        let stream = self.streams.get(&object);
+        let is_this = |upstream: &&Upstream| upstream.parent == parent && upstream.attempt == attempt;
+        let upstreams = stream.into_iter().flat_map(|stream| stream.current.iter().chain(&stream.next));
+        if upstreams.filter(is_this).all(|upstream| now >= upstream.asked_at + every) {
+            self.ask_again(now, parent, object, attempt);
+        }
+    }
+
     /// Repeats a request, by a new attempt: the parent has not answered, or has no record of it.
-    pub(super) fn ask_again(&mut self, parent: NodeId, object: Object, attempt: u64) {
+    fn ask_again(&mut self, now: Instant, parent: NodeId, object: Object, attempt: u64) {
         self.forget_attempt(parent, object, attempt);
         let Some(stream) = self.streams.get_mut(&object) else { return };
         let is_this = |upstream: &&mut Upstream| upstream.parent == parent && upstream.attempt == attempt;
@@ -269,7 +302,7 @@ impl Node {
         let Some(upstream) = current.or_else(|| stream.next.as_mut().filter(is_this)) else { return };
         self.attempts += 1;
         let attempt = self.attempts;
-        upstream.attempt = attempt;
+        (upstream.attempt, upstream.granted, upstream.asked_at) = (attempt, None, now);
         let (version, cause) = (upstream.version, upstream.cause);
         self.parents.get_mut(&parent).expect("callers asked").held.insert(object, attempt);
         self.send_parent(parent, ChildSays::Subscribe { object, attempt, version, cause });
@@ -288,6 +321,7 @@ impl Node {
             }
             return;
         };
+        next.granted = next.granted.max(Some(attempt));
         if next.phase == Phase::Granted {
             return;
         }
@@ -298,17 +332,30 @@ impl Node {
         self.emit(Event::Fetch { object, parent, cause, version });
         self.grant_children(object);
         let stream = self.streams.get_mut(&object).expect("found above");
-        for (request, group) in std::mem::take(&mut stream.waiting) {
-            *stream.viewers.entry(group).or_default() += 1;
-            self.output.events.push_back(Event::ViewerAdmitted(request));
+        let waiting = std::mem::take(&mut stream.waiting);
+        self.audience.waiting -= waiting.len();
+        for (request, group) in waiting {
+            if self.has_room_for_group(group, object) {
+                self.admit_viewer(request, group, object);
+            } else {
+                self.note_refused(now, group, object);
+                self.emit(Event::ViewerRefused(request, Refusal::TableFull));
+            }
         }
+        self.end_if_unwanted(object);
     }
 
-    /// A parent has refused a request, or ended a stream.
+    /// A parent has refused a request, or ended a stream. After a grant of an earlier attempt the
+    /// refusal can be older than the grant: the node asks again, and believes the next answer.
     pub(super) fn handle_refused(&mut self, now: Instant, parent: NodeId, object: Object, attempt: u64) {
+        let is_this = |upstream: &Upstream| upstream.parent == parent && upstream.attempt == attempt;
+        let upstreams = self.streams.get(&object).map(|stream| [&stream.current, &stream.next]);
+        let upstream = upstreams.into_iter().flatten().flatten().find(|upstream| is_this(upstream));
+        if upstream.is_some_and(|upstream| upstream.granted.is_some_and(|granted| granted < attempt)) {
+            return self.ask_again(now, parent, object, attempt);
+        }
         self.forget_attempt(parent, object, attempt);
         let Some(stream) = self.streams.get_mut(&object) else { return };
-        let is_this = |upstream: &Upstream| upstream.parent == parent && upstream.attempt == attempt;
         let is_next = stream.next.as_ref().is_some_and(is_this);
         if !is_next && !stream.current.as_ref().is_some_and(is_this) {
             return;
@@ -334,7 +381,7 @@ impl Node {
         {
             *count += 1;
             self.set_due(object, Some(now + self.settings.ask_timeout));
-            return self.ask_again(parent, object, attempt);
+            return self.ask_again(now, parent, object, attempt);
         }
         if stream.current.is_none() {
             stream.tried.insert(parent);
@@ -394,7 +441,7 @@ impl Node {
         let mut moves = Vec::new();
         for (object, stream) in &self.streams {
             let Some(current) = stream.current.as_ref().filter(|_| stream.next.is_none()) else { continue };
-            let planned = self.rib.route(*object, None, |entry| self.is_stale(now, entry));
+            let planned = self.rib.route(*object, |entry| self.is_stale(now, entry));
             let planned = planned.filter(|entry| entry.origin == Origin::Central);
             let is_draining = self.neighbours.offer(current.parent).is_some_and(|offer| offer.is_draining);
             match planned {

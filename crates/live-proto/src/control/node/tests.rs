@@ -1,11 +1,10 @@
 //! Tests of a node among five others, and among hostile neighbours.
 
 use super::*;
+use crate::ChannelId;
 use crate::control::messages::{ChildSays, ParentSays, ToNode};
 use crate::control::neighbours::Offer;
 use crate::control::tables::{Evidence, Origin, Prefix, RibUpdate};
-use crate::{ChannelId, Link};
-use anabranch_units::BitRate;
 use proptest::prelude::*;
 
 const S1: NodeId = NodeId(0);
@@ -213,6 +212,16 @@ fn restarted_parent_is_left_at_its_first_message() {
 }
 
 #[test]
+fn offer_above_the_declared_capacity_counts_as_declared() {
+    let mut net = Net::new();
+    let boast = Offer { capacity: BitRate::gbps(1), spare: BitRate::gbps(1), is_draining: false };
+    let node = &mut net.nodes[E1.index()];
+    node.handle_parent(net.now, R1, ToChild { life: 1 << 32, body: ParentSays::Heartbeat(boast) });
+    let declared = BitRate::mbps(3);
+    assert_eq!(node.neighbours.offer(R1), Some(Offer { capacity: declared, spare: declared, ..boast }));
+}
+
+#[test]
 fn plan_is_followed_by_make_before_break() {
     let mut net = Net::new();
     assert_eq!(net.view(E1, V0), Some(true));
@@ -241,11 +250,11 @@ fn stale_evidence_overrides_the_plan_until_it_agrees() {
     net.nodes[R1.index()].handle_capacity(E1, lower);
     net.nodes[R2.index()].handle_capacity(E1, Capacity::declared(BitRate::mbps(3)));
     net.run(SECOND);
-    assert_eq!(net.nodes[E1.index()].fib(net.now).lookup(V0, None), None);
+    assert_eq!(net.nodes[E1.index()].fib(net.now).lookup(V0), None);
     assert_eq!(net.view(E1, V0), Some(true), "by Algorithm 1");
     net.nodes[R1.index()].handle_capacity(E1, Capacity::declared(BitRate::mbps(3)));
     net.run(SECOND * 2);
-    assert_eq!(net.nodes[E1.index()].fib(net.now).lookup(V0, None), Some(R1));
+    assert_eq!(net.nodes[E1.index()].fib(net.now).lookup(V0), Some(R1));
     assert_eq!(net.upstream(E1, V0), Some(R1));
     assert_eq!(net.nodes[E1.index()].rib().distributed().count(), 0);
 }
@@ -254,9 +263,9 @@ fn stale_evidence_overrides_the_plan_until_it_agrees() {
 fn silent_controller_leaves_local_decisions_alone() {
     let mut net = Net::new();
     net.install(E1, 1, &[(V0, R1)]);
-    assert!(net.nodes[E1.index()].fib(net.now).lookup(V0, None).is_some());
+    assert!(net.nodes[E1.index()].fib(net.now).lookup(V0).is_some());
     net.run(SECOND * 11);
-    assert!(net.nodes[E1.index()].fib(net.now).lookup(V0, None).is_none());
+    assert!(net.nodes[E1.index()].fib(net.now).lookup(V0).is_none());
     assert_eq!(net.view(E1, V0), Some(true), "by Algorithm 1");
 }
 
@@ -342,6 +351,37 @@ fn late_repeated_request_ends_no_stream() {
 }
 
 #[test]
+fn refusal_before_a_late_grant_ends_no_stream() {
+    let mut net = Net::new();
+    let node = &mut net.nodes[E1.index()];
+    node.handle_viewer(net.now, RequestId(1), GROUP, V0);
+    let asked = |node: &mut Node| {
+        std::iter::from_fn(|| node.poll_transmit()).find_map(|transmit| match transmit {
+            Transmit::Parent(parent, ToParent { body: ChildSays::Subscribe { attempt, .. }, .. }) => {
+                Some((parent, attempt))
+            }
+            _ => None,
+        })
+    };
+    let (parent, first) = asked(node).expect("a request");
+    let now = net.now + node.settings.ask_timeout;
+    node.handle_timeout(now);
+    let (_, second) = asked(node).expect("a repeated request");
+    // The first request came late, and its grant overtook the refusal of the second one.
+    let mut says = |body| {
+        node.handle_parent(now, parent, ToChild { life: 1 << 32, body });
+        node.handle_delivered(now, V0, parent);
+        (asked(node).map(|(_, attempt)| attempt), node.upstream(V0))
+    };
+    let refused = |attempt| ParentSays::Refused { object: V0, attempt, why: Refusal::NoParent };
+    assert_eq!(says(ParentSays::Granted { object: V0, attempt: first }), (None, Some(parent)));
+    let (third, upstream) = says(refused(second));
+    assert_eq!(upstream, Some(parent), "asked again, and served meanwhile");
+    let (_, upstream) = says(refused(third.expect("a question")));
+    assert_eq!(upstream, None, "the second refusal is believed");
+}
+
+#[test]
 fn report_has_streams_viewers_and_links() {
     let mut net = Net::new();
     net.nodes[E1.index()]
@@ -354,6 +394,125 @@ fn report_has_streams_viewers_and_links() {
     assert_eq!(report.streams.set, [(V0, net.upstream(E1, V0))]);
     assert_eq!(report.viewers.set, [((GROUP, V0), 1)]);
     assert!(report.streams.is_full && report.links.len() == 2);
+}
+
+/// E1, with V0 and V1 served to one viewer each.
+fn serving_edge() -> (Net, Vec<Object>) {
+    let mut net = Net::new();
+    assert_eq!((net.view(E1, V0), net.view(E1, V1)), (Some(true), Some(true)));
+    (net, vec![V0, V1])
+}
+
+fn ask(net: &mut Net, number: usize, object: Object) -> Option<Event> {
+    let node = &mut net.nodes[E1.index()];
+    node.handle_viewer(net.now, RequestId(number as u64), GroupId(number as u32), object);
+    node.poll_event()
+}
+
+#[test]
+fn node_takes_groups_of_all_streams_up_to_its_limit() {
+    let (mut net, objects) = serving_edge();
+    // Group 0 watches both objects already.
+    for number in 1..GROUPS_MAX - 1 {
+        let event = ask(&mut net, number, objects[number % 2]);
+        assert!(matches!(event, Some(Event::ViewerAdmitted(_))), "group {number}: {event:?}");
+    }
+    let event = ask(&mut net, GROUPS_MAX, V0);
+    assert_eq!(event, Some(Event::ViewerRefused(RequestId(GROUPS_MAX as u64), Refusal::TableFull)));
+    assert!(matches!(ask(&mut net, 1, V1), Some(Event::ViewerAdmitted(_))), "a known group");
+    // The refused group is demand beyond the limit.
+    net.nodes[E1.index()].report(net.now);
+    let reports = std::iter::from_fn(|| net.nodes[E1.index()].poll_transmit());
+    let viewers = reports.filter_map(|transmit| match transmit {
+        Transmit::Controller(report) => Some(report.viewers),
+        _ => None,
+    });
+    let mut receiver = crate::control::differences::DeltaReceiver::new(GROUPS_MAX);
+    let delta = crate::control::differences::Delta { is_full: true, ..viewers.last().expect("a report") };
+    assert_eq!(receiver.handle(delta), crate::control::differences::Applied::Yes);
+}
+
+#[test]
+fn viewers_of_all_streams_wait_up_to_the_limit() {
+    let mut net = Net::new();
+    for number in 0..WAITING_MAX {
+        assert_eq!(ask(&mut net, number, if number % 2 == 0 { V0 } else { V1 }), None);
+    }
+    let refused = |number| Some(Event::ViewerRefused(RequestId(number as u64), Refusal::TableFull));
+    assert_eq!(ask(&mut net, WAITING_MAX, V0), refused(WAITING_MAX));
+    net.nodes[E1.index()].handle_viewer_cancelled(RequestId(1), V1);
+    assert_eq!(ask(&mut net, WAITING_MAX, V0), None);
+}
+
+#[test]
+fn refused_requests_of_a_window_are_summed() {
+    let mut net = Net::new();
+    let (node, start) = (&mut net.nodes[E1.index()], net.now);
+    let window = node.settings.demand_memory;
+    let demand = |node: &Node| node.demand().get(&(GROUP, V0)).copied();
+    (0..3).for_each(|_| node.note_refused(start, GROUP, V0));
+    assert_eq!(demand(node), Some(3));
+    node.note_refused(start + window, GROUP, V0);
+    assert_eq!(demand(node), Some(3), "the window before counts until the next one is over");
+    node.note_refused(start + window * 2, GROUP, V0);
+    assert_eq!(demand(node), Some(1));
+    node.report(start + window * 3);
+    assert_eq!(demand(node), None);
+}
+
+#[test]
+fn lost_viewers_that_ask_again_count_once() {
+    let mut net = Net::new();
+    let (node, now) = (&mut net.nodes[E1.index()], net.now);
+    node.note_lost(now, GROUP, V0, 20);
+    (0..20).for_each(|_| node.note_refused(now, GROUP, V0));
+    assert_eq!(node.demand()[&(GROUP, V0)], 20);
+    node.note_refused(now, GROUP, V0);
+    assert_eq!(node.demand()[&(GROUP, V0)], 21);
+}
+
+/// Number of messages by which E1 answers `count` messages of its parent, one each millisecond.
+fn answers_of_edge(net: &mut Net, count: u64, mut body: impl FnMut(&Node, NodeId) -> ParentSays) -> usize {
+    let parent = net.upstream(E1, V0).expect("served");
+    let node = &mut net.nodes[E1.index()];
+    (0..count)
+        .map(|ms| {
+            let (now, body) = (net.now + Duration::from_ms(ms), body(node, parent));
+            node.handle_parent(now, parent, ToChild { life: 1 << 32, body });
+            std::iter::from_fn(|| node.poll_transmit()).count()
+        })
+        .sum()
+}
+
+#[test]
+fn parent_that_holds_nothing_is_asked_again_rarely() {
+    let mut net = Net::new();
+    assert_eq!(net.view(E1, V0), Some(true));
+    let says = |node: &Node, parent: NodeId| {
+        let attempt = node.parents[&parent].held.of(V0).expect("asked");
+        ParentSays::Refused { object: V0, attempt, why: Refusal::NotHeld }
+    };
+    let answers = answers_of_edge(&mut net, 1_000, says);
+    assert_eq!(answers, 4, "at once, and each 300 ms");
+}
+
+#[test]
+fn whole_tables_are_asked_for_and_sent_rarely() {
+    let mut net = Net::new();
+    assert_eq!(net.view(E1, V0), Some(true));
+    let parent = net.upstream(E1, V0).expect("served");
+    let gap = |_: &Node, _| {
+        let delta = Advertiser::new(1 << 33).advance(BTreeMap::new());
+        ParentSays::Advertisement(crate::control::differences::Delta { is_full: false, number: 9, ..delta })
+    };
+    assert_eq!(answers_of_edge(&mut net, 1_000, gap), 2);
+    assert_eq!(answers_of_edge(&mut net, 1_000, |_, _| ParentSays::Compare), 5);
+    let node = &mut net.nodes[parent.index()];
+    for ms in 0..1_000 {
+        let now = net.now + Duration::from_ms(ms);
+        node.handle_child(now, E1, ToParent { life: 1 << 32, body: ChildSays::Resend });
+    }
+    assert_eq!(std::iter::from_fn(|| node.poll_transmit()).count(), 2);
 }
 
 fn objects() -> impl Strategy<Value = Object> {
@@ -441,13 +600,16 @@ proptest! {
                 Input::Parent(parent, life, body) => {
                     node.handle_parent(now, parent, ToChild { life: life << 33, body });
                 }
-                Input::Viewer(object) => node.handle_viewer(now, RequestId(request), GROUP, object),
+                Input::Viewer(object) => {
+                    node.handle_viewer(now, RequestId(request), GroupId(request as u32 % 2), object);
+                }
                 Input::Left(object) => node.handle_viewer_left(GROUP, object),
                 Input::Delivered(object, parent) => node.handle_delivered(now, object, parent),
                 Input::Stalled(object) => node.handle_stalled(now, object),
                 Input::Time(ms) => {
                     now += Duration::from_ms(ms);
                     node.handle_timeout(now);
+                    prop_assert!(node.poll_timeout() > now, "work that is due was left");
                 }
             }
             while node.poll_transmit().is_some() {}
@@ -466,7 +628,9 @@ proptest! {
                     stream.next.is_none() || node.due.iter().any(|(_, due)| due == object)
                 }, "{:?} waits without a deadline", object);
             }
-            prop_assert!(node.poll_timeout() >= Instant::ZERO);
+            let waiting = node.streams.values().map(|stream| stream.waiting.len()).sum();
+            let groups = node.streams.values().map(|stream| stream.viewers.len()).sum();
+            prop_assert_eq!(node.audience, Audience { waiting, groups });
         }
     }
 }

@@ -40,25 +40,25 @@ fn local_override_of_table_4_1_wins_until_link_2_returns() {
 
     let all_is_well =
         |entry: &RibEntry| entry.evidence.is_stale(20, |link| if link == LinkId(1) { ten } else { fifteen });
-    assert_eq!(rib.fib(all_is_well).lookup(high, None), Some(R2));
+    assert_eq!(rib.fib(all_is_well).lookup(high), Some(R2));
 
     let link_2_failed = |entry: &RibEntry| {
         entry.evidence.is_stale(20, |link| if link == LinkId(1) { ten } else { LinkState::Failed })
     };
-    assert_eq!(rib.fib(link_2_failed).lookup(high, None), None);
+    assert_eq!(rib.fib(link_2_failed).lookup(high), None);
     let seen = Evidence {
         links: vec![(LinkId(1), ten), (LinkId(2), LinkState::Failed)],
         viewers: vec![Viewership { object: high, viewers: 3_007 }],
     };
     assert!(rib.decide(V0, R1, seen));
     for bitrate in [400, 800] {
-        assert_eq!(rib.fib(link_2_failed).lookup(object(0, bitrate), None), Some(R1));
+        assert_eq!(rib.fib(link_2_failed).lookup(object(0, bitrate)), Some(R1));
     }
     assert!(rib.drop_overrides(link_2_failed).is_empty());
 
-    assert_eq!(rib.route(high, None, all_is_well).map(|entry| entry.next_hop), Some(R2));
+    assert_eq!(rib.route(high, all_is_well).map(|entry| entry.next_hop), Some(R2));
     assert_eq!(rib.drop_overrides(all_is_well), [V0]);
-    assert_eq!(rib.fib(all_is_well).lookup(object(0, 400), None), None);
+    assert_eq!(rib.fib(all_is_well).lookup(object(0, 400)), None);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn old_update_changes_nothing() {
         let refused = rib.install(full(old, &[(V0, R2)]), |_| true);
         assert_eq!(refused, Err(UpdateError::Old { version: old, installed: version(5) }));
     }
-    assert_eq!(rib.fib(|_| false).lookup(object(0, 1), None), Some(R1));
+    assert_eq!(rib.fib(|_| false).lookup(object(0, 1)), Some(R1));
     rib.install(full(Version { lead: 2, decision: 0 }, &[(V0, R2)]), |_| true).expect("a later lead");
 }
 
@@ -136,24 +136,32 @@ fn prefixes() -> impl Strategy<Value = Prefix> {
     prop_oneof![
         Just(Prefix::Any),
         (0..3u32).prop_map(|channel| Prefix::Channel(ChannelId(channel))),
-        objects.clone().prop_map(Prefix::Object),
-        (objects, 0..2u64).prop_map(|(object, chunk)| Prefix::Chunk(object, chunk)),
+        objects.prop_map(Prefix::Object),
     ]
+}
+
+/// Whether every request that `narrow` matches is one of `wide`.
+fn covers(wide: Prefix, narrow: Prefix) -> bool {
+    match (wide, narrow) {
+        (Prefix::Any, _) => true,
+        (Prefix::Channel(channel), Prefix::Object(object)) => channel == object.channel,
+        _ => wide == narrow,
+    }
 }
 
 proptest! {
     #[test]
     fn lookup_agrees_with_a_search_of_all_routes(
         routes in prop::collection::vec((prefixes(), 0..9u32), 0..12),
-        channel in 0..3u32, kbps in 1..3u64, chunk in prop::option::of(0..2u64),
+        channel in 0..3u32, kbps in 1..3u64,
     ) {
         let routes: BTreeMap<_, _> = routes.into_iter().map(|(prefix, node)| (prefix, NodeId(node))).collect();
         let fib = Fib { routes: routes.clone() };
         let wanted = object(channel, kbps);
-        let matching = routes.iter().filter(|(prefix, _)| prefix.matches(wanted, chunk));
+        let matching = routes.iter().filter(|(prefix, _)| covers(**prefix, Prefix::Object(wanted)));
         // Of two prefixes that match one request, one covers the other.
-        let longest = matching.reduce(|best, next| if best.0.covers(*next.0) { next } else { best });
-        prop_assert_eq!(fib.lookup(wanted, chunk), longest.map(|(_, node)| *node));
+        let longest = matching.reduce(|best, next| if covers(*best.0, *next.0) { next } else { best });
+        prop_assert_eq!(fib.lookup(wanted), longest.map(|(_, node)| *node));
     }
 
     #[test]
@@ -165,9 +173,9 @@ proptest! {
         rib.install(full(version(1), &routes), |_| true).expect("newer");
         prop_assert!(rib.decide(own, R2, Evidence::default()));
         let dropped = rib.drop_overrides(|entry| planned[&entry.prefix]);
-        let under = planned.iter().filter(|(prefix, _)| own.covers(**prefix) && **prefix != own);
-        let over = planned.iter().filter(|(prefix, _)| prefix.covers(own));
-        let longest = over.reduce(|best, next| if best.0.covers(*next.0) { next } else { best });
+        let under = planned.iter().filter(|(prefix, _)| covers(own, **prefix) && **prefix != own);
+        let over = planned.iter().filter(|(prefix, _)| covers(**prefix, own));
+        let longest = over.reduce(|best, next| if covers(*best.0, *next.0) { next } else { best });
         let is_routed = longest.map_or(under.clone().count() > 0, |(_, is_stale)| !is_stale);
         prop_assert_eq!(!dropped.is_empty(), is_routed && under.clone().all(|(_, is_stale)| !is_stale));
     }
