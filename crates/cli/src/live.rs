@@ -1,20 +1,32 @@
 //! `anabranch live`: live video over trees that a central optimiser plans.
 
+mod controller;
 mod evaluate;
+mod keys;
 mod node;
 mod source;
+mod status;
 mod worlds;
 
 use crate::member::Member;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Commands of `live`.
 #[derive(clap::Subcommand)]
 pub enum Noun {
+    /// Plan the trees of a network, and lead its nodes to them.
+    Controller(Box<controller::Args>),
     /// Take in channels from encoders, and serve them as low-latency HLS to nodes.
     Source(source::Args),
     /// Relay channels from parents, sources or other nodes, to viewers and to other nodes.
     Node(node::Args),
+    /// Empty a node: its streams move to other nodes without a break.
+    Drain(controller::DrainArgs),
+    /// Show nodes, links and trees as they run.
+    Status(status::Args),
+    /// Make the keys of a network's controller, nodes and operators, renew or revoke them.
+    Keys(keys::Args),
     /// Compare the plan with other designs in networks and workloads drawn from seeds (the thesis's §4.7.1).
     Evaluate(Box<evaluate::Args>),
 }
@@ -26,12 +38,25 @@ impl Member for Live {
     type Noun = Noun;
     fn run(noun: Noun, quiet: bool) -> anyhow::Result<ExitCode> {
         match noun {
+            Noun::Controller(args) => controller::run(&args, quiet),
+            Noun::Drain(args) => controller::drain(&args, quiet),
+            Noun::Status(args) => status::run(&args),
+            Noun::Keys(args) => keys::run(&args, quiet),
             Noun::Source(args) => source::run(&args, quiet),
             Noun::Node(args) => node::run(&args, quiet),
             Noun::Evaluate(args) => evaluate::run(&args, quiet),
         }
     }
     fn is_daemon(noun: &Noun) -> bool {
-        matches!(noun, Noun::Source(_) | Noun::Node(_))
+        matches!(noun, Noun::Controller(_) | Noun::Source(_) | Noun::Node(_))
     }
+}
+
+/// Text of a file of at most `bytes_max` bytes.
+///
+/// Errors: a file that cannot be read, or is longer.
+fn read_text(path: &Path, bytes_max: u64) -> anyhow::Result<String> {
+    let length = std::fs::metadata(path)?.len();
+    anyhow::ensure!(length <= bytes_max, "{length} bytes: at most {bytes_max}");
+    Ok(std::fs::read_to_string(path)?)
 }

@@ -1,7 +1,10 @@
-//! `anabranch live node`: a reflector or an edge with a fixed list of parents.
+//! `anabranch live node`: a reflector or an edge, below a controller or with a fixed list of parents.
 
+use super::controller::{NodeControlArgs, follow_keys};
 use crate::exit::OrUsage as _;
+use anabranch_live::control::NodeControl;
 use anabranch_live::{Node, NodeConfig, NodeError};
+use anabranch_live_proto::Tier;
 use anyhow::Context as _;
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -13,7 +16,7 @@ pub struct Args {
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7202", value_parser = crate::network::listen_address)]
     listen: SocketAddr,
     /// Source or node to fetch from, as http://10.0.0.1:7201. Repeat it for further parents; the first one that answers is asked.
-    #[arg(long, value_name = "URL", required = true)]
+    #[arg(long, value_name = "URL", required_unless_present = "controller", conflicts_with = "controller")]
     parent: Vec<String>,
     /// Name of this node, unique among all nodes: rings of nodes are found by it. By default made from the address.
     #[arg(long, value_name = "NAME")]
@@ -21,6 +24,8 @@ pub struct Args {
     /// Address for Prometheus' /metrics. By default there is none.
     #[arg(long, value_name = "IP:PORT", value_parser = crate::network::listen_address)]
     metrics: Option<SocketAddr>,
+    #[command(flatten)]
+    control: NodeControlArgs,
 }
 
 /// Relays until Ctrl-C or SIGTERM.
@@ -33,20 +38,25 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let mut config = NodeConfig::new(&name, args.listen);
     config.parents.clone_from(&args.parent);
     config.metrics_address = args.metrics;
+    let controlled = args.control.is_controlled().then(|| args.control.config(&name)).transpose()?;
     crate::process::runtime()?.block_on(async {
+        let mut identity = None;
+        if let Some(control) = controlled {
+            identity = Some(control.identity.clone());
+            let tiers = [Tier::Reflector, Tier::Edge];
+            config.control = Some(NodeControl::start(control, (&tiers, "for reflectors and edges")).await?);
+        }
         let node = match Node::bind(config) {
             Err(error @ (NodeError::BadName(_) | NodeError::BadParent(_))) => return Err(error).or_usage(),
             bound => bound.with_context(|| format!("listening at {}", args.listen))?,
         };
         if !quiet {
-            eprintln!(
-                "node {name} listens at http://{}, below {}",
-                node.local_addr()?,
-                args.parent.join(", ")
-            );
+            let above = if identity.is_some() { "a controller".to_owned() } else { args.parent.join(", ") };
+            eprintln!("node {name} listens at http://{}, below {above}", node.local_addr()?);
         }
         tokio::select! {
             never = node.run() => match never {},
+            never = follow_keys(identity.as_ref()) => match never {},
             () = crate::process::asked_to_end() => {}
         }
         Ok(ExitCode::SUCCESS)

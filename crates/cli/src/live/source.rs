@@ -1,7 +1,10 @@
 //! `anabranch live source`: channels from encoders in, low-latency HLS out.
 
+use super::controller::{NodeControlArgs, follow_keys};
 use crate::exit::OrUsage as _;
+use anabranch_live::control::NodeControl;
 use anabranch_live::{PublishTokens, Source, SourceConfig, SourceError};
+use anabranch_live_proto::Tier;
 use anabranch_units::{ByteCount, Duration};
 use anyhow::Context as _;
 use std::net::SocketAddr;
@@ -38,6 +41,11 @@ pub struct Args {
     /// Seconds without a byte after which a publisher is disconnected, and a stream without one ends.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     silence: u64,
+    /// Name of this source, as in the controller's network.
+    #[arg(long, value_name = "NAME", requires = "controller")]
+    name: Option<String>,
+    #[command(flatten)]
+    control: NodeControlArgs,
 }
 
 /// Serves until Ctrl-C or SIGTERM.
@@ -53,7 +61,17 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     config.rendition.window_bytes_max = ByteCount::mib(args.window);
     config.renditions_max = usize::try_from(args.renditions).unwrap_or(usize::MAX);
     config.silence_max = Duration::from_secs(args.silence);
+    let controlled = args.control.is_controlled().then(|| {
+        let name = args.name.as_deref().expect("--controller needs --name");
+        args.control.config(name)
+    });
+    let controlled = controlled.transpose()?;
     crate::process::runtime()?.block_on(async {
+        let mut identity = None;
+        if let Some(control) = controlled {
+            identity = Some(control.identity.clone());
+            config.control = Some(NodeControl::start(control, (&[Tier::Source], "for sources")).await?);
+        }
         let source = match Source::bind(config) {
             Err(error @ SourceError::BadSetting(_)) => return Err(error).or_usage(),
             bound => bound?,
@@ -63,6 +81,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         }
         tokio::select! {
             never = source.run() => match never {},
+            never = follow_keys(identity.as_ref()) => match never {},
             () = crate::process::asked_to_end() => {}
         }
         Ok(ExitCode::SUCCESS)
@@ -71,11 +90,6 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
 
 fn tokens(path: &std::path::Path) -> anyhow::Result<PublishTokens> {
     let shown = || format!("token file {}", path.display());
-    let length = std::fs::metadata(path).with_context(shown).or_usage()?.len();
-    if length > TOKEN_FILE_BYTES_MAX {
-        return Err(anyhow::anyhow!("{}: {length} bytes: at most {TOKEN_FILE_BYTES_MAX}", shown()))
-            .or_usage();
-    }
-    let text = std::fs::read_to_string(path).with_context(shown).or_usage()?;
+    let text = super::read_text(path, TOKEN_FILE_BYTES_MAX).with_context(shown).or_usage()?;
     PublishTokens::read(&text).with_context(shown).or_usage()
 }

@@ -1,0 +1,212 @@
+//! `anabranch live controller`: the controller of a network, and how programs reach it.
+
+use crate::exit::OrUsage as _;
+use anabranch_http::{ServeConfig, Server};
+use anabranch_live::SYSTEM;
+use anabranch_live::control::ControlConfig;
+use anabranch_live::controller::client::ControllerClient;
+use anabranch_live::controller::{ControllerConfig, ControllerService};
+use anabranch_live::description::{DESCRIPTION_BYTES_MAX, Description};
+use anabranch_live_proto::plan::Priority;
+use anabranch_net::admission::AdmissionLimits;
+use anabranch_net::identity::Identity;
+use anabranch_net::keys::Role;
+use anabranch_net::tls::CredentialFiles;
+use anabranch_units::Duration;
+use anyhow::{Context as _, ensure};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Default address of the controller.
+pub(super) const ADDRESS: &str = "127.0.0.1:7200";
+
+/// Settings of a controller.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The network's description: a TOML file with [[node]], [[link]], [[group]] and [[channel]] tables, as docs/live.md has it.
+    #[arg(long, value_name = "FILE", default_value = "live.toml")]
+    network: PathBuf,
+    /// Address for nodes and operators, by mutual TLS. The default admits this machine only.
+    #[arg(long, value_name = "IP:PORT", default_value = ADDRESS, value_parser = crate::network::listen_address)]
+    listen: SocketAddr,
+    /// The folder that `live keys` made, or a copy with ca.pem, controller.pem and controller.key.
+    #[arg(long, value_name = "DIR", default_value = "keys/live")]
+    keys: PathBuf,
+    /// File that keeps the number of the lead and the drained nodes. Made if it is not there.
+    #[arg(long, value_name = "FILE", default_value = "live.redb")]
+    store: PathBuf,
+    /// Time between two plans, from 1 s to an hour.
+    #[arg(long, value_name = "TIME", default_value = "60s")]
+    every: Duration,
+    /// Preference among bitrates: `quality` values a viewer by its bitrate, `quantity` by one over its bitrate, `balanced` all alike.
+    #[arg(long, value_name = "PRIORITY", default_value = "balanced", value_parser = priority)]
+    priority: Priority,
+    /// Weight of cost: the share of a mean viewer's value that a path of cost 60 costs at the mean bitrate.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1, value_parser = super::worlds::weight)]
+    cost_share: f64,
+    /// Share of each link that plans leave free for local decisions.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = super::worlds::share)]
+    slack: f64,
+    /// Price of moving a running stream to another parent, in the unit of a link's cost times Mbit/s.
+    #[arg(long, value_name = "PRICE", default_value_t = 10.0, value_parser = super::worlds::weight)]
+    move_price: f64,
+    /// Most running streams that one plan moves, besides those on failed links.
+    #[arg(long, value_name = "COUNT", default_value_t = 1_000)]
+    moves: usize,
+}
+
+fn priority(text: &str) -> Result<Priority, String> {
+    match text {
+        "quality" => Ok(Priority::Quality),
+        "balanced" => Ok(Priority::Balanced),
+        "quantity" => Ok(Priority::Quantity),
+        _ => Err("write quality, balanced or quantity".to_owned()),
+    }
+}
+
+/// Controls until Ctrl-C or SIGTERM.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
+    let (least, most) = (Duration::from_secs(1), Duration::from_secs(3_600));
+    ensure!((least..=most).contains(&args.every), "--every {}: must be from {least} to {most}", args.every);
+    let shown = args.network.display();
+    let text = super::read_text(&args.network, DESCRIPTION_BYTES_MAX);
+    let text = text.with_context(|| format!("--network {shown}")).or_usage()?;
+    let description =
+        Description::from_toml(&text).with_context(|| format!("--network {shown}")).or_usage()?;
+    let files = CredentialFiles::in_set(&args.keys, SYSTEM, Role::Controller, "controller");
+    let identity = Identity::load(&files)?;
+    let descriptors = crate::process::raise_descriptor_limit();
+    let half_open = AdmissionLimits::for_descriptors(descriptors);
+    let serve = ServeConfig { address: args.listen, half_open, ..ServeConfig::default() };
+    crate::process::check_descriptors(descriptors, serve.descriptors());
+    let mut config = ControllerConfig::new(description, Some(&args.store));
+    config.settings.round = args.every;
+    config.settings.slack_ppm = super::worlds::ppm(args.slack);
+    config.settings.moves_max = args.moves;
+    config.round.priority = args.priority;
+    config.round.cost_share = args.cost_share;
+    config.round.move_price = args.move_price;
+    crate::process::runtime()?.block_on(async {
+        let service = ControllerService::open(config).with_context(|| format!("--network {shown}"))?;
+        let nodes = service.layout().network().nodes().len();
+        let server = Server::bind(service, &identity, serve)
+            .await
+            .with_context(|| format!("--listen {}", args.listen))?;
+        if !quiet {
+            eprintln!("controller listens on https://{} for {nodes} nodes", server.local_addr()?);
+        }
+        tokio::select! {
+            () = server.run() => {}
+            never = crate::keys::follow(&identity) => match never {},
+            () = crate::process::asked_to_end() => if !quiet {
+                eprintln!("controller ends; nodes go on by themselves");
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// A node's way to its controllers.
+#[derive(clap::Args)]
+pub struct NodeControlArgs {
+    /// Controllers that choose the parents, as HOST:PORT; the next one is asked if one does not answer. Needs keys of this node's name.
+    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', requires = "name")]
+    controller: Vec<String>,
+    /// The folder that `live keys` made, or a copy with ca.pem, sites/NAME.pem and sites/NAME.key.
+    #[arg(long, value_name = "DIR", default_value = "keys/live", requires = "controller")]
+    keys: PathBuf,
+    /// Address for the control of the next tier, by mutual TLS: the port of `control` in the network's description.
+    #[arg(long, value_name = "IP:PORT", requires = "controller", value_parser = crate::network::listen_address)]
+    control: Option<SocketAddr>,
+    /// File that keeps the network's description, for a start without a controller. [default: NAME.network.json]
+    #[arg(long, value_name = "FILE", requires = "controller")]
+    cache: Option<PathBuf>,
+}
+
+impl NodeControlArgs {
+    /// Whether a controller chooses the parents.
+    pub(super) fn is_controlled(&self) -> bool {
+        !self.controller.is_empty()
+    }
+
+    /// The control's set-up.
+    ///
+    /// Errors: keys that cannot be read.
+    pub(super) fn config(&self, name: &str) -> anyhow::Result<ControlConfig> {
+        let files = CredentialFiles::in_set(&self.keys, SYSTEM, Role::Site, name);
+        let cache = self.cache.clone().unwrap_or_else(|| format!("{name}.network.json").into());
+        Ok(ControlConfig {
+            name: name.to_owned(),
+            controllers: self.controller.clone(),
+            identity: Identity::load(&files)?,
+            address: self.control,
+            cache: Some(cache),
+        })
+    }
+}
+
+/// Follows changes of the keys of a program that has some. Never returns.
+pub(super) async fn follow_keys(identity: Option<&Identity>) -> std::convert::Infallible {
+    match identity {
+        Some(identity) => crate::keys::follow(identity).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// An operator's way to the controller.
+#[derive(clap::Args)]
+pub struct OperatorArgs {
+    /// The controller, as HOST:PORT or https://HOST:PORT.
+    #[arg(long, value_name = "HOST:PORT", default_value = ADDRESS)]
+    controller: String,
+    /// The folder that `live keys` made, or a copy with ca.pem, operators/NAME.pem and operators/NAME.key.
+    #[arg(long, value_name = "DIR", default_value = "keys/live")]
+    keys: PathBuf,
+    /// The operator's name, as `live keys --operators` was given it.
+    #[arg(long, value_name = "NAME", default_value = "operator")]
+    operator: String,
+}
+
+impl OperatorArgs {
+    /// A client in the operator's name.
+    ///
+    /// Errors: keys that cannot be read, an address that is none.
+    pub(super) fn client(&self) -> anyhow::Result<ControllerClient> {
+        let files = CredentialFiles::in_set(&self.keys, SYSTEM, Role::Operator, &self.operator);
+        let patience = std::time::Duration::from_secs(10);
+        Ok(ControllerClient::new(&self.controller, &Identity::load(&files)?, patience)?)
+    }
+}
+
+/// A node to drain.
+#[derive(clap::Args)]
+pub struct DrainArgs {
+    /// Name of the node.
+    #[arg(value_name = "NODE")]
+    node: String,
+    /// Have the node carry streams again.
+    #[arg(long)]
+    undo: bool,
+    #[command(flatten)]
+    operator: OperatorArgs,
+}
+
+/// Drains a node, or ends the drain.
+///
+/// Errors: one line for the user.
+pub fn drain(args: &DrainArgs, quiet: bool) -> anyhow::Result<ExitCode> {
+    let client = args.operator.client()?;
+    crate::process::runtime()?.block_on(client.drain(&args.node, !args.undo))?;
+    if !quiet {
+        let line = if args.undo {
+            "carries streams again"
+        } else {
+            "takes no new stream, and its streams move: `live status` shows when none is left"
+        };
+        eprintln!("node {}: {line}", args.node);
+    }
+    Ok(ExitCode::SUCCESS)
+}
