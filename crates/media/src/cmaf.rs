@@ -22,7 +22,9 @@ mod reader;
 mod tests;
 mod write;
 
-pub use cutter::{Cut, CutConfig, CutError, Cutter, FRAGMENTS_PER_PART_MAX, Timeline, WAITING_BYTES_MAX};
+pub use cutter::{
+    Cut, CutConfig, CutError, Cutter, FRAGMENTS_PER_PART_MAX, SAMPLE_TIME_MAX, Timeline, WAITING_BYTES_MAX,
+};
 pub use reader::{Item, StreamReader};
 
 use anabranch_units::Duration;

@@ -325,6 +325,29 @@ fn sample_without_duration_cannot_grow_a_part_forever() {
     assert_eq!(results.iter().filter(|is_ok| **is_ok).count(), 32, "32 MiB");
 }
 
+/// A cutter of the pictures' track, which has 12,800 ticks a second, and a sample for it.
+fn cutter_and_sample() -> (Cutter, Sample) {
+    let mut cutter = Cutter::new(config(OWN)).expect("the settings are in range");
+    let mut stream = items(VIDEO_GOP, usize::MAX).into_iter();
+    let (Some(Item::Init(init)), Some(Item::Sample(sample))) = (stream.next(), stream.next()) else {
+        panic!("ffmpeg begins with ftyp and moov")
+    };
+    cutter.handle_init(init);
+    (cutter, sample)
+}
+
+#[test]
+fn sample_is_at_most_a_minute_long() {
+    let (mut cutter, sample) = cutter_and_sample();
+    let minute = Sample { duration_ticks: 60 * 12_800, ..sample.clone() };
+    assert_eq!(cutter.handle_sample(minute.clone()), Ok(()));
+    for duration_ticks in [60 * 12_800 + 1, u32::MAX] {
+        let (mut cutter, _) = cutter_and_sample();
+        let refused = cutter.handle_sample(Sample { duration_ticks, ..sample.clone() });
+        assert!(matches!(refused, Err(CutError::SampleTooLong { .. })), "{refused:?}");
+    }
+}
+
 proptest! {
     #[test]
     fn damaged_streams_never_panic(
