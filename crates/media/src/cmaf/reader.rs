@@ -40,7 +40,8 @@ enum State {
 /// Reader of a stream of fragmented MP4.
 ///
 /// Memory: one box of at most [`INIT_BYTES_MAX`] or [`MOOF_BYTES_MAX`], the entries of one
-/// fragment, one unfinished sample, and what has not been polled yet.
+/// fragment, one unfinished sample, and what has not been polled yet. The bytes of one call give at
+/// most one item each, and [`super::EMPTY_SAMPLES_MAX`] more for each `moof`.
 #[derive(Debug)]
 pub struct StreamReader {
     state: State,

@@ -274,12 +274,14 @@ fn moof_at() -> usize {
 fn limits_of_fragments_hold_on_both_sides() {
     let read = |bytes: &[u8]| StreamReader::default().handle_bytes(bytes);
     let max = SAMPLES_MAX as u32;
-    // Data begin at the moof's beginning without an offset, so only empty samples lie nowhere.
-    assert_eq!(
-        read(&moof_of(max + 1, 0)),
-        Err(StreamError::TooMany { what: "samples of a fragment", max: SAMPLES_MAX })
-    );
-    assert!(!matches!(read(&moof_of(max, 0)), Err(StreamError::TooMany { .. })));
+    // Without an offset the data begin at the moof's beginning, where no data may be.
+    for (bytes, what, max) in
+        [(1, "samples of a fragment", max), (0, "empty samples of a fragment", EMPTY_SAMPLES_MAX as u32)]
+    {
+        let too_many = Err(StreamError::TooMany { what, max: max as usize });
+        assert_eq!(read(&moof_of(max + 1, bytes)), too_many);
+        assert_eq!(read(&moof_of(max, bytes)), Err(StreamError::DataOutside));
+    }
     assert!(matches!(read(&moof_of(1, 17 << 20)), Err(StreamError::BoxTooLarge { .. })));
     assert_eq!(read(&moof_of(1, 16 << 20)), Err(StreamError::DataOutside));
     let large = |kind: &[u8; 4], size: u32| {
