@@ -288,11 +288,7 @@ impl Cutter {
                 return Ok(());
             }
             self.end_segment();
-            self.waiting.iter_mut().for_each(VecDeque::clear);
-            self.waiting_bytes = 0;
-            self.reached.fill(MediaTime::default());
-            self.last_begins.fill(None);
-            self.is_discontinuous = true;
+            self.forget_samples();
         }
         self.last_begins[sample.track] = Some(begin);
         let waiting: usize = self.waiting.iter().map(VecDeque::len).sum();
@@ -323,6 +319,34 @@ impl Cutter {
         if let Timeline::Own { .. } = self.config.timeline {
             self.cell_zero = None;
         }
+    }
+
+    /// Drops the samples that wait and ends the open segment, for a stream that was refused. The next
+    /// segment is discontinuous.
+    pub fn abandon(&mut self) {
+        // The open part ends with its last fragment.
+        let first_dropped = self.open.as_ref().and_then(|open| {
+            let sample = open.samples.first().or_else(|| self.waiting[self.primary].front())?;
+            Some(self.times(sample).ok()?.0)
+        });
+        if let Some(begin) = first_dropped {
+            self.reached[self.primary] = begin;
+        }
+        if let Some(open) = &mut self.open {
+            open.samples.clear();
+        }
+        self.closing = None;
+        self.end_segment();
+        self.forget_samples();
+    }
+
+    /// Drops the samples that wait. The next segment is discontinuous.
+    fn forget_samples(&mut self) {
+        self.waiting.iter_mut().for_each(VecDeque::clear);
+        self.waiting_bytes = 0;
+        self.reached.fill(MediaTime::default());
+        self.last_begins.fill(None);
+        self.is_discontinuous = true;
     }
 
     /// Returns the next piece that has been cut.

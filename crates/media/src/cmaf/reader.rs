@@ -91,13 +91,14 @@ impl StreamReader {
         self.items.pop_front()
     }
 
-    /// Begins with a new file or connection: an unfinished box and its samples are dropped. The
-    /// tracks stay, as segment files come without an initialisation section.
+    /// Begins with a new file or connection: an unfinished box, its samples and items that were not
+    /// polled are dropped. The tracks stay, as segment files come without an initialisation section.
     pub fn restart(&mut self) {
         self.state = State::Header(Vec::new());
         self.entries.clear();
         self.data.clear();
         self.file_type.clear();
+        self.items.clear();
     }
 
     /// Takes some of `bytes`, at least one.
