@@ -13,8 +13,13 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// Connections kept while nothing is asked on them.
@@ -35,7 +40,56 @@ struct Inner {
     authority: String,
     host: HeaderValue,
     /// Kept connections, longest unused first.
-    idle: Mutex<VecDeque<SendRequest<Empty<Bytes>>>>,
+    idle: Mutex<VecDeque<Connection>>,
+}
+
+/// A connection to the server.
+struct Connection {
+    sender: SendRequest<Empty<Bytes>>,
+    /// Bytes that the server has sent on it.
+    bytes_read: Arc<AtomicU64>,
+}
+
+/// A stream that counts the bytes read from it.
+struct Counted {
+    stream: TcpStream,
+    bytes_read: Arc<AtomicU64>,
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let Self { stream, bytes_read } = self.get_mut();
+        let before = buf.filled().len();
+        let result = Pin::new(stream).poll_read(cx, buf);
+        bytes_read.fetch_add((buf.filled().len() - before) as u64, Relaxed);
+        result
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
 }
 
 /// A URL that names no plain HTTP server.
@@ -84,19 +138,18 @@ impl Origin {
     /// Errors: a target that is none; the connection's.
     pub async fn get(&self, target: &str, headers: &HeaderMap) -> io::Result<Reply> {
         if let Some(mut kept) = self.kept() {
-            // A kept connection may have been closed meanwhile; a request that was not sent is sent
-            // again.
-            match kept.try_send_request(self.request(target, headers)?).await {
+            let before = kept.bytes_read.load(Relaxed);
+            match kept.sender.try_send_request(self.request(target, headers)?).await {
                 Ok(response) => return Ok(self.reply(response, kept)),
-                Err(mut error) => {
-                    if error.take_message().is_none() {
-                        return Err(io::Error::other(error.into_error()));
-                    }
-                }
+                // The server may have closed the connection meanwhile: a request without any byte of
+                // an answer is made once more (RFC 9112, section 9.3.1).
+                Err(_) if kept.bytes_read.load(Relaxed) == before => {}
+                Err(error) => return Err(io::Error::other(error.into_error())),
             }
         }
         let mut fresh = timeout(CONNECT_TIME, self.connect()).await??;
-        let response = fresh.send_request(self.request(target, headers)?).await.map_err(io::Error::other)?;
+        let request = self.request(target, headers)?;
+        let response = fresh.sender.send_request(request).await.map_err(io::Error::other)?;
         Ok(self.reply(response, fresh))
     }
 
@@ -107,17 +160,20 @@ impl Origin {
         Ok(request)
     }
 
-    fn reply(&self, response: Response<Incoming>, sender: SendRequest<Empty<Bytes>>) -> Reply {
+    fn reply(&self, response: Response<Incoming>, connection: Connection) -> Reply {
         let (head, body) = response.into_parts();
-        Reply { status: head.status, headers: head.headers, body, sender: Some(sender), origin: self.clone() }
+        let connection = Some(connection);
+        Reply { status: head.status, headers: head.headers, body, connection, origin: self.clone() }
     }
 
-    async fn connect(&self) -> io::Result<SendRequest<Empty<Bytes>>> {
+    async fn connect(&self) -> io::Result<Connection> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         let addresses: Vec<SocketAddr> = tokio::net::lookup_host(&self.inner.authority).await?.collect();
         for address in addresses {
             match connect(address, &TcpOptions::default()).await {
                 Ok(stream) => {
+                    let bytes_read = Arc::new(AtomicU64::new(0));
+                    let stream = Counted { stream, bytes_read: Arc::clone(&bytes_read) };
                     let (sender, connection) = Builder::new()
                         .max_buf_size(READ_BYTES_MAX)
                         .handshake(TokioIo::new(stream))
@@ -127,7 +183,7 @@ impl Origin {
                         // A request under way hears of an error itself.
                         let _ = connection.await;
                     });
-                    return Ok(sender);
+                    return Ok(Connection { sender, bytes_read });
                 }
                 Err(error) => last = error,
             }
@@ -135,17 +191,17 @@ impl Origin {
         Err(last)
     }
 
-    fn kept(&self) -> Option<SendRequest<Empty<Bytes>>> {
+    fn kept(&self) -> Option<Connection> {
         let mut idle = self.inner.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.retain(|sender| !sender.is_closed());
+        idle.retain(|kept| !kept.sender.is_closed());
         // The youngest: its peer is the least likely to close it.
-        let at = idle.iter().rposition(SendRequest::is_ready)?;
+        let at = idle.iter().rposition(|kept| kept.sender.is_ready())?;
         idle.remove(at)
     }
 
-    fn keep(&self, sender: SendRequest<Empty<Bytes>>) {
+    fn keep(&self, connection: Connection) {
         let mut idle = self.inner.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.push_back(sender);
+        idle.push_back(connection);
         if idle.len() > IDLE_MAX {
             idle.pop_front();
         }
@@ -157,7 +213,7 @@ pub struct Reply {
     status: StatusCode,
     headers: HeaderMap,
     body: Incoming,
-    sender: Option<SendRequest<Empty<Bytes>>>,
+    connection: Option<Connection>,
     origin: Origin,
 }
 
@@ -197,9 +253,9 @@ impl Reply {
     /// Keeps the connection for a later request, if the body has been read to its end.
     pub fn finish(mut self) {
         if self.body.is_end_stream()
-            && let Some(sender) = self.sender.take()
+            && let Some(connection) = self.connection.take()
         {
-            self.origin.keep(sender);
+            self.origin.keep(connection);
         }
     }
 }
@@ -210,6 +266,7 @@ mod tests {
     use axum::Router;
     use axum::extract::ConnectInfo;
     use axum::routing::get;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     #[test]
     fn urls_name_a_plain_server() {
@@ -248,5 +305,38 @@ mod tests {
         }
         assert_eq!(ports[0], ports[1], "the second request came by the same connection");
         server.abort();
+    }
+
+    /// A server that answers one request on each connection, and `rest` to the second one.
+    async fn second_request(rest: &'static [u8]) -> io::Result<StatusCode> {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+        let url = format!("http://{}", listener.local_addr()?);
+        let server = tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.expect("loopback");
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+                for answer in [&answer[..], rest] {
+                    let mut request = [0; 1_024];
+                    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+                        assert_ne!(stream.read(&mut request).await.expect("loopback"), 0);
+                    }
+                    stream.write_all(answer).await.expect("loopback");
+                }
+            }
+        });
+        let origin = Origin::new(&url).expect("a URL");
+        let mut first = origin.get("/", &HeaderMap::new()).await?;
+        while first.bytes().await?.is_some() {}
+        first.finish();
+        tokio::task::yield_now().await;
+        let second = origin.get("/", &HeaderMap::new()).await.map(|reply| reply.status());
+        server.abort();
+        second
+    }
+
+    #[tokio::test]
+    async fn closed_kept_connection_is_replaced_before_an_answer() {
+        assert_eq!(second_request(b"").await.expect("the second connection"), StatusCode::OK);
+        assert!(second_request(b"HTTP/1.1 2").await.is_err());
     }
 }

@@ -64,10 +64,15 @@ impl Shared {
 
     /// One call of the machine, and all that follows from it.
     pub(crate) fn with<T>(self: &Arc<Self>, call: impl FnOnce(&mut Relay, Instant) -> T) -> T {
+        self.with_inner(|inner, now| call(&mut inner.relay, now))
+    }
+
+    /// One call with the lock held, then the machine's actions, viewers to wake and its deadline.
+    fn with_inner<T>(self: &Arc<Self>, call: impl FnOnce(&mut Inner, Instant) -> T) -> T {
         let mut guard = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let inner = &mut *guard;
         let now = self.now();
-        let result = call(&mut inner.relay, now);
+        let result = call(inner, now);
         while let Some(action) = inner.relay.poll_action() {
             self.act(inner, now, action);
         }
@@ -141,24 +146,20 @@ impl Shared {
 
     /// The next of a viewer's answer.
     pub(crate) fn poll_read(self: &Arc<Self>, cx: &mut Context<'_>, viewer: ViewerId) -> Poll<Read> {
-        let mut guard = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let inner = &mut *guard;
-        let now = self.now();
-        let read = inner.relay.handle_read(now, viewer);
-        while let Some(action) = inner.relay.poll_action() {
-            self.act(inner, now, action);
-        }
-        if read != Read::Pending {
-            return Poll::Ready(read);
-        }
-        if inner.wakers.len() <= viewer.index() {
-            inner.wakers.resize(viewer.index() + 1, None);
-        }
-        match &mut inner.wakers[viewer.index()] {
-            Some(waker) => waker.clone_from(cx.waker()),
-            none => *none = Some(cx.waker().clone()),
-        }
-        Poll::Pending
+        self.with_inner(|inner, now| {
+            let read = inner.relay.handle_read(now, viewer);
+            if read != Read::Pending {
+                return Poll::Ready(read);
+            }
+            if inner.wakers.len() <= viewer.index() {
+                inner.wakers.resize(viewer.index() + 1, None);
+            }
+            match &mut inner.wakers[viewer.index()] {
+                Some(waker) => waker.clone_from(cx.waker()),
+                none => *none = Some(cx.waker().clone()),
+            }
+            Poll::Pending
+        })
     }
 
     /// A viewer leaves.
@@ -303,4 +304,53 @@ fn head(reply: &Reply) -> Head {
         }
     }
     head
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_live_proto::relay::{JoinRequest, Key, QueryRule, RelayConfig};
+    use anabranch_units::ByteCount;
+
+    struct OneParent;
+
+    impl Route for OneParent {
+        fn next_hop(&self, _key: &Key, tried: &[Hop]) -> Option<Hop> {
+            tried.is_empty().then_some(Hop(0))
+        }
+        fn suspect(&self, _hop: Hop) {}
+        fn failed(&self, _hop: Hop) {}
+    }
+
+    /// The deadline of a leg that a viewer's read resumed was not slept for.
+    #[tokio::test]
+    async fn read_that_resumes_a_leg_sets_the_timer() {
+        let object_bytes_max = ByteCount::new(1_000);
+        let config = RelayConfig { object_bytes_max, ..RelayConfig::default() };
+        let relay = Relay::new(config).expect("a good configuration");
+        let parent = Origin::new("http://127.0.0.1:9").expect("a URL");
+        let shared = Shared::new(relay, Arc::new(OneParent), vec![parent]);
+        let key = Key::read("/ch/long.mp4", QueryRule::Remove).expect("a good target");
+        let request = JoinRequest { key, range: None, if_range: None, passed: "own".to_owned() };
+        let viewer = shared.with(|relay, now| relay.handle_join(now, request)).expect("there is room");
+        let lock = || shared.inner.lock().expect("no panic");
+        // The test reports what the parent answers: the leg's task never runs.
+        let leg = *lock().legs.keys().next().expect("one leg");
+        lock().legs[&leg].task.abort();
+        let flow = shared.with(|relay, now| {
+            let _ = relay.handle_head(now, leg, Head::new(200));
+            relay.handle_bytes(now, leg, Bytes::from(vec![0; 600]))
+        });
+        assert_eq!(flow, Flow::Pause);
+        // The timer finds that a paused leg has no deadline.
+        shared.with(|relay, now| relay.handle_timeout(now + Duration::from_secs(20)));
+        assert_eq!(lock().relay.poll_timeout(), None);
+        lock().sleeps_until = None;
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(matches!(shared.poll_read(&mut cx, viewer), Poll::Ready(Read::Head(_))));
+        assert!(matches!(shared.poll_read(&mut cx, viewer), Poll::Ready(Read::Bytes(_))));
+        let deadline = lock().relay.poll_timeout();
+        assert!(deadline.is_some());
+        assert_eq!(lock().sleeps_until, deadline);
+    }
 }

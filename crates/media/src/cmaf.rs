@@ -22,7 +22,9 @@ mod reader;
 mod tests;
 mod write;
 
-pub use cutter::{Cut, CutConfig, CutError, Cutter, FRAGMENTS_PER_PART_MAX, Timeline, WAITING_BYTES_MAX};
+pub use cutter::{
+    Cut, CutConfig, CutError, Cutter, FRAGMENTS_PER_PART_MAX, SAMPLE_TIME_MAX, Timeline, WAITING_BYTES_MAX,
+};
 pub use reader::{Item, StreamReader};
 
 use anabranch_units::Duration;
@@ -36,6 +38,9 @@ pub const MOOF_BYTES_MAX: usize = 1 << 20;
 pub const SAMPLE_BYTES_MAX: usize = 16 << 20;
 /// Most samples of a fragment.
 pub const SAMPLES_MAX: usize = 20_000;
+/// Most samples of a fragment that have no data, such as empty subtitles. They cost no bytes of the
+/// stream, so this limit bounds what a short fragment makes the reader queue.
+pub const EMPTY_SAMPLES_MAX: usize = 100;
 /// Most tracks of a stream.
 pub const TRACKS_MAX: usize = 8;
 

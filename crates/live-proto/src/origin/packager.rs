@@ -124,9 +124,21 @@ impl Packager {
 
     /// Takes the next bytes of the body.
     ///
-    /// Errors: [`PackageError`]; what was read before the error stays in the window.
+    /// Errors: [`PackageError`]; what was cut before the error stays in the window. Samples that wait
+    /// to be cut are dropped if the cutter or the window refuses them, and the next segment is
+    /// discontinuous.
     pub fn handle_bytes(&mut self, now: Instant, bytes: &[u8]) -> Result<(), PackageError> {
-        let result = self.reader.handle_bytes(bytes).map_err(PackageError::Stream);
+        let read = self.reader.handle_bytes(bytes).map_err(PackageError::Stream);
+        let cut = self.cut_items(now);
+        if cut.is_err() {
+            self.cutter.abandon();
+            self.take_cuts(now);
+        }
+        cut.and(read)
+    }
+
+    /// Cuts what the reader has read.
+    fn cut_items(&mut self, now: Instant) -> Result<(), PackageError> {
         while let Some(item) = self.reader.poll_item() {
             match item {
                 Item::Init(init) => self.cutter.handle_init(init),
@@ -135,12 +147,10 @@ impl Packager {
             self.take_cuts(now);
             if self.rendition.window().is_overfull() {
                 let bytes = self.rendition.window().bytes().as_u64();
-                self.cutter.end_segment();
-                self.take_cuts(now);
                 return Err(PackageError::SegmentTooLarge { bytes });
             }
         }
-        result
+        Ok(())
     }
 
     /// Ends the stream for good: playlists say that no segment follows.

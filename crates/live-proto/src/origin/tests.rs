@@ -1,7 +1,7 @@
 //! Publishers, windows and requests of an origin.
 
 use super::*;
-use anabranch_media::cmaf::{CutConfig, MediaTime, Timeline};
+use anabranch_media::cmaf::{CutConfig, CutError, MediaTime, Timeline};
 use anabranch_media::hls::{DateTime, DeliveryDirectives, MediaPlaylist, PlaylistError, Skip};
 use anabranch_units::{ByteCount, Duration, Instant};
 use proptest::prelude::*;
@@ -492,6 +492,43 @@ fn stream_that_is_no_mp4_is_refused_in_one_line() {
     assert_eq!(error.to_string(), "stream without box moov: must be fragmented MP4");
     bench.packager.handle_body();
     bench.packager.handle_bytes(bench.now, init).expect("a new body begins anew");
+}
+
+/// A fragment of one sample of 1 MiB without duration, of track 1.
+fn still_megabyte() -> Vec<u8> {
+    let boxed = |kind: &[u8; 4], contents: &[u8]| {
+        let mut bytes = (contents.len() as u32 + 8).to_be_bytes().to_vec();
+        bytes.extend_from_slice(kind);
+        bytes.extend_from_slice(contents);
+        bytes
+    };
+    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>();
+    let mut boxes = boxed(b"tfhd", &words(&[0x2_0038, 1, 0, 1 << 20, 0]));
+    boxes.extend(boxed(b"tfdt", &words(&[0, 0])));
+    // The data begin behind the moof of 80 bytes and the header of the mdat.
+    boxes.extend(boxed(b"trun", &words(&[1, 1, 88])));
+    let mut bytes = boxed(b"moof", &boxed(b"traf", &boxes));
+    assert_eq!(bytes.len(), 80);
+    bytes.extend(boxed(b"mdat", &vec![0; 1 << 20]));
+    bytes
+}
+
+#[test]
+fn refused_stream_leaves_nothing_for_the_next() {
+    let mut bench = Bench::new(config(OWN));
+    bench.feed(FRAMES, 0, 60, FRAME);
+    bench.packager.handle_body();
+    bench.packager.handle_bytes(bench.now, fragments(FRAGMENTS_120MS).0).expect("valid boxes");
+    let bytes = still_megabyte().repeat(40);
+    let refused = bench.packager.handle_bytes(bench.now, &bytes);
+    assert!(matches!(refused, Err(PackageError::Cut(CutError::TooMuchWaiting { .. }))), "{refused:?}");
+    bench.packager.handle_body();
+    bench.feed(FRAMES, 0, 120, FRAME);
+    let playlist = bench.playlist();
+    assert!(playlist.next_msn() >= 2, "{playlist:?}");
+    assert!(playlist.segments.iter().all(|segment| segment.duration <= Duration::from_ms(2_100)));
+    let bytes = bench.body(Name::Segment(playlist.next_msn() - 1)).len();
+    assert!(bytes < 1 << 20, "a segment of {bytes} bytes");
 }
 
 proptest! {

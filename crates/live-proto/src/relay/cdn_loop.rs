@@ -9,6 +9,10 @@ pub const PASSED_MAX: usize = 16;
 /// Maximum length of a received header, in bytes.
 pub const HEADER_BYTES_MAX: usize = 1_024;
 
+/// Maximum number of names in a value that [`joined`] has lengthened: half of [`PASSED_MAX`], as each
+/// further relay adds its own.
+pub const JOINED_MAX: usize = 8;
+
 /// A request that this node must not forward.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -63,6 +67,24 @@ pub fn forwarded<'a>(received: impl IntoIterator<Item = &'a str>, own: &str) -> 
     Ok(value)
 }
 
+/// The value `own` with the names of `other` that it lacks in front, up to [`JOINED_MAX`] names:
+/// the value of one request that is made for both. `None` if no name is added.
+pub fn joined(own: &str, other: &str) -> Option<String> {
+    let name = |entry: &str| entry.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let mut names: Vec<String> = own.split(',').map(name).collect();
+    let mut added = String::new();
+    for entry in other.split(',').map(str::trim) {
+        let name = name(entry);
+        if names.len() < JOINED_MAX && !names.contains(&name) {
+            added.push_str(entry);
+            added.push_str(", ");
+            names.push(name);
+        }
+    }
+    let value = format!("{added}{own}");
+    (!added.is_empty() && value.len() <= HEADER_BYTES_MAX).then_some(value)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,6 +97,16 @@ mod tests {
         assert_eq!(second, "edge-1, other; v=1, edge-2");
         assert_eq!(forwarded([&*second], "edge-1"), Err(LoopError::Loop));
         assert_eq!(forwarded([&*second], "Other"), Err(LoopError::Loop));
+    }
+
+    #[test]
+    fn joined_request_has_passed_all_relays() {
+        assert_eq!(joined("b", "a; v=1, b").as_deref(), Some("a; v=1, b"));
+        assert_eq!(joined("a, b", "B"), None);
+        let seven = "1, 2, 3, 4, 5, 6, 7";
+        assert_eq!(joined(seven, "8, 9"), Some(format!("8, {seven}")));
+        assert_eq!(joined(&format!("8, {seven}"), "9"), None);
+        assert_eq!(joined("b", &"x".repeat(HEADER_BYTES_MAX)), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::head::Head;
 use super::machine::{Action, FetchRequest, Flow, LEGS_MAX, Relay, Resume};
-use super::object::{Failure, Hop, Leg, LegId, ObjectId, State};
+use super::object::{Failure, Hop, LOOP_DETECTED, Leg, LegId, ObjectId, State};
 use anabranch_units::{Duration, Instant};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -37,6 +37,7 @@ impl Relay {
         if let Some(hop) = hop {
             leg.hop = Some(hop);
             fetch.tried.push(hop);
+            fetch.has_new_relays = false;
             self.counts.upstream_requests += 1;
             return;
         }
@@ -47,7 +48,10 @@ impl Relay {
         if fetch.legs.is_empty() {
             let failure = fetch.failure.unwrap_or(Failure::NoParent);
             self.fail(now, id, failure);
+            return;
         }
+        self.add_leg(now, id);
+        self.arm(id);
     }
 
     /// A parent's head has arrived.
@@ -215,18 +219,39 @@ impl Relay {
     }
 
     /// Begins a further leg if all legs of the object are suspect and its limits permit.
+    ///
+    /// Without an untried parent, the silent ones are asked again if relays have joined since: in a
+    /// ring of relays each waits for the next one's answer, and the names of all that wait make one
+    /// of them refuse the request ([`super::cdn_loop`]).
     fn add_leg(&mut self, now: Instant, id: ObjectId) {
         let fetch = &self.objects[&id].fetch;
         let all_suspect = fetch.legs.iter().all(|leg| self.legs[leg].is_suspect);
-        if !all_suspect || fetch.is_out_of_hops || fetch.begun >= self.config.requests_max {
+        if !all_suspect || fetch.begun >= self.config.requests_max {
             return;
         }
+        if fetch.is_out_of_hops && !self.may_ask_again(id) {
+            return;
+        }
+        let fetch = &self.objects[&id].fetch;
         if fetch.legs.len() >= LEGS_MAX {
             let oldest = fetch.legs[0];
             self.drop_leg(oldest);
             self.actions.push_back(Action::Cancel(oldest));
         }
         self.begin_leg(now, id);
+    }
+
+    /// Makes the parents of silent legs untried again. Returns false if that is of no use.
+    fn may_ask_again(&mut self, id: ObjectId) -> bool {
+        let object = self.objects.get_mut(&id).expect("a leg's object is in the table");
+        let fetch = &mut object.fetch;
+        let silent: Vec<Hop> = fetch.legs.iter().filter_map(|leg| self.legs[leg].hop).collect();
+        if object.head.is_some() || !fetch.has_new_relays || silent.is_empty() {
+            return false;
+        }
+        fetch.tried.retain(|hop| !silent.contains(hop));
+        fetch.is_out_of_hops = false;
+        true
     }
 
     /// A leg has delivered something; others that were silent meanwhile are named.
@@ -258,9 +283,12 @@ impl Relay {
 
     /// Replaces a leg that has failed, or fails its object. The driver ends the leg.
     fn leg_failed(&mut self, now: Instant, leg_id: LegId, failure: Failure) -> Flow {
-        let id = self.legs[&leg_id].object;
+        let Leg { object: id, hop, .. } = self.legs[&leg_id];
         self.drop_leg(leg_id);
         self.counts.legs_failed += 1;
+        if failure == Failure::Status(LOOP_DETECTED) {
+            self.drop_waiting_legs(id, hop);
+        }
         let object = self.objects.get_mut(&id).expect("a leg's object is in the table");
         if !matches!(object.fetch.failure, Some(Failure::Status(_))) {
             object.fetch.failure = Some(failure);
@@ -275,6 +303,16 @@ impl Relay {
             self.arm(id);
         }
         Flow::Stop
+    }
+
+    /// Ends the legs at this parent that have no head: they wait in the same ring.
+    fn drop_waiting_legs(&mut self, id: ObjectId, hop: Option<Hop>) {
+        let waits = |leg: &LegId| self.legs[leg].hop == hop && self.legs[leg].next.is_none();
+        let legs: Vec<LegId> = self.objects[&id].fetch.legs.iter().copied().filter(waits).collect();
+        for leg in legs {
+            self.drop_leg(leg);
+            self.actions.push_back(Action::Cancel(leg));
+        }
     }
 
     /// All bytes of an object are there.

@@ -8,6 +8,9 @@ use anabranch_units::{Duration, Instant};
 use std::fmt;
 use std::sync::Arc;
 
+/// HTTP status of a request that came back to a relay (RFC 5842, section 7.2).
+pub(super) const LOOP_DETECTED: u16 = 508;
+
 /// One upstream request. Never used twice.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LegId(pub(super) u64);
@@ -53,6 +56,9 @@ pub enum Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Status(LOOP_DETECTED) => {
+                write!(f, "parent answered {LOOP_DETECTED}: the nodes are a ring: change a parent")
+            }
             Self::Status(status) => write!(f, "parent answered {status}"),
             Self::NoParent => write!(f, "no parent is left to ask: add one, or wait until one is back"),
             Self::Broke => write!(f, "parents cannot be reached, or break off"),
@@ -94,7 +100,7 @@ pub(super) enum State {
 #[derive(Debug)]
 pub(super) struct Object {
     pub(super) key: Key,
-    /// The `CDN-Loop` value of requests to parents.
+    /// The `CDN-Loop` value of requests to parents, with the relays of joined requests.
     pub(super) passed: String,
     /// Head of the first leg that had one.
     pub(super) head: Option<Arc<Head>>,
@@ -129,6 +135,8 @@ pub(super) struct Fetch {
     pub(super) is_out_of_hops: bool,
     /// The first status, else the last failure, of a leg that has ended.
     pub(super) failure: Option<Failure>,
+    /// Relays have joined that no parent has read of in `CDN-Loop`.
+    pub(super) has_new_relays: bool,
     /// Legs wait until a viewer has read on.
     pub(super) is_paused: bool,
 }

@@ -7,6 +7,8 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
+mod rings;
+
 /// A viewer with everything that it has read.
 #[derive(Debug)]
 struct Reader {

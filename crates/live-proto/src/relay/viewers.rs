@@ -1,5 +1,6 @@
 //! The viewers' side of the relay: join, read, leave.
 
+use super::cdn_loop;
 use super::head::{ByteRange, Head};
 use super::key::Key;
 use super::machine::{Action, Relay, Viewer};
@@ -90,6 +91,7 @@ impl Relay {
         let found = self.listed.get(&key).copied().filter(|id| self.objects[id].admits(now));
         let id = match found {
             Some(id) => {
+                self.add_relays(id, &passed);
                 match self.objects[&id].state {
                     State::Fetching => self.counts.joins_under_way += 1,
                     State::Whole => self.counts.hits += 1,
@@ -117,6 +119,19 @@ impl Relay {
         }
         self.arm(id);
         Ok(viewer)
+    }
+
+    /// Notes the relays that a joining request has passed. A leg without a head may wait for one of
+    /// them, in a ring.
+    fn add_relays(&mut self, id: ObjectId, passed: &str) {
+        let object = self.objects.get_mut(&id).expect("the viewer's object is in the table");
+        if object.head.is_some() || !object.is_fetching() {
+            return;
+        }
+        if let Some(joined) = cdn_loop::joined(&object.passed, passed) {
+            object.passed = joined;
+            object.fetch.has_new_relays = true;
+        }
     }
 
     fn add_viewer(&mut self, id: ObjectId, range: Option<(ByteRange, Option<String>)>) -> ViewerId {

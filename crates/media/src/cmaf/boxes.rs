@@ -3,7 +3,7 @@
 //! Source: ISO/IEC 14496-12, sections 8.3.2 (`tkhd`), 8.4 (`mdhd`, `hdlr`), 8.8 (`trex`, `tfhd`,
 //! `trun`, `tfdt`). Leaves out: the meaning of all other boxes. Read [`tracks`] and [`samples`].
 
-use super::{SAMPLE_BYTES_MAX, SAMPLES_MAX, SampleDefaults, StreamError, TRACKS_MAX, Track, TrackKind};
+use super::{EMPTY_SAMPLES_MAX, SAMPLE_BYTES_MAX, SAMPLES_MAX, SampleDefaults, StreamError, TRACKS_MAX, Track, TrackKind};
 
 /// Bytes of a box's contents, read from the front.
 #[derive(Copy, Clone)]
@@ -168,6 +168,10 @@ pub(super) fn samples(
         if &child.kind == b"traf" {
             end = track_fragment(child, end, tracks, &mut samples)?;
         }
+    }
+    let empty = samples.iter().filter(|sample: &&SampleEntry| sample.size_bytes == 0).count();
+    if empty > EMPTY_SAMPLES_MAX {
+        return Err(StreamError::TooMany { what: "empty samples of a fragment", max: EMPTY_SAMPLES_MAX });
     }
     samples.sort_by_key(|sample: &SampleEntry| sample.offset);
     let mut free_from = moof_bytes;

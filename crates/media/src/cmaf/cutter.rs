@@ -20,6 +20,8 @@ use std::fmt;
 pub const WAITING_BYTES_MAX: usize = 32 << 20;
 /// Most fragments of a part.
 pub const FRAGMENTS_PER_PART_MAX: u32 = 16;
+/// Longest duration of a sample: the longest target of a segment.
+pub const SAMPLE_TIME_MAX: Duration = Duration::from_secs(60);
 /// Time that other tracks may lag behind the deciding one before a part ends without them.
 const TRACK_LAG_MAX: Duration = Duration::from_secs(1);
 
@@ -100,6 +102,11 @@ pub enum CutError {
         /// Decode time in ticks.
         decode_ticks: u64,
     },
+    /// A sample is longer than [`SAMPLE_TIME_MAX`].
+    SampleTooLong {
+        /// Its duration, at most 213 days.
+        duration: Duration,
+    },
     /// More than [`WAITING_BYTES_MAX`] bytes or [`SAMPLES_MAX`] samples came without an end of a
     /// part.
     TooMuchWaiting {
@@ -121,6 +128,9 @@ impl fmt::Display for CutError {
             Self::NoInit => write!(f, "sample before the initialisation section: send ftyp and moov first"),
             Self::TimeOutOfRange { decode_ticks } => {
                 write!(f, "decode time of {decode_ticks} ticks: must be below 584 years; restart the encoder")
+            }
+            Self::SampleTooLong { duration } => {
+                write!(f, "sample of {duration}: must be at most {SAMPLE_TIME_MAX}; check the encoder's time stamps")
             }
             Self::TooMuchWaiting { bytes } => write!(
                 f,
@@ -278,11 +288,7 @@ impl Cutter {
                 return Ok(());
             }
             self.end_segment();
-            self.waiting.iter_mut().for_each(VecDeque::clear);
-            self.waiting_bytes = 0;
-            self.reached.fill(MediaTime::default());
-            self.last_begins.fill(None);
-            self.is_discontinuous = true;
+            self.forget_samples();
         }
         self.last_begins[sample.track] = Some(begin);
         let waiting: usize = self.waiting.iter().map(VecDeque::len).sum();
@@ -315,6 +321,34 @@ impl Cutter {
         }
     }
 
+    /// Drops the samples that wait and ends the open segment, for a stream that was refused. The next
+    /// segment is discontinuous.
+    pub fn abandon(&mut self) {
+        // The open part ends with its last fragment.
+        let first_dropped = self.open.as_ref().and_then(|open| {
+            let sample = open.samples.first().or_else(|| self.waiting[self.primary].front())?;
+            Some(self.times(sample).ok()?.0)
+        });
+        if let Some(begin) = first_dropped {
+            self.reached[self.primary] = begin;
+        }
+        if let Some(open) = &mut self.open {
+            open.samples.clear();
+        }
+        self.closing = None;
+        self.end_segment();
+        self.forget_samples();
+    }
+
+    /// Drops the samples that wait. The next segment is discontinuous.
+    fn forget_samples(&mut self) {
+        self.waiting.iter_mut().for_each(VecDeque::clear);
+        self.waiting_bytes = 0;
+        self.reached.fill(MediaTime::default());
+        self.last_begins.fill(None);
+        self.is_discontinuous = true;
+    }
+
     /// Returns the next piece that has been cut.
     pub fn poll_cut(&mut self) -> Option<Cut> {
         self.cuts.pop_front()
@@ -335,7 +369,12 @@ impl Cutter {
         let out = CutError::TimeOutOfRange { decode_ticks: sample.decode_ticks };
         let end = sample.decode_ticks.checked_add(sample.duration_ticks.into());
         let begin = track.time(sample.decode_ticks).ok_or(out.clone())?;
-        Ok((begin, end.and_then(|end| track.time(end)).ok_or(out)?))
+        let end = end.and_then(|end| track.time(end)).ok_or(out)?;
+        let duration = end.saturating_since(begin);
+        if duration > SAMPLE_TIME_MAX {
+            return Err(CutError::SampleTooLong { duration });
+        }
+        Ok((begin, end))
     }
 
     fn track(&self, index: usize) -> Option<&Track> {

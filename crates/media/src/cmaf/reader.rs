@@ -40,7 +40,8 @@ enum State {
 /// Reader of a stream of fragmented MP4.
 ///
 /// Memory: one box of at most [`INIT_BYTES_MAX`] or [`MOOF_BYTES_MAX`], the entries of one
-/// fragment, one unfinished sample, and what has not been polled yet.
+/// fragment, one unfinished sample, and what has not been polled yet. The bytes of one call give at
+/// most one item each, and [`super::EMPTY_SAMPLES_MAX`] more for each `moof`.
 #[derive(Debug)]
 pub struct StreamReader {
     state: State,
@@ -90,13 +91,14 @@ impl StreamReader {
         self.items.pop_front()
     }
 
-    /// Begins with a new file or connection: an unfinished box and its samples are dropped. The
-    /// tracks stay, as segment files come without an initialisation section.
+    /// Begins with a new file or connection: an unfinished box, its samples and items that were not
+    /// polled are dropped. The tracks stay, as segment files come without an initialisation section.
     pub fn restart(&mut self) {
         self.state = State::Header(Vec::new());
         self.entries.clear();
         self.data.clear();
         self.file_type.clear();
+        self.items.clear();
     }
 
     /// Takes some of `bytes`, at least one.

@@ -274,12 +274,14 @@ fn moof_at() -> usize {
 fn limits_of_fragments_hold_on_both_sides() {
     let read = |bytes: &[u8]| StreamReader::default().handle_bytes(bytes);
     let max = SAMPLES_MAX as u32;
-    // Data begin at the moof's beginning without an offset, so only empty samples lie nowhere.
-    assert_eq!(
-        read(&moof_of(max + 1, 0)),
-        Err(StreamError::TooMany { what: "samples of a fragment", max: SAMPLES_MAX })
-    );
-    assert!(!matches!(read(&moof_of(max, 0)), Err(StreamError::TooMany { .. })));
+    // Without an offset the data begin at the moof's beginning, where no data may be.
+    for (bytes, what, max) in
+        [(1, "samples of a fragment", max), (0, "empty samples of a fragment", EMPTY_SAMPLES_MAX as u32)]
+    {
+        let too_many = Err(StreamError::TooMany { what, max: max as usize });
+        assert_eq!(read(&moof_of(max + 1, bytes)), too_many);
+        assert_eq!(read(&moof_of(max, bytes)), Err(StreamError::DataOutside));
+    }
     assert!(matches!(read(&moof_of(1, 17 << 20)), Err(StreamError::BoxTooLarge { .. })));
     assert_eq!(read(&moof_of(1, 16 << 20)), Err(StreamError::DataOutside));
     let large = |kind: &[u8; 4], size: u32| {
@@ -323,6 +325,29 @@ fn sample_without_duration_cannot_grow_a_part_forever() {
     };
     let results: Vec<_> = (0..40).map(|_| cutter.handle_sample(still.clone()).is_ok()).collect();
     assert_eq!(results.iter().filter(|is_ok| **is_ok).count(), 32, "32 MiB");
+}
+
+/// A cutter of the pictures' track, which has 12,800 ticks a second, and a sample for it.
+fn cutter_and_sample() -> (Cutter, Sample) {
+    let mut cutter = Cutter::new(config(OWN)).expect("the settings are in range");
+    let mut stream = items(VIDEO_GOP, usize::MAX).into_iter();
+    let (Some(Item::Init(init)), Some(Item::Sample(sample))) = (stream.next(), stream.next()) else {
+        panic!("ffmpeg begins with ftyp and moov")
+    };
+    cutter.handle_init(init);
+    (cutter, sample)
+}
+
+#[test]
+fn sample_is_at_most_a_minute_long() {
+    let (mut cutter, sample) = cutter_and_sample();
+    let minute = Sample { duration_ticks: 60 * 12_800, ..sample.clone() };
+    assert_eq!(cutter.handle_sample(minute.clone()), Ok(()));
+    for duration_ticks in [60 * 12_800 + 1, u32::MAX] {
+        let (mut cutter, _) = cutter_and_sample();
+        let refused = cutter.handle_sample(Sample { duration_ticks, ..sample.clone() });
+        assert!(matches!(refused, Err(CutError::SampleTooLong { .. })), "{refused:?}");
+    }
 }
 
 proptest! {
