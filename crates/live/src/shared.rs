@@ -318,8 +318,8 @@ mod tests {
         fn next_hop(&self, _key: &Key, tried: &[Hop]) -> Option<Hop> {
             tried.is_empty().then_some(Hop(0))
         }
-        fn suspect(&self, _hop: Hop) {}
-        fn failed(&self, _hop: Hop) {}
+        fn suspect(&self, _key: &Key, _hop: Hop) {}
+        fn failed(&self, _key: &Key, _hop: Hop) {}
     }
 
     /// The deadline of a leg that a viewer's read resumed was not slept for.
