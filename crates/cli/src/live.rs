@@ -4,6 +4,7 @@ mod controller;
 mod evaluate;
 mod keys;
 mod node;
+mod publish;
 mod source;
 mod status;
 mod worlds;
@@ -19,6 +20,8 @@ pub enum Noun {
     Controller(Box<controller::Args>),
     /// Take in channels from encoders, and serve them as low-latency HLS to nodes.
     Source(source::Args),
+    /// Publish test patterns of any bitrate to a source, in place of encoders.
+    Publish(publish::Args),
     /// Relay channels from parents, sources or other nodes, to viewers and to other nodes.
     Node(node::Args),
     /// Empty a node: its streams move to other nodes without a break.
@@ -43,12 +46,13 @@ impl Member for Live {
             Noun::Status(args) => status::run(&args),
             Noun::Keys(args) => keys::run(&args, quiet),
             Noun::Source(args) => source::run(&args, quiet),
+            Noun::Publish(args) => publish::run(&args, quiet),
             Noun::Node(args) => node::run(&args, quiet),
             Noun::Evaluate(args) => evaluate::run(&args, quiet),
         }
     }
     fn is_daemon(noun: &Noun) -> bool {
-        matches!(noun, Noun::Controller(_) | Noun::Source(_) | Noun::Node(_))
+        matches!(noun, Noun::Controller(_) | Noun::Source(_) | Noun::Publish(_) | Noun::Node(_))
     }
 }
 

@@ -26,6 +26,7 @@ pub mod description;
 mod metrics;
 mod node;
 mod parents;
+pub mod publisher;
 mod shared;
 mod source;
 

@@ -17,6 +17,7 @@
 
 mod boxes;
 mod cutter;
+mod pattern;
 mod reader;
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,7 @@ mod write;
 pub use cutter::{
     Cut, CutConfig, CutError, Cutter, FRAGMENTS_PER_PART_MAX, SAMPLE_TIME_MAX, Timeline, WAITING_BYTES_MAX,
 };
+pub use pattern::TestPattern;
 pub use reader::{Item, StreamReader};
 
 use anabranch_units::Duration;

@@ -3,7 +3,10 @@
 //! Source: ISO/IEC 14496-12, sections 8.3.2 (`tkhd`), 8.4 (`mdhd`, `hdlr`), 8.8 (`trex`, `tfhd`,
 //! `trun`, `tfdt`). Leaves out: the meaning of all other boxes. Read [`tracks`] and [`samples`].
 
-use super::{EMPTY_SAMPLES_MAX, SAMPLE_BYTES_MAX, SAMPLES_MAX, SampleDefaults, StreamError, TRACKS_MAX, Track, TrackKind};
+use super::{
+    EMPTY_SAMPLES_MAX, SAMPLE_BYTES_MAX, SAMPLES_MAX, SampleDefaults, StreamError, TRACKS_MAX, Track,
+    TrackKind,
+};
 
 /// Bytes of a box's contents, read from the front.
 #[derive(Copy, Clone)]

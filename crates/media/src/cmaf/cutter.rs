@@ -130,7 +130,10 @@ impl fmt::Display for CutError {
                 write!(f, "decode time of {decode_ticks} ticks: must be below 584 years; restart the encoder")
             }
             Self::SampleTooLong { duration } => {
-                write!(f, "sample of {duration}: must be at most {SAMPLE_TIME_MAX}; check the encoder's time stamps")
+                write!(
+                    f,
+                    "sample of {duration}: must be at most {SAMPLE_TIME_MAX}; check the encoder's time stamps"
+                )
             }
             Self::TooMuchWaiting { bytes } => write!(
                 f,

@@ -98,7 +98,7 @@ fn track_fragment(bytes: &mut Vec<u8>, id: u32, samples: &[Sample]) -> usize {
 }
 
 /// Writes a box with these contents.
-fn boxed(bytes: &mut Vec<u8>, kind: &[u8; 4], contents: impl FnOnce(&mut Vec<u8>)) {
+pub(super) fn boxed(bytes: &mut Vec<u8>, kind: &[u8; 4], contents: impl FnOnce(&mut Vec<u8>)) {
     let begin = bytes.len();
     words(bytes, &[0]);
     bytes.extend_from_slice(kind);
@@ -107,6 +107,6 @@ fn boxed(bytes: &mut Vec<u8>, kind: &[u8; 4], contents: impl FnOnce(&mut Vec<u8>
     bytes[begin..begin + 4].copy_from_slice(&size.to_be_bytes());
 }
 
-fn words(bytes: &mut Vec<u8>, words: &[u32]) {
+pub(super) fn words(bytes: &mut Vec<u8>, words: &[u32]) {
     words.iter().for_each(|word| bytes.extend_from_slice(&word.to_be_bytes()));
 }
