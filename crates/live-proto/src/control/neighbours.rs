@@ -158,8 +158,8 @@ impl Neighbours {
     /// The advertisement to the children: the objects that this node receives, and for all others
     /// the nearest way with enough capacity. At most [`OBJECTS_MAX`] objects.
     ///
-    /// The received ones come first, then an equal share of what is left for each parent, then the
-    /// rest. So no parent displaces a received object, or the share of another parent.
+    /// Received objects come first. Each parent has an equal share of the room that is left, and
+    /// further entries fill the rest. No parent displaces a received object or another's share.
     pub fn advertisement(&self, received: impl IntoIterator<Item = Object>) -> BTreeMap<Object, Reach> {
         let received = received.into_iter().take(OBJECTS_MAX);
         let mut reaches: BTreeMap<Object, Reach> = received.map(|object| (object, Reach::HERE)).collect();
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn hostile_parent_displaces_no_other_object() {
-        // X advertises as many objects as its table takes, all before those of Y and of the node.
+        // X fills its table with objects that sort before all others.
         let flood: Vec<_> =
             (0..OBJECTS_MAX as u32).map(|channel| (object(channel, 1), Reach::HERE)).collect();
         let last = OBJECTS_MAX as u32;

@@ -183,8 +183,8 @@ fn is_due(last: &mut Option<Instant>, now: Instant, every: Duration) -> bool {
     is_due
 }
 
-/// Deadlines of all regular work.
-#[derive(Copy, Clone, Debug)]
+/// Deadlines of all regular work, and of streams.
+#[derive(Clone, Debug)]
 struct Timers {
     /// When to send heartbeats and look for silent neighbours.
     heartbeat: Instant,
@@ -192,6 +192,8 @@ struct Timers {
     advertise: Instant,
     /// When to report to the controller.
     report: Instant,
+    /// When to give up a request, or to repeat it.
+    streams: BTreeSet<(Instant, Object)>,
 }
 
 /// The machine. See the module.
@@ -208,8 +210,6 @@ pub struct Node {
     children: BTreeMap<NodeId, ChildSession>,
     /// Streams with their viewers and children. At a source, imported ones without a parent.
     streams: BTreeMap<Object, Stream>,
-    /// Deadlines of streams.
-    due: BTreeSet<(Instant, Object)>,
     audience: Audience,
     timers: Timers,
     controller: ControllerSession,
@@ -268,9 +268,8 @@ impl Node {
             advertiser: Advertiser::new(life),
             children: network.links_out(id).iter().map(child).collect(),
             streams: BTreeMap::new(),
-            due: BTreeSet::new(),
             audience: Audience::default(),
-            timers: Timers { heartbeat: now, advertise: now, report: now },
+            timers: Timers { heartbeat: now, advertise: now, report: now, streams: BTreeSet::new() },
             controller: ControllerSession::new(life, is_source),
             random: seed.stream("live.control", u64::from(id.0)),
             attempts: life,
@@ -332,7 +331,7 @@ impl Node {
     /// When [`Node::handle_timeout`] is due.
     pub fn poll_timeout(&self) -> Instant {
         let regular = self.timers.heartbeat.min(self.timers.advertise).min(self.timers.report);
-        self.due.first().map_or(regular, |(at, _)| regular.min(*at))
+        self.timers.streams.first().map_or(regular, |(at, _)| regular.min(*at))
     }
 
     /// Does the work that is due.
@@ -342,10 +341,10 @@ impl Node {
             self.send_heartbeats();
             self.timers.heartbeat = now + self.settings.heartbeat;
         }
-        while let Some((at, object)) = self.due.first().copied()
+        while let Some((at, object)) = self.timers.streams.first().copied()
             && at <= now
         {
-            self.due.pop_first();
+            self.timers.streams.pop_first();
             self.handle_stream_due(now, object);
         }
         if now >= self.timers.advertise {

@@ -625,7 +625,7 @@ proptest! {
                 let is_asked = stream.next.is_some() || stream.current.is_some();
                 prop_assert!(is_asked, "{:?} is wanted and not asked for", object);
                 prop_assert!({
-                    stream.next.is_none() || node.due.iter().any(|(_, due)| due == object)
+                    stream.next.is_none() || node.timers.streams.iter().any(|(_, due)| due == object)
                 }, "{:?} waits without a deadline", object);
             }
             let waiting = node.streams.values().map(|stream| stream.waiting.len()).sum();
