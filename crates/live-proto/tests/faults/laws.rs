@@ -17,7 +17,7 @@
 //! 9. No viewer's video stalls while the controller fails, updates are lost, or nodes are drained.
 
 use super::viewers::{Viewer, Watch};
-use super::world::{ROUND, World, ladder};
+use super::world::{LATE_US_MAX, ROUND, World, ladder};
 use anabranch_live_proto::control::messages::{Cause, ChildSays, ParentSays, Refusal, ToChild, ToParent};
 use anabranch_live_proto::control::tables::{Prefix, RibEntry, Version};
 use anabranch_live_proto::{NodeId, Object, Tier};
@@ -145,7 +145,8 @@ impl World {
             assert!(ways.values().all(|count| *count <= 2), "law 4: node {at} has {ways:?}");
         }
         if let Some(healed_at) = self.healed_at {
-            if self.now() > healed_at {
+            // The last late message is the last fault.
+            if self.now() > healed_at + Duration::from_us(LATE_US_MAX) {
                 self.note_agreement(healed_at);
             }
             self.note_neglect();

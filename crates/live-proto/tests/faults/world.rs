@@ -30,6 +30,9 @@ const STALLED: Duration = Duration::from_secs(3);
 /// Time that the optimiser takes.
 const OPTIMISER: Duration = Duration::from_ms(300);
 
+/// Longest delay of a late message, in microseconds.
+pub const LATE_US_MAX: u64 = 5_000_000;
+
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fault {
     Lost,
@@ -52,7 +55,7 @@ impl Fault {
     /// [`Fault::Late`] the number is the longest delay in microseconds.
     const ALL: [(Self, u64); 13] = [
         (Self::Lost, 200_000),
-        (Self::Late, 5_000_000),
+        (Self::Late, LATE_US_MAX),
         (Self::LostUpdates, 1_000_000),
         (Self::CutLink, 60_000),
         (Self::OneWay, 40_000),
@@ -644,6 +647,8 @@ impl World {
         let link = random.below(self.shares.len() as u64) as usize;
         let node = random.below(controller as u64) as usize;
         let until = now + Duration::from_ms(200 + random.below(12_000));
+        // Messages that wait for a frozen process arrive when it wakes: before the end of faults.
+        let thawed_at = until.min(Instant::ZERO + CHAOS);
         let Link { from, to, .. } = *self.place.network.link(LinkId(link as u32));
         let (from, to) = (from.index(), to.index());
         match fault {
@@ -679,8 +684,8 @@ impl World {
             }
             Fault::Frozen => {
                 if let Some(process) = &mut self.nodes[node] {
-                    process.frozen_until = until;
-                    self.schedule.at(until, What::Wake);
+                    process.frozen_until = thawed_at;
+                    self.schedule.at(thawed_at, What::Wake);
                 }
             }
             Fault::ControllerCrash => {
@@ -689,8 +694,8 @@ impl World {
             }
             Fault::ControllerFrozen => {
                 if let Some(running) = &mut self.controller {
-                    running.frozen_until = until;
-                    self.schedule.at(until, What::Wake);
+                    running.frozen_until = thawed_at;
+                    self.schedule.at(thawed_at, What::Wake);
                 }
             }
             Fault::Drain => {
