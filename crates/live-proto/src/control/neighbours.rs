@@ -79,6 +79,12 @@ struct Parent {
     table: DeltaReceiver<Object, Reach>,
 }
 
+impl Parent {
+    const fn new(link: LinkId) -> Self {
+        Self { link, offer: None, table: DeltaReceiver::new(OBJECTS_MAX) }
+    }
+}
+
 /// Table 4.2 of one node: what its parents advertise.
 #[derive(Clone, Debug, Default)]
 pub struct Neighbours {
@@ -89,9 +95,18 @@ impl Neighbours {
     /// The parents of a node, with the links from them, at most [`PARENTS_MAX`]: those beyond are
     /// left out.
     pub fn new(parents: impl IntoIterator<Item = (NodeId, LinkId)>) -> Self {
-        let parent = |link| Parent { link, offer: None, table: DeltaReceiver::new(OBJECTS_MAX) };
-        let parents = parents.into_iter().take(PARENTS_MAX).map(|(node, link)| (node, parent(link)));
+        let parents = parents.into_iter().take(PARENTS_MAX).map(|(node, link)| (node, Parent::new(link)));
         Self { parents: parents.collect() }
+    }
+
+    /// Adds a parent that has been silent so far. Returns false, and adds none, beyond
+    /// [`PARENTS_MAX`] or if it is there.
+    pub fn add(&mut self, node: NodeId, link: LinkId) -> bool {
+        let is_added = self.parents.len() < PARENTS_MAX && !self.has(node);
+        if is_added {
+            self.parents.insert(node, Parent::new(link));
+        }
+        is_added
     }
 
     /// The parents, in order.

@@ -11,6 +11,7 @@
 //! [`Node::poll_timeout`]. The limits of the tables bound the output of one call. Leaves out: bytes
 //! of video. Read [`Node`] and [`Event`] first.
 
+mod changes;
 mod children;
 mod controller_session;
 mod parents;
