@@ -17,5 +17,6 @@ pub mod relay;
 pub mod round;
 
 pub use network::{
-    ChannelId, LINKS_MAX, Link, NAME_BYTES_MAX, NODES_MAX, Network, NetworkError, Node, NodeId, Object, Tier,
+    ChangeError, ChannelId, LINKS_MAX, Link, NAME_BYTES_MAX, NODES_MAX, Network, NetworkError, Node, NodeId,
+    Object, Tier,
 };

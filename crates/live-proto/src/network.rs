@@ -126,7 +126,75 @@ impl std::fmt::Display for NetworkError {
 
 impl std::error::Error for NetworkError {}
 
+/// Refusal of a changed network: nodes and links keep their ids, so they change in place and new
+/// ones come last. A link of capacity 0 and a drained node count as removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ChangeError {
+    /// Fewer nodes than before.
+    FewerNodes {
+        /// Number before.
+        before: usize,
+        /// Number in the changed network.
+        after: usize,
+    },
+    /// Fewer links than before.
+    FewerLinks {
+        /// Number before.
+        before: usize,
+        /// Number in the changed network.
+        after: usize,
+    },
+    /// A node with another name or tier.
+    OtherNode(NodeId, String),
+    /// A link with other ends.
+    OtherEnds(LinkId),
+}
+
+impl std::fmt::Display for ChangeError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::FewerNodes { before, after } => {
+                write!(f, "{after} nodes: at least {before} must stay; drain a node to remove it")
+            }
+            Self::FewerLinks { before, after } => {
+                write!(f, "{after} links: at least {before} must stay; give a link capacity 0 to remove it")
+            }
+            Self::OtherNode(id, name) => {
+                write!(f, "node {} is `{name}`: name and tier must stay; add another node", id.0)
+            }
+            Self::OtherEnds(link) => write!(f, "link {link}: its ends must stay; add another link"),
+        }
+    }
+}
+
+impl std::error::Error for ChangeError {}
+
 impl Network {
+    /// Checks that this network has all nodes and links of `earlier`, with the same ids.
+    /// Capacities and costs may differ.
+    ///
+    /// Errors: see [`ChangeError`].
+    pub fn check_extends(&self, earlier: &Self) -> Result<(), ChangeError> {
+        let (before, after) = (earlier.nodes.len(), self.nodes.len());
+        if after < before {
+            return Err(ChangeError::FewerNodes { before, after });
+        }
+        let (before, after) = (earlier.links.len(), self.links.len());
+        if after < before {
+            return Err(ChangeError::FewerLinks { before, after });
+        }
+        let mut nodes = earlier.nodes.iter().zip(&self.nodes).zip(0..);
+        if let Some(((old, _), id)) = nodes.find(|((old, new), _)| old != new) {
+            return Err(ChangeError::OtherNode(NodeId(id), old.name.clone()));
+        }
+        let mut links = earlier.links.iter().zip(&self.links).zip(0..);
+        match links.find(|((old, new), _)| (old.from, old.to) != (new.from, new.to)) {
+            Some((_, id)) => Err(ChangeError::OtherEnds(LinkId(id))),
+            None => Ok(()),
+        }
+    }
+
     /// A network of these nodes and links.
     ///
     /// Errors: see [`NetworkError`].
@@ -234,6 +302,29 @@ mod tests {
         for (from, to) in [(1, 0), (0, 2), (2, 1), (1, 1)] {
             let error = Network::new(nodes(), vec![link(from, to)]).expect_err("not downwards");
             assert!(matches!(error, NetworkError::NotDownwards(..)), "{error}");
+        }
+    }
+
+    #[test]
+    fn changed_network_keeps_its_ids() {
+        let before = Network::new(nodes(), vec![link(0, 1), link(1, 2)]).expect("two good links");
+        let more = |name: &str, tier| [nodes(), vec![Node { name: name.to_owned(), tier }]].concat();
+        let wide = Link { capacity: BitRate::mbps(200), cost: 0.0, ..link(0, 1) };
+        let links = vec![wide, link(1, 2), link(3, 1)];
+        let after = Network::new(more("s2", Tier::Source), links).expect("three good links");
+        after.check_extends(&before).expect("a changed link, a new node, a new link");
+        let mut renamed = nodes();
+        renamed[1].name = "other".to_owned();
+        let cases = [
+            (nodes(), vec![link(0, 1)], "1 links: at least 2"),
+            (nodes(), vec![link(1, 2), link(0, 1)], "link 0: its ends"),
+            (renamed, vec![link(0, 1), link(1, 2)], "node 1 is `r`"),
+            (nodes()[..2].to_vec(), vec![link(0, 1)], "2 nodes: at least 3"),
+        ];
+        for (nodes, links, words) in cases {
+            let after = Network::new(nodes, links).expect("a good network");
+            let error = after.check_extends(&before).expect_err("ids change").to_string();
+            assert!(error.contains(words), "{error}");
         }
     }
 

@@ -21,7 +21,7 @@ use super::messages::{GroupId, Report, ToNode};
 use super::node::{GROUPS_MAX, NODE_STREAMS_MAX};
 use super::tables::{LinkState, RibEntry, RibUpdate, Version};
 use crate::plan::VIEWERS_MAX;
-use crate::{Network, NodeId, Object, Tier};
+use crate::{ChangeError, Network, NodeId, Object, Tier};
 use anabranch_units::{BitRate, Duration, Instant, LinkId};
 use plans::link_between;
 use stages::Staging;
@@ -98,6 +98,8 @@ pub enum ControllerError {
     NotAnEdge(GroupId, NodeId),
     /// A slack that leaves nothing to plan.
     Slack(u32),
+    /// A changed network with other ids.
+    Network(ChangeError),
 }
 
 impl std::fmt::Display for ControllerError {
@@ -107,6 +109,7 @@ impl std::fmt::Display for ControllerError {
                 write!(f, "{count} groups: at most {CONTROLLER_GROUPS_MAX} are possible; join some")
             }
             Self::NotAnEdge(group, node) => write!(f, "group {}: node {} is no edge", group.0, node.0),
+            Self::Network(error) => write!(f, "{error}"),
             Self::Slack(ppm) => write!(f, "slack_ppm {ppm}: must be below {SLACK_PPM_MAX}"),
         }
     }
@@ -114,9 +117,25 @@ impl std::fmt::Display for ControllerError {
 
 impl std::error::Error for ControllerError {}
 
+fn check_groups(network: &Network, groups: &[Vec<NodeId>]) -> Result<(), ControllerError> {
+    if groups.len() > CONTROLLER_GROUPS_MAX {
+        return Err(ControllerError::TooMany(groups.len()));
+    }
+    let is_edge =
+        |node: &NodeId| network.nodes().get(node.index()).is_some_and(|node| node.tier == Tier::Edge);
+    for (group, edges) in (0..).map(GroupId).zip(groups) {
+        if let Some(node) = edges.iter().find(|node| !is_edge(node)) {
+            return Err(ControllerError::NotAnEdge(group, *node));
+        }
+    }
+    Ok(())
+}
+
 /// The controller's record of a node.
 #[derive(Clone, Debug)]
 struct NodeView {
+    /// Whether the node was added at run time and has not reported yet.
+    is_added: bool,
     life: u64,
     /// Last report; `None` before the first and after a failure.
     heard_at: Option<Instant>,
@@ -131,6 +150,7 @@ struct NodeView {
 impl NodeView {
     const fn new() -> Self {
         Self {
+            is_added: false,
             life: 0,
             heard_at: None,
             version: Version { lead: 0, decision: 0 },
@@ -190,16 +210,7 @@ impl Controller {
         if settings.slack_ppm >= SLACK_PPM_MAX {
             return Err(ControllerError::Slack(settings.slack_ppm));
         }
-        if groups.len() > CONTROLLER_GROUPS_MAX {
-            return Err(ControllerError::TooMany(groups.len()));
-        }
-        let is_edge =
-            |node: &NodeId| network.nodes().get(node.index()).is_some_and(|node| node.tier == Tier::Edge);
-        for (group, edges) in (0..).map(GroupId).zip(&groups) {
-            if let Some(node) = edges.iter().find(|node| !is_edge(node)) {
-                return Err(ControllerError::NotAnEdge(group, *node));
-            }
-        }
+        check_groups(&network, &groups)?;
         let version = Version { lead, decision: 0 };
         let count = network.nodes().len();
         Ok(Self {
@@ -257,6 +268,38 @@ impl Controller {
         }
     }
 
+    /// Takes a changed network: other capacities and costs, further nodes and links. A link of
+    /// capacity 0 and a drained node count as removed. `groups` replaces the groups of viewers; ids
+    /// of groups keep their meaning. The next plan is asked for at once.
+    ///
+    /// Errors: see [`ControllerError`]; nothing is changed then.
+    pub fn handle_network(
+        &mut self,
+        now: Instant,
+        network: Network,
+        groups: Vec<Vec<NodeId>>,
+    ) -> Result<(), ControllerError> {
+        network.check_extends(&self.network).map_err(ControllerError::Network)?;
+        check_groups(&network, &groups)?;
+        let count = network.nodes().len();
+        self.nodes.resize_with(count, || NodeView { is_added: true, ..NodeView::new() });
+        self.history.values_mut().for_each(|tables| tables.resize(count, Table::default()));
+        (self.network, self.groups) = (network, groups);
+        let places = self.mapping.len();
+        let groups = &self.groups;
+        self.mapping.retain(|(group, _), edge| {
+            groups.get(group.0 as usize).is_some_and(|edges| edges.contains(edge))
+        });
+        if self.mapping.len() < places {
+            self.events.push_back(ControllerEvent::Mapping);
+        }
+        // A plan of the earlier network can exceed the new capacities.
+        (self.pending, self.job) = (None, None);
+        self.staging.drop_target();
+        self.timers.round = now;
+        Ok(())
+    }
+
     /// Takes a report, and answers it. A reported capacity counts up to the declared one.
     pub fn handle_report(&mut self, now: Instant, node: NodeId, report: Report) {
         let Some(view) = self.nodes.get_mut(node.index()) else { return };
@@ -269,11 +312,12 @@ impl Controller {
         if view.heard_at.is_none() {
             self.events.push_back(ControllerEvent::Heard(node));
         }
+        view.is_added = false;
         (view.life, view.heard_at, view.version) = (report.life, Some(now), report.version);
         let own = |(link, state): (LinkId, LinkState)| {
             let known = self.network.links().get(link.index())?;
             let is_own = known.from == node || known.to == node;
-            is_own.then(|| (link, state.limited(known.capacity)))
+            is_own.then_some((link, state))
         };
         view.links = report.links.into_iter().filter_map(own).collect();
         let resend = [view.streams.handle(report.streams), view.viewers.handle(report.viewers)];
@@ -364,10 +408,13 @@ impl Controller {
     }
 
     /// Puts a job out. A controller that hears less than half of the nodes is itself cut off: it
-    /// keeps its tables, and puts out none. Returns whether there is a job.
+    /// keeps its tables, and puts out none. Added nodes that have not started, and nodes without
+    /// links, do not count. Returns whether there is a job.
     fn plan(&mut self) -> bool {
-        let heard = self.nodes.iter().filter(|view| view.heard_at.is_some()).count();
-        if 2 * heard < self.nodes.len() {
+        let nodes = (0..).map(NodeId).zip(&self.nodes);
+        let expected = nodes.filter(|(node, view)| !view.is_added && self.has_links(*node));
+        let (heard, silent): (Vec<_>, Vec<_>) = expected.partition(|(_, view)| view.heard_at.is_some());
+        if heard.len() < silent.len() {
             return false;
         }
         self.jobs += 1;
@@ -384,6 +431,12 @@ impl Controller {
         true
     }
 
+    /// Whether a link of a node has capacity.
+    fn has_links(&self, node: NodeId) -> bool {
+        let links = [self.network.links_in(node), self.network.links_out(node)];
+        links.into_iter().flatten().any(|link| self.network.link(*link).capacity > BitRate::bps(0))
+    }
+
     fn is_up(&self, node: NodeId) -> bool {
         self.nodes[node.index()].heard_at.is_some()
     }
@@ -393,7 +446,8 @@ impl Controller {
         let ends = self.network.link(link);
         let reported = self.nodes[ends.to.index()].links.get(&link).copied();
         let is_up = self.is_up(ends.from) && self.is_up(ends.to);
-        reported.filter(|_| is_up).unwrap_or(LinkState::Failed)
+        let reported = reported.filter(|_| is_up).unwrap_or(LinkState::Failed);
+        reported.limited(ends.capacity)
     }
 
     fn capacities(&self) -> Vec<BitRate> {

@@ -30,6 +30,13 @@ impl Capacity {
         Self { declared, measured: None }
     }
 
+    /// The capacity under another declared value. A measurement that reached the earlier declared
+    /// value was limited by it, and is void.
+    #[must_use]
+    pub fn redeclared(self, declared: BitRate) -> Self {
+        Self { declared, measured: self.measured.filter(|measured| *measured < self.declared) }
+    }
+
     /// The capacity to rely on: the measured one, and never more than the declared one.
     pub fn believed(self) -> BitRate {
         self.measured.map_or(self.declared, |measured| measured.min(self.declared))
@@ -251,6 +258,14 @@ mod tests {
                 prop_assert_eq!(ledger.attempts().digest(), same.digest());
             }
         }
+    }
+
+    #[test]
+    fn measurement_below_the_declared_survives_another_declared() {
+        let measured = |mbps| Capacity { measured: Some(BitRate::mbps(mbps)), ..self::mbps(8) };
+        assert_eq!(measured(5).redeclared(BitRate::mbps(20)).believed(), BitRate::mbps(5));
+        assert_eq!(measured(5).redeclared(BitRate::mbps(4)).believed(), BitRate::mbps(4));
+        assert_eq!(measured(8).redeclared(BitRate::mbps(20)).believed(), BitRate::mbps(20));
     }
 
     #[test]

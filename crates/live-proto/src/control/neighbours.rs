@@ -79,6 +79,12 @@ struct Parent {
     table: DeltaReceiver<Object, Reach>,
 }
 
+impl Parent {
+    const fn new(link: LinkId) -> Self {
+        Self { link, offer: None, table: DeltaReceiver::new(OBJECTS_MAX) }
+    }
+}
+
 /// Table 4.2 of one node: what its parents advertise.
 #[derive(Clone, Debug, Default)]
 pub struct Neighbours {
@@ -89,9 +95,18 @@ impl Neighbours {
     /// The parents of a node, with the links from them, at most [`PARENTS_MAX`]: those beyond are
     /// left out.
     pub fn new(parents: impl IntoIterator<Item = (NodeId, LinkId)>) -> Self {
-        let parent = |link| Parent { link, offer: None, table: DeltaReceiver::new(OBJECTS_MAX) };
-        let parents = parents.into_iter().take(PARENTS_MAX).map(|(node, link)| (node, parent(link)));
+        let parents = parents.into_iter().take(PARENTS_MAX).map(|(node, link)| (node, Parent::new(link)));
         Self { parents: parents.collect() }
+    }
+
+    /// Adds a parent that has been silent so far. Returns false, and adds none, beyond
+    /// [`PARENTS_MAX`] or if it is there.
+    pub fn add(&mut self, node: NodeId, link: LinkId) -> bool {
+        let is_added = self.parents.len() < PARENTS_MAX && !self.has(node);
+        if is_added {
+            self.parents.insert(node, Parent::new(link));
+        }
+        is_added
     }
 
     /// The parents, in order.
@@ -158,8 +173,8 @@ impl Neighbours {
     /// The advertisement to the children: the objects that this node receives, and for all others
     /// the nearest way with enough capacity. At most [`OBJECTS_MAX`] objects.
     ///
-    /// The received ones come first, then an equal share of what is left for each parent, then the
-    /// rest. So no parent displaces a received object, or the share of another parent.
+    /// Received objects come first. Each parent has an equal share of the room that is left, and
+    /// further entries fill the rest. No parent displaces a received object or another's share.
     pub fn advertisement(&self, received: impl IntoIterator<Item = Object>) -> BTreeMap<Object, Reach> {
         let received = received.into_iter().take(OBJECTS_MAX);
         let mut reaches: BTreeMap<Object, Reach> = received.map(|object| (object, Reach::HERE)).collect();
@@ -282,7 +297,7 @@ mod tests {
 
     #[test]
     fn hostile_parent_displaces_no_other_object() {
-        // X advertises as many objects as its table takes, all before those of Y and of the node.
+        // X fills its table with objects that sort before all others.
         let flood: Vec<_> =
             (0..OBJECTS_MAX as u32).map(|channel| (object(channel, 1), Reach::HERE)).collect();
         let last = OBJECTS_MAX as u32;

@@ -11,6 +11,7 @@
 //! [`Node::poll_timeout`]. The limits of the tables bound the output of one call. Leaves out: bytes
 //! of video. Read [`Node`] and [`Event`] first.
 
+mod changes;
 mod children;
 mod controller_session;
 mod parents;
@@ -184,8 +185,8 @@ fn is_due(last: &mut Option<Instant>, now: Instant, every: Duration) -> bool {
     is_due
 }
 
-/// Deadlines of all regular work.
-#[derive(Copy, Clone, Debug)]
+/// Deadlines of all regular work, and of streams.
+#[derive(Clone, Debug)]
 struct Timers {
     /// When to send heartbeats and look for silent neighbours.
     heartbeat: Instant,
@@ -193,6 +194,8 @@ struct Timers {
     advertise: Instant,
     /// When to report to the controller.
     report: Instant,
+    /// When to give up a request, or to repeat it.
+    streams: BTreeSet<(Instant, Object)>,
 }
 
 /// The machine. See the module.
@@ -209,8 +212,6 @@ pub struct Node {
     children: BTreeMap<NodeId, ChildSession>,
     /// Streams with their viewers and children. At a source, imported ones without a parent.
     streams: BTreeMap<Object, Stream>,
-    /// Deadlines of streams.
-    due: BTreeSet<(Instant, Object)>,
     audience: Audience,
     timers: Timers,
     controller: ControllerSession,
@@ -269,9 +270,8 @@ impl Node {
             advertiser: Advertiser::new(life),
             children: network.links_out(id).iter().map(child).collect(),
             streams: BTreeMap::new(),
-            due: BTreeSet::new(),
             audience: Audience::default(),
-            timers: Timers { heartbeat: now, advertise: now, report: now },
+            timers: Timers { heartbeat: now, advertise: now, report: now, streams: BTreeSet::new() },
             controller: ControllerSession::new(life, is_source),
             random: seed.stream("live.control", u64::from(id.0)),
             attempts: life,
@@ -338,7 +338,7 @@ impl Node {
     /// When [`Node::handle_timeout`] is due.
     pub fn poll_timeout(&self) -> Instant {
         let regular = self.timers.heartbeat.min(self.timers.advertise).min(self.timers.report);
-        self.due.first().map_or(regular, |(at, _)| regular.min(*at))
+        self.timers.streams.first().map_or(regular, |(at, _)| regular.min(*at))
     }
 
     /// Does the work that is due.
@@ -348,10 +348,10 @@ impl Node {
             self.send_heartbeats();
             self.timers.heartbeat = now + self.settings.heartbeat;
         }
-        while let Some((at, object)) = self.due.first().copied()
+        while let Some((at, object)) = self.timers.streams.first().copied()
             && at <= now
         {
-            self.due.pop_first();
+            self.timers.streams.pop_first();
             self.handle_stream_due(now, object);
         }
         if now >= self.timers.advertise {

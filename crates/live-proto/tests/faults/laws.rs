@@ -17,7 +17,7 @@
 //! 9. No viewer's video stalls while the controller fails, updates are lost, or nodes are drained.
 
 use super::viewers::{Viewer, Watch};
-use super::world::{ROUND, World, ladder};
+use super::world::{LATE_US_MAX, ROUND, World, ladder};
 use anabranch_live_proto::control::messages::{Cause, ChildSays, ParentSays, Refusal, ToChild, ToParent};
 use anabranch_live_proto::control::tables::{Prefix, RibEntry, Version};
 use anabranch_live_proto::{NodeId, Object, Tier};
@@ -121,7 +121,8 @@ impl World {
             else {
                 continue;
             };
-            let ledger = parent.machine.ledger(link.to).expect("a child");
+            // The parent may not have learned of a new link.
+            let Some(ledger) = parent.machine.ledger(link.to) else { continue };
             let believed = ledger.capacity().believed();
             let fetched = child
                 .fetching
@@ -131,7 +132,9 @@ impl World {
             let places = (link.from.0, link.to.0);
             assert!(BitRate::bps(load) <= believed, "law 1: {load} bit/s on {places:?}, {believed} believed");
             assert!(ledger.used() <= believed, "law 1: the ledger of {places:?} exceeds {believed}");
-            assert!(believed <= link.capacity, "law 1: {places:?} is believed above its declared capacity");
+            // A frozen node learns of a lower capacity when it wakes.
+            let is_known = believed <= link.capacity || parent.frozen_until > self.now();
+            assert!(is_known, "law 1: {places:?} is believed above its declared capacity");
         }
         for (process, at) in self.nodes.iter().zip(0..) {
             let Some(process) = process else { continue };
@@ -145,7 +148,8 @@ impl World {
             assert!(ways.values().all(|count| *count <= 2), "law 4: node {at} has {ways:?}");
         }
         if let Some(healed_at) = self.healed_at {
-            if self.now() > healed_at {
+            // The last late message is the last fault.
+            if self.now() > healed_at + Duration::from_us(LATE_US_MAX) {
                 self.note_agreement(healed_at);
             }
             self.note_neglect();

@@ -7,6 +7,7 @@
 //! `testing::faults` says how to run one seed, or more.
 #![allow(clippy::disallowed_methods, reason = "a test reads what it is told")]
 
+mod changes;
 mod laws;
 mod planner;
 mod viewers;

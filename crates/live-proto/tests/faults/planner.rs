@@ -33,7 +33,8 @@ impl Planner<'_> {
         let bps = object.bitrate.as_bps();
         for link in links {
             let parent = self.network.link(link).from;
-            if self.left_bps[link.index()] >= bps && self.reach(parent, object) {
+            if self.left_bps.get(link.index()).is_some_and(|left| *left >= bps) && self.reach(parent, object)
+            {
                 self.left_bps[link.index()] -= bps;
                 self.plan.parents.insert((node, object), parent);
                 return true;

@@ -30,6 +30,9 @@ const STALLED: Duration = Duration::from_secs(3);
 /// Time that the optimiser takes.
 const OPTIMISER: Duration = Duration::from_ms(300);
 
+/// Longest delay of a late message, in microseconds.
+pub const LATE_US_MAX: u64 = 5_000_000;
+
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fault {
     Lost,
@@ -45,14 +48,18 @@ enum Fault {
     ControllerCrash,
     ControllerFrozen,
     Drain,
+    /// Further links and nodes, and wider links.
+    Grow,
+    /// Narrower links, and links of capacity 0.
+    Shrink,
 }
 
 impl Fault {
     /// Each fault with its highest chance in a million: for each message, or at each [`TICK`]. For
     /// [`Fault::Late`] the number is the longest delay in microseconds.
-    const ALL: [(Self, u64); 13] = [
+    const ALL: [(Self, u64); 15] = [
         (Self::Lost, 200_000),
-        (Self::Late, 5_000_000),
+        (Self::Late, LATE_US_MAX),
         (Self::LostUpdates, 1_000_000),
         (Self::CutLink, 60_000),
         (Self::OneWay, 40_000),
@@ -64,12 +71,23 @@ impl Fault {
         (Self::ControllerCrash, 30_000),
         (Self::ControllerFrozen, 30_000),
         (Self::Drain, 20_000),
+        (Self::Grow, 60_000),
+        (Self::Shrink, 60_000),
     ];
 
-    /// Faults that touch no video: the controller's, and drains.
-    const OF_CONTROL: [Self; 5] =
-        [Self::LostUpdates, Self::CutControl, Self::ControllerCrash, Self::ControllerFrozen, Self::Drain];
+    /// Faults that touch no video: the controller's, drains, and growth.
+    const OF_CONTROL: [Self; 6] = [
+        Self::LostUpdates,
+        Self::CutControl,
+        Self::ControllerCrash,
+        Self::ControllerFrozen,
+        Self::Drain,
+        Self::Grow,
+    ];
 }
+
+/// The controller's index among the ends of messages.
+const CONTROLLER: usize = usize::MAX;
 
 #[derive(Clone, Debug)]
 pub enum What {
@@ -101,6 +119,10 @@ pub enum What {
     StartNode(usize),
     StartController,
     Undrain(NodeId),
+    /// A node learns of the changed network.
+    NodeNetwork(NodeId),
+    /// The controller learns of the changed network.
+    ControllerNetwork,
     /// A viewer's request reaches an edge.
     Ask {
         edge: NodeId,
@@ -154,7 +176,7 @@ pub struct World {
     pub abandoned: BTreeMap<RequestId, (GroupId, Object)>,
     pub laws: Laws,
     /// Share of each link's capacity that works, in percent.
-    shares: Vec<u64>,
+    pub shares: Vec<u64>,
     degraded_until: BTreeMap<usize, Instant>,
     /// Until when no message passes from a node to another; the controller has the last index.
     cuts: BTreeMap<(usize, usize), Instant>,
@@ -169,7 +191,7 @@ pub struct World {
 /// The streams of random numbers.
 pub struct Randoms {
     network: RandomStream,
-    chaos: RandomStream,
+    pub chaos: RandomStream,
     pub viewers: RandomStream,
     seed: Seed,
 }
@@ -341,7 +363,7 @@ impl World {
         let now = self.now();
         let to = match &what {
             What::ToParent { to, .. } | What::ToChild { to, .. } | What::ToNode { to, .. } => Some(*to),
-            What::Ask { edge, .. } | What::Left { edge, .. } => Some(*edge),
+            What::Ask { edge, .. } | What::Left { edge, .. } | What::NodeNetwork(edge) => Some(*edge),
             _ => None,
         };
         if let Some(process) = to.and_then(|to| self.nodes[to.index()].as_ref())
@@ -349,7 +371,8 @@ impl World {
         {
             return self.schedule.at(process.frozen_until, what);
         }
-        if let (What::Report { .. } | What::Plan { .. }, Some(running)) = (&what, &self.controller)
+        if let (What::Report { .. } | What::Plan { .. } | What::ControllerNetwork, Some(running)) =
+            (&what, &self.controller)
             && running.frozen_until > now
         {
             return self.schedule.at(running.frozen_until, what);
@@ -403,6 +426,8 @@ impl World {
                     running.machine.handle_undrain(now, node);
                 }
             }
+            What::NodeNetwork(node) => self.give_node_network(node),
+            What::ControllerNetwork => self.give_controller_network(),
             What::Ask { edge, life, request, group, object } => {
                 // A viewer that has given up has closed its connection.
                 let is_abandoned = self.abandoned.remove(&request).is_some();
@@ -474,7 +499,7 @@ impl World {
     }
 
     /// Takes the output of all machines.
-    fn drain(&mut self) {
+    pub fn drain(&mut self) {
         for at in 0..self.nodes.len() {
             while self.drain_node(at) {}
         }
@@ -482,7 +507,7 @@ impl World {
     }
 
     fn drain_node(&mut self, at: usize) -> bool {
-        let (id, controller) = (NodeId(at as u32), self.nodes.len());
+        let id = NodeId(at as u32);
         let Some(process) = &mut self.nodes[at] else { return false };
         if let Some(message) = process.machine.poll_transmit() {
             match message {
@@ -493,7 +518,7 @@ impl World {
                     self.laws.note_sent(id, to, &message);
                     self.post(at, to.index(), What::ToChild { from: id, to, message });
                 }
-                Transmit::Controller(report) => self.post(at, controller, What::Report { from: id, report }),
+                Transmit::Controller(report) => self.post(at, CONTROLLER, What::Report { from: id, report }),
             }
             return true;
         }
@@ -529,7 +554,7 @@ impl World {
             let is_lost = message.update.is_some()
                 && self.random.network.chance_ppm(self.faults.get(&Fault::LostUpdates).copied().unwrap_or(0));
             if !is_lost {
-                self.post(self.nodes.len(), to.index(), What::ToNode { to, message });
+                self.post(CONTROLLER, to.index(), What::ToNode { to, message });
             }
         } else if let Some(job) = running.machine.poll_job() {
             let plan = planner::plan(&self.place.network, &self.place.groups, &job);
@@ -554,8 +579,10 @@ impl World {
         self.schedule.after(FLOW, What::Flow);
         self.measure();
         self.drain();
-        // Sources have the lowest ids, then reflectors: each tier gets what the one above has.
-        for at in 0..self.nodes.len() {
+        // Each tier gets what the one above has.
+        let mut order: Vec<usize> = (0..self.nodes.len()).collect();
+        order.sort_by_key(|at| self.place.network.nodes()[*at].tier);
+        for at in order {
             let id = NodeId(at as u32);
             let Some(process) = self.awake(id) else { continue };
             let fetching: Vec<_> = process.fetching.iter().map(|(key, last)| (*key, *last)).collect();
@@ -595,14 +622,15 @@ impl World {
     }
 
     /// Tells each sender what its links can carry.
-    fn measure(&mut self) {
+    pub fn measure(&mut self) {
         for (number, link) in self.place.network.links().to_vec().into_iter().enumerate() {
             let measured = BitRate::bps(link.capacity.as_bps() * self.shares[number] / 100);
-            let capacity = Capacity { declared: link.capacity, measured: Some(measured) };
             let Some(process) = self.awake(link.from) else { continue };
-            let ledger = process.machine.ledger(link.to).expect("a child");
-            let is_lower = measured < ledger.capacity().believed();
-            if measured != ledger.capacity().believed() {
+            // The node may not have learned of a new link, or of its declared capacity.
+            let Some(ledger) = process.machine.ledger(link.to) else { continue };
+            let capacity = Capacity { measured: Some(measured), ..ledger.capacity() };
+            let is_lower = capacity.believed() < ledger.capacity().believed();
+            if capacity.believed() != ledger.capacity().believed() {
                 process.machine.handle_capacity(link.to, capacity);
                 self.laws.evictor = is_lower.then_some(link.from);
                 self.drain();
@@ -639,11 +667,13 @@ impl World {
 
     fn strike(&mut self, fault: Fault) {
         let now = self.now();
-        let controller = self.nodes.len();
+        let count = self.nodes.len();
         let random = &mut self.random.chaos;
         let link = random.below(self.shares.len() as u64) as usize;
-        let node = random.below(controller as u64) as usize;
+        let node = random.below(count as u64) as usize;
         let until = now + Duration::from_ms(200 + random.below(12_000));
+        // Messages that wait for a frozen process arrive when it wakes: before the end of faults.
+        let thawed_at = until.min(Instant::ZERO + CHAOS);
         let Link { from, to, .. } = *self.place.network.link(LinkId(link as u32));
         let (from, to) = (from.index(), to.index());
         match fault {
@@ -656,13 +686,14 @@ impl World {
                 self.cuts.insert(pair, until);
             }
             Fault::CutControl => {
-                self.cuts.extend([((node, controller), until), ((controller, node), until)]);
+                self.cuts.extend([((node, CONTROLLER), until), ((CONTROLLER, node), until)]);
             }
             Fault::Split => {
-                let side: Vec<bool> = (0..=controller).map(|_| random.below(2) == 0).collect();
-                for (a, b) in (0..=controller).flat_map(|a| (0..=controller).map(move |b| (a, b))) {
-                    if side[a] != side[b] {
-                        self.cuts.insert((a, b), until);
+                let ends = (0..count).chain([CONTROLLER]);
+                let sides: Vec<(usize, bool)> = ends.map(|end| (end, random.below(2) == 0)).collect();
+                for ((a, side), (b, other)) in sides.iter().flat_map(|a| sides.iter().map(move |b| (a, b))) {
+                    if side != other {
+                        self.cuts.insert((*a, *b), until);
                     }
                 }
             }
@@ -679,8 +710,8 @@ impl World {
             }
             Fault::Frozen => {
                 if let Some(process) = &mut self.nodes[node] {
-                    process.frozen_until = until;
-                    self.schedule.at(until, What::Wake);
+                    process.frozen_until = thawed_at;
+                    self.schedule.at(thawed_at, What::Wake);
                 }
             }
             Fault::ControllerCrash => {
@@ -689,10 +720,12 @@ impl World {
             }
             Fault::ControllerFrozen => {
                 if let Some(running) = &mut self.controller {
-                    running.frozen_until = until;
-                    self.schedule.at(until, What::Wake);
+                    running.frozen_until = thawed_at;
+                    self.schedule.at(thawed_at, What::Wake);
                 }
             }
+            Fault::Grow => self.grow(),
+            Fault::Shrink => self.shrink(link),
             Fault::Drain => {
                 let node = NodeId(node as u32);
                 if let Some(running) = &mut self.controller {
@@ -715,7 +748,9 @@ impl World {
             process.frozen_until = process.frozen_until.min(now);
         }
         (0..self.nodes.len()).for_each(|at| self.start_node(at));
+        (0..self.nodes.len() as u32).for_each(|at| self.give_node_network(NodeId(at)));
         self.start_controller();
+        self.give_controller_network();
         let running = self.controller.as_mut().expect("started above");
         running.frozen_until = running.frozen_until.min(now);
         let draining = running.machine.draining().clone();

@@ -49,6 +49,11 @@ impl Staging {
         self.target.is_none() && self.stage == Stage::Idle
     }
 
+    /// Ends the way to the plan with the stage that is under way.
+    pub(super) fn drop_target(&mut self) {
+        self.target = None;
+    }
+
     /// Whether nodes of this tier should have the last tables.
     pub(super) fn is_open_to(&self, tier: Tier) -> bool {
         tier != Tier::Edge || !matches!(self.stage, Stage::Reflectors(_))

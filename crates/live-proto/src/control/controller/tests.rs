@@ -319,6 +319,45 @@ fn demand_is_what_an_optimiser_takes() {
 }
 
 #[test]
+fn changed_network_is_planned_at_once() {
+    let mut net = Net::new(10, settings());
+    net.plan(&[R1, R1]).expect("4 of 10 Mbit/s");
+    net.run(SECOND * 30);
+    let (nodes, mut links) =
+        (net.controller.network.nodes().to_vec(), net.controller.network.links().to_vec());
+    links[0].capacity = BitRate::mbps(3);
+    let more = (0..9).map(|at| crate::Node { name: format!("more{at}"), tier: Tier::Edge });
+    let nodes: Vec<_> = nodes.into_iter().chain(more).collect();
+    links.push(Link { from: R2, to: NodeId(5), ..links[1] });
+    let network = Network::new(nodes, links).expect("tiers are in order");
+    let groups = vec![vec![E2, NodeId(5)]];
+    assert_eq!(net.controller.edge_for(GROUP, object(0)), Some(E1));
+    net.controller.handle_network(net.now, network.clone(), groups).expect("it extends the first one");
+    assert!(net.controller.mapping().is_empty(), "E1 is no edge of the group");
+    net.controller.handle_timeout(net.now);
+    let job = net.controller.poll_job().expect("nodes that have not started are no missing majority");
+    assert_eq!((job.capacities[0], job.capacities[1]), (BitRate::mbps(3), BitRate::mbps(10)));
+    assert_eq!(job.capacities.len(), 7);
+    // The stages to the new plan leave one of two streams on the narrow link.
+    let plan = Plan { parents: [((R1, object(0)), S), ((E2, object(0)), R1)].into(), ..Plan::default() };
+    net.controller.handle_plan(net.now, job.number, plan).expect("2 of 3 Mbit/s");
+    net.run(SECOND * 30);
+    assert_eq!(net.planned(R1)[..2], [Some(S), None]);
+}
+
+#[test]
+fn network_with_fewer_links_changes_nothing() {
+    let mut net = Net::new(10, settings());
+    let before = net.controller.network.clone();
+    let fewer = Network::new(before.nodes().to_vec(), before.links()[1..].to_vec()).expect("good links");
+    let error = net.controller.handle_network(net.now, fewer, vec![]).expect_err("a link is missing");
+    assert!(matches!(error, ControllerError::Network(ChangeError::FewerLinks { .. })), "{error}");
+    let error = net.controller.handle_network(net.now, before.clone(), vec![vec![R1]]).expect_err("no edge");
+    assert!(matches!(error, ControllerError::NotAnEdge(..)), "{error}");
+    assert_eq!(net.controller.groups, [vec![E1, E2]]);
+}
+
+#[test]
 fn dns_follows_the_tables() {
     let mut net = Net::new(100, settings());
     net.silent.insert(E1);

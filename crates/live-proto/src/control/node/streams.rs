@@ -479,10 +479,10 @@ impl Node {
     fn set_due(&mut self, object: Object, due: Option<Instant>) {
         let stream = self.streams.get_mut(&object).expect("callers asked");
         if let Some(earlier) = std::mem::replace(&mut stream.due, due) {
-            self.due.remove(&(earlier, object));
+            self.timers.streams.remove(&(earlier, object));
         }
         if let Some(due) = due {
-            self.due.insert((due, object));
+            self.timers.streams.insert((due, object));
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Tests of a node among five others, and among hostile neighbours.
 
 use super::*;
-use crate::ChannelId;
 use crate::control::messages::{ChildSays, ParentSays, ToNode};
 use crate::control::neighbours::Offer;
 use crate::control::tables::{Evidence, Origin, Prefix, RibUpdate};
+use crate::{ChangeError, ChannelId};
 use proptest::prelude::*;
 
 const S1: NodeId = NodeId(0);
@@ -381,6 +381,69 @@ fn refusal_before_a_late_grant_ends_no_stream() {
     assert_eq!(upstream, None, "the second refusal is believed");
 }
 
+/// The network with other links, and one reflector more.
+fn changed(net: &Net, change: impl FnOnce(&mut Vec<Link>)) -> Network {
+    let new = crate::Node { name: "new".to_owned(), tier: Tier::Reflector };
+    let mut links = net.network.links().to_vec();
+    change(&mut links);
+    Network::new([net.network.nodes(), &[new]].concat(), links).expect("tiers are in order")
+}
+
+#[test]
+fn lower_declared_capacity_evicts_streams_that_do_not_fit() {
+    let mut net = Net::new();
+    assert_eq!(net.view(E1, V0), Some(true));
+    let parent = net.upstream(E1, V0).expect("served");
+    let with = |net: &Net, mbps| {
+        changed(net, |links| {
+            let link = links.iter_mut().find(|link| (link.from, link.to) == (parent, E1));
+            link.expect("linked").capacity = BitRate::mbps(mbps);
+        })
+    };
+    for (mbps, stays) in [(2, true), (9, true), (1, false)] {
+        let network = with(&net, mbps);
+        net.nodes[parent.index()].handle_network(net.now, &network).expect("the same links");
+        net.nodes[E1.index()].handle_network(net.now, &network).expect("the same links");
+        let offer = net.nodes[E1.index()].neighbours.offer(parent).expect("a parent");
+        assert!(offer.capacity <= BitRate::mbps(mbps), "not above the declared: {offer:?}");
+        net.run(SECOND);
+        assert_eq!(net.upstream(E1, V0) == Some(parent), stays, "{mbps} Mbit/s");
+        assert_eq!(
+            net.nodes[parent.index()].ledger(E1).expect("a child").capacity().declared,
+            BitRate::mbps(mbps)
+        );
+    }
+    assert!(net.upstream(E1, V0).is_some(), "by the other reflector");
+}
+
+#[test]
+fn new_reflector_carries_streams() {
+    let mut net = Net::new();
+    let new = NodeId(6);
+    let link = |from, to| Link { from, to, capacity: BitRate::mbps(3), cost: 1.0 };
+    let network = changed(&net, |links| links.extend([link(S1, new), link(new, E1)]));
+    net.nodes.push(Node::new(net.now, &network, new, 1 << 32, Settings::default(), Seed::new(1)));
+    for node in [S1, E1] {
+        net.nodes[node.index()].handle_network(net.now, &network).expect("further links");
+    }
+    net.dead.extend([R1, R2]);
+    net.run(SECOND * 3);
+    assert_eq!(net.view(E1, V0), Some(true));
+    assert_eq!(net.upstream(E1, V0), Some(new));
+}
+
+#[test]
+fn network_with_other_ends_changes_nothing() {
+    let mut net = Net::new();
+    let swapped = changed(&net, |links| links.swap(0, 7));
+    let node = &mut net.nodes[S1.index()];
+    assert_eq!(node.handle_network(net.now, &swapped), Err(ChangeError::OtherEnds(LinkId(0))));
+    let fewer = changed(&net, |links| links.truncate(1));
+    let node = &mut net.nodes[S1.index()];
+    assert_eq!(node.handle_network(net.now, &fewer), Err(ChangeError::FewerLinks { before: 2, after: 1 }));
+    assert_eq!(node.children.len(), 2);
+}
+
 #[test]
 fn report_has_streams_viewers_and_links() {
     let mut net = Net::new();
@@ -625,7 +688,7 @@ proptest! {
                 let is_asked = stream.next.is_some() || stream.current.is_some();
                 prop_assert!(is_asked, "{:?} is wanted and not asked for", object);
                 prop_assert!({
-                    stream.next.is_none() || node.due.iter().any(|(_, due)| due == object)
+                    stream.next.is_none() || node.timers.streams.iter().any(|(_, due)| due == object)
                 }, "{:?} waits without a deadline", object);
             }
             let waiting = node.streams.values().map(|stream| stream.waiting.len()).sum();
