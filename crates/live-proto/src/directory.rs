@@ -6,12 +6,17 @@
 //! has the object, or else its nearest (§4.4.2, "Initial requests"). As a file a directory is the
 //! JSON of [`DirectoryContents`].
 //!
-//! Leaves out: how a directory travels, and how viewers ask. Read [`Directory`] and
-//! [`DirectoryContents`] first.
+//! Leaves out: how a directory travels, and the messages of viewers. Read [`Directory`] and
+//! [`DirectoryContents`] first; [`names`] has its names of DNS.
 
+#[doc(hidden)]
+pub mod exercise;
+pub mod names;
 mod prefixes;
+mod subnet;
 
 pub use prefixes::{AddressPrefix, PrefixError};
+pub use subnet::{CLIENT_SUBNET_CODE, ClientSubnet, SubnetError};
 
 use crate::control::controller::CONTROLLER_GROUPS_MAX;
 use crate::control::messages::GroupId;
@@ -374,6 +379,13 @@ impl Directory {
         let without = edges().filter(move |edge| !self.has_object(*edge, object));
         let others = with_object.chain(without).filter(move |edge| Some(*edge) != planned);
         planned.into_iter().chain(others)
+    }
+
+    /// Open edges for viewers of a group in order of preference: [`Self::pathways`], or those of
+    /// viewers without a group where none of the group's edges is open.
+    pub fn serving_edges(&self, group: Option<GroupId>, object: Object) -> impl Iterator<Item = EdgeId> {
+        let own = group.filter(|_| self.edge_for(group, object).is_some());
+        self.pathways(own, object)
     }
 
     /// Edges of a group, or all edges for viewers without one.
