@@ -4,6 +4,7 @@
 //! Source: VDN (`anabranch_live_proto`). Leaves out: which objects share a request, and when
 //! another parent is asked (`anabranch_live_proto::relay`); TLS to parents. Read [`Node`] and
 //! [`NodeConfig`] first; [`Route`] is where a choice of parents is plugged in.
+//! [`dns`] tells viewers their edge.
 //!
 //! An edge with two parents:
 //!
@@ -20,6 +21,7 @@
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock, opens sockets")]
 
 mod answer;
+pub mod dns;
 mod metrics;
 mod node;
 mod parents;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of a driver")]
 
+mod dns;
 mod faults;
 mod origin;
 mod relay;
