@@ -264,6 +264,7 @@ pub struct Directory {
     /// The contents; places, and objects of edges, are sorted.
     contents: DirectoryContents,
     channels: BTreeMap<String, ChannelId>,
+    group_names: BTreeMap<String, GroupId>,
     groups: GroupTable,
 }
 
@@ -303,7 +304,9 @@ impl Directory {
         if let Some(pair) = contents.places.windows(2).find(|pair| key(&pair[0]) == key(&pair[1])) {
             return Err(DirectoryError::PlaceTaken(pair[0].group, pair[0].object));
         }
-        Ok(Self { contents, channels, groups })
+        let names = contents.groups.iter().map(|group| group.name.clone());
+        let group_names = names.zip((0..).map(GroupId)).collect();
+        Ok(Self { contents, channels, group_names, groups })
     }
 
     /// Reads a directory in JSON.
@@ -350,6 +353,11 @@ impl Directory {
         let (id, channel) = self.channel(channel)?;
         let bitrate = channel.renditions.iter().map(|rendition| rendition.bitrate).min()?;
         Some(Object { channel: id, bitrate })
+    }
+
+    /// The group of this name.
+    pub fn group_named(&self, name: &str) -> Option<GroupId> {
+        self.group_names.get(name).copied()
     }
 
     /// The group of a viewer's address by the longest prefix, and the scope of this answer: the
