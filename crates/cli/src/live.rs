@@ -1,5 +1,6 @@
 //! `anabranch live`: live video over trees that a central optimiser plans.
 
+mod dns;
 mod evaluate;
 mod node;
 mod source;
@@ -15,6 +16,8 @@ pub enum Noun {
     Source(source::Args),
     /// Relay channels from parents, sources or other nodes, to viewers and to other nodes.
     Node(node::Args),
+    /// Answer viewers' questions of DNS with the addresses of their edge, and steer players among edges.
+    Dns(dns::Args),
     /// Compare the plan with other designs in networks and workloads drawn from seeds (the thesis's §4.7.1).
     Evaluate(Box<evaluate::Args>),
 }
@@ -28,10 +31,11 @@ impl Member for Live {
         match noun {
             Noun::Source(args) => source::run(&args, quiet),
             Noun::Node(args) => node::run(&args, quiet),
+            Noun::Dns(args) => dns::run(&args, quiet),
             Noun::Evaluate(args) => evaluate::run(&args, quiet),
         }
     }
     fn is_daemon(noun: &Noun) -> bool {
-        matches!(noun, Noun::Source(_) | Noun::Node(_))
+        matches!(noun, Noun::Source(_) | Noun::Node(_) | Noun::Dns(_))
     }
 }
