@@ -8,7 +8,7 @@
 
 use crate::service::BrokerService;
 use anabranch_http::PeerAddress;
-use anabranch_http::plain::{PlainLimits, PlainServer, RequestRate};
+use anabranch_http::plain::{PlainLimits, PlainServer, RequestRate, for_players, refuse_player};
 use anabranch_media::cmcd::REPORTS_MAX;
 use anabranch_media::prefixes::PrefixTable;
 use anabranch_media::steering::{Dialect, QUERY_BYTES_MAX, QueryError, SteeringQuery, Viewer};
@@ -140,20 +140,8 @@ impl Public {
 
     fn busy(&self) -> Response {
         let retry = [(header::RETRY_AFTER, HeaderValue::from(self.0.service.ttl_s()))];
-        shared((StatusCode::TOO_MANY_REQUESTS, retry, "too many questions: ask later\n").into_response())
+        for_players((StatusCode::TOO_MANY_REQUESTS, retry, "too many questions: ask later\n").into_response())
     }
-}
-
-/// Players in browsers ask across origins, and no answer is another viewer's.
-fn shared(mut response: Response) -> Response {
-    let headers = response.headers_mut();
-    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
-}
-
-fn refused(status: StatusCode, why: &str) -> Response {
-    shared((status, format!("{why}\n")).into_response())
 }
 
 async fn steer(
@@ -165,31 +153,27 @@ async fn steer(
     let dialect = match &*dialect {
         "hls" => Dialect::Hls,
         "dash" => Dialect::Dash,
-        _ => return refused(StatusCode::NOT_FOUND, "there are /steering/hls and /steering/dash"),
+        _ => return refuse_player(StatusCode::NOT_FOUND, "there are /steering/hls and /steering/dash"),
     };
     if public.is_busy(from) {
         return public.busy();
     }
     let ask = match public.ask(dialect, request.uri(), from) {
         Ok(ask) => ask,
-        Err(error) => return refused(StatusCode::BAD_REQUEST, &error.to_string()),
+        Err(error) => return refuse_player(StatusCode::BAD_REQUEST, &error.to_string()),
     };
     // Who is told so does without, and does not ask again (HLS, section 7.3; DASH the same).
     if !public.0.service.steers() {
-        return refused(StatusCode::GONE, "players are not steered any more");
+        return refuse_player(StatusCode::GONE, "players are not steered any more");
     }
     let Some(mut steering) = public.0.service.steer(&ask) else {
-        return refused(StatusCode::GONE, "no network is known");
+        return refuse_player(StatusCode::GONE, "no network is known");
     };
     if let Some(url) = &public.0.config.url {
         steering.reload_uri = format!("{url}/steering/{}{}", dialect.word(), steering.reload_uri);
     }
-    let kind = match dialect {
-        Dialect::Hls => "application/vnd.apple.steering-list",
-        Dialect::Dash => "application/json",
-    };
     let body = serde_json::to_vec(&steering).expect("it is made of strings");
-    shared(([(header::CONTENT_TYPE, kind)], Body::from(body)).into_response())
+    for_players(([(header::CONTENT_TYPE, dialect.content_type())], Body::from(body)).into_response())
 }
 
 /// Reports of a player by itself, one a line (CTA-5004-A, event mode).
@@ -203,18 +187,18 @@ async fn report(
     }
     let text = match body {
         Ok(text) => text,
-        Err(error) => return refused(error.status(), &error.body_text()),
+        Err(error) => return refuse_player(error.status(), &error.body_text()),
     };
     if public.0.service.report(text.lines().take(REPORTS_MAX), None) {
-        shared(StatusCode::NO_CONTENT.into_response())
+        for_players(StatusCode::NO_CONTENT.into_response())
     } else {
-        refused(StatusCode::NOT_FOUND, "reports do not count here: serve with --believe-players")
+        refuse_player(StatusCode::NOT_FOUND, "reports do not count here: serve with --believe-players")
     }
 }
 
 /// Browsers ask first whether a page of another origin may report.
 async fn may_report() -> Response {
-    let mut response = shared(StatusCode::NO_CONTENT.into_response());
+    let mut response = for_players(StatusCode::NO_CONTENT.into_response());
     let headers = response.headers_mut();
     headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("POST"));
     headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("content-type"));
@@ -231,16 +215,16 @@ async fn redirect(
     }
     let ask = match public.ask(Dialect::Hls, request.uri(), from) {
         Ok(ask) => ask,
-        Err(error) => return refused(StatusCode::BAD_REQUEST, &error.to_string()),
+        Err(error) => return refuse_player(StatusCode::BAD_REQUEST, &error.to_string()),
     };
     let Some(host) = public.0.service.host(&ask) else {
-        return refused(StatusCode::SERVICE_UNAVAILABLE, "no network's host is known");
+        return refuse_player(StatusCode::SERVICE_UNAVAILABLE, "no network's host is known");
     };
     let scheme = if public.0.config.redirects_to_tls { "https" } else { "http" };
     // As it came, so that nothing is decoded twice.
     let path = request.uri().path().strip_prefix("/redirect").unwrap_or_default();
     match HeaderValue::try_from(format!("{scheme}://{host}{path}")) {
-        Ok(to) => shared((StatusCode::FOUND, [(header::LOCATION, to)]).into_response()),
-        Err(_) => refused(StatusCode::BAD_REQUEST, "the path is none"),
+        Ok(to) => for_players((StatusCode::FOUND, [(header::LOCATION, to)]).into_response()),
+        Err(_) => refuse_player(StatusCode::BAD_REQUEST, "the path is none"),
     }
 }

@@ -1,6 +1,7 @@
 //! `anabranch live`: live video over trees that a central optimiser plans.
 
 mod controller;
+mod dns;
 mod evaluate;
 mod keys;
 mod node;
@@ -30,6 +31,8 @@ pub enum Noun {
     Status(status::Args),
     /// Make the keys of a network's controller, nodes and operators, renew or revoke them.
     Keys(keys::Args),
+    /// Answer viewers' questions of DNS with the addresses of their edge, and steer players among edges.
+    Dns(dns::Args),
     /// Compare the plan with other designs in networks and workloads drawn from seeds (the thesis's §4.7.1).
     Evaluate(Box<evaluate::Args>),
 }
@@ -48,11 +51,15 @@ impl Member for Live {
             Noun::Source(args) => source::run(&args, quiet),
             Noun::Publish(args) => publish::run(&args, quiet),
             Noun::Node(args) => node::run(&args, quiet),
+            Noun::Dns(args) => dns::run(&args, quiet),
             Noun::Evaluate(args) => evaluate::run(&args, quiet),
         }
     }
     fn is_daemon(noun: &Noun) -> bool {
-        matches!(noun, Noun::Controller(_) | Noun::Source(_) | Noun::Publish(_) | Noun::Node(_))
+        matches!(
+            noun,
+            Noun::Controller(_) | Noun::Source(_) | Noun::Publish(_) | Noun::Node(_) | Noun::Dns(_)
+        )
     }
 }
 

@@ -20,7 +20,7 @@ use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, HalfOpenTabl
 use axum::Router;
 use axum::body::{Body, HttpBody};
 use axum::extract::{Extension, Request, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use hyper::body::Incoming;
@@ -258,6 +258,19 @@ where
     };
     half_open.until_dropped(closes).await?;
     done.map_err(io::Error::other)
+}
+
+/// An answer that scripts of any origin may read and no cache keeps: for players in browsers.
+pub fn for_players(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// A refusal in one line of text, as [`for_players`] has it.
+pub fn refuse_player(status: StatusCode, why: &str) -> Response {
+    for_players((status, format!("{why}\n")).into_response())
 }
 
 /// Bodies under way, [`PlainLimits::bodies_max`] at most. The oldest of the busiest address goes

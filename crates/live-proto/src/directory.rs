@@ -6,12 +6,17 @@
 //! has the object, or else its nearest (§4.4.2, "Initial requests"). As a file a directory is the
 //! JSON of [`DirectoryContents`].
 //!
-//! Leaves out: how a directory travels, and how viewers ask. Read [`Directory`] and
-//! [`DirectoryContents`] first.
+//! Leaves out: how a directory travels, and the messages of viewers. Read [`Directory`] and
+//! [`DirectoryContents`] first; [`names`] has its names of DNS.
 
+#[doc(hidden)]
+pub mod exercise;
+pub mod names;
 mod prefixes;
+mod subnet;
 
 pub use prefixes::{AddressPrefix, PrefixError};
+pub use subnet::{CLIENT_SUBNET_CODE, ClientSubnet, SubnetError};
 
 use crate::control::controller::CONTROLLER_GROUPS_MAX;
 use crate::control::messages::GroupId;
@@ -259,6 +264,7 @@ pub struct Directory {
     /// The contents; places, and objects of edges, are sorted.
     contents: DirectoryContents,
     channels: BTreeMap<String, ChannelId>,
+    group_names: BTreeMap<String, GroupId>,
     groups: GroupTable,
 }
 
@@ -298,7 +304,9 @@ impl Directory {
         if let Some(pair) = contents.places.windows(2).find(|pair| key(&pair[0]) == key(&pair[1])) {
             return Err(DirectoryError::PlaceTaken(pair[0].group, pair[0].object));
         }
-        Ok(Self { contents, channels, groups })
+        let names = contents.groups.iter().map(|group| group.name.clone());
+        let group_names = names.zip((0..).map(GroupId)).collect();
+        Ok(Self { contents, channels, group_names, groups })
     }
 
     /// Reads a directory in JSON.
@@ -347,6 +355,11 @@ impl Directory {
         Some(Object { channel: id, bitrate })
     }
 
+    /// The group of this name.
+    pub fn group_named(&self, name: &str) -> Option<GroupId> {
+        self.group_names.get(name).copied()
+    }
+
     /// The group of a viewer's address by the longest prefix, and the scope of this answer: the
     /// length of the shortest prefix around the address in which all addresses have this group.
     /// Longer prefixes of neighbours count, and so do addresses outside all prefixes (RFC 7871,
@@ -374,6 +387,13 @@ impl Directory {
         let without = edges().filter(move |edge| !self.has_object(*edge, object));
         let others = with_object.chain(without).filter(move |edge| Some(*edge) != planned);
         planned.into_iter().chain(others)
+    }
+
+    /// Open edges for viewers of a group in order of preference: [`Self::pathways`], or those of
+    /// viewers without a group where none of the group's edges is open.
+    pub fn serving_edges(&self, group: Option<GroupId>, object: Object) -> impl Iterator<Item = EdgeId> {
+        let own = group.filter(|_| self.edge_for(group, object).is_some());
+        self.pathways(own, object)
     }
 
     /// Edges of a group, or all edges for viewers without one.

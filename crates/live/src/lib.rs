@@ -4,6 +4,7 @@
 //! Source: VDN (`anabranch_live_proto`). Leaves out: which objects share a request, and when
 //! another parent is asked (`anabranch_live_proto::relay`); TLS to parents. Read [`Node`] and
 //! [`NodeConfig`] first; [`Route`] is where a choice of parents is plugged in.
+//! [`dns`] tells viewers their edge when they begin, and [`steering`] while they play.
 //!
 //! An edge with two parents:
 //!
@@ -23,12 +24,15 @@ mod answer;
 pub mod control;
 pub mod controller;
 pub mod description;
+pub mod directory_file;
+pub mod dns;
 mod metrics;
 mod node;
 mod parents;
 pub mod publisher;
 mod shared;
 mod source;
+pub mod steering;
 
 pub use anabranch_http::plain::PlainLimits;
 pub use anabranch_live_proto::relay::{Hop, Key, QueryRule, RelayConfig, RelayCounts};

@@ -49,6 +49,13 @@ impl Dialect {
             Self::Dash => "dash",
         }
     }
+    /// Media type of a steering manifest.
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Self::Hls => "application/vnd.apple.steering-list",
+            Self::Dash => "application/json",
+        }
+    }
     /// Prefix of the query parameters that the standard reserves.
     const fn prefix(self) -> &'static str {
         match self {

@@ -86,6 +86,17 @@ fn edges_follow_plan_then_object_then_nearness() {
 }
 
 #[test]
+fn viewers_of_closed_edges_get_any_open_one() {
+    let mut contents = contents();
+    contents.edges[0].is_open = false;
+    contents.edges[1].is_open = false;
+    let directory = Directory::new(contents).expect("no defect");
+    let asked = object(0, 1_400);
+    assert_eq!(directory.edge_for(Some(GroupId(1)), asked), None);
+    assert_eq!(directory.serving_edges(Some(GroupId(1)), asked).collect::<Vec<_>>(), [EdgeId(2)]);
+}
+
+#[test]
 fn names_find_objects() {
     let directory = Directory::new(contents()).expect("no defect");
     assert_eq!(directory.find("news", "high"), Some(object(0, 1_400)));

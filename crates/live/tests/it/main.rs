@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests of a driver")]
 
 mod controlled;
+mod dns;
 mod faults;
 mod origin;
 mod relay;

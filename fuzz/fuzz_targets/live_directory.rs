@@ -1,0 +1,7 @@
+//! Random directories: no panic, answers hold in their whole scope, and the text form keeps all.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    anabranch_live_proto::directory::exercise::exercise(bytes);
+});
