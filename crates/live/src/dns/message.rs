@@ -33,7 +33,7 @@ pub(super) enum Transport {
 pub(super) struct Reply {
     pub(super) bytes: Vec<u8>,
     pub(super) code: ResponseCode,
-    /// Whether the answer was too long, and is to be asked for over TCP.
+    /// Whether the answer was too long: the asker must repeat the question over TCP.
     pub(super) is_truncated: bool,
 }
 
