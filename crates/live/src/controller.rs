@@ -6,6 +6,7 @@
 //! (`live_proto::control::controller`, `live_proto::round`). Read [`ControllerService`] first.
 
 pub mod client;
+pub mod follow;
 mod http;
 pub mod wire;
 

@@ -1,14 +1,28 @@
 //! `anabranch live dns`: viewers ask by name, and get the addresses of their edge; players are steered.
 
 use crate::exit::OrUsage as _;
+use anabranch_live::SYSTEM;
+use anabranch_live::controller::client::ControllerClient;
+use anabranch_live::controller::follow::FollowedDirectory;
 use anabranch_live::directory_file::DirectoryFile;
 use anabranch_live::dns::{DnsConfig, DnsServer};
 use anabranch_live::steering::{SteeringConfig, SteeringServer};
+use anabranch_live_proto::directory::Directory;
 use anabranch_live_proto::directory::names::Zone;
+use anabranch_net::identity::Identity;
+use anabranch_net::keys::Role;
+use anabranch_net::tls::CredentialFiles;
 use anyhow::Context as _;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch::Receiver;
+
+/// A task that follows changes of the directory.
+type Following = Pin<Box<dyn Future<Output = std::convert::Infallible>>>;
 
 /// Longest time to live, in seconds: a day.
 const TTL_S_MAX: i64 = 86_400;
@@ -17,8 +31,17 @@ const TTL_S_MAX: i64 = 86_400;
 #[derive(clap::Args)]
 pub struct Args {
     /// File with the channels, edges, groups and places of viewers, in JSON. It is read again when it changes.
-    #[arg(long, value_name = "FILE")]
-    directory: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "controller", conflicts_with = "controller")]
+    directory: Option<PathBuf>,
+    /// Controllers whose directory is followed, as HOST:PORT; the next one is asked if one does not answer.
+    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
+    controller: Vec<String>,
+    /// The folder that `live keys` made, or a copy with ca.pem, operators/NAME.pem and operators/NAME.key.
+    #[arg(long, value_name = "DIR", default_value = "keys/live", requires = "controller")]
+    keys: PathBuf,
+    /// The operator's name, as `live keys --operators` was given it.
+    #[arg(long, value_name = "NAME", default_value = "operator", requires = "controller")]
+    operator: String,
     /// Zone of the names: RENDITION.CHANNEL.ZONE, and CHANNEL.ZONE for the lowest bitrate.
     #[arg(long, value_name = "NAME")]
     zone: String,
@@ -48,14 +71,13 @@ pub struct Args {
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::raise_descriptor_limit();
     let zone = zone(args).or_usage()?;
-    let shown = || format!("directory {}", args.directory.display());
-    let file = DirectoryFile::open(&args.directory).with_context(shown).or_usage()?;
     crate::process::runtime()?.block_on(async {
+        let (directory, follows) = follow(args).await?;
         let mut config = DnsConfig::new(args.listen, zone.clone());
         config.ttl_s = args.ttl;
-        let dns = DnsServer::bind(config, file.subscribe())
+        let dns = DnsServer::bind(config, directory.clone())
             .with_context(|| format!("listening at {}", args.listen))?;
-        let steering = steering(args, &file)?;
+        let steering = steering(args, directory)?;
         if !quiet {
             eprintln!("name server of {zone} listens at {}", dns.local_addr()?);
             if let Some(steering) = &steering {
@@ -71,11 +93,33 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         tokio::select! {
             never = dns.run() => match never {},
             never = steers => match never {},
-            never = file.run() => match never {},
+            never = follows => match never {},
             () = crate::process::asked_to_end() => {}
         }
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// The directory, and the task that follows its changes.
+async fn follow(args: &Args) -> anyhow::Result<(Receiver<Arc<Directory>>, Following)> {
+    if let Some(path) = &args.directory {
+        let shown = || format!("directory {}", path.display());
+        let file = DirectoryFile::open(path).with_context(shown).or_usage()?;
+        return Ok((file.subscribe(), Box::pin(file.run())));
+    }
+    let files = CredentialFiles::in_set(&args.keys, SYSTEM, Role::Operator, &args.operator);
+    let identity = Identity::load(&files)?;
+    let client = |address: &String| ControllerClient::new(address, &identity, Duration::from_secs(10));
+    let clients = args.controller.iter().map(client).collect::<Result<Vec<_>, _>>()?;
+    let followed = FollowedDirectory::start(clients).await?;
+    let receiver = followed.subscribe();
+    let follows = async move {
+        tokio::select! {
+            never = followed.run() => never,
+            never = crate::keys::follow(&identity) => never,
+        }
+    };
+    Ok((receiver, Box::pin(follows)))
 }
 
 fn zone(args: &Args) -> anyhow::Result<Zone> {
@@ -86,11 +130,11 @@ fn zone(args: &Args) -> anyhow::Result<Zone> {
     Ok(Zone::new(&args.zone, servers)?)
 }
 
-fn steering(args: &Args, file: &DirectoryFile) -> anyhow::Result<Option<SteeringServer>> {
+fn steering(args: &Args, directory: Receiver<Arc<Directory>>) -> anyhow::Result<Option<SteeringServer>> {
     let Some(address) = args.steering else { return Ok(None) };
     let mut config = SteeringConfig::new(address);
     config.ttl_s = args.steering_ttl;
     config.url.clone_from(&args.steering_url);
-    let server = SteeringServer::bind(config, file.subscribe());
+    let server = SteeringServer::bind(config, directory);
     Ok(Some(server.with_context(|| format!("listening at {address}"))?))
 }
