@@ -11,6 +11,7 @@ pub mod control;
 mod network;
 pub mod origin;
 pub mod plan;
+pub mod play;
 pub mod relay;
 
 pub use network::{
