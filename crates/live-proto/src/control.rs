@@ -8,6 +8,7 @@
 //! Leaves out: sockets, the optimiser, the estimate of a link's capacity by probes. Read
 //! [`tables`] and [`local`] first.
 
+pub mod audience;
 pub mod controller;
 pub mod differences;
 pub mod exercise;

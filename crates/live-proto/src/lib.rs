@@ -5,14 +5,17 @@
 //! A [`Network`] has tiers of nodes with links between them; an [`Object`] is one channel at one bitrate.
 //! [`plan`] decides which links carry which object. [`control`] merges that decision with the local
 //! state of each relay. [`relay`] fetches each object once and forwards it to all that wait for it.
+//! [`directory`] says which edge serves which viewers.
 //! Leaves out: sockets, clocks, encoding of video.
 
 pub mod control;
+pub mod directory;
 mod network;
 pub mod origin;
 pub mod plan;
 pub mod play;
 pub mod relay;
+pub mod round;
 
 pub use network::{
     ChannelId, LINKS_MAX, Link, NAME_BYTES_MAX, NODES_MAX, Network, NetworkError, Node, NodeId, Object, Tier,

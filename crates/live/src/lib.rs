@@ -20,6 +20,8 @@
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock, opens sockets")]
 
 mod answer;
+pub mod controller;
+pub mod description;
 mod metrics;
 mod node;
 mod parents;
@@ -31,3 +33,14 @@ pub use anabranch_live_proto::relay::{Hop, Key, QueryRule, RelayConfig, RelayCou
 pub use node::{Node, NodeConfig, NodeError};
 pub use parents::{Route, StaticParents};
 pub use source::{PublishTokens, Source, SourceConfig, SourceError, TokenFileError};
+
+anabranch_net::system! {
+    /// Parties of `live`, and their rights. Nodes are sources, reflectors and edges.
+    pub SYSTEM = anabranch_net::keys::SystemSpec {
+        word: "live",
+        site: "node",
+        controller: Some("controller"),
+        operator: Some("operator"),
+        controller_dials: false,
+    };
+}

@@ -12,6 +12,7 @@
 
 mod plans;
 mod stages;
+mod views;
 
 pub use plans::{Plan, PlanError, PlanJob};
 

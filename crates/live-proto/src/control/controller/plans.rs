@@ -111,7 +111,7 @@ impl Plan {
     }
 
     /// Checks that each route has a link, each link its capacity, and each object a source.
-    pub(super) fn check(
+    pub(crate) fn check(
         &self,
         network: &Network,
         job: &PlanJob,

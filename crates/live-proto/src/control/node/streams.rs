@@ -99,6 +99,16 @@ impl Node {
         }
     }
 
+    /// The number of a group's admitted viewers has changed; 0 if all have left.
+    pub fn handle_audience(&mut self, group: GroupId, object: Object, viewers: u64) {
+        let Some(stream) = self.streams.get_mut(&object) else { return };
+        if let (Some(count), 1..) = (stream.viewers.get_mut(&group), viewers) {
+            *count = viewers;
+        } else if viewers == 0 && stream.viewers.remove(&group).is_some() {
+            self.end_if_unwanted(object);
+        }
+    }
+
     /// An admitted viewer has left.
     pub fn handle_viewer_left(&mut self, group: GroupId, object: Object) {
         let Some(stream) = self.streams.get_mut(&object) else { return };

@@ -1,0 +1,513 @@
+//! The published places of viewers: channels, edges, groups of viewers, and the edge of each group
+//! for each object.
+//!
+//! The controller builds a [`Directory`]; DNS, content steering and the edges read it. A viewer's
+//! group follows from its address. A group without a place in the plan gets an edge that already
+//! has the object, or else its nearest (§4.4.2, "Initial requests"). As a file a directory is the
+//! JSON of [`DirectoryContents`].
+//!
+//! Leaves out: how a directory travels, and how viewers ask. Read [`Directory`] and
+//! [`DirectoryContents`] first.
+
+mod prefixes;
+
+pub use prefixes::{AddressPrefix, PrefixError};
+
+use crate::control::controller::CONTROLLER_GROUPS_MAX;
+use crate::control::messages::GroupId;
+use crate::control::node::NODE_STREAMS_MAX;
+use crate::control::tables::Version;
+use crate::{ChannelId, NODES_MAX, Object};
+use anabranch_units::BitRate;
+use anabranch_units::text::brief;
+use prefixes::GroupTable;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+
+/// Most channels of a directory.
+pub const CHANNELS_MAX: usize = 65_536;
+/// Most renditions of a channel.
+pub const RENDITIONS_MAX: usize = 32;
+/// Most edges that a group lists.
+pub const GROUP_EDGES_MAX: usize = 64;
+/// Most addresses of an edge: their records fit a small DNS answer.
+pub const EDGE_ADDRESSES_MAX: usize = 8;
+/// Most address prefixes of all groups: as many as the routing table of the Internet has.
+pub const PREFIXES_MAX: usize = 1_048_576;
+/// Most places of viewers.
+pub const PLACES_MAX: usize = 1_048_576;
+/// Longest text of a directory: room for all prefixes and places.
+pub const DIRECTORY_BYTES_MAX: usize = 256 << 20;
+/// Longest name of a channel, rendition, edge or group: a label of DNS (RFC 1035, section 2.3.4).
+pub const LABEL_BYTES_MAX: usize = 63;
+/// Longest base URL of an edge.
+pub const URL_BYTES_MAX: usize = 255;
+
+/// An edge, by its index in [`DirectoryContents::edges`].
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct EdgeId(pub u32);
+
+/// A channel at one of its bitrates.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rendition {
+    /// A label of DNS, unique within the channel.
+    pub name: String,
+    /// Rate of the stream, unique within the channel.
+    pub bitrate: BitRate,
+}
+
+/// A channel. Its index in [`DirectoryContents::channels`] is its [`ChannelId`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Channel {
+    /// A label of DNS, unique within the directory.
+    pub name: String,
+    /// At least one.
+    pub renditions: Vec<Rendition>,
+}
+
+/// An edge that serves viewers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Edge {
+    /// A label of DNS, unique within the directory.
+    pub name: String,
+    /// Base of the URLs that viewers ask, without a path: `http://198.51.100.7:8080`.
+    pub url: String,
+    /// Addresses that DNS answers.
+    pub addresses: Vec<IpAddr>,
+    /// Whether the edge is up and takes new viewers.
+    pub is_open: bool,
+    /// Objects that the edge receives. Objects of no channel are allowed, and never asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub objects: Vec<Object>,
+}
+
+/// A group of viewers. Its index in [`DirectoryContents::groups`] is its [`GroupId`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Group {
+    /// Unique within the directory.
+    pub name: String,
+    /// Addresses of the group's viewers. The longest prefix of all groups counts.
+    #[serde(default)]
+    pub prefixes: Vec<AddressPrefix>,
+    /// Edges for the group, the nearest first.
+    pub edges: Vec<EdgeId>,
+}
+
+/// The planned edge of a group for one object.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Place {
+    /// Group of the viewers.
+    pub group: GroupId,
+    /// Stream that they watch.
+    pub object: Object,
+    /// Edge that serves them.
+    pub edge: EdgeId,
+}
+
+/// Contents of a [`Directory`], not yet checked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DirectoryContents {
+    /// Decision of the controller that the places follow.
+    pub version: Version,
+    /// Channels, by [`ChannelId`].
+    pub channels: Vec<Channel>,
+    /// Edges, by [`EdgeId`].
+    pub edges: Vec<Edge>,
+    /// Groups, by [`GroupId`].
+    pub groups: Vec<Group>,
+    /// Group of all addresses outside the groups' prefixes. `None`: these viewers are unmapped.
+    #[serde(default)]
+    pub default_group: Option<GroupId>,
+    /// Planned places, at most one for each group and object.
+    #[serde(default)]
+    pub places: Vec<Place>,
+}
+
+/// A defect of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DirectoryError {
+    /// Text longer than [`DIRECTORY_BYTES_MAX`].
+    TooLong(usize),
+    /// Text that is no directory in JSON; the reader's reason, with the place of the fault.
+    BadText(String),
+    /// More entries than the limit.
+    TooMany {
+        /// Kind of the entries, and where they stand.
+        what: String,
+        /// Number of entries.
+        count: usize,
+        /// The limit.
+        most: usize,
+    },
+    /// A name that is no label of DNS in lower case.
+    BadName {
+        /// Kind of the named thing.
+        what: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// Two things of one kind with one name.
+    NameTaken {
+        /// Kind of the named things.
+        what: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// A channel without a rendition.
+    NoRendition(String),
+    /// A rendition of 0 bit/s.
+    NoBitrate {
+        /// The channel.
+        channel: String,
+        /// The rendition.
+        rendition: String,
+    },
+    /// Two renditions of one channel with one bitrate, which tells them apart elsewhere.
+    BitrateTaken {
+        /// The channel.
+        channel: String,
+        /// The bitrate.
+        bitrate: BitRate,
+    },
+    /// A base URL of an edge that is none.
+    BadUrl {
+        /// The edge.
+        edge: String,
+        /// The URL.
+        url: String,
+    },
+    /// A prefix that is listed twice.
+    PrefixTaken(AddressPrefix),
+    /// An index that has no edge.
+    NoSuchEdge {
+        /// Where the index stands.
+        place: String,
+        /// The index.
+        edge: EdgeId,
+    },
+    /// An index that has no group.
+    NoSuchGroup {
+        /// Where the index stands.
+        place: &'static str,
+        /// The index.
+        group: GroupId,
+    },
+    /// Two places for one group and one object.
+    PlaceTaken(GroupId, Object),
+}
+
+impl fmt::Display for DirectoryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLong(bytes) => {
+                write!(f, "directory of {bytes} bytes: at most {DIRECTORY_BYTES_MAX} are possible")
+            }
+            Self::BadText(reason) => write!(f, "{reason}"),
+            Self::TooMany { what, count, most } => {
+                write!(f, "{count} {what}: at most {most} are possible: join or remove some")
+            }
+            Self::BadName { what, name } => write!(
+                f,
+                "{what} `{}`: a name has 1 to {LABEL_BYTES_MAX} characters of a-z, 0-9 and `-`, without `-` at its ends, as DNS needs it: rename it",
+                brief(name, LABEL_BYTES_MAX)
+            ),
+            Self::NameTaken { what, name } => write!(f, "{what} `{name}` is listed twice: rename one"),
+            Self::NoRendition(channel) => write!(f, "channel `{channel}`: no rendition is listed: add one"),
+            Self::NoBitrate { channel, rendition } => {
+                write!(
+                    f,
+                    "channel `{channel}`, rendition `{rendition}`: bitrate 0 bit/s: must be at least 1 bit/s"
+                )
+            }
+            Self::BitrateTaken { channel, bitrate } => write!(
+                f,
+                "channel `{channel}`: two renditions of {bitrate}: a bitrate names one rendition: change one"
+            ),
+            Self::BadUrl { edge, url } => write!(
+                f,
+                "edge `{edge}`, url `{}`: must be http:// or https:// with a host, without a path, as http://198.51.100.7:8080",
+                brief(url, URL_BYTES_MAX)
+            ),
+            Self::PrefixTaken(prefix) => write!(f, "prefix {prefix} is listed twice: remove one"),
+            Self::NoSuchEdge { place, edge } => write!(f, "{place}: edge {}: no such edge", edge.0),
+            Self::NoSuchGroup { place, group } => write!(f, "{place}: group {}: no such group", group.0),
+            Self::PlaceTaken(group, object) => write!(
+                f,
+                "group {}, channel {} at {}: two places are listed: remove one",
+                group.0, object.channel.0, object.bitrate
+            ),
+        }
+    }
+}
+
+impl std::error::Error for DirectoryError {}
+
+/// The published places of viewers. See the module.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "DirectoryContents")]
+pub struct Directory {
+    /// The contents; places, and objects of edges, are sorted.
+    contents: DirectoryContents,
+    channels: BTreeMap<String, ChannelId>,
+    groups: GroupTable,
+}
+
+impl Serialize for Directory {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.contents.serialize(serializer)
+    }
+}
+
+impl TryFrom<DirectoryContents> for Directory {
+    type Error = DirectoryError;
+    fn try_from(contents: DirectoryContents) -> Result<Self, Self::Error> {
+        Self::new(contents)
+    }
+}
+
+impl Default for Directory {
+    fn default() -> Self {
+        Self::new(DirectoryContents::default()).expect("empty contents have no defect")
+    }
+}
+
+impl Directory {
+    /// A directory of these contents.
+    ///
+    /// Errors: the first defect; see [`DirectoryError`].
+    pub fn new(mut contents: DirectoryContents) -> Result<Self, DirectoryError> {
+        let channels = check_channels(&contents.channels)?;
+        check_edges(&contents.edges)?;
+        let groups = group_table(&contents)?;
+        check_places(&contents)?;
+        for edge in &mut contents.edges {
+            edge.objects.sort_unstable();
+        }
+        contents.places.sort_unstable();
+        let key = |place: &Place| (place.group, place.object);
+        if let Some(pair) = contents.places.windows(2).find(|pair| key(&pair[0]) == key(&pair[1])) {
+            return Err(DirectoryError::PlaceTaken(pair[0].group, pair[0].object));
+        }
+        Ok(Self { contents, channels, groups })
+    }
+
+    /// Reads a directory in JSON.
+    ///
+    /// Errors: text that is too long or no directory; the first defect of its contents.
+    pub fn read(text: &[u8]) -> Result<Self, DirectoryError> {
+        if text.len() > DIRECTORY_BYTES_MAX {
+            return Err(DirectoryError::TooLong(text.len()));
+        }
+        let contents = serde_json::from_slice(text);
+        Self::new(contents.map_err(|error| DirectoryError::BadText(brief(&error.to_string(), 256)))?)
+    }
+
+    /// The contents; places, and objects of edges, are sorted.
+    pub const fn contents(&self) -> &DirectoryContents {
+        &self.contents
+    }
+
+    /// Decision of the controller that the places follow.
+    pub const fn version(&self) -> Version {
+        self.contents.version
+    }
+
+    /// The edge of this id.
+    pub fn edge(&self, id: EdgeId) -> Option<&Edge> {
+        self.contents.edges.get(id.0 as usize)
+    }
+
+    /// The channel of this name.
+    pub fn channel(&self, name: &str) -> Option<(ChannelId, &Channel)> {
+        let id = *self.channels.get(name)?;
+        Some((id, &self.contents.channels[id.0 as usize]))
+    }
+
+    /// The object of a rendition, by the names of the channel and the rendition.
+    pub fn find(&self, channel: &str, rendition: &str) -> Option<Object> {
+        let (id, channel) = self.channel(channel)?;
+        let found = channel.renditions.iter().find(|listed| listed.name == rendition)?;
+        Some(Object { channel: id, bitrate: found.bitrate })
+    }
+
+    /// The object of a channel's rendition with the lowest bitrate.
+    pub fn lowest(&self, channel: &str) -> Option<Object> {
+        let (id, channel) = self.channel(channel)?;
+        let bitrate = channel.renditions.iter().map(|rendition| rendition.bitrate).min()?;
+        Some(Object { channel: id, bitrate })
+    }
+
+    /// The group of a viewer's address by the longest prefix, and the scope of this answer: the
+    /// length of the shortest prefix around the address in which all addresses have this group.
+    /// Longer prefixes of neighbours count, and so do addresses outside all prefixes (RFC 7871,
+    /// section 7.2.1). `None` if the address is unmapped and no group is the default.
+    ///
+    /// Cost: a binary search.
+    pub fn group_of(&self, address: IpAddr) -> (Option<GroupId>, u8) {
+        self.groups.lookup(address)
+    }
+
+    /// The edge for viewers of a group. The planned edge counts if it is open; then an open edge of
+    /// the group that has the object; then its nearest open edge (§4.4.2). Viewers without a group
+    /// get an open edge that has the object, or else the first open one.
+    ///
+    /// Returns `None` if the group is not known or none of its edges is open.
+    pub fn edge_for(&self, group: Option<GroupId>, object: Object) -> Option<EdgeId> {
+        self.pathways(group, object).next()
+    }
+
+    /// Open edges for viewers of a group in order of preference, [`Self::edge_for`]'s first.
+    pub fn pathways(&self, group: Option<GroupId>, object: Object) -> impl Iterator<Item = EdgeId> {
+        let planned = group.and_then(|group| self.planned(group, object));
+        let edges = move || self.edges_of(group).filter(|edge| self.is_open(*edge));
+        let with_object = edges().filter(move |edge| self.has_object(*edge, object));
+        let without = edges().filter(move |edge| !self.has_object(*edge, object));
+        let others = with_object.chain(without).filter(move |edge| Some(*edge) != planned);
+        planned.into_iter().chain(others)
+    }
+
+    /// Edges of a group, or all edges for viewers without one.
+    fn edges_of(&self, group: Option<GroupId>) -> impl Iterator<Item = EdgeId> {
+        let listed = group.map(|group| self.contents.groups.get(group.0 as usize));
+        let own = listed.flatten().map(|group| &*group.edges).unwrap_or_default();
+        let all = if group.is_none() { self.contents.edges.len() as u32 } else { 0 };
+        own.iter().copied().chain((0..all).map(EdgeId))
+    }
+
+    fn planned(&self, group: GroupId, object: Object) -> Option<EdgeId> {
+        let places = &self.contents.places;
+        let found = places.binary_search_by_key(&(group, object), |place| (place.group, place.object));
+        found.ok().map(|index| places[index].edge).filter(|edge| self.is_open(*edge))
+    }
+
+    fn is_open(&self, edge: EdgeId) -> bool {
+        self.edge(edge).is_some_and(|edge| edge.is_open)
+    }
+
+    fn has_object(&self, edge: EdgeId, object: Object) -> bool {
+        self.edge(edge).is_some_and(|edge| edge.objects.binary_search(&object).is_ok())
+    }
+}
+
+/// Whether a name is a label of DNS in lower case (RFC 1123, section 2.1).
+fn is_label(name: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=LABEL_BYTES_MAX).contains(&name.len())
+        && name.bytes().all(is_allowed)
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+}
+
+fn check_count(what: impl Into<String>, count: usize, most: usize) -> Result<(), DirectoryError> {
+    if count > most { Err(DirectoryError::TooMany { what: what.into(), count, most }) } else { Ok(()) }
+}
+
+fn check_names<'a>(
+    what: &'static str,
+    names: impl Iterator<Item = &'a String>,
+) -> Result<(), DirectoryError> {
+    let mut taken = BTreeSet::new();
+    for name in names {
+        if !is_label(name) {
+            return Err(DirectoryError::BadName { what, name: name.clone() });
+        }
+        if !taken.insert(name) {
+            return Err(DirectoryError::NameTaken { what, name: name.clone() });
+        }
+    }
+    Ok(())
+}
+
+fn check_channels(channels: &[Channel]) -> Result<BTreeMap<String, ChannelId>, DirectoryError> {
+    check_count("channels", channels.len(), CHANNELS_MAX)?;
+    check_names("channel", channels.iter().map(|channel| &channel.name))?;
+    for channel in channels {
+        let name = || channel.name.clone();
+        let renditions = &channel.renditions;
+        check_count(format!("renditions of channel `{}`", channel.name), renditions.len(), RENDITIONS_MAX)?;
+        check_names("rendition", renditions.iter().map(|rendition| &rendition.name))?;
+        if renditions.is_empty() {
+            return Err(DirectoryError::NoRendition(name()));
+        }
+        let mut bitrates = BTreeSet::new();
+        for Rendition { name: rendition, bitrate } in renditions {
+            if bitrate.as_bps() == 0 {
+                return Err(DirectoryError::NoBitrate { channel: name(), rendition: rendition.clone() });
+            }
+            if !bitrates.insert(*bitrate) {
+                return Err(DirectoryError::BitrateTaken { channel: name(), bitrate: *bitrate });
+            }
+        }
+    }
+    Ok(channels.iter().map(|channel| channel.name.clone()).zip((0..).map(ChannelId)).collect())
+}
+
+fn is_base_url(url: &str) -> bool {
+    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    let is_authority = |rest: &str| {
+        !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.:[]_".contains(&b))
+    };
+    url.len() <= URL_BYTES_MAX && rest.is_some_and(is_authority)
+}
+
+fn check_edges(edges: &[Edge]) -> Result<(), DirectoryError> {
+    check_count("edges", edges.len(), NODES_MAX)?;
+    check_names("edge", edges.iter().map(|edge| &edge.name))?;
+    for edge in edges {
+        let of = |what: &str| format!("{what} of edge `{}`", edge.name);
+        check_count(of("addresses"), edge.addresses.len(), EDGE_ADDRESSES_MAX)?;
+        check_count(of("objects"), edge.objects.len(), NODE_STREAMS_MAX)?;
+        if !is_base_url(&edge.url) {
+            return Err(DirectoryError::BadUrl { edge: edge.name.clone(), url: edge.url.clone() });
+        }
+    }
+    Ok(())
+}
+
+fn group_table(contents: &DirectoryContents) -> Result<GroupTable, DirectoryError> {
+    let groups = &contents.groups;
+    check_count("groups", groups.len(), CONTROLLER_GROUPS_MAX)?;
+    check_names("group", groups.iter().map(|group| &group.name))?;
+    check_count("prefixes", groups.iter().map(|group| group.prefixes.len()).sum(), PREFIXES_MAX)?;
+    for group in groups {
+        check_count(format!("edges of group `{}`", group.name), group.edges.len(), GROUP_EDGES_MAX)?;
+        if let Some(edge) = group.edges.iter().find(|edge| edge.0 as usize >= contents.edges.len()) {
+            return Err(DirectoryError::NoSuchEdge { place: format!("group `{}`", group.name), edge: *edge });
+        }
+    }
+    let is_unknown = |group: &GroupId| group.0 as usize >= groups.len();
+    if let Some(group) = contents.default_group.filter(is_unknown) {
+        return Err(DirectoryError::NoSuchGroup { place: "default_group", group });
+    }
+    let of_group = |(group, id): (&Group, GroupId)| {
+        group.prefixes.iter().map(move |prefix| (*prefix, id)).collect::<Vec<_>>()
+    };
+    let prefixes = groups.iter().zip((0..).map(GroupId)).flat_map(of_group).collect();
+    GroupTable::new(prefixes, contents.default_group).map_err(DirectoryError::PrefixTaken)
+}
+
+fn check_places(contents: &DirectoryContents) -> Result<(), DirectoryError> {
+    check_count("places", contents.places.len(), PLACES_MAX)?;
+    for Place { group, edge, .. } in &contents.places {
+        if group.0 as usize >= contents.groups.len() {
+            return Err(DirectoryError::NoSuchGroup { place: "places", group: *group });
+        }
+        if edge.0 as usize >= contents.edges.len() {
+            return Err(DirectoryError::NoSuchEdge { place: "places".to_owned(), edge: *edge });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

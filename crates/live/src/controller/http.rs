@@ -1,0 +1,244 @@
+//! The controller's routes: each caller's rights, and requests and answers in JSON.
+//!
+//! A node reports for itself alone; operators look and drain; any party may read the network and the
+//! directory. Leaves out: TLS and connections (`http`). Read [`router`] first.
+
+use super::ControllerService;
+use super::wire::{
+    DrainRequest, ErrorBody, EventView, EventsView, HealthView, LinkView, NodeView, NodesView, ReportReply,
+    RoundView, RoundsView, StreamView, TreesView,
+};
+use crate::description::Description;
+use anabranch_http::Service;
+use anabranch_http::answer::{Refusal, Reply, complete, is_operator, read, speaks_for};
+use anabranch_http::metrics;
+use anabranch_live_proto::NodeId;
+use anabranch_live_proto::control::messages::Report;
+use anabranch_net::keys::System;
+use anabranch_net::tls::PeerIdentity;
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{Extension, Path, Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{Json, Response};
+use axum::routing::{get, post};
+use std::time::Duration;
+use utoipa::OpenApi;
+
+/// The longest that a caller may wait for news.
+const WAIT_MAX_MS: u64 = 10_000;
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Anabranch live controller",
+        description = "Nodes report and take tables, operators look and drain. Mutual TLS: role and name in the caller's certificate decide what it may do.",
+    ),
+    paths(report, drain, network, directory, nodes, trees, events, rounds, healthz, show_metrics),
+    components(schemas(
+        ErrorBody,
+        HealthView,
+        ReportReply,
+        DrainRequest,
+        NodesView,
+        NodeView,
+        TreesView,
+        LinkView,
+        StreamView,
+        EventsView,
+        EventView,
+        RoundsView,
+        RoundView
+    ))
+)]
+struct OpenApiDocument;
+
+fn openapi() -> String {
+    OpenApiDocument::openapi().to_json().expect("the description is made of strings")
+}
+
+impl Service for ControllerService {
+    const SYSTEM: System = crate::SYSTEM;
+
+    fn router(&self) -> Router {
+        router(self.clone())
+    }
+
+    async fn drive(self) {
+        self.go_on().await;
+    }
+}
+
+/// All routes. The caller's [`PeerIdentity`] must be among the request's extensions.
+pub(crate) fn router(service: ControllerService) -> Router {
+    let routes = Router::new()
+        .route("/v1/nodes/{node}/report", post(report))
+        .route("/v1/nodes/{node}/drain", post(drain))
+        .route("/v1/network", get(network))
+        .route("/v1/directory", get(directory))
+        .route("/v1/nodes", get(nodes))
+        .route("/v1/trees", get(trees))
+        .route("/v1/events", get(events))
+        .route("/v1/rounds", get(rounds))
+        .route("/healthz", get(healthz))
+        .route("/metrics", get(show_metrics))
+        .route("/openapi.json", get(|| async { ([(header::CONTENT_TYPE, "application/json")], openapi()) }));
+    complete(routes).with_state(service)
+}
+
+impl ControllerService {
+    fn node(&self, name: &str) -> Result<NodeId, Refusal> {
+        self.layout().network().find(name).ok_or_else(|| {
+            Refusal(
+                StatusCode::NOT_FOUND,
+                format!("node `{name}`: no such node in the network's description"),
+            )
+        })
+    }
+}
+
+#[utoipa::path(post, path = "/v1/nodes/{node}/report", params(("node" = String, Path)), request_body = Object,
+    responses((status = 200, body = ReportReply), (status = 403, body = ErrorBody, description = "another's keys"), (status = 404, body = ErrorBody)))]
+async fn report(
+    State(service): State<ControllerService>,
+    Extension(peer): Extension<PeerIdentity>,
+    Path(node): Path<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Reply<ReportReply> {
+    speaks_for(&peer, "node", &node)?;
+    let node = service.node(&node)?;
+    Ok(Json(ReportReply { messages: service.report(node, read::<Report>(body)?) }))
+}
+
+#[utoipa::path(post, path = "/v1/nodes/{node}/drain", params(("node" = String, Path)), request_body = DrainRequest,
+    responses((status = 204), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 500, body = ErrorBody, description = "the store cannot be written")))]
+async fn drain(
+    State(service): State<ControllerService>,
+    Extension(peer): Extension<PeerIdentity>,
+    Path(node): Path<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<StatusCode, Refusal> {
+    is_operator(&peer, "drain a node")?;
+    let node = service.node(&node)?;
+    let DrainRequest { drain } = read(body)?;
+    let drained = tokio::task::spawn_blocking(move || service.drain(node, drain)).await;
+    let drained = drained.expect("it does not panic, and the runtime is there");
+    drained.map_err(|error| Refusal(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[utoipa::path(get, path = "/v1/network", responses((status = 200, body = Object, description = "the network's description")))]
+async fn network(State(service): State<ControllerService>) -> Json<Description> {
+    Json(service.layout().description().clone())
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DirectoryQuery {
+    /// ETag of the directory that the caller has.
+    etag: Option<String>,
+    wait_ms: Option<u64>,
+}
+
+fn wait(wait_ms: Option<u64>) -> Result<Duration, Refusal> {
+    let wait_ms = wait_ms.unwrap_or(WAIT_MAX_MS);
+    if wait_ms > WAIT_MAX_MS {
+        return Err(Refusal(StatusCode::BAD_REQUEST, format!("wait_ms={wait_ms}: is at most {WAIT_MAX_MS}")));
+    }
+    Ok(Duration::from_millis(wait_ms))
+}
+
+#[utoipa::path(get, path = "/v1/directory",
+    params(("etag" = Option<String>, Query, description = "the ETag of the directory that is known"), ("wait_ms" = Option<u64>, Query)),
+    responses((status = 200, body = Object, description = "places of viewers"), (status = 204, description = "no news")))]
+async fn directory(
+    State(service): State<ControllerService>,
+    Query(query): Query<DirectoryQuery>,
+) -> Result<Response, Refusal> {
+    let until = tokio::time::Instant::now() + wait(query.wait_ms)?;
+    let mut receiver = service.directory();
+    loop {
+        let directory = std::sync::Arc::clone(&receiver.borrow_and_update());
+        let text = serde_json::to_vec(&*directory).expect("a directory is plain data");
+        let etag = etag(&text);
+        if query.etag.as_ref() != Some(&etag) {
+            let response = Response::builder().header(header::CONTENT_TYPE, "application/json");
+            let response = response.header(header::ETAG, &etag).body(text.into());
+            return Ok(response.expect("its headers are digits"));
+        }
+        if tokio::time::timeout_at(until, receiver.changed()).await.is_err() {
+            let response = Response::builder().status(StatusCode::NO_CONTENT);
+            return Ok(response.body(axum::body::Body::empty()).expect("it is empty"));
+        }
+    }
+}
+
+/// Tag of a text: FNV-1a of 64 bits.
+pub(super) fn etag(text: &[u8]) -> String {
+    let hash = text.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    format!("{hash:016x}")
+}
+
+#[utoipa::path(get, path = "/v1/nodes", responses((status = 200, body = NodesView), (status = 403, body = ErrorBody)))]
+async fn nodes(
+    State(service): State<ControllerService>,
+    Extension(peer): Extension<PeerIdentity>,
+) -> Reply<NodesView> {
+    is_operator(&peer, "look")?;
+    Ok(Json(NodesView { nodes: service.nodes() }))
+}
+
+#[utoipa::path(get, path = "/v1/trees", responses((status = 200, body = TreesView), (status = 403, body = ErrorBody)))]
+async fn trees(
+    State(service): State<ControllerService>,
+    Extension(peer): Extension<PeerIdentity>,
+) -> Reply<TreesView> {
+    is_operator(&peer, "look")?;
+    Ok(Json(TreesView { links: service.links(), streams: service.streams() }))
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EventsQuery {
+    #[serde(default)]
+    after: u64,
+    wait_ms: Option<u64>,
+}
+
+#[utoipa::path(get, path = "/v1/events",
+    params(("after" = Option<u64>, Query, description = "number of the last event that is known"), ("wait_ms" = Option<u64>, Query)),
+    responses((status = 200, body = EventsView), (status = 403, body = ErrorBody)))]
+async fn events(
+    State(service): State<ControllerService>,
+    Extension(peer): Extension<PeerIdentity>,
+    Query(query): Query<EventsQuery>,
+) -> Reply<EventsView> {
+    is_operator(&peer, "look")?;
+    let wait = wait(query.wait_ms)?;
+    Ok(Json(EventsView { events: service.events(query.after, wait).await }))
+}
+
+#[utoipa::path(get, path = "/v1/rounds", responses((status = 200, body = RoundsView), (status = 403, body = ErrorBody)))]
+async fn rounds(
+    State(service): State<ControllerService>,
+    Extension(peer): Extension<PeerIdentity>,
+) -> Reply<RoundsView> {
+    is_operator(&peer, "look")?;
+    Ok(Json(RoundsView { rounds: service.rounds() }))
+}
+
+#[utoipa::path(get, path = "/healthz", responses((status = 200, body = HealthView), (status = 503, body = HealthView)))]
+async fn healthz(State(service): State<ControllerService>) -> (StatusCode, Json<HealthView>) {
+    HealthView::reply(service.trouble())
+}
+
+#[utoipa::path(get, path = "/metrics", responses((status = 200, body = String), (status = 403, body = ErrorBody)))]
+async fn show_metrics(
+    State(service): State<ControllerService>,
+    Extension(peer): Extension<PeerIdentity>,
+) -> Result<Response, Refusal> {
+    metrics::reply(&peer, || service.metrics())
+}
