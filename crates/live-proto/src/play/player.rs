@@ -74,6 +74,8 @@ struct Timers {
     resumes_at: Instant,
     /// Next segment of a fixed player.
     segment_at: Instant,
+    /// End of playback, once all media of an ended playlist is loaded.
+    ends_at: Option<Instant>,
     polled_at: Instant,
 }
 
@@ -122,6 +124,7 @@ impl Player {
             reload_from: now,
             resumes_at: now,
             segment_at: now,
+            ends_at: None,
             polled_at: now,
         };
         Ok(Self {
@@ -144,9 +147,15 @@ impl Player {
         })
     }
 
-    /// Whether the player has given up. It gives up only before its first video.
+    /// Whether the player has given up, or has played its stream to the end. It gives up only
+    /// before its first video.
     pub fn is_over(&self) -> bool {
-        self.route.has_given_up
+        self.route.has_given_up || self.timers.ends_at.is_some_and(|at| at <= self.timers.polled_at)
+    }
+
+    /// Stalls until the last input.
+    pub fn stalls(&self) -> u64 {
+        self.playout.stalls()
     }
 
     /// Whether video has arrived.
@@ -259,7 +268,7 @@ impl Player {
         if let Some(id) = self.aborts.pop_front() {
             return Some(Action::Abort(id));
         }
-        if self.route.has_given_up || now < self.timers.resumes_at {
+        if self.is_over() || now < self.timers.resumes_at {
             return None;
         }
         match self.naming {
@@ -281,7 +290,7 @@ impl Player {
 
     /// When [`Player::handle_timeout`] or [`Player::poll`] is due.
     pub fn poll_timeout(&self) -> Instant {
-        if self.route.has_given_up {
+        if self.is_over() {
             return Instant::MAX;
         }
         let requests = [&self.playlist, &self.media].into_iter().flatten().map(|request| request.deadline);
@@ -299,7 +308,7 @@ impl Player {
             self.playout.updated_at() + (level - BUFFER_MAX.min(level))
         };
         let media = Some(media).filter(|_| self.media.is_none());
-        let starts = [reload, media, Some(self.timers.resumes_at)];
+        let starts = [reload, media, self.timers.ends_at, Some(self.timers.resumes_at)];
         let starts = starts.into_iter().flatten().map(|at| at.max(self.timers.resumes_at));
         let starts = starts.filter(|at| *at > self.timers.polled_at);
         requests.chain(naming).chain(starts).min().unwrap_or(Instant::MAX)

@@ -109,6 +109,7 @@ impl Player {
                 Found::Hint(_) | Found::Later => {
                     if listing.is_ended() {
                         self.playout.end(now);
+                        self.timers.ends_at = Some(now + self.playout.level());
                     } else if self.playlist.is_none() && self.timers.reload_at.is_none() {
                         self.timers.reload_at = Some(self.timers.reload_from.max(now));
                     }
