@@ -25,6 +25,7 @@ pub mod description;
 mod metrics;
 mod node;
 mod parents;
+pub mod players;
 mod shared;
 mod source;
 

@@ -4,5 +4,6 @@
 
 mod faults;
 mod origin;
+mod players;
 mod relay;
 mod source;
