@@ -12,7 +12,7 @@ use hyper_util::rt::TokioIo;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,6 +39,8 @@ struct Inner {
     /// `host:port`.
     authority: String,
     host: HeaderValue,
+    /// Address of the server. `None` for those that the system has for its name.
+    address: Option<SocketAddr>,
     /// Kept connections, longest unused first.
     idle: Mutex<VecDeque<Connection>>,
 }
@@ -115,6 +117,18 @@ impl Origin {
     ///
     /// Errors: [`OriginUrlError`].
     pub fn new(url: &str) -> Result<Self, OriginUrlError> {
+        Self::with_address(url, None)
+    }
+
+    /// The server at a URL, reached at the port of the URL and at the address `ip`, whatever the
+    /// system knows of its name.
+    ///
+    /// Errors: [`OriginUrlError`].
+    pub fn at(url: &str, ip: IpAddr) -> Result<Self, OriginUrlError> {
+        Self::with_address(url, Some(ip))
+    }
+
+    fn with_address(url: &str, ip: Option<IpAddr>) -> Result<Self, OriginUrlError> {
         let refuse = || OriginUrlError(url.to_owned());
         let rest = url.strip_prefix("http://").ok_or_else(refuse)?;
         let given = rest.strip_suffix('/').unwrap_or(rest);
@@ -125,7 +139,9 @@ impl Origin {
             return Err(refuse());
         }
         let authority = if has_port { given.to_owned() } else { format!("{given}:80") };
-        Ok(Self { inner: Arc::new(Inner { authority, host, idle: Mutex::default() }) })
+        let port = authority.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        let address = ip.map(|ip| SocketAddr::new(ip, port.expect("the authority ends with its port")));
+        Ok(Self { inner: Arc::new(Inner { authority, host, address, idle: Mutex::default() }) })
     }
 
     /// The server's `host:port`.
@@ -168,7 +184,10 @@ impl Origin {
 
     async fn connect(&self) -> io::Result<Connection> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-        let addresses: Vec<SocketAddr> = tokio::net::lookup_host(&self.inner.authority).await?.collect();
+        let addresses: Vec<SocketAddr> = match self.inner.address {
+            Some(address) => vec![address],
+            None => tokio::net::lookup_host(&self.inner.authority).await?.collect(),
+        };
         for address in addresses {
             match connect(address, &TcpOptions::default()).await {
                 Ok(stream) => {
@@ -281,6 +300,21 @@ mod tests {
         for url in ["a.example", "https://a.example", "http://", "http://a/b", "http://a:x", "http://a b"] {
             assert!(Origin::new(url).is_err(), "{url}");
         }
+    }
+
+    #[tokio::test]
+    async fn given_address_replaces_the_name_lookup() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+        let port = listener.local_addr().expect("bound").port();
+        let host = |headers: HeaderMap| async move { format!("{:?}", headers.get(header::HOST)) };
+        let server =
+            tokio::spawn(async move { axum::serve(listener, Router::new().route("/host", get(host))).await });
+        let url = format!("http://no-such-host.invalid:{port}");
+        let origin = Origin::at(&url, IpAddr::from([127, 0, 0, 1])).expect("a URL");
+        let mut reply = origin.get("/host", &HeaderMap::new()).await.expect("an answer");
+        let said = reply.bytes().await.expect("a body").expect("not empty");
+        assert_eq!(said, format!("Some(\"no-such-host.invalid:{port}\")").as_bytes());
+        server.abort();
     }
 
     #[tokio::test]

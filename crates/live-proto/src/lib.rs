@@ -13,6 +13,7 @@ pub mod directory;
 mod network;
 pub mod origin;
 pub mod plan;
+pub mod play;
 pub mod relay;
 pub mod round;
 

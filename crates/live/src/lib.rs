@@ -29,6 +29,7 @@ pub mod dns;
 mod metrics;
 mod node;
 mod parents;
+pub mod players;
 pub mod publisher;
 mod shared;
 mod source;

@@ -11,6 +11,10 @@
 //! the simulator's), choice of bitrate. Contract: one mutation, then [`Player::poll`] to `None`,
 //! then [`Player::poll_timeout`]. Read [`Player`] and [`Action`] first.
 
+mod playout;
+
+pub use playout::Playout;
+
 use anabranch_units::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -74,16 +78,11 @@ pub struct PlaybackStats {
 #[derive(Clone, Debug)]
 pub struct Player<P> {
     settings: PlayerSettings,
-    opened_at: Instant,
     /// Pathways in order of preference.
     pathways: Vec<P>,
     /// End of the penalty of each pathway that failed.
     penalties: BTreeMap<P, Instant>,
-    /// Playing time in the buffer at `updated_at`.
-    buffer: Duration,
-    updated_at: Instant,
-    /// Whether the player has played, not stalled, since `updated_at`.
-    is_playing: bool,
+    playout: Playout,
     /// Pathway of the segment under way, and the segment's deadline.
     loading: Option<(P, Instant)>,
     /// Earliest time of the next load.
@@ -101,12 +100,9 @@ impl<P: Clone + Ord> Player<P> {
     pub fn new(now: Instant, settings: PlayerSettings, pathways: Vec<P>) -> Self {
         Self {
             settings,
-            opened_at: now,
             pathways,
             penalties: BTreeMap::new(),
-            buffer: Duration::ZERO,
-            updated_at: now,
-            is_playing: false,
+            playout: Playout::new(now),
             loading: None,
             resumes_at: now,
             last_pathway: None,
@@ -123,15 +119,20 @@ impl<P: Clone + Ord> Player<P> {
     }
     /// The statistics at `now`.
     pub fn stats(&self, now: Instant) -> PlaybackStats {
-        let mut until = self.clone();
-        until.advance(now);
-        until.stats
+        let mut playout = self.playout.clone();
+        playout.advance(now);
+        PlaybackStats {
+            began_after: playout.began_after(),
+            stalls: playout.stalls(),
+            stalled: playout.stalled(),
+            ..self.stats
+        }
     }
 
     /// Takes in a steering manifest: pathways in order of preference, and when to ask again. An
     /// empty list changes no pathway.
     pub fn handle_steering(&mut self, now: Instant, pathways: Vec<P>, ttl: Duration) {
-        self.advance(now);
+        self.playout.advance(now);
         self.stats.answers += 1;
         self.answer_due = None;
         self.asks_at = now + ttl;
@@ -142,7 +143,7 @@ impl<P: Clone + Ord> Player<P> {
 
     /// Notes that the question under way has no answer, or none that can be read.
     pub fn handle_unanswered(&mut self, now: Instant) {
-        self.advance(now);
+        self.playout.advance(now);
         if self.answer_due.take().is_some() {
             self.stats.unanswered += 1;
             self.asks_at = now + self.settings.ttl;
@@ -151,24 +152,20 @@ impl<P: Clone + Ord> Player<P> {
 
     /// Takes in the segment under way, which is whole.
     pub fn handle_segment(&mut self, now: Instant) {
-        self.advance(now);
+        self.playout.advance(now);
         if let Some((pathway, _)) = self.loading.take() {
             self.penalties.remove(&pathway);
             self.last_pathway = Some(pathway);
-            self.buffer += self.settings.segment;
             self.stats.segments += 1;
-            let needed = if self.stats.began_after.is_none() { STARTUP_SEGMENTS } else { 1 };
-            if !self.is_playing && self.buffer >= (self.settings.segment * needed).min(self.settings.buffer) {
-                self.is_playing = true;
-                let after = now.saturating_since(self.opened_at);
-                self.stats.began_after.get_or_insert(after);
-            }
+            let needed = if self.playout.began_after().is_none() { STARTUP_SEGMENTS } else { 1 };
+            let needed = (self.settings.segment * needed).min(self.settings.buffer);
+            self.playout.add(now, self.settings.segment, needed);
         }
     }
 
     /// Notes that the segment under way has failed.
     pub fn handle_failure(&mut self, now: Instant) {
-        self.advance(now);
+        self.playout.advance(now);
         if let Some((pathway, _)) = self.loading.take() {
             self.penalties.insert(pathway, now + PENALTY);
             self.stats.failures += 1;
@@ -180,7 +177,7 @@ impl<P: Clone + Ord> Player<P> {
 
     /// Runs the deadlines that are due.
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.advance(now);
+        self.playout.advance(now);
         if self.answer_due.is_some_and(|due| due <= now) {
             self.handle_unanswered(now);
         }
@@ -192,7 +189,7 @@ impl<P: Clone + Ord> Player<P> {
 
     /// The next action, until `None`.
     pub fn poll(&mut self, now: Instant) -> Option<Action<P>> {
-        self.advance(now);
+        self.playout.advance(now);
         if let Some(pathway) = self.abort.take() {
             return Some(Action::AbortSegment(pathway));
         }
@@ -201,7 +198,7 @@ impl<P: Clone + Ord> Player<P> {
             return Some(Action::LoadSteering);
         }
         let is_idle = self.loading.is_none() && self.resumes_at <= now;
-        if is_idle && self.buffer + self.settings.segment <= self.goal() {
+        if is_idle && self.playout.level() + self.settings.segment <= self.goal() {
             let pathway = self.choose(now)?;
             let timeout = Duration::from_ps(self.settings.segment.as_ps() / 100 * SEGMENT_TIMEOUT_PERCENT);
             self.loading = Some((pathway.clone(), now + timeout));
@@ -220,12 +217,12 @@ impl<P: Clone + Ord> Player<P> {
             Some((_, due)) => *due,
             None if self.pathways.is_empty() => Instant::MAX,
             // Playing makes room for the next segment.
-            None if self.is_playing => {
-                let above = self.buffer + self.settings.segment
-                    - self.goal().min(self.buffer + self.settings.segment);
-                self.updated_at + above
+            None if self.playout.is_playing() => {
+                let above = self.playout.level() + self.settings.segment
+                    - self.goal().min(self.playout.level() + self.settings.segment);
+                self.playout.updated_at() + above
             }
-            None => self.updated_at,
+            None => self.playout.updated_at(),
         };
         let loads = if self.loading.is_none() { loads.max(self.resumes_at) } else { loads };
         asks.min(loads)
@@ -245,23 +242,6 @@ impl<P: Clone + Ord> Player<P> {
 
     fn is_penalised(&self, pathway: &P, now: Instant) -> bool {
         self.penalties.get(pathway).is_some_and(|until| *until > now)
-    }
-
-    /// Plays, or stalls, until `now`.
-    fn advance(&mut self, now: Instant) {
-        let passed = now.saturating_since(self.updated_at);
-        self.updated_at = self.updated_at.max(now);
-        if self.is_playing {
-            let played = passed.min(self.buffer);
-            self.buffer = self.buffer - played;
-            if passed > played {
-                self.is_playing = false;
-                self.stats.stalls += 1;
-                self.stats.stalled += passed - played;
-            }
-        } else if self.stats.began_after.is_some() {
-            self.stats.stalled += passed;
-        }
     }
 }
 
@@ -387,9 +367,9 @@ mod tests {
             });
             player.handle_timeout(at(120_000));
             let stats = player.stats(at(120_000));
-            prop_assert!(player.buffer <= SETTINGS.buffer);
+            prop_assert!(player.playout.level() <= SETTINGS.buffer);
             if let Some(began) = stats.began_after {
-                let spent = (SETTINGS.segment * stats.segments).as_ps() - player.buffer.as_ps() + stats.stalled.as_ps();
+                let spent = (SETTINGS.segment * stats.segments).as_ps() - player.playout.level().as_ps() + stats.stalled.as_ps();
                 prop_assert_eq!(spent, (at(120_000).saturating_since(at(0)) - began).as_ps());
             }
         }

@@ -6,5 +6,6 @@ mod controlled;
 mod dns;
 mod faults;
 mod origin;
+mod players;
 mod relay;
 mod source;

@@ -12,9 +12,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-pub(crate) const TOKEN: &str = "0123456789abcdef";
+pub const TOKEN: &str = "0123456789abcdef";
 /// Header of a publisher with the token.
-pub(crate) const AUTHORIZATION: &str = "Authorization: Bearer 0123456789abcdef\r\n";
+pub const AUTHORIZATION: &str = "Authorization: Bearer 0123456789abcdef\r\n";
 /// Seven seconds of pictures and sound, in fragments of 120 ms.
 const STREAM: &[u8] = include_bytes!("../../../media/tests/cmaf/fragments_120ms.mp4");
 /// Pause between fragments: the stream comes faster than it plays, but is no burst.
@@ -22,15 +22,21 @@ const FRAGMENT_PAUSE: std::time::Duration = std::time::Duration::from_millis(80)
 /// Parts after which the first reflector is killed.
 const PARTS_BEFORE_KILL: usize = 10;
 
-struct TestSource {
-    url: String,
+pub struct TestSource {
+    pub url: String,
     task: JoinHandle<()>,
 }
 
 impl TestSource {
     fn start() -> Self {
+        Self::start_with(Duration::from_ms(200))
+    }
+
+    /// A source with parts of about this duration.
+    pub fn start_with(part_target: Duration) -> Self {
         let tokens = PublishTokens::read(&format!("news {TOKEN}")).expect("a token file");
         let mut config = SourceConfig::new(([127, 0, 0, 1], 0).into(), tokens);
+        config.part_target = part_target;
         config.segment_target = Duration::from_secs(1);
         config.rendition.listed_segments = 20;
         config.silence_max = Duration::from_secs(1);
@@ -43,17 +49,40 @@ impl TestSource {
     async fn put(&self, path: &str, headers: &str, pieces: Vec<&[u8]>) -> String {
         put(&self.url, path, headers, pieces).await
     }
+
+    /// Uploads pieces at intervals of `pace`. Returns the answer, head and body.
+    pub async fn put_paced(
+        &self,
+        path: &str,
+        headers: &str,
+        pieces: Vec<&[u8]>,
+        pace: std::time::Duration,
+    ) -> String {
+        put_paced(&self.url, path, headers, pieces, pace).await
+    }
 }
 
-/// Uploads pieces with a pause between them. Returns the answer, head and body.
-pub(crate) async fn put(url: &str, path: &str, headers: &str, pieces: Vec<&[u8]>) -> String {
+/// Uploads pieces faster than they play. Returns the answer, head and body.
+pub async fn put(url: &str, path: &str, headers: &str, pieces: Vec<&[u8]>) -> String {
+    put_paced(url, path, headers, pieces, FRAGMENT_PAUSE).await
+}
+
+async fn put_paced(
+    url: &str,
+    path: &str,
+    headers: &str,
+    pieces: Vec<&[u8]>,
+    pace: std::time::Duration,
+) -> String {
     let authority = url.trim_start_matches("http://");
     let mut stream = TcpStream::connect(authority).await.expect("it listens");
     let head = format!(
         "PUT {path} HTTP/1.1\r\nHost: {authority}\r\n{headers}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).await.expect("it reads");
+    let mut ticks = tokio::time::interval(pace);
     for piece in pieces {
+        ticks.tick().await;
         let mut chunk = format!("{:x}\r\n", piece.len()).into_bytes();
         chunk.extend_from_slice(piece);
         chunk.extend_from_slice(b"\r\n");
@@ -61,7 +90,6 @@ pub(crate) async fn put(url: &str, path: &str, headers: &str, pieces: Vec<&[u8]>
         if stream.write_all(&chunk).await.is_err() {
             break;
         }
-        tokio::time::sleep(FRAGMENT_PAUSE).await;
     }
     let _ = stream.write_all(b"0\r\n\r\n").await;
     let mut answer = Vec::new();
@@ -76,7 +104,7 @@ impl Drop for TestSource {
 }
 
 /// The recorded stream in its fragments; the first piece has the initialisation section as well.
-pub(crate) fn fragments() -> Vec<&'static [u8]> {
+pub fn fragments() -> Vec<&'static [u8]> {
     let mut borders = vec![0];
     let mut at = 0;
     while at + 8 <= STREAM.len() {
@@ -89,7 +117,7 @@ pub(crate) fn fragments() -> Vec<&'static [u8]> {
     borders.windows(2).map(|pair| &STREAM[pair[0]..pair[1]]).collect()
 }
 
-pub(crate) async fn get(url: &str, target: &str) -> (StatusCode, Vec<u8>) {
+pub async fn get(url: &str, target: &str) -> (StatusCode, Vec<u8>) {
     let origin = Origin::new(url).expect("a URL");
     let mut reply = origin.get(target, &HeaderMap::new()).await.expect("an answer");
     let mut body = Vec::new();
@@ -100,7 +128,7 @@ pub(crate) async fn get(url: &str, target: &str) -> (StatusCode, Vec<u8>) {
 }
 
 /// Waits until a target is there.
-async fn get_once_there(url: &str, target: &str) -> Vec<u8> {
+pub async fn get_once_there(url: &str, target: &str) -> Vec<u8> {
     loop {
         let (status, body) = get(url, target).await;
         if status == StatusCode::OK {

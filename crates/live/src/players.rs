@@ -1,0 +1,222 @@
+//! Many measuring players in one process, over real sockets.
+//!
+//! Each player has its own connections and begins at its own time. With DNS, it asks for its edge
+//! itself, with an EDNS client subnet, and its times count from that question.
+//!
+//! Leaves out: what a player asks for and how it measures ([`anabranch_live_proto::play`]); TLS. Read
+//! [`Players`] and [`PlayersConfig`] first.
+
+mod resolve;
+mod session;
+
+use anabranch_live_proto::directory::AddressPrefix;
+use anabranch_live_proto::play::{Measurements, PlayerConfig, PlayerConfigError, PlayerKind};
+use anabranch_media::hls::DateTime;
+use anabranch_units::Duration;
+use session::Session;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::SystemTime;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+/// Most players of a process.
+pub const PLAYERS_MAX: usize = 20_000;
+
+/// Characters of a URL in a message.
+const URL_SHOWN_CHARS_MAX: usize = 200;
+
+/// One player.
+#[derive(Clone, Debug)]
+pub struct PlayerSpec {
+    /// Its behaviour.
+    pub kind: PlayerKind,
+    /// URLs of the channel's playlist, one for each edge. With DNS, one.
+    pub urls: Vec<String>,
+    /// Time from the begin of the run to the player's opening.
+    pub starts_after: Duration,
+    /// Network of the viewer, for DNS.
+    pub subnet: Option<AddressPrefix>,
+}
+
+/// Players and how they find their edges.
+#[derive(Clone, Debug)]
+pub struct PlayersConfig {
+    /// All players.
+    pub players: Vec<PlayerSpec>,
+    /// DNS server that names the edges. `None` for the hosts of the URLs.
+    pub dns: Option<SocketAddr>,
+    /// Time from the begin of the run to its end. `None` until all players are over.
+    pub duration: Option<Duration>,
+}
+
+/// Players that cannot start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PlayersError {
+    /// No player, or more than [`PLAYERS_MAX`].
+    Count(usize),
+    /// A player's set-up.
+    Player(PlayerConfigError),
+    /// A URL with an address instead of a name, beside DNS.
+    AddressBesideDns(String),
+}
+
+impl fmt::Display for PlayersError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Count(count) => write!(f, "{count} players: must be from 1 to {PLAYERS_MAX}"),
+            Self::Player(error) => error.fmt(f),
+            Self::AddressBesideDns(url) => {
+                write!(f, "URL `{url}`: has an address, which DNS is not asked for: give a name")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PlayersError {}
+
+/// Sums over all players while they run.
+#[derive(Debug, Default)]
+pub struct Progress {
+    started: AtomicUsize,
+    joined: AtomicUsize,
+    over: AtomicUsize,
+    stalls: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Progress {
+    /// Players that are open or were.
+    pub fn started(&self) -> usize {
+        self.started.load(Relaxed)
+    }
+    /// Players that have received video.
+    pub fn joined(&self) -> usize {
+        self.joined.load(Relaxed)
+    }
+    /// Players that have given up, or have played their stream to its end.
+    pub fn over(&self) -> usize {
+        self.over.load(Relaxed)
+    }
+    /// Stalls of all players.
+    pub fn stalls(&self) -> u64 {
+        self.stalls.load(Relaxed)
+    }
+    /// Bytes of all answers.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+}
+
+/// Result of one player.
+#[derive(Clone, Debug)]
+pub struct PlayerReport {
+    /// Index among the players.
+    pub player: usize,
+    /// Its set-up.
+    pub spec: PlayerSpec,
+    /// Address that DNS gave, of the edge asked last.
+    pub edge: Option<IpAddr>,
+    /// Its measurements.
+    pub measurements: Measurements,
+}
+
+/// One line on why no player has received video. `None` if one has, or if none has failed.
+pub fn failure(reports: &[PlayerReport]) -> Option<String> {
+    if reports.iter().any(|report| report.measurements.join.first_byte.is_some()) {
+        return None;
+    }
+    let (url, why) = reports.iter().find_map(|report| report.measurements.last_failure.as_ref())?;
+    let url: String = url.chars().take(URL_SHOWN_CHARS_MAX).collect();
+    Some(format!("no player has received video: {url}: {why}"))
+}
+
+/// Players that are ready to run.
+#[derive(Debug)]
+pub struct Players {
+    config: PlayersConfig,
+    progress: Arc<Progress>,
+}
+
+impl Players {
+    /// Checks the set-up.
+    ///
+    /// Errors: see [`PlayersError`].
+    pub fn new(config: PlayersConfig) -> Result<Self, PlayersError> {
+        let count = config.players.len();
+        if count == 0 || count > PLAYERS_MAX {
+            return Err(PlayersError::Count(count));
+        }
+        let (now, resolves) = (wall_clock(), config.dns.is_some());
+        for spec in &config.players {
+            let player = PlayerConfig { resolves, ..PlayerConfig::new(spec.kind, spec.urls.clone(), now) };
+            player.check().map_err(PlayersError::Player)?;
+            if resolves && session::host(&spec.urls[0]).is_none_or(|host| host.parse::<IpAddr>().is_ok()) {
+                return Err(PlayersError::AddressBesideDns(spec.urls[0].clone()));
+            }
+        }
+        Ok(Self { config, progress: Arc::default() })
+    }
+
+    /// Sums that change while the players run.
+    pub fn progress(&self) -> Arc<Progress> {
+        Arc::clone(&self.progress)
+    }
+
+    /// Runs the players until their duration is over, all of them are, or `asked_to_end` completes.
+    /// Returns the results of all players that were opened, in their order.
+    pub async fn run(self, asked_to_end: impl Future<Output = ()>) -> Vec<PlayerReport> {
+        let begin = Instant::now();
+        let (stop, stopped) = watch::channel(false);
+        let mut sessions = JoinSet::new();
+        for (player, spec) in self.config.players.into_iter().enumerate() {
+            let session = Session {
+                player,
+                dns: self.config.dns,
+                opens_at: begin + spec.starts_after.to_std(),
+                spec,
+                progress: Arc::clone(&self.progress),
+                stopped: stopped.clone(),
+            };
+            sessions.spawn(session.run());
+        }
+        let mut reports = Vec::new();
+        let end = self.config.duration.map(|duration| begin + duration.to_std());
+        tokio::pin!(asked_to_end);
+        let mut is_stopping = false;
+        loop {
+            tokio::select! {
+                ended = sessions.join_next() => match ended {
+                    Some(ended) => reports.extend(ended.expect("a session does not panic")),
+                    None => break,
+                },
+                () = until(end), if !is_stopping => is_stopping = true,
+                () = &mut asked_to_end, if !is_stopping => is_stopping = true,
+            }
+            if is_stopping {
+                let _ = stop.send(true);
+            }
+        }
+        reports.sort_by_key(|report| report.player);
+        reports
+    }
+}
+
+/// Waits until a time, or forever.
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The wall clock's time.
+fn wall_clock() -> DateTime {
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let unix_ms = u64::try_from(since_1970.as_millis()).unwrap_or(0);
+    DateTime::from_unix_ms(unix_ms).unwrap_or(DateTime::from_unix_ms(0).expect("1970 has a text form"))
+}

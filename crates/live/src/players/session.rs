@@ -1,0 +1,250 @@
+//! One player with its sockets.
+
+use super::resolve::resolve;
+use super::{PlayerReport, PlayerSpec, Progress, wall_clock};
+use anabranch_http::origin::Origin;
+use anabranch_live_proto::play::{Action, Get, Player, PlayerConfig, RequestId};
+use anabranch_units::Instant;
+use axum::http::{HeaderMap, HeaderValue, header};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
+
+/// News of requests that wait for the player.
+const NEWS_MAX: usize = 16;
+/// Servers to whom a player keeps connections.
+const SERVERS_MAX: usize = 16;
+
+/// News of a request, with its arrival.
+struct News {
+    at: tokio::time::Instant,
+    event: Event,
+}
+
+enum Event {
+    Head(RequestId, u16),
+    Bytes(RequestId, Bytes),
+    End(RequestId),
+    Failed(RequestId),
+    Resolved(Vec<IpAddr>),
+}
+
+/// Host of a plain URL, without its port.
+pub(super) fn host(url: &str) -> Option<&str> {
+    let authority = url.strip_prefix("http://")?.split(['/', '?', '#']).next()?;
+    match authority.strip_prefix('[') {
+        Some(rest) => rest.split(']').next(),
+        None => authority.split(':').next(),
+    }
+}
+
+/// Server and target of a plain URL.
+fn split(url: &str) -> Option<(&str, String)> {
+    let rest = url.strip_prefix("http://")?;
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let target = rest[end..].split('#').next().unwrap_or_default();
+    let slash = if target.starts_with('/') { "" } else { "/" };
+    Some((&url[..url.len() - rest.len() + end], format!("{slash}{target}")))
+}
+
+/// A player of a run.
+pub(super) struct Session {
+    pub player: usize,
+    pub spec: PlayerSpec,
+    pub dns: Option<SocketAddr>,
+    pub opens_at: tokio::time::Instant,
+    pub progress: Arc<Progress>,
+    pub stopped: watch::Receiver<bool>,
+}
+
+/// Requests and connections of a player.
+struct Sockets {
+    /// Host of the only URL, if DNS names its edges.
+    name: Option<String>,
+    addresses: Vec<IpAddr>,
+    /// By edge, if DNS names it, and server.
+    servers: BTreeMap<(Option<usize>, String), Origin>,
+    requests: BTreeMap<RequestId, AbortHandle>,
+    resolving: Option<AbortHandle>,
+    news: mpsc::Sender<News>,
+}
+
+impl Session {
+    /// Plays. Returns `None` if the run is stopped before the player opens.
+    pub(super) async fn run(mut self) -> Option<PlayerReport> {
+        tokio::select! {
+            () = tokio::time::sleep_until(self.opens_at) => {}
+            _ = self.stopped.wait_for(|is_stopped| *is_stopped) => return None,
+        }
+        let config = PlayerConfig {
+            resolves: self.dns.is_some(),
+            ..PlayerConfig::new(self.spec.kind, self.spec.urls.clone(), wall_clock())
+        };
+        let epoch = tokio::time::Instant::now();
+        let mut player = Player::new(Instant::ZERO, config).expect("the set-up is checked");
+        self.progress.started.fetch_add(1, Relaxed);
+        let (news, mut inbox) = mpsc::channel(NEWS_MAX);
+        let mut sockets = Sockets {
+            name: self.dns.and_then(|_| host(&self.spec.urls[0])).map(str::to_owned),
+            addresses: Vec::new(),
+            servers: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            resolving: None,
+            news,
+        };
+        let mut now = Instant::ZERO;
+        let (mut has_joined, mut stalls, mut edge) = (false, 0, None);
+        loop {
+            while let Some(action) = player.poll(now) {
+                match action {
+                    Action::Get(get) => {
+                        edge = sockets.addresses.get(get.edge).copied();
+                        sockets.send(get);
+                    }
+                    Action::Abort(id) => sockets.abort(id),
+                    Action::Resolve => sockets.ask_dns(self.dns, &self.spec),
+                }
+            }
+            if player.has_joined() && !has_joined {
+                has_joined = true;
+                self.progress.joined.fetch_add(1, Relaxed);
+            }
+            self.progress.stalls.fetch_add(player.stalls() - stalls, Relaxed);
+            stalls = player.stalls();
+            if player.is_over() {
+                self.progress.over.fetch_add(1, Relaxed);
+                break;
+            }
+            let due = player.poll_timeout().saturating_since(Instant::ZERO).to_std();
+            let news = tokio::select! {
+                biased;
+                _ = self.stopped.wait_for(|is_stopped| *is_stopped) => break,
+                news = inbox.recv() => news,
+                () = tokio::time::sleep_until(epoch + due) => None,
+            };
+            match news {
+                Some(news) => {
+                    // Requests report side by side: time does not run backwards for the player.
+                    now = now.max(Instant::from_std(news.at - epoch));
+                    self.take(now, &mut player, &mut sockets, news.event);
+                }
+                None => {
+                    now = now.max(Instant::from_std(epoch.elapsed()));
+                    player.handle_timeout(now);
+                }
+            }
+        }
+        sockets.close();
+        let end = Instant::from_std(epoch.elapsed()).max(now);
+        let measurements = player.measurements(end);
+        Some(PlayerReport { player: self.player, spec: self.spec, edge, measurements })
+    }
+
+    fn take(&self, now: Instant, player: &mut Player, sockets: &mut Sockets, event: Event) {
+        match event {
+            Event::Head(id, status) => player.handle_head(now, id, status),
+            Event::Bytes(id, bytes) => {
+                self.progress.bytes.fetch_add(bytes.len() as u64, Relaxed);
+                player.handle_bytes(now, id, &bytes);
+            }
+            Event::End(id) => {
+                sockets.requests.remove(&id);
+                player.handle_end(now, id);
+            }
+            Event::Failed(id) => {
+                sockets.requests.remove(&id);
+                player.handle_failure(now, id);
+            }
+            Event::Resolved(addresses) => {
+                if addresses != sockets.addresses {
+                    sockets.servers.clear();
+                }
+                player.handle_resolved(now, addresses.len());
+                sockets.addresses = addresses;
+            }
+        }
+    }
+}
+
+impl Sockets {
+    fn send(&mut self, get: Get) {
+        let id = get.id;
+        let asked = split(&get.url).and_then(|(url, target)| Some((self.server(&get, url)?, target)));
+        let news = self.news.clone();
+        let task = tokio::spawn(async move {
+            let report = async |event| {
+                let at = tokio::time::Instant::now();
+                // A player that is gone needs no news.
+                let _ = news.send(News { at, event }).await;
+            };
+            let Some((origin, target)) = asked else { return report(Event::Failed(id)).await };
+            let mut headers = HeaderMap::new();
+            if let Some(range) = get.range {
+                let end = range.end().as_u64().saturating_sub(1);
+                let text = format!("bytes={}-{end}", range.offset.as_u64());
+                headers.insert(header::RANGE, HeaderValue::from_str(&text).expect("digits"));
+            }
+            let Ok(mut reply) = origin.get(&target, &headers).await else {
+                return report(Event::Failed(id)).await;
+            };
+            report(Event::Head(id, reply.status().as_u16())).await;
+            loop {
+                match reply.bytes().await {
+                    Ok(Some(bytes)) => report(Event::Bytes(id, bytes)).await,
+                    Ok(None) => break,
+                    Err(_) => return report(Event::Failed(id)).await,
+                }
+            }
+            reply.finish();
+            report(Event::End(id)).await;
+        });
+        self.requests.insert(id, task.abort_handle());
+    }
+
+    /// The server of a request, with the player's connections to it.
+    fn server(&mut self, get: &Get, url: &str) -> Option<Origin> {
+        let is_named = self.name.is_some() && host(url) == self.name.as_deref();
+        let address = self.addresses.get(get.edge).copied().filter(|_| is_named);
+        let key = (address.map(|_| get.edge), url.to_owned());
+        if let Some(origin) = self.servers.get(&key) {
+            return Some(origin.clone());
+        }
+        let origin = match address {
+            Some(address) => Origin::at(url, address),
+            None => Origin::new(url),
+        };
+        if self.servers.len() == SERVERS_MAX {
+            self.servers.clear();
+        }
+        let origin = origin.ok()?;
+        self.servers.insert(key, origin.clone());
+        Some(origin)
+    }
+
+    fn ask_dns(&mut self, dns: Option<SocketAddr>, spec: &PlayerSpec) {
+        let (Some(server), Some(name)) = (dns, self.name.clone()) else { return };
+        let (subnet, news) = (spec.subnet, self.news.clone());
+        let task = tokio::spawn(async move {
+            let addresses = resolve(server, &name, subnet).await.unwrap_or_default();
+            let at = tokio::time::Instant::now();
+            let _ = news.send(News { at, event: Event::Resolved(addresses) }).await;
+        });
+        if let Some(former) = self.resolving.replace(task.abort_handle()) {
+            former.abort();
+        }
+    }
+
+    fn abort(&mut self, id: RequestId) {
+        if let Some(task) = self.requests.remove(&id) {
+            task.abort();
+        }
+    }
+
+    fn close(self) {
+        self.requests.into_values().chain(self.resolving).for_each(|task| task.abort());
+    }
+}
