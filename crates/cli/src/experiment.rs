@@ -2,6 +2,7 @@
 //! and figures are `experiments/<claim>/`.
 
 mod codedbulk;
+mod live;
 
 use anabranch_rehearse::codedbulk::interactive;
 use std::process::ExitCode;
@@ -11,6 +12,8 @@ use std::process::ExitCode;
 pub enum Noun {
     /// CodedBulk, Figures 8 to 10: transfers that run at the same time, with interactive traffic ahead of them.
     Codedbulk(codedbulk::Args),
+    /// VDN, Figures 4.16 and 4.17: sources, reflectors and edges under a controller, with measuring players and a fault.
+    Live(live::Args),
     /// One site's interactive traffic.
     #[command(hide = true)]
     Interactive(interactive::Part),
@@ -22,6 +25,7 @@ pub enum Noun {
 pub fn run(noun: &Noun, quiet: bool) -> anyhow::Result<ExitCode> {
     match noun {
         Noun::Codedbulk(args) => codedbulk::run(args, quiet),
+        Noun::Live(args) => live::run(args, quiet),
         Noun::Interactive(part) => {
             println!("{}", serde_json::to_string(&interactive::run(part)?)?);
             Ok(ExitCode::SUCCESS)

@@ -12,6 +12,7 @@ pub mod codedbulk;
 pub mod demo;
 mod fleet;
 pub mod gather;
+pub mod live;
 pub mod replicate;
 pub mod shuffle;
 pub mod spray;

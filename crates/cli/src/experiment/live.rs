@@ -1,0 +1,51 @@
+//! `anabranch experiment live`: one cell of VDN's testbed (section 4.7.2), emulated with real programs.
+//!
+//! Leaves out: the cell itself ([`anabranch_rehearse::live`]). Read [`run`] first.
+
+use anabranch_rehearse::live::{Cell, Row, measure};
+use std::process::ExitCode;
+
+/// The cell, and the form of its result.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    cell: Cell,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the cell. A result that is not to be trusted ends with exit code 1.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
+    let row = measure(&args.cell)?;
+    if args.json {
+        println!("{}", serde_json::to_string(&row)?);
+    } else {
+        println!("{}", line(&row));
+    }
+    if !row.trusted && !quiet {
+        eprintln!("do not trust this result: {}", row.why.join("; "));
+    }
+    Ok(if row.trusted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn line(row: &Row) -> String {
+    let ms = |time: Option<f64>| time.map_or("-".to_owned(), |time| format!("{time:.0} ms"));
+    format!(
+        "{:?}, seed {}: {} of {} joined (median {}, p99 {}), {:.0} of at most {:.0} kbit/s, {} stalls at {} viewers ({:.1} s), longest gap {:.2} s",
+        row.fault,
+        row.seed,
+        row.joined,
+        row.channels,
+        ms(row.join_ms_p50),
+        ms(row.join_ms_p99),
+        row.mean_kbps,
+        row.optimal_kbps,
+        row.stalls,
+        row.stalled_viewers,
+        row.stalled_s,
+        row.gap_max_s
+    )
+}

@@ -1,0 +1,514 @@
+//! One cell of VDN's testbed (section 4.7.2): real sources, reflectors and edges in the emulator, with
+//! measuring players, and one fault.
+//!
+//! Two sources, two reflectors and six edges; the tiers are fully connected. Each channel has one
+//! viewer at an edge drawn from the seed; one more begins each second. The controller is 10 ms away.
+//! Differs: rates and the number of channels are scaled down together, so that two cores carry the
+//! packets. Read [`Cell`] and [`Row`] first.
+
+use crate::fleet::{Fleet, Programs, program, quiet_program};
+use anabranch_emu::{Emulation, EmulationOptions, LinkState};
+use anabranch_graph::{LinkProperties, Topology};
+use anabranch_http::ClientError;
+use anabranch_live::controller::client::ControllerClient;
+use anabranch_live::players::{PlayerReport, PlayerSpec, Players, PlayersConfig};
+use anabranch_live_proto::play::PlayerKind;
+use anabranch_net::identity::Identity;
+use anabranch_net::keys::{Role, SetRequest, VALID_DAYS};
+use anabranch_net::tls::CredentialFiles;
+use anabranch_units::{BitRate, Duration as Span, LinkId, Seed, SiteId};
+use anyhow::ensure;
+use rustix::process::Signal;
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+const SOURCES: usize = 2;
+const REFLECTORS: usize = 2;
+const EDGES: usize = 6;
+/// Nodes, the controller and the viewers.
+const NODES: usize = SOURCES + REFLECTORS + EDGES;
+const CONTROLLER: usize = NODES;
+const VIEWERS: usize = NODES + 1;
+/// Ports of all programs.
+const MEDIA_PORT: u16 = 7201;
+const CONTROL_PORT: u16 = 7301;
+const CONTROLLER_PORT: u16 = 7200;
+/// Token of the publishers.
+const TOKEN: &str = "0123456789abcdef";
+/// Time from the first publisher to the first viewer.
+const LEAD: Duration = Duration::from_secs(6);
+/// Delays of links between tiers, and of links to viewers.
+const TIER_DELAY: Span = Span::from_ms(5);
+const VIEWER_DELAY: Span = Span::from_ms(2);
+/// Delay of the controller (section 4.7.2).
+const CONTROLLER_DELAY: Span = Span::from_ms(10);
+/// Rate of links that the experiment does not bind.
+const FREE_RATE: BitRate = BitRate::gbps(1);
+
+/// A fault in the middle of the run.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[value(rename_all = "kebab-case")]
+pub enum Fault {
+    /// Nothing happens.
+    None,
+    /// The link from the first reflector to the first edge is cut.
+    LinkCut,
+    /// The link from the first source to the first reflector falls to 30 % of its rate.
+    LinkDegraded,
+    /// The first reflector's program is killed.
+    ReflectorKilled,
+    /// The first reflector's program is stopped.
+    ReflectorFrozen,
+    /// The first edge's program is killed.
+    EdgeKilled,
+    /// The controller's program is stopped.
+    ControllerFrozen,
+    /// The controller loses half of the nodes.
+    Split,
+    /// An operator drains the first reflector.
+    Drained,
+}
+
+/// The cell, as options of a command.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Cell {
+    /// Channels, each with one viewer.
+    #[arg(long, value_name = "COUNT", default_value_t = 25, value_parser = clap::value_parser!(u64).range(1..=200))]
+    pub channels: u64,
+    /// Rate of each link between tiers. The thesis has 75 Mbit/s for 200 channels.
+    #[arg(long, value_name = "RATE", default_value = "9.375 Mbit/s")]
+    pub rate: BitRate,
+    /// Bitrates of each channel.
+    #[arg(
+        long,
+        value_name = "RATE,RATE",
+        value_delimiter = ',',
+        default_value = "200kbit/s,600kbit/s,1400kbit/s"
+    )]
+    pub bitrates: Vec<BitRate>,
+    /// Behaviour of the viewers: the thesis's fixed requester, or a player with a buffer.
+    #[arg(long, value_name = "KIND", default_value = "fixed", value_parser = kind)]
+    pub kind: PlayerKind,
+    /// Seconds between two viewers.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1)]
+    pub apart: u64,
+    /// Seconds after the last viewer's begin.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(10..=600))]
+    pub seconds: u64,
+    /// Seconds between two plans of the controller.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    pub every: u64,
+    /// The fault, a third of `seconds` after the last viewer's begin.
+    #[arg(long, value_name = "FAULT", default_value = "none")]
+    pub fault: Fault,
+    /// Seed of the viewers' edges.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// 99th percentile of the emulator's lateness above which a run is not to be trusted, in microseconds.
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 2000)]
+    pub lateness: u64,
+}
+
+fn kind(text: &str) -> Result<PlayerKind, String> {
+    match text {
+        "fixed" => Ok(PlayerKind::Fixed),
+        "buffering" => Ok(PlayerKind::Buffering),
+        _ => Err("write fixed or buffering".to_owned()),
+    }
+}
+
+/// The result of a cell.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Row {
+    /// The fault.
+    pub fault: Fault,
+    /// Seed of the viewers' edges.
+    pub seed: u64,
+    /// `fixed` or `buffering`.
+    pub kind: &'static str,
+    /// Channels, each with one viewer.
+    pub channels: u64,
+    /// Rate of a link between tiers.
+    pub rate_mbps: f64,
+    /// Viewers that have received video.
+    pub joined: usize,
+    /// Join time: the first question to the first byte of video.
+    pub join_ms_p50: Option<f64>,
+    /// 99th percentile of the join time.
+    pub join_ms_p99: Option<f64>,
+    /// Mean bitrate of the renditions that the viewers watch at the end.
+    pub mean_kbps: f64, // tidy-allow: quantity (a row for figures)
+    /// The highest mean bitrate that the links of any tier allow.
+    pub optimal_kbps: f64, // tidy-allow: quantity (a row for figures)
+    /// Stalls of all viewers.
+    pub stalls: u64,
+    /// Viewers with a stall.
+    pub stalled_viewers: usize,
+    /// Total time of all stalls.
+    pub stalled_s: f64,
+    /// Longest time without video at one viewer.
+    pub gap_max_s: f64,
+    /// Longest time without video that contains a failed request.
+    pub recovery_max_s: f64,
+    /// Requests that were refused.
+    pub refused: u64,
+    /// Requests that failed.
+    pub failed: u64,
+    /// Changes to a lower bitrate.
+    pub downgrades: u64,
+    /// Changes of the edge.
+    pub edge_changes: u64,
+    /// 99th percentile of the emulator's lateness.
+    pub lateness_us_p99: f64,
+    /// Congestion control of all connections.
+    pub congestion_control: String,
+    /// Whether nothing speaks against the run.
+    pub trusted: bool,
+    /// Reasons against the run.
+    pub why: Vec<String>,
+}
+
+/// The emulated testbed.
+struct Testbed {
+    topology: Topology,
+    sites: Vec<SiteId>,
+    /// Links between tiers: sender, receiver, link.
+    tier_links: Vec<(usize, usize, LinkId)>,
+}
+
+fn name(node: usize) -> String {
+    match node {
+        _ if node < SOURCES => format!("s{}", node + 1),
+        _ if node < SOURCES + REFLECTORS => format!("r{}", node - SOURCES + 1),
+        _ if node < NODES => format!("e{}", node - SOURCES - REFLECTORS + 1),
+        CONTROLLER => "controller".to_owned(),
+        _ => "viewers".to_owned(),
+    }
+}
+
+fn tier(node: usize) -> &'static str {
+    match node {
+        _ if node < SOURCES => "source",
+        _ if node < SOURCES + REFLECTORS => "reflector",
+        _ => "edge",
+    }
+}
+
+fn tier_pairs() -> impl Iterator<Item = (usize, usize)> {
+    let reflectors = SOURCES..SOURCES + REFLECTORS;
+    let first = reflectors.clone().flat_map(|reflector| (0..SOURCES).map(move |source| (source, reflector)));
+    let edges = SOURCES + REFLECTORS..NODES;
+    first.chain(edges.flat_map(move |edge| reflectors.clone().map(move |reflector| (reflector, edge))))
+}
+
+impl Testbed {
+    fn new(rate: BitRate) -> anyhow::Result<Self> {
+        let mut topology = Topology::new("vdn-testbed");
+        let sites = (0..=VIEWERS).map(|node| topology.add_site(name(node), None));
+        let sites = sites.collect::<Result<Vec<_>, _>>()?;
+        let mut tier_links = Vec::new();
+        for (from, to) in tier_pairs() {
+            let (link, _) =
+                topology.add_cable(sites[from], sites[to], LinkProperties::new(rate, TIER_DELAY))?;
+            tier_links.push((from, to, link));
+        }
+        for node in 0..NODES {
+            let properties = LinkProperties::new(FREE_RATE, CONTROLLER_DELAY);
+            topology.add_cable(sites[CONTROLLER], sites[node], properties)?;
+        }
+        for edge in SOURCES + REFLECTORS..NODES {
+            topology.add_cable(sites[VIEWERS], sites[edge], LinkProperties::new(FREE_RATE, VIEWER_DELAY))?;
+        }
+        Ok(Self { topology, sites, tier_links })
+    }
+
+    fn link(&self, from: usize, to: usize) -> LinkId {
+        let found = self.tier_links.iter().find(|(a, b, _)| (*a, *b) == (from, to));
+        found.expect("the tiers are fully connected").2
+    }
+}
+
+/// Runs a cell.
+///
+/// Errors: the system's; programs that do not come up.
+pub fn measure(cell: &Cell) -> anyhow::Result<Row> {
+    ensure!(!cell.bitrates.is_empty(), "--bitrates: give at least one");
+    let testbed = Testbed::new(cell.rate)?;
+    let options = EmulationOptions {
+        seed: Seed::new(cell.seed),
+        lateness_p99_max: Span::from_us(cell.lateness),
+        ..EmulationOptions::default()
+    };
+    let emulation = Emulation::start(&testbed.topology, options)?;
+    let run = Run::start(cell, &testbed, &emulation)?;
+    let last_begin = LEAD + Duration::from_secs(cell.apart * (cell.channels - 1));
+    let whole = last_begin + Duration::from_secs(cell.seconds);
+    let config = PlayersConfig {
+        players: viewers(cell, &testbed, &emulation),
+        dns: None,
+        duration: Some(Span::from_std(whole)),
+    };
+    let players = Players::new(config)?;
+    let began = Instant::now();
+    let fault_at = last_begin + Duration::from_secs(cell.seconds) / 3;
+    let handle = emulation.handle();
+    let enter = handle.enter(testbed.sites[VIEWERS]);
+    let watched = std::thread::spawn(move || -> anyhow::Result<Vec<PlayerReport>> {
+        enter()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(runtime.block_on(players.run(std::future::pending())))
+    });
+    std::thread::sleep(fault_at.saturating_sub(began.elapsed()));
+    run.fail(cell, &testbed, &emulation)?;
+    let reports = watched.join().map_err(|_| anyhow::anyhow!("the players' thread has panicked"))??;
+    let report = emulation.report()?;
+    drop(run);
+    Ok(row(cell, &reports, &report, emulation.congestion_control()))
+}
+
+/// Running programs.
+struct Run {
+    fleet: Fleet,
+    /// Index of each node's program in the fleet.
+    nodes: Vec<usize>,
+    controller: usize,
+    _publishers: Programs,
+    operator: ControllerClient,
+}
+
+impl Run {
+    fn start(cell: &Cell, testbed: &Testbed, emulation: &Emulation) -> anyhow::Result<Self> {
+        let mut fleet = Fleet::new("live")?;
+        let request = SetRequest {
+            system: anabranch_live::SYSTEM,
+            sites: (0..NODES).map(name).collect(),
+            operators: vec!["operator".into()],
+            controller_hosts: vec![],
+            valid_days: VALID_DAYS,
+        };
+        fleet.make_keys(&request)?;
+        std::fs::write(fleet.path("live.toml"), description(cell, testbed, emulation)?)?;
+        std::fs::write(fleet.path("tokens"), format!("* {TOKEN}\n"))?;
+        let at = |node: usize| emulation.site_address(testbed.sites[node]);
+        let controller_address = format!("{}:{CONTROLLER_PORT}", at(CONTROLLER));
+        let mut command = quiet_program();
+        command.args(["live", "controller", "--listen", &controller_address]);
+        command.args(["--every", &format!("{}s", cell.every)]);
+        command.arg("--network").arg(fleet.path("live.toml"));
+        command.arg("--keys").arg(fleet.keys()).arg("--store").arg(fleet.path("live.redb"));
+        let controller = fleet.start(emulation, testbed.sites[CONTROLLER], command)?;
+        let mut nodes = Vec::new();
+        for node in 0..NODES {
+            let mut command = quiet_program();
+            let listen = format!("{}:{MEDIA_PORT}", at(node));
+            if node < SOURCES {
+                command.args(["live", "source", "--listen", &listen, "--segment", "2s", "--part", "1s"]);
+                command.args(["--renditions", "10000", "--window", "8"]);
+                command.arg("--token-file").arg(fleet.path("tokens"));
+            } else {
+                command.args(["live", "node", "--listen", &listen]);
+            }
+            command.args(["--name", &name(node), "--controller", &controller_address]);
+            command.arg("--keys").arg(fleet.keys());
+            command.arg("--cache").arg(fleet.path(&format!("{}.network.json", name(node))));
+            if tier(node) != "edge" {
+                command.args(["--control", &format!("{}:{CONTROL_PORT}", at(node))]);
+            }
+            nodes.push(fleet.start(emulation, testbed.sites[node], command)?);
+        }
+        let identity =
+            CredentialFiles::in_set(&fleet.keys(), anabranch_live::SYSTEM, Role::Operator, "operator");
+        let operator =
+            ControllerClient::new(&controller_address, &Identity::load(&identity)?, Duration::from_secs(10))?;
+        Fleet::wait_ready("nodes", NODES, || {
+            let client = operator.clone();
+            let asked = ask(testbed, emulation, async move { client.nodes().await });
+            Ok(asked?.iter().filter(|node| node.is_up).count())
+        })?;
+        let mut publishers = Programs::default();
+        let renditions: Vec<String> = cell
+            .bitrates
+            .iter()
+            .enumerate()
+            .map(|(at, rate)| format!("b{at}={}bit/s", rate.as_bps()))
+            .collect();
+        for source in 0..SOURCES {
+            let mut command = program();
+            let url = format!("http://{}:{MEDIA_PORT}", at(source));
+            command.args(["live", "publish", &url, "--token", TOKEN, "--channel", "c"]);
+            command.args(["--channels", &cell.channels.to_string(), "--fragment", "1s"]);
+            command.args(["--renditions", &renditions.join(",")]);
+            command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+            publishers.0.push(emulation.spawn(testbed.sites[source], command)?);
+        }
+        Ok(Self { fleet, nodes, controller, _publishers: publishers, operator })
+    }
+
+    fn fail(&self, cell: &Cell, testbed: &Testbed, emulation: &Emulation) -> anyhow::Result<()> {
+        let (reflector, edge) = (SOURCES, SOURCES + REFLECTORS);
+        let change = |link: LinkId, change: &dyn Fn(&mut LinkState)| -> anyhow::Result<()> {
+            let mut state = emulation.link_state(link)?;
+            change(&mut state);
+            Ok(emulation.set_link(link, state)?)
+        };
+        let both = |link: LinkId| [Some(link), testbed.topology.opposites()[link.index()]];
+        match cell.fault {
+            Fault::None => {}
+            Fault::LinkCut => {
+                let links = both(testbed.link(reflector, edge)).into_iter().flatten();
+                links.into_iter().try_for_each(|link| change(link, &|state| state.up = false))?;
+            }
+            Fault::LinkDegraded => {
+                let rate = BitRate::bps(cell.rate.as_bps() * 3 / 10);
+                change(testbed.link(0, reflector), &|state| state.rate = rate)?;
+            }
+            Fault::ReflectorKilled => self.fleet.signal(self.nodes[reflector], Signal::KILL),
+            Fault::ReflectorFrozen => self.fleet.signal(self.nodes[reflector], Signal::STOP),
+            Fault::EdgeKilled => self.fleet.signal(self.nodes[edge], Signal::KILL),
+            Fault::ControllerFrozen => self.fleet.signal(self.controller, Signal::STOP),
+            Fault::Split => {
+                let from = testbed.sites[CONTROLLER];
+                let lost: Vec<SiteId> = (0..NODES).step_by(2).map(|node| testbed.sites[node]).collect();
+                let cut = testbed.topology.links_out(from);
+                let cut = cut.filter(|link| lost.contains(&testbed.topology.link(*link).to));
+                for link in cut.flat_map(both).flatten() {
+                    change(link, &|state| state.up = false)?;
+                }
+            }
+            Fault::Drained => {
+                let (client, node) = (self.operator.clone(), name(reflector));
+                ask(testbed, emulation, async move { client.drain(&node, true).await })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Asks the controller from its own site.
+fn ask<T: Send + 'static>(
+    testbed: &Testbed,
+    emulation: &Emulation,
+    question: impl Future<Output = Result<T, ClientError>> + Send + 'static,
+) -> anyhow::Result<T> {
+    let enter = emulation.enter(testbed.sites[CONTROLLER]);
+    let asked = std::thread::spawn(move || -> anyhow::Result<T> {
+        enter()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(runtime.block_on(question)?)
+    });
+    asked.join().map_err(|_| anyhow::anyhow!("the client's thread has panicked"))?
+}
+
+/// The network's description.
+fn description(cell: &Cell, testbed: &Testbed, emulation: &Emulation) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let at = |node: usize| emulation.site_address(testbed.sites[node]);
+    for node in 0..NODES {
+        let (name, tier, at) = (name(node), tier(node), at(node));
+        writeln!(
+            text,
+            "[[node]]\nname = \"{name}\"\ntier = \"{tier}\"\nmedia = \"http://{at}:{MEDIA_PORT}\""
+        )?;
+        if tier != "edge" {
+            writeln!(text, "control = \"{at}:{CONTROL_PORT}\"")?;
+        }
+    }
+    for (from, to) in tier_pairs() {
+        let (from, to, rate) = (name(from), name(to), cell.rate.as_bps());
+        writeln!(text, "[[link]]\nfrom = \"{from}\"\nto = \"{to}\"\ncapacity = \"{rate}bit/s\"\ncost = 10")?;
+    }
+    // A viewer asks its own edge: each edge is the nearest of one group.
+    for edge in SOURCES + REFLECTORS..NODES {
+        let others = (SOURCES + REFLECTORS..NODES).filter(|other| *other != edge);
+        let edges: Vec<String> =
+            std::iter::once(edge).chain(others).map(|edge| format!("\"{}\"", name(edge))).collect();
+        let place = edge - SOURCES - REFLECTORS;
+        let prefix =
+            if place == 0 { String::new() } else { format!("prefixes = [\"192.0.2.{place}/32\"]\n") };
+        write!(text, "[[group]]\nname = \"g{place}\"\n{prefix}edges = [{}]\n", edges.join(", "))?;
+    }
+    for channel in 0..cell.channels {
+        let renditions = cell.bitrates.iter().enumerate();
+        let renditions: Vec<String> =
+            renditions.map(|(at, rate)| format!("b{at} = \"{}bit/s\"", rate.as_bps())).collect();
+        let name = if cell.channels == 1 { "c".to_owned() } else { format!("c-{channel}") };
+        writeln!(text, "[[channel]]\nname = \"{name}\"\nrenditions = {{ {} }}", renditions.join(", "))?;
+    }
+    Ok(text)
+}
+
+/// One viewer of each channel, at an edge drawn from the seed, then at the other edges.
+fn viewers(cell: &Cell, testbed: &Testbed, emulation: &Emulation) -> Vec<PlayerSpec> {
+    let mut random = Seed::new(cell.seed).stream("live.viewers", 0);
+    let viewer = |channel: u64| {
+        let first = random.below(EDGES as u64) as usize;
+        let edges = (0..EDGES).map(|at| SOURCES + REFLECTORS + (first + at) % EDGES);
+        let name = if cell.channels == 1 { "c".to_owned() } else { format!("c-{channel}") };
+        let url = |edge: usize| {
+            format!("http://{}:{MEDIA_PORT}/{name}/index.m3u8", emulation.site_address(testbed.sites[edge]))
+        };
+        PlayerSpec {
+            kind: cell.kind,
+            urls: edges.map(url).collect(),
+            starts_after: Span::from_std(LEAD + Duration::from_secs(cell.apart * channel)),
+            subnet: None,
+        }
+    };
+    (0..cell.channels).map(viewer).collect()
+}
+
+/// The highest mean bitrate that the source tier and the demand allow: each viewer has the lowest
+/// bitrate, then as many as fit the next higher one.
+fn optimal_kbps(cell: &Cell) -> f64 {
+    let room = cell.rate.as_bps() as f64 * (SOURCES * REFLECTORS) as f64;
+    let mut rates: Vec<f64> = cell.bitrates.iter().map(|rate| rate.as_bps() as f64).collect();
+    rates.sort_by(f64::total_cmp);
+    let viewers = cell.channels as f64;
+    let most = rates.last().copied().unwrap_or(0.0);
+    room.min(most * viewers) / viewers / 1_000.0
+}
+
+fn row(cell: &Cell, reports: &[PlayerReport], report: &anabranch_emu::Report, control: &str) -> Row {
+    let measured = || reports.iter().map(|report| &report.measurements);
+    let mut joins: Vec<f64> =
+        measured().filter_map(|m| m.join.first_byte).map(|time| time.as_secs_f64() * 1_000.0).collect();
+    joins.sort_by(f64::total_cmp);
+    let nth = |share: f64| {
+        let at = ((joins.len() as f64 * share).ceil() as usize).saturating_sub(1);
+        joins.get(at).copied()
+    };
+    let watched = measured().filter(|m| m.join.first_byte.is_some());
+    let kbps: f64 = watched.filter_map(|m| m.bitrate).map(|rate| rate.as_bps() as f64 / 1_000.0).sum();
+    let longest = |of: &dyn Fn(&anabranch_live_proto::play::Measurements) -> Span| {
+        measured().map(|m| of(m).as_secs_f64()).fold(0.0, f64::max)
+    };
+    Row {
+        fault: cell.fault,
+        seed: cell.seed,
+        kind: match cell.kind {
+            PlayerKind::Fixed => "fixed",
+            PlayerKind::Buffering => "buffering",
+        },
+        channels: cell.channels,
+        rate_mbps: cell.rate.as_mbps_f64(),
+        joined: joins.len(),
+        join_ms_p50: nth(0.5),
+        join_ms_p99: nth(0.99),
+        mean_kbps: kbps / cell.channels as f64,
+        optimal_kbps: optimal_kbps(cell),
+        stalls: measured().map(|m| m.stalls).sum(),
+        stalled_viewers: measured().filter(|m| m.stalls > 0).count(),
+        stalled_s: measured().map(|m| m.stalled.as_secs_f64()).sum(),
+        gap_max_s: longest(&|m| m.gap_max),
+        recovery_max_s: longest(&|m| m.recovery_max),
+        refused: measured().map(|m| m.counts.refused).sum(),
+        failed: measured().map(|m| m.counts.failed).sum(),
+        downgrades: measured().map(|m| m.counts.downgrades).sum(),
+        edge_changes: measured().map(|m| m.counts.edge_changes).sum(),
+        lateness_us_p99: report.lateness_us_p99,
+        congestion_control: control.to_owned(),
+        trusted: report.why.is_empty(),
+        why: report.why.clone(),
+    }
+}
