@@ -135,6 +135,10 @@ struct Shared {
     changed: Notify,
     /// A route has changed.
     routed: Notify,
+    /// Parents that have failed, for the relay.
+    failed: mpsc::UnboundedSender<Hop>,
+    /// Taken by the relay.
+    failed_due: Mutex<Option<mpsc::UnboundedReceiver<Hop>>>,
     epoch: tokio::time::Instant,
 }
 
@@ -204,7 +208,10 @@ impl NodeControl {
             reports,
             reports_due: Some(reports_due),
         };
+        let (failed, failed_due) = mpsc::unbounded_channel();
         let shared = Shared {
+            failed,
+            failed_due: Mutex::new(Some(failed_due)),
             layout,
             id,
             identity: config.identity,
@@ -237,6 +244,11 @@ impl NodeControl {
     /// The routes, for the relay.
     pub(crate) fn route(&self) -> Arc<dyn Route> {
         Arc::new(Routes(Arc::clone(&self.shared)))
+    }
+
+    /// Parents as they fail. `None` after the first call.
+    pub(crate) fn failed_parents(&self) -> Option<mpsc::UnboundedReceiver<Hop>> {
+        self.shared.failed_due.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Runs deadlines and connections. Never returns; dropped to stop. Call it once.
@@ -464,6 +476,9 @@ impl Shared {
             }
             Event::ParentFailed(parent) => {
                 tracing::warn!("parent {}: failed: its streams move", self.name(parent));
+                let hop = self.parents.iter().position(|(node, _)| *node == parent);
+                // A source has no relay.
+                let _ = hop.map(|at| self.failed.send(Hop(at as u32)));
             }
             Event::Installed(version) => tracing::debug!("tables {version} are installed"),
             Event::UpdateRefused(error) => tracing::warn!("tables of the controller are refused: {error}"),

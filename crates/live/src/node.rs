@@ -198,11 +198,19 @@ impl Node {
                 None => std::future::pending().await,
             }
         };
-        let control = state.control.clone();
+        let (control, shared) = (state.control.clone(), Arc::clone(&state.shared));
         let control = async {
-            match control {
-                Some(control) => control.run().await,
-                None => std::future::pending().await,
+            let Some(control) = control else { std::future::pending().await };
+            let failed = async {
+                let Some(mut failed) = control.failed_parents() else { std::future::pending().await };
+                while let Some(hop) = failed.recv().await {
+                    shared.with(|relay, now| relay.handle_parent_failed(now, hop));
+                }
+                std::future::pending().await
+            };
+            tokio::select! {
+                () = control.run() => {}
+                () = failed => {}
             }
         };
         let viewers = server.run_answers(move |PeerAddress(from), request| {

@@ -173,6 +173,19 @@ impl Relay {
         }
     }
 
+    /// A parent has failed, by evidence other than an answer: its legs are over. Their objects go on
+    /// at other parents.
+    pub fn handle_parent_failed(&mut self, now: Instant, hop: Hop) {
+        let legs = self.legs.iter().filter(|(_, leg)| leg.hop == Some(hop)).map(|(id, _)| *id);
+        for leg in legs.collect::<Vec<_>>() {
+            // The failure of one leg may end others of its object.
+            if self.legs.contains_key(&leg) {
+                self.actions.push_back(Action::Cancel(leg));
+                let _ = self.leg_failed(now, leg, Failure::Broke);
+            }
+        }
+    }
+
     /// Runs the deadlines that are due: silence, idle fetches, freshness.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some(id) = self.due(now) {

@@ -516,6 +516,24 @@ fn silent_leg_is_doubled_and_its_parent_suspected() {
 }
 
 #[test]
+fn legs_at_a_failed_parent_move_at_once() {
+    let mut world = World::new(RelayConfig::default(), &[1_000, 1_000]);
+    world.join(0);
+    world.join(1);
+    let first = world.leg(0);
+    world.send(first, 400);
+    world.relay.handle_parent_failed(world.now, Hop(1));
+    world.drain();
+    assert_eq!(world.requests, [1, 1], "no leg is at this parent");
+    world.relay.handle_parent_failed(world.now, Hop(0));
+    world.drain();
+    assert_eq!(world.requests, [2, 2]);
+    assert!(!world.legs.contains_key(&first), "the driver was told to end the leg");
+    world.finish();
+    assert!(world.readers.iter().all(|reader| reader.read.len() == 1_000));
+}
+
+#[test]
 fn usual_waits_of_a_stream_set_its_silence() {
     let mut world = World::new(RelayConfig::default(), &[100, 100]);
     world.join(0);
