@@ -20,6 +20,7 @@
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock, opens sockets")]
 
 mod answer;
+mod body;
 mod metrics;
 mod node;
 mod parents;
