@@ -6,7 +6,7 @@
 //! one line of JSON; [`metrics`] are written in Prometheus' format; [`store`] keeps records that
 //! must outlive a crash; [`lease`] has the stores that several controllers share while one leads.
 //! A [`Connection`] is a client's. [`plain`] serves strangers, without TLS; [`origin`] streams objects
-//! from a plain server.
+//! from a plain server; [`secret`] compares tokens.
 //!
 //! Leaves out: each system's requests and answers. Read [`Server`] and [`Connection`] first.
 
@@ -21,6 +21,7 @@ pub mod lease;
 pub mod metrics;
 pub mod origin;
 pub mod plain;
+pub mod secret;
 mod server;
 pub mod store;
 

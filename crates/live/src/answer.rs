@@ -1,20 +1,15 @@
 //! The answer to one viewer.
 
+use crate::body::{Body, Pieces, RETRY_AFTER_S, text};
 use crate::shared::Shared;
 use anabranch_live_proto::relay::{Answer, Failure, JoinError, JoinRequest, Read, ViewerId};
-use axum::body::HttpBody;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use bytes::Bytes;
 use hyper::Response;
-use hyper::body::{Frame, SizeHint};
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
-
-/// Seconds after which a viewer that was refused may ask again.
-pub(crate) const RETRY_AFTER_S: u64 = 1;
+use std::task::{Context, Poll, ready};
 
 /// A viewer's place in the relay, given back when it is dropped.
 pub(crate) struct Viewer {
@@ -29,23 +24,17 @@ impl Drop for Viewer {
 }
 
 /// Body of an answer.
-pub(crate) enum AnswerBody {
-    /// Bytes of an object as the relay has them.
-    Object {
-        viewer: Viewer,
-        /// Bytes not yet read. `None` if the length is unknown.
-        left: Option<u64>,
-    },
-    /// A text, or nothing.
-    Text(Option<Bytes>),
-}
+pub(crate) type AnswerBody = Body<Viewer>;
 
-/// An answer with a text.
-pub(crate) fn text(status: StatusCode, text: impl Into<Bytes>) -> Response<AnswerBody> {
-    let text = Some(text.into()).filter(|text| !text.is_empty());
-    let mut response = Response::new(AnswerBody::Text(text));
-    *response.status_mut() = status;
-    response
+impl Pieces for Viewer {
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        Poll::Ready(match ready!(self.shared.poll_read(cx, self.id)) {
+            Read::Bytes(bytes) => Some(Ok(bytes)),
+            Read::End => None,
+            Read::Broken(failure) | Read::Failed(failure) => Some(Err(io::Error::other(failure))),
+            Read::Pending | Read::Head(_) => unreachable!("a head comes once, before the body"),
+        })
+    }
 }
 
 /// Joins an object and answers once its head is there.
@@ -70,7 +59,8 @@ pub(crate) async fn answer(
 
 fn respond(viewer: Viewer, answer: &Answer, is_head_only: bool) -> Response<AnswerBody> {
     let left = answer.length;
-    let body = if is_head_only { AnswerBody::Text(None) } else { AnswerBody::Object { viewer, left } };
+    let body =
+        if is_head_only { AnswerBody::Text(None) } else { AnswerBody::Resource { pieces: viewer, left } };
     let mut response = Response::new(body);
     let headers = response.headers_mut();
     pass_on(headers, answer);
@@ -121,42 +111,4 @@ fn failed(failure: Failure) -> Response<AnswerBody> {
         headers.insert(header::CONTENT_RANGE, HeaderValue::from_str(&range).expect("it is made of digits"));
     }
     response
-}
-
-impl HttpBody for AnswerBody {
-    type Data = Bytes;
-    type Error = io::Error;
-
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        let (viewer, left) = match self.get_mut() {
-            Self::Text(text) => return Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
-            Self::Object { left: Some(0), .. } => return Poll::Ready(None),
-            Self::Object { viewer, left } => (viewer, left),
-        };
-        let Poll::Ready(read) = viewer.shared.poll_read(cx, viewer.id) else {
-            return Poll::Pending;
-        };
-        Poll::Ready(match read {
-            Read::Bytes(bytes) => {
-                if let Some(left) = left {
-                    *left = left.saturating_sub(bytes.len() as u64);
-                }
-                Some(Ok(Frame::data(bytes)))
-            }
-            Read::End => None,
-            Read::Broken(failure) | Read::Failed(failure) => Some(Err(io::Error::other(failure))),
-            Read::Pending | Read::Head(_) => unreachable!("a head comes once, before the body"),
-        })
-    }
-
-    fn is_end_stream(&self) -> bool {
-        matches!(self, Self::Object { left: Some(0), .. } | Self::Text(None))
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Object { left, .. } => left.map_or_else(SizeHint::default, SizeHint::with_exact),
-            Self::Text(text) => SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64)),
-        }
-    }
 }

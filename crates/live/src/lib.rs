@@ -21,6 +21,7 @@
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock, opens sockets")]
 
 mod answer;
+mod body;
 pub mod control;
 pub mod controller;
 pub mod description;

@@ -1,6 +1,7 @@
 //! A node of `live`: its listeners and routes.
 
-use crate::answer::{AnswerBody, RETRY_AFTER_S, answer, text};
+use crate::answer::{AnswerBody, answer};
+use crate::body::{RETRY_AFTER_S, UNSENT_BYTES_MAX, share, text};
 use crate::control::{NodeControl, Unserved};
 use crate::metrics;
 use crate::parents::{Route, StaticParents};
@@ -15,7 +16,7 @@ use anabranch_live_proto::relay::{
 use axum::Router;
 use axum::extract::State;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::IntoResponse as _;
 use axum::routing::get;
 use hyper::Response;
@@ -26,8 +27,6 @@ use std::sync::Arc;
 
 /// Share of [`RelayConfig::viewers_max`], in percent, above which `/health` answers 503.
 const HEALTHY_VIEWERS_PERCENT: usize = 90;
-/// Bytes of an answer that the kernel holds unsent for a viewer: some parts of 200 ms.
-const UNSENT_BYTES_MAX: u32 = 256 << 10;
 /// Names of nodes, in bytes.
 const NAME_BYTES_MAX: usize = 63;
 
@@ -307,17 +306,4 @@ async fn admit(control: &NodeControl, from: IpAddr, key: &Key) -> Result<(), Box
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
         no_store(response)
     })
-}
-
-/// Players in browsers ask across origins.
-fn share(headers: &mut HeaderMap, is_preflight: bool) {
-    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
-    if is_preflight {
-        headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, HEAD"));
-        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("range"));
-        headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("86400"));
-    } else {
-        let exposed = HeaderValue::from_static("age, content-length, content-range, date");
-        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
-    }
 }

@@ -12,13 +12,13 @@
 //! ([`anabranch_live_proto::origin`]); codecs and rendition reports in playlists; byte ranges. Read
 //! [`Source`] and [`SourceConfig`] first.
 
-mod body;
 mod channel;
 mod publish;
 mod tokens;
 
 pub use tokens::{PublishTokens, TokenFileError};
 
+use crate::body::{self, RETRY_AFTER_S, UNSENT_BYTES_MAX};
 use crate::control::NodeControl;
 use anabranch_http::PeerAddress;
 use anabranch_http::plain::{PlainLimits, PlainServer};
@@ -30,7 +30,6 @@ use anabranch_media::hls::{DateTime, DeliveryDirectives, MultivariantPlaylist, V
 use anabranch_units::{Duration, Instant};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
-use body::SourceBody;
 use bytes::Bytes;
 use channel::{Channel, ChannelPath};
 use hyper::body::Incoming;
@@ -47,10 +46,9 @@ use tokens::is_name;
 
 /// Pause between looks at the deadlines of requests and publishers.
 const TICK: std::time::Duration = std::time::Duration::from_millis(250);
-/// Bytes of an answer that the kernel holds unsent for a client: some parts of 200 ms.
-const UNSENT_BYTES_MAX: u32 = 256 << 10;
-/// Seconds after which a client that was refused may ask again.
-const RETRY_AFTER_S: u64 = 1;
+
+/// Body of an answer.
+type SourceBody = body::Body<channel::Request>;
 
 /// Set-up of a source.
 #[derive(Clone)]
@@ -261,8 +259,7 @@ impl Shared {
                 response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
             }
         }
-        let any = HeaderValue::from_static("*");
-        response.headers_mut().insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, any);
+        body::share(response.headers_mut(), method == Method::OPTIONS);
         response
     }
 
@@ -422,7 +419,7 @@ async fn resource(
     match request.answers.recv().await {
         Some(Answer::Head(head)) => {
             let left = head.length.map(anabranch_units::ByteCount::as_u64);
-            let mut response = Response::new(SourceBody::Resource { request, left });
+            let mut response = Response::new(SourceBody::Resource { pieces: request, left });
             *response.status_mut() =
                 StatusCode::from_u16(head.status.code()).expect("three digits are a status");
             pass_on(response.headers_mut(), &head);
@@ -449,9 +446,7 @@ fn whole_seconds(time: Duration) -> u64 {
 }
 
 fn text(status: StatusCode, text: impl Into<Bytes>) -> Response<SourceBody> {
-    let text = Some(text.into()).filter(|text| !text.is_empty());
-    let mut response = Response::new(SourceBody::Text(text));
-    *response.status_mut() = status;
+    let mut response = body::text(status, text);
     if !status.is_success() {
         response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     }

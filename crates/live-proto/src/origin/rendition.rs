@@ -7,7 +7,7 @@ use super::names::Name;
 use super::playlist::{Shown, playlist, target_duration};
 use super::window::{NewSegment, Predecessor, WINDOW_SEGMENTS_MAX, Window};
 use anabranch_media::hls::{DeliveryDirectives, RenditionReport};
-use anabranch_units::{ByteCount, Duration, Instant};
+use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
@@ -178,6 +178,8 @@ pub struct Rendition {
     answers: VecDeque<(RequestId, Answer)>,
     /// `None` after a change that is not the window's.
     written: Option<Written>,
+    /// Highest [`Window::newest_peak`] so far.
+    peak_rate: Option<BitRate>,
 }
 
 impl Rendition {
@@ -202,7 +204,15 @@ impl Rendition {
             reports: Vec::new(),
             is_ended: false,
         };
-        Ok(Self { config, window, shown, waiting: BTreeMap::new(), answers: VecDeque::new(), written: None })
+        Ok(Self {
+            config,
+            window,
+            shown,
+            waiting: BTreeMap::new(),
+            answers: VecDeque::new(),
+            written: None,
+            peak_rate: None,
+        })
     }
 
     /// Takes a request for a resource. Directives count for the playlist only.
@@ -280,6 +290,12 @@ impl Rendition {
         Some((number, self.window.segment(number)?.whole_parts()))
     }
 
+    /// Peak segment bit rate so far (RFC 8216, section 4.1), for the multivariant playlist. `None`
+    /// until segments of half the target duration are whole.
+    pub fn peak_rate(&self) -> Option<BitRate> {
+        self.peak_rate
+    }
+
     /// Numbers from which another source can continue. `None` before the first segment.
     pub fn predecessor(&self) -> Option<Predecessor> {
         self.window.predecessor()
@@ -332,6 +348,7 @@ impl Rendition {
 
     pub(super) fn end_segment(&mut self, now: Instant) {
         self.window.end_segment();
+        self.peak_rate = self.peak_rate.max(self.window.newest_peak(self.times_target(1)));
         self.advance_all(now);
     }
 

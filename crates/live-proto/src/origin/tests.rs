@@ -1,9 +1,10 @@
 //! Publishers, windows and requests of an origin.
 
+use super::window::NewSegment;
 use super::*;
 use anabranch_media::cmaf::{CutConfig, CutError, MediaTime, Timeline};
 use anabranch_media::hls::{DateTime, DeliveryDirectives, MediaPlaylist, PlaylistError, Skip};
-use anabranch_units::{ByteCount, Duration, Instant};
+use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -463,6 +464,27 @@ fn settings_out_of_range_are_refused() {
     assert!(with(&|config| config.window_bytes_max = ByteCount::new((1 << 20) - 1)).is_err());
     assert!(with(&|config| config.requests_max = 0).is_err());
     assert!(with(&|config| config.requests_max = REQUESTS_MAX + 1).is_err());
+}
+
+/// A segment of a fifth of the target counted as if it lasted the target.
+#[test]
+fn peak_rate_is_of_segments_near_the_target() {
+    let mut rendition = Rendition::new(RenditionConfig::default()).expect("the settings are in range");
+    let mut segment = |number: u64, ms: u64, bytes: usize| {
+        let now = Instant::from_ns(number * 1_000_000_000);
+        rendition
+            .begin_segment(now, NewSegment { number, date: None, is_discontinuous: false, has_parts: true });
+        rendition.push_bytes(now, vec![0; bytes]);
+        rendition.end_part(now, Duration::from_ms(ms), true);
+        rendition.end_segment(now);
+        rendition.peak_rate().map(BitRate::as_bps)
+    };
+    // The target is 2 s: sets last 1 to 3 s.
+    assert_eq!(segment(0, 400, 50_000), None);
+    assert_eq!(segment(1, 600, 75_000), Some(1_000_000), "both together");
+    assert_eq!(segment(2, 400, 150_000), Some(1_800_000), "with the one before");
+    assert_eq!(segment(3, 3_000, 1_500_000), Some(4_000_000), "1.5 times the target, alone");
+    assert_eq!(segment(4, 2_000, 100_000), Some(4_000_000), "the highest stays");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use super::names::Name;
 use anabranch_media::hls::DateTime;
-use anabranch_units::{ByteCount, Duration, Instant};
+use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -176,6 +176,28 @@ impl Window {
     pub fn segment(&self, number: u64) -> Option<&StoredSegment> {
         let first = self.segments.front()?.number;
         self.segments.get(usize::try_from(number.checked_sub(first)?).ok()?)
+    }
+
+    /// Highest bit rate of contiguous whole segments that end with the newest one and last 0.5 to
+    /// 1.5 times `target`, rounded up. `None` if there are none, as behind a missing segment.
+    ///
+    /// Source: RFC 8216, section 4.1 (peak segment bit rate).
+    pub fn newest_peak(&self, target: Duration) -> Option<BitRate> {
+        let newest = self.segments.iter().rev().skip_while(|segment| !segment.is_whole);
+        let (mut bytes, mut duration, mut peak) = (0, Duration::ZERO, None);
+        for segment in newest.take_while(|segment| segment.is_whole && !segment.is_gap) {
+            bytes += segment.size_bytes();
+            duration += segment.duration();
+            if duration.as_ps() / 3 > target.as_ps() / 2 {
+                break;
+            }
+            if duration > Duration::ZERO && duration.as_ps() >= target.as_ps() / 2 {
+                let bits = u128::from(bytes) * 8;
+                let bps = (bits * 1_000_000_000_000).div_ceil(u128::from(duration.as_ps()));
+                peak = peak.max(u64::try_from(bps).ok());
+            }
+        }
+        peak.map(BitRate::bps)
     }
 
     pub fn init(&self, name: &Name) -> Option<&Arc<Init>> {

@@ -2,14 +2,18 @@
 //!
 //! Read [`Channel`].
 
+use crate::body::Pieces;
 use anabranch_live_proto::origin::{
     Answer, Name, PackageError, Packager, PackagerConfig, Predecessor, RequestId,
 };
 use anabranch_media::hls::DeliveryDirectives;
 use anabranch_units::{BitRate, Duration, Instant};
+use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Mutex as QueueMutex, Notify};
 
@@ -45,44 +49,12 @@ struct State {
     /// When the last byte came.
     last_byte_at: Instant,
     is_ended: bool,
-    meter: RateMeter,
 }
 
 struct Publisher {
     number: u64,
     /// Rung when another publisher takes its place.
     replaced: Arc<Notify>,
-}
-
-/// Highest bitrate of a segment.
-struct RateMeter {
-    segment_target: Duration,
-    /// Number of the open segment, and bytes since it began.
-    segment: Option<u64>,
-    bytes: u64,
-    /// `None` before the first whole segment.
-    peak: Option<BitRate>,
-}
-
-impl RateMeter {
-    fn new(segment_target: Duration) -> Self {
-        Self { segment_target, segment: None, bytes: 0, peak: None }
-    }
-
-    fn record(&mut self, bytes: usize, newest: Option<u64>) {
-        self.bytes += bytes as u64;
-        if newest == self.segment {
-            return;
-        }
-        if self.segment.is_some() {
-            let bits = u128::from(self.bytes) * 8;
-            let bps = bits * 1_000_000_000_000 / u128::from(self.segment_target.as_ps().max(1));
-            let rate = BitRate::bps(u64::try_from(bps).unwrap_or(u64::MAX).max(1));
-            self.peak = Some(self.peak.map_or(rate, |peak| peak.max(rate)));
-        }
-        self.segment = newest;
-        self.bytes = 0;
-    }
 }
 
 /// A publisher's turn at a channel.
@@ -96,6 +68,18 @@ pub(super) struct Request {
     channel: Arc<Channel>,
     id: RequestId,
     pub answers: UnboundedReceiver<Answer>,
+}
+
+impl Pieces for Request {
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        Poll::Ready(match ready!(self.answers.poll_recv(cx)) {
+            Some(Answer::Data(bytes)) => Some(Ok(Bytes::from_owner(bytes))),
+            Some(Answer::End) => None,
+            Some(Answer::Head(_) | Answer::Aborted) | None => {
+                Some(Err(io::Error::other("the stream was cut short")))
+            }
+        })
+    }
 }
 
 impl Drop for Request {
@@ -112,7 +96,6 @@ impl Channel {
     ///
     /// Errors: a setting out of its range.
     pub fn new(path: ChannelPath, now: Instant, config: PackagerConfig) -> Result<Arc<Self>, PackageError> {
-        let meter = RateMeter::new(config.cut.segment_target);
         let state = State {
             packager: Packager::new(config)?,
             requests: BTreeMap::new(),
@@ -121,7 +104,6 @@ impl Channel {
             next_publisher: 0,
             last_byte_at: now,
             is_ended: false,
-            meter,
         };
         Ok(Arc::new(Self { path, state: Mutex::new(state), files: QueueMutex::new(()) }))
     }
@@ -187,10 +169,7 @@ impl Channel {
                 return Ok(());
             }
             state.last_byte_at = now;
-            let result = state.packager.handle_bytes(now, bytes);
-            let newest = state.packager.rendition().newest().map(|(segment, _)| segment);
-            state.meter.record(bytes.len(), newest);
-            result
+            state.packager.handle_bytes(now, bytes)
         })
     }
 
@@ -218,8 +197,8 @@ impl Channel {
         self.with(|state| state.packager.rendition().predecessor())
     }
 
-    /// Highest bitrate of a segment so far. `None` before the first whole segment.
+    /// Peak segment bit rate so far. `None` before the first whole segment.
     pub fn peak_rate(&self) -> Option<BitRate> {
-        self.with(|state| state.meter.peak)
+        self.with(|state| state.packager.rendition().peak_rate())
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Read [`PublishTokens`].
 
+use anabranch_http::secret;
 use axum::http::{HeaderMap, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -136,14 +137,9 @@ impl PublishTokens {
     /// Compares with all tokens of the channel, whichever matches.
     fn has(&self, channel: &str, given: &str) -> bool {
         let of_channel = self.tokens.iter().filter(|(of, _)| of == "*" || of == channel);
-        of_channel.fold(false, |found, (_, token)| found | is_equal(token.as_bytes(), given.as_bytes()))
+        of_channel
+            .fold(false, |found, (_, token)| found | secret::is_equal(token.as_bytes(), given.as_bytes()))
     }
-}
-
-/// Whether two texts are equal, in a time that depends on their lengths alone.
-fn is_equal(a: &[u8], b: &[u8]) -> bool {
-    let differing = a.iter().zip(b).fold(0, |differing, (a, b)| std::hint::black_box(differing | (a ^ b)));
-    a.len() == b.len() && std::hint::black_box(differing) == 0
 }
 
 /// Whether a text may name a channel or a rendition.

@@ -1,0 +1,85 @@
+//! Bodies of answers, and what the answers of nodes and sources have in common.
+//!
+//! Read [`Body`] first.
+
+use axum::body::HttpBody;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use bytes::Bytes;
+use hyper::Response;
+use hyper::body::{Frame, SizeHint};
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+/// Seconds after which a client that was refused may ask again.
+pub(crate) const RETRY_AFTER_S: u64 = 1;
+/// Bytes of an answer that the kernel holds unsent for a client: some parts of 200 ms.
+pub(crate) const UNSENT_BYTES_MAX: u32 = 256 << 10;
+
+/// Bytes of a resource, as they come about.
+pub(crate) trait Pieces: Unpin {
+    /// The next bytes; `None` after the end.
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>>;
+}
+
+/// Body of an answer.
+pub(crate) enum Body<P> {
+    /// A resource.
+    Resource {
+        pieces: P,
+        /// Bytes not yet read. `None` if the length is unknown.
+        left: Option<u64>,
+    },
+    /// A text, or nothing.
+    Text(Option<Bytes>),
+}
+
+/// An answer with a text.
+pub(crate) fn text<P>(status: StatusCode, text: impl Into<Bytes>) -> Response<Body<P>> {
+    let text = Some(text.into()).filter(|text| !text.is_empty());
+    let mut response = Response::new(Body::Text(text));
+    *response.status_mut() = status;
+    response
+}
+
+/// Lets players in browsers ask across origins.
+pub(crate) fn share(headers: &mut HeaderMap, is_preflight: bool) {
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+    if is_preflight {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, HEAD"));
+        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("range"));
+        headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("86400"));
+    } else {
+        let exposed = HeaderValue::from_static("age, content-length, content-range, date");
+        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
+    }
+}
+
+impl<P: Pieces> HttpBody for Body<P> {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let (pieces, left) = match self.get_mut() {
+            Self::Text(text) => return Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
+            Self::Resource { left: Some(0), .. } => return Poll::Ready(None),
+            Self::Resource { pieces, left } => (pieces, left),
+        };
+        let piece = ready!(pieces.poll_piece(cx));
+        if let (Some(Ok(bytes)), Some(left)) = (&piece, left) {
+            *left = left.saturating_sub(bytes.len() as u64);
+        }
+        Poll::Ready(piece.map(|piece| piece.map(Frame::data)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Self::Resource { left: Some(0), .. } | Self::Text(None))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Resource { left, .. } => left.map_or_else(SizeHint::default, SizeHint::with_exact),
+            Self::Text(text) => SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64)),
+        }
+    }
+}
