@@ -130,16 +130,38 @@ pub struct Row {
     /// Channels, each with one viewer.
     pub channels: u64,
     /// Rate of a link between tiers.
-    pub rate_mbps: f64,
+    pub rate_mbps: f64, // tidy-allow: quantity (a row for figures)
+    /// Begins of the viewers.
+    #[serde(flatten)]
+    pub joins: Joins,
+    /// Service of the viewers.
+    #[serde(flatten)]
+    pub service: ServiceRow,
+    /// Requests of the viewers.
+    #[serde(flatten)]
+    pub requests: RequestCounts,
+    /// Conditions of the run.
+    #[serde(flatten)]
+    pub conditions: Conditions,
+}
+
+/// Begins of the viewers.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Joins {
     /// Viewers that have received video.
     pub joined: usize,
-    /// Join time: the first question to the first byte of video.
-    pub join_ms_p50: Option<f64>,
+    /// Median of the join time: from the first question to the first byte of video.
+    pub join_ms_p50: Option<f64>, // tidy-allow: quantity (a row for figures)
     /// 99th percentile of the join time.
-    pub join_ms_p99: Option<f64>,
+    pub join_ms_p99: Option<f64>, // tidy-allow: quantity (a row for figures)
+}
+
+/// Service of the viewers.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct ServiceRow {
     /// Mean bitrate of the renditions that the viewers watch at the end.
     pub mean_kbps: f64, // tidy-allow: quantity (a row for figures)
-    /// The highest mean bitrate that the links of any tier allow.
+    /// The highest mean bitrate that the links of the source tier allow.
     pub optimal_kbps: f64, // tidy-allow: quantity (a row for figures)
     /// Stalls of all viewers.
     pub stalls: u64,
@@ -151,6 +173,11 @@ pub struct Row {
     pub gap_max_s: f64,
     /// Longest time without video that contains a failed request.
     pub recovery_max_s: f64,
+}
+
+/// Requests of the viewers.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct RequestCounts {
     /// Requests that were refused.
     pub refused: u64,
     /// Requests that failed.
@@ -159,8 +186,13 @@ pub struct Row {
     pub downgrades: u64,
     /// Changes of the edge.
     pub edge_changes: u64,
+}
+
+/// Conditions of the run.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Conditions {
     /// 99th percentile of the emulator's lateness.
-    pub lateness_us_p99: f64,
+    pub lateness_us_p99: f64, // tidy-allow: quantity (a row for figures)
     /// Congestion control of all connections.
     pub congestion_control: String,
     /// Whether nothing speaks against the run.
@@ -492,23 +524,27 @@ fn row(cell: &Cell, reports: &[PlayerReport], report: &anabranch_emu::Report, co
         },
         channels: cell.channels,
         rate_mbps: cell.rate.as_mbps_f64(),
-        joined: joins.len(),
-        join_ms_p50: nth(0.5),
-        join_ms_p99: nth(0.99),
-        mean_kbps: kbps / cell.channels as f64,
-        optimal_kbps: optimal_kbps(cell),
-        stalls: measured().map(|m| m.stalls).sum(),
-        stalled_viewers: measured().filter(|m| m.stalls > 0).count(),
-        stalled_s: measured().map(|m| m.stalled.as_secs_f64()).sum(),
-        gap_max_s: longest(&|m| m.gap_max),
-        recovery_max_s: longest(&|m| m.recovery_max),
-        refused: measured().map(|m| m.counts.refused).sum(),
-        failed: measured().map(|m| m.counts.failed).sum(),
-        downgrades: measured().map(|m| m.counts.downgrades).sum(),
-        edge_changes: measured().map(|m| m.counts.edge_changes).sum(),
-        lateness_us_p99: report.lateness_us_p99,
-        congestion_control: control.to_owned(),
-        trusted: report.why.is_empty(),
-        why: report.why.clone(),
+        joins: Joins { joined: joins.len(), join_ms_p50: nth(0.5), join_ms_p99: nth(0.99) },
+        service: ServiceRow {
+            mean_kbps: kbps / cell.channels as f64,
+            optimal_kbps: optimal_kbps(cell),
+            stalls: measured().map(|m| m.stalls).sum(),
+            stalled_viewers: measured().filter(|m| m.stalls > 0).count(),
+            stalled_s: measured().map(|m| m.stalled.as_secs_f64()).sum(),
+            gap_max_s: longest(&|m| m.gap_max),
+            recovery_max_s: longest(&|m| m.recovery_max),
+        },
+        requests: RequestCounts {
+            refused: measured().map(|m| m.counts.refused).sum(),
+            failed: measured().map(|m| m.counts.failed).sum(),
+            downgrades: measured().map(|m| m.counts.downgrades).sum(),
+            edge_changes: measured().map(|m| m.counts.edge_changes).sum(),
+        },
+        conditions: Conditions {
+            lateness_us_p99: report.lateness_us_p99,
+            congestion_control: control.to_owned(),
+            trusted: report.why.is_empty(),
+            why: report.why.clone(),
+        },
     }
 }

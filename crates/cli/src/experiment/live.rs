@@ -25,10 +25,10 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     } else {
         println!("{}", line(&row));
     }
-    if !row.trusted && !quiet {
-        eprintln!("do not trust this result: {}", row.why.join("; "));
+    if !row.conditions.trusted && !quiet {
+        eprintln!("do not trust this result: {}", row.conditions.why.join("; "));
     }
-    Ok(if row.trusted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if row.conditions.trusted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn line(row: &Row) -> String {
@@ -37,15 +37,15 @@ fn line(row: &Row) -> String {
         "{:?}, seed {}: {} of {} joined (median {}, p99 {}), {:.0} of at most {:.0} kbit/s, {} stalls at {} viewers ({:.1} s), longest gap {:.2} s",
         row.fault,
         row.seed,
-        row.joined,
+        row.joins.joined,
         row.channels,
-        ms(row.join_ms_p50),
-        ms(row.join_ms_p99),
-        row.mean_kbps,
-        row.optimal_kbps,
-        row.stalls,
-        row.stalled_viewers,
-        row.stalled_s,
-        row.gap_max_s
+        ms(row.joins.join_ms_p50),
+        ms(row.joins.join_ms_p99),
+        row.service.mean_kbps,
+        row.service.optimal_kbps,
+        row.service.stalls,
+        row.service.stalled_viewers,
+        row.service.stalled_s,
+        row.service.gap_max_s
     )
 }
