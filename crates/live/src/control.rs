@@ -458,14 +458,12 @@ impl Shared {
                 state.routes.insert(object, parent);
                 return true;
             }
-            Event::Stop(object, parent) => {
-                if state.routes.get(&object) == Some(&parent) {
-                    match state.node.upstream(object).filter(|upstream| *upstream != parent) {
-                        Some(upstream) => drop(state.routes.insert(object, upstream)),
-                        None => drop(state.routes.remove(&object)),
-                    }
-                    return true;
+            Event::Stop(object, parent) if state.routes.get(&object) == Some(&parent) => {
+                match state.node.upstream(object).filter(|upstream| *upstream != parent) {
+                    Some(upstream) => drop(state.routes.insert(object, upstream)),
+                    None => drop(state.routes.remove(&object)),
                 }
+                return true;
             }
             Event::ViewerAdmitted(number) => state.tell(number, Ok(())),
             Event::ViewerRefused(number, refusal) => state.tell(number, Err(refusal)),

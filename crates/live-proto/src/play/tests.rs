@@ -175,7 +175,7 @@ proptest! {
                     player.handle_bytes(now, get.id, &bytes);
                 }
                 player.handle_end(now, get.id);
-                now = now + Duration::from_ms(1);
+                now += Duration::from_ms(1);
             }
             now = player.poll_timeout().min(now + Duration::from_secs(5));
             player.handle_timeout(now);

@@ -108,7 +108,7 @@ mod tests {
             let mut playout = Playout::new(Instant::ZERO);
             let (mut now, mut loaded) = (Instant::ZERO, Duration::ZERO);
             for (pause_ms, media_ms) in adds {
-                now = now + Duration::from_ms(pause_ms);
+                now += Duration::from_ms(pause_ms);
                 let media = Duration::from_ms(media_ms);
                 playout.add(now, media, Duration::from_ms(500));
                 loaded += media;
