@@ -39,7 +39,7 @@ struct Inner {
     /// `host:port`.
     authority: String,
     host: HeaderValue,
-    /// Address of the server. `None` for those that the system has for its name.
+    /// Address of the server. `None`: the system's resolver names it.
     address: Option<SocketAddr>,
     /// Kept connections, longest unused first.
     idle: Mutex<VecDeque<Connection>>,

@@ -19,7 +19,7 @@ const PROBE_PAUSE: Duration = Duration::from_millis(500);
 pub trait Route: Send + Sync + 'static {
     /// The parent to ask for an object, outside of `tried`. `None` if there is none at present.
     fn next_hop(&self, key: &Key, tried: &[Hop]) -> Option<Hop>;
-    /// The same, as soon as there is one. `None` if none is to be expected.
+    /// The same, as soon as there is one. `None` if no parent will come.
     fn wait(&self, _key: &Key, _tried: &[Hop]) -> Waiting {
         Box::pin(std::future::ready(None))
     }

@@ -77,7 +77,7 @@ impl Audience {
         true
     }
 
-    /// The stream has ended: its viewers must be admitted anew.
+    /// The stream has ended: its viewers need another admission.
     pub fn handle_lost(&mut self, object: Object) {
         self.tallies.retain(|(_, of), _| *of != object);
     }

@@ -16,7 +16,7 @@ use std::net::IpAddr;
 
 /// Longest name of a zone, in characters: with two labels before it a name has at most 253.
 pub const ZONE_BYTES_MAX: usize = 253 - 2 * (LABEL_BYTES_MAX + 1);
-/// Label of the zone's name server. A channel of this name has no name of its own.
+/// Label of the zone's name server. A channel of this name has no record.
 pub const NAME_SERVER_LABEL: &str = "ns";
 
 /// A zone of DNS whose names are the streams of a directory.

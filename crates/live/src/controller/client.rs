@@ -67,7 +67,8 @@ impl ControllerClient {
         self.connection.get("/v1/network").await
     }
 
-    /// The places of viewers, as soon as they are others than those of the tag. `None` after `wait`.
+    /// The places of viewers, as soon as they differ from the directory of this tag. `None` after
+    /// `wait`.
     ///
     /// Errors: see [`ClientError`].
     pub async fn directory(

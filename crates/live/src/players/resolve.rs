@@ -19,7 +19,7 @@ const TRIES: u32 = 3;
 /// Longest answer.
 const ANSWER_BYTES_MAX: usize = 4_096;
 
-/// Addresses of `name`: those of IPv4, or of IPv6 if there are none.
+/// IPv4 addresses of `name`, or its IPv6 addresses if it has no other.
 ///
 /// Errors: a name that is none; no answer; an answer with an error code; the system's.
 pub(super) async fn resolve(
