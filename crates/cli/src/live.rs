@@ -5,6 +5,8 @@ mod dns;
 mod evaluate;
 mod keys;
 mod node;
+mod plan;
+mod play;
 mod publish;
 mod source;
 mod status;
@@ -25,6 +27,10 @@ pub enum Noun {
     Publish(publish::Args),
     /// Relay channels from parents, sources or other nodes, to viewers and to other nodes.
     Node(node::Args),
+    /// Plan the trees of a described network for a described demand, once.
+    Plan(plan::Args),
+    /// Play a channel with many measuring players: join times, latency, stalls.
+    Play(play::Args),
     /// Empty a node: its streams move to other nodes without a break.
     Drain(controller::DrainArgs),
     /// Show nodes, links and trees as they run.
@@ -52,6 +58,8 @@ impl Member for Live {
             Noun::Publish(args) => publish::run(&args, quiet),
             Noun::Node(args) => node::run(&args, quiet),
             Noun::Dns(args) => dns::run(&args, quiet),
+            Noun::Plan(args) => plan::run(&args),
+            Noun::Play(args) => play::run(&args, quiet),
             Noun::Evaluate(args) => evaluate::run(&args, quiet),
         }
     }

@@ -49,19 +49,30 @@ async fn low_latency_players_outlive_another_edge() {
     let specs = (0..PLAYERS).map(|n| spec(PlayerKind::Buffering, choices[n % 3])).collect();
     let run = players(specs);
     let progress = run.progress();
-    let run = tokio::spawn(run.run(std::future::pending()));
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let run = tokio::spawn(run.run(async move { drop(stopped.await) }));
     while progress.joined() < PLAYERS {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     assert_eq!(progress.stalls(), 0, "no player has stalled while both edges serve");
     drop(first);
-    // Players whose only edge is dead try it for as long as they are let.
-    while progress.over() < PLAYERS - PLAYERS.div_ceil(3) {
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
+    // The measurement ends with the publisher. After it the source waits for another one, longer than
+    // the players' buffers last, before it writes the end of the stream: a stall that no edge caused.
     assert!(publish.await.expect("no panic").starts_with("HTTP/1.1 201 "));
-    run.abort();
+    stop.send(()).expect("the run waits for it");
+    let reports = run.await.expect("no panic");
+    let of = |choice: usize| reports.iter().filter(move |report| report.player % 3 == choice);
+    assert!(of(0).all(|report| report.measurements.counts.failed > 0), "the first edge is dead");
+    for report in of(1) {
+        let measured = &report.measurements;
+        assert_eq!((measured.stalls, measured.counts.failed), (0, 0), "player {}", report.player);
+        assert!(measured.counts.objects > 5, "{:?}", measured.counts);
+    }
+    for report in of(2) {
+        let counts = &report.measurements.counts;
+        assert!(counts.edge_changes > 0 && counts.objects > 5, "{counts:?}");
+    }
 }
 
 /// Runs until the stream has ended for all players.

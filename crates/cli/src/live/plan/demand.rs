@@ -1,0 +1,83 @@
+//! The demand of a plan, as the operator writes it.
+//!
+//! Leaves out: the network that it is for ([`anabranch_live::description`]). Read [`read`].
+
+use anabranch_live::description::Layout;
+use anabranch_live_proto::control::messages::GroupId;
+use anabranch_live_proto::plan::VIEWERS_MAX;
+use anabranch_live_proto::{ChannelId, Object};
+use anabranch_units::text::brief;
+use anyhow::{anyhow, bail, ensure};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as MapEntry;
+use toml::Spanned;
+
+/// Characters of a bad value in a message.
+const SHOWN_CHARS_MAX: usize = 100;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    demand: Vec<Spanned<Entry>>,
+}
+
+/// Viewers of one group and rendition.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    group: String,
+    channel: String,
+    rendition: String,
+    viewers: u64,
+}
+
+/// Viewers by group and object.
+///
+/// Errors: one line with the number of the text's line: text that is no demand; a group, channel or rendition that the
+/// network does not have; viewers that are 0, or above [`VIEWERS_MAX`]; a group that asks twice.
+pub(super) fn read(text: &str, layout: &Layout) -> anyhow::Result<BTreeMap<(GroupId, Object), u64>> {
+    let line = |at: usize| text[..at].matches('\n').count() + 1;
+    let file: File = toml::from_str(text).map_err(|error| {
+        let place = error.span().map_or_else(String::new, |span| format!("line {}: ", line(span.start)));
+        anyhow!("{place}{}", error.message().replace('\n', " "))
+    })?;
+    ensure!(
+        !file.demand.is_empty(),
+        "no demand: add a [[demand]] with group, channel, rendition and viewers"
+    );
+    let mut demand = BTreeMap::new();
+    for entry in file.demand {
+        let line = line(entry.span().start);
+        let entry = entry.into_inner();
+        let place = || format!("line {line}: demand of group `{}`", brief(&entry.group, SHOWN_CHARS_MAX));
+        let key = key(&entry, layout).map_err(|reason| anyhow!("{}: {reason}", place()))?;
+        let viewers = entry.viewers;
+        if !(1..=VIEWERS_MAX).contains(&viewers) {
+            bail!("{}: {viewers} viewers: must be from 1 to {VIEWERS_MAX}", place());
+        }
+        match demand.entry(key) {
+            MapEntry::Vacant(vacant) => vacant.insert(viewers),
+            MapEntry::Occupied(_) => {
+                bail!("{}: {}/{} is listed twice: remove one", place(), entry.channel, entry.rendition)
+            }
+        };
+    }
+    Ok(demand)
+}
+
+fn key(entry: &Entry, layout: &Layout) -> Result<(GroupId, Object), String> {
+    let described = layout.description();
+    let unknown =
+        |kind: &str, name: &str| format!("the network has no {kind} `{}`", brief(name, SHOWN_CHARS_MAX));
+    let group = described.groups.iter().position(|group| group.name == entry.group);
+    let group = group.ok_or_else(|| unknown("group", &entry.group))?;
+    let channel = described.channels.iter().position(|channel| channel.name == entry.channel);
+    let channel = channel.ok_or_else(|| unknown("channel", &entry.channel))?;
+    let renditions = &described.channels[channel].renditions;
+    let of_channel = || format!("rendition of channel `{}`", entry.channel);
+    let bitrate = renditions.get(&entry.rendition);
+    let bitrate = *bitrate.ok_or_else(|| unknown(&of_channel(), &entry.rendition))?;
+    Ok((GroupId(group as u32), Object { channel: ChannelId(channel as u32), bitrate }))
+}
