@@ -34,15 +34,16 @@ impl Relay {
     pub fn handle_hop(&mut self, now: Instant, leg_id: LegId, hop: Option<Hop>) {
         let Some(leg) = self.legs.get_mut(&leg_id) else { return };
         let fetch = &mut self.objects.get_mut(&leg.object).expect("a leg's object is in the table").fetch;
+        let id = leg.object;
         if let Some(hop) = hop {
-            leg.hop = Some(hop);
+            (leg.hop, leg.asked_at, leg.heard_at) = (Some(hop), now, now);
             fetch.tried.push(hop);
             fetch.has_new_relays = false;
             self.counts.upstream_requests += 1;
+            self.arm(id);
             return;
         }
         fetch.is_out_of_hops = true;
-        let id = leg.object;
         self.drop_leg(leg_id);
         let fetch = &self.objects[&id].fetch;
         if fetch.legs.is_empty() {

@@ -303,7 +303,8 @@ impl Relay {
     /// When a leg's silence has a consequence.
     pub(super) fn silent_at(&self, object: &Object, leg: &Leg) -> Instant {
         let gives_up = leg.heard_at + self.config.give_up_after;
-        if leg.is_suspect {
+        // A leg that waits for a parent is not silent.
+        if leg.is_suspect || leg.hop.is_none() {
             return gives_up;
         }
         let usual = self.paces.silence(object.key.folder(), object.wait(leg));

@@ -45,6 +45,8 @@ struct World {
     /// Requests sent to parents by object.
     requests: Vec<usize>,
     hops: u32,
+    /// No answer is given to requests without an untried parent.
+    waits_for_hops: bool,
     suspects: Vec<Hop>,
 }
 
@@ -63,6 +65,7 @@ impl World {
             readers: Vec::new(),
             requests: vec![0; lengths.len()],
             hops: u32::MAX,
+            waits_for_hops: false,
             suspects: Vec::new(),
         }
     }
@@ -99,7 +102,10 @@ impl World {
                             Upstream { object, sent, has_head: false, is_paused: false, is_frozen: false };
                         self.legs.insert(request.leg, leg);
                     }
-                    self.relay.handle_hop(self.now, request.leg, hop);
+                    // The driver waits for a parent.
+                    if hop.is_some() || !self.waits_for_hops {
+                        self.relay.handle_hop(self.now, request.leg, hop);
+                    }
                 }
                 Action::Cancel(leg) => {
                     self.legs.remove(&leg);
@@ -511,6 +517,17 @@ fn silent_leg_is_doubled_and_its_parent_suspected() {
     let second = world.leg(1);
     world.send(second, 0);
     assert_eq!(world.suspects, [Hop(0)]);
+    world.finish();
+    assert_eq!(world.readers[0].read.len(), 1_000);
+}
+
+#[test]
+fn request_that_waits_for_a_parent_ends_no_other() {
+    let mut world = World::new(RelayConfig::default(), &[1_000]);
+    (world.hops, world.waits_for_hops) = (1, true);
+    world.join(0);
+    world.advance(Duration::from_secs(3));
+    assert_eq!((world.requests[0], world.legs.len()), (1, 1), "the silent leg goes on");
     world.finish();
     assert_eq!(world.readers[0].read.len(), 1_000);
 }
