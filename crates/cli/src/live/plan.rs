@@ -6,6 +6,7 @@ mod demand;
 
 use super::worlds::{PriorityName, ppm, share, weight};
 use crate::exit::OrUsage as _;
+use crate::pipe::Pipe;
 use anabranch_live::description::{DESCRIPTION_BYTES_MAX, Description, Layout};
 use anabranch_live_proto::control::controller::{Plan, PlanJob};
 use anabranch_live_proto::control::messages::GroupId;
@@ -68,11 +69,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let solved = Round::new(settings).solve(layout.network(), layout.groups(), &job);
     let (plan, report) = solved.with_context(|| format!("network {}", args.network.display())).or_usage()?;
     let answer = Answer::of(&layout, &job, &plan, &report);
-    if args.json {
-        println!("{}", serde_json::to_string(&answer)?);
-    } else {
-        answer.show();
-    }
+    let shown = if args.json { serde_json::to_string(&answer)? } else { answer.text() };
+    Pipe::default().print(std::iter::once(shown));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -209,7 +207,7 @@ impl Answer {
         }
     }
 
-    fn show(&self) {
+    fn text(&self) -> String {
         let mut rows = table(&["stream", "bitrate", "from", "to", "viewers"], &[1, 4]);
         for tree in &self.trees {
             let stream = format!("{}/{}", tree.channel, tree.rendition);
@@ -223,7 +221,7 @@ impl Answer {
                 rows.add_row([&stream, &bitrate, edge, &group, &watched.viewers.to_string()]);
             }
         }
-        println!("{}\n", rows.trim_fmt());
+        let trees = rows.trim_fmt();
         let mut rows = table(&["link", "streams", "used", "plannable", "capacity", "cost"], &[1, 2, 3, 4, 5]);
         for link in &self.links {
             rows.add_row([
@@ -235,12 +233,17 @@ impl Answer {
                 link.cost.to_string(),
             ]);
         }
-        println!("{}\n", rows.trim_fmt());
+        let links = rows.trim_fmt();
         let (asked, served) = (self.requests, self.requests_served);
-        println!("{served} of {asked} requests served, {} of {} viewers", self.viewers_served, self.viewers);
+        let viewers = format!("{} of {} viewers", self.viewers_served, self.viewers);
         let of_cost =
             self.gap_of_cost_share.map_or_else(String::new, |gap| format!(", {} of the cost", percent(gap)));
-        println!("cost {:.2}; gap at most {} of the bound{of_cost}", self.cost, percent(self.gap_share));
+        format!(
+            "{trees}\n\n{links}\n\n{served} of {asked} requests served, {viewers}\n\
+             cost {:.2}; gap at most {} of the bound{of_cost}",
+            self.cost,
+            percent(self.gap_share)
+        )
     }
 }
 

@@ -3,6 +3,7 @@
 //! Leaves out: the players ([`anabranch_live::players`]). Read [`run`] and [`Summary`] first.
 
 use crate::exit::OrUsage as _;
+use crate::pipe::Pipe;
 use anabranch_live::players::{
     PLAYERS_MAX, PlayerReport, PlayerSpec, Players, PlayersConfig, Progress, failure,
 };
@@ -99,9 +100,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         }
     });
     if args.json {
-        for report in &reports {
-            println!("{}", row(report));
-        }
+        Pipe::default().print(reports.iter().map(|report| row(report).to_string()));
     }
     if let Some(line) = failure(&reports) {
         bail!(line);
@@ -111,7 +110,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         bail!("no player has received video in the time that the players were open");
     }
     if !args.json {
-        println!("{}", summary.table(args.players));
+        Pipe::default().print(std::iter::once(summary.table(args.players)));
     }
     Ok(ExitCode::SUCCESS)
 }
