@@ -60,7 +60,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(name) = &args.solve {
         return plans::solve_here(name, args.seeds[0], args.turns);
     }
-    let mut missed = plans::measure(args)?;
+    let python = args.peer.as_ref().filter(|python| peer::is_there(python));
+    let mut missed = plans::measure(args, |instance, row| match python {
+        Some(python) => peer::solve(python, args.peer_seconds, instance, row),
+        None => Ok(None),
+    })?;
     missed.extend(control::measure(args)?);
     missed.iter().for_each(|miss| eprintln!("missed: {miss}"));
     ensure!(!args.check || missed.is_empty(), "{} bounds missed", missed.len());

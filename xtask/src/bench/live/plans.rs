@@ -4,7 +4,7 @@
 //! Leaves out: the costs of local control. Read [`INSTANCES`] and [`Row`] first.
 
 use super::super::{output_of, peak_bytes, thread_cpu_s};
-use super::{Args, peer, print_table};
+use super::{Args, print_table};
 use anabranch_live_proto::plan::check::check;
 use anabranch_live_proto::plan::generator::{Shape, Topology, Workload, WorkloadKind, demand};
 use anabranch_live_proto::plan::optimiser::{Optimiser, Prices};
@@ -197,25 +197,24 @@ fn contradictions(ours: &Row, peer: &Row) -> Vec<String> {
 /// Relative tolerance of a comparison with a peer, which keeps its constraints within 1e-6.
 const ROUNDING: f64 = 1e-6;
 
-/// Measures the chosen instances, prints their rows and returns the missed bounds.
-pub(super) fn measure(args: &Args) -> anyhow::Result<Vec<String>> {
+/// Measures the chosen instances, prints their rows and returns the missed bounds. `by_peer` has a
+/// peer's row of the first seed, if there is a peer.
+pub(super) fn measure(
+    args: &Args,
+    by_peer: impl Fn(&Instance, &Row) -> anyhow::Result<Option<Row>>,
+) -> anyhow::Result<Vec<String>> {
     let chosen: Vec<&Instance> = INSTANCES.iter().filter(|one| args.is_chosen(&one.name())).collect();
     if chosen.is_empty() {
         return Ok(Vec::new());
     }
-    let python = args.peer.as_ref().filter(|python| peer::is_there(python));
     let (mut rows, mut misses) = (Vec::new(), Vec::new());
     for instance in chosen {
         for &seed in &args.seeds {
             let [cold, warm] = solve(instance, seed, args.turns)?;
             misses.extend(missed(&cold, &instance.bound));
             misses.extend(missed(&warm, if instance.is_hour() { &UNBOUNDED } else { &WARM_BOUND }));
-            let peer_row = match python {
-                Some(python) if seed == args.seeds[0] => {
-                    peer::solve(python, args.peer_seconds, instance, &cold)?
-                }
-                _ => None,
-            };
+            let is_first = seed == args.seeds[0];
+            let peer_row = if is_first { by_peer(instance, &cold)? } else { None };
             misses.extend(peer_row.iter().flat_map(|row| contradictions(&cold, row)));
             for row in [Some(cold), Some(warm), peer_row].into_iter().flatten() {
                 args.print(&row)?;
