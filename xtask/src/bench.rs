@@ -10,6 +10,7 @@ mod coordinator;
 mod datagrams;
 mod decide;
 mod faults;
+mod live;
 mod pace;
 mod parts;
 mod plans;
@@ -19,9 +20,11 @@ mod sim;
 mod spray;
 mod steering;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use clap::Subcommand;
 use rustix::time::{ClockId, clock_gettime};
+use std::io::Write as _;
+use std::process::{Command, Stdio};
 
 /// Arguments of `bench`.
 #[derive(clap::Args)]
@@ -44,6 +47,8 @@ enum Job {
     Decide(decide::Args),
     /// Whole systems under faults, in virtual time: schedules a second, simulated hours in a CPU hour.
     Faults(faults::Args),
+    /// Plans of live video: gap, CPU time and memory; and the costs of local control.
+    Live(live::Args),
     /// Changes of flows' rates by each mechanism, and by forking `tc`.
     Pace(pace::Args),
     /// How near to the min-cut `replicate`'s plans come where capacities are unlike.
@@ -69,6 +74,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Job::Datagrams(args) => datagrams::run(&args),
         Job::Decide(args) => decide::run(&args),
         Job::Faults(args) => faults::run(&args),
+        Job::Live(args) => live::run(&args),
         Job::Pace(args) => pace::run(&args),
         Job::Plans(args) => plans::run(&args),
         Job::Relay(args) => relay::run(&args),
@@ -100,6 +106,21 @@ fn peak_bytes() -> anyhow::Result<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("Linux tells the peak")?;
     let kib: u64 = line.trim().trim_end_matches(" kB").parse()?;
     Ok(kib * 1_024)
+}
+
+/// Runs a program with `input` on its standard input and returns its standard output.
+///
+/// Errors: the program cannot start or fails.
+fn output_of(command: &mut Command, input: &[u8]) -> anyhow::Result<Vec<u8>> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().with_context(|| name.clone())?;
+    // A program that ends before it has read all has failed, and prints the reason itself.
+    let written = child.stdin.take().context("it is piped")?.write_all(input);
+    let output = child.wait_with_output()?;
+    ensure!(output.status.success(), "{name}: {}", output.status);
+    written?;
+    Ok(output.stdout)
 }
 
 /// CPU seconds of one call of each contender, the best of its turns.

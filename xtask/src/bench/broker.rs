@@ -4,15 +4,15 @@
 //! else, so that neither the drawn world nor the round that led to the market is in what is measured. With `--peer` HiGHS solves the very same
 //! program in another process (`python/tests/oracle_highs.py`), by one thread. Read [`Row`] first.
 
-use super::{peak_bytes, thread_cpu_s};
+use super::{output_of, peak_bytes, thread_cpu_s};
 use anabranch_broker_proto::designs::{Design, Marketplace};
 use anabranch_broker_proto::{Market, Optimiser, Program, Shape, generate, market};
 use anabranch_units::Seed;
 use anyhow::{Context as _, ensure};
 use serde::{Deserialize, Serialize};
-use std::io::{BufReader, Read, Write as _};
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 
 /// Arguments of `bench broker`.
@@ -210,13 +210,13 @@ fn measure(args: &Args, sessions: usize, capacity: f64) -> anyhow::Result<Row> {
     let mut ours = Command::new(std::env::current_exe()?);
     let (passes, turns) = (args.passes.to_string(), args.turns.to_string());
     ours.args(["bench", "broker", "--search", "--passes", &passes, "--turns", &turns]);
-    let found = serde_json::from_slice(&told(&mut ours, &program)?)?;
+    let found = serde_json::from_slice(&output_of(&mut ours, &program)?)?;
     let solve = |python: &PathBuf| -> anyhow::Result<Peer> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace")?;
         let mut peer = Command::new(python);
         peer.arg(root.join("python/tests/oracle_highs.py"));
         peer.args(["--seconds", &args.peer_seconds.to_string()]);
-        let said = String::from_utf8(told(&mut peer, &program)?)?;
+        let said = String::from_utf8(output_of(&mut peer, &program)?)?;
         // HiGHS says its name first.
         Ok(serde_json::from_str(said.lines().last().context("the peer says nothing")?)?)
     };
@@ -229,19 +229,6 @@ fn measure(args: &Args, sessions: usize, capacity: f64) -> anyhow::Result<Row> {
         found,
         peer: args.peer.as_ref().map(solve).transpose()?,
     })
-}
-
-/// What a program prints that reads this on its standard input.
-fn told(command: &mut Command, input: &[u8]) -> anyhow::Result<Vec<u8>> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let mut child =
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().with_context(|| name.clone())?;
-    // One that ends before it has read all has failed, and says why itself.
-    let written = child.stdin.take().context("it is piped")?.write_all(input);
-    let output = child.wait_with_output()?;
-    ensure!(output.status.success(), "{name}: {}", output.status);
-    written?;
-    Ok(output.stdout)
 }
 
 /// Searches the market that is read, in turns.

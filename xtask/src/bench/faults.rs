@@ -10,7 +10,7 @@ use std::time::Instant;
 #[derive(clap::Args)]
 pub struct Args {
     /// The systems. By default all that have such tests.
-    #[arg(value_name = "SYSTEM", default_values = ["replicate", "gather", "shuffle", "broker"])]
+    #[arg(value_name = "SYSTEM", default_values = ["replicate", "gather", "shuffle", "broker", "live"])]
     systems: Vec<String>,
     /// Schedules of each.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
@@ -72,7 +72,7 @@ fn program(system: &str) -> anyhow::Result<String> {
         .filter(|a| a["target"]["name"] == "faults")
         .find_map(|a| Some(a["executable"].as_str()?.to_owned()));
     built.with_context(|| {
-        format!("{package}: no fault tests were built: name replicate, gather, shuffle or broker")
+        format!("{package}: no fault tests were built: name replicate, gather, shuffle, broker or live")
     })
 }
 

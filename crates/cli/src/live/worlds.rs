@@ -4,7 +4,7 @@
 
 use anabranch_live_proto::plan::generator::{Shape, Topology, Trace, Workload, WorkloadKind};
 use anabranch_live_proto::plan::{OBJECTS_MAX, Priority, REQUESTS_MAX};
-use anabranch_units::{BitRate, Seed};
+use anabranch_units::{BitRate, Duration, Seed};
 use anyhow::{Context as _, ensure};
 use std::collections::BTreeSet;
 
@@ -30,13 +30,6 @@ impl WorkloadName {
             Self::AverageDay => WorkloadKind::AverageDay,
             Self::LargeEvent => WorkloadKind::LargeEvent,
             Self::HeavyTail => WorkloadKind::HeavyTail,
-        }
-    }
-    /// Number of videos of the published trace, without the games of a large event.
-    const fn videos(self) -> u32 {
-        match self {
-            Self::HeavyTail => 10_000,
-            _ => 4_144,
         }
     }
 }
@@ -117,7 +110,7 @@ pub(super) struct WorldArgs {
 impl WorldArgs {
     /// Number of videos.
     pub(super) fn videos(&self) -> u32 {
-        self.videos.unwrap_or_else(|| self.workload.videos())
+        self.videos.unwrap_or_else(|| self.workload.kind().published_channels())
     }
 
     /// Draws the network and the arrivals of one window.
@@ -138,16 +131,15 @@ impl WorldArgs {
             ..default
         };
         let topology = shape.draw(Seed::new(seed)).context("cannot draw the network")?;
-        let hour = Workload::hour(self.workload.kind(), self.videos());
-        let requests = u64::from(hour.requests) * u64::from(self.window) / 3_600;
+        let length = Duration::from_secs(u64::from(self.window));
+        let workload = Workload::window(self.workload.kind(), self.videos(), length);
         ensure!(
-            requests <= REQUESTS_MAX as u64,
-            "--videos {} in {} s: {requests} requests: at most {} are possible in one window",
+            workload.requests as usize <= REQUESTS_MAX,
+            "--videos {} in {} s: {} requests: at most {REQUESTS_MAX} are possible in one window",
             self.videos(),
             self.window,
-            REQUESTS_MAX
+            workload.requests,
         );
-        let workload = Workload { requests: u32::try_from(requests.max(1))?, ..hour };
         let trace = workload.draw(&topology.shares, Seed::new(seed));
         let objects = objects_max(&trace);
         ensure!(

@@ -3,7 +3,7 @@
 use super::draws::{Weighted, root};
 use crate::network::{ChannelId, Object};
 use crate::plan::problem::{GroupId, ObjectId, Offer, Request};
-use anabranch_units::{BitRate, RandomStream, Seed};
+use anabranch_units::{BitRate, Duration, RandomStream, Seed};
 use std::collections::BTreeMap;
 
 /// The three traces.
@@ -15,6 +15,16 @@ pub enum WorkloadKind {
     LargeEvent,
     /// Many channels of few viewers: the lowest 99 % of the videos have 60 % of the requests.
     HeavyTail,
+}
+
+impl WorkloadKind {
+    /// Number of channels of the published trace, without the games of a large event.
+    pub const fn published_channels(self) -> u32 {
+        match self {
+            Self::HeavyTail => HEAVY_TAIL_CHANNELS,
+            Self::AverageDay | Self::LargeEvent => AVERAGE_DAY_CHANNELS,
+        }
+    }
 }
 
 /// Sizes of a workload.
@@ -67,18 +77,22 @@ const RUNG_SHARES: [f64; 5] = [0.30, 0.12, 0.12, 0.16, 0.30];
 const GAME_RUNGS: [usize; 5] = [3, 5, 7, 9, 11];
 /// Number of ladders that the tilt is found on. Ladders are alike, so a sample is enough.
 const LADDERS_SAMPLED: usize = 2_000;
-/// Windows of an hour (§4.7.1: one minute each).
-const WINDOWS_PER_HOUR: u32 = 60;
-/// Requests in an hour for each channel of the published sizes.
+/// Length of the published traces.
+const HOUR: Duration = Duration::from_secs(3_600);
+/// Channels and requests of the published traces.
+const HEAVY_TAIL_CHANNELS: u32 = 10_000;
 const AVERAGE_DAY_CHANNELS: u32 = 4_144;
 const AVERAGE_DAY_REQUESTS: u32 = 55_000;
 
 impl Workload {
-    /// The arrivals of one minute at `channels` channels, with the published ratio of requests to
-    /// channels.
-    pub fn window(kind: WorkloadKind, channels: u32) -> Self {
+    /// The arrivals of a window at `channels` channels: its share of the requests of
+    /// [`Workload::hour`], rounded down to whole requests, and at least one.
+    ///
+    /// Source: §4.7.1, where windows last one minute.
+    pub fn window(kind: WorkloadKind, channels: u32, length: Duration) -> Self {
         let hour = Self::hour(kind, channels);
-        Self { requests: (hour.requests + WINDOWS_PER_HOUR / 2) / WINDOWS_PER_HOUR, ..hour }
+        let requests = u128::from(hour.requests) * u128::from(length.as_ps()) / u128::from(HOUR.as_ps());
+        Self { requests: u32::try_from(requests).unwrap_or(u32::MAX).max(1), ..hour }
     }
     /// All arrivals of an hour at `channels` channels, with the published ratio of requests to
     /// channels.
@@ -117,7 +131,7 @@ impl Workload {
     /// published top share.
     fn exponent(&self) -> f64 {
         let (channels, top, share) = match self.kind {
-            WorkloadKind::HeavyTail => (10_000, 0.01, 0.4),
+            WorkloadKind::HeavyTail => (HEAVY_TAIL_CHANNELS, 0.01, 0.4),
             _ => (AVERAGE_DAY_CHANNELS, 0.07, 0.5),
         };
         let top_count = (top * f64::from(channels)).round() as u32;

@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::network::Tier;
-use anabranch_units::Seed;
+use anabranch_units::{Duration, Seed};
 use std::collections::BTreeMap;
+
+const MINUTE: Duration = Duration::from_secs(60);
 
 fn topology(seed: u64) -> Topology {
     Shape::default().draw(Seed::new(seed)).expect("the published shape")
@@ -97,17 +99,28 @@ fn four_games_have_nearly_all_requests_of_a_large_event() {
     let trace = Workload::hour(WorkloadKind::LargeEvent, 4_144).draw(&shares, Seed::new(1));
     let viewers: u64 = trace.arrivals.iter().map(|arrival| arrival.viewers).sum();
     assert_eq!(viewers, 4_055_000);
-    let window = Workload::window(WorkloadKind::LargeEvent, 4_144).draw(&shares, Seed::new(1));
+    let window = Workload::window(WorkloadKind::LargeEvent, 4_144, MINUTE).draw(&shares, Seed::new(1));
     let (share, mean_kbps) = statistics(&window, 4);
     assert!(share > 0.9989, "{share}");
     assert!((mean_kbps / 2_725.0 - 1.0).abs() < 0.03, "{mean_kbps}");
 }
 
 #[test]
+fn windows_have_whole_requests_and_at_least_one() {
+    let requests = |channels, seconds| {
+        let length = Duration::from_secs(seconds);
+        Workload::window(WorkloadKind::AverageDay, channels, length).requests
+    };
+    assert_eq!(requests(4_144, 3_600), 55_000);
+    assert_eq!(requests(4_144, 60), 916, "55,000 / 60 is 916.7");
+    assert_eq!(requests(1, 1), 1);
+}
+
+#[test]
 fn a_seed_draws_the_same_again() {
     assert_eq!(topology(5), topology(5));
     assert_ne!(topology(5), topology(6));
-    let (shares, workload) = (topology(5).shares, Workload::window(WorkloadKind::HeavyTail, 1_000));
+    let (shares, workload) = (topology(5).shares, Workload::window(WorkloadKind::HeavyTail, 1_000, MINUTE));
     assert_eq!(workload.draw(&shares, Seed::new(5)), workload.draw(&shares, Seed::new(5)));
     assert_eq!(workload.requests, 400);
 }

@@ -3,9 +3,11 @@
 use super::draws::{Weighted, normal};
 use crate::network::{LINKS_MAX, Link, NODES_MAX, Network, Node, NodeId, Tier};
 use crate::plan::problem::{
-    GROUP_LINKS_MAX, GROUPS_MAX, Group, GroupId, GroupLink, REFLECTORS_MAX, SOURCES_MAX,
+    GROUP_LINKS_MAX, GROUPS_MAX, Group, GroupId, GroupLink, Offer, Program, ProgramError, REFLECTORS_MAX,
+    Request, SOURCES_MAX, Settings,
 };
 use anabranch_units::{BitRate, RandomStream, Seed};
+use std::collections::BTreeMap;
 
 /// Sizes and rates of a topology; the default is the topology of §4.7.1.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,6 +66,20 @@ pub struct Topology {
     pub group_links: Vec<GroupLink>,
     /// Share of all requests that comes from each group; the sum is 1.
     pub shares: Vec<f64>,
+}
+
+impl Topology {
+    /// The program of these offers and requests, whose channels all sources hold.
+    ///
+    /// Errors: see [`ProgramError`].
+    pub fn program(
+        &self,
+        demand: (Vec<Offer>, Vec<Request>),
+        settings: Settings,
+    ) -> Result<Program, ProgramError> {
+        let groups = (self.groups.clone(), self.group_links.clone());
+        Program::new(self.network.clone(), groups, demand, BTreeMap::new(), settings)
+    }
 }
 
 /// Exponent of a city's share of requests by its rank.

@@ -6,6 +6,7 @@ use crate::plan::check::{SUM_TOLERANCE, check, evaluate};
 use crate::plan::generator::{Shape, Workload, WorkloadKind, demand};
 use crate::plan::samples::{self, Parts, group_link, link, network, offer, request};
 use crate::plan::{Group, GroupId, Priority, Settings};
+use anabranch_units::Duration;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -134,12 +135,11 @@ fn brute_force_agrees_on_small_programs() {
 
 fn window(kind: WorkloadKind, channels: u32, priority: Priority, seed: u64) -> Program {
     let drawn = Shape::default().draw(Seed::new(7)).expect("the published shape");
-    let trace = Workload::window(kind, channels).draw(&drawn.shares, Seed::new(seed));
+    let trace =
+        Workload::window(kind, channels, Duration::from_secs(60)).draw(&drawn.shares, Seed::new(seed));
     let (offers, requests) = demand(&trace.arrivals);
     let settings = Settings { priority, ..Settings::default() }.normalised(&offers, &requests, 0.1);
-    let groups = (drawn.groups, drawn.group_links);
-    Program::new(drawn.network, groups, (offers, requests), BTreeMap::new(), settings)
-        .expect("a good program")
+    drawn.program((offers, requests), settings).expect("a good program")
 }
 
 #[test]
@@ -300,7 +300,8 @@ fn channels_come_from_the_sources_that_hold_them() {
 #[test]
 fn partly_held_channels_leave_a_small_gap() {
     let drawn = Shape::default().draw(Seed::new(7)).expect("the published shape");
-    let trace = Workload::window(WorkloadKind::HeavyTail, 4_000).draw(&drawn.shares, Seed::new(1));
+    let trace = Workload::window(WorkloadKind::HeavyTail, 4_000, Duration::from_secs(60))
+        .draw(&drawn.shares, Seed::new(1));
     let (offers, requests) = demand(&trace.arrivals);
     let settings = Settings::default().normalised(&offers, &requests, 0.1);
     for sources_of in [|n: u32| vec![n % 4], |n: u32| vec![n % 4, (n + 1) % 4]] {

@@ -75,11 +75,9 @@ impl Asks {
     pub(super) fn program(&self, window: &Window<'_>) -> Program {
         let now =
             self.all.iter().filter_map(|ask| ask.object().map(|object| Arrival { object, ..ask.arrival }));
-        let (offers, requests) = demand(&now.collect::<Vec<_>>());
-        let topology = window.topology;
-        let groups = (topology.groups.clone(), topology.group_links.clone());
-        Program::new(topology.network.clone(), groups, (offers, requests), BTreeMap::new(), window.settings)
-            .expect("a drawn topology and trace are within the limits")
+        let demand = demand(&now.collect::<Vec<_>>());
+        let program = window.topology.program(demand, window.settings);
+        program.expect("a drawn topology and trace are within the limits")
     }
 
     /// Metrics when exactly the remaining asks are served over links of this total cost.

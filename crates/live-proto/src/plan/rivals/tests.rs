@@ -10,7 +10,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 fn drawn(kind: WorkloadKind, channels: u32, seed: u64) -> (Topology, Trace) {
     let topology = Shape::default().draw(Seed::new(7)).expect("the published shape");
-    let trace = Workload::window(kind, channels).draw(&topology.shares, Seed::new(seed));
+    let trace = Workload::window(kind, channels, MINUTE).draw(&topology.shares, Seed::new(seed));
     (topology, trace)
 }
 
