@@ -124,7 +124,7 @@ fn objects(channels: u32) -> impl Iterator<Item = Object> {
 fn reach(number: u64) -> Reach {
     match number % 3 {
         0 => Reach::HERE,
-        distance => Reach { distance: distance as u32, capacity: Some(BitRate::mbps(1 + number % 40)) },
+        distance => Reach { distance: distance as u32, capacity: Some(BitRate::mbps(2 + number % 40)) },
     }
 }
 
