@@ -1,6 +1,7 @@
 """HiGHS on the path form of a round's program of ``live`` (Figure 4.8 of the thesis), in one thread.
 
-``oracle_live.py --seconds S`` reads a program from standard input, as ``cargo xtask bench live --peer PYTHON`` writes it, and prints the bounds that
+``oracle_live.py --seconds S`` reads a program from standard input, as ``cargo xtask bench live --peer PYTHON``
+writes it, and prints the bounds that
 HiGHS found as one JSON object. All sources hold all channels. It needs ``highspy`` alone. Read `model` first.
 """
 
@@ -68,16 +69,19 @@ def model(of: dict[str, Any]) -> highspy.HighsLp:
     Parameters
     ----------
     of
-        ``sources`` (the first nodes), ``cost_weight``, ``links`` and ``group_links`` (from, to, Mbit/s, cost), and ``objects`` (Mbit/s, requests of
-        group and value).
+        ``sources`` (the first nodes), ``cost_weight``, ``links`` and ``group_links`` (from, to, Mbit/s, cost), and
+        ``objects`` (Mbit/s, requests of group and value).
 
     Returns
     -------
     highspy.HighsLp
-        A minimisation: its objective is the program's with the sign changed. An object with one request needs no columns of trunks.
+        A minimisation: its objective is the program's with the sign changed. An object with one request needs no
+        columns of trunks.
     """
     weight = of["cost_weight"]
-    feeds, trunks, tails = (defaultdict(list) for _ in range(3))
+    feeds: defaultdict[int, list[tuple[int, int, float]]] = defaultdict(list)
+    trunks: defaultdict[int, list[tuple[int, int, float]]] = defaultdict(list)
+    tails: defaultdict[int, list[tuple[int, int, float]]] = defaultdict(list)
     for number, (start, end, _, cost) in enumerate(of["links"]):
         (feeds if start < of["sources"] else trunks)[end].append((number, start, cost))
     for number, (edge, group, _, cost) in enumerate(of["group_links"]):
@@ -94,10 +98,13 @@ def model(of: dict[str, Any]) -> highspy.HighsLp:
                 on_trunk: list[tuple[int, int]] = []
                 for trunk, reflector, trunk_cost in trunks[edge]:
                     if reflector not in fed:
-                        fed[reflector] = [made.column(price * cost, mbps, ("link", feed)) for feed, _, cost in feeds[reflector]]
+                        ways = feeds[reflector]
+                        fed[reflector] = [made.column(price * cost, mbps, ("link", feed)) for feed, _, cost in ways]
                         made.at_most_one(fed[reflector])
                     if len(requests) == 1:
-                        path = made.column(price * (tail_cost + trunk_cost) - value, mbps, ("tail", tail), ("link", trunk))
+                        path = made.column(
+                            price * (tail_cost + trunk_cost) - value, mbps, ("tail", tail), ("link", trunk)
+                        )
                     else:
                         path = made.column(price * tail_cost - value, mbps, ("tail", tail))
                         if trunk not in carried:
@@ -112,7 +119,9 @@ def model(of: dict[str, Any]) -> highspy.HighsLp:
             made.at_most_one(paths)
     capacities = {"link": of["links"], "tail": of["group_links"]}
     for (kind, number), columns in made.uses.items():
-        made.rows.append(([column for column, _ in columns], [mbps for _, mbps in columns], capacities[kind][number][2]))
+        made.rows.append(
+            ([column for column, _ in columns], [mbps for _, mbps in columns], capacities[kind][number][2])
+        )
     return made.lp()
 
 
@@ -124,7 +133,8 @@ def main() -> None:
     options = parser.parse_args()
     found = oracle(model(json.load(sys.stdin)), options.seconds, options.gap)
     objective, bound = (-value if math.isfinite(value) else None for value in (found.cost, found.bound))
-    print(json.dumps({"objective": objective, "bound": bound, "cpu_s": found.cpu_s, "rss_bytes": rss_bytes_max(), "ended": found.ended}))
+    row = {"objective": objective, "bound": bound, "cpu_s": found.cpu_s}
+    print(json.dumps(row | {"rss_bytes": rss_bytes_max(), "ended": found.ended}))
 
 
 if __name__ == "__main__":
