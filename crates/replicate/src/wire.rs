@@ -9,7 +9,7 @@ use anabranch_replicate_proto::coordinator::{
     CorruptPolicy, Event, Outcome, PhaseName, SchemeChoice, Verdict,
 };
 use anabranch_replicate_proto::plan::Scheme;
-use anabranch_units::{BitRate, LinkId};
+use anabranch_units::{BitRate, LinkId, fnv1a};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -50,20 +50,15 @@ impl TopologyDigest {
     /// Of a topology.
     pub fn of(topology: &anabranch_graph::Topology) -> Self {
         let mut text = crate::store::fingerprint(topology);
-        let names = fnv1a(&text);
+        let names = fnv1a(text.iter().copied());
         for link in topology.links() {
             let p = &link.properties;
             text.extend_from_slice(&p.capacity.as_bps().to_le_bytes());
             text.extend_from_slice(&p.delay.as_ps().to_le_bytes());
             text.extend_from_slice(&p.cost.to_le_bytes());
         }
-        Self { names, whole: fnv1a(&text) }
+        Self { names, whole: fnv1a(text) }
     }
-}
-
-/// FNV-1a of 64 bits: finds mistakes, not forgers.
-fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// Where data of one link is taken in.

@@ -11,6 +11,7 @@
 
 mod finding;
 mod flow;
+mod hash;
 mod histogram;
 mod id;
 mod loss;
@@ -24,6 +25,7 @@ mod time;
 
 pub use finding::Finding;
 pub use flow::FlowKey;
+pub use hash::fnv1a;
 pub use histogram::Histogram;
 pub use id::{LinkId, PeerId, SiteId};
 pub use loss::{LOSS_BURST_MAX, loss_ppm_max};

@@ -28,10 +28,7 @@ impl Seed {
     /// The stream called `name` for the component numbered `id`.
     pub fn stream(self, name: &str, id: u64) -> RandomStream {
         // FNV-1a over the name, then the id; xoshiro's seeding mixes the rest (splitmix64).
-        let mut hash = 0xcbf2_9ce4_8422_2325u64;
-        for byte in name.bytes().chain(id.to_le_bytes()).chain(self.0.to_le_bytes()) {
-            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        }
+        let hash = crate::fnv1a(name.bytes().chain(id.to_le_bytes()).chain(self.0.to_le_bytes()));
         RandomStream(Xoshiro256PlusPlus::seed_from_u64(hash))
     }
 }

@@ -24,8 +24,7 @@ impl Name {
     /// The hash is FNV-1a of 64 bits: it tells the sections of one publisher apart, and is no
     /// protection against a publisher who seeks equal hashes for its own stream.
     pub fn of_init(bytes: &[u8]) -> Self {
-        let hash = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
-        Self::Init(bytes.iter().fold(0xcbf2_9ce4_8422_2325, hash))
+        Self::Init(anabranch_units::fnv1a(bytes.iter().copied()))
     }
 
     /// Reads a name. Returns `None` for text that [`fmt::Display`] does not give.

@@ -176,9 +176,7 @@ async fn directory(
 
 /// Tag of a text: FNV-1a of 64 bits.
 pub(super) fn etag(text: &[u8]) -> String {
-    let hash = text.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
-    });
+    let hash = anabranch_units::fnv1a(text.iter().copied());
     format!("{hash:016x}")
 }
 
