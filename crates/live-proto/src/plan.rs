@@ -18,9 +18,9 @@ mod samples;
 pub use answer::{Plan, Tree};
 pub use problem::{
     BITRATE_MAX, GROUP_LINKS_MAX, GROUPS_MAX, HOLDER_SETS_MAX, OBJECTS_MAX, PRICE_MAX, REFLECTORS_MAX,
-    REQUESTS_MAX, SOURCES_MAX, VIEWERS_MAX,
+    REQUESTS_MAX, SLACK_PPM_MAX, SOURCES_MAX, VIEWERS_MAX,
 };
 pub use problem::{
     Group, GroupId, GroupLink, GroupLinkId, ObjectId, Offer, Priority, Program, ProgramError, Request,
-    Settings,
+    Settings, plannable,
 };

@@ -10,6 +10,7 @@ use crate::pipe::Pipe;
 use anabranch_live::description::{DESCRIPTION_BYTES_MAX, Description, Layout};
 use anabranch_live_proto::control::controller::{Plan, PlanJob};
 use anabranch_live_proto::control::messages::GroupId;
+use anabranch_live_proto::plan::plannable;
 use anabranch_live_proto::round::{Round, RoundReport, RoundSettings};
 use anabranch_live_proto::{NodeId, Object, Tier};
 use anabranch_units::BitRate;
@@ -19,9 +20,6 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
-
-/// Millionths of a link.
-const PPM: u128 = 1_000_000;
 
 /// The network, its demand, and the operator's choices.
 #[derive(clap::Args)]
@@ -77,14 +75,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// The job of a network whose links all work, and whose nodes carry nothing yet.
 fn job(layout: &Layout, demand: BTreeMap<(GroupId, Object), u64>, slack_ppm: u32) -> PlanJob {
     let network = layout.network();
-    let plannable = |rate: BitRate| {
-        let share = PPM - u128::from(slack_ppm);
-        BitRate::bps((u128::from(rate.as_bps()) * share / PPM) as u64)
-    };
     let sources: BTreeSet<NodeId> = network.tier(Tier::Source).collect();
     PlanJob {
         number: 1,
-        capacities: network.links().iter().map(|link| plannable(link.capacity)).collect(),
+        capacities: network.links().iter().map(|link| plannable(link.capacity, slack_ppm)).collect(),
         imports: demand.keys().map(|(_, object)| (*object, sources.clone())).collect(),
         demand,
         excluded: BTreeSet::new(),

@@ -21,6 +21,7 @@ use super::messages::{GroupId, Report, ToNode};
 use super::node::{GROUPS_MAX, NODE_STREAMS_MAX};
 use super::tables::{LinkState, RibEntry, RibUpdate, Version};
 use crate::plan::VIEWERS_MAX;
+use crate::plan::{SLACK_PPM_MAX, plannable};
 use crate::{ChangeError, Network, NodeId, Object, Tier};
 use anabranch_units::{BitRate, Duration, Instant, LinkId};
 use plans::link_between;
@@ -32,9 +33,6 @@ use std::sync::Arc;
 pub const CONTROLLER_GROUPS_MAX: usize = 65_536;
 /// Most versions whose tables the controller keeps, to send differences from them.
 pub const HISTORY_MAX: usize = 8;
-
-/// The whole of a link, in millionths.
-const SLACK_PPM_MAX: u32 = 1_000_000;
 
 /// Central entries of one node.
 type Table = Arc<BTreeMap<Object, RibEntry>>;
@@ -456,13 +454,11 @@ impl Controller {
     }
 
     fn plannable(&self) -> Vec<BitRate> {
-        let share = u128::from(SLACK_PPM_MAX - self.settings.slack_ppm);
-        let plannable = |(rate, link): (BitRate, &crate::Link)| {
+        let of_link = |(rate, link): (BitRate, &crate::Link)| {
             let is_drained = self.draining.contains(&link.from) || self.draining.contains(&link.to);
-            let part = u128::from(rate.as_bps()) * share / u128::from(SLACK_PPM_MAX);
-            BitRate::bps(if is_drained { 0 } else { part as u64 })
+            if is_drained { BitRate::bps(0) } else { plannable(rate, self.settings.slack_ppm) }
         };
-        self.capacities().into_iter().zip(self.network.links()).map(plannable).collect()
+        self.capacities().into_iter().zip(self.network.links()).map(of_link).collect()
     }
 
     fn views(&self) -> impl Iterator<Item = (NodeId, &NodeView)> {

@@ -27,6 +27,8 @@ pub const HOLDER_SETS_MAX: usize = 256;
 
 /// Maximum bitrate of an object.
 pub const BITRATE_MAX: BitRate = BitRate::gbps(1_000);
+/// The whole of a link, in the unit of a slack.
+pub const SLACK_PPM_MAX: u32 = 1_000_000;
 /// Maximum cost of a link, weight, or importance.
 pub const PRICE_MAX: f64 = 1e12;
 
@@ -180,6 +182,13 @@ impl Settings {
     }
 }
 
+/// Part of a capacity beside a slack below [`SLACK_PPM_MAX`], rounded down to a bit/s.
+pub fn plannable(capacity: BitRate, slack_ppm: u32) -> BitRate {
+    let share = u128::from(SLACK_PPM_MAX - slack_ppm);
+    let bps = u128::from(capacity.as_bps()) * share / u128::from(SLACK_PPM_MAX);
+    BitRate::bps(u64::try_from(bps).expect("a share of a u64 fits into a u64"))
+}
+
 /// One round's input, validated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
@@ -280,7 +289,7 @@ impl Program {
         limit("requests", requests.len(), REQUESTS_MAX)?;
         at_least_zero("service weight", settings.service_weight)?;
         at_least_zero("cost weight", settings.cost_weight)?;
-        if settings.slack_ppm >= 1_000_000 {
+        if settings.slack_ppm >= SLACK_PPM_MAX {
             let slack = f64::from(settings.slack_ppm);
             return Err(ProgramError::BadValue("slack_ppm", slack, "below 1000000"));
         }
@@ -377,9 +386,7 @@ impl Program {
     /// Part of a link's capacity that a plan may use: its capacity less the slack, rounded down to
     /// a bit/s.
     pub fn planned(&self, capacity: BitRate) -> BitRate {
-        let share = u128::from(1_000_000 - self.settings.slack_ppm);
-        let bps = u128::from(capacity.as_bps()) * share / 1_000_000;
-        BitRate::bps(u64::try_from(bps).expect("a share of a u64 fits into a u64"))
+        plannable(capacity, self.settings.slack_ppm)
     }
     /// Capacity of a link between tiers that a plan may use.
     pub fn planned_link(&self, link: LinkId) -> BitRate {
