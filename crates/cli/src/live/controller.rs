@@ -1,5 +1,6 @@
 //! `anabranch live controller`: the controller of a network, and how programs reach it.
 
+use super::worlds::{PriorityName, ppm, share, weight};
 use crate::exit::OrUsage as _;
 use anabranch_http::{ServeConfig, Server};
 use anabranch_live::SYSTEM;
@@ -7,7 +8,6 @@ use anabranch_live::control::ControlConfig;
 use anabranch_live::controller::client::ControllerClient;
 use anabranch_live::controller::{ControllerConfig, ControllerService};
 use anabranch_live::description::{DESCRIPTION_BYTES_MAX, Description};
-use anabranch_live_proto::plan::Priority;
 use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
@@ -40,29 +40,20 @@ pub struct Args {
     #[arg(long, value_name = "TIME", default_value = "60s")]
     every: Duration,
     /// Preference among bitrates: `quality` values a viewer by its bitrate, `quantity` by one over its bitrate, `balanced` all alike.
-    #[arg(long, value_name = "PRIORITY", default_value = "balanced", value_parser = priority)]
-    priority: Priority,
+    #[arg(long, value_enum, default_value = "balanced")]
+    priority: PriorityName,
     /// Weight of cost: the share of a mean viewer's value that a path of cost 60 costs at the mean bitrate.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.1, value_parser = super::worlds::weight)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1, value_parser = weight)]
     cost_share: f64,
     /// Share of each link that plans leave free for local decisions.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = super::worlds::share)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = share)]
     slack: f64,
     /// Price of moving a running stream to another parent, in the unit of a link's cost times Mbit/s.
-    #[arg(long, value_name = "PRICE", default_value_t = 10.0, value_parser = super::worlds::weight)]
+    #[arg(long, value_name = "PRICE", default_value_t = 10.0, value_parser = weight)]
     move_price: f64,
     /// Most running streams that one plan moves, besides those on failed links.
     #[arg(long, value_name = "COUNT", default_value_t = 1_000)]
     moves: usize,
-}
-
-fn priority(text: &str) -> Result<Priority, String> {
-    match text {
-        "quality" => Ok(Priority::Quality),
-        "balanced" => Ok(Priority::Balanced),
-        "quantity" => Ok(Priority::Quantity),
-        _ => Err("write quality, balanced or quantity".to_owned()),
-    }
 }
 
 /// Controls until Ctrl-C or SIGTERM.
@@ -84,9 +75,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::check_descriptors(descriptors, serve.descriptors());
     let mut config = ControllerConfig::new(description, Some(&args.store));
     config.settings.round = args.every;
-    config.settings.slack_ppm = super::worlds::ppm(args.slack);
+    config.settings.slack_ppm = ppm(args.slack);
     config.settings.moves_max = args.moves;
-    config.round.priority = args.priority;
+    config.round.priority = args.priority.into();
     config.round.cost_share = args.cost_share;
     config.round.move_price = args.move_price;
     crate::process::runtime()?.block_on(async {
