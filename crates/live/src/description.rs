@@ -3,6 +3,7 @@
 //! The operator writes it as TOML for the controller. Nodes take it from the controller as JSON.
 //! Leaves out: the present state of links. Read [`Description`] first, then [`Layout`].
 
+use crate::url::host;
 use anabranch_http::origin::Origin;
 use anabranch_live_proto::control::messages::GroupId;
 use anabranch_live_proto::control::tables::Version;
@@ -306,7 +307,7 @@ fn contents(description: &Description, edges: &[NodeId], groups: &[Vec<GroupEdge
     let edge = |node: &NodeId| {
         let NodeEntry { name, media, addresses, .. } = &description.nodes[node.index()];
         let given = addresses.iter().copied();
-        let own = addresses.is_empty().then(|| address(media)).flatten();
+        let own = addresses.is_empty().then(|| host(media)?.parse().ok()).flatten();
         let addresses = given.chain(own).collect();
         Edge { name: name.clone(), url: media.clone(), addresses, is_open: false, objects: Vec::new() }
     };
@@ -324,16 +325,6 @@ fn contents(description: &Description, edges: &[NodeId], groups: &[Vec<GroupEdge
         default_group: default_group.map(|at| GroupId(at as u32)),
         places: Vec::new(),
     }
-}
-
-/// Address in a URL `http://ADDRESS:PORT`.
-fn address(url: &str) -> Option<IpAddr> {
-    let authority = url.strip_prefix("http://")?.trim_end_matches('/');
-    let host = match authority.strip_prefix('[') {
-        Some(rest) => rest.split_once(']')?.0,
-        None => authority.split(':').next()?,
-    };
-    host.parse().ok()
 }
 
 fn check_node(node: &NodeEntry) -> Result<(), DescriptionError> {

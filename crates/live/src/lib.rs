@@ -1,10 +1,13 @@
-//! `live` for programs that embed it: a node that relays live video from its parents to viewers and
-//! to other nodes, with one upstream request for each object.
+//! `live` for programs that embed it: live video from sources over relays to viewers.
 //!
-//! Source: VDN (`anabranch_live_proto`). Leaves out: which objects share a request, and when
-//! another parent is asked (`anabranch_live_proto::relay`); TLS to parents. Read [`Node`] and
-//! [`NodeConfig`] first; [`Route`] is where a choice of parents is plugged in.
-//! [`dns`] tells viewers their edge when they begin, and [`steering`] while they play.
+//! A [`Source`] packages streams, a [`Node`] relays objects with one upstream request for each, and a
+//! [`controller`] plans the trees that nodes and sources follow by their [`control`]. [`dns`] and
+//! [`steering`] lead viewers to edges, [`players`] measure their service, a [`publisher`] makes test
+//! patterns.
+//!
+//! Source: VDN (`anabranch_live_proto`). Leaves out: decisions (`anabranch_live_proto`); TLS for
+//! objects. Read [`Node`] and [`NodeConfig`] first, then [`control::NodeControl`] and
+//! [`controller::ControllerService`].
 //!
 //! An edge with two parents:
 //!
@@ -35,6 +38,7 @@ pub mod publisher;
 mod shared;
 mod source;
 pub mod steering;
+mod url;
 
 pub use anabranch_http::plain::PlainLimits;
 pub use anabranch_live_proto::relay::{Hop, Key, QueryRule, RelayConfig, RelayCounts};

@@ -155,7 +155,7 @@ impl Players {
         for spec in &config.players {
             let player = PlayerConfig { resolves, ..PlayerConfig::new(spec.kind, spec.urls.clone(), now) };
             player.check().map_err(PlayersError::Player)?;
-            if resolves && session::host(&spec.urls[0]).is_none_or(|host| host.parse::<IpAddr>().is_ok()) {
+            if resolves && crate::url::host(&spec.urls[0]).is_none_or(|host| host.parse::<IpAddr>().is_ok()) {
                 return Err(PlayersError::AddressBesideDns(spec.urls[0].clone()));
             }
         }

@@ -2,6 +2,7 @@
 
 use super::resolve::resolve;
 use super::{PlayerReport, PlayerSpec, Progress, wall_clock};
+use crate::url::host;
 use anabranch_http::origin::Origin;
 use anabranch_live_proto::play::{Action, Get, Player, PlayerConfig, RequestId};
 use anabranch_units::Instant;
@@ -31,15 +32,6 @@ enum Event {
     End(RequestId),
     Failed(RequestId),
     Resolved(Vec<IpAddr>),
-}
-
-/// Host of a plain URL, without its port.
-pub(super) fn host(url: &str) -> Option<&str> {
-    let authority = url.strip_prefix("http://")?.split(['/', '?', '#']).next()?;
-    match authority.strip_prefix('[') {
-        Some(rest) => rest.split(']').next(),
-        None => authority.split(':').next(),
-    }
 }
 
 /// Server and target of a plain URL.
