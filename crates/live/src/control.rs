@@ -20,9 +20,9 @@ use anabranch_live_proto::{NodeId, Object, Tier};
 use anabranch_net::identity::Identity;
 use anabranch_units::{Duration, Instant, Seed};
 use neighbours::Outbox;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -282,7 +282,7 @@ impl NodeControl {
     }
 
     /// A source imports these objects now, and no others.
-    pub(crate) fn set_imports(&self, imports: &[Object]) {
+    pub(crate) fn set_imports(&self, imports: &BTreeSet<Object>) {
         self.shared.with(|state, _| {
             let before: Vec<Object> = state.node.objects().collect();
             for object in before.iter().filter(|object| !imports.contains(object)) {
@@ -303,11 +303,7 @@ impl NodeControl {
         let shared = &self.shared;
         // Viewers outside all groups count as of a group that no plan has.
         let group = shared.layout.group_of(viewer).unwrap_or(GroupId(u32::MAX));
-        let media = (!key.is_playlist()).then(|| {
-            let mut hasher = DefaultHasher::new();
-            key.path().hash(&mut hasher);
-            hasher.finish()
-        });
+        let media = (!key.is_playlist()).then(|| anabranch_units::fnv1a(key.path().bytes()));
         let (number, answer) = {
             let mut state = shared.lock();
             if state.audience.handle_request(group, object, media) {
@@ -390,7 +386,14 @@ fn keep(config: &ControlConfig, description: &Description) {
     let Some(path) = &config.cache else { return };
     let text = serde_json::to_vec(description).expect("a description is plain data");
     let new = path.with_extension("new");
-    if let Err(error) = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path)) {
+    let write = || {
+        let mut file = std::fs::File::create(&new)?;
+        file.write_all(&text)?;
+        // Else a loss of power could leave the new name without the text.
+        file.sync_all()?;
+        std::fs::rename(&new, path)
+    };
+    if let Err(error) = write() {
         tracing::warn!(
             "{}: the network is not kept for a start without a controller: {error}",
             path.display()

@@ -231,7 +231,7 @@ impl Shared {
             let ChannelPath { channel, rendition } = &channel.path;
             control.layout().object(&format!("/{channel}/{rendition}/"))
         };
-        control.set_imports(&published.filter_map(object).collect::<Vec<_>>());
+        control.set_imports(&published.filter_map(object).collect());
     }
 
     fn channels(&self) -> std::sync::MutexGuard<'_, BTreeMap<ChannelPath, Arc<Channel>>> {

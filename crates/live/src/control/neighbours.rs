@@ -79,6 +79,24 @@ async fn write_frames(
     Ok(())
 }
 
+/// Reads and writes frames until the connection ends, or a later one replaces it.
+async fn talk<T: DeserializeOwned>(
+    stream: impl AsyncRead + AsyncWrite,
+    mut due: mpsc::Receiver<Bytes>,
+    mut take: impl FnMut(T),
+) -> io::Result<()> {
+    let (mut read, mut write) = tokio::io::split(stream);
+    let reads = async {
+        loop {
+            take(read_frame(&mut read).await?);
+        }
+    };
+    tokio::select! {
+        ended = reads => ended,
+        ended = write_frames(&mut write, &mut due) => ended,
+    }
+}
+
 impl Shared {
     /// Registers a connection to a neighbour, in place of an earlier one.
     fn connected(&self, node: NodeId) -> (Outbox, mpsc::Receiver<Bytes>) {
@@ -124,20 +142,10 @@ async fn talk_to_parent(shared: &Arc<Shared>, parent: NodeId, is_news: &mut bool
         timeout(CONNECT_TIME, connect).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     *is_news = true;
     let guard = shared.identity.guard(tls.get_ref().1);
-    let (mut read, mut write) = tokio::io::split(tls);
-    let (outbox, mut due) = shared.connected(parent);
-    let reads = async {
-        loop {
-            let message: ToChild = read_frame(&mut read).await?;
-            shared.with(|state, now| state.node.handle_parent(now, parent, message));
-        }
-    };
-    let talk = async {
-        tokio::select! {
-            ended = reads => ended,
-            ended = write_frames(&mut write, &mut due) => ended,
-        }
-    };
+    let (outbox, due) = shared.connected(parent);
+    let talk = talk(tls, due, |message: ToChild| {
+        shared.with(|state, now| state.node.handle_parent(now, parent, message));
+    });
     let ended = guard.during(talk).await;
     if shared.disconnected(parent, &outbox) {
         // A closed connection tells of a failure sooner than silence does.
@@ -183,20 +191,10 @@ async fn serve_child(shared: &Arc<Shared>, arrival: Arrival, refusals: &Refusals
         return Ok(());
     };
     let guard = shared.identity.guard(tls.get_ref().1);
-    let (mut read, mut write) = tokio::io::split(tls);
-    let (outbox, mut due) = shared.connected(child);
-    let reads = async {
-        loop {
-            let message: ToParent = read_frame(&mut read).await?;
-            shared.with(|state, now| state.node.handle_child(now, child, message));
-        }
-    };
-    let talk = async {
-        tokio::select! {
-            ended = reads => ended,
-            ended = write_frames(&mut write, &mut due) => ended,
-        }
-    };
+    let (outbox, due) = shared.connected(child);
+    let talk = talk(tls, due, |message: ToParent| {
+        shared.with(|state, now| state.node.handle_child(now, child, message));
+    });
     let ended = guard.during(talk).await;
     shared.disconnected(child, &outbox);
     match ended {
