@@ -117,6 +117,8 @@ struct Shared {
     settings: ControllerSettings,
     state: Mutex<State>,
     round: Mutex<Round>,
+    /// State as the store has it; locked while the store is written.
+    kept: Mutex<Kept>,
     store: Box<dyn SharedStore<Kept>>,
     /// The machine has a new deadline, or a job.
     changed: Notify,
@@ -128,7 +130,6 @@ struct Shared {
 
 struct State {
     machine: Controller,
-    kept: Kept,
     mailboxes: BTreeMap<NodeId, VecDeque<ToNode>>,
     events: VecDeque<EventView>,
     events_ever: u64,
@@ -173,7 +174,6 @@ impl ControllerService {
         drained.for_each(|node| machine.handle_drain(now, node));
         let state = State {
             machine,
-            kept,
             mailboxes: BTreeMap::new(),
             events: VecDeque::new(),
             events_ever: 0,
@@ -186,6 +186,7 @@ impl ControllerService {
             settings: config.settings,
             state: Mutex::new(state),
             round: Mutex::new(Round::new(config.round)),
+            kept: Mutex::new(kept),
             store: keeper,
             changed: Notify::new(),
             told: Notify::new(),
@@ -294,14 +295,16 @@ impl ControllerService {
     /// Empties a node, or fills it again. Stored before it takes effect.
     fn drain(&self, node: NodeId, drains: bool) -> Result<(), LeaseError> {
         let name = self.shared.layout.entry(node).name.clone();
-        let mut kept = lock(&self.shared.state).kept.clone();
-        let is_new = if drains { kept.draining.insert(name.clone()) } else { kept.draining.remove(&name) };
+        // Two operators write one after the other: neither overwrites the other's drain.
+        let mut kept = lock(&self.shared.kept);
+        let mut next = kept.clone();
+        let is_new = if drains { next.draining.insert(name.clone()) } else { next.draining.remove(&name) };
         if !is_new {
             return Ok(());
         }
-        keep(&*self.shared.store, &mut kept)?;
+        keep(&*self.shared.store, &mut next)?;
+        *kept = next;
         self.with(|state, now| {
-            state.kept = kept;
             let text = if drains {
                 state.machine.handle_drain(now, node);
                 "an operator drains it"
@@ -527,4 +530,52 @@ fn keep(store: &dyn SharedStore<Kept>, kept: &mut Kept) -> Result<(), LeaseError
     let before = anabranch_election::Stamp::default();
     let decision = Arc::new(kept.clone());
     store.answer(&StoreAsk::Keep { epoch: 1, decided: kept.round, before, decision }).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+
+    const NODES: usize = 16;
+
+    fn description() -> Description {
+        let text: String = (0..NODES)
+            .map(|node| {
+                format!(
+                    "[[node]]\nname = \"e{node}\"\ntier = \"edge\"\nmedia = \"http://127.0.0.1:{}\"\n",
+                    7_000 + node
+                )
+            })
+            .collect();
+        Description::from_toml(&text).expect("a good description")
+    }
+
+    fn drained(service: &ControllerService) -> usize {
+        service.nodes().iter().filter(|node| node.is_draining).count()
+    }
+
+    #[test]
+    fn drains_at_the_same_time_outlive_the_controller() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let config = ControllerConfig::new(description(), Some(&folder.path().join("live.redb")));
+        let service = ControllerService::open(config.clone()).expect("a new store");
+        let lead = lock(&service.shared.state).machine.version().lead;
+        let together = Barrier::new(NODES);
+        std::thread::scope(|scope| {
+            for node in (0..NODES as u32).map(NodeId) {
+                let (service, together) = (&service, &together);
+                scope.spawn(move || {
+                    together.wait();
+                    service.drain(node, true).expect("a store");
+                });
+            }
+        });
+        service.drain(NodeId(3), false).expect("a store");
+        assert_eq!(drained(&service), NODES - 1);
+        drop(service);
+        let service = ControllerService::open(config).expect("the store of before");
+        assert_eq!(drained(&service), NODES - 1);
+        assert!(lock(&service.shared.state).machine.version().lead > lead);
+    }
 }

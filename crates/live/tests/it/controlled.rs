@@ -232,6 +232,12 @@ async fn streams_follow_the_plan_and_survive_a_reflector() {
     network.controller.take().expect("started").abort();
     sleep(std::time::Duration::from_secs(1)).await;
     wait_for_playlist(&edge).await;
+    let edges = (&[Tier::Edge][..], "an edge");
+    let restarted = NodeControl::start(network.control("e2"), edges).await;
+    assert_eq!(restarted.expect("the file has the network").layout().description(), &network.description);
+    let without_file = ControlConfig { cache: None, ..network.control("e2") };
+    let refused = NodeControl::start(without_file, edges).await;
+    assert!(matches!(refused, Err(ControlError::NoDescription(_))), "{refused:?}");
     network.start_controller().await;
     network.wait_for("the next lead", &[("r2", "s"), ("e1", "r2")]).await;
     let nodes = network.operator.nodes().await.expect("an operator may look");
