@@ -389,8 +389,8 @@ impl Directory {
         planned.into_iter().chain(others)
     }
 
-    /// Open edges for viewers of a group in order of preference: [`Self::pathways`], or those of
-    /// viewers without a group where none of the group's edges is open.
+    /// Open edges for viewers of a group in order of preference: [`Self::pathways`]. A group without
+    /// an open edge has the edges of viewers without a group.
     pub fn serving_edges(&self, group: Option<GroupId>, object: Object) -> impl Iterator<Item = EdgeId> {
         let own = group.filter(|_| self.edge_for(group, object).is_some());
         self.pathways(own, object)

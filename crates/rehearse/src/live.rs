@@ -490,14 +490,11 @@ fn viewers(cell: &Cell, testbed: &Testbed, emulation: &Emulation) -> Vec<PlayerS
     (0..cell.channels).map(viewer).collect()
 }
 
-/// The highest mean bitrate that the source tier and the demand allow: each viewer has the lowest
-/// bitrate, then as many as fit the next higher one.
+/// The highest mean bitrate that the source tier and the demand allow, as if streams could be divided.
 fn optimal_kbps(cell: &Cell) -> f64 {
     let room = cell.rate.as_bps() as f64 * (SOURCES * REFLECTORS) as f64;
-    let mut rates: Vec<f64> = cell.bitrates.iter().map(|rate| rate.as_bps() as f64).collect();
-    rates.sort_by(f64::total_cmp);
     let viewers = cell.channels as f64;
-    let most = rates.last().copied().unwrap_or(0.0);
+    let most = cell.bitrates.iter().max().map_or(0.0, |rate| rate.as_bps() as f64);
     room.min(most * viewers) / viewers / 1_000.0
 }
 

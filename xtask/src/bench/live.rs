@@ -1,7 +1,7 @@
 //! `bench live`: the optimiser of `live` on drawn windows, beside HiGHS, and the costs of local control.
 //!
-//! Each instance is drawn and solved in a process of its own, so that its peak memory is that process's. With `--peer` HiGHS solves the same
-//! program in path form, in one thread. Read [`Args`] first; rows are [`plans::Row`] and those of [`control`].
+//! One process draws and solves one instance, so its peak memory is the instance's. With `--peer` HiGHS solves the same program in path
+//! form, in one thread. Rows of plans are [`plans::Row`]; [`control`] has further ones. Read [`Args`] first.
 
 mod control;
 mod peer;
