@@ -254,6 +254,24 @@ fn read_config(
     Ok(Current { config: Arc::new(config), end: facts.end, seen })
 }
 
+/// Writes a certificate of `names` that vouches for itself, for tests, good until `year`.
+///
+/// Panics: a name that no certificate can have; a folder that cannot be written.
+#[doc(hidden)]
+pub fn write_self_signed(folder: &Path, names: &[&str], year: i32) -> CertificateFiles {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let key = rcgen::KeyPair::generate().expect("the generator of keys works");
+    let mut params = rcgen::CertificateParams::new(names).expect("good names");
+    params.not_after = rcgen::date_time_ymd(year, 1, 1);
+    let certificate = params.self_signed(&key).expect("the key signs");
+    let files = CertificateFiles { chain: folder.join("chain.pem"), key: folder.join("key.pem") };
+    std::fs::write(&files.chain, certificate.pem()).expect("the folder can be written");
+    std::fs::write(&files.key, key.serialize_pem()).expect("the folder can be written");
+    let own = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(&files.key, own).expect("the file was just made");
+    files
+}
+
 /// Authorities whose servers a client trusts; clones share them.
 #[derive(Clone)]
 pub struct ServerTrust {

@@ -7,17 +7,8 @@ use tokio_rustls::TlsAcceptor;
 
 const PROTOCOLS: &[&str] = &["h2", "http/1.1"];
 
-/// Writes a certificate that vouches for itself, for `localhost`, good until `year`.
 fn write(folder: &Path, year: i32) -> CertificateFiles {
-    let key = rcgen::KeyPair::generate().expect("a key");
-    let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
-    params.not_after = rcgen::date_time_ymd(year, 1, 1);
-    let certificate = params.self_signed(&key).expect("a certificate");
-    let files = CertificateFiles { chain: folder.join("chain.pem"), key: folder.join("key.pem") };
-    std::fs::write(&files.chain, certificate.pem()).expect("a folder");
-    std::fs::write(&files.key, key.serialize_pem()).expect("a folder");
-    std::fs::set_permissions(&files.key, Permissions::from_mode(0o600)).expect("an own file");
-    files
+    write_self_signed(folder, &["localhost"], year)
 }
 
 fn folder() -> tempfile::TempDir {
