@@ -145,8 +145,7 @@ impl PlainServer {
         Ok(Self { listener, limits, certificate: None })
     }
 
-    /// Speaks TLS with a certificate, and HTTP as clients choose among its protocols: those of
-    /// [`PROTOCOLS`].
+    /// Speaks TLS with a certificate, which was loaded with [`PROTOCOLS`].
     pub fn with_certificate(self, certificate: ServerCertificate) -> Self {
         Self { certificate: Some(certificate), ..self }
     }
@@ -373,7 +372,7 @@ impl Serving {
             }
             Step::Idle => {
                 served.as_mut().graceful_shutdown();
-                // What the client does not read of it in time is lost.
+                // A client that reads nothing in time loses the farewell.
                 let _ = tokio::time::timeout(FAREWELL, served).await;
                 Ok(())
             }
@@ -382,7 +381,7 @@ impl Serving {
     }
 }
 
-/// What a connection of HTTP/2 waits for.
+/// Event of a connection of HTTP/2.
 enum Step {
     /// A request has come.
     Asked,

@@ -5,8 +5,8 @@
 //! [`steering`] lead viewers to edges, [`players`] measure their service, a [`publisher`] makes test
 //! patterns.
 //!
-//! Source: VDN (`anabranch_live_proto`). Leaves out: decisions (`anabranch_live_proto`); TLS for
-//! objects. Read [`Node`] and [`NodeConfig`] first, then [`control::NodeControl`] and
+//! Source: VDN (`anabranch_live_proto`). Leaves out: decisions (`anabranch_live_proto`). Read
+//! [`Node`] and [`NodeConfig`] first, then [`control::NodeControl`] and
 //! [`controller::ControllerService`].
 //!
 //! An edge with two parents:
@@ -35,6 +35,7 @@ mod node;
 mod parents;
 pub mod players;
 pub mod publisher;
+mod secure;
 mod shared;
 mod source;
 pub mod steering;
@@ -44,6 +45,7 @@ pub use anabranch_http::plain::PlainLimits;
 pub use anabranch_live_proto::relay::{Hop, Key, QueryRule, RelayConfig, RelayCounts};
 pub use node::{Node, NodeConfig, NodeError};
 pub use parents::{Route, StaticParents};
+pub use secure::SecureListener;
 pub use source::{PublishTokens, Source, SourceConfig, SourceError, TokenFileError};
 
 anabranch_net::system! {

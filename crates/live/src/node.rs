@@ -5,6 +5,7 @@ use crate::body::{RETRY_AFTER_S, UNSENT_BYTES_MAX, share, text};
 use crate::control::{NodeControl, Unserved};
 use crate::metrics;
 use crate::parents::{Route, StaticParents};
+use crate::secure::SecureListener;
 use crate::shared::{CDN_LOOP, Shared};
 use anabranch_http::PeerAddress;
 use anabranch_http::origin::{Origin, OriginUrlError};
@@ -19,7 +20,8 @@ use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::IntoResponse as _;
 use axum::routing::get;
-use hyper::Response;
+use hyper::body::Incoming;
+use hyper::{Request, Response};
 use std::convert::Infallible;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -47,7 +49,9 @@ pub struct NodeConfig {
     pub query: QueryRule,
     /// Limits of the relay.
     pub relay: RelayConfig,
-    /// Limits of the listener.
+    /// Listener for viewers over TLS. `None` for none.
+    pub secure: Option<SecureListener>,
+    /// Limits of each listener for viewers.
     pub limits: PlainLimits,
 }
 
@@ -98,6 +102,7 @@ impl NodeConfig {
             control: None,
             query: QueryRule::default(),
             relay: RelayConfig::default(),
+            secure: None,
             limits,
         }
     }
@@ -106,6 +111,7 @@ impl NodeConfig {
 /// A bound node, not yet serving.
 pub struct Node {
     server: PlainServer,
+    secure: Option<PlainServer>,
     metrics: Option<PlainServer>,
     state: NodeState,
 }
@@ -157,13 +163,15 @@ impl Node {
         let viewers_max = config.relay.viewers_max;
         let relay = Relay::new(config.relay).map_err(NodeError::BadLimit)?;
         let server = PlainServer::bind(config.address, config.limits).map_err(NodeError::Bind)?;
+        let secure = config.secure.map(|secure| secure.bind(config.limits));
+        let secure = secure.transpose().map_err(NodeError::Bind)?;
         let metrics =
             config.metrics_address.map(|at| PlainServer::bind(at, PlainLimits::for_connections(16)));
         let metrics = metrics.transpose().map_err(NodeError::Bind)?;
         let shared = Shared::new(relay, route(&parents), parents);
         let control = config.control;
         let state = NodeState { shared, control, name: config.name.into(), query: config.query, viewers_max };
-        Ok(Self { server, metrics, state })
+        Ok(Self { server, secure, metrics, state })
     }
 
     /// Where it listens for viewers.
@@ -171,6 +179,13 @@ impl Node {
     /// Errors: the system's.
     pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
         self.server.local_addr()
+    }
+
+    /// Where it listens for viewers over TLS. `None` if it does not.
+    ///
+    /// Errors: the system's.
+    pub fn secure_addr(&self) -> std::io::Result<Option<SocketAddr>> {
+        self.secure.as_ref().map(PlainServer::local_addr).transpose()
     }
 
     /// Where it listens for `/metrics`. `None` if it does not.
@@ -188,7 +203,7 @@ impl Node {
 
     /// Serves. Never returns; drop it to stop.
     pub async fn run(self) -> Infallible {
-        let Self { server, metrics, state } = self;
+        let Self { server, secure, metrics, state } = self;
         let timer = Arc::clone(&state.shared).run_timer();
         let for_operators = operators_router(state.clone());
         let operators = async {
@@ -212,11 +227,19 @@ impl Node {
                 () = failed => {}
             }
         };
-        let viewers = server.run_answers(move |PeerAddress(from), request| {
+        let answer = move |PeerAddress(from), request: Request<Incoming>| {
             relay(state.clone(), from, request.into_parts().0)
-        });
+        };
+        let for_secure = answer.clone();
+        let secure_viewers = async {
+            match secure {
+                Some(server) => server.run_answers(for_secure).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
-            never = viewers => never,
+            never = server.run_answers(answer) => never,
+            never = secure_viewers => never,
             never = operators => never,
             () = timer => unreachable!("the timer never ends"),
             () = control => unreachable!("the control never ends"),

@@ -20,6 +20,7 @@ pub use tokens::{PublishTokens, TokenFileError};
 
 use crate::body::{self, RETRY_AFTER_S, UNSENT_BYTES_MAX};
 use crate::control::NodeControl;
+use crate::secure::SecureListener;
 use anabranch_http::PeerAddress;
 use anabranch_http::plain::{PlainLimits, PlainServer};
 use anabranch_live_proto::origin::{
@@ -68,7 +69,9 @@ pub struct SourceConfig {
     /// Time without a byte after which a publisher is disconnected, and without a publisher after
     /// which the stream ends for its players.
     pub silence_max: Duration,
-    /// Limits of the listener.
+    /// Listener over TLS, for the same requests. `None` for none.
+    pub secure: Option<SecureListener>,
+    /// Limits of each listener.
     pub limits: PlainLimits,
     /// Control that tells the next tier which streams are here. `None`: there is no controller.
     pub control: Option<NodeControl>,
@@ -85,6 +88,7 @@ impl SourceConfig {
             part_target: Duration::from_ms(200),
             renditions_max: 64,
             silence_max: Duration::from_secs(10),
+            secure: None,
             limits: PlainLimits { unsent_bytes_max: UNSENT_BYTES_MAX, ..PlainLimits::default() },
             control: None,
         }
@@ -136,6 +140,7 @@ impl std::error::Error for SourceError {}
 /// that reads slowly.
 pub struct Source {
     server: PlainServer,
+    secure: Option<PlainServer>,
     shared: Arc<Shared>,
 }
 
@@ -161,6 +166,11 @@ impl Source {
         let address = config.address;
         let server = PlainServer::bind(address, config.limits)
             .map_err(|error| SourceError::Bind { address, error })?;
+        let secure = config.secure.clone().map(|secure| {
+            let address = secure.address;
+            secure.bind(config.limits).map_err(|error| SourceError::Bind { address, error })
+        });
+        let secure = secure.transpose()?;
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let shared = Shared {
             config,
@@ -169,7 +179,7 @@ impl Source {
             epoch_unix_ms: u64::try_from(since_1970.as_millis()).unwrap_or(0),
             refusal_logged_s: AtomicU64::new(0),
         };
-        Ok(Self { server, shared: Arc::new(shared) })
+        Ok(Self { server, secure, shared: Arc::new(shared) })
     }
 
     /// Where it listens.
@@ -179,9 +189,16 @@ impl Source {
         self.server.local_addr()
     }
 
+    /// Where it listens over TLS. `None` if it does not.
+    ///
+    /// Errors: the system's.
+    pub fn secure_addr(&self) -> std::io::Result<Option<SocketAddr>> {
+        self.secure.as_ref().map(PlainServer::local_addr).transpose()
+    }
+
     /// Serves. Never returns; drop it to stop.
     pub async fn run(self) -> Infallible {
-        let Self { server, shared } = self;
+        let Self { server, secure, shared } = self;
         let ticking = Arc::clone(&shared);
         let control = shared.config.control.clone();
         let control = async {
@@ -190,12 +207,20 @@ impl Source {
                 None => std::future::pending().await,
             }
         };
-        let serves = server.run_answers(move |PeerAddress(from), request| {
+        let answer = move |PeerAddress(from), request| {
             let shared = Arc::clone(&shared);
             async move { shared.answer(from, request).await }
-        });
+        };
+        let for_secure = answer.clone();
+        let serves_securely = async {
+            match secure {
+                Some(server) => server.run_answers(for_secure).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
-            never = serves => never,
+            never = server.run_answers(answer) => never,
+            never = serves_securely => never,
             () = ticking.run_timer() => unreachable!("the timer never ends"),
             () = control => unreachable!("the control never ends"),
         }

@@ -1,6 +1,7 @@
 //! `anabranch live node`: a reflector or an edge, below a controller or with a fixed list of parents.
 
 use super::controller::{NodeControlArgs, follow_keys};
+use super::secure::{Reloaded, SecureArgs, follow};
 use crate::exit::OrUsage as _;
 use anabranch_live::control::NodeControl;
 use anabranch_live::{Node, NodeConfig, NodeError};
@@ -8,6 +9,7 @@ use anabranch_live_proto::Tier;
 use anyhow::Context as _;
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// Settings of a node.
 #[derive(clap::Args)]
@@ -25,6 +27,8 @@ pub struct Args {
     #[arg(long, value_name = "IP:PORT", value_parser = crate::network::listen_address)]
     metrics: Option<SocketAddr>,
     #[command(flatten)]
+    secure: SecureArgs,
+    #[command(flatten)]
     control: NodeControlArgs,
 }
 
@@ -38,6 +42,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let mut config = NodeConfig::new(&name, args.listen);
     config.parents.clone_from(&args.parent);
     config.metrics_address = args.metrics;
+    config.secure = args.secure.listener()?;
+    let certificate = config.secure.as_ref().map(|secure| secure.certificate.clone());
+    let files: Vec<_> = certificate.into_iter().map(|file| Arc::new(file) as Arc<dyn Reloaded>).collect();
     let controlled = args.control.is_controlled().then(|| args.control.config(&name)).transpose()?;
     crate::process::runtime()?.block_on(async {
         let mut identity = None;
@@ -52,11 +59,13 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         };
         if !quiet {
             let above = if identity.is_some() { "a controller".to_owned() } else { args.parent.join(", ") };
-            eprintln!("node {name} listens at http://{}, below {above}", node.local_addr()?);
+            let secure = node.secure_addr()?.map(|at| format!(" and https://{at}")).unwrap_or_default();
+            eprintln!("node {name} listens at http://{}{secure}, below {above}", node.local_addr()?);
         }
         tokio::select! {
             never = node.run() => match never {},
             never = follow_keys(identity.as_ref()) => match never {},
+            never = follow(files) => match never {},
             () = crate::process::asked_to_end() => {}
         }
         Ok(ExitCode::SUCCESS)

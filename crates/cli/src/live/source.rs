@@ -1,6 +1,7 @@
 //! `anabranch live source`: channels from encoders in, low-latency HLS out.
 
 use super::controller::{NodeControlArgs, follow_keys};
+use super::secure::{Reloaded, SecureArgs, follow};
 use crate::exit::OrUsage as _;
 use anabranch_live::control::NodeControl;
 use anabranch_live::{PublishTokens, Source, SourceConfig, SourceError};
@@ -10,6 +11,7 @@ use anyhow::Context as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// Longest token file.
 const TOKEN_FILE_BYTES_MAX: u64 = 1 << 20;
@@ -45,6 +47,8 @@ pub struct Args {
     #[arg(long, value_name = "NAME", requires = "controller")]
     name: Option<String>,
     #[command(flatten)]
+    secure: SecureArgs,
+    #[command(flatten)]
     control: NodeControlArgs,
 }
 
@@ -61,6 +65,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     config.rendition.window_bytes_max = ByteCount::mib(args.window);
     config.renditions_max = usize::try_from(args.renditions).unwrap_or(usize::MAX);
     config.silence_max = Duration::from_secs(args.silence);
+    config.secure = args.secure.listener()?;
+    let certificate = config.secure.as_ref().map(|secure| secure.certificate.clone());
+    let files: Vec<_> = certificate.into_iter().map(|file| Arc::new(file) as Arc<dyn Reloaded>).collect();
     let controlled = args.control.is_controlled().then(|| {
         let name = args.name.as_deref().expect("--controller needs --name");
         args.control.config(name)
@@ -77,11 +84,14 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             bound => bound?,
         };
         if !quiet {
-            eprintln!("source listens at http://{}; publish to /CHANNEL/RENDITION", source.local_addr()?);
+            let secure = source.secure_addr()?.map(|at| format!(" and https://{at}")).unwrap_or_default();
+            let at = source.local_addr()?;
+            eprintln!("source listens at http://{at}{secure}; publish to /CHANNEL/RENDITION");
         }
         tokio::select! {
             never = source.run() => match never {},
             never = follow_keys(identity.as_ref()) => match never {},
+            never = follow(files) => match never {},
             () = crate::process::asked_to_end() => {}
         }
         Ok(ExitCode::SUCCESS)
