@@ -229,6 +229,30 @@ impl PlainServer {
     }
 }
 
+/// Serves HTTP/1.1 on one connection whose peer is known, until either end closes it. The caller
+/// limits connections.
+///
+/// Errors: the connection's; requests that are not HTTP.
+pub async fn serve_identified<T, A, F, B>(stream: T, answer: A, limits: PlainLimits) -> io::Result<()>
+where
+    T: AsyncRead + AsyncWrite + Unpin,
+    A: Fn(Request<Incoming>) -> F,
+    F: Future<Output = Response<B>> + Send + 'static,
+    B: HttpBody + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let service = service_fn(move |request: Request<Incoming>| {
+        let answered = answer(request);
+        Box::pin(async move { Ok::<_, Infallible>(answered.await) })
+    });
+    let bounds = Bounds {
+        head_bytes_max: HEAD_BYTES_MAX,
+        head_time: limits.admission.speaking_time,
+        write_time: limits.write_time,
+    };
+    connection(stream, service, bounds, Arc::default()).await.map_err(io::Error::other)
+}
+
 /// State of a server that its connections share.
 struct Serving {
     limits: PlainLimits,

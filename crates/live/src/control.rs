@@ -7,20 +7,27 @@
 
 mod neighbours;
 
+use crate::body::UNSENT_BYTES_MAX;
 use crate::controller::client::ControllerClient;
-use crate::description::{Description, DescriptionError, Layout};
+use crate::description::{Description, DescriptionError, Layout, NodeEntry};
 use crate::parents::{Route, Waiting};
-use anabranch_http::ClientError;
-use anabranch_http::origin::{Origin, OriginUrlError};
+use anabranch_http::origin::{Origin, OriginUrlError, Security};
+use anabranch_http::plain::PlainLimits;
+use anabranch_http::{ClientError, PeerAddress};
 use anabranch_live_proto::control::audience::Audience;
 use anabranch_live_proto::control::messages::{GroupId, Refusal, Report};
 use anabranch_live_proto::control::node::{Event, Node, RequestId, Settings, Transmit};
 use anabranch_live_proto::relay::{Hop, Key};
 use anabranch_live_proto::{NodeId, Object, Tier};
 use anabranch_net::identity::Identity;
+use anabranch_net::keys::Role;
 use anabranch_units::{Duration, Instant, Seed};
+use axum::body::HttpBody;
+use hyper::body::Incoming;
+use hyper::{Request, Response};
 use neighbours::Outbox;
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::fmt;
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -57,6 +64,9 @@ pub struct ControlConfig {
     pub identity: Identity,
     /// Listener for the control of the next tier. Edges need none.
     pub address: Option<SocketAddr>,
+    /// Listener for objects of the next tier by mutual TLS, if the node's media URL in the network's
+    /// description begins with `https://`.
+    pub objects_address: Option<SocketAddr>,
     /// File that keeps the network's description, for a start without a controller.
     pub cache: Option<PathBuf>,
 }
@@ -79,6 +89,8 @@ pub enum ControlError {
     OtherTier(String, Tier, &'static str),
     /// Nodes of the next tier connect here, and no listener is given: name.
     NoListener(String),
+    /// The node's media URL begins with `https://`, and no listener for objects is given: name.
+    NoObjectsListener(String),
     /// A parent's URL.
     BadParent(OriginUrlError),
     /// The address, as the error says, cannot be listened on.
@@ -102,6 +114,10 @@ impl fmt::Display for ControlError {
             Self::NoListener(name) => {
                 write!(f, "node `{name}`: the next tier connects to it: give --control IP:PORT")
             }
+            Self::NoObjectsListener(name) => write!(
+                f,
+                "node `{name}`: the next tier fetches from its https:// URL by mutual TLS: give --objects IP:PORT"
+            ),
             Self::BadParent(error) => write!(f, "parent: {error}"),
             Self::Bind(error) => write!(f, "{error}"),
         }
@@ -128,6 +144,8 @@ struct Shared {
     identity: Identity,
     controllers: Vec<ControllerClient>,
     listener: Mutex<Option<TcpListener>>,
+    /// Listener for objects; taken by the node or source.
+    objects_listener: Mutex<Option<TcpListener>>,
     state: Mutex<State>,
     /// Parents by the number of their hop.
     parents: Vec<(NodeId, Origin)>,
@@ -188,8 +206,21 @@ impl NodeControl {
             None if !network.links_out(id).is_empty() => return Err(ControlError::NoListener(config.name)),
             None => None,
         };
+        let is_secure = layout.entry(id).media.starts_with("https://");
+        let objects_listener = match config.objects_address {
+            Some(address) => {
+                let listener = anabranch_net::socket::listen(address).map_err(ControlError::Bind)?;
+                let unsent = anabranch_net::socket::bound_unsent(&listener, UNSENT_BYTES_MAX);
+                unsent.map_err(ControlError::Bind)?;
+                Some(listener)
+            }
+            None if is_secure && tier != Tier::Edge => {
+                return Err(ControlError::NoObjectsListener(config.name));
+            }
+            None => None,
+        };
         let parents = network.links_in(id).iter().map(|link| network.link(*link).from);
-        let parents = parents.map(|parent| Ok((parent, Origin::new(&layout.entry(parent).media)?)));
+        let parents = parents.map(|parent| Ok((parent, origin(layout.entry(parent), &config.identity)?)));
         let parents = parents.collect::<Result<Vec<_>, _>>().map_err(ControlError::BadParent)?;
         let epoch = tokio::time::Instant::now();
         let now = Instant::from_std(epoch.elapsed());
@@ -217,6 +248,7 @@ impl NodeControl {
             identity: config.identity,
             controllers,
             listener: Mutex::new(listener),
+            objects_listener: Mutex::new(objects_listener),
             state: Mutex::new(state),
             parents,
             changed: Notify::new(),
@@ -239,6 +271,31 @@ impl NodeControl {
     /// Origins of the parents, by the number of their hop.
     pub(crate) fn parents(&self) -> Vec<Origin> {
         self.shared.parents.iter().map(|(_, origin)| origin.clone()).collect()
+    }
+
+    /// Serves objects to the next tier by mutual TLS, as `answer` has them. Never returns. Waits for
+    /// ever without a listener for objects, and at the second call.
+    pub(crate) async fn serve_objects<A, F, B>(&self, answer: A, limits: PlainLimits) -> Infallible
+    where
+        A: Fn(PeerAddress, Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Response<B>> + Send + 'static,
+        B: HttpBody + Send + 'static,
+        B::Data: Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let listener = self.shared.objects_listener.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match listener {
+            Some(listener) => {
+                neighbours::serve_objects(Arc::clone(&self.shared), listener, answer, limits).await
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Where it listens for objects by mutual TLS. `None` if it does not, or serves already.
+    pub fn objects_addr(&self) -> Option<SocketAddr> {
+        let listener = self.shared.objects_listener.lock().unwrap_or_else(PoisonError::into_inner);
+        listener.as_ref()?.local_addr().ok()
     }
 
     /// The routes, for the relay.
@@ -338,6 +395,15 @@ impl NodeControl {
             Ok(Err(_)) | Err(_) => Err(Unserved(Refusal::NoParent)),
         }
     }
+}
+
+/// A parent, reached as its URL says: by mutual TLS, or without TLS.
+fn origin(parent: &NodeEntry, identity: &Identity) -> Result<Origin, OriginUrlError> {
+    if !parent.media.starts_with("https://") {
+        return Origin::new(&parent.media);
+    }
+    let (identity, name) = (identity.clone(), parent.name.clone());
+    Origin::with(&parent.media, Security::Mutual { identity, role: Role::Site, name }, None)
 }
 
 /// A waiting viewer's place, given back when it is dropped.

@@ -114,6 +114,7 @@ pub struct Node {
     secure: Option<PlainServer>,
     metrics: Option<PlainServer>,
     state: NodeState,
+    limits: PlainLimits,
 }
 
 #[derive(Clone)]
@@ -171,7 +172,7 @@ impl Node {
         let shared = Shared::new(relay, route(&parents), parents);
         let control = config.control;
         let state = NodeState { shared, control, name: config.name.into(), query: config.query, viewers_max };
-        Ok(Self { server, secure, metrics, state })
+        Ok(Self { server, secure, metrics, state, limits: config.limits })
     }
 
     /// Where it listens for viewers.
@@ -203,7 +204,7 @@ impl Node {
 
     /// Serves. Never returns; drop it to stop.
     pub async fn run(self) -> Infallible {
-        let Self { server, secure, metrics, state } = self;
+        let Self { server, secure, metrics, state, limits } = self;
         let timer = Arc::clone(&state.shared).run_timer();
         let for_operators = operators_router(state.clone());
         let operators = async {
@@ -213,6 +214,7 @@ impl Node {
             }
         };
         let (control, shared) = (state.control.clone(), Arc::clone(&state.shared));
+        let children_control = state.control.clone();
         let control = async {
             let Some(control) = control else { std::future::pending().await };
             let failed = async {
@@ -230,7 +232,13 @@ impl Node {
         let answer = move |PeerAddress(from), request: Request<Incoming>| {
             relay(state.clone(), from, request.into_parts().0)
         };
-        let for_secure = answer.clone();
+        let (for_secure, for_children) = (answer.clone(), answer.clone());
+        let children = async {
+            match children_control {
+                Some(control) => control.serve_objects(for_children, limits).await,
+                None => std::future::pending().await,
+            }
+        };
         let secure_viewers = async {
             match secure {
                 Some(server) => server.run_answers(for_secure).await,
@@ -240,6 +248,7 @@ impl Node {
         tokio::select! {
             never = server.run_answers(answer) => never,
             never = secure_viewers => never,
+            never = children => never,
             never = operators => never,
             () = timer => unreachable!("the timer never ends"),
             () = control => unreachable!("the control never ends"),

@@ -201,6 +201,7 @@ impl Source {
         let Self { server, secure, shared } = self;
         let ticking = Arc::clone(&shared);
         let control = shared.config.control.clone();
+        let (children_control, limits) = (control.clone(), shared.config.limits);
         let control = async {
             match control {
                 Some(control) => control.run().await,
@@ -211,7 +212,13 @@ impl Source {
             let shared = Arc::clone(&shared);
             async move { shared.answer(from, request).await }
         };
-        let for_secure = answer.clone();
+        let (for_secure, for_children) = (answer.clone(), answer.clone());
+        let serves_children = async {
+            match children_control {
+                Some(control) => control.serve_objects(for_children, limits).await,
+                None => std::future::pending().await,
+            }
+        };
         let serves_securely = async {
             match secure {
                 Some(server) => server.run_answers(for_secure).await,
@@ -221,6 +228,7 @@ impl Source {
         tokio::select! {
             never = server.run_answers(answer) => never,
             never = serves_securely => never,
+            never = serves_children => never,
             () = ticking.run_timer() => unreachable!("the timer never ends"),
             () = control => unreachable!("the control never ends"),
         }
