@@ -37,6 +37,7 @@ pub mod players;
 pub mod publisher;
 mod secure;
 mod shared;
+pub mod signing;
 mod source;
 pub mod steering;
 mod url;

@@ -3,10 +3,11 @@
 use crate::answer::{AnswerBody, answer};
 use crate::body::{RETRY_AFTER_S, UNSENT_BYTES_MAX, share, text};
 use crate::control::{NodeControl, Unserved};
-use crate::metrics;
+use crate::metrics::{self, UnsignedCounts};
 use crate::parents::{Route, StaticParents};
 use crate::secure::SecureListener;
 use crate::shared::{CDN_LOOP, Shared};
+use crate::signing::{SignatureError, SigningSecrets};
 use anabranch_http::PeerAddress;
 use anabranch_http::origin::{Origin, OriginUrlError};
 use anabranch_http::plain::{PlainLimits, PlainServer};
@@ -26,6 +27,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// Share of [`RelayConfig::viewers_max`], in percent, above which `/health` answers 503.
 const HEALTHY_VIEWERS_PERCENT: usize = 90;
@@ -49,6 +51,8 @@ pub struct NodeConfig {
     pub query: QueryRule,
     /// Limits of the relay.
     pub relay: RelayConfig,
+    /// Secrets of the URLs that viewers may ask for. `None`: they may ask for all.
+    pub signing: Option<SigningSecrets>,
     /// Listener for viewers over TLS. `None` for none.
     pub secure: Option<SecureListener>,
     /// Limits of each listener for viewers.
@@ -102,6 +106,7 @@ impl NodeConfig {
             control: None,
             query: QueryRule::default(),
             relay: RelayConfig::default(),
+            signing: None,
             secure: None,
             limits,
         }
@@ -124,6 +129,8 @@ struct NodeState {
     name: Arc<str>,
     query: QueryRule,
     viewers_max: usize,
+    signing: Option<SigningSecrets>,
+    unsigned: Arc<UnsignedCounts>,
 }
 
 impl Node {
@@ -171,7 +178,15 @@ impl Node {
         let metrics = metrics.transpose().map_err(NodeError::Bind)?;
         let shared = Shared::new(relay, route(&parents), parents);
         let control = config.control;
-        let state = NodeState { shared, control, name: config.name.into(), query: config.query, viewers_max };
+        let state = NodeState {
+            shared,
+            control,
+            name: config.name.into(),
+            query: config.query,
+            viewers_max,
+            signing: config.signing,
+            unsigned: Arc::default(),
+        };
         Ok(Self { server, secure, metrics, state, limits: config.limits })
     }
 
@@ -263,7 +278,7 @@ fn operators_router(state: NodeState) -> Router {
 async fn show_metrics(State(node): State<NodeState>) -> axum::response::Response {
     let (counts, viewers) = node.shared.with(|relay, _| (relay.counts(), relay.viewers()));
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
-    (kind, metrics::text(&counts, viewers)).into_response()
+    (kind, metrics::text(&counts, viewers, &node.unsigned)).into_response()
 }
 
 /// Whether new viewers should come here: load balancers ask.
@@ -280,7 +295,14 @@ fn health(node: &NodeState) -> Response<AnswerBody> {
 async fn relay(node: NodeState, from: IpAddr, request: Parts) -> Response<AnswerBody> {
     let mut response = match request.method {
         Method::GET if request.uri.path() == "/health" => health(&node),
-        Method::GET | Method::HEAD => serve(&node, from, &request).await,
+        Method::GET | Method::HEAD => match signed_target(&node, from, &request) {
+            Ok(target) => serve(&node, from, &request, target).await,
+            Err(error) => {
+                let mut response = text(StatusCode::FORBIDDEN, format!("{error}\n"));
+                response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+                response
+            }
+        },
         Method::OPTIONS => text(StatusCode::NO_CONTENT, ""),
         _ => {
             let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "");
@@ -293,8 +315,15 @@ async fn relay(node: NodeState, from: IpAddr, request: Parts) -> Response<Answer
     response
 }
 
-async fn serve(node: &NodeState, from: IpAddr, request: &Parts) -> Response<AnswerBody> {
+/// A request's target, without its signature where signed URLs alone are served.
+fn signed_target<'a>(node: &NodeState, from: IpAddr, request: &'a Parts) -> Result<&'a str, SignatureError> {
     let target = request.uri.path_and_query().map_or("/", |target| target.as_str());
+    let Some(secrets) = &node.signing else { return Ok(target) };
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    secrets.check(target, since_1970.as_secs(), from).inspect_err(|error| node.unsigned.count(error))
+}
+
+async fn serve(node: &NodeState, from: IpAddr, request: &Parts, target: &str) -> Response<AnswerBody> {
     let key = match Key::read(target, node.query) {
         Ok(key) => key,
         Err(error) => return text(StatusCode::BAD_REQUEST, format!("{error}\n")),

@@ -2,12 +2,14 @@
 
 use super::controller::{NodeControlArgs, follow_keys};
 use super::secure::{Reloaded, SecureArgs, follow};
+use super::sign::SecretFile;
 use crate::exit::OrUsage as _;
 use anabranch_live::control::NodeControl;
 use anabranch_live::{Node, NodeConfig, NodeError};
 use anabranch_live_proto::Tier;
 use anyhow::Context as _;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -26,6 +28,9 @@ pub struct Args {
     /// Address for Prometheus' /metrics. By default there is none.
     #[arg(long, value_name = "IP:PORT", value_parser = crate::network::listen_address)]
     metrics: Option<SocketAddr>,
+    /// Secrets of signed URLs (see `live sign`): no other URL is served. The file is read again on SIGHUP and when it changes.
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
     #[command(flatten)]
     secure: SecureArgs,
     #[command(flatten)]
@@ -44,7 +49,12 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     config.metrics_address = args.metrics;
     config.secure = args.secure.listener()?;
     let certificate = config.secure.as_ref().map(|secure| secure.certificate.clone());
-    let files: Vec<_> = certificate.into_iter().map(|file| Arc::new(file) as Arc<dyn Reloaded>).collect();
+    let mut files: Vec<_> = certificate.into_iter().map(|file| Arc::new(file) as Arc<dyn Reloaded>).collect();
+    if let Some(path) = &args.secret_file {
+        let file = SecretFile::open(path)?;
+        config.signing = Some(file.secrets());
+        files.push(file);
+    }
     let controlled = args.control.is_controlled().then(|| args.control.config(&name)).transpose()?;
     crate::process::runtime()?.block_on(async {
         let mut identity = None;

@@ -5,6 +5,7 @@ use crate::players::{on_air, spec};
 use crate::source::{get, get_once_there};
 use anabranch_http::plain::PROTOCOLS;
 use anabranch_live::players::{Players, PlayersConfig};
+use anabranch_live::signing::{Grant, SigningSecrets};
 use anabranch_live::{Node, NodeConfig, SecureListener};
 use anabranch_live_proto::play::PlayerKind;
 use anabranch_media::hls::{DeliveryDirectives, MediaPlaylist};
@@ -191,4 +192,51 @@ async fn client_that_cancels_without_end_leaves_no_viewers() {
     // The origin may still send parts of objects that nobody waits for.
     origin.parts.add_permits(10_000 * PARTS);
     assert_eq!(edge.client().await.get("/ch/piece.mp4").await.1, object());
+}
+
+/// A player with a signed URL needs nothing else: playlists lead it to signed URLs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn players_with_a_signed_url_play_to_the_end() {
+    let (source, _publish) = on_air().await;
+    get_once_there(&source.url, "/news/index.m3u8").await;
+    let secrets = SigningSecrets::read("0123456789abcdef0123456789abcdef").expect("a secret");
+    let mut config = NodeConfig::new("edge", ([127, 0, 0, 1], 0).into());
+    config.parents = vec![source.url.clone()];
+    config.signing = Some(secrets.clone());
+    config.metrics_address = Some(config.address);
+    let node = Node::bind(config).expect("loopback");
+    let metrics = node.metrics_addr().expect("bound").expect("it has one");
+    let edge = TestNode::run(node);
+    let grant = |expires_unix_s| Grant { path: "/news".to_owned(), expires_unix_s, clients: None };
+    let signed = |end| format!("{}{}", edge.url, secrets.sign(&grant(end)).expect("a path"));
+    let good = signed(u64::MAX);
+    let specs = (0..4).map(|_| spec(PlayerKind::Buffering, &[&good])).collect();
+    let duration = Some(Duration::from_secs(4));
+    let config = PlayersConfig { players: specs, dns: None, trust: None, duration };
+    let reports = Players::new(config).expect("a set-up").run(std::future::pending()).await;
+    for report in reports {
+        let measured = &report.measurements;
+        assert_eq!((measured.counts.refused, measured.counts.failed), (0, 0), "{:?}", measured.last_failure);
+        assert!(measured.counts.objects > 3, "{:?}", measured.counts);
+    }
+    let target = |url: &str| url.trim_start_matches(&edge.url).to_owned() + "/news/index.m3u8";
+    let bad = target(&good).replace("/~1", "/~2");
+    for (target, said) in
+        [("/news/index.m3u8".to_owned(), "missing"), (bad, "wrong"), (target(&signed(1)), "expired at 1 s")]
+    {
+        let (status, line) = get(&edge.url, &target).await;
+        let line = String::from_utf8(line).expect("text");
+        assert_eq!(status, StatusCode::FORBIDDEN);
+        assert!(
+            line.starts_with("signature: ") && line.contains(said) && line.lines().count() == 1,
+            "{line}"
+        );
+    }
+    assert_eq!(get(&edge.url, "/health").await.0, StatusCode::OK);
+    let (_, text) = get(&format!("http://{metrics}"), "/metrics").await;
+    let text = String::from_utf8(text).expect("text");
+    for reason in ["missing", "wrong", "expired"] {
+        let line = format!("anabranch_live_requests_unsigned_total{{reason=\"{reason}\"}} 1\n");
+        assert!(text.contains(&line), "{text}");
+    }
 }
