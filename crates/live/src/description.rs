@@ -270,6 +270,12 @@ impl Layout {
         Some((&channel.name, &rendition.name))
     }
 
+    /// Name and media URL of each edge.
+    pub fn edges(&self) -> impl Iterator<Item = (&str, &str)> {
+        let entry = |edge: &NodeId| self.entry(*edge);
+        self.edges.iter().map(entry).map(|entry| (&*entry.name, &*entry.media))
+    }
+
     /// The directory of places that a controller has decided, over the edges that `is_open`, with
     /// the objects that each edge receives.
     pub fn directory<'a>(

@@ -47,7 +47,7 @@ pub use anabranch_live_proto::relay::{Hop, Key, QueryRule, RelayConfig, RelayCou
 pub use node::{Node, NodeConfig, NodeError};
 pub use parents::{Route, StaticParents};
 pub use secure::SecureListener;
-pub use source::{PublishTokens, Source, SourceConfig, SourceError, TokenFileError};
+pub use source::{PublishTokens, Source, SourceConfig, SourceError, SourceSteering, TokenFileError};
 
 anabranch_net::system! {
     /// Parties of `live`, and their rights. Nodes are sources, reflectors and edges.

@@ -9,13 +9,15 @@
 //! | `GET /CHANNEL/RENDITION/NAME` | initialisation section, segment or part |
 //!
 //! Source: draft-pantos-hls-rfc8216bis, sections 4.4.6 and 6.2. Leaves out: cutting and answers
-//! ([`anabranch_live_proto::origin`]); codecs and rendition reports in playlists; byte ranges. Read
+//! ([`anabranch_live_proto::origin`]); rendition reports in playlists; byte ranges. Read
 //! [`Source`] and [`SourceConfig`] first.
 
 mod channel;
+mod multivariant;
 mod publish;
 mod tokens;
 
+pub use multivariant::SourceSteering;
 pub use tokens::{PublishTokens, TokenFileError};
 
 use crate::body::{self, RETRY_AFTER_S, UNSENT_BYTES_MAX};
@@ -27,7 +29,7 @@ use anabranch_live_proto::origin::{
     Answer, Freshness, Head, Name, PackageError, Packager, PackagerConfig, RenditionConfig,
 };
 use anabranch_media::cmaf::{CutConfig, Timeline};
-use anabranch_media::hls::{DateTime, DeliveryDirectives, MultivariantPlaylist, VARIANTS_MAX, Variant};
+use anabranch_media::hls::{DateTime, DeliveryDirectives};
 use anabranch_units::{Duration, Instant};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -35,6 +37,7 @@ use bytes::Bytes;
 use channel::{Channel, ChannelPath};
 use hyper::body::Incoming;
 use hyper::{Request, Response};
+use multivariant::Listed;
 use publish::Upload;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -69,6 +72,8 @@ pub struct SourceConfig {
     /// Time without a byte after which a publisher is disconnected, and without a publisher after
     /// which the stream ends for its players.
     pub silence_max: Duration,
+    /// Content steering in multivariant playlists. `None`: they lead to the edge that served them.
+    pub steering: Option<SourceSteering>,
     /// Listener over TLS, for the same requests. `None` for none.
     pub secure: Option<SecureListener>,
     /// Limits of each listener.
@@ -88,6 +93,7 @@ impl SourceConfig {
             part_target: Duration::from_ms(200),
             renditions_max: 64,
             silence_max: Duration::from_secs(10),
+            steering: None,
             secure: None,
             limits: PlainLimits { unsent_bytes_max: UNSENT_BYTES_MAX, ..PlainLimits::default() },
             control: None,
@@ -323,25 +329,16 @@ impl Shared {
         if of_channel.is_empty() {
             return not_found();
         }
-        let variant = |channel: &Arc<Channel>| {
-            Some(Variant {
-                uri: format!("{}/index.m3u8", channel.path.rendition),
-                bandwidth: channel.peak_rate()?,
-                average_bandwidth: None,
-                codecs: None,
-                resolution: None,
-                frame_rate: None,
-                audio: None,
-            })
+        let listed = |channel: &Arc<Channel>| {
+            let (rendition, codecs) = (channel.path.rendition.clone(), channel.codecs());
+            Some(Listed { rendition, peak_rate: channel.peak_rate()?, codecs })
         };
         let running = of_channel.iter().filter(|channel| !channel.is_ended());
-        let mut variants: Vec<Variant> = running.filter_map(variant).collect();
-        if variants.is_empty() {
+        let listed: Vec<Listed> = running.filter_map(listed).collect();
+        if listed.is_empty() {
             return unavailable("no segment yet\n");
         }
-        variants.sort_by_key(|variant| std::cmp::Reverse(variant.bandwidth));
-        variants.truncate(VARIANTS_MAX);
-        let playlist = MultivariantPlaylist { variants, ..MultivariantPlaylist::default() };
+        let playlist = multivariant::playlist(name, listed, self.config.steering.as_ref());
         let mut response = text(StatusCode::OK, playlist.write());
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/vnd.apple.mpegurl"));

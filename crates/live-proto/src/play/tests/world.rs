@@ -161,6 +161,7 @@ impl World {
                 resolution: None,
                 frame_rate: None,
                 audio: None,
+                pathway_id: None,
             });
             let playlist =
                 MultivariantPlaylist { variants: variants.collect(), ..MultivariantPlaylist::default() };
