@@ -4,11 +4,12 @@
 
 use super::http::etag;
 use super::wire::{
-    DrainRequest, EventView, EventsView, NodeView, NodesView, ReportReply, RoundView, RoundsView, TreesView,
+    DrainRequest, EventView, EventsView, NetworkChange, NetworkVersion, NetworkView, NodeView, NodesView,
+    ReportReply, RoundView, RoundsView, TreesView,
 };
-use crate::description::Description;
+use crate::description::Change;
 use anabranch_http::{ClientError, Connection, REPLY_TIME};
-use anabranch_live_proto::control::messages::{Report, ToNode};
+use anabranch_live_proto::control::messages::Report;
 use anabranch_live_proto::directory::Directory;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::escaped;
@@ -45,7 +46,7 @@ impl ControllerClient {
         self.connection.address()
     }
 
-    /// Sends a node's report. Returns the messages for the node.
+    /// Sends a node's report. Returns the messages for the node, and the version of the network.
     ///
     /// Errors: see [`ClientError`].
     pub async fn report(
@@ -53,18 +54,27 @@ impl ControllerClient {
         node: &str,
         report: &Report,
         within: Duration,
-    ) -> Result<Vec<ToNode>, ClientError> {
+    ) -> Result<ReportReply, ClientError> {
         let path = format!("/v1/nodes/{}/report", escaped(node));
         let body = self.connection.write(report)?;
         let reply = self.connection.once(Method::POST, &path, body, within).await?;
-        self.connection.read::<ReportReply>(&reply).map(|reply| reply.messages)
+        self.connection.read(&reply)
     }
 
-    /// The network's description.
+    /// The network's description, with its version.
     ///
     /// Errors: see [`ClientError`].
-    pub async fn network(&self) -> Result<Description, ClientError> {
+    pub async fn network(&self) -> Result<NetworkView, ClientError> {
         self.connection.get("/v1/network").await
+    }
+
+    /// Changes this version of the network: all changes, or none. Returns the new version.
+    ///
+    /// Errors: see [`ClientError`]; after a broken connection the change can be in force.
+    pub async fn change(&self, version: u64, changes: Vec<Change>) -> Result<u64, ClientError> {
+        let body = self.connection.write(&NetworkChange { version, changes })?;
+        let reply = self.connection.once(Method::POST, "/v1/network", body, REPLY_TIME).await?;
+        self.connection.read::<NetworkVersion>(&reply).map(|changed| changed.version)
     }
 
     /// The places of viewers, as soon as they differ from the directory of this tag. `None` after
