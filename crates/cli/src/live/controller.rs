@@ -24,7 +24,7 @@ pub(super) const ADDRESS: &str = "127.0.0.1:7200";
 /// Settings of a controller.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The network's description: a TOML file with [[node]], [[link]], [[group]] and [[channel]] tables, as docs/live.md has it.
+    /// The network's description, for a new --store; a store that has a network keeps its own (`live network`). A TOML file with [[node]], [[link]], [[group]] and [[channel]] tables, as docs/live.md has it.
     #[arg(long, value_name = "FILE", default_value = "live.toml")]
     network: PathBuf,
     /// Address for nodes and operators, by mutual TLS. The default admits this machine only.
@@ -33,7 +33,7 @@ pub struct Args {
     /// The folder that `live keys` made, or a copy with ca.pem, controller.pem and controller.key.
     #[arg(long, value_name = "DIR", default_value = "keys/live")]
     keys: PathBuf,
-    /// File that keeps the number of the lead and the drained nodes. Made if it is not there.
+    /// File that keeps the number of the lead, the drained nodes and the network. Made if it is not there.
     #[arg(long, value_name = "FILE", default_value = "live.redb")]
     store: PathBuf,
     /// Time between two plans, from 1 s to an hour.
