@@ -19,8 +19,16 @@ fn description() -> Description {
 }
 
 /// A controller with its driver.
-fn start(config: &ControllerConfig) -> (ControllerService, tokio::task::JoinHandle<()>) {
-    let service = ControllerService::open(config.clone()).expect("a store");
+async fn start(config: &ControllerConfig) -> (ControllerService, tokio::task::JoinHandle<()>) {
+    let mut tries = 0..100;
+    let service = loop {
+        // A question of the last controller may still use its store.
+        match ControllerService::open(config.clone()) {
+            Ok(service) => break service,
+            Err(error) => assert!(tries.next().is_some(), "{error}"),
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    };
     let driven = service.clone();
     (service, tokio::spawn(async move { driven.go_on().await }))
 }
@@ -42,7 +50,7 @@ fn channel(name: &str, mbps: u64) -> Change {
 async fn drains_at_the_same_time_outlive_the_controller() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let config = ControllerConfig::new(description(), Some(&folder.path().join("live.redb")));
-    let (service, driver) = start(&config);
+    let (service, driver) = start(&config).await;
     let before = lead(&service);
     let drains = (0..NODES).map(|node| {
         let service = service.clone();
@@ -56,7 +64,7 @@ async fn drains_at_the_same_time_outlive_the_controller() {
     driver.abort();
     let _ = driver.await;
     drop(service);
-    let (service, _driver) = start(&config);
+    let (service, _driver) = start(&config).await;
     assert_eq!(drained(&service), NODES - 1);
     assert!(lead(&service) > before);
 }
@@ -65,14 +73,14 @@ async fn drains_at_the_same_time_outlive_the_controller() {
 async fn changes_outlive_the_controller() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let config = ControllerConfig::new(description(), Some(&folder.path().join("live.redb")));
-    let (service, driver) = start(&config);
+    let (service, driver) = start(&config).await;
     assert_eq!(service.change(1, vec![channel("news", 1), Change::RemoveNode("e1".to_owned())]).await, Ok(2));
     assert_eq!(service.nodes().expect("it leads").len(), NODES - 1);
     assert_eq!(service.drain("e1", true).await, Err(Unchanged::UnknownNode("e1".to_owned())));
     driver.abort();
     let _ = driver.await;
     drop(service);
-    let (service, _driver) = start(&config);
+    let (service, _driver) = start(&config).await;
     let (_, version, network) = service.network().expect("it leads");
     assert_eq!((version, network.channels.len()), (2, 1));
     assert_eq!(network.removed.nodes.len(), 1);
@@ -80,7 +88,7 @@ async fn changes_outlive_the_controller() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_editors_one_is_refused() {
-    let (service, _driver) = start(&ControllerConfig::new(description(), None));
+    let (service, _driver) = start(&ControllerConfig::new(description(), None)).await;
     let edits = (0..8).map(|edit| {
         let service = service.clone();
         tokio::spawn(async move { service.change(1, vec![channel(&format!("c{edit}"), 1)]).await })
@@ -98,7 +106,7 @@ async fn of_two_editors_one_is_refused() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bad_change_is_refused_whole() {
-    let (service, _driver) = start(&ControllerConfig::new(description(), None));
+    let (service, _driver) = start(&ControllerConfig::new(description(), None)).await;
     let link =
         LinkEntry { from: "e1".to_owned(), to: "e2".to_owned(), capacity: BitRate::mbps(1), cost: 1.0 };
     let error = service.change(1, vec![channel("news", 1), Change::SetLink(link)]).await.expect_err("bad");

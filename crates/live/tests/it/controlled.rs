@@ -5,11 +5,11 @@ use crate::source::{AUTHORIZATION, TOKEN, fragments, get, put};
 use anabranch_http::{ServeConfig, Server};
 use anabranch_live::control::{ControlConfig, ControlError, NodeControl};
 use anabranch_live::controller::client::ControllerClient;
-use anabranch_live::controller::{ControllerConfig, ControllerService};
+use anabranch_live::controller::{ControllerConfig, ControllerService, StoreConfig};
 use anabranch_live::description::{
     Change, ChannelEntry, Description, GroupEdgeEntry, GroupEntry, LinkEntry, NodeEntry,
 };
-use anabranch_live::{Node, NodeConfig, PublishTokens, SYSTEM, Source, SourceConfig};
+use anabranch_live::{EtcdConfig, Node, NodeConfig, PublishTokens, SYSTEM, Source, SourceConfig};
 use anabranch_live_proto::Tier;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, SetRequest, VALID_DAYS, make_set, write_set};
@@ -27,16 +27,21 @@ const NODES: [(&str, &str); 5] =
     [("s", "source"), ("r1", "reflector"), ("r2", "reflector"), ("e1", "edge"), ("e2", "edge")];
 /// Nodes that are not in the first network.
 const LATER: [&str; 2] = ["r3", "e3"];
+/// Lease of controllers that share an etcd.
+pub const LEASE: std::time::Duration = std::time::Duration::from_secs(2);
 /// Patience of each wait for a change.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 
-struct TestNetwork {
+pub struct TestNetwork {
     folder: PathBuf,
     description: Description,
-    controller_address: SocketAddr,
-    controller: Option<JoinHandle<()>>,
+    controller_addresses: Vec<SocketAddr>,
+    /// By address.
+    controllers: BTreeMap<SocketAddr, JoinHandle<()>>,
+    /// Members of etcd, if controllers share one.
+    etcd: Vec<String>,
     nodes: BTreeMap<&'static str, JoinHandle<()>>,
-    operator: ControllerClient,
+    pub operator: ControllerClient,
 }
 
 /// A port that was free a moment ago, on an address of this test alone.
@@ -69,6 +74,11 @@ fn description() -> Description {
 
 impl TestNetwork {
     async fn start(name: &str) -> Self {
+        Self::start_with(name, 1, Vec::new()).await
+    }
+
+    /// A network under `controllers`, which share an etcd if there are several.
+    pub async fn start_with(name: &str, controllers: usize, etcd: Vec<String>) -> Self {
         let folder = std::env::temp_dir().join(format!("anabranch-live-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).expect("room");
@@ -80,28 +90,36 @@ impl TestNetwork {
             valid_days: VALID_DAYS,
         };
         write_set(&folder.join("keys"), &make_set(&request).expect("good names")).expect("room");
-        let controller_address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+        let address = |_| SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+        let controller_addresses: Vec<SocketAddr> = (0..controllers).map(address).collect();
+        let addresses: Vec<String> = controller_addresses.iter().map(ToString::to_string).collect();
         let identity = identity(&folder, Role::Operator, "operator");
-        let operator = ControllerClient::new(&controller_address.to_string(), &identity, PATIENCE);
-        let operator = operator.expect("an address");
+        let operator = ControllerClient::of(&addresses, &identity, PATIENCE).expect("addresses");
         let mut network = Self {
             folder,
             description: description(),
-            controller_address,
-            controller: None,
+            controller_addresses: controller_addresses.clone(),
+            controllers: BTreeMap::new(),
+            etcd,
             nodes: BTreeMap::new(),
             operator,
         };
-        network.start_controller().await;
+        for address in controller_addresses {
+            network.start_controller(address).await;
+        }
         for (name, tier) in NODES {
             network.start_node(name, tier).await;
         }
         network
     }
 
-    async fn start_controller(&mut self) {
+    async fn start_controller(&mut self, address: SocketAddr) {
         let mut config =
             ControllerConfig::new(self.description.clone(), Some(&self.folder.join("live.redb")));
+        if !self.etcd.is_empty() {
+            let etcd = EtcdConfig::new(self.etcd.clone(), "/test/", address.to_string()).with_lease(LEASE);
+            config.store = StoreConfig::Etcd(etcd);
+        }
         config.settings.round = Duration::from_secs(2);
         config.settings.node_silence_max = Duration::from_secs(3);
         let until = Instant::now() + PATIENCE;
@@ -114,23 +132,43 @@ impl TestNetwork {
             sleep(std::time::Duration::from_millis(50)).await;
         };
         let identity = identity(&self.folder, Role::Controller, "controller");
-        let serve = ServeConfig { address: self.controller_address, ..ServeConfig::default() };
+        let serve = ServeConfig { address, ..ServeConfig::default() };
         let server = Server::bind(service, &identity, serve).await.expect("a free port");
-        self.controller = Some(tokio::spawn(server.run()));
+        self.controllers.insert(address, tokio::spawn(server.run()));
+    }
+
+    /// Ends a controller without notice.
+    pub fn kill_controller(&mut self, address: SocketAddr) {
+        self.controllers.remove(&address).expect("started").abort();
+    }
+
+    /// The controller that leads.
+    pub async fn leader(&self) -> SocketAddr {
+        self.streams().await;
+        self.operator.address().parse().expect("an address")
+    }
+
+    /// A client of each controller.
+    pub fn clients(&self) -> Vec<ControllerClient> {
+        let identity = identity(&self.folder, Role::Operator, "operator");
+        let client = |address: &SocketAddr| {
+            ControllerClient::new(&address.to_string(), &identity, PATIENCE).expect("an address")
+        };
+        self.controller_addresses.iter().map(client).collect()
     }
 
     fn control(&self, name: &str) -> ControlConfig {
         let entry = self.description.nodes.iter().find(|node| node.name == name).expect("listed");
         ControlConfig {
             name: name.to_owned(),
-            controllers: vec![self.controller_address.to_string()],
+            controllers: self.controller_addresses.iter().map(ToString::to_string).collect(),
             identity: identity(&self.folder, Role::Site, name),
             address: entry.control.as_ref().map(|address| address.parse().expect("an address")),
             cache: Some(self.folder.join(format!("{name}.json"))),
         }
     }
 
-    fn url(&self, name: &str) -> &str {
+    pub fn url(&self, name: &str) -> &str {
         &self.description.nodes.iter().find(|node| node.name == name).expect("listed").media
     }
 
@@ -160,11 +198,19 @@ impl TestNetwork {
 
     /// Streams as the controller knows them: node and parent.
     async fn streams(&self) -> Vec<(String, String)> {
-        let streams = self.operator.trees().await.expect("an operator may look").streams;
+        let until = Instant::now() + PATIENCE;
+        let streams = loop {
+            // For the time of a lease no controller may lead.
+            match self.operator.trees().await {
+                Ok(trees) => break trees.streams,
+                Err(error) => assert!(Instant::now() < until, "{error}"),
+            }
+            sleep(std::time::Duration::from_millis(100)).await;
+        };
         streams.into_iter().map(|stream| (stream.node, stream.parent)).collect()
     }
 
-    async fn wait_for(&self, what: &str, streams: &[(&str, &str)]) {
+    pub async fn wait_for(&self, what: &str, streams: &[(&str, &str)]) {
         self.wait_until(&format!("{what}: {streams:?}"), |found| {
             let has = |(node, parent): &(&str, &str)| found.iter().any(|(n, p)| n == node && p == parent);
             found.len() == streams.len() && streams.iter().all(has)
@@ -197,7 +243,7 @@ impl TestNetwork {
 
 impl Drop for TestNetwork {
     fn drop(&mut self) {
-        self.nodes.values().chain(&self.controller).for_each(JoinHandle::abort);
+        self.nodes.values().chain(self.controllers.values()).for_each(JoinHandle::abort);
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
@@ -208,7 +254,7 @@ fn identity(folder: &std::path::Path, role: Role, name: &str) -> Identity {
 }
 
 /// Reads a path ten times a second, and panics at the first failed answer.
-async fn watch(url: String, path: &'static str) {
+pub async fn watch(url: String, path: &'static str) {
     for asked in 1.. {
         let (status, body) = get(&url, path).await;
         let line = String::from_utf8_lossy(&body).into_owned();
@@ -217,7 +263,7 @@ async fn watch(url: String, path: &'static str) {
     }
 }
 
-async fn wait_for_playlist(url: &str) {
+pub async fn wait_for_playlist(url: &str) {
     wait_for(url, "/news/main/index.m3u8").await;
 }
 
@@ -259,7 +305,8 @@ async fn streams_follow_the_plan_and_survive_a_reflector() {
     network.wait_for("r1 has failed", &[("r2", "s"), ("e1", "r2")]).await;
 
     // Without a controller everything goes on; a later controller takes the next lead.
-    network.controller.take().expect("started").abort();
+    let controller = network.controller_addresses[0];
+    network.kill_controller(controller);
     sleep(std::time::Duration::from_secs(1)).await;
     wait_for_playlist(&edge).await;
     let edges = (&[Tier::Edge][..], "an edge");
@@ -268,7 +315,7 @@ async fn streams_follow_the_plan_and_survive_a_reflector() {
     let without_file = ControlConfig { cache: None, ..network.control("e2") };
     let refused = NodeControl::start(without_file, edges).await;
     assert!(matches!(refused, Err(ControlError::NoDescription(_))), "{refused:?}");
-    network.start_controller().await;
+    network.start_controller(controller).await;
     network.wait_for("the next lead", &[("r2", "s"), ("e1", "r2")]).await;
     let nodes = network.operator.nodes().await.expect("an operator may look");
     let edge = nodes.iter().find(|node| node.name == "e1").expect("listed");
@@ -356,8 +403,9 @@ async fn network_changes_while_viewers_read() {
     network.wait_without("r3").await;
 
     // The changes outlive the controller; a channel goes.
-    network.controller.take().expect("started").abort();
-    network.start_controller().await;
+    let controller = network.controller_addresses[0];
+    network.kill_controller(controller);
+    network.start_controller(controller).await;
     network.wait_without("r3").await;
     let shown = network.operator.nodes().await.expect("an operator may look");
     assert!(shown.len() == 6 && shown.iter().all(|node| node.name != "r1"), "{shown:?}");
@@ -387,7 +435,7 @@ async fn missing_streams_and_strangers_are_refused_in_one_line() {
     assert!(answer.contains("no such rendition in the controller's network"), "{answer}");
     // A node may not speak for another one, nor look.
     let identity = identity(&network.folder, Role::Site, "e2");
-    let client = ControllerClient::new(&network.controller_address.to_string(), &identity, PATIENCE);
+    let client = ControllerClient::new(&network.controller_addresses[0].to_string(), &identity, PATIENCE);
     let error = client.expect("an address").trees().await.expect_err("a node is no operator").to_string();
     assert!(error.contains("ask as an operator"), "{error}");
     let mut unknown = network.control("e1");
