@@ -4,6 +4,7 @@ mod controller;
 mod dns;
 mod evaluate;
 mod keys;
+mod network;
 mod node;
 mod plan;
 mod play;
@@ -33,6 +34,8 @@ pub enum Noun {
     Play(play::Args),
     /// Empty a node: its streams move to other nodes without a break.
     Drain(controller::DrainArgs),
+    /// Show the network as the controller has it, or change it: nodes, links, groups of viewers, channels.
+    Network(Box<network::Args>),
     /// Show nodes, links and trees as they run.
     Status(status::Args),
     /// Make the keys of a network's controller, nodes and operators, renew or revoke them.
@@ -52,6 +55,7 @@ impl Member for Live {
         match noun {
             Noun::Controller(args) => controller::run(&args, quiet),
             Noun::Drain(args) => controller::drain(&args, quiet),
+            Noun::Network(args) => network::run(&args, quiet),
             Noun::Status(args) => status::run(&args),
             Noun::Keys(args) => keys::run(&args, quiet),
             Noun::Source(args) => source::run(&args, quiet),

@@ -40,6 +40,7 @@ mod source;
 pub mod steering;
 mod url;
 
+pub use anabranch_http::lease::{EtcdConfig, EtcdConfigError};
 pub use anabranch_http::plain::PlainLimits;
 pub use anabranch_live_proto::relay::{Hop, Key, QueryRule, RelayConfig, RelayCounts};
 pub use node::{Node, NodeConfig, NodeError};

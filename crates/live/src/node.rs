@@ -151,7 +151,8 @@ impl Node {
                 parents.collect::<Result<_, _>>().map_err(NodeError::BadParent)?
             }
         };
-        if parents.is_empty() {
+        // Parents of a control can come later.
+        if parents.is_empty() && config.control.is_none() {
             return Err(NodeError::NoParent);
         }
         let viewers_max = config.relay.viewers_max;
@@ -291,8 +292,9 @@ async fn admit(control: &NodeControl, from: IpAddr, key: &Key) -> Result<(), Box
         response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         Box::new(response)
     };
-    let Some(object) = control.layout().object(key.path()) else {
-        if control.layout().channel(key.path()).next().is_some() {
+    let layout = control.layout();
+    let Some(object) = layout.object(key.path()) else {
+        if layout.channel(key.path()).next().is_some() {
             return Ok(());
         }
         let line = "no such channel or rendition in the controller's network\n";

@@ -17,6 +17,10 @@ const PROBE_PAUSE: Duration = Duration::from_millis(500);
 /// Chooses the parent of each upstream request. A [`Hop`] is an index into
 /// [`crate::NodeConfig::parents`].
 pub trait Route: Send + Sync + 'static {
+    /// Address of a parent, if it can differ from the configuration's or came later.
+    fn origin(&self, _hop: Hop) -> Option<Origin> {
+        None
+    }
     /// The parent to ask for an object, outside of `tried`. `None` if there is none at present.
     fn next_hop(&self, key: &Key, tried: &[Hop]) -> Option<Hop>;
     /// The same, as soon as there is one. `None` if no parent will come.

@@ -8,4 +8,5 @@ mod faults;
 mod origin;
 mod players;
 mod relay;
+mod shared;
 mod source;
