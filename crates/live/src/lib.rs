@@ -44,7 +44,7 @@ pub use anabranch_http::plain::PlainLimits;
 pub use anabranch_live_proto::relay::{Hop, Key, QueryRule, RelayConfig, RelayCounts};
 pub use node::{Node, NodeConfig, NodeError};
 pub use parents::{Route, StaticParents};
-pub use source::{PublishTokens, Source, SourceConfig, SourceError, TokenFileError};
+pub use source::{PublishTokens, Pull, PullError, Source, SourceConfig, SourceError, TokenFileError};
 
 anabranch_net::system! {
     /// Parties of `live`, and their rights. Nodes are sources, reflectors and edges.

@@ -220,6 +220,11 @@ impl Importer {
         &mut self.rendition
     }
 
+    /// Whether the origin has ended its stream and all of it has come.
+    pub fn is_ended(&self) -> bool {
+        self.is_ended && self.job.is_none() && self.steps.is_empty()
+    }
+
     /// Returns the next request to the origin. At most two are in progress: the playlist's and one
     /// for media.
     pub fn poll_fetch(&mut self) -> Option<Fetch> {
@@ -495,7 +500,7 @@ impl Importer {
                 None => break,
             }
         }
-        if self.is_ended && self.job.is_none() && self.steps.is_empty() {
+        if self.is_ended() {
             self.rendition.end(now);
         }
     }

@@ -7,5 +7,6 @@ mod dns;
 mod faults;
 mod origin;
 mod players;
+mod pull;
 mod relay;
 mod source;

@@ -265,7 +265,7 @@ fn discontinuities(playlist: &MediaPlaylist) -> Vec<u64> {
 }
 
 /// MediaMTX prefixes its names by a random number at each start, and may come back with numbers that
-/// reach those of the run before.
+/// overlap the earlier run.
 #[test]
 fn restart_with_overlapping_numbers_is_discontinuous() {
     let mut bench = Bench::new(ImportConfig::default());
