@@ -166,22 +166,34 @@ pub struct Importer {
     fetches: VecDeque<Fetch>,
     position: Option<Position>,
     predecessor: Option<Predecessor>,
-    /// The newest playlist that was taken.
-    last: Option<MediaPlaylist>,
+    seen: Seen,
     /// Initialisation section of the last step.
     map: Option<Arc<Resource>>,
     /// Whether the rest of the segment is left out, as a piece of it is lost.
     is_segment_lost: bool,
     is_discontinuous: bool,
-    /// When the playlist was first seen behind the position.
-    behind_since: Option<Instant>,
     /// When and how the playlist is asked for next.
     next_poll: Option<(Instant, DeliveryDirectives)>,
-    retry: Duration,
-    jitter: RandomStream,
+    retry: Retry,
+    is_ended: bool,
+}
+
+/// State of the origin, as playlists have shown it.
+#[derive(Debug, Default)]
+struct Seen {
+    /// The newest playlist that was taken.
+    last: Option<MediaPlaylist>,
+    /// When the playlist was first seen behind the position.
+    behind_since: Option<Instant>,
     /// Segments in a row that were first listed whole, without the first playlist's.
     bursts: u32,
-    is_ended: bool,
+}
+
+/// Back-off of the playlist's retries.
+#[derive(Debug)]
+struct Retry {
+    delay: Duration,
+    jitter: RandomStream,
 }
 
 impl Importer {
@@ -202,15 +214,12 @@ impl Importer {
             fetches: VecDeque::new(),
             position: None,
             predecessor: config.predecessor,
-            last: None,
+            seen: Seen::default(),
             map: None,
             is_segment_lost: false,
             is_discontinuous: config.predecessor.is_some(),
-            behind_since: None,
             next_poll: Some((now, DeliveryDirectives::default())),
-            retry: RETRY_MIN,
-            jitter: Seed::new(config.seed).stream("live-import-retry", 0),
-            bursts: 0,
+            retry: Retry { delay: RETRY_MIN, jitter: Seed::new(config.seed).stream("live-import-retry", 0) },
             is_ended: false,
         })
     }
@@ -291,9 +300,9 @@ impl Importer {
             let whole = read.and_then(|playlist| self.resolve(playlist));
             match whole.and_then(|playlist| check_durations(&playlist).map(|()| playlist)) {
                 Ok(playlist) => {
-                    self.retry = RETRY_MIN;
+                    self.retry.delay = RETRY_MIN;
                     self.take_playlist(now, &playlist);
-                    self.last = Some(playlist);
+                    self.seen.last = Some(playlist);
                 }
                 Err(error) => {
                     self.poll_again(now);
@@ -336,7 +345,7 @@ impl Importer {
     /// The whole playlist, where the origin sends a delta update.
     fn resolve(&self, playlist: MediaPlaylist) -> Result<MediaPlaylist, ImportError> {
         let needed = playlist.media_sequence;
-        match &self.last {
+        match &self.seen.last {
             _ if playlist.skipped_segments == 0 => Ok(playlist),
             Some(last) => playlist.resolve(last).map_err(ImportError::Playlist),
             None => Err(ImportError::Playlist(PlaylistError::DeltaWithoutBase { needed })),
@@ -344,10 +353,10 @@ impl Importer {
     }
 
     fn poll_again(&mut self, now: Instant) {
-        let half = self.retry.as_ps() / 2;
-        let delay = Duration::from_ps(half + self.jitter.below(half));
+        let half = self.retry.delay.as_ps() / 2;
+        let delay = Duration::from_ps(half + self.retry.jitter.below(half));
         self.next_poll = Some((now + delay, DeliveryDirectives::default()));
-        self.retry = (self.retry + self.retry).min(RETRY_MAX);
+        self.retry.delay = (self.retry.delay + self.retry.delay).min(RETRY_MAX);
     }
 
     /// Plans the work that a playlist brings.
@@ -369,7 +378,7 @@ impl Importer {
             let media: &[Part] = if has_parts { &segment.parts } else { &[] };
             let is_in_parts = !media.is_empty();
             if taken == 0 {
-                self.bursts = if before.is_some() { self.bursts.saturating_add(1) } else { 0 };
+                self.seen.bursts = if before.is_some() { self.seen.bursts.saturating_add(1) } else { 0 };
                 self.plan_begin(position.offset.wrapping_add(number), &segment.head, is_in_parts);
             }
             if segment.is_gap {
@@ -387,7 +396,7 @@ impl Importer {
             && position.number == playlist.next_msn()
         {
             if position.parts == 0 && !open.parts.is_empty() {
-                self.bursts = 0;
+                self.seen.bursts = 0;
                 self.plan_begin(position.offset.wrapping_add(position.number), &open.head, true);
             }
             self.plan_parts(&open.parts, position.parts);
@@ -401,7 +410,7 @@ impl Importer {
             position = Position { number: playlist.next_msn(), parts: 0, ..position };
         }
         self.position = Some(position);
-        let offers_parts = has_parts && self.bursts < BURSTS_MAX;
+        let offers_parts = has_parts && self.seen.bursts < BURSTS_MAX;
         self.rendition.offer_parts(playlist.part_target.filter(|_| offers_parts));
         self.is_ended = playlist.is_ended;
         self.next_poll = if playlist.is_ended {
@@ -430,18 +439,18 @@ impl Importer {
             self.is_discontinuous &= offset != 0;
             return Some(Position { number: begin, parts: 0, offset });
         };
-        let is_other = self.last.as_ref().is_some_and(|last| !agree(last, playlist));
+        let is_other = self.seen.last.as_ref().is_some_and(|last| !agree(last, playlist));
         if end >= position.number && !is_other {
-            self.behind_since = None;
+            self.seen.behind_since = None;
             return Some(position);
         }
-        let since = *self.behind_since.get_or_insert(now);
+        let since = *self.seen.behind_since.get_or_insert(now);
         let patience = Duration::from_ps(playlist.target_duration.as_ps().saturating_mul(STALE_TARGETS));
         let lag = position.number.saturating_sub(end);
         if lag <= STALE_SEGMENTS_MAX && !is_other && now.saturating_since(since) < patience {
             return None;
         }
-        self.behind_since = None;
+        self.seen.behind_since = None;
         self.is_discontinuous = true;
         // Work that is planned comes before the restart.
         let next = position.offset.wrapping_add(position.number) + u64::from(position.parts > 0);
