@@ -38,6 +38,7 @@ pub mod publisher;
 mod shared;
 mod source;
 pub mod steering;
+mod timelines;
 mod url;
 
 pub use anabranch_http::plain::PlainLimits;

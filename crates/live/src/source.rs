@@ -29,7 +29,7 @@ use anabranch_live_proto::origin::{
     Answer, Freshness, Head, ImportConfig, Importer, Name, PackageError, Packager, PackagerConfig,
     RenditionConfig, Status,
 };
-use anabranch_media::cmaf::{CutConfig, Timeline};
+use anabranch_media::cmaf::{CutConfig, MediaTime, Timeline};
 use anabranch_media::hls::{DateTime, DeliveryDirectives, MultivariantPlaylist, VARIANTS_MAX, Variant};
 use anabranch_units::{Duration, Instant};
 use axum::http::request::Parts;
@@ -70,6 +70,9 @@ pub struct SourceConfig {
     pub segment_target: Duration,
     /// Target of a part's duration.
     pub part_target: Duration,
+    /// Whether published segments are numbered by the media's own time, so that two sources of one
+    /// encoder's output have equal names and bytes. The encoder's time must never fall.
+    pub is_timeline_shared: bool,
     /// Most renditions of all channels.
     pub renditions_max: usize,
     /// Time without a byte after which a publisher is disconnected, and without a publisher after
@@ -95,6 +98,7 @@ impl SourceConfig {
             rendition: RenditionConfig::default(),
             segment_target: Duration::from_secs(2),
             part_target: Duration::from_ms(200),
+            is_timeline_shared: false,
             renditions_max: 64,
             silence_max: Duration::from_secs(10),
             limits: PlainLimits { unsent_bytes_max: UNSENT_BYTES_MAX, ..PlainLimits::default() },
@@ -109,8 +113,14 @@ impl SourceConfig {
             segment_target: self.segment_target,
             part_target: self.part_target,
             fragments_per_part: 1,
-            timeline: Timeline::Own { first },
+            timeline: if self.is_timeline_shared {
+                Timeline::Shared { epoch: MediaTime::default() }
+            } else {
+                Timeline::Own { first }
+            },
         };
+        // With a shared timeline the media's own time is the date, or the two sources' dates differ.
+        let date = if self.is_timeline_shared { DateTime::from_unix_ms(0) } else { date };
         PackagerConfig { rendition: self.rendition.clone(), cut, date, predecessor: None }
     }
 }
@@ -458,7 +468,8 @@ impl Shared {
         if let Some(running) = before.filter(|channel| !channel.is_ended()) {
             return Ok(Arc::clone(running));
         }
-        let predecessor = before.and_then(|channel| channel.predecessor());
+        let is_numbered = !self.config.is_timeline_shared;
+        let predecessor = before.filter(|_| is_numbered).and_then(|channel| channel.predecessor());
         let renditions_max = self.config.renditions_max;
         if before.is_none() && channels.len() >= renditions_max {
             let ended = channels

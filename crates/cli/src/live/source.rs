@@ -35,6 +35,9 @@ pub struct Args {
     /// Target of a part's duration, from 50 ms to the segment's.
     #[arg(long, value_name = "TIME", default_value = "200ms")]
     part: Duration,
+    /// Number published segments by the media's own time, as another source of the same encoder does. The time must never fall.
+    #[arg(long)]
+    shared_timeline: bool,
     /// Segments that a playlist lists.
     #[arg(long, value_name = "COUNT", default_value_t = 7)]
     segments: usize,
@@ -67,6 +70,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     config.rendition.window_bytes_max = ByteCount::mib(args.window);
     config.renditions_max = usize::try_from(args.renditions).unwrap_or(usize::MAX);
     config.silence_max = Duration::from_secs(args.silence);
+    config.is_timeline_shared = args.shared_timeline;
     config.pulls.clone_from(&args.pull);
     config.pull_idle = args.pull_idle;
     let controlled = args.control.is_controlled().then(|| {
@@ -81,7 +85,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             config.control = Some(NodeControl::start(control, (&[Tier::Source], "for sources")).await?);
         }
         let source = match Source::bind(config) {
-            Err(error @ (SourceError::BadSetting(_) | SourceError::BadPull(_))) => return Err(error).or_usage(),
+            Err(error @ (SourceError::BadSetting(_) | SourceError::BadPull(_))) => {
+                return Err(error).or_usage();
+            }
             bound => bound?,
         };
         if !quiet {

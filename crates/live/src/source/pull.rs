@@ -1,7 +1,7 @@
 //! Pulls from other origins: their playlists and media come in as renditions of this source.
 //!
-//! A channel has one URL. A multivariant playlist gives the renditions `v1`, `v2`, … and, for sound
-//! of its own, `a1`, `a2`, …; a media playlist gives the rendition `main`. Each rendition has an
+//! A channel has one URL. A multivariant playlist gives the renditions `v1`, `v2`, … and, for
+//! separate sound, `a1`, `a2`, …; a media playlist gives the rendition `main`. Each rendition has an
 //! [`Importer`], whose requests are made here. Leaves out: HTTPS origins; subtitles; a set of
 //! renditions that changes. Read [`Pull`] and [`PulledChannel`] first.
 //!
@@ -111,8 +111,8 @@ impl Pull {
 pub(super) struct PulledChannel {
     pull: Pull,
     client: OriginClient,
-    /// Multivariant playlist with the names of this source. `None` until the origin has answered, and
-    /// for a media playlist.
+    /// Multivariant playlist with the names of this source. `None` until the origin has answered,
+    /// and for a media playlist.
     variants: Mutex<Option<MultivariantPlaylist>>,
     /// Rung by requests of players.
     pub asked: Notify,
@@ -398,7 +398,8 @@ impl Import {
         taken.map_err(FetchError::Import)
     }
 
-    /// URL of the media playlist: the last one that worked, or that of the entry playlist as it is now.
+    /// URL of the media playlist: the last one that worked, or else the one that the entry
+    /// playlist names now.
     async fn media_url(&self) -> Result<String, FetchError> {
         if let Some(url) = self.lock_url().clone() {
             return Ok(url);

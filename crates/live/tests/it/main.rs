@@ -4,6 +4,7 @@
 
 mod controlled;
 mod dns;
+mod doubled;
 mod faults;
 mod origin;
 mod players;

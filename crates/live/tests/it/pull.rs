@@ -17,11 +17,12 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// What an origin answers at a path.
+/// An origin's answer at a path.
 #[derive(Clone)]
-enum Said {
+pub enum Said {
     Playlist(String),
-    /// A playlist for requests with this query only; others have status 401.
+    Media(&'static str),
+    /// A playlist for requests with this query only; the rest has status 401.
     Session(&'static str, String),
     Redirect(String),
     Page,
@@ -41,17 +42,17 @@ struct Serving {
     log: Arc<Log>,
 }
 
-/// An origin on a runtime of its own, which ends with all its connections. Paths of media that are
+/// An origin on a separate runtime, which ends with all its connections. Paths of media that are
 /// not set have their path as contents.
-struct ScriptedOrigin {
-    url: String,
+pub struct ScriptedOrigin {
+    pub url: String,
     said: watch::Sender<BTreeMap<String, Said>>,
     log: Arc<Log>,
     runtime: Option<Runtime>,
 }
 
 impl ScriptedOrigin {
-    fn start() -> Self {
+    pub fn start() -> Self {
         Self::at(([127, 0, 0, 1], 0).into())
     }
 
@@ -74,11 +75,11 @@ impl ScriptedOrigin {
         Self { url, said, log, runtime: Some(runtime) }
     }
 
-    fn say(&self, path: &str, said: Said) {
+    pub fn say(&self, path: &str, said: Said) {
         self.said.send_modify(|paths| drop(paths.insert(path.to_owned(), said)));
     }
 
-    fn targets(&self) -> Vec<String> {
+    pub fn targets(&self) -> Vec<String> {
         self.log.targets.lock().expect("no panic").clone()
     }
 
@@ -107,6 +108,7 @@ async fn serve(State(mut serving): State<Serving>, request: Request) -> Response
     let said = serving.said.borrow().get(&path).cloned();
     let kind = |kind: &'static str| [(header::CONTENT_TYPE, kind)];
     match said {
+        Some(Said::Media(bytes)) => (kind("video/mp4"), bytes).into_response(),
         Some(Said::Playlist(text)) => (kind("application/vnd.apple.mpegurl"), text).into_response(),
         Some(Said::Session(session, text)) if query.split('&').any(|pair| pair == session) => {
             (kind("application/vnd.apple.mpegurl"), text).into_response()

@@ -10,7 +10,7 @@ use anabranch_media::hls::{MediaPlaylist, MultivariantPlaylist, PlaylistError, R
 pub(super) enum Which {
     /// The configured URL is the media playlist.
     Itself,
-    /// The variant with this index among those with a URI of their own.
+    /// The variant with this index among variants of distinct URIs.
     Variant(usize),
     /// The sound with this index among those with a URI.
     Sound(usize),
