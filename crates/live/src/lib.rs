@@ -30,6 +30,7 @@ pub mod controller;
 pub mod description;
 pub mod directory_file;
 pub mod dns;
+mod doctor;
 mod metrics;
 mod node;
 mod parents;
@@ -43,6 +44,7 @@ mod url;
 
 pub use anabranch_http::plain::PlainLimits;
 pub use anabranch_live_proto::relay::{Hop, Key, QueryRule, RelayConfig, RelayCounts};
+pub use doctor::doctor;
 pub use node::{Node, NodeConfig, NodeError};
 pub use parents::{Route, StaticParents};
 pub use source::{PublishTokens, Pull, PullError, Source, SourceConfig, SourceError, TokenFileError};
