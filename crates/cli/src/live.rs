@@ -13,6 +13,7 @@ mod source;
 mod status;
 mod worlds;
 
+use crate::doctor::Need;
 use crate::member::Member;
 use std::path::Path;
 use std::process::ExitCode;
@@ -22,7 +23,7 @@ use std::process::ExitCode;
 pub enum Noun {
     /// Plan the trees of a network, and lead its nodes to them.
     Controller(Box<controller::Args>),
-    /// Take in channels from encoders, and serve them as low-latency HLS to nodes.
+    /// Take in channels from encoders and other origins, and serve them as low-latency HLS to nodes.
     Source(source::Args),
     /// Publish test patterns of any bitrate to a source, in place of encoders.
     Publish(publish::Args),
@@ -72,6 +73,10 @@ impl Member for Live {
             noun,
             Noun::Controller(_) | Noun::Source(_) | Noun::Publish(_) | Noun::Node(_) | Noun::Dns(_)
         )
+    }
+    fn needs() -> Option<Need> {
+        let findings = anabranch_live::doctor();
+        Some(Need { name: "live video", field: "live_inputs", prefix: "live from ", findings })
     }
 }
 

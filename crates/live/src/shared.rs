@@ -109,6 +109,7 @@ impl Shared {
                 }
             }
             Action::Suspect(hop, key) => self.route.suspect(&key, hop),
+            Action::Differs(hop, key) => self.route.differs(&key, hop),
         }
     }
 
