@@ -37,7 +37,7 @@ mod timeline;
 mod viewers;
 
 pub use head::{ByteRange, CacheControl, ContentRange, Head, PASSED_HEADERS};
-pub use key::{Key, KeyError, QueryRule, Skip, TARGET_BYTES_MAX};
+pub use key::{Key, KeyError, QueryRule, TARGET_BYTES_MAX};
 pub use machine::{Action, FetchRequest, Flow, Relay, RelayConfig, RelayConfigError, RelayCounts, Resume};
 pub use object::{Failure, Hop, LegId, ViewerId};
 pub use timeline::share_timeline;
