@@ -8,6 +8,7 @@ use crate::parents::{Route, StaticParents};
 use crate::secure::SecureListener;
 use crate::shared::{CDN_LOOP, Shared};
 use crate::signing::{SignatureError, SigningSecrets};
+use crate::timelines::TimelineCheck;
 use anabranch_http::PeerAddress;
 use anabranch_http::origin::{Origin, OriginUrlError};
 use anabranch_http::plain::{PlainLimits, PlainServer};
@@ -129,6 +130,8 @@ struct NodeState {
     name: Arc<str>,
     query: QueryRule,
     viewers_max: usize,
+    /// Check of parents that are asked at once. `None` unless legs are doubled.
+    timelines: Option<Arc<TimelineCheck>>,
     signing: Option<SigningSecrets>,
     unsigned: Arc<UnsignedCounts>,
 }
@@ -165,10 +168,13 @@ impl Node {
                 parents.collect::<Result<_, _>>().map_err(NodeError::BadParent)?
             }
         };
-        if parents.is_empty() {
+        // Parents of a control can come later.
+        if parents.is_empty() && config.control.is_none() {
             return Err(NodeError::NoParent);
         }
         let viewers_max = config.relay.viewers_max;
+        let is_doubled = config.relay.is_doubled && config.control.is_none();
+        let timelines = is_doubled.then(Arc::<TimelineCheck>::default);
         let relay = Relay::new(config.relay).map_err(NodeError::BadLimit)?;
         let server = PlainServer::bind(config.address, config.limits).map_err(NodeError::Bind)?;
         let secure = config.secure.map(|secure| secure.bind(config.limits));
@@ -184,6 +190,7 @@ impl Node {
             name: config.name.into(),
             query: config.query,
             viewers_max,
+            timelines,
             signing: config.signing,
             unsigned: Arc::default(),
         };
@@ -244,6 +251,13 @@ impl Node {
                 () = failed => {}
             }
         };
+        let (checked, timelines) = (Arc::clone(&state.shared), state.timelines.clone());
+        let timelines = async {
+            match timelines {
+                Some(timelines) => timelines.run(&checked).await,
+                None => std::future::pending().await,
+            }
+        };
         let answer = move |PeerAddress(from), request: Request<Incoming>| {
             relay(state.clone(), from, request.into_parts().0)
         };
@@ -265,6 +279,7 @@ impl Node {
             never = secure_viewers => never,
             never = children => never,
             never = operators => never,
+            never = timelines => never,
             () = timer => unreachable!("the timer never ends"),
             () = control => unreachable!("the control never ends"),
         }
@@ -333,6 +348,9 @@ async fn serve(node: &NodeState, from: IpAddr, request: &Parts, target: &str) ->
     {
         return *response;
     }
+    if let Some(timelines) = &node.timelines {
+        timelines.saw(&key);
+    }
     let headers = &request.headers;
     let received = headers.get_all(CDN_LOOP).iter().filter_map(|value| value.to_str().ok());
     let passed = match cdn_loop::forwarded(received, &node.name) {
@@ -352,8 +370,9 @@ async fn admit(control: &NodeControl, from: IpAddr, key: &Key) -> Result<(), Box
         response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         Box::new(response)
     };
-    let Some(object) = control.layout().object(key.path()) else {
-        if control.layout().channel(key.path()).next().is_some() {
+    let layout = control.layout();
+    let Some(object) = layout.object(key.path()) else {
+        if layout.channel(key.path()).next().is_some() {
             return Ok(());
         }
         let line = "no such channel or rendition in the controller's network\n";

@@ -41,6 +41,8 @@ const CONNECT_TIME: Duration = Duration::from_secs(2);
 const OBJECT_CONNECTIONS_MAX: usize = 4_096;
 /// Pause before a parent is connected to again.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(300);
+/// Pause before a look whether a removed parent is part of the network again.
+const REMOVED_PAUSE: Duration = Duration::from_secs(1);
 /// Time for one frame to be written.
 const WRITE_TIME: Duration = Duration::from_secs(5);
 
@@ -131,6 +133,10 @@ impl Shared {
 pub(super) async fn follow_parent(shared: Arc<Shared>, parent: NodeId) {
     let mut is_news = true;
     loop {
+        if shared.layout().is_removed(parent) {
+            sleep(REMOVED_PAUSE).await;
+            continue;
+        }
         if let Err(error) = talk_to_parent(&shared, parent, &mut is_news).await
             && std::mem::replace(&mut is_news, false)
         {
@@ -141,7 +147,8 @@ pub(super) async fn follow_parent(shared: Arc<Shared>, parent: NodeId) {
 }
 
 async fn talk_to_parent(shared: &Arc<Shared>, parent: NodeId, is_news: &mut bool) -> io::Result<()> {
-    let entry = shared.layout.entry(parent);
+    let layout = shared.layout();
+    let entry = layout.entry(parent);
     let address = entry.control.as_deref().expect("the layout gives each parent an address");
     let connect = async {
         let tcp = TcpStream::connect(address).await?;
@@ -197,7 +204,8 @@ async fn identify(
         }
     })?;
     drop(half_open);
-    let network = shared.layout.network();
+    let layout = shared.layout();
+    let network = layout.network();
     let is_child =
         |child: &NodeId| network.links_out(shared.id).iter().any(|link| network.link(*link).to == *child);
     let child = (peer.role == Role::Site && peer.system == crate::SYSTEM).then(|| network.find(&peer.name));
@@ -224,8 +232,7 @@ where
 {
     let admission = Admission::new(AdmissionLimits::default());
     let refusals = Arc::new(Refusals::default());
-    let children = shared.layout.network().links_out(shared.id).len();
-    let places = Places::new(OBJECT_CONNECTIONS_MAX.saturating_mul(children), OBJECT_CONNECTIONS_MAX, || ());
+    let places = Places::new(usize::MAX, OBJECT_CONNECTIONS_MAX, || ());
     let mut connections = tokio::task::JoinSet::new();
     loop {
         let arrival = admission.accept(&listener).await;
