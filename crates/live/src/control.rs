@@ -8,20 +8,27 @@
 mod neighbours;
 mod topology;
 
+use crate::body::UNSENT_BYTES_MAX;
 use crate::controller::client::ControllerClient;
-use crate::description::{DescriptionError, Layout};
+use crate::description::{DescriptionError, Layout, NodeEntry};
 use crate::parents::{Route, Waiting};
-use anabranch_http::ClientError;
-use anabranch_http::origin::{Origin, OriginUrlError};
+use anabranch_http::origin::{Origin, OriginUrlError, Security};
+use anabranch_http::plain::PlainLimits;
+use anabranch_http::{ClientError, PeerAddress};
 use anabranch_live_proto::control::audience::Audience;
 use anabranch_live_proto::control::messages::{GroupId, Refusal, Report};
 use anabranch_live_proto::control::node::{Event, Node, RequestId, Settings, Transmit};
 use anabranch_live_proto::relay::{Hop, Key};
 use anabranch_live_proto::{NodeId, Object, Tier};
 use anabranch_net::identity::Identity;
+use anabranch_net::keys::Role;
 use anabranch_units::{Duration, Instant, Seed};
+use axum::body::HttpBody;
+use hyper::body::Incoming;
+use hyper::{Request, Response};
 use neighbours::Outbox;
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -58,6 +65,9 @@ pub struct ControlConfig {
     pub identity: Identity,
     /// Listener for the control of the next tier. Edges need none.
     pub address: Option<SocketAddr>,
+    /// Listener for objects of the next tier by mutual TLS, if the node's media URL in the network's
+    /// description begins with `https://`.
+    pub objects_address: Option<SocketAddr>,
     /// File that keeps the network's description, for a start without a controller.
     pub cache: Option<PathBuf>,
 }
@@ -80,6 +90,8 @@ pub enum ControlError {
     OtherTier(String, Tier, &'static str),
     /// Nodes of the next tier connect here, and no listener is given: name.
     NoListener(String),
+    /// The node's media URL begins with `https://`, and no listener for objects is given: name.
+    NoObjectsListener(String),
     /// A parent's URL.
     BadParent(OriginUrlError),
     /// The address, as the error says, cannot be listened on.
@@ -103,6 +115,10 @@ impl fmt::Display for ControlError {
             Self::NoListener(name) => {
                 write!(f, "node `{name}`: the next tier connects to it: give --control IP:PORT")
             }
+            Self::NoObjectsListener(name) => write!(
+                f,
+                "node `{name}`: the next tier fetches from its https:// URL by mutual TLS: give --objects IP:PORT"
+            ),
             Self::BadParent(error) => write!(f, "parent: {error}"),
             Self::Bind(error) => write!(f, "{error}"),
         }
@@ -132,6 +148,8 @@ struct Shared {
     controllers: Vec<ControllerClient>,
     listener: Mutex<Option<TcpListener>>,
     has_listener: bool,
+    /// Listener for objects; taken by the node or source.
+    objects_listener: Mutex<Option<TcpListener>>,
     state: Mutex<State>,
     /// The machine has another deadline.
     changed: Notify,
@@ -192,6 +210,19 @@ impl NodeControl {
             None if !network.links_out(id).is_empty() => return Err(ControlError::NoListener(config.name)),
             None => None,
         };
+        let is_secure = layout.entry(id).media.starts_with("https://");
+        let objects_listener = match config.objects_address {
+            Some(address) => {
+                let listener = anabranch_net::socket::listen(address).map_err(ControlError::Bind)?;
+                let unsent = anabranch_net::socket::bound_unsent(&listener, UNSENT_BYTES_MAX);
+                unsent.map_err(ControlError::Bind)?;
+                Some(listener)
+            }
+            None if is_secure && tier != Tier::Edge => {
+                return Err(ControlError::NoObjectsListener(config.name));
+            }
+            None => None,
+        };
         let epoch = tokio::time::Instant::now();
         let now = Instant::from_std(epoch.elapsed());
         let settings = Settings { deliver_timeout: DELIVER_TIMEOUT, ..Settings::default() };
@@ -210,7 +241,8 @@ impl NodeControl {
             reports_due: Some(reports_due),
         };
         let (failed, failed_due) = mpsc::unbounded_channel();
-        let topology = Topology::new(stamp, layout, id, &[]).map_err(ControlError::BadParent)?;
+        let topology = Topology::new(stamp, layout, (id, &config.identity), &[]);
+        let topology = topology.map_err(ControlError::BadParent)?;
         let shared = Shared {
             failed,
             failed_due: Mutex::new(Some(failed_due)),
@@ -222,6 +254,7 @@ impl NodeControl {
             controllers,
             has_listener: listener.is_some(),
             listener: Mutex::new(listener),
+            objects_listener: Mutex::new(objects_listener),
             state: Mutex::new(state),
             changed: Notify::new(),
             routed: Notify::new(),
@@ -244,6 +277,31 @@ impl NodeControl {
     /// Origins of the parents, by the number of their hop.
     pub(crate) fn parents(&self) -> Vec<Origin> {
         self.shared.topology().parents.iter().map(|(_, origin)| origin.clone()).collect()
+    }
+
+    /// Serves objects to the next tier by mutual TLS, as `answer` has them. Never returns. Waits for
+    /// ever without a listener for objects, and at the second call.
+    pub(crate) async fn serve_objects<A, F, B>(&self, answer: A, limits: PlainLimits) -> Infallible
+    where
+        A: Fn(PeerAddress, Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Response<B>> + Send + 'static,
+        B: HttpBody + Send + 'static,
+        B::Data: Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let listener = self.shared.objects_listener.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match listener {
+            Some(listener) => {
+                neighbours::serve_objects(Arc::clone(&self.shared), listener, answer, limits).await
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Where it listens for objects by mutual TLS. `None` if it does not, or serves already.
+    pub fn objects_addr(&self) -> Option<SocketAddr> {
+        let listener = self.shared.objects_listener.lock().unwrap_or_else(PoisonError::into_inner);
+        listener.as_ref()?.local_addr().ok()
     }
 
     /// The routes, for the relay.
@@ -347,6 +405,15 @@ impl NodeControl {
             Ok(Err(_)) | Err(_) => Err(Unserved(Refusal::NoParent)),
         }
     }
+}
+
+/// A parent, reached as its URL says: by mutual TLS, or without TLS.
+fn origin(parent: &NodeEntry, identity: &Identity) -> Result<Origin, OriginUrlError> {
+    if !parent.media.starts_with("https://") {
+        return Origin::new(&parent.media);
+    }
+    let (identity, name) = (identity.clone(), parent.name.clone());
+    Origin::with(&parent.media, Security::Mutual { identity, role: Role::Site, name }, None)
 }
 
 /// A waiting viewer's place, given back when it is dropped.

@@ -169,6 +169,10 @@ pub struct NodeControlArgs {
     /// Address for the control of the next tier, by mutual TLS: the port of `control` in the network's description.
     #[arg(long, value_name = "IP:PORT", requires = "controller", value_parser = crate::network::listen_address)]
     control: Option<SocketAddr>,
+    /// Address for objects of the next tier, by mutual TLS: the port of `media` in the network's description, if that begins with
+    /// https://.
+    #[arg(long, value_name = "IP:PORT", requires = "controller", value_parser = crate::network::listen_address)]
+    objects: Option<SocketAddr>,
     /// File that keeps the network's description, for a start without a controller. [default: NAME.network.json]
     #[arg(long, value_name = "FILE", requires = "controller")]
     cache: Option<PathBuf>,
@@ -191,6 +195,7 @@ impl NodeControlArgs {
             controllers: self.controller.clone(),
             identity: Identity::load(&files)?,
             address: self.control,
+            objects_address: self.objects,
             cache: Some(cache),
         })
     }
