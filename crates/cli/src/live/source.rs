@@ -113,7 +113,8 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             config.control = Some(NodeControl::start(control, (&[Tier::Source], "for sources")).await?);
         }
         if let Some(server) = args.steering.clone() {
-            let edges = config.control.iter().flat_map(|control| control.layout().edges());
+            let layout = config.control.as_ref().map(NodeControl::layout);
+            let edges = layout.iter().flat_map(|layout| layout.edges());
             let of_network = edges.map(|(name, url)| (name.to_owned(), url.to_owned()));
             let pathways = if args.pathway.is_empty() { of_network.collect() } else { args.pathway.clone() };
             if pathways.is_empty() {
