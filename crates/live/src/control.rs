@@ -7,6 +7,7 @@
 
 mod neighbours;
 mod topology;
+mod transfers;
 
 use crate::body::UNSENT_BYTES_MAX;
 use crate::controller::client::ControllerClient;
@@ -32,12 +33,15 @@ use std::convert::Infallible;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::timeout;
 use topology::{NetworkFollower, Topology};
+pub use transfers::TransferMeter;
+use transfers::Transfers;
 
 /// Time for which a controller is asked for the network's description.
 const DESCRIPTION_TIME: std::time::Duration = std::time::Duration::from_secs(5);
@@ -161,6 +165,9 @@ struct Shared {
     failed: mpsc::UnboundedSender<Hop>,
     /// Taken by the relay.
     failed_due: Mutex<Option<mpsc::UnboundedReceiver<Hop>>>,
+    transfers: Arc<Transfers>,
+    /// Number of transfers from parents so far.
+    transfer_count: AtomicU64,
     epoch: tokio::time::Instant,
 }
 
@@ -243,7 +250,11 @@ impl NodeControl {
         let (failed, failed_due) = mpsc::unbounded_channel();
         let topology = Topology::new(stamp, layout, (id, &config.identity), &[]);
         let topology = topology.map_err(ControlError::BadParent)?;
+        let transfers = Transfers::new(epoch);
+        transfers.declare(&topology, id);
         let shared = Shared {
+            transfers,
+            transfer_count: AtomicU64::new(0),
             failed,
             failed_due: Mutex::new(Some(failed_due)),
             topology: RwLock::new(Arc::new(topology)),
@@ -320,6 +331,7 @@ impl NodeControl {
         let due = shared.lock().reports_due.take();
         let listener = shared.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(transfers::measure(Arc::clone(shared)));
         let mut parents = 0;
         if let Some(listener) = listener {
             tasks.spawn(neighbours::serve_children(Arc::clone(shared), listener));
@@ -657,6 +669,13 @@ impl Route for Routes {
             };
             timeout(ROUTE_TIME, found).await.ok()
         })
+    }
+
+    fn meter(&self, key: &Key, hop: Hop, is_ready: bool) -> Option<TransferMeter> {
+        let (parent, object) = self.of(key, hop)?;
+        let number = self.0.transfer_count.fetch_add(1, Relaxed) + 1;
+        let ready = (is_ready && !key.is_playlist()).then_some(object.bitrate);
+        Some(self.0.transfers.start(parent, number, ready))
     }
 
     fn delivered(&self, key: &Key, hop: Hop) {

@@ -149,6 +149,7 @@ impl Shared {
             let taken = state.node.handle_network(now, topology.layout.network());
             taken.map_err(|error| error.to_string())?;
             self.set_topology(Arc::clone(&topology));
+            self.transfers.declare(&topology, self.id);
             Ok::<(), String>(())
         })?;
         if is_new {
