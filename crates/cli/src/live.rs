@@ -8,6 +8,7 @@ mod node;
 mod plan;
 mod play;
 mod publish;
+mod recorded;
 mod source;
 mod status;
 mod worlds;

@@ -2,9 +2,9 @@
 //!
 //! Sources: Rappaz, McAuley and Aberer, RecSys 2021 (sessions of 2019); the data set of
 //! `clivecast.github.io` (a snapshot of 2015). Neither trace states a viewer's place.
-//! Memory is that of one window, whatever the length of a file. Leaves out: places and bitrates that
-//! a file does not state ([`super::generator::Workload::complete`] draws them). Read
-//! [`RecordFormat`] first, then [`RecordedWindow`].
+//! Memory holds one window, whatever the length of a file. Leaves out: places and bitrates that a
+//! file does not state ([`super::generator::Workload::complete`] draws them). Read [`RecordFormat`]
+//! first, then [`RecordedWindow`].
 
 mod records;
 

@@ -273,7 +273,7 @@ fn of_session(record: &StringRecord) -> Result<RecordedRequest, RecordFault> {
     Ok(RecordedRequest { line: 0, time, place: None, video, bitrate: None, viewers: 1 })
 }
 
-/// Columns of [`RecordFormat::Twitch2015`]: their number, and those that are read.
+/// Number of columns of [`RecordFormat::Twitch2015`], and indexes of the three that are read.
 const SNAPSHOT_COLUMNS: u64 = 15;
 const SNAPSHOT_STREAM: usize = 0;
 const SNAPSHOT_VIEWERS: usize = 1;
