@@ -14,7 +14,7 @@ use anabranch_http::ClientError;
 use anabranch_http::origin::{Origin, OriginUrlError};
 use anabranch_live_proto::control::audience::Audience;
 use anabranch_live_proto::control::messages::{GroupId, Refusal, Report};
-use anabranch_live_proto::control::node::{Event, Node, RequestId, Settings, Transmit};
+use anabranch_live_proto::control::node::{ControlMode, Event, Node, RequestId, Settings, Transmit};
 use anabranch_live_proto::relay::{Hop, Key};
 use anabranch_live_proto::{NodeId, Object, Tier};
 use anabranch_net::identity::Identity;
@@ -39,6 +39,8 @@ const REPORT_TIME: std::time::Duration = std::time::Duration::from_secs(3);
 const REPORTS_MAX: usize = 4;
 /// Time for which a viewer, or an upstream request, waits for a route.
 const ROUTE_TIME: std::time::Duration = std::time::Duration::from_secs(3);
+/// The same where the controller alone decides: longer than its usual round and the stages after it.
+const CENTRAL_ROUTE_TIME: std::time::Duration = std::time::Duration::from_secs(15);
 /// Viewers that wait for a decision, at most.
 const WAITING_MAX: usize = 16_384;
 /// Window of the estimate of viewers: longer than the pauses of players with segments of 10 s.
@@ -59,6 +61,8 @@ pub struct ControlConfig {
     pub address: Option<SocketAddr>,
     /// File that keeps the network's description, for a start without a controller.
     pub cache: Option<PathBuf>,
+    /// Decisions that the node follows.
+    pub mode: ControlMode,
 }
 
 /// A control that cannot start.
@@ -131,6 +135,8 @@ struct Shared {
     state: Mutex<State>,
     /// Parents by the number of their hop.
     parents: Vec<(NodeId, Origin)>,
+    /// Time for which a viewer, or an upstream request, waits for a route.
+    route_time: std::time::Duration,
     /// The machine has another deadline.
     changed: Notify,
     /// A route has changed.
@@ -193,7 +199,8 @@ impl NodeControl {
         let parents = parents.collect::<Result<Vec<_>, _>>().map_err(ControlError::BadParent)?;
         let epoch = tokio::time::Instant::now();
         let now = Instant::from_std(epoch.elapsed());
-        let settings = Settings { deliver_timeout: DELIVER_TIMEOUT, ..Settings::default() };
+        let settings =
+            Settings { deliver_timeout: DELIVER_TIMEOUT, mode: config.mode, ..Settings::default() };
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let life = u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX);
         let node = Node::new(now, network, id, life, settings, Seed::new(life));
@@ -212,6 +219,10 @@ impl NodeControl {
         let shared = Shared {
             failed,
             failed_due: Mutex::new(Some(failed_due)),
+            route_time: match config.mode {
+                ControlMode::Centralized => CENTRAL_ROUTE_TIME,
+                ControlMode::Hybrid | ControlMode::Distributed => ROUTE_TIME,
+            },
             layout,
             id,
             identity: config.identity,
@@ -321,7 +332,7 @@ impl NodeControl {
         // A viewer that leaves while it waits gives its place back.
         let place = Place { shared: Arc::clone(shared), number, object };
         shared.with(|state, now| state.node.handle_viewer(now, number, group, object));
-        let answer = timeout(ROUTE_TIME, answer).await;
+        let answer = timeout(shared.route_time, answer).await;
         drop(place);
         match answer {
             Ok(Ok(Ok(()))) => {
@@ -580,7 +591,7 @@ impl Route for Routes {
                     routed.await;
                 }
             };
-            timeout(ROUTE_TIME, found).await.ok()
+            timeout(routes.0.route_time, found).await.ok()
         })
     }
 

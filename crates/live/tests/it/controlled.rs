@@ -8,6 +8,7 @@ use anabranch_live::controller::{ControllerConfig, ControllerService};
 use anabranch_live::description::Description;
 use anabranch_live::{Node, NodeConfig, PublishTokens, SYSTEM, Source, SourceConfig};
 use anabranch_live_proto::Tier;
+use anabranch_live_proto::control::node::ControlMode;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, SetRequest, VALID_DAYS, make_set, write_set};
 use anabranch_net::tls::CredentialFiles;
@@ -114,6 +115,7 @@ impl TestNetwork {
             identity: identity(&self.folder, Role::Site, name),
             address: entry.control.as_ref().map(|address| address.parse().expect("an address")),
             cache: Some(self.folder.join(format!("{name}.json"))),
+            mode: ControlMode::Hybrid,
         }
     }
 
