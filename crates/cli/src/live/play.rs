@@ -8,7 +8,7 @@ use anabranch_live::players::{
     PLAYERS_MAX, PlayerReport, PlayerSpec, Players, PlayersConfig, Progress, failure,
 };
 use anabranch_live_proto::directory::AddressPrefix;
-use anabranch_live_proto::play::{Ages, PlayCounts, PlayerKind};
+use anabranch_live_proto::play::{Ages, FIRST_PATIENCE, PlayCounts, PlayerKind};
 use anabranch_units::{BitRate, ByteCount, Duration, Histogram, stats};
 use anyhow::bail;
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
@@ -82,7 +82,12 @@ fn prefix(text: &str) -> Result<AddressPrefix, String> {
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let descriptors = crate::process::raise_descriptor_limit();
     crate::process::check_descriptors(descriptors, args.players.saturating_mul(DESCRIPTORS_PER_PLAYER));
-    let config = PlayersConfig { players: specs(args), dns: args.dns, duration: args.duration };
+    let config = PlayersConfig {
+        players: specs(args),
+        dns: args.dns,
+        duration: args.duration,
+        first_patience: FIRST_PATIENCE,
+    };
     let players = Players::new(config).or_usage()?;
     let progress = players.progress();
     let reports = crate::process::runtime()?.block_on(async {
