@@ -25,6 +25,7 @@ pub use player::Player;
 pub use urls::join_url;
 
 use anabranch_media::hls::{ByteRange, DateTime, PlaylistError};
+use anabranch_units::Duration;
 use std::fmt;
 
 /// Most edges of a player.
@@ -55,7 +56,12 @@ pub struct PlayerConfig {
     /// Rounds over all edges without an answer after which a player that has received no video
     /// gives up.
     pub rounds_max: u32,
+    /// Time without a byte after which a request is late, before the first playlist.
+    pub first_patience: Duration,
 }
+
+/// Default of [`PlayerConfig::first_patience`].
+pub const FIRST_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A set-up that no player can have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,7 +103,7 @@ impl std::error::Error for PlayerConfigError {}
 impl PlayerConfig {
     /// A player of these URLs with default limits.
     pub fn new(kind: PlayerKind, urls: Vec<String>, opened_at: DateTime) -> Self {
-        Self { kind, urls, resolves: false, opened_at, rounds_max: 5 }
+        Self { kind, urls, resolves: false, opened_at, rounds_max: 5, first_patience: FIRST_PATIENCE }
     }
 
     /// Checks the set-up.

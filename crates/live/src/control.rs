@@ -18,7 +18,7 @@ use anabranch_http::plain::PlainLimits;
 use anabranch_http::{ClientError, PeerAddress};
 use anabranch_live_proto::control::audience::Audience;
 use anabranch_live_proto::control::messages::{GroupId, Refusal, Report};
-use anabranch_live_proto::control::node::{Event, Node, RequestId, Settings, Transmit};
+use anabranch_live_proto::control::node::{ControlMode, Event, Node, RequestId, Settings, Transmit};
 use anabranch_live_proto::relay::{Hop, Key};
 use anabranch_live_proto::{NodeId, Object, Tier};
 use anabranch_net::identity::Identity;
@@ -51,6 +51,8 @@ const REPORT_TIME: std::time::Duration = std::time::Duration::from_secs(3);
 const REPORTS_MAX: usize = 4;
 /// Time for which a viewer, or an upstream request, waits for a route.
 const ROUTE_TIME: std::time::Duration = std::time::Duration::from_secs(3);
+/// The same where the controller alone decides: longer than its usual round and the stages after it.
+const CENTRAL_ROUTE_TIME: std::time::Duration = std::time::Duration::from_secs(15);
 /// Viewers that wait for a decision, at most.
 const WAITING_MAX: usize = 16_384;
 /// Window of the estimate of viewers: longer than the pauses of players with segments of 10 s.
@@ -74,6 +76,8 @@ pub struct ControlConfig {
     pub objects_address: Option<SocketAddr>,
     /// File that keeps the network's description, for a start without a controller.
     pub cache: Option<PathBuf>,
+    /// Decisions that the node follows.
+    pub mode: ControlMode,
 }
 
 /// A control that cannot start.
@@ -155,6 +159,8 @@ struct Shared {
     /// Listener for objects; taken by the node or source.
     objects_listener: Mutex<Option<TcpListener>>,
     state: Mutex<State>,
+    /// Time for which a viewer, or an upstream request, waits for a route.
+    route_time: std::time::Duration,
     /// The machine has another deadline.
     changed: Notify,
     /// A route has changed.
@@ -232,7 +238,8 @@ impl NodeControl {
         };
         let epoch = tokio::time::Instant::now();
         let now = Instant::from_std(epoch.elapsed());
-        let settings = Settings { deliver_timeout: DELIVER_TIMEOUT, ..Settings::default() };
+        let settings =
+            Settings { deliver_timeout: DELIVER_TIMEOUT, mode: config.mode, ..Settings::default() };
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let life = u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX);
         let node = Node::new(now, network, id, life, settings, Seed::new(life));
@@ -258,6 +265,10 @@ impl NodeControl {
             failed,
             failed_due: Mutex::new(Some(failed_due)),
             topology: RwLock::new(Arc::new(topology)),
+            route_time: match config.mode {
+                ControlMode::Centralized => CENTRAL_ROUTE_TIME,
+                ControlMode::Hybrid | ControlMode::Distributed => ROUTE_TIME,
+            },
             id,
             name: config.name,
             identity: config.identity,
@@ -400,7 +411,7 @@ impl NodeControl {
         // A viewer that leaves while it waits gives its place back.
         let place = Place { shared: Arc::clone(shared), number, object };
         shared.with(|state, now| state.node.handle_viewer(now, number, group, object));
-        let answer = timeout(ROUTE_TIME, answer).await;
+        let answer = timeout(shared.route_time, answer).await;
         drop(place);
         match answer {
             Ok(Ok(Ok(()))) => {
@@ -667,7 +678,7 @@ impl Route for Routes {
                     routed.await;
                 }
             };
-            timeout(ROUTE_TIME, found).await.ok()
+            timeout(routes.0.route_time, found).await.ok()
         })
     }
 

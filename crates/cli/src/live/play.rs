@@ -8,7 +8,7 @@ use anabranch_live::players::{
     PLAYERS_MAX, PlayerReport, PlayerSpec, Players, PlayersConfig, Progress, failure,
 };
 use anabranch_live_proto::directory::AddressPrefix;
-use anabranch_live_proto::play::{Ages, PlayCounts, PlayerKind};
+use anabranch_live_proto::play::{Ages, FIRST_PATIENCE, PlayCounts, PlayerKind};
 use anabranch_net::public::ServerTrust;
 use anabranch_units::{BitRate, ByteCount, Duration, Histogram, stats};
 use anyhow::{Context as _, bail};
@@ -91,7 +91,13 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let descriptors = crate::process::raise_descriptor_limit();
     crate::process::check_descriptors(descriptors, args.players.saturating_mul(DESCRIPTORS_PER_PLAYER));
     let trust = trust(args)?;
-    let config = PlayersConfig { players: specs(args), dns: args.dns, trust, duration: args.duration };
+    let config = PlayersConfig {
+        players: specs(args),
+        dns: args.dns,
+        trust,
+        duration: args.duration,
+        first_patience: FIRST_PATIENCE,
+    };
     let players = Players::new(config).or_usage()?;
     let progress = players.progress();
     let reports = crate::process::runtime()?.block_on(async {

@@ -41,6 +41,21 @@ pub const GROUPS_MAX: usize = 65_536;
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
+/// The decisions that a node follows.
+///
+/// Source: the designs of §4.7.2. `Distributed` and `Centralized` are there for comparisons.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum ControlMode {
+    /// The controller's routes while their evidence holds, and Algorithm 1 otherwise.
+    #[default]
+    Hybrid,
+    /// Algorithm 1 only: the controller's tables are ignored.
+    Distributed,
+    /// The controller's routes only. A request without a route waits for tables that have one. No
+    /// evidence makes a route stale, and no silence of the controller.
+    Centralized,
+}
+
 /// Timing and rules of a node.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -68,6 +83,8 @@ pub struct Settings {
     pub stale_percent: u32,
     /// Reading of Algorithm 1.
     pub rule: Rule,
+    /// Decisions that the node follows.
+    pub mode: ControlMode,
 }
 
 impl Default for Settings {
@@ -87,6 +104,7 @@ impl Default for Settings {
             demand_memory: Duration::from_secs(15),
             stale_percent: 20,
             rule: Rule::NearestWithCapacity,
+            mode: ControlMode::Hybrid,
         }
     }
 }
@@ -362,6 +380,7 @@ impl Node {
         if now >= self.timers.advertise {
             self.timers.advertise = now + self.settings.advertise_every;
             self.follow_plan(now);
+            self.seek_routes(now);
             self.advertise();
         }
         if now >= self.timers.report {
@@ -396,14 +415,19 @@ impl Node {
     /// Whether an entry's evidence no longer holds (§4.4.2): a link has changed, the next hop or
     /// the controller has failed.
     fn is_stale(&self, now: Instant, entry: &RibEntry) -> bool {
-        self.controller.is_silent(now, self.settings.controller_silence_max)
+        let is_silent = self.controller.is_silent(now, self.settings.controller_silence_max);
+        (is_silent && !self.is_centralized())
             || self.neighbours.offer(entry.next_hop).is_none()
             || self.has_changed(entry)
     }
 
     fn has_changed(&self, entry: &RibEntry) -> bool {
         let state = |link| self.neighbours.link_state(link);
-        entry.evidence.is_stale(self.settings.stale_percent, state)
+        !self.is_centralized() && entry.evidence.is_stale(self.settings.stale_percent, state)
+    }
+
+    fn is_centralized(&self) -> bool {
+        self.settings.mode == ControlMode::Centralized
     }
 
     /// States of all links of the node.
