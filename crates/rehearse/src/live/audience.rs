@@ -12,6 +12,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+/// Time by which a sample comes before the viewers that begin at its second.
+const SAMPLE_LEAD: Duration = Duration::from_millis(100);
+
 /// Players of one place, and the channel of each.
 struct Place {
     channels: Vec<u64>,
@@ -77,8 +80,8 @@ impl Audience {
         Ok(Self { places })
     }
 
-    /// A thread that takes sums each `every` after `from` until `until`, times since its start. It
-    /// takes none if `every` is zero.
+    /// A thread that takes sums each `every` after `from` until `until`, times since its start, and
+    /// [`SAMPLE_LEAD`] earlier. It takes none if `every` is zero.
     pub(super) fn sample(
         &self,
         (from, until): (Duration, Duration),
@@ -88,7 +91,7 @@ impl Audience {
         std::thread::spawn(move || {
             let began = Instant::now();
             let mut sums = Vec::new();
-            let mut due = from + every;
+            let mut due = (from + every).saturating_sub(SAMPLE_LEAD);
             while !every.is_zero() && due <= until {
                 std::thread::sleep(due.saturating_sub(began.elapsed()));
                 sums.push(at(began.elapsed().saturating_sub(from), &all));

@@ -15,7 +15,7 @@ pub struct Processors {
     pub steal_share: f64,
 }
 
-/// Clock ticks since the machine's start, and those of this process with its ended children.
+/// Clock ticks of the machine since its start, and of this process with its ended children.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ticks {
     all: u64,
