@@ -51,7 +51,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let signed = args.urls.iter().map(|url| sign(&secrets, url, args, now + valid_s));
     let signed = signed.collect::<anyhow::Result<Vec<_>>>()?;
-    Pipe::default().print(signed);
+    Pipe::default().print(signed.into_iter());
     Ok(ExitCode::SUCCESS)
 }
 
