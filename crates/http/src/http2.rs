@@ -236,11 +236,12 @@ where
         self.note(WAITS);
         while self.rest.is_empty() {
             match ready!(self.body.as_mut().poll_frame(cx)) {
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(mut data) => self.rest = data.copy_to_bytes(data.remaining()),
+                Some(Ok(frame)) => {
                     // Answers of this server have no trailers.
-                    Err(_) => {}
-                },
+                    if let Ok(mut data) = frame.into_data() {
+                        self.rest = data.copy_to_bytes(data.remaining());
+                    }
+                }
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
                 None => {
                     self.note(DONE);
