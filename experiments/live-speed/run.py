@@ -75,7 +75,7 @@ RELAYS: dict[str, Callable[[Path, Path, int, int], list[object]]] = {
 }  # fmt: skip
 
 
-def version(relay: str, binary: Path) -> str:
+def version(relay: str) -> str:
     """Return the version of a relay's program."""
     if relay == "ours":
         return commit("crates")
@@ -166,7 +166,7 @@ def measure_node(binary: Path, cell: Row, folder: Path, log: Path, parent: int, 
         cpu_s, players_cpu_s, began = spent(), children_cpu_s(), time.monotonic()
         reports = play(binary, port, cell["players"], cell["players"] / 5, seconds)
         cpu_s, players_cpu_s, seconds = spent() - cpu_s, children_cpu_s() - players_cpu_s, time.monotonic() - began
-    row = {"version": version(cell["relay"], binary), **played(reports, fragment_ms)}
+    row = {"version": version(cell["relay"]), **played(reports, fragment_ms)}
     row |= {"cpu_s": round(cpu_s, 2), "cpu_s_per_gbit": round(cpu_s / row["gbit"], 4), "players_cpu_s": round(players_cpu_s, 2), "seconds": round(seconds, 1)}
     return row | upstream(log, offset)
 
