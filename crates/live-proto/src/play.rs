@@ -82,7 +82,7 @@ impl fmt::Display for PlayerConfigError {
                 let shown: String = url.chars().take(100).collect();
                 write!(
                     f,
-                    "URL `{shown}`: must be http://HOST/PATH or http://HOST:PORT/PATH, up to {URL_BYTES_MAX} bytes"
+                    "URL `{shown}`: must be http://HOST/PATH or https://HOST:PORT/PATH, up to {URL_BYTES_MAX} bytes"
                 )
             }
             Self::UrlsBesideDns(count) => {
@@ -110,7 +110,7 @@ impl PlayerConfig {
             count if count > 1 && self.resolves => return Err(PlayerConfigError::UrlsBesideDns(count)),
             _ => {}
         }
-        match self.urls.iter().find(|url| !urls::is_plain_url(url)) {
+        match self.urls.iter().find(|url| !urls::is_http_url(url)) {
             Some(url) => Err(PlayerConfigError::BadUrl(url.clone())),
             None => Ok(()),
         }

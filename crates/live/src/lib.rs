@@ -5,8 +5,8 @@
 //! [`steering`] lead viewers to edges, [`players`] measure their service, a [`publisher`] makes test
 //! patterns.
 //!
-//! Source: VDN (`anabranch_live_proto`). Leaves out: decisions (`anabranch_live_proto`); TLS for
-//! objects. Read [`Node`] and [`NodeConfig`] first, then [`control::NodeControl`] and
+//! Source: VDN (`anabranch_live_proto`). Leaves out: decisions (`anabranch_live_proto`). Read
+//! [`Node`] and [`NodeConfig`] first, then [`control::NodeControl`] and
 //! [`controller::ControllerService`].
 //!
 //! An edge with two parents:
@@ -30,21 +30,30 @@ pub mod controller;
 pub mod description;
 pub mod directory_file;
 pub mod dns;
+mod doctor;
 mod metrics;
 mod node;
 mod parents;
 pub mod players;
 pub mod publisher;
+mod secure;
 mod shared;
+pub mod signing;
 mod source;
 pub mod steering;
+mod timelines;
 mod url;
 
+pub use anabranch_http::lease::{EtcdConfig, EtcdConfigError};
 pub use anabranch_http::plain::PlainLimits;
 pub use anabranch_live_proto::relay::{Hop, Key, QueryRule, RelayConfig, RelayCounts};
+pub use doctor::doctor;
 pub use node::{Node, NodeConfig, NodeError};
 pub use parents::{Route, StaticParents};
-pub use source::{PublishTokens, Source, SourceConfig, SourceError, TokenFileError};
+pub use secure::SecureListener;
+pub use source::{
+    PublishTokens, Pull, PullError, Source, SourceConfig, SourceError, SourceSteering, TokenFileError,
+};
 
 anabranch_net::system! {
     /// Parties of `live`, and their rights. Nodes are sources, reflectors and edges.

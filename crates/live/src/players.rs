@@ -3,8 +3,8 @@
 //! Each player has its own connections and begins at its own time. With DNS, it asks for its edge
 //! itself, with an EDNS client subnet, and its times count from that question.
 //!
-//! Leaves out: what a player asks for and how it measures ([`anabranch_live_proto::play`]); TLS. Read
-//! [`Players`] and [`PlayersConfig`] first.
+//! Leaves out: what a player asks for and how it measures ([`anabranch_live_proto::play`]);
+//! HTTP/2. Read [`Players`] and [`PlayersConfig`] first.
 
 mod resolve;
 mod session;
@@ -12,6 +12,7 @@ mod session;
 use anabranch_live_proto::directory::AddressPrefix;
 use anabranch_live_proto::play::{Measurements, PlayerConfig, PlayerConfigError, PlayerKind};
 use anabranch_media::hls::DateTime;
+use anabranch_net::public::ServerTrust;
 use anabranch_units::Duration;
 use session::Session;
 use std::fmt;
@@ -49,6 +50,8 @@ pub struct PlayersConfig {
     pub players: Vec<PlayerSpec>,
     /// DNS server that names the edges. `None` for the hosts of the URLs.
     pub dns: Option<SocketAddr>,
+    /// Authorities of the edges' certificates. `None` without URLs that begin with `https://`.
+    pub trust: Option<ServerTrust>,
     /// Time from the begin of the run to its end. `None` until all players are over.
     pub duration: Option<Duration>,
 }
@@ -63,6 +66,8 @@ pub enum PlayersError {
     Player(PlayerConfigError),
     /// A URL with an address instead of a name, beside DNS.
     AddressBesideDns(String),
+    /// A URL that begins with `https://`, without authorities to trust.
+    NoTrust(String),
 }
 
 impl fmt::Display for PlayersError {
@@ -72,6 +77,9 @@ impl fmt::Display for PlayersError {
             Self::Player(error) => error.fmt(f),
             Self::AddressBesideDns(url) => {
                 write!(f, "URL `{url}`: has an address, which DNS is not asked for: give a name")
+            }
+            Self::NoTrust(url) => {
+                write!(f, "URL `{url}`: no authority is known to vouch for its server: name a file of them")
             }
         }
     }
@@ -155,6 +163,11 @@ impl Players {
         for spec in &config.players {
             let player = PlayerConfig { resolves, ..PlayerConfig::new(spec.kind, spec.urls.clone(), now) };
             player.check().map_err(PlayersError::Player)?;
+            if config.trust.is_none()
+                && let Some(url) = spec.urls.iter().find(|url| url.starts_with("https://"))
+            {
+                return Err(PlayersError::NoTrust(url.clone()));
+            }
             if resolves && crate::url::host(&spec.urls[0]).is_none_or(|host| host.parse::<IpAddr>().is_ok()) {
                 return Err(PlayersError::AddressBesideDns(spec.urls[0].clone()));
             }
@@ -177,6 +190,7 @@ impl Players {
             let session = Session {
                 player,
                 dns: self.config.dns,
+                trust: self.config.trust.clone(),
                 opens_at: begin + spec.starts_after.to_std(),
                 spec,
                 progress: Arc::clone(&self.progress),

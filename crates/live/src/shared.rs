@@ -109,6 +109,7 @@ impl Shared {
                 }
             }
             Action::Suspect(hop, key) => self.route.suspect(&key, hop),
+            Action::Differs(hop, key) => self.route.differs(&key, hop),
         }
     }
 
@@ -195,7 +196,7 @@ impl Shared {
 /// Asks `parent` and reports what it answers, until the end or until the relay has enough.
 async fn run_leg(shared: Arc<Shared>, hop: Hop, request: FetchRequest, goes_on: Arc<Notify>) {
     let leg = request.leg;
-    let parent = shared.parents[hop.0 as usize].clone();
+    let parent = shared.route.origin(hop).unwrap_or_else(|| shared.parents[hop.0 as usize].clone());
     if let Err(error) = forward(&shared, (hop, &parent), &request, &goes_on).await {
         tracing::debug!("{} from {}: {error}", request.key, parent.authority());
         shared.route.failed(&request.key, hop);
@@ -213,8 +214,12 @@ async fn forward(
     let leg = request.leg;
     let headers = headers(request).map_err(io::Error::other)?;
     let mut reply = parent.get(&request.key.to_string(), &headers).await?;
+    let mut meter = None;
     if reply.status().is_success() {
         shared.route.delivered(&request.key, hop);
+        // A length is stated of whole objects alone.
+        let is_ready = reply.headers().contains_key(header::CONTENT_LENGTH);
+        meter = shared.route.meter(&request.key, hop, is_ready);
     }
     let mut head = Some(head(&reply));
     loop {
@@ -222,6 +227,9 @@ async fn forward(
         // A head is passed on even if no byte of the body is there.
         arrived.gather(&mut reply, head.is_some()).await;
         let Arrived { pieces, end } = arrived;
+        if let Some(meter) = &meter {
+            meter.note(pieces.iter().map(|piece| piece.len() as u64).sum());
+        }
         let is_ended = matches!(end, Some(Ok(())));
         let flow = shared.with(|relay, now| {
             let mut flow = head.take().map_or(Flow::Continue, |head| relay.handle_head(now, leg, head));
@@ -238,7 +246,11 @@ async fn forward(
         match (flow, end) {
             (Flow::Stop, _) | (_, Some(Ok(()))) => break,
             (_, Some(Err(error))) => return Err(error),
-            (Flow::Pause, None) => goes_on.notified().await,
+            (Flow::Pause, None) => {
+                // From here on the viewers limit the transfer.
+                meter = None;
+                goes_on.notified().await;
+            }
             (Flow::Continue, None) => {}
         }
     }

@@ -279,6 +279,7 @@ pub fn measure(cell: &Cell) -> anyhow::Result<Row> {
     let config = PlayersConfig {
         players: viewers(cell, &testbed, &emulation),
         dns: None,
+        trust: None,
         duration: Some(Span::from_std(whole)),
     };
     let players = Players::new(config)?;

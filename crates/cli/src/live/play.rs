@@ -9,18 +9,23 @@ use anabranch_live::players::{
 };
 use anabranch_live_proto::directory::AddressPrefix;
 use anabranch_live_proto::play::{Ages, PlayCounts, PlayerKind};
+use anabranch_net::public::ServerTrust;
 use anabranch_units::{BitRate, ByteCount, Duration, Histogram, stats};
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Time between two updates of the progress line.
 const SHOW_EVERY: std::time::Duration = std::time::Duration::from_millis(200);
 /// Descriptors of a player: connections for playlists and for media, and a socket for DNS.
 const DESCRIPTORS_PER_PLAYER: u64 = 3;
+/// Files of the system's authorities: Debian and Alpine; Fedora; openSUSE.
+const SYSTEM_AUTHORITIES: [&str; 3] =
+    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"];
 /// Resolution of the table's times.
 const SHOWN_STEP_US: f64 = 100.0;
 
@@ -55,6 +60,9 @@ pub struct Args {
     /// DNS server that names the edges; the players ask it for the host of the only URL, and their times count from that question.
     #[arg(long, value_name = "IP:PORT")]
     dns: Option<SocketAddr>,
+    /// Authorities of the edges' certificates in PEM, for URLs that begin with https://. By default the system's authorities.
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
     /// Network of the viewers, as 192.0.2.0/24, for the client subnet of their questions to DNS (RFC 7871).
     #[arg(long, value_name = "PREFIX", requires = "dns", value_parser = prefix)]
     subnet: Option<AddressPrefix>,
@@ -82,7 +90,8 @@ fn prefix(text: &str) -> Result<AddressPrefix, String> {
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let descriptors = crate::process::raise_descriptor_limit();
     crate::process::check_descriptors(descriptors, args.players.saturating_mul(DESCRIPTORS_PER_PLAYER));
-    let config = PlayersConfig { players: specs(args), dns: args.dns, duration: args.duration };
+    let trust = trust(args)?;
+    let config = PlayersConfig { players: specs(args), dns: args.dns, trust, duration: args.duration };
     let players = Players::new(config).or_usage()?;
     let progress = players.progress();
     let reports = crate::process::runtime()?.block_on(async {
@@ -113,6 +122,20 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         Pipe::default().print(std::iter::once(summary.table(args.players)));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Authorities for URLs over TLS, if there are such URLs.
+///
+/// Errors: a file that cannot be used.
+fn trust(args: &Args) -> anyhow::Result<Option<ServerTrust>> {
+    if args.ca.is_none() && !args.urls.iter().any(|url| url.starts_with("https://")) {
+        return Ok(None);
+    }
+    let of_system = || SYSTEM_AUTHORITIES.iter().map(Path::new).find(|path| path.exists());
+    let file = args.ca.as_deref().or_else(of_system);
+    let file = file.context("this system has no list of authorities: name a file by --ca").or_usage()?;
+    let trust = ServerTrust::load(file, &["http/1.1"]).context("authorities").or_usage()?;
+    Ok(Some(trust))
 }
 
 fn specs(args: &Args) -> Vec<PlayerSpec> {

@@ -138,6 +138,8 @@ pub enum Event {
 struct ParentSession {
     /// Capacity of the link that the operator declares: no offer counts above it.
     declared: BitRate,
+    /// Capacity that this node has measured; `None` before the link first limited transfers.
+    measured: Option<BitRate>,
     life: u64,
     /// Last message; `None` before the first and after a failure.
     heard_at: Option<Instant>,
@@ -152,7 +154,8 @@ struct ParentSession {
 impl ParentSession {
     fn new(declared: BitRate) -> Self {
         let (heard_at, compared_at, resend_at) = (None, None, None);
-        Self { declared, life: 0, heard_at, held: Attempts::default(), compared_at, resend_at }
+        let (measured, held) = (None, Attempts::default());
+        Self { declared, measured, life: 0, heard_at, held, compared_at, resend_at }
     }
 }
 
@@ -164,6 +167,8 @@ struct ChildSession {
     /// Last message; `None` before the first and after a failure.
     heard_at: Option<Instant>,
     ledger: LinkLedger,
+    /// Whether the ledger has a measurement of the child.
+    is_measured: bool,
     /// Heartbeats in a row whose digest differs from the ledger's.
     mismatches: u32,
     /// When the whole advertisement was last sent.
@@ -172,7 +177,7 @@ struct ChildSession {
 
 impl ChildSession {
     const fn new(link: LinkId, ledger: LinkLedger) -> Self {
-        Self { link, life: 0, heard_at: None, ledger, mismatches: 0, resent_at: None }
+        Self { link, life: 0, heard_at: None, ledger, is_measured: false, mismatches: 0, resent_at: None }
     }
 }
 

@@ -2,9 +2,10 @@
 
 use super::resolve::resolve;
 use super::{PlayerReport, PlayerSpec, Progress, wall_clock};
-use crate::url::host;
-use anabranch_http::origin::Origin;
+use crate::url::{host, split};
+use anabranch_http::origin::{Origin, Security};
 use anabranch_live_proto::play::{Action, Get, Player, PlayerConfig, RequestId};
+use anabranch_net::public::ServerTrust;
 use anabranch_units::Instant;
 use axum::http::{HeaderMap, HeaderValue, header};
 use bytes::Bytes;
@@ -34,20 +35,12 @@ enum Event {
     Resolved(Vec<IpAddr>),
 }
 
-/// Server and target of a plain URL.
-fn split(url: &str) -> Option<(&str, String)> {
-    let rest = url.strip_prefix("http://")?;
-    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    let target = rest[end..].split('#').next().unwrap_or_default();
-    let slash = if target.starts_with('/') { "" } else { "/" };
-    Some((&url[..url.len() - rest.len() + end], format!("{slash}{target}")))
-}
-
 /// A player of a run.
 pub(super) struct Session {
     pub player: usize,
     pub spec: PlayerSpec,
     pub dns: Option<SocketAddr>,
+    pub trust: Option<ServerTrust>,
     pub opens_at: tokio::time::Instant,
     pub progress: Arc<Progress>,
     pub stopped: watch::Receiver<bool>,
@@ -58,6 +51,8 @@ struct Sockets {
     /// Host of the only URL, if DNS names its edges.
     name: Option<String>,
     addresses: Vec<IpAddr>,
+    /// Authorities of servers over TLS.
+    trust: Option<ServerTrust>,
     /// By edge, if DNS names it, and server.
     servers: BTreeMap<(Option<usize>, String), Origin>,
     requests: BTreeMap<RequestId, AbortHandle>,
@@ -83,6 +78,7 @@ impl Session {
         let mut sockets = Sockets {
             name: self.dns.and_then(|_| host(&self.spec.urls[0])).map(str::to_owned),
             addresses: Vec::new(),
+            trust: self.trust.clone(),
             servers: BTreeMap::new(),
             requests: BTreeMap::new(),
             resolving: None,
@@ -205,10 +201,11 @@ impl Sockets {
         if let Some(origin) = self.servers.get(&key) {
             return Some(origin.clone());
         }
-        let origin = match address {
-            Some(address) => Origin::at(url, address),
-            None => Origin::new(url),
+        let security = match &self.trust {
+            Some(trust) if url.starts_with("https://") => Security::Public(trust.clone()),
+            _ => Security::Plain,
         };
+        let origin = Origin::with(url, security, address);
         if self.servers.len() == SERVERS_MAX {
             self.servers.clear();
         }

@@ -4,8 +4,12 @@
 
 mod controlled;
 mod dns;
+mod doubled;
 mod faults;
 mod origin;
 mod players;
+mod pull;
 mod relay;
+mod secure;
+mod shared;
 mod source;

@@ -34,9 +34,15 @@ impl TestSource {
 
     /// A source with parts of about this duration.
     pub fn start_with(part_target: Duration) -> Self {
+        Self::start_as(part_target, false)
+    }
+
+    /// A source whose segments are numbered by the media's own time, or by its own.
+    pub fn start_as(part_target: Duration, is_timeline_shared: bool) -> Self {
         let tokens = PublishTokens::read(&format!("news {TOKEN}")).expect("a token file");
         let mut config = SourceConfig::new(([127, 0, 0, 1], 0).into(), tokens);
         config.part_target = part_target;
+        config.is_timeline_shared = is_timeline_shared;
         config.segment_target = Duration::from_secs(1);
         config.rendition.listed_segments = 20;
         config.silence_max = Duration::from_secs(1);
@@ -235,6 +241,9 @@ async fn refused_stream_leaves_the_channel_usable() {
     let text = get_once_there(&source.url, "/news/index.m3u8").await;
     let variants = MultivariantPlaylist::read(&text).expect("a multivariant playlist").variants;
     assert_eq!(variants[0].uri, "main/index.m3u8");
+    let codecs = variants[0].codecs.as_deref().expect("the recorded stream's are known");
+    assert!(codecs.starts_with("avc1.") && codecs.ends_with(",mp4a.40.2"), "{codecs}");
+    assert!(variants[0].resolution.is_some());
     let text = get_once_there(&source.url, "/news/main/index.m3u8").await;
     assert!(!MediaPlaylist::read(&text).expect("a playlist").segments.is_empty());
 }

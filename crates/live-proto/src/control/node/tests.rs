@@ -417,6 +417,29 @@ fn lower_declared_capacity_evicts_streams_that_do_not_fit() {
 }
 
 #[test]
+fn measured_link_is_left_and_taken_again() {
+    let mut net = Net::new();
+    assert_eq!(net.view(E1, V0), Some(true));
+    let parent = net.upstream(E1, V0).expect("served");
+    let measure = |net: &mut Net, bps| {
+        net.nodes[E1.index()].handle_measured(parent, BitRate::bps(bps));
+        net.run(SECOND);
+        let ledger = net.nodes[parent.index()].ledger(E1).expect("a child");
+        let offer = net.nodes[E1.index()].neighbours.offer(parent).expect("a parent");
+        assert_eq!(offer.capacity, ledger.capacity().believed());
+        (ledger.capacity().believed(), ledger.capacity().declared)
+    };
+    let (believed, declared) = measure(&mut net, 500_000);
+    assert_eq!(believed, BitRate::bps(500_000));
+    let other = net.upstream(E1, V0).expect("by the other reflector");
+    assert_ne!(other, parent);
+    assert_eq!(measure(&mut net, u64::MAX), (declared, declared), "never above the declared");
+    // A parent that is itself slow takes no lower value.
+    net.nodes[parent.index()].handle_measured(S1, BitRate::bps(1));
+    assert_eq!(measure(&mut net, 500_000).0, declared);
+}
+
+#[test]
 fn new_reflector_carries_streams() {
     let mut net = Net::new();
     let new = NodeId(6);
@@ -596,6 +619,7 @@ fn child_says() -> impl Strategy<Value = ChildSays> {
         1 => (numbers(), prop::collection::vec((objects(), numbers()), 0..4))
             .prop_map(|(last_attempt, held)| ChildSays::Held { last_attempt, held }),
         1 => Just(ChildSays::Resend),
+        1 => prop_oneof![Just(0), Just(2_000_000), Just(u64::MAX)].prop_map(|bps| ChildSays::Measured(BitRate::bps(bps))),
     ]
 }
 
