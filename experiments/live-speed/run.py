@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, ROOT, XTASK, Experiment, Option, Row, Rows, commit, grouped, measure, numbers, product, read_csv, some, table, write_csv
+from anabranch_lab.cells import BINARY, ROOT, XTASK, Experiment, Option, Row, Rows, commit, grouped, measure, numbers, product, read_csv, repeatable, table, write_csv
 from anabranch_lab.programs import Failed, Skipped, await_port, children_cpu_s, free_ports, json_lines, processor_s, quantile, running
 
 LAB = Experiment(__file__, __doc__)
@@ -75,7 +75,7 @@ RELAYS: dict[str, Callable[[Path, Path, int, int], list[object]]] = {
 }  # fmt: skip
 
 
-def version(relay: str, binary: Path) -> str:
+def version(relay: str) -> str:
     """Return the version of a relay's program."""
     if relay == "ours":
         return commit("crates")
@@ -166,7 +166,7 @@ def measure_node(binary: Path, cell: Row, folder: Path, log: Path, parent: int, 
         cpu_s, players_cpu_s, began = spent(), children_cpu_s(), time.monotonic()
         reports = play(binary, port, cell["players"], cell["players"] / 5, seconds)
         cpu_s, players_cpu_s, seconds = spent() - cpu_s, children_cpu_s() - players_cpu_s, time.monotonic() - began
-    row = {"version": version(cell["relay"], binary), **played(reports, fragment_ms)}
+    row = {"version": version(cell["relay"]), **played(reports, fragment_ms)}
     row |= {"cpu_s": round(cpu_s, 2), "cpu_s_per_gbit": round(cpu_s / row["gbit"], 4), "players_cpu_s": round(players_cpu_s, 2), "seconds": round(seconds, 1)}
     return row | upstream(log, offset)
 
@@ -186,12 +186,12 @@ def measured(args, name: str, cells: Iterator[Row], key: Sequence[str], fragment
                     Path(own).chmod(0o755)
                     return measure_node(args.binary, cell, Path(own), log, parent, fragment_ms, args.seconds)
 
-            rows = Rows(args.rows / f"{name}.csv", key, end="\n")
+            rows = Rows(args.rows / f"{name}.csv", key, line_end="\n")
             return measure(rows, (cell for cell in cells if cell["relay"] in available), run)
 
 
 @LAB.verb(
-    rows=LAB.runs, binary=BINARY, relay=some(RELAYS), players=Option([200, 500, 1_000], "players of one channel"), seconds=Option(30.0, "time of each run"), turns=3
+    rows=LAB.runs, binary=BINARY, relay=repeatable(RELAYS), players=Option([200, 500, 1_000], "players of one channel"), seconds=Option(30.0, "time of each run"), turns=3
 )  # fmt: skip
 def node(args) -> int:
     """Plays one channel at one relay: processor time and upstream requests."""
@@ -200,7 +200,7 @@ def node(args) -> int:
 
 
 @LAB.verb(
-    rows=LAB.runs, binary=BINARY, relay=some(RELAYS), players=Option([20, 100], "players of one channel"), seconds=Option(30.0, "time of each run"), turns=3
+    rows=LAB.runs, binary=BINARY, relay=repeatable(RELAYS), players=Option([20, 100], "players of one channel"), seconds=Option(30.0, "time of each run"), turns=3
 )  # fmt: skip
 def ages(args) -> int:
     """Plays one channel below three relays: ages of parts."""
