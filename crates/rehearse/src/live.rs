@@ -88,7 +88,7 @@ pub struct Cell {
     )]
     pub bitrates: Vec<BitRate>,
     /// Behaviour of the viewers: the thesis's fixed requester, or a player with a buffer.
-    #[arg(long, value_name = "KIND", default_value = "fixed", value_parser = kind)]
+    #[arg(long, value_name = "KIND", default_value = "fixed")]
     pub kind: PlayerKind,
     /// Seconds between two viewers.
     #[arg(long, value_name = "SECONDS", default_value_t = 1)]
@@ -108,14 +108,6 @@ pub struct Cell {
     /// 99th percentile of the emulator's lateness above which a run is not to be trusted, in microseconds.
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 2000)]
     pub lateness: u64,
-}
-
-fn kind(text: &str) -> Result<PlayerKind, String> {
-    match text {
-        "fixed" => Ok(PlayerKind::Fixed),
-        "buffering" => Ok(PlayerKind::Buffering),
-        _ => Err("write fixed or buffering".to_owned()),
-    }
 }
 
 /// The result of a cell.
@@ -515,10 +507,7 @@ fn row(cell: &Cell, reports: &[PlayerReport], report: &anabranch_emu::Report, co
     Row {
         fault: cell.fault,
         seed: cell.seed,
-        kind: match cell.kind {
-            PlayerKind::Fixed => "fixed",
-            PlayerKind::Buffering => "buffering",
-        },
+        kind: cell.kind.word(),
         channels: cell.channels,
         rate_mbps: cell.rate.as_mbps_f64(),
         joins: Joins { joined: joins.len(), join_ms_p50: nth(0.5), join_ms_p99: nth(0.99) },
