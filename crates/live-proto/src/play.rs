@@ -42,6 +42,37 @@ pub enum PlayerKind {
     Buffering,
 }
 
+impl PlayerKind {
+    /// The word for it in options and rows.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Fixed => "fixed",
+            Self::Buffering => "buffering",
+        }
+    }
+}
+
+impl std::str::FromStr for PlayerKind {
+    type Err = PlayerKindError;
+
+    fn from_str(word: &str) -> Result<Self, Self::Err> {
+        let kinds = [Self::Fixed, Self::Buffering];
+        kinds.into_iter().find(|kind| kind.word() == word).ok_or(PlayerKindError)
+    }
+}
+
+/// A word for no [`PlayerKind`].
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct PlayerKindError;
+
+impl fmt::Display for PlayerKindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "behaviour of a player: write fixed or buffering")
+    }
+}
+
+impl std::error::Error for PlayerKindError {}
+
 /// Set-up of a player.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlayerConfig {

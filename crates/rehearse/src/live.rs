@@ -122,7 +122,7 @@ pub struct Cell {
     )]
     pub bitrates: Vec<BitRate>,
     /// Behaviour of the viewers: the thesis's fixed requester, or a player with a buffer.
-    #[arg(long, value_name = "KIND", default_value = "fixed", value_parser = kind)]
+    #[arg(long, value_name = "KIND", default_value = "fixed")]
     pub kind: PlayerKind,
     /// Seconds between two viewers.
     #[arg(long, value_name = "SECONDS", default_value_t = 1)]
@@ -157,14 +157,6 @@ pub struct Cell {
     /// 99th percentile of the emulator's lateness above which a run is not to be trusted, in microseconds.
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 2000)]
     pub lateness: u64,
-}
-
-fn kind(text: &str) -> Result<PlayerKind, String> {
-    match text {
-        "fixed" => Ok(PlayerKind::Fixed),
-        "buffering" => Ok(PlayerKind::Buffering),
-        _ => Err("write fixed or buffering".to_owned()),
-    }
 }
 
 fn share(text: &str) -> Result<f64, String> {
@@ -535,10 +527,7 @@ fn row(cell: &Cell, reports: &[PlayerReport], samples: Vec<Sample>, conditions: 
     Row {
         fault: cell.fault,
         seed: cell.seed,
-        kind: match cell.kind {
-            PlayerKind::Fixed => "fixed",
-            PlayerKind::Buffering => "buffering",
-        },
+        kind: cell.kind.word(),
         mode: cell.mode,
         fault_share: matches!(cell.fault, Fault::LinksDegraded | Fault::UpdatesDropped).then_some(cell.share),
         channels: cell.channels,
