@@ -35,8 +35,14 @@ pub fn spec(kind: PlayerKind, edges: &[&str]) -> PlayerSpec {
 }
 
 fn players(players: Vec<PlayerSpec>) -> Players {
-    Players::new(PlayersConfig { players, dns: None, trust: None, duration: None, first_patience: FIRST_PATIENCE })
-        .expect("a set-up")
+    Players::new(PlayersConfig {
+        players,
+        dns: None,
+        trust: None,
+        duration: None,
+        first_patience: FIRST_PATIENCE,
+    })
+    .expect("a set-up")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -78,9 +84,14 @@ async fn low_latency_players_outlive_another_edge() {
 
 /// Runs until the stream has ended for all players.
 async fn played(specs: Vec<PlayerSpec>, dns: Option<SocketAddr>) -> Vec<PlayerReport> {
-    let run =
-        Players::new(PlayersConfig { players: specs, dns, trust: None, duration: None, first_patience: FIRST_PATIENCE })
-            .expect("a set-up");
+    let run = Players::new(PlayersConfig {
+        players: specs,
+        dns,
+        trust: None,
+        duration: None,
+        first_patience: FIRST_PATIENCE,
+    })
+    .expect("a set-up");
     run.run(std::future::pending()).await
 }
 

@@ -5,9 +5,9 @@ use crate::players::{on_air, spec};
 use crate::source::{get, get_once_there};
 use anabranch_http::plain::PROTOCOLS;
 use anabranch_live::players::{Players, PlayersConfig};
-use anabranch_live_proto::play::FIRST_PATIENCE;
 use anabranch_live::signing::{Grant, SigningSecrets};
 use anabranch_live::{Node, NodeConfig, SecureListener};
+use anabranch_live_proto::play::FIRST_PATIENCE;
 use anabranch_live_proto::play::PlayerKind;
 use anabranch_media::hls::{DeliveryDirectives, MediaPlaylist};
 use anabranch_net::public::{ServerCertificate, ServerTrust, write_self_signed};
@@ -213,7 +213,8 @@ async fn players_with_a_signed_url_play_to_the_end() {
     let good = signed(u64::MAX);
     let specs = (0..4).map(|_| spec(PlayerKind::Buffering, &[&good])).collect();
     let duration = Some(Duration::from_secs(4));
-    let config = PlayersConfig { players: specs, dns: None, trust: None, duration, first_patience: FIRST_PATIENCE };
+    let config =
+        PlayersConfig { players: specs, dns: None, trust: None, duration, first_patience: FIRST_PATIENCE };
     let reports = Players::new(config).expect("a set-up").run(std::future::pending()).await;
     for report in reports {
         let measured = &report.measurements;
