@@ -9,6 +9,7 @@ mod node;
 mod plan;
 mod play;
 mod publish;
+mod recorded;
 mod secure;
 mod sign;
 mod source;

@@ -7,6 +7,7 @@
 
 mod neighbours;
 mod topology;
+mod transfers;
 
 use crate::body::UNSENT_BYTES_MAX;
 use crate::controller::client::ControllerClient;
@@ -17,7 +18,7 @@ use anabranch_http::plain::PlainLimits;
 use anabranch_http::{ClientError, PeerAddress};
 use anabranch_live_proto::control::audience::Audience;
 use anabranch_live_proto::control::messages::{GroupId, Refusal, Report};
-use anabranch_live_proto::control::node::{Event, Node, RequestId, Settings, Transmit};
+use anabranch_live_proto::control::node::{ControlMode, Event, Node, RequestId, Settings, Transmit};
 use anabranch_live_proto::relay::{Hop, Key};
 use anabranch_live_proto::{NodeId, Object, Tier};
 use anabranch_net::identity::Identity;
@@ -38,6 +39,8 @@ use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::timeout;
 use topology::{NetworkFollower, Topology};
+pub use transfers::TransferMeter;
+use transfers::Transfers;
 
 /// Time for which a controller is asked for the network's description.
 const DESCRIPTION_TIME: std::time::Duration = std::time::Duration::from_secs(5);
@@ -47,6 +50,8 @@ const REPORT_TIME: std::time::Duration = std::time::Duration::from_secs(3);
 const REPORTS_MAX: usize = 4;
 /// Time for which a viewer, or an upstream request, waits for a route.
 const ROUTE_TIME: std::time::Duration = std::time::Duration::from_secs(3);
+/// The same where the controller alone decides: longer than its usual round and the stages after it.
+const CENTRAL_ROUTE_TIME: std::time::Duration = std::time::Duration::from_secs(15);
 /// Viewers that wait for a decision, at most.
 const WAITING_MAX: usize = 16_384;
 /// Window of the estimate of viewers: longer than the pauses of players with segments of 10 s.
@@ -70,6 +75,8 @@ pub struct ControlConfig {
     pub objects_address: Option<SocketAddr>,
     /// File that keeps the network's description, for a start without a controller.
     pub cache: Option<PathBuf>,
+    /// Decisions that the node follows.
+    pub mode: ControlMode,
 }
 
 /// A control that cannot start.
@@ -151,17 +158,26 @@ struct Shared {
     /// Listener for objects; taken by the node or source.
     objects_listener: Mutex<Option<TcpListener>>,
     state: Mutex<State>,
+    /// Time for which a viewer, or an upstream request, waits for a route.
+    route_time: std::time::Duration,
+    signals: Signals,
+    /// Parents that have failed, for the relay.
+    failed: mpsc::UnboundedSender<Hop>,
+    /// Taken by the relay.
+    failed_due: Mutex<Option<mpsc::UnboundedReceiver<Hop>>>,
+    transfers: Arc<Transfers>,
+    epoch: tokio::time::Instant,
+}
+
+/// Changes that tasks wait for.
+#[derive(Default)]
+struct Signals {
     /// The machine has another deadline.
     changed: Notify,
     /// A route has changed.
     routed: Notify,
     /// The network has changed.
     grown: Notify,
-    /// Parents that have failed, for the relay.
-    failed: mpsc::UnboundedSender<Hop>,
-    /// Taken by the relay.
-    failed_due: Mutex<Option<mpsc::UnboundedReceiver<Hop>>>,
-    epoch: tokio::time::Instant,
 }
 
 struct State {
@@ -225,7 +241,8 @@ impl NodeControl {
         };
         let epoch = tokio::time::Instant::now();
         let now = Instant::from_std(epoch.elapsed());
-        let settings = Settings { deliver_timeout: DELIVER_TIMEOUT, ..Settings::default() };
+        let settings =
+            Settings { deliver_timeout: DELIVER_TIMEOUT, mode: config.mode, ..Settings::default() };
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let life = u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX);
         let node = Node::new(now, network, id, life, settings, Seed::new(life));
@@ -243,10 +260,17 @@ impl NodeControl {
         let (failed, failed_due) = mpsc::unbounded_channel();
         let topology = Topology::new(stamp, layout, (id, &config.identity), &[]);
         let topology = topology.map_err(ControlError::BadParent)?;
+        let transfers = Transfers::new(epoch);
+        transfers.declare(&topology, id);
         let shared = Shared {
+            transfers,
             failed,
             failed_due: Mutex::new(Some(failed_due)),
             topology: RwLock::new(Arc::new(topology)),
+            route_time: match config.mode {
+                ControlMode::Centralized => CENTRAL_ROUTE_TIME,
+                ControlMode::Hybrid | ControlMode::Distributed => ROUTE_TIME,
+            },
             id,
             name: config.name,
             identity: config.identity,
@@ -256,9 +280,7 @@ impl NodeControl {
             listener: Mutex::new(listener),
             objects_listener: Mutex::new(objects_listener),
             state: Mutex::new(state),
-            changed: Notify::new(),
-            routed: Notify::new(),
-            grown: Notify::new(),
+            signals: Signals::default(),
             epoch,
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -320,6 +342,7 @@ impl NodeControl {
         let due = shared.lock().reports_due.take();
         let listener = shared.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(transfers::measure(Arc::clone(shared)));
         let mut parents = 0;
         if let Some(listener) = listener {
             tasks.spawn(neighbours::serve_children(Arc::clone(shared), listener));
@@ -342,8 +365,8 @@ impl NodeControl {
             let wait = tokio::time::sleep(wait + std::time::Duration::from_millis(1));
             tokio::select! {
                 () = wait => shared.with(State::handle_timeout),
-                () = shared.changed.notified() => {}
-                () = shared.grown.notified() => {}
+                () = shared.signals.changed.notified() => {}
+                () = shared.signals.grown.notified() => {}
             }
         }
     }
@@ -388,7 +411,7 @@ impl NodeControl {
         // A viewer that leaves while it waits gives its place back.
         let place = Place { shared: Arc::clone(shared), number, object };
         shared.with(|state, now| state.node.handle_viewer(now, number, group, object));
-        let answer = timeout(ROUTE_TIME, answer).await;
+        let answer = timeout(shared.route_time, answer).await;
         drop(place);
         match answer {
             Ok(Ok(Ok(()))) => {
@@ -491,10 +514,10 @@ impl Shared {
         let is_earlier = state.node.poll_timeout() < due;
         drop(state);
         if is_routed {
-            self.routed.notify_waiters();
+            self.signals.routed.notify_waiters();
         }
         if is_earlier {
-            self.changed.notify_one();
+            self.signals.changed.notify_one();
         }
         result
     }
@@ -646,7 +669,7 @@ impl Route for Routes {
         Box::pin(async move {
             let found = async {
                 loop {
-                    let routed = routes.0.routed.notified();
+                    let routed = routes.0.signals.routed.notified();
                     tokio::pin!(routed);
                     routed.as_mut().enable();
                     if let Some(hop) = routes.next_hop(&key, &tried) {
@@ -655,8 +678,14 @@ impl Route for Routes {
                     routed.await;
                 }
             };
-            timeout(ROUTE_TIME, found).await.ok()
+            timeout(routes.0.route_time, found).await.ok()
         })
+    }
+
+    fn meter(&self, key: &Key, hop: Hop, is_ready: bool) -> Option<TransferMeter> {
+        let (parent, object) = self.of(key, hop)?;
+        let ready = (is_ready && !key.is_playlist()).then_some(object.bitrate);
+        Some(self.0.transfers.start(parent, ready))
     }
 
     fn delivered(&self, key: &Key, hop: Hop) {

@@ -54,6 +54,8 @@ pub struct PlayersConfig {
     pub trust: Option<ServerTrust>,
     /// Time from the begin of the run to its end. `None` until all players are over.
     pub duration: Option<Duration>,
+    /// Time without a byte after which a player's request is late, before its first playlist.
+    pub first_patience: Duration,
 }
 
 /// Players that cannot start.
@@ -95,6 +97,9 @@ pub struct Progress {
     over: AtomicUsize,
     stalls: AtomicU64,
     bytes: AtomicU64,
+    video_bytes: AtomicU64,
+    watched_bps: AtomicU64,
+    stalled_ps: AtomicU64,
 }
 
 impl Progress {
@@ -117,6 +122,18 @@ impl Progress {
     /// Bytes of all answers.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Relaxed)
+    }
+    /// Bytes of video.
+    pub fn video_bytes(&self) -> u64 {
+        self.video_bytes.load(Relaxed)
+    }
+    /// Sum of the declared bitrates of the renditions that players watch, in bit/s.
+    pub fn watched_bps(&self) -> u64 {
+        self.watched_bps.load(Relaxed)
+    }
+    /// Time of all stalls of all players.
+    pub fn stalled(&self) -> Duration {
+        Duration::from_ps(self.stalled_ps.load(Relaxed))
     }
 }
 
@@ -191,6 +208,7 @@ impl Players {
                 player,
                 dns: self.config.dns,
                 trust: self.config.trust.clone(),
+                first_patience: self.config.first_patience,
                 opens_at: begin + spec.starts_after.to_std(),
                 spec,
                 progress: Arc::clone(&self.progress),

@@ -8,7 +8,7 @@ use anabranch_live::players::{
     PLAYERS_MAX, PlayerReport, PlayerSpec, Players, PlayersConfig, Progress, failure,
 };
 use anabranch_live_proto::directory::AddressPrefix;
-use anabranch_live_proto::play::{Ages, PlayCounts, PlayerKind};
+use anabranch_live_proto::play::{Ages, FIRST_PATIENCE, PlayCounts, PlayerKind};
 use anabranch_net::public::ServerTrust;
 use anabranch_units::{BitRate, ByteCount, Duration, Histogram, stats};
 use anyhow::{Context as _, bail};
@@ -29,15 +29,6 @@ const SYSTEM_AUTHORITIES: [&str; 3] =
 /// Resolution of the table's times.
 const SHOWN_STEP_US: f64 = 100.0;
 
-/// Behaviour of a player, as users write it.
-#[derive(Copy, Clone, Debug, clap::ValueEnum)]
-enum Kind {
-    /// Asks for the next segment a segment's duration after the last one was received (the thesis's §4.7.2).
-    Fixed,
-    /// Plays from a buffer, with parts and blocking reloads where the playlist has them.
-    Buffering,
-}
-
 /// The players, and the form of their results.
 #[derive(clap::Args)]
 pub struct Args {
@@ -48,9 +39,10 @@ pub struct Args {
     /// Number of players.
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=PLAYERS_MAX as u64))]
     players: u64,
-    /// Behaviour of the players.
-    #[arg(long, value_enum, default_value = "buffering")]
-    kind: Kind,
+    /// Behaviour of the players. `buffering` plays from a buffer, with parts and blocking reloads where the playlist has them;
+    /// `fixed` asks for the next segment a segment's duration after the last one was received (the thesis's §4.7.2).
+    #[arg(long, value_name = "KIND", default_value = "buffering")]
+    kind: PlayerKind,
     /// Players that start in a second, from 0.001 to 100000.
     #[arg(long, value_name = "COUNT", default_value_t = 10.0, value_parser = start_rate)]
     start_rate: f64,
@@ -91,7 +83,13 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let descriptors = crate::process::raise_descriptor_limit();
     crate::process::check_descriptors(descriptors, args.players.saturating_mul(DESCRIPTORS_PER_PLAYER));
     let trust = trust(args)?;
-    let config = PlayersConfig { players: specs(args), dns: args.dns, trust, duration: args.duration };
+    let config = PlayersConfig {
+        players: specs(args),
+        dns: args.dns,
+        trust,
+        duration: args.duration,
+        first_patience: FIRST_PATIENCE,
+    };
     let players = Players::new(config).or_usage()?;
     let progress = players.progress();
     let reports = crate::process::runtime()?.block_on(async {
@@ -139,10 +137,6 @@ fn trust(args: &Args) -> anyhow::Result<Option<ServerTrust>> {
 }
 
 fn specs(args: &Args) -> Vec<PlayerSpec> {
-    let kind = match args.kind {
-        Kind::Fixed => PlayerKind::Fixed,
-        Kind::Buffering => PlayerKind::Buffering,
-    };
     let count = usize::try_from(args.players).unwrap_or(PLAYERS_MAX);
     let spec = |player: usize| {
         let mut urls = args.urls.clone();
@@ -150,7 +144,12 @@ fn specs(args: &Args) -> Vec<PlayerSpec> {
         let starts_after_s = player as f64 / args.start_rate;
         let starts_after =
             std::time::Duration::try_from_secs_f64(starts_after_s).unwrap_or(std::time::Duration::MAX);
-        PlayerSpec { kind, urls, starts_after: Duration::from_std(starts_after), subnet: args.subnet }
+        PlayerSpec {
+            kind: args.kind,
+            urls,
+            starts_after: Duration::from_std(starts_after),
+            subnet: args.subnet,
+        }
     };
     (0..count).map(spec).collect()
 }

@@ -113,11 +113,10 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             config.control = Some(NodeControl::start(control, (&[Tier::Source], "for sources")).await?);
         }
         if let Some(server) = args.steering.clone() {
-            let mut pathways = args.pathway.clone();
-            if let Some(control) = config.control.as_ref().filter(|_| pathways.is_empty()) {
-                let layout = control.layout();
-                pathways.extend(layout.edges().map(|(name, url)| (name.to_owned(), url.to_owned())));
-            }
+            let layout = config.control.as_ref().map(NodeControl::layout);
+            let edges = layout.iter().flat_map(|layout| layout.edges());
+            let of_network = edges.map(|(name, url)| (name.to_owned(), url.to_owned()));
+            let pathways = if args.pathway.is_empty() { of_network.collect() } else { args.pathway.clone() };
             if pathways.is_empty() {
                 return Err(anyhow::anyhow!("--steering: no pathway: name edges by --pathway EDGE=URL"))
                     .or_usage();

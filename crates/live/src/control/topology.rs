@@ -149,6 +149,7 @@ impl Shared {
             let taken = state.node.handle_network(now, topology.layout.network());
             taken.map_err(|error| error.to_string())?;
             self.set_topology(Arc::clone(&topology));
+            self.transfers.declare(&topology, self.id);
             Ok::<(), String>(())
         })?;
         if is_new {
@@ -158,7 +159,7 @@ impl Shared {
             }
             tracing::info!("version {} of the network is in force", stamp.1);
             keep(self.cache.as_deref(), topology.layout.description());
-            self.grown.notify_one();
+            self.signals.grown.notify_one();
         }
         Ok(())
     }

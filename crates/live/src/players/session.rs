@@ -6,7 +6,7 @@ use crate::url::{host, split};
 use anabranch_http::origin::{Origin, Security};
 use anabranch_live_proto::play::{Action, Get, Player, PlayerConfig, RequestId};
 use anabranch_net::public::ServerTrust;
-use anabranch_units::Instant;
+use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use axum::http::{HeaderMap, HeaderValue, header};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -41,9 +41,41 @@ pub(super) struct Session {
     pub spec: PlayerSpec,
     pub dns: Option<SocketAddr>,
     pub trust: Option<ServerTrust>,
+    pub first_patience: Duration,
     pub opens_at: tokio::time::Instant,
     pub progress: Arc<Progress>,
     pub stopped: watch::Receiver<bool>,
+}
+
+/// A player's part of the sums over all players.
+#[derive(Default)]
+struct Counted {
+    has_joined: bool,
+    stalls: u64,
+    stalled: Duration,
+    video: ByteCount,
+    watched: BitRate,
+}
+
+impl Counted {
+    /// Adds the player's news to the sums.
+    fn count(&mut self, player: &Player, progress: &Progress) {
+        let now = Self {
+            has_joined: player.has_joined(),
+            stalls: player.stalls(),
+            stalled: player.stalled(),
+            video: player.video_bytes(),
+            watched: player.watched().unwrap_or_default(),
+        };
+        progress.joined.fetch_add(usize::from(now.has_joined && !self.has_joined), Relaxed);
+        progress.stalls.fetch_add(now.stalls - self.stalls, Relaxed);
+        progress.stalled_ps.fetch_add(now.stalled.as_ps() - self.stalled.as_ps(), Relaxed);
+        progress.video_bytes.fetch_add(now.video.as_u64() - self.video.as_u64(), Relaxed);
+        // A bitrate can fall: the sum wraps around below its old value.
+        let change = now.watched.as_bps().wrapping_sub(self.watched.as_bps());
+        progress.watched_bps.fetch_add(change, Relaxed);
+        *self = now;
+    }
 }
 
 /// Requests and connections of a player.
@@ -69,6 +101,7 @@ impl Session {
         }
         let config = PlayerConfig {
             resolves: self.dns.is_some(),
+            first_patience: self.first_patience,
             ..PlayerConfig::new(self.spec.kind, self.spec.urls.clone(), wall_clock())
         };
         let epoch = tokio::time::Instant::now();
@@ -85,7 +118,7 @@ impl Session {
             news,
         };
         let mut now = Instant::ZERO;
-        let (mut has_joined, mut stalls, mut edge) = (false, 0, None);
+        let (mut counted, mut edge) = (Counted::default(), None);
         loop {
             while let Some(action) = player.poll(now) {
                 match action {
@@ -97,12 +130,7 @@ impl Session {
                     Action::Resolve => sockets.ask_dns(self.dns, &self.spec),
                 }
             }
-            if player.has_joined() && !has_joined {
-                has_joined = true;
-                self.progress.joined.fetch_add(1, Relaxed);
-            }
-            self.progress.stalls.fetch_add(player.stalls() - stalls, Relaxed);
-            stalls = player.stalls();
+            counted.count(&player, &self.progress);
             if player.is_over() {
                 self.progress.over.fetch_add(1, Relaxed);
                 break;

@@ -12,6 +12,7 @@ use anabranch_live::description::{
 };
 use anabranch_live::{EtcdConfig, Node, NodeConfig, PublishTokens, SYSTEM, Source, SourceConfig};
 use anabranch_live_proto::Tier;
+use anabranch_live_proto::control::node::ControlMode;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, SetRequest, VALID_DAYS, make_set, write_set};
 use anabranch_net::tls::CredentialFiles;
@@ -176,6 +177,7 @@ impl TestNetwork {
                 .contains(&name)
                 .then(|| entry.media.trim_start_matches("https://").parse().expect("an address")),
             cache: Some(self.folder.join(format!("{name}.json"))),
+            mode: ControlMode::Hybrid,
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::origin::TestNode;
 use crate::source::{TOKEN, TestSource, fragments, get_once_there};
 use anabranch_live::players::{PlayerReport, PlayerSpec, Players, PlayersConfig, failure};
-use anabranch_live_proto::play::PlayerKind;
+use anabranch_live_proto::play::{FIRST_PATIENCE, PlayerKind};
 use anabranch_units::Duration;
 use hickory_proto::op::{Message, MessageType};
 use hickory_proto::rr::rdata::A;
@@ -35,7 +35,14 @@ pub fn spec(kind: PlayerKind, edges: &[&str]) -> PlayerSpec {
 }
 
 fn players(players: Vec<PlayerSpec>) -> Players {
-    Players::new(PlayersConfig { players, dns: None, trust: None, duration: None }).expect("a set-up")
+    Players::new(PlayersConfig {
+        players,
+        dns: None,
+        trust: None,
+        duration: None,
+        first_patience: FIRST_PATIENCE,
+    })
+    .expect("a set-up")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -77,8 +84,14 @@ async fn low_latency_players_outlive_another_edge() {
 
 /// Runs until the stream has ended for all players.
 async fn played(specs: Vec<PlayerSpec>, dns: Option<SocketAddr>) -> Vec<PlayerReport> {
-    let run =
-        Players::new(PlayersConfig { players: specs, dns, trust: None, duration: None }).expect("a set-up");
+    let run = Players::new(PlayersConfig {
+        players: specs,
+        dns,
+        trust: None,
+        duration: None,
+        first_patience: FIRST_PATIENCE,
+    })
+    .expect("a set-up");
     run.run(std::future::pending()).await
 }
 

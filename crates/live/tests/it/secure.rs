@@ -7,6 +7,7 @@ use anabranch_http::plain::PROTOCOLS;
 use anabranch_live::players::{Players, PlayersConfig};
 use anabranch_live::signing::{Grant, SigningSecrets};
 use anabranch_live::{Node, NodeConfig, SecureListener};
+use anabranch_live_proto::play::FIRST_PATIENCE;
 use anabranch_live_proto::play::PlayerKind;
 use anabranch_media::hls::{DeliveryDirectives, MediaPlaylist};
 use anabranch_net::public::{ServerCertificate, ServerTrust, write_self_signed};
@@ -99,7 +100,7 @@ async fn players_over_tls_play_the_stream() {
     let players = (0..10).map(|_| spec(PlayerKind::Buffering, &[&url])).collect();
     let trust = Some(edge.trust(&["http/1.1"]));
     let duration = Some(Duration::from_secs(5));
-    let config = PlayersConfig { players, dns: None, trust, duration };
+    let config = PlayersConfig { players, dns: None, trust, duration, first_patience: FIRST_PATIENCE };
     let without = Players::new(PlayersConfig { trust: None, ..config.clone() });
     assert!(without.expect_err("no authority").to_string().contains("no authority is known"));
     let reports = Players::new(config).expect("a set-up").run(std::future::pending()).await;
@@ -212,7 +213,8 @@ async fn players_with_a_signed_url_play_to_the_end() {
     let good = signed(u64::MAX);
     let specs = (0..4).map(|_| spec(PlayerKind::Buffering, &[&good])).collect();
     let duration = Some(Duration::from_secs(4));
-    let config = PlayersConfig { players: specs, dns: None, trust: None, duration };
+    let config =
+        PlayersConfig { players: specs, dns: None, trust: None, duration, first_patience: FIRST_PATIENCE };
     let reports = Players::new(config).expect("a set-up").run(std::future::pending()).await;
     for report in reports {
         let measured = &report.measurements;
