@@ -115,7 +115,7 @@ impl Reloaded for SecretFile {
 
     fn reload(&self) -> Result<String, String> {
         let text = self.text();
-        let seen = text.as_ref().map(String::clone).unwrap_or_default();
+        let seen = text.clone().unwrap_or_default();
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = seen;
         let path = self.path.display();
         self.secrets.replace(&text?).map_err(|error| format!("secret file {path}: {error}"))?;

@@ -65,7 +65,7 @@ impl Server {
         let tls = self.trust.connect(tcp, "localhost").await.expect("a trusted server");
         assert_eq!(tls.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
         let (requests, connection) = h2::client::handshake(tls).await.expect("it speaks HTTP/2");
-        let over = tokio::spawn(async move { connection.await });
+        let over = tokio::spawn(connection);
         Client { requests, over }
     }
 }
