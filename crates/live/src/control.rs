@@ -26,7 +26,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::net::TcpListener;
@@ -148,8 +147,6 @@ struct Shared {
     /// Taken by the relay.
     failed_due: Mutex<Option<mpsc::UnboundedReceiver<Hop>>>,
     transfers: Arc<Transfers>,
-    /// Number of transfers from parents so far.
-    transfer_count: AtomicU64,
     epoch: tokio::time::Instant,
 }
 
@@ -222,7 +219,6 @@ impl NodeControl {
         transfers.declare(&topology, id);
         let shared = Shared {
             transfers,
-            transfer_count: AtomicU64::new(0),
             failed,
             failed_due: Mutex::new(Some(failed_due)),
             topology: RwLock::new(Arc::new(topology)),
@@ -606,9 +602,8 @@ impl Route for Routes {
 
     fn meter(&self, key: &Key, hop: Hop, is_ready: bool) -> Option<TransferMeter> {
         let (parent, object) = self.of(key, hop)?;
-        let number = self.0.transfer_count.fetch_add(1, Relaxed) + 1;
         let ready = (is_ready && !key.is_playlist()).then_some(object.bitrate);
-        Some(self.0.transfers.start(parent, number, ready))
+        Some(self.0.transfers.start(parent, ready))
     }
 
     fn delivered(&self, key: &Key, hop: Hop) {

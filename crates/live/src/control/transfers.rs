@@ -8,6 +8,7 @@ use anabranch_live_proto::NodeId;
 use anabranch_live_proto::control::capacity::CapacityEstimator;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Longest time between two looks at the transfers.
@@ -18,6 +19,8 @@ const DEGRADED_PERCENT: u64 = 80;
 /// Estimators of the links from all parents.
 pub(super) struct Transfers {
     links: Mutex<BTreeMap<NodeId, (BitRate, CapacityEstimator)>>,
+    /// Transfers so far.
+    count: AtomicU64,
     epoch: tokio::time::Instant,
 }
 
@@ -31,7 +34,7 @@ pub struct TransferMeter {
 
 impl Transfers {
     pub(super) fn new(epoch: tokio::time::Instant) -> Arc<Self> {
-        Arc::new(Self { links: Mutex::default(), epoch })
+        Arc::new(Self { links: Mutex::default(), count: AtomicU64::new(0), epoch })
     }
 
     fn now(&self) -> Instant {
@@ -56,13 +59,8 @@ impl Transfers {
     }
 
     /// A transfer begins. `ready` is the bitrate of its stream if the parent has the object whole.
-    pub(super) fn start(
-        self: &Arc<Self>,
-        parent: NodeId,
-        number: u64,
-        ready: Option<BitRate>,
-    ) -> TransferMeter {
-        let number = if ready.is_some() { number } else { 0 };
+    pub(super) fn start(self: &Arc<Self>, parent: NodeId, ready: Option<BitRate>) -> TransferMeter {
+        let number = if ready.is_some() { self.count.fetch_add(1, Relaxed) + 1 } else { 0 };
         if let Some(bitrate) = ready {
             let now = self.now();
             self.with(|links| {
