@@ -4,7 +4,7 @@
 //! only the way limits them. A transfer that is slower than [`SLOW_PERCENT`] of its stream's bitrate is
 //! slow. A window in which a transfer is slow nearly all the time was limited by the link, and all bytes
 //! that arrived in it show the link's rate. The estimate is the highest rate of the last limited windows
-//! ([`MEMORY`]), and never above the declared capacity. A link that the streams do not fill has no slow
+//! (3 s), and never above the declared capacity. A link that the streams do not fill has no slow
 //! transfer, so its estimate does not fall. The estimate rises with any faster window, and by trials: a
 //! link that is no longer full cannot show that it is wider again.
 //!
