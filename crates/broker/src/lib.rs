@@ -6,25 +6,47 @@
 //! Source: VDX (`anabranch_broker_proto`). Leaves out: decisions, and what players are told (`anabranch_broker_proto`). Read [`BrokerService`],
 //! [`PublicServer`], [`NetworkAgent`], [`Client`] and [`wire`] first.
 //!
-//! A broker that answers players, with a file for its decisions:
+//! A broker with a file for its decisions, and a player's question. The contracts name one network, so the player goes there:
 //!
-//! ```no_run
+//! ```
 //! use anabranch_broker::{
 //!     BrokerService, BrokerServiceConfig, Contracts, PublicConfig, PublicServer, ServeConfig, Server, Settings, designs,
 //! };
-//! use anabranch_net::{identity::Identity, keys::Role, tls::CredentialFiles};
+//! use anabranch_net::keys::{Role, SetRequest, make_set, write_set};
+//! use anabranch_net::{identity::Identity, tls::CredentialFiles};
+//! use std::io::{Read as _, Write as _};
 //!
-//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
-//! let contracts: Contracts = std::fs::read_to_string("contracts.toml")?.parse()?;
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let folder = tempfile::tempdir()?;
+//! let keys = SetRequest {
+//!     system: anabranch_broker::SYSTEM,
+//!     sites: vec!["near".into()],
+//!     operators: vec!["me".into()],
+//!     controller_hosts: vec![],
+//!     valid_days: 1,
+//! };
+//! write_set(folder.path(), &make_set(&keys)?)?;
+//! let contracts: Contracts =
+//!     "[[network]]\nname = \"near\"\n[[network.cluster]]\nnumber = 7\nhost = \"near-7.example\"\n".parse()?;
 //! let settings = Settings::new(designs::by_name("marketplace").expect("it is a design"));
-//! let service = BrokerService::open(BrokerServiceConfig::new(settings, contracts, "broker.redb"))?;
-//! let players = PublicServer::bind(service.clone(), PublicConfig::default())?;
-//! let keys = CredentialFiles::in_set("keys/broker".as_ref(), anabranch_broker::SYSTEM, Role::Controller, "controller");
-//! let server = Server::bind(service, &Identity::load(&keys)?, ServeConfig::default()).await?;
-//! tokio::select! {
-//!     () = server.run() => {}
-//!     ended = players.run() => ended?,
-//! }
+//! let store = folder.path().join("broker.redb");
+//! let service = BrokerService::open(BrokerServiceConfig::new(settings, contracts, store))?;
+//! let public = PublicConfig { address: "127.0.0.1:0".parse()?, ..PublicConfig::default() };
+//! let public = PublicServer::bind(service.clone(), public)?;
+//! let players = public.local_addr()?;
+//! let own = CredentialFiles::in_set(folder.path(), anabranch_broker::SYSTEM, Role::Controller, "controller");
+//! let serve = ServeConfig { address: "127.0.0.1:0".parse()?, ..ServeConfig::default() };
+//! let server = Server::bind(service, &Identity::load(&own)?, serve).await?;
+//! tokio::spawn(public.run());
+//! tokio::spawn(server.run());
+//!
+//! let mut player = std::net::TcpStream::connect(players)?;
+//! let question = "GET /steering/hls?location=paris&isp=x&viewer=5 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+//! player.write_all(question.as_bytes())?;
+//! let mut answer = String::new();
+//! player.read_to_string(&mut answer)?;
+//! assert!(answer.contains(r#""PATHWAY-PRIORITY":["near"]"#), "{answer}");
 //! # Ok(())
 //! # }
 //! ```
