@@ -95,6 +95,11 @@ impl Demand {
         ByteCount::new(self.bytes[source * self.racks + destination])
     }
 
+    /// Bytes from `source` to each rack.
+    pub(crate) fn row(&self, source: usize) -> &[u64] {
+        &self.bytes[source * self.racks..][..self.racks]
+    }
+
     /// Sum of all entries.
     pub fn total(&self) -> ByteCount {
         ByteCount::new(self.bytes.iter().sum())

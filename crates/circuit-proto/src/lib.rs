@@ -16,6 +16,7 @@ pub mod generate;
 mod matching;
 mod schedule;
 pub mod schedulers;
+pub mod table;
 
 pub use demand::{Demand, DemandError, RACKS_MAX};
 pub use matching::{Matching, MatchingError};

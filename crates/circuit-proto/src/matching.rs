@@ -101,6 +101,11 @@ impl Matching {
         self.destinations.get(source).copied().flatten().map(usize::from)
     }
 
+    /// The matching that sends source `i` to `destinations[i]`; the caller answers for it.
+    pub(crate) fn of_ports(destinations: Vec<Option<u16>>) -> Self {
+        Self { destinations }
+    }
+
     /// A matching of `destinations`, without the circuits of racks to themselves.
     pub(crate) fn without_loops(destinations: impl Iterator<Item = usize>) -> Self {
         let circuit = |(source, to): (usize, usize)| (source != to).then(|| port(to));
@@ -134,13 +139,15 @@ impl Bipartite {
     /// A graph without edges.
     pub fn new(racks: usize) -> Self {
         let words = racks.div_ceil(64);
+        let mut free = vec![0; words];
+        set_all(&mut free, racks);
         Self {
             racks,
             words,
             edges: vec![0; racks * words],
             source_of: vec![None; racks],
             destination_of: vec![None; racks],
-            free: all(racks, words),
+            free,
             unvisited: vec![0; words],
         }
     }
@@ -164,7 +171,7 @@ impl Bipartite {
     pub fn grow(&mut self) -> bool {
         for source in 0..self.racks {
             if self.destination_of[source].is_none() {
-                self.unvisited.copy_from_slice(&all(self.racks, self.words));
+                set_all(&mut self.unvisited, self.racks);
                 if !self.augment(source) {
                     return false;
                 }
@@ -173,21 +180,39 @@ impl Bipartite {
         true
     }
 
-    /// Grows the matching to a largest one.
-    pub fn grow_all(&mut self) {
-        for source in 0..self.racks {
-            if self.destination_of[source].is_none() {
-                self.unvisited.copy_from_slice(&all(self.racks, self.words));
-                self.augment(source);
-            }
+    /// Removes all edges, and the matching.
+    pub fn clear(&mut self) {
+        self.edges.fill(0);
+        self.source_of.fill(None);
+        self.destination_of.fill(None);
+        set_all(&mut self.free, self.racks);
+    }
+
+    /// Adds the edges of `rows`, a row of words for each source.
+    pub fn insert_all(&mut self, rows: &[u64]) {
+        for (edges, more) in self.edges.iter_mut().zip(rows) {
+            *edges |= more;
         }
     }
 
-    /// Destination of each source; sources without a circuit get the destinations that remain, in order.
-    pub fn completed(&self) -> Vec<usize> {
-        let mut rest = (0..self.racks).filter(|destination| self.source_of[*destination].is_none());
-        let to = |to: &Option<u16>| to.map_or_else(|| rest.next().expect("as many as sources"), usize::from);
-        self.destination_of.iter().map(to).collect()
+    /// Grows the matching to a largest one. Returns true if it grew.
+    pub fn grow_all(&mut self) -> bool {
+        let mut grew = false;
+        set_all(&mut self.unvisited, self.racks);
+        for source in 0..self.racks {
+            // Destinations that one search has left without success lead no later one to success.
+            if self.destination_of[source].is_none() && self.augment(source) {
+                set_all(&mut self.unvisited, self.racks);
+                grew = true;
+            }
+        }
+        grew
+    }
+
+    /// Source and destination of each pair of the matching.
+    pub fn pairs(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let pair = |(source, to): (usize, &Option<u16>)| to.map(|to| (source, usize::from(to)));
+        self.destination_of.iter().enumerate().filter_map(pair)
     }
 
     /// Destination of each source in a perfect matching.
@@ -233,13 +258,12 @@ impl Bipartite {
     }
 }
 
-/// One bit for each of `racks` racks.
-fn all(racks: usize, words: usize) -> Vec<u64> {
-    let mut bits = vec![u64::MAX; words];
+/// Sets one bit for each of `racks` racks.
+fn set_all(words: &mut [u64], racks: usize) {
+    words.fill(u64::MAX);
     if !racks.is_multiple_of(64) {
-        bits[words - 1] = (1 << (racks % 64)) - 1;
+        words[racks / 64] = (1 << (racks % 64)) - 1;
     }
-    bits
 }
 
 /// A heaviest assignment of destinations to sources, by shortest augmenting paths over dual prices.

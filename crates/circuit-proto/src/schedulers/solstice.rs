@@ -8,9 +8,9 @@ use anabranch_units::Duration;
 /// Stuffs demand until every rack sends and receives alike, then cuts off the longest days that all racks can use.
 ///
 /// Source: Liu et al., *Scheduling techniques for hybrid circuit/packet networks* (Solstice), CoNEXT 2015, §4.2
-/// (QuickStuff) and §4.3 (BigSlice); the week as the thesis has it (§2.2.2): demand beyond the week is cut to a fair share
-/// first, and the days are stretched or shortened to fill the week.
-/// Differs: QuickStuff takes the entries in the order of racks, where the paper draws an order.
+/// (QuickStuff) and §4.3 (BigSlice).
+/// Differs: slices end with the week (the thesis, §2.2.2), where the paper's end once the packet switch carries the rest,
+/// and the days are stretched to fill the week. QuickStuff takes the entries by rack, where the paper draws an order.
 /// Known weakness: where no rack has an entry as long as the shortest day, one matching stands all week.
 #[derive(Clone, Copy, Debug)]
 pub struct Solstice;
@@ -19,48 +19,9 @@ impl Scheduler for Solstice {
     fn schedule(&mut self, demand: &Demand, timing: &Timing) -> Schedule {
         let racks = demand.racks();
         let mut open = demand.circuit_ps(timing);
-        fair_share(racks, &mut open, timing.week.as_ps());
         stuff(racks, &mut open);
         let slices = slices(racks, open, timing);
         fit(slices, racks, timing)
-    }
-}
-
-/// Cuts entries so that no row and no column exceeds `budget`: all unfinished entries rise alike (max-min fairness).
-fn fair_share(racks: usize, open: &mut [u64], budget: u64) {
-    let sums = Sums::of(racks, open);
-    if sums.largest() <= budget {
-        return;
-    }
-    let wanted = open.to_vec();
-    open.fill(0);
-    let mut left = Sums { rows: vec![budget; racks], columns: vec![budget; racks] };
-    let mut rising: Vec<usize> = (0..open.len()).filter(|pair| wanted[*pair] > 0).collect();
-    let mut rows = vec![0u64; racks];
-    let mut columns = vec![0u64; racks];
-    while !rising.is_empty() {
-        rows.fill(0);
-        columns.fill(0);
-        for pair in &rising {
-            rows[pair / racks] += 1;
-            columns[pair % racks] += 1;
-        }
-        let room = |left: &[u64], count: &[u64]| {
-            left.iter().zip(count).filter(|(_, count)| **count > 0).map(|(left, count)| left / count).min()
-        };
-        let most = rising.iter().map(|pair| wanted[*pair] - open[*pair]).min();
-        let step = [room(&left.rows, &rows), room(&left.columns, &columns), most].into_iter().flatten().min();
-        let step = step.expect("entries that rise have rows and columns");
-        for pair in &rising {
-            open[*pair] += step;
-            left.rows[pair / racks] -= step;
-            left.columns[pair % racks] -= step;
-        }
-        // Less than a picosecond for each entry of a port is no room.
-        rising.retain(|pair| {
-            let (row, column) = (pair / racks, pair % racks);
-            open[*pair] < wanted[*pair] && left.rows[row] >= rows[row] && left.columns[column] >= columns[column]
-        });
     }
 }
 
