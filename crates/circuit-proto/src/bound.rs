@@ -48,7 +48,8 @@ impl Transport {
     fn new(demand: &Demand, timing: &Timing) -> Self {
         let racks = demand.racks();
         let (week, night, day_min) = (timing.week.as_ps(), timing.night.as_ps(), timing.day_min.as_ps());
-        let useful: Vec<u64> = demand.circuit_ps(timing).iter().map(|time| (*time).min(week - night)).collect();
+        let useful: Vec<u64> =
+            demand.circuit_ps(timing).iter().map(|time| (*time).min(week - night)).collect();
         let cost = |time: &u64| if *time == 0 { 0 } else { (*time).max(day_min) + night };
         let capacity: Vec<u64> = useful.iter().map(cost).collect();
         let gain = |(time, cost): (&u64, &u64)| {

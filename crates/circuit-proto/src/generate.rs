@@ -35,7 +35,13 @@ pub fn all_to_all(racks: usize, bytes: ByteCount) -> Result<Demand, DemandError>
 /// circuit/packet networks* (Solstice), CoNEXT 2015, §5.1: 4 big and 12 small flows a port there.
 ///
 /// Errors: a number of racks that no network has.
-pub fn skewed(racks: usize, bytes: ByteCount, big: usize, small: usize, seed: Seed) -> Result<Demand, DemandError> {
+pub fn skewed(
+    racks: usize,
+    bytes: ByteCount,
+    big: usize,
+    small: usize,
+    seed: Seed,
+) -> Result<Demand, DemandError> {
     let mut demand = Demand::new(racks)?;
     let mut random = seed.stream("skewed demand", racks as u64);
     for (flows, share) in [(big, bytes.as_u64() * 7 / 10), (small, bytes.as_u64() * 3 / 10)] {

@@ -90,10 +90,7 @@ impl Matching {
 
     /// Source and destination of each circuit, by source.
     pub fn circuits(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
-        self.destinations
-            .iter()
-            .enumerate()
-            .filter_map(|(source, to)| to.map(|to| (source, usize::from(to))))
+        self.destinations.iter().enumerate().filter_map(|(source, to)| to.map(|to| (source, usize::from(to))))
     }
 
     /// Destination of `source`, or `None` where its port is dark or missing.
@@ -242,7 +239,8 @@ impl Bipartite {
                 let bit = next & next.wrapping_neg();
                 self.unvisited[word] &= !bit;
                 let destination = word * 64 + next.trailing_zeros() as usize;
-                let holder = self.source_of[destination].expect("a destination that is not free has a source");
+                let holder =
+                    self.source_of[destination].expect("a destination that is not free has a source");
                 if self.augment(usize::from(holder)) {
                     self.join(source, destination);
                     return true;
@@ -294,7 +292,8 @@ pub(crate) fn heaviest(racks: usize, weights: &[u64]) -> Vec<usize> {
                 if visited[destination] {
                     continue;
                 }
-                let reduced = cost(source, destination) - source_price[source] - destination_price[destination];
+                let reduced =
+                    cost(source, destination) - source_price[source] - destination_price[destination];
                 if reduced < distance[destination] {
                     distance[destination] = reduced;
                     previous[destination] = at;

@@ -237,9 +237,8 @@ mod tests {
         let mut demand = Demand::new(3).unwrap();
         demand.add(0, 1, ByteCount::new(1_000)).unwrap();
         demand.add(1, 2, ByteCount::new(10_000_000)).unwrap();
-        let schedule = Schedule {
-            days: vec![Day { matching: Matching::shift(3, 1), length: Duration::from_us(200) }],
-        };
+        let schedule =
+            Schedule { days: vec![Day { matching: Matching::shift(3, 1), length: Duration::from_us(200) }] };
         // 80 Gbit/s for 200 us are 2,000,000 bytes.
         assert_eq!(schedule.served(&demand, &timing), ByteCount::new(2_001_000));
     }

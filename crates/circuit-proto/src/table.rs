@@ -112,7 +112,9 @@ pub fn read(input: impl Read) -> Result<Table, TableError> {
     let wrong = |error: csv::Error, line: u64| {
         let line = error.position().map_or(line, csv::Position::line);
         let reason = match error.kind() {
-            csv::ErrorKind::UnequalLengths { expected_len, len, .. } => format!("{len} fields, not {expected_len}"),
+            csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
+                format!("{len} fields, not {expected_len}")
+            }
             csv::ErrorKind::Utf8 { .. } => "no UTF-8".to_owned(),
             _ => error.to_string(),
         };
@@ -139,7 +141,10 @@ pub fn read(input: impl Read) -> Result<Table, TableError> {
         }
         let mut rack = |column: usize| {
             let name = record[column].to_owned();
-            if name.is_empty() || name.chars().count() > NAME_CHARS_MAX || !anabranch_units::text::is_printable(&name) {
+            if name.is_empty()
+                || name.chars().count() > NAME_CHARS_MAX
+                || !anabranch_units::text::is_printable(&name)
+            {
                 return Err(TableError::BadName { line, name });
             }
             let next = racks.len();

@@ -4,7 +4,7 @@
 
 use crate::element::{Cx, Element};
 use crate::packet::PacketId;
-use crate::{EventQueue, FifoPort, Port, Rotor, Switch};
+use crate::{CircuitSwitch, EventQueue, FifoPort, Port, Rotor, Switch};
 
 /// Every kind of element.
 #[derive(Debug)]
@@ -17,6 +17,8 @@ pub enum AnyElement {
     Switch(Switch),
     /// See [`Rotor`].
     Rotor(Box<Rotor>),
+    /// See [`CircuitSwitch`].
+    Circuit(Box<CircuitSwitch>),
 }
 
 const _: () = assert!(size_of::<AnyElement>() <= 144, "a port is, and the hot loop walks along them");
@@ -28,6 +30,7 @@ impl Element for AnyElement {
             Self::Fifo(e) => e.on_packet(cx, p),
             Self::Port(e) => e.on_packet(cx, p),
             Self::Rotor(e) => e.on_packet(cx, p),
+            Self::Circuit(e) => e.on_packet(cx, p),
             Self::Switch(_) => unreachable!("the fabric shows switches their neighbours' queues"),
         }
     }
@@ -37,6 +40,7 @@ impl Element for AnyElement {
             Self::Fifo(e) => e.on_timer(cx, token),
             Self::Port(e) => e.on_timer(cx, token),
             Self::Rotor(e) => e.on_timer(cx, token),
+            Self::Circuit(e) => e.on_timer(cx, token),
             Self::Switch(_) => unreachable!("a packet switch forwards at once and arms no timer"),
         }
     }

@@ -17,6 +17,7 @@
 
 mod any;
 mod buffer;
+mod circuit_switch;
 mod element;
 mod event;
 mod fabric;
@@ -33,6 +34,7 @@ mod timetable;
 pub use any::AnyElement;
 pub use buffer::{BufferId, SharedBuffer};
 
+pub use circuit_switch::{CircuitCounters, CircuitSettings, CircuitSwitch, QueueLimits, Resize};
 pub use element::{Cx, Element};
 pub use event::{Event, EventQueue, QuadHeap};
 pub use fabric::{Fabric, Node, NodeCx, Tapped, Totals};

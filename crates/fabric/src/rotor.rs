@@ -77,6 +77,19 @@ impl std::fmt::Display for RotorError {
 }
 impl std::error::Error for RotorError {}
 
+/// Refuses a slot that connects an output that is not there, or one output twice.
+pub(crate) fn check(matching: &Matching, slot: usize, ports: usize) -> Result<(), RotorError> {
+    let mut is_connected = vec![false; ports];
+    for (input, output) in matching.iter().enumerate() {
+        let Some(output) = *output else { continue };
+        let place = is_connected.get_mut(usize::from(output)).filter(|_| input < ports);
+        if place.is_none_or(|place| std::mem::replace(place, true)) {
+            return Err(RotorError::NoMatching { slot, output });
+        }
+    }
+    Ok(())
+}
+
 /// Token of the timer for the end of a slot.
 const SLOT: u32 = 0;
 /// Token of the timer for the end of the first input's transmission; the other inputs' follow.
@@ -127,13 +140,9 @@ impl Rotor {
         let serialiser = serialiser.ok_or(RotorError::Rate(PortError::RateTooLow { rate }))?;
         let mut day_max = vec![Duration::ZERO; ports * ports];
         for (slot, (length, matching)) in settings.timetable.slots().enumerate() {
-            let mut is_connected = vec![false; ports];
+            check(matching, slot, ports)?;
             for (input, output) in matching.iter().enumerate() {
                 let Some(output) = *output else { continue };
-                let place = is_connected.get_mut(usize::from(output)).filter(|_| input < ports);
-                if place.is_none_or(|place| std::mem::replace(place, true)) {
-                    return Err(RotorError::NoMatching { slot, output });
-                }
                 let day = &mut day_max[input * ports + usize::from(output)];
                 *day = length.max(*day);
             }

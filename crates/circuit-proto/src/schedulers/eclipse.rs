@@ -62,7 +62,8 @@ impl Candidate {
 
 /// The best day of `day_min` to `most` picoseconds that the search finds.
 fn best_day(racks: usize, open: &[u64], night: u64, day_min: u64, most: u64) -> Candidate {
-    let mut lengths: Vec<u64> = open.iter().filter(|time| **time > 0).map(|time| (*time).clamp(day_min, most)).collect();
+    let mut lengths: Vec<u64> =
+        open.iter().filter(|time| **time > 0).map(|time| (*time).clamp(day_min, most)).collect();
     lengths.push(day_min);
     lengths.sort_unstable();
     lengths.dedup();
@@ -71,10 +72,8 @@ fn best_day(racks: usize, open: &[u64], night: u64, day_min: u64, most: u64) -> 
     // The ratio rises to its best length and falls after it, but for small ripples.
     while low < high {
         let middle = usize::midpoint(low, high);
-        let (left, right) = (
-            Candidate::new(racks, open, lengths[middle]),
-            Candidate::new(racks, open, lengths[middle + 1]),
-        );
+        let (left, right) =
+            (Candidate::new(racks, open, lengths[middle]), Candidate::new(racks, open, lengths[middle + 1]));
         if right.beats(&left, night) {
             low = middle + 1;
         } else {

@@ -128,8 +128,10 @@ impl Week {
     fn flip(&mut self, pair: usize) {
         let Pair { source, destination, open } = self.pairs[pair];
         if open > 0 {
-            let class = self.classes.iter().position(|least| open >= *least).expect("the last class begins at 1");
-            let word = (class * self.racks + usize::from(source)) * self.words + usize::from(destination) / 64;
+            let class =
+                self.classes.iter().position(|least| open >= *least).expect("the last class begins at 1");
+            let word =
+                (class * self.racks + usize::from(source)) * self.words + usize::from(destination) / 64;
             self.members[word] ^= 1 << (destination % 64);
         }
     }
@@ -170,7 +172,8 @@ impl Week {
                 continue;
             }
             times.clear();
-            let open = |(from, to): (usize, usize)| self.pairs[self.index[from * self.racks + to] as usize].open;
+            let open =
+                |(from, to): (usize, usize)| self.pairs[self.index[from * self.racks + to] as usize].open;
             times.extend(self.graph.pairs().map(|pair| open(pair).min(most)));
             times.sort_unstable();
             let (mut shorter, mut longer) = (0, times.len() as i64);

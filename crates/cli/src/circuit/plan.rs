@@ -46,19 +46,17 @@ pub struct Args {
 fn scheduler(name: &str) -> Result<Kind, String> {
     let known = || Kind::ALL.iter().map(|kind| kind.name());
     let found = Kind::ALL.iter().find(|kind| kind.name() == name);
-    found.copied().ok_or_else(|| format!("unknown scheduler, {}", anabranch_units::text::known(name, known())))
+    found
+        .copied()
+        .ok_or_else(|| format!("unknown scheduler, {}", anabranch_units::text::known(name, known())))
 }
 
 /// Plans one week.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let timing = Timing {
-        circuit_rate: args.rate,
-        night: args.night,
-        day_min: args.day_min,
-        week: args.week,
-    };
+    let timing =
+        Timing { circuit_rate: args.rate, night: args.night, day_min: args.day_min, week: args.week };
     timing.check().or_usage()?;
     let shown = || format!("demand {}", args.demand.display());
     let file = File::open(&args.demand).with_context(shown).or_usage()?;
@@ -126,7 +124,8 @@ impl Answer {
     }
 
     fn comparison(&self) -> String {
-        let mut rows = columns(&["scheduler", "days", "served", "of demand", "of the bound", ""], &[1, 2, 3, 4]);
+        let mut rows =
+            columns(&["scheduler", "days", "served", "of demand", "of the bound", ""], &[1, 2, 3, 4]);
         for plan in &self.plans {
             rows.add_row([
                 plan.scheduler.to_owned(),
