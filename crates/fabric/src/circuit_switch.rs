@@ -5,6 +5,9 @@
 //! higher rate, for a day. A pair's packet path is off during its day and in the night before it, so that packets of one
 //! flow stay in order as the day begins. As it ends, a packet can overtake others whose circuit delays them longer.
 //!
+//! Without a packet network the switch is a rotor (Mellette et al., *RotorNet*, SIGCOMM 2017, section 3), less traffic in two
+//! hops.
+//!
 //! Source: Mukerjee, *Understanding and Designing Coordination of Control Planes* (Carnegie Mellon, 2019), §2.3.2 (queues
 //! and links) and §2.4.2 (sizes that follow the schedule).
 //! Differs: a full queue inside the packet network holds packets back in the pair's queue, where the original takes them
@@ -17,9 +20,8 @@ use crate::EventQueue;
 use crate::element::{Cx, Element};
 use crate::packet::{Drop, Fifo, PacketId, PacketMeta};
 use crate::port::{PortError, RATE_MIN};
-use crate::rotor::{Matching, RotorError};
 use crate::target::Target;
-use crate::timetable::Timetable;
+use crate::timetable::{Timetable, TimetableError};
 use anabranch_units::{BitRate, ByteCount, Duration, RunInstant, Serialiser};
 
 /// Settings of a hybrid switch.
@@ -29,16 +31,75 @@ pub struct CircuitSettings {
     pub circuit_rate: BitRate,
     /// Time on a circuit, after the last bit has entered it.
     pub circuit_delay: Duration,
-    /// Rate of each rack's link to the packet network, and of its link back; at least [`RATE_MIN`].
-    pub packet_rate: BitRate,
-    /// Time on each of these two links. The packet network sends a packet on as its first bit arrives.
-    pub packet_delay: Duration,
+    /// Packet network beside the circuits. `None` leaves each packet to its circuit, as in RotorNet.
+    pub packet: Option<PacketNetwork>,
     /// Size of a pair's queue.
     pub queue: QueueLimits,
     /// Larger size for a pair whose circuit is up or near. `None` keeps the size.
     pub resize: Option<Resize>,
     /// Matchings in turns. A night is a slot in which the ports that change are dark.
     pub timetable: Timetable<Matching>,
+}
+
+/// The packet network of a hybrid switch.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct PacketNetwork {
+    /// Rate of each rack's link to it, and of the link back; at least [`RATE_MIN`].
+    pub rate: BitRate,
+    /// Time on each of these links. The packet network sends a packet on as its first bit arrives.
+    pub delay: Duration,
+}
+
+/// The output that each input is connected to; an input beyond the end, or with `None`, is dark.
+pub type Matching = Vec<Option<u16>>;
+
+/// The timetable that connects each two of `ports` ports for `day` in each period, after a night of `night`: in turn k,
+/// input i is connected to output (i + k + 1) mod `ports`.
+///
+/// Errors: fewer than two ports, a day or night without length.
+pub fn strobe(ports: u16, day: Duration, night: Duration) -> Result<Timetable<Matching>, TimetableError> {
+    let matching = |turn| (0..ports).map(|input| Some((input + turn) % ports)).collect();
+    Timetable::new((1..ports).flat_map(|turn| [(night, Matching::new()), (day, matching(turn))]).collect())
+}
+
+/// Settings that no hybrid switch can have.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CircuitError {
+    /// A slot connects an output that is not there, or one output twice.
+    NoMatching {
+        /// Index of the slot.
+        slot: usize,
+        /// Number of the output.
+        output: u16,
+    },
+    /// A rate below [`RATE_MIN`].
+    Rate(PortError),
+}
+
+impl std::fmt::Display for CircuitError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NoMatching { slot, output } => {
+                write!(f, "slot {slot}, output {output}: must be one of the outputs, and connected once")
+            }
+            Self::Rate(error) => error.fmt(f),
+        }
+    }
+}
+impl std::error::Error for CircuitError {}
+
+/// Refuses a slot that connects an output that is not there, or one output twice.
+fn check(matching: &Matching, slot: usize, ports: usize) -> Result<(), CircuitError> {
+    let mut is_connected = vec![false; ports];
+    for (input, output) in matching.iter().enumerate() {
+        let Some(output) = *output else { continue };
+        let place = is_connected.get_mut(usize::from(output)).filter(|_| input < ports);
+        if place.is_none_or(|place| std::mem::replace(place, true)) {
+            return Err(CircuitError::NoMatching { slot, output });
+        }
+    }
+    Ok(())
 }
 
 /// Size of a queue.
@@ -130,7 +191,7 @@ struct Link {
 pub struct CircuitSwitch {
     settings: CircuitSettings,
     circuit_serialiser: Serialiser,
-    packet_serialiser: Serialiser,
+    packet_serialiser: Option<Serialiser>,
     /// Port of each host, by the host's number. `None` for a host without a route.
     port_of: Vec<Option<u16>>,
     /// Targets behind the ports.
@@ -156,18 +217,18 @@ impl CircuitSwitch {
         port_of: Vec<Option<u16>>,
         outputs: Vec<Target>,
         settings: CircuitSettings,
-    ) -> Result<Self, RotorError> {
+    ) -> Result<Self, CircuitError> {
         let ports = outputs.len();
         let serialiser = |rate: BitRate| {
             let serialiser = rate.serialiser().filter(|_| rate >= RATE_MIN);
-            serialiser.ok_or(RotorError::Rate(PortError::RateTooLow { rate }))
+            serialiser.ok_or(CircuitError::Rate(PortError::RateTooLow { rate }))
         };
-        let (circuit_serialiser, packet_serialiser) =
-            (serialiser(settings.circuit_rate)?, serialiser(settings.packet_rate)?);
+        let circuit_serialiser = serialiser(settings.circuit_rate)?;
+        let packet_serialiser = settings.packet.map(|network| serialiser(network.rate)).transpose()?;
         let mut pairs = vec![Pair::default(); ports * ports];
         let mut begin = Duration::ZERO;
         for (slot, (length, matching)) in settings.timetable.slots().enumerate() {
-            crate::rotor::check(matching, slot, ports)?;
+            check(matching, slot, ports)?;
             for (input, output) in matching.iter().enumerate() {
                 let Some(output) = output else { continue };
                 let pair = &mut pairs[input * ports + usize::from(*output)];
@@ -245,6 +306,9 @@ impl CircuitSwitch {
 
     /// Sends the next packet of `source` to the packet network, if the link is idle.
     fn start_uplink<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, source: usize) {
+        let (Some(serialiser), Some(network)) = (self.packet_serialiser, self.settings.packet) else {
+            return;
+        };
         let ports = self.outputs.len();
         if self.uplinks[source].idle_at > cx.now() {
             return;
@@ -261,8 +325,8 @@ impl CircuitSwitch {
         let p = pair.queue.pop(cx.all_meta()).expect("the queue was looked at");
         pair.inside_packets += 1;
         self.waiting -= 1;
-        let time = self.packet_serialiser.time(cx.meta(p).size_bytes);
-        let due = cx.now() + self.settings.packet_delay;
+        let time = serialiser.time(cx.meta(p).size_bytes);
+        let due = cx.now() + network.delay;
         let link = &mut self.uplinks[source];
         link.turn = destination + 1;
         link.idle_at = cx.now() + time;
@@ -272,6 +336,9 @@ impl CircuitSwitch {
 
     /// Sends the next packet from inside the packet network to `destination`, if the link is idle.
     fn start_downlink<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, destination: usize) {
+        let (Some(serialiser), Some(network)) = (self.packet_serialiser, self.settings.packet) else {
+            return;
+        };
         let ports = self.outputs.len();
         if self.downlinks[destination].idle_at > cx.now() {
             return;
@@ -287,8 +354,8 @@ impl CircuitSwitch {
         self.counters.packet_bytes += u64::from(size);
         let link = &mut self.downlinks[destination];
         link.turn = source + 1;
-        link.idle_at = cx.now() + self.packet_serialiser.time(size);
-        let due = link.idle_at + self.settings.packet_delay;
+        link.idle_at = cx.now() + serialiser.time(size);
+        let due = link.idle_at + network.delay;
         cx.arm(link.idle_at, Timer::DownlinkIdle.token(destination));
         Self::put_on_wire(cx, link, p, due, Timer::DownlinkArrival.token(destination));
         self.start_uplink(cx, source);
@@ -368,6 +435,10 @@ impl Element for CircuitSwitch {
         }
         let place = source * self.outputs.len() + destination;
         let pair = &self.pairs[place];
+        // A packet that fits in no day of its circuit would wait without end.
+        if self.settings.packet.is_none() && pair.day_max < self.circuit_serialiser.time(size_bytes) {
+            return cx.drop(p, Drop::NoRoute);
+        }
         let (packets_max, mark_packets) = self.limits(pair, cx.now());
         let bytes = pair.queue.bytes() + u64::from(size_bytes);
         let bytes_max = self.settings.queue.bytes_max;

@@ -195,7 +195,6 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         let port = |element: &AnyElement| match element {
             AnyElement::Fifo(port) => port.next_arrival(self.packets.meta()),
             AnyElement::Port(port) => port.next_arrival(),
-            AnyElement::Rotor(rotor) => rotor.next_departure(),
             AnyElement::Circuit(switch) => switch.next_departure(self.packets.meta(), self.now),
             AnyElement::Switch(_) => None,
         };
@@ -206,7 +205,7 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
     pub fn unused_ways_share(&self) -> Option<f64> {
         let unused = self.elements.iter().filter_map(|element| match element {
             AnyElement::Switch(switch) => switch.unused(),
-            AnyElement::Fifo(_) | AnyElement::Port(_) | AnyElement::Rotor(_) | AnyElement::Circuit(_) => None,
+            AnyElement::Fifo(_) | AnyElement::Port(_) | AnyElement::Circuit(_) => None,
         });
         let (samples, sum) = unused.fold((0, 0.0), |(n, sum), one| (n + one.samples, sum + one.share_sum));
         (samples > 0).then(|| sum / samples as f64)
@@ -223,7 +222,7 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         match self.elements.get(target.index()).filter(|_| !target.is_node())? {
             AnyElement::Fifo(port) => Some(port.counters(self.packets.meta(), self.now)),
             AnyElement::Port(port) => Some(*port.counters()),
-            AnyElement::Switch(_) | AnyElement::Rotor(_) | AnyElement::Circuit(_) => None,
+            AnyElement::Switch(_) | AnyElement::Circuit(_) => None,
         }
     }
     /// Packets and bytes that wait at the port at `target`, of either kind, without the packet being sent.
@@ -409,6 +408,6 @@ fn queue(element: &AnyElement, meta: &[PacketMeta], now: RunInstant) -> Option<(
     match element {
         AnyElement::Fifo(port) => Some(port.queue(meta, now)),
         AnyElement::Port(port) => Some((port.queue_packets(), port.queue_bytes())),
-        AnyElement::Switch(_) | AnyElement::Rotor(_) | AnyElement::Circuit(_) => None,
+        AnyElement::Switch(_) | AnyElement::Circuit(_) => None,
     }
 }

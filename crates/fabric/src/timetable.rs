@@ -2,7 +2,7 @@
 //!
 //! A timetable is computed, not run: an element asks for the slot of an instant and arms a timer for the end of that
 //! slot only while it has work. So an idle element costs no events, and a run without packets ends.
-//! Leaves out: the meaning of a state ([`crate::Rotor`] has one). Read [`Timetable`] first.
+//! Leaves out: the meaning of a state ([`crate::CircuitSwitch`] has one). Read [`Timetable`] first.
 
 use anabranch_units::{Duration, RunInstant};
 

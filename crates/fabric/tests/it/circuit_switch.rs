@@ -12,15 +12,13 @@ const NIGHT: Duration = Duration::from_us(20);
 const FRAME: u32 = 9_000;
 
 fn settings() -> CircuitSettings {
-    let strobe = RotorSettings::strobe(RACKS, (DAY, NIGHT), BitRate::gbps(80), 1);
     CircuitSettings {
         circuit_rate: BitRate::gbps(80),
         circuit_delay: Duration::from_us(30),
-        packet_rate: BitRate::gbps(10),
-        packet_delay: Duration::from_us(5),
+        packet: Some(PacketNetwork { rate: BitRate::gbps(10), delay: Duration::from_us(5) }),
         queue: QueueLimits { packets_max: 16, bytes_max: None, mark_packets: None },
         resize: None,
-        timetable: strobe.expect("days and nights have a length").timetable,
+        timetable: strobe(RACKS, DAY, NIGHT).expect("days and nights have a length"),
     }
 }
 

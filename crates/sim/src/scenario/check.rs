@@ -13,7 +13,7 @@ pub(crate) const DURATION_MAX: Duration = Duration::from_secs(100_000);
 pub(crate) const UDP_RATE_MIN: BitRate = BitRate::bps(1_000);
 
 /// Whether a time is one that a run can reach.
-fn time(field: &str, value: Duration) -> Result<(), Wrong> {
+pub(super) fn time(field: &str, value: Duration) -> Result<(), Wrong> {
     if value <= DURATION_MAX {
         return Ok(());
     }
@@ -101,6 +101,9 @@ impl Scenario {
                 }
                 _ => {}
             }
+        }
+        if let Some(circuit) = &n.circuit {
+            circuit.check()?;
         }
         if loss_ppm_max(n.loss_burst).is_none() {
             let message = format!("{}: must be 1 to {LOSS_BURST_MAX} packets", n.loss_burst);
