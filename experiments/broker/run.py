@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, XTASK, Experiment, Option, Row, Rows, commit, grouped, measure, product, read_csv, some, table, write_csv
+from anabranch_lab.cells import BINARY, XTASK, Experiment, Option, Row, Rows, commit, grouped, measure, product, read_csv, repeatable, table, write_csv
 from anabranch_lab.programs import json_lines
 
 LAB = Experiment(__file__, __doc__)
@@ -105,7 +105,7 @@ def read(folder: Path, name: str) -> list[Row]:
     "all",
     rows=LAB.runs,
     binary=BINARY,
-    setting=some(SETTINGS),
+    setting=repeatable(SETTINGS),
     seeds=SEEDS,
     sessions=Option(kind=int, help="clients of a world, in place of the thesis's 33,400"),
     jobs=2,
@@ -120,7 +120,7 @@ def all_settings(args) -> int:
             rows = json_lines(setting.command(args.binary, cell["seed"], args.sessions))
             return [{key: round(value, 6) if isinstance(value, float) else value for key, value in row.items()} for row in rows]
 
-        rows = Rows(args.rows / f"{name}.csv", ["seed"], end="\n")
+        rows = Rows(args.rows / f"{name}.csv", ["seed"], line_end="\n")
         cells = product(seed=args.seeds[: setting.seeds])
         codes.append(measure(rows, cells, run, args.jobs, lambda rows, name=name: f"{name}: seed {rows[0]['seed']}: {len(rows)} rows"))
     return max(codes)

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, Experiment, Option, Row, Untrusted, commit, measure, read_csv, write_csv
+from anabranch_lab.cells import BINARY, Experiment, Option, Row, Untrusted, commit, measure, read_csv, until_trusted, write_csv
 from anabranch_lab.programs import Failed, Skipped
 
 LAB = Experiment(__file__, __doc__)
@@ -190,14 +190,8 @@ class Measured:
 def measure_once(binary: Path, runs: Path, cell: Cell, scheme: str, at_commit: str) -> Row:
     """Measures what `scheme` does in `cell`, several times where a run gives no figure."""
     settings = PLAN["settings"]
-    for left in reversed(range(settings["tries"])):
-        try:
-            (row,) = call(binary, runs, options_of(cell, scheme, settings), settings["timeout_s"])
-            break
-        except Failed as error:
-            if not left:
-                raise
-            print(f"  {cell} {scheme}: {error}; again", file=sys.stderr)
+    options = options_of(cell, scheme, settings)
+    (row,) = until_trusted(lambda: call(binary, runs, options, settings["timeout_s"]), settings["tries"], Failed)
     measured = row["measured"]
     return {
         **{column: round(row[column], 3) for column in ("aggregate_mbps", "slowest_mbps", "planned_mbps", "planned_flows_mbps")},

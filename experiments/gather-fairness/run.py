@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, Experiment, Option, Row, Rows, grouped, measure, numbers, product, read_csv, some, table
+from anabranch_lab.cells import BINARY, Experiment, Option, Row, Rows, grouped, measure, numbers, product, read_csv, repeatable, table
 from anabranch_lab.programs import Failed, json_lines, quantile, toml, topology
 
 LAB = Experiment(__file__, __doc__)
@@ -321,20 +321,20 @@ def emulate(binary: Path, cell: Cell) -> list[Row]:
             for part in folder.glob(".anabranch-*"):
                 part.unlink()
 
-        emulated = LAB.emulate(binary, folder, cell.topology(), asker, *options, site="asker", programs=programs, before=clear)
-        figures = {column: round(value, 3) for column, value in emulated.said.items()}
+        emulated = LAB.emulate(binary, folder, cell.topology(), asker, *options, site="asker", programs=programs, prepare=clear)
+        figures = {column: round(value, 3) for column, value in emulated.result.items()}
         figures["lateness_us_p99"] = emulated.report["lateness_us_p99"]
         rows: list[Row] = []
         for (kind, count), party in zip(cell.parties(), parties, strict=True):
             name = f"gather-{count}" if kind == "gather" else kind
-            rows += [{"party": name, "rate_mbps": round(rate, 3), **figures} for rate in party.said()]
+            rows += [{"party": name, "rate_mbps": round(rate, 3), **figures} for rate in party.read_result()]
         return rows
 
 
 CELLS = {
     "rows": LAB.runs / "rows.csv",
     "binary": BINARY,
-    "mix": some(MIXES, "these parties alone; may be repeated"),
+    "mix": repeatable(MIXES, "these parties alone; may be repeated"),
     "queue": Option(QUEUES, "products of rate and round trip"),
     "rate": Option(50.0, "Mbit/s of the shared link"),
     "rtt": Option(40.0, "ms"),

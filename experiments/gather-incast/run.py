@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, Experiment, Option, Row, Rows, measure, product, some
+from anabranch_lab.cells import BINARY, Experiment, Option, Row, Rows, measure, product, repeatable
 from anabranch_lab.programs import Failed, installed, timed, topology
 
 LAB = Experiment(__file__, __doc__)
@@ -74,7 +74,7 @@ def serve(binary: Path, folder: Path, method: str, server: int) -> str:
     queue="64 KiB",
     size=Option(2 << 20, "bytes of each object"),
     seconds_max=120.0,
-    only=some(sorted(METHODS), "this method"),
+    only=repeatable(sorted(METHODS), "this method"),
 )
 def all_trials(args) -> int:
     """All trials that are not in the output yet."""

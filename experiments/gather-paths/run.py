@@ -25,7 +25,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, TRIES, Experiment, Option, Row, Rows, grouped, measure, numbers, product, read_csv, some, table
+from anabranch_lab.cells import BINARY, TRIES, Experiment, Option, Row, Rows, grouped, measure, numbers, product, read_csv, repeatable, table
 from anabranch_lab.programs import Failed, installed, json_lines, require_emulator, timed, toml, topology, write_nginx
 
 LAB = Experiment(__file__, __doc__)
@@ -293,7 +293,7 @@ def explain(args) -> int:
     cells = {cell_of(rows[0]): rows for rows in of_cell.values()}
     missed = [cell for cell, rows in cells.items() if statistics.median(numbers(rows, "of_link_share")) < BOUNDS[cell.loss]]
     first_s = {cell: float(row["took_s"]) for cell, rows in cells.items() for row in rows if row["trial"] == "0"}
-    output = Rows(args.out, CELL, [*CELL, "took_s", *PARTS], before=BEFORE)
+    output = Rows(args.out, CELL, [*CELL, "took_s", *PARTS], defaults=BEFORE)
     was = output.read()
     kept = [row for row in was if cell_of(row) in missed and abs(float(row["took_s"]) - first_s[cell_of(row)]) < ROUNDED_S]
     if len(kept) < len(was):
@@ -346,8 +346,8 @@ AXES = {
 }
 
 
-@LAB.verb("all", out=LAB.runs, only=some(sorted(METHODS), "this method"), **AXES)
-@LAB.verb("simulated", out=LAB.runs.with_name("gather-paths-simulated"), only=some(sorted(SIMULATED), "this method"), **AXES)
+@LAB.verb("all", out=LAB.runs, only=repeatable(sorted(METHODS), "this method"), **AXES)
+@LAB.verb("simulated", out=LAB.runs.with_name("gather-paths-simulated"), only=repeatable(sorted(SIMULATED), "this method"), **AXES)
 def all_trials(args) -> int:
     """All trials that are not in the output yet."""
     is_simulated = args.verb == "simulated"
@@ -363,7 +363,7 @@ def all_trials(args) -> int:
         for number in range(args.trials)
         for way in ways
     ]
-    rows = Rows(args.out / "trials.csv", KEY, [*KEY, *FIGURES], before=BEFORE)
+    rows = Rows(args.out / "trials.csv", KEY, [*KEY, *FIGURES], defaults=BEFORE)
     with tempfile.TemporaryDirectory(prefix="gather-paths-") as name:
         folder = Path(name)
         if not is_simulated:

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, Experiment, Option, Row, Rows, grouped, measure, numbers, product, read_csv, some, table
+from anabranch_lab.cells import BINARY, Experiment, Option, Row, Rows, grouped, measure, numbers, product, read_csv, repeatable, table
 from anabranch_lab.programs import Failed, installed, processor_s, running, timed, topology, write_nginx
 
 LAB = Experiment(__file__, __doc__)
@@ -125,7 +125,7 @@ def prepare(folder: Path, cell: Row) -> None:
     loss=[0.0],
     trials=3,
     seconds_max=300.0,
-    only=some(METHODS, "this method"),
+    only=repeatable(METHODS, "this method"),
 )
 def all_trials(args) -> int:
     """All trials that are not in the output yet."""
@@ -150,7 +150,7 @@ def all_trials(args) -> int:
             if cell["rate_mbps"]:
                 options = ["--tcp-buffer", "64 MiB", "--duration", f"{args.seconds_max + 60} s", "--settle", "800 ms"]
                 lines = [(f"s{n}", "exec " + " ".join(serve(args.binary, folder, method, n, "$ANABRANCH_ADDRESS"))) for n in SERVERS]
-                figures = LAB.emulate(args.binary, folder, network(cell), inside, *options, site="client", programs=lines).said
+                figures = LAB.emulate(args.binary, folder, network(cell), inside, *options, site="client", programs=lines).result
             else:
                 with running(serve(args.binary, folder, method, n, "127.0.0.1") for n in SERVERS) as servers:
                     time.sleep(0.5)
@@ -160,7 +160,7 @@ def all_trials(args) -> int:
                     # Another process, as its processor time is counted.
                     subprocess.run(inside.command, check=True)
                     used = sum(processor_s(server.pid, True) for server in servers) - before
-                figures = inside.said() | {"servers_cpu_s": used}
+                figures = inside.read_result() | {"servers_cpu_s": used}
             goodput = 8.0 * cell["size"] * cell["objects"] / figures["took_s"] / 1e6
             row = {"goodput_mbps": round(goodput, 2)}
             return row | {figure: round(figures[figure], 3) if figure in figures else "" for figure in FIGURES if figure not in row}

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, Experiment, Row, Rows, Untrusted, grouped, measure, product, read_csv, some, table
+from anabranch_lab.cells import BINARY, Experiment, Row, Rows, grouped, measure, product, read_csv, repeatable, table, trusted
 from anabranch_lab.programs import json_lines, require_emulator
 
 LAB = Experiment(__file__, __doc__)
@@ -62,14 +62,12 @@ def once(binary: Path, name: str, cell: Row) -> list[Row]:
     Untrusted
         The emulator was too late.
     """
-    (row,) = json_lines([*SETTINGS[name].command(binary, cell["seed"], cell["part"])])
-    trusted, why = row.pop("trusted"), row.pop("why")
-    if not trusted:
-        raise Untrusted("; ".join(why))
-    return [{**cell, **{key: float(f"{value:.6g}") if isinstance(value, float) else value for key, value in row.items() if key != "seed"}}]
+    (row,) = trusted(json_lines(SETTINGS[name].command(binary, cell["seed"], cell["part"])))
+    figures = {key: value for key, value in row.items() if key not in ("seed", "trusted", "why")}
+    return [{**cell, **{key: float(f"{value:.6g}") if isinstance(value, float) else value for key, value in figures.items()}}]
 
 
-@LAB.verb("all", rows=LAB.folder / "measured", binary=BINARY, setting=some(SETTINGS), seeds=SEEDS)
+@LAB.verb("all", rows=LAB.folder / "measured", binary=BINARY, setting=repeatable(SETTINGS), seeds=SEEDS)
 def all_settings(args) -> int:
     """Runs the cells that have no rows yet, a file for each setting."""
     require_emulator(args.binary)
@@ -79,7 +77,7 @@ def all_settings(args) -> int:
         def run(cell: Row, name: str = name) -> list[Row]:
             return once(args.binary, name, cell)
 
-        rows = Rows(args.rows / f"{name}.csv", ["part", "seed"], end="\n")
+        rows = Rows(args.rows / f"{name}.csv", ["part", "seed"], line_end="\n")
         cells = product(seed=args.seeds, part=SETTINGS[name].parts)
         codes.append(measure(rows, cells, run, 1, lambda rows, name=name: f"{name}: {rows[0]['part']}, seed {rows[0]['seed']}"))
     return max(codes)

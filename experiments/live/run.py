@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, Experiment, Row, Rows, grouped, measure, product, read_csv, some, table
+from anabranch_lab.cells import BINARY, Experiment, Row, Rows, grouped, measure, product, read_csv, repeatable, table
 from anabranch_lab.programs import json_lines
 
 LAB = Experiment(__file__, __doc__)
@@ -115,7 +115,7 @@ def rounded(row: Row) -> Row:
     return {key: value(cell) for key, cell in row.items()} | {"satisfied_share_by_kbps": json.dumps(by_kbps)}
 
 
-@LAB.verb("all", rows=LAB.runs, binary=BINARY, setting=some(SETTINGS), seeds=SEEDS, jobs=2)
+@LAB.verb("all", rows=LAB.runs, binary=BINARY, setting=repeatable(SETTINGS), seeds=SEEDS, jobs=2)
 def all_settings(args) -> int:
     """Runs the cells that have no rows yet, a file for each setting."""
     codes = []
@@ -125,7 +125,7 @@ def all_settings(args) -> int:
         def run(cell: Row, setting: Setting = setting) -> list[Row]:
             return [rounded(row) for row in json_lines(setting.command(args.binary, cell["seed"], cell["part"]))]
 
-        rows = Rows(args.rows / f"{name}.csv", ["part", "seed"], end="\n")
+        rows = Rows(args.rows / f"{name}.csv", ["part", "seed"], line_end="\n")
         cells = product(seed=args.seeds, part=setting.parts)
         codes.append(measure(rows, cells, run, args.jobs, lambda rows, name=name: f"{name}: {rows[0]['part']}, seed {rows[0]['seed']}"))
     return max(codes)

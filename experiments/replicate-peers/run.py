@@ -529,14 +529,14 @@ def emulate_trial(binary: Path, settings: Row, scenario: Row, method: Row, cell:
     inside = LAB.task(move, folder, **task)
     try:
         emulated = LAB.emulate(
-            binary, folder, scenario["topology"], inside, *options, site=scenario["source"], tries=settings["tries"], before=prepare
+            binary, folder, scenario["topology"], inside, *options, site=scenario["source"], tries=settings["tries"], prepare=prepare
         )
     finally:
         others = other[0].share()
         shutil.rmtree(folder, ignore_errors=True)
     (out / f"{label}.network.json").write_text(json.dumps(emulated.network))
-    (out / f"{label}.result.json").write_text(json.dumps(emulated.said, indent=1))
-    links, late, figures = emulated.network["links"], emulated.report, emulated.said
+    (out / f"{label}.result.json").write_text(json.dumps(emulated.result, indent=1))
+    links, late, figures = emulated.network["links"], emulated.report, emulated.result
     sent = [link["sent_bytes"] for link in links]
     return {
         "took_s": round(figures["took_s"], 3),

@@ -11,12 +11,13 @@ Read first: `take`, `all_cases`.
 
 from __future__ import annotations
 
+import functools
 import statistics
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, ROOT, Experiment, Option, write_csv
+from anabranch_lab.cells import BINARY, ROOT, Experiment, Option, Untrusted, trusted, until_trusted, write_csv
 from anabranch_lab.programs import json_lines
 
 LAB = Experiment(__file__, __doc__)
@@ -36,16 +37,13 @@ TOLERANCE = {"simulated": 0.03, "emulated": 0.10}
 TRIES, LATE_MAX = 4, "20 ms"
 
 
-def take(binary: Path, clock: str, case: str, allocator: str, *options: str) -> tuple[float, float] | None:
-    """Seconds that a and b take; None for an untrusted run. Of two coflows, a is always the later to end."""
+def take(binary: Path, clock: str, case: str, allocator: str, *options: str) -> tuple[float, float]:
+    """Seconds that a and b take. Of two coflows, a is always the later to end."""
     sets = ["sweep={}", f"workload.allocator={allocator}"]
     if case == "late":
         sets += [f"workload.coflows.b.start={LATE[clock]}", "network.topology=networks/figure-5-late.toml"]
     words = [binary, clock, *options, SCENARIO, "-q", "--json", *(word for one in sets for word in ("--set", one))]
-    (row,) = json_lines(words, timeout_s=600)
-    if not row.get("trusted", True):
-        print(f"{case}, {allocator}: {'; '.join(row['why'])}", file=sys.stderr)
-        return None
+    (row,) = trusted(json_lines(words, timeout_s=600))
     return row["cct_us_p99"] / 1e6, row["cct_us_p50"] / 1e6
 
 
@@ -55,14 +53,13 @@ def all_cases(args) -> int:
     wrong, rows = 0, []
     for case, allocator, paper in CASES:
         simulated = take(args.binary, "simulate", case, allocator)
-        assert simulated is not None, "the simulator is never late"
+        emulate = functools.partial(take, args.binary, "emulate", case, allocator, "--lateness-bound", LATE_MAX)
         emulated: list[tuple[float, float]] = []
-        for _ in range(TRIES * args.trials):
-            if len(emulated) < args.trials:
-                seconds = take(args.binary, "emulate", case, allocator, "--lateness-bound", LATE_MAX)
-                emulated += [seconds] if seconds is not None else []
-        if len(emulated) < args.trials:
-            print(f"{case}, {allocator}: {len(emulated)} of {args.trials} emulated runs are trusted", file=sys.stderr)
+        try:
+            for _ in range(args.trials):
+                emulated.append(until_trusted(emulate, TRIES))
+        except Untrusted as error:
+            print(f"{case}, {allocator}: run {len(emulated) + 1} of {args.trials}: {error}", file=sys.stderr)
             wrong += 1
         for index, coflow in enumerate("ab"):
             times = [seconds[index] for seconds in emulated]

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, ROOT, TRIES, Experiment, Inside, Option, Row, Rows, grouped, measure, product, read_csv, shown, table, write_csv
+from anabranch_lab.cells import BINARY, ROOT, TRIES, Experiment, Option, Row, Rows, SiteTask, format_row, grouped, measure, product, read_csv, table, write_csv
 from anabranch_lab.programs import Failed, json_lines, require_emulator
 from anabranch_lab.programs import topology as network_of
 
@@ -146,18 +146,18 @@ def emulate(args, folder: Path, fabric: str, arm: str, tries: int = TRIES) -> tu
         (folder / "coordinator.redb").unlink(missing_ok=True)
 
     inside, fabric_of = LAB.task(sort, folder, **task), topology(args.hosts, rate, uplink)
-    emulated = LAB.emulate(args.binary, folder, fabric_of, inside, *options, site="control", programs=programs, tries=tries, before=clear)
+    emulated = LAB.emulate(args.binary, folder, fabric_of, inside, *options, site="control", programs=programs, tries=tries, prepare=clear)
     subprocess.run([args.sort, "check", "--workers", str(args.hosts), *common], check=True, stdout=subprocess.DEVNULL)
-    row, coflows = figures(emulated.said)
-    heard = sum(s["coflows"] for s in emulated.said if s["kind"] == "history")
+    row, coflows = figures(emulated.result)
+    heard = sum(s["coflows"] for s in emulated.result if s["kind"] == "history")
     if agents and heard != len(coflows):
         raise Failed(f"the coordinator heard of {heard} coflows of {len(coflows)}")
     row |= {
         "dropped_packets": emulated.report["drops"]["queue_full"],
         "lateness_us_p99": emulated.report["lateness_us_p99"],
-        "distrusted_before": emulated.distrusted,
+        "distrusted_before": emulated.untrusted_before,
     }
-    return row, coflows, [s for s in emulated.said if s["kind"] == "flow"]
+    return row, coflows, [s for s in emulated.result if s["kind"] == "flow"]
 
 
 def make_keys(args, folder: Path) -> None:
@@ -205,14 +205,14 @@ def spark(args) -> None:
     sys.path.insert(0, str(LAB.folder))
     from spark import jobs_of
 
-    rows = Rows(args.out / "spark.csv", ["series", "arm", "trial"], end="\n")
+    rows = Rows(args.out / "spark.csv", ["series", "arm", "trial"], line_end="\n")
     rate, uplink = FABRICS["wide"]
     with tempfile.TemporaryDirectory(prefix="shuffle-sort-") as name:
         folder = Path(name)
         make_keys(args, folder)
         task = {key: getattr(args, key) for key in ("binary", "hosts", "records", "reducers", "tasks", "trials", "arms")}
         task |= {"folder": folder, "link": f"{LINK_SHARE * rate} Mbit/s"}
-        inside = Inside([sys.executable, str(LAB.folder / "spark.py"), json.dumps(task, default=str)], folder / "none.json")
+        inside = SiteTask([sys.executable, str(LAB.folder / "spark.py"), json.dumps(task, default=str)], folder / "none.json")
         options = ["--congestion-control", args.congestion_control, "--seed", args.seed]
         try:
             emulated = LAB.emulate(args.binary, folder, topology(args.hosts, rate, uplink), inside, *options, site="control", tries=1)
@@ -225,7 +225,7 @@ def spark(args) -> None:
         late = {"lateness_us_p99": emulated.report["lateness_us_p99"]}
         made = [{"series": series} | row | late for row in jobs_of(log)]
     rows.add(*made)
-    print("\n".join(map(shown, made)))
+    print("\n".join(map(format_row, made)))
 
 
 def goes_on(args, measured: Rows) -> None:
@@ -256,7 +256,7 @@ def goes_on(args, measured: Rows) -> None:
 def all_trials(args) -> int:
     """All trials that are not in the output yet, arms in turns."""
     args.out.mkdir(parents=True, exist_ok=True)
-    measured, coflows_of, flows_of = (Rows(args.out / f"{name}.csv", KEY, end="\n") for name in ("measured", "coflows", "flows"))
+    measured, coflows_of, flows_of = (Rows(args.out / f"{name}.csv", KEY, line_end="\n") for name in ("measured", "coflows", "flows"))
     goes_on(args, measured)
     with tempfile.TemporaryDirectory(prefix="shuffle-sort-") as name:
         folder = Path(name)

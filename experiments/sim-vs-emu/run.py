@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, TRIES, Experiment, Option, grouped, numbers
+from anabranch_lab.cells import BINARY, Experiment, Option, Untrusted, grouped, numbers, trusted, until_trusted
 from anabranch_lab.programs import Failed, json_lines
 
 LAB = Experiment(__file__, __doc__)
@@ -62,23 +62,23 @@ def compare(binary: Path, name: str, trials: int) -> list[dict]:
         return statistics.fmean(values) if values else None
 
     simulated = run("simulate")
-    for _ in range(TRIES):
-        emulated = run("emulate")
-        if all(row["trusted"] for row in emulated):
-            break
+    try:
+        emulated = until_trusted(lambda: trusted(run("emulate")))
+    except Untrusted as error:
+        emulated = error.rows
     values = []
     kernels = by_point(emulated)
     for point, ours in by_point(simulated).items():
         kernel = kernels[point]
-        trusted = all(row["trusted"] for row in kernel)
+        is_trusted = all(row["trusted"] for row in kernel)
         note = NOTES.get(f"{name}, {point}", "")
-        if not trusted:
+        if not is_trusted:
             note = f"the machine was too busy to emulate: {'; '.join(kernel[0]['why'])}"
         for metric in METRICS.get(name, ("goodput_mbps",)):
             real, own = mean(kernel, metric), mean(ours, metric)
             value = {"claim": LAB.name, "metric": f"{name}, {point}: {metric}", "published": real, "ours": own}
             value["tolerance"] = TOLERANCE
-            value["ok"] = None if not trusted else bool(real and own and abs(own / real - 1) <= TOLERANCE)
+            value["ok"] = None if not is_trusted else bool(real and own and abs(own / real - 1) <= TOLERANCE)
             value["note"] = note
             for what, column in REPORTED.items():
                 value |= {f"{what}_emulated": mean(kernel, column), f"{what}_simulated": mean(ours, column)}

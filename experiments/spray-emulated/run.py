@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, TRIES, Experiment, Row, Rows, Untrusted, measure, numbers, product, read_csv, some, table
+from anabranch_lab.cells import BINARY, Experiment, Row, Rows, measure, numbers, product, read_csv, repeatable, table, trusted, until_trusted
 from anabranch_lab.programs import Failed, json_lines, processor_s, quantile, require_emulator, toml
 from anabranch_lab.programs import topology as network_of
 
@@ -110,12 +110,16 @@ def scenario(setting: Setting, scheme: str, x: float, seed: int, folder: Path) -
     return path
 
 
-def figure_once(binary: Path, name: str, scheme: str, x: float, seed: int, clock: str = "emulate") -> tuple[Row, bool]:
-    """The figures of one run, and whether it is to be trusted."""
+def run_scenario(binary: Path, name: str, scheme: str, x: float, seed: int, clock: str = "emulate") -> list[Row]:
+    """The rows of one run's workloads."""
     with tempfile.TemporaryDirectory(prefix="spray-emulated-") as folder:
-        said = json_lines([binary, "-q", clock, scenario(SETTINGS[name], scheme, x, seed, Path(folder)), "--json"])
+        return json_lines([binary, "-q", clock, scenario(SETTINGS[name], scheme, x, seed, Path(folder)), "--json"])
+
+
+def summary(workloads: list[Row]) -> Row:
+    """The figures of one run."""
     row: Row = {}
-    for one in said:
+    for one in workloads:
         if one["workload"] == "trace":
             row |= {"short_flows": one["flows"], "unfinished": one["flows"] - one["finished"]}
             row |= {f"fct_ms_{what}": round(one[f"fct_us_{what}"] / 1e3, 3) for what in ("mean", "p50", "p99")}
@@ -123,9 +127,9 @@ def figure_once(binary: Path, name: str, scheme: str, x: float, seed: int, clock
             row |= {column: round(one[column]) for column in COLUMNS if column.endswith("_packets") and column in one}
             if one.get("sprayable_packets"):
                 row["sprayed_share"] = round(one["sprayed_packets"] / one["sprayable_packets"], 3)
-    row["long_mbps"] = round(sum(one["goodput_mbps"] for one in said if one["workload"] == "long"), 3)
-    row |= {column: said[0][column] for column in ("dropped_queue_full", "lateness_us_p99") if column in said[0]}
-    return row, all(one.get("trusted", True) for one in said)
+    row["long_mbps"] = round(sum(one["goodput_mbps"] for one in workloads if one["workload"] == "long"), 3)
+    row |= {column: workloads[0][column] for column in ("dropped_queue_full", "lateness_us_p99") if column in workloads[0]}
+    return row
 
 
 ROWS = {"rows": LAB.folder / "rows.csv", "binary": BINARY, "seeds": 3}
@@ -138,7 +142,7 @@ def show(rows: list[Row]) -> str:
     return f"{row['setting']} {row['scheme']} {row['x']} seed {row['seed']}: {short}"
 
 
-@LAB.verb(**ROWS, setting=some(SETTINGS), scheme=some(SCHEMES))
+@LAB.verb(**ROWS, setting=repeatable(SETTINGS), scheme=repeatable(SCHEMES))
 def figures(args) -> int:
     """All runs of the chosen settings that are not in the rows yet."""
     cells = [
@@ -150,11 +154,7 @@ def figures(args) -> int:
     ]
 
     def run(cell: Row) -> Row:
-        for _ in range(TRIES):
-            row, is_trusted = figure_once(args.binary, *cell.values())
-            if is_trusted:
-                return row
-        raise Untrusted("not trusted, left out")
+        return summary(until_trusted(lambda: trusted(run_scenario(args.binary, *cell.values()))))
 
     return measure(Rows(args.rows, KEY, COLUMNS, "\n"), cells, run, show=show)
 
@@ -265,7 +265,7 @@ def curl_once(binary: Path, has_agents: bool, asked: Row, network: Row, changes:
         inside = LAB.task(ask, folder, binary=binary, agent=folder / "a.sock" if has_agents else "", **asked)
         options = ["--tcp-buffer", "16 MiB", "--congestion-control", "cubic", "--settle", "1500 ms", *changes]
         emulated = LAB.emulate(binary, folder, topology(**network), inside, *options, site="a", programs=programs)
-        return emulated.said | {"lateness_us_p99": emulated.report["lateness_us_p99"]}
+        return emulated.result | {"lateness_us_p99": emulated.report["lateness_us_p99"]}
 
 
 #: By name: how many paths and of which rate, how many endless flows, which file how often, and what is done to the network meanwhile.
@@ -284,7 +284,7 @@ def lossy(paths: int) -> list[str]:
     return [word for cable in cables for word in ("--at", f"0s link {cable} loss 2.5%")]
 
 
-@LAB.verb(**ROWS, what=some(PEOPLE))
+@LAB.verb(**ROWS, what=repeatable(PEOPLE))
 def people(args) -> int:
     """What a person does, with agents and without."""
 
@@ -397,7 +397,7 @@ def speed_once(binary: Path, what: str) -> Row:
             if start(0, *moved.command).wait(timeout=120):
                 raise Failed("nothing was moved: the message is above")
             # Requests are few beside the bytes: their time counts with them.
-            used, said = sum(map(processor_s, carriers)) - before, moved.said()
+            used, said = sum(map(processor_s, carriers)) - before, moved.read_result()
         finally:
             for program in programs:
                 program.terminate()
@@ -463,10 +463,10 @@ def show_tables(args) -> None:
 @LAB.verb(binary=BINARY)
 def smoke(args) -> None:
     """A small run of each clock through agents; where this machine has no namespaces, says so."""
-    row, _ = figure_once(args.binary, "cloud", "agent", 10, 1, "simulate")
+    row = summary(run_scenario(args.binary, "cloud", "agent", 10, 1, "simulate"))
     assert row["fct_ms_mean"] and row["long_mbps"], row
     require_emulator(args.binary)
-    row, _ = figure_once(args.binary, "cloud", "agent", 10, 1)
+    row = summary(run_scenario(args.binary, "cloud", "agent", 10, 1))
     assert row["fct_ms_mean"] and row["sprayed_share"], row
     print(f"spray-emulated: 10 short flows in {row['fct_ms_mean']} ms beside {row['long_mbps']} Mbit/s")
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, Experiment, Option, Row, Rows, grouped, measure, read_csv, some, table, write_csv
+from anabranch_lab.cells import BINARY, Experiment, Option, Row, Rows, grouped, measure, read_csv, repeatable, table, write_csv
 from anabranch_lab.programs import json_lines, toml
 
 LAB = Experiment(__file__, __doc__)
@@ -464,8 +464,8 @@ KEY = ("setting", "scheme", "x", "seed")
     "all",
     rows=LAB.runs / "rows.csv",
     binary=BINARY,
-    setting=some(SETTINGS),
-    scheme=some(SCHEMES),
+    setting=repeatable(SETTINGS),
+    scheme=repeatable(SCHEMES),
     x=Option((), kind=float),
     seeds=3,
     jobs=Option(2, "runs at a time"),
@@ -508,7 +508,7 @@ class Means:
         return column == "fct_us_max/fct_us_min" and any(int(row["finished"]) < int(row["flows"]) for row in rows)
 
 
-@LAB.verb("table", rows=LAB.runs / "rows.csv", setting=some(SETTINGS))
+@LAB.verb("table", rows=LAB.runs / "rows.csv", setting=repeatable(SETTINGS))
 def show_tables(args) -> None:
     """Prints for each setting and measure a line for each scheme; `≥` marks a lower bound."""
     means = Means(read_csv(args.rows))
@@ -611,7 +611,7 @@ def paths(args) -> None:
         hops = [*there, *((b, a) for a, b in there)]
         # 100 us without queues, as `leaf_spine` has it.
         rows.append({"path": path, "rtt_us": f"{100 + sum(wait_us[hop] for hop in hops):.1f}"})
-    write_csv(PATHS, rows, end="\r\n")
+    write_csv(PATHS, rows, line_end="\r\n")
     print(PATHS)
 
 

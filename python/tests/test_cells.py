@@ -11,7 +11,20 @@ from pathlib import Path
 import pytest
 from scipy import stats as scipy_stats
 
-from anabranch_lab.cells import BINARY, TRIES, Experiment, Option, Row, Rows, Untrusted, measure, product, some
+from anabranch_lab.cells import (
+    BINARY,
+    TRIES,
+    Experiment,
+    Option,
+    Row,
+    Rows,
+    Untrusted,
+    measure,
+    product,
+    repeatable,
+    trusted,
+    until_trusted,
+)
 from anabranch_lab.programs import Failed, Skipped, json_lines
 from anabranch_lab.stats import interval
 
@@ -94,7 +107,7 @@ def test_broken_cell_leaves_no_row(tmp_path: Path) -> None:
 def test_older_rows_get_missing_columns(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("loss\n0.1\n")
-    rows = Rows(path, ["loss", "burst"], ["loss", "burst"], before={"burst": "1"})
+    rows = Rows(path, ["loss", "burst"], ["loss", "burst"], defaults={"burst": "1"})
     assert rows.missing(product(loss=[0.1], burst=[1, 8])) == [{"loss": 0.1, "burst": 8}]
     rows.add({"loss": 0.1, "burst": 8})
     assert path.read_text() == "loss,burst\n0.1,1\n0.1,8\n"
@@ -102,8 +115,31 @@ def test_older_rows_get_missing_columns(tmp_path: Path) -> None:
         Rows(path, ["loss"], ["loss", "queue"]).add({"loss": 1, "queue": 1})
 
 
+def test_last_untrusted_rows_come_with_the_error() -> None:
+    verdicts = iter([[{"trusted": False, "why": ["late"], "trial": n}] for n in range(TRIES)])
+    with pytest.raises(Untrusted, match="not trusted: late") as error:
+        until_trusted(lambda: trusted(next(verdicts)))
+    assert [row["trial"] for row in error.value.rows] == [TRIES - 1]
+    assert trusted([{"goodput_mbps": 1.0}]) == [{"goodput_mbps": 1.0}]
+
+
+def test_other_failures_are_not_repeated() -> None:
+    calls: list[int] = []
+
+    def fail() -> None:
+        calls.append(1)
+        raise Failed("no answer")
+
+    with pytest.raises(Failed):
+        until_trusted(fail)
+    assert len(calls) == 1
+    with pytest.raises(Failed):
+        until_trusted(fail, 2, Failed)
+    assert len(calls) == 3
+
+
 @pytest.mark.parametrize("late", [0, TRIES - 1, TRIES])
-def test_distrusted_trials_are_repeated(tmp_path: Path, late: int) -> None:
+def test_untrusted_trials_are_repeated(tmp_path: Path, late: int) -> None:
     emulator = tmp_path / "anabranch"
     emulator.write_text(EMULATOR.format(python=sys.executable, folder=tmp_path, late=late))
     emulator.chmod(0o755)
@@ -121,14 +157,16 @@ def test_distrusted_trials_are_repeated(tmp_path: Path, late: int) -> None:
             lab.emulate(emulator, tmp_path, "butterfly", inside, site="a")
         return
     emulated = lab.emulate(emulator, tmp_path, "butterfly", inside, site="a")
-    assert (emulated.said, emulated.distrusted) == (4, late)
+    assert (emulated.result, emulated.untrusted_before) == (4, late)
 
 
 def test_defaults_give_options_their_types(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[argparse.Namespace] = []
     lab = Experiment(str(EXPERIMENTS / "none" / "run.py"), "A test.")
 
-    @lab.verb("all", rates=[1.0], trials=3, only=some(["a", "b"]), verbose=False, what=Option("x", positional=True))
+    @lab.verb(
+        "all", rates=[1.0], trials=3, only=repeatable(["a", "b"]), verbose=False, what=Option("x", positional=True)
+    )
     def every(args: argparse.Namespace) -> None:
         seen.append(args)
 
@@ -147,9 +185,9 @@ def test_defaults_give_options_their_types(monkeypatch: pytest.MonkeyPatch, caps
     assert lab.main() == 0
     monkeypatch.setattr(sys, "argv", ["run.py", "smoke", "--binary", "/no/such"])
     assert lab.main() == 1
-    said = capsys.readouterr()
-    assert said.out == "none: skipped: 1 (no network)\n"
-    assert said.err.startswith("run.py: /no/such: no program")
+    output = capsys.readouterr()
+    assert output.out == "none: skipped: 1 (no network)\n"
+    assert output.err.startswith("run.py: /no/such: no program")
 
 
 def test_failing_program_says_why() -> None:

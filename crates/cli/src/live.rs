@@ -4,6 +4,7 @@ mod controller;
 mod dns;
 mod evaluate;
 mod keys;
+mod network;
 mod node;
 mod plan;
 mod play;
@@ -12,6 +13,7 @@ mod source;
 mod status;
 mod worlds;
 
+use crate::doctor::Need;
 use crate::member::Member;
 use std::path::Path;
 use std::process::ExitCode;
@@ -21,7 +23,7 @@ use std::process::ExitCode;
 pub enum Noun {
     /// Plan the trees of a network, and lead its nodes to them.
     Controller(Box<controller::Args>),
-    /// Take in channels from encoders, and serve them as low-latency HLS to nodes.
+    /// Take in channels from encoders and other origins, and serve them as low-latency HLS to nodes.
     Source(source::Args),
     /// Publish test patterns of any bitrate to a source, in place of encoders.
     Publish(publish::Args),
@@ -33,6 +35,8 @@ pub enum Noun {
     Play(play::Args),
     /// Empty a node: its streams move to other nodes without a break.
     Drain(controller::DrainArgs),
+    /// Show the network as the controller has it, or change it: nodes, links, groups of viewers, channels.
+    Network(Box<network::Args>),
     /// Show nodes, links and trees as they run.
     Status(status::Args),
     /// Make the keys of a network's controller, nodes and operators, renew or revoke them.
@@ -52,6 +56,7 @@ impl Member for Live {
         match noun {
             Noun::Controller(args) => controller::run(&args, quiet),
             Noun::Drain(args) => controller::drain(&args, quiet),
+            Noun::Network(args) => network::run(&args, quiet),
             Noun::Status(args) => status::run(&args),
             Noun::Keys(args) => keys::run(&args, quiet),
             Noun::Source(args) => source::run(&args, quiet),
@@ -68,6 +73,10 @@ impl Member for Live {
             noun,
             Noun::Controller(_) | Noun::Source(_) | Noun::Publish(_) | Noun::Node(_) | Noun::Dns(_)
         )
+    }
+    fn needs() -> Option<Need> {
+        let findings = anabranch_live::doctor();
+        Some(Need { name: "live video", field: "live_inputs", prefix: "live from ", findings })
     }
 }
 

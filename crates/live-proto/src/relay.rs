@@ -11,6 +11,10 @@
 //! compared and not delivered again. If they differ, or the heads do, the viewers' answers break
 //! off.
 //!
+//! With [`RelayConfig::is_doubled`] each object is asked of two parents at once, and the first copy of
+//! each byte counts. Media that differ are reported ([`Action::Differs`]), and so are never mixed
+//! within an object; [`share_timeline`] tells two sources of one stream apart beforehand.
+//!
 //! Which answers are shared: requests to parents carry nothing of a viewer (no cookie, no
 //! authorization), so all viewers that wait for the head share it. While the body arrives, viewers
 //! join unless `no-store` or `private` forbids it; afterwards only while the answer is fresh.
@@ -29,12 +33,14 @@ mod legs;
 mod machine;
 mod object;
 pub mod pace;
+mod timeline;
 mod viewers;
 
 pub use head::{ByteRange, CacheControl, ContentRange, Head, PASSED_HEADERS};
-pub use key::{Key, KeyError, QueryRule, Skip, TARGET_BYTES_MAX};
+pub use key::{Key, KeyError, QueryRule, TARGET_BYTES_MAX};
 pub use machine::{Action, FetchRequest, Flow, Relay, RelayConfig, RelayConfigError, RelayCounts, Resume};
 pub use object::{Failure, Hop, LegId, ViewerId};
+pub use timeline::share_timeline;
 pub use viewers::{Answer, JoinError, JoinRequest, Read};
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 use crate::control::controller::{Plan, PlanJob};
 use crate::control::messages::GroupId;
 use crate::network::{ChannelId, Network, NetworkError, NodeId, Object};
-use crate::plan::optimiser::{Optimiser, Prices};
+use crate::plan::optimiser::{OptimiseError, Optimiser, Prices};
 use crate::plan::{
     self, BITRATE_MAX, Group, GroupLink, ObjectId, Offer, Priority, Program, ProgramError, Request,
     VIEWERS_MAX,
@@ -70,6 +70,8 @@ pub enum RoundError {
     Network(NetworkError),
     /// The optimiser's input.
     Program(ProgramError),
+    /// The optimiser's effort.
+    Optimise(OptimiseError),
 }
 
 impl std::fmt::Display for RoundError {
@@ -77,6 +79,7 @@ impl std::fmt::Display for RoundError {
         match self {
             Self::Network(error) => write!(f, "{error}"),
             Self::Program(error) => write!(f, "{error}"),
+            Self::Optimise(error) => write!(f, "{error}"),
         }
     }
 }
@@ -118,7 +121,7 @@ impl Round {
         let former = self.prices.take();
         let former = former.filter(|prices| (prices.links.len(), prices.group_links.len()) == counts);
         let solved = self.settings.optimiser.optimise(program, former.as_ref());
-        let (answer, prices) = solved.expect("prices of other numbers of links were dropped");
+        let (answer, prices) = solved.map_err(RoundError::Optimise)?;
         self.prices = Some(prices);
         let mut routes = routes(&input, &answer);
         let served = routes.edges.len();

@@ -1,14 +1,15 @@
 //! The control of a node, with its sockets: reports to the controller, messages to and from neighbours.
 //!
-//! A node takes the network's description from the controller, or from a file of an earlier run. Each
-//! child connects to each of its parents over mutual TLS. The machine
+//! A node takes the network's description from the controller, or from a file of an earlier run, and
+//! follows its changes. Each child connects to each of its parents over mutual TLS. The machine
 //! (`live_proto::control::node`) decides; requests of viewers wait here for its decision, and upstream
 //! requests follow its routes. Leaves out: bytes of video. Read [`NodeControl`] first.
 
 mod neighbours;
+mod topology;
 
 use crate::controller::client::ControllerClient;
-use crate::description::{Description, DescriptionError, Layout};
+use crate::description::{DescriptionError, Layout};
 use crate::parents::{Route, Waiting};
 use anabranch_http::ClientError;
 use anabranch_http::origin::{Origin, OriginUrlError};
@@ -22,14 +23,14 @@ use anabranch_units::{Duration, Instant, Seed};
 use neighbours::Outbox;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::timeout;
+use topology::{NetworkFollower, Topology};
 
 /// Time for which a controller is asked for the network's description.
 const DESCRIPTION_TIME: std::time::Duration = std::time::Duration::from_secs(5);
@@ -118,23 +119,26 @@ pub struct NodeControl {
 
 impl fmt::Debug for NodeControl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("NodeControl").field(&self.shared.name(self.shared.id)).finish()
+        f.debug_tuple("NodeControl").field(&self.shared.name).finish()
     }
 }
 
 struct Shared {
-    layout: Layout,
+    topology: RwLock<Arc<Topology>>,
     id: NodeId,
+    name: String,
     identity: Identity,
+    cache: Option<PathBuf>,
     controllers: Vec<ControllerClient>,
     listener: Mutex<Option<TcpListener>>,
+    has_listener: bool,
     state: Mutex<State>,
-    /// Parents by the number of their hop.
-    parents: Vec<(NodeId, Origin)>,
     /// The machine has another deadline.
     changed: Notify,
     /// A route has changed.
     routed: Notify,
+    /// The network has changed.
+    grown: Notify,
     /// Parents that have failed, for the relay.
     failed: mpsc::UnboundedSender<Hop>,
     /// Taken by the relay.
@@ -175,7 +179,7 @@ impl NodeControl {
         let client = |address: &String| ControllerClient::new(address, &config.identity, DESCRIPTION_TIME);
         let clients = config.controllers.iter().map(client).collect::<Result<Vec<_>, _>>();
         let controllers = clients.map_err(ControlError::Client)?;
-        let layout = layout(&controllers, &config).await?;
+        let (stamp, layout) = Topology::start(&controllers, &config).await?;
         let network = layout.network();
         let unknown = || ControlError::UnknownNode(config.name.clone());
         let id = network.find(&config.name).ok_or_else(unknown)?;
@@ -188,9 +192,6 @@ impl NodeControl {
             None if !network.links_out(id).is_empty() => return Err(ControlError::NoListener(config.name)),
             None => None,
         };
-        let parents = network.links_in(id).iter().map(|link| network.link(*link).from);
-        let parents = parents.map(|parent| Ok((parent, Origin::new(&layout.entry(parent).media)?)));
-        let parents = parents.collect::<Result<Vec<_>, _>>().map_err(ControlError::BadParent)?;
         let epoch = tokio::time::Instant::now();
         let now = Instant::from_std(epoch.elapsed());
         let settings = Settings { deliver_timeout: DELIVER_TIMEOUT, ..Settings::default() };
@@ -209,36 +210,40 @@ impl NodeControl {
             reports_due: Some(reports_due),
         };
         let (failed, failed_due) = mpsc::unbounded_channel();
+        let topology = Topology::new(stamp, layout, id, &[]).map_err(ControlError::BadParent)?;
         let shared = Shared {
             failed,
             failed_due: Mutex::new(Some(failed_due)),
-            layout,
+            topology: RwLock::new(Arc::new(topology)),
             id,
+            name: config.name,
             identity: config.identity,
+            cache: config.cache,
             controllers,
+            has_listener: listener.is_some(),
             listener: Mutex::new(listener),
             state: Mutex::new(state),
-            parents,
             changed: Notify::new(),
             routed: Notify::new(),
+            grown: Notify::new(),
             epoch,
         };
         Ok(Self { shared: Arc::new(shared) })
     }
 
     /// The network.
-    pub fn layout(&self) -> &Layout {
-        &self.shared.layout
+    pub fn layout(&self) -> Arc<Layout> {
+        self.shared.layout()
     }
 
     /// The node's place in the network.
     pub fn tier(&self) -> Tier {
-        self.shared.layout.network().node(self.shared.id).tier
+        self.shared.layout().network().node(self.shared.id).tier
     }
 
     /// Origins of the parents, by the number of their hop.
     pub(crate) fn parents(&self) -> Vec<Origin> {
-        self.shared.parents.iter().map(|(_, origin)| origin.clone()).collect()
+        self.shared.topology().parents.iter().map(|(_, origin)| origin.clone()).collect()
     }
 
     /// The routes, for the relay.
@@ -257,9 +262,7 @@ impl NodeControl {
         let due = shared.lock().reports_due.take();
         let listener = shared.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut tasks = tokio::task::JoinSet::new();
-        for (parent, _) in &shared.parents {
-            tasks.spawn(neighbours::follow_parent(Arc::clone(shared), *parent));
-        }
+        let mut parents = 0;
         if let Some(listener) = listener {
             tasks.spawn(neighbours::serve_children(Arc::clone(shared), listener));
         }
@@ -267,6 +270,11 @@ impl NodeControl {
             tasks.spawn(report(Arc::clone(shared), due));
         }
         loop {
+            let topology = shared.topology();
+            for (parent, _) in &topology.parents[parents..] {
+                tasks.spawn(neighbours::follow_parent(Arc::clone(shared), *parent));
+            }
+            parents = topology.parents.len();
             let due = {
                 let state = shared.lock();
                 state.node.poll_timeout().min(state.audience.poll_timeout())
@@ -277,6 +285,7 @@ impl NodeControl {
             tokio::select! {
                 () = wait => shared.with(State::handle_timeout),
                 () = shared.changed.notified() => {}
+                () = shared.grown.notified() => {}
             }
         }
     }
@@ -302,7 +311,7 @@ impl NodeControl {
     pub(crate) async fn admit(&self, viewer: IpAddr, object: Object, key: &Key) -> Result<(), Unserved> {
         let shared = &self.shared;
         // Viewers outside all groups count as of a group that no plan has.
-        let group = shared.layout.group_of(viewer).unwrap_or(GroupId(u32::MAX));
+        let group = shared.layout().group_of(viewer).unwrap_or(GroupId(u32::MAX));
         let media = (!key.is_playlist()).then(|| anabranch_units::fnv1a(key.path().bytes()));
         let (number, answer) = {
             let mut state = shared.lock();
@@ -358,49 +367,6 @@ impl Drop for Place {
     }
 }
 
-/// The network's layout: from a controller, or else from the file.
-async fn layout(controllers: &[ControllerClient], config: &ControlConfig) -> Result<Layout, ControlError> {
-    let mut last = String::new();
-    for client in controllers {
-        match client.network().await {
-            Ok(description) => {
-                let layout = Layout::new(description).map_err(ControlError::Description)?;
-                keep(config, layout.description());
-                return Ok(layout);
-            }
-            Err(error) => last = error.to_string(),
-        }
-    }
-    let Some(path) = &config.cache else { return Err(ControlError::NoDescription(last)) };
-    let kept = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
-    let kept = kept.and_then(|text| {
-        serde_json::from_slice::<Description>(&text).map_err(|error| format!("{}: {error}", path.display()))
-    });
-    let description = kept.map_err(|error| ControlError::NoDescription(format!("{last}; {error}")))?;
-    tracing::warn!("{last}: the network is as {} has it", path.display());
-    Layout::new(description).map_err(ControlError::Description)
-}
-
-/// Keeps a description for a start without a controller: whole, or not at all.
-fn keep(config: &ControlConfig, description: &Description) {
-    let Some(path) = &config.cache else { return };
-    let text = serde_json::to_vec(description).expect("a description is plain data");
-    let new = path.with_extension("new");
-    let write = || {
-        let mut file = std::fs::File::create(&new)?;
-        file.write_all(&text)?;
-        // Else a loss of power could leave the new name without the text.
-        file.sync_all()?;
-        std::fs::rename(&new, path)
-    };
-    if let Err(error) = write() {
-        tracing::warn!(
-            "{}: the network is not kept for a start without a controller: {error}",
-            path.display()
-        );
-    }
-}
-
 impl State {
     fn handle_timeout(&mut self, now: Instant) {
         for change in self.audience.handle_timeout(now) {
@@ -421,8 +387,20 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn name(&self, node: NodeId) -> &str {
-        &self.layout.entry(node).name
+    fn topology(&self) -> Arc<Topology> {
+        Arc::clone(&self.topology.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn set_topology(&self, topology: Arc<Topology>) {
+        *self.topology.write().unwrap_or_else(PoisonError::into_inner) = topology;
+    }
+
+    fn layout(&self) -> Arc<Layout> {
+        Arc::clone(&self.topology().layout)
+    }
+
+    fn name(&self, node: NodeId) -> String {
+        self.layout().entry(node).name.clone()
     }
 
     /// One call of the machine, and all that follows from it.
@@ -472,12 +450,13 @@ impl Shared {
             Event::ViewerRefused(number, refusal) => state.tell(number, Err(refusal)),
             Event::ViewersLost(object, refusal) => {
                 state.audience.handle_lost(object);
-                let (channel, rendition) = self.layout.names(object).unwrap_or_default();
+                let layout = self.layout();
+                let (channel, rendition) = layout.names(object).unwrap_or_default();
                 tracing::warn!("{channel}/{rendition}: viewers have lost it: {refusal}");
             }
             Event::ParentFailed(parent) => {
                 tracing::warn!("parent {}: failed: its streams move", self.name(parent));
-                let hop = self.parents.iter().position(|(node, _)| *node == parent);
+                let hop = self.topology().parents.iter().position(|(node, _)| *node == parent);
                 // A source has no relay.
                 let _ = hop.map(|at| self.failed.send(Hop(at as u32)));
             }
@@ -505,27 +484,45 @@ impl State {
     }
 }
 
-/// Sends reports to the controller that answers. Never returns.
+/// Sends reports to the controller that leads. Never returns.
 async fn report(shared: Arc<Shared>, mut due: mpsc::Receiver<Report>) {
-    let name = shared.name(shared.id).to_owned();
     let mut asked = 0;
     let mut is_heard = true;
+    let mut follower = NetworkFollower::default();
     while let Some(report) = due.recv().await {
-        let client = &shared.controllers[asked % shared.controllers.len()];
-        match client.report(&name, &report, REPORT_TIME).await {
-            Ok(messages) => {
+        let mut answer = Err(String::new());
+        // A controller that does not lead refuses at once: the next controller gets the same report.
+        for _ in 0..shared.controllers.len() {
+            let client = &shared.controllers[asked % shared.controllers.len()];
+            let refused = match client.report(&shared.name, &report, REPORT_TIME).await {
+                Ok(reply) => {
+                    answer = Ok((client, reply));
+                    break;
+                }
+                Err(error) => error,
+            };
+            asked += 1;
+            answer = Err(refused.to_string());
+            if !matches!(refused, ClientError::Refused { .. }) {
+                break;
+            }
+        }
+        match answer {
+            Ok((client, reply)) => {
                 if !std::mem::replace(&mut is_heard, true) {
                     tracing::info!("controller at {}: answers again", client.address());
                 }
+                // First the network: tables can name its new nodes.
+                follower.follow(&shared, client, &reply).await;
                 shared.with(|state, now| {
-                    messages.into_iter().for_each(|message| state.node.handle_controller(now, message));
+                    let messages = reply.messages.into_iter();
+                    messages.for_each(|message| state.node.handle_controller(now, message));
                 });
             }
             Err(error) => {
                 if std::mem::replace(&mut is_heard, false) {
                     tracing::warn!("{error}: local control goes on");
                 }
-                asked += 1;
             }
         }
     }
@@ -537,25 +534,36 @@ struct Routes(Arc<Shared>);
 
 impl Routes {
     fn hop(&self, parent: NodeId) -> Option<Hop> {
-        self.0.parents.iter().position(|(node, _)| *node == parent).map(|at| Hop(at as u32))
+        self.0.topology().parents.iter().position(|(node, _)| *node == parent).map(|at| Hop(at as u32))
+    }
+
+    /// The parent of a hop, and the object of a key.
+    fn of(&self, key: &Key, hop: Hop) -> Option<(NodeId, Object)> {
+        let topology = self.0.topology();
+        let (parent, _) = topology.parents.get(hop.0 as usize)?;
+        Some((*parent, topology.layout.object(key.path())?))
     }
 
     fn lose(&self, key: &Key, hop: Hop) {
-        let Some((parent, _)) = self.0.parents.get(hop.0 as usize) else { return };
-        let Some(object) = self.0.layout.object(key.path()) else { return };
-        self.0.with(|state, now| state.node.handle_undelivered(now, object, *parent));
+        let Some((parent, object)) = self.of(key, hop) else { return };
+        self.0.with(|state, now| state.node.handle_undelivered(now, object, parent));
     }
 }
 
 impl Route for Routes {
+    fn origin(&self, hop: Hop) -> Option<Origin> {
+        self.0.topology().parents.get(hop.0 as usize).map(|(_, origin)| origin.clone())
+    }
+
     fn next_hop(&self, key: &Key, tried: &[Hop]) -> Option<Hop> {
+        let layout = self.0.layout();
         let state = self.0.lock();
         let is_new = |hop: &Hop| !tried.contains(hop);
-        if let Some(object) = self.0.layout.object(key.path()) {
+        if let Some(object) = layout.object(key.path()) {
             return self.hop(*state.routes.get(&object)?).filter(is_new);
         }
         // A multivariant playlist belongs to no stream: any parent of the channel's streams has it.
-        let objects: Vec<Object> = self.0.layout.channel(key.path()).collect();
+        let objects: Vec<Object> = layout.channel(key.path()).collect();
         let routed = objects.iter().filter_map(|object| self.hop(*state.routes.get(object)?)).find(is_new);
         let nearest = || {
             let ways = objects.iter().flat_map(|object| state.node.ways(*object));
@@ -585,10 +593,9 @@ impl Route for Routes {
     }
 
     fn delivered(&self, key: &Key, hop: Hop) {
-        let Some((parent, _)) = self.0.parents.get(hop.0 as usize) else { return };
-        let Some(object) = self.0.layout.object(key.path()) else { return };
-        if self.0.lock().node.upstream(object) != Some(*parent) {
-            self.0.with(|state, now| state.node.handle_delivered(now, object, *parent));
+        let Some((parent, object)) = self.of(key, hop) else { return };
+        if self.0.lock().node.upstream(object) != Some(parent) {
+            self.0.with(|state, now| state.node.handle_delivered(now, object, parent));
         }
     }
 

@@ -1,19 +1,25 @@
-//! The controller as a service: nodes report, tables go back with the answers; operators look and drain.
+//! The controller as a service: nodes report, tables go back with the answers; operators look, drain,
+//! and change the network.
 //!
 //! A node posts its report each second and takes the messages for it from the answer. The optimiser
-//! runs apart from the requests. Directories of places go out to DNS and steering. The lead and the
-//! drained nodes are stored before anything that depends on them leaves. Leaves out: the decisions
+//! runs apart from the requests. Directories of places go out to DNS and steering. The lead, the
+//! drained nodes and the network are stored before anything that depends on them leaves; several
+//! controllers share a store in etcd, and one of them leads. Leaves out: the decisions
 //! (`live_proto::control::controller`, `live_proto::round`). Read [`ControllerService`] first.
 
 pub mod client;
 pub mod follow;
 mod http;
+mod registry;
+mod shown;
+mod stored;
+#[cfg(test)]
+mod tests;
 pub mod wire;
 
-use crate::description::{Description, Layout};
-use anabranch_election::StoreAsk;
-use anabranch_http::lease::{FileStore, LeaseError, SharedStore, Stored};
-use anabranch_http::metrics::{Metrics, quoted};
+use crate::description::{Change, Description, DescriptionError, Layout};
+use anabranch_election::Replica;
+use anabranch_http::lease::{EtcdConfig, EtcdConfigError, EtcdStore, FileStore, LeaseError, SharedStore};
 use anabranch_live_proto::control::controller::{
     Controller, ControllerError as MachineError, ControllerEvent, ControllerSettings, PlanJob,
 };
@@ -22,13 +28,13 @@ use anabranch_live_proto::directory::Directory;
 use anabranch_live_proto::round::{Round, RoundSettings};
 use anabranch_live_proto::{NodeId, Object};
 use anabranch_units::{Duration, Instant};
-use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use registry::{Kept, Registry};
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::{Notify, watch};
-use wire::{EventView, LinkView, NodeView, RoundView, StreamView};
+use wire::{EventView, ReportReply, RoundView};
 
 /// Most events and rounds that are kept for operators.
 const HISTORY_MAX: usize = 1_000;
@@ -36,14 +42,30 @@ const HISTORY_MAX: usize = 1_000;
 const MAILBOX_MAX: usize = 64;
 /// Priority of the optimiser's thread, as nice(1) has it.
 const NICE: i32 = 10;
+/// Time of a lead whose store has no other user.
+const LEASE_ALONE: Duration = Duration::from_secs(600);
+/// Time that an operator's request waits for the store.
+const STORE_TIME: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// Place of the lead, the drained nodes and the network.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum StoreConfig {
+    /// A file of this controller alone; made if it is not there.
+    File(PathBuf),
+    /// Memory: it is gone with the controller. For tests.
+    Memory,
+    /// etcd, shared with other controllers. One of them leads.
+    Etcd(EtcdConfig),
+}
 
 /// Set-up of a controller.
 #[derive(Clone, Debug)]
 pub struct ControllerConfig {
-    /// The network.
+    /// The network of a new store; a store that has a network keeps its own.
     pub description: Description,
-    /// File for the lead and the drained nodes. `None`: in memory, for tests.
-    pub store: Option<PathBuf>,
+    /// Store of the lead, the drained nodes and the network.
+    pub store: StoreConfig,
     /// Timing and limits.
     pub settings: ControllerSettings,
     /// The optimiser's choices.
@@ -51,11 +73,11 @@ pub struct ControllerConfig {
 }
 
 impl ControllerConfig {
-    /// A controller with default settings.
+    /// A controller with default settings; `store` is a file, and `None` is memory.
     pub fn new(description: Description, store: Option<&Path>) -> Self {
         Self {
             description,
-            store: store.map(Path::to_owned),
+            store: store.map_or(StoreConfig::Memory, |path| StoreConfig::File(path.to_owned())),
             settings: ControllerSettings::default(),
             round: RoundSettings::default(),
         }
@@ -67,11 +89,13 @@ impl ControllerConfig {
 #[non_exhaustive]
 pub enum ControllerError {
     /// A defect of the description.
-    Description(crate::description::DescriptionError),
+    Description(DescriptionError),
     /// A defect of its groups, or a setting.
     Machine(MachineError),
     /// The store cannot be used.
     Store(LeaseError),
+    /// A setting of etcd.
+    Etcd(EtcdConfigError),
 }
 
 impl std::fmt::Display for ControllerError {
@@ -80,29 +104,42 @@ impl std::fmt::Display for ControllerError {
             Self::Description(error) => write!(f, "{error}"),
             Self::Machine(error) => write!(f, "{error}"),
             Self::Store(error) => write!(f, "{error}"),
+            Self::Etcd(error) => write!(f, "{error}"),
         }
     }
 }
 
 impl std::error::Error for ControllerError {}
 
-/// State of a controller that outlives it.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Kept {
-    /// Number of writes.
-    round: u64,
-    /// Number of the last lead.
-    lead: u64,
-    /// Names of the drained nodes.
-    draining: BTreeSet<String>,
+/// An operator's request, or a node's, that changes nothing.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Unchanged {
+    /// Another controller leads: its address, if it is known.
+    Follows(Option<String>),
+    /// The network has no node of this name.
+    UnknownNode(String),
+    /// The network has changed meanwhile: version of the request, version now.
+    OtherVersion(u64, u64),
+    /// A defect of the change.
+    Bad(DescriptionError),
+    /// The store has not answered; its last error.
+    NotStored(String),
 }
 
-impl Stored for Kept {
-    const FORMAT: &'static str = "live 1";
-
-    fn round(&self) -> u64 {
-        self.round
+impl std::fmt::Display for Unchanged {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Follows(Some(leader)) => write!(f, "this controller does not lead: ask {leader}"),
+            Self::Follows(None) => f.write_str("no controller leads at present: ask again"),
+            Self::UnknownNode(name) => write!(f, "node `{name}`: no such node in the network's description"),
+            Self::OtherVersion(asked, now) => {
+                write!(f, "version {asked} of the network: it has version {now}: read it and change that one")
+            }
+            Self::Bad(error) => write!(f, "{error}"),
+            Self::NotStored(error) => {
+                write!(f, "not stored within {} s, and in force once it is: {error}", STORE_TIME.as_secs())
+            }
+        }
     }
 }
 
@@ -113,30 +150,57 @@ pub struct ControllerService {
 }
 
 struct Shared {
-    layout: Layout,
     settings: ControllerSettings,
     state: Mutex<State>,
     round: Mutex<Round>,
-    /// State as the store has it; locked while the store is written.
-    kept: Mutex<Kept>,
-    store: Box<dyn SharedStore<Kept>>,
-    /// The machine has a new deadline, or a job.
+    store: Arc<dyn SharedStore<Kept>>,
+    /// The machine has a new deadline, or a job; the store can be asked.
     changed: Notify,
-    /// An event or a round has been added.
+    /// An event or a round has been added; a state is stored, or the lead has ended.
     told: Notify,
     directory: watch::Sender<Arc<Directory>>,
     epoch: tokio::time::Instant,
 }
 
 struct State {
-    machine: Controller,
-    mailboxes: BTreeMap<NodeId, VecDeque<ToNode>>,
+    replica: Replica<Registry>,
+    /// The network, as the store has it.
+    layout: Arc<Layout>,
+    /// Version of the network.
+    version: u64,
+    /// `None` while another controller leads.
+    lead: Option<Lead>,
     events: VecDeque<EventView>,
     events_ever: u64,
     rounds: VecDeque<RoundView>,
     /// Messages that a full mailbox has dropped.
     dropped: u64,
     reports: u64,
+    /// Routes that were left when the tables last settled.
+    settled_left: Option<usize>,
+    store_error: Option<String>,
+}
+
+/// A controller that leads.
+struct Lead {
+    machine: Controller,
+    mailboxes: BTreeMap<NodeId, VecDeque<ToNode>>,
+    /// The stored state that the machine has.
+    kept: Arc<Kept>,
+}
+
+impl State {
+    /// Network and lead of this controller.
+    ///
+    /// Errors: another controller leads.
+    fn leading(&self) -> Result<(&Lead, &Layout), Unchanged> {
+        let lead = self.lead.as_ref();
+        lead.map(|lead| (lead, &*self.layout)).ok_or_else(|| self.follows())
+    }
+
+    fn follows(&self) -> Unchanged {
+        Unchanged::Follows(self.replica.leader().map(str::to_owned))
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -148,59 +212,68 @@ fn unix_ms() -> u64 {
 }
 
 impl ControllerService {
-    /// Opens the store, and takes the next lead.
+    /// Opens the store. A controller whose store is a file takes the next lead.
     ///
     /// Errors: see [`ControllerError`].
     pub fn open(config: ControllerConfig) -> Result<Self, ControllerError> {
-        let layout = Layout::new(config.description).map_err(ControllerError::Description)?;
-        let store = |error| ControllerError::Store(LeaseError::File(error));
-        let keeper: Box<dyn SharedStore<Kept>> = match &config.store {
-            Some(path) => Box::new(FileStore::open(path).map_err(store)?),
-            None => Box::new(FileStore::in_memory().map_err(store)?),
-        };
-        let last = keeper.answer(&StoreAsk::Read).map_err(ControllerError::Store)?;
-        let mut kept = match last {
-            anabranch_election::StoreTold::Last { decision: Some(kept), .. } => Kept::clone(&kept),
-            _ => Kept::default(),
-        };
-        kept.lead += 1;
-        keep(&*keeper, &mut kept).map_err(ControllerError::Store)?;
+        let first = Arc::new(config.description);
+        let layout = Layout::new(Description::clone(&first)).map_err(ControllerError::Description)?;
         let epoch = tokio::time::Instant::now();
+        // A defect of the settings is the caller's, and not a later lead's.
         let (network, groups) = (layout.network().clone(), layout.group_edges());
-        let now = Instant::from_std(epoch.elapsed());
-        let machine = Controller::new(now, network, groups, kept.lead, config.settings);
-        let mut machine = machine.map_err(ControllerError::Machine)?;
-        let drained = kept.draining.iter().filter_map(|name| layout.network().find(name));
-        drained.for_each(|node| machine.handle_drain(now, node));
+        Controller::new(Instant::ZERO, network, groups, 1, config.settings)
+            .map_err(ControllerError::Machine)?;
+        let file = |error| ControllerError::Store(LeaseError::File(error));
+        let store: Arc<dyn SharedStore<Kept>> = match config.store {
+            StoreConfig::File(path) => Arc::new(FileStore::open(&path).map_err(file)?),
+            StoreConfig::Memory => Arc::new(FileStore::in_memory().map_err(file)?),
+            StoreConfig::Etcd(etcd) => Arc::new(EtcdStore::new(etcd).map_err(ControllerError::Etcd)?),
+        };
+        let lease = store.lease().map_or(LEASE_ALONE, Duration::from_std);
         let state = State {
-            machine,
-            mailboxes: BTreeMap::new(),
+            // No earlier decision has a higher number than the time.
+            replica: Replica::new(Instant::ZERO, Arc::clone(&first), lease, unix_ms()),
+            layout: Arc::new(layout),
+            version: 0,
+            lead: None,
             events: VecDeque::new(),
             events_ever: 0,
             rounds: VecDeque::new(),
             dropped: 0,
             reports: 0,
+            settled_left: None,
+            store_error: None,
         };
         let shared = Shared {
-            layout,
             settings: config.settings,
             state: Mutex::new(state),
             round: Mutex::new(Round::new(config.round)),
-            kept: Mutex::new(kept),
-            store: keeper,
+            store,
             changed: Notify::new(),
             told: Notify::new(),
             directory: watch::Sender::new(Arc::default()),
             epoch,
         };
         let service = Self { shared: Arc::new(shared) };
-        service.publish(&lock(&service.shared.state));
+        service.lead_alone().map_err(ControllerError::Store)?;
+        if *lock(&service.shared.state).layout.description() != *first {
+            tracing::warn!("the store's network counts, and differs from the given one: see `live network`");
+        }
         Ok(service)
     }
 
     /// The network.
-    pub fn layout(&self) -> &Layout {
-        &self.shared.layout
+    pub fn layout(&self) -> Arc<Layout> {
+        Arc::clone(&lock(&self.shared.state).layout)
+    }
+
+    /// Whether this controller leads.
+    pub fn leads(&self) -> bool {
+        lock(&self.shared.state).lead.is_some()
+    }
+
+    fn follows(&self) -> Unchanged {
+        lock(&self.shared.state).follows()
     }
 
     /// Places of viewers as they change: for DNS and steering within this process.
@@ -212,44 +285,48 @@ impl ControllerService {
         Instant::from_std(self.shared.epoch.elapsed())
     }
 
-    /// One call of the machine, and all that follows from it.
+    /// One call of the machine, and all that follows from it. `None` while another controller leads.
     fn with<T>(&self, call: impl FnOnce(&mut State, Instant) -> T) -> T {
         let mut state = lock(&self.shared.state);
         let result = call(&mut state, self.now());
-        let State { machine, mailboxes, dropped, .. } = &mut *state;
-        while let Some((node, message)) = machine.poll_transmit() {
-            let mailbox = mailboxes.entry(node).or_default();
-            if mailbox.len() >= MAILBOX_MAX {
-                mailbox.pop_front();
-                *dropped += 1;
-            }
-            mailbox.push_back(message);
-        }
-        let mut is_news = false;
-        while let Some(event) = state.machine.poll_event() {
-            is_news |= matches!(
-                event,
-                ControllerEvent::Mapping | ControllerEvent::Silent(_) | ControllerEvent::Heard(_)
-            );
-            self.note(&mut state, &event);
-        }
-        if is_news {
-            self.publish(&state);
-        }
+        self.settle(&mut state);
         drop(state);
         self.shared.changed.notify_one();
         result
     }
 
+    /// Takes what the machine sends and says.
+    fn settle(&self, state: &mut State) {
+        let Some(Lead { machine, mailboxes, .. }) = &mut state.lead else { return };
+        while let Some((node, message)) = machine.poll_transmit() {
+            let mailbox = mailboxes.entry(node).or_default();
+            if mailbox.len() >= MAILBOX_MAX {
+                mailbox.pop_front();
+                state.dropped += 1;
+            }
+            mailbox.push_back(message);
+        }
+        let events: Vec<ControllerEvent> = std::iter::from_fn(|| machine.poll_event()).collect();
+        let is_news = |event: &ControllerEvent| !matches!(event, ControllerEvent::Issued(_));
+        let is_published = events.iter().any(is_news);
+        events.iter().for_each(|event| self.note(state, event));
+        if is_published {
+            self.publish(state);
+        }
+    }
+
     fn note(&self, state: &mut State, event: &ControllerEvent) {
-        let name = |node: &NodeId| self.shared.layout.entry(*node).name.clone();
+        let name = |node: &NodeId| state.layout.entry(*node).name.clone();
         let (kind, node, text) = match event {
             ControllerEvent::Silent(node) => ("silent", Some(name(node)), "it does not report".to_owned()),
             ControllerEvent::Heard(node) => ("heard", Some(name(node)), "it reports".to_owned()),
             ControllerEvent::Mapping => ("places", None, "places of viewers have changed".to_owned()),
             ControllerEvent::Issued(version) => {
+                state.settled_left = None;
                 ("tables", None, format!("tables {version} are on their way"))
             }
+            // Each round settles: only a change is an event.
+            ControllerEvent::Settled(left) if state.settled_left.replace(*left) == Some(*left) => return,
             ControllerEvent::Settled(left) => {
                 ("settled", None, format!("{left} routes of the plan are left"))
             }
@@ -274,82 +351,166 @@ impl ControllerService {
         self.shared.told.notify_waiters();
     }
 
-    /// Publishes the places of viewers.
+    /// Publishes the places of viewers, if they differ from the published ones.
     fn publish(&self, state: &State) {
-        let machine = &state.machine;
+        let Some(Lead { machine, .. }) = &state.lead else { return };
         let is_open = |node| machine.is_open(node);
         let objects = |node| machine.streams(node).map(|(object, _)| object).collect();
-        let directory = self.shared.layout.directory(machine.version(), machine.mapping(), is_open, objects);
-        self.shared.directory.send_replace(Arc::new(directory));
+        let directory = state.layout.directory(machine.version(), machine.mapping(), is_open, objects);
+        self.shared.directory.send_if_modified(|published| {
+            let is_new = **published != directory;
+            if is_new {
+                *published = Arc::new(directory);
+            }
+            is_new
+        });
     }
 
     /// Takes a node's report. Returns the messages for the node.
-    fn report(&self, node: NodeId, report: Report) -> Vec<ToNode> {
+    ///
+    /// Errors: another controller leads; no such node.
+    fn report(&self, node: &str, report: Report) -> Result<ReportReply, Unchanged> {
         self.with(|state, now| {
+            let follows = state.follows();
+            let lead = state.lead.as_mut().ok_or(follows)?;
+            let unknown = || Unchanged::UnknownNode(node.to_owned());
+            let id = state.layout.network().find(node).ok_or_else(unknown)?;
             state.reports += 1;
-            state.machine.handle_report(now, node, report);
-        });
-        lock(&self.shared.state).mailboxes.remove(&node).map(Vec::from).unwrap_or_default()
+            lead.machine.handle_report(now, id, report);
+            self.settle(state);
+            let lead = state.lead.as_mut().expect("found above");
+            let messages = lead.mailboxes.remove(&id).map(Vec::from).unwrap_or_default();
+            Ok(ReportReply { messages, lead: lead.kept.lead, network: state.version })
+        })
     }
 
     /// Empties a node, or fills it again. Stored before it takes effect.
-    fn drain(&self, node: NodeId, drains: bool) -> Result<(), LeaseError> {
-        let name = self.shared.layout.entry(node).name.clone();
-        // Two operators write one after the other: neither overwrites the other's drain.
-        let mut kept = lock(&self.shared.kept);
-        let mut next = kept.clone();
-        let is_new = if drains { next.draining.insert(name.clone()) } else { next.draining.remove(&name) };
-        if !is_new {
-            return Ok(());
-        }
-        keep(&*self.shared.store, &mut next)?;
-        *kept = next;
-        self.with(|state, now| {
-            let text = if drains {
-                state.machine.handle_drain(now, node);
-                "an operator drains it"
-            } else {
-                state.machine.handle_undrain(now, node);
-                "an operator has it carry streams again"
-            };
-            tracing::info!("node {name}: {text}");
-            self.add_event(state, "drain", Some(name), text.to_owned());
-            self.publish(state);
-        });
-        Ok(())
+    async fn drain(&self, name: &str, drains: bool) -> Result<(), Unchanged> {
+        self.decide(|layout, kept| {
+            let is_there = layout.network().find(name).is_some();
+            if !is_there || layout.description().removed.nodes.contains(name) {
+                return Err(Unchanged::UnknownNode(name.to_owned()));
+            }
+            let name = name.to_owned();
+            Ok(if drains { kept.draining.insert(name) } else { kept.draining.remove(&name) })
+        })
+        .await
+        .map(drop)
     }
 
-    /// Runs deadlines and jobs. Never returns; dropped to stop.
+    /// Changes the network, if it still has this version. Stored before it takes effect. Returns the
+    /// new version.
+    async fn change(&self, version: u64, changes: Vec<Change>) -> Result<u64, Unchanged> {
+        let decided = self.decide(|layout, kept| {
+            if kept.version != version {
+                return Err(Unchanged::OtherVersion(version, kept.version));
+            }
+            // The layout may be older than decisions that are not stored yet.
+            let mut head = None;
+            let description = kept.network.as_ref().filter(|head| *head != layout.description());
+            if let Some(description) = description {
+                head = Some(Layout::new(description.clone()).map_err(Unchanged::Bad)?);
+            }
+            let changed = head.as_ref().unwrap_or(layout).changed(changes).map_err(Unchanged::Bad)?;
+            let is_new = kept.network.as_ref() != Some(changed.description());
+            if is_new {
+                kept.version += 1;
+                kept.network = Some(changed.description().clone());
+            }
+            Ok(is_new)
+        });
+        decided.await
+    }
+
+    /// Decides on a change of the stored state, and waits until it is in force. Returns the version of
+    /// the network. `change` returns false if there is nothing to change.
+    async fn decide(
+        &self,
+        change: impl FnOnce(&Layout, &mut Kept) -> Result<bool, Unchanged>,
+    ) -> Result<u64, Unchanged> {
+        let (version, round, lead) = {
+            let mut state = lock(&self.shared.state);
+            let lead = state.leading()?.0.kept.lead;
+            let layout = Arc::clone(&state.layout);
+            let follows = state.follows();
+            let registry = state.replica.leading().ok_or(follows)?;
+            let mut next = registry.head().clone();
+            if !change(&layout, &mut next)? {
+                return Ok(next.version);
+            }
+            (next.version, registry.decide(next), lead)
+        };
+        self.shared.changed.notify_one();
+        let until = tokio::time::Instant::now() + STORE_TIME;
+        loop {
+            let told = self.shared.told.notified();
+            tokio::pin!(told);
+            told.as_mut().enable();
+            let error = {
+                let state = lock(&self.shared.state);
+                let (Lead { kept, .. }, _) = state.leading()?;
+                if kept.lead != lead {
+                    return Err(state.follows());
+                }
+                if kept.round >= round {
+                    return Ok(version);
+                }
+                state.store_error.clone()
+            };
+            if tokio::time::timeout_at(until, told).await.is_err() {
+                return Err(Unchanged::NotStored(error.unwrap_or_else(|| "no answer yet".to_owned())));
+            }
+        }
+    }
+
+    /// Runs deadlines, jobs and questions to the store. Never returns; dropped to stop.
     async fn go_on(&self) {
         let mut tasks = tokio::task::JoinSet::new();
         loop {
-            let (job, wait) = {
+            let (job, ask, wait) = {
                 let mut state = lock(&self.shared.state);
-                let job = state.machine.poll_job();
-                let due = state.machine.poll_timeout();
-                (job, due.saturating_since(self.now()).to_std())
+                let now = self.now();
+                state.replica.handle_timeout(now);
+                self.take_turns(&mut state);
+                let ask = state.replica.poll_ask(now);
+                let layout = Arc::clone(&state.layout);
+                let machine = state.lead.as_mut().map(|lead| &mut lead.machine);
+                let (job, due) = match machine {
+                    Some(machine) => (machine.poll_job(), Some(machine.poll_timeout())),
+                    None => (None, None),
+                };
+                let due = due.into_iter().chain(state.replica.poll_timeout()).min();
+                let wait = due.map_or(LEASE_ALONE, |due| due.saturating_since(now));
+                (job.map(|job| (job, layout)), ask, wait.to_std())
             };
-            if let Some(job) = job {
+            if let Some((job, layout)) = job {
                 let service = self.clone();
-                tasks.spawn(async move { service.solve(job).await });
+                tasks.spawn(async move { service.solve(job, layout).await });
+            }
+            if let Some((number, ask)) = ask {
+                let service = self.clone();
+                tasks.spawn(async move { service.ask_store(number, ask).await });
             }
             while tasks.try_join_next().is_some() {}
             // A millisecond more: timers fire early by their rounding.
             let wait = tokio::time::sleep(wait + std::time::Duration::from_millis(1));
             tokio::select! {
-                () = wait => self.with(|state, now| state.machine.handle_timeout(now)),
+                () = wait => self.with(|state, now| {
+                    if let Some(lead) = &mut state.lead {
+                        lead.machine.handle_timeout(now);
+                    }
+                }),
                 () = self.shared.changed.notified() => {}
             }
         }
     }
 
-    async fn solve(&self, job: PlanJob) {
+    async fn solve(&self, job: PlanJob, layout: Arc<Layout>) {
         let shared = Arc::clone(&self.shared);
         let began = std::time::Instant::now();
         let solved = tokio::task::spawn_blocking(move || {
             // This thread's alone. Where it may not, it runs as before.
             let _ = rustix::process::setpriority_process(None, NICE);
-            let layout = &shared.layout;
             let solved = lock(&shared.round).solve(layout.network(), layout.groups(), &job);
             (job.number, solved)
         });
@@ -363,7 +524,8 @@ impl ControllerService {
                     return self.add_event(state, "round", None, format!("round {number}: {error}"));
                 }
             };
-            if let Err(error) = state.machine.handle_plan(now, number, plan) {
+            let Some(lead) = &mut state.lead else { return };
+            if let Err(error) = lead.machine.handle_plan(now, number, plan) {
                 // A later job has replaced it, or the network has changed meanwhile.
                 tracing::warn!("round {number}: {error}");
                 return self.add_event(state, "round", None, format!("round {number}: {error}"));
@@ -392,123 +554,20 @@ impl ControllerService {
         });
     }
 
-    /// Nodes as operators see them.
-    fn nodes(&self) -> Vec<NodeView> {
-        let state = lock(&self.shared.state);
-        let nodes = self.shared.layout.description().nodes.iter().zip((0..).map(NodeId));
-        let view = |(entry, node): (&crate::description::NodeEntry, NodeId)| NodeView {
-            name: entry.name.clone(),
-            tier: entry.tier,
-            is_up: state.machine.is_reporting(node),
-            is_draining: state.machine.draining().contains(&node),
-            version: state.machine.installed(node).to_string(),
-            streams: state.machine.streams(node).count() as u64,
-            viewers: state.machine.viewers_at(node).map(|(_, viewers)| viewers).sum(),
-        };
-        nodes.map(view).collect()
-    }
-
-    /// Links with the streams that nodes report on them.
-    fn links(&self) -> Vec<LinkView> {
-        let state = lock(&self.shared.state);
-        let layout = &self.shared.layout;
-        let name = |node: NodeId| layout.entry(node).name.clone();
-        let mut used: BTreeMap<(NodeId, NodeId), u64> = BTreeMap::new();
-        for (object, node, parent) in running(&state.machine, layout) {
-            *used.entry((parent, node)).or_default() += object.bitrate.as_bps();
-        }
-        let links = layout.network().links().iter().zip(state.machine.believed());
-        let view = |(link, believed): (&anabranch_live_proto::Link, anabranch_units::BitRate)| LinkView {
-            from: name(link.from),
-            to: name(link.to),
-            capacity_bps: link.capacity.as_bps(),
-            believed_bps: believed.as_bps(),
-            used_bps: used.get(&(link.from, link.to)).copied().unwrap_or(0),
-            cost: link.cost,
-        };
-        links.map(view).collect()
-    }
-
-    /// Streams that nodes report.
-    fn streams(&self) -> Vec<StreamView> {
-        let state = lock(&self.shared.state);
-        let layout = &self.shared.layout;
-        let view = |(object, node, parent): (Object, NodeId, NodeId)| {
-            let (channel, rendition) = layout.names(object)?;
-            Some(StreamView {
-                channel: channel.to_owned(),
-                rendition: rendition.to_owned(),
-                bitrate_bps: object.bitrate.as_bps(),
-                node: layout.entry(node).name.clone(),
-                parent: layout.entry(parent).name.clone(),
-            })
-        };
-        running(&state.machine, layout).filter_map(view).collect()
-    }
-
-    /// Events after this number, at most `wait` from now if there are none yet.
-    async fn events(&self, after: u64, wait: std::time::Duration) -> Vec<EventView> {
-        let until = tokio::time::Instant::now() + wait;
-        loop {
-            let told = self.shared.told.notified();
-            tokio::pin!(told);
-            told.as_mut().enable();
-            let found: Vec<EventView> = {
-                let state = lock(&self.shared.state);
-                state.events.iter().filter(|event| event.number > after).cloned().collect()
-            };
-            if !found.is_empty() || tokio::time::timeout_at(until, told).await.is_err() {
-                return found;
-            }
-        }
-    }
-
-    fn rounds(&self) -> Vec<RoundView> {
-        lock(&self.shared.state).rounds.iter().cloned().collect()
-    }
-
-    /// Metrics in Prometheus' format.
-    fn metrics(&self) -> String {
-        let mut text = Metrics::default();
-        let (nodes, links) = (self.nodes(), self.links());
-        let state = lock(&self.shared.state);
-        let version = state.machine.version();
-        let up = nodes.iter().filter(|node| node.is_up).count() as u64;
-        let all: [(&str, &str, &str, u64); 7] = [
-            ("nodes_up", "gauge", "Nodes that report.", up),
-            ("lead", "gauge", "Number of the lead.", version.lead),
-            ("decision", "gauge", "Number of the last tables of this lead.", version.decision),
-            ("reports_total", "counter", "Reports of nodes.", state.reports),
-            ("rounds", "gauge", "Rounds that are kept for operators.", state.rounds.len() as u64),
-            ("events_total", "counter", "Events.", state.events_ever),
-            ("messages_dropped_total", "counter", "Messages that full mailboxes dropped.", state.dropped),
-        ];
-        for (name, kind, help, value) in all {
-            text.metric(&format!("live_controller_{name}"), kind, help, &Metrics::plain(value));
-        }
-        drop(state);
-        let label = |node: &NodeView| format!("{{node=\"{}\"}}", quoted(&node.name));
-        let viewers: Vec<_> = nodes.iter().map(|node| (label(node), node.viewers)).collect();
-        text.metric("live_viewers", "gauge", "Viewers that nodes report.", &viewers);
-        let label =
-            |link: &LinkView| format!("{{from=\"{}\",to=\"{}\"}}", quoted(&link.from), quoted(&link.to));
-        let used: Vec<_> = links.iter().map(|link| (label(link), link.used_bps)).collect();
-        text.metric("live_link_used_bps", "gauge", "Sum of the bitrates of a link's streams.", &used);
-        let believed: Vec<_> = links.iter().map(|link| (label(link), link.believed_bps)).collect();
-        text.metric("live_link_capacity_bps", "gauge", "Capacity of a link as nodes report it.", &believed);
-        text.text()
-    }
-
-    /// The trouble that `/healthz` states.
-    fn trouble(&self) -> Option<String> {
-        let nodes = self.nodes();
-        let silent = nodes.iter().filter(|node| !node.is_up).count();
-        (2 * silent > nodes.len()).then(|| format!("{silent} of {} nodes do not report", nodes.len()))
-    }
-
     /// Time between two rounds.
     pub fn round_time(&self) -> Duration {
         self.shared.settings.round
+    }
+
+    /// Gives the lead back, so that another controller need not wait for the end of the lease.
+    pub async fn give_lead_back(&self) {
+        if self.shared.store.lease().is_none() {
+            return;
+        }
+        let store = Arc::clone(&self.shared.store);
+        if let Ok(Err(error)) = tokio::task::spawn_blocking(move || store.leave()).await {
+            tracing::warn!("{error}: another controller leads once the lease is over");
+        }
     }
 }
 
@@ -522,60 +581,4 @@ fn running<'a>(
     up.flat_map(move |node| {
         machine.streams(node).filter_map(move |(object, parent)| Some((object, node, parent?)))
     })
-}
-
-/// Writes the state.
-fn keep(store: &dyn SharedStore<Kept>, kept: &mut Kept) -> Result<(), LeaseError> {
-    kept.round += 1;
-    let before = anabranch_election::Stamp::default();
-    let decision = Arc::new(kept.clone());
-    store.answer(&StoreAsk::Keep { epoch: 1, decided: kept.round, before, decision }).map(drop)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::Barrier;
-
-    const NODES: usize = 16;
-
-    fn description() -> Description {
-        let text: String = (0..NODES)
-            .map(|node| {
-                format!(
-                    "[[node]]\nname = \"e{node}\"\ntier = \"edge\"\nmedia = \"http://127.0.0.1:{}\"\n",
-                    7_000 + node
-                )
-            })
-            .collect();
-        Description::from_toml(&text).expect("a good description")
-    }
-
-    fn drained(service: &ControllerService) -> usize {
-        service.nodes().iter().filter(|node| node.is_draining).count()
-    }
-
-    #[test]
-    fn drains_at_the_same_time_outlive_the_controller() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let config = ControllerConfig::new(description(), Some(&folder.path().join("live.redb")));
-        let service = ControllerService::open(config.clone()).expect("a new store");
-        let lead = lock(&service.shared.state).machine.version().lead;
-        let together = Barrier::new(NODES);
-        std::thread::scope(|scope| {
-            for node in (0..NODES as u32).map(NodeId) {
-                let (service, together) = (&service, &together);
-                scope.spawn(move || {
-                    together.wait();
-                    service.drain(node, true).expect("a store");
-                });
-            }
-        });
-        service.drain(NodeId(3), false).expect("a store");
-        assert_eq!(drained(&service), NODES - 1);
-        drop(service);
-        let service = ControllerService::open(config).expect("the store of before");
-        assert_eq!(drained(&service), NODES - 1);
-        assert!(lock(&service.shared.state).machine.version().lead > lead);
-    }
 }

@@ -1,7 +1,11 @@
 //! The description of a network: its nodes, links, groups of viewers and channels, by name.
 //!
 //! The operator writes it as TOML for the controller. Nodes take it from the controller as JSON.
-//! Leaves out: the present state of links. Read [`Description`] first, then [`Layout`].
+//! Leaves out: the present state of links. Read [`Description`] first, then [`Layout`] and [`Change`].
+
+mod change;
+
+pub use change::{CHANGES_MAX, Change, Removed};
 
 use crate::url::host;
 use anabranch_http::origin::Origin;
@@ -13,7 +17,7 @@ use anabranch_live_proto::directory::{
 };
 use anabranch_live_proto::plan::{REFLECTORS_MAX, SOURCES_MAX};
 use anabranch_live_proto::round::GroupEdge;
-use anabranch_live_proto::{ChannelId, Link, Network, NetworkError, Node, NodeId, Object, Tier};
+use anabranch_live_proto::{ChangeError, ChannelId, Link, Network, NetworkError, Node, NodeId, Object, Tier};
 use anabranch_units::BitRate;
 use anabranch_units::text::brief;
 use serde::{Deserialize, Serialize};
@@ -42,6 +46,9 @@ pub struct Description {
     /// Channels with their renditions.
     #[serde(default, rename = "channel")]
     pub channels: Vec<ChannelEntry>,
+    /// Entries that count no longer, after changes at run time.
+    #[serde(default, skip_serializing_if = "Removed::is_empty")]
+    pub removed: Removed,
 }
 
 /// A node.
@@ -140,6 +147,16 @@ pub enum DescriptionError {
     EdgeTaken(String, String),
     /// A price that is negative, infinite or not a number: group, edge, price.
     BadCost(String, String, f64),
+    /// An entry to remove that is not there: kind, name.
+    NotThere(&'static str, String),
+    /// A change of a node's tier: name, tier so far.
+    OtherTier(String, Tier),
+    /// A change of a running rendition's bitrate: channel, rendition, bitrate so far.
+    OtherBitrate(String, String, BitRate),
+    /// A group or channel whose place has changed: kind, name.
+    OtherIds(&'static str, String),
+    /// A node or link whose place has changed.
+    Change(ChangeError),
 }
 
 impl fmt::Display for DescriptionError {
@@ -165,6 +182,20 @@ impl fmt::Display for DescriptionError {
             Self::BadCost(group, edge, cost) => {
                 write!(f, "group `{group}`, edge `{edge}`: cost {cost} must be a finite number of at least 0")
             }
+            Self::NotThere(what, name) => {
+                write!(f, "no {what} `{}` to remove: see `live network`", brief(name, SHOWN_MAX))
+            }
+            Self::OtherTier(name, tier) => {
+                let article = if *tier == Tier::Edge { "an" } else { "a" };
+                let tier = format!("{tier:?}").to_lowercase();
+                write!(f, "node `{name}` is {article} {tier}: its tier must stay: add another node")
+            }
+            Self::OtherBitrate(channel, rendition, bitrate) => write!(
+                f,
+                "channel `{channel}`, rendition `{rendition}`: its streams run at {bitrate}: add a rendition of another name"
+            ),
+            Self::OtherIds(what, name) => write!(f, "{what} `{name}` has lost its place in the network"),
+            Self::Change(error) => write!(f, "{error}"),
         }
     }
 }
@@ -252,13 +283,15 @@ impl Layout {
     /// Object of a path `/CHANNEL/RENDITION/…`.
     pub fn object(&self, path: &str) -> Option<Object> {
         let (channel, rest) = path.strip_prefix('/')?.split_once('/')?;
-        self.directory.find(channel, rest.split_once('/')?.0)
+        let is_there = !self.description.removed.channels.contains(channel);
+        is_there.then(|| self.directory.find(channel, rest.split_once('/')?.0)).flatten()
     }
 
     /// Objects of the channel of a path `/CHANNEL/…`; none for another channel.
     pub fn channel(&self, path: &str) -> impl Iterator<Item = Object> {
         let name = path.strip_prefix('/').and_then(|path| path.split('/').next());
-        let found = name.and_then(|name| self.directory.channel(name));
+        let there = name.filter(|name| !self.description.removed.channels.contains(*name));
+        let found = there.and_then(|name| self.directory.channel(name));
         found.into_iter().flat_map(|(id, channel)| objects(id, channel))
     }
 
@@ -289,8 +322,46 @@ impl Layout {
             Some(Place { group: key.0, object: key.1, edge: edge(node)? })
         };
         contents.places = places.iter().filter_map(place).collect();
+        without(&mut contents, &self.description.removed);
         Directory::new(contents).expect("the controller's places are of this network and within its limits")
     }
+}
+
+/// Leaves removed entries out of a directory. Ids of the others close up.
+fn without(contents: &mut DirectoryContents, removed: &Removed) {
+    if removed.is_empty() {
+        return;
+    }
+    let ids = |stay: Vec<bool>| {
+        let mut next = 0..;
+        let id = |stays: bool| stays.then(|| next.next().expect("a range without end"));
+        stay.into_iter().map(id).collect::<Vec<Option<u32>>>()
+    };
+    let new = |ids: &[Option<u32>], id: u32| ids.get(id as usize).copied().flatten();
+    let DirectoryContents { channels, edges, groups, default_group, places, .. } = contents;
+    let channel_ids = ids(channels.iter().map(|entry| !removed.channels.contains(&entry.name)).collect());
+    let edge_ids = ids(edges.iter().map(|entry| !removed.nodes.contains(&entry.name)).collect());
+    let group_ids = ids(groups.iter().map(|entry| !removed.groups.contains(&entry.name)).collect());
+    channels.retain(|entry| !removed.channels.contains(&entry.name));
+    edges.retain(|entry| !removed.nodes.contains(&entry.name));
+    groups.retain(|entry| !removed.groups.contains(&entry.name));
+    let object = |object: Object| {
+        let channel = ChannelId(new(&channel_ids, object.channel.0)?);
+        Some(Object { channel, ..object })
+    };
+    let edge = |id: EdgeId| new(&edge_ids, id.0).map(EdgeId);
+    for entry in edges {
+        entry.objects = entry.objects.iter().copied().filter_map(object).collect();
+    }
+    for entry in groups {
+        entry.edges = entry.edges.iter().copied().filter_map(edge).collect();
+    }
+    *default_group = default_group.and_then(|group| new(&group_ids, group.0)).map(GroupId);
+    let place = |place: &Place| {
+        let group = GroupId(new(&group_ids, place.group.0)?);
+        Some(Place { group, object: object(place.object)?, edge: edge(place.edge)? })
+    };
+    *places = places.iter().filter_map(place).collect();
 }
 
 fn objects(id: ChannelId, channel: &Channel) -> impl Iterator<Item = Object> {
@@ -314,9 +385,13 @@ fn contents(description: &Description, edges: &[NodeId], groups: &[Vec<GroupEdge
     let group = |(group, of_group): (&GroupEntry, &Vec<GroupEdge>)| {
         let id = |(node, _): &GroupEdge| EdgeId(edges.binary_search(node).expect("an edge") as u32);
         let edges = of_group.iter().map(id).collect();
-        Group { name: group.name.clone(), prefixes: group.prefixes.clone(), edges }
+        let is_removed = description.removed.groups.contains(&group.name);
+        let prefixes = if is_removed { Vec::new() } else { group.prefixes.clone() };
+        Group { name: group.name.clone(), prefixes, edges }
     };
-    let default_group = description.groups.iter().position(|group| group.prefixes.is_empty());
+    let is_default =
+        |group: &GroupEntry| group.prefixes.is_empty() && !description.removed.groups.contains(&group.name);
+    let default_group = description.groups.iter().position(is_default);
     DirectoryContents {
         version: Version::default(),
         channels: description.channels.iter().map(channel).collect(),
@@ -356,7 +431,9 @@ fn network(description: &Description) -> Result<Network, DescriptionError> {
             ids.get(name).copied().ok_or_else(|| DescriptionError::UnknownNode(place(), name.to_owned()))
         };
         let (from, to) = (end(&link.from)?, end(&link.to)?);
-        links.push(Link { from, to, capacity: link.capacity, cost: link.cost });
+        let is_removed = description.removed.has_link(link);
+        let capacity = if is_removed { BitRate::bps(0) } else { link.capacity };
+        links.push(Link { from, to, capacity, cost: link.cost });
     }
     Network::new(nodes.collect(), links).map_err(DescriptionError::Network)
 }
@@ -391,7 +468,7 @@ fn group_edges(network: &Network, group: &GroupEntry) -> Result<Vec<GroupEdge>, 
 mod tests {
     use super::*;
 
-    const TEXT: &str = r#"
+    pub(super) const TEXT: &str = r#"
 [[node]]
 name = "s"
 tier = "source"

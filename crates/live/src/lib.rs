@@ -30,6 +30,7 @@ pub mod controller;
 pub mod description;
 pub mod directory_file;
 pub mod dns;
+mod doctor;
 mod metrics;
 mod node;
 mod parents;
@@ -38,13 +39,16 @@ pub mod publisher;
 mod shared;
 mod source;
 pub mod steering;
+mod timelines;
 mod url;
 
+pub use anabranch_http::lease::{EtcdConfig, EtcdConfigError};
 pub use anabranch_http::plain::PlainLimits;
 pub use anabranch_live_proto::relay::{Hop, Key, QueryRule, RelayConfig, RelayCounts};
+pub use doctor::doctor;
 pub use node::{Node, NodeConfig, NodeError};
 pub use parents::{Route, StaticParents};
-pub use source::{PublishTokens, Source, SourceConfig, SourceError, TokenFileError};
+pub use source::{PublishTokens, Pull, PullError, Source, SourceConfig, SourceError, TokenFileError};
 
 anabranch_net::system! {
     /// Parties of `live`, and their rights. Nodes are sources, reflectors and edges.

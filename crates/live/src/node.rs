@@ -6,6 +6,7 @@ use crate::control::{NodeControl, Unserved};
 use crate::metrics;
 use crate::parents::{Route, StaticParents};
 use crate::shared::{CDN_LOOP, Shared};
+use crate::timelines::TimelineCheck;
 use anabranch_http::PeerAddress;
 use anabranch_http::origin::{Origin, OriginUrlError};
 use anabranch_http::plain::{PlainLimits, PlainServer};
@@ -117,6 +118,8 @@ struct NodeState {
     name: Arc<str>,
     query: QueryRule,
     viewers_max: usize,
+    /// Check of parents that are asked at once. `None` unless legs are doubled.
+    timelines: Option<Arc<TimelineCheck>>,
 }
 
 impl Node {
@@ -151,10 +154,13 @@ impl Node {
                 parents.collect::<Result<_, _>>().map_err(NodeError::BadParent)?
             }
         };
-        if parents.is_empty() {
+        // Parents of a control can come later.
+        if parents.is_empty() && config.control.is_none() {
             return Err(NodeError::NoParent);
         }
         let viewers_max = config.relay.viewers_max;
+        let is_doubled = config.relay.is_doubled && config.control.is_none();
+        let timelines = is_doubled.then(Arc::<TimelineCheck>::default);
         let relay = Relay::new(config.relay).map_err(NodeError::BadLimit)?;
         let server = PlainServer::bind(config.address, config.limits).map_err(NodeError::Bind)?;
         let metrics =
@@ -162,7 +168,8 @@ impl Node {
         let metrics = metrics.transpose().map_err(NodeError::Bind)?;
         let shared = Shared::new(relay, route(&parents), parents);
         let control = config.control;
-        let state = NodeState { shared, control, name: config.name.into(), query: config.query, viewers_max };
+        let (name, query) = (config.name.into(), config.query);
+        let state = NodeState { shared, control, name, query, viewers_max, timelines };
         Ok(Self { server, metrics, state })
     }
 
@@ -212,12 +219,20 @@ impl Node {
                 () = failed => {}
             }
         };
+        let (checked, timelines) = (Arc::clone(&state.shared), state.timelines.clone());
+        let timelines = async {
+            match timelines {
+                Some(timelines) => timelines.run(&checked).await,
+                None => std::future::pending().await,
+            }
+        };
         let viewers = server.run_answers(move |PeerAddress(from), request| {
             relay(state.clone(), from, request.into_parts().0)
         });
         tokio::select! {
             never = viewers => never,
             never = operators => never,
+            never = timelines => never,
             () = timer => unreachable!("the timer never ends"),
             () = control => unreachable!("the control never ends"),
         }
@@ -272,6 +287,9 @@ async fn serve(node: &NodeState, from: IpAddr, request: &Parts) -> Response<Answ
     {
         return *response;
     }
+    if let Some(timelines) = &node.timelines {
+        timelines.saw(&key);
+    }
     let headers = &request.headers;
     let received = headers.get_all(CDN_LOOP).iter().filter_map(|value| value.to_str().ok());
     let passed = match cdn_loop::forwarded(received, &node.name) {
@@ -291,8 +309,9 @@ async fn admit(control: &NodeControl, from: IpAddr, key: &Key) -> Result<(), Box
         response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         Box::new(response)
     };
-    let Some(object) = control.layout().object(key.path()) else {
-        if control.layout().channel(key.path()).next().is_some() {
+    let layout = control.layout();
+    let Some(object) = layout.object(key.path()) else {
+        if layout.channel(key.path()).next().is_some() {
             return Ok(());
         }
         let line = "no such channel or rendition in the controller's network\n";

@@ -3,20 +3,29 @@
 use anabranch_http::origin::Origin;
 use anabranch_live_proto::relay::{Hop, Key};
 use axum::http::HeaderMap;
+use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// Time for a parent's answer to a probe.
 const PROBE_TIME: Duration = Duration::from_millis(250);
 /// Pause between probes of a parent that does not answer.
 const PROBE_PAUSE: Duration = Duration::from_millis(500);
+/// Time for which a parent is not asked for a stream that it has with another timeline.
+const REFUSED_TIME: Duration = Duration::from_secs(60);
+/// Streams for which parents are refused, at most.
+const REFUSED_MAX: usize = 4_096;
 
 /// Chooses the parent of each upstream request. A [`Hop`] is an index into
 /// [`crate::NodeConfig::parents`].
 pub trait Route: Send + Sync + 'static {
+    /// Address of a parent, if it can differ from the configuration's or came later.
+    fn origin(&self, _hop: Hop) -> Option<Origin> {
+        None
+    }
     /// The parent to ask for an object, outside of `tried`. `None` if there is none at present.
     fn next_hop(&self, key: &Key, tried: &[Hop]) -> Option<Hop>;
     /// The same, as soon as there is one. `None` if no parent will come.
@@ -29,6 +38,8 @@ pub trait Route: Send + Sync + 'static {
     fn suspect(&self, key: &Key, hop: Hop);
     /// A parent cannot be reached, or broke off its answer.
     fn failed(&self, key: &Key, hop: Hop);
+    /// A parent gives other media for this object than another parent.
+    fn differs(&self, _key: &Key, _hop: Hop) {}
 }
 
 /// A parent that is not known yet.
@@ -37,9 +48,12 @@ pub type Waiting = Pin<Box<dyn Future<Output = Option<Hop>> + Send>>;
 /// Parents in a fixed order of preference: the first one that answers gets all requests.
 ///
 /// A parent that failed or is suspect is the last choice for each request until it answers a
-/// probe: any HTTP answer to `GET /health`.
+/// probe: any HTTP answer to `GET /health`. A parent whose media differ from another parent's is not
+/// asked for that stream for a minute, unless all others fail: players must not see two timelines.
 pub struct StaticParents {
     parents: Vec<Arc<Parent>>,
+    /// Parents by streams' folders, with the end of their refusal.
+    refused: Mutex<BTreeMap<String, BTreeMap<Hop, Instant>>>,
 }
 
 struct Parent {
@@ -52,7 +66,15 @@ impl StaticParents {
     pub fn new(parents: &[Origin]) -> Self {
         let parent =
             |origin: &Origin| Arc::new(Parent { origin: origin.clone(), is_down: AtomicBool::new(false) });
-        Self { parents: parents.iter().map(parent).collect() }
+        Self { parents: parents.iter().map(parent).collect(), refused: Mutex::default() }
+    }
+
+    /// Parents that are refused for an object's stream.
+    fn refused(&self, key: &Key) -> Vec<Hop> {
+        let now = Instant::now();
+        let table = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let hops = table.get(key.folder()).into_iter().flatten();
+        hops.filter(|(_, until)| **until > now).map(|(hop, _)| *hop).collect()
     }
 
     fn lose(&self, hop: Hop) {
@@ -81,10 +103,17 @@ async fn probe(parent: std::sync::Weak<Parent>) {
 }
 
 impl Route for StaticParents {
-    fn next_hop(&self, _key: &Key, tried: &[Hop]) -> Option<Hop> {
-        let untried = || (0..self.parents.len() as u32).map(Hop).filter(|hop| !tried.contains(hop));
+    fn next_hop(&self, key: &Key, tried: &[Hop]) -> Option<Hop> {
+        let refused = self.refused(key);
+        let all = || (0..self.parents.len() as u32).map(Hop);
+        let untried = || all().filter(|hop| !tried.contains(hop));
         let is_up = |hop: &Hop| !self.parents[hop.0 as usize].is_down.load(Relaxed);
-        untried().find(is_up).or_else(|| untried().next())
+        let agrees = |hop: &Hop| !refused.contains(hop);
+        let last_choice = || untried().next().filter(|_| !all().any(|hop| agrees(&hop) && is_up(&hop)));
+        untried()
+            .find(|hop| agrees(hop) && is_up(hop))
+            .or_else(|| untried().find(agrees))
+            .or_else(last_choice)
     }
 
     fn suspect(&self, _key: &Key, hop: Hop) {
@@ -93,5 +122,64 @@ impl Route for StaticParents {
 
     fn failed(&self, _key: &Key, hop: Hop) {
         self.lose(hop);
+    }
+
+    fn differs(&self, key: &Key, hop: Hop) {
+        let Some(parent) = self.parents.get(hop.0 as usize) else { return };
+        let refused = self.refused(key);
+        let has_other =
+            (0..self.parents.len() as u32).map(Hop).any(|other| other != hop && !refused.contains(&other));
+        if refused.contains(&hop) || !has_other {
+            return;
+        }
+        let now = Instant::now();
+        let mut table = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        if table.len() >= REFUSED_MAX {
+            table.retain(|_, hops| hops.values().any(|until| *until > now));
+        }
+        if table.len() < REFUSED_MAX {
+            table.entry(key.folder().to_owned()).or_default().insert(hop, now + REFUSED_TIME);
+            tracing::warn!(
+                "{}: parent {} gives other media than another parent ({}): their sources have different \
+                 timelines, and it is not asked for this stream for {} s; give both sources one stream and \
+                 --shared-timeline",
+                key.folder(),
+                parent.origin.authority(),
+                key.path().rsplit('/').next().unwrap_or_default(),
+                REFUSED_TIME.as_secs(),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_live_proto::relay::QueryRule;
+
+    fn key(target: &str) -> Key {
+        Key::read(target, QueryRule::Remove).expect("a good target")
+    }
+
+    #[tokio::test]
+    async fn parent_with_another_timeline_is_refused_for_its_stream() {
+        let origin = |port| Origin::new(&format!("http://127.0.0.1:{port}")).expect("a URL");
+        let parents = StaticParents::new(&[origin(1), origin(2)]);
+        let (stream, other) = (key("/a/main/1.m4s"), key("/b/main/1.m4s"));
+        assert_eq!(parents.next_hop(&stream, &[Hop(0)]), Some(Hop(1)));
+        parents.differs(&stream, Hop(1));
+        // Other objects of the moment may name the other parent.
+        parents.differs(&stream, Hop(0));
+        assert_eq!(parents.next_hop(&stream, &[]), Some(Hop(0)));
+        assert_eq!(parents.next_hop(&stream, &[Hop(0)]), None, "no second leg");
+        assert_eq!(parents.next_hop(&other, &[Hop(0)]), Some(Hop(1)));
+        parents.parents[0].is_down.store(true, Relaxed);
+        assert_eq!(parents.next_hop(&stream, &[Hop(0)]), Some(Hop(1)), "the last choice");
+        parents.parents[0].is_down.store(false, Relaxed);
+        let mut table = parents.refused.lock().expect("no panic");
+        let until = table.get_mut("/a/main/").and_then(|hops| hops.get_mut(&Hop(1))).expect("it is refused");
+        *until = Instant::now();
+        drop(table);
+        assert_eq!(parents.next_hop(&stream, &[Hop(0)]), Some(Hop(1)));
     }
 }

@@ -109,6 +109,7 @@ impl Shared {
                 }
             }
             Action::Suspect(hop, key) => self.route.suspect(&key, hop),
+            Action::Differs(hop, key) => self.route.differs(&key, hop),
         }
     }
 
@@ -195,7 +196,7 @@ impl Shared {
 /// Asks `parent` and reports what it answers, until the end or until the relay has enough.
 async fn run_leg(shared: Arc<Shared>, hop: Hop, request: FetchRequest, goes_on: Arc<Notify>) {
     let leg = request.leg;
-    let parent = shared.parents[hop.0 as usize].clone();
+    let parent = shared.route.origin(hop).unwrap_or_else(|| shared.parents[hop.0 as usize].clone());
     if let Err(error) = forward(&shared, (hop, &parent), &request, &goes_on).await {
         tracing::debug!("{} from {}: {error}", request.key, parent.authority());
         shared.route.failed(&request.key, hop);

@@ -1,4 +1,5 @@
-//! A source of `live`: publishers upload channels, nodes and players fetch them as HLS.
+//! A source of `live`: publishers upload channels, or the source pulls them from other origins;
+//! nodes and players fetch them as HLS.
 //!
 //! | request | meaning |
 //! | --- | --- |
@@ -14,8 +15,10 @@
 
 mod channel;
 mod publish;
+mod pull;
 mod tokens;
 
+pub use pull::{Pull, PullError};
 pub use tokens::{PublishTokens, TokenFileError};
 
 use crate::body::{self, RETRY_AFTER_S, UNSENT_BYTES_MAX};
@@ -23,9 +26,10 @@ use crate::control::NodeControl;
 use anabranch_http::PeerAddress;
 use anabranch_http::plain::{PlainLimits, PlainServer};
 use anabranch_live_proto::origin::{
-    Answer, Freshness, Head, Name, PackageError, Packager, PackagerConfig, RenditionConfig,
+    Answer, Freshness, Head, ImportConfig, Importer, Name, PackageError, Packager, PackagerConfig,
+    RenditionConfig, Status,
 };
-use anabranch_media::cmaf::{CutConfig, Timeline};
+use anabranch_media::cmaf::{CutConfig, MediaTime, Timeline};
 use anabranch_media::hls::{DateTime, DeliveryDirectives, MultivariantPlaylist, VARIANTS_MAX, Variant};
 use anabranch_units::{Duration, Instant};
 use axum::http::request::Parts;
@@ -35,6 +39,7 @@ use channel::{Channel, ChannelPath};
 use hyper::body::Incoming;
 use hyper::{Request, Response};
 use publish::Upload;
+use pull::{PulledChannel, START_TIME};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt;
@@ -46,6 +51,8 @@ use tokens::is_name;
 
 /// Pause between looks at the deadlines of requests and publishers.
 const TICK: std::time::Duration = std::time::Duration::from_millis(250);
+/// Pause between looks at a pulled channel that is about to begin.
+const START_TICK: std::time::Duration = std::time::Duration::from_millis(20);
 
 /// Body of an answer.
 type SourceBody = body::Body<channel::Request>;
@@ -63,6 +70,9 @@ pub struct SourceConfig {
     pub segment_target: Duration,
     /// Target of a part's duration.
     pub part_target: Duration,
+    /// Whether published segments are numbered by the media's own time, so that two sources of one
+    /// encoder's output have equal names and bytes. The encoder's time must never fall.
+    pub is_timeline_shared: bool,
     /// Most renditions of all channels.
     pub renditions_max: usize,
     /// Time without a byte after which a publisher is disconnected, and without a publisher after
@@ -72,6 +82,11 @@ pub struct SourceConfig {
     pub limits: PlainLimits,
     /// Control that tells the next tier which streams are here. `None`: there is no controller.
     pub control: Option<NodeControl>,
+    /// Channels that are pulled from other origins.
+    pub pulls: Vec<Pull>,
+    /// Time without a request after which a pulled rendition rests until the next one. `None`: it is
+    /// pulled all the time.
+    pub pull_idle: Option<Duration>,
 }
 
 impl SourceConfig {
@@ -83,10 +98,13 @@ impl SourceConfig {
             rendition: RenditionConfig::default(),
             segment_target: Duration::from_secs(2),
             part_target: Duration::from_ms(200),
+            is_timeline_shared: false,
             renditions_max: 64,
             silence_max: Duration::from_secs(10),
             limits: PlainLimits { unsent_bytes_max: UNSENT_BYTES_MAX, ..PlainLimits::default() },
             control: None,
+            pulls: Vec::new(),
+            pull_idle: None,
         }
     }
 
@@ -95,8 +113,14 @@ impl SourceConfig {
             segment_target: self.segment_target,
             part_target: self.part_target,
             fragments_per_part: 1,
-            timeline: Timeline::Own { first },
+            timeline: if self.is_timeline_shared {
+                Timeline::Shared { epoch: MediaTime::default() }
+            } else {
+                Timeline::Own { first }
+            },
         };
+        // With a shared timeline the media's own time is the date, or the two sources' dates differ.
+        let date = if self.is_timeline_shared { DateTime::from_unix_ms(0) } else { date };
         PackagerConfig { rendition: self.rendition.clone(), cut, date, predecessor: None }
     }
 }
@@ -107,6 +131,8 @@ impl SourceConfig {
 pub enum SourceError {
     /// A setting of renditions or of the cutter.
     BadSetting(PackageError),
+    /// A channel that cannot be pulled.
+    BadPull(PullError),
     /// The number of renditions is zero.
     NoRendition,
     /// The address cannot be listened on.
@@ -122,6 +148,7 @@ impl fmt::Display for SourceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BadSetting(error) => error.fmt(f),
+            Self::BadPull(error) => error.fmt(f),
             Self::NoRendition => write!(f, "0 renditions: must be at least 1"),
             Self::Bind { address, error } => write!(f, "listening at {address}: {error}"),
         }
@@ -142,6 +169,7 @@ pub struct Source {
 struct Shared {
     config: SourceConfig,
     channels: Mutex<BTreeMap<ChannelPath, Arc<Channel>>>,
+    pulled: Vec<Arc<PulledChannel>>,
     epoch: tokio::time::Instant,
     /// Wall-clock time of the epoch, in milliseconds since 1970.
     epoch_unix_ms: u64,
@@ -158,6 +186,7 @@ impl Source {
             return Err(SourceError::NoRendition);
         }
         Packager::new(config.packager(0, None)).map_err(SourceError::BadSetting)?;
+        let pulled = PulledChannel::all(&config.pulls).map_err(SourceError::BadPull)?;
         let address = config.address;
         let server = PlainServer::bind(address, config.limits)
             .map_err(|error| SourceError::Bind { address, error })?;
@@ -165,6 +194,7 @@ impl Source {
         let shared = Shared {
             config,
             channels: Mutex::default(),
+            pulled,
             epoch: tokio::time::Instant::now(),
             epoch_unix_ms: u64::try_from(since_1970.as_millis()).unwrap_or(0),
             refusal_logged_s: AtomicU64::new(0),
@@ -190,6 +220,10 @@ impl Source {
                 None => std::future::pending().await,
             }
         };
+        let mut pulls = tokio::task::JoinSet::new();
+        for pulled in &shared.pulled {
+            pulls.spawn(Arc::clone(pulled).run(Arc::clone(&shared)));
+        }
         let serves = server.run_answers(move |PeerAddress(from), request| {
             let shared = Arc::clone(&shared);
             async move { shared.answer(from, request).await }
@@ -267,19 +301,73 @@ impl Shared {
         let words: Vec<&str> = head.uri.path().split('/').skip(1).collect();
         match words[..] {
             ["health"] => text(StatusCode::OK, "ok\n"),
-            [channel, "index.m3u8"] => self.multivariant(channel),
+            [channel, "index.m3u8"] => match self.pulled.iter().find(|pulled| pulled.name() == channel) {
+                Some(pulled) => self.pulled_multivariant(pulled).await,
+                None => self.multivariant(channel),
+            },
             [channel, rendition, name] => {
                 let path = ChannelPath { channel: channel.to_owned(), rendition: rendition.to_owned() };
-                let found = self.channels().get(&path).map(Arc::clone);
+                let found = self.find(&path).await;
                 let (Some(channel), Some(name)) = (found, Name::read(name)) else { return not_found() };
                 let query = head.uri.query().unwrap_or("");
                 let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
                 match DeliveryDirectives::read(pairs) {
+                    Ok(directives) if channel.is_pulled && name == Name::Playlist => {
+                        self.pulled_playlist(&channel, directives).await
+                    }
                     Ok(directives) => resource(&channel, self.now(), name, directives).await,
                     Err(error) => text(StatusCode::BAD_REQUEST, format!("{error}\n")),
                 }
             }
             _ => not_found(),
+        }
+    }
+
+    /// The channel at a path. One whose origin has not answered yet is waited for.
+    async fn find(&self, path: &ChannelPath) -> Option<Arc<Channel>> {
+        let known = || self.channels().get(path).map(Arc::clone);
+        let pulled = self.pulled.iter().find(|pulled| pulled.name() == path.channel);
+        let (None, Some(pulled)) = (known(), pulled) else { return known() };
+        pulled.asked.notify_one();
+        let has_begun = || known().is_some() || self.channels().keys().any(|of| of.channel == path.channel);
+        begun(has_begun).await;
+        known()
+    }
+
+    /// Multivariant playlist of a pulled channel: the origin's, with the names of this source.
+    async fn pulled_multivariant(&self, pulled: &PulledChannel) -> Response<SourceBody> {
+        pulled.asked.notify_one();
+        let main = ChannelPath { channel: pulled.name().to_owned(), rendition: "main".to_owned() };
+        let main = || self.channels().get(&main).map(Arc::clone);
+        begun(|| {
+            // The bitrate of an origin without variants is measured: it has to be pulled for that.
+            main().inspect(|main| main.ask(self.now())).is_some_and(|main| main.peak_rate().is_some())
+                || pulled.variants().is_some()
+        })
+        .await;
+        match pulled.variants() {
+            Some(playlist) => multivariant_answer(&playlist),
+            None if main().is_some() => self.multivariant(pulled.name()),
+            None => unavailable("the origin has not answered yet\n"),
+        }
+    }
+
+    /// Playlist of a pulled rendition. The first request after a rest waits for the origin.
+    async fn pulled_playlist(
+        &self,
+        channel: &Arc<Channel>,
+        directives: DeliveryDirectives,
+    ) -> Response<SourceBody> {
+        channel.ask(self.now());
+        let until = tokio::time::Instant::now() + START_TIME;
+        begun(|| channel.is_fresh()).await;
+        loop {
+            let response = resource(channel, self.now(), Name::Playlist, directives).await;
+            let is_unavailable = response.status().as_u16() == Status::Unavailable.code();
+            if !is_unavailable || tokio::time::Instant::now() >= until {
+                return response;
+            }
+            tokio::time::sleep(START_TICK).await;
         }
     }
 
@@ -308,12 +396,7 @@ impl Shared {
         }
         variants.sort_by_key(|variant| std::cmp::Reverse(variant.bandwidth));
         variants.truncate(VARIANTS_MAX);
-        let playlist = MultivariantPlaylist { variants, ..MultivariantPlaylist::default() };
-        let mut response = text(StatusCode::OK, playlist.write());
-        let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/vnd.apple.mpegurl"));
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("max-age=1"));
-        response
+        multivariant_answer(&MultivariantPlaylist { variants, ..MultivariantPlaylist::default() })
     }
 
     /// The rendition that a request may publish, and the kind of upload.
@@ -377,25 +460,28 @@ impl Shared {
     /// The channel at a path, made if there is room for it. A stream that has ended continues under
     /// the next number.
     fn open(&self, path: &ChannelPath) -> Result<Arc<Channel>, String> {
+        if self.pulled.iter().any(|pulled| pulled.name() == path.channel) {
+            return Err(format!("channel {} is pulled from an origin: publish another one", path.channel));
+        }
         let mut channels = self.channels();
         let before = channels.get(path);
         if let Some(running) = before.filter(|channel| !channel.is_ended()) {
             return Ok(Arc::clone(running));
         }
-        let predecessor = before.and_then(|channel| channel.predecessor());
+        let is_numbered = !self.config.is_timeline_shared;
+        let predecessor = before.filter(|_| is_numbered).and_then(|channel| channel.predecessor());
         let renditions_max = self.config.renditions_max;
         if before.is_none() && channels.len() >= renditions_max {
-            let ended = channels.iter().find(|(_, channel)| channel.is_ended()).map(|(path, _)| path.clone());
+            let ended = channels
+                .iter()
+                .find(|(_, channel)| !channel.is_pulled && channel.is_ended())
+                .map(|(path, _)| path.clone());
             let Some(ended) = ended else {
                 return Err(format!("{renditions_max} renditions are published: at most {renditions_max}"));
             };
             channels.remove(&ended);
         }
-        if let Some(control) = &self.config.control
-            && control.layout().object(&format!("/{}/{}/", path.channel, path.rendition)).is_none()
-        {
-            return Err(format!("{path}: no such rendition in the controller's network: add it there"));
-        }
+        self.check_declared(path)?;
         let now = self.now();
         let unix_ms = self.epoch_unix_ms + now.as_ns() / 1_000_000;
         // Numbers do not fall when the source restarts: time advances as fast as they do.
@@ -406,6 +492,50 @@ impl Shared {
         channels.insert(path.clone(), Arc::clone(&channel));
         Ok(channel)
     }
+
+    /// Makes a pulled rendition.
+    ///
+    /// Errors: one line.
+    fn open_pulled(&self, path: &ChannelPath, config: ImportConfig) -> Result<Arc<Channel>, String> {
+        self.check_declared(path)?;
+        let mut channels = self.channels();
+        let renditions_max = self.config.renditions_max;
+        if channels.len() >= renditions_max {
+            return Err(format!("{renditions_max} renditions are there: at most {renditions_max}"));
+        }
+        let importer = Importer::new(self.now(), config).map_err(|error| error.to_string())?;
+        let channel = Channel::pulled(path.clone(), self.now(), importer);
+        channels.insert(path.clone(), Arc::clone(&channel));
+        Ok(channel)
+    }
+
+    /// Refuses a rendition that the controller's network does not have.
+    fn check_declared(&self, path: &ChannelPath) -> Result<(), String> {
+        match &self.config.control {
+            Some(control)
+                if control.layout().object(&format!("/{}/{}/", path.channel, path.rendition)).is_none() =>
+            {
+                Err(format!("{path}: no such rendition in the controller's network: add it there"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Waits until `has_begun`, for [`START_TIME`] at most.
+async fn begun(has_begun: impl Fn() -> bool) {
+    let until = tokio::time::Instant::now() + START_TIME;
+    while !has_begun() && tokio::time::Instant::now() < until {
+        tokio::time::sleep(START_TICK).await;
+    }
+}
+
+fn multivariant_answer(playlist: &MultivariantPlaylist) -> Response<SourceBody> {
+    let mut response = text(StatusCode::OK, playlist.write());
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/vnd.apple.mpegurl"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("max-age=1"));
+    response
 }
 
 /// Answers a request once its head is there.

@@ -9,9 +9,25 @@ pub(crate) fn host(url: &str) -> Option<&str> {
     }
 }
 
+/// Server and target of a plain URL.
+pub(crate) fn split(url: &str) -> Option<(&str, String)> {
+    let rest = url.strip_prefix("http://")?;
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let target = rest[end..].split('#').next().unwrap_or_default();
+    let slash = if target.starts_with('/') { "" } else { "/" };
+    Some((&url[..url.len() - rest.len() + end], format!("{slash}{target}")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn target_begins_with_a_slash() {
+        assert_eq!(split("http://a:80/x?y#z"), Some(("http://a:80", "/x?y".to_owned())));
+        assert_eq!(split("http://a?y"), Some(("http://a", "/?y".to_owned())));
+        assert_eq!(split("https://a/x"), None);
+    }
 
     #[test]
     fn hosts_come_without_port_and_brackets() {

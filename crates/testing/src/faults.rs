@@ -1,12 +1,13 @@
 //! Fault schedules in virtual time, each drawn from its seed: events, kinds of faults, the log, and the repeat of one seed.
 //!
 //! `ANABRANCH_FAULTS` is the number of schedules in place of the sample of 200, `ANABRANCH_FAULTS_SEED` the first seed. `cargo xtask
-//! bench faults` reads the last line. Leaves out: a system's world. Read [`Schedule`] and [`run`] first.
+//! bench faults` reads the last line. Leaves out: a system's world. Read [`Schedule`] and [`run`] first, then [`Chances`] and
+//! [`Outages`].
 
 use anabranch_units::{Duration, Instant, RandomStream};
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
-use std::fmt::Display;
+use std::fmt::{self, Debug, Display};
 use std::hash::Hasher as _;
 use std::panic::{UnwindSafe, catch_unwind};
 use std::sync::LazyLock;
@@ -90,6 +91,64 @@ pub fn some_of<T>(random: &mut RandomStream, kinds: impl IntoIterator<Item = T>)
     kinds.into_iter().filter(|_| random.below(2) == 0).collect()
 }
 
+/// The kinds of faults of a schedule, each with its chance in a million, or with the longest delay in microseconds.
+pub struct Chances<K>(BTreeMap<K, u32>);
+
+impl<K: Copy + Ord> Chances<K> {
+    /// Some of the kinds in `all`, each with a chance below its highest one.
+    pub fn draw(random: &mut RandomStream, all: impl IntoIterator<Item = (K, u64)>) -> Self {
+        let kinds = some_of(random, all);
+        Self(kinds.into_iter().map(|(kind, most)| (kind, random.below(most) as u32)).collect())
+    }
+
+    /// The chance of a kind: 0 if the schedule has no such faults.
+    pub fn ppm(&self, kind: K) -> u32 {
+        self.0.get(&kind).copied().unwrap_or_default()
+    }
+
+    /// The kinds, in order.
+    pub fn kinds(&self) -> impl Iterator<Item = K> {
+        self.0.keys().copied()
+    }
+
+    /// Keeps the kinds for which `is_kept` is true.
+    pub fn retain(&mut self, is_kept: impl Fn(K) -> bool) {
+        self.0.retain(|kind, _| is_kept(*kind));
+    }
+
+    /// Ends all faults.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl<K: Debug> Debug for Chances<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Links, or other things, that work again at a time.
+#[derive(Default)]
+pub struct Outages<L>(BTreeMap<L, Instant>);
+
+impl<L: Ord> Outages<L> {
+    /// Cuts a link until a time. A later call for the same link replaces that time.
+    pub fn cut(&mut self, link: L, until: Instant) {
+        self.0.insert(link, until);
+    }
+
+    /// Whether a link is cut.
+    pub fn is_cut(&self, link: &L, now: Instant) -> bool {
+        self.0.get(link).is_some_and(|until| *until > now)
+    }
+
+    /// Mends all links.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
 /// The result of a schedule.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Ended {
@@ -112,14 +171,20 @@ pub fn is_shown() -> bool {
     *IS_SHOWN
 }
 
-/// Runs the schedules of `kept` seeds, which failed once, and a sample of seeds.
+/// Runs the schedules of `kept` seeds, which failed once, and a sample of seeds. Prints one hash of all logs: a change that
+/// keeps it has changed no schedule.
 ///
 /// Panics: if a schedule does, with the command that repeats it.
 pub fn run(kept: &[u64], schedule: impl Fn(u64) -> Ended + Copy + UnwindSafe) {
     let (first, count) = (number("ANABRANCH_FAULTS_SEED", 0), number("ANABRANCH_FAULTS", SAMPLE));
     let kept = kept.iter().copied().filter(|_| count >= SAMPLE);
-    let seconds: f64 = kept.chain(first..first + count).map(|seed| watched(seed, schedule).seconds).sum();
-    println!("faults: {count} schedules, {seconds:.0} simulated seconds");
+    let (mut seconds, mut logs) = (0.0, DefaultHasher::new());
+    for seed in kept.chain(first..first + count) {
+        let ended = watched(seed, schedule);
+        seconds += ended.seconds;
+        logs.write_u64(ended.log);
+    }
+    println!("faults: {count} schedules, {seconds:.0} simulated seconds, logs {:016x}", logs.finish());
 }
 
 /// Runs a few schedules twice.

@@ -34,14 +34,66 @@ ROOT = Path(__file__).resolve().parents[3]
 TRIES = 3
 
 Row = dict[str, Any]
-#: Result of a function inside a site.
-Said = Any
+#: Result of a function that ran in a site.
+Result = Any
 Verb = TypeVar("Verb", bound=Callable[[argparse.Namespace], "int | None"])
 Trial = TypeVar("Trial", bound=Callable[[Row], Any])
+Measured = TypeVar("Measured")
 
 
 class Untrusted(Failed):
-    """A trial that the emulator did not trust, as often as it was repeated."""
+    """A trial that the emulator did not trust.
+
+    Attributes
+    ----------
+    rows
+        What the trial said all the same.
+    """
+
+    def __init__(self, why: str, rows: Sequence[Row] = ()) -> None:
+        super().__init__(f"not trusted: {why}")
+        self.rows = list(rows)
+
+
+def trusted(rows: list[Row]) -> list[Row]:
+    """Return the rows of an ``anabranch`` command, whose columns ``trusted`` and ``why`` are the emulator's verdict.
+
+    Raises
+    ------
+    Untrusted
+        The emulator does not trust a row.
+    """
+    reasons = {reason: None for row in rows if not row.get("trusted", True) for reason in row["why"]}
+    if reasons:
+        raise Untrusted("; ".join(reasons), rows)
+    return rows
+
+
+def until_trusted(trial: Callable[[], Measured], tries: int = TRIES, retried: type[Failed] = Untrusted) -> Measured:
+    """Repeat a trial until the emulator trusts it, and return its result.
+
+    Parameters
+    ----------
+    trial
+        Called for each try; raises `Untrusted` with the emulator's reason.
+    tries
+        Largest number of tries.
+    retried
+        Failures after which there is another try; others end the loop.
+
+    Raises
+    ------
+    Failed
+        The failure of the last try.
+    """
+    for left in reversed(range(tries)):
+        try:
+            return trial()
+        except retried as error:
+            if not left:
+                raise
+            print(f"run.py: {error}; again", file=sys.stderr)
+    raise ValueError(f"{tries} tries: there must be one at least")
 
 
 # ---------------------------------------------------------------------------------------------------------- command line
@@ -93,7 +145,7 @@ class Option:
         parser.add_argument(name if self.positional else f"--{name.replace('_', '-')}", **given)
 
 
-def some(choices: Collection[str], help: str | None = None) -> Option:
+def repeatable(choices: Collection[str], help: str | None = None) -> Option:
     """Make an option that may be given several times, a choice each."""
     return Option(help=help, choices=choices, repeats=True)
 
@@ -120,8 +172,8 @@ def find_binary(given: Path | None) -> Path:
 
 
 @dataclasses.dataclass(frozen=True)
-class Inside:
-    """A function of ``run.py`` that runs inside a site of an emulation.
+class SiteTask:
+    """A function of ``run.py`` that runs in a site of an emulation.
 
     Attributes
     ----------
@@ -137,29 +189,29 @@ class Inside:
     def __str__(self) -> str:
         return shlex.join(self.command)
 
-    def said(self) -> Said:
+    def read_result(self) -> Result:
         """Return what the function returned."""
-        found: Said = json.loads(self.result.read_text())
+        found: Result = json.loads(self.result.read_text())
         return found
 
 
 @dataclasses.dataclass(frozen=True)
-class Emulated:
-    """A trusted emulation.
+class Emulation:
+    """An emulation that is trusted.
 
     Attributes
     ----------
     network
         The whole report: ``report``, ``links``.
-    said
-        What the function inside returned.
-    distrusted
-        Emulations before it that were not trusted.
+    result
+        What the function in the site returned.
+    untrusted_before
+        Number of emulations before it that were not trusted.
     """
 
     network: Row
-    said: Said
-    distrusted: int
+    result: Result
+    untrusted_before: int
 
     @property
     def report(self) -> Row:
@@ -177,12 +229,12 @@ class Emulated:
         link_mbps
             The rate of its narrowest link.
         """
-        goodput_mbps = 8.0 * size_bytes / self.said["took_s"] / 1e6
+        goodput_mbps = 8.0 * size_bytes / self.result["took_s"] / 1e6
         return {
-            "took_s": round(self.said["took_s"], 3),
+            "took_s": round(self.result["took_s"], 3),
             "goodput_mbps": round(goodput_mbps, 2),
             "of_link_share": round(goodput_mbps / link_mbps, 4),
-            "cpu_s": round(self.said["cpu_s"], 3),
+            "cpu_s": round(self.result["cpu_s"], 3),
             "dropped_packets": self.report["drops"]["queue_full"],
             "lateness_us_p99": self.report["lateness_us_p99"],
         }
@@ -235,7 +287,7 @@ class Experiment:
         self._functions[function.__name__] = function
         return function
 
-    def task(self, function: Callable[[Row], Any], folder: Path, /, label: str = "", **task: object) -> Inside:
+    def task(self, function: Callable[[Row], Any], folder: Path, /, label: str = "", **task: object) -> SiteTask:
         """Write a task of an `inside` function to a folder.
 
         Parameters
@@ -252,20 +304,20 @@ class Experiment:
         path = folder / f"{label or function.__name__}.task"
         path.write_text(json.dumps({"folder": folder} | task, default=str))
         command = [sys.executable, str(self.script), "inside", function.__name__, str(path)]
-        return Inside(command, path.with_suffix(".json"))
+        return SiteTask(command, path.with_suffix(".json"))
 
     def emulate(
         self,
         binary: Path,
         folder: Path,
         network: str,
-        inside: Inside,
+        inside: SiteTask,
         *options: object,
         site: str,
         programs: Iterable[tuple[str, object]] = (),
         tries: int = TRIES,
-        before: Callable[[], object] = lambda: None,
-    ) -> Emulated:
+        prepare: Callable[[], object] = lambda: None,
+    ) -> Emulation:
         """Emulate a network, and run a function in one of its sites.
 
         Parameters
@@ -284,13 +336,13 @@ class Experiment:
             Lines of other sites.
         tries
             Emulations until one is trusted; with 0 any counts.
-        before
-            Called before each.
+        prepare
+            Called before each emulation.
 
         Raises
         ------
         Untrusted
-            None was trusted.
+            No emulation was trusted.
         Failed
             The emulation ended with another exit code than 0.
         """
@@ -301,18 +353,21 @@ class Experiment:
         command = [str(binary), "-q", "emulate", network, "--site", site, "--report", str(report), *map(str, options)]
         for where, line in programs:
             command += ["--run", f"{where}={line}"]
-        for distrusted in range(max(tries, 1)):
-            before()
+        begun = itertools.count()
+
+        def trial() -> Emulation:
+            untrusted = next(begun)
+            prepare()
             inside.result.unlink(missing_ok=True)
             done = subprocess.run([*command, "--", *inside.command], check=False, stdin=subprocess.DEVNULL)
             if done.returncode:
                 raise Failed(f"the emulation ended with {done.returncode}: see above")
             network_report = json.loads(report.read_text())
             if network_report["report"]["trusted"] or not tries:
-                return Emulated(network_report, inside.said() if inside.result.exists() else None, distrusted)
-            why = "; ".join(network_report["report"]["why"])
-            print(f"run.py: not trusted: {why}", file=sys.stderr)
-        raise Untrusted(f"not trusted {tries} times: {why}")
+                return Emulation(network_report, inside.read_result() if inside.result.exists() else None, untrusted)
+            raise Untrusted("; ".join(network_report["report"]["why"]))
+
+        return until_trusted(trial, max(tries, 1))
 
     def main(self) -> int:
         """Do what the command line says; returns the exit code."""
@@ -341,12 +396,12 @@ class Experiment:
         """Run a function in its site; its result appears whole."""
         task = json.loads(Path(path).read_text())
         try:
-            said = self._functions[name](task | {"words": list(words)})
+            result = self._functions[name](task | {"words": list(words)})
         except Failed as error:
             print(f"run.py: {error}", file=sys.stderr)
             return 1
         partial = Path(path).with_suffix(".partial")
-        partial.write_text(json.dumps(said))
+        partial.write_text(json.dumps(result))
         partial.rename(Path(path).with_suffix(".json"))
         return 0
 
@@ -377,9 +432,9 @@ class Rows:
         Columns of a cell. Numbers are equal in any notation.
     columns
         All columns; those of the file, or of the first row, without.
-    end
+    line_end
         How a line ends.
-    before
+    defaults
         Values of columns that older files lack.
     """
 
@@ -388,14 +443,15 @@ class Rows:
         path: Path,
         key: Sequence[str],
         columns: Sequence[str] | None = None,
-        end: str = "\r\n",
-        before: Mapping[str, str] | None = None,
+        line_end: str = "\r\n",
+        defaults: Mapping[str, str] | None = None,
     ) -> None:
-        self.path, self.key, self.columns, self.end, self.before = path, list(key), columns, end, before or {}
+        self.path, self.key, self.columns = path, list(key), columns
+        self.line_end, self.defaults = line_end, defaults or {}
 
     def read(self) -> list[dict[str, str]]:
         """Return the rows as text; none where there is no file."""
-        return read_csv(self.path, self.before)
+        return read_csv(self.path, self.defaults)
 
     def cell(self, row: Mapping[str, Any]) -> tuple[object, ...]:
         """Return what tells the row's cell from others."""
@@ -404,8 +460,8 @@ class Rows:
     def missing(self, cells: Iterable[Row]) -> list[Row]:
         """Return the cells that have no row, each once."""
         done = {self.cell(row) for row in self.read()}
-        asked = {self.cell(cell): cell for cell in cells}
-        return [cell for key, cell in asked.items() if key not in done]
+        by_key = {self.cell(cell): cell for cell in cells}
+        return [cell for key, cell in by_key.items() if key not in done]
 
     def add(self, *rows: Row) -> None:
         """Append rows at once, so that a cell that was broken off leaves none."""
@@ -416,34 +472,34 @@ class Rows:
         with self.path.open(newline="") as file:
             header = next(csv.reader(file))
         if self.columns is not None and header != list(self.columns):
-            if set(self.columns) != set(header) | set(self.before):
+            if set(self.columns) != set(header) | set(self.defaults):
                 raise Failed(f"{self.path}: has other columns: name another file, or move it away")
             self.write([*self.read(), *rows])
             return
         text = io.StringIO(newline="")
-        csv.DictWriter(text, header, lineterminator=self.end).writerows(rows)
+        csv.DictWriter(text, header, lineterminator=self.line_end).writerows(rows)
         with self.path.open("a", newline="") as file:
             file.write(text.getvalue())
 
     def write(self, rows: Iterable[Row]) -> None:
         """Put a file with these rows in the place of the old one, once it is whole."""
-        write_csv(self.path, rows, self.columns, self.end)
+        write_csv(self.path, rows, self.columns, self.line_end)
 
 
-def read_csv(path: Path, before: Mapping[str, str] | None = None) -> list[dict[str, str]]:
+def read_csv(path: Path, defaults: Mapping[str, str] | None = None) -> list[dict[str, str]]:
     """Return the rows of a CSV as text; none where there is no file."""
     if not path.exists():
         return []
     with path.open(newline="") as file:
-        return [{**(before or {}), **row} for row in csv.DictReader(file)]
+        return [{**(defaults or {}), **row} for row in csv.DictReader(file)]
 
 
-def write_csv(path: Path, rows: Iterable[Row], columns: Sequence[str] | None = None, end: str = "\n") -> None:
+def write_csv(path: Path, rows: Iterable[Row], columns: Sequence[str] | None = None, line_end: str = "\n") -> None:
     """Write a CSV whole; its columns are the first row's if none are given."""
     rows = list(rows)
     partial = path.with_suffix(".partial")
     with partial.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns or list(rows[0] if rows else ()), lineterminator=end)
+        writer = csv.DictWriter(file, columns or list(rows[0] if rows else ()), lineterminator=line_end)
         writer.writeheader()
         writer.writerows(rows)
     partial.rename(path)
@@ -456,7 +512,7 @@ def _canonical(value: object) -> object:
         return str(value)
 
 
-def shown(row: Mapping[str, Any]) -> str:
+def format_row(row: Mapping[str, Any]) -> str:
     """Return a row in one line."""
     return " ".join(f"{column}={value}" for column, value in row.items())
 
@@ -466,7 +522,7 @@ def measure(
     cells: Iterable[Row],
     function: Callable[[Row], Row | list[Row] | None],
     jobs: int = 1,
-    show: Callable[[list[Row]], str] = lambda rows: "\n".join(map(shown, rows)),
+    show: Callable[[list[Row]], str] = lambda rows: "\n".join(map(format_row, rows)),
 ) -> int:
     """Measure the cells that have no row, and keep each row as soon as it is there.
 
@@ -492,22 +548,22 @@ def measure(
 
     def measure_cell(cell: Row) -> None:
         # A worker adds its rows itself: after Ctrl-C, cells under way still end and keep their rows.
-        found = function(cell) or []
-        made = [cell | one for one in (found if isinstance(found, list) else [found])]
-        if made:
+        figures = function(cell) or []
+        complete = [cell | one for one in (figures if isinstance(figures, list) else [figures])]
+        if complete:
             with adding:
-                rows.add(*made)
-                print(show(made), flush=True)
+                rows.add(*complete)
+                print(show(complete), flush=True)
 
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        doing = {pool.submit(measure_cell, cell): cell for cell in rows.missing(cells)}
+        cells_of = {pool.submit(measure_cell, cell): cell for cell in rows.missing(cells)}
         try:
-            for done in concurrent.futures.as_completed(doing):
+            for done in concurrent.futures.as_completed(cells_of):
                 try:
                     done.result()
                 except Failed as error:
-                    print(f"run.py: {shown(doing[done])}: {error}", file=sys.stderr)
+                    print(f"run.py: {format_row(cells_of[done])}: {error}", file=sys.stderr)
                     failed += 1
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)

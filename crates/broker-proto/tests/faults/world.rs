@@ -20,7 +20,7 @@ use anabranch_broker_proto::designs;
 use anabranch_broker_proto::networks::{self, MAILBOX_MAX, NotLeading, Refusal, Roll, SILENCE_MAX};
 use anabranch_broker_proto::replica::{StoreAsk, StoreTold, Turn};
 use anabranch_broker_proto::{AgentSession, Networks, Parties, Replica, Shape, World as Market, generate};
-use anabranch_testing::faults::{Ended, Schedule, some_of};
+use anabranch_testing::faults::{Chances, Ended, Outages, Schedule};
 use anabranch_units::{Duration, Instant, PeerId, RandomStream, Seed};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -175,9 +175,9 @@ pub struct World {
     store_away_until: Instant,
     agents: Vec<Option<Process>>,
     brokers: Vec<Option<Running>>,
-    /// Until when no message passes between an agent and a broker.
-    cuts: BTreeMap<(usize, usize), Instant>,
-    faults: BTreeMap<Fault, u32>,
+    /// Agents and brokers between which no message passes.
+    cuts: Outages<(usize, usize)>,
+    faults: Chances<Fault>,
     lives: u64,
     polls: u64,
     design: &'static str,
@@ -196,15 +196,14 @@ impl World {
         let mut draw = seed.stream("faults", 0);
         let brokers = 1 + draw.below(3) as usize;
         let design = ["marketplace", "transactions"][draw.below(2) as usize];
-        let kinds = some_of(&mut draw, Fault::ALL);
-        let faults = kinds.into_iter().map(|(fault, most)| (fault, draw.below(most) as u32)).collect();
+        let faults = Chances::draw(&mut draw, Fault::ALL);
         let mut world = Self {
             schedule: Schedule::new(),
             store: Store::default(),
             store_away_until: Instant::ZERO,
             agents: (0..NETWORKS).map(|_| None).collect(),
             brokers: (0..brokers).map(|_| None).collect(),
-            cuts: BTreeMap::new(),
+            cuts: Outages::default(),
             faults,
             lives: 0,
             polls: 0,
@@ -237,10 +236,6 @@ impl World {
                 return self.schedule.ended();
             }
         }
-    }
-
-    fn ppm(&self, fault: Fault) -> u32 {
-        self.faults.get(&fault).copied().unwrap_or_default()
     }
 
     fn due(&self) -> Option<Instant> {
@@ -297,7 +292,7 @@ impl World {
             What::ToStore { by, life, number, ask } => {
                 let is_away = self.store_away_until > now;
                 let told = (!is_away).then(|| self.store.answer(now, life, &ask));
-                let told = told.filter(|_| !self.network.chance_ppm(self.ppm(Fault::Lost)));
+                let told = told.filter(|_| !self.network.chance_ppm(self.faults.ppm(Fault::Lost)));
                 let delay = self.delay();
                 self.schedule.after(delay, What::FromStore { to: by, life, number, told });
             }
@@ -363,14 +358,14 @@ impl World {
     }
 
     fn delay(&mut self) -> Duration {
-        let late = u64::from(self.ppm(Fault::Late));
+        let late = u64::from(self.faults.ppm(Fault::Late));
         let is_late = late > 0 && self.network.below(5) == 0;
         let more = if is_late { self.network.below(late) } else { 0 };
         Duration::from_us(1_000 + self.network.below(100_000) + more)
     }
 
     fn is_cut(&self, agent: usize, broker: usize) -> bool {
-        self.cuts.get(&(agent, broker)).is_some_and(|until| *until > self.schedule.now())
+        self.cuts.is_cut(&(agent, broker), self.schedule.now())
     }
 
     // ---- faults ----
@@ -384,37 +379,37 @@ impl World {
         let some_time =
             |random: &mut RandomStream, most_s: u64| Duration::from_ms(random.below(1_000 * most_s));
         for at in 0..self.agents.len() {
-            if self.chaos.chance_ppm(self.ppm(Fault::AgentCrash)) && self.agents[at].take().is_some() {
+            if self.chaos.chance_ppm(self.faults.ppm(Fault::AgentCrash)) && self.agents[at].take().is_some() {
                 self.schedule.say(format!("agent {at} dies"));
                 let away = some_time(&mut self.chaos, 40);
                 self.schedule.after(away, What::StartAgent(at));
             }
             // The one before is not asked.
-            if self.chaos.chance_ppm(self.ppm(Fault::SecondProcess)) && self.agents[at].is_some() {
+            if self.chaos.chance_ppm(self.faults.ppm(Fault::SecondProcess)) && self.agents[at].is_some() {
                 self.start_agent(at);
             }
-            if self.chaos.chance_ppm(self.ppm(Fault::Frozen)) {
+            if self.chaos.chance_ppm(self.faults.ppm(Fault::Frozen)) {
                 let until = now + some_time(&mut self.chaos, 40);
                 self.schedule.say(format!("agent {at} stands still"));
                 self.agents[at].iter_mut().for_each(|process| process.frozen_until = until);
                 self.schedule.at(until, What::Wake);
             }
             for broker in 0..self.brokers.len() {
-                if self.chaos.chance_ppm(self.ppm(Fault::Cut)) {
+                if self.chaos.chance_ppm(self.faults.ppm(Fault::Cut)) {
                     let until = now + some_time(&mut self.chaos, 40);
                     self.schedule.say(format!("agent {at} is cut off from broker {broker}"));
-                    self.cuts.insert((at, broker), until);
+                    self.cuts.cut((at, broker), until);
                 }
             }
         }
         for at in 0..self.brokers.len() {
-            if self.chaos.chance_ppm(self.ppm(Fault::BrokerCrash)) && self.brokers[at].is_some() {
+            if self.chaos.chance_ppm(self.faults.ppm(Fault::BrokerCrash)) && self.brokers[at].is_some() {
                 self.kill_broker(at);
                 let away = some_time(&mut self.chaos, 20);
                 self.schedule.after(away, What::StartBroker(at));
             }
         }
-        if self.chaos.chance_ppm(self.ppm(Fault::StoreAway)) {
+        if self.chaos.chance_ppm(self.faults.ppm(Fault::StoreAway)) {
             self.store_away_until = now + some_time(&mut self.chaos, 20);
         }
     }
@@ -490,12 +485,12 @@ impl World {
                 _ => WITHIN,
             };
             self.schedule.after(within, What::TimeOver { from, number });
-            if self.network.chance_ppm(self.ppm(Fault::Broken)) {
+            if self.network.chance_ppm(self.faults.ppm(Fault::Broken)) {
                 let breaks = Duration::from_us(self.network.below(within.as_us()));
                 self.schedule.after(breaks, What::TimeOver { from, number });
             }
             let delay = self.delay();
-            if !self.network.chance_ppm(self.ppm(Fault::Lost)) {
+            if !self.network.chance_ppm(self.faults.ppm(Fault::Lost)) {
                 self.schedule.after(delay, What::Request { from, number, to, session, ask });
             }
         }
@@ -527,7 +522,7 @@ impl World {
 
     fn reply(&mut self, by: usize, to: From, number: u64, answer: Result<Answer, Failure>) {
         let delay = self.delay();
-        if !self.is_cut(to.0, by) && !self.network.chance_ppm(self.ppm(Fault::Lost)) {
+        if !self.is_cut(to.0, by) && !self.network.chance_ppm(self.faults.ppm(Fault::Lost)) {
             self.schedule.after(delay, What::Reply { from: to, number, answer });
         }
     }
@@ -592,7 +587,7 @@ impl World {
         let found = self.brokers.iter_mut().flatten().find(|running| address(running) == leader);
         let Some(Ok(roll)) = found.map(|running| running.networks.roll()) else { return };
         let delay = self.delay();
-        if !self.network.chance_ppm(self.ppm(Fault::Lost)) {
+        if !self.network.chance_ppm(self.faults.ppm(Fault::Lost)) {
             self.schedule.after(delay, What::Roll { to: by, life, leader, roll });
         }
     }

@@ -3,11 +3,11 @@
 use super::worlds::{PriorityName, ppm, share, weight};
 use crate::exit::OrUsage as _;
 use anabranch_http::{ServeConfig, Server};
-use anabranch_live::SYSTEM;
 use anabranch_live::control::ControlConfig;
 use anabranch_live::controller::client::ControllerClient;
-use anabranch_live::controller::{ControllerConfig, ControllerService};
+use anabranch_live::controller::{ControllerConfig, ControllerService, StoreConfig};
 use anabranch_live::description::{DESCRIPTION_BYTES_MAX, Description};
+use anabranch_live::{EtcdConfig, SYSTEM};
 use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
@@ -24,7 +24,7 @@ pub(super) const ADDRESS: &str = "127.0.0.1:7200";
 /// Settings of a controller.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The network's description: a TOML file with [[node]], [[link]], [[group]] and [[channel]] tables, as docs/live.md has it.
+    /// The network's description, for a new --store; a store that has a network keeps its own (`live network`). A TOML file with [[node]], [[link]], [[group]] and [[channel]] tables, as docs/live.md has it.
     #[arg(long, value_name = "FILE", default_value = "live.toml")]
     network: PathBuf,
     /// Address for nodes and operators, by mutual TLS. The default admits this machine only.
@@ -33,9 +33,11 @@ pub struct Args {
     /// The folder that `live keys` made, or a copy with ca.pem, controller.pem and controller.key.
     #[arg(long, value_name = "DIR", default_value = "keys/live")]
     keys: PathBuf,
-    /// File that keeps the number of the lead and the drained nodes. Made if it is not there.
+    /// File that keeps the number of the lead, the drained nodes and the network. Made if it is not there.
     #[arg(long, value_name = "FILE", default_value = "live.redb")]
     store: PathBuf,
+    #[command(flatten)]
+    etcd: EtcdArgs,
     /// Time between two plans, from 1 s to an hour.
     #[arg(long, value_name = "TIME", default_value = "60s")]
     every: Duration,
@@ -56,6 +58,55 @@ pub struct Args {
     moves: usize,
 }
 
+/// A store that several controllers share.
+#[derive(clap::Args)]
+struct EtcdArgs {
+    /// Share the store in etcd with all controllers that name it, in place of --store: one of them leads, another takes over within
+    /// --lease. Members of etcd, as http://HOST:PORT or https://HOST:PORT.
+    #[arg(
+        long,
+        value_name = "URL,...",
+        value_delimiter = ',',
+        conflicts_with = "store",
+        requires = "advertise"
+    )]
+    etcd: Vec<String>,
+    /// Address of this controller for nodes and operators, as HOST:PORT.
+    #[arg(long, value_name = "HOST:PORT", requires = "etcd")]
+    advertise: Option<String>,
+    /// Seconds after which another controller leads if the leader is silent.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, requires = "etcd", value_parser = clap::value_parser!(u64).range(2..=3_600))]
+    lease: u64,
+    /// First characters of all keys in etcd: one prefix for each network.
+    #[arg(long, value_name = "PREFIX", default_value = "/anabranch/live/", requires = "etcd")]
+    etcd_prefix: String,
+    /// Authority of the certificates of etcd's members, as PEM; for https.
+    #[arg(long, value_name = "FILE", requires = "etcd")]
+    etcd_ca: Option<PathBuf>,
+    /// This controller's certificate for etcd, as PEM, if its members ask for one.
+    #[arg(long, value_name = "FILE", requires_all = ["etcd_ca", "etcd_key"])]
+    etcd_cert: Option<PathBuf>,
+    /// Key of --etcd-cert, as PEM.
+    #[arg(long, value_name = "FILE", requires = "etcd_cert")]
+    etcd_key: Option<PathBuf>,
+}
+
+impl EtcdArgs {
+    /// etcd, if it is named.
+    ///
+    /// Errors: certificates that cannot be read.
+    fn store(&self) -> anyhow::Result<Option<StoreConfig>> {
+        let Some(address) = &self.advertise else { return Ok(None) };
+        let lease = std::time::Duration::from_secs(self.lease);
+        let mut etcd = EtcdConfig::new(self.etcd.clone(), &self.etcd_prefix, address).with_lease(lease);
+        if let Some(authority) = &self.etcd_ca {
+            let own = self.etcd_cert.as_deref().zip(self.etcd_key.as_deref());
+            etcd = etcd.with_tls(authority, own)?;
+        }
+        Ok(Some(StoreConfig::Etcd(etcd)))
+    }
+}
+
 /// Controls until Ctrl-C or SIGTERM.
 ///
 /// Errors: one line for the user.
@@ -74,6 +125,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let serve = ServeConfig { address: args.listen, half_open, ..ServeConfig::default() };
     crate::process::check_descriptors(descriptors, serve.descriptors());
     let mut config = ControllerConfig::new(description, Some(&args.store));
+    if let Some(store) = args.etcd.store()? {
+        config.store = store;
+    }
     config.settings.round = args.every;
     config.settings.slack_ppm = ppm(args.slack);
     config.settings.moves_max = args.moves;
@@ -83,7 +137,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::runtime()?.block_on(async {
         let service = ControllerService::open(config).with_context(|| format!("--network {shown}"))?;
         let nodes = service.layout().network().nodes().len();
-        let server = Server::bind(service, &identity, serve)
+        let server = Server::bind(service.clone(), &identity, serve)
             .await
             .with_context(|| format!("--listen {}", args.listen))?;
         if !quiet {
@@ -92,8 +146,11 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         tokio::select! {
             () = server.run() => {}
             never = crate::keys::follow(&identity) => match never {},
-            () = crate::process::asked_to_end() => if !quiet {
-                eprintln!("controller ends; nodes go on by themselves");
+            () = crate::process::asked_to_end() => {
+                service.give_lead_back().await;
+                if !quiet {
+                    eprintln!("controller ends; nodes go on by themselves");
+                }
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -150,9 +207,9 @@ pub(super) async fn follow_keys(identity: Option<&Identity>) -> std::convert::In
 /// An operator's way to the controller.
 #[derive(clap::Args)]
 pub struct OperatorArgs {
-    /// The controller, as HOST:PORT or https://HOST:PORT.
-    #[arg(long, value_name = "HOST:PORT", default_value = ADDRESS)]
-    controller: String,
+    /// Controllers, as HOST:PORT or https://HOST:PORT; the one that leads is asked.
+    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', default_value = ADDRESS)]
+    controller: Vec<String>,
     /// The folder that `live keys` made, or a copy with ca.pem, operators/NAME.pem and operators/NAME.key.
     #[arg(long, value_name = "DIR", default_value = "keys/live")]
     keys: PathBuf,
@@ -168,7 +225,7 @@ impl OperatorArgs {
     pub(super) fn client(&self) -> anyhow::Result<ControllerClient> {
         let files = CredentialFiles::in_set(&self.keys, SYSTEM, Role::Operator, &self.operator);
         let patience = std::time::Duration::from_secs(10);
-        Ok(ControllerClient::new(&self.controller, &Identity::load(&files)?, patience)?)
+        Ok(ControllerClient::of(&self.controller, &Identity::load(&files)?, patience)?)
     }
 }
 

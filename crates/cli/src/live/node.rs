@@ -18,6 +18,9 @@ pub struct Args {
     /// Source or node to fetch from, as http://10.0.0.1:7201. Repeat it for further parents; the first one that answers is asked.
     #[arg(long, value_name = "URL", required_unless_present = "controller", conflicts_with = "controller")]
     parent: Vec<String>,
+    /// Ask two parents for each object at once; the first copy of each byte counts.
+    #[arg(long, conflicts_with = "controller")]
+    doubled: bool,
     /// Name of this node, unique among all nodes: rings of nodes are found by it. By default made from the address.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
@@ -38,6 +41,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let mut config = NodeConfig::new(&name, args.listen);
     config.parents.clone_from(&args.parent);
     config.metrics_address = args.metrics;
+    config.relay.is_doubled = args.doubled;
     let controlled = args.control.is_controlled().then(|| args.control.config(&name)).transpose()?;
     crate::process::runtime()?.block_on(async {
         let mut identity = None;

@@ -1,9 +1,9 @@
-//! `anabranch live source`: channels from encoders in, low-latency HLS out.
+//! `anabranch live source`: channels from encoders and other origins in, low-latency HLS out.
 
 use super::controller::{NodeControlArgs, follow_keys};
 use crate::exit::OrUsage as _;
 use anabranch_live::control::NodeControl;
-use anabranch_live::{PublishTokens, Source, SourceConfig, SourceError};
+use anabranch_live::{PublishTokens, Pull, Source, SourceConfig, SourceError};
 use anabranch_live_proto::Tier;
 use anabranch_units::{ByteCount, Duration};
 use anyhow::Context as _;
@@ -21,14 +21,23 @@ pub struct Args {
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7201", value_parser = crate::network::listen_address)]
     listen: SocketAddr,
     /// File with a line `CHANNEL TOKEN` for each token that may publish; channel `*` stands for all channels.
-    #[arg(long, value_name = "FILE")]
-    token_file: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "pull")]
+    token_file: Option<PathBuf>,
+    /// Channel to pull from another origin's playlist, as news=http://HOST:8888/cam/index.m3u8; repeat it for further channels.
+    #[arg(long, value_name = "CHANNEL=URL")]
+    pull: Vec<Pull>,
+    /// Pull on demand: a rendition rests after this time without a request, from 1 s to an hour. [default: pull all the time]
+    #[arg(long, value_name = "TIME", requires = "pull", value_parser = pull_idle)]
+    pull_idle: Option<Duration>,
     /// Target of a segment's duration, from 100 ms to 60 s; the encoder's interval of key frames must not be longer.
     #[arg(long, value_name = "TIME", default_value = "2s")]
     segment: Duration,
     /// Target of a part's duration, from 50 ms to the segment's.
     #[arg(long, value_name = "TIME", default_value = "200ms")]
     part: Duration,
+    /// Number published segments by the media's own time, as another source of the same encoder does. The time must never fall.
+    #[arg(long)]
+    shared_timeline: bool,
     /// Segments that a playlist lists.
     #[arg(long, value_name = "COUNT", default_value_t = 7)]
     segments: usize,
@@ -53,7 +62,7 @@ pub struct Args {
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::raise_descriptor_limit();
-    let tokens = tokens(&args.token_file)?;
+    let tokens = args.token_file.as_deref().map(tokens).transpose()?.unwrap_or_default();
     let mut config = SourceConfig::new(args.listen, tokens);
     config.segment_target = args.segment;
     config.part_target = args.part;
@@ -61,6 +70,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     config.rendition.window_bytes_max = ByteCount::mib(args.window);
     config.renditions_max = usize::try_from(args.renditions).unwrap_or(usize::MAX);
     config.silence_max = Duration::from_secs(args.silence);
+    config.is_timeline_shared = args.shared_timeline;
+    config.pulls.clone_from(&args.pull);
+    config.pull_idle = args.pull_idle;
     let controlled = args.control.is_controlled().then(|| {
         let name = args.name.as_deref().expect("--controller needs --name");
         args.control.config(name)
@@ -73,7 +85,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             config.control = Some(NodeControl::start(control, (&[Tier::Source], "for sources")).await?);
         }
         let source = match Source::bind(config) {
-            Err(error @ SourceError::BadSetting(_)) => return Err(error).or_usage(),
+            Err(error @ (SourceError::BadSetting(_) | SourceError::BadPull(_))) => {
+                return Err(error).or_usage();
+            }
             bound => bound?,
         };
         if !quiet {
@@ -86,6 +100,13 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         }
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// Reads the time after which a pull on demand rests.
+fn pull_idle(text: &str) -> Result<Duration, String> {
+    let time: Duration = text.parse().map_err(|error| format!("{error}"))?;
+    let range = Duration::from_secs(1)..=Duration::from_secs(3_600);
+    if range.contains(&time) { Ok(time) } else { Err(format!("{time}: must be from 1 s to 1 h")) }
 }
 
 fn tokens(path: &std::path::Path) -> anyhow::Result<PublishTokens> {

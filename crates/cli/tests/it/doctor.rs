@@ -32,3 +32,11 @@ fn people_get_the_same_in_lines() {
     let said = text(&output.stdout);
     assert!(said.contains("coding") && said.contains("emulation") && said.contains("TUN"), "{said}");
 }
+
+#[test]
+fn live_video_has_its_lines() {
+    let said = text(&answer(&["doctor"]).stdout);
+    for line in ["live video  by ", "live ports: ", "live viewers: ", "live clock: "] {
+        assert!(said.contains(line), "{line}{said}");
+    }
+}

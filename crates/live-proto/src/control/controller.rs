@@ -406,11 +406,12 @@ impl Controller {
     }
 
     /// Puts a job out. A controller that hears less than half of the nodes is itself cut off: it
-    /// keeps its tables, and puts out none. Added nodes that have not started, and nodes without
-    /// links, do not count. Returns whether there is a job.
+    /// keeps its tables, and puts out none. Added nodes that have not started, drained nodes, and
+    /// nodes without links do not count. Returns whether there is a job.
     fn plan(&mut self) -> bool {
         let nodes = (0..).map(NodeId).zip(&self.nodes);
-        let expected = nodes.filter(|(node, view)| !view.is_added && self.has_links(*node));
+        let counts = |node: NodeId| self.has_links(node) && !self.draining.contains(&node);
+        let expected = nodes.filter(|(node, view)| !view.is_added && counts(*node));
         let (heard, silent): (Vec<_>, Vec<_>) = expected.partition(|(_, view)| view.heard_at.is_some());
         if heard.len() < silent.len() {
             return false;

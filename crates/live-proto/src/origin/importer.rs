@@ -1,11 +1,13 @@
 //! The importer: the playlist of another origin in, a rendition out.
 //!
 //! Segments and parts are taken as the origin made them, one after the other, and passed on as
-//! their bytes arrive. Numbers are the origin's while it runs; an origin whose numbers fall has
-//! restarted, and its segments continue after the last one with a discontinuity.
+//! their bytes arrive. Numbers are the origin's while it runs. An origin has restarted if its
+//! numbers fall, or if a listed segment has another file name than before. Its segments continue
+//! after the last one with a discontinuity.
 //!
-//! Source: draft-pantos-hls-rfc8216bis, sections 6.3.4 (reloading) and 6.3.7 (blocking reload).
-//! Leaves out: preloading of hinted parts. Read [`Importer`].
+//! Source: draft-pantos-hls-rfc8216bis, sections 6.3.4 (reloading) and 6.3.7 (blocking reload,
+//! delta updates). Leaves out: preloading of hinted parts; questions for delta updates, which are
+//! understood all the same. Read [`Importer`].
 
 use super::names::Name;
 use super::rendition::{Rendition, RenditionConfig, RenditionError};
@@ -15,7 +17,7 @@ use anabranch_media::hls::{
     DateTime, DeliveryDirectives, MediaPlaylist, PLAYLIST_BYTES_MAX, Part, PlaylistError, Resource,
     SegmentHead,
 };
-use anabranch_units::{Duration, Instant};
+use anabranch_units::{Duration, Instant, RandomStream, Seed};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
@@ -30,9 +32,14 @@ const STALE_SEGMENTS_MAX: u64 = 3;
 const STALE_TARGETS: u64 = 3;
 /// Longest target of a segment, and longest segment or part.
 const TARGET_MAX: Duration = Duration::from_secs(60);
-/// First and last delay before a failed playlist is asked for again.
+/// First and last delay before a failed playlist is asked for again. The actual delay is random
+/// between half of it and all of it.
 const RETRY_MIN: Duration = Duration::from_ms(500);
 const RETRY_MAX: Duration = Duration::from_secs(16);
+/// Shortest pause before a blocking reload that follows an answer without anything new.
+const PAUSE_MIN: Duration = Duration::from_ms(20);
+/// Segments in a row that the playlist first lists whole, after which the origin counts as bursty.
+const BURSTS_MAX: u32 = 3;
 
 /// Settings of an importer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,6 +48,8 @@ pub struct ImportConfig {
     pub rendition: RenditionConfig,
     /// Numbers of the source before this one, if the origin's numbers do not tell.
     pub predecessor: Option<Predecessor>,
+    /// Seed of the jitter of retries.
+    pub seed: u64,
 }
 
 /// A fetch, by its number.
@@ -133,7 +142,7 @@ enum Job {
 }
 
 /// Position in the origin's numbers.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
 struct Position {
     /// First segment that is not taken whole.
     number: u64,
@@ -145,7 +154,7 @@ struct Position {
 
 /// Importer of one rendition.
 ///
-/// Memory: the rendition's window, one playlist, one initialisation section and 1,024 steps.
+/// Memory: the rendition's window, two playlists, one initialisation section and 1,024 steps.
 #[derive(Debug)]
 pub struct Importer {
     rendition: Rendition,
@@ -157,17 +166,34 @@ pub struct Importer {
     fetches: VecDeque<Fetch>,
     position: Option<Position>,
     predecessor: Option<Predecessor>,
+    seen: Seen,
     /// Initialisation section of the last step.
     map: Option<Arc<Resource>>,
     /// Whether the rest of the segment is left out, as a piece of it is lost.
     is_segment_lost: bool,
     is_discontinuous: bool,
-    /// When the playlist was first seen behind the position.
-    behind_since: Option<Instant>,
     /// When and how the playlist is asked for next.
     next_poll: Option<(Instant, DeliveryDirectives)>,
-    retry: Duration,
+    retry: Retry,
     is_ended: bool,
+}
+
+/// State of the origin, as playlists have shown it.
+#[derive(Debug, Default)]
+struct Seen {
+    /// The newest playlist that was taken.
+    last: Option<MediaPlaylist>,
+    /// When the playlist was first seen behind the position.
+    behind_since: Option<Instant>,
+    /// Segments in a row that were first listed whole, without the first playlist's.
+    bursts: u32,
+}
+
+/// Back-off of the playlist's retries.
+#[derive(Debug)]
+struct Retry {
+    delay: Duration,
+    jitter: RandomStream,
 }
 
 impl Importer {
@@ -188,12 +214,12 @@ impl Importer {
             fetches: VecDeque::new(),
             position: None,
             predecessor: config.predecessor,
+            seen: Seen::default(),
             map: None,
             is_segment_lost: false,
             is_discontinuous: config.predecessor.is_some(),
-            behind_since: None,
             next_poll: Some((now, DeliveryDirectives::default())),
-            retry: RETRY_MIN,
+            retry: Retry { delay: RETRY_MIN, jitter: Seed::new(config.seed).stream("live-import-retry", 0) },
             is_ended: false,
         })
     }
@@ -201,6 +227,11 @@ impl Importer {
     /// The rendition, for requests and answers.
     pub fn rendition(&mut self) -> &mut Rendition {
         &mut self.rendition
+    }
+
+    /// Whether the origin has ended its stream and all of it has come.
+    pub fn is_ended(&self) -> bool {
+        self.is_ended && self.job.is_none() && self.steps.is_empty()
     }
 
     /// Returns the next request to the origin. At most two are in progress: the playlist's and one
@@ -266,10 +297,12 @@ impl Importer {
     pub fn handle_end(&mut self, now: Instant, id: FetchId) -> Result<(), ImportError> {
         if let Some((_, bytes)) = self.playlist.take_if(|(of, _)| *of == id) {
             let read = MediaPlaylist::read(&bytes).map_err(ImportError::Playlist);
-            match read.and_then(|playlist| check_durations(&playlist).map(|()| playlist)) {
+            let whole = read.and_then(|playlist| self.resolve(playlist));
+            match whole.and_then(|playlist| check_durations(&playlist).map(|()| playlist)) {
                 Ok(playlist) => {
-                    self.retry = RETRY_MIN;
+                    self.retry.delay = RETRY_MIN;
                     self.take_playlist(now, &playlist);
+                    self.seen.last = Some(playlist);
                 }
                 Err(error) => {
                     self.poll_again(now);
@@ -309,21 +342,33 @@ impl Importer {
         id
     }
 
+    /// The whole playlist, where the origin sends a delta update.
+    fn resolve(&self, playlist: MediaPlaylist) -> Result<MediaPlaylist, ImportError> {
+        let needed = playlist.media_sequence;
+        match &self.seen.last {
+            _ if playlist.skipped_segments == 0 => Ok(playlist),
+            Some(last) => playlist.resolve(last).map_err(ImportError::Playlist),
+            None => Err(ImportError::Playlist(PlaylistError::DeltaWithoutBase { needed })),
+        }
+    }
+
     fn poll_again(&mut self, now: Instant) {
-        self.next_poll = Some((now + self.retry, DeliveryDirectives::default()));
-        self.retry = (self.retry + self.retry).min(RETRY_MAX);
+        let half = self.retry.delay.as_ps() / 2;
+        let delay = Duration::from_ps(half + self.retry.jitter.below(half));
+        self.next_poll = Some((now + delay, DeliveryDirectives::default()));
+        self.retry.delay = (self.retry.delay + self.retry.delay).min(RETRY_MAX);
     }
 
     /// Plans the work that a playlist brings.
     fn take_playlist(&mut self, now: Instant, playlist: &MediaPlaylist) {
         let target = playlist.target_duration;
         let has_parts = playlist.part_target.is_some() && playlist.server_control.can_block_reload;
-        self.rendition.offer_parts(playlist.part_target.filter(|_| has_parts));
         let Some(mut position) = self.position_in(now, playlist) else {
             self.next_poll = Some((now + target, DeliveryDirectives::default()));
             return;
         };
-        let first = playlist.media_sequence.saturating_add(playlist.skipped_segments);
+        let before = self.position.replace(position).filter(|before| before.offset == position.offset);
+        let first = playlist.media_sequence;
         for (index, segment) in playlist.segments.iter().enumerate() {
             let number = first.saturating_add(index as u64);
             if number < position.number {
@@ -333,6 +378,7 @@ impl Importer {
             let media: &[Part] = if has_parts { &segment.parts } else { &[] };
             let is_in_parts = !media.is_empty();
             if taken == 0 {
+                self.seen.bursts = if before.is_some() { self.seen.bursts.saturating_add(1) } else { 0 };
                 self.plan_begin(position.offset.wrapping_add(number), &segment.head, is_in_parts);
             }
             if segment.is_gap {
@@ -350,6 +396,7 @@ impl Importer {
             && position.number == playlist.next_msn()
         {
             if position.parts == 0 && !open.parts.is_empty() {
+                self.seen.bursts = 0;
                 self.plan_begin(position.offset.wrapping_add(position.number), &open.head, true);
             }
             self.plan_parts(&open.parts, position.parts);
@@ -363,12 +410,18 @@ impl Importer {
             position = Position { number: playlist.next_msn(), parts: 0, ..position };
         }
         self.position = Some(position);
+        let offers_parts = has_parts && self.seen.bursts < BURSTS_MAX;
+        self.rendition.offer_parts(playlist.part_target.filter(|_| offers_parts));
         self.is_ended = playlist.is_ended;
         self.next_poll = if playlist.is_ended {
             None
         } else if has_parts {
             let part = Some(position.parts as u64);
-            Some((now, DeliveryDirectives { msn: Some(position.number), part, skip: None }))
+            // A blocked answer without anything new has not blocked.
+            let unblocked = playlist.part_target.filter(|_| before == Some(position));
+            let pause = unblocked.map_or(Duration::ZERO, |target| target.max(PAUSE_MIN));
+            let directives = DeliveryDirectives { msn: Some(position.number), part, skip: None };
+            Some((now + pause, directives))
         } else {
             Some((now + Duration::from_ps(target.as_ps() / 2), DeliveryDirectives::default()))
         };
@@ -386,16 +439,18 @@ impl Importer {
             self.is_discontinuous &= offset != 0;
             return Some(Position { number: begin, parts: 0, offset });
         };
-        if end >= position.number {
-            self.behind_since = None;
+        let is_other = self.seen.last.as_ref().is_some_and(|last| !agree(last, playlist));
+        if end >= position.number && !is_other {
+            self.seen.behind_since = None;
             return Some(position);
         }
-        let since = *self.behind_since.get_or_insert(now);
+        let since = *self.seen.behind_since.get_or_insert(now);
         let patience = Duration::from_ps(playlist.target_duration.as_ps().saturating_mul(STALE_TARGETS));
-        if position.number - end <= STALE_SEGMENTS_MAX && now.saturating_since(since) < patience {
+        let lag = position.number.saturating_sub(end);
+        if lag <= STALE_SEGMENTS_MAX && !is_other && now.saturating_since(since) < patience {
             return None;
         }
-        self.behind_since = None;
+        self.seen.behind_since = None;
         self.is_discontinuous = true;
         // Work that is planned comes before the restart.
         let next = position.offset.wrapping_add(position.number) + u64::from(position.parts > 0);
@@ -410,6 +465,8 @@ impl Importer {
         if let Some(map) = &head.map
             && self.map.as_ref() != Some(map)
         {
+            let is_same = |last: &Arc<Resource>| file_name(&last.uri) == file_name(&map.uri);
+            self.is_discontinuous |= !self.map.as_ref().is_none_or(is_same);
             self.map = Some(Arc::clone(map));
             self.steps.push_back(Step::Init(Arc::clone(map)));
         }
@@ -452,7 +509,7 @@ impl Importer {
                 None => break,
             }
         }
-        if self.is_ended && self.job.is_none() && self.steps.is_empty() {
+        if self.is_ended() {
             self.rendition.end(now);
         }
     }
@@ -469,6 +526,25 @@ impl Importer {
         });
         self.rendition.hint(hint);
     }
+}
+
+/// File name of a URI: the end of its path, without the query. Queries hold session numbers, which
+/// change while the resource does not.
+fn file_name(uri: &str) -> &str {
+    let path = uri.split(['?', '#']).next().unwrap_or(uri);
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// Whether the segments of both playlists have the same file names, by their numbers.
+fn agree(last: &MediaPlaylist, next: &MediaPlaylist) -> bool {
+    let numbered = |playlist: &MediaPlaylist| playlist.media_sequence + playlist.skipped_segments;
+    let (from, to) = (numbered(last), numbered(next));
+    let begin = from.max(to);
+    let in_last = last.segments.iter().skip(usize::try_from(begin - from).unwrap_or(usize::MAX));
+    let in_next = next.segments.iter().skip(usize::try_from(begin - to).unwrap_or(usize::MAX));
+    in_last.zip(in_next).all(|(last, next)| {
+        last.is_gap || next.is_gap || file_name(&last.resource.uri) == file_name(&next.resource.uri)
+    })
 }
 
 /// Refuses durations that would make players wait for minutes.

@@ -6,8 +6,7 @@
 use super::names::Name;
 use super::window::{StoredPart, StoredSegment, Window};
 use anabranch_media::hls::{
-    HintKind, MediaPlaylist, OpenSegment, Part, PreloadHint, RenditionReport, Resource, Segment, SegmentHead,
-    ServerControl,
+    HintKind, MediaPlaylist, OpenSegment, Part, PreloadHint, Resource, Segment, SegmentHead, ServerControl,
 };
 use anabranch_units::{ByteCount, Duration};
 use std::sync::Arc;
@@ -28,7 +27,6 @@ pub(super) struct Shown {
     pub part_target: Option<Duration>,
     /// Part that comes next.
     pub hint: Option<Name>,
-    pub reports: Vec<RenditionReport>,
     pub is_ended: bool,
 }
 
@@ -85,7 +83,7 @@ pub(super) fn playlist(window: &Window, shown: &Shown) -> Option<MediaPlaylist> 
         segments,
         open,
         preload_hints: hints.into_iter().collect(),
-        rendition_reports: shown.reports.clone(),
+        rendition_reports: Vec::new(),
         is_ended: shown.is_ended,
     };
     let can_skip_until = (playlist.duration() > skip && !shown.is_ended).then_some(skip);

@@ -6,7 +6,7 @@
 use super::names::Name;
 use super::playlist::{Shown, playlist, target_duration};
 use super::window::{NewSegment, Predecessor, WINDOW_SEGMENTS_MAX, Window};
-use anabranch_media::hls::{DeliveryDirectives, RenditionReport};
+use anabranch_media::hls::DeliveryDirectives;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -197,13 +197,8 @@ impl Rendition {
             return Err(RenditionError::Requests(config.requests_max));
         }
         let window = Window::new(config.listed_segments, config.window_bytes_max);
-        let shown = Shown {
-            segment_target: config.segment_target,
-            part_target: None,
-            hint: None,
-            reports: Vec::new(),
-            is_ended: false,
-        };
+        let shown =
+            Shown { segment_target: config.segment_target, part_target: None, hint: None, is_ended: false };
         Ok(Self {
             config,
             window,
@@ -244,12 +239,6 @@ impl Rendition {
         self.answers.retain(|(of, _)| *of != id);
     }
 
-    /// Takes the newest segments of other renditions, for the playlist.
-    pub fn handle_reports(&mut self, reports: Vec<RenditionReport>) {
-        self.shown.reports = reports;
-        self.written = None;
-    }
-
     /// Refuses requests that have waited too long.
     pub fn handle_timeout(&mut self, now: Instant) {
         let is_late = |waiting: &Waiting| waiting.deadline.is_some_and(|deadline| deadline <= now);
@@ -283,13 +272,6 @@ impl Rendition {
     pub fn is_low_latency(&self) -> bool {
         self.shown.part_target.is_some()
     }
-    /// Number of the newest segment and the number of its whole parts, for reports of other
-    /// renditions. `None` before the first segment.
-    pub fn newest(&self) -> Option<(u64, usize)> {
-        let number = self.window.newest()?;
-        Some((number, self.window.segment(number)?.whole_parts()))
-    }
-
     /// Peak segment bit rate so far (RFC 8216, section 4.1), for the multivariant playlist. `None`
     /// until segments of half the target duration are whole.
     pub fn peak_rate(&self) -> Option<BitRate> {

@@ -1,7 +1,6 @@
 //! The optimiser's answer: a tree for each object, with its certificate.
 
-use super::problem::{GroupId, GroupLinkId, ObjectId, Program};
-use crate::network::NodeId;
+use super::problem::{GroupLinkId, ObjectId};
 use anabranch_units::LinkId;
 
 /// Links that carry one object: `Serves` of Figure 4.8 for this object.
@@ -41,16 +40,5 @@ impl Plan {
     /// The same distance as a share of the plan's cost; `None` for a plan without cost.
     pub fn gap_of_cost(&self) -> Option<f64> {
         (self.cost > 0.0).then(|| ((self.bound - self.objective()) / self.cost).max(0.0))
-    }
-    /// The tree of one object.
-    pub fn tree(&self, object: ObjectId) -> Option<&Tree> {
-        let at = self.trees.binary_search_by_key(&object, |tree| tree.object).ok()?;
-        Some(&self.trees[at])
-    }
-    /// The edge that serves `object` to `group`.
-    pub fn edge(&self, program: &Program, object: ObjectId, group: GroupId) -> Option<NodeId> {
-        let tree = self.tree(object)?;
-        let links = tree.group_links.iter().map(|link| program.group_links()[link.index()]);
-        links.filter(|link| link.group == group).map(|link| link.edge).next()
     }
 }

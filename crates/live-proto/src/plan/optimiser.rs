@@ -26,16 +26,16 @@ use anabranch_units::{LinkId, Seed};
 use dual::{Dual, Limits};
 use flat::{Flat, NONE, Paths, View};
 use head::{Head, is_head};
-use local::{Local, single};
+use local::{Local, QUICK_ROUNDS, single};
 use prices::{Descent, Duals, Marks, capacity_value};
 use repair::{Placed, Repair, Search};
 
 /// Effort of a search.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Optimiser {
-    /// Passes over all objects.
+    /// Passes over all objects, at least 1.
     pub passes: u32,
-    /// Batches of a pass; prices move after each.
+    /// Batches of a pass, at least 1; prices move after each. A pass has no more batches than objects.
     pub batches: u32,
     /// Seed of the order of objects.
     pub seed: Seed,
@@ -57,34 +57,47 @@ pub struct Prices {
     pub group_links: Vec<f64>,
 }
 
-/// Prices of another network: expected and given numbers of links and group links.
+/// Why a round is not planned.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct PricesError {
-    /// Links and group links of the program.
-    pub expected: (usize, usize),
-    /// Prices of links and group links.
-    pub given: (usize, usize),
+#[non_exhaustive]
+pub enum OptimiseError {
+    /// The search has no passes, or its passes have no batches.
+    NoEffort {
+        /// [`Optimiser::passes`].
+        passes: u32,
+        /// [`Optimiser::batches`].
+        batches: u32,
+    },
+    /// The prices are of another network.
+    Prices {
+        /// Links and group links of the program.
+        expected: (usize, usize),
+        /// Prices of links and group links.
+        given: (usize, usize),
+    },
 }
 
-impl std::fmt::Display for PricesError {
+impl std::fmt::Display for OptimiseError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let ((links, group_links), (given, given_groups)) = (self.expected, self.given);
-        write!(
-            f,
-            "prices of {given} links and {given_groups} group links: the program has {links} and {group_links}; \
-             start without prices"
-        )
+        match self {
+            Self::NoEffort { passes, batches } => {
+                write!(f, "{passes} passes of {batches} batches: a search needs at least 1 of each")
+            }
+            Self::Prices { expected: (links, group_links), given: (given, given_groups) } => write!(
+                f,
+                "prices of {given} links and {given_groups} group links: the program has {links} and \
+                 {group_links}; start without prices"
+            ),
+        }
     }
 }
 
-impl std::error::Error for PricesError {}
+impl std::error::Error for OptimiseError {}
 
 /// Passes with quick trees before searches that start from the last pass's trees.
 const QUICK_PASSES: u32 = 6;
 /// Passes between two bounds.
 const PASSES_PER_BOUND: u32 = 7;
-/// Rounds of slope scaling in a quick tree.
-const QUICK_ROUNDS: u32 = 2;
 /// A later pass searches one of this many objects by branch and bound.
 const SEARCH_EVERY: u32 = 4;
 /// Search of one object within a pass.
@@ -124,17 +137,21 @@ struct Run<'a> {
 impl Optimiser {
     /// Plans one round. `former` are the last round's prices.
     ///
-    /// Errors: prices of another number of links.
+    /// Errors: a search without passes or batches, prices of another number of links.
     pub fn optimise(
         &self,
         program: &Program,
         former: Option<&Prices>,
-    ) -> Result<(Plan, Prices), PricesError> {
+    ) -> Result<(Plan, Prices), OptimiseError> {
+        let &Self { passes, batches, .. } = self;
+        if passes == 0 || batches == 0 {
+            return Err(OptimiseError::NoEffort { passes, batches });
+        }
         let expected = (program.network().links().len(), program.group_links().len());
         if let Some(prices) = former {
             let given = (prices.links.len(), prices.group_links.len());
             if given != expected {
-                return Err(PricesError { expected, given });
+                return Err(OptimiseError::Prices { expected, given });
             }
         }
         let flat = Flat::new(program);
@@ -190,7 +207,7 @@ impl<'a> Run<'a> {
         let mut descent = Descent::new(flat, former);
         let mut order: Vec<u32> = (0..flat.objects.len() as u32).collect();
         let mut stream = optimiser.seed.stream("objects", 0);
-        for pass in 0..optimiser.passes.max(1) {
+        for pass in 0..optimiser.passes {
             stream.shuffle(&mut order);
             if pass <= QUICK_PASSES || (pass - QUICK_PASSES).is_multiple_of(PASSES_PER_BOUND) {
                 descent.restart_average();
@@ -199,7 +216,7 @@ impl<'a> Run<'a> {
             descent.pass((pass, optimiser.batches as usize), &order, paths, |object, view, paths| {
                 respond(flat, (local, dual), (object, pass), view, paths);
             });
-            let is_last = pass + 1 >= optimiser.passes;
+            let is_last = pass + 1 == optimiser.passes;
             let is_due =
                 pass + 1 > QUICK_PASSES && (pass + 1 - QUICK_PASSES).is_multiple_of(PASSES_PER_BOUND);
             if is_last || is_due {
@@ -261,9 +278,7 @@ impl<'a> Run<'a> {
         let flat = self.flat;
         let pairs = flat.objects.pairs(object);
         let Self { local, dual, head, paths, .. } = self;
-        local.fill(flat, object, view);
-        let has_former = local.open_former(&paths.tails[pairs.clone()], &paths.trunks[pairs.clone()]);
-        let profit = if has_former { local.improve() } else { local.respond(QUICK_ROUNDS) };
+        let profit = local.solve(flat, object, view, paths.of(pairs.clone()));
         let found = if is_head(local, profit) {
             head.search(local, dual, profit, HEAD_STEPS, HEAD_TOLERANCE)
         } else {
@@ -400,12 +415,11 @@ fn respond(
         paths.trunks[pairs.start] = trunk;
         return;
     }
-    local.fill(flat, object, view);
     if pass < QUICK_PASSES {
+        local.fill(flat, object, view);
         local.respond(QUICK_ROUNDS);
     } else {
-        let has_former = local.open_former(&paths.tails[pairs.clone()], &paths.trunks[pairs.clone()]);
-        let profit = if has_former { local.improve() } else { local.respond(QUICK_ROUNDS) };
+        let profit = local.solve(flat, object, view, paths.of(pairs.clone()));
         let is_searched = pass == QUICK_PASSES || (object as u32 + pass).is_multiple_of(SEARCH_EVERY);
         if is_searched && !is_head(local, profit) {
             dual.search(local, profit, PASS_LIMITS);

@@ -17,7 +17,7 @@ pub use cdn::cdn;
 pub use everything::everything_everywhere;
 pub use naive::{Bounds, naive_bounds};
 pub use overlay::overlay_multicast;
-pub use planned::{planned, planned_by};
+pub use planned::planned_by;
 
 #[cfg(test)]
 mod tests;

@@ -29,6 +29,16 @@ fn low_latency_player_plays_at_the_hold_back() {
     assert!(measured.counts.objects > 290, "{} parts in 60 s", measured.counts.objects);
 }
 
+/// A cached playlist listed fewer parts than there were, and these counted as made after joining.
+#[test]
+fn ages_leave_out_parts_older_than_the_player() {
+    let mut world = World::new(PlayerKind::Buffering, 1, true);
+    world.cache_lacks_parts = 5;
+    world.run_until(10_000);
+    let oldest = world.player.measurements(at(10_000)).ages.quantile_us(1.0).expect("ages");
+    assert!(oldest < 250_000.0, "{oldest} us");
+}
+
 #[test]
 fn player_of_segments_begins_three_targets_back() {
     let world = healthy(PlayerKind::Buffering, false);

@@ -1,5 +1,6 @@
 //! The key of an object: its path and the delivery directives of low-latency HLS.
 
+use anabranch_media::hls::{DeliveryDirectives, DirectivesError};
 use std::fmt;
 
 /// Maximum length of a request target (path with query), in bytes.
@@ -23,20 +24,9 @@ pub enum QueryRule {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     path: String,
-    msn: Option<u64>,
-    part: Option<u64>,
-    skip: Option<Skip>,
+    directives: DeliveryDirectives,
     /// Other parameters, joined by `&`. Empty under [`QueryRule::Remove`].
     others: String,
-}
-
-/// Values of `_HLS_skip`.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Skip {
-    /// A delta update of segments.
-    Yes,
-    /// A delta update of segments and date ranges.
-    V2,
 }
 
 /// A request target that names no object.
@@ -50,12 +40,8 @@ pub enum KeyError {
     BadPath,
     /// A query with other than printable ASCII.
     BadQuery,
-    /// A directive whose value is not a decimal integer, or not `YES` or `v2` for `_HLS_skip`.
-    BadDirective(&'static str),
-    /// A directive that occurs twice.
-    Repeated(&'static str),
-    /// `_HLS_part` without `_HLS_msn`.
-    PartWithoutSegment,
+    /// Delivery directives that no origin answers.
+    BadDirectives(DirectivesError),
 }
 
 impl fmt::Display for KeyError {
@@ -66,10 +52,7 @@ impl fmt::Display for KeyError {
                 write!(f, "path: must begin with `/`, be printable ASCII and have no segment `.` or `..`")
             }
             Self::BadQuery => write!(f, "query: must be printable ASCII"),
-            Self::BadDirective("_HLS_skip") => write!(f, "_HLS_skip: must be YES or v2"),
-            Self::BadDirective(name) => write!(f, "{name}: must be a decimal integer"),
-            Self::Repeated(name) => write!(f, "{name}: occurs twice: give it once"),
-            Self::PartWithoutSegment => write!(f, "_HLS_part: needs _HLS_msn beside it"),
+            Self::BadDirectives(error) => error.fmt(f),
         }
     }
 }
@@ -93,46 +76,15 @@ impl Key {
         if !is_plain(query) {
             return Err(KeyError::BadQuery);
         }
-        let mut key =
-            Self { path: path.to_owned(), msn: None, part: None, skip: None, others: String::new() };
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            key.take(pair, rule)?;
-        }
-        if key.part.is_some() && key.msn.is_none() {
-            return Err(KeyError::PartWithoutSegment);
-        }
-        Ok(key)
-    }
-
-    fn take(&mut self, pair: &str, rule: QueryRule) -> Result<(), KeyError> {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let number = |name, held: Option<u64>| {
-            if held.is_some() {
-                return Err(KeyError::Repeated(name));
-            }
-            let is_decimal = value.bytes().all(|b| b.is_ascii_digit());
-            value.parse().ok().filter(|_| is_decimal).ok_or(KeyError::BadDirective(name)).map(Some)
+        let pairs = || query.split('&').filter(|pair| !pair.is_empty());
+        let halves = pairs().map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+        let directives = DeliveryDirectives::read(halves).map_err(KeyError::BadDirectives)?;
+        let is_kept = |pair: &&str| {
+            let name = pair.split_once('=').map_or(*pair, |(name, _)| name);
+            rule == QueryRule::Keep && !matches!(name, "_HLS_msn" | "_HLS_part" | "_HLS_skip")
         };
-        match name {
-            "_HLS_msn" => self.msn = number("_HLS_msn", self.msn)?,
-            "_HLS_part" => self.part = number("_HLS_part", self.part)?,
-            "_HLS_skip" if self.skip.is_some() => return Err(KeyError::Repeated("_HLS_skip")),
-            "_HLS_skip" => {
-                self.skip = match value {
-                    "YES" => Some(Skip::Yes),
-                    "v2" => Some(Skip::V2),
-                    _ => return Err(KeyError::BadDirective("_HLS_skip")),
-                };
-            }
-            _ if rule == QueryRule::Keep => {
-                if !self.others.is_empty() {
-                    self.others.push('&');
-                }
-                self.others.push_str(pair);
-            }
-            _ => {}
-        }
-        Ok(())
+        let others = pairs().filter(is_kept).collect::<Vec<_>>().join("&");
+        Ok(Self { path: path.to_owned(), directives, others })
     }
 
     /// The path, from its first `/`.
@@ -147,12 +99,12 @@ impl Key {
 
     /// Whether the answer may wait at the origin for a segment or part that is not there yet.
     pub fn is_blocking(&self) -> bool {
-        self.msn.is_some()
+        self.directives.msn.is_some()
     }
 
     /// Whether the request waits for one part, and not for a whole segment.
     pub fn names_part(&self) -> bool {
-        self.part.is_some()
+        self.directives.part.is_some()
     }
 
     /// Whether the path names a playlist or a DASH manifest.
@@ -166,26 +118,9 @@ impl fmt::Display for Key {
     /// The target to request from a parent.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.path)?;
-        let mut mark = '?';
-        let mut write = |f: &mut fmt::Formatter<'_>, name: &str, value: &dyn fmt::Display| {
-            write!(f, "{mark}{name}{value}")?;
-            mark = '&';
-            fmt::Result::Ok(())
-        };
-        if !self.others.is_empty() {
-            write(f, "", &self.others)?;
-        }
-        if let Some(msn) = self.msn {
-            write(f, "_HLS_msn=", &msn)?;
-        }
-        if let Some(part) = self.part {
-            write(f, "_HLS_part=", &part)?;
-        }
-        match self.skip {
-            Some(Skip::Yes) => write(f, "_HLS_skip=", &"YES"),
-            Some(Skip::V2) => write(f, "_HLS_skip=", &"v2"),
-            None => Ok(()),
-        }
+        let queries = [self.others.clone(), self.directives.query()];
+        let queries = queries.into_iter().filter(|query| !query.is_empty());
+        queries.zip(['?', '&']).try_for_each(|(query, mark)| write!(f, "{mark}{query}"))
     }
 }
 
@@ -203,6 +138,7 @@ mod tests {
         assert_eq!(key("/a.m3u8?token=x&_HLS_part=2&_HLS_msn=7"), key("/a.m3u8?_HLS_msn=7&_HLS_part=2"));
         assert_ne!(key("/a.m3u8?_HLS_msn=7"), key("/a.m3u8?_HLS_msn=7&_HLS_part=0"));
         assert_ne!(key("/a.m3u8"), key("/a.m3u8?_HLS_skip=YES"));
+        assert_eq!(key("/a.m3u8"), key("/a.m3u8?_HLS_skip=unknown"));
         let kept = |target| Key::read(target, QueryRule::Keep).expect("a good target");
         assert_ne!(kept("/a?x=1"), kept("/a?x=2"));
         assert_eq!(kept("/a?_HLS_msn=1&x=2&y").to_string(), "/a?x=2&y&_HLS_msn=1");
@@ -215,12 +151,9 @@ mod tests {
         assert_eq!(error("/a/../b"), KeyError::BadPath);
         assert_eq!(error("/a b"), KeyError::BadPath);
         assert_eq!(error("/a?b=\u{e9}"), KeyError::BadQuery);
-        assert_eq!(error("/a?_HLS_msn=-1"), KeyError::BadDirective("_HLS_msn"));
-        assert_eq!(error("/a?_HLS_msn=+1"), KeyError::BadDirective("_HLS_msn"));
-        assert_eq!(error("/a?_HLS_msn="), KeyError::BadDirective("_HLS_msn"));
-        assert_eq!(error("/a?_HLS_msn=1&_HLS_msn=1"), KeyError::Repeated("_HLS_msn"));
-        assert_eq!(error("/a?_HLS_part=1"), KeyError::PartWithoutSegment);
-        assert_eq!(error("/a?_HLS_skip=no"), KeyError::BadDirective("_HLS_skip"));
+        for bad in ["_HLS_msn=-1", "_HLS_msn=+1", "_HLS_msn=", "_HLS_msn=1&_HLS_msn=1", "_HLS_part=1"] {
+            assert!(matches!(error(&format!("/a?{bad}")), KeyError::BadDirectives(_)), "{bad}");
+        }
         let path = |bytes: usize| format!("/{}", "a".repeat(bytes - 1));
         assert!(Key::read(&path(TARGET_BYTES_MAX), QueryRule::Remove).is_ok());
         assert_eq!(error(&path(TARGET_BYTES_MAX + 1)), KeyError::TooLong(TARGET_BYTES_MAX + 1));

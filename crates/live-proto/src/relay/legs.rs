@@ -69,7 +69,7 @@ impl Relay {
         self.paces.record(object.key.folder(), object.wait(leg), waited);
         if let Some(first) = &object.head {
             if !first.agrees_with(&head) {
-                return self.leg_failed(now, leg_id, Failure::Differs);
+                return self.leg_differs(now, leg_id);
             }
         } else {
             let unmarked = if object.key.is_playlist() { Duration::ZERO } else { self.config.unmarked_time };
@@ -96,12 +96,12 @@ impl Relay {
         self.counts.upstream_bytes += bytes.len() as u64;
         let object = self.objects.get_mut(&id).expect("a leg's object is in the table");
         if object.total().is_some_and(|total| next > total) {
-            return self.leg_failed(now, leg_id, Failure::Differs);
+            return self.leg_differs(now, leg_id);
         }
         object.fetch.longest_gap = object.fetch.longest_gap.max(gap);
         let before = object.body.held();
         let Ok(is_new) = object.body.add(at, bytes) else {
-            return self.leg_failed(now, leg_id, Failure::Differs);
+            return self.leg_differs(now, leg_id);
         };
         self.heard(now, leg_id);
         if !is_new {
@@ -160,6 +160,9 @@ impl Relay {
             _ => None,
         };
         match failure {
+            Some(Failure::Differs) => {
+                let _ = self.leg_differs(now, leg_id);
+            }
             Some(failure) => {
                 let _ = self.leg_failed(now, leg_id, failure);
             }
@@ -293,6 +296,17 @@ impl Relay {
         let leg = self.legs.remove(&leg_id).expect("only legs in the table are dropped");
         let object = self.objects.get_mut(&leg.object).expect("a leg's object is in the table");
         object.fetch.legs.retain(|held| *held != leg_id);
+    }
+
+    /// Ends a leg whose head or bytes contradict another leg. Playlists of two sources may differ at
+    /// any moment, media may not.
+    fn leg_differs(&mut self, now: Instant, leg_id: LegId) -> Flow {
+        let leg = &self.legs[&leg_id];
+        let key = &self.objects[&leg.object].key;
+        if let Some(hop) = leg.hop.filter(|_| !key.is_playlist()) {
+            self.actions.push_back(Action::Differs(hop, key.clone()));
+        }
+        self.leg_failed(now, leg_id, Failure::Differs)
     }
 
     /// Replaces a leg that has failed, or fails its object. The driver ends the leg.

@@ -119,6 +119,9 @@ pub enum Action {
     Continue(LegId),
     /// This parent was silent while another one delivered the object of this key.
     Suspect(Hop, Key),
+    /// This parent gives other media than another one under the same key: the two have different
+    /// timelines.
+    Differs(Hop, Key),
 }
 
 /// One upstream request to make.

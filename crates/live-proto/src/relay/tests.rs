@@ -7,6 +7,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
+mod doubled;
 mod rings;
 
 /// A viewer with everything that it has read.
@@ -114,6 +115,7 @@ impl World {
                     self.legs.get_mut(&leg).expect("only legs under way go on").is_paused = false;
                 }
                 Action::Suspect(hop, _) => self.suspects.push(hop),
+                Action::Differs(..) => {}
             }
         }
         while self.relay.poll_ready().is_some() {}
@@ -741,23 +743,6 @@ fn range_of_another_validator_is_passed_over() {
         };
         assert_eq!((answer.length, answer.range.is_some()), (Some(length), length == 100), "{etag}");
     }
-}
-
-#[test]
-fn doubled_object_needs_one_good_leg() {
-    let mut world = World::new(RelayConfig { is_doubled: true, ..RelayConfig::default() }, &[1_000]);
-    world.join(0);
-    assert_eq!(world.requests[0], 2);
-    let (first, second) = (world.leg(0), world.leg(1));
-    world.send(first, 0);
-    world.send(first, 400);
-    world.legs.get_mut(&first).expect("it is under way").is_frozen = true;
-    world.send(second, 0);
-    world.send(second, 500);
-    world.read(0);
-    assert_eq!(world.readers[0].read.len(), 500, "no time passed since the first leg froze");
-    world.finish();
-    assert_eq!((world.readers[0].read.len(), world.requests[0]), (1_000, 2));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use anabranch_live_proto::control::messages::{
 };
 use anabranch_live_proto::control::node::{Event, Node, RequestId, Settings, Transmit};
 use anabranch_live_proto::{ChannelId, Link, Network, NodeId, Object, Tier};
-use anabranch_testing::faults::{self, Ended, Schedule, some_of};
+use anabranch_testing::faults::{self, Chances, Ended, Outages, Schedule};
 use anabranch_units::{BitRate, Duration, Instant, LinkId, RandomStream, Seed};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -178,9 +178,9 @@ pub struct World {
     /// Share of each link's capacity that works, in percent.
     pub shares: Vec<u64>,
     degraded_until: BTreeMap<usize, Instant>,
-    /// Until when no message passes from a node to another; the controller has the last index.
-    cuts: BTreeMap<(usize, usize), Instant>,
-    faults: BTreeMap<Fault, u32>,
+    /// Sender and receiver of the messages that are lost; the controller has the last index.
+    cuts: Outages<(usize, usize)>,
+    faults: Chances<Fault>,
     /// Whether no fault of this schedule touches video.
     pub is_video_safe: bool,
     lives: u64,
@@ -264,13 +264,11 @@ impl World {
             Viewer::new(group, ChannelId(draw.below(channels.len() as u64) as u32))
         });
         let viewers = viewers.collect();
-        let kinds = some_of(&mut draw, Fault::ALL);
-        let mut faults: BTreeMap<_, _> =
-            kinds.into_iter().map(|(fault, most)| (fault, draw.below(most) as u32)).collect();
+        let mut faults = Chances::draw(&mut draw, Fault::ALL);
         if draw.below(8) == 0 {
-            faults.retain(|fault, _| Fault::OF_CONTROL.contains(fault));
+            faults.retain(|fault| Fault::OF_CONTROL.contains(&fault));
         }
-        let is_video_safe = faults.keys().all(|fault| Fault::OF_CONTROL.contains(fault));
+        let is_video_safe = faults.kinds().all(|fault| Fault::OF_CONTROL.contains(&fault));
         let has_controller = draw.below(8) > 0;
         let mut world = Self {
             schedule: Schedule::new(),
@@ -282,7 +280,7 @@ impl World {
             laws: Laws::default(),
             shares: vec![100; place.network.links().len()],
             degraded_until: BTreeMap::new(),
-            cuts: BTreeMap::new(),
+            cuts: Outages::default(),
             faults,
             is_video_safe,
             lives: 0,
@@ -329,10 +327,6 @@ impl World {
 
     pub fn now(&self) -> Instant {
         self.schedule.now()
-    }
-
-    fn ppm(&self, fault: Fault) -> u32 {
-        self.faults.get(&fault).copied().unwrap_or_default()
     }
 
     /// A node that runs and is not frozen.
@@ -483,15 +477,15 @@ impl World {
     // ---- messages ----
 
     fn is_cut(&self, from: usize, to: usize) -> bool {
-        self.cuts.get(&(from, to)).is_some_and(|until| *until > self.now())
+        self.cuts.is_cut(&(from, to), self.now())
     }
 
     fn post(&mut self, from: usize, to: usize, what: What) {
-        if self.is_cut(from, to) || self.random.network.chance_ppm(self.ppm(Fault::Lost)) {
+        if self.is_cut(from, to) || self.random.network.chance_ppm(self.faults.ppm(Fault::Lost)) {
             return;
         }
         let mut delay = Duration::from_us(1_000 + self.random.network.below(9_000));
-        let most = self.ppm(Fault::Late);
+        let most = self.faults.ppm(Fault::Late);
         if most > 0 && self.random.network.below(8) == 0 {
             delay += Duration::from_us(self.random.network.below(u64::from(most)));
         }
@@ -552,7 +546,7 @@ impl World {
         let Some(running) = &mut self.controller else { return false };
         if let Some((to, message)) = running.machine.poll_transmit() {
             let is_lost = message.update.is_some()
-                && self.random.network.chance_ppm(self.faults.get(&Fault::LostUpdates).copied().unwrap_or(0));
+                && self.random.network.chance_ppm(self.faults.ppm(Fault::LostUpdates));
             if !is_lost {
                 self.post(CONTROLLER, to.index(), What::ToNode { to, message });
             }
@@ -656,8 +650,8 @@ impl World {
             self.degraded_until.remove(&link);
             self.shares[link] = 100;
         }
-        for (fault, ppm) in self.faults.clone() {
-            if self.random.chaos.chance_ppm(ppm) {
+        for fault in self.faults.kinds().collect::<Vec<_>>() {
+            if self.random.chaos.chance_ppm(self.faults.ppm(fault)) {
                 self.strike(fault);
             }
         }
@@ -679,21 +673,25 @@ impl World {
         match fault {
             Fault::Lost | Fault::Late | Fault::LostUpdates => return,
             Fault::CutLink => {
-                self.cuts.extend([((from, to), until), ((to, from), until)]);
+                for pair in [(from, to), (to, from)] {
+                    self.cuts.cut(pair, until);
+                }
             }
             Fault::OneWay => {
                 let pair = if random.below(2) == 0 { (from, to) } else { (to, from) };
-                self.cuts.insert(pair, until);
+                self.cuts.cut(pair, until);
             }
             Fault::CutControl => {
-                self.cuts.extend([((node, CONTROLLER), until), ((CONTROLLER, node), until)]);
+                for pair in [(node, CONTROLLER), (CONTROLLER, node)] {
+                    self.cuts.cut(pair, until);
+                }
             }
             Fault::Split => {
                 let ends = (0..count).chain([CONTROLLER]);
                 let sides: Vec<(usize, bool)> = ends.map(|end| (end, random.below(2) == 0)).collect();
                 for ((a, side), (b, other)) in sides.iter().flat_map(|a| sides.iter().map(move |b| (a, b))) {
                     if side != other {
-                        self.cuts.insert((*a, *b), until);
+                        self.cuts.cut((*a, *b), until);
                     }
                 }
             }

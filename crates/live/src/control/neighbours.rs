@@ -31,6 +31,8 @@ const OUTBOX_MAX: usize = 256;
 const CONNECT_TIME: Duration = Duration::from_secs(2);
 /// Pause before a parent is connected to again.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(300);
+/// Pause before a look whether a removed parent is part of the network again.
+const REMOVED_PAUSE: Duration = Duration::from_secs(1);
 /// Time for one frame to be written.
 const WRITE_TIME: Duration = Duration::from_secs(5);
 
@@ -121,6 +123,10 @@ impl Shared {
 pub(super) async fn follow_parent(shared: Arc<Shared>, parent: NodeId) {
     let mut is_news = true;
     loop {
+        if shared.layout().is_removed(parent) {
+            sleep(REMOVED_PAUSE).await;
+            continue;
+        }
         if let Err(error) = talk_to_parent(&shared, parent, &mut is_news).await
             && std::mem::replace(&mut is_news, false)
         {
@@ -131,7 +137,8 @@ pub(super) async fn follow_parent(shared: Arc<Shared>, parent: NodeId) {
 }
 
 async fn talk_to_parent(shared: &Arc<Shared>, parent: NodeId, is_news: &mut bool) -> io::Result<()> {
-    let entry = shared.layout.entry(parent);
+    let layout = shared.layout();
+    let entry = layout.entry(parent);
     let address = entry.control.as_deref().expect("the layout gives each parent an address");
     let connect = async {
         let tcp = TcpStream::connect(address).await?;
@@ -182,7 +189,8 @@ async fn serve_child(shared: &Arc<Shared>, arrival: Arrival, refusals: &Refusals
         }
     })?;
     drop(half_open);
-    let network = shared.layout.network();
+    let layout = shared.layout();
+    let network = layout.network();
     let is_child =
         |child: &NodeId| network.links_out(shared.id).iter().any(|link| network.link(*link).to == *child);
     let child = (peer.role == Role::Site && peer.system == crate::SYSTEM).then(|| network.find(&peer.name));

@@ -1,18 +1,16 @@
 //! The controller's routes: each caller's rights, and requests and answers in JSON.
 //!
-//! A node reports for itself alone; operators look and drain; any party may read the network and the
-//! directory. Leaves out: TLS and connections (`http`). Read [`router`] first.
+//! A node reports for itself alone; operators look, drain and change the network; any party may read
+//! the network and the directory. Leaves out: TLS and connections (`http`). Read [`router`] first.
 
-use super::ControllerService;
 use super::wire::{
-    DrainRequest, ErrorBody, EventView, EventsView, HealthView, LinkView, NodeView, NodesView, ReportReply,
-    RoundView, RoundsView, StreamView, TreesView,
+    DrainRequest, ErrorBody, EventView, EventsView, HealthView, LinkView, NetworkChange, NetworkVersion,
+    NetworkView, NodeView, NodesView, ReportReply, RoundView, RoundsView, StreamView, TreesView,
 };
-use crate::description::Description;
+use super::{ControllerService, Unchanged};
 use anabranch_http::Service;
 use anabranch_http::answer::{Refusal, Reply, complete, is_operator, read, speaks_for};
 use anabranch_http::metrics;
-use anabranch_live_proto::NodeId;
 use anabranch_live_proto::control::messages::Report;
 use anabranch_net::keys::System;
 use anabranch_net::tls::PeerIdentity;
@@ -33,14 +31,17 @@ const WAIT_MAX_MS: u64 = 10_000;
 #[openapi(
     info(
         title = "Anabranch live controller",
-        description = "Nodes report and take tables, operators look and drain. Mutual TLS: role and name in the caller's certificate decide what it may do.",
+        description = "Nodes report and take tables, operators look, drain nodes and change the network. Of several controllers only the one that leads answers; the others answer 421 with its address. Mutual TLS: role and name in the caller's certificate decide what it may do.",
     ),
-    paths(report, drain, network, directory, nodes, trees, events, rounds, healthz, show_metrics),
+    paths(report, drain, network, change, directory, nodes, trees, events, rounds, healthz, show_metrics),
     components(schemas(
         ErrorBody,
         HealthView,
         ReportReply,
         DrainRequest,
+        NetworkView,
+        NetworkChange,
+        NetworkVersion,
         NodesView,
         NodeView,
         TreesView,
@@ -75,7 +76,7 @@ pub(crate) fn router(service: ControllerService) -> Router {
     let routes = Router::new()
         .route("/v1/nodes/{node}/report", post(report))
         .route("/v1/nodes/{node}/drain", post(drain))
-        .route("/v1/network", get(network))
+        .route("/v1/network", get(network).post(change))
         .route("/v1/directory", get(directory))
         .route("/v1/nodes", get(nodes))
         .route("/v1/trees", get(trees))
@@ -87,19 +88,22 @@ pub(crate) fn router(service: ControllerService) -> Router {
     complete(routes).with_state(service)
 }
 
-impl ControllerService {
-    fn node(&self, name: &str) -> Result<NodeId, Refusal> {
-        self.layout().network().find(name).ok_or_else(|| {
-            Refusal(
-                StatusCode::NOT_FOUND,
-                format!("node `{name}`: no such node in the network's description"),
-            )
-        })
+impl From<Unchanged> for Refusal {
+    fn from(unchanged: Unchanged) -> Self {
+        let status = match &unchanged {
+            Unchanged::Follows(Some(_)) => StatusCode::MISDIRECTED_REQUEST,
+            Unchanged::Follows(None) => StatusCode::SERVICE_UNAVAILABLE,
+            Unchanged::UnknownNode(_) => StatusCode::NOT_FOUND,
+            Unchanged::OtherVersion(..) => StatusCode::CONFLICT,
+            Unchanged::Bad(_) => StatusCode::BAD_REQUEST,
+            Unchanged::NotStored(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Self(status, unchanged.to_string())
     }
 }
 
 #[utoipa::path(post, path = "/v1/nodes/{node}/report", params(("node" = String, Path)), request_body = Object,
-    responses((status = 200, body = ReportReply), (status = 403, body = ErrorBody, description = "another's keys"), (status = 404, body = ErrorBody)))]
+    responses((status = 200, body = ReportReply), (status = 403, body = ErrorBody, description = "another's keys"), (status = 404, body = ErrorBody), (status = 421, body = ErrorBody, description = "another controller leads")))]
 async fn report(
     State(service): State<ControllerService>,
     Extension(peer): Extension<PeerIdentity>,
@@ -107,12 +111,11 @@ async fn report(
     body: Result<Bytes, BytesRejection>,
 ) -> Reply<ReportReply> {
     speaks_for(&peer, "node", &node)?;
-    let node = service.node(&node)?;
-    Ok(Json(ReportReply { messages: service.report(node, read::<Report>(body)?) }))
+    Ok(Json(service.report(&node, read::<Report>(body)?)?))
 }
 
 #[utoipa::path(post, path = "/v1/nodes/{node}/drain", params(("node" = String, Path)), request_body = DrainRequest,
-    responses((status = 204), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 500, body = ErrorBody, description = "the store cannot be written")))]
+    responses((status = 204), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 421, body = ErrorBody), (status = 500, body = ErrorBody, description = "the store does not answer")))]
 async fn drain(
     State(service): State<ControllerService>,
     Extension(peer): Extension<PeerIdentity>,
@@ -120,17 +123,29 @@ async fn drain(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<StatusCode, Refusal> {
     is_operator(&peer, "drain a node")?;
-    let node = service.node(&node)?;
     let DrainRequest { drain } = read(body)?;
-    let drained = tokio::task::spawn_blocking(move || service.drain(node, drain)).await;
-    let drained = drained.expect("it does not panic, and the runtime is there");
-    drained.map_err(|error| Refusal(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+    service.drain(&node, drain).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-#[utoipa::path(get, path = "/v1/network", responses((status = 200, body = Object, description = "the network's description")))]
-async fn network(State(service): State<ControllerService>) -> Json<Description> {
-    Json(service.layout().description().clone())
+#[utoipa::path(get, path = "/v1/network", responses((status = 200, body = NetworkView), (status = 503, body = ErrorBody, description = "no network is known yet")))]
+async fn network(State(service): State<ControllerService>) -> Reply<NetworkView> {
+    let (lead, version, network) = service.network()?;
+    Ok(Json(NetworkView { lead, version, network }))
+}
+
+#[utoipa::path(post, path = "/v1/network", request_body = NetworkChange,
+    responses((status = 200, body = NetworkVersion), (status = 400, body = ErrorBody, description = "a bad change: nothing is changed"),
+        (status = 403, body = ErrorBody), (status = 409, body = ErrorBody, description = "the network has another version"),
+        (status = 421, body = ErrorBody), (status = 500, body = ErrorBody, description = "the store does not answer")))]
+async fn change(
+    State(service): State<ControllerService>,
+    Extension(peer): Extension<PeerIdentity>,
+    body: Result<Bytes, BytesRejection>,
+) -> Reply<NetworkVersion> {
+    is_operator(&peer, "change the network")?;
+    let NetworkChange { version, changes } = read(body)?;
+    Ok(Json(NetworkVersion { version: service.change(version, changes).await? }))
 }
 
 #[derive(serde::Deserialize)]
@@ -151,7 +166,7 @@ fn wait(wait_ms: Option<u64>) -> Result<Duration, Refusal> {
 
 #[utoipa::path(get, path = "/v1/directory",
     params(("etag" = Option<String>, Query, description = "the ETag of the directory that is known"), ("wait_ms" = Option<u64>, Query)),
-    responses((status = 200, body = Object, description = "places of viewers"), (status = 204, description = "no news")))]
+    responses((status = 200, body = Object, description = "places of viewers"), (status = 204, description = "no news"), (status = 421, body = ErrorBody)))]
 async fn directory(
     State(service): State<ControllerService>,
     Query(query): Query<DirectoryQuery>,
@@ -159,6 +174,9 @@ async fn directory(
     let until = tokio::time::Instant::now() + wait(query.wait_ms)?;
     let mut receiver = service.directory();
     loop {
+        if !service.leads() {
+            return Err(service.follows().into());
+        }
         let directory = std::sync::Arc::clone(&receiver.borrow_and_update());
         let text = serde_json::to_vec(&*directory).expect("a directory is plain data");
         let etag = etag(&text);
@@ -186,7 +204,7 @@ async fn nodes(
     Extension(peer): Extension<PeerIdentity>,
 ) -> Reply<NodesView> {
     is_operator(&peer, "look")?;
-    Ok(Json(NodesView { nodes: service.nodes() }))
+    Ok(Json(NodesView { nodes: service.nodes()? }))
 }
 
 #[utoipa::path(get, path = "/v1/trees", responses((status = 200, body = TreesView), (status = 403, body = ErrorBody)))]
@@ -195,7 +213,7 @@ async fn trees(
     Extension(peer): Extension<PeerIdentity>,
 ) -> Reply<TreesView> {
     is_operator(&peer, "look")?;
-    Ok(Json(TreesView { links: service.links(), streams: service.streams() }))
+    Ok(Json(TreesView { links: service.links()?, streams: service.streams()? }))
 }
 
 #[derive(serde::Deserialize)]

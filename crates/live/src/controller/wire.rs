@@ -3,6 +3,7 @@
 //! Reports and messages are the control's own (`live_proto::control::messages`). Read [`NodeView`] and
 //! [`LinkView`] first.
 
+use crate::description::{Change, Description};
 use anabranch_live_proto::Tier;
 use anabranch_live_proto::control::messages::ToNode;
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,41 @@ pub struct ReportReply {
     /// Messages, the oldest first.
     #[schema(value_type = Vec<Object>)]
     pub messages: Vec<ToNode>,
+    /// Number of the controller's lead.
+    pub lead: u64,
+    /// Version of the network. A node with an earlier one reads the network again.
+    pub network: u64,
+}
+
+/// The network, with the numbers by which a later one is known.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NetworkView {
+    /// Number of the lead under which the version came into force, or of a later one.
+    pub lead: u64,
+    /// Version: the number of changes, plus one.
+    pub version: u64,
+    /// Nodes, links, groups and channels.
+    #[schema(value_type = Object)]
+    pub network: Description,
+}
+
+/// Changes of the network.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NetworkChange {
+    /// Version that is changed. Another one is refused, so that editors do not overwrite each other.
+    pub version: u64,
+    /// Changes, made in this order, all of them or none: `{"set_node": …}`, `{"remove_node": "NAME"}`, and the
+    /// same for `link`, `group` and `channel`.
+    #[schema(value_type = Vec<Object>)]
+    pub changes: Vec<Change>,
+}
+
+/// Version of a changed network.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NetworkVersion {
+    /// The new version; the present one if nothing differs.
+    pub version: u64,
 }
 
 /// A node.
@@ -93,7 +129,7 @@ pub struct EventView {
     pub number: u64,
     /// Time of day, in milliseconds since 1970.
     pub unix_ms: u64,
-    /// `silent`, `heard`, `places`, `tables`, `settled`, `drain` or `round`.
+    /// `silent`, `heard`, `places`, `tables`, `settled`, `drain`, `network` or `round`.
     pub kind: String,
     /// The node that it is about.
     pub node: Option<String>,

@@ -2,7 +2,7 @@
 
 use super::resolve::resolve;
 use super::{PlayerReport, PlayerSpec, Progress, wall_clock};
-use crate::url::host;
+use crate::url::{host, split};
 use anabranch_http::origin::Origin;
 use anabranch_live_proto::play::{Action, Get, Player, PlayerConfig, RequestId};
 use anabranch_units::Instant;
@@ -32,15 +32,6 @@ enum Event {
     End(RequestId),
     Failed(RequestId),
     Resolved(Vec<IpAddr>),
-}
-
-/// Server and target of a plain URL.
-fn split(url: &str) -> Option<(&str, String)> {
-    let rest = url.strip_prefix("http://")?;
-    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    let target = rest[end..].split('#').next().unwrap_or_default();
-    let slash = if target.starts_with('/') { "" } else { "/" };
-    Some((&url[..url.len() - rest.len() + end], format!("{slash}{target}")))
 }
 
 /// A player of a run.

@@ -1,10 +1,10 @@
-//! One rendition of a channel: its packager behind a lock, with the requests that wait for it.
+//! One rendition of a channel: its packager or importer behind a lock, with the requests that wait.
 //!
 //! Read [`Channel`].
 
 use crate::body::Pieces;
 use anabranch_live_proto::origin::{
-    Answer, Name, PackageError, Packager, PackagerConfig, Predecessor, RequestId,
+    Answer, Importer, Name, PackageError, Packager, PackagerConfig, Predecessor, Rendition, RequestId,
 };
 use anabranch_media::hls::DeliveryDirectives;
 use anabranch_units::{BitRate, Duration, Instant};
@@ -30,16 +30,35 @@ impl fmt::Display for ChannelPath {
     }
 }
 
-/// A rendition that is published, or was.
+/// A rendition that is published or pulled, or was.
 pub(super) struct Channel {
     pub path: ChannelPath,
+    /// Whether the rendition is pulled from an origin, so that nobody may publish it.
+    pub is_pulled: bool,
     state: Mutex<State>,
+    /// Rung by requests for a pulled rendition that rests.
+    pub asked: Notify,
     /// Uploaded files of one publisher, one after the other.
     pub files: QueueMutex<()>,
 }
 
+/// Where a rendition's media come from.
+enum Input {
+    Published(Box<Packager>),
+    Pulled(Box<Importer>),
+}
+
+impl Input {
+    fn rendition(&mut self) -> &mut Rendition {
+        match self {
+            Self::Published(packager) => packager.rendition(),
+            Self::Pulled(importer) => importer.rendition(),
+        }
+    }
+}
+
 struct State {
-    packager: Packager,
+    input: Input,
     /// Requests without their last answer. A request's queue holds one segment at most.
     requests: BTreeMap<RequestId, UnboundedSender<Answer>>,
     next_request: u64,
@@ -49,6 +68,10 @@ struct State {
     /// When the last byte came.
     last_byte_at: Instant,
     is_ended: bool,
+    /// `None` before the first request.
+    last_request_at: Option<Instant>,
+    /// Whether media have come since the import began or rested.
+    is_fresh: bool,
 }
 
 struct Publisher {
@@ -86,7 +109,7 @@ impl Drop for Request {
     fn drop(&mut self) {
         self.channel.with(|state| {
             state.requests.remove(&self.id);
-            state.packager.rendition().handle_cancel(self.id);
+            state.input.rendition().handle_cancel(self.id);
         });
     }
 }
@@ -96,23 +119,37 @@ impl Channel {
     ///
     /// Errors: a setting out of its range.
     pub fn new(path: ChannelPath, now: Instant, config: PackagerConfig) -> Result<Arc<Self>, PackageError> {
+        let packager = Box::new(Packager::new(config)?);
+        Ok(Self::with_input(path, now, Input::Published(packager)))
+    }
+
+    /// A channel that is pulled, without media.
+    pub fn pulled(path: ChannelPath, now: Instant, importer: Importer) -> Arc<Self> {
+        Self::with_input(path, now, Input::Pulled(Box::new(importer)))
+    }
+
+    fn with_input(path: ChannelPath, now: Instant, input: Input) -> Arc<Self> {
+        let is_pulled = matches!(input, Input::Pulled(_));
         let state = State {
-            packager: Packager::new(config)?,
+            input,
             requests: BTreeMap::new(),
             next_request: 0,
             publisher: None,
             next_publisher: 0,
             last_byte_at: now,
             is_ended: false,
+            last_request_at: None,
+            is_fresh: false,
         };
-        Ok(Arc::new(Self { path, state: Mutex::new(state), files: QueueMutex::new(()) }))
+        let (state, files, asked) = (Mutex::new(state), QueueMutex::new(()), Notify::new());
+        Arc::new(Self { path, is_pulled, state, asked, files })
     }
 
     /// One call of the packager, and its answers.
     fn with<T>(&self, call: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let result = call(&mut state);
-        while let Some((id, answer)) = state.packager.rendition().poll_answer() {
+        while let Some((id, answer)) = state.input.rendition().poll_answer() {
             let is_last = matches!(answer, Answer::End | Answer::Aborted);
             if let Some(to) = state.requests.get(&id) {
                 // A client that is gone cancels its request.
@@ -132,10 +169,18 @@ impl Channel {
             let id = RequestId(state.next_request);
             state.next_request += 1;
             state.requests.insert(id, to);
-            state.packager.rendition().handle_request(now, id, name, directives);
+            state.last_request_at = Some(now);
+            state.input.rendition().handle_request(now, id, name, directives);
             id
         });
+        self.asked.notify_one();
         Request { channel: Arc::clone(self), id, answers }
+    }
+
+    /// Wakes a pulled rendition that rests.
+    pub fn ask(&self, now: Instant) {
+        self.with(|state| state.last_request_at = Some(now));
+        self.asked.notify_one();
     }
 
     /// Begins the turn of a publisher, which ends the one before.
@@ -148,7 +193,9 @@ impl Channel {
             if let Some(before) = before {
                 before.replaced.notify_one();
             }
-            state.packager.handle_body();
+            if let Input::Published(packager) = &mut state.input {
+                packager.handle_body();
+            }
             Turn { number, replaced }
         })
     }
@@ -169,7 +216,51 @@ impl Channel {
                 return Ok(());
             }
             state.last_byte_at = now;
-            state.packager.handle_bytes(now, bytes)
+            match &mut state.input {
+                Input::Published(packager) => packager.handle_bytes(now, bytes),
+                Input::Pulled(_) => Ok(()),
+            }
+        })
+    }
+
+    /// One call of the importer of a pulled rendition.
+    pub fn import<T>(&self, call: impl FnOnce(&mut Importer) -> T) -> T {
+        self.with(|state| {
+            let Input::Pulled(importer) = &mut state.input else {
+                unreachable!("only pulled renditions have an import");
+            };
+            let result = call(importer);
+            state.is_ended = importer.is_ended();
+            result
+        })
+    }
+
+    /// Begins with a new importer, whose numbers continue the old one's. Waiting requests fail.
+    pub fn renew(&self, importer: Importer) {
+        self.with(|state| {
+            state.requests.clear();
+            state.input = Input::Pulled(Box::new(importer));
+            (state.is_ended, state.is_fresh) = (false, false);
+        });
+    }
+
+    /// Notes that media have come.
+    pub fn refresh(&self) {
+        self.with(|state| state.is_fresh = true);
+    }
+
+    /// Whether media have come since the import began or rested.
+    pub fn is_fresh(&self) -> bool {
+        self.with(|state| state.is_fresh)
+    }
+
+    /// Whether the import rests, as no request came for `idle`. The window is then stale.
+    pub fn rests(&self, now: Instant, idle: Duration) -> bool {
+        self.with(|state| {
+            let is_idle = state.last_request_at.is_none_or(|at| now.saturating_since(at) >= idle);
+            let rests = is_idle && state.requests.is_empty();
+            state.is_fresh &= !rests;
+            rests
         })
     }
 
@@ -177,12 +268,13 @@ impl Channel {
     /// publisher. Returns whether the stream ends now.
     pub fn handle_timeout(&self, now: Instant, silence: Duration) -> bool {
         self.with(|state| {
-            state.packager.rendition().handle_timeout(now);
+            state.input.rendition().handle_timeout(now);
+            let Input::Published(packager) = &mut state.input else { return false };
             let is_silent = now.saturating_since(state.last_byte_at) >= silence;
             let ends = state.publisher.is_none() && is_silent && !state.is_ended;
             if ends {
                 state.is_ended = true;
-                state.packager.handle_end(now);
+                packager.handle_end(now);
             }
             ends
         })
@@ -194,11 +286,11 @@ impl Channel {
 
     /// Numbers from which the next stream continues.
     pub fn predecessor(&self) -> Option<Predecessor> {
-        self.with(|state| state.packager.rendition().predecessor())
+        self.with(|state| state.input.rendition().predecessor())
     }
 
     /// Peak segment bit rate so far. `None` before the first whole segment.
     pub fn peak_rate(&self) -> Option<BitRate> {
-        self.with(|state| state.packager.rendition().peak_rate())
+        self.with(|state| state.input.rendition().peak_rate())
     }
 }

@@ -1,17 +1,20 @@
 //! A network under a controller: source, two reflectors and two edges with their keys, on loopback.
+//! A third reflector and a third edge have keys, and join at run time.
 
 use crate::source::{AUTHORIZATION, TOKEN, fragments, get, put};
 use anabranch_http::{ServeConfig, Server};
 use anabranch_live::control::{ControlConfig, ControlError, NodeControl};
 use anabranch_live::controller::client::ControllerClient;
-use anabranch_live::controller::{ControllerConfig, ControllerService};
-use anabranch_live::description::Description;
-use anabranch_live::{Node, NodeConfig, PublishTokens, SYSTEM, Source, SourceConfig};
+use anabranch_live::controller::{ControllerConfig, ControllerService, StoreConfig};
+use anabranch_live::description::{
+    Change, ChannelEntry, Description, GroupEdgeEntry, GroupEntry, LinkEntry, NodeEntry,
+};
+use anabranch_live::{EtcdConfig, Node, NodeConfig, PublishTokens, SYSTEM, Source, SourceConfig};
 use anabranch_live_proto::Tier;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, SetRequest, VALID_DAYS, make_set, write_set};
 use anabranch_net::tls::CredentialFiles;
-use anabranch_units::Duration;
+use anabranch_units::{BitRate, Duration};
 use axum::http::StatusCode;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,16 +25,23 @@ use tokio::time::{Instant, sleep};
 /// Names and tiers of the nodes.
 const NODES: [(&str, &str); 5] =
     [("s", "source"), ("r1", "reflector"), ("r2", "reflector"), ("e1", "edge"), ("e2", "edge")];
+/// Nodes that are not in the first network.
+const LATER: [&str; 2] = ["r3", "e3"];
+/// Lease of controllers that share an etcd.
+pub const LEASE: std::time::Duration = std::time::Duration::from_secs(2);
 /// Patience of each wait for a change.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 
-struct TestNetwork {
+pub struct TestNetwork {
     folder: PathBuf,
     description: Description,
-    controller_address: SocketAddr,
-    controller: Option<JoinHandle<()>>,
+    controller_addresses: Vec<SocketAddr>,
+    /// By address.
+    controllers: BTreeMap<SocketAddr, JoinHandle<()>>,
+    /// Members of etcd, if controllers share one.
+    etcd: Vec<String>,
     nodes: BTreeMap<&'static str, JoinHandle<()>>,
-    operator: ControllerClient,
+    pub operator: ControllerClient,
 }
 
 /// A port that was free a moment ago, on an address of this test alone.
@@ -64,60 +74,101 @@ fn description() -> Description {
 
 impl TestNetwork {
     async fn start(name: &str) -> Self {
+        Self::start_with(name, 1, Vec::new()).await
+    }
+
+    /// A network under `controllers`, which share an etcd if there are several.
+    pub async fn start_with(name: &str, controllers: usize, etcd: Vec<String>) -> Self {
         let folder = std::env::temp_dir().join(format!("anabranch-live-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).expect("room");
         let request = SetRequest {
             system: SYSTEM,
-            sites: NODES.iter().map(|(name, _)| (*name).to_owned()).collect(),
+            sites: NODES.iter().map(|(name, _)| *name).chain(LATER).map(str::to_owned).collect(),
             operators: vec!["operator".to_owned()],
             controller_hosts: Vec::new(),
             valid_days: VALID_DAYS,
         };
         write_set(&folder.join("keys"), &make_set(&request).expect("good names")).expect("room");
-        let controller_address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+        let address = |_| SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+        let controller_addresses: Vec<SocketAddr> = (0..controllers).map(address).collect();
+        let addresses: Vec<String> = controller_addresses.iter().map(ToString::to_string).collect();
         let identity = identity(&folder, Role::Operator, "operator");
-        let operator = ControllerClient::new(&controller_address.to_string(), &identity, PATIENCE);
-        let operator = operator.expect("an address");
+        let operator = ControllerClient::of(&addresses, &identity, PATIENCE).expect("addresses");
         let mut network = Self {
             folder,
             description: description(),
-            controller_address,
-            controller: None,
+            controller_addresses: controller_addresses.clone(),
+            controllers: BTreeMap::new(),
+            etcd,
             nodes: BTreeMap::new(),
             operator,
         };
-        network.start_controller().await;
+        for address in controller_addresses {
+            network.start_controller(address).await;
+        }
         for (name, tier) in NODES {
             network.start_node(name, tier).await;
         }
         network
     }
 
-    async fn start_controller(&mut self) {
+    async fn start_controller(&mut self, address: SocketAddr) {
         let mut config =
             ControllerConfig::new(self.description.clone(), Some(&self.folder.join("live.redb")));
+        if !self.etcd.is_empty() {
+            let etcd = EtcdConfig::new(self.etcd.clone(), "/test/", address.to_string()).with_lease(LEASE);
+            config.store = StoreConfig::Etcd(etcd);
+        }
         config.settings.round = Duration::from_secs(2);
         config.settings.node_silence_max = Duration::from_secs(3);
-        let service = ControllerService::open(config).expect("a store");
+        let until = Instant::now() + PATIENCE;
+        let service = loop {
+            // Requests of the last controller may still use its store.
+            match ControllerService::open(config.clone()) {
+                Ok(service) => break service,
+                Err(error) => assert!(Instant::now() < until, "{error}"),
+            }
+            sleep(std::time::Duration::from_millis(50)).await;
+        };
         let identity = identity(&self.folder, Role::Controller, "controller");
-        let serve = ServeConfig { address: self.controller_address, ..ServeConfig::default() };
+        let serve = ServeConfig { address, ..ServeConfig::default() };
         let server = Server::bind(service, &identity, serve).await.expect("a free port");
-        self.controller = Some(tokio::spawn(server.run()));
+        self.controllers.insert(address, tokio::spawn(server.run()));
+    }
+
+    /// Ends a controller without notice.
+    pub fn kill_controller(&mut self, address: SocketAddr) {
+        self.controllers.remove(&address).expect("started").abort();
+    }
+
+    /// The controller that leads.
+    pub async fn leader(&self) -> SocketAddr {
+        self.streams().await;
+        self.operator.address().parse().expect("an address")
+    }
+
+    /// A client of each controller.
+    pub fn clients(&self) -> Vec<ControllerClient> {
+        let identity = identity(&self.folder, Role::Operator, "operator");
+        let client = |address: &SocketAddr| {
+            ControllerClient::new(&address.to_string(), &identity, PATIENCE).expect("an address")
+        };
+        self.controller_addresses.iter().map(client).collect()
     }
 
     fn control(&self, name: &str) -> ControlConfig {
         let entry = self.description.nodes.iter().find(|node| node.name == name).expect("listed");
         ControlConfig {
             name: name.to_owned(),
-            controllers: vec![self.controller_address.to_string()],
+            controllers: self.controller_addresses.iter().map(ToString::to_string).collect(),
             identity: identity(&self.folder, Role::Site, name),
             address: entry.control.as_ref().map(|address| address.parse().expect("an address")),
             cache: Some(self.folder.join(format!("{name}.json"))),
         }
     }
 
-    fn url(&self, name: &str) -> &str {
+    pub fn url(&self, name: &str) -> &str {
         &self.description.nodes.iter().find(|node| node.name == name).expect("listed").media
     }
 
@@ -147,20 +198,44 @@ impl TestNetwork {
 
     /// Streams as the controller knows them: node and parent.
     async fn streams(&self) -> Vec<(String, String)> {
-        let streams = self.operator.trees().await.expect("an operator may look").streams;
+        let until = Instant::now() + PATIENCE;
+        let streams = loop {
+            // For the time of a lease no controller may lead.
+            match self.operator.trees().await {
+                Ok(trees) => break trees.streams,
+                Err(error) => assert!(Instant::now() < until, "{error}"),
+            }
+            sleep(std::time::Duration::from_millis(100)).await;
+        };
         streams.into_iter().map(|stream| (stream.node, stream.parent)).collect()
     }
 
-    async fn wait_for(&self, what: &str, streams: &[(&str, &str)]) {
+    pub async fn wait_for(&self, what: &str, streams: &[(&str, &str)]) {
+        self.wait_until(&format!("{what}: {streams:?}"), |found| {
+            let has = |(node, parent): &(&str, &str)| found.iter().any(|(n, p)| n == node && p == parent);
+            found.len() == streams.len() && streams.iter().all(has)
+        })
+        .await;
+    }
+
+    /// Waits until both channels reach both edges, and no stream passes `left_out`.
+    async fn wait_without(&self, left_out: &str) {
+        self.wait_until(&format!("without {left_out}"), |found| {
+            let count = |edge| found.iter().filter(|(node, _)| node == edge).count();
+            let is_out = found.iter().all(|(node, parent)| node != left_out && parent != left_out);
+            is_out && count("e1") == 2 && count("e3") == 2
+        })
+        .await;
+    }
+
+    async fn wait_until(&self, what: &str, is_done: impl Fn(&[(String, String)]) -> bool) {
         let until = Instant::now() + PATIENCE;
         loop {
             let found = self.streams().await;
-            if found.len() == streams.len()
-                && streams.iter().all(|(node, parent)| found.iter().any(|(n, p)| n == node && p == parent))
-            {
+            if is_done(&found) {
                 return;
             }
-            assert!(Instant::now() < until, "{what}: {found:?} instead of {streams:?}");
+            assert!(Instant::now() < until, "{what}: {found:?}");
             sleep(std::time::Duration::from_millis(50)).await;
         }
     }
@@ -168,7 +243,7 @@ impl TestNetwork {
 
 impl Drop for TestNetwork {
     fn drop(&mut self) {
-        self.nodes.values().chain(&self.controller).for_each(JoinHandle::abort);
+        self.nodes.values().chain(self.controllers.values()).for_each(JoinHandle::abort);
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
@@ -178,11 +253,25 @@ fn identity(folder: &std::path::Path, role: Role, name: &str) -> Identity {
     Identity::load(&files).expect("keys of the set")
 }
 
-/// Waits until the playlist is there.
-async fn wait_for_playlist(url: &str) {
+/// Reads a path ten times a second, and panics at the first failed answer.
+pub async fn watch(url: String, path: &'static str) {
+    for asked in 1.. {
+        let (status, body) = get(&url, path).await;
+        let line = String::from_utf8_lossy(&body).into_owned();
+        assert_eq!(status, StatusCode::OK, "{url}{path}, answer {asked}: {line}");
+        sleep(std::time::Duration::from_millis(100)).await;
+    }
+}
+
+pub async fn wait_for_playlist(url: &str) {
+    wait_for(url, "/news/main/index.m3u8").await;
+}
+
+/// Waits until a path has an answer.
+async fn wait_for(url: &str, path: &str) {
     let until = Instant::now() + PATIENCE;
     loop {
-        let (status, body) = get(url, "/news/main/index.m3u8").await;
+        let (status, body) = get(url, path).await;
         if status == StatusCode::OK {
             return;
         }
@@ -204,20 +293,7 @@ async fn streams_follow_the_plan_and_survive_a_reflector() {
         }
     });
     wait_for_playlist(&edge).await;
-    let watched = edge.clone();
-    let viewer = tokio::spawn(async move {
-        let (mut failed, mut asked) = (0_u32, 0_u32);
-        loop {
-            let (status, _) = get(&watched, "/news/main/index.m3u8").await;
-            asked += 1;
-            failed += u32::from(status != StatusCode::OK);
-            if asked.is_multiple_of(50) {
-                println!("{asked} answers, {failed} of them failed");
-            }
-            assert!(failed == 0, "answer {asked}: {status}");
-            sleep(std::time::Duration::from_millis(100)).await;
-        }
-    });
+    let viewer = tokio::spawn(watch(edge.clone(), "/news/main/index.m3u8"));
     network.wait_for("the cheaper reflector", &[("r1", "s"), ("e1", "r1")]).await;
 
     network.operator.drain("r1", true).await.expect("an operator may drain");
@@ -229,7 +305,8 @@ async fn streams_follow_the_plan_and_survive_a_reflector() {
     network.wait_for("r1 has failed", &[("r2", "s"), ("e1", "r2")]).await;
 
     // Without a controller everything goes on; a later controller takes the next lead.
-    network.controller.take().expect("started").abort();
+    let controller = network.controller_addresses[0];
+    network.kill_controller(controller);
     sleep(std::time::Duration::from_secs(1)).await;
     wait_for_playlist(&edge).await;
     let edges = (&[Tier::Edge][..], "an edge");
@@ -238,7 +315,7 @@ async fn streams_follow_the_plan_and_survive_a_reflector() {
     let without_file = ControlConfig { cache: None, ..network.control("e2") };
     let refused = NodeControl::start(without_file, edges).await;
     assert!(matches!(refused, Err(ControlError::NoDescription(_))), "{refused:?}");
-    network.start_controller().await;
+    network.start_controller(controller).await;
     network.wait_for("the next lead", &[("r2", "s"), ("e1", "r2")]).await;
     let nodes = network.operator.nodes().await.expect("an operator may look");
     let edge = nodes.iter().find(|node| node.name == "e1").expect("listed");
@@ -246,6 +323,103 @@ async fn streams_follow_the_plan_and_survive_a_reflector() {
     assert!(!viewer.is_finished(), "{:?}", viewer.await);
     viewer.abort();
     publisher.abort();
+}
+
+fn link(from: &str, to: &str, mbps: u64, cost: f64) -> Change {
+    let (from, to, capacity) = (from.to_owned(), to.to_owned(), BitRate::mbps(mbps));
+    Change::SetLink(LinkEntry { from, to, capacity, cost })
+}
+
+/// Adds channel `sport`, edge `e3` below both reflectors, and reflector `r3` between `s` and `e1`.
+fn additions() -> Vec<Change> {
+    let url = |port| format!("http://127.0.0.1:{port}");
+    let node = |name: &str, tier| NodeEntry {
+        name: name.to_owned(),
+        tier,
+        media: url(free_port()),
+        control: (tier != Tier::Edge).then(|| format!("127.0.0.1:{}", free_port())),
+        addresses: Vec::new(),
+    };
+    let edges = ["e1", "e2", "e3"].map(|edge| GroupEdgeEntry::Name(edge.to_owned()));
+    let prefixes = vec!["127.0.0.0/8".parse().expect("a prefix")];
+    let renditions = [("main".to_owned(), BitRate::mbps(1))].into();
+    vec![
+        Change::SetChannel(ChannelEntry { name: "sport".to_owned(), renditions }),
+        Change::SetNode(node("e3", Tier::Edge)),
+        Change::SetNode(node("r3", Tier::Reflector)),
+        link("s", "r3", 20, 4.0),
+        link("r3", "e1", 20, 1.0),
+        link("r1", "e3", 20, 1.0),
+        link("r2", "e3", 20, 1.0),
+        Change::SetGroup(GroupEntry { name: "here".to_owned(), prefixes, edges: edges.into() }),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn network_changes_while_viewers_read() {
+    let mut network = TestNetwork::start("changes").await;
+    let publishers = ["/news/main", "/sport/main"].map(|path| {
+        let source = network.url("s").to_owned();
+        tokio::spawn(async move {
+            loop {
+                put(&source, path, AUTHORIZATION, fragments()).await;
+                sleep(std::time::Duration::from_millis(50)).await;
+            }
+        })
+    });
+    let edge = network.url("e1").to_owned();
+    wait_for_playlist(&edge).await;
+    let mut viewers = vec![tokio::spawn(watch(edge.clone(), "/news/main/index.m3u8"))];
+    network.wait_for("the cheaper reflector", &[("r1", "s"), ("e1", "r1")]).await;
+
+    // An edge, a reflector and a channel come. A later editor of the same version is refused.
+    let (status, _) = get(&edge, "/sport/main/index.m3u8").await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    let version = network.operator.change(1, additions()).await.expect("an operator may change it");
+    let late = network.operator.change(1, vec![Change::RemoveNode("r2".to_owned())]).await;
+    let late = late.expect_err("the network has changed").to_string();
+    assert!(version == 2 && late.contains("it has version 2"), "{late}");
+    network.description = network.operator.network().await.expect("anyone may look").network;
+    network.start_node("r3", "reflector").await;
+    network.start_node("e3", "edge").await;
+    let new = network.url("e3").to_owned();
+    for (edge, path) in
+        [(&edge, "/sport/main/index.m3u8"), (&new, "/sport/main/index.m3u8"), (&new, "/news/main/index.m3u8")]
+    {
+        wait_for(edge, path).await;
+        viewers.push(tokio::spawn(watch(edge.clone(), path)));
+    }
+
+    // The reflector that carries all streams is removed, and then ends.
+    let removal = vec![Change::RemoveNode("r1".to_owned())];
+    let version = network.operator.change(version, removal).await.expect("r1 is there");
+    network.wait_without("r1").await;
+    network.nodes.remove("r1").expect("started").abort();
+    sleep(std::time::Duration::from_secs(1)).await;
+
+    // A capacity changes: no channel fits over r3 any longer.
+    let narrow = vec![link("s", "r3", 0, 4.0)];
+    let version = network.operator.change(version, narrow).await.expect("the link is there");
+    network.wait_without("r3").await;
+
+    // The changes outlive the controller; a channel goes.
+    let controller = network.controller_addresses[0];
+    network.kill_controller(controller);
+    network.start_controller(controller).await;
+    network.wait_without("r3").await;
+    let shown = network.operator.nodes().await.expect("an operator may look");
+    assert!(shown.len() == 6 && shown.iter().all(|node| node.name != "r1"), "{shown:?}");
+    assert!(viewers.iter().all(|viewer| !viewer.is_finished()), "a viewer has lost its stream");
+    let viewer = viewers.remove(1);
+    viewer.abort();
+    viewers.remove(1).abort();
+    let removal = vec![Change::RemoveChannel("sport".to_owned())];
+    network.operator.change(version, removal).await.expect("the channel is there");
+    network.wait_for("sport is removed", &[("r2", "s"), ("e1", "r2"), ("e3", "r2")]).await;
+    let (status, _) = get(&edge, "/sport/main/index.m3u8").await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    assert!(viewers.iter().all(|viewer| !viewer.is_finished()), "a viewer has lost its stream");
+    viewers.iter().chain(&publishers).for_each(JoinHandle::abort);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -261,7 +435,7 @@ async fn missing_streams_and_strangers_are_refused_in_one_line() {
     assert!(answer.contains("no such rendition in the controller's network"), "{answer}");
     // A node may not speak for another one, nor look.
     let identity = identity(&network.folder, Role::Site, "e2");
-    let client = ControllerClient::new(&network.controller_address.to_string(), &identity, PATIENCE);
+    let client = ControllerClient::new(&network.controller_addresses[0].to_string(), &identity, PATIENCE);
     let error = client.expect("an address").trees().await.expect_err("a node is no operator").to_string();
     assert!(error.contains("ask as an operator"), "{error}");
     let mut unknown = network.control("e1");

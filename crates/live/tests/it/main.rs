@@ -4,8 +4,11 @@
 
 mod controlled;
 mod dns;
+mod doubled;
 mod faults;
 mod origin;
 mod players;
+mod pull;
 mod relay;
+mod shared;
 mod source;

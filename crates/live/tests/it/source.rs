@@ -34,9 +34,15 @@ impl TestSource {
 
     /// A source with parts of about this duration.
     pub fn start_with(part_target: Duration) -> Self {
+        Self::start_as(part_target, false)
+    }
+
+    /// A source whose segments are numbered by the media's own time, or by its own.
+    pub fn start_as(part_target: Duration, is_timeline_shared: bool) -> Self {
         let tokens = PublishTokens::read(&format!("news {TOKEN}")).expect("a token file");
         let mut config = SourceConfig::new(([127, 0, 0, 1], 0).into(), tokens);
         config.part_target = part_target;
+        config.is_timeline_shared = is_timeline_shared;
         config.segment_target = Duration::from_secs(1);
         config.rendition.listed_segments = 20;
         config.silence_max = Duration::from_secs(1);

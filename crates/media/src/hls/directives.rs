@@ -6,7 +6,7 @@
 use std::fmt;
 
 /// Which entries a delta update may leave out (`_HLS_skip`).
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Skip {
     /// Segments (`YES`).
     Segments,
@@ -15,7 +15,7 @@ pub enum Skip {
 }
 
 /// Delivery directives of a playlist request.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeliveryDirectives {
     /// Number of the segment that the playlist must contain (`_HLS_msn`).
     pub msn: Option<u64>,
@@ -79,6 +79,9 @@ impl DeliveryDirectives {
             match name {
                 "_HLS_msn" => set(&mut directives.msn, "_HLS_msn", value)?,
                 "_HLS_part" => set(&mut directives.part, "_HLS_part", value)?,
+                "_HLS_skip" if directives.skip.is_some() => {
+                    return Err(DirectivesError::Twice { parameter: "_HLS_skip" });
+                }
                 "_HLS_skip" => {
                     directives.skip = match value {
                         "YES" => Some(Skip::Segments),

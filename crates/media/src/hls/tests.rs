@@ -128,11 +128,12 @@ fn multivariant_playlist_reads_back() {
 fn directives_read_back() {
     let all = DeliveryDirectives { msn: Some(7), part: Some(0), skip: Some(Skip::Segments) };
     assert_eq!(all.query(), "_HLS_msn=7&_HLS_part=0&_HLS_skip=YES");
-    let wrong: [&[(&str, &str)]; 4] = [
+    let wrong: [&[(&str, &str)]; 5] = [
         &[("_HLS_msn", "-1")],
         &[("_HLS_msn", "+1")],
         &[("_HLS_msn", "99999999999999999999")],
         &[("_HLS_msn", "1"), ("_HLS_msn", "2")],
+        &[("_HLS_skip", "YES"), ("_HLS_skip", "v2")],
     ];
     for pairs in wrong {
         assert!(DeliveryDirectives::read(pairs.iter().copied()).is_err(), "{pairs:?}");

@@ -9,9 +9,8 @@ use anabranch_shuffle_proto::agent::{
 use anabranch_shuffle_proto::announcement::Announcement;
 use anabranch_shuffle_proto::control::FlowKey;
 use anabranch_shuffle_proto::sessions::SessionsConfig;
-use anabranch_testing::faults::{Ended, Schedule, some_of};
+use anabranch_testing::faults::{Chances, Ended, Schedule};
 use anabranch_units::{BitRate, Duration, Instant, RandomStream, Seed};
-use std::collections::BTreeMap;
 
 /// How long things go wrong, and after how much more all must have come to its end.
 const CHAOS: Duration = Duration::from_secs(15);
@@ -61,12 +60,6 @@ impl Fault {
         (Self::Jump, 5_000),
         (Self::LateDecisions, 300_000),
     ];
-
-    /// Which of them there are in a run, and how often.
-    fn draw(random: &mut RandomStream) -> BTreeMap<Self, u32> {
-        let kinds = some_of(random, Self::ALL);
-        kinds.into_iter().map(|(fault, most)| (fault, random.below(most) as u32)).collect()
-    }
 }
 
 /// What happens at some time.
@@ -96,8 +89,7 @@ pub struct World {
     agents_so_far: u64,
     service: Option<Service>,
     scheduler: Scheduler,
-    /// None once all is healed.
-    faults: BTreeMap<Fault, u32>,
+    faults: Chances<Fault>,
     is_healed: bool,
     /// When the last flows begin, and whether all limits have been as the coordinator wants them since then.
     last_flows_at: Option<Instant>,
@@ -115,7 +107,7 @@ impl World {
         let hosts = 2 + draw.below(4);
         let mut ppm = |most: u64| if draw.below(3) > 0 { 0 } else { draw.below(most) as u32 };
         let (refused_ppm, full_ppm) = (ppm(300_000), ppm(500_000));
-        let faults = Fault::draw(&mut draw);
+        let faults = Chances::draw(&mut draw, Fault::ALL);
         let scheduler = Scheduler::ALL[draw.below(Scheduler::ALL.len() as u64) as usize];
         let host = |number| Host::new(seed.stream("kernel", number), refused_ppm, full_ppm);
         let mut world = Self {
@@ -139,11 +131,6 @@ impl World {
         (0..hosts as usize).for_each(|host| world.schedule.after(Duration::ZERO, What::StartAgent(host)));
         world.schedule.after(Duration::ZERO, What::Tick);
         world
-    }
-
-    /// How often something goes wrong.
-    fn ppm(&self, fault: Fault) -> u32 {
-        self.faults.get(&fault).copied().unwrap_or(0)
     }
 
     /// Runs it until all has come to its end after the chaos.
@@ -323,7 +310,7 @@ impl World {
     /// A coordinator that is started now.
     fn coordinator(&self) -> Service {
         let config = SessionsConfig::default();
-        let decision_takes = Duration::from_us(self.ppm(Fault::LateDecisions).into());
+        let decision_takes = Duration::from_us(self.faults.ppm(Fault::LateDecisions).into());
         Service::new(self.schedule.now(), self.scheduler, config, decision_takes)
     }
 
@@ -407,7 +394,7 @@ impl World {
 
     /// How long a message takes between a host and the coordinator; `None` if it never comes.
     fn delay(&mut self, host: usize) -> Option<Duration> {
-        let (lost_ppm, late_us) = (self.ppm(Fault::Lost), self.ppm(Fault::Late));
+        let (lost_ppm, late_us) = (self.faults.ppm(Fault::Lost), self.faults.ppm(Fault::Late));
         let is_lost = self.network.chance_ppm(lost_ppm);
         let most = 100 + u64::from(late_us);
         // Most are fast, some are as slow as may be.
@@ -444,7 +431,7 @@ impl World {
         if let Some(service) = &mut self.service {
             let replies = service.handle_tick(self.schedule.now());
             self.reply(replies);
-            let crash_ppm = self.ppm(Fault::CoordinatorCrash);
+            let crash_ppm = self.faults.ppm(Fault::CoordinatorCrash);
             if self.chaos.chance_ppm(crash_ppm) {
                 self.service = None;
                 let after = Duration::from_ms(self.chaos.below(3_000));
@@ -458,7 +445,7 @@ impl World {
     fn go_wrong(&mut self, host: usize) {
         let now = self.schedule.now();
         let mut some_ms = |fault, most_ms| {
-            let chance_ppm = self.ppm(fault);
+            let chance_ppm = self.faults.ppm(fault);
             let happens = self.chaos.chance_ppm(chance_ppm);
             let ms = self.chaos.below(most_ms);
             happens.then(|| Duration::from_ms(ms))

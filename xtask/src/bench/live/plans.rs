@@ -35,6 +35,10 @@ const HOUR_BOUND: Bound = Bound { gap: 0.025, cpu_s: 12.0, ..UNBOUNDED };
 /// A warm round.
 const WARM_BOUND: Bound = Bound { gap: 0.0035, ..UNBOUNDED };
 
+/// Passes of a cold round, the default of [`Optimiser`].
+const PASSES: u32 = 20;
+/// The same where priorities are bitrates: a link holds few objects of the highest bitrate, so prices settle later.
+const QUALITY_PASSES: u32 = 27;
 const WARM_PASSES: u32 = 2;
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -49,15 +53,18 @@ pub(super) struct Instance {
     edges: u32,
     priority: Priority,
     length: Duration,
+    /// Passes of the cold round.
+    passes: u32,
     bound: Bound,
 }
 
 const fn minute(kind: WorkloadKind, videos: u32, edges: u32) -> Instance {
-    Instance { kind, videos, edges, priority: Priority::Balanced, length: MINUTE, bound: MINUTE_BOUND }
+    let (priority, length) = (Priority::Balanced, MINUTE);
+    Instance { kind, videos, edges, priority, length, passes: PASSES, bound: MINUTE_BOUND }
 }
 
 /// The windows, smallest first within each trace.
-pub(super) const INSTANCES: [Instance; 15] = {
+pub(super) const INSTANCES: [Instance; 18] = {
     use WorkloadKind::{AverageDay, HeavyTail, LargeEvent};
     let heavy_tail = minute(HeavyTail, 10_000, 100);
     [
@@ -67,13 +74,21 @@ pub(super) const INSTANCES: [Instance; 15] = {
         minute(HeavyTail, 1_000, 100),
         minute(HeavyTail, 1_000, 500),
         minute(HeavyTail, 1_000, 2_000),
-        minute(HeavyTail, 4_000, 100),
-        minute(HeavyTail, 4_000, 500),
-        minute(HeavyTail, 4_000, 2_000),
+        minute(HeavyTail, 2_000, 100),
+        minute(HeavyTail, 2_000, 500),
+        minute(HeavyTail, 2_000, 2_000),
+        minute(HeavyTail, 5_000, 100),
+        minute(HeavyTail, 5_000, 500),
+        minute(HeavyTail, 5_000, 2_000),
         heavy_tail,
         minute(HeavyTail, 10_000, 500),
         minute(HeavyTail, 10_000, 2_000),
-        Instance { priority: Priority::Quality, bound: QUALITY_BOUND, ..heavy_tail },
+        Instance {
+            priority: Priority::Quality,
+            passes: QUALITY_PASSES,
+            bound: QUALITY_BOUND,
+            ..heavy_tail
+        },
         Instance { bound: LARGE_EVENT_BOUND, ..minute(LargeEvent, LargeEvent.published_channels(), 100) },
         Instance { length: HOUR, bound: HOUR_BOUND, ..heavy_tail },
     ]
@@ -264,7 +279,8 @@ pub(super) fn solve_here(name: &str, seed: u64, turns: u32) -> anyhow::Result<()
 fn rounds(instance: &Instance, seed: u64, turns: u32) -> anyhow::Result<[Row; 2]> {
     let topology = instance.topology(seed)?;
     let program = instance.program_on(&topology, seed)?;
-    let (cold, prices) = round(&program, &Optimiser::default(), None, turns)?;
+    let optimiser = Optimiser { passes: instance.passes, ..Optimiser::default() };
+    let (cold, prices) = round(&program, &optimiser, None, turns)?;
     let cold = Row { instance: instance.name(), seed, ..of_plan(instance, &program, &cold) };
     let program = instance.program_on(&topology, seed + NEXT_ROUND)?;
     let optimiser = Optimiser { passes: WARM_PASSES, ..Optimiser::default() };

@@ -401,6 +401,26 @@ fn controller_that_hears_no_majority_keeps_its_tables() {
 }
 
 #[test]
+fn ended_drained_nodes_do_not_stop_plans() {
+    let mut net = Net::new(100, ControllerSettings::default());
+    for node in [R1, E2] {
+        net.controller.handle_drain(net.now, node);
+    }
+    net.silent.extend([R1, E2, R2]);
+    net.run(SECOND * 10);
+    let jobs = net.controller.jobs;
+    net.controller.handle_undrain(net.now, E2);
+    net.controller.handle_drain(net.now, E2);
+    net.run(SECOND);
+    assert!(net.controller.jobs > jobs, "S and E1 are two of three");
+    net.controller.handle_undrain(net.now, R1);
+    net.controller.handle_undrain(net.now, E2);
+    let jobs = net.controller.jobs;
+    net.run(SECOND);
+    assert_eq!(net.controller.jobs, jobs, "two of five");
+}
+
+#[test]
 fn controller_that_was_frozen_counts_no_node_as_silent() {
     let mut net = Net::new(100, settings());
     net.plan(&[R1]).expect("a wide link");

@@ -6,6 +6,12 @@ use super::*;
 const MEDIAMTX: &str = include_str!("../../../../media/tests/hls/mediamtx.m3u8");
 /// The form that OvenMediaEngine writes.
 const OVEN: &str = include_str!("../../../../media/tests/hls/ovenmediaengine.m3u8");
+/// MediaMTX with its session in the query, as it sends it over plain HTTP.
+const MEDIAMTX_VARIANTS: &str = include_str!("../../../../media/tests/hls/mediamtx_variants.m3u8");
+const MEDIAMTX_SESSION: &str = include_str!("../../../../media/tests/hls/mediamtx_session.m3u8");
+/// OvenMediaEngine with delta updates: a whole playlist, and the update one segment later.
+const OVEN_WHOLE: &str = include_str!("../../../../media/tests/hls/ovenmediaengine_whole.m3u8");
+const OVEN_DELTA: &str = include_str!("../../../../media/tests/hls/ovenmediaengine_delta.m3u8");
 /// The form that ffmpeg writes.
 const FFMPEG: &str = include_str!("../../../../media/tests/hls/ffmpeg.m3u8");
 
@@ -87,7 +93,7 @@ impl Bench {
 
 /// A playlist without parts.
 fn plain(first: u64, count: u64) -> String {
-    let segment = |number| format!("#EXTINF:2.0,\nrun{first}-{number}.ts\n");
+    let segment = |number| format!("#EXTINF:2.0,\nseg{number}.ts\n");
     let segments: String = (first..first + count).map(segment).collect();
     format!("#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXT-X-MEDIA-SEQUENCE:{first}\n{segments}")
 }
@@ -164,7 +170,7 @@ fn origin_that_restarts_is_continued() {
     assert_eq!((playlist.media_sequence, playlist.next_msn()), (102, 107));
     let marks: Vec<bool> = playlist.segments.iter().map(|segment| segment.head.is_discontinuous).collect();
     assert_eq!(marks, [false, false, false, true, false]);
-    assert_eq!(bench.body(Name::Segment(105)).as_deref(), Some("run0-0.ts"));
+    assert_eq!(bench.body(Name::Segment(105)).as_deref(), Some("seg0.ts"));
     bench.answer(&plain(1, 3));
     assert_eq!(bench.playlist().next_msn(), 109);
 }
@@ -203,7 +209,7 @@ fn successor_keeps_the_origins_numbers() {
 #[test]
 fn lost_segment_becomes_a_gap() {
     let mut bench = Bench::new(ImportConfig::default());
-    bench.missing.push("run0-1.ts".to_owned());
+    bench.missing.push("seg1.ts".to_owned());
     bench.answer(&plain(0, 3));
     let playlist = bench.playlist();
     let gaps: Vec<bool> = playlist.segments.iter().map(|segment| segment.is_gap).collect();
@@ -212,7 +218,7 @@ fn lost_segment_becomes_a_gap() {
 }
 
 #[test]
-fn failed_playlist_is_asked_for_ever_later() {
+fn retries_back_off_with_jitter() {
     let mut bench = Bench::new(ImportConfig::default());
     let mut delays = Vec::new();
     for _ in 0..8 {
@@ -223,7 +229,147 @@ fn failed_playlist_is_asked_for_ever_later() {
         delays.push(at.saturating_since(bench.now).as_us() / 1_000);
         bench.now = at;
     }
-    assert_eq!(delays, [500, 1_000, 2_000, 4_000, 8_000, 16_000, 16_000, 16_000]);
+    let bounds = [500, 1_000, 2_000, 4_000, 8_000, 16_000, 16_000, 16_000];
+    for (delay, bound) in delays.iter().zip(bounds) {
+        assert!((bound / 2..=bound).contains(delay), "{delay} ms of at most {bound} ms");
+    }
+    let other = Importer::new(bench.now, ImportConfig { seed: 1, ..ImportConfig::default() });
+    let mut bench = Bench { importer: other.expect("the settings are in range"), ..bench };
+    bench.run();
+    let id = bench.playlist_id.take().expect("the playlist is asked for");
+    bench.importer.handle_failure(bench.now, id);
+    let at = bench.importer.poll_timeout().expect("it is asked for again");
+    assert_ne!(at.saturating_since(bench.now).as_us() / 1_000, delays[0], "another seed, another delay");
+}
+
+/// A low-latency playlist: whole segments from `first` on, then open parts. Names begin with `run`.
+fn low_latency(run: &str, first: u64, whole: u64, open_parts: u64) -> String {
+    let part = |segment: u64, part: u64| {
+        format!("#EXT-X-PART:DURATION=0.5,URI=\"{run}_part{segment}.{part}.mp4?session=s1\"\n")
+    };
+    let segments: String = (first..first + whole)
+        .map(|n| format!("{}{}#EXTINF:1.0,\n{run}_seg{n}.mp4?session=s1\n", part(n, 0), part(n, 1)))
+        .collect();
+    let open: String = (0..open_parts).map(|n| part(first + whole, n)).collect();
+    format!(
+        "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXT-X-SERVER-CONTROL:CAN-BLOCK-RELOAD=YES\n\
+         #EXT-X-PART-INF:PART-TARGET=0.5\n#EXT-X-MEDIA-SEQUENCE:{first}\n\
+         #EXT-X-MAP:URI=\"{run}_init.mp4?session=s1\"\n{segments}{open}"
+    )
+}
+
+fn discontinuities(playlist: &MediaPlaylist) -> Vec<u64> {
+    let numbered = playlist.segments.iter().zip(playlist.media_sequence..);
+    let marked = numbered.filter(|(segment, _)| segment.head.is_discontinuous);
+    marked.map(|(_, number)| number).collect()
+}
+
+/// MediaMTX prefixes its names by a random number at each start, and may come back with numbers that
+/// overlap the earlier run.
+#[test]
+fn restart_with_overlapping_numbers_is_discontinuous() {
+    let mut bench = Bench::new(ImportConfig::default());
+    bench.answer(&low_latency("a", 5, 3, 0));
+    bench.answer(&low_latency("b", 6, 3, 0));
+    let playlist = bench.playlist();
+    assert_eq!((playlist.next_msn(), discontinuities(&playlist)), (11, vec![8]));
+    assert_eq!(
+        bench.body(Name::Segment(8)).as_deref(),
+        Some("b_part6.0.mp4?session=s1b_part6.1.mp4?session=s1")
+    );
+    bench.answer(&low_latency("b", 6, 4, 0));
+    assert_eq!(discontinuities(&bench.playlist()), [8], "the next playlist continues");
+}
+
+#[test]
+fn restart_beyond_known_numbers_is_discontinuous() {
+    let mut bench = Bench::new(ImportConfig::default());
+    bench.answer(&low_latency("a", 5, 3, 0));
+    bench.answer(&low_latency("b", 8, 3, 0));
+    assert_eq!(discontinuities(&bench.playlist()), [8], "the initialisation section has another name");
+}
+
+#[test]
+fn new_session_number_is_no_restart() {
+    let mut bench = Bench::new(ImportConfig::default());
+    bench.answer(&low_latency("a", 5, 3, 0));
+    bench.answer(&low_latency("a", 6, 3, 0).replace("session=s1", "session=s2"));
+    let playlist = bench.playlist();
+    assert_eq!((playlist.next_msn(), discontinuities(&playlist)), (9, vec![]));
+}
+
+#[test]
+fn bursty_origin_loses_the_offer_of_parts() {
+    let mut bench = Bench::new(ImportConfig::default());
+    bench.answer(&low_latency("a", 0, 3, 1));
+    assert!(bench.importer.rendition().is_low_latency());
+    // The open segment ends, and three more come whole.
+    for whole in 4..=6 {
+        bench.answer(&low_latency("a", 0, whole, 0));
+        assert!(bench.importer.rendition().is_low_latency(), "{whole} segments");
+    }
+    bench.answer(&low_latency("a", 0, 7, 0));
+    let playlist = bench.playlist();
+    assert!(!playlist.server_control.can_block_reload && playlist.part_target.is_none());
+    bench.answer(&low_latency("a", 0, 7, 1));
+    assert!(bench.importer.rendition().is_low_latency(), "a segment was seen open");
+}
+
+#[test]
+fn origin_that_does_not_block_is_asked_at_intervals() {
+    let mut bench = Bench::new(ImportConfig::default());
+    bench.answer(&low_latency("a", 0, 3, 1));
+    let begun = bench.now;
+    for _ in 0..4 {
+        bench.answer(&low_latency("a", 0, 3, 1));
+    }
+    let took = bench.now.saturating_since(begun);
+    assert_eq!(took, Duration::from_ms(1_500), "a part's duration after each answer without news");
+}
+
+#[test]
+fn mediamtx_session_is_part_of_each_uri() {
+    let variants = anabranch_media::hls::MultivariantPlaylist::read(MEDIAMTX_VARIANTS.as_bytes())
+        .expect("it is the standard's");
+    assert_eq!(variants.renditions.len(), 1, "the sound is a rendition of its own");
+    assert_eq!(variants.variants[0].uri, "video1_stream.m3u8?session=2c1f8a7e-5b1d-4b6e-9d53-0f6a4b7c8d9e");
+    let mut bench = Bench::new(ImportConfig::default());
+    bench.answer(MEDIAMTX_SESSION);
+    assert!(bench.fetched.iter().all(|uri| uri.contains("?session=2c1f8a7e")), "{:?}", bench.fetched);
+    let text = bench.body(Name::Playlist).expect("the window has media");
+    assert!(!text.contains("session"), "names towards viewers are the source's own: {text}");
+    assert_eq!(bench.playlist().next_msn(), 11);
+}
+
+#[test]
+fn ovenmediaengine_delta_update_is_resolved() {
+    let mut bench = Bench::new(ImportConfig::default());
+    bench.answer(OVEN_WHOLE);
+    let whole = bench.playlist();
+    assert_eq!((whole.media_sequence, whole.next_msn()), (33, 36));
+    bench.answer(OVEN_DELTA);
+    let playlist = bench.playlist();
+    assert_eq!((playlist.media_sequence, playlist.next_msn()), (33, 37));
+    assert!(discontinuities(&playlist).is_empty());
+    assert!(playlist.segments.iter().all(|segment| !segment.is_gap));
+}
+
+#[test]
+fn delta_update_without_a_base_is_refused() {
+    let mut bench = Bench::new(ImportConfig::default());
+    bench.run();
+    let id = bench.playlist_id.take().expect("the playlist is asked for");
+    bench.importer.handle_bytes(bench.now, id, OVEN_DELTA.as_bytes()).expect("it is short");
+    let refused = bench.importer.handle_end(bench.now, id);
+    assert!(
+        matches!(refused, Err(ImportError::Playlist(PlaylistError::DeltaWithoutBase { .. }))),
+        "{refused:?}"
+    );
+    bench.now = bench.importer.poll_timeout().expect("it is asked for again");
+    bench.run();
+    assert_eq!(bench.asked, Some(DeliveryDirectives::default()), "the whole playlist is asked for");
+    bench.answer(OVEN_WHOLE);
+    assert_eq!(bench.playlist().next_msn(), 36);
 }
 
 #[test]

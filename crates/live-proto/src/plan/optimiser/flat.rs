@@ -207,6 +207,10 @@ impl Paths {
     pub(super) fn new(pairs: usize) -> Self {
         Self { tails: vec![NONE; pairs], trunks: vec![NONE; pairs] }
     }
+    /// Tails and trunks of these pairs.
+    pub(super) fn of(&self, pairs: Range<usize>) -> (&[u32], &[u32]) {
+        (&self.tails[pairs.clone()], &self.trunks[pairs])
+    }
 }
 
 /// Prices and rooms under which one object's tree is sought.

@@ -6,6 +6,8 @@
 
 use super::flat::{FAR, Flat, NONE, Paths, View};
 
+/// Rounds of slope scaling in a quick tree.
+pub(super) const QUICK_ROUNDS: u32 = 2;
 /// Smallest gain of a move, for each Mbit/s and each unit of the largest worth.
 const GAIN_MIN: f64 = 1e-13;
 /// Most moves of one search that open a reflector. The next move may undo each of them.
@@ -214,8 +216,21 @@ impl Local {
         self.open.uses[self.part.way_reflectors[way] as usize] += 1;
     }
 
+    /// Takes in an object and finds its tree: the former one improved, or a quick one if there is none.
+    /// Returns its profit. `former` has the object's tails and trunks.
+    pub(super) fn solve(
+        &mut self,
+        flat: &Flat,
+        object: usize,
+        view: &View<'_>,
+        former: (&[u32], &[u32]),
+    ) -> f64 {
+        self.fill(flat, object, view);
+        if self.open_former(former.0, former.1) { self.improve() } else { self.respond(QUICK_ROUNDS) }
+    }
+
     /// Opens the edges of a former tree. Returns whether it had any.
-    pub(super) fn open_former(&mut self, tails: &[u32], trunks: &[u32]) -> bool {
+    fn open_former(&mut self, tails: &[u32], trunks: &[u32]) -> bool {
         let mut is_any = false;
         for group in 0..self.part.groups() {
             if tails[group] == NONE {

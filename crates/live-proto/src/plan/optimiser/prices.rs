@@ -20,8 +20,9 @@ const NONE_BELOW: f64 = 2.0;
 const DENSITY_SHARE: f64 = 0.02;
 /// Batches between two moves of the tails' prices.
 const TAIL_BATCHES: usize = 4;
-/// Passes by which a warm start's step has decayed.
-const WARM_PASSES: f64 = 8.0;
+/// Passes by which a warm start's step has decayed. A smaller step keeps more of good prices, and
+/// takes longer from bad ones.
+const WARM_PASSES: f64 = 16.0;
 
 /// Prices of capacity: of the inflow of each reflector for each set of holding sources, of trunks,
 /// and of tails.

@@ -225,8 +225,7 @@ impl<'a> Repair<'a> {
     ) {
         self.choose_feeds(object, placed, share);
         let pairs = self.flat.objects.pairs(object);
-        let hint = (&hints.tails[pairs.clone()], &hints.trunks[pairs.clone()]);
-        self.solve(object, hint, true, search, placed);
+        self.solve(object, hints.of(pairs), true, search, placed);
     }
 
     /// Solves `object` within the rooms, from the trees of `hint`, and writes its paths.
@@ -254,9 +253,7 @@ impl<'a> Repair<'a> {
             placed.paths.trunks[pairs.start] = trunk;
         } else {
             let Search { local, dual } = search;
-            local.fill(flat, object, &view);
-            let has_former = local.open_former(hint.0, hint.1);
-            let profit = if has_former { local.improve() } else { local.respond(2) };
+            let profit = local.solve(flat, object, &view, hint);
             if is_afresh && !is_head(local, profit) {
                 dual.search(local, profit, LIMITS);
             }

@@ -5,7 +5,7 @@ use crate::network::{ChannelId, NodeId};
 use crate::plan::check::{SUM_TOLERANCE, check, evaluate};
 use crate::plan::generator::{Shape, Workload, WorkloadKind, demand};
 use crate::plan::samples::{self, Parts, group_link, link, network, offer, request};
-use crate::plan::{Group, GroupId, Priority, Settings};
+use crate::plan::{Group, Priority, Settings};
 use anabranch_units::Duration;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -183,6 +183,18 @@ fn former_prices_shorten_the_next_round() {
 }
 
 #[test]
+fn search_without_passes_or_batches_is_refused() {
+    let program = samples::square().program().expect("a good program");
+    for (passes, batches) in [(0, 64), (20, 0)] {
+        let optimiser = Optimiser { passes, batches, ..Optimiser::default() };
+        let error = optimiser.optimise(&program, None).expect_err("no effort");
+        assert_eq!(error, OptimiseError::NoEffort { passes, batches });
+    }
+    let least = Optimiser { passes: 1, batches: 1, ..Optimiser::default() };
+    assert!(least.optimise(&program, None).expect("one pass").0.objective() > 0.0);
+}
+
+#[test]
 fn prices_of_another_network_are_refused() {
     let program = samples::square().program().expect("a good program");
     let prices = Prices { links: vec![0.0; 3], group_links: vec![0.0; 4] };
@@ -227,8 +239,11 @@ fn figure_4_4() -> Program {
 fn coordination_leaves_a_link_to_the_group_without_another() {
     let program = figure_4_4();
     let plan = plan(&program);
-    assert_eq!(plan.edge(&program, ObjectId(0), GroupId(0)), Some(NodeId(4)));
-    assert_eq!(plan.edge(&program, ObjectId(1), GroupId(1)), Some(NodeId(3)));
+    let edges = |tree: &Tree| -> Vec<NodeId> {
+        tree.group_links.iter().map(|link| program.group_links()[link.index()].edge).collect()
+    };
+    let edges: Vec<_> = plan.trees.iter().map(|tree| (tree.object, edges(tree))).collect();
+    assert_eq!(edges, [(ObjectId(0), vec![NodeId(4)]), (ObjectId(1), vec![NodeId(3)])]);
 }
 
 /// Figure 4.6: two channels at 400 or 1,500 kbit/s over one link of 1,900 kbit/s, one group for

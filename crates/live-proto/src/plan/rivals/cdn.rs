@@ -94,9 +94,9 @@ impl Cdn<'_> {
             self.ledger.receives(object, edge)
         });
         let chosen = subscribed.max_by_key(|link| self.ledger.group_rooms[link.index()]);
-        let nearest_first = links.iter().rev();
-        let chosen =
-            chosen.or_else(|| nearest_first.max_by_key(|link| self.ledger.group_rooms[link.index()]));
+        // Of links with the same room, the first.
+        let roomiest = || links.iter().rev().max_by_key(|link| self.ledger.group_rooms[link.index()]);
+        let chosen = chosen.or_else(roomiest);
         let chosen = *chosen?;
         self.groups.insert(key, (chosen, Duration::from_ps(self.now.as_ps() + self.ttl.as_ps())));
         Some(chosen)

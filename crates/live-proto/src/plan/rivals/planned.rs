@@ -1,19 +1,14 @@
 //! The optimiser as a design: VDN's central control without the local one.
 
 use super::asks::{Asks, Metrics, Window, link_cost, served};
-use crate::plan::optimiser::{Optimiser, Prices};
+use crate::plan::optimiser::Prices;
 use crate::plan::{Plan, Program};
 
-/// Metrics of plans for one window. Each time that refused viewers ask for less, the window is
-/// planned again, from the former prices.
-pub fn planned(window: &Window<'_>, optimiser: &Optimiser) -> Metrics {
-    planned_by(window, |program, former| {
-        optimiser.optimise(program, former).expect("the prices are of this network")
-    })
-}
-
-/// The same with a planner that the caller may time or watch. Its first program is what viewers
-/// ask for first; `former` are the prices that it returned for the program before.
+/// Metrics of plans for one window by the planner `plan`. Each time that refused viewers ask for
+/// less, the window is planned again, from the former prices.
+///
+/// The first program is what viewers ask for first. `plan` takes the prices that it returned for the
+/// program before.
 pub fn planned_by(
     window: &Window<'_>,
     mut plan: impl FnMut(&Program, Option<&Prices>) -> (Plan, Prices),

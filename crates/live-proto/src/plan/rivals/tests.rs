@@ -20,9 +20,15 @@ fn window<'a>(topology: &'a Topology, trace: &'a Trace) -> Window<'a> {
     Window { topology, trace, length: MINUTE, settings }
 }
 
+fn planned(window: &Window<'_>) -> Metrics {
+    planned_by(window, |program, former| {
+        Optimiser::default().optimise(program, former).expect("the prices are of this network")
+    })
+}
+
 fn all(window: &Window<'_>) -> [Metrics; 5] {
     [
-        planned(window, &Optimiser::default()),
+        planned(window),
         overlay_multicast(window),
         cdn(window, Duration::from_secs(30)),
         cdn(window, Duration::from_secs(1)),

@@ -199,7 +199,8 @@ impl Player {
         measurements.counts.objects += 1;
         measurements.join.first_object.get_or_insert(ended_at.saturating_since(opened_at));
         let Some(end_us) = end_us else { return };
-        if is_new {
+        // A cache's first playlist may be older than the player.
+        if is_new && end_us >= opened_us {
             let age_us = i128::from(wall_us(ended_at)) - i128::from(end_us);
             measurements.ages.record(i64::try_from(age_us).unwrap_or(i64::MAX));
         }

@@ -48,6 +48,8 @@ pub struct World {
     pub refused_kbps: Vec<u64>,
     /// Time from which blocking playlists are answered at once, and the stream stands still.
     pub frozen_at_ms: Option<u64>,
+    /// Newest parts that playlists asked for without directives lack, as a cache's do.
+    pub cache_lacks_parts: u64,
     pub segments_asked: Vec<u64>,
     pub segments_ended: Vec<u64>,
     pub playlists_asked: u64,
@@ -71,6 +73,7 @@ impl World {
             variants_kbps: Vec::new(),
             refused_kbps: Vec::new(),
             frozen_at_ms: None,
+            cache_lacks_parts: 0,
             segments_asked: Vec::new(),
             segments_ended: Vec::new(),
             playlists_asked: 0,
@@ -96,8 +99,7 @@ impl World {
         }
     }
 
-    fn playlist(&self, ms: u64) -> Vec<u8> {
-        let parts = self.parts_at(ms);
+    fn playlist(&self, parts: u64) -> Vec<u8> {
         let end = parts / PARTS;
         let head = |msn: u64| SegmentHead {
             map: Some(Resource::whole("init.mp4").into()),
@@ -173,8 +175,11 @@ impl World {
             };
             let wanted =
                 number("_HLS_msn=").map(|msn| msn * PARTS + number("_HLS_part=").unwrap_or(PARTS - 1));
-            let ms = wanted.map_or(ms, |parts| ms.max(self.whole_ms(parts)));
-            return (200, self.playlist(ms), ms);
+            let Some(parts) = wanted else {
+                return (200, self.playlist(self.parts_at(ms) - self.cache_lacks_parts), ms);
+            };
+            let ms = ms.max(self.whole_ms(parts));
+            return (200, self.playlist(self.parts_at(ms)), ms);
         }
         if name == "init.mp4" {
             return (200, vec![0; 100], ms);

@@ -47,7 +47,7 @@ fn ring_of_two(relays: &mut [Relay; 2]) -> (Instant, [Read; 2]) {
                                 relays[1 - at].handle_leave(now, viewer);
                             }
                         }
-                        Action::Continue(_) | Action::Suspect(..) => {}
+                        Action::Continue(_) | Action::Suspect(..) | Action::Differs(..) => {}
                     }
                 }
             }

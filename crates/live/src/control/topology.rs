@@ -1,0 +1,164 @@
+//! The network as a node knows it, and how a node follows its changes.
+//!
+//! A controller's answers to reports carry lead and version of the network; a node with an earlier one
+//! reads the network again. A network that is unreadable, or that moves ids, is refused whole, and the
+//! last one stays. Leaves out: the effects on streams (`live_proto::control::node`). Read [`Topology`].
+
+use super::{ControlConfig, ControlError, Shared};
+use crate::controller::client::ControllerClient;
+use crate::controller::wire::{NetworkView, ReportReply};
+use crate::description::{Description, Layout};
+use anabranch_http::origin::{Origin, OriginUrlError};
+use anabranch_live_proto::NodeId;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Time in which a controller answers with a changed network.
+const NETWORK_TIME: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// Lead and version of a network; a later one is greater.
+type NetworkStamp = (u64, u64);
+
+/// The network as a node knows it.
+pub(super) struct Topology {
+    /// Lead and version; zero for a network of the node's file.
+    pub(super) stamp: NetworkStamp,
+    pub(super) layout: Arc<Layout>,
+    /// Parents by the number of their hop: later ones come last, removed ones stay.
+    pub(super) parents: Vec<(NodeId, Origin)>,
+}
+
+impl Topology {
+    /// The parents of a node, in the order of `earlier`, then of the description.
+    ///
+    /// Errors: a parent's URL.
+    pub(super) fn new(
+        stamp: NetworkStamp,
+        layout: Layout,
+        id: NodeId,
+        earlier: &[(NodeId, Origin)],
+    ) -> Result<Self, OriginUrlError> {
+        let mut order: Vec<NodeId> = earlier.iter().map(|(parent, _)| *parent).collect();
+        for link in layout.network().links_in(id) {
+            let parent = layout.network().link(*link).from;
+            if !order.contains(&parent) {
+                order.push(parent);
+            }
+        }
+        let origin = |parent: NodeId| Ok((parent, Origin::new(&layout.entry(parent).media)?));
+        let parents = order.into_iter().map(origin).collect::<Result<_, _>>()?;
+        Ok(Self { stamp, layout: Arc::new(layout), parents })
+    }
+
+    /// The network of the first controller that answers, or else of the node's file.
+    ///
+    /// Errors: see [`ControlError`].
+    pub(super) async fn start(
+        controllers: &[ControllerClient],
+        config: &ControlConfig,
+    ) -> Result<(NetworkStamp, Layout), ControlError> {
+        let mut last = String::new();
+        for client in controllers {
+            match client.network().await {
+                Ok(NetworkView { lead, version, network }) => {
+                    let layout = Layout::new(network).map_err(ControlError::Description)?;
+                    keep(config.cache.as_deref(), layout.description());
+                    return Ok(((lead, version), layout));
+                }
+                Err(error) => last = error.to_string(),
+            }
+        }
+        let Some(path) = &config.cache else { return Err(ControlError::NoDescription(last)) };
+        let kept = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
+        let kept = kept.and_then(|text| {
+            let read = serde_json::from_slice::<Description>(&text);
+            read.map_err(|error| format!("{}: {error}", path.display()))
+        });
+        let description = kept.map_err(|error| ControlError::NoDescription(format!("{last}; {error}")))?;
+        tracing::warn!("{last}: the network is as {} has it", path.display());
+        Ok(((0, 0), Layout::new(description).map_err(ControlError::Description)?))
+    }
+}
+
+/// Keeps a description for a start without a controller: whole, or not at all.
+fn keep(path: Option<&Path>, description: &Description) {
+    let Some(path) = path else { return };
+    let text = serde_json::to_vec(description).expect("a description is plain data");
+    let new = path.with_extension("new");
+    let write = || {
+        let mut file = std::fs::File::create(&new)?;
+        file.write_all(&text)?;
+        // Else a loss of power could leave the new name without the text.
+        file.sync_all()?;
+        std::fs::rename(&new, path)
+    };
+    if let Err(error) = write() {
+        tracing::warn!(
+            "{}: the network is not kept for a start without a controller: {error}",
+            path.display()
+        );
+    }
+}
+
+/// A node's way to later networks.
+#[derive(Default)]
+pub(super) struct NetworkFollower {
+    /// The last network that was refused, so that its line is written once.
+    refused: Option<NetworkStamp>,
+}
+
+impl NetworkFollower {
+    /// Takes over the controller's network if it is later than the node's.
+    pub(super) async fn follow(&mut self, shared: &Shared, client: &ControllerClient, reply: &ReportReply) {
+        let told = (reply.lead, reply.network);
+        if told <= shared.topology().stamp || self.refused == Some(told) {
+            return;
+        }
+        let view = match tokio::time::timeout(NETWORK_TIME, client.network()).await {
+            Ok(Ok(view)) => view,
+            // The next report asks again.
+            Ok(Err(error)) => return tracing::debug!("{error}"),
+            Err(_) => return tracing::debug!("controller at {}: no network in time", client.address()),
+        };
+        let stamp = (view.lead, view.version);
+        if let Err(reason) = shared.take_network(view) {
+            tracing::warn!("version {} of the network is refused, and the last one stays: {reason}", stamp.1);
+            self.refused = Some(told);
+        }
+    }
+}
+
+impl Shared {
+    /// Takes a later network: whole, or not at all.
+    ///
+    /// Errors: a defect in one line.
+    fn take_network(&self, view: NetworkView) -> Result<(), String> {
+        let before = self.topology();
+        let stamp = (view.lead, view.version);
+        if stamp <= before.stamp {
+            return Ok(());
+        }
+        let layout = Layout::new(view.network).map_err(|error| error.to_string())?;
+        layout.check_extends(&before.layout).map_err(|error| error.to_string())?;
+        let is_new = layout != *before.layout;
+        let topology = Topology::new(stamp, layout, self.id, &before.parents);
+        let topology = Arc::new(topology.map_err(|error| format!("parent: {error}"))?);
+        self.with(|state, now| {
+            let taken = state.node.handle_network(now, topology.layout.network());
+            taken.map_err(|error| error.to_string())?;
+            self.set_topology(Arc::clone(&topology));
+            Ok::<(), String>(())
+        })?;
+        if is_new {
+            let has_children = !topology.layout.network().links_out(self.id).is_empty();
+            if has_children && !self.has_listener {
+                tracing::warn!("children connect to this node, and it has no --control: start it with one");
+            }
+            tracing::info!("version {} of the network is in force", stamp.1);
+            keep(self.cache.as_deref(), topology.layout.description());
+            self.grown.notify_one();
+        }
+        Ok(())
+    }
+}

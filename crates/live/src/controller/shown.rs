@@ -1,0 +1,157 @@
+//! The controller as operators see it: nodes, links, streams, events, metrics.
+//!
+//! Leaves out: HTTP (`http`). Read [`super::wire`] first.
+
+use super::wire::{EventView, LinkView, NodeView, RoundView, StreamView};
+use super::{ControllerService, Lead, Unchanged, lock, running};
+use crate::description::Description;
+use anabranch_http::metrics::{Metrics, quoted};
+use anabranch_live_proto::{NodeId, Object};
+use std::collections::BTreeMap;
+
+impl ControllerService {
+    /// Lead and version of the network, with its description.
+    ///
+    /// Errors: no state is known yet.
+    pub(super) fn network(&self) -> Result<(u64, u64, Description), Unchanged> {
+        let state = lock(&self.shared.state);
+        let known = state.replica.known().ok_or_else(|| state.follows())?;
+        Ok((known.lead, state.version, state.layout.description().clone()))
+    }
+
+    /// Nodes as operators see them.
+    ///
+    /// Errors: another controller leads.
+    pub(super) fn nodes(&self) -> Result<Vec<NodeView>, Unchanged> {
+        let state = lock(&self.shared.state);
+        let (Lead { machine, .. }, layout) = state.leading()?;
+        let nodes = layout.description().nodes.iter().zip((0..).map(NodeId));
+        // A removed node is shown until it has ended.
+        let shown = nodes.filter(|(_, node)| machine.is_reporting(*node) || !layout.is_removed(*node));
+        let view = |(entry, node): (&crate::description::NodeEntry, NodeId)| NodeView {
+            name: entry.name.clone(),
+            tier: entry.tier,
+            is_up: machine.is_reporting(node),
+            is_draining: machine.draining().contains(&node),
+            version: machine.installed(node).to_string(),
+            streams: machine.streams(node).count() as u64,
+            viewers: machine.viewers_at(node).map(|(_, viewers)| viewers).sum(),
+        };
+        Ok(shown.map(view).collect())
+    }
+
+    /// Links with the streams that nodes report on them.
+    ///
+    /// Errors: another controller leads.
+    pub(super) fn links(&self) -> Result<Vec<LinkView>, Unchanged> {
+        let state = lock(&self.shared.state);
+        let (Lead { machine, .. }, layout) = state.leading()?;
+        let name = |node: NodeId| layout.entry(node).name.clone();
+        let mut used: BTreeMap<(NodeId, NodeId), u64> = BTreeMap::new();
+        for (object, node, parent) in running(machine, layout) {
+            *used.entry((parent, node)).or_default() += object.bitrate.as_bps();
+        }
+        let removed = &layout.description().removed;
+        let is_shown = |(link, _): &(&anabranch_live_proto::Link, anabranch_units::BitRate)| {
+            let is_used = used.contains_key(&(link.from, link.to));
+            let ends = [link.from, link.to];
+            let is_removed = removed.links.contains(&(name(link.from), name(link.to)));
+            is_used || !(is_removed || ends.iter().any(|end| layout.is_removed(*end)))
+        };
+        let links = layout.network().links().iter().zip(machine.believed()).filter(is_shown);
+        let view = |(link, believed): (&anabranch_live_proto::Link, anabranch_units::BitRate)| LinkView {
+            from: name(link.from),
+            to: name(link.to),
+            capacity_bps: link.capacity.as_bps(),
+            believed_bps: believed.as_bps(),
+            used_bps: used.get(&(link.from, link.to)).copied().unwrap_or(0),
+            cost: link.cost,
+        };
+        Ok(links.map(view).collect())
+    }
+
+    /// Streams that nodes report.
+    ///
+    /// Errors: another controller leads.
+    pub(super) fn streams(&self) -> Result<Vec<StreamView>, Unchanged> {
+        let state = lock(&self.shared.state);
+        let (Lead { machine, .. }, layout) = state.leading()?;
+        let view = |(object, node, parent): (Object, NodeId, NodeId)| {
+            let (channel, rendition) = layout.names(object)?;
+            Some(StreamView {
+                channel: channel.to_owned(),
+                rendition: rendition.to_owned(),
+                bitrate_bps: object.bitrate.as_bps(),
+                node: layout.entry(node).name.clone(),
+                parent: layout.entry(parent).name.clone(),
+            })
+        };
+        Ok(running(machine, layout).filter_map(view).collect())
+    }
+
+    /// Events after this number, at most `wait` from now if there are none yet.
+    pub(super) async fn events(&self, after: u64, wait: std::time::Duration) -> Vec<EventView> {
+        let until = tokio::time::Instant::now() + wait;
+        loop {
+            let told = self.shared.told.notified();
+            tokio::pin!(told);
+            told.as_mut().enable();
+            let found: Vec<EventView> = {
+                let state = lock(&self.shared.state);
+                state.events.iter().filter(|event| event.number > after).cloned().collect()
+            };
+            if !found.is_empty() || tokio::time::timeout_at(until, told).await.is_err() {
+                return found;
+            }
+        }
+    }
+
+    pub(super) fn rounds(&self) -> Vec<RoundView> {
+        lock(&self.shared.state).rounds.iter().cloned().collect()
+    }
+
+    /// Metrics in Prometheus' format.
+    pub(super) fn metrics(&self) -> String {
+        let mut text = Metrics::default();
+        let (nodes, links) = (self.nodes().unwrap_or_default(), self.links().unwrap_or_default());
+        let state = lock(&self.shared.state);
+        let version = state.lead.as_ref().map(|lead| lead.machine.version()).unwrap_or_default();
+        let up = nodes.iter().filter(|node| node.is_up).count() as u64;
+        let all: [(&str, &str, &str, u64); 9] = [
+            ("leads", "gauge", "Whether this controller leads.", u64::from(state.lead.is_some())),
+            ("network_version", "gauge", "Version of the network.", state.version),
+            ("nodes_up", "gauge", "Nodes that report.", up),
+            ("lead", "gauge", "Number of the lead.", version.lead),
+            ("decision", "gauge", "Number of the last tables of this lead.", version.decision),
+            ("reports_total", "counter", "Reports of nodes.", state.reports),
+            ("rounds", "gauge", "Rounds that are kept for operators.", state.rounds.len() as u64),
+            ("events_total", "counter", "Events.", state.events_ever),
+            ("messages_dropped_total", "counter", "Messages that full mailboxes dropped.", state.dropped),
+        ];
+        for (name, kind, help, value) in all {
+            text.metric(&format!("live_controller_{name}"), kind, help, &Metrics::plain(value));
+        }
+        drop(state);
+        let label = |node: &NodeView| format!("{{node=\"{}\"}}", quoted(&node.name));
+        let viewers: Vec<_> = nodes.iter().map(|node| (label(node), node.viewers)).collect();
+        text.metric("live_viewers", "gauge", "Viewers that nodes report.", &viewers);
+        let label =
+            |link: &LinkView| format!("{{from=\"{}\",to=\"{}\"}}", quoted(&link.from), quoted(&link.to));
+        let used: Vec<_> = links.iter().map(|link| (label(link), link.used_bps)).collect();
+        text.metric("live_link_used_bps", "gauge", "Sum of the bitrates of a link's streams.", &used);
+        let believed: Vec<_> = links.iter().map(|link| (label(link), link.believed_bps)).collect();
+        text.metric("live_link_capacity_bps", "gauge", "Capacity of a link as nodes report it.", &believed);
+        text.text()
+    }
+
+    /// The trouble that `/healthz` states.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let nodes = match self.nodes() {
+            Ok(nodes) => nodes,
+            Err(Unchanged::Follows(Some(_))) => return None,
+            Err(error) => return Some(error.to_string()),
+        };
+        let silent = nodes.iter().filter(|node| !node.is_up).count();
+        (2 * silent > nodes.len()).then(|| format!("{silent} of {} nodes do not report", nodes.len()))
+    }
+}

@@ -1,0 +1,367 @@
+//! Pulls from origins whose answers each test controls.
+
+use crate::source::{AUTHORIZATION, TOKEN, get, put};
+use anabranch_live::{PublishTokens, Pull, Source, SourceConfig};
+use anabranch_media::hls::{MediaPlaylist, MultivariantPlaylist};
+use anabranch_units::Duration;
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// An origin's answer at a path.
+#[derive(Clone)]
+pub enum Said {
+    Playlist(String),
+    Media(&'static str),
+    /// A playlist for requests with this query only; the rest has status 401.
+    Session(&'static str, String),
+    Redirect(String),
+    Page,
+    /// A playlist without an end.
+    Endless,
+}
+
+#[derive(Default)]
+struct Log {
+    targets: Mutex<Vec<String>>,
+    endless_bytes: AtomicUsize,
+}
+
+#[derive(Clone)]
+struct Serving {
+    said: watch::Receiver<BTreeMap<String, Said>>,
+    log: Arc<Log>,
+}
+
+/// An origin on a separate runtime, which ends with all its connections. Paths of media that are
+/// not set have their path as contents.
+pub struct ScriptedOrigin {
+    pub url: String,
+    said: watch::Sender<BTreeMap<String, Said>>,
+    log: Arc<Log>,
+    runtime: Option<Runtime>,
+}
+
+impl ScriptedOrigin {
+    pub fn start() -> Self {
+        Self::at(([127, 0, 0, 1], 0).into())
+    }
+
+    fn at(address: SocketAddr) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a thread starts");
+        let listener = std::net::TcpListener::bind(address).expect("loopback");
+        listener.set_nonblocking(true).expect("a setting of sockets");
+        let url = format!("http://{}", listener.local_addr().expect("bound"));
+        let (said, receiver) = watch::channel(BTreeMap::new());
+        let log = Arc::<Log>::default();
+        let serving = Serving { said: receiver, log: Arc::clone(&log) };
+        runtime.spawn(async move {
+            let listener = tokio::net::TcpListener::from_std(listener).expect("it does not block");
+            axum::serve(listener, Router::new().fallback(serve).with_state(serving)).await
+        });
+        Self { url, said, log, runtime: Some(runtime) }
+    }
+
+    pub fn say(&self, path: &str, said: Said) {
+        self.said.send_modify(|paths| drop(paths.insert(path.to_owned(), said)));
+    }
+
+    pub fn targets(&self) -> Vec<String> {
+        self.log.targets.lock().expect("no panic").clone()
+    }
+
+    fn kill(mut self) -> SocketAddr {
+        self.runtime.take().expect("it runs").shutdown_background();
+        self.url.trim_start_matches("http://").parse().expect("an address")
+    }
+}
+
+impl Drop for ScriptedOrigin {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+async fn serve(State(mut serving): State<Serving>, request: Request) -> Response {
+    let (path, query) = (request.uri().path().to_owned(), request.uri().query().unwrap_or("").to_owned());
+    serving.log.targets.lock().expect("no panic").push(request.uri().to_string());
+    let _ = serving.said.borrow_and_update();
+    if query.contains("_HLS_msn") {
+        // A blocking reload: until the next change of anything.
+        let _ = tokio::time::timeout(std::time::Duration::from_secs(5), serving.said.changed()).await;
+    }
+    let said = serving.said.borrow().get(&path).cloned();
+    let kind = |kind: &'static str| [(header::CONTENT_TYPE, kind)];
+    match said {
+        Some(Said::Media(bytes)) => (kind("video/mp4"), bytes).into_response(),
+        Some(Said::Playlist(text)) => (kind("application/vnd.apple.mpegurl"), text).into_response(),
+        Some(Said::Session(session, text)) if query.split('&').any(|pair| pair == session) => {
+            (kind("application/vnd.apple.mpegurl"), text).into_response()
+        }
+        Some(Said::Session(..)) => StatusCode::UNAUTHORIZED.into_response(),
+        Some(Said::Redirect(to)) => (StatusCode::FOUND, [(header::LOCATION, to)]).into_response(),
+        Some(Said::Page) => (kind("text/html"), "<html>it works</html>").into_response(),
+        Some(Said::Endless) => {
+            let log = Arc::clone(&serving.log);
+            let line = Bytes::from("#EXTM3U\n".repeat(1_024));
+            let lines = futures_util::stream::repeat_with(move || {
+                log.endless_bytes.fetch_add(line.len(), SeqCst);
+                Ok::<_, std::io::Error>(line.clone())
+            });
+            Body::from_stream(lines).into_response()
+        }
+        None if path.ends_with(".mp4") => (kind("video/mp4"), path).into_response(),
+        None => StatusCode::NOT_FOUND.into_response(),
+    }
+}
+
+/// A source that pulls channel `news`.
+struct Pulling {
+    url: String,
+    task: JoinHandle<()>,
+}
+
+impl Pulling {
+    fn start(url: &str, idle: Option<Duration>) -> Self {
+        let tokens = PublishTokens::read(&format!("* {TOKEN}")).expect("a token file");
+        let mut config = SourceConfig::new(([127, 0, 0, 1], 0).into(), tokens);
+        config.pulls = vec![Pull { channel: "news".to_owned(), url: url.to_owned() }];
+        config.pull_idle = idle;
+        let source = Source::bind(config).expect("loopback");
+        let url = format!("http://{}", source.local_addr().expect("bound"));
+        let task = tokio::spawn(async move { match source.run().await {} });
+        Self { url, task }
+    }
+
+    /// The first playlist that `is_it`.
+    async fn playlist(&self, rendition: &str, is_it: impl Fn(&MediaPlaylist) -> bool) -> MediaPlaylist {
+        let read = async {
+            loop {
+                let (status, text) = get(&self.url, &format!("/news/{rendition}/index.m3u8")).await;
+                if status == StatusCode::OK {
+                    let playlist = MediaPlaylist::read(&text).expect("a playlist");
+                    if is_it(&playlist) {
+                        return playlist;
+                    }
+                }
+                pause(20).await;
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(20), read).await.expect("within 20 s")
+    }
+}
+
+impl Drop for Pulling {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn pause(ms: u64) {
+    tokio::time::sleep(std::time::Duration::from_millis(ms)).await;
+}
+
+/// A playlist of whole segments of 1 s, whose names begin with `run`.
+fn plain(run: &str, first: u64, count: u64) -> Said {
+    let segments: String =
+        (first..first + count).map(|n| format!("#EXTINF:1.0,\n{run}_seg{n}.mp4\n")).collect();
+    let head = "#EXTM3U\n#EXT-X-TARGETDURATION:1\n";
+    let map = format!("#EXT-X-MAP:URI=\"{run}_init.mp4\"\n");
+    Said::Playlist(format!("{head}#EXT-X-MEDIA-SEQUENCE:{first}\n{map}{segments}"))
+}
+
+const VARIANTS: &str = include_str!("../../../media/tests/hls/mediamtx_variants.m3u8");
+const MEDIA: &str = include_str!("../../../media/tests/hls/mediamtx_session.m3u8");
+const SESSION: &str = "session=2c1f8a7e-5b1d-4b6e-9d53-0f6a4b7c8d9e";
+const LATER_SESSION: &str = "session=77777777-5b1d-4b6e-9d53-0f6a4b7c8d9e";
+
+/// MediaMTX redirects the first request to itself, opens a session, and puts its number into URIs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mediamtx_is_pulled_through_its_session() {
+    let origin = ScriptedOrigin::start();
+    origin.say("/cam/index.m3u8", Said::Playlist(VARIANTS.to_owned()));
+    origin.say("/cam/video1_stream.m3u8", Said::Session(SESSION, MEDIA.to_owned()));
+    origin.say("/cam/audio2_stream.m3u8", Said::Session(SESSION, MEDIA.to_owned()));
+    origin.say("/entry/index.m3u8", Said::Redirect("/cam/index.m3u8?cookieCheck=1".to_owned()));
+    let source = Pulling::start(&format!("{}/entry/index.m3u8", origin.url), None);
+    let (_, text) = get(&source.url, "/news/index.m3u8").await;
+    let variants = MultivariantPlaylist::read(&text).expect("a multivariant playlist");
+    assert_eq!(variants.variants[0].uri, "v1/index.m3u8");
+    assert_eq!(variants.renditions[0].uri.as_deref(), Some("a1/index.m3u8"));
+    assert_eq!(variants.variants[0].resolution, Some((1_280, 720)));
+    let is_whole = |playlist: &MediaPlaylist| playlist.next_msn() == 11 && playlist.open.is_some();
+    for rendition in ["v1", "a1"] {
+        let playlist = source.playlist(rendition, is_whole).await;
+        assert_eq!((playlist.media_sequence, playlist.part_target), (8, Some(Duration::from_ms(200))));
+    }
+    let (_, body) = get(&source.url, "/news/v1/9.0.m4s").await;
+    assert_eq!(body, b"/cam/8bdf_part30.mp4");
+    let targets = origin.targets();
+    assert!(targets.iter().filter(|to| to.contains(".mp4")).all(|to| to.contains(SESSION)), "{targets:?}");
+    let first = targets.iter().find(|to| to.contains("video1_stream")).expect("it is asked for");
+    assert!(!first.contains("_HLS_"), "the first playlist must not block: {first}");
+    let blocked = format!("/cam/video1_stream.m3u8?{SESSION}&_HLS_msn=11&_HLS_part=2");
+    pause(100).await;
+    assert!(origin.targets().contains(&blocked), "{:?}", origin.targets());
+    // The session expires, and the next one gives the same stream.
+    origin.say("/cam/index.m3u8", Said::Playlist(VARIANTS.replace(SESSION, LATER_SESSION)));
+    let later = MEDIA.replace(SESSION, LATER_SESSION);
+    let part = format!("#EXT-X-PART:DURATION=0.2,URI=\"8bdf_part42.mp4?{LATER_SESSION}\"\n#EXT-X-PRELOAD");
+    origin
+        .say("/cam/video1_stream.m3u8", Said::Session(LATER_SESSION, later.replace("#EXT-X-PRELOAD", &part)));
+    let has_part =
+        |playlist: &MediaPlaylist| playlist.open.as_ref().is_some_and(|open| open.parts.len() == 3);
+    let playlist = source.playlist("v1", has_part).await;
+    assert!(playlist.segments.iter().all(|segment| !segment.head.is_discontinuous));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_publishes_a_pulled_channel() {
+    let origin = ScriptedOrigin::start();
+    origin.say("/a.m3u8", plain("a", 0, 3));
+    let source = Pulling::start(&format!("{}/a.m3u8", origin.url), None);
+    source.playlist("main", |playlist| playlist.next_msn() == 3).await;
+    let answer = put(&source.url, "/news/main", AUTHORIZATION, vec![b"ftyp"]).await;
+    assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("is pulled"), "{answer}");
+    let answer = put(&source.url, "/sport/main", AUTHORIZATION, vec![b""]).await;
+    assert!(answer.starts_with("HTTP/1.1 201 "), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_upstream_traffic_without_viewers() {
+    let origin = ScriptedOrigin::start();
+    origin.say("/a.m3u8", plain("a", 0, 3));
+    let source = Pulling::start(&format!("{}/a.m3u8", origin.url), Some(Duration::from_ms(600)));
+    pause(300).await;
+    assert_eq!(origin.targets(), [""; 0], "before the first viewer");
+    let (status, text) = get(&source.url, "/news/index.m3u8").await;
+    assert_eq!(status, StatusCode::OK, "{}", String::from_utf8_lossy(&text));
+    let (status, _) = get(&source.url, "/news/main/index.m3u8").await;
+    assert_eq!(status, StatusCode::OK, "the first request waits for the origin");
+    // The last viewer leaves: polls of the target's half end after the idle time.
+    pause(1_300).await;
+    let rested = origin.targets().len();
+    pause(1_200).await;
+    assert_eq!(origin.targets().len(), rested, "{:?}", origin.targets());
+    // A rest of several segments: the next viewer waits for media of now.
+    origin.say("/a.m3u8", plain("a", 40, 3));
+    let (_, text) = get(&source.url, "/news/main/index.m3u8").await;
+    let playlist = MediaPlaylist::read(&text).expect("a playlist");
+    assert!(playlist.media_sequence >= 40, "{}", String::from_utf8_lossy(&text));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn origin_that_returns_is_continued_discontinuously() {
+    let origin = ScriptedOrigin::start();
+    origin.say("/a.m3u8", plain("a", 10, 3));
+    let source = Pulling::start(&format!("{}/a.m3u8", origin.url), None);
+    source.playlist("main", |playlist| playlist.next_msn() == 13).await;
+    let address = origin.kill();
+    pause(1_500).await;
+    let (status, text) = get(&source.url, "/news/main/index.m3u8").await;
+    assert_eq!(status, StatusCode::OK, "the window stays");
+    assert!(!MediaPlaylist::read(&text).expect("a playlist").is_ended);
+    let origin = ScriptedOrigin::at(address);
+    origin.say("/a.m3u8", plain("b", 0, 2));
+    let playlist = source.playlist("main", |playlist| playlist.next_msn() == 15).await;
+    let marks: Vec<bool> = playlist.segments.iter().map(|segment| segment.head.is_discontinuous).collect();
+    assert_eq!(marks, [false, false, false, true, false]);
+    let (_, body) = get(&source.url, "/news/main/13.m4s").await;
+    assert_eq!(body, b"/b_seg0.mp4");
+    assert!(origin.targets().len() < 12, "it was asked with pauses: {:?}", origin.targets());
+}
+
+/// A playlist or a redirect that leads the source to a server inside its own network would publish
+/// what that server says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn private_servers_are_not_asked_for_an_origin() {
+    let (origin, inner) = (ScriptedOrigin::start(), ScriptedOrigin::start());
+    inner.say("/secret.m3u8", plain("a", 0, 3));
+    let Said::Playlist(text) = plain("a", 0, 3) else { unreachable!("it is one") };
+    let elsewhere = text.replace("a_seg1", &format!("{}/a_seg1", inner.url));
+    origin.say("/a.m3u8", Said::Playlist(elsewhere));
+    let source = Pulling::start(&format!("{}/a.m3u8", origin.url), None);
+    let playlist = source.playlist("main", |playlist| playlist.next_msn() == 3).await;
+    let gaps: Vec<bool> = playlist.segments.iter().map(|segment| segment.is_gap).collect();
+    assert_eq!(gaps, [false, true, false]);
+    origin.say("/b.m3u8", Said::Redirect(format!("{}/secret.m3u8", inner.url)));
+    let redirected = Pulling::start(&format!("{}/b.m3u8", origin.url), None);
+    origin.say("/c.m3u8", Said::Redirect("/c.m3u8".to_owned()));
+    let circled = Pulling::start(&format!("{}/c.m3u8", origin.url), None);
+    pause(400).await;
+    for source in [redirected, circled] {
+        assert_eq!(get(&source.url, "/health").await.0, StatusCode::OK);
+    }
+    assert_eq!(inner.targets(), [""; 0]);
+    let circles = origin.targets().iter().filter(|to| *to == "/c.m3u8").count();
+    assert!((4..=12).contains(&circles), "{circles} requests of at most three tries");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn endless_playlist_is_cut_off() {
+    let origin = ScriptedOrigin::start();
+    origin.say("/a.m3u8", Said::Endless);
+    let source = Pulling::start(&format!("{}/a.m3u8", origin.url), None);
+    pause(600).await;
+    let sent = origin.log.endless_bytes.load(SeqCst);
+    let tries = origin.targets().len();
+    assert!(sent > 1 << 20 && sent < tries * (12 << 20), "{sent} bytes in {tries} tries");
+    origin.say("/a.m3u8", plain("a", 0, 3));
+    source.playlist("main", |playlist| playlist.next_msn() == 3).await;
+    origin.say("/a.m3u8", Said::Endless);
+    pause(1_200).await;
+    origin.say("/a.m3u8", plain("a", 2, 3));
+    let playlist = source.playlist("main", |playlist| playlist.next_msn() == 5).await;
+    assert!(playlist.segments.iter().all(|segment| !segment.head.is_discontinuous && !segment.is_gap));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pages_are_no_media() {
+    let origin = ScriptedOrigin::start();
+    origin.say("/a.m3u8", Said::Page);
+    origin.say("/a_seg1.mp4", Said::Page);
+    let source = Pulling::start(&format!("{}/a.m3u8", origin.url), None);
+    pause(300).await;
+    assert_eq!(origin.targets()[0], "/a.m3u8");
+    origin.say("/a.m3u8", plain("a", 0, 3));
+    let playlist = source.playlist("main", |playlist| playlist.next_msn() == 3).await;
+    let gaps: Vec<bool> = playlist.segments.iter().map(|segment| segment.is_gap).collect();
+    assert_eq!(gaps, [false, true, false]);
+    assert_eq!(get(&source.url, "/news/main/1.m4s").await.0, StatusCode::NOT_FOUND);
+}
+
+/// A source that pulls from another source has its numbers and bytes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn source_that_pulls_from_a_source_has_equal_pieces() {
+    let first = crate::source::TestSource::start_with(Duration::from_ms(200));
+    let second = Pulling::start(&format!("{}/news/index.m3u8", first.url), None);
+    let pieces = crate::source::fragments();
+    let publish = put(&first.url, "/news/main", AUTHORIZATION, pieces);
+    let pull = second.playlist("v1", |playlist| playlist.is_ended);
+    let (answer, playlist) = tokio::join!(publish, pull);
+    assert!(answer.starts_with("HTTP/1.1 201 "), "{answer}");
+    assert!(playlist.segments.len() >= 3, "{playlist:?}");
+    for segment in &playlist.segments {
+        let uris = segment.parts.iter().map(|part| &part.resource.uri).chain([&segment.resource.uri]);
+        for uri in uris {
+            let (_, one) = get(&first.url, &format!("/news/main/{uri}")).await;
+            let (_, two) = get(&second.url, &format!("/news/v1/{uri}")).await;
+            assert!(one == two && !one.is_empty(), "{uri}: the bytes are equal");
+        }
+    }
+}
