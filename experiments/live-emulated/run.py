@@ -1,4 +1,4 @@
-"""``live`` with all processes real, on VDN's emulated testbed (section 4.7.2): faults under way, and the load of Figure 4.16.
+"""``live`` with all processes real, on VDN's emulated testbed (section 4.7.2): faults under way, and Figures 4.16 and 4.17.
 
 ``run.py all`` runs each setting on each seed and writes rows to a folder, a file for each setting. Cells that have rows are not run again.
 ``run.py table`` prints the rows. ``run.py smoke`` runs one small cell and checks its row.
@@ -15,12 +15,23 @@ from collections.abc import Iterable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, Experiment, Row, Rows, grouped, measure, product, read_csv, repeatable, table, trusted
+from anabranch_lab.cells import BINARY, Experiment, Row, Rows, Untrusted, grouped, measure, product, read_csv, repeatable, table, trusted
 from anabranch_lab.programs import json_lines, require_emulator
 
 LAB = Experiment(__file__, __doc__)
 SEEDS = (1, 2, 3)
-FAULTS = ("none", "link-cut", "link-degraded", "reflector-killed", "reflector-frozen", "edge-killed", "controller-frozen", "split", "drained")
+FAULTS = (
+    *("none", "link-cut", "link-degraded", "reflector-killed", "reflector-frozen", "edge-killed", "controller-frozen", "split", "drained"),
+    "updates-dropped",
+)
+MODES = ("hybrid", "distributed", "centralized")
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+#: Most processor time that other programs, or the host of a virtual machine, may take during a trusted run.
+DISTURBED_SHARE = 0.1
+#: The testbed's bitrates and links divided by `SCALE`, so that two cores carry all 200 channels.
+SCALE = 8
+SCALED = ("--rate", f"{75_000 // SCALE}kbit/s", "--bitrates", ",".join(f"{1_000 * rate // SCALE}bit/s" for rate in (200, 600, 1_400)))
+LOADED = (*SCALED, "--edges", 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,28 +54,55 @@ class Setting:
         return [binary, "-q", "experiment", "live", "--json", "--seed", seed, *self.options, *self.parts[part]]
 
 
+def events(fault: str) -> Setting:
+    """Return the runs of a part of Figure 4.17: each design at each share of the fault."""
+    parts = {f"{mode} {share}": ("--mode", mode, "--share", share) for mode in MODES for share in SHARES}
+    options = ("--channels", 100, "--late", 10, "--apart", 0, "--kind", "fixed", "--sample", 5, "--seconds", 10, "--fault", fault)
+    return Setting(parts, (*LOADED, *options))
+
+
 SETTINGS: dict[str, Setting] = {
     # One reflector's links carry all channels, so no fault must cost a viewer its bitrate.
     "faults": Setting(
         {fault: ("--fault", fault) for fault in FAULTS},
         ("--channels", 12, "--rate", "12Mbit/s", "--apart", 0, "--seconds", 24, "--kind", "buffering"),
     ),
-    # An eighth of the testbed's 200 channels and 75 Mbit/s.
-    "load": Setting({"fixed": ("--kind", "fixed"), "buffering": ("--kind", "buffering")}, ("--channels", 25, "--rate", "9.375Mbit/s")),
+    # Figure 4.16: one channel more each second, up to 200.
+    "load": Setting(
+        {mode: ("--mode", mode) for mode in MODES},
+        (*LOADED, "--channels", 200, "--kind", "fixed", "--sample", 10, "--seconds", 10),
+    ),
+    # The same with players that play from a buffer.
+    "buffers": Setting(
+        {mode: ("--mode", mode) for mode in MODES},
+        (*LOADED, "--channels", 200, "--kind", "buffering", "--sample", 10, "--seconds", 10),
+    ),
+    # Figure 4.17: 10 s after 10 channels were added to 90.
+    "degraded": events("links-degraded"),
+    "dropped": events("updates-dropped"),
 }
 
 
+def rounded(row: Row) -> Row:
+    """Return the row with six digits of each fraction."""
+    return {key: float(f"{value:.6g}") if isinstance(value, float) else value for key, value in row.items()}
+
+
 def once(binary: Path, name: str, cell: Row) -> list[Row]:
-    """Return the row of one run.
+    """Return the rows of one run: one, or one for each sample.
 
     Raises
     ------
     Untrusted
-        The emulator was too late.
+        The emulator was too late, or other programs took more than `DISTURBED_SHARE` of the processors.
     """
-    (row,) = trusted(json_lines(SETTINGS[name].command(binary, cell["seed"], cell["part"])))
-    figures = {key: value for key, value in row.items() if key not in ("seed", "trusted", "why")}
-    return [{**cell, **{key: float(f"{value:.6g}") if isinstance(value, float) else value for key, value in figures.items()}}]
+    (row,) = trusted(json_lines([*SETTINGS[name].command(binary, cell["seed"], cell["part"])]))
+    samples = row.pop("samples")
+    for share in ("others_share", "steal_share"):
+        if row[share] > DISTURBED_SHARE:
+            raise Untrusted(f"{share} {row[share]:.2f}: at most {DISTURBED_SHARE}")
+    row = {key: value for key, value in row.items() if key not in ("seed", "trusted", "why")}
+    return [rounded({**cell, **row, **sample}) for sample in samples or [{}]]
 
 
 @LAB.verb("all", rows=LAB.folder / "measured", binary=BINARY, setting=repeatable(SETTINGS), seeds=SEEDS)
@@ -91,30 +129,70 @@ def shown(values: Iterable[float], digits: int = 1) -> str:
     return f"{statistics.median(values):.{digits}f} ({values[0]:.{digits}f} to {values[-1]:.{digits}f})"
 
 
+def of(rows: list[Row], column: str, scale: float = 1.0) -> list[float]:
+    """Return a column's values where there are some."""
+    return [scale * float(row[column]) for row in rows if row[column]]
+
+
+def faults_table(rows: list[Row]) -> list[list[object]]:
+    """Return a line for each fault."""
+    lines = []
+    for (part,), group in grouped(rows, "part").items():
+        columns = [("joined", 0), ("join_ms_p50", 0), ("mean_kbps", 0), ("stalls", 0), ("stalled_s", 1), ("gap_max_s", 1), ("refused", 0), ("failed", 0)]
+        lines.append([part, group[0]["channels"], *(shown(of(group, column), digits) for column, digits in columns), len(group)])
+    return lines
+
+
+def load_table(rows: list[Row]) -> list[list[object]]:
+    """Return a line for each number of viewers and design. Rates are those of the unscaled testbed."""
+    lines = []
+    for (viewers, part), group in grouped([row for row in rows if int(row["viewers"]) % 20 == 0], "viewers", "part").items():
+        optimal = min(1_400.0, 4 * 75_000 / int(viewers))
+        watched = of(group, "watched_kbps", SCALE)
+        lines.append(
+            [
+                viewers,
+                part,
+                shown(watched, 0),
+                f"{100 * (1 - statistics.median(watched) / optimal):.0f}",
+                shown(of(group, "received_kbps", SCALE), 0),
+                shown(of(group, "new_join_ms_p50"), 0),
+                shown(of(group, "new_join_ms_max"), 0),
+                shown(of(group, "stalled_share", 100), 1),
+                len(group),
+            ]
+        )
+    return lines
+
+
+def events_table(rows: list[Row]) -> list[list[object]]:
+    """Return a line for each design and share, of the last sample."""
+    lines = []
+    for (part,), group in grouped(rows, "part").items():
+        last = [rows[-1] for rows in grouped(group, "seed").values()]
+        mode, share = part.split()
+        columns = [("watched_kbps", SCALE, 0), ("received_kbps", SCALE, 0), ("new_without_video", 1, 0), ("stalled_share", 100, 1)]
+        lines.append([share, mode, *(shown(of(last, column, scale), digits) for column, scale, digits in columns), len(last)])
+    return sorted(lines)
+
+
+SERVICE = ["kbit/s watched", "below Optimal %", "kbit/s received", "join ms of new viewers", "longest", "stalled %", "seeds"]
+TABLES = {
+    "faults": (faults_table, ["viewers", "joined", "join ms", "kbit/s", "stalls", "stalled s", "longest gap s", "refused", "failed", "seeds"]),
+    "load": (load_table, ["design", *SERVICE]),
+    "buffers": (load_table, ["design", *SERVICE]),
+    "degraded": (events_table, ["design", "kbit/s watched", "kbit/s received", "new viewers without video", "stalled %", "seeds"]),
+    "dropped": (events_table, ["design", "kbit/s watched", "kbit/s received", "new viewers without video", "stalled %", "seeds"]),
+}
+
+
 @LAB.verb("table", rows=LAB.folder / "measured")
 def show_tables(args) -> None:
     """Prints the rows: medians over the seeds, with the range."""
-    heads = ["viewers", "joined", "join ms", "kbit/s", "stalls", "stalled s", "longest gap s", "refused", "failed", "seeds"]
-    for name in SETTINGS:
-        lines = []
-        for (part,), rows in grouped(read_csv(args.rows / f"{name}.csv"), "part").items():
-            of = lambda column, rows=rows: [float(row[column]) for row in rows if row[column]]  # noqa: E731
-            lines.append(
-                [
-                    part,
-                    rows[0]["channels"],
-                    shown(of("joined"), 0),
-                    shown(of("join_ms_p50"), 0),
-                    shown(of("mean_kbps"), 0),
-                    shown(of("stalls"), 0),
-                    shown(of("stalled_s")),
-                    shown(of("gap_max_s")),
-                    shown(of("refused"), 0),
-                    shown(of("failed"), 0),
-                    len(rows),
-                ]
-            )
-        print(table([name, *heads], lines, "lr"), end="\n\n")
+    for name, (lines, heads) in TABLES.items():
+        path = args.rows / f"{name}.csv"
+        if path.exists():
+            print(table([name, *heads], lines(read_csv(path)), "lr"), end="\n\n")
 
 
 @LAB.verb(binary=BINARY)

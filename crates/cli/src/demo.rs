@@ -8,7 +8,8 @@ use crate::network::{self, TopologyArgs};
 use crate::run_dir::RunDir;
 use anabranch_emu::{EmulationOptions, Report};
 use anabranch_rehearse::demo::{News, Points, Row, Show};
-use anabranch_rehearse::replicate::stage::{make_file, make_keys};
+use anabranch_rehearse::make_keys;
+use anabranch_rehearse::replicate::stage::{keys_of, make_file};
 use anabranch_replicate_proto::draw::{self, Theme, ThroughputSeries};
 use anabranch_replicate_proto::plan::{Planner, Request};
 use anabranch_units::{BitRate, ByteCount, Duration as Span, SiteId};
@@ -100,7 +101,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let work = out.join("work");
     std::fs::create_dir(&work)?;
     let keys = work.join("keys");
-    make_keys(&topology, &keys)?;
+    make_keys(&keys, &keys_of(&topology))?;
     let file = work.join("file.bin");
     let hash = make_file(&file, args.size)?;
 

@@ -143,7 +143,7 @@ pub fn make_or_add(out: &Path, request: &SetRequest, quiet: bool) -> anyhow::Res
 /// How often a daemon looks whether its keys are other ones.
 pub const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How long files that change are left to change.
-const SETTLE: Duration = Duration::from_millis(300);
+pub const SETTLE: Duration = Duration::from_millis(300);
 /// How long before the end of its certificate a daemon warns, and how often.
 pub const WARN_BEFORE: Duration = Duration::from_secs(30 * DAY.as_secs());
 const WARN_EVERY: Duration = DAY;

@@ -9,6 +9,9 @@ mod node;
 mod plan;
 mod play;
 mod publish;
+mod recorded;
+mod secure;
+mod sign;
 mod source;
 mod status;
 mod worlds;
@@ -29,6 +32,8 @@ pub enum Noun {
     Publish(publish::Args),
     /// Relay channels from parents, sources or other nodes, to viewers and to other nodes.
     Node(node::Args),
+    /// Sign URLs that edges with the same secrets serve until they expire.
+    Sign(sign::Args),
     /// Plan the trees of a described network for a described demand, once.
     Plan(plan::Args),
     /// Play a channel with many measuring players: join times, latency, stalls.
@@ -62,6 +67,7 @@ impl Member for Live {
             Noun::Source(args) => source::run(&args, quiet),
             Noun::Publish(args) => publish::run(&args, quiet),
             Noun::Node(args) => node::run(&args, quiet),
+            Noun::Sign(args) => sign::run(&args),
             Noun::Dns(args) => dns::run(&args, quiet),
             Noun::Plan(args) => plan::run(&args),
             Noun::Play(args) => play::run(&args, quiet),

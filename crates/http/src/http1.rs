@@ -99,7 +99,7 @@ pub(crate) struct Timed<T> {
 }
 
 impl<T> Timed<T> {
-    fn new(stream: T, time: Duration) -> Self {
+    pub(crate) fn new(stream: T, time: Duration) -> Self {
         Self { stream, time, ends: None, has_read: Arc::default() }
     }
 

@@ -5,7 +5,7 @@
 //! and limits each peer's connections and requests; [`answer`] reads requests and refuses them in
 //! one line of JSON; [`metrics`] are written in Prometheus' format; [`store`] keeps records that
 //! must outlive a crash; [`lease`] has the stores that several controllers share while one leads.
-//! A [`Connection`] is a client's. [`plain`] serves strangers, without TLS; [`origin`] streams objects
+//! A [`Connection`] is a client's. [`plain`] serves strangers, over TLS or without; [`origin`] streams objects
 //! from a plain server; [`secret`] compares tokens.
 //!
 //! Leaves out: each system's requests and answers. Read [`Server`] and [`Connection`] first.
@@ -17,6 +17,7 @@ mod connection;
 #[doc(hidden)]
 pub mod exercise;
 mod http1;
+mod http2;
 pub mod lease;
 pub mod metrics;
 pub mod origin;

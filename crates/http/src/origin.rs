@@ -1,7 +1,11 @@
-//! A client of a plain HTTP/1.1 server that streams the bodies of answers, over kept connections.
+//! A client of an HTTP/1.1 server that streams the bodies of answers, over kept connections.
 //!
-//! Leaves out: TLS, redirects, request bodies. Read [`Origin`] first, then [`Reply`].
+//! Leaves out: HTTP/2, redirects, request bodies. Read [`Origin`] first, then [`Security`] and
+//! [`Reply`].
 
+use anabranch_net::identity::{Guard, Identity};
+use anabranch_net::keys::Role;
+use anabranch_net::public::ServerTrust;
 use anabranch_net::socket::{TcpOptions, connect};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt as _, Empty};
@@ -29,7 +33,25 @@ const CONNECT_TIME: Duration = Duration::from_secs(3);
 /// Bytes that a connection reads at once, at most: what a slow reader of a body can hold up.
 const READ_BYTES_MAX: usize = 256 << 10;
 
-/// A plain HTTP/1.1 server to fetch objects from; clones share its connections.
+/// Protection of a client's connections.
+#[derive(Clone, Debug)]
+pub enum Security {
+    /// None, for URLs that begin with `http://`.
+    Plain,
+    /// TLS with a server that a public authority vouches for, for `https://`.
+    Public(ServerTrust),
+    /// Mutual TLS with one party of our system, for `https://`.
+    Mutual {
+        /// The client's keys.
+        identity: Identity,
+        /// Role of the server.
+        role: Role,
+        /// Name of the server in its certificate.
+        name: String,
+    },
+}
+
+/// An HTTP/1.1 server to fetch objects from; clones share its connections.
 #[derive(Clone)]
 pub struct Origin {
     inner: Arc<Inner>,
@@ -41,6 +63,7 @@ struct Inner {
     host: HeaderValue,
     /// Address of the server. `None`: the system's resolver names it.
     address: Option<SocketAddr>,
+    security: Security,
     /// Kept connections, longest unused first.
     idle: Mutex<VecDeque<Connection>>,
 }
@@ -53,12 +76,12 @@ struct Connection {
 }
 
 /// A stream that counts the bytes read from it.
-struct Counted {
-    stream: TcpStream,
+struct Counted<T> {
+    stream: T,
     bytes_read: Arc<AtomicU64>,
 }
 
-impl AsyncRead for Counted {
+impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let Self { stream, bytes_read } = self.get_mut();
         let before = buf.filled().len();
@@ -68,7 +91,7 @@ impl AsyncRead for Counted {
     }
 }
 
-impl AsyncWrite for Counted {
+impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
@@ -94,13 +117,18 @@ impl AsyncWrite for Counted {
     }
 }
 
-/// A URL that names no plain HTTP server.
+/// A URL that names no server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OriginUrlError(String);
+pub struct OriginUrlError {
+    url: String,
+    /// Scheme that the URL must have.
+    scheme: &'static str,
+}
 
 impl fmt::Display for OriginUrlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "origin `{}`: must be http://HOST or http://HOST:PORT, without a path", self.0)
+        let Self { url, scheme } = self;
+        write!(f, "origin `{url}`: must be {scheme}://HOST or {scheme}://HOST:PORT, without a path")
     }
 }
 
@@ -117,20 +145,18 @@ impl Origin {
     ///
     /// Errors: [`OriginUrlError`].
     pub fn new(url: &str) -> Result<Self, OriginUrlError> {
-        Self::with_address(url, None)
+        Self::with(url, Security::Plain, None)
     }
 
-    /// The server at a URL, reached at the port of the URL and at the address `ip`, whatever the
-    /// system knows of its name.
+    /// The server at a URL, by `security`. With an `ip` it is reached there, at the port of the URL,
+    /// whatever the system knows of its name.
     ///
     /// Errors: [`OriginUrlError`].
-    pub fn at(url: &str, ip: IpAddr) -> Result<Self, OriginUrlError> {
-        Self::with_address(url, Some(ip))
-    }
-
-    fn with_address(url: &str, ip: Option<IpAddr>) -> Result<Self, OriginUrlError> {
-        let refuse = || OriginUrlError(url.to_owned());
-        let rest = url.strip_prefix("http://").ok_or_else(refuse)?;
+    pub fn with(url: &str, security: Security, ip: Option<IpAddr>) -> Result<Self, OriginUrlError> {
+        let (scheme, default_port) =
+            if matches!(security, Security::Plain) { ("http", 80) } else { ("https", 443) };
+        let refuse = || OriginUrlError { url: url.to_owned(), scheme };
+        let rest = url.strip_prefix(scheme).and_then(|rest| rest.strip_prefix("://")).ok_or_else(refuse)?;
         let given = rest.strip_suffix('/').unwrap_or(rest);
         let has_port = given.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         let is_plain = !given.is_empty() && !given.contains(['/', '?', '#', '@', ' ']);
@@ -138,10 +164,11 @@ impl Origin {
         if !is_plain || (!has_port && given.contains(':') && !given.ends_with(']')) {
             return Err(refuse());
         }
-        let authority = if has_port { given.to_owned() } else { format!("{given}:80") };
+        let authority = if has_port { given.to_owned() } else { format!("{given}:{default_port}") };
         let port = authority.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
         let address = ip.map(|ip| SocketAddr::new(ip, port.expect("the authority ends with its port")));
-        Ok(Self { inner: Arc::new(Inner { authority, host, address, idle: Mutex::default() }) })
+        let inner = Inner { authority, host, address, security, idle: Mutex::default() };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// The server's `host:port`.
@@ -190,24 +217,26 @@ impl Origin {
         };
         for address in addresses {
             match connect(address, &TcpOptions::default()).await {
-                Ok(stream) => {
-                    let bytes_read = Arc::new(AtomicU64::new(0));
-                    let stream = Counted { stream, bytes_read: Arc::clone(&bytes_read) };
-                    let (sender, connection) = Builder::new()
-                        .max_buf_size(READ_BYTES_MAX)
-                        .handshake(TokioIo::new(stream))
-                        .await
-                        .map_err(io::Error::other)?;
-                    tokio::spawn(async move {
-                        // A request under way hears of an error itself.
-                        let _ = connection.await;
-                    });
-                    return Ok(Connection { sender, bytes_read });
-                }
+                Ok(stream) => return self.secure(stream).await,
                 Err(error) => last = error,
             }
         }
         Err(last)
+    }
+
+    async fn secure(&self, stream: TcpStream) -> io::Result<Connection> {
+        match &self.inner.security {
+            Security::Plain => begin(stream, None).await,
+            Security::Public(trust) => {
+                let host = self.inner.authority.rsplit_once(':').map_or("", |(host, _)| host);
+                begin(trust.connect(stream, host).await?, None).await
+            }
+            Security::Mutual { identity, role, name } => {
+                let stream = identity.connect(stream, *role, name).await?;
+                let guard = identity.guard(stream.get_ref().1);
+                begin(stream, Some(guard)).await
+            }
+        }
     }
 
     fn kept(&self) -> Option<Connection> {
@@ -225,6 +254,28 @@ impl Origin {
             idle.pop_front();
         }
     }
+}
+
+/// Begins HTTP on a connection. With a guard it ends when its peer is trusted no more.
+async fn begin<T>(stream: T, guard: Option<Guard>) -> io::Result<Connection>
+where
+    T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let bytes_read = Arc::new(AtomicU64::new(0));
+    let stream = Counted { stream, bytes_read: Arc::clone(&bytes_read) };
+    let (sender, connection) = Builder::new()
+        .max_buf_size(READ_BYTES_MAX)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(io::Error::other)?;
+    tokio::spawn(async move {
+        // A request under way hears of an error itself.
+        match guard {
+            Some(guard) => drop(guard.during(connection).await),
+            None => drop(connection.await),
+        }
+    });
+    Ok(Connection { sender, bytes_read })
 }
 
 /// An answer whose body is still on its way. Dropping it before the end closes its connection.
@@ -282,6 +333,7 @@ impl Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anabranch_net::public::write_self_signed;
     use axum::Router;
     use axum::extract::ConnectInfo;
     use axum::routing::get;
@@ -300,6 +352,13 @@ mod tests {
         for url in ["a.example", "https://a.example", "http://", "http://a/b", "http://a:x", "http://a b"] {
             assert!(Origin::new(url).is_err(), "{url}");
         }
+        let folder = tempfile::tempdir().expect("a folder");
+        let files = write_self_signed(folder.path(), &["a.example"], 2100);
+        let trust = ServerTrust::load(&files.chain, &[]).expect("an authority");
+        let secure = |url| Origin::with(url, Security::Public(trust.clone()), None);
+        assert_eq!(secure("https://a.example").expect("a URL").authority(), "a.example:443");
+        let error = secure("http://a.example").expect_err("another scheme").to_string();
+        assert!(error.contains("must be https://HOST"), "{error}");
     }
 
     #[tokio::test]
@@ -310,7 +369,8 @@ mod tests {
         let server =
             tokio::spawn(async move { axum::serve(listener, Router::new().route("/host", get(host))).await });
         let url = format!("http://no-such-host.invalid:{port}");
-        let origin = Origin::at(&url, IpAddr::from([127, 0, 0, 1])).expect("a URL");
+        let ip = IpAddr::from([127, 0, 0, 1]);
+        let origin = Origin::with(&url, Security::Plain, Some(ip)).expect("a URL");
         let mut reply = origin.get("/host", &HeaderMap::new()).await.expect("an answer");
         let said = reply.bytes().await.expect("a body").expect("not empty");
         assert_eq!(said, format!("Some(\"no-such-host.invalid:{port}\")").as_bytes());

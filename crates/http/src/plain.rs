@@ -1,7 +1,7 @@
-//! A listener for anybody: plain HTTP/1.1 without TLS, and limits that keep each address from
-//! taking the others' places.
+//! A listener for anybody: HTTP/1.1, with a certificate also HTTP/2 over TLS, and limits that keep
+//! each address from taking the others' places.
 //!
-//! A public certificate and TLS are for a proxy in front. Every connection is accepted at once and
+//! Without a certificate of a public authority it speaks no TLS. Every connection is accepted at once and
 //! admitted by the rule of `net::admission`: where there is no room, the one goes that asked
 //! longest ago, of the address with most connections. So an address that holds `n` connections
 //! keeps them until every other address has at most `n`; behind a proxy all have one address, and
@@ -15,8 +15,11 @@ mod rate;
 pub use rate::{ADDRESS_REQUESTS_PER_S, RequestRate};
 
 use crate::http1::{Bounds, body, close, connection};
+use crate::http2::{self, CANCELLED_PER_S_MAX, StreamPlaces, Streams};
 use crate::server::PeerAddress;
-use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, HalfOpenTable, Number};
+use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, HalfOpen, HalfOpenTable, Number};
+use anabranch_net::public::ServerCertificate;
+use anabranch_net::refusals::Refusals;
 use axum::Router;
 use axum::body::{Body, HttpBody};
 use axum::extract::{Extension, Request, State};
@@ -34,6 +37,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, oneshot};
 
@@ -43,6 +47,11 @@ pub const CONNECTIONS_MAX: usize = 10_000;
 const HEAD_BYTES_MAX: usize = 16 << 10;
 /// Bytes of answers that the kernel holds for a peer that reads none, by default.
 const UNSENT_BYTES_MAX: u32 = 16 << 10;
+
+/// Protocols that a [`PlainServer`] with a certificate offers (ALPN), the preferred one first.
+pub const PROTOCOLS: &[&str] = &["h2", "http/1.1"];
+/// Time for the last frames of a connection of HTTP/2 that the server ends.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Pause before a request that was sent before the answer to the one before it was read: no browser and
 /// no proxy does so. Without it a few thousand connections of pipelined requests fill a processor.
@@ -123,6 +132,7 @@ impl PlainLimits {
 pub struct PlainServer {
     listener: TcpListener,
     limits: PlainLimits,
+    certificate: Option<ServerCertificate>,
 }
 
 impl PlainServer {
@@ -132,7 +142,12 @@ impl PlainServer {
     pub fn bind(address: SocketAddr, limits: PlainLimits) -> io::Result<Self> {
         let listener = anabranch_net::socket::listen(address)?;
         anabranch_net::socket::bound_unsent(&listener, limits.unsent_bytes_max)?;
-        Ok(Self { listener, limits })
+        Ok(Self { listener, limits, certificate: None })
+    }
+
+    /// Speaks TLS with a certificate, which was loaded with [`PROTOCOLS`].
+    pub fn with_certificate(self, certificate: ServerCertificate) -> Self {
+        Self { certificate: Some(certificate), ..self }
     }
 
     /// Where it listens.
@@ -166,14 +181,20 @@ impl PlainServer {
         B::Data: Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let Self { listener, limits } = self;
+        let Self { listener, limits, certificate } = self;
         let admission = Admission::new(limits.admission);
+        let shared = Arc::new(Serving {
+            limits,
+            certificate,
+            streams: StreamPlaces::new(limits.admission.speaking_max),
+            refusals: Refusals::default(),
+        });
         let mut connections = tokio::task::JoinSet::new();
         loop {
             let arrival = admission.accept(&listener).await;
-            let (from, answer) = (arrival.from(), answer.clone());
+            let (from, answer, shared) = (arrival.from(), answer.clone(), Arc::clone(&shared));
             connections.spawn(async move {
-                if let Err(error) = serve_one(arrival, answer, limits).await {
+                if let Err(error) = shared.serve(arrival, answer).await {
                     tracing::debug!("{from}: {error}");
                 }
             });
@@ -186,7 +207,7 @@ impl PlainServer {
     ///
     /// Errors: the system's.
     pub async fn run_on_thread(self, name: &str, router: Router) -> io::Result<()> {
-        let Self { listener, limits } = self;
+        let Self { listener, limits, certificate } = self;
         let listener = listener.into_std()?;
         // Dropped with this future, and then the thread ends.
         let (_runs, mut ends) = oneshot::channel::<()>();
@@ -194,7 +215,7 @@ impl PlainServer {
         let serves = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async {
-                let server = Self { listener: TcpListener::from_std(listener)?, limits };
+                let server = Self { listener: TcpListener::from_std(listener)?, limits, certificate };
                 tokio::select! {
                     never = server.run(router) => match never {},
                     _ = &mut ends => Ok(()),
@@ -208,56 +229,202 @@ impl PlainServer {
     }
 }
 
-async fn serve_one<A, F, B>(arrival: Arrival, answer: A, limits: PlainLimits) -> io::Result<()>
+/// Serves HTTP/1.1 on one connection whose peer is known, until either end closes it. The caller
+/// limits connections.
+///
+/// Errors: the connection's; requests that are not HTTP.
+pub async fn serve_identified<T, A, F, B>(stream: T, answer: A, limits: PlainLimits) -> io::Result<()>
 where
-    A: Fn(PeerAddress, Request<Incoming>) -> F + Unpin,
+    T: AsyncRead + AsyncWrite + Unpin,
+    A: Fn(Request<Incoming>) -> F,
     F: Future<Output = Response<B>> + Send + 'static,
     B: HttpBody + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let (stream, mut half_open) = arrival.unidentified();
-    stream.set_nodelay(true)?;
-    let from = PeerAddress(half_open.from().ip().to_canonical());
-    // Whether a request's head, and bytes at all, were read since this was last looked at.
-    let (asks, has_read) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    let (asked, read) = (Arc::clone(&asks), Arc::clone(&has_read));
     let service = service_fn(move |request: Request<Incoming>| {
-        asked.store(true, Relaxed);
-        let is_pipelined = !read.swap(false, Relaxed);
-        let answered = answer(from, request);
-        Box::pin(async move {
-            if is_pipelined {
-                tokio::time::sleep(PIPELINED_PAUSE).await;
-            }
-            Ok::<_, Infallible>(answered.await)
-        })
+        let answered = answer(request);
+        Box::pin(async move { Ok::<_, Infallible>(answered.await) })
     });
     let bounds = Bounds {
         head_bytes_max: HEAD_BYTES_MAX,
         head_time: limits.admission.speaking_time,
         write_time: limits.write_time,
     };
-    let mut served = connection(stream, service, bounds, has_read);
-    let mut until_asked = poll_fn(|cx| match served.poll_without_shutdown(cx) {
-        Poll::Ready(done) => Poll::Ready(Ok(Some(done))),
-        Poll::Pending if asks.swap(false, Relaxed) => Poll::Ready(Ok(None)),
-        Poll::Pending => Poll::Pending,
-    });
-    let mut done = half_open.within(&mut until_asked).await?;
-    let done = loop {
-        if let Some(done) = done {
-            break done;
+    connection(stream, service, bounds, Arc::default()).await.map_err(io::Error::other)
+}
+
+/// State of a server that its connections share.
+struct Serving {
+    limits: PlainLimits,
+    certificate: Option<ServerCertificate>,
+    streams: StreamPlaces,
+    refusals: Refusals,
+}
+
+impl Serving {
+    async fn serve<A, F, B>(&self, arrival: Arrival, answer: A) -> io::Result<()>
+    where
+        A: Fn(PeerAddress, Request<Incoming>) -> F + Send + Unpin,
+        F: Future<Output = Response<B>> + Send + 'static,
+        B: HttpBody + Send + 'static,
+        B::Data: Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        arrival.tcp().set_nodelay(true)?;
+        let Some(certificate) = &self.certificate else {
+            let (stream, half_open) = arrival.unidentified();
+            return self.serve_http1(stream, half_open, answer).await;
+        };
+        let (stream, half_open) = arrival.encrypt(certificate.server_config()).await?;
+        if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+            self.serve_http2(stream, half_open, answer).await
+        } else {
+            self.serve_http1(stream, half_open, answer).await
         }
-        half_open.speaks();
-        done = half_open.until_dropped(&mut until_asked).await?;
-    };
-    let stream = served.into_parts().io.into_inner().into_inner();
-    let closes = async {
-        close(stream).await;
-        Ok(())
-    };
-    half_open.until_dropped(closes).await?;
-    done.map_err(io::Error::other)
+    }
+
+    async fn serve_http1<T, A, F, B>(&self, stream: T, mut half_open: HalfOpen, answer: A) -> io::Result<()>
+    where
+        T: AsyncRead + AsyncWrite + Unpin,
+        A: Fn(PeerAddress, Request<Incoming>) -> F + Unpin,
+        F: Future<Output = Response<B>> + Send + 'static,
+        B: HttpBody + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let from = PeerAddress(half_open.from().ip().to_canonical());
+        // Whether a request's head, and bytes at all, were read since this was last looked at.
+        let (asks, has_read) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (asked, read) = (Arc::clone(&asks), Arc::clone(&has_read));
+        let service = service_fn(move |request: Request<Incoming>| {
+            asked.store(true, Relaxed);
+            let is_pipelined = !read.swap(false, Relaxed);
+            let answered = answer(from, request);
+            Box::pin(async move {
+                if is_pipelined {
+                    tokio::time::sleep(PIPELINED_PAUSE).await;
+                }
+                Ok::<_, Infallible>(answered.await)
+            })
+        });
+        let bounds = Bounds {
+            head_bytes_max: HEAD_BYTES_MAX,
+            head_time: self.limits.admission.speaking_time,
+            write_time: self.limits.write_time,
+        };
+        let mut served = connection(stream, service, bounds, has_read);
+        let mut until_asked = poll_fn(|cx| match served.poll_without_shutdown(cx) {
+            Poll::Ready(done) => Poll::Ready(Ok(Some(done))),
+            Poll::Pending if asks.swap(false, Relaxed) => Poll::Ready(Ok(None)),
+            Poll::Pending => Poll::Pending,
+        });
+        let mut done = half_open.within(&mut until_asked).await?;
+        let done = loop {
+            if let Some(done) = done {
+                break done;
+            }
+            half_open.speaks();
+            done = half_open.until_dropped(&mut until_asked).await?;
+        };
+        let stream = served.into_parts().io.into_inner().into_inner();
+        let closes = async {
+            close(stream).await;
+            Ok(())
+        };
+        half_open.until_dropped(closes).await?;
+        done.map_err(io::Error::other)
+    }
+
+    async fn serve_http2<T, A, F, B>(&self, stream: T, mut half_open: HalfOpen, answer: A) -> io::Result<()>
+    where
+        T: AsyncRead + AsyncWrite + Send + Unpin,
+        A: Fn(PeerAddress, Request<Incoming>) -> F + Send + Unpin,
+        F: Future<Output = Response<B>> + Send + 'static,
+        B: HttpBody + Send + 'static,
+        B::Data: Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let from = half_open.from().ip().to_canonical();
+        let asks = Arc::new(AtomicBool::new(false));
+        let asked = Arc::clone(&asks);
+        let service = service_fn(move |request: Request<Incoming>| {
+            asked.store(true, Relaxed);
+            let answered = answer(PeerAddress(from), request);
+            async move { Ok::<_, Infallible>(http2::watched(answered.await)) }
+        });
+        let streams = Streams::new(&self.streams, from, self.limits.write_time);
+        let mut served =
+            std::pin::pin!(http2::connection(stream, service, HEAD_BYTES_MAX, Arc::clone(&streams)));
+        let idle_time = self.limits.admission.speaking_time;
+        let done = {
+            let mut until_asked = poll_fn(|cx| match served.as_mut().poll(cx) {
+                Poll::Ready(done) => Poll::Ready(Ok(Step::Done(done))),
+                Poll::Pending if asks.swap(false, Relaxed) => Poll::Ready(Ok(Step::Asked)),
+                Poll::Pending => Poll::Pending,
+            });
+            let mut step = half_open.within(&mut until_asked).await?;
+            loop {
+                match step {
+                    Step::Asked => half_open.speaks(),
+                    Step::Idle | Step::Abused | Step::Done(_) => break step,
+                }
+                let next = async {
+                    tokio::select! {
+                        biased;
+                        step = &mut until_asked => step,
+                        is_abused = streams.until_idle(idle_time) => {
+                            Ok(if is_abused { Step::Abused } else { Step::Idle })
+                        }
+                    }
+                };
+                step = half_open.until_dropped(next).await?;
+            }
+        };
+        match done {
+            Step::Done(Err(error)) => {
+                if is_protocol_error(&error) {
+                    let line = format!("client {from}: connection closed: {}", why(&error));
+                    self.refusals.note(None, &line);
+                }
+                Err(io::Error::other(error))
+            }
+            Step::Abused => {
+                let line = format!(
+                    "client {from}: connection closed: more than {CANCELLED_PER_S_MAX} requests cancelled within 1 s"
+                );
+                self.refusals.note(None, &line);
+                Ok(())
+            }
+            Step::Idle => {
+                served.as_mut().graceful_shutdown();
+                // A client that reads nothing in time loses the farewell.
+                let _ = tokio::time::timeout(FAREWELL, served).await;
+                Ok(())
+            }
+            Step::Done(Ok(())) | Step::Asked => Ok(()),
+        }
+    }
+}
+
+/// Event of a connection of HTTP/2.
+enum Step {
+    /// A request has come.
+    Asked,
+    /// No stream has been open for long.
+    Idle,
+    /// The client cancels streams without end.
+    Abused,
+    /// The connection is over.
+    Done(hyper::Result<()>),
+}
+
+/// Whether a client has broken HTTP/2, rather than gone away.
+fn is_protocol_error(error: &hyper::Error) -> bool {
+    let h2 = std::error::Error::source(error).and_then(|source| source.downcast_ref::<h2::Error>());
+    h2.is_some_and(|error| !error.is_io() && error.reason() != Some(h2::Reason::NO_ERROR))
+}
+
+fn why(error: &hyper::Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 /// An answer that scripts of any origin may read and no cache keeps: for players in browsers.

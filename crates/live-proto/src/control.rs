@@ -5,10 +5,10 @@
 //! plan when the evidence agrees again. Requests travel up the tiers and video travels down, so no
 //! route can form a loop.
 //!
-//! Leaves out: sockets, the optimiser, the estimate of a link's capacity by probes. Read
-//! [`tables`] and [`local`] first.
+//! Leaves out: sockets, the optimiser. Read [`tables`] and [`local`] first.
 
 pub mod audience;
+pub mod capacity;
 pub mod controller;
 pub mod differences;
 pub mod exercise;

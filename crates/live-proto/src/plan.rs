@@ -8,14 +8,17 @@
 
 mod answer;
 pub mod check;
+mod exercise;
 pub mod generator;
 pub mod optimiser;
 mod problem;
+pub mod recorded;
 pub mod rivals;
 #[cfg(test)]
 mod samples;
 
 pub use answer::{Plan, Tree};
+pub use exercise::exercise_records;
 pub use problem::{
     BITRATE_MAX, GROUP_LINKS_MAX, GROUPS_MAX, HOLDER_SETS_MAX, OBJECTS_MAX, PRICE_MAX, REFLECTORS_MAX,
     REQUESTS_MAX, SLACK_PPM_MAX, SOURCES_MAX, VIEWERS_MAX,

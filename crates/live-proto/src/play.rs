@@ -25,6 +25,7 @@ pub use player::Player;
 pub use urls::join_url;
 
 use anabranch_media::hls::{ByteRange, DateTime, PlaylistError};
+use anabranch_units::Duration;
 use std::fmt;
 
 /// Most edges of a player.
@@ -41,6 +42,37 @@ pub enum PlayerKind {
     Buffering,
 }
 
+impl PlayerKind {
+    /// The word for it in options and rows.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Fixed => "fixed",
+            Self::Buffering => "buffering",
+        }
+    }
+}
+
+impl std::str::FromStr for PlayerKind {
+    type Err = PlayerKindError;
+
+    fn from_str(word: &str) -> Result<Self, Self::Err> {
+        let kinds = [Self::Fixed, Self::Buffering];
+        kinds.into_iter().find(|kind| kind.word() == word).ok_or(PlayerKindError)
+    }
+}
+
+/// A word for no [`PlayerKind`].
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct PlayerKindError;
+
+impl fmt::Display for PlayerKindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "behaviour of a player: write fixed or buffering")
+    }
+}
+
+impl std::error::Error for PlayerKindError {}
+
 /// Set-up of a player.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlayerConfig {
@@ -55,7 +87,12 @@ pub struct PlayerConfig {
     /// Rounds over all edges without an answer after which a player that has received no video
     /// gives up.
     pub rounds_max: u32,
+    /// Time without a byte after which a request is late, before the first playlist.
+    pub first_patience: Duration,
 }
+
+/// Default of [`PlayerConfig::first_patience`].
+pub const FIRST_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A set-up that no player can have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +119,7 @@ impl fmt::Display for PlayerConfigError {
                 let shown: String = url.chars().take(100).collect();
                 write!(
                     f,
-                    "URL `{shown}`: must be http://HOST/PATH or http://HOST:PORT/PATH, up to {URL_BYTES_MAX} bytes"
+                    "URL `{shown}`: must be http://HOST/PATH or https://HOST:PORT/PATH, up to {URL_BYTES_MAX} bytes"
                 )
             }
             Self::UrlsBesideDns(count) => {
@@ -97,7 +134,7 @@ impl std::error::Error for PlayerConfigError {}
 impl PlayerConfig {
     /// A player of these URLs with default limits.
     pub fn new(kind: PlayerKind, urls: Vec<String>, opened_at: DateTime) -> Self {
-        Self { kind, urls, resolves: false, opened_at, rounds_max: 5 }
+        Self { kind, urls, resolves: false, opened_at, rounds_max: 5, first_patience: FIRST_PATIENCE }
     }
 
     /// Checks the set-up.
@@ -110,7 +147,7 @@ impl PlayerConfig {
             count if count > 1 && self.resolves => return Err(PlayerConfigError::UrlsBesideDns(count)),
             _ => {}
         }
-        match self.urls.iter().find(|url| !urls::is_plain_url(url)) {
+        match self.urls.iter().find(|url| !urls::is_http_url(url)) {
             Some(url) => Err(PlayerConfigError::BadUrl(url.clone())),
             None => Ok(()),
         }

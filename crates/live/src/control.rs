@@ -7,30 +7,41 @@
 
 mod neighbours;
 mod topology;
+mod transfers;
 
+use crate::body::UNSENT_BYTES_MAX;
 use crate::controller::client::ControllerClient;
-use crate::description::{DescriptionError, Layout};
+use crate::description::{DescriptionError, Layout, NodeEntry};
 use crate::parents::{Route, Waiting};
-use anabranch_http::ClientError;
-use anabranch_http::origin::{Origin, OriginUrlError};
+use anabranch_http::origin::{Origin, OriginUrlError, Security};
+use anabranch_http::plain::PlainLimits;
+use anabranch_http::{ClientError, PeerAddress};
 use anabranch_live_proto::control::audience::Audience;
 use anabranch_live_proto::control::messages::{GroupId, Refusal, Report};
-use anabranch_live_proto::control::node::{Event, Node, RequestId, Settings, Transmit};
+use anabranch_live_proto::control::node::{ControlMode, Event, Node, RequestId, Settings, Transmit};
 use anabranch_live_proto::relay::{Hop, Key};
 use anabranch_live_proto::{NodeId, Object, Tier};
 use anabranch_net::identity::Identity;
+use anabranch_net::keys::Role;
 use anabranch_units::{Duration, Instant, Seed};
+use axum::body::HttpBody;
+use hyper::body::Incoming;
+use hyper::{Request, Response};
 use neighbours::Outbox;
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::timeout;
 use topology::{NetworkFollower, Topology};
+pub use transfers::TransferMeter;
+use transfers::Transfers;
 
 /// Time for which a controller is asked for the network's description.
 const DESCRIPTION_TIME: std::time::Duration = std::time::Duration::from_secs(5);
@@ -40,6 +51,8 @@ const REPORT_TIME: std::time::Duration = std::time::Duration::from_secs(3);
 const REPORTS_MAX: usize = 4;
 /// Time for which a viewer, or an upstream request, waits for a route.
 const ROUTE_TIME: std::time::Duration = std::time::Duration::from_secs(3);
+/// The same where the controller alone decides: longer than its usual round and the stages after it.
+const CENTRAL_ROUTE_TIME: std::time::Duration = std::time::Duration::from_secs(15);
 /// Viewers that wait for a decision, at most.
 const WAITING_MAX: usize = 16_384;
 /// Window of the estimate of viewers: longer than the pauses of players with segments of 10 s.
@@ -58,8 +71,13 @@ pub struct ControlConfig {
     pub identity: Identity,
     /// Listener for the control of the next tier. Edges need none.
     pub address: Option<SocketAddr>,
+    /// Listener for objects of the next tier by mutual TLS, if the node's media URL in the network's
+    /// description begins with `https://`.
+    pub objects_address: Option<SocketAddr>,
     /// File that keeps the network's description, for a start without a controller.
     pub cache: Option<PathBuf>,
+    /// Decisions that the node follows.
+    pub mode: ControlMode,
 }
 
 /// A control that cannot start.
@@ -80,6 +98,8 @@ pub enum ControlError {
     OtherTier(String, Tier, &'static str),
     /// Nodes of the next tier connect here, and no listener is given: name.
     NoListener(String),
+    /// The node's media URL begins with `https://`, and no listener for objects is given: name.
+    NoObjectsListener(String),
     /// A parent's URL.
     BadParent(OriginUrlError),
     /// The address, as the error says, cannot be listened on.
@@ -103,6 +123,10 @@ impl fmt::Display for ControlError {
             Self::NoListener(name) => {
                 write!(f, "node `{name}`: the next tier connects to it: give --control IP:PORT")
             }
+            Self::NoObjectsListener(name) => write!(
+                f,
+                "node `{name}`: the next tier fetches from its https:// URL by mutual TLS: give --objects IP:PORT"
+            ),
             Self::BadParent(error) => write!(f, "parent: {error}"),
             Self::Bind(error) => write!(f, "{error}"),
         }
@@ -132,7 +156,11 @@ struct Shared {
     controllers: Vec<ControllerClient>,
     listener: Mutex<Option<TcpListener>>,
     has_listener: bool,
+    /// Listener for objects; taken by the node or source.
+    objects_listener: Mutex<Option<TcpListener>>,
     state: Mutex<State>,
+    /// Time for which a viewer, or an upstream request, waits for a route.
+    route_time: std::time::Duration,
     /// The machine has another deadline.
     changed: Notify,
     /// A route has changed.
@@ -143,6 +171,9 @@ struct Shared {
     failed: mpsc::UnboundedSender<Hop>,
     /// Taken by the relay.
     failed_due: Mutex<Option<mpsc::UnboundedReceiver<Hop>>>,
+    transfers: Arc<Transfers>,
+    /// Number of transfers from parents so far.
+    transfer_count: AtomicU64,
     epoch: tokio::time::Instant,
 }
 
@@ -192,9 +223,23 @@ impl NodeControl {
             None if !network.links_out(id).is_empty() => return Err(ControlError::NoListener(config.name)),
             None => None,
         };
+        let is_secure = layout.entry(id).media.starts_with("https://");
+        let objects_listener = match config.objects_address {
+            Some(address) => {
+                let listener = anabranch_net::socket::listen(address).map_err(ControlError::Bind)?;
+                let unsent = anabranch_net::socket::bound_unsent(&listener, UNSENT_BYTES_MAX);
+                unsent.map_err(ControlError::Bind)?;
+                Some(listener)
+            }
+            None if is_secure && tier != Tier::Edge => {
+                return Err(ControlError::NoObjectsListener(config.name));
+            }
+            None => None,
+        };
         let epoch = tokio::time::Instant::now();
         let now = Instant::from_std(epoch.elapsed());
-        let settings = Settings { deliver_timeout: DELIVER_TIMEOUT, ..Settings::default() };
+        let settings =
+            Settings { deliver_timeout: DELIVER_TIMEOUT, mode: config.mode, ..Settings::default() };
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let life = u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX);
         let node = Node::new(now, network, id, life, settings, Seed::new(life));
@@ -210,11 +255,20 @@ impl NodeControl {
             reports_due: Some(reports_due),
         };
         let (failed, failed_due) = mpsc::unbounded_channel();
-        let topology = Topology::new(stamp, layout, id, &[]).map_err(ControlError::BadParent)?;
+        let topology = Topology::new(stamp, layout, (id, &config.identity), &[]);
+        let topology = topology.map_err(ControlError::BadParent)?;
+        let transfers = Transfers::new(epoch);
+        transfers.declare(&topology, id);
         let shared = Shared {
+            transfers,
+            transfer_count: AtomicU64::new(0),
             failed,
             failed_due: Mutex::new(Some(failed_due)),
             topology: RwLock::new(Arc::new(topology)),
+            route_time: match config.mode {
+                ControlMode::Centralized => CENTRAL_ROUTE_TIME,
+                ControlMode::Hybrid | ControlMode::Distributed => ROUTE_TIME,
+            },
             id,
             name: config.name,
             identity: config.identity,
@@ -222,6 +276,7 @@ impl NodeControl {
             controllers,
             has_listener: listener.is_some(),
             listener: Mutex::new(listener),
+            objects_listener: Mutex::new(objects_listener),
             state: Mutex::new(state),
             changed: Notify::new(),
             routed: Notify::new(),
@@ -246,6 +301,31 @@ impl NodeControl {
         self.shared.topology().parents.iter().map(|(_, origin)| origin.clone()).collect()
     }
 
+    /// Serves objects to the next tier by mutual TLS, as `answer` has them. Never returns. Waits for
+    /// ever without a listener for objects, and at the second call.
+    pub(crate) async fn serve_objects<A, F, B>(&self, answer: A, limits: PlainLimits) -> Infallible
+    where
+        A: Fn(PeerAddress, Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Response<B>> + Send + 'static,
+        B: HttpBody + Send + 'static,
+        B::Data: Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let listener = self.shared.objects_listener.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match listener {
+            Some(listener) => {
+                neighbours::serve_objects(Arc::clone(&self.shared), listener, answer, limits).await
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Where it listens for objects by mutual TLS. `None` if it does not, or serves already.
+    pub fn objects_addr(&self) -> Option<SocketAddr> {
+        let listener = self.shared.objects_listener.lock().unwrap_or_else(PoisonError::into_inner);
+        listener.as_ref()?.local_addr().ok()
+    }
+
     /// The routes, for the relay.
     pub(crate) fn route(&self) -> Arc<dyn Route> {
         Arc::new(Routes(Arc::clone(&self.shared)))
@@ -262,6 +342,7 @@ impl NodeControl {
         let due = shared.lock().reports_due.take();
         let listener = shared.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(transfers::measure(Arc::clone(shared)));
         let mut parents = 0;
         if let Some(listener) = listener {
             tasks.spawn(neighbours::serve_children(Arc::clone(shared), listener));
@@ -330,7 +411,7 @@ impl NodeControl {
         // A viewer that leaves while it waits gives its place back.
         let place = Place { shared: Arc::clone(shared), number, object };
         shared.with(|state, now| state.node.handle_viewer(now, number, group, object));
-        let answer = timeout(ROUTE_TIME, answer).await;
+        let answer = timeout(shared.route_time, answer).await;
         drop(place);
         match answer {
             Ok(Ok(Ok(()))) => {
@@ -347,6 +428,15 @@ impl NodeControl {
             Ok(Err(_)) | Err(_) => Err(Unserved(Refusal::NoParent)),
         }
     }
+}
+
+/// A parent, reached as its URL says: by mutual TLS, or without TLS.
+fn origin(parent: &NodeEntry, identity: &Identity) -> Result<Origin, OriginUrlError> {
+    if !parent.media.starts_with("https://") {
+        return Origin::new(&parent.media);
+    }
+    let (identity, name) = (identity.clone(), parent.name.clone());
+    Origin::with(&parent.media, Security::Mutual { identity, role: Role::Site, name }, None)
 }
 
 /// A waiting viewer's place, given back when it is dropped.
@@ -588,8 +678,15 @@ impl Route for Routes {
                     routed.await;
                 }
             };
-            timeout(ROUTE_TIME, found).await.ok()
+            timeout(routes.0.route_time, found).await.ok()
         })
+    }
+
+    fn meter(&self, key: &Key, hop: Hop, is_ready: bool) -> Option<TransferMeter> {
+        let (parent, object) = self.of(key, hop)?;
+        let number = self.0.transfer_count.fetch_add(1, Relaxed) + 1;
+        let ready = (is_ready && !key.is_playlist()).then_some(object.bitrate);
+        Some(self.0.transfers.start(parent, number, ready))
     }
 
     fn delivered(&self, key: &Key, hop: Hop) {

@@ -59,7 +59,8 @@ pub struct NodeEntry {
     pub name: String,
     /// Source, reflector or edge.
     pub tier: Tier,
-    /// URL at which viewers and other nodes fetch objects, `http://HOST:PORT`.
+    /// URL at which viewers and other nodes fetch objects, `http://HOST:PORT`. With `https://` the next
+    /// tier fetches from a source or reflector by mutual TLS, and viewers from an edge by TLS.
     pub media: String,
     /// Address for the control of the next tier, `HOST:PORT`. Edges need none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -302,6 +303,12 @@ impl Layout {
         Some((&channel.name, &rendition.name))
     }
 
+    /// Name and media URL of each edge.
+    pub fn edges(&self) -> impl Iterator<Item = (&str, &str)> {
+        let entry = |edge: &NodeId| self.entry(*edge);
+        self.edges.iter().map(entry).map(|entry| (&*entry.name, &*entry.media))
+    }
+
     /// The directory of places that a controller has decided, over the edges that `is_open`, with
     /// the objects that each edge receives.
     pub fn directory<'a>(
@@ -404,8 +411,10 @@ fn contents(description: &Description, edges: &[NodeId], groups: &[Vec<GroupEdge
 
 fn check_node(node: &NodeEntry) -> Result<(), DescriptionError> {
     let bad = |value: &str, reason| DescriptionError::BadAddress(node.name.clone(), value.to_owned(), reason);
-    Origin::new(&node.media)
-        .map_err(|_| bad(&node.media, "media must be http://HOST or http://HOST:PORT"))?;
+    // The scheme changes the default port alone.
+    let plain = node.media.strip_prefix("https://").map(|rest| format!("http://{rest}"));
+    Origin::new(plain.as_deref().unwrap_or(&node.media))
+        .map_err(|_| bad(&node.media, "media must be http://HOST:PORT or https://HOST:PORT"))?;
     let control = node.control.as_deref().unwrap_or_default();
     let is_address = |text: &str| {
         let parts = text.rsplit_once(':');

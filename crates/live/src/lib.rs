@@ -5,8 +5,8 @@
 //! [`steering`] lead viewers to edges, [`players`] measure their service, a [`publisher`] makes test
 //! patterns.
 //!
-//! Source: VDN (`anabranch_live_proto`). Leaves out: decisions (`anabranch_live_proto`); TLS for
-//! objects. Read [`Node`] and [`NodeConfig`] first, then [`control::NodeControl`] and
+//! Source: VDN (`anabranch_live_proto`). Leaves out: decisions (`anabranch_live_proto`). Read
+//! [`Node`] and [`NodeConfig`] first, then [`control::NodeControl`] and
 //! [`controller::ControllerService`].
 //!
 //! An edge with two parents:
@@ -36,7 +36,9 @@ mod node;
 mod parents;
 pub mod players;
 pub mod publisher;
+mod secure;
 mod shared;
+pub mod signing;
 mod source;
 pub mod steering;
 mod timelines;
@@ -48,7 +50,10 @@ pub use anabranch_live_proto::relay::{Hop, Key, QueryRule, RelayConfig, RelayCou
 pub use doctor::doctor;
 pub use node::{Node, NodeConfig, NodeError};
 pub use parents::{Route, StaticParents};
-pub use source::{PublishTokens, Pull, PullError, Source, SourceConfig, SourceError, TokenFileError};
+pub use secure::SecureListener;
+pub use source::{
+    PublishTokens, Pull, PullError, Source, SourceConfig, SourceError, SourceSteering, TokenFileError,
+};
 
 anabranch_net::system! {
     /// Parties of `live`, and their rights. Nodes are sources, reflectors and edges.

@@ -1,10 +1,31 @@
 //! A node's metrics.
 
+use crate::signing::SignatureError;
 use anabranch_http::metrics::Metrics;
 use anabranch_live_proto::relay::RelayCounts;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Reasons of [`SignatureError`], as metrics name them.
+const REASONS: [&str; 4] = ["missing", "wrong", "expired", "client"];
+
+/// Requests that were refused for their signature, by reason.
+#[derive(Debug, Default)]
+pub(crate) struct UnsignedCounts([AtomicU64; 4]);
+
+impl UnsignedCounts {
+    pub(crate) fn count(&self, error: &SignatureError) {
+        let reason = match error {
+            SignatureError::Missing => 0,
+            SignatureError::Bad => 1,
+            SignatureError::Expired(_) => 2,
+            SignatureError::OtherClient(_) => 3,
+        };
+        self.0[reason].fetch_add(1, Relaxed);
+    }
+}
 
 /// The node's metrics in Prometheus' text format.
-pub(crate) fn text(counts: &RelayCounts, viewers: usize) -> String {
+pub(crate) fn text(counts: &RelayCounts, viewers: usize, unsigned: &UnsignedCounts) -> String {
     let mut metrics = Metrics::default();
     let mut add = |name: &str, kind: &str, help: &str, value: u64| {
         metrics.metric(&format!("live_{name}"), kind, help, &Metrics::plain(value));
@@ -24,5 +45,10 @@ pub(crate) fn text(counts: &RelayCounts, viewers: usize) -> String {
     add("held_bytes", "gauge", "Bytes of objects in memory.", c.held_bytes);
     add("objects", "gauge", "Objects under way or in memory.", c.objects as u64);
     add("viewers", "gauge", "Requests under way.", viewers as u64);
+    let label =
+        |(reason, count): (&str, &AtomicU64)| (format!("{{reason=\"{reason}\"}}"), count.load(Relaxed));
+    let lines: Vec<_> = REASONS.into_iter().zip(&unsigned.0).map(label).collect();
+    let help = "Requests refused for their signature.";
+    metrics.metric("live_requests_unsigned_total", "counter", help, &lines);
     metrics.text()
 }

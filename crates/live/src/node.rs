@@ -3,9 +3,11 @@
 use crate::answer::{AnswerBody, answer};
 use crate::body::{RETRY_AFTER_S, UNSENT_BYTES_MAX, share, text};
 use crate::control::{NodeControl, Unserved};
-use crate::metrics;
+use crate::metrics::{self, UnsignedCounts};
 use crate::parents::{Route, StaticParents};
+use crate::secure::SecureListener;
 use crate::shared::{CDN_LOOP, Shared};
+use crate::signing::{SignatureError, SigningSecrets};
 use crate::timelines::TimelineCheck;
 use anabranch_http::PeerAddress;
 use anabranch_http::origin::{Origin, OriginUrlError};
@@ -20,11 +22,13 @@ use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::IntoResponse as _;
 use axum::routing::get;
-use hyper::Response;
+use hyper::body::Incoming;
+use hyper::{Request, Response};
 use std::convert::Infallible;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// Share of [`RelayConfig::viewers_max`], in percent, above which `/health` answers 503.
 const HEALTHY_VIEWERS_PERCENT: usize = 90;
@@ -48,7 +52,11 @@ pub struct NodeConfig {
     pub query: QueryRule,
     /// Limits of the relay.
     pub relay: RelayConfig,
-    /// Limits of the listener.
+    /// Secrets of the URLs that viewers may ask for. `None`: they may ask for all.
+    pub signing: Option<SigningSecrets>,
+    /// Listener for viewers over TLS. `None` for none.
+    pub secure: Option<SecureListener>,
+    /// Limits of each listener for viewers.
     pub limits: PlainLimits,
 }
 
@@ -99,6 +107,8 @@ impl NodeConfig {
             control: None,
             query: QueryRule::default(),
             relay: RelayConfig::default(),
+            signing: None,
+            secure: None,
             limits,
         }
     }
@@ -107,8 +117,10 @@ impl NodeConfig {
 /// A bound node, not yet serving.
 pub struct Node {
     server: PlainServer,
+    secure: Option<PlainServer>,
     metrics: Option<PlainServer>,
     state: NodeState,
+    limits: PlainLimits,
 }
 
 #[derive(Clone)]
@@ -120,6 +132,8 @@ struct NodeState {
     viewers_max: usize,
     /// Check of parents that are asked at once. `None` unless legs are doubled.
     timelines: Option<Arc<TimelineCheck>>,
+    signing: Option<SigningSecrets>,
+    unsigned: Arc<UnsignedCounts>,
 }
 
 impl Node {
@@ -163,14 +177,24 @@ impl Node {
         let timelines = is_doubled.then(Arc::<TimelineCheck>::default);
         let relay = Relay::new(config.relay).map_err(NodeError::BadLimit)?;
         let server = PlainServer::bind(config.address, config.limits).map_err(NodeError::Bind)?;
+        let secure = config.secure.map(|secure| secure.bind(config.limits));
+        let secure = secure.transpose().map_err(NodeError::Bind)?;
         let metrics =
             config.metrics_address.map(|at| PlainServer::bind(at, PlainLimits::for_connections(16)));
         let metrics = metrics.transpose().map_err(NodeError::Bind)?;
         let shared = Shared::new(relay, route(&parents), parents);
         let control = config.control;
-        let (name, query) = (config.name.into(), config.query);
-        let state = NodeState { shared, control, name, query, viewers_max, timelines };
-        Ok(Self { server, metrics, state })
+        let state = NodeState {
+            shared,
+            control,
+            name: config.name.into(),
+            query: config.query,
+            viewers_max,
+            timelines,
+            signing: config.signing,
+            unsigned: Arc::default(),
+        };
+        Ok(Self { server, secure, metrics, state, limits: config.limits })
     }
 
     /// Where it listens for viewers.
@@ -178,6 +202,13 @@ impl Node {
     /// Errors: the system's.
     pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
         self.server.local_addr()
+    }
+
+    /// Where it listens for viewers over TLS. `None` if it does not.
+    ///
+    /// Errors: the system's.
+    pub fn secure_addr(&self) -> std::io::Result<Option<SocketAddr>> {
+        self.secure.as_ref().map(PlainServer::local_addr).transpose()
     }
 
     /// Where it listens for `/metrics`. `None` if it does not.
@@ -195,7 +226,7 @@ impl Node {
 
     /// Serves. Never returns; drop it to stop.
     pub async fn run(self) -> Infallible {
-        let Self { server, metrics, state } = self;
+        let Self { server, secure, metrics, state, limits } = self;
         let timer = Arc::clone(&state.shared).run_timer();
         let for_operators = operators_router(state.clone());
         let operators = async {
@@ -205,6 +236,7 @@ impl Node {
             }
         };
         let (control, shared) = (state.control.clone(), Arc::clone(&state.shared));
+        let children_control = state.control.clone();
         let control = async {
             let Some(control) = control else { std::future::pending().await };
             let failed = async {
@@ -226,11 +258,26 @@ impl Node {
                 None => std::future::pending().await,
             }
         };
-        let viewers = server.run_answers(move |PeerAddress(from), request| {
+        let answer = move |PeerAddress(from), request: Request<Incoming>| {
             relay(state.clone(), from, request.into_parts().0)
-        });
+        };
+        let (for_secure, for_children) = (answer.clone(), answer.clone());
+        let children = async {
+            match children_control {
+                Some(control) => control.serve_objects(for_children, limits).await,
+                None => std::future::pending().await,
+            }
+        };
+        let secure_viewers = async {
+            match secure {
+                Some(server) => server.run_answers(for_secure).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
-            never = viewers => never,
+            never = server.run_answers(answer) => never,
+            never = secure_viewers => never,
+            never = children => never,
             never = operators => never,
             never = timelines => never,
             () = timer => unreachable!("the timer never ends"),
@@ -246,7 +293,7 @@ fn operators_router(state: NodeState) -> Router {
 async fn show_metrics(State(node): State<NodeState>) -> axum::response::Response {
     let (counts, viewers) = node.shared.with(|relay, _| (relay.counts(), relay.viewers()));
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
-    (kind, metrics::text(&counts, viewers)).into_response()
+    (kind, metrics::text(&counts, viewers, &node.unsigned)).into_response()
 }
 
 /// Whether new viewers should come here: load balancers ask.
@@ -263,7 +310,14 @@ fn health(node: &NodeState) -> Response<AnswerBody> {
 async fn relay(node: NodeState, from: IpAddr, request: Parts) -> Response<AnswerBody> {
     let mut response = match request.method {
         Method::GET if request.uri.path() == "/health" => health(&node),
-        Method::GET | Method::HEAD => serve(&node, from, &request).await,
+        Method::GET | Method::HEAD => match signed_target(&node, from, &request) {
+            Ok(target) => serve(&node, from, &request, target).await,
+            Err(error) => {
+                let mut response = text(StatusCode::FORBIDDEN, format!("{error}\n"));
+                response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+                response
+            }
+        },
         Method::OPTIONS => text(StatusCode::NO_CONTENT, ""),
         _ => {
             let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "");
@@ -276,8 +330,15 @@ async fn relay(node: NodeState, from: IpAddr, request: Parts) -> Response<Answer
     response
 }
 
-async fn serve(node: &NodeState, from: IpAddr, request: &Parts) -> Response<AnswerBody> {
+/// A request's target, without its signature where signed URLs alone are served.
+fn signed_target<'a>(node: &NodeState, from: IpAddr, request: &'a Parts) -> Result<&'a str, SignatureError> {
     let target = request.uri.path_and_query().map_or("/", |target| target.as_str());
+    let Some(secrets) = &node.signing else { return Ok(target) };
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    secrets.check(target, since_1970.as_secs(), from).inspect_err(|error| node.unsigned.count(error))
+}
+
+async fn serve(node: &NodeState, from: IpAddr, request: &Parts, target: &str) -> Response<AnswerBody> {
     let key = match Key::read(target, node.query) {
         Ok(key) => key,
         Err(error) => return text(StatusCode::BAD_REQUEST, format!("{error}\n")),

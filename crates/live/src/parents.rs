@@ -1,5 +1,6 @@
 //! The choice of a parent for each upstream request.
 
+use crate::control::TransferMeter;
 use anabranch_http::origin::Origin;
 use anabranch_live_proto::relay::{Hop, Key};
 use axum::http::HeaderMap;
@@ -31,6 +32,10 @@ pub trait Route: Send + Sync + 'static {
     /// The same, as soon as there is one. `None` if no parent will come.
     fn wait(&self, _key: &Key, _tried: &[Hop]) -> Waiting {
         Box::pin(std::future::ready(None))
+    }
+    /// A meter of the transfer that begins. `is_ready`: the parent has the object whole.
+    fn meter(&self, _key: &Key, _hop: Hop, _is_ready: bool) -> Option<TransferMeter> {
+        None
     }
     /// A parent has begun to answer.
     fn delivered(&self, _key: &Key, _hop: Hop) {}

@@ -3,8 +3,8 @@
 //! Each player has its own connections and begins at its own time. With DNS, it asks for its edge
 //! itself, with an EDNS client subnet, and its times count from that question.
 //!
-//! Leaves out: what a player asks for and how it measures ([`anabranch_live_proto::play`]); TLS. Read
-//! [`Players`] and [`PlayersConfig`] first.
+//! Leaves out: what a player asks for and how it measures ([`anabranch_live_proto::play`]);
+//! HTTP/2. Read [`Players`] and [`PlayersConfig`] first.
 
 mod resolve;
 mod session;
@@ -12,6 +12,7 @@ mod session;
 use anabranch_live_proto::directory::AddressPrefix;
 use anabranch_live_proto::play::{Measurements, PlayerConfig, PlayerConfigError, PlayerKind};
 use anabranch_media::hls::DateTime;
+use anabranch_net::public::ServerTrust;
 use anabranch_units::Duration;
 use session::Session;
 use std::fmt;
@@ -49,8 +50,12 @@ pub struct PlayersConfig {
     pub players: Vec<PlayerSpec>,
     /// DNS server that names the edges. `None` for the hosts of the URLs.
     pub dns: Option<SocketAddr>,
+    /// Authorities of the edges' certificates. `None` without URLs that begin with `https://`.
+    pub trust: Option<ServerTrust>,
     /// Time from the begin of the run to its end. `None` until all players are over.
     pub duration: Option<Duration>,
+    /// Time without a byte after which a player's request is late, before its first playlist.
+    pub first_patience: Duration,
 }
 
 /// Players that cannot start.
@@ -63,6 +68,8 @@ pub enum PlayersError {
     Player(PlayerConfigError),
     /// A URL with an address instead of a name, beside DNS.
     AddressBesideDns(String),
+    /// A URL that begins with `https://`, without authorities to trust.
+    NoTrust(String),
 }
 
 impl fmt::Display for PlayersError {
@@ -72,6 +79,9 @@ impl fmt::Display for PlayersError {
             Self::Player(error) => error.fmt(f),
             Self::AddressBesideDns(url) => {
                 write!(f, "URL `{url}`: has an address, which DNS is not asked for: give a name")
+            }
+            Self::NoTrust(url) => {
+                write!(f, "URL `{url}`: no authority is known to vouch for its server: name a file of them")
             }
         }
     }
@@ -87,6 +97,9 @@ pub struct Progress {
     over: AtomicUsize,
     stalls: AtomicU64,
     bytes: AtomicU64,
+    video_bytes: AtomicU64,
+    watched_bps: AtomicU64,
+    stalled_ps: AtomicU64,
 }
 
 impl Progress {
@@ -109,6 +122,18 @@ impl Progress {
     /// Bytes of all answers.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Relaxed)
+    }
+    /// Bytes of video.
+    pub fn video_bytes(&self) -> u64 {
+        self.video_bytes.load(Relaxed)
+    }
+    /// Sum of the declared bitrates of the renditions that players watch, in bit/s.
+    pub fn watched_bps(&self) -> u64 {
+        self.watched_bps.load(Relaxed)
+    }
+    /// Time of all stalls of all players.
+    pub fn stalled(&self) -> Duration {
+        Duration::from_ps(self.stalled_ps.load(Relaxed))
     }
 }
 
@@ -155,6 +180,11 @@ impl Players {
         for spec in &config.players {
             let player = PlayerConfig { resolves, ..PlayerConfig::new(spec.kind, spec.urls.clone(), now) };
             player.check().map_err(PlayersError::Player)?;
+            if config.trust.is_none()
+                && let Some(url) = spec.urls.iter().find(|url| url.starts_with("https://"))
+            {
+                return Err(PlayersError::NoTrust(url.clone()));
+            }
             if resolves && crate::url::host(&spec.urls[0]).is_none_or(|host| host.parse::<IpAddr>().is_ok()) {
                 return Err(PlayersError::AddressBesideDns(spec.urls[0].clone()));
             }
@@ -177,6 +207,8 @@ impl Players {
             let session = Session {
                 player,
                 dns: self.config.dns,
+                trust: self.config.trust.clone(),
+                first_patience: self.config.first_patience,
                 opens_at: begin + spec.starts_after.to_std(),
                 spec,
                 progress: Arc::clone(&self.progress),

@@ -214,8 +214,12 @@ async fn forward(
     let leg = request.leg;
     let headers = headers(request).map_err(io::Error::other)?;
     let mut reply = parent.get(&request.key.to_string(), &headers).await?;
+    let mut meter = None;
     if reply.status().is_success() {
         shared.route.delivered(&request.key, hop);
+        // A length is stated of whole objects alone.
+        let is_ready = reply.headers().contains_key(header::CONTENT_LENGTH);
+        meter = shared.route.meter(&request.key, hop, is_ready);
     }
     let mut head = Some(head(&reply));
     loop {
@@ -223,6 +227,9 @@ async fn forward(
         // A head is passed on even if no byte of the body is there.
         arrived.gather(&mut reply, head.is_some()).await;
         let Arrived { pieces, end } = arrived;
+        if let Some(meter) = &meter {
+            meter.note(pieces.iter().map(|piece| piece.len() as u64).sum());
+        }
         let is_ended = matches!(end, Some(Ok(())));
         let flow = shared.with(|relay, now| {
             let mut flow = head.take().map_or(Flow::Continue, |head| relay.handle_head(now, leg, head));
@@ -239,7 +246,11 @@ async fn forward(
         match (flow, end) {
             (Flow::Stop, _) | (_, Some(Ok(()))) => break,
             (_, Some(Err(error))) => return Err(error),
-            (Flow::Pause, None) => goes_on.notified().await,
+            (Flow::Pause, None) => {
+                // From here on the viewers limit the transfer.
+                meter = None;
+                goes_on.notified().await;
+            }
             (Flow::Continue, None) => {}
         }
     }

@@ -10,19 +10,22 @@
 //! | `GET /CHANNEL/RENDITION/NAME` | initialisation section, segment or part |
 //!
 //! Source: draft-pantos-hls-rfc8216bis, sections 4.4.6 and 6.2. Leaves out: cutting and answers
-//! ([`anabranch_live_proto::origin`]); codecs and rendition reports in playlists; byte ranges. Read
+//! ([`anabranch_live_proto::origin`]); rendition reports in playlists; byte ranges. Read
 //! [`Source`] and [`SourceConfig`] first.
 
 mod channel;
+mod multivariant;
 mod publish;
 mod pull;
 mod tokens;
 
+pub use multivariant::SourceSteering;
 pub use pull::{Pull, PullError};
 pub use tokens::{PublishTokens, TokenFileError};
 
 use crate::body::{self, RETRY_AFTER_S, UNSENT_BYTES_MAX};
 use crate::control::NodeControl;
+use crate::secure::SecureListener;
 use anabranch_http::PeerAddress;
 use anabranch_http::plain::{PlainLimits, PlainServer};
 use anabranch_live_proto::origin::{
@@ -30,7 +33,7 @@ use anabranch_live_proto::origin::{
     RenditionConfig, Status,
 };
 use anabranch_media::cmaf::{CutConfig, MediaTime, Timeline};
-use anabranch_media::hls::{DateTime, DeliveryDirectives, MultivariantPlaylist, VARIANTS_MAX, Variant};
+use anabranch_media::hls::{DateTime, DeliveryDirectives, MultivariantPlaylist};
 use anabranch_units::{Duration, Instant};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -38,6 +41,7 @@ use bytes::Bytes;
 use channel::{Channel, ChannelPath};
 use hyper::body::Incoming;
 use hyper::{Request, Response};
+use multivariant::Listed;
 use publish::Upload;
 use pull::{PulledChannel, START_TIME};
 use std::collections::BTreeMap;
@@ -78,7 +82,11 @@ pub struct SourceConfig {
     /// Time without a byte after which a publisher is disconnected, and without a publisher after
     /// which the stream ends for its players.
     pub silence_max: Duration,
-    /// Limits of the listener.
+    /// Content steering in multivariant playlists. `None`: they lead to the edge that served them.
+    pub steering: Option<SourceSteering>,
+    /// Listener over TLS, for the same requests. `None` for none.
+    pub secure: Option<SecureListener>,
+    /// Limits of each listener.
     pub limits: PlainLimits,
     /// Control that tells the next tier which streams are here. `None`: there is no controller.
     pub control: Option<NodeControl>,
@@ -101,6 +109,8 @@ impl SourceConfig {
             is_timeline_shared: false,
             renditions_max: 64,
             silence_max: Duration::from_secs(10),
+            steering: None,
+            secure: None,
             limits: PlainLimits { unsent_bytes_max: UNSENT_BYTES_MAX, ..PlainLimits::default() },
             control: None,
             pulls: Vec::new(),
@@ -163,6 +173,7 @@ impl std::error::Error for SourceError {}
 /// that reads slowly.
 pub struct Source {
     server: PlainServer,
+    secure: Option<PlainServer>,
     shared: Arc<Shared>,
 }
 
@@ -190,6 +201,11 @@ impl Source {
         let address = config.address;
         let server = PlainServer::bind(address, config.limits)
             .map_err(|error| SourceError::Bind { address, error })?;
+        let secure = config.secure.clone().map(|secure| {
+            let address = secure.address;
+            secure.bind(config.limits).map_err(|error| SourceError::Bind { address, error })
+        });
+        let secure = secure.transpose()?;
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let shared = Shared {
             config,
@@ -199,7 +215,7 @@ impl Source {
             epoch_unix_ms: u64::try_from(since_1970.as_millis()).unwrap_or(0),
             refusal_logged_s: AtomicU64::new(0),
         };
-        Ok(Self { server, shared: Arc::new(shared) })
+        Ok(Self { server, secure, shared: Arc::new(shared) })
     }
 
     /// Where it listens.
@@ -209,11 +225,19 @@ impl Source {
         self.server.local_addr()
     }
 
+    /// Where it listens over TLS. `None` if it does not.
+    ///
+    /// Errors: the system's.
+    pub fn secure_addr(&self) -> std::io::Result<Option<SocketAddr>> {
+        self.secure.as_ref().map(PlainServer::local_addr).transpose()
+    }
+
     /// Serves. Never returns; drop it to stop.
     pub async fn run(self) -> Infallible {
-        let Self { server, shared } = self;
+        let Self { server, secure, shared } = self;
         let ticking = Arc::clone(&shared);
         let control = shared.config.control.clone();
+        let (children_control, limits) = (control.clone(), shared.config.limits);
         let control = async {
             match control {
                 Some(control) => control.run().await,
@@ -224,12 +248,27 @@ impl Source {
         for pulled in &shared.pulled {
             pulls.spawn(Arc::clone(pulled).run(Arc::clone(&shared)));
         }
-        let serves = server.run_answers(move |PeerAddress(from), request| {
+        let answer = move |PeerAddress(from), request| {
             let shared = Arc::clone(&shared);
             async move { shared.answer(from, request).await }
-        });
+        };
+        let (for_secure, for_children) = (answer.clone(), answer.clone());
+        let serves_children = async {
+            match children_control {
+                Some(control) => control.serve_objects(for_children, limits).await,
+                None => std::future::pending().await,
+            }
+        };
+        let serves_securely = async {
+            match secure {
+                Some(server) => server.run_answers(for_secure).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
-            never = serves => never,
+            never = server.run_answers(answer) => never,
+            never = serves_securely => never,
+            never = serves_children => never,
             () = ticking.run_timer() => unreachable!("the timer never ends"),
             () = control => unreachable!("the control never ends"),
         }
@@ -378,25 +417,16 @@ impl Shared {
         if of_channel.is_empty() {
             return not_found();
         }
-        let variant = |channel: &Arc<Channel>| {
-            Some(Variant {
-                uri: format!("{}/index.m3u8", channel.path.rendition),
-                bandwidth: channel.peak_rate()?,
-                average_bandwidth: None,
-                codecs: None,
-                resolution: None,
-                frame_rate: None,
-                audio: None,
-            })
+        let listed = |channel: &Arc<Channel>| {
+            let (rendition, codecs) = (channel.path.rendition.clone(), channel.codecs());
+            Some(Listed { rendition, peak_rate: channel.peak_rate()?, codecs })
         };
         let running = of_channel.iter().filter(|channel| !channel.is_ended());
-        let mut variants: Vec<Variant> = running.filter_map(variant).collect();
-        if variants.is_empty() {
+        let listed: Vec<Listed> = running.filter_map(listed).collect();
+        if listed.is_empty() {
             return unavailable("no segment yet\n");
         }
-        variants.sort_by_key(|variant| std::cmp::Reverse(variant.bandwidth));
-        variants.truncate(VARIANTS_MAX);
-        multivariant_answer(&MultivariantPlaylist { variants, ..MultivariantPlaylist::default() })
+        multivariant_answer(&multivariant::playlist(name, listed, self.config.steering.as_ref()))
     }
 
     /// The rendition that a request may publish, and the kind of upload.

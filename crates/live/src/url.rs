@@ -1,17 +1,18 @@
-//! Parts of plain URLs.
+//! Parts of URLs.
 
-/// Host of a plain URL, without its port.
+/// Host of a URL, without its port.
 pub(crate) fn host(url: &str) -> Option<&str> {
-    let authority = url.strip_prefix("http://")?.split(['/', '?', '#']).next()?;
+    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"))?;
+    let authority = rest.split(['/', '?', '#']).next()?;
     match authority.strip_prefix('[') {
         Some(rest) => rest.split(']').next(),
         None => authority.split(':').next(),
     }
 }
 
-/// Server and target of a plain URL.
+/// Server and target of a URL.
 pub(crate) fn split(url: &str) -> Option<(&str, String)> {
-    let rest = url.strip_prefix("http://")?;
+    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"))?;
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let target = rest[end..].split('#').next().unwrap_or_default();
     let slash = if target.starts_with('/') { "" } else { "/" };
@@ -26,13 +27,15 @@ mod tests {
     fn target_begins_with_a_slash() {
         assert_eq!(split("http://a:80/x?y#z"), Some(("http://a:80", "/x?y".to_owned())));
         assert_eq!(split("http://a?y"), Some(("http://a", "/?y".to_owned())));
-        assert_eq!(split("https://a/x"), None);
+        assert_eq!(split("https://a/x"), Some(("https://a", "/x".to_owned())));
+        assert_eq!(split("ftp://a/x"), None);
     }
 
     #[test]
     fn hosts_come_without_port_and_brackets() {
         let hosts = ["http://a.example:80/x", "http://10.0.0.1", "http://[2001:db8::1]:8080/"].map(host);
         assert_eq!(hosts, [Some("a.example"), Some("10.0.0.1"), Some("2001:db8::1")]);
-        assert_eq!(host("https://a.example"), None);
+        assert_eq!(host("https://a.example:8443/x"), Some("a.example"));
+        assert_eq!(host("ftp://a.example"), None);
     }
 }

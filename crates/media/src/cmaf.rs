@@ -16,6 +16,7 @@
 //! [`Cutter`] first.
 
 mod boxes;
+mod codecs;
 mod cutter;
 mod pattern;
 mod reader;
@@ -23,6 +24,7 @@ mod reader;
 mod tests;
 mod write;
 
+pub use codecs::CodecInfo;
 pub use cutter::{
     Cut, CutConfig, CutError, Cutter, FRAGMENTS_PER_PART_MAX, SAMPLE_TIME_MAX, Timeline, WAITING_BYTES_MAX,
 };

@@ -3,7 +3,7 @@
 //!
 //! Leaves out: the inputs (`fuzz/`). Read [`exercise_queries`] first.
 
-use crate::cmaf::{CutConfig, Cutter, Item, MediaTime, StreamReader, Timeline};
+use crate::cmaf::{CodecInfo, CutConfig, Cutter, Item, MediaTime, StreamReader, Timeline};
 use crate::cmcd::Report;
 use crate::hls::{MediaPlaylist, MultivariantPlaylist};
 use crate::prefixes::PrefixTable;
@@ -94,6 +94,7 @@ pub fn exercise_playlists(bytes: &[u8]) -> bool {
 /// Panics: if the fragments that are cut of it cannot be read.
 pub fn exercise_boxes(bytes: &[u8]) -> bool {
     let Some((piece, bytes)) = bytes.split_first() else { return false };
+    let _ = CodecInfo::of_init(bytes);
     let config = CutConfig {
         segment_target: Duration::from_secs(2),
         part_target: Duration::from_ms(200),

@@ -34,7 +34,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsStream;
-use tokio_rustls::server::StartHandshake;
+use tokio_rustls::server::{StartHandshake, TlsStream as ServerStream};
 
 /// Bytes that a first message of TLS may have, in all its records. Those of our clients have less than a thousand.
 const CLIENT_HELLO_BYTES_MAX: usize = 8 << 10;
@@ -251,6 +251,22 @@ impl Arrival {
     /// it.
     pub fn unidentified(self) -> (TcpStream, HalfOpen) {
         (self.tcp, self.half_open)
+    }
+
+    /// Shakes hands by `tls` with a client that shows no certificate. The connection stays silent, as
+    /// one of a listener without TLS does until its first request, and has to be whole by then.
+    ///
+    /// Errors: it took too long (`TimedOut`), was dropped for another (`ConnectionAborted`); rustls'
+    /// (`InvalidData`); the connection's own.
+    pub async fn encrypt(self, tls: Arc<ServerConfig>) -> io::Result<(ServerStream<TcpStream>, HalfOpen)> {
+        let half_open = self.half_open;
+        let mut tcp = self.tcp;
+        let handshake = async {
+            let accepted = client_hello(&mut tcp).await?;
+            StartHandshake::from_parts(accepted, tcp).into_stream(tls).await
+        };
+        let stream = half_open.within(handshake).await?;
+        Ok((stream, half_open))
     }
 
     /// Shakes hands by `tls`, and says who called. The connection stays half-open for as long as the last result is kept:

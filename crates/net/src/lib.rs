@@ -1,7 +1,7 @@
 //! Real sockets: TCP with per-hop settings, mutual TLS, and UDP at speed, with datagrams sealed by a TLS session's keys.
 //!
 //! [`keys`] makes a working set of certificates; [`tls`] turns them into mutually authenticated connections and tells the
-//! other end's identity; [`socket`] is TCP as a hop needs it, [`cause`] says why a connection failed. [`datagram`] is UDP for many
+//! other end's identity; [`public`] is TLS with strangers; [`socket`] is TCP as a hop needs it, [`cause`] says why a connection failed. [`datagram`] is UDP for many
 //! datagrams a second, and [`seal`] makes datagrams that only the two ends of a TLS session can write and read.
 //! [`admission`] is for listeners: which connections are let in, and which are dropped when there are too many; [`refusals`] is for
 //! their log. [`local`] is for programs of the same host. [`random`] makes numbers that nobody can guess, [`private`] opens files that are their owner's alone. A driver room: it
@@ -17,6 +17,7 @@ pub mod keys;
 pub mod local;
 mod party;
 pub mod private;
+pub mod public;
 mod random;
 pub mod refusals;
 pub mod resolve;

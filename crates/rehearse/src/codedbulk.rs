@@ -14,7 +14,8 @@
 
 pub mod interactive;
 
-use crate::replicate::stage::{Heard, Sends, Stage, make_file, make_keys};
+use crate::fleet::{Fleet, make_keys};
+use crate::replicate::stage::{Heard, Sends, Stage, keys_of, make_file};
 use anabranch_emu::{Emulation, EmulationOptions, LinkCounters, Report};
 use anabranch_graph::Topology;
 use anabranch_replicate_proto::plan::schemes::{Drawn, JOINT, ceilings, plans};
@@ -301,7 +302,7 @@ pub fn measure(
     let out = cell.out.canonicalize()?;
     let keys = out.join(format!("keys-{}", topology.name()));
     if !keys.join("ca.pem").exists() {
-        make_keys(topology, &keys)?;
+        make_keys(&keys, &keys_of(topology))?;
     }
     let stage = Stage {
         topology: topology.clone(),
@@ -330,7 +331,8 @@ pub fn measure(
         ..EmulationOptions::default()
     };
     let emulation = Emulation::start(topology, options)?;
-    let daemons = stage.start_daemons(&emulation)?;
+    let mut fleet = Fleet::in_folder(&stage.folder);
+    stage.start_daemons(&emulation, &mut fleet)?;
     let generators = start_interactive(&stage, &emulation, traffic, cell)?;
     let sends = send_all(&stage, &emulation, drawn, &row.scheme, cell)?;
     let window = watch(&emulation, &sends, cell);
@@ -338,7 +340,7 @@ pub fn measure(
     let window = window.with_context(|| format!("{} (logs in {})", row.scheme, stage.folder.display()))?;
     let totals = end_interactive(generators)?;
     let report = emulation.report()?;
-    drop(daemons);
+    drop(fleet);
     drop(emulation);
     let lost = heard.iter().position(|heard| heard.has_lost_a_site);
     for ((transfer, heard), d) in row.transfers.iter_mut().zip(heard).zip(drawn) {

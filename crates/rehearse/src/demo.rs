@@ -3,6 +3,7 @@
 //! Each scheme gets a fresh network, so that lateness is counted per scheme. Copies are compared with the source's file here,
 //! besides the sites' own checks. Leaves out: tables, pictures and progress bars (`cli`). Read [`Show`] first.
 
+use crate::fleet::Fleet;
 use crate::replicate::stage::{Stage, events};
 use anabranch_emu::{Emulation, EmulationOptions, Report};
 use anabranch_graph::Topology;
@@ -103,11 +104,12 @@ impl Show<'_> {
         std::fs::hard_link(self.file, stage.site_folder(self.source).join("file.bin"))?;
         let options = EmulationOptions::default();
         let emulation = Emulation::start(&self.topology.with_ways_back()?, options)?;
-        let daemons = stage.start_daemons(&emulation)?;
+        let mut fleet = Fleet::in_folder(&stage.folder);
+        stage.start_daemons(&emulation, &mut fleet)?;
         let sent = self.send(&stage, &emulation, scheme, hear);
         let counters = emulation.counters()?;
         let report = emulation.report()?;
-        drop(daemons);
+        drop(fleet);
         drop(emulation);
         let (summary, points) =
             sent.with_context(|| format!("{scheme} (logs in {})", stage.folder.display()))?;

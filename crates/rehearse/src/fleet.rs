@@ -48,32 +48,41 @@ impl Drop for Programs {
     }
 }
 
-/// One system's programs in an emulation, and the temporary folder of their keys, sockets and stores.
+/// One system's programs in an emulation, and the folder of their keys, sockets and stores.
 ///
 /// Programs are told to end when the fleet is dropped: agents first, so that each takes its leave, then controllers.
 pub struct Fleet {
-    folder: tempfile::TempDir,
+    folder: PathBuf,
+    /// The folder's owner, which removes it. `None` for a folder of the caller.
+    temporary: Option<tempfile::TempDir>,
     agents: Vec<Child>,
     controllers: Vec<Child>,
 }
 
 impl Fleet {
-    /// An empty fleet of a system with that name.
+    /// An empty fleet of a system with that name, in a temporary folder.
     ///
     /// Errors: a temporary folder that cannot be made.
     pub fn new(system: &str) -> anyhow::Result<Self> {
-        let folder = tempfile::Builder::new().prefix(&format!("anabranch-{system}-")).tempdir()?;
-        Ok(Self { folder, agents: Vec::new(), controllers: Vec::new() })
+        let temporary = tempfile::Builder::new().prefix(&format!("anabranch-{system}-")).tempdir()?;
+        let mut fleet = Self::in_folder(temporary.path());
+        fleet.temporary = Some(temporary);
+        Ok(fleet)
+    }
+
+    /// An empty fleet in a folder that stays.
+    pub fn in_folder(folder: &Path) -> Self {
+        Self { folder: folder.to_owned(), temporary: None, agents: Vec::new(), controllers: Vec::new() }
     }
 
     /// The fleet's folder.
     pub fn folder(&self) -> &Path {
-        self.folder.path()
+        &self.folder
     }
 
     /// The path of that name in the fleet's folder.
     pub fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.folder.join(name)
     }
 
     /// The folder of the fleet's keys.
@@ -85,7 +94,7 @@ impl Fleet {
     ///
     /// Errors: a request with wrong names; the system's.
     pub fn make_keys(&self, request: &SetRequest) -> anyhow::Result<()> {
-        Ok(write_set(&self.keys(), &make_set(request)?)?)
+        make_keys(&self.keys(), request)
     }
 
     /// Starts an agent in a site and waits for its first line. Returns the agent's index.
@@ -106,6 +115,27 @@ impl Fleet {
         command: Command,
     ) -> anyhow::Result<()> {
         self.controllers.push(start(emulation, site, command, |_| {})?);
+        Ok(())
+    }
+
+    /// Starts an agent whose standard error goes where its command says. Does not wait for it.
+    ///
+    /// Errors: the system's.
+    pub fn spawn(&mut self, emulation: &Emulation, site: SiteId, command: Command) -> anyhow::Result<()> {
+        self.agents.push(emulation.spawn(site, command)?);
+        Ok(())
+    }
+
+    /// Starts a controller as [`Self::spawn`] does an agent.
+    ///
+    /// Errors: the system's.
+    pub fn spawn_controller(
+        &mut self,
+        emulation: &Emulation,
+        site: SiteId,
+        command: Command,
+    ) -> anyhow::Result<()> {
+        self.controllers.push(emulation.spawn(site, command)?);
         Ok(())
     }
 
@@ -162,6 +192,13 @@ impl Drop for Fleet {
         end(&mut self.agents);
         end(&mut self.controllers);
     }
+}
+
+/// Makes keys in a folder.
+///
+/// Errors: a request with wrong names; the system's.
+pub fn make_keys(folder: &Path, request: &SetRequest) -> anyhow::Result<()> {
+    Ok(write_set(folder, &make_set(request)?)?)
 }
 
 fn send_signal(program: &Child, signal: Signal) {

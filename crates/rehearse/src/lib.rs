@@ -17,4 +17,4 @@ pub mod replicate;
 pub mod shuffle;
 pub mod spray;
 
-pub use fleet::{Fleet, Programs, program};
+pub use fleet::{Fleet, Programs, make_keys, program};

@@ -3,32 +3,37 @@
 //!
 //! Two sources, two reflectors and six edges; the tiers are fully connected. Each channel has one
 //! viewer at an edge drawn from the seed; one more begins each second. The controller is 10 ms away.
-//! Differs: rates and the number of channels are scaled down together, so that two cores carry the
-//! packets. Read [`Cell`] and [`Row`] first.
+//! Differs: rates are scaled down together, so that two cores carry the packets. Read [`Cell`] and
+//! [`Row`] first.
+
+mod audience;
+mod machine;
+mod samples;
+mod testbed;
+
+pub use machine::Processors;
+pub use samples::Sample;
 
 use crate::fleet::{Fleet, Programs, program, quiet_program};
 use anabranch_emu::{Emulation, EmulationOptions, LinkState};
-use anabranch_graph::{LinkProperties, Topology};
 use anabranch_http::ClientError;
 use anabranch_live::controller::client::ControllerClient;
-use anabranch_live::players::{PlayerReport, PlayerSpec, Players, PlayersConfig};
+use anabranch_live::players::PlayerReport;
 use anabranch_live_proto::play::PlayerKind;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, SetRequest, VALID_DAYS};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_units::{BitRate, Duration as Span, LinkId, Seed, SiteId};
 use anyhow::ensure;
+use audience::Audience;
+use machine::Ticks;
 use rustix::process::Signal;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
+use testbed::{
+    CONTROLLER, EDGES, NODES, REFLECTORS, SOURCES, Testbed, edges_of, name, place, tier, tier_pairs,
+};
 
-const SOURCES: usize = 2;
-const REFLECTORS: usize = 2;
-const EDGES: usize = 6;
-/// Nodes, the controller and the viewers.
-const NODES: usize = SOURCES + REFLECTORS + EDGES;
-const CONTROLLER: usize = NODES;
-const VIEWERS: usize = NODES + 1;
 /// Ports of all programs.
 const MEDIA_PORT: u16 = 7201;
 const CONTROL_PORT: u16 = 7301;
@@ -37,13 +42,14 @@ const CONTROLLER_PORT: u16 = 7200;
 const TOKEN: &str = "0123456789abcdef";
 /// Time from the first publisher to the first viewer.
 const LEAD: Duration = Duration::from_secs(6);
-/// Delays of links between tiers, and of links to viewers.
-const TIER_DELAY: Span = Span::from_ms(5);
-const VIEWER_DELAY: Span = Span::from_ms(2);
-/// Delay of the controller (section 4.7.2).
-const CONTROLLER_DELAY: Span = Span::from_ms(10);
-/// Rate of links that the experiment does not bind.
-const FREE_RATE: BitRate = BitRate::gbps(1);
+/// Time from the last viewer that begins alone to late viewers, and from the fault to them.
+const LATE_PAUSE: Duration = Duration::from_secs(30);
+const FAULT_LEAD: Duration = Duration::from_secs(2);
+/// Time without a byte after which a viewer's first request is late: longer than nodes that follow
+/// the controller alone let it wait.
+const FIRST_PATIENCE: Span = Span::from_secs(20);
+/// Seconds between two plans of a controller whose plans nobody follows: the most that it takes.
+const EVERY_MAX_S: u64 = 3_600;
 
 /// A fault in the middle of the run.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
@@ -68,6 +74,34 @@ pub enum Fault {
     Split,
     /// An operator drains the first reflector.
     Drained,
+    /// A quarter of the links between tiers, drawn from the seed, lose `share` of their rate (Figure
+    /// 4.17a).
+    LinksDegraded,
+    /// The links from the controller lose `share` of their packets (Figure 4.17b).
+    UpdatesDropped,
+}
+
+/// The decisions that nodes follow.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[value(rename_all = "kebab-case")]
+pub enum Mode {
+    /// The controller's and their own.
+    Hybrid,
+    /// Their own only (Fully Distributed).
+    Distributed,
+    /// The controller's only (Fully Centralized).
+    Centralized,
+}
+
+impl Mode {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Hybrid => "hybrid",
+            Self::Distributed => "distributed",
+            Self::Centralized => "centralized",
+        }
+    }
 }
 
 /// The cell, as options of a command.
@@ -88,20 +122,35 @@ pub struct Cell {
     )]
     pub bitrates: Vec<BitRate>,
     /// Behaviour of the viewers: the thesis's fixed requester, or a player with a buffer.
-    #[arg(long, value_name = "KIND", default_value = "fixed", value_parser = kind)]
+    #[arg(long, value_name = "KIND", default_value = "fixed")]
     pub kind: PlayerKind,
     /// Seconds between two viewers.
     #[arg(long, value_name = "SECONDS", default_value_t = 1)]
     pub apart: u64,
+    /// Edges that a viewer may ask.
+    #[arg(long, value_name = "COUNT", default_value_t = EDGES as u64, value_parser = clap::value_parser!(u64).range(1..=EDGES as u64))]
+    pub edges: u64,
+    /// Channels whose viewers begin together, 30 s after the others.
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    pub late: u64,
+    /// Decisions that the nodes follow.
+    #[arg(long, value_name = "MODE", default_value = "hybrid")]
+    pub mode: Mode,
+    /// Seconds between two samples of all viewers; 0 for none.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub sample: u64,
     /// Seconds after the last viewer's begin.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(10..=600))]
     pub seconds: u64,
     /// Seconds between two plans of the controller.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     pub every: u64,
-    /// The fault, a third of `seconds` after the last viewer's begin.
+    /// The fault, a third of `seconds` after the last viewer's begin, or 2 s before late viewers.
     #[arg(long, value_name = "FAULT", default_value = "none")]
     pub fault: Fault,
+    /// Share of links' rates or packets that `links-degraded` or `updates-dropped` takes.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.5, value_parser = share)]
+    pub share: f64,
     /// Seed of the viewers' edges.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -110,11 +159,23 @@ pub struct Cell {
     pub lateness: u64,
 }
 
-fn kind(text: &str) -> Result<PlayerKind, String> {
-    match text {
-        "fixed" => Ok(PlayerKind::Fixed),
-        "buffering" => Ok(PlayerKind::Buffering),
-        _ => Err("write fixed or buffering".to_owned()),
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "must be from 0 to 1".to_owned())
+}
+
+impl Cell {
+    /// Time from the first publisher to the begin of a channel's viewer.
+    fn begin(&self, channel: u64) -> Duration {
+        let early = self.channels - self.late;
+        let pause = if channel < early { Duration::ZERO } else { LATE_PAUSE };
+        LEAD + Duration::from_secs(self.apart * channel.min(early.saturating_sub(1))) + pause
+    }
+
+    /// Time from the first publisher to the fault.
+    fn fault_at(&self) -> Duration {
+        let last = self.begin(self.channels - 1);
+        if self.late > 0 { last - FAULT_LEAD } else { last + Duration::from_secs(self.seconds) / 3 }
     }
 }
 
@@ -127,6 +188,10 @@ pub struct Row {
     pub seed: u64,
     /// `fixed` or `buffering`.
     pub kind: &'static str,
+    /// Decisions that the nodes follow.
+    pub mode: Mode,
+    /// Share that the fault takes; `None` for a fault without one.
+    pub fault_share: Option<f64>,
     /// Channels, each with one viewer.
     pub channels: u64,
     /// Rate of a link between tiers.
@@ -143,6 +208,8 @@ pub struct Row {
     /// Conditions of the run.
     #[serde(flatten)]
     pub conditions: Conditions,
+    /// Samples while the run went on.
+    pub samples: Vec<Sample>,
 }
 
 /// Begins of the viewers.
@@ -193,6 +260,11 @@ pub struct RequestCounts {
 pub struct Conditions {
     /// 99th percentile of the emulator's lateness.
     pub lateness_us_p99: f64, // tidy-allow: quantity (a row for figures)
+    /// Share of one processor that the emulator used in its busiest second.
+    pub forwarder_cpu_share_max: f64,
+    /// Use of the machine's processors.
+    #[serde(flatten)]
+    pub processors: Processors,
     /// Congestion control of all connections.
     pub congestion_control: String,
     /// Whether nothing speaks against the run.
@@ -201,102 +273,43 @@ pub struct Conditions {
     pub why: Vec<String>,
 }
 
-/// The emulated testbed.
-struct Testbed {
-    topology: Topology,
-    sites: Vec<SiteId>,
-    /// Links between tiers: sender, receiver, link.
-    tier_links: Vec<(usize, usize, LinkId)>,
-}
-
-fn name(node: usize) -> String {
-    match node {
-        _ if node < SOURCES => format!("s{}", node + 1),
-        _ if node < SOURCES + REFLECTORS => format!("r{}", node - SOURCES + 1),
-        _ if node < NODES => format!("e{}", node - SOURCES - REFLECTORS + 1),
-        CONTROLLER => "controller".to_owned(),
-        _ => "viewers".to_owned(),
-    }
-}
-
-fn tier(node: usize) -> &'static str {
-    match node {
-        _ if node < SOURCES => "source",
-        _ if node < SOURCES + REFLECTORS => "reflector",
-        _ => "edge",
-    }
-}
-
-fn tier_pairs() -> impl Iterator<Item = (usize, usize)> {
-    let reflectors = SOURCES..SOURCES + REFLECTORS;
-    let first = reflectors.clone().flat_map(|reflector| (0..SOURCES).map(move |source| (source, reflector)));
-    let edges = SOURCES + REFLECTORS..NODES;
-    first.chain(edges.flat_map(move |edge| reflectors.clone().map(move |reflector| (reflector, edge))))
-}
-
-impl Testbed {
-    fn new(rate: BitRate) -> anyhow::Result<Self> {
-        let mut topology = Topology::new("vdn-testbed");
-        let sites = (0..=VIEWERS).map(|node| topology.add_site(name(node), None));
-        let sites = sites.collect::<Result<Vec<_>, _>>()?;
-        let mut tier_links = Vec::new();
-        for (from, to) in tier_pairs() {
-            let (link, _) =
-                topology.add_cable(sites[from], sites[to], LinkProperties::new(rate, TIER_DELAY))?;
-            tier_links.push((from, to, link));
-        }
-        for node in 0..NODES {
-            let properties = LinkProperties::new(FREE_RATE, CONTROLLER_DELAY);
-            topology.add_cable(sites[CONTROLLER], sites[node], properties)?;
-        }
-        for edge in SOURCES + REFLECTORS..NODES {
-            topology.add_cable(sites[VIEWERS], sites[edge], LinkProperties::new(FREE_RATE, VIEWER_DELAY))?;
-        }
-        Ok(Self { topology, sites, tier_links })
-    }
-
-    fn link(&self, from: usize, to: usize) -> LinkId {
-        let found = self.tier_links.iter().find(|(a, b, _)| (*a, *b) == (from, to));
-        found.expect("the tiers are fully connected").2
-    }
-}
-
 /// Runs a cell.
 ///
 /// Errors: the system's; programs that do not come up.
 pub fn measure(cell: &Cell) -> anyhow::Result<Row> {
     ensure!(!cell.bitrates.is_empty(), "--bitrates: give at least one");
-    let testbed = Testbed::new(cell.rate)?;
+    let testbed = Testbed::new(cell.rate, cell.edges as usize)?;
     let options = EmulationOptions {
         seed: Seed::new(cell.seed),
         lateness_p99_max: Span::from_us(cell.lateness),
         ..EmulationOptions::default()
     };
+    ensure!(cell.late < cell.channels, "--late {}: must be below --channels {}", cell.late, cell.channels);
+    let ticks = Ticks::now()?;
     let emulation = Emulation::start(&testbed.topology, options)?;
     let run = Run::start(cell, &testbed, &emulation)?;
-    let last_begin = LEAD + Duration::from_secs(cell.apart * (cell.channels - 1));
-    let whole = last_begin + Duration::from_secs(cell.seconds);
-    let config = PlayersConfig {
-        players: viewers(cell, &testbed, &emulation),
-        dns: None,
-        duration: Some(Span::from_std(whole)),
-    };
-    let players = Players::new(config)?;
+    let whole = cell.begin(cell.channels - 1) + Duration::from_secs(cell.seconds);
     let began = Instant::now();
-    let fault_at = last_begin + Duration::from_secs(cell.seconds) / 3;
-    let handle = emulation.handle();
-    let enter = handle.enter(testbed.sites[VIEWERS]);
-    let watched = std::thread::spawn(move || -> anyhow::Result<Vec<PlayerReport>> {
-        enter()?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(runtime.block_on(players.run(std::future::pending())))
-    });
-    std::thread::sleep(fault_at.saturating_sub(began.elapsed()));
+    let audience = Audience::start(cell, &testbed, &emulation, whole)?;
+    let sampled = audience.sample((LEAD, whole), Duration::from_secs(cell.sample));
+    std::thread::sleep(cell.fault_at().saturating_sub(began.elapsed()));
     run.fail(cell, &testbed, &emulation)?;
-    let reports = watched.join().map_err(|_| anyhow::anyhow!("the players' thread has panicked"))??;
+    let reports = audience.reports()?;
+    let sums = sampled.join().map_err(|_| anyhow::anyhow!("the sampling thread has panicked"))?;
     let report = emulation.report()?;
+    let control = emulation.congestion_control().to_owned();
     drop(run);
-    Ok(row(cell, &reports, &report, emulation.congestion_control()))
+    // The programs have ended: their time counts as this run's.
+    let processors = Ticks::now()?.since(ticks);
+    let conditions = Conditions {
+        lateness_us_p99: report.lateness_us_p99,
+        forwarder_cpu_share_max: report.forwarder_cpu_share_max,
+        processors,
+        congestion_control: control,
+        trusted: report.why.is_empty(),
+        why: report.why,
+    };
+    Ok(row(cell, &reports, samples::samples(&sums, &reports), conditions))
 }
 
 /// Running programs.
@@ -326,7 +339,8 @@ impl Run {
         let controller_address = format!("{}:{CONTROLLER_PORT}", at(CONTROLLER));
         let mut command = quiet_program();
         command.args(["live", "controller", "--listen", &controller_address]);
-        command.args(["--every", &format!("{}s", cell.every)]);
+        let every = if cell.mode == Mode::Distributed { EVERY_MAX_S } else { cell.every };
+        command.args(["--every", &format!("{every}s")]);
         command.arg("--network").arg(fleet.path("live.toml"));
         command.arg("--keys").arg(fleet.keys()).arg("--store").arg(fleet.path("live.redb"));
         let controller = fleet.start(emulation, testbed.sites[CONTROLLER], command)?;
@@ -342,6 +356,7 @@ impl Run {
                 command.args(["live", "node", "--listen", &listen]);
             }
             command.args(["--name", &name(node), "--controller", &controller_address]);
+            command.args(["--mode", cell.mode.name()]);
             command.arg("--keys").arg(fleet.keys());
             command.arg("--cache").arg(fleet.path(&format!("{}.network.json", name(node))));
             if tier(node) != "edge" {
@@ -408,6 +423,19 @@ impl Run {
                     change(link, &|state| state.up = false)?;
                 }
             }
+            Fault::LinksDegraded => {
+                let mut links: Vec<LinkId> = testbed.tier_links.iter().map(|(_, _, link)| *link).collect();
+                Seed::new(cell.seed).stream("live.degraded", 0).shuffle(&mut links);
+                let left = BitRate::bps(((1.0 - cell.share) * cell.rate.as_bps() as f64).max(1.0) as u64);
+                let quarter = links.len() / 4;
+                links[..quarter].iter().try_for_each(|link| change(*link, &|state| state.rate = left))?;
+            }
+            Fault::UpdatesDropped => {
+                let loss_ppm = (cell.share * 1e6).round() as u32;
+                for link in testbed.topology.links_out(testbed.sites[CONTROLLER]) {
+                    change(link, &|state| state.loss_ppm = loss_ppm)?;
+                }
+            }
             Fault::Drained => {
                 let (client, node) = (self.operator.clone(), name(reflector));
                 ask(testbed, emulation, async move { client.drain(&node, true).await })?;
@@ -450,44 +478,28 @@ fn description(cell: &Cell, testbed: &Testbed, emulation: &Emulation) -> anyhow:
         let (from, to, rate) = (name(from), name(to), cell.rate.as_bps());
         writeln!(text, "[[link]]\nfrom = \"{from}\"\nto = \"{to}\"\ncapacity = \"{rate}bit/s\"\ncost = 10")?;
     }
-    // A viewer asks its own edge: each edge is the nearest of one group.
-    for edge in SOURCES + REFLECTORS..NODES {
-        let others = (SOURCES + REFLECTORS..NODES).filter(|other| *other != edge);
+    // Viewers beside one edge are one group.
+    for number in 0..EDGES {
+        let edges = edges_of(number, cell.edges as usize);
         let edges: Vec<String> =
-            std::iter::once(edge).chain(others).map(|edge| format!("\"{}\"", name(edge))).collect();
-        let place = edge - SOURCES - REFLECTORS;
-        let prefix =
-            if place == 0 { String::new() } else { format!("prefixes = [\"192.0.2.{place}/32\"]\n") };
-        write!(text, "[[group]]\nname = \"g{place}\"\n{prefix}edges = [{}]\n", edges.join(", "))?;
+            edges.map(|edge| format!("\"{}\"", name(SOURCES + REFLECTORS + edge))).collect();
+        let at = emulation.site_address(testbed.sites[place(number)]);
+        write!(text, "[[group]]\nname = \"g{number}\"\nprefixes = [\"{at}/32\"]\n")?;
+        writeln!(text, "edges = [{}]", edges.join(", "))?;
     }
     for channel in 0..cell.channels {
         let renditions = cell.bitrates.iter().enumerate();
         let renditions: Vec<String> =
             renditions.map(|(at, rate)| format!("b{at} = \"{}bit/s\"", rate.as_bps())).collect();
-        let name = if cell.channels == 1 { "c".to_owned() } else { format!("c-{channel}") };
+        let name = channel_name(cell, channel);
         writeln!(text, "[[channel]]\nname = \"{name}\"\nrenditions = {{ {} }}", renditions.join(", "))?;
     }
     Ok(text)
 }
 
-/// One viewer of each channel, at an edge drawn from the seed, then at the other edges.
-fn viewers(cell: &Cell, testbed: &Testbed, emulation: &Emulation) -> Vec<PlayerSpec> {
-    let mut random = Seed::new(cell.seed).stream("live.viewers", 0);
-    let viewer = |channel: u64| {
-        let first = random.below(EDGES as u64) as usize;
-        let edges = (0..EDGES).map(|at| SOURCES + REFLECTORS + (first + at) % EDGES);
-        let name = if cell.channels == 1 { "c".to_owned() } else { format!("c-{channel}") };
-        let url = |edge: usize| {
-            format!("http://{}:{MEDIA_PORT}/{name}/index.m3u8", emulation.site_address(testbed.sites[edge]))
-        };
-        PlayerSpec {
-            kind: cell.kind,
-            urls: edges.map(url).collect(),
-            starts_after: Span::from_std(LEAD + Duration::from_secs(cell.apart * channel)),
-            subnet: None,
-        }
-    };
-    (0..cell.channels).map(viewer).collect()
+/// Name of a channel, as `live publish` names it.
+fn channel_name(cell: &Cell, channel: u64) -> String {
+    if cell.channels == 1 { "c".to_owned() } else { format!("c-{channel}") }
 }
 
 /// The highest mean bitrate that the source tier and the demand allow, as if streams could be divided.
@@ -498,7 +510,7 @@ fn optimal_kbps(cell: &Cell) -> f64 {
     room.min(most * viewers) / viewers / 1_000.0
 }
 
-fn row(cell: &Cell, reports: &[PlayerReport], report: &anabranch_emu::Report, control: &str) -> Row {
+fn row(cell: &Cell, reports: &[PlayerReport], samples: Vec<Sample>, conditions: Conditions) -> Row {
     let measured = || reports.iter().map(|report| &report.measurements);
     let mut joins: Vec<f64> =
         measured().filter_map(|m| m.join.first_byte).map(|time| time.as_secs_f64() * 1_000.0).collect();
@@ -515,10 +527,9 @@ fn row(cell: &Cell, reports: &[PlayerReport], report: &anabranch_emu::Report, co
     Row {
         fault: cell.fault,
         seed: cell.seed,
-        kind: match cell.kind {
-            PlayerKind::Fixed => "fixed",
-            PlayerKind::Buffering => "buffering",
-        },
+        kind: cell.kind.word(),
+        mode: cell.mode,
+        fault_share: matches!(cell.fault, Fault::LinksDegraded | Fault::UpdatesDropped).then_some(cell.share),
         channels: cell.channels,
         rate_mbps: cell.rate.as_mbps_f64(),
         joins: Joins { joined: joins.len(), join_ms_p50: nth(0.5), join_ms_p99: nth(0.99) },
@@ -537,11 +548,7 @@ fn row(cell: &Cell, reports: &[PlayerReport], report: &anabranch_emu::Report, co
             downgrades: measured().map(|m| m.counts.downgrades).sum(),
             edge_changes: measured().map(|m| m.counts.edge_changes).sum(),
         },
-        conditions: Conditions {
-            lateness_us_p99: report.lateness_us_p99,
-            congestion_control: control.to_owned(),
-            trusted: report.why.is_empty(),
-            why: report.why.clone(),
-        },
+        conditions,
+        samples,
     }
 }

@@ -8,7 +8,7 @@
 
 pub mod stage;
 
-use crate::fleet::{Fleet, Programs, ask, failed, refuse_only_simulated, started};
+use crate::fleet::{Fleet, ask, failed, refuse_only_simulated, started};
 use crate::program;
 use anabranch_emu::Emulation;
 use anabranch_emu::scenario::{Rehearsal, Running, ScenarioError, Seen, System, congestion_control};
@@ -19,7 +19,7 @@ use anabranch_sim::{CoflowRow, Plan, Times, WorkloadRow};
 use anabranch_units::{BitRate, ByteCount, Duration as Span, Seed, SiteId};
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
-use stage::{Heard, Sends, Stage, make_file, make_keys};
+use stage::{Heard, Sends, Stage, keys_of, make_file};
 use std::time::{Duration, Instant};
 
 /// How long a destination may hold back its transfer: as in the simulator, for ever.
@@ -72,9 +72,7 @@ impl Rehearsal for Workload {
 
 /// Daemons under way, and the transfers that are asked of them.
 struct Replicating {
-    /// They end before their folder goes.
-    _daemons: Programs,
-    _folder: tempfile::TempDir,
+    fleet: Fleet,
     stage: Stage,
     settings: Settings,
     size: ByteCount,
@@ -96,24 +94,23 @@ impl Replicating {
     fn start(workload: &Workload, emulation: &Emulation, plan: &Plan, seed: Seed) -> anyhow::Result<Self> {
         let (network, settings) = (plan.network(), workload.replicate.settings());
         let transfers = workload.replicate.transfers(network, seed);
-        let folder = tempfile::Builder::new().prefix("anabranch-replicate-").tempdir()?;
+        let fleet = Fleet::new("replicate")?;
         let stage = Stage {
             topology: network.named_topology().clone(),
-            folder: folder.path().join("sites"),
-            keys: folder.path().join("keys"),
+            folder: fleet.path("sites"),
+            keys: fleet.keys(),
             controller: transfers.first().context("a workload has transfers")?.source,
             fill: settings.fill,
             patience: Some(PATIENCE),
             joint: Some(settings.scheme == JOINT),
         };
-        make_keys(&stage.topology, &stage.keys)?;
+        fleet.make_keys(&keys_of(&stage.topology))?;
         stage.make_folders()?;
         for (index, transfer) in transfers.iter().enumerate() {
             make_file(&stage.site_folder(transfer.source).join(file(index)), workload.size)?;
         }
-        let running = Self {
-            _daemons: stage.start_daemons(emulation)?,
-            _folder: folder,
+        let mut running = Self {
+            fleet,
             planned: workload.replicate.planned(network, &transfers)?,
             stage,
             settings: settings.clone(),
@@ -126,8 +123,8 @@ impl Replicating {
             time: Duration::ZERO,
             heard: Vec::new(),
         };
-        let sites = running.stage.topology.sites().len();
-        Fleet::wait_ready("relays", sites, || Ok(running.sites_up(emulation)))?;
+        running.stage.start_daemons(emulation, &mut running.fleet)?;
+        Fleet::wait_ready("relays", running.fleet.agents(), || Ok(running.sites_up(emulation)))?;
         Ok(running)
     }
 

@@ -1,8 +1,7 @@
 //! Fault schedules in virtual time, each drawn from its seed: events, kinds of faults, the log, and the repeat of one seed.
 //!
 //! `ANABRANCH_FAULTS` is the number of schedules in place of the sample of 200, `ANABRANCH_FAULTS_SEED` the first seed. `cargo xtask
-//! bench faults` reads the last line. Leaves out: a system's world. Read [`Schedule`] and [`run`] first, then [`Chances`] and
-//! [`Outages`].
+//! bench faults` reads the last line. Leaves out: a system's world. Read [`Schedule`] and [`run`] first, then [`Chances`].
 
 use anabranch_units::{Duration, Instant, RandomStream};
 use std::collections::BTreeMap;
@@ -125,27 +124,6 @@ impl<K: Copy + Ord> Chances<K> {
 impl<K: Debug> Debug for Chances<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
-    }
-}
-
-/// Links, or other things, that work again at a time.
-#[derive(Default)]
-pub struct Outages<L>(BTreeMap<L, Instant>);
-
-impl<L: Ord> Outages<L> {
-    /// Cuts a link until a time. A later call for the same link replaces that time.
-    pub fn cut(&mut self, link: L, until: Instant) {
-        self.0.insert(link, until);
-    }
-
-    /// Whether a link is cut.
-    pub fn is_cut(&self, link: &L, now: Instant) -> bool {
-        self.0.get(link).is_some_and(|until| *until > now)
-    }
-
-    /// Mends all links.
-    pub fn clear(&mut self) {
-        self.0.clear();
     }
 }
 

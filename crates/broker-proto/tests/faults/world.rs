@@ -20,7 +20,7 @@ use anabranch_broker_proto::designs;
 use anabranch_broker_proto::networks::{self, MAILBOX_MAX, NotLeading, Refusal, Roll, SILENCE_MAX};
 use anabranch_broker_proto::replica::{StoreAsk, StoreTold, Turn};
 use anabranch_broker_proto::{AgentSession, Networks, Parties, Replica, Shape, World as Market, generate};
-use anabranch_testing::faults::{Chances, Ended, Outages, Schedule};
+use anabranch_testing::faults::{Chances, Ended, Schedule};
 use anabranch_units::{Duration, Instant, PeerId, RandomStream, Seed};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -175,8 +175,8 @@ pub struct World {
     store_away_until: Instant,
     agents: Vec<Option<Process>>,
     brokers: Vec<Option<Running>>,
-    /// Agents and brokers between which no message passes.
-    cuts: Outages<(usize, usize)>,
+    /// Until when no message passes between an agent and a broker.
+    cuts: BTreeMap<(usize, usize), Instant>,
     faults: Chances<Fault>,
     lives: u64,
     polls: u64,
@@ -203,7 +203,7 @@ impl World {
             store_away_until: Instant::ZERO,
             agents: (0..NETWORKS).map(|_| None).collect(),
             brokers: (0..brokers).map(|_| None).collect(),
-            cuts: Outages::default(),
+            cuts: BTreeMap::new(),
             faults,
             lives: 0,
             polls: 0,
@@ -365,7 +365,7 @@ impl World {
     }
 
     fn is_cut(&self, agent: usize, broker: usize) -> bool {
-        self.cuts.is_cut(&(agent, broker), self.schedule.now())
+        self.cuts.get(&(agent, broker)).is_some_and(|until| *until > self.schedule.now())
     }
 
     // ---- faults ----
@@ -398,7 +398,7 @@ impl World {
                 if self.chaos.chance_ppm(self.faults.ppm(Fault::Cut)) {
                     let until = now + some_time(&mut self.chaos, 40);
                     self.schedule.say(format!("agent {at} is cut off from broker {broker}"));
-                    self.cuts.cut((at, broker), until);
+                    self.cuts.insert((at, broker), until);
                 }
             }
         }

@@ -8,6 +8,7 @@ use anabranch_live::controller::client::ControllerClient;
 use anabranch_live::controller::{ControllerConfig, ControllerService, StoreConfig};
 use anabranch_live::description::{DESCRIPTION_BYTES_MAX, Description};
 use anabranch_live::{EtcdConfig, SYSTEM};
+use anabranch_live_proto::control::node::ControlMode;
 use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
@@ -169,9 +170,37 @@ pub struct NodeControlArgs {
     /// Address for the control of the next tier, by mutual TLS: the port of `control` in the network's description.
     #[arg(long, value_name = "IP:PORT", requires = "controller", value_parser = crate::network::listen_address)]
     control: Option<SocketAddr>,
+    /// Address for objects of the next tier, by mutual TLS: the port of `media` in the network's description, if that begins with
+    /// https://.
+    #[arg(long, value_name = "IP:PORT", requires = "controller", value_parser = crate::network::listen_address)]
+    objects: Option<SocketAddr>,
     /// File that keeps the network's description, for a start without a controller. [default: NAME.network.json]
     #[arg(long, value_name = "FILE", requires = "controller")]
     cache: Option<PathBuf>,
+    /// Decisions that the node follows. `distributed` and `centralized` are for comparisons with `hybrid`.
+    #[arg(long, value_enum, value_name = "MODE", default_value = "hybrid", requires = "controller")]
+    mode: ModeName,
+}
+
+/// Decisions that a node follows, as users name them.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum ModeName {
+    /// The controller's routes while they hold, and local decisions otherwise.
+    Hybrid,
+    /// Local decisions only.
+    Distributed,
+    /// The controller's routes only: a request waits for its round.
+    Centralized,
+}
+
+impl From<ModeName> for ControlMode {
+    fn from(name: ModeName) -> Self {
+        match name {
+            ModeName::Hybrid => Self::Hybrid,
+            ModeName::Distributed => Self::Distributed,
+            ModeName::Centralized => Self::Centralized,
+        }
+    }
 }
 
 impl NodeControlArgs {
@@ -191,7 +220,9 @@ impl NodeControlArgs {
             controllers: self.controller.clone(),
             identity: Identity::load(&files)?,
             address: self.control,
+            objects_address: self.objects,
             cache: Some(cache),
+            mode: self.mode.into(),
         })
     }
 }

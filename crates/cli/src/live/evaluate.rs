@@ -3,6 +3,7 @@
 //! Leaves out: the designs (`live_proto::plan::rivals`). Read [`Args`] and [`Measured`] first.
 
 use super::worlds::{WorldArgs, ppm, share, weight};
+use crate::exit::OrUsage as _;
 use crate::process::thread_cpu_s;
 use anabranch_live_proto::plan::generator::{Topology, Trace, demand};
 use anabranch_live_proto::plan::optimiser::Optimiser;
@@ -216,17 +217,30 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     for (at, seed) in args.seed.iter().enumerate() {
         ensure!(!args.seed[..at].contains(seed), "--seed {seed} is given twice: give each seed once");
     }
+    let recorded = args.world.recorded().or_usage()?;
+    if let Some(recorded) = recorded.as_ref().filter(|_| !quiet) {
+        let (places, videos) = (recorded.places().len(), recorded.videos().len());
+        let drawn = match (places, recorded.has_bitrates()) {
+            (0, false) => "; places and bitrates are drawn",
+            (0, true) => "; places are drawn",
+            (_, false) => "; bitrates are drawn",
+            (_, true) => "",
+        };
+        let (requests, from) = (recorded.requests(), recorded.from().as_secs_f64());
+        eprintln!("{requests} requests from {from} s on, {videos} videos, {places} places{drawn}");
+    }
+    let (workload, videos) = args.world.described(recorded.as_ref());
     let mut rows = Vec::new();
     for &seed in &args.seed {
-        let drawn = args.world.draw(seed)?;
+        let drawn = args.world.draw(seed, recorded.as_ref())?;
         for point in points(&designs, args) {
             if !quiet {
                 eprintln!("seed {seed}: {}", point.design.name());
             }
             let row = Row {
                 seed,
-                workload: args.world.workload.name(),
-                videos: args.world.videos(),
+                workload,
+                videos,
                 window_s: args.world.window,
                 edges: args.world.edges,
                 connectivity: args.world.connectivity.to_string(),

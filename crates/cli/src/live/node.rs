@@ -1,13 +1,17 @@
 //! `anabranch live node`: a reflector or an edge, below a controller or with a fixed list of parents.
 
 use super::controller::{NodeControlArgs, follow_keys};
+use super::secure::{Reloaded, SecureArgs, follow};
+use super::sign::SecretFile;
 use crate::exit::OrUsage as _;
 use anabranch_live::control::NodeControl;
 use anabranch_live::{Node, NodeConfig, NodeError};
 use anabranch_live_proto::Tier;
 use anyhow::Context as _;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// Settings of a node.
 #[derive(clap::Args)]
@@ -27,6 +31,11 @@ pub struct Args {
     /// Address for Prometheus' /metrics. By default there is none.
     #[arg(long, value_name = "IP:PORT", value_parser = crate::network::listen_address)]
     metrics: Option<SocketAddr>,
+    /// Secrets of signed URLs (see `live sign`): no other URL is served. The file is read again on SIGHUP and when it changes.
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+    #[command(flatten)]
+    secure: SecureArgs,
     #[command(flatten)]
     control: NodeControlArgs,
 }
@@ -42,6 +51,14 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     config.parents.clone_from(&args.parent);
     config.metrics_address = args.metrics;
     config.relay.is_doubled = args.doubled;
+    config.secure = args.secure.listener()?;
+    let certificate = config.secure.as_ref().map(|secure| secure.certificate.clone());
+    let mut files: Vec<_> = certificate.into_iter().map(|file| Arc::new(file) as Arc<dyn Reloaded>).collect();
+    if let Some(path) = &args.secret_file {
+        let file = SecretFile::open(path)?;
+        config.signing = Some(file.secrets());
+        files.push(file);
+    }
     let controlled = args.control.is_controlled().then(|| args.control.config(&name)).transpose()?;
     crate::process::runtime()?.block_on(async {
         let mut identity = None;
@@ -56,11 +73,13 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         };
         if !quiet {
             let above = if identity.is_some() { "a controller".to_owned() } else { args.parent.join(", ") };
-            eprintln!("node {name} listens at http://{}, below {above}", node.local_addr()?);
+            let secure = node.secure_addr()?.map(|at| format!(" and https://{at}")).unwrap_or_default();
+            eprintln!("node {name} listens at http://{}{secure}, below {above}", node.local_addr()?);
         }
         tokio::select! {
             never = node.run() => match never {},
             never = follow_keys(identity.as_ref()) => match never {},
+            never = follow(files) => match never {},
             () = crate::process::asked_to_end() => {}
         }
         Ok(ExitCode::SUCCESS)

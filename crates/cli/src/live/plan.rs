@@ -11,6 +11,7 @@ use anabranch_live::description::{DESCRIPTION_BYTES_MAX, Description, Layout};
 use anabranch_live_proto::control::controller::{Plan, PlanJob};
 use anabranch_live_proto::control::messages::GroupId;
 use anabranch_live_proto::plan::plannable;
+use anabranch_live_proto::plan::recorded::{RecordFormat, Records};
 use anabranch_live_proto::round::{Round, RoundReport, RoundSettings};
 use anabranch_live_proto::{NodeId, Object, Tier};
 use anabranch_units::BitRate;
@@ -18,6 +19,7 @@ use anyhow::Context as _;
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -28,8 +30,11 @@ pub struct Args {
     #[arg(value_name = "FILE")]
     network: PathBuf,
     /// TOML file with a [[demand]] table of group, channel, rendition and viewers for each group that watches a rendition.
+    #[arg(long, value_name = "FILE", required_unless_present = "requests", conflicts_with = "requests")]
+    demand: Option<PathBuf>,
+    /// CSV of requests in place of --demand: time, video (a channel), place (a group) or address, bitrate or bitrate_kbps (of a rendition), viewers.
     #[arg(long, value_name = "FILE")]
-    demand: PathBuf,
+    requests: Option<PathBuf>,
     /// Preference among bitrates: a viewer counts by its bitrate, alike, or by one over its bitrate.
     #[arg(long, value_enum, default_value = "balanced")]
     priority: PriorityName,
@@ -54,9 +59,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let shown = || format!("network {}", args.network.display());
     let text = super::read_text(&args.network, DESCRIPTION_BYTES_MAX).with_context(shown).or_usage()?;
     let layout = Description::from_toml(&text).and_then(Layout::new).with_context(shown).or_usage()?;
-    let shown = || format!("--demand {}", args.demand.display());
-    let text = super::read_text(&args.demand, DESCRIPTION_BYTES_MAX).with_context(shown).or_usage()?;
-    let demand = demand::read(&text, &layout).with_context(shown).or_usage()?;
+    let demand = demand(args, &layout).or_usage()?;
     let job = job(&layout, demand, ppm(args.slack));
     let settings = RoundSettings {
         priority: args.priority.into(),
@@ -70,6 +73,19 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let shown = if args.json { serde_json::to_string(&answer)? } else { answer.text() };
     Pipe::default().print(std::iter::once(shown));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Viewers by group and object, from the file that the user names.
+fn demand(args: &Args, layout: &Layout) -> anyhow::Result<BTreeMap<(GroupId, Object), u64>> {
+    if let Some(path) = &args.requests {
+        let shown = || format!("--requests {}", path.display());
+        let records = Records::new(File::open(path).with_context(shown)?, RecordFormat::Requests);
+        return demand::of_requests(records, layout).with_context(shown);
+    }
+    let path = args.demand.as_ref().expect("one of both is required");
+    let shown = || format!("--demand {}", path.display());
+    let text = super::read_text(path, DESCRIPTION_BYTES_MAX).with_context(shown)?;
+    demand::read(&text, layout).with_context(shown)
 }
 
 /// The job of a network whose links all work, and whose nodes carry nothing yet.

@@ -8,30 +8,26 @@ use anabranch_live::players::{
     PLAYERS_MAX, PlayerReport, PlayerSpec, Players, PlayersConfig, Progress, failure,
 };
 use anabranch_live_proto::directory::AddressPrefix;
-use anabranch_live_proto::play::{Ages, PlayCounts, PlayerKind};
+use anabranch_live_proto::play::{Ages, FIRST_PATIENCE, PlayCounts, PlayerKind};
+use anabranch_net::public::ServerTrust;
 use anabranch_units::{BitRate, ByteCount, Duration, Histogram, stats};
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Time between two updates of the progress line.
 const SHOW_EVERY: std::time::Duration = std::time::Duration::from_millis(200);
 /// Descriptors of a player: connections for playlists and for media, and a socket for DNS.
 const DESCRIPTORS_PER_PLAYER: u64 = 3;
+/// Files of the system's authorities: Debian and Alpine; Fedora; openSUSE.
+const SYSTEM_AUTHORITIES: [&str; 3] =
+    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"];
 /// Resolution of the table's times.
 const SHOWN_STEP_US: f64 = 100.0;
-
-/// Behaviour of a player, as users write it.
-#[derive(Copy, Clone, Debug, clap::ValueEnum)]
-enum Kind {
-    /// Asks for the next segment a segment's duration after the last one was received (the thesis's §4.7.2).
-    Fixed,
-    /// Plays from a buffer, with parts and blocking reloads where the playlist has them.
-    Buffering,
-}
 
 /// The players, and the form of their results.
 #[derive(clap::Args)]
@@ -43,9 +39,10 @@ pub struct Args {
     /// Number of players.
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=PLAYERS_MAX as u64))]
     players: u64,
-    /// Behaviour of the players.
-    #[arg(long, value_enum, default_value = "buffering")]
-    kind: Kind,
+    /// Behaviour of the players. `buffering` plays from a buffer, with parts and blocking reloads where the playlist has them;
+    /// `fixed` asks for the next segment a segment's duration after the last one was received (the thesis's §4.7.2).
+    #[arg(long, value_name = "KIND", default_value = "buffering")]
+    kind: PlayerKind,
     /// Players that start in a second, from 0.001 to 100000.
     #[arg(long, value_name = "COUNT", default_value_t = 10.0, value_parser = start_rate)]
     start_rate: f64,
@@ -55,6 +52,9 @@ pub struct Args {
     /// DNS server that names the edges; the players ask it for the host of the only URL, and their times count from that question.
     #[arg(long, value_name = "IP:PORT")]
     dns: Option<SocketAddr>,
+    /// Authorities of the edges' certificates in PEM, for URLs that begin with https://. By default the system's authorities.
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
     /// Network of the viewers, as 192.0.2.0/24, for the client subnet of their questions to DNS (RFC 7871).
     #[arg(long, value_name = "PREFIX", requires = "dns", value_parser = prefix)]
     subnet: Option<AddressPrefix>,
@@ -82,7 +82,14 @@ fn prefix(text: &str) -> Result<AddressPrefix, String> {
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let descriptors = crate::process::raise_descriptor_limit();
     crate::process::check_descriptors(descriptors, args.players.saturating_mul(DESCRIPTORS_PER_PLAYER));
-    let config = PlayersConfig { players: specs(args), dns: args.dns, duration: args.duration };
+    let trust = trust(args)?;
+    let config = PlayersConfig {
+        players: specs(args),
+        dns: args.dns,
+        trust,
+        duration: args.duration,
+        first_patience: FIRST_PATIENCE,
+    };
     let players = Players::new(config).or_usage()?;
     let progress = players.progress();
     let reports = crate::process::runtime()?.block_on(async {
@@ -115,11 +122,21 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Authorities for URLs over TLS, if there are such URLs.
+///
+/// Errors: a file that cannot be used.
+fn trust(args: &Args) -> anyhow::Result<Option<ServerTrust>> {
+    if args.ca.is_none() && !args.urls.iter().any(|url| url.starts_with("https://")) {
+        return Ok(None);
+    }
+    let of_system = || SYSTEM_AUTHORITIES.iter().map(Path::new).find(|path| path.exists());
+    let file = args.ca.as_deref().or_else(of_system);
+    let file = file.context("this system has no list of authorities: name a file by --ca").or_usage()?;
+    let trust = ServerTrust::load(file, &["http/1.1"]).context("authorities").or_usage()?;
+    Ok(Some(trust))
+}
+
 fn specs(args: &Args) -> Vec<PlayerSpec> {
-    let kind = match args.kind {
-        Kind::Fixed => PlayerKind::Fixed,
-        Kind::Buffering => PlayerKind::Buffering,
-    };
     let count = usize::try_from(args.players).unwrap_or(PLAYERS_MAX);
     let spec = |player: usize| {
         let mut urls = args.urls.clone();
@@ -127,7 +144,12 @@ fn specs(args: &Args) -> Vec<PlayerSpec> {
         let starts_after_s = player as f64 / args.start_rate;
         let starts_after =
             std::time::Duration::try_from_secs_f64(starts_after_s).unwrap_or(std::time::Duration::MAX);
-        PlayerSpec { kind, urls, starts_after: Duration::from_std(starts_after), subnet: args.subnet }
+        PlayerSpec {
+            kind: args.kind,
+            urls,
+            starts_after: Duration::from_std(starts_after),
+            subnet: args.subnet,
+        }
     };
     (0..count).map(spec).collect()
 }

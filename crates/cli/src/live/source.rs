@@ -1,15 +1,17 @@
 //! `anabranch live source`: channels from encoders and other origins in, low-latency HLS out.
 
 use super::controller::{NodeControlArgs, follow_keys};
+use super::secure::{Reloaded, SecureArgs, follow};
 use crate::exit::OrUsage as _;
 use anabranch_live::control::NodeControl;
-use anabranch_live::{PublishTokens, Pull, Source, SourceConfig, SourceError};
+use anabranch_live::{PublishTokens, Pull, Source, SourceConfig, SourceError, SourceSteering};
 use anabranch_live_proto::Tier;
 use anabranch_units::{ByteCount, Duration};
 use anyhow::Context as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// Longest token file.
 const TOKEN_FILE_BYTES_MAX: u64 = 1 << 20;
@@ -50,11 +52,34 @@ pub struct Args {
     /// Seconds without a byte after which a publisher is disconnected, and a stream without one ends.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     silence: u64,
+    /// Steering server as players reach it (`live dns --steering`), as https://steer.example: multivariant playlists name it.
+    #[arg(long, value_name = "URL", value_parser = base_url)]
+    steering: Option<String>,
+    /// Pathway of content steering, an edge with its URL for players. Repeat it. [default: the edges of the controller's network]
+    #[arg(long, value_name = "EDGE=URL", requires = "steering", value_parser = pathway)]
+    pathway: Vec<(String, String)>,
     /// Name of this source, as in the controller's network.
     #[arg(long, value_name = "NAME", requires = "controller")]
     name: Option<String>,
     #[command(flatten)]
+    secure: SecureArgs,
+    #[command(flatten)]
     control: NodeControlArgs,
+}
+
+fn base_url(text: &str) -> Result<String, String> {
+    let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    let is_base = rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(['?', '#', '"', ' ', '\n']));
+    if is_base { Ok(text.to_owned()) } else { Err("must be http://HOST or https://HOST".to_owned()) }
+}
+
+fn pathway(text: &str) -> Result<(String, String), String> {
+    let (name, url) = text.split_once('=').ok_or("write EDGE=URL, as edge-1=https://edge-1.example")?;
+    let is_name = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
+    if name.is_empty() || !name.bytes().all(is_name) {
+        return Err(format!("edge `{name}`: must have letters, digits, `-`, `.` and `_`"));
+    }
+    Ok((name.to_owned(), base_url(url)?))
 }
 
 /// Serves until Ctrl-C or SIGTERM.
@@ -73,6 +98,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     config.is_timeline_shared = args.shared_timeline;
     config.pulls.clone_from(&args.pull);
     config.pull_idle = args.pull_idle;
+    config.secure = args.secure.listener()?;
+    let certificate = config.secure.as_ref().map(|secure| secure.certificate.clone());
+    let files: Vec<_> = certificate.into_iter().map(|file| Arc::new(file) as Arc<dyn Reloaded>).collect();
     let controlled = args.control.is_controlled().then(|| {
         let name = args.name.as_deref().expect("--controller needs --name");
         args.control.config(name)
@@ -84,6 +112,17 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             identity = Some(control.identity.clone());
             config.control = Some(NodeControl::start(control, (&[Tier::Source], "for sources")).await?);
         }
+        if let Some(server) = args.steering.clone() {
+            let layout = config.control.as_ref().map(NodeControl::layout);
+            let edges = layout.iter().flat_map(|layout| layout.edges());
+            let of_network = edges.map(|(name, url)| (name.to_owned(), url.to_owned()));
+            let pathways = if args.pathway.is_empty() { of_network.collect() } else { args.pathway.clone() };
+            if pathways.is_empty() {
+                return Err(anyhow::anyhow!("--steering: no pathway: name edges by --pathway EDGE=URL"))
+                    .or_usage();
+            }
+            config.steering = Some(SourceSteering { server, pathways });
+        }
         let source = match Source::bind(config) {
             Err(error @ (SourceError::BadSetting(_) | SourceError::BadPull(_))) => {
                 return Err(error).or_usage();
@@ -91,11 +130,14 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             bound => bound?,
         };
         if !quiet {
-            eprintln!("source listens at http://{}; publish to /CHANNEL/RENDITION", source.local_addr()?);
+            let secure = source.secure_addr()?.map(|at| format!(" and https://{at}")).unwrap_or_default();
+            let at = source.local_addr()?;
+            eprintln!("source listens at http://{at}{secure}; publish to /CHANNEL/RENDITION");
         }
         tokio::select! {
             never = source.run() => match never {},
             never = follow_keys(identity.as_ref()) => match never {},
+            never = follow(files) => match never {},
             () = crate::process::asked_to_end() => {}
         }
         Ok(ExitCode::SUCCESS)

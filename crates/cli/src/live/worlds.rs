@@ -2,7 +2,9 @@
 //!
 //! Leaves out: how they are drawn (`live_proto::plan::generator`). Read [`WorldArgs`] first.
 
+use super::recorded::RecordedArgs;
 use anabranch_live_proto::plan::generator::{Shape, Topology, Trace, Workload, WorkloadKind};
+use anabranch_live_proto::plan::recorded::RecordedWindow;
 use anabranch_live_proto::plan::{OBJECTS_MAX, Priority, REQUESTS_MAX};
 use anabranch_units::{BitRate, Duration, Seed};
 use anyhow::{Context as _, ensure};
@@ -105,18 +107,44 @@ pub(super) struct WorldArgs {
     /// Tier that limits: capacities of (4, 30), (400, 30) or (4,000, 3,000) Gbit/s between the tiers at 100 edges.
     #[arg(long, value_enum, default_value_t = Bottleneck::Source)]
     pub(super) bottleneck: Bottleneck,
+    #[command(flatten)]
+    recorded: RecordedArgs,
 }
 
 impl WorldArgs {
-    /// Number of videos.
-    pub(super) fn videos(&self) -> u32 {
+    /// Number of videos of a drawn workload.
+    fn videos(&self) -> u32 {
         self.videos.unwrap_or_else(|| self.workload.kind().published_channels())
     }
 
-    /// Draws the network and the arrivals of one window.
+    fn length(&self) -> Duration {
+        Duration::from_secs(u64::from(self.window))
+    }
+
+    /// Recorded requests of the window; `None` if they are drawn.
+    ///
+    /// Errors: one line with the file and its line.
+    pub(super) fn recorded(&self) -> anyhow::Result<Option<RecordedWindow>> {
+        self.recorded.read(self.length())
+    }
+
+    /// Name of the workload in rows, and its number of videos.
+    pub(super) fn described(&self, recorded: Option<&RecordedWindow>) -> (&'static str, u32) {
+        match recorded {
+            Some(recorded) => ("recorded", recorded.videos().len() as u32),
+            None => (self.workload.name(), self.videos()),
+        }
+    }
+
+    /// Draws the network, and the arrivals of one window or what recorded ones lack. Places that a
+    /// file states are the cities of the network: edges stand in those with the most viewers.
     ///
     /// Errors: a shape that cannot be drawn, or more arrivals than one round may have.
-    pub(super) fn draw(&self, seed: u64) -> anyhow::Result<(Topology, Trace)> {
+    pub(super) fn draw(
+        &self,
+        seed: u64,
+        recorded: Option<&RecordedWindow>,
+    ) -> anyhow::Result<(Topology, Trace)> {
         let default = Shape::default();
         let factors = self.bottleneck.factors();
         let tier = |tier: usize| {
@@ -124,15 +152,35 @@ impl WorldArgs {
             let bps = default.capacities[tier].as_bps() * factors[tier];
             BitRate::bps(bps * u64::from(links) / u64::from(parents))
         };
+        let places = recorded.map_or(0, |recorded| recorded.places().len() as u32);
+        let (cities, groups) = if places > 0 { (places, places) } else { (default.cities, default.groups) };
         let shape = Shape {
             edges: self.edges,
+            cities,
+            groups,
             parents: self.connectivity.0,
             capacities: [tier(0), tier(1), tier(2)],
             ..default
         };
         let topology = shape.draw(Seed::new(seed)).context("cannot draw the network")?;
-        let length = Duration::from_secs(u64::from(self.window));
-        let workload = Workload::window(self.workload.kind(), self.videos(), length);
+        let trace = match recorded {
+            Some(recorded) => {
+                Workload::complete(recorded, self.workload.kind(), &topology.shares, Seed::new(seed))?
+            }
+            None => self.drawn(&topology, seed)?,
+        };
+        let objects = objects_max(&trace);
+        ensure!(
+            objects <= OBJECTS_MAX,
+            "{} videos in {} s: up to {objects} objects, videos at one bitrate: at most {OBJECTS_MAX} are possible",
+            trace.ladders.len(),
+            self.window,
+        );
+        Ok((topology, trace))
+    }
+
+    fn drawn(&self, topology: &Topology, seed: u64) -> anyhow::Result<Trace> {
+        let workload = Workload::window(self.workload.kind(), self.videos(), self.length());
         ensure!(
             workload.requests as usize <= REQUESTS_MAX,
             "--videos {} in {} s: {} requests: at most {REQUESTS_MAX} are possible in one window",
@@ -140,15 +188,7 @@ impl WorldArgs {
             self.window,
             workload.requests,
         );
-        let trace = workload.draw(&topology.shares, Seed::new(seed));
-        let objects = objects_max(&trace);
-        ensure!(
-            objects <= OBJECTS_MAX,
-            "--videos {} in {} s: up to {objects} objects, videos at one bitrate: at most {OBJECTS_MAX} are possible",
-            self.videos(),
-            self.window,
-        );
-        Ok((topology, trace))
+        Ok(workload.draw(&topology.shares, Seed::new(seed)))
     }
 }
 
@@ -198,6 +238,7 @@ impl From<PriorityName> for Priority {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anabranch_live_proto::plan::recorded::{RecordFormat, Records};
     use clap::Parser as _;
 
     #[derive(clap::Parser)]
@@ -214,7 +255,7 @@ mod tests {
     #[test]
     fn connectivity_keeps_the_capacity_of_tiers() {
         let capacity = |connectivity: &str| {
-            let (topology, _) = world(&["--connectivity", connectivity]).draw(1).expect("a good shape");
+            let (topology, _) = world(&["--connectivity", connectivity]).draw(1, None).expect("a good shape");
             topology.network.links().iter().map(|link| link.capacity.as_mbps_f64()).sum::<f64>()
         };
         assert!((capacity("4,3,3") - 34_000.0).abs() < 1.0);
@@ -222,9 +263,23 @@ mod tests {
     }
 
     #[test]
+    fn places_of_a_file_are_the_cities() {
+        let records = Records::new(&b"time,video,place\n0,a,x\n1,a,y\n2,b,y\n"[..], RecordFormat::Requests);
+        let minute = Duration::from_secs(60);
+        let recorded = RecordedWindow::read(records, None, minute, |address| address.to_string());
+        let recorded = recorded.expect("a log");
+        let world = world(&["--edges", "3"]);
+        let (topology, trace) = world.draw(1, Some(&recorded)).expect("a small world");
+        assert_eq!(topology.groups.iter().map(|group| group.city).collect::<Vec<_>>(), [0, 1]);
+        let groups: Vec<u32> = trace.arrivals.iter().map(|arrival| arrival.group.0).collect();
+        assert_eq!(groups, [1, 0, 0], "`y` has more viewers");
+        assert_eq!(world.described(Some(&recorded)), ("recorded", 2));
+    }
+
+    #[test]
     fn bad_worlds_are_refused_by_name() {
         let refused = |words: &[&str]| {
-            world(words).draw(1).map_err(|error| format!("{error:#}")).expect_err("it cannot be drawn")
+            world(words).draw(1, None).map_err(|error| format!("{error:#}")).expect_err("it cannot be drawn")
         };
         assert!(refused(&["--edges", "0"]).contains("edges 0: must be from 1 to"));
         assert!(refused(&["--videos", "300000"]).contains("objects"), "it panicked");

@@ -2,18 +2,16 @@
 //!
 //! Tables of neighbours are a period old, and two children can see the same spare capacity. So the
 //! sending end of each link decides by its ledger alone. Source: promise 3 of §4.4.2 needs an
-//! admission; the thesis does not describe one. Leaves out: probes of an idle link. Read
+//! admission; the thesis does not describe one. Leaves out: the measurement (`capacity`). Read
 //! [`LinkLedger`] and [`Capacity`] first.
 
 use crate::Object;
-use anabranch_units::{BitRate, ByteCount, Duration};
+use anabranch_units::BitRate;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Most streams on one link.
 pub const STREAMS_MAX: usize = 65_536;
-/// Weight of a new sample in the estimate of a capacity is one in this number.
-const SAMPLES: u64 = 8;
 
 /// Capacity of a link: declared by the operator, measured from transfers.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -40,23 +38,6 @@ impl Capacity {
     /// The capacity to rely on: the measured one, and never more than the declared one.
     pub fn believed(self) -> BitRate {
         self.measured.map_or(self.declared, |measured| measured.min(self.declared))
-    }
-
-    /// Takes a transfer of all streams of the link together: `size` in `time`. The link limited it
-    /// if data waited for the link all the while. Another transfer only shows that the capacity is
-    /// not lower than its rate.
-    pub fn handle_transfer(&mut self, size: ByteCount, time: Duration, is_limited_by_link: bool) {
-        let Some(rate) = BitRate::average(size, time).map(|rate| rate.min(self.declared)) else { return };
-        let smooth = |old: BitRate| {
-            // A difference, so that a steady rate is reached exactly.
-            let (old, new) = (old.as_bps(), rate.as_bps());
-            if new >= old { old + (new - old).div_ceil(SAMPLES) } else { old - (old - new).div_ceil(SAMPLES) }
-        };
-        self.measured = match self.measured {
-            Some(old) if is_limited_by_link => Some(BitRate::bps(smooth(old))),
-            Some(old) => Some(old.max(rate)),
-            None => is_limited_by_link.then_some(rate),
-        };
     }
 }
 
@@ -281,19 +262,8 @@ mod tests {
 
     #[test]
     fn measured_capacity_never_exceeds_the_declared() {
-        let mut capacity = mbps(8);
-        let second = Duration::from_secs(1);
-        capacity.handle_transfer(ByteCount::new(100_000), second, false);
-        assert_eq!(capacity.believed(), BitRate::mbps(8), "an idle link shows nothing");
-        capacity.handle_transfer(ByteCount::new(500_000), second, true);
-        assert_eq!(capacity.believed(), BitRate::mbps(4));
-        capacity.handle_transfer(ByteCount::new(250_000), second, true);
-        assert_eq!(capacity.believed(), BitRate::bps(3_750_000));
-        capacity.handle_transfer(ByteCount::new(750_000), second, false);
-        assert_eq!(capacity.believed(), BitRate::mbps(6));
-        for _ in 0..200 {
-            capacity.handle_transfer(ByteCount::new(9_000_000), second, true);
-        }
-        assert_eq!(capacity.believed(), BitRate::mbps(8));
+        let measured = |mbps| Capacity { measured: Some(BitRate::mbps(mbps)), ..self::mbps(8) };
+        assert_eq!(measured(9).believed(), BitRate::mbps(8));
+        assert_eq!(measured(3).believed(), BitRate::mbps(3));
     }
 }

@@ -9,7 +9,7 @@ use super::ledger::Digest;
 use super::neighbours::{Offer, Reach};
 use super::tables::{LinkState, RibUpdate, Version};
 use crate::{NodeId, Object};
-use anabranch_units::LinkId;
+use anabranch_units::{BitRate, LinkId};
 use serde::{Deserialize, Serialize};
 
 /// A group of viewers at one place in one autonomous system.
@@ -105,6 +105,8 @@ pub enum ChildSays {
     },
     /// The child has missed an advertisement.
     Resend,
+    /// Capacity of the link as the child has measured it.
+    Measured(BitRate),
 }
 
 /// A message to a child. `life` is the parent's: a later life has a higher number.

@@ -41,6 +41,21 @@ pub const GROUPS_MAX: usize = 65_536;
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
+/// The decisions that a node follows.
+///
+/// Source: the designs of §4.7.2. `Distributed` and `Centralized` are there for comparisons.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum ControlMode {
+    /// The controller's routes while their evidence holds, and Algorithm 1 otherwise.
+    #[default]
+    Hybrid,
+    /// Algorithm 1 only: the controller's tables are ignored.
+    Distributed,
+    /// The controller's routes only. A request without a route waits for tables that have one. No
+    /// evidence makes a route stale, and no silence of the controller.
+    Centralized,
+}
+
 /// Timing and rules of a node.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -68,6 +83,8 @@ pub struct Settings {
     pub stale_percent: u32,
     /// Reading of Algorithm 1.
     pub rule: Rule,
+    /// Decisions that the node follows.
+    pub mode: ControlMode,
 }
 
 impl Default for Settings {
@@ -87,6 +104,7 @@ impl Default for Settings {
             demand_memory: Duration::from_secs(15),
             stale_percent: 20,
             rule: Rule::NearestWithCapacity,
+            mode: ControlMode::Hybrid,
         }
     }
 }
@@ -138,6 +156,8 @@ pub enum Event {
 struct ParentSession {
     /// Capacity of the link that the operator declares: no offer counts above it.
     declared: BitRate,
+    /// Capacity that this node has measured; `None` before the link first limited transfers.
+    measured: Option<BitRate>,
     life: u64,
     /// Last message; `None` before the first and after a failure.
     heard_at: Option<Instant>,
@@ -152,7 +172,8 @@ struct ParentSession {
 impl ParentSession {
     fn new(declared: BitRate) -> Self {
         let (heard_at, compared_at, resend_at) = (None, None, None);
-        Self { declared, life: 0, heard_at, held: Attempts::default(), compared_at, resend_at }
+        let (measured, held) = (None, Attempts::default());
+        Self { declared, measured, life: 0, heard_at, held, compared_at, resend_at }
     }
 }
 
@@ -164,6 +185,8 @@ struct ChildSession {
     /// Last message; `None` before the first and after a failure.
     heard_at: Option<Instant>,
     ledger: LinkLedger,
+    /// Whether the ledger has a measurement of the child.
+    is_measured: bool,
     /// Heartbeats in a row whose digest differs from the ledger's.
     mismatches: u32,
     /// When the whole advertisement was last sent.
@@ -172,7 +195,7 @@ struct ChildSession {
 
 impl ChildSession {
     const fn new(link: LinkId, ledger: LinkLedger) -> Self {
-        Self { link, life: 0, heard_at: None, ledger, mismatches: 0, resent_at: None }
+        Self { link, life: 0, heard_at: None, ledger, is_measured: false, mismatches: 0, resent_at: None }
     }
 }
 
@@ -357,6 +380,7 @@ impl Node {
         if now >= self.timers.advertise {
             self.timers.advertise = now + self.settings.advertise_every;
             self.follow_plan(now);
+            self.seek_routes(now);
             self.advertise();
         }
         if now >= self.timers.report {
@@ -391,14 +415,19 @@ impl Node {
     /// Whether an entry's evidence no longer holds (§4.4.2): a link has changed, the next hop or
     /// the controller has failed.
     fn is_stale(&self, now: Instant, entry: &RibEntry) -> bool {
-        self.controller.is_silent(now, self.settings.controller_silence_max)
+        let is_silent = self.controller.is_silent(now, self.settings.controller_silence_max);
+        (is_silent && !self.is_centralized())
             || self.neighbours.offer(entry.next_hop).is_none()
             || self.has_changed(entry)
     }
 
     fn has_changed(&self, entry: &RibEntry) -> bool {
         let state = |link| self.neighbours.link_state(link);
-        entry.evidence.is_stale(self.settings.stale_percent, state)
+        !self.is_centralized() && entry.evidence.is_stale(self.settings.stale_percent, state)
+    }
+
+    fn is_centralized(&self) -> bool {
+        self.settings.mode == ControlMode::Centralized
     }
 
     /// States of all links of the node.

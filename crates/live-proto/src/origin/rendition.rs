@@ -6,6 +6,7 @@
 use super::names::Name;
 use super::playlist::{Shown, playlist, target_duration};
 use super::window::{NewSegment, Predecessor, WINDOW_SEGMENTS_MAX, Window};
+use anabranch_media::cmaf::CodecInfo;
 use anabranch_media::hls::DeliveryDirectives;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
@@ -276,6 +277,12 @@ impl Rendition {
     /// until segments of half the target duration are whole.
     pub fn peak_rate(&self) -> Option<BitRate> {
         self.peak_rate
+    }
+
+    /// Codecs and picture size of the newest segments, for the multivariant playlist. `None` before
+    /// the first initialisation section.
+    pub fn codecs(&self) -> Option<&CodecInfo> {
+        self.window.codecs()
     }
 
     /// Numbers from which another source can continue. `None` before the first segment.

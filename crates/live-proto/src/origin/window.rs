@@ -3,6 +3,7 @@
 //! Leaves out: requests. Read [`Window`].
 
 use super::names::Name;
+use anabranch_media::cmaf::CodecInfo;
 use anabranch_media::hls::DateTime;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::VecDeque;
@@ -32,6 +33,7 @@ pub(super) struct Init {
     /// Name in playlists, which depends on the bytes alone.
     pub name: Name,
     pub bytes: Arc<[u8]>,
+    pub codecs: CodecInfo,
 }
 
 /// A part of a segment.
@@ -205,9 +207,15 @@ impl Window {
         self.init.iter().chain(of_segments).find(|init| init.name == *name)
     }
 
+    /// Codecs of the newest segments. `None` before the first initialisation section.
+    pub fn codecs(&self) -> Option<&CodecInfo> {
+        self.init.as_ref().map(|init| &init.codecs)
+    }
+
     /// Takes the initialisation section of the segments that follow.
     pub fn begin_init(&mut self, bytes: Vec<u8>) {
-        self.init = Some(Arc::new(Init { name: Name::of_init(&bytes), bytes: bytes.into() }));
+        let (name, codecs) = (Name::of_init(&bytes), CodecInfo::of_init(&bytes));
+        self.init = Some(Arc::new(Init { name, bytes: bytes.into(), codecs }));
     }
 
     /// Begins a segment; an open one is ended. Numbers that are left out become missing segments,

@@ -7,10 +7,12 @@
 //! mean 30 and deviation 8.
 //! Leaves out: the number of clients. Each request is one viewer.
 
+mod complete;
 mod demand;
 mod draws;
 mod topology;
 
+pub use complete::TooManyArrivals;
 pub use demand::{Arrival, Trace, Workload, WorkloadKind, demand};
 pub use topology::{Shape, ShapeError, Topology};
 

@@ -11,14 +11,12 @@ use anabranch_media::hls::{
     Resource,
 };
 use anabranch_media::player::Playout;
-use anabranch_units::{Duration, Instant};
+use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use media::Loaded;
 use route::Route;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Time for the first playlist, and for an answer of DNS.
-const FIRST_PATIENCE: Duration = Duration::from_secs(5);
 /// Least time without a byte after which a request is late.
 const PATIENCE_MIN: Duration = Duration::from_ms(1_500);
 /// Part targets without a byte after which a request is late: parts are asked for one part early.
@@ -158,6 +156,21 @@ impl Player {
         self.playout.stalls()
     }
 
+    /// Time of all stalls until the last input.
+    pub const fn stalled(&self) -> Duration {
+        self.playout.stalled()
+    }
+
+    /// Video received, in bytes.
+    pub const fn video_bytes(&self) -> ByteCount {
+        self.records.measurements.bytes
+    }
+
+    /// Declared bitrate of the rendition that is watched; `None` before its first byte.
+    pub fn watched(&self) -> Option<BitRate> {
+        self.route.bitrate().filter(|_| self.has_joined())
+    }
+
     /// Whether video has arrived.
     pub fn has_joined(&self) -> bool {
         self.records.measurements.join.first_byte.is_some()
@@ -273,7 +286,7 @@ impl Player {
         }
         match self.naming {
             Naming::Wanted => {
-                self.naming = Naming::Asked(now + FIRST_PATIENCE);
+                self.naming = Naming::Asked(now + self.config.first_patience);
                 return Some(Action::Resolve);
             }
             Naming::Asked(_) => return None,
@@ -320,7 +333,7 @@ impl Player {
 
     /// Time without a byte after which a request is late.
     fn patience(&self) -> Duration {
-        let Some(listing) = &self.listing else { return FIRST_PATIENCE };
+        let Some(listing) = &self.listing else { return self.config.first_patience };
         let target = listing.target().as_ps();
         // A segment's request may wait for one target.
         let times = if listing.is_low_latency() {

@@ -4,11 +4,12 @@
 
 use super::URL_BYTES_MAX;
 
-const PLAIN: &str = "http://";
+const SCHEMES: [&str; 2] = ["http://", "https://"];
 
-/// Whether text is the URL of a resource at a plain HTTP server.
-pub(super) fn is_plain_url(url: &str) -> bool {
-    let authority = url.strip_prefix(PLAIN).and_then(|rest| rest.split(['/', '?', '#']).next());
+/// Whether text is the URL of a resource at an HTTP server.
+pub(super) fn is_http_url(url: &str) -> bool {
+    let rest = SCHEMES.iter().find_map(|scheme| url.strip_prefix(scheme));
+    let authority = rest.and_then(|rest| rest.split(['/', '?', '#']).next());
     let is_text = url.bytes().all(|byte| byte.is_ascii_graphic());
     url.len() <= URL_BYTES_MAX && is_text && authority.is_some_and(|authority| !authority.is_empty())
 }
@@ -107,7 +108,7 @@ mod tests {
         #[test]
         fn joined_urls_keep_the_host(path in "[a-z./]{0,20}", reference in "[a-z.][a-z./?=]{0,20}") {
             let url = join_url(&format!("http://host:1/{path}"), &reference).expect("short ASCII");
-            prop_assert!(url.starts_with("http://host:1/") && is_plain_url(&url), "{}", url);
+            prop_assert!(url.starts_with("http://host:1/") && is_http_url(&url), "{}", url);
             prop_assert!(!url.split('?').next().is_some_and(|path| path.contains("/../")), "{}", url);
         }
     }

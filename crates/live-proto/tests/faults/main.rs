@@ -8,6 +8,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test reads what it is told")]
 
 mod changes;
+mod degraded;
 mod laws;
 mod planner;
 mod viewers;

@@ -11,7 +11,7 @@ use anabranch_live_proto::control::messages::{
 };
 use anabranch_live_proto::control::node::{Event, Node, RequestId, Settings, Transmit};
 use anabranch_live_proto::{ChannelId, Link, Network, NodeId, Object, Tier};
-use anabranch_testing::faults::{self, Chances, Ended, Outages, Schedule};
+use anabranch_testing::faults::{self, Chances, Ended, Schedule};
 use anabranch_units::{BitRate, Duration, Instant, LinkId, RandomStream, Seed};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -178,8 +178,8 @@ pub struct World {
     /// Share of each link's capacity that works, in percent.
     pub shares: Vec<u64>,
     degraded_until: BTreeMap<usize, Instant>,
-    /// Sender and receiver of the messages that are lost; the controller has the last index.
-    cuts: Outages<(usize, usize)>,
+    /// Until when no message passes from a node to another; the controller has the last index.
+    cuts: BTreeMap<(usize, usize), Instant>,
     faults: Chances<Fault>,
     /// Whether no fault of this schedule touches video.
     pub is_video_safe: bool,
@@ -280,7 +280,7 @@ impl World {
             laws: Laws::default(),
             shares: vec![100; place.network.links().len()],
             degraded_until: BTreeMap::new(),
-            cuts: Outages::default(),
+            cuts: BTreeMap::new(),
             faults,
             is_video_safe,
             lives: 0,
@@ -477,7 +477,7 @@ impl World {
     // ---- messages ----
 
     fn is_cut(&self, from: usize, to: usize) -> bool {
-        self.cuts.is_cut(&(from, to), self.now())
+        self.cuts.get(&(from, to)).is_some_and(|until| *until > self.now())
     }
 
     fn post(&mut self, from: usize, to: usize, what: What) {
@@ -673,25 +673,21 @@ impl World {
         match fault {
             Fault::Lost | Fault::Late | Fault::LostUpdates => return,
             Fault::CutLink => {
-                for pair in [(from, to), (to, from)] {
-                    self.cuts.cut(pair, until);
-                }
+                self.cuts.extend([((from, to), until), ((to, from), until)]);
             }
             Fault::OneWay => {
                 let pair = if random.below(2) == 0 { (from, to) } else { (to, from) };
-                self.cuts.cut(pair, until);
+                self.cuts.insert(pair, until);
             }
             Fault::CutControl => {
-                for pair in [(node, CONTROLLER), (CONTROLLER, node)] {
-                    self.cuts.cut(pair, until);
-                }
+                self.cuts.extend([((node, CONTROLLER), until), ((CONTROLLER, node), until)]);
             }
             Fault::Split => {
                 let ends = (0..count).chain([CONTROLLER]);
                 let sides: Vec<(usize, bool)> = ends.map(|end| (end, random.below(2) == 0)).collect();
                 for ((a, side), (b, other)) in sides.iter().flat_map(|a| sides.iter().map(move |b| (a, b))) {
                     if side != other {
-                        self.cuts.cut((*a, *b), until);
+                        self.cuts.insert((*a, *b), until);
                     }
                 }
             }

@@ -1,20 +1,27 @@
-//! Connections between nodes of neighbouring tiers: frames of JSON over mutual TLS.
+//! Connections between nodes of neighbouring tiers over mutual TLS: frames of JSON, and objects.
 //!
 //! A child connects to its parents. Each frame has its length in four bytes, most significant first.
 //! Messages may be lost, so a slow peer loses some. Leaves out: the messages
-//! (`live_proto::control::messages`). Read [`follow_parent`] and [`serve_children`].
+//! (`live_proto::control::messages`). Read [`follow_parent`],
+//! [`serve_children`] and [`serve_objects`].
 
 use super::Shared;
+use anabranch_http::PeerAddress;
+use anabranch_http::plain::{PlainLimits, serve_identified};
 use anabranch_live_proto::NodeId;
 use anabranch_live_proto::control::messages::{ToChild, ToParent};
-use anabranch_net::admission::{Admission, AdmissionLimits, Arrival};
+use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, Places};
 use anabranch_net::cause::cause;
 use anabranch_net::keys::Role;
 use anabranch_net::refusals::Refusals;
-use anabranch_net::tls::stranger;
+use anabranch_net::tls::{PeerIdentity, stranger};
+use axum::body::HttpBody;
 use bytes::Bytes;
+use hyper::body::Incoming;
+use hyper::{Request, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +29,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsStream;
 
 /// Longest frame: an advertisement of all streams of a node fits.
 const FRAME_BYTES_MAX: usize = 8 << 20;
@@ -29,6 +37,8 @@ const FRAME_BYTES_MAX: usize = 8 << 20;
 const OUTBOX_MAX: usize = 256;
 /// Time for a connection to a parent to come about.
 const CONNECT_TIME: Duration = Duration::from_secs(2);
+/// Connections for objects to one child: one for each object under way there.
+const OBJECT_CONNECTIONS_MAX: usize = 4_096;
 /// Pause before a parent is connected to again.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(300);
 /// Pause before a look whether a removed parent is part of the network again.
@@ -179,7 +189,12 @@ pub(super) async fn serve_children(shared: Arc<Shared>, listener: TcpListener) {
     }
 }
 
-async fn serve_child(shared: &Arc<Shared>, arrival: Arrival, refusals: &Refusals) -> io::Result<()> {
+/// Shakes hands with a caller. Returns `None` for one that is no child, which is logged.
+async fn identify(
+    shared: &Shared,
+    arrival: Arrival,
+    refusals: &Refusals,
+) -> io::Result<Option<(TlsStream<TcpStream>, PeerIdentity, NodeId)>> {
     arrival.tcp().set_nodelay(true)?;
     let from = arrival.from().ip().to_canonical();
     let identified = arrival.identify(shared.identity.server_config()).await;
@@ -196,8 +211,63 @@ async fn serve_child(shared: &Arc<Shared>, arrival: Arrival, refusals: &Refusals
     let child = (peer.role == Role::Site && peer.system == crate::SYSTEM).then(|| network.find(&peer.name));
     let Some(child) = child.flatten().filter(is_child) else {
         refusals.note(Some(&peer), &format!("{peer} at {from} is refused: no link leads to it from here"));
-        return Ok(());
+        return Ok(None);
     };
+    Ok(Some((tls, peer, child)))
+}
+
+/// Serves objects to children, [`OBJECT_CONNECTIONS_MAX`] connections to each. Never returns.
+pub(super) async fn serve_objects<A, F, B>(
+    shared: Arc<Shared>,
+    listener: TcpListener,
+    answer: A,
+    limits: PlainLimits,
+) -> Infallible
+where
+    A: Fn(PeerAddress, Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Response<B>> + Send + 'static,
+    B: HttpBody + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let admission = Admission::new(AdmissionLimits::default());
+    let refusals = Arc::new(Refusals::default());
+    let places = Places::new(usize::MAX, OBJECT_CONNECTIONS_MAX, || ());
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        let arrival = admission.accept(&listener).await;
+        let from = PeerAddress(arrival.from().ip().to_canonical());
+        let (shared, refusals) = (Arc::clone(&shared), Arc::clone(&refusals));
+        let (answer, places) = (answer.clone(), places.clone());
+        connections.spawn(async move {
+            let serves = async {
+                let Some((tls, peer, _)) = identify(&shared, arrival, &refusals).await? else {
+                    return Ok(());
+                };
+                let place = match places.take(&peer) {
+                    Ok(place) => place,
+                    Err(crowded) => {
+                        refusals.note(Some(&peer), &format!("{peer} at {}: {crowded}", from.0));
+                        return Ok(());
+                    }
+                };
+                let guard = shared.identity.guard(tls.get_ref().1);
+                let served = serve_identified(tls, move |request| answer(from, request), limits);
+                let ended = guard.during(served).await;
+                drop(place);
+                ended.unwrap_or_else(|reason| Err(io::Error::other(reason)))
+            };
+            if let Err(error) = serves.await {
+                tracing::debug!("objects to {}: {}", from.0, cause(&error));
+            }
+        });
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+async fn serve_child(shared: &Arc<Shared>, arrival: Arrival, refusals: &Refusals) -> io::Result<()> {
+    let from = arrival.from().ip().to_canonical();
+    let Some((tls, peer, child)) = identify(shared, arrival, refusals).await? else { return Ok(()) };
     let guard = shared.identity.guard(tls.get_ref().1);
     let (outbox, due) = shared.connected(child);
     let talk = talk(tls, due, |message: ToParent| {

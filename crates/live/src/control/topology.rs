@@ -4,12 +4,13 @@
 //! reads the network again. A network that is unreadable, or that moves ids, is refused whole, and the
 //! last one stays. Leaves out: the effects on streams (`live_proto::control::node`). Read [`Topology`].
 
-use super::{ControlConfig, ControlError, Shared};
+use super::{ControlConfig, ControlError, Shared, origin};
 use crate::controller::client::ControllerClient;
 use crate::controller::wire::{NetworkView, ReportReply};
 use crate::description::{Description, Layout};
 use anabranch_http::origin::{Origin, OriginUrlError};
 use anabranch_live_proto::NodeId;
+use anabranch_net::identity::Identity;
 use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -36,7 +37,7 @@ impl Topology {
     pub(super) fn new(
         stamp: NetworkStamp,
         layout: Layout,
-        id: NodeId,
+        (id, identity): (NodeId, &Identity),
         earlier: &[(NodeId, Origin)],
     ) -> Result<Self, OriginUrlError> {
         let mut order: Vec<NodeId> = earlier.iter().map(|(parent, _)| *parent).collect();
@@ -46,8 +47,8 @@ impl Topology {
                 order.push(parent);
             }
         }
-        let origin = |parent: NodeId| Ok((parent, Origin::new(&layout.entry(parent).media)?));
-        let parents = order.into_iter().map(origin).collect::<Result<_, _>>()?;
+        let reached = |parent: NodeId| Ok((parent, origin(layout.entry(parent), identity)?));
+        let parents = order.into_iter().map(reached).collect::<Result<_, _>>()?;
         Ok(Self { stamp, layout: Arc::new(layout), parents })
     }
 
@@ -142,12 +143,13 @@ impl Shared {
         let layout = Layout::new(view.network).map_err(|error| error.to_string())?;
         layout.check_extends(&before.layout).map_err(|error| error.to_string())?;
         let is_new = layout != *before.layout;
-        let topology = Topology::new(stamp, layout, self.id, &before.parents);
+        let topology = Topology::new(stamp, layout, (self.id, &self.identity), &before.parents);
         let topology = Arc::new(topology.map_err(|error| format!("parent: {error}"))?);
         self.with(|state, now| {
             let taken = state.node.handle_network(now, topology.layout.network());
             taken.map_err(|error| error.to_string())?;
             self.set_topology(Arc::clone(&topology));
+            self.transfers.declare(&topology, self.id);
             Ok::<(), String>(())
         })?;
         if is_new {

@@ -3,9 +3,10 @@
 use super::resolve::resolve;
 use super::{PlayerReport, PlayerSpec, Progress, wall_clock};
 use crate::url::{host, split};
-use anabranch_http::origin::Origin;
+use anabranch_http::origin::{Origin, Security};
 use anabranch_live_proto::play::{Action, Get, Player, PlayerConfig, RequestId};
-use anabranch_units::Instant;
+use anabranch_net::public::ServerTrust;
+use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use axum::http::{HeaderMap, HeaderValue, header};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -39,9 +40,42 @@ pub(super) struct Session {
     pub player: usize,
     pub spec: PlayerSpec,
     pub dns: Option<SocketAddr>,
+    pub trust: Option<ServerTrust>,
+    pub first_patience: Duration,
     pub opens_at: tokio::time::Instant,
     pub progress: Arc<Progress>,
     pub stopped: watch::Receiver<bool>,
+}
+
+/// A player's part of the sums over all players.
+#[derive(Default)]
+struct Counted {
+    has_joined: bool,
+    stalls: u64,
+    stalled: Duration,
+    video: ByteCount,
+    watched: BitRate,
+}
+
+impl Counted {
+    /// Adds the player's news to the sums.
+    fn count(&mut self, player: &Player, progress: &Progress) {
+        let now = Self {
+            has_joined: player.has_joined(),
+            stalls: player.stalls(),
+            stalled: player.stalled(),
+            video: player.video_bytes(),
+            watched: player.watched().unwrap_or_default(),
+        };
+        progress.joined.fetch_add(usize::from(now.has_joined && !self.has_joined), Relaxed);
+        progress.stalls.fetch_add(now.stalls - self.stalls, Relaxed);
+        progress.stalled_ps.fetch_add(now.stalled.as_ps() - self.stalled.as_ps(), Relaxed);
+        progress.video_bytes.fetch_add(now.video.as_u64() - self.video.as_u64(), Relaxed);
+        // A bitrate can fall: the sum wraps around below its old value.
+        let change = now.watched.as_bps().wrapping_sub(self.watched.as_bps());
+        progress.watched_bps.fetch_add(change, Relaxed);
+        *self = now;
+    }
 }
 
 /// Requests and connections of a player.
@@ -49,6 +83,8 @@ struct Sockets {
     /// Host of the only URL, if DNS names its edges.
     name: Option<String>,
     addresses: Vec<IpAddr>,
+    /// Authorities of servers over TLS.
+    trust: Option<ServerTrust>,
     /// By edge, if DNS names it, and server.
     servers: BTreeMap<(Option<usize>, String), Origin>,
     requests: BTreeMap<RequestId, AbortHandle>,
@@ -65,6 +101,7 @@ impl Session {
         }
         let config = PlayerConfig {
             resolves: self.dns.is_some(),
+            first_patience: self.first_patience,
             ..PlayerConfig::new(self.spec.kind, self.spec.urls.clone(), wall_clock())
         };
         let epoch = tokio::time::Instant::now();
@@ -74,13 +111,14 @@ impl Session {
         let mut sockets = Sockets {
             name: self.dns.and_then(|_| host(&self.spec.urls[0])).map(str::to_owned),
             addresses: Vec::new(),
+            trust: self.trust.clone(),
             servers: BTreeMap::new(),
             requests: BTreeMap::new(),
             resolving: None,
             news,
         };
         let mut now = Instant::ZERO;
-        let (mut has_joined, mut stalls, mut edge) = (false, 0, None);
+        let (mut counted, mut edge) = (Counted::default(), None);
         loop {
             while let Some(action) = player.poll(now) {
                 match action {
@@ -92,12 +130,7 @@ impl Session {
                     Action::Resolve => sockets.ask_dns(self.dns, &self.spec),
                 }
             }
-            if player.has_joined() && !has_joined {
-                has_joined = true;
-                self.progress.joined.fetch_add(1, Relaxed);
-            }
-            self.progress.stalls.fetch_add(player.stalls() - stalls, Relaxed);
-            stalls = player.stalls();
+            counted.count(&player, &self.progress);
             if player.is_over() {
                 self.progress.over.fetch_add(1, Relaxed);
                 break;
@@ -196,10 +229,11 @@ impl Sockets {
         if let Some(origin) = self.servers.get(&key) {
             return Some(origin.clone());
         }
-        let origin = match address {
-            Some(address) => Origin::at(url, address),
-            None => Origin::new(url),
+        let security = match &self.trust {
+            Some(trust) if url.starts_with("https://") => Security::Public(trust.clone()),
+            _ => Security::Plain,
         };
+        let origin = Origin::with(url, security, address);
         if self.servers.len() == SERVERS_MAX {
             self.servers.clear();
         }

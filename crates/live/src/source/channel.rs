@@ -6,6 +6,7 @@ use crate::body::Pieces;
 use anabranch_live_proto::origin::{
     Answer, Importer, Name, PackageError, Packager, PackagerConfig, Predecessor, Rendition, RequestId,
 };
+use anabranch_media::cmaf::CodecInfo;
 use anabranch_media::hls::DeliveryDirectives;
 use anabranch_units::{BitRate, Duration, Instant};
 use bytes::Bytes;
@@ -292,5 +293,10 @@ impl Channel {
     /// Peak segment bit rate so far. `None` before the first whole segment.
     pub fn peak_rate(&self) -> Option<BitRate> {
         self.with(|state| state.input.rendition().peak_rate())
+    }
+
+    /// Codecs and picture size of the newest segments, as far as they are known.
+    pub fn codecs(&self) -> CodecInfo {
+        self.with(|state| state.input.rendition().codecs().cloned().unwrap_or_default())
     }
 }

@@ -2,6 +2,7 @@
 //! A third reflector and a third edge have keys, and join at run time.
 
 use crate::source::{AUTHORIZATION, TOKEN, fragments, get, put};
+use anabranch_http::origin::{Origin, Security};
 use anabranch_http::{ServeConfig, Server};
 use anabranch_live::control::{ControlConfig, ControlError, NodeControl};
 use anabranch_live::controller::client::ControllerClient;
@@ -11,11 +12,12 @@ use anabranch_live::description::{
 };
 use anabranch_live::{EtcdConfig, Node, NodeConfig, PublishTokens, SYSTEM, Source, SourceConfig};
 use anabranch_live_proto::Tier;
+use anabranch_live_proto::control::node::ControlMode;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, SetRequest, VALID_DAYS, make_set, write_set};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_units::{BitRate, Duration};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -25,6 +27,8 @@ use tokio::time::{Instant, sleep};
 /// Names and tiers of the nodes.
 const NODES: [(&str, &str); 5] =
     [("s", "source"), ("r1", "reflector"), ("r2", "reflector"), ("e1", "edge"), ("e2", "edge")];
+/// Nodes whose children fetch objects by mutual TLS; from the others they do without TLS.
+const SECURE: [&str; 2] = ["s", "r1"];
 /// Nodes that are not in the first network.
 const LATER: [&str; 2] = ["r3", "e3"];
 /// Lease of controllers that share an etcd.
@@ -35,6 +39,8 @@ const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 pub struct TestNetwork {
     folder: PathBuf,
     description: Description,
+    /// URLs without TLS of the nodes in [`SECURE`].
+    urls: BTreeMap<&'static str, String>,
     controller_addresses: Vec<SocketAddr>,
     /// By address.
     controllers: BTreeMap<SocketAddr, JoinHandle<()>>,
@@ -54,8 +60,9 @@ fn description() -> Description {
     let mut text = String::new();
     for (name, tier) in NODES {
         let (media, control) = (free_port(), free_port());
+        let scheme = if SECURE.contains(&name) { "https" } else { "http" };
         text += &format!(
-            "[[node]]\nname = \"{name}\"\ntier = \"{tier}\"\nmedia = \"http://127.0.0.1:{media}\"\n"
+            "[[node]]\nname = \"{name}\"\ntier = \"{tier}\"\nmedia = \"{scheme}://127.0.0.1:{media}\"\n"
         );
         if tier != "edge" {
             text += &format!("control = \"127.0.0.1:{control}\"\n");
@@ -95,9 +102,11 @@ impl TestNetwork {
         let addresses: Vec<String> = controller_addresses.iter().map(ToString::to_string).collect();
         let identity = identity(&folder, Role::Operator, "operator");
         let operator = ControllerClient::of(&addresses, &identity, PATIENCE).expect("addresses");
+        let urls = SECURE.map(|name| (name, format!("http://127.0.0.1:{}", free_port())));
         let mut network = Self {
             folder,
             description: description(),
+            urls: urls.into(),
             controller_addresses: controller_addresses.clone(),
             controllers: BTreeMap::new(),
             etcd,
@@ -164,12 +173,18 @@ impl TestNetwork {
             controllers: self.controller_addresses.iter().map(ToString::to_string).collect(),
             identity: identity(&self.folder, Role::Site, name),
             address: entry.control.as_ref().map(|address| address.parse().expect("an address")),
+            objects_address: SECURE
+                .contains(&name)
+                .then(|| entry.media.trim_start_matches("https://").parse().expect("an address")),
             cache: Some(self.folder.join(format!("{name}.json"))),
+            mode: ControlMode::Hybrid,
         }
     }
 
     pub fn url(&self, name: &str) -> &str {
-        &self.description.nodes.iter().find(|node| node.name == name).expect("listed").media
+        let of_network =
+            || &self.description.nodes.iter().find(|node| node.name == name).expect("listed").media;
+        self.urls.get(name).unwrap_or_else(of_network)
     }
 
     async fn start_node(&mut self, name: &'static str, tier: &str) {
@@ -438,6 +453,25 @@ async fn missing_streams_and_strangers_are_refused_in_one_line() {
     let client = ControllerClient::new(&network.controller_addresses[0].to_string(), &identity, PATIENCE);
     let error = client.expect("an address").trees().await.expect_err("a node is no operator").to_string();
     assert!(error.contains("ask as an operator"), "{error}");
+    // Objects go to children alone, whatever their keys.
+    let entry = network.description.nodes.iter().find(|node| node.name == "s").expect("listed");
+    let ask = async |name: &str| {
+        let identity = self::identity(&network.folder, Role::Site, name);
+        let security = Security::Mutual { identity, role: Role::Site, name: "s".to_owned() };
+        let origin = Origin::with(&entry.media, security, None).expect("a URL");
+        origin.get("/health", &HeaderMap::new()).await.map(|reply| reply.status())
+    };
+    assert_eq!(ask("r2").await.expect("a child"), StatusCode::OK);
+    assert!(ask("e1").await.is_err(), "no link leads from s to e1");
+    let without = Origin::new(&entry.media.replace("https", "http")).expect("a URL");
+    assert!(without.get("/health", &HeaderMap::new()).await.is_err());
+    let no_listener = ControlConfig { objects_address: None, ..network.control("s") };
+    let started = NodeControl::start(
+        ControlConfig { address: Some((Ipv4Addr::LOCALHOST, 0).into()), ..no_listener },
+        (&[Tier::Source], "a source"),
+    );
+    let started = started.await;
+    assert!(matches!(started, Err(ControlError::NoObjectsListener(_))), "{started:?}");
     let mut unknown = network.control("e1");
     unknown.name = "e9".to_owned();
     let started = NodeControl::start(unknown, (&[Tier::Edge], "an edge")).await;

@@ -94,7 +94,10 @@ async fn killed_source_of_a_doubled_leg_delays_no_part() {
     delays.sort_unstable();
     assert!(delays.len() >= 10, "{} parts after the fault", delays.len());
     let (median, latest) = (delays[delays.len() / 2], delays[delays.len() - 1]);
-    println!("{} parts after the fault: {median:?} behind the source in the median, {latest:?} at most", delays.len());
+    println!(
+        "{} parts after the fault: {median:?} behind the source in the median, {latest:?} at most",
+        delays.len()
+    );
     // The latest one measures the machine; a request that is made again takes 200 ms at least.
     assert!(median < BYTE_AFTER_FAULT_MAX, "{delays:?}");
 }

@@ -10,5 +10,6 @@ mod origin;
 mod players;
 mod pull;
 mod relay;
+mod secure;
 mod shared;
 mod source;

@@ -151,7 +151,10 @@ impl TestNode {
     }
 
     pub fn start_with(config: NodeConfig) -> Self {
-        let node = Node::bind(config).expect("loopback");
+        Self::run(Node::bind(config).expect("loopback"))
+    }
+
+    pub fn run(node: Node) -> Self {
         let url = format!("http://{}", node.local_addr().expect("bound"));
         let counts = Box::new(node.counter());
         let task = tokio::spawn(async move { match node.run().await {} });

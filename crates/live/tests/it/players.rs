@@ -3,7 +3,7 @@
 use crate::origin::TestNode;
 use crate::source::{TOKEN, TestSource, fragments, get_once_there};
 use anabranch_live::players::{PlayerReport, PlayerSpec, Players, PlayersConfig, failure};
-use anabranch_live_proto::play::PlayerKind;
+use anabranch_live_proto::play::{FIRST_PATIENCE, PlayerKind};
 use anabranch_units::Duration;
 use hickory_proto::op::{Message, MessageType};
 use hickory_proto::rr::rdata::A;
@@ -19,7 +19,7 @@ const FRAGMENT: std::time::Duration = std::time::Duration::from_millis(120);
 const PART: Duration = Duration::from_ms(500);
 
 /// A channel in real time, with its publisher.
-async fn on_air() -> (Arc<TestSource>, tokio::task::JoinHandle<String>) {
+pub async fn on_air() -> (Arc<TestSource>, tokio::task::JoinHandle<String>) {
     let source = Arc::new(TestSource::start_with(PART));
     let publisher = Arc::clone(&source);
     let publish = tokio::spawn(async move {
@@ -29,13 +29,20 @@ async fn on_air() -> (Arc<TestSource>, tokio::task::JoinHandle<String>) {
     (source, publish)
 }
 
-fn spec(kind: PlayerKind, edges: &[&str]) -> PlayerSpec {
+pub fn spec(kind: PlayerKind, edges: &[&str]) -> PlayerSpec {
     let urls = edges.iter().map(|url| format!("{url}/news/index.m3u8")).collect();
     PlayerSpec { kind, urls, starts_after: Duration::ZERO, subnet: None }
 }
 
 fn players(players: Vec<PlayerSpec>) -> Players {
-    Players::new(PlayersConfig { players, dns: None, duration: None }).expect("a set-up")
+    Players::new(PlayersConfig {
+        players,
+        dns: None,
+        trust: None,
+        duration: None,
+        first_patience: FIRST_PATIENCE,
+    })
+    .expect("a set-up")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -77,7 +84,14 @@ async fn low_latency_players_outlive_another_edge() {
 
 /// Runs until the stream has ended for all players.
 async fn played(specs: Vec<PlayerSpec>, dns: Option<SocketAddr>) -> Vec<PlayerReport> {
-    let run = Players::new(PlayersConfig { players: specs, dns, duration: None }).expect("a set-up");
+    let run = Players::new(PlayersConfig {
+        players: specs,
+        dns,
+        trust: None,
+        duration: None,
+        first_patience: FIRST_PATIENCE,
+    })
+    .expect("a set-up");
     run.run(std::future::pending()).await
 }
 

@@ -241,6 +241,9 @@ async fn refused_stream_leaves_the_channel_usable() {
     let text = get_once_there(&source.url, "/news/index.m3u8").await;
     let variants = MultivariantPlaylist::read(&text).expect("a multivariant playlist").variants;
     assert_eq!(variants[0].uri, "main/index.m3u8");
+    let codecs = variants[0].codecs.as_deref().expect("the recorded stream's are known");
+    assert!(codecs.starts_with("avc1.") && codecs.ends_with(",mp4a.40.2"), "{codecs}");
+    assert!(variants[0].resolution.is_some());
     let text = get_once_there(&source.url, "/news/main/index.m3u8").await;
     assert!(!MediaPlaylist::read(&text).expect("a playlist").segments.is_empty());
 }

@@ -20,18 +20,26 @@ impl<'a> Contents<'a> {
         Self { kind, bytes }
     }
 
-    fn take(&mut self, count: usize) -> Result<&'a [u8], StreamError> {
+    pub(super) fn kind(self) -> [u8; 4] {
+        self.kind
+    }
+
+    pub(super) fn is(self, kind: [u8; 4]) -> bool {
+        self.kind == kind
+    }
+
+    pub(super) fn take(&mut self, count: usize) -> Result<&'a [u8], StreamError> {
         let (front, rest) =
             self.bytes.split_at_checked(count).ok_or(StreamError::Truncated { kind: self.kind })?;
         self.bytes = rest;
         Ok(front)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], StreamError> {
+    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], StreamError> {
         Ok(self.take(N)?.try_into().expect("take returns as many bytes as it is asked for"))
     }
 
-    fn u32(&mut self) -> Result<u32, StreamError> {
+    pub(super) fn u32(&mut self) -> Result<u32, StreamError> {
         self.array().map(u32::from_be_bytes)
     }
 
@@ -47,7 +55,7 @@ impl<'a> Contents<'a> {
     }
 
     /// The next box inside this one.
-    fn child(&mut self) -> Result<Option<Contents<'a>>, StreamError> {
+    pub(super) fn child(&mut self) -> Result<Option<Contents<'a>>, StreamError> {
         if self.bytes.is_empty() {
             return Ok(None);
         }
@@ -65,7 +73,7 @@ impl<'a> Contents<'a> {
     }
 
     /// The first box of this type inside this one.
-    fn find(mut self, kind: [u8; 4]) -> Result<Contents<'a>, StreamError> {
+    pub(super) fn find(mut self, kind: [u8; 4]) -> Result<Contents<'a>, StreamError> {
         while let Some(child) = self.child()? {
             if child.kind == kind {
                 return Ok(child);

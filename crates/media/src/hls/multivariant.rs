@@ -8,7 +8,7 @@ use super::write::Quoted;
 use super::{PlaylistError, VARIANTS_MAX};
 use anabranch_units::BitRate;
 use m3u8_parser::m3u8::parser::parse_attributes;
-use m3u8_parser::m3u8::tags::Tag;
+use m3u8_parser::m3u8::tags::{AttributeValue, Tag};
 use std::fmt::{self, Write as _};
 
 /// A variant (EXT-X-STREAM-INF).
@@ -28,6 +28,8 @@ pub struct Variant {
     pub frame_rate: Option<f64>,
     /// Group of its audio renditions.
     pub audio: Option<String>,
+    /// Pathway of content steering to which it belongs. `None` for the pathway `.`.
+    pub pathway_id: Option<String>,
 }
 
 /// Sort of a rendition.
@@ -179,6 +181,7 @@ impl MultivariantPlaylist {
                 write!(text, ",FRAME-RATE={rate:.3}")?;
             }
             quoted(text, "AUDIO", &variant.audio)?;
+            quoted(text, "PATHWAY-ID", &variant.pathway_id)?;
             text.push('\n');
             text.extend(variant.uri.chars().filter(|c| !matches!(c, '\n' | '\r')));
             text.push('\n');
@@ -198,9 +201,23 @@ fn optional(what: &'static str, value: Option<String>) -> Result<Option<String>,
 }
 
 fn read_variant(tag: Tag, uri: String) -> Result<Variant, PlaylistError> {
-    let Tag::ExtXStreamInf { bandwidth, average_bandwidth, codecs, resolution, frame_rate, audio, .. } = tag
+    let Tag::ExtXStreamInf {
+        bandwidth,
+        average_bandwidth,
+        codecs,
+        resolution,
+        frame_rate,
+        audio,
+        extra_attributes,
+        ..
+    } = tag
     else {
         return Err(PlaylistError::Missing { tag: "EXT-X-STREAM-INF" });
+    };
+    let is_pathway = |(name, _): &(String, AttributeValue)| name == "PATHWAY-ID";
+    let pathway_id = match extra_attributes.into_iter().find(is_pathway) {
+        Some((_, AttributeValue::Quoted(id))) => Some(id),
+        _ => None,
     };
     let pixels = |resolution: &str| {
         let (width, height) = resolution.split_once('x')?;
@@ -218,6 +235,7 @@ fn read_variant(tag: Tag, uri: String) -> Result<Variant, PlaylistError> {
         resolution: resolution.as_deref().and_then(pixels),
         frame_rate,
         audio: optional("AUDIO", audio)?,
+        pathway_id: optional("PATHWAY-ID", pathway_id)?,
     })
 }
 

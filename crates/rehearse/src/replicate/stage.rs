@@ -3,10 +3,11 @@
 //!
 //! Read [`Stage`] first, then [`Sends`].
 
-use crate::fleet::Programs;
+use crate::fleet::{Fleet, Programs};
 use crate::program;
 use anabranch_emu::Emulation;
 use anabranch_graph::Topology;
+use anabranch_net::keys::{SetRequest, VALID_DAYS};
 use anabranch_pieces::FileHash;
 use anabranch_units::{ByteCount, Seed, SiteId};
 use anyhow::Context as _;
@@ -88,13 +89,12 @@ impl Stage {
         format!("{}:{CONTROLLER_PORT}", emulation.site_address(self.controller))
     }
 
-    /// Starts the controller and a daemon at each site.
+    /// Starts the controller and a daemon at each site. They belong to `fleet`.
     ///
     /// Errors: the system's.
-    pub fn start_daemons(&self, emulation: &Emulation) -> anyhow::Result<Programs> {
+    pub fn start_daemons(&self, emulation: &Emulation, fleet: &mut Fleet) -> anyhow::Result<()> {
         let network = self.network_file();
         let controller = self.controller_address(emulation);
-        let mut daemons = Programs::default();
         let mut command = self.command(self.controller, "controller.log")?;
         command.args(["--verbose", "replicate", "controller", "--topology"]).arg(&network);
         command.args(["--listen", &controller]).arg("--keys").arg(&self.keys);
@@ -105,7 +105,7 @@ impl Stage {
         if let Some(joint) = self.joint {
             command.args(["--joint", &joint.to_string()]);
         }
-        daemons.0.push(emulation.spawn(self.controller, command)?);
+        fleet.spawn_controller(emulation, self.controller, command)?;
         for site in self.topology.site_ids() {
             let mut command = self.command(site, "relay.log")?;
             command.args(["--verbose", "replicate", "relay", "--topology"]).arg(&network);
@@ -117,9 +117,9 @@ impl Stage {
                 let from = self.name(self.topology.link(link).from);
                 command.args(["--link", &format!("{from}={}:{DATA_PORT}", emulation.link_address(link))]);
             }
-            daemons.0.push(emulation.spawn(site, command)?);
+            fleet.spawn(emulation, site, command)?;
         }
-        Ok(daemons)
+        Ok(())
     }
 
     /// `replicate send --json` of `file` from `source`, its events on its standard output. Not started yet.
@@ -246,19 +246,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes the keys of all sites and of an operator called `operator`.
-///
-/// Errors: the system's.
-pub fn make_keys(topology: &Topology, folder: &Path) -> anyhow::Result<()> {
-    use anabranch_net::keys::{SetRequest, VALID_DAYS, make_set, write_set};
-    let request = SetRequest {
+/// A request for the keys of all sites and of an operator called `operator`.
+pub fn keys_of(topology: &Topology) -> SetRequest {
+    SetRequest {
         system: anabranch_replicate::SYSTEM,
         sites: topology.sites().iter().map(|s| s.name.clone()).collect(),
         operators: vec!["operator".into()],
         controller_hosts: vec![],
         valid_days: VALID_DAYS,
-    };
-    Ok(write_set(folder, &make_set(&request)?)?)
+    }
 }
 
 /// Writes a file of random bytes, the same each time, and returns its hash.

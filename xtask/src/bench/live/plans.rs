@@ -37,8 +37,8 @@ const WARM_BOUND: Bound = Bound { gap: 0.0035, ..UNBOUNDED };
 
 /// Passes of a cold round, the default of [`Optimiser`].
 const PASSES: u32 = 20;
-/// The same where priorities are bitrates: a link holds few objects of the highest bitrate, so prices settle later.
-const QUALITY_PASSES: u32 = 27;
+/// The same where prices settle later: a link holds few objects of the highest bitrate, and a Large Event's gap counts by its cost.
+const LONG_PASSES: u32 = 27;
 const WARM_PASSES: u32 = 2;
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -83,13 +83,12 @@ pub(super) const INSTANCES: [Instance; 18] = {
         heavy_tail,
         minute(HeavyTail, 10_000, 500),
         minute(HeavyTail, 10_000, 2_000),
+        Instance { priority: Priority::Quality, passes: LONG_PASSES, bound: QUALITY_BOUND, ..heavy_tail },
         Instance {
-            priority: Priority::Quality,
-            passes: QUALITY_PASSES,
-            bound: QUALITY_BOUND,
-            ..heavy_tail
+            passes: LONG_PASSES,
+            bound: LARGE_EVENT_BOUND,
+            ..minute(LargeEvent, LargeEvent.published_channels(), 100)
         },
-        Instance { bound: LARGE_EVENT_BOUND, ..minute(LargeEvent, LargeEvent.published_channels(), 100) },
         Instance { length: HOUR, bound: HOUR_BOUND, ..heavy_tail },
     ]
 };

@@ -5,6 +5,7 @@
 use anabranch_live::description::Layout;
 use anabranch_live_proto::control::messages::GroupId;
 use anabranch_live_proto::plan::VIEWERS_MAX;
+use anabranch_live_proto::plan::recorded::{Place, RecordError, RecordedRequest};
 use anabranch_live_proto::{ChannelId, Object};
 use anabranch_units::text::brief;
 use anyhow::{anyhow, bail, ensure};
@@ -64,6 +65,57 @@ pub(super) fn read(text: &str, layout: &Layout) -> anyhow::Result<BTreeMap<(Grou
             }
         };
     }
+    Ok(demand)
+}
+
+/// Viewers by group and object, from a log of requests: the sum over all its lines.
+///
+/// Errors: one line with the number of the file's line: a bad record; a place, video or bitrate that the network does not
+/// have; a place or bitrate that the log does not state.
+pub(super) fn of_requests(
+    records: impl Iterator<Item = Result<RecordedRequest, RecordError>>,
+    layout: &Layout,
+) -> anyhow::Result<BTreeMap<(GroupId, Object), u64>> {
+    let described = layout.description();
+    let groups = described.groups.iter().map(|group| group.name.as_str()).zip((0..).map(GroupId));
+    let groups: BTreeMap<&str, GroupId> = groups.collect();
+    let channels = described.channels.iter().zip((0..).map(ChannelId));
+    let channels: BTreeMap<&str, _> =
+        channels.map(|(channel, id)| (channel.name.as_str(), (id, &channel.renditions))).collect();
+    let mut demand: BTreeMap<(GroupId, Object), u64> = BTreeMap::new();
+    for record in records {
+        let record = record?;
+        let line = record.line;
+        let shown = |name: &str| brief(name, SHOWN_CHARS_MAX);
+        let group = match &record.place {
+            Some(Place::Name(name)) => groups
+                .get(name.as_str())
+                .copied()
+                .ok_or_else(|| anyhow!("line {line}: the network has no group `{}`", shown(name)))?,
+            Some(Place::Address(address)) => layout.group_of(*address).ok_or_else(|| {
+                anyhow!("line {line}: address {address} is of no group: add a [[group]] without prefixes")
+            })?,
+            None => bail!("line 1: no column `place` or `address`: a request needs its group"),
+        };
+        let channel = channels.get(record.video.as_str());
+        let (channel, renditions) = *channel
+            .ok_or_else(|| anyhow!("line {line}: the network has no channel `{}`", shown(&record.video)))?;
+        let bitrate = match record.bitrate {
+            Some(bitrate) => renditions.values().find(|rate| **rate == bitrate).ok_or_else(|| {
+                anyhow!("line {line}: channel `{}` has no rendition of {bitrate}", shown(&record.video))
+            })?,
+            None => renditions.values().next().filter(|_| renditions.len() == 1).ok_or_else(|| {
+                anyhow!(
+                    "line {line}: channel `{}` has {} renditions: add a column `bitrate`",
+                    shown(&record.video),
+                    renditions.len()
+                )
+            })?,
+        };
+        let viewers = demand.entry((group, Object { channel, bitrate: *bitrate })).or_default();
+        *viewers = viewers.saturating_add(record.viewers).min(VIEWERS_MAX);
+    }
+    ensure!(!demand.is_empty(), "no request: the file has only a heading");
     Ok(demand)
 }
 

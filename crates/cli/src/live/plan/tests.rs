@@ -139,6 +139,47 @@ fn bad_demand_is_one_line_with_its_place() {
     assert!(none.contains("add a [[demand]]"), "{none}");
 }
 
+fn of_log(text: &str) -> Result<BTreeMap<(GroupId, Object), u64>, String> {
+    let records = Records::new(text.as_bytes(), RecordFormat::Requests);
+    demand::of_requests(records, &layout()).map_err(|error| format!("{error:#}"))
+}
+
+#[test]
+fn log_of_requests_is_summed_by_group_and_rendition() {
+    let log = "time,video,place,bitrate,viewers\n0,news,here,4Mbit/s,29\n9,news,here,4000 kbit/s,1\n\
+               0,news,there,4Mbit/s,2\n0,sport,there,5Mbit/s,5\n";
+    assert_eq!(of_log(log), Ok(demand::read(DEMAND, &layout()).expect("good demand")));
+    let by_address =
+        of_log("time,video,address\n0,sport,192.0.2.1\n").expect("one rendition, one group for all");
+    assert_eq!(
+        by_address.into_iter().map(|((group, _), viewers)| (group.0, viewers)).collect::<Vec<_>>(),
+        [(0, 1)]
+    );
+}
+
+#[test]
+fn bad_request_of_a_log_is_one_line_with_its_place() {
+    let cases = [
+        ("time,video\n0,news\n", "no column `place` or `address`"),
+        ("time,video,place\n0,sport,here\n0,sport,her\n", "line 3: the network has no group `her`"),
+        ("time,video,place\n0,sprot,here\n", "line 2: the network has no channel `sprot`"),
+        (
+            "time,video,place\n0,news,here\n",
+            "line 2: channel `news` has 2 renditions: add a column `bitrate`",
+        ),
+        (
+            "time,video,place,bitrate_kbps\n0,news,here,7\n",
+            "line 2: channel `news` has no rendition of 7 kbit/s",
+        ),
+        ("time,video,place\n0,news\n", "line 2: 2 values: must be 3, as columns"),
+        ("time,video,place\n", "no request"),
+    ];
+    for (log, words) in cases {
+        let error = of_log(log).expect_err(words);
+        assert!(error.contains(words) && !error.contains('\n'), "{words}: {error}");
+    }
+}
+
 #[test]
 fn gaps_are_rounded_up() {
     assert_eq!(

@@ -55,7 +55,9 @@ impl Node {
         }
         // A parent beyond the limit has no session.
         let Some(session) = self.parents.get_mut(&parent) else { return };
-        session.declared = declared;
+        if session.declared != declared {
+            (session.declared, session.measured) = (declared, None);
+        }
         if let Some(offer) = self.neighbours.offer(parent) {
             self.neighbours.handle_offer(parent, offer.limited(declared));
         }

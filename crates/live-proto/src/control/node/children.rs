@@ -1,12 +1,12 @@
 //! A node's side towards its children: admission by the ledgers, heartbeats, advertisements.
 
-use super::{ChildSession, Event, NODE_STREAMS_MAX, Node, Stream, is_due};
+use super::{ChildSession, Event, NODE_STREAMS_MAX, Node, ParentSession, Stream, is_due};
 use crate::control::ledger::{Capacity, Digest, STREAMS_MAX};
 use crate::control::messages::{Cause, ChildSays, ParentSays, Refusal, ToParent};
 use crate::control::neighbours::Offer;
 use crate::control::tables::Version;
 use crate::{NodeId, Object};
-use anabranch_units::Instant;
+use anabranch_units::{BitRate, Instant};
 
 /// Heartbeats in a row with another digest after which the two ends compare their attempts. One
 /// differs whenever a request is under way.
@@ -20,6 +20,7 @@ impl Node {
         };
         if message.life > session.life {
             self.release_child(child);
+            self.forget_measurement(child);
         }
         let session = self.children.get_mut(&child).expect("found above");
         (session.life, session.heard_at) = (message.life, Some(now));
@@ -35,6 +36,7 @@ impl Node {
             ChildSays::Heartbeat(digest) => self.compare(child, digest),
             ChildSays::Held { last_attempt, held } => self.handle_held(child, last_attempt, held),
             ChildSays::Resend => self.resend_table(now, child),
+            ChildSays::Measured(rate) => self.take_measurement(child, rate),
         }
     }
 
@@ -81,6 +83,29 @@ impl Node {
             self.detach(child, object);
         }
         self.send_offer(child);
+    }
+
+    /// Takes a child's measurement. Below a parent that is itself slow a child measures that parent's
+    /// link, so a lower value does not count then.
+    fn take_measurement(&mut self, child: NodeId, rate: BitRate) {
+        let is_narrowed = self.is_narrowed();
+        let session = self.children.get_mut(&child).expect("callers asked");
+        let before = session.ledger.capacity();
+        let capacity = Capacity { measured: Some(rate), ..before };
+        let is_lower = capacity.believed() < before.believed();
+        if capacity != before && !(is_lower && is_narrowed) {
+            session.is_measured = true;
+            self.handle_capacity(child, capacity);
+        }
+    }
+
+    /// A child that has started again has measured nothing.
+    fn forget_measurement(&mut self, child: NodeId) {
+        let session = self.children.get_mut(&child).expect("callers asked");
+        if std::mem::take(&mut session.is_measured) {
+            let declared = Capacity::declared(session.ledger.capacity().declared);
+            self.handle_capacity(child, declared);
+        }
     }
 
     fn handle_subscribe(
@@ -208,10 +233,14 @@ impl Node {
     pub(super) fn send_heartbeats(&mut self) {
         let children: Vec<NodeId> = self.children.keys().copied().collect();
         children.into_iter().for_each(|child| self.send_offer(child));
-        let parents: Vec<_> =
-            self.parents.iter().map(|(parent, session)| (*parent, session.held.digest())).collect();
-        for (parent, digest) in parents {
+        let of_session =
+            |(parent, session): (&NodeId, &ParentSession)| (*parent, session.held.digest(), session.measured);
+        let parents: Vec<_> = self.parents.iter().map(of_session).collect();
+        for (parent, digest, measured) in parents {
             self.send_parent(parent, ChildSays::Heartbeat(digest));
+            if let Some(measured) = measured {
+                self.send_parent(parent, ChildSays::Measured(measured));
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! A node's side towards the controller: its updates and the reports to it.
 
-use super::{Event, GROUPS_MAX, Node, Transmit};
+use super::{ControlMode, Event, GROUPS_MAX, Node, Transmit};
 use crate::control::differences::DeltaSender;
 use crate::control::messages::{GroupId, Report, ToNode};
 use crate::plan::VIEWERS_MAX;
@@ -103,7 +103,8 @@ impl Node {
         (controller.lead, controller.heard_at) = (message.lead, Some(now));
         controller.is_draining = message.is_draining;
         controller.resend |= message.resend;
-        let Some(update) = message.update else { return };
+        let update = message.update.filter(|_| self.settings.mode != ControlMode::Distributed);
+        let Some(update) = update else { return };
         let version = update.version;
         let mut rib = std::mem::take(&mut self.rib);
         let installed = rib.install(update, |node| self.neighbours.has(node));
@@ -113,6 +114,7 @@ impl Node {
                 self.shadows.keep(version, self.rib.central_fib());
                 self.emit(Event::Installed(version));
                 self.follow_plan(now);
+                self.seek_routes(now);
                 self.timers.report = now;
             }
             Err(error) => self.emit(Event::UpdateRefused(error)),

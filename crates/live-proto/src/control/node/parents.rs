@@ -1,10 +1,10 @@
 //! A node's side towards its parents: their messages, their failures, the requests to them.
 
-use super::{Event, Node, is_due};
+use super::{Event, Node, ParentSession, is_due};
 use crate::control::differences::Applied;
 use crate::control::messages::{ChildSays, ParentSays, Refusal, ToChild};
 use crate::{NodeId, Object};
-use anabranch_units::Instant;
+use anabranch_units::{BitRate, Instant};
 
 impl Node {
     /// Takes a message of a parent. Messages of other nodes, and of earlier lives, are ignored.
@@ -67,6 +67,22 @@ impl Node {
             self.lose_upstream(object, parent);
             self.seek_if_lost(now, object);
         }
+    }
+
+    /// The driver has measured the link from a parent (`capacity`). The parent hears of it, and lets
+    /// fewer streams over the link, or more.
+    pub fn handle_measured(&mut self, parent: NodeId, measured: BitRate) {
+        let Some(session) = self.parents.get_mut(&parent) else { return };
+        let is_new = session.measured.replace(measured) != Some(measured);
+        if is_new && session.heard_at.is_some() {
+            self.send_parent(parent, ChildSays::Measured(measured));
+        }
+    }
+
+    /// Whether a link from a parent is narrower than declared, by this node's measurement.
+    pub(super) fn is_narrowed(&self) -> bool {
+        let narrow = |session: &ParentSession| session.measured.is_some_and(|rate| rate < session.declared);
+        self.parents.values().any(narrow)
     }
 
     /// Notes a sign of life. Returns false if the message must be ignored.

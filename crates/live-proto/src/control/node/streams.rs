@@ -197,22 +197,37 @@ impl Node {
     }
 
     /// Asks a parent for a stream that is not served: by the version that routed the request, by
-    /// the present tables, or by Algorithm 1. The stream ends if no parent is left.
+    /// the present tables, or by Algorithm 1. The stream ends if no parent is left; under
+    /// [`super::ControlMode::Centralized`] it waits for tables.
     pub(super) fn seek(&mut self, now: Instant, object: Object) {
         let stream = &self.streams[&object];
         if stream.next.is_some() || stream.is_served() {
             return;
         }
         let version = stream.requested.and_then(|(version, _)| version);
-        let routed = self.routed(now, object, version);
+        let own_tables = || if self.is_centralized() { self.routed(now, object, None) } else { None };
+        let routed = self.routed(now, object, version).or_else(own_tables);
         let routed = routed.filter(|(parent, _)| self.can_ask(object, *parent));
         if let Some((parent, version)) = routed {
             return self.ask(now, object, parent, version);
         }
         match self.decide(object) {
             Some(parent) => self.ask(now, object, parent, None),
+            None if self.is_centralized() => {}
             None => self.end(now, object, Refusal::NoParent),
         }
+    }
+
+    /// Asks for the streams that wait for the controller's tables, refused ones again.
+    pub(super) fn seek_routes(&mut self, now: Instant) {
+        if !self.is_centralized() {
+            return;
+        }
+        let waits = |stream: &&mut Stream| stream.next.is_none() && !stream.is_served() && stream.is_wanted();
+        self.streams.values_mut().filter(waits).for_each(|stream| stream.tried.clear());
+        let waiting = self.streams.iter().filter(|(_, stream)| stream.tried.is_empty());
+        let waiting: Vec<Object> = waiting.map(|(object, _)| *object).collect();
+        waiting.into_iter().for_each(|object| self.seek_if_lost(now, object));
     }
 
     /// Seeks a parent if the stream has lost the one that it had.
@@ -248,8 +263,11 @@ impl Node {
         is_up && !self.streams[&object].tried.contains(&parent)
     }
 
-    /// Algorithm 1 among the parents that have not refused.
+    /// Algorithm 1 among the parents that have not refused, unless the controller alone decides.
     fn decide(&mut self, object: Object) -> Option<NodeId> {
+        if self.is_centralized() {
+            return None;
+        }
         let stream = &self.streams[&object];
         let delivers = |parent| stream.current.as_ref().is_some_and(|current| current.parent == parent);
         let ways = self.neighbours.ways(object);

@@ -32,6 +32,10 @@ struct Net {
 
 impl Net {
     fn new() -> Self {
+        Self::with_mode(ControlMode::Hybrid)
+    }
+
+    fn with_mode(mode: ControlMode) -> Self {
         let tiers = [Tier::Source, Tier::Reflector, Tier::Edge];
         let node = |at: usize| crate::Node { name: format!("n{at}"), tier: tiers[at / 2] };
         let link =
@@ -42,7 +46,8 @@ impl Net {
         let links = links.map(|(from, to)| link(from, to)).collect();
         let network = Network::new((0..6).map(node).collect(), links).expect("tiers are in order");
         let now = Instant::ZERO;
-        let start = |at| Node::new(now, &network, NodeId(at), 1 << 32, Settings::default(), Seed::new(1));
+        let settings = Settings { mode, ..Settings::default() };
+        let start = |at| Node::new(now, &network, NodeId(at), 1 << 32, settings, Seed::new(1));
         let mut nodes: Vec<Node> = (0..6).map(start).collect();
         assert!(nodes[0].handle_import(V0) && nodes[0].handle_import(V1));
         let (dead, events, reports) = Default::default();
@@ -260,6 +265,53 @@ fn stale_evidence_overrides_the_plan_until_it_agrees() {
 }
 
 #[test]
+fn distributed_node_ignores_the_tables() {
+    let mut net = Net::with_mode(ControlMode::Distributed);
+    for (decision, parent) in [(1, R1), (2, R2), (3, R1)] {
+        net.install(E1, decision, &[(V0, parent)]);
+        assert_eq!(net.nodes[E1.index()].rib().version(), Version::default());
+    }
+    assert_eq!(net.view(E1, V0), Some(true), "Algorithm 1 has found a parent");
+}
+
+#[test]
+fn centralized_request_waits_for_its_tables() {
+    let mut net = Net::with_mode(ControlMode::Centralized);
+    assert_eq!(net.view(E1, V0), None, "no route, no answer");
+    net.run(SECOND * 60);
+    let answered = |net: &Net| net.events.iter().any(|(_, event)| matches!(event, Event::ViewerAdmitted(_)));
+    assert!(!answered(&net) && net.upstream(E1, V0).is_none());
+    let asked: Vec<_> = net.nodes[E1.index()].demand().into_iter().collect();
+    assert_eq!(asked, [((GROUP, V0), 1)], "reports have the request");
+    // The edge's tables come first: the reflector keeps the request until its own are there.
+    net.install(E1, 1, &[(V0, R2)]);
+    assert!(!answered(&net));
+    net.install(R2, 1, &[(V0, S1)]);
+    net.run(SECOND * 2);
+    assert!(answered(&net));
+    assert_eq!((net.upstream(E1, V0), net.upstream(R2, V0)), (Some(R2), Some(S1)));
+    // A minute without the controller, and another capacity, change nothing.
+    net.run(SECOND * 60);
+    assert_eq!(net.view(E1, V0), Some(true));
+    assert_eq!(net.upstream(E1, V0), Some(R2));
+}
+
+#[test]
+fn centralized_stream_of_a_dead_parent_waits() {
+    let mut net = Net::with_mode(ControlMode::Centralized);
+    net.install(R1, 1, &[(V0, S1)]);
+    net.install(E1, 1, &[(V0, R1)]);
+    assert_eq!(net.view(E1, V0), Some(true));
+    net.dead.insert(R1);
+    net.run(SECOND * 10);
+    assert_eq!(net.upstream(E1, V0), None);
+    net.install(R2, 2, &[(V0, S1)]);
+    net.install(E1, 2, &[(V0, R2)]);
+    net.run(SECOND * 2);
+    assert_eq!(net.upstream(E1, V0), Some(R2));
+}
+
+#[test]
 fn silent_controller_leaves_local_decisions_alone() {
     let mut net = Net::new();
     net.install(E1, 1, &[(V0, R1)]);
@@ -414,6 +466,29 @@ fn lower_declared_capacity_evicts_streams_that_do_not_fit() {
         );
     }
     assert!(net.upstream(E1, V0).is_some(), "by the other reflector");
+}
+
+#[test]
+fn measured_link_is_left_and_taken_again() {
+    let mut net = Net::new();
+    assert_eq!(net.view(E1, V0), Some(true));
+    let parent = net.upstream(E1, V0).expect("served");
+    let measure = |net: &mut Net, bps| {
+        net.nodes[E1.index()].handle_measured(parent, BitRate::bps(bps));
+        net.run(SECOND);
+        let ledger = net.nodes[parent.index()].ledger(E1).expect("a child");
+        let offer = net.nodes[E1.index()].neighbours.offer(parent).expect("a parent");
+        assert_eq!(offer.capacity, ledger.capacity().believed());
+        (ledger.capacity().believed(), ledger.capacity().declared)
+    };
+    let (believed, declared) = measure(&mut net, 500_000);
+    assert_eq!(believed, BitRate::bps(500_000));
+    let other = net.upstream(E1, V0).expect("by the other reflector");
+    assert_ne!(other, parent);
+    assert_eq!(measure(&mut net, u64::MAX), (declared, declared), "never above the declared");
+    // A parent that is itself slow takes no lower value.
+    net.nodes[parent.index()].handle_measured(S1, BitRate::bps(1));
+    assert_eq!(measure(&mut net, 500_000).0, declared);
 }
 
 #[test]
@@ -596,6 +671,7 @@ fn child_says() -> impl Strategy<Value = ChildSays> {
         1 => (numbers(), prop::collection::vec((objects(), numbers()), 0..4))
             .prop_map(|(last_attempt, held)| ChildSays::Held { last_attempt, held }),
         1 => Just(ChildSays::Resend),
+        1 => prop_oneof![Just(0), Just(2_000_000), Just(u64::MAX)].prop_map(|bps| ChildSays::Measured(BitRate::bps(bps))),
     ]
 }
 

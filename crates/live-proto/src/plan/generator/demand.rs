@@ -140,7 +140,7 @@ impl Workload {
         root(0.0, 3.0, |exponent| sum(top_count, exponent) / sum(channels, exponent) - share)
     }
 
-    fn ladders(&self, stream: &mut RandomStream) -> Vec<Vec<BitRate>> {
+    pub(super) fn ladders(&self, stream: &mut RandomStream) -> Vec<Vec<BitRate>> {
         let kbps = |kbps: u64| BitRate::bps(1_000 * kbps);
         let ladder = |_| {
             if self.kind == WorkloadKind::HeavyTail {
@@ -156,7 +156,7 @@ impl Workload {
     }
 
     /// Viewers' choice among the rungs of any ladder, at the published mean.
-    fn rung_choice(
+    pub(super) fn rung_choice(
         &self,
         popularity: &[f64],
         ladders: &[Vec<BitRate>],

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::network::Tier;
-use anabranch_units::{Duration, Seed};
+use crate::plan::recorded::{RecordFormat, RecordedWindow, Records};
+use anabranch_units::{BitRate, Duration, Seed};
 use std::collections::BTreeMap;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -123,4 +124,51 @@ fn a_seed_draws_the_same_again() {
     let (shares, workload) = (topology(5).shares, Workload::window(WorkloadKind::HeavyTail, 1_000, MINUTE));
     assert_eq!(workload.draw(&shares, Seed::new(5)), workload.draw(&shares, Seed::new(5)));
     assert_eq!(workload.requests, 400);
+}
+
+fn recorded(text: &str) -> RecordedWindow {
+    let records = Records::new(text.as_bytes(), RecordFormat::Requests);
+    RecordedWindow::read(records, None, MINUTE, |address| address.to_string()).expect("a log")
+}
+
+#[test]
+fn stated_places_and_bitrates_are_kept() {
+    let log = recorded("time,video,place,bitrate_kbps\n1,b,x,400\n2,a,y,900\n3,a,y,400\n");
+    let trace = Workload::complete(&log, WorkloadKind::HeavyTail, &[0.5, 0.5], Seed::new(1)).expect("few");
+    let asked = |at: usize| {
+        let Arrival { object, group, viewers } = trace.arrivals[at];
+        (object.channel.0, object.bitrate.as_bps() / 1_000, group.0, viewers)
+    };
+    // Video `a` and place `y` have the most viewers, so their number is 0.
+    assert_eq!([asked(0), asked(1), asked(2)], [(1, 400, 1, 1), (0, 900, 0, 1), (0, 400, 0, 1)]);
+    assert_eq!(trace.ladders[0], [400, 900].map(|kbps| BitRate::bps(1_000 * kbps)));
+}
+
+#[test]
+fn unstated_bitrates_have_the_published_mean() {
+    let lines: String = (0..20_000).map(|line| format!("0,v{},{}\n", line % 500, 1 + line % 3)).collect();
+    let log = recorded(&format!("time,video,viewers\n{lines}"));
+    let shares = topology(3).shares;
+    let kind = WorkloadKind::HeavyTail;
+    let trace = Workload::complete(&log, kind, &shares, Seed::new(1)).expect("few");
+    let (_, mean_kbps) = statistics(&trace, 1);
+    assert!((mean_kbps / 6_850.0 - 1.0).abs() < 0.05, "{mean_kbps}");
+    let viewers: u64 = trace.arrivals.iter().map(|arrival| arrival.viewers).sum();
+    assert_eq!(viewers, (0..20_000u64).map(|line| 1 + line % 3).sum::<u64>());
+    let is_first = |arrival: &&Arrival| arrival.group.0 < 100;
+    let first: u64 = trace.arrivals.iter().filter(is_first).map(|arrival| arrival.viewers).sum();
+    let share = first as f64 / viewers as f64;
+    let expected: f64 = shares[..100].iter().sum();
+    // Three standard deviations of a binomial share are 4 % of it.
+    assert!((share / expected - 1.0).abs() < 0.05, "100 groups have {share}, not {expected}");
+    assert_eq!(Workload::complete(&log, kind, &shares, Seed::new(1)), Ok(trace));
+}
+
+#[test]
+fn viewers_beyond_the_arrivals_of_a_window_are_refused() {
+    let lines = "0,v,1000000000\n".repeat(100);
+    let log = recorded(&format!("time,video,viewers\n{lines}"));
+    let shares = vec![1.0; 65_536];
+    let refused = Workload::complete(&log, WorkloadKind::HeavyTail, &shares, Seed::new(1));
+    assert_eq!(refused, Err(TooManyArrivals));
 }

@@ -47,6 +47,9 @@ impl Route {
         !self.variants.is_empty()
     }
     pub(super) fn set_variants(&mut self, mut variants: Vec<Variant>) {
+        // Other pathways have the same variants at other edges.
+        let pathway = variants.first().and_then(|variant| variant.pathway_id.clone());
+        variants.retain(|variant| variant.pathway_id == pathway);
         variants.sort_by_key(|variant| Reverse(variant.bandwidth));
         self.variants = variants;
     }

@@ -163,6 +163,7 @@ impl World {
                 resolution: None,
                 frame_rate: None,
                 audio: None,
+                pathway_id: None,
             });
             let playlist =
                 MultivariantPlaylist { variants: variants.collect(), ..MultivariantPlaylist::default() };

@@ -106,7 +106,7 @@ impl Pair {
 }
 
 fn body(length: usize) -> Vec<u8> {
-    (0..length).map(|at| (at * 7 ^ at >> 8) as u8).collect()
+    (0..length).map(|at| ((at * 7) ^ (at >> 8)) as u8).collect()
 }
 
 proptest! {

@@ -4,7 +4,7 @@
 //! redirects and playlists lead to other servers at public addresses only. Read [`OriginClient`].
 
 use crate::url::{host, split};
-use anabranch_http::origin::{Origin, Reply};
+use anabranch_http::origin::{Origin, Reply, Security};
 use anabranch_live_proto::origin::ImportError;
 use anabranch_live_proto::play::join_url;
 use anabranch_media::hls::{ByteRange, PLAYLIST_BYTES_MAX, PlaylistError};
@@ -200,7 +200,7 @@ impl OriginClient {
             let name = host(server).unwrap_or(server);
             FetchError::Io(io::Error::new(io::ErrorKind::NotFound, format!("{name} has no address")))
         })?;
-        let origin = Origin::at(server, *first).map_err(|_| no_url())?;
+        let origin = Origin::with(server, Security::Plain, Some(*first)).map_err(|_| no_url())?;
         let mut servers = self.servers();
         if servers.len() > SERVERS_MAX {
             servers.retain(|known, _| *known == self.home);

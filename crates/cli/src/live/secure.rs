@@ -1,0 +1,101 @@
+//! TLS to viewers of `anabranch live node` and `source`, and files that are read again while these run.
+
+use crate::exit::OrUsage as _;
+use crate::keys::LOOK_EVERY;
+use anabranch_http::plain::PROTOCOLS;
+use anabranch_live::SecureListener;
+use anabranch_net::public::{CertificateFiles, ServerCertificate};
+use anyhow::Context as _;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Listener for viewers over TLS.
+#[derive(clap::Args)]
+pub struct SecureArgs {
+    /// Further address, for viewers over TLS with HTTP/1.1 and HTTP/2. By default there is none.
+    #[arg(long, value_name = "IP:PORT", requires_all = ["certificate", "certificate_key"], value_parser = crate::network::listen_address)]
+    tls: Option<SocketAddr>,
+    /// Certificate for --tls and the certificates of its authorities, in PEM. It is read again on SIGHUP and when it changes.
+    #[arg(long, value_name = "FILE", requires = "tls")]
+    certificate: Option<PathBuf>,
+    /// Private key of the certificate, in PEM; only its owner and group may read it.
+    #[arg(long, value_name = "FILE", requires = "tls")]
+    certificate_key: Option<PathBuf>,
+}
+
+impl SecureArgs {
+    /// The listener, if one is asked for.
+    ///
+    /// Errors: files that cannot be used.
+    pub(super) fn listener(&self) -> anyhow::Result<Option<SecureListener>> {
+        let (Some(address), Some(chain), Some(key)) = (self.tls, &self.certificate, &self.certificate_key)
+        else {
+            return Ok(None);
+        };
+        let files = CertificateFiles { chain: chain.clone(), key: key.clone() };
+        let certificate = ServerCertificate::load(files, PROTOCOLS).context("--tls").or_usage()?;
+        Ok(Some(SecureListener { address, certificate }))
+    }
+}
+
+/// Something in files that a daemon reads again when they change.
+pub(super) trait Reloaded: Send + Sync {
+    /// Whether the files have changed since they were read. Blocks while it looks.
+    fn has_changed(&self) -> bool;
+    /// Reads the files and returns the line for the log. Blocks while it reads.
+    ///
+    /// Errors: one line; what was read before stays in use.
+    fn reload(&self) -> Result<String, String>;
+}
+
+impl Reloaded for ServerCertificate {
+    fn has_changed(&self) -> bool {
+        Self::has_changed(self)
+    }
+
+    fn reload(&self) -> Result<String, String> {
+        Self::reload(self).map_err(|error| error.to_string())?;
+        Ok(format!("the certificate was read again: it expires on {}", self.expires()))
+    }
+}
+
+/// Reads files again on SIGHUP and when they change. Without any it leaves SIGHUP as it is.
+pub(super) async fn follow(files: Vec<Arc<dyn Reloaded>>) -> Infallible {
+    if files.is_empty() {
+        return std::future::pending().await;
+    }
+    let hangups = signal(SignalKind::hangup());
+    let mut hangups = hangups.inspect_err(|error| tracing::warn!("SIGHUP is not heard: {error}")).ok();
+    loop {
+        let hangup = async {
+            match &mut hangups {
+                Some(hangups) => hangups.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        let is_asked = tokio::select! {
+            _ = hangup => true,
+            () = tokio::time::sleep(LOOK_EVERY) => false,
+        };
+        if is_asked {
+            crate::process::leave_dead_terminal();
+        }
+        for file in &files {
+            let file = Arc::clone(file);
+            let read = tokio::task::spawn_blocking(move || {
+                (is_asked || file.has_changed()).then(|| {
+                    std::thread::sleep(crate::keys::SETTLE);
+                    file.reload()
+                })
+            });
+            match read.await {
+                Ok(Some(Ok(line))) => tracing::info!("{line}"),
+                Ok(Some(Err(error))) => tracing::error!("{error} (the one read before is used on)"),
+                Ok(None) | Err(_) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! One connection of a public server: HTTP/2, and limits on its streams.
+//!
+//! A request of HTTP/1.1 takes a connection's place until its answer is read; one of HTTP/2 takes a
+//! *stream's*. Streams of all connections stand in one table ([`StreamPlaces`]), which drops by the
+//! rule of `net::admission`: the oldest of the address with most streams goes for a newer one. A
+//! client that takes none of a body's bytes loses the stream, and one that cancels streams without
+//! end loses the connection.
+//!
+//! Source: RFC 9113, sections 5.1.2, 6.9 and 10.5. Leaves out: server push, CONNECT, priorities.
+//! Read [`Streams`] first, then [`connection`].
+
+use crate::http1::Timed;
+use anabranch_net::admission::HalfOpenTable;
+use axum::body::HttpBody;
+use axum::http::Response;
+use bytes::{Buf, Bytes};
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::rt::Executor;
+use hyper::server::conn::http2::{Builder, Connection};
+use hyper::service::HttpService;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Notify;
+
+/// Streams of one connection at once. A player needs few; a cache in front shares one connection
+/// among its viewers.
+pub(crate) const STREAMS_MAX: u32 = 64;
+/// Streams that a client may cancel within a second: viewers of a cache that leave a channel
+/// together. An attack by cancelled streams (CVE-2023-44487) has thousands.
+pub(crate) const CANCELLED_PER_S_MAX: u32 = 100;
+/// Bytes of an answer that are handed over at once: what stays in memory of an answer whose end the
+/// client does not take.
+const PIECE_BYTES_MAX: usize = 16 << 10;
+/// Bytes of an answer that wait for the connection.
+const SEND_BYTES_MAX: usize = 64 << 10;
+/// Bytes that a publisher may send ahead, for each stream and for the connection. A listener that
+/// reads no bodies holds none.
+const STREAM_WINDOW_BYTES: u32 = 256 << 10;
+const CONNECTION_WINDOW_BYTES: u32 = 512 << 10;
+/// Silence after which a client is asked for a sign of life, and its time for it.
+const PING_AFTER: Duration = Duration::from_secs(20);
+const PING_TIME: Duration = Duration::from_secs(10);
+
+tokio::task_local! {
+    /// The stream whose task runs.
+    static STREAM: Arc<Stream>;
+}
+
+/// Streams of all connections of a server.
+#[derive(Clone)]
+pub(crate) struct StreamPlaces(Arc<Mutex<HalfOpenTable<Arc<Stream>>>>);
+
+impl StreamPlaces {
+    /// A table of `streams_max`.
+    pub(crate) fn new(streams_max: usize) -> Self {
+        Self(Arc::new(Mutex::new(HalfOpenTable::new(streams_max))))
+    }
+}
+
+/// One request and its answer.
+#[derive(Default)]
+struct Stream {
+    /// Rung when the stream goes for a newer one.
+    dropped: Notify,
+    /// Calls of the body for its next bytes, and one for its end.
+    polls: AtomicUsize,
+    /// [`Body`]'s state.
+    phase: AtomicU32,
+}
+
+/// The answer is not there, or waits for its next bytes.
+const WAITS: u32 = 0;
+/// The client has to take what the body gave.
+const BLOCKED: u32 = 1;
+/// The answer is whole.
+const DONE: u32 = 2;
+
+/// Streams of one connection.
+pub(crate) struct Streams {
+    places: StreamPlaces,
+    from: IpAddr,
+    write_time: Duration,
+    open: AtomicUsize,
+    /// Rung when the last open stream ends.
+    idle: Notify,
+    /// Begin of the present second, and streams cancelled in it.
+    cancelled: Mutex<Option<(Instant, u32)>>,
+    /// Rung when the client cancels too many.
+    abused: Notify,
+}
+
+impl Streams {
+    pub(crate) fn new(places: &StreamPlaces, from: IpAddr, write_time: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            places: places.clone(),
+            from,
+            write_time,
+            open: AtomicUsize::new(0),
+            idle: Notify::new(),
+            cancelled: Mutex::new(None),
+            abused: Notify::new(),
+        })
+    }
+
+    /// Returns once no stream has been open for `time`, or the client has cancelled too many streams
+    /// (true).
+    pub(crate) async fn until_idle(&self, time: Duration) -> bool {
+        let idle = async {
+            loop {
+                let ended = self.idle.notified();
+                tokio::pin!(ended);
+                ended.as_mut().enable();
+                if self.open.load(Relaxed) == 0 {
+                    return tokio::time::sleep(time).await;
+                }
+                ended.await;
+            }
+        };
+        tokio::select! {
+            () = idle => false,
+            () = self.abused.notified() => true,
+        }
+    }
+
+    fn note_cancelled(&self) {
+        let now = Instant::now();
+        let mut cancelled = self.cancelled.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = cancelled.filter(|(since, _)| now - *since < Duration::from_secs(1));
+        let (since, count) = fresh.unwrap_or((now, 0));
+        *cancelled = Some((since, count + 1));
+        if count + 1 > CANCELLED_PER_S_MAX {
+            self.abused.notify_one();
+        }
+    }
+}
+
+/// A stream's place, given back when it is dropped.
+struct Place {
+    streams: Arc<Streams>,
+    stream: Arc<Stream>,
+    number: anabranch_net::admission::Number,
+}
+
+impl Place {
+    fn new(streams: Arc<Streams>) -> Self {
+        let stream = Arc::new(Stream::default());
+        streams.open.fetch_add(1, Relaxed);
+        let (number, dropped) = {
+            let mut table = streams.places.0.lock().unwrap_or_else(PoisonError::into_inner);
+            table.arrive(streams.from, Arc::clone(&stream))
+        };
+        if let Some(dropped) = dropped {
+            dropped.dropped.notify_one();
+        }
+        Self { streams, stream, number }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.streams.places.0.lock().unwrap_or_else(PoisonError::into_inner).leave(self.number);
+        if self.streams.open.fetch_sub(1, Relaxed) == 1 {
+            self.streams.idle.notify_waiters();
+        }
+        if self.stream.phase.load(Relaxed) != DONE {
+            self.streams.note_cancelled();
+        }
+    }
+}
+
+/// Runs the streams of a connection, each as one task.
+#[derive(Clone)]
+pub(crate) struct StreamExecutor(Arc<Streams>);
+
+impl<F> Executor<F> for StreamExecutor
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    fn execute(&self, future: F) {
+        let place = Place::new(Arc::clone(&self.0));
+        tokio::spawn(async move {
+            let (stream, write_time) = (Arc::clone(&place.stream), place.streams.write_time);
+            let blocked = async {
+                loop {
+                    let before = stream.polls.load(Relaxed);
+                    tokio::time::sleep(write_time).await;
+                    if stream.phase.load(Relaxed) == BLOCKED && stream.polls.load(Relaxed) == before {
+                        return;
+                    }
+                }
+            };
+            tokio::select! {
+                biased;
+                () = STREAM.scope(Arc::clone(&stream), future) => {}
+                () = stream.dropped.notified() => {}
+                () = blocked => {}
+            }
+        });
+    }
+}
+
+/// A body in pieces of at most [`PIECE_BYTES_MAX`], whose stream knows whether it waits.
+pub(crate) struct Body<B> {
+    body: Pin<Box<B>>,
+    /// Bytes not yet handed over.
+    rest: Bytes,
+    stream: Option<Arc<Stream>>,
+}
+
+impl<B> Body<B> {
+    fn note(&self, phase: u32) {
+        if let Some(stream) = &self.stream {
+            stream.polls.fetch_add(1, Relaxed);
+            stream.phase.store(phase, Relaxed);
+        }
+    }
+}
+
+impl<B: HttpBody> HttpBody for Body<B>
+where
+    B::Data: Send,
+{
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        self.note(WAITS);
+        while self.rest.is_empty() {
+            match ready!(self.body.as_mut().poll_frame(cx)) {
+                Some(Ok(frame)) => {
+                    // Answers of this server have no trailers.
+                    if let Ok(mut data) = frame.into_data() {
+                        self.rest = data.copy_to_bytes(data.remaining());
+                    }
+                }
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => {
+                    self.note(DONE);
+                    return Poll::Ready(None);
+                }
+            }
+        }
+        self.note(BLOCKED);
+        let length = self.rest.len().min(PIECE_BYTES_MAX);
+        let mut piece = self.rest.split_to(length);
+        if self.rest.is_empty() {
+            // The piece may outlive its stream: it must not keep the whole object.
+            piece = Bytes::copy_from_slice(&piece);
+        }
+        Poll::Ready(Some(Ok(Frame::data(piece))))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+
+    fn is_end_stream(&self) -> bool {
+        // After its begin the end is told by `poll_frame` alone, which marks the stream as done.
+        let is_over = self.rest.is_empty() && self.body.is_end_stream();
+        let is_begin = self.stream.as_ref().is_none_or(|stream| stream.polls.load(Relaxed) == 0);
+        if is_over && is_begin {
+            self.note(DONE);
+        }
+        is_over && is_begin
+    }
+}
+
+/// The answer with a body for the running stream.
+pub(crate) fn watched<B: HttpBody>(response: Response<B>) -> Response<Body<B>> {
+    let stream = STREAM.try_with(Arc::clone).ok();
+    response.map(|body| Body { body: Box::pin(body), rest: Bytes::new(), stream })
+}
+
+/// A connection whose requests `service` answers, with heads of at most `head_bytes_max`.
+pub(crate) fn connection<S, T, B>(
+    stream: T,
+    service: S,
+    head_bytes_max: usize,
+    streams: Arc<Streams>,
+) -> Connection<TokioIo<Timed<T>>, S, StreamExecutor>
+where
+    S: HttpService<Incoming, ResBody = Body<B>>,
+    S::Future: Send + 'static,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B: HttpBody + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    let write_time = streams.write_time;
+    Builder::new(StreamExecutor(streams))
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_pending_accept_reset_streams(CANCELLED_PER_S_MAX as usize)
+        .max_header_list_size(u32::try_from(head_bytes_max).unwrap_or(u32::MAX))
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_send_buf_size(SEND_BYTES_MAX)
+        .keep_alive_interval(PING_AFTER)
+        .keep_alive_timeout(PING_TIME)
+        .serve_connection(TokioIo::new(Timed::new(stream, write_time)), service)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,98 @@
+//! Arrivals of recorded requests, with drawn places and bitrates where the file states none.
+
+use super::demand::{Arrival, Trace, Workload, WorkloadKind};
+use super::draws::Weighted;
+use crate::network::{ChannelId, Object};
+use crate::plan::problem::{GroupId, REQUESTS_MAX};
+use crate::plan::recorded::RecordedWindow;
+use anabranch_units::{BitRate, RandomStream, Seed};
+use std::fmt;
+
+/// Viewers without places or bitrates that become more than [`REQUESTS_MAX`] arrivals.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct TooManyArrivals;
+
+impl fmt::Display for TooManyArrivals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "more than {REQUESTS_MAX} arrivals in one window: give a shorter --window")
+    }
+}
+
+impl std::error::Error for TooManyArrivals {}
+
+impl Workload {
+    /// The arrivals of recorded requests. A place is the group of its number. A request without a
+    /// place comes from groups drawn by `shares`; one without a bitrate asks for bitrates of `kind`,
+    /// drawn at its published mean. A video has the bitrates that its requests ask for in the
+    /// window, and the drawn ones.
+    ///
+    /// Errors: more than [`REQUESTS_MAX`] arrivals. Panics: if there are more places than `shares`.
+    pub fn complete(
+        recorded: &RecordedWindow,
+        kind: WorkloadKind,
+        shares: &[f64],
+        seed: Seed,
+    ) -> Result<Trace, TooManyArrivals> {
+        assert!(recorded.places().len() <= shares.len(), "each place is a group");
+        let channels = recorded.videos().len() as u32;
+        let workload = Self { kind, channels, requests: recorded.requests() as u32 };
+        let mut popularity = vec![0.0; recorded.videos().len()];
+        let mut ladders: Vec<Vec<BitRate>> = vec![Vec::new(); recorded.videos().len()];
+        for row in recorded.rows() {
+            popularity[row.video as usize] += row.viewers as f64;
+            ladders[row.video as usize].extend(row.bitrate);
+        }
+        let drawn = if recorded.has_bitrates() {
+            Vec::new()
+        } else {
+            workload.ladders(&mut seed.stream("ladders", 0))
+        };
+        let choice = workload.rung_choice(&popularity, &drawn);
+        let groups = Weighted::new(shares.iter().copied());
+        let mut stream = seed.stream("recorded", 0);
+        let mut arrivals = Vec::new();
+        for row in recorded.rows() {
+            let channel = ChannelId(row.video);
+            let by_bitrate: Vec<(BitRate, u64)> = match row.bitrate {
+                Some(bitrate) => vec![(bitrate, row.viewers)],
+                None => {
+                    let ladder = &drawn[row.video as usize];
+                    let counts = divided(&choice(ladder), row.viewers, &mut stream);
+                    counts.into_iter().map(|(rung, viewers)| (ladder[rung], viewers)).collect()
+                }
+            };
+            for (bitrate, viewers) in by_bitrate {
+                let by_group = match row.place {
+                    Some(place) => vec![(place as usize, viewers)],
+                    None => divided(&groups, viewers, &mut stream),
+                };
+                let object = Object { channel, bitrate };
+                arrivals.extend(by_group.into_iter().map(|(group, viewers)| Arrival {
+                    object,
+                    group: GroupId(group as u32),
+                    viewers,
+                }));
+            }
+            if arrivals.len() > REQUESTS_MAX {
+                return Err(TooManyArrivals);
+            }
+        }
+        for (ladder, drawn) in ladders.iter_mut().zip(drawn) {
+            ladder.extend(drawn);
+        }
+        for ladder in &mut ladders {
+            ladder.sort_unstable();
+            ladder.dedup();
+        }
+        Ok(Trace { arrivals, ladders })
+    }
+}
+
+/// Viewers by item, without items that have none. One viewer takes one draw.
+fn divided(items: &Weighted, viewers: u64, stream: &mut RandomStream) -> Vec<(usize, u64)> {
+    if viewers == 1 {
+        return vec![(items.draw(stream), 1)];
+    }
+    let counts = items.spread(viewers, stream).into_iter().enumerate();
+    counts.filter(|(_, viewers)| *viewers > 0).collect()
+}

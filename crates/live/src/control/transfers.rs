@@ -1,0 +1,144 @@
+//! Transfers from parents, by which the capacity of each link is measured.
+//!
+//! Leaves out: the estimate (`live_proto::control::capacity`). Read [`TransferMeter`].
+
+use super::Shared;
+use super::topology::Topology;
+use anabranch_live_proto::NodeId;
+use anabranch_live_proto::control::capacity::CapacityEstimator;
+use anabranch_units::{BitRate, ByteCount, Duration, Instant};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Longest time between two looks at the transfers.
+const LOOK_EVERY: Duration = Duration::from_ms(100);
+/// Share of the declared capacity, in percent, below which a link counts as degraded in the log.
+const DEGRADED_PERCENT: u64 = 80;
+
+/// Estimators of the links from all parents.
+pub(super) struct Transfers {
+    links: Mutex<BTreeMap<NodeId, (BitRate, CapacityEstimator)>>,
+    epoch: tokio::time::Instant,
+}
+
+/// One transfer from a parent; over when it is dropped.
+pub struct TransferMeter {
+    transfers: Arc<Transfers>,
+    parent: NodeId,
+    /// Number of the transfer. Transfers of data that the parent waits for itself share 0.
+    number: u64,
+}
+
+impl Transfers {
+    pub(super) fn new(epoch: tokio::time::Instant) -> Arc<Self> {
+        Arc::new(Self { links: Mutex::default(), epoch })
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_std(self.epoch.elapsed())
+    }
+
+    fn with<T>(&self, call: impl FnOnce(&mut BTreeMap<NodeId, (BitRate, CapacityEstimator)>) -> T) -> T {
+        call(&mut self.links.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes the declared capacities of the links from the parents.
+    pub(super) fn declare(&self, topology: &Topology, id: NodeId) {
+        let network = topology.layout.network();
+        self.with(|links| {
+            for link in network.links_in(id).iter().map(|link| network.link(*link)) {
+                let new = || (link.capacity, CapacityEstimator::new(link.capacity));
+                let (declared, estimator) = links.entry(link.from).or_insert_with(new);
+                *declared = link.capacity;
+                estimator.redeclare(link.capacity);
+            }
+        });
+    }
+
+    /// A transfer begins. `ready` is the bitrate of its stream if the parent has the object whole.
+    pub(super) fn start(
+        self: &Arc<Self>,
+        parent: NodeId,
+        number: u64,
+        ready: Option<BitRate>,
+    ) -> TransferMeter {
+        let number = if ready.is_some() { number } else { 0 };
+        if let Some(bitrate) = ready {
+            let now = self.now();
+            self.with(|links| {
+                if let Some((_, estimator)) = links.get_mut(&parent) {
+                    estimator.handle_start(now, number, bitrate);
+                }
+            });
+        }
+        TransferMeter { transfers: Arc::clone(self), parent, number }
+    }
+
+    /// Runs the estimators. Returns the estimates, with the declared capacities, and when to look next.
+    fn look(&self) -> (Vec<(NodeId, BitRate, BitRate)>, Duration) {
+        let now = self.now();
+        self.with(|links| {
+            let mut next = now + LOOK_EVERY;
+            let mut estimates = Vec::new();
+            for (parent, (declared, estimator)) in links {
+                if estimator.poll_timeout().is_some_and(|at| at <= now) {
+                    estimator.handle_timeout(now);
+                }
+                next = estimator.poll_timeout().map_or(next, |at| at.min(next));
+                estimates.extend(estimator.estimate().map(|estimate| (*parent, *declared, estimate)));
+            }
+            (estimates, next.saturating_since(now))
+        })
+    }
+}
+
+impl TransferMeter {
+    /// Bytes have arrived.
+    pub(crate) fn note(&self, bytes: u64) {
+        self.transfers.with(|links| {
+            if let Some((_, estimator)) = links.get_mut(&self.parent) {
+                estimator.handle_bytes(self.number, ByteCount::new(bytes));
+            }
+        });
+    }
+}
+
+impl Drop for TransferMeter {
+    fn drop(&mut self) {
+        let now = self.transfers.now();
+        self.transfers.with(|links| {
+            if let Some((_, estimator)) = links.get_mut(&self.parent) {
+                estimator.handle_end(now, self.number);
+            }
+        });
+    }
+}
+
+/// Gives estimates to the control as they change. Never returns.
+pub(super) async fn measure(shared: Arc<Shared>) {
+    let mut given: BTreeMap<NodeId, BitRate> = BTreeMap::new();
+    loop {
+        let (estimates, wait) = shared.transfers.look();
+        for (parent, declared, estimate) in estimates {
+            let before = given.insert(parent, estimate);
+            if before == Some(estimate) {
+                continue;
+            }
+            let is_degraded = |rate: BitRate| {
+                u128::from(rate.as_bps()) * 100 < u128::from(declared.as_bps()) * u128::from(DEGRADED_PERCENT)
+            };
+            match (before.is_some_and(is_degraded), is_degraded(estimate)) {
+                (false, true) => tracing::warn!(
+                    "link from {}: transfers show {estimate}, and {declared} is declared",
+                    shared.name(parent)
+                ),
+                (true, false) => {
+                    tracing::info!("link from {}: counts as {estimate} again", shared.name(parent));
+                }
+                _ => {}
+            }
+            shared.with(|state, _| state.node.handle_measured(parent, estimate));
+        }
+        tokio::time::sleep(wait.to_std() + std::time::Duration::from_millis(1)).await;
+    }
+}

@@ -1,0 +1,95 @@
+//! The network of VDN's testbed (section 4.7.2).
+//!
+//! Leaves out: the programs in it. Read [`Testbed`] first.
+
+use anabranch_graph::{LinkProperties, Topology};
+use anabranch_units::{BitRate, Duration as Span, LinkId, SiteId};
+
+pub(super) const SOURCES: usize = 2;
+pub(super) const REFLECTORS: usize = 2;
+pub(super) const EDGES: usize = 6;
+pub(super) const NODES: usize = SOURCES + REFLECTORS + EDGES;
+pub(super) const CONTROLLER: usize = NODES;
+/// Nodes, the controller, and a place of viewers beside each edge.
+const SITES: usize = NODES + 1 + EDGES;
+/// Delays of links between tiers, and of links to viewers.
+const TIER_DELAY: Span = Span::from_ms(5);
+const VIEWER_DELAY: Span = Span::from_ms(2);
+/// Delay of the controller (section 4.7.2).
+const CONTROLLER_DELAY: Span = Span::from_ms(10);
+/// Rate of links that the experiment does not bind.
+const FREE_RATE: BitRate = BitRate::gbps(1);
+
+/// Site of the viewers beside an edge.
+pub(super) const fn place(number: usize) -> usize {
+    NODES + 1 + number
+}
+
+/// Numbers of the first `count` edges that viewers beside an edge ask: their own first.
+pub(super) fn edges_of(number: usize, count: usize) -> impl Iterator<Item = usize> {
+    (0..count).map(move |at| (number + at) % EDGES)
+}
+
+/// The emulated testbed.
+pub(super) struct Testbed {
+    pub(super) topology: Topology,
+    pub(super) sites: Vec<SiteId>,
+    /// Links between tiers: sender, receiver, link.
+    pub(super) tier_links: Vec<(usize, usize, LinkId)>,
+}
+
+pub(super) fn name(node: usize) -> String {
+    match node {
+        _ if node < SOURCES => format!("s{}", node + 1),
+        _ if node < SOURCES + REFLECTORS => format!("r{}", node - SOURCES + 1),
+        _ if node < NODES => format!("e{}", node - SOURCES - REFLECTORS + 1),
+        CONTROLLER => "controller".to_owned(),
+        _ => format!("place{}", node - NODES),
+    }
+}
+
+pub(super) fn tier(node: usize) -> &'static str {
+    match node {
+        _ if node < SOURCES => "source",
+        _ if node < SOURCES + REFLECTORS => "reflector",
+        _ => "edge",
+    }
+}
+
+pub(super) fn tier_pairs() -> impl Iterator<Item = (usize, usize)> {
+    let reflectors = SOURCES..SOURCES + REFLECTORS;
+    let first = reflectors.clone().flat_map(|reflector| (0..SOURCES).map(move |source| (source, reflector)));
+    let edges = SOURCES + REFLECTORS..NODES;
+    first.chain(edges.flat_map(move |edge| reflectors.clone().map(move |reflector| (reflector, edge))))
+}
+
+impl Testbed {
+    /// The network with links of `rate` between the tiers. Viewers reach `edges` edges.
+    pub(super) fn new(rate: BitRate, edges: usize) -> anyhow::Result<Self> {
+        let mut topology = Topology::new("vdn-testbed");
+        let sites = (0..SITES).map(|node| topology.add_site(name(node), None));
+        let sites = sites.collect::<Result<Vec<_>, _>>()?;
+        let mut tier_links = Vec::new();
+        for (from, to) in tier_pairs() {
+            let (link, _) =
+                topology.add_cable(sites[from], sites[to], LinkProperties::new(rate, TIER_DELAY))?;
+            tier_links.push((from, to, link));
+        }
+        for node in 0..NODES {
+            let properties = LinkProperties::new(FREE_RATE, CONTROLLER_DELAY);
+            topology.add_cable(sites[CONTROLLER], sites[node], properties)?;
+        }
+        for number in 0..EDGES {
+            for edge in edges_of(number, edges) {
+                let (place, edge) = (sites[place(number)], sites[SOURCES + REFLECTORS + edge]);
+                topology.add_cable(place, edge, LinkProperties::new(FREE_RATE, VIEWER_DELAY))?;
+            }
+        }
+        Ok(Self { topology, sites, tier_links })
+    }
+
+    pub(super) fn link(&self, from: usize, to: usize) -> LinkId {
+        let found = self.tier_links.iter().find(|(a, b, _)| (*a, *b) == (from, to));
+        found.expect("the tiers are fully connected").2
+    }
+}
