@@ -165,9 +165,9 @@ def measure_node(binary: Path, cell: Row, folder: Path, log: Path, parent: int, 
         spent = lambda: sum(processor_s(process, with_children=True) for process in processes)
         cpu_s, players_cpu_s, began = spent(), children_cpu_s(), time.monotonic()
         reports = play(binary, port, cell["players"], cell["players"] / 5, seconds)
-        cpu_s, players_cpu_s, seconds = spent() - cpu_s, children_cpu_s() - players_cpu_s, time.monotonic() - began
+        cpu_s, players_cpu_s, took_s = spent() - cpu_s, children_cpu_s() - players_cpu_s, time.monotonic() - began
     row = {"version": version(cell["relay"]), **played(reports, fragment_ms)}
-    row |= {"cpu_s": round(cpu_s, 2), "cpu_s_per_gbit": round(cpu_s / row["gbit"], 4), "players_cpu_s": round(players_cpu_s, 2), "seconds": round(seconds, 1)}
+    row |= {"cpu_s": round(cpu_s, 2), "cpu_s_per_gbit": round(cpu_s / row["gbit"], 4), "players_cpu_s": round(players_cpu_s, 2), "took_s": round(took_s, 1)}
     return row | upstream(log, offset)
 
 
@@ -272,7 +272,7 @@ def node_table(rows: Sequence[Row]) -> str:
         each = [row | {f"{kind}_each": float(row[f"upstream_{kind}"]) / float(row[kind]) for kind in ("parts", "playlists")} for row in of]
         cells = [players, f"{relay} {of[0]['version']}" if relay != "ours" else "`live node`", span(each, "parts_each"), span(each, "playlists_each")]
         cells += [span(each, "cpu_s_per_gbit", 1, 3), span(each, "age_ms_p50", 1, 0), span(each, "age_ms_p99", 1, 0), span(each, "stalled_players", 1, 0)]
-        lines.append([*cells, span([row | {"busy": (float(row["cpu_s"]) + float(row["players_cpu_s"])) / float(row["seconds"])} for row in each], "busy")])
+        lines.append([*cells, span([row | {"busy": (float(row["cpu_s"]) + float(row["players_cpu_s"])) / float(row["took_s"])} for row in each], "busy")])
     head = ["players", "relay", "upstream requests for a part", "for a playlist", "CPU s per Gbit", "age ms, median", "99th percentile", "stalled players", "cores busy"]
     return table(head, lines, "rlr")
 

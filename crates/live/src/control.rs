@@ -33,7 +33,6 @@ use std::convert::Infallible;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::net::TcpListener;
@@ -161,20 +160,24 @@ struct Shared {
     state: Mutex<State>,
     /// Time for which a viewer, or an upstream request, waits for a route.
     route_time: std::time::Duration,
+    signals: Signals,
+    /// Parents that have failed, for the relay.
+    failed: mpsc::UnboundedSender<Hop>,
+    /// Taken by the relay.
+    failed_due: Mutex<Option<mpsc::UnboundedReceiver<Hop>>>,
+    transfers: Arc<Transfers>,
+    epoch: tokio::time::Instant,
+}
+
+/// Changes that tasks wait for.
+#[derive(Default)]
+struct Signals {
     /// The machine has another deadline.
     changed: Notify,
     /// A route has changed.
     routed: Notify,
     /// The network has changed.
     grown: Notify,
-    /// Parents that have failed, for the relay.
-    failed: mpsc::UnboundedSender<Hop>,
-    /// Taken by the relay.
-    failed_due: Mutex<Option<mpsc::UnboundedReceiver<Hop>>>,
-    transfers: Arc<Transfers>,
-    /// Number of transfers from parents so far.
-    transfer_count: AtomicU64,
-    epoch: tokio::time::Instant,
 }
 
 struct State {
@@ -261,7 +264,6 @@ impl NodeControl {
         transfers.declare(&topology, id);
         let shared = Shared {
             transfers,
-            transfer_count: AtomicU64::new(0),
             failed,
             failed_due: Mutex::new(Some(failed_due)),
             topology: RwLock::new(Arc::new(topology)),
@@ -278,9 +280,7 @@ impl NodeControl {
             listener: Mutex::new(listener),
             objects_listener: Mutex::new(objects_listener),
             state: Mutex::new(state),
-            changed: Notify::new(),
-            routed: Notify::new(),
-            grown: Notify::new(),
+            signals: Signals::default(),
             epoch,
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -365,8 +365,8 @@ impl NodeControl {
             let wait = tokio::time::sleep(wait + std::time::Duration::from_millis(1));
             tokio::select! {
                 () = wait => shared.with(State::handle_timeout),
-                () = shared.changed.notified() => {}
-                () = shared.grown.notified() => {}
+                () = shared.signals.changed.notified() => {}
+                () = shared.signals.grown.notified() => {}
             }
         }
     }
@@ -514,10 +514,10 @@ impl Shared {
         let is_earlier = state.node.poll_timeout() < due;
         drop(state);
         if is_routed {
-            self.routed.notify_waiters();
+            self.signals.routed.notify_waiters();
         }
         if is_earlier {
-            self.changed.notify_one();
+            self.signals.changed.notify_one();
         }
         result
     }
@@ -669,7 +669,7 @@ impl Route for Routes {
         Box::pin(async move {
             let found = async {
                 loop {
-                    let routed = routes.0.routed.notified();
+                    let routed = routes.0.signals.routed.notified();
                     tokio::pin!(routed);
                     routed.as_mut().enable();
                     if let Some(hop) = routes.next_hop(&key, &tried) {
@@ -684,9 +684,8 @@ impl Route for Routes {
 
     fn meter(&self, key: &Key, hop: Hop, is_ready: bool) -> Option<TransferMeter> {
         let (parent, object) = self.of(key, hop)?;
-        let number = self.0.transfer_count.fetch_add(1, Relaxed) + 1;
         let ready = (is_ready && !key.is_playlist()).then_some(object.bitrate);
-        Some(self.0.transfers.start(parent, number, ready))
+        Some(self.0.transfers.start(parent, ready))
     }
 
     fn delivered(&self, key: &Key, hop: Hop) {

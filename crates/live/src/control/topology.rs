@@ -159,7 +159,7 @@ impl Shared {
             }
             tracing::info!("version {} of the network is in force", stamp.1);
             keep(self.cache.as_deref(), topology.layout.description());
-            self.grown.notify_one();
+            self.signals.grown.notify_one();
         }
         Ok(())
     }

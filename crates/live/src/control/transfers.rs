@@ -8,6 +8,7 @@ use anabranch_live_proto::NodeId;
 use anabranch_live_proto::control::capacity::CapacityEstimator;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Longest time between two looks at the transfers.
@@ -19,6 +20,8 @@ const DEGRADED_PERCENT: u64 = 80;
 pub(super) struct Transfers {
     links: Mutex<BTreeMap<NodeId, (BitRate, CapacityEstimator)>>,
     epoch: tokio::time::Instant,
+    /// Number of transfers so far.
+    count: AtomicU64,
 }
 
 /// One transfer from a parent; over when it is dropped.
@@ -31,7 +34,7 @@ pub struct TransferMeter {
 
 impl Transfers {
     pub(super) fn new(epoch: tokio::time::Instant) -> Arc<Self> {
-        Arc::new(Self { links: Mutex::default(), epoch })
+        Arc::new(Self { links: Mutex::default(), epoch, count: AtomicU64::new(0) })
     }
 
     fn now(&self) -> Instant {
@@ -56,13 +59,8 @@ impl Transfers {
     }
 
     /// A transfer begins. `ready` is the bitrate of its stream if the parent has the object whole.
-    pub(super) fn start(
-        self: &Arc<Self>,
-        parent: NodeId,
-        number: u64,
-        ready: Option<BitRate>,
-    ) -> TransferMeter {
-        let number = if ready.is_some() { number } else { 0 };
+    pub(super) fn start(self: &Arc<Self>, parent: NodeId, ready: Option<BitRate>) -> TransferMeter {
+        let number = ready.map_or(0, |_| self.count.fetch_add(1, Relaxed) + 1);
         if let Some(bitrate) = ready {
             let now = self.now();
             self.with(|links| {
