@@ -17,8 +17,10 @@ mod matching;
 mod schedule;
 pub mod schedulers;
 pub mod table;
+mod timing;
 
 pub use demand::{Demand, DemandError, RACKS_MAX};
 pub use matching::{Matching, MatchingError};
-pub use schedule::{Day, Schedule, ScheduleError, Timing, TimingError};
+pub use schedule::{Day, Schedule, ScheduleError};
 pub use schedulers::{Kind, Scheduler};
+pub use timing::{Timing, TimingError};

@@ -62,3 +62,6 @@ kinds! {
     Eclipse "eclipse" "most bytes a second first (SIGMETRICS 2016)" => Eclipse,
     Refit "refit" "days by thresholds, then lengths and circuits refitted" => Refit,
 }
+
+#[cfg(test)]
+mod tests;

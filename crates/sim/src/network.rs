@@ -3,7 +3,7 @@
 //! Links with one priority that never change get the one-event port. Hosts are numbered by site, switches left out; all of
 //! them stand in one node. Read [`Network`] first.
 
-use crate::scenario::{NetworkSpec, Spread};
+use crate::scenario::{CircuitSpec, NetworkSpec, Spread};
 use crate::topologies::GENERATED;
 use anabranch_fabric::switch::PolicyKind;
 use anabranch_fabric::{
@@ -84,20 +84,22 @@ impl Network {
         let routes = Routes::shortest(&topology, &lengths, &hosts);
         let alpha_milli = spec.shared_factor.map(|alpha| (alpha * 1_000.0).round() as u32);
         let shared = spec.shared_buffer.map(|bytes| SharedBuffer::new(bytes, alpha_milli));
-        let network =
-            Self { topology, named, hosts, routes, ports, spread: spec.spread, shared, circuit: None };
-        let Some(circuit) = &spec.circuit else { return Ok(network) };
-        let site =
-            network.find_switch(&circuit.switch).map_err(|error| wrong("network.circuit.switch", error))?;
-        let racks = network.topology.links_out(site).count();
+        Ok(Self { topology, named, hosts, routes, ports, spread: spec.spread, shared, circuit: None })
+    }
+
+    /// The same network with the hybrid switch that `spec` describes, if any.
+    ///
+    /// Errors: a switch that the topology lacks, or settings that do not fit its links.
+    pub(crate) fn with_circuit_spec(self, spec: Option<&CircuitSpec>) -> Result<Self, NetworkError> {
+        let Some(spec) = spec else { return Ok(self) };
+        let wrong = |field, message: String| NetworkError { field, message };
+        let site = self.find_switch(&spec.switch).map_err(|error| wrong("circuit.switch", error))?;
+        let racks = self.topology.links_out(site).count();
         let racks = u16::try_from(racks).map_err(|_| {
-            wrong(
-                "network.circuit.switch",
-                format!("{racks} links: a hybrid switch has {} at most", u16::MAX),
-            )
+            wrong("circuit.switch", format!("{racks} links: a hybrid switch has {} at most", u16::MAX))
         })?;
-        let settings = circuit.settings(racks).map_err(|(field, message)| wrong(field, message))?;
-        network.with_circuits(site, settings).map_err(|error| wrong("network.circuit", error.to_string()))
+        let settings = spec.settings(racks).map_err(|(field, message)| wrong(field, message))?;
+        self.with_circuits(site, settings).map_err(|error| wrong("circuit", error.to_string()))
     }
 
     /// The switch of this name.

@@ -71,7 +71,9 @@ impl Plan {
         read: &dyn Fn(&str) -> io::Result<String>,
         systems: &[&dyn System],
     ) -> Result<Self, PlanError> {
-        let network = Network::new(&scenario.network, read).map_err(|e| wrong(e.field, e.message))?;
+        let network = Network::new(&scenario.network, read)
+            .and_then(|network| network.with_circuit_spec(scenario.circuit.as_ref()))
+            .map_err(|e| wrong(e.field, e.message))?;
         let segment = ByteCount::new(scenario.transport.mss.into())
             + ByteCount::new(scenario.transport.header_bytes.into());
         let packet = scenario.workload.iter().map(Workload::packet).fold(segment, ByteCount::max);
@@ -130,7 +132,7 @@ impl Plan {
     ///
     /// Errors: no such switch, or settings that do not fit its ports.
     pub fn with_circuits(self, switch: &str, settings: CircuitSettings) -> Result<Self, PlanError> {
-        let field = "network.circuit";
+        let field = "circuit";
         let site = self.network.find_switch(switch).map_err(|error| wrong(field, error))?;
         let network = self.network.with_circuits(site, settings).map_err(|error| wrong(field, error))?;
         Ok(Self { network, ..self })

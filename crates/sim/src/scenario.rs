@@ -52,6 +52,9 @@ pub struct Scenario {
     pub warmup: Duration,
     /// Hosts, links and queues.
     pub network: NetworkSpec,
+    /// A switch of circuits and packets in place of one of the topology's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub circuit: Option<CircuitSpec>,
     /// How TCP is set up, on all hosts.
     #[serde(default)]
     pub transport: Config,
@@ -153,9 +156,6 @@ pub struct NetworkSpec {
     /// irregular of themselves.
     #[serde(default)]
     pub jitter: Duration,
-    /// A switch of circuits and packets in place of one of the topology's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub circuit: Option<CircuitSpec>,
 }
 
 const fn one_packet() -> u32 {

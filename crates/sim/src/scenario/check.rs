@@ -41,6 +41,9 @@ impl Scenario {
             _ => {}
         }
         self.network_check()?;
+        if let Some(circuit) = &self.circuit {
+            circuit.check()?;
+        }
         for (index, workload) in self.workload.iter().enumerate() {
             workload.check(&format!("workload[{index}]"))?;
             if let Some(control) = workload.control() {
@@ -101,9 +104,6 @@ impl Scenario {
                 }
                 _ => {}
             }
-        }
-        if let Some(circuit) = &n.circuit {
-            circuit.check()?;
         }
         if loss_ppm_max(n.loss_burst).is_none() {
             let message = format!("{}: must be 1 to {LOSS_BURST_MAX} packets", n.loss_burst);

@@ -1,4 +1,4 @@
-//! A hybrid switch of circuits and packets: the table `[network.circuit]`.
+//! A hybrid switch of circuits and packets: the table `[circuit]`.
 //!
 //! ```toml
 //! [network]
@@ -9,7 +9,7 @@
 //! rate = "10 Gbit/s"
 //! uplink_rate = "1 Tbit/s"
 //! uplink_delay = "0 s"
-//! [network.circuit]
+//! [circuit]
 //! switch = "spine0"
 //! day = "180 us"
 //! night = "20 us"
@@ -99,7 +99,7 @@ const fn queue_packets() -> u32 {
 
 impl CircuitSpec {
     pub(super) fn check(&self) -> Result<(), Wrong> {
-        let wrong = |field: &str, message: String| Wrong::new(format!("network.circuit.{field}"), message);
+        let wrong = |field: &str, message: String| Wrong::new(format!("circuit.{field}"), message);
         if self.day < self.night || self.day == Duration::ZERO {
             let message =
                 format!("{}: must be above zero and no shorter than the night, {}", self.day, self.night);
@@ -108,7 +108,7 @@ impl CircuitSpec {
         if self.night == Duration::ZERO {
             return Err(wrong("night", "0 s: must be above zero".to_owned()));
         }
-        super::check::time("network.circuit.day", self.day)?;
+        super::check::time("circuit.day", self.day)?;
         for (rate, delay, names) in [
             (self.rate, self.delay, ["rate", "delay"]),
             (self.packet_rate, self.packet_delay, ["packet_rate", "packet_delay"]),
@@ -128,7 +128,7 @@ impl CircuitSpec {
                 let message = format!("{packets}: must be at least queue_packets, {}", self.queue_packets);
                 Err(wrong("resize_packets", message))
             }
-            (_, Some(ahead)) => super::check::time("network.circuit.resize_ahead", ahead),
+            (_, Some(ahead)) => super::check::time("circuit.resize_ahead", ahead),
             _ => Ok(()),
         }
     }
@@ -140,15 +140,15 @@ impl CircuitSpec {
         if ports < 2 {
             let message =
                 format!("{ports} links at `{}`: a hybrid switch joins at least 2 racks", self.switch);
-            return Err(("network.circuit.switch", message));
+            return Err(("circuit.switch", message));
         }
         let shifts = self.shifts.clone().unwrap_or_else(|| (1..ports).collect());
         if let Some(shift) = shifts.iter().find(|shift| !(1..ports).contains(shift)) {
             let message = format!("{shift}: must be 1 to {}, as the switch has {ports} racks", ports - 1);
-            return Err(("network.circuit.shifts", message));
+            return Err(("circuit.shifts", message));
         }
         if shifts.is_empty() {
-            return Err(("network.circuit.shifts", "empty: must have at least 1 number".to_owned()));
+            return Err(("circuit.shifts", "empty: must have at least 1 number".to_owned()));
         }
         let matching =
             |shift: u16| -> Matching { (0..ports).map(|rack| Some((rack + shift) % ports)).collect() };

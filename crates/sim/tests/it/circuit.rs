@@ -4,7 +4,7 @@ use super::{plan, run};
 use anabranch_sim::Plan;
 use anabranch_sim::scenario::read;
 
-/// Eight racks of `hosts` hosts, as the thesis has them (§2.3.4), and more of `[network.circuit]`.
+/// Eight racks of `hosts` hosts, as the thesis has them (§2.3.4), and more of `[circuit]`.
 fn racks(hosts: u16, circuit: &str) -> String {
     format!(
         r#"
@@ -18,7 +18,7 @@ fn racks(hosts: u16, circuit: &str) -> String {
         uplink_rate = "1 Tbit/s"
         uplink_delay = "0 s"
         queue = "10 MB"
-        [network.circuit]
+        [circuit]
         switch = "spine-0"
         {circuit}
         [transport]
@@ -40,7 +40,7 @@ fn saturated_racks_use_all_of_both_networks() {
     let outcome = run(&plan(&format!("duration = \"14 ms\"\n{}{load}", racks(16, ""))));
     let per_rack_gbps = |bytes: Option<u64>| bytes.expect("a hybrid switch") as f64 / 14e6;
     // Of a week of 1,400 us a pair has a day of 180 us; with the night before it, its packet path is off for 200 us.
-    let circuit = per_rack_gbps(outcome.network.circuit_bytes) / (180.0 / 1_400.0);
+    let circuit = per_rack_gbps(outcome.circuit_bytes) / (180.0 / 1_400.0);
     assert!((79.5..=80.01).contains(&circuit), "{circuit} Gbit/s");
     let packet = per_rack_gbps(outcome.network.packet_network_bytes) / (1_200.0 / 1_400.0);
     assert!((9.9..=10.05).contains(&packet), "{packet} Gbit/s");
@@ -76,19 +76,16 @@ fn impossible_circuits_are_refused() {
         Plan::new(point, &|_: &str| Ok(String::new())).map(|_| ()).expect_err("refused").to_string()
     };
     for (circuit, message) in [
-        (
-            "day = \"10 us\"",
-            "network.circuit.day: 10 us: must be above zero and no shorter than the night, 20 us",
-        ),
-        ("shifts = [8]", "network.circuit.shifts: 8: must be 1 to 7, as the switch has 8 racks"),
-        ("shifts = []", "network.circuit.shifts: empty: must have at least 1 number"),
-        ("queue_packets = 0", "network.circuit.queue_packets: 0: must be at least 1"),
-        ("resize_packets = 64", "network.circuit.resize_ahead: missing: resize_packets needs it"),
+        ("day = \"10 us\"", "circuit.day: 10 us: must be above zero and no shorter than the night, 20 us"),
+        ("shifts = [8]", "circuit.shifts: 8: must be 1 to 7, as the switch has 8 racks"),
+        ("shifts = []", "circuit.shifts: empty: must have at least 1 number"),
+        ("queue_packets = 0", "circuit.queue_packets: 0: must be at least 1"),
+        ("resize_packets = 64", "circuit.resize_ahead: missing: resize_packets needs it"),
         (
             "resize_packets = 8\nresize_ahead = \"1 ms\"",
             "resize_packets: 8: must be at least queue_packets, 16",
         ),
-        ("rate = \"1 bit/s\"", "network.circuit.rate: "),
+        ("rate = \"1 bit/s\"", "circuit.rate: "),
     ] {
         let said = refused(circuit);
         assert!(said.contains(message), "{circuit}: {said}");

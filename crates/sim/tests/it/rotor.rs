@@ -121,14 +121,14 @@ fn only_a_switch_can_be_a_rotor() {
         );
         star.with_circuits(name, settings).expect_err("refused").to_string()
     };
-    assert_eq!(error("0", settings(HOSTS)), "network.circuit: `0` is a host: name a switch");
+    assert_eq!(error("0", settings(HOSTS)), "circuit: `0` is a host: name a switch");
     assert!(
-        error("nobody", settings(HOSTS)).starts_with("network.circuit: "),
+        error("nobody", settings(HOSTS)).starts_with("circuit: "),
         "{}",
         error("nobody", settings(HOSTS))
     );
     assert_eq!(
         error("hub", settings(5)),
-        "network.circuit: slot 1, output 4: must be one of the outputs, and connected once"
+        "circuit: slot 1, output 4: must be one of the outputs, and connected once"
     );
 }
