@@ -64,6 +64,8 @@ family! {
     Broker: crate::broker::Broker,
     /// Carry live video over trees of relays, and compare plans of such trees.
     Live: crate::live::Live,
+    /// Plan the circuits of a reconfigurable data-centre network.
+    Circuit: crate::circuit::Circuit,
 }
 
 #[cfg(test)]

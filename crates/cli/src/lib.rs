@@ -9,6 +9,7 @@
 )]
 
 mod broker;
+mod circuit;
 mod completions;
 mod demo;
 mod doctor;

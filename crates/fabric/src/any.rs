@@ -4,7 +4,7 @@
 
 use crate::element::{Cx, Element};
 use crate::packet::PacketId;
-use crate::{EventQueue, FifoPort, Port, Rotor, Switch};
+use crate::{CircuitSwitch, EventQueue, FifoPort, Port, Switch};
 
 /// Every kind of element.
 #[derive(Debug)]
@@ -15,8 +15,8 @@ pub enum AnyElement {
     Port(Box<Port>),
     /// See [`Switch`].
     Switch(Switch),
-    /// See [`Rotor`].
-    Rotor(Box<Rotor>),
+    /// See [`CircuitSwitch`].
+    Circuit(Box<CircuitSwitch>),
 }
 
 const _: () = assert!(size_of::<AnyElement>() <= 144, "a port is, and the hot loop walks along them");
@@ -27,7 +27,7 @@ impl Element for AnyElement {
         match self {
             Self::Fifo(e) => e.on_packet(cx, p),
             Self::Port(e) => e.on_packet(cx, p),
-            Self::Rotor(e) => e.on_packet(cx, p),
+            Self::Circuit(e) => e.on_packet(cx, p),
             Self::Switch(_) => unreachable!("the fabric shows switches their neighbours' queues"),
         }
     }
@@ -36,7 +36,7 @@ impl Element for AnyElement {
         match self {
             Self::Fifo(e) => e.on_timer(cx, token),
             Self::Port(e) => e.on_timer(cx, token),
-            Self::Rotor(e) => e.on_timer(cx, token),
+            Self::Circuit(e) => e.on_timer(cx, token),
             Self::Switch(_) => unreachable!("a packet switch forwards at once and arms no timer"),
         }
     }

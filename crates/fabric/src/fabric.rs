@@ -10,7 +10,7 @@ use crate::element::{Cx, Element};
 use crate::packet::{DropCounts, PacketId, PacketMeta, Packets};
 use crate::port::{Port, PortCounters, PortError, PortSettings};
 use crate::target::Target;
-use crate::{Event, EventQueue, QuadHeap};
+use crate::{CircuitSwitch, Event, EventQueue, QuadHeap};
 
 /// The actions of a node while it handles a packet or a timer.
 pub struct NodeCx<'a, B, Q> {
@@ -195,7 +195,7 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         let port = |element: &AnyElement| match element {
             AnyElement::Fifo(port) => port.next_arrival(self.packets.meta()),
             AnyElement::Port(port) => port.next_arrival(),
-            AnyElement::Rotor(rotor) => rotor.next_departure(),
+            AnyElement::Circuit(switch) => switch.next_departure(self.packets.meta(), self.now),
             AnyElement::Switch(_) => None,
         };
         self.elements.iter().filter_map(port).min().map(Instant::from)
@@ -205,17 +205,24 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
     pub fn unused_ways_share(&self) -> Option<f64> {
         let unused = self.elements.iter().filter_map(|element| match element {
             AnyElement::Switch(switch) => switch.unused(),
-            AnyElement::Fifo(_) | AnyElement::Port(_) | AnyElement::Rotor(_) => None,
+            AnyElement::Fifo(_) | AnyElement::Port(_) | AnyElement::Circuit(_) => None,
         });
         let (samples, sum) = unused.fold((0, 0.0), |(n, sum), one| (n + one.samples, sum + one.share_sum));
         (samples > 0).then(|| sum / samples as f64)
+    }
+    /// The hybrid switch at `target`; none if another element stands there.
+    pub fn circuit_switch(&self, target: Target) -> Option<&CircuitSwitch> {
+        match self.elements.get(target.index()).filter(|_| !target.is_node())? {
+            AnyElement::Circuit(switch) => Some(switch),
+            _ => None,
+        }
     }
     /// The counters of the port at `target`, of either kind; none if there is no port.
     pub fn port_counters(&self, target: Target) -> Option<PortCounters> {
         match self.elements.get(target.index()).filter(|_| !target.is_node())? {
             AnyElement::Fifo(port) => Some(port.counters(self.packets.meta(), self.now)),
             AnyElement::Port(port) => Some(*port.counters()),
-            AnyElement::Switch(_) | AnyElement::Rotor(_) => None,
+            AnyElement::Switch(_) | AnyElement::Circuit(_) => None,
         }
     }
     /// Packets and bytes that wait at the port at `target`, of either kind, without the packet being sent.
@@ -401,6 +408,6 @@ fn queue(element: &AnyElement, meta: &[PacketMeta], now: RunInstant) -> Option<(
     match element {
         AnyElement::Fifo(port) => Some(port.queue(meta, now)),
         AnyElement::Port(port) => Some((port.queue_packets(), port.queue_bytes())),
-        AnyElement::Switch(_) | AnyElement::Rotor(_) => None,
+        AnyElement::Switch(_) | AnyElement::Circuit(_) => None,
     }
 }

@@ -4,7 +4,7 @@
 //! [`Fabric::inject`], lets time pass with [`Fabric::advance`] and asks [`Fabric::next_deadline`] when to advance
 //! next. The simulator does so in virtual time, the emulator in real time, with the same elements in between.
 //!
-//! Words: an *element* ([`Port`], [`FifoPort`], [`Switch`], [`Rotor`]) moves packets on and sees
+//! Words: an *element* ([`Port`], [`FifoPort`], [`Switch`], [`CircuitSwitch`]) moves packets on and sees
 //! their [`PacketMeta`] only; a *node* ([`Node`])
 //! stands at the edge, takes packets whole and makes new ones; a *target* ([`Target`]) is either of them.
 //!
@@ -12,11 +12,12 @@
 //! packets of one priority leave a port in the order they came; events of one instant run in the order they were
 //! armed, so that equal inputs give equal runs.
 //!
-//! Leaves out, so far: circuit switches that follow demand. Read [`Fabric`], [`Port`] and
+//! Read [`Fabric`], [`Port`] and
 //! [`PacketMeta`] first.
 
 mod any;
 mod buffer;
+mod circuit_switch;
 mod element;
 mod event;
 mod fabric;
@@ -25,7 +26,6 @@ mod hosts;
 mod layer;
 mod packet;
 mod port;
-mod rotor;
 pub mod switch;
 mod target;
 mod timetable;
@@ -33,6 +33,10 @@ mod timetable;
 pub use any::AnyElement;
 pub use buffer::{BufferId, SharedBuffer};
 
+pub use circuit_switch::{
+    CircuitCounters, CircuitError, CircuitSettings, CircuitSwitch, Matching, PacketNetwork, QueueLimits,
+    Resize, strobe,
+};
 pub use element::{Cx, Element};
 pub use event::{Event, EventQueue, QuadHeap};
 pub use fabric::{Fabric, Node, NodeCx, Tapped, Totals};
@@ -41,7 +45,6 @@ pub use hosts::{Hosts, HostsCx, User};
 pub use layer::{Envelope, Label, Layer, LayerCx, Layered};
 pub use packet::{Drop, DropCounts, Fifo, FlowClass, PRIORITIES, PacketId, PacketMeta, Packets};
 pub use port::{DELAY_MAX, Port, PortCounters, PortError, PortSettings, RATE_MIN, Wait};
-pub use rotor::{Matching, Rotor, RotorError, RotorSettings};
 pub use switch::{Policy, Switch};
 pub use target::Target;
 pub use timetable::{Slot, Timetable, TimetableError};

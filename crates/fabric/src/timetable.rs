@@ -2,7 +2,7 @@
 //!
 //! A timetable is computed, not run: an element asks for the slot of an instant and arms a timer for the end of that
 //! slot only while it has work. So an idle element costs no events, and a run without packets ends.
-//! Leaves out: the meaning of a state ([`crate::Rotor`] has one). Read [`Timetable`] first.
+//! Leaves out: the meaning of a state ([`crate::CircuitSwitch`] has one). Read [`Timetable`] first.
 
 use anabranch_units::{Duration, RunInstant};
 
@@ -28,6 +28,8 @@ pub struct Timetable<S> {
 pub struct Slot<'a, S> {
     /// The state during the slot.
     pub state: &'a S,
+    /// The state after it.
+    pub next: &'a S,
     /// The end of the slot, which belongs to the next one.
     pub ends_at: RunInstant,
 }
@@ -83,7 +85,8 @@ impl<S> Timetable<S> {
         let into = Duration::from_ps(now.as_ps() % self.period.as_ps());
         let index = self.slots.partition_point(|(until, _)| *until <= into);
         let (until, state) = &self.slots[index];
-        Slot { state, ends_at: now + (*until - into) }
+        let (_, next) = self.slots.get(index + 1).unwrap_or(&self.slots[0]);
+        Slot { state, next, ends_at: now + (*until - into) }
     }
 
     /// Each slot's length and state, in order.
@@ -120,6 +123,7 @@ mod tests {
             }
             let slot = timetable.at(RunInstant::from_ps(now));
             prop_assert_eq!((*slot.state, slot.ends_at), (state, RunInstant::from_ps(ends)));
+            prop_assert_eq!(*slot.next, (state + 1) % lengths.len());
             let back: Vec<u64> = timetable.slots().map(|(length, _)| length.as_ps()).collect();
             prop_assert_eq!(back, lengths);
         }

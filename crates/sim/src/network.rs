@@ -3,12 +3,12 @@
 //! Links with one priority that never change get the one-event port. Hosts are numbered by site, switches left out; all of
 //! them stand in one node. Read [`Network`] first.
 
-use crate::scenario::{NetworkSpec, Spread};
+use crate::scenario::{CircuitSpec, NetworkSpec, Spread};
 use crate::topologies::GENERATED;
 use anabranch_fabric::switch::PolicyKind;
 use anabranch_fabric::{
-    AnyElement, BufferId, FifoPort, Policy, Port, PortError, PortSettings, Rotor, RotorError, RotorSettings,
-    SharedBuffer, Switch, Target,
+    AnyElement, BufferId, CircuitError, CircuitSettings, CircuitSwitch, FifoPort, Policy, Port, PortError,
+    PortSettings, SharedBuffer, Switch, Target,
 };
 use anabranch_graph::file::{Defaults, load};
 use anabranch_graph::{LinkProperties, Routes, Topology, TopologyError, datacentre};
@@ -31,8 +31,8 @@ pub struct Network {
     ports: Vec<PortSettings>,
     spread: Spread,
     shared: Option<SharedBuffer>,
-    /// The switch that is a rotor, and its settings.
-    rotor: Option<(SiteId, RotorSettings)>,
+    /// The switch that is a hybrid switch, and its settings.
+    circuit: Option<(SiteId, CircuitSettings)>,
 }
 
 /// Why a network cannot be built: which setting, and what is wrong with it.
@@ -84,19 +84,53 @@ impl Network {
         let routes = Routes::shortest(&topology, &lengths, &hosts);
         let alpha_milli = spec.shared_factor.map(|alpha| (alpha * 1_000.0).round() as u32);
         let shared = spec.shared_buffer.map(|bytes| SharedBuffer::new(bytes, alpha_milli));
-        Ok(Self { topology, named, hosts, routes, ports, spread: spec.spread, shared, rotor: None })
+        Ok(Self { topology, named, hosts, routes, ports, spread: spec.spread, shared, circuit: None })
     }
 
-    /// The same network with a rotor as the switch at `site`. The rotor's ports are the site's links, in their order.
+    /// The same network with the hybrid switch that `spec` describes, if any.
+    ///
+    /// Errors: a switch that the topology lacks, or settings that do not fit its links.
+    pub(crate) fn with_circuit_spec(self, spec: Option<&CircuitSpec>) -> Result<Self, NetworkError> {
+        let Some(spec) = spec else { return Ok(self) };
+        let wrong = |field, message: String| NetworkError { field, message };
+        let site = self.find_switch(&spec.switch).map_err(|error| wrong("circuit.switch", error))?;
+        let racks = self.topology.links_out(site).count();
+        let racks = u16::try_from(racks).map_err(|_| {
+            wrong("circuit.switch", format!("{racks} links: a hybrid switch has {} at most", u16::MAX))
+        })?;
+        let settings = spec.settings(racks).map_err(|(field, message)| wrong(field, message))?;
+        self.with_circuits(site, settings).map_err(|error| wrong("circuit", error.to_string()))
+    }
+
+    /// The switch of this name.
+    ///
+    /// Errors: one line: no such site, or it is a host.
+    pub(crate) fn find_switch(&self, name: &str) -> Result<SiteId, String> {
+        let site = self.topology.find_site(name).map_err(|error| error.to_string())?;
+        if self.topology.site(site).is_switch {
+            return Ok(site);
+        }
+        Err(format!("`{name}` is a host: name a switch"))
+    }
+
+    /// The same network with a hybrid switch as the switch at `site`. Its ports are the site's links, in their order.
     ///
     /// Errors: settings that do not fit these ports.
-    pub(crate) fn with_rotor(mut self, site: SiteId, settings: RotorSettings) -> Result<Self, RotorError> {
-        self.rotor_at(site, settings.clone())?;
-        self.rotor = Some((site, settings));
+    pub(crate) fn with_circuits(
+        mut self,
+        site: SiteId,
+        settings: CircuitSettings,
+    ) -> Result<Self, CircuitError> {
+        self.circuit_switch_at(site, settings.clone())?;
+        self.circuit = Some((site, settings));
         Ok(self)
     }
 
-    fn rotor_at(&self, site: SiteId, settings: RotorSettings) -> Result<Rotor, RotorError> {
+    fn circuit_switch_at(
+        &self,
+        site: SiteId,
+        settings: CircuitSettings,
+    ) -> Result<CircuitSwitch, CircuitError> {
         let links: Vec<LinkId> = self.topology.links_out(site).collect();
         let port_of = |host: &SiteId| {
             let link = self.next(site, *host).first();
@@ -104,7 +138,13 @@ impl Network {
             port.map(|port| port as u16)
         };
         let port_of = self.hosts.iter().map(port_of).collect();
-        Rotor::new(port_of, links.iter().map(|link| Self::port(*link)).collect(), settings)
+        CircuitSwitch::new(port_of, links.iter().map(|link| Self::port(*link)).collect(), settings)
+    }
+
+    /// Where the hybrid switch is among the elements. `None` in a network without one.
+    pub(crate) fn circuit_switch(&self) -> Option<Target> {
+        let links = self.topology.links().len() as u32;
+        self.circuit.as_ref().map(|(site, _)| Target::element(links + u32::from(site.0)))
     }
 
     /// Its sites and links, as they are wired.
@@ -270,10 +310,10 @@ impl Network {
         }
         let mut doors = vec![HOSTS; self.hosts.len()];
         for site in self.topology.site_ids() {
-            if let Some((_, settings)) = self.rotor.as_ref().filter(|(rotor, _)| *rotor == site) {
-                let rotor = self.rotor_at(site, settings.clone());
-                let rotor = rotor.expect("the rotor was checked when the network got it");
-                elements.push(AnyElement::Rotor(Box::new(rotor)));
+            if let Some((_, settings)) = self.circuit.as_ref().filter(|(circuit, _)| *circuit == site) {
+                let switch = self.circuit_switch_at(site, settings.clone());
+                let switch = switch.expect("the settings were checked when the network got them");
+                elements.push(AnyElement::Circuit(Box::new(switch)));
                 continue;
             }
             let me = self.host(site);

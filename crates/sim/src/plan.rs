@@ -9,7 +9,7 @@ use crate::system::{System, SystemPlan};
 use crate::traffic::{
     Arrivals, Incast, IncastSettings, Job, Sending, Start, Traffic, Transfers, Udp, UdpFlow,
 };
-use anabranch_fabric::{Layer, PortSettings, RotorSettings};
+use anabranch_fabric::{CircuitSettings, Layer, PortSettings};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId, ParseQuantityError, Seed};
 use std::io;
 
@@ -71,7 +71,9 @@ impl Plan {
         read: &dyn Fn(&str) -> io::Result<String>,
         systems: &[&dyn System],
     ) -> Result<Self, PlanError> {
-        let network = Network::new(&scenario.network, read).map_err(|e| wrong(e.field, e.message))?;
+        let network = Network::new(&scenario.network, read)
+            .and_then(|network| network.with_circuit_spec(scenario.circuit.as_ref()))
+            .map_err(|e| wrong(e.field, e.message))?;
         let segment = ByteCount::new(scenario.transport.mss.into())
             + ByteCount::new(scenario.transport.header_bytes.into());
         let packet = scenario.workload.iter().map(Workload::packet).fold(segment, ByteCount::max);
@@ -126,16 +128,13 @@ impl Plan {
         Ok(Self { scenario, network, work, changes, probed_links })
     }
 
-    /// The same plan with a rotor in place of the switch of this name. Scenario files cannot ask for a rotor.
+    /// The same plan with a hybrid switch in place of the switch of this name.
     ///
     /// Errors: no such switch, or settings that do not fit its ports.
-    pub fn with_rotor(self, switch: &str, settings: RotorSettings) -> Result<Self, PlanError> {
-        let topology = self.network.topology();
-        let site = topology.find_site(switch).map_err(|error| wrong("rotor", error))?;
-        if !topology.site(site).is_switch {
-            return Err(wrong("rotor", format!("`{switch}` is a host: name a switch")));
-        }
-        let network = self.network.with_rotor(site, settings).map_err(|error| wrong("rotor", error))?;
+    pub fn with_circuits(self, switch: &str, settings: CircuitSettings) -> Result<Self, PlanError> {
+        let field = "circuit";
+        let site = self.network.find_switch(switch).map_err(|error| wrong(field, error))?;
+        let network = self.network.with_circuits(site, settings).map_err(|error| wrong(field, error))?;
         Ok(Self { network, ..self })
     }
 

@@ -166,6 +166,7 @@ fn network<Q: EventQueue>(s: &Simulation<'_, Q>) -> NetworkRow {
     let totals = s.totals();
     let full = totals.drops.of(Drop::QueueFull);
     let counters = s.links().filter_map(|link| s.fabric().port_counters(Network::port(link)));
+    let switch = s.plan().network().circuit_switch().and_then(|switch| s.fabric().circuit_switch(switch));
     NetworkRow {
         simulated_s: s.now().as_secs_f64(),
         injected_packets: totals.injected,
@@ -175,6 +176,8 @@ fn network<Q: EventQueue>(s: &Simulation<'_, Q>) -> NetworkRow {
         dropped_otherwise: totals.drops.total() - full,
         marked_packets: counters.map(|c| c.marked_packets).sum(),
         unused_ways_share_mean: s.fabric().unused_ways_share(),
+        circuit_bytes: switch.map(|switch| switch.counters().circuit_bytes),
+        packet_network_bytes: switch.map(|switch| switch.counters().packet_bytes),
         packet_hops: s.packet_hops(),
         events: totals.events,
         event_hash: format!("{:016x}", s.event_hash()),

@@ -225,6 +225,12 @@ pub struct NetworkRow {
     /// With `spread = "caps"`: the ways that no short flow took, among all, in the mean of a switch's samples in which some were there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unused_ways_share_mean: Option<f64>,
+    /// Bytes that a hybrid switch has sent by circuits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub circuit_bytes: Option<u64>,
+    /// Bytes that a hybrid switch has sent by its packet network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packet_network_bytes: Option<u64>,
     /// Links that packets have passed, all together.
     pub packet_hops: u64,
     /// Events of the simulator.

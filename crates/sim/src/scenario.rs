@@ -21,9 +21,11 @@
 //! Leaves out: how a scenario runs (`network`, `traffic`). Read [`Scenario`] and [`Workload`] first.
 
 mod check;
+mod circuit;
 mod read;
 
 pub(crate) use check::{DURATION_MAX, UDP_RATE_MIN};
+pub use circuit::CircuitSpec;
 pub use read::{Point, ScenarioError, place, read};
 
 use anabranch_fabric::switch::PolicyKind;
@@ -50,6 +52,9 @@ pub struct Scenario {
     pub warmup: Duration,
     /// Hosts, links and queues.
     pub network: NetworkSpec,
+    /// A switch of circuits and packets in place of one of the topology's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub circuit: Option<CircuitSpec>,
     /// How TCP is set up, on all hosts.
     #[serde(default)]
     pub transport: Config,

@@ -1,5 +1,6 @@
 //! Properties of the fabric's elements that hold for any traffic.
 
+mod circuit_switch;
 mod layer;
 mod rotor;
 

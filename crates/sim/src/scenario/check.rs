@@ -13,7 +13,7 @@ pub(crate) const DURATION_MAX: Duration = Duration::from_secs(100_000);
 pub(crate) const UDP_RATE_MIN: BitRate = BitRate::bps(1_000);
 
 /// Whether a time is one that a run can reach.
-fn time(field: &str, value: Duration) -> Result<(), Wrong> {
+pub(super) fn time(field: &str, value: Duration) -> Result<(), Wrong> {
     if value <= DURATION_MAX {
         return Ok(());
     }
@@ -41,6 +41,9 @@ impl Scenario {
             _ => {}
         }
         self.network_check()?;
+        if let Some(circuit) = &self.circuit {
+            circuit.check()?;
+        }
         for (index, workload) in self.workload.iter().enumerate() {
             workload.check(&format!("workload[{index}]"))?;
             if let Some(control) = workload.control() {

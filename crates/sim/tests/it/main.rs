@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test may read its own corpus")]
 
+mod circuit;
 mod laws;
 mod rotor;
 mod theory;

@@ -1,7 +1,7 @@
 //! A rotor between hosts: TCP and UDP get the share of time that their circuits are up, and nothing crosses in the night.
 
 use super::plan;
-use anabranch_fabric::{QuadHeap, RotorSettings};
+use anabranch_fabric::{CircuitSettings, QuadHeap, QueueLimits, strobe};
 use anabranch_sim::{Outcome, Plan, Simulation};
 use anabranch_units::{BitRate, Duration};
 
@@ -10,8 +10,15 @@ const DAY: Duration = Duration::from_us(180);
 const NIGHT: Duration = Duration::from_us(20);
 const RATE: BitRate = BitRate::gbps(10);
 
-fn strobe() -> RotorSettings {
-    RotorSettings::strobe(HOSTS, (DAY, NIGHT), RATE, 64).expect("days and nights have a length")
+fn settings(ports: u16) -> CircuitSettings {
+    CircuitSettings {
+        circuit_rate: RATE,
+        circuit_delay: Duration::ZERO,
+        packet: None,
+        queue: QueueLimits { packets_max: 64, bytes_max: None, mark_packets: None },
+        resize: None,
+        timetable: strobe(ports, DAY, NIGHT).expect("days and nights have a length"),
+    }
 }
 
 /// A star of four hosts whose switch is a rotor.
@@ -24,7 +31,7 @@ fn rotor_plan(workload: &str) -> Plan {
         {workload}
         "#
     );
-    plan(&text).with_rotor("hub", strobe()).expect("a star has one switch")
+    plan(&text).with_circuits("hub", settings(HOSTS)).expect("a star has one switch")
 }
 
 fn run(plan: &Plan) -> Outcome {
@@ -71,7 +78,7 @@ fn tcp_delivers_in_the_days_of_its_circuit_only() {
     let to_host_1 = topology.find_link("hub-1").expect("a star's link");
     simulation.tap(to_host_1);
     while simulation.step() {}
-    let timetable = strobe().timetable;
+    let timetable = settings(HOSTS).timetable;
     let mut data = 0;
     for (_, tapped) in simulation.take_tapped() {
         // The port to the host sends at the circuit's rate, after the circuit, and its wire takes 1 us.
@@ -112,10 +119,16 @@ fn only_a_switch_can_be_a_rotor() {
             workload = { kind = "long", pairs = [["0", "1"]] }
             "#,
         );
-        star.with_rotor(name, settings).expect_err("refused").to_string()
+        star.with_circuits(name, settings).expect_err("refused").to_string()
     };
-    assert_eq!(error("0", strobe()), "rotor: `0` is a host: name a switch");
-    assert!(error("nobody", strobe()).starts_with("rotor: "), "{}", error("nobody", strobe()));
-    let five = RotorSettings::strobe(5, (DAY, NIGHT), RATE, 64).expect("days and nights have a length");
-    assert_eq!(error("hub", five), "rotor: slot 1, output 4: must be one of the outputs, and connected once");
+    assert_eq!(error("0", settings(HOSTS)), "circuit: `0` is a host: name a switch");
+    assert!(
+        error("nobody", settings(HOSTS)).starts_with("circuit: "),
+        "{}",
+        error("nobody", settings(HOSTS))
+    );
+    assert_eq!(
+        error("hub", settings(5)),
+        "circuit: slot 1, output 4: must be one of the outputs, and connected once"
+    );
 }

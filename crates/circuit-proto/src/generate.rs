@@ -1,0 +1,78 @@
+//! Patterns of demand, drawn from a seed.
+
+use crate::{Demand, DemandError};
+use anabranch_units::{ByteCount, Seed};
+
+/// `bytes` from each rack to the rack after it: one matching carries all.
+///
+/// Errors: a number of racks that no network has.
+pub fn ring(racks: usize, bytes: ByteCount) -> Result<Demand, DemandError> {
+    let mut demand = Demand::new(racks)?;
+    for source in 0..racks {
+        demand.add(source, (source + 1) % racks, bytes)?;
+    }
+    Ok(demand)
+}
+
+/// `bytes` from each rack, shared equally among all others.
+///
+/// Errors: a number of racks that no network has.
+pub fn all_to_all(racks: usize, bytes: ByteCount) -> Result<Demand, DemandError> {
+    let mut demand = Demand::new(racks)?;
+    let share = ByteCount::new(bytes.as_u64() / (racks as u64 - 1));
+    for source in 0..racks {
+        for destination in (0..racks).filter(|destination| *destination != source) {
+            demand.add(source, destination, share)?;
+        }
+    }
+    Ok(demand)
+}
+
+/// `bytes` from each rack: 70 % in `big` flows of equal size, 30 % in `small` ones, to racks drawn without a port that
+/// receives more than it can send.
+///
+/// Each flow class is a union of random shifts, as in the workloads of Liu et al., *Scheduling techniques for hybrid
+/// circuit/packet networks* (Solstice), CoNEXT 2015, §5.1: 4 big and 12 small flows a port there.
+///
+/// Errors: a number of racks that no network has.
+pub fn skewed(
+    racks: usize,
+    bytes: ByteCount,
+    big: usize,
+    small: usize,
+    seed: Seed,
+) -> Result<Demand, DemandError> {
+    let mut demand = Demand::new(racks)?;
+    let mut random = seed.stream("skewed demand", racks as u64);
+    for (flows, share) in [(big, bytes.as_u64() * 7 / 10), (small, bytes.as_u64() * 3 / 10)] {
+        for _ in 0..flows {
+            // A random cycle through all racks: no rack sends to itself, and each sends and receives once.
+            let mut cycle: Vec<usize> = (0..racks).collect();
+            random.shuffle(&mut cycle);
+            let size = ByteCount::new(share / flows as u64);
+            for at in 0..racks {
+                demand.add(cycle[at], cycle[(at + 1) % racks], size)?;
+            }
+        }
+    }
+    Ok(demand)
+}
+
+/// Entries drawn alike between 0 and twice their mean, which is `bytes` over a rack's row; `density_ppm` of the pairs
+/// have one.
+///
+/// Errors: a number of racks that no network has.
+pub fn random(racks: usize, bytes: ByteCount, density_ppm: u32, seed: Seed) -> Result<Demand, DemandError> {
+    let mut demand = Demand::new(racks)?;
+    let mut random = seed.stream("random demand", racks as u64);
+    let partners = (racks as u64 - 1) * u64::from(density_ppm) / 1_000_000;
+    let most = bytes.as_u64().saturating_mul(2) / partners.max(1);
+    for source in 0..racks {
+        for destination in (0..racks).filter(|destination| *destination != source) {
+            if random.chance_ppm(density_ppm) {
+                demand.add(source, destination, ByteCount::new(random.below(most + 1)))?;
+            }
+        }
+    }
+    Ok(demand)
+}

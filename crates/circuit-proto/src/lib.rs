@@ -1,0 +1,26 @@
+//! A reconfigurable data-centre network: racks behind a packet switch and an optical circuit switch.
+//!
+//! Source: Mukerjee, *Understanding and Designing Coordination of Control Planes* (Carnegie Mellon, 2019), chapter 2
+//! (Etalon); each scheduler cites its own paper.
+//!
+//! Words used: a *circuit* joins one source rack to one destination rack at the circuit rate. A *matching* is a set of
+//! circuits in which no rack sends twice and none receives twice. A *day* holds one matching for a time; a *night* is the
+//! reconfiguration before it, in which no circuit carries anything. A *week* is the time that one schedule may take (§2.2.2).
+//!
+//! Entry points: [`Demand`] and [`Timing`] go into a [`Scheduler`], a [`Schedule`] comes out; [`Schedule::served`] says what
+//! it carries, and [`bound::served_max`] what no schedule can exceed. Leaves out: packets and queues (`fabric`).
+
+pub mod bound;
+mod demand;
+pub mod generate;
+mod matching;
+mod schedule;
+pub mod schedulers;
+pub mod table;
+mod timing;
+
+pub use demand::{Demand, DemandError, RACKS_MAX};
+pub use matching::{Matching, MatchingError};
+pub use schedule::{Day, Schedule, ScheduleError};
+pub use schedulers::{Kind, Scheduler};
+pub use timing::{Timing, TimingError};

@@ -1,0 +1,26 @@
+//! A schedule that the operator states.
+
+use super::Scheduler;
+use crate::{Demand, Schedule, ScheduleError, Timing};
+
+/// The same schedule in every week.
+///
+/// Source: the thesis, §2.5.3: what a scheduler would answer if it knew the demand.
+#[derive(Clone, Debug)]
+pub struct Fixed(Schedule);
+
+impl Fixed {
+    /// Repeats `schedule`.
+    ///
+    /// Errors: a schedule that a switch of `racks` racks cannot run.
+    pub fn new(schedule: Schedule, racks: usize, timing: &Timing) -> Result<Self, ScheduleError> {
+        schedule.check(racks, timing)?;
+        Ok(Self(schedule))
+    }
+}
+
+impl Scheduler for Fixed {
+    fn schedule(&mut self, _: &Demand, _: &Timing) -> Schedule {
+        self.0.clone()
+    }
+}

@@ -1,0 +1,349 @@
+//! Days by classes of demand and by auction, then lengths and circuits refitted to each other.
+
+use super::Scheduler;
+use crate::matching::{Bipartite, port};
+use crate::{Day, Demand, Matching, Schedule, Timing};
+use anabranch_units::Duration;
+
+/// Adds the day that serves most demand for each second of day and night, as [`Eclipse`](super::Eclipse) does; then fits
+/// the lengths of all days to their circuits, and the circuits of each day to the lengths.
+///
+/// The length of a day comes from largest matchings of the pairs above a time, for times that halve. Its circuits come
+/// from an auction: sources bid for destinations until each has what is best for it at the prices, but for a small part of
+/// the length.
+/// Source of the auction: Bertsekas, *The auction algorithm: a distributed relaxation method for the assignment problem*,
+/// Annals of Operations Research 14, 1988.
+#[derive(Clone, Copy, Debug)]
+pub struct Refit;
+
+/// Classes below the shortest day: pairs with half, a quarter, and any less of it.
+const SHORT_CLASSES: usize = 3;
+
+/// Part of a day's length by which a bid exceeds what keeps the bidder content.
+const BID_SHARE: i64 = 1024;
+
+/// Rounds in which circuits and lengths are fitted to each other.
+const ROUNDS: usize = 1;
+
+impl Scheduler for Refit {
+    fn schedule(&mut self, demand: &Demand, timing: &Timing) -> Schedule {
+        let mut week = Week::new(demand, timing);
+        week.fill();
+        week.fit_lengths();
+        for _ in 0..ROUNDS {
+            week.fit_circuits();
+            week.fit_lengths();
+        }
+        week.fit_count();
+        week.schedule()
+    }
+}
+
+/// A pair with demand.
+#[derive(Clone, Copy)]
+struct Pair {
+    source: u16,
+    destination: u16,
+    /// Time that the pair needs beyond its days; negative where its days are longer.
+    open: i64,
+}
+
+/// The pair that each source sends to, as an index into the pairs. `None` where its port is dark.
+type Circuits = Vec<Option<u32>>;
+
+struct Week {
+    racks: usize,
+    words: usize,
+    night: i64,
+    day_min: i64,
+    week: i64,
+    /// Time of the week without a day.
+    left: i64,
+    /// Pairs by source.
+    pairs: Vec<Pair>,
+    /// Index of each source's first pair, and the number of pairs.
+    first: Vec<u32>,
+    /// Index of each pair by source and destination.
+    index: Vec<u32>,
+    /// Least time of each class, from the highest.
+    classes: Vec<i64>,
+    /// Pairs of each class, as bits: by class, then by source.
+    members: Vec<u64>,
+    days: Vec<(Circuits, i64)>,
+    graph: Bipartite,
+    auction: Auction,
+}
+
+impl Week {
+    fn new(demand: &Demand, timing: &Timing) -> Self {
+        let racks = demand.racks();
+        let ps = |time: Duration| i64::try_from(time.as_ps()).expect("a week is an hour at most");
+        let (night, day_min, left) = (ps(timing.night), ps(timing.day_min), ps(timing.week));
+        let mut classes = vec![day_min];
+        while classes[classes.len() - 1] <= left / 2 {
+            classes.push(classes[classes.len() - 1] * 2);
+        }
+        classes.reverse();
+        classes.extend((1..SHORT_CLASSES).map(|halvings| (day_min >> halvings).max(1)));
+        classes.push(1);
+        let words = racks.div_ceil(64);
+        let mut made = Self {
+            racks,
+            words,
+            night,
+            day_min,
+            week: left,
+            left,
+            pairs: Vec::new(),
+            first: Vec::with_capacity(racks + 1),
+            index: vec![0; racks * racks],
+            members: vec![0; classes.len() * racks * words],
+            classes,
+            days: Vec::new(),
+            graph: Bipartite::new(racks),
+            auction: Auction::default(),
+        };
+        made.read(demand, timing);
+        made
+    }
+
+    fn read(&mut self, demand: &Demand, timing: &Timing) {
+        let byte_ps = 8e12 / timing.circuit_rate.as_bps() as f64;
+        let week = self.left as f64;
+        for source in 0..self.racks {
+            self.first.push(self.pairs.len() as u32);
+            for (destination, bytes) in demand.row(source).iter().enumerate() {
+                if *bytes > 0 {
+                    let open = (*bytes as f64 * byte_ps).ceil().min(week) as i64;
+                    self.index[source * self.racks + destination] = self.pairs.len() as u32;
+                    self.pairs.push(Pair { source: port(source), destination: port(destination), open });
+                    self.flip(self.pairs.len() - 1);
+                }
+            }
+        }
+        self.first.push(self.pairs.len() as u32);
+    }
+
+    /// Sets the bit of a pair that is in no class, or clears the bit of one that is.
+    fn flip(&mut self, pair: usize) {
+        let Pair { source, destination, open } = self.pairs[pair];
+        if open > 0 {
+            let class =
+                self.classes.iter().position(|least| open >= *least).expect("the last class begins at 1");
+            let word =
+                (class * self.racks + usize::from(source)) * self.words + usize::from(destination) / 64;
+            self.members[word] ^= 1 << (destination % 64);
+        }
+    }
+
+    /// Takes `length` off the open time of a day's pairs.
+    fn take(&mut self, circuits: &[Option<u32>], length: i64) {
+        for pair in circuits.iter().flatten() {
+            self.flip(*pair as usize);
+            self.pairs[*pair as usize].open -= length;
+            self.flip(*pair as usize);
+        }
+    }
+
+    fn served(&self, circuits: &[Option<u32>], length: i64) -> i64 {
+        circuits.iter().flatten().map(|pair| self.pairs[*pair as usize].open.clamp(0, length)).sum()
+    }
+
+    fn fill(&mut self) {
+        while self.left >= self.night + self.day_min {
+            let Some(length) = self.best_length(self.left - self.night) else { return };
+            let circuits = self.auction.circuits(&self.pairs, &self.first, length);
+            self.take(&circuits, length);
+            self.left -= self.night + length;
+            self.days.push((circuits, length));
+        }
+    }
+
+    /// The length with most served time for each time of day and night, over the largest matchings of each class and those
+    /// above it. `None` if no pair is open.
+    fn best_length(&mut self, most: i64) -> Option<i64> {
+        let mut best: Option<(i64, i64)> = None;
+        let night = self.night;
+        let mut times = Vec::with_capacity(self.racks);
+        self.graph.clear();
+        for members in self.members.chunks_exact(self.racks * self.words) {
+            self.graph.insert_all(members);
+            if !self.graph.grow_all() {
+                continue;
+            }
+            times.clear();
+            let open =
+                |(from, to): (usize, usize)| self.pairs[self.index[from * self.racks + to] as usize].open;
+            times.extend(self.graph.pairs().map(|pair| open(pair).min(most)));
+            times.sort_unstable();
+            let (mut shorter, mut longer) = (0, times.len() as i64);
+            for time in &times {
+                let length = (*time).max(self.day_min);
+                let served = shorter + longer * *time;
+                let beats = |(other, its): (i64, i64)| {
+                    served as f64 * (its + night) as f64 > other as f64 * (length + night) as f64
+                };
+                if best.is_none_or(beats) {
+                    best = Some((served, length));
+                }
+                shorter += *time;
+                longer -= 1;
+            }
+        }
+        best.map(|(_, length)| length)
+    }
+
+    /// Gives the time of the week to the days, where most pairs use it.
+    fn fit_lengths(&mut self) {
+        for at in 0..self.days.len() {
+            self.set_length(at, self.day_min);
+        }
+        while self.left > 0 {
+            let gain = |(at, (circuits, _)): (usize, &(Circuits, i64))| {
+                let times = circuits.iter().flatten().map(|pair| self.pairs[*pair as usize].open);
+                let (pairs, step) = times
+                    .filter(|time| *time > 0)
+                    .fold((0, i64::MAX), |(pairs, step), time| (pairs + 1, step.min(time)));
+                (pairs, step, at)
+            };
+            let Some((pairs, step, at)) = self.days.iter().enumerate().map(gain).max() else { return };
+            if pairs == 0 {
+                return;
+            }
+            let step = step.min(self.left);
+            self.set_length(at, self.days[at].1 + step);
+        }
+    }
+
+    /// Chooses each day's circuits again, for the demand that the other days leave.
+    fn fit_circuits(&mut self) {
+        for at in 0..self.days.len() {
+            let (old, length) = std::mem::take(&mut self.days[at]);
+            self.take(&old, -length);
+            let new = self.auction.circuits(&self.pairs, &self.first, length);
+            let circuits = if self.served(&new, length) > self.served(&old, length) { new } else { old };
+            self.take(&circuits, length);
+            self.days[at] = (circuits, length);
+        }
+    }
+
+    /// Adds a day, or removes one, if that serves more once the lengths fit.
+    fn fit_count(&mut self) {
+        let before = self.unserved();
+        let days = self.days.clone();
+        let slots = self.week / (self.night + self.day_min);
+        if (self.days.len() as i64) < slots {
+            for at in 0..self.days.len() {
+                self.set_length(at, self.day_min);
+            }
+            let circuits = self.auction.circuits(&self.pairs, &self.first, self.day_min);
+            self.take(&circuits, self.day_min);
+            self.left -= self.night + self.day_min;
+            self.days.push((circuits, self.day_min));
+            self.fit_lengths();
+            if self.unserved() < before {
+                return;
+            }
+            self.restore(&days);
+        }
+        if self.days.len() < 2 {
+            return;
+        }
+        let served = |(_, (circuits, length)): &(usize, &(Circuits, i64))| self.lost(circuits, *length);
+        let Some((least, _)) = self.days.iter().enumerate().min_by_key(served) else { return };
+        self.set_length(least, 0);
+        self.left += self.night;
+        self.days.remove(least);
+        self.fit_lengths();
+        self.fit_circuits();
+        self.fit_lengths();
+        if self.unserved() >= before {
+            self.restore(&days);
+        }
+    }
+
+    /// Time that pairs lack.
+    fn unserved(&self) -> i64 {
+        self.pairs.iter().map(|pair| pair.open.max(0)).sum()
+    }
+
+    /// Time that pairs lack without a day.
+    fn lost(&self, circuits: &[Option<u32>], length: i64) -> i64 {
+        let open = |pair: &u32| self.pairs[*pair as usize].open;
+        circuits.iter().flatten().map(|pair| (open(pair) + length).max(0) - open(pair).max(0)).sum()
+    }
+
+    fn set_length(&mut self, day: usize, length: i64) {
+        let (circuits, before) = std::mem::take(&mut self.days[day]);
+        self.take(&circuits, length - before);
+        self.left -= length - before;
+        self.days[day] = (circuits, length);
+    }
+
+    fn restore(&mut self, days: &[(Circuits, i64)]) {
+        for at in 0..self.days.len() {
+            self.set_length(at, 0);
+        }
+        self.left += self.night * (self.days.len() as i64 - days.len() as i64);
+        self.days = days.iter().map(|(circuits, _)| (circuits.clone(), 0)).collect();
+        for (at, (_, length)) in days.iter().enumerate() {
+            self.set_length(at, *length);
+        }
+    }
+
+    fn schedule(self) -> Schedule {
+        let day = |(circuits, length): &(Circuits, i64)| Day {
+            matching: Matching::of_ports(
+                circuits.iter().map(|pair| pair.map(|pair| self.pairs[pair as usize].destination)).collect(),
+            ),
+            length: Duration::from_ps(*length as u64),
+        };
+        Schedule { days: self.days.iter().map(day).collect() }
+    }
+}
+
+/// Sources bid for destinations.
+#[derive(Default)]
+struct Auction {
+    prices: Vec<i64>,
+    owners: Vec<Option<u16>>,
+    bidders: Vec<u16>,
+}
+
+impl Auction {
+    /// Circuits of a day of `length`: the sum of their times is within `racks * length / BID_SHARE` of the largest.
+    fn circuits(&mut self, pairs: &[Pair], first: &[u32], length: i64) -> Circuits {
+        let racks = first.len() - 1;
+        let least = (length / BID_SHARE).max(1);
+        self.prices.clear();
+        self.prices.resize(racks, 0);
+        self.owners.clear();
+        self.owners.resize(racks, None);
+        self.bidders.clear();
+        self.bidders.extend((0..racks).rev().map(port));
+        let mut circuits = vec![None; racks];
+        while let Some(bidder) = self.bidders.pop() {
+            let at = usize::from(bidder);
+            let (from, to) = (first[at] as usize, first[at + 1] as usize);
+            // A source without a circuit has a profit of zero.
+            let (mut best, mut second, mut choice) = (0, 0, None);
+            for (pair, it) in pairs[from..to].iter().enumerate() {
+                let profit = it.open.min(length) - self.prices[usize::from(it.destination)];
+                if profit > best {
+                    (second, best, choice) = (best, profit, Some(from + pair));
+                } else if profit > second {
+                    second = profit;
+                }
+            }
+            let Some(choice) = choice else { continue };
+            let destination = usize::from(pairs[choice].destination);
+            self.prices[destination] += best - second + least;
+            if let Some(loser) = self.owners[destination].replace(bidder) {
+                circuits[usize::from(loser)] = None;
+                self.bidders.push(loser);
+            }
+            circuits[at] = Some(choice as u32);
+        }
+        circuits
+    }
+}

@@ -1,0 +1,131 @@
+//! Long common days first.
+
+use super::Scheduler;
+use crate::matching::Bipartite;
+use crate::{Day, Demand, Matching, Schedule, Timing};
+use anabranch_units::Duration;
+
+/// Stuffs demand until every rack sends and receives alike, then cuts off the longest days that all racks can use.
+///
+/// Source: Liu et al., *Scheduling techniques for hybrid circuit/packet networks* (Solstice), CoNEXT 2015, §4.2
+/// (QuickStuff) and §4.3 (BigSlice).
+/// Differs: slices end with the week (the thesis, §2.2.2), where the paper's end once the packet switch carries the rest,
+/// and the days are stretched to fill the week. QuickStuff takes the entries by rack, where the paper draws an order.
+/// Known weakness: where no rack has an entry as long as the shortest day, one matching stands all week.
+#[derive(Clone, Copy, Debug)]
+pub struct Solstice;
+
+impl Scheduler for Solstice {
+    fn schedule(&mut self, demand: &Demand, timing: &Timing) -> Schedule {
+        let racks = demand.racks();
+        let mut open = demand.circuit_ps(timing);
+        stuff(racks, &mut open);
+        let slices = slices(racks, open, timing);
+        fit(slices, racks, timing)
+    }
+}
+
+struct Sums {
+    rows: Vec<u64>,
+    columns: Vec<u64>,
+}
+
+impl Sums {
+    fn of(racks: usize, open: &[u64]) -> Self {
+        let mut sums = Self { rows: vec![0; racks], columns: vec![0; racks] };
+        for (pair, time) in open.iter().enumerate() {
+            sums.rows[pair / racks] += time;
+            sums.columns[pair % racks] += time;
+        }
+        sums
+    }
+
+    fn largest(&self) -> u64 {
+        self.rows.iter().chain(&self.columns).copied().max().unwrap_or(0)
+    }
+}
+
+/// QuickStuff: adds to entries until every row and every column has the largest sum.
+fn stuff(racks: usize, open: &mut [u64]) {
+    let mut sums = Sums::of(racks, open);
+    let target = sums.largest();
+    let add = |sums: &mut Sums, open: &mut [u64], row: usize, column: usize| {
+        let more = (target - sums.rows[row]).min(target - sums.columns[column]);
+        open[row * racks + column] += more;
+        sums.rows[row] += more;
+        sums.columns[column] += more;
+    };
+    for pair in 0..open.len() {
+        if open[pair] > 0 {
+            add(&mut sums, open, pair / racks, pair % racks);
+        }
+    }
+    let emptiest = |sums: &[u64]| (0..racks).min_by_key(|port| sums[*port]).expect("a network has racks");
+    loop {
+        let (row, column) = (emptiest(&sums.rows), emptiest(&sums.columns));
+        if sums.rows[row] == target {
+            return;
+        }
+        add(&mut sums, open, row, column);
+    }
+}
+
+struct Slice {
+    destinations: Vec<usize>,
+    length: u64,
+}
+
+/// BigSlice, from the largest threshold below the largest entry down to the shortest day.
+fn slices(racks: usize, mut open: Vec<u64>, timing: &Timing) -> Vec<Slice> {
+    let (night, day_min) = (timing.night.as_ps(), timing.day_min.as_ps());
+    let largest = open.iter().copied().max().unwrap_or(0);
+    let mut threshold = day_min;
+    while threshold <= largest / 2 {
+        threshold *= 2;
+    }
+    let mut slices = Vec::new();
+    let mut left = timing.week.as_ps();
+    let mut graph = Bipartite::new(racks);
+    let (mut from, mut to) = (threshold, u64::MAX);
+    loop {
+        for (pair, time) in open.iter().enumerate() {
+            if *time >= from && *time < to {
+                graph.insert(pair / racks, pair % racks);
+            }
+        }
+        while left >= night + day_min && graph.grow() {
+            let destinations: Vec<usize> = graph.destinations().collect();
+            let times = destinations.iter().enumerate().map(|(row, column)| open[row * racks + column]);
+            let length = times.min().expect("a network has racks").min(left - night);
+            for (row, column) in destinations.iter().enumerate() {
+                let time = &mut open[row * racks + column];
+                *time -= length;
+                if *time < from {
+                    graph.remove(row, *column);
+                }
+            }
+            left -= night + length;
+            slices.push(Slice { destinations, length });
+        }
+        if from == day_min {
+            return slices;
+        }
+        (from, to) = (from / 2, from);
+    }
+}
+
+/// Stretches the days by equal times to fill the week. Without days, one matching stands all week.
+fn fit(slices: Vec<Slice>, racks: usize, timing: &Timing) -> Schedule {
+    if slices.is_empty() {
+        let length = timing.week - timing.night;
+        return Schedule { days: vec![Day { matching: Matching::shift(racks, 1), length }] };
+    }
+    let night = timing.night.as_ps();
+    let used: u64 = slices.iter().map(|slice| slice.length + night).sum();
+    let more = (timing.week.as_ps() - used) / slices.len() as u64;
+    let day = |slice: Slice| Day {
+        matching: Matching::without_loops(slice.destinations.into_iter()),
+        length: Duration::from_ps(slice.length + more),
+    };
+    Schedule { days: slices.into_iter().map(day).collect() }
+}

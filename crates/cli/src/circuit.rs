@@ -1,0 +1,28 @@
+//! `anabranch circuit`: a reconfigurable data-centre network.
+
+mod plan;
+
+use crate::member::Member;
+use std::process::ExitCode;
+
+/// Commands of `circuit`.
+#[derive(clap::Subcommand)]
+pub enum Noun {
+    /// Plan the circuits of one week for a table of demand, beside the bound that no plan exceeds.
+    Plan(plan::Args),
+}
+
+/// `circuit`, as this command has it.
+pub(crate) struct Circuit;
+
+impl Member for Circuit {
+    type Noun = Noun;
+    fn run(noun: Noun, _: bool) -> anyhow::Result<ExitCode> {
+        match noun {
+            Noun::Plan(args) => plan::run(&args),
+        }
+    }
+    fn is_daemon(_: &Noun) -> bool {
+        false
+    }
+}

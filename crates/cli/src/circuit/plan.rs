@@ -1,0 +1,196 @@
+//! `anabranch circuit plan`: circuits of one week for a table of demand.
+//!
+//! Leaves out: the schedulers ([`anabranch_circuit_proto::schedulers`]). Read [`run`] and [`Answer`] first.
+
+use crate::exit::OrUsage as _;
+use crate::pipe::Pipe;
+use anabranch_circuit_proto::table::{self, Table};
+use anabranch_circuit_proto::{Kind, Schedule, Timing, bound};
+use anabranch_units::{BitRate, ByteCount, Duration};
+use anyhow::Context as _;
+use comfy_table::{CellAlignment, presets::NOTHING};
+use serde::Serialize;
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Demand, switch and scheduler.
+#[derive(clap::Args)]
+pub struct Args {
+    /// CSV file with the columns source, destination and bytes: the demand between racks.
+    #[arg(value_name = "FILE")]
+    demand: PathBuf,
+    /// Scheduler whose days are shown.
+    #[arg(long, value_name = "NAME", default_value = "refit", value_parser = scheduler)]
+    scheduler: Kind,
+    /// Rate of one circuit.
+    #[arg(long, value_name = "RATE", default_value_t = Timing::ETALON.circuit_rate)]
+    rate: BitRate,
+    /// Reconfiguration before each day, in which no circuit carries anything.
+    #[arg(long, value_name = "TIME", default_value_t = Timing::ETALON.night)]
+    night: Duration,
+    /// Shortest day; nine nights keep a port busy for 90 % of the time.
+    #[arg(long, value_name = "TIME", default_value_t = Timing::ETALON.day_min)]
+    day_min: Duration,
+    /// Time of the week, which holds all days and nights of the plan.
+    #[arg(long, value_name = "TIME", default_value_t = Timing::ETALON.week)]
+    week: Duration,
+    /// Show one line for each scheduler, and no days.
+    #[arg(long)]
+    compare: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+fn scheduler(name: &str) -> Result<Kind, String> {
+    let known = || Kind::ALL.iter().map(|kind| kind.name());
+    let found = Kind::ALL.iter().find(|kind| kind.name() == name);
+    found
+        .copied()
+        .ok_or_else(|| format!("unknown scheduler, {}", anabranch_units::text::known(name, known())))
+}
+
+/// Plans one week.
+///
+/// Errors: one line for the user.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let timing =
+        Timing { circuit_rate: args.rate, night: args.night, day_min: args.day_min, week: args.week };
+    timing.check().or_usage()?;
+    let shown = || format!("demand {}", args.demand.display());
+    let file = File::open(&args.demand).with_context(shown).or_usage()?;
+    let table = table::read(file).with_context(shown).or_usage()?;
+    let kinds = if args.compare { Kind::ALL } else { std::slice::from_ref(&args.scheduler) };
+    let answer = Answer::new(&table, &timing, kinds);
+    let shown = if args.json { serde_json::to_string(&answer)? } else { answer.text(args.compare) };
+    Pipe::default().print(std::iter::once(shown));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One day of a plan.
+#[derive(Debug, Serialize)]
+struct DayShown {
+    length_ns: u64,
+    /// Names of source and destination of each circuit.
+    circuits: Vec<(String, String)>,
+}
+
+/// The plan of one scheduler.
+#[derive(Debug, Serialize)]
+struct PlanShown {
+    scheduler: &'static str,
+    about: &'static str,
+    days: Vec<DayShown>,
+    /// Sum of days and nights.
+    length_ns: u64,
+    served_bytes: u64,
+}
+
+/// Plans of one table.
+#[derive(Debug, Serialize)]
+struct Answer {
+    racks: usize,
+    demand_bytes: u64,
+    /// Bytes that no plan of one week exceeds.
+    bound_bytes: u64,
+    night_ns: u64,
+    plans: Vec<PlanShown>,
+}
+
+impl Answer {
+    fn new(table: &Table, timing: &Timing, kinds: &[Kind]) -> Self {
+        let plan = |kind: &Kind| {
+            let schedule = kind.scheduler().schedule(&table.demand, timing);
+            PlanShown::new(*kind, &schedule, table, timing)
+        };
+        Self {
+            racks: table.racks.len(),
+            demand_bytes: table.demand.total().as_u64(),
+            bound_bytes: bound::served_max(&table.demand, timing).as_u64(),
+            night_ns: timing.night.as_ns(),
+            plans: kinds.iter().map(plan).collect(),
+        }
+    }
+
+    fn text(&self, compares: bool) -> String {
+        let shown = if compares { self.comparison() } else { self.days() };
+        format!(
+            "{shown}\n\ndemand {} between {} racks; no plan of one week serves more than {}",
+            ByteCount::new(self.demand_bytes),
+            self.racks,
+            ByteCount::new(self.bound_bytes)
+        )
+    }
+
+    fn comparison(&self) -> String {
+        let mut rows =
+            columns(&["scheduler", "days", "served", "of demand", "of the bound", ""], &[1, 2, 3, 4]);
+        for plan in &self.plans {
+            rows.add_row([
+                plan.scheduler.to_owned(),
+                plan.days.len().to_string(),
+                ByteCount::new(plan.served_bytes).to_string(),
+                share(plan.served_bytes, self.demand_bytes),
+                share(plan.served_bytes, self.bound_bytes),
+                plan.about.to_owned(),
+            ]);
+        }
+        rows.trim_fmt()
+    }
+
+    fn days(&self) -> String {
+        let plan = &self.plans[0];
+        let mut rows = columns(&["day", "length", "circuits"], &[0, 1]);
+        for (number, day) in plan.days.iter().enumerate() {
+            let circuits = day.circuits.iter().map(|(from, to)| format!("{from} -> {to}"));
+            rows.add_row([
+                (number + 1).to_string(),
+                Duration::from_ns(day.length_ns).to_string(),
+                circuits.collect::<Vec<_>>().join(", "),
+            ]);
+        }
+        format!(
+            "{}\n\n{}: {} of days and nights serve {}, {} of demand and {} of the bound",
+            rows.trim_fmt(),
+            plan.scheduler,
+            Duration::from_ns(plan.length_ns),
+            ByteCount::new(plan.served_bytes),
+            share(plan.served_bytes, self.demand_bytes),
+            share(plan.served_bytes, self.bound_bytes),
+        )
+    }
+}
+
+impl PlanShown {
+    fn new(kind: Kind, schedule: &Schedule, table: &Table, timing: &Timing) -> Self {
+        let name = |rack: usize| table.racks[rack].clone();
+        let days = schedule.days.iter().map(|day| DayShown {
+            length_ns: day.length.as_ns(),
+            circuits: day.matching.circuits().map(|(from, to)| (name(from), name(to))).collect(),
+        });
+        Self {
+            scheduler: kind.name(),
+            about: kind.about(),
+            days: days.collect(),
+            length_ns: schedule.length(timing.night).as_ns(),
+            served_bytes: schedule.served(&table.demand, timing).as_u64(),
+        }
+    }
+}
+
+/// A share in percent. Nothing of nothing is all of it.
+fn share(part: u64, whole: u64) -> String {
+    let share = if whole == 0 { 1.0 } else { part as f64 / whole as f64 };
+    format!("{:.1} %", share * 100.0)
+}
+
+fn columns(header: &[&str], right: &[usize]) -> comfy_table::Table {
+    let mut table = comfy_table::Table::new();
+    table.load_preset(NOTHING).set_header(header);
+    for column in right {
+        let column = table.column_mut(*column).expect("a column of the header");
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}

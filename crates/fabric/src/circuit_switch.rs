@@ -1,0 +1,491 @@
+//! A hybrid switch: virtual output queues that an optical circuit switch and a packet switch drain in turns.
+//!
+//! Racks are ports. Each pair of racks has one queue. The packet network takes packets from all queues of a source in
+//! turns, and has a queue of few packets for each pair inside. A circuit takes packets from its pair's queue alone, at a
+//! higher rate, for a day. A pair's packet path is off during its day and in the night before it, so that packets of one
+//! flow stay in order as the day begins. As it ends, a packet can overtake others whose circuit delays them longer.
+//!
+//! Without a packet network the switch is a rotor (Mellette et al., *RotorNet*, SIGCOMM 2017, section 3), less traffic in two
+//! hops.
+//!
+//! Source: Mukerjee, *Understanding and Designing Coordination of Control Planes* (Carnegie Mellon, 2019), §2.3.2 (queues
+//! and links) and §2.4.2 (sizes that follow the schedule).
+//! Differs: a full queue inside the packet network holds packets back in the pair's queue, where the original takes them
+//! and pushes them back. A packet enters a circuit only if its last bit leaves before the night.
+//!
+//! Leaves out: schedules that follow demand, marks that announce circuits. Read [`CircuitSwitch`] and
+//! [`CircuitSettings`] first.
+
+use crate::EventQueue;
+use crate::element::{Cx, Element};
+use crate::packet::{Drop, Fifo, PacketId, PacketMeta};
+use crate::port::{PortError, RATE_MIN};
+use crate::target::Target;
+use crate::timetable::{Timetable, TimetableError};
+use anabranch_units::{BitRate, ByteCount, Duration, RunInstant, Serialiser};
+
+/// Settings of a hybrid switch.
+#[derive(Clone, Debug)]
+pub struct CircuitSettings {
+    /// Rate of each circuit; at least [`RATE_MIN`].
+    pub circuit_rate: BitRate,
+    /// Time on a circuit, after the last bit has entered it.
+    pub circuit_delay: Duration,
+    /// Packet network beside the circuits. `None` leaves each packet to its circuit, as in RotorNet.
+    pub packet: Option<PacketNetwork>,
+    /// Size of a pair's queue.
+    pub queue: QueueLimits,
+    /// Larger size for a pair whose circuit is up or near. `None` keeps the size.
+    pub resize: Option<Resize>,
+    /// Matchings in turns. A night is a slot in which the ports that change are dark.
+    pub timetable: Timetable<Matching>,
+}
+
+/// The packet network of a hybrid switch.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct PacketNetwork {
+    /// Rate of each rack's link to it, and of the link back; at least [`RATE_MIN`].
+    pub rate: BitRate,
+    /// Time on each of these links. The packet network sends a packet on as its first bit arrives.
+    pub delay: Duration,
+}
+
+/// The output that each input is connected to; an input beyond the end, or with `None`, is dark.
+pub type Matching = Vec<Option<u16>>;
+
+/// The timetable that connects each two of `ports` ports for `day` in each period, after a night of `night`: in turn k,
+/// input i is connected to output (i + k + 1) mod `ports`.
+///
+/// Errors: fewer than two ports, a day or night without length.
+pub fn strobe(ports: u16, day: Duration, night: Duration) -> Result<Timetable<Matching>, TimetableError> {
+    let matching = |turn| (0..ports).map(|input| Some((input + turn) % ports)).collect();
+    Timetable::new((1..ports).flat_map(|turn| [(night, Matching::new()), (day, matching(turn))]).collect())
+}
+
+/// Settings that no hybrid switch can have.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CircuitError {
+    /// A slot connects an output that is not there, or one output twice.
+    NoMatching {
+        /// Index of the slot.
+        slot: usize,
+        /// Number of the output.
+        output: u16,
+    },
+    /// A rate below [`RATE_MIN`].
+    Rate(PortError),
+}
+
+impl std::fmt::Display for CircuitError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NoMatching { slot, output } => {
+                write!(f, "slot {slot}, output {output}: must be one of the outputs, and connected once")
+            }
+            Self::Rate(error) => error.fmt(f),
+        }
+    }
+}
+impl std::error::Error for CircuitError {}
+
+/// Refuses a slot that connects an output that is not there, or one output twice.
+fn check(matching: &Matching, slot: usize, ports: usize) -> Result<(), CircuitError> {
+    let mut is_connected = vec![false; ports];
+    for (input, output) in matching.iter().enumerate() {
+        let Some(output) = *output else { continue };
+        let place = is_connected.get_mut(usize::from(output)).filter(|_| input < ports);
+        if place.is_none_or(|place| std::mem::replace(place, true)) {
+            return Err(CircuitError::NoMatching { slot, output });
+        }
+    }
+    Ok(())
+}
+
+/// Size of a queue.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct QueueLimits {
+    /// Most packets that wait.
+    pub packets_max: u32,
+    /// Most bytes that wait. `None` for no limit.
+    pub bytes_max: Option<ByteCount>,
+    /// Packets in the queue from which an arriving packet is marked (ECN), if it may be. `None` marks none.
+    pub mark_packets: Option<u32>,
+}
+
+/// Sizes that follow the schedule: resize(s, b, tau) of §2.4.2, where s is [`CircuitSettings::queue`].
+///
+/// A queue that shrinks keeps the packets that wait. Marks begin at the same share of the size.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Resize {
+    /// Most packets that wait while the circuit is up or near (b).
+    pub packets_max: u32,
+    /// Time before the circuit from which the larger size holds (tau).
+    pub ahead: Duration,
+}
+
+/// Bytes that have left a hybrid switch by each network.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct CircuitCounters {
+    /// Bytes that entered a circuit.
+    pub circuit_bytes: u64,
+    /// Bytes that entered a rack's link back from the packet network.
+    pub packet_bytes: u64,
+}
+
+/// Most packets of one pair inside the packet network, on its link and in its queue.
+const INSIDE_MAX: u8 = 3;
+
+/// Timers, each with a port's number. The value is the upper half of the token.
+#[derive(Copy, Clone)]
+enum Timer {
+    /// When to look at the matching of the next slot.
+    Slot,
+    /// When a rack's link to the packet network is idle.
+    UplinkIdle,
+    /// When the first bit of a packet reaches the packet network.
+    UplinkArrival,
+    /// When a rack's link from the packet network is idle.
+    DownlinkIdle,
+    /// When a packet has left the packet network.
+    DownlinkArrival,
+    /// When a rack's circuit is idle.
+    CircuitIdle,
+    /// When a packet has left its circuit.
+    CircuitArrival,
+}
+
+impl Timer {
+    const fn token(self, port: usize) -> u32 {
+        (self as u32) << 16 | port as u32
+    }
+}
+
+/// One pair of racks.
+#[derive(Clone, Debug, Default)]
+struct Pair {
+    /// Packets that wait for either network.
+    queue: Fifo,
+    /// Packets that wait inside the packet network.
+    inside: Fifo,
+    /// Packets on the link to the packet network or in `inside`.
+    inside_packets: u8,
+    /// Longest day of the pair's circuit, zero without one.
+    day_max: Duration,
+    /// Beginning and end of each of its days within the period, in order.
+    days: Vec<(Duration, Duration)>,
+}
+
+/// One link with a wire behind it.
+#[derive(Clone, Debug, Default)]
+struct Link {
+    idle_at: RunInstant,
+    /// Packets on the wire, each with the time at which it leaves it.
+    wire: Fifo,
+    /// Port to begin with when the link is next idle.
+    turn: usize,
+}
+
+/// A hybrid switch that follows a timetable of matchings.
+#[derive(Debug)]
+pub struct CircuitSwitch {
+    settings: CircuitSettings,
+    circuit_serialiser: Serialiser,
+    packet_serialiser: Option<Serialiser>,
+    /// Port of each host, by the host's number. `None` for a host without a route.
+    port_of: Vec<Option<u16>>,
+    /// Targets behind the ports.
+    outputs: Vec<Target>,
+    /// Pairs at `source * ports + destination`.
+    pairs: Vec<Pair>,
+    uplinks: Vec<Link>,
+    downlinks: Vec<Link>,
+    circuits: Vec<Link>,
+    /// Packets in the queues of all pairs.
+    waiting: u64,
+    /// Time of the timer for the end of a slot. `None` while it is not armed.
+    slot_ends_at: Option<RunInstant>,
+    counters: CircuitCounters,
+}
+
+impl CircuitSwitch {
+    /// A switch with as many ports as `outputs`. `port_of` has the port of a packet's `src` and `dst`; a packet of a host
+    /// without a port is dropped.
+    ///
+    /// Errors: a rate below [`RATE_MIN`], a slot that is no matching of these ports.
+    pub fn new(
+        port_of: Vec<Option<u16>>,
+        outputs: Vec<Target>,
+        settings: CircuitSettings,
+    ) -> Result<Self, CircuitError> {
+        let ports = outputs.len();
+        let serialiser = |rate: BitRate| {
+            let serialiser = rate.serialiser().filter(|_| rate >= RATE_MIN);
+            serialiser.ok_or(CircuitError::Rate(PortError::RateTooLow { rate }))
+        };
+        let circuit_serialiser = serialiser(settings.circuit_rate)?;
+        let packet_serialiser = settings.packet.map(|network| serialiser(network.rate)).transpose()?;
+        let mut pairs = vec![Pair::default(); ports * ports];
+        let mut begin = Duration::ZERO;
+        for (slot, (length, matching)) in settings.timetable.slots().enumerate() {
+            check(matching, slot, ports)?;
+            for (input, output) in matching.iter().enumerate() {
+                let Some(output) = output else { continue };
+                let pair = &mut pairs[input * ports + usize::from(*output)];
+                pair.day_max = pair.day_max.max(length);
+                pair.days.push((begin, begin + length));
+            }
+            begin += length;
+        }
+        Ok(Self {
+            settings,
+            circuit_serialiser,
+            packet_serialiser,
+            port_of,
+            pairs,
+            uplinks: vec![Link::default(); ports],
+            downlinks: vec![Link::default(); ports],
+            circuits: vec![Link::default(); ports],
+            waiting: 0,
+            slot_ends_at: None,
+            counters: CircuitCounters::default(),
+            outputs,
+        })
+    }
+
+    /// Bytes that have left by each network.
+    pub const fn counters(&self) -> CircuitCounters {
+        self.counters
+    }
+
+    /// Packets that wait in the queue from one port to another.
+    pub fn queue_packets(&self, source: usize, destination: usize) -> u32 {
+        self.pairs[source * self.outputs.len() + destination].queue.packets()
+    }
+
+    /// The first timer that is armed, before which no packet leaves. `None` if the switch holds no packet.
+    pub(crate) fn next_departure(&self, meta: &[PacketMeta], now: RunInstant) -> Option<RunInstant> {
+        let links = || self.uplinks.iter().chain(&self.downlinks).chain(&self.circuits);
+        let arrivals = links().filter_map(|link| link.wire.first()).map(|p| meta[p.index()].due);
+        let idle = links().map(|link| link.idle_at).filter(|at| *at > now);
+        arrivals.chain(idle).chain(self.slot_ends_at).min()
+    }
+
+    /// Largest queue of the pair at `now`, and the number of packets from which an arriving one is marked.
+    fn limits(&self, pair: &Pair, now: RunInstant) -> (u32, Option<u32>) {
+        let QueueLimits { packets_max, mark_packets, .. } = self.settings.queue;
+        let Some(resize) = self.settings.resize.filter(|resize| self.is_near(pair, now, resize.ahead)) else {
+            return (packets_max, mark_packets);
+        };
+        let scaled = |mark: u32| {
+            let mark = u64::from(mark) * u64::from(resize.packets_max) / u64::from(packets_max.max(1));
+            u32::try_from(mark).unwrap_or(u32::MAX)
+        };
+        (resize.packets_max, mark_packets.map(scaled))
+    }
+
+    /// True while the pair's circuit is up, or comes up within `ahead`.
+    fn is_near(&self, pair: &Pair, now: RunInstant, ahead: Duration) -> bool {
+        let period = self.settings.timetable.period();
+        let into = Duration::from_ps(now.as_ps() % period.as_ps());
+        let next = pair.days.iter().find(|(_, end)| into < *end).or_else(|| pair.days.first());
+        next.is_some_and(|(begin, end)| {
+            let begin = if into < *end { *begin } else { *begin + period };
+            begin <= into + ahead
+        })
+    }
+
+    /// True while the pair's packets may take the packet network: not in its day, nor in the night before it.
+    fn has_packet_path(&self, now: RunInstant, source: usize, destination: usize) -> bool {
+        let slot = self.settings.timetable.at(now);
+        let joins = |matching: &Matching| matching.get(source).copied().flatten();
+        let destination = Some(destination as u16);
+        let is_dark = joins(slot.state).is_none();
+        joins(slot.state) != destination && !(is_dark && joins(slot.next) == destination)
+    }
+
+    /// Sends the next packet of `source` to the packet network, if the link is idle.
+    fn start_uplink<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, source: usize) {
+        let (Some(serialiser), Some(network)) = (self.packet_serialiser, self.settings.packet) else {
+            return;
+        };
+        let ports = self.outputs.len();
+        if self.uplinks[source].idle_at > cx.now() {
+            return;
+        }
+        let turn = self.uplinks[source].turn;
+        let found = (turn..ports).chain(0..turn).find(|destination| {
+            let pair = &self.pairs[source * ports + destination];
+            pair.queue.packets() > 0
+                && pair.inside_packets < INSIDE_MAX
+                && self.has_packet_path(cx.now(), source, *destination)
+        });
+        let Some(destination) = found else { return };
+        let pair = &mut self.pairs[source * ports + destination];
+        let p = pair.queue.pop(cx.all_meta()).expect("the queue was looked at");
+        pair.inside_packets += 1;
+        self.waiting -= 1;
+        let time = serialiser.time(cx.meta(p).size_bytes);
+        let due = cx.now() + network.delay;
+        let link = &mut self.uplinks[source];
+        link.turn = destination + 1;
+        link.idle_at = cx.now() + time;
+        cx.arm(link.idle_at, Timer::UplinkIdle.token(source));
+        Self::put_on_wire(cx, link, p, due, Timer::UplinkArrival.token(source));
+    }
+
+    /// Sends the next packet from inside the packet network to `destination`, if the link is idle.
+    fn start_downlink<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, destination: usize) {
+        let (Some(serialiser), Some(network)) = (self.packet_serialiser, self.settings.packet) else {
+            return;
+        };
+        let ports = self.outputs.len();
+        if self.downlinks[destination].idle_at > cx.now() {
+            return;
+        }
+        let turn = self.downlinks[destination].turn;
+        let mut sources = (turn..ports).chain(0..turn);
+        let found = sources.find(|source| self.pairs[source * ports + destination].inside.packets() > 0);
+        let Some(source) = found else { return };
+        let pair = &mut self.pairs[source * ports + destination];
+        let p = pair.inside.pop(cx.all_meta()).expect("the queue was looked at");
+        pair.inside_packets -= 1;
+        let size = cx.meta(p).size_bytes;
+        self.counters.packet_bytes += u64::from(size);
+        let link = &mut self.downlinks[destination];
+        link.turn = source + 1;
+        link.idle_at = cx.now() + serialiser.time(size);
+        let due = link.idle_at + network.delay;
+        cx.arm(link.idle_at, Timer::DownlinkIdle.token(destination));
+        Self::put_on_wire(cx, link, p, due, Timer::DownlinkArrival.token(destination));
+        self.start_uplink(cx, source);
+    }
+
+    /// Sends the next packet of `source` into its circuit, if one is up and the packet ends before the night.
+    fn start_circuit<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, source: usize) {
+        let slot = self.settings.timetable.at(cx.now());
+        let Some(destination) = slot.state.get(source).copied().flatten() else { return };
+        if self.circuits[source].idle_at > cx.now() {
+            return;
+        }
+        let pair = &mut self.pairs[source * self.outputs.len() + usize::from(destination)];
+        let Some(p) = pair.queue.first() else { return };
+        let size = cx.meta(p).size_bytes;
+        let idle_at = cx.now() + self.circuit_serialiser.time(size);
+        if idle_at > slot.ends_at {
+            return;
+        }
+        pair.queue.pop(cx.all_meta());
+        self.waiting -= 1;
+        self.counters.circuit_bytes += u64::from(size);
+        let link = &mut self.circuits[source];
+        link.idle_at = idle_at;
+        cx.arm(idle_at, Timer::CircuitIdle.token(source));
+        let due = idle_at + self.settings.circuit_delay;
+        Self::put_on_wire(cx, link, p, due, Timer::CircuitArrival.token(source));
+    }
+
+    fn put_on_wire<Q: EventQueue>(
+        cx: &mut Cx<'_, Q>,
+        link: &mut Link,
+        p: PacketId,
+        due: RunInstant,
+        token: u32,
+    ) {
+        cx.meta(p).due = due;
+        if link.wire.first().is_none() {
+            cx.arm(due, token);
+        }
+        link.wire.push(cx.all_meta(), p);
+    }
+
+    /// Takes the packet that has come off a wire, and arms the timer for the next one.
+    fn take_off_wire<Q: EventQueue>(cx: &mut Cx<'_, Q>, link: &mut Link, token: u32) -> PacketId {
+        let p = link.wire.pop(cx.all_meta()).expect("an arrival is armed only while the wire holds a packet");
+        if let Some(next) = link.wire.first() {
+            let due = cx.meta(next).due;
+            cx.arm(due, token);
+        }
+        p
+    }
+
+    /// Arms the timer for the end of the slot while packets wait.
+    fn await_slot<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>) {
+        if self.waiting > 0 && self.slot_ends_at.is_none() {
+            let ends_at = self.settings.timetable.at(cx.now()).ends_at;
+            self.slot_ends_at = Some(ends_at);
+            cx.arm(ends_at, Timer::Slot.token(0));
+        }
+    }
+
+    fn port(&self, host: u16) -> Option<usize> {
+        let port = self.port_of.get(usize::from(host)).copied().flatten().map(usize::from);
+        port.filter(|port| *port < self.outputs.len())
+    }
+}
+
+impl Element for CircuitSwitch {
+    fn on_packet<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, p: PacketId) {
+        let &mut PacketMeta { src, dst, size_bytes, .. } = cx.meta(p);
+        let (Some(source), Some(destination)) = (self.port(src), self.port(dst)) else {
+            return cx.drop(p, Drop::NoRoute);
+        };
+        if source == destination {
+            return cx.forward(self.outputs[destination], p);
+        }
+        let place = source * self.outputs.len() + destination;
+        let pair = &self.pairs[place];
+        // A packet that fits in no day of its circuit would wait without end.
+        if self.settings.packet.is_none() && pair.day_max < self.circuit_serialiser.time(size_bytes) {
+            return cx.drop(p, Drop::NoRoute);
+        }
+        let (packets_max, mark_packets) = self.limits(pair, cx.now());
+        let bytes = pair.queue.bytes() + u64::from(size_bytes);
+        let bytes_max = self.settings.queue.bytes_max;
+        if pair.queue.packets() >= packets_max || bytes_max.is_some_and(|max| bytes > max.as_u64()) {
+            return cx.drop(p, Drop::QueueFull);
+        }
+        let is_marked = mark_packets.is_some_and(|mark| pair.queue.packets() >= mark);
+        let meta = cx.meta(p);
+        meta.ecn_ce |= is_marked && meta.ecn_ect;
+        self.pairs[place].queue.push(cx.all_meta(), p);
+        self.waiting += 1;
+        self.start_circuit(cx, source);
+        self.start_uplink(cx, source);
+        self.await_slot(cx);
+    }
+
+    fn on_timer<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, token: u32) {
+        let port = (token & 0xffff) as usize;
+        match token >> 16 {
+            timer if timer == Timer::Slot as u32 => {
+                self.slot_ends_at = None;
+                for source in 0..self.outputs.len() {
+                    self.start_circuit(cx, source);
+                    self.start_uplink(cx, source);
+                }
+            }
+            timer if timer == Timer::UplinkIdle as u32 => self.start_uplink(cx, port),
+            timer if timer == Timer::UplinkArrival as u32 => {
+                let p = Self::take_off_wire(cx, &mut self.uplinks[port], token);
+                let dst = cx.meta(p).dst;
+                let destination = self.port(dst).expect("packets without a port are dropped on arrival");
+                self.pairs[port * self.outputs.len() + destination].inside.push(cx.all_meta(), p);
+                self.start_downlink(cx, destination);
+            }
+            timer if timer == Timer::DownlinkIdle as u32 => self.start_downlink(cx, port),
+            timer if timer == Timer::DownlinkArrival as u32 => {
+                let p = Self::take_off_wire(cx, &mut self.downlinks[port], token);
+                cx.forward(self.outputs[port], p);
+            }
+            timer if timer == Timer::CircuitIdle as u32 => self.start_circuit(cx, port),
+            _ => {
+                let p = Self::take_off_wire(cx, &mut self.circuits[port], token);
+                let dst = cx.meta(p).dst;
+                let destination = self.port(dst).expect("packets without a port are dropped on arrival");
+                cx.forward(self.outputs[destination], p);
+            }
+        }
+        self.await_slot(cx);
+    }
+}

@@ -1,0 +1,189 @@
+//! Properties of the hybrid switch: order, rates and delays of both networks, and sizes that follow the schedule.
+
+use super::Sink;
+use anabranch_fabric::*;
+use anabranch_units::*;
+use proptest::prelude::*;
+
+const RACKS: u16 = 4;
+const SWITCH: Target = Target::element(0);
+const DAY: Duration = Duration::from_us(180);
+const NIGHT: Duration = Duration::from_us(20);
+const FRAME: u32 = 9_000;
+
+fn settings() -> CircuitSettings {
+    CircuitSettings {
+        circuit_rate: BitRate::gbps(80),
+        circuit_delay: Duration::from_us(30),
+        packet: Some(PacketNetwork { rate: BitRate::gbps(10), delay: Duration::from_us(5) }),
+        queue: QueueLimits { packets_max: 16, bytes_max: None, mark_packets: None },
+        resize: None,
+        timetable: strobe(RACKS, DAY, NIGHT).expect("days and nights have a length"),
+    }
+}
+
+fn between_racks(settings: CircuitSettings) -> Fabric<Sink> {
+    let outputs = (0..RACKS).map(|rack| Target::node(rack.into())).collect();
+    let switch = CircuitSwitch::new((0..RACKS).map(Some).collect(), outputs, settings);
+    let switch = switch.expect("matchings of four ports");
+    let nodes = std::iter::repeat_with(Sink::default).take(RACKS.into()).collect();
+    Fabric::new(vec![AnyElement::Circuit(Box::new(switch))], nodes)
+}
+
+fn counters(fabric: &Fabric<Sink>) -> CircuitCounters {
+    fabric.circuit_switch(SWITCH).expect("the switch is element 0").counters()
+}
+
+/// The thesis's law: 10 us, and 7.2 us for each 9,000-byte packet in the queue.
+#[test]
+fn packet_path_takes_ten_us_and_a_transmission_for_each_packet() {
+    let mut fabric = between_racks(settings());
+    // Racks 0 and 2 have no circuit before 200 us.
+    let at = Instant::from_us(25);
+    for number in 0..10 {
+        fabric.inject(at, SWITCH, PacketMeta::new(0, 2, FRAME), number);
+    }
+    fabric.advance(Instant::MAX);
+    for (packets, (arrival, ..)) in (1u64..).zip(&fabric.nodes()[2].0) {
+        assert_eq!(*arrival, at + Duration::from_us(10) + Duration::from_ns(7_200) * packets);
+    }
+    assert_eq!(counters(&fabric), CircuitCounters { circuit_bytes: 0, packet_bytes: 90_000 });
+}
+
+#[test]
+fn circuit_takes_its_delay_and_one_transmission() {
+    let mut fabric = between_racks(settings());
+    fabric.inject(Instant::from_us(100), SWITCH, PacketMeta::new(0, 1, FRAME), 0);
+    fabric.advance(Instant::MAX);
+    assert_eq!(fabric.nodes()[1].0[0].0, Instant::from_us(130) + Duration::from_ns(900));
+}
+
+#[test]
+fn packets_wait_in_the_night_before_their_circuit() {
+    let mut fabric = between_racks(settings());
+    fabric.inject(Instant::from_us(5), SWITCH, PacketMeta::new(0, 1, FRAME), 0);
+    fabric.inject(Instant::from_us(5), SWITCH, PacketMeta::new(0, 2, FRAME), 0);
+    fabric.advance(Instant::MAX);
+    assert_eq!(fabric.nodes()[1].0[0].0, Instant::from_us(50) + Duration::from_ns(900));
+    assert_eq!(fabric.nodes()[2].0[0].0, Instant::from_us(15) + Duration::from_ns(7_200));
+}
+
+#[test]
+fn packets_return_to_the_packet_path_after_the_day() {
+    let mut fabric = between_racks(settings());
+    // The transmission would end with the night's first picosecond.
+    let late = Instant::from_us(200) - Duration::from_ns(900) + Duration::from_ps(1);
+    fabric.inject(late, SWITCH, PacketMeta::new(0, 1, FRAME), 0);
+    fabric.advance(Instant::MAX);
+    assert_eq!(fabric.nodes()[1].0[0].0, Instant::from_us(210) + Duration::from_ns(7_200));
+}
+
+#[test]
+fn full_queues_drop_and_packets_inside_do_not() {
+    let mut fabric = between_racks(settings());
+    // Three racks send to the fourth: its link takes a third of what they send.
+    let mut now = Instant::from_us(20);
+    for number in 0..900 {
+        for source in 1..RACKS {
+            fabric.inject(now, SWITCH, PacketMeta::new(source, 0, FRAME), number);
+        }
+        now += Duration::from_ns(7_200);
+    }
+    fabric.advance(Instant::MAX);
+    let totals = fabric.totals();
+    assert_eq!(totals.drops.total(), totals.drops.of(Drop::QueueFull));
+    assert_eq!(totals.injected, totals.delivered + totals.drops.total());
+    assert!(totals.delivered > 900 && totals.drops.total() > 0, "{totals:?}");
+    assert_eq!(counters(&fabric).circuit_bytes + counters(&fabric).packet_bytes, totals.delivered * 9_000);
+}
+
+/// The queue from rack 0 to rack 1 holds s, b, s packets around its day, from tau before it.
+#[test]
+fn queue_grows_before_its_day_and_shrinks_after_it() {
+    let ahead = Duration::from_us(100);
+    let resize = Some(Resize { packets_max: 64, ahead });
+    // Rack 0 reaches rack 1 in the first day of each week of 600 us, from 20 to 200 us.
+    for (at, size) in [(519, 16), (520, 64), (619, 64), (799, 64), (800, 16)] {
+        let mut fabric = between_racks(CircuitSettings { resize, ..settings() });
+        fabric.advance(Instant::from_us(at));
+        for number in 0..100 {
+            fabric.inject(Instant::from_us(at), SWITCH, PacketMeta::new(0, 1, FRAME), number);
+        }
+        let waits = fabric.circuit_switch(SWITCH).expect("the switch").queue_packets(0, 1);
+        assert_eq!(waits, size, "at {at} us");
+    }
+}
+
+#[test]
+fn marks_begin_at_the_same_share_of_each_size() {
+    let queue = QueueLimits { packets_max: 16, bytes_max: None, mark_packets: Some(4) };
+    let resize = Some(Resize { packets_max: 64, ahead: Duration::from_us(100) });
+    for (at, unmarked) in [(400, 5), (610, 16)] {
+        let mut fabric = between_racks(CircuitSettings { queue, resize, ..settings() });
+        fabric.advance(Instant::from_us(at));
+        for number in 0..64 {
+            let mut meta = PacketMeta::new(0, 1, FRAME);
+            meta.ecn_ect = true;
+            fabric.inject(Instant::from_us(at), SWITCH, meta, number);
+        }
+        fabric.advance(Instant::MAX);
+        let unmarked_packets = fabric.nodes()[1].0.iter().filter(|(_, meta, _)| !meta.ecn_ce).count();
+        assert_eq!(unmarked_packets, unmarked, "at {at} us");
+    }
+}
+
+#[test]
+fn queues_keep_within_their_bytes() {
+    let queue = QueueLimits { packets_max: 16, bytes_max: Some(ByteCount::new(20_000)), mark_packets: None };
+    let mut fabric = between_racks(CircuitSettings { queue, ..settings() });
+    for number in 0..8 {
+        fabric.inject(Instant::from_us(1), SWITCH, PacketMeta::new(0, 1, FRAME), number);
+    }
+    assert_eq!(fabric.totals().drops.of(Drop::QueueFull), 6);
+}
+
+#[test]
+fn traffic_within_a_rack_passes_at_once() {
+    let outputs = (0..RACKS).map(|rack| Target::node(rack.into())).collect();
+    let switch = CircuitSwitch::new(vec![Some(0), Some(0)], outputs, settings()).expect("matchings");
+    let nodes = std::iter::repeat_with(Sink::default).take(RACKS.into()).collect();
+    let mut fabric: Fabric<Sink> = Fabric::new(vec![AnyElement::Circuit(Box::new(switch))], nodes);
+    fabric.inject(Instant::from_us(3), SWITCH, PacketMeta::new(0, 1, FRAME), 0);
+    assert_eq!(fabric.nodes()[0].0[0].0, Instant::from_us(3));
+    fabric.inject(Instant::from_us(3), SWITCH, PacketMeta::new(0, 7, FRAME), 0);
+    assert_eq!(fabric.totals().drops.of(Drop::NoRoute), 1);
+}
+
+proptest! {
+    /// A circuit that delays longer than the packet network lets packets after a day overtake the last ones of the day.
+    #[test]
+    fn packets_of_a_pair_arrive_in_order(
+        resized in any::<bool>(),
+        packets in prop::collection::vec((0u64..5_000, 0..RACKS, 0..RACKS, 64u32..9_001), 1..400),
+    ) {
+        let resize = resized.then_some(Resize { packets_max: 64, ahead: Duration::from_us(150) });
+        let circuit_delay = Duration::from_us(10);
+        let mut fabric = between_racks(CircuitSettings { resize, circuit_delay, ..settings() });
+        let mut now = Instant::ZERO;
+        for (number, (gap_ns, src, dst, size_bytes)) in (0..).zip(packets) {
+            now += Duration::from_ns(gap_ns);
+            fabric.inject(now, SWITCH, PacketMeta::new(src, dst, size_bytes), number);
+            let totals = fabric.totals();
+            prop_assert_eq!(totals.injected, totals.delivered + totals.drops.total() + fabric.in_flight());
+        }
+        while let Some(deadline) = fabric.next_deadline() {
+            let arrival = fabric.next_arrival();
+            let delivered = fabric.totals().delivered;
+            fabric.advance(deadline);
+            let is_early = arrival.is_some_and(|arrival| arrival > deadline);
+            prop_assert!(!is_early || fabric.totals().delivered == delivered, "before the next arrival");
+        }
+        prop_assert_eq!((fabric.in_flight(), fabric.next_arrival()), (0, None));
+        for sink in fabric.nodes() {
+            let mut last = vec![None; RACKS.into()];
+            for (_, meta, number) in &sink.0 {
+                prop_assert!(last[usize::from(meta.src)].replace(*number) < Some(*number), "in order");
+            }
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! A hybrid switch of circuits and packets: the table `[circuit]`.
+//!
+//! ```toml
+//! [network]
+//! topology = "leaf-spine"
+//! tors = 8
+//! spines = 1
+//! hosts = 16
+//! rate = "10 Gbit/s"
+//! uplink_rate = "1 Tbit/s"
+//! uplink_delay = "0 s"
+//! [circuit]
+//! switch = "spine0"
+//! day = "180 us"
+//! night = "20 us"
+//! ```
+//!
+//! Leaves out: the switch itself ([`anabranch_fabric::CircuitSwitch`]). Read [`CircuitSpec`] first.
+
+use super::read::Wrong;
+use anabranch_fabric::{
+    CircuitSettings, Matching, PacketNetwork, PortError, PortSettings, QueueLimits, Resize, Timetable,
+};
+use anabranch_units::{BitRate, ByteCount, Duration};
+use serde::{Deserialize, Serialize};
+
+/// A switch whose links lead to racks, and join by circuits in turns.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CircuitSpec {
+    /// Name of the switch in the topology. Its links, in their order, lead to racks 0, 1 and so on.
+    pub switch: String,
+    /// Time for which a matching stands.
+    #[serde(default = "day")]
+    pub day: Duration,
+    /// Time before each day in which all circuits are dark.
+    #[serde(default = "night")]
+    pub night: Duration,
+    /// Matchings in turns: each joins rack i to the rack that follows by this number. All numbers in order without it, so
+    /// that each pair has one day (a strobe).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shifts: Option<Vec<u16>>,
+    /// Rate of a circuit.
+    #[serde(default = "circuit_rate")]
+    pub rate: BitRate,
+    /// Time on a circuit.
+    #[serde(default = "circuit_delay")]
+    pub delay: Duration,
+    /// Rate of each rack's link to the packet network and back. A network of circuits alone has `packet = false`.
+    #[serde(default = "packet_rate")]
+    pub packet_rate: BitRate,
+    /// Time on each of these links.
+    #[serde(default = "packet_delay")]
+    pub packet_delay: Duration,
+    /// Whether there is a packet network beside the circuits.
+    #[serde(default = "yes")]
+    pub packet: bool,
+    /// Most packets that wait for each pair of racks (s).
+    #[serde(default = "queue_packets")]
+    pub queue_packets: u32,
+    /// Most bytes that wait for each pair, if that is limited, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<ByteCount>,
+    /// Waiting packets from which arriving ones are marked (ECN).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark_packets: Option<u32>,
+    /// Most packets that wait while the pair's circuit is up or near (b); needs `resize_ahead`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resize_packets: Option<u32>,
+    /// Time before a circuit from which the larger queue holds (tau); needs `resize_packets`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resize_ahead: Option<Duration>,
+}
+
+const fn day() -> Duration {
+    Duration::from_us(180)
+}
+const fn night() -> Duration {
+    Duration::from_us(20)
+}
+const fn circuit_rate() -> BitRate {
+    BitRate::gbps(80)
+}
+const fn circuit_delay() -> Duration {
+    Duration::from_us(30)
+}
+const fn packet_rate() -> BitRate {
+    BitRate::gbps(10)
+}
+const fn packet_delay() -> Duration {
+    Duration::from_us(5)
+}
+const fn yes() -> bool {
+    true
+}
+const fn queue_packets() -> u32 {
+    16
+}
+
+impl CircuitSpec {
+    pub(super) fn check(&self) -> Result<(), Wrong> {
+        let wrong = |field: &str, message: String| Wrong::new(format!("circuit.{field}"), message);
+        if self.day < self.night || self.day == Duration::ZERO {
+            let message =
+                format!("{}: must be above zero and no shorter than the night, {}", self.day, self.night);
+            return Err(wrong("day", message));
+        }
+        if self.night == Duration::ZERO {
+            return Err(wrong("night", "0 s: must be above zero".to_owned()));
+        }
+        super::check::time("circuit.day", self.day)?;
+        for (rate, delay, names) in [
+            (self.rate, self.delay, ["rate", "delay"]),
+            (self.packet_rate, self.packet_delay, ["packet_rate", "packet_delay"]),
+        ] {
+            PortSettings::new(rate, delay, ByteCount::ZERO).check().map_err(|error| match error {
+                PortError::RateTooLow { .. } => wrong(names[0], error.to_string()),
+                _ => wrong(names[1], error.to_string()),
+            })?;
+        }
+        if self.queue_packets == 0 {
+            return Err(wrong("queue_packets", "0: must be at least 1".to_owned()));
+        }
+        match (self.resize_packets, self.resize_ahead) {
+            (Some(_), None) => Err(wrong("resize_ahead", "missing: resize_packets needs it".to_owned())),
+            (None, Some(_)) => Err(wrong("resize_packets", "missing: resize_ahead needs it".to_owned())),
+            (Some(packets), Some(_)) if packets < self.queue_packets => {
+                let message = format!("{packets}: must be at least queue_packets, {}", self.queue_packets);
+                Err(wrong("resize_packets", message))
+            }
+            (_, Some(ahead)) => super::check::time("circuit.resize_ahead", ahead),
+            _ => Ok(()),
+        }
+    }
+
+    /// Settings of a switch with `ports` racks.
+    ///
+    /// Errors: the setting and one line: fewer than two racks, a shift that joins racks to themselves.
+    pub(crate) fn settings(&self, ports: u16) -> Result<CircuitSettings, (&'static str, String)> {
+        if ports < 2 {
+            let message =
+                format!("{ports} links at `{}`: a hybrid switch joins at least 2 racks", self.switch);
+            return Err(("circuit.switch", message));
+        }
+        let shifts = self.shifts.clone().unwrap_or_else(|| (1..ports).collect());
+        if let Some(shift) = shifts.iter().find(|shift| !(1..ports).contains(shift)) {
+            let message = format!("{shift}: must be 1 to {}, as the switch has {ports} racks", ports - 1);
+            return Err(("circuit.shifts", message));
+        }
+        if shifts.is_empty() {
+            return Err(("circuit.shifts", "empty: must have at least 1 number".to_owned()));
+        }
+        let matching =
+            |shift: u16| -> Matching { (0..ports).map(|rack| Some((rack + shift) % ports)).collect() };
+        let slots =
+            shifts.iter().flat_map(|shift| [(self.night, Matching::new()), (self.day, matching(*shift))]);
+        let timetable = Timetable::new(slots.collect()).expect("days and nights were checked");
+        let resize = self.resize_packets.zip(self.resize_ahead);
+        Ok(CircuitSettings {
+            circuit_rate: self.rate,
+            circuit_delay: self.delay,
+            packet: self.packet.then_some(PacketNetwork { rate: self.packet_rate, delay: self.packet_delay }),
+            queue: QueueLimits {
+                packets_max: self.queue_packets,
+                bytes_max: self.queue,
+                mark_packets: self.mark_packets,
+            },
+            resize: resize.map(|(packets_max, ahead)| Resize { packets_max, ahead }),
+            timetable,
+        })
+    }
+}

@@ -1,0 +1,93 @@
+//! A hybrid switch between racks, from scenario files: rates, delays, refusals.
+
+use super::{plan, run};
+use anabranch_sim::Plan;
+use anabranch_sim::scenario::read;
+
+/// Eight racks of `hosts` hosts, as the thesis has them (§2.3.4), and more of `[circuit]`.
+fn racks(hosts: u16, circuit: &str) -> String {
+    format!(
+        r#"
+        [network]
+        topology = "leaf-spine"
+        tors = 8
+        spines = 1
+        hosts = {hosts}
+        rate = "10 Gbit/s"
+        delay = "0 s"
+        uplink_rate = "1 Tbit/s"
+        uplink_delay = "0 s"
+        queue = "10 MB"
+        [circuit]
+        switch = "spine-0"
+        {circuit}
+        [transport]
+        mss = 8_948
+        "#
+    )
+}
+
+/// The thesis's Table 2.1: each rack sends all it can to the next one.
+#[test]
+fn saturated_racks_use_all_of_both_networks() {
+    let load = r#"
+        [[workload]]
+        kind = "udp"
+        pairs = 16
+        rate = "9 Gbit/s"
+        packet = "9 kB"
+    "#;
+    let outcome = run(&plan(&format!("duration = \"14 ms\"\n{}{load}", racks(16, ""))));
+    let per_rack_gbps = |bytes: Option<u64>| bytes.expect("a hybrid switch") as f64 / 14e6;
+    // Of a week of 1,400 us a pair has a day of 180 us; with the night before it, its packet path is off for 200 us.
+    let circuit = per_rack_gbps(outcome.circuit_bytes) / (180.0 / 1_400.0);
+    assert!((79.5..=80.01).contains(&circuit), "{circuit} Gbit/s");
+    let packet = per_rack_gbps(outcome.network.packet_network_bytes) / (1_200.0 / 1_400.0);
+    assert!((9.9..=10.05).contains(&packet), "{packet} Gbit/s");
+}
+
+#[test]
+fn tcp_fills_a_ring_of_fixed_circuits() {
+    let circuit = r#"
+        shifts = [1]
+        day = "1980 us"
+        queue_packets = 128
+    "#;
+    let pairs: Vec<String> =
+        (0..8 * 8).map(|host| format!("[\"{host}\", \"{}\"]", (host + 8) % 64)).collect();
+    let load = format!("[[workload]]\nkind = \"long\"\npairs = [{}]\n", pairs.join(", "));
+    let outcome =
+        run(&plan(&format!("duration = \"40 ms\"\nwarmup = \"20 ms\"\n{}{load}", racks(8, circuit))));
+    let goodput = outcome.workloads[0].goodput_mbps.expect("time has passed") / 8e3;
+    assert!((70.0..=80.0).contains(&goodput), "{goodput} Gbit/s a rack");
+}
+
+#[test]
+fn impossible_circuits_are_refused() {
+    let refused = |circuit: &str| {
+        let text = format!(
+            "{}\n[[workload]]\nkind = \"long\"\npairs = \"permutation\"\nsize = \"1 kB\"",
+            racks(1, circuit)
+        );
+        let point = match read("test", &text, &[]) {
+            Ok(points) => points[0].scenario.clone(),
+            Err(error) => return error.to_string(),
+        };
+        Plan::new(point, &|_: &str| Ok(String::new())).map(|_| ()).expect_err("refused").to_string()
+    };
+    for (circuit, message) in [
+        ("day = \"10 us\"", "circuit.day: 10 us: must be above zero and no shorter than the night, 20 us"),
+        ("shifts = [8]", "circuit.shifts: 8: must be 1 to 7, as the switch has 8 racks"),
+        ("shifts = []", "circuit.shifts: empty: must have at least 1 number"),
+        ("queue_packets = 0", "circuit.queue_packets: 0: must be at least 1"),
+        ("resize_packets = 64", "circuit.resize_ahead: missing: resize_packets needs it"),
+        (
+            "resize_packets = 8\nresize_ahead = \"1 ms\"",
+            "resize_packets: 8: must be at least queue_packets, 16",
+        ),
+        ("rate = \"1 bit/s\"", "circuit.rate: "),
+    ] {
+        let said = refused(circuit);
+        assert!(said.contains(message), "{circuit}: {said}");
+    }
+}
