@@ -40,7 +40,7 @@ fn saturated_racks_use_all_of_both_networks() {
     let outcome = run(&plan(&format!("duration = \"14 ms\"\n{}{load}", racks(16, ""))));
     let per_rack_gbps = |bytes: Option<u64>| bytes.expect("a hybrid switch") as f64 / 14e6;
     // Of a week of 1,400 us a pair has a day of 180 us; with the night before it, its packet path is off for 200 us.
-    let circuit = per_rack_gbps(outcome.circuit_bytes) / (180.0 / 1_400.0);
+    let circuit = per_rack_gbps(outcome.network.circuit_bytes) / (180.0 / 1_400.0);
     assert!((79.5..=80.01).contains(&circuit), "{circuit} Gbit/s");
     let packet = per_rack_gbps(outcome.network.packet_network_bytes) / (1_200.0 / 1_400.0);
     assert!((9.9..=10.05).contains(&packet), "{packet} Gbit/s");
