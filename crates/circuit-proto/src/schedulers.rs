@@ -60,7 +60,7 @@ kinds! {
     Rotor "rotor" "matchings in turn, each as short as a day may be, without regard to demand" => Rotor::default(),
     Solstice "solstice" "longest common days first (CoNEXT 2015)" => Solstice,
     Eclipse "eclipse" "most bytes a second first (SIGMETRICS 2016)" => Eclipse,
-    Refit "refit" "days by thresholds, then lengths and circuits refitted" => Refit,
+    Refit "refit" "days by auction, then lengths and circuits fitted to each other" => Refit,
 }
 
 #[cfg(test)]

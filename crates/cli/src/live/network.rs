@@ -29,7 +29,7 @@ pub struct Args {
     remove_channel: Vec<String>,
     /// Change this version only, as `live network` shows it. By default the present one.
     #[arg(long, value_name = "NUMBER")]
-    version: Option<u64>,
+    if_version: Option<u64>,
     /// Print one JSON object with lead, version and network, as the API has it.
     #[arg(long)]
     json: bool,
@@ -48,8 +48,8 @@ fn ends(text: &str) -> Result<(String, String), String> {
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let changes = changes(args)?;
     ensure!(
-        !changes.is_empty() || args.version.is_none(),
-        "--version without a change: give --set FILE or one of the --remove options"
+        !changes.is_empty() || args.if_version.is_none(),
+        "--if-version without a change: give --set FILE or one of the --remove options"
     );
     let client = args.operator.client()?;
     crate::process::runtime()?.block_on(async {
@@ -58,7 +58,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             println!("{}", if args.json { serde_json::to_string(&view)? } else { text(&view)? });
             return Ok(ExitCode::SUCCESS);
         }
-        let version = match args.version {
+        let version = match args.if_version {
             Some(version) => version,
             None => client.network().await?.version,
         };
