@@ -1,4 +1,4 @@
-//! What no schedule of one week can exceed.
+//! An upper bound of the demand that any schedule of one week serves.
 //!
 //! A pair that is served at all takes a night and a shortest day of both its ports. So a byte of a pair costs its ports at
 //! least the pair's whole time, night included, divided by the bytes that it can move in one week. With these costs as

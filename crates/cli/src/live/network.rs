@@ -11,7 +11,7 @@ use std::process::ExitCode;
 /// The network, or changes of it.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Add the entries of this file, or change those of the same name (links: of the same ends): [[node]], [[link]], [[group]]
+    /// Add the entries of this file, or change the entries of the same name (links: of the same ends): [[node]], [[link]], [[group]]
     /// and [[channel]] tables, as in the controller's --network.
     #[arg(long, value_name = "FILE")]
     set: Option<PathBuf>,

@@ -81,7 +81,7 @@ fn packets_return_to_the_packet_path_after_the_day() {
 #[test]
 fn full_queues_drop_and_packets_inside_do_not() {
     let mut fabric = between_racks(settings());
-    // Three racks send to the fourth: its link takes a third of what they send.
+    // Three racks send to the fourth, whose link takes a third of the packets.
     let mut now = Instant::from_us(20);
     for number in 0..900 {
         for source in 1..RACKS {

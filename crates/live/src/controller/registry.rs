@@ -1,7 +1,7 @@
 //! State of a controller that outlives it: number of the lead, drained nodes, the network.
 //!
 //! The state changes one decision after another; `anabranch_election` stores each before it takes
-//! effect. Leaves out: the store, and plans, which each lead makes anew. Read [`Registry`].
+//! effect. Leaves out: the store, and plans, which each lead computes itself. Read [`Registry`].
 
 use crate::description::Description;
 use anabranch_election::{Event, Machine};
@@ -48,7 +48,7 @@ pub(super) struct Registry {
 }
 
 impl Registry {
-    /// The state after all decisions, the last ones of which may not be stored yet.
+    /// The state after all decisions. The last ones may not be stored yet.
     pub(super) const fn head(&self) -> &Kept {
         &self.head
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A doubled relay with one viewer of one object, and two parents with bytes of their own.
+/// A doubled relay with one viewer of one object, and two parents, each with other bytes.
 struct Pair {
     relay: Relay,
     now: Instant,
