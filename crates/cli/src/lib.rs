@@ -14,6 +14,7 @@ mod completions;
 mod demo;
 mod doctor;
 mod emulate;
+mod etcd;
 #[doc(hidden)]
 pub mod exercise;
 mod exit;

@@ -1,9 +1,10 @@
 //! `anabranch broker serve`: rounds with networks' agents, and players' questions.
 
+use crate::etcd::EtcdArgs;
 use crate::network;
 use anabranch_broker::{
-    BrokerService, BrokerServiceConfig, Contracts, EtcdConfig, PublicConfig, PublicServer, ServeConfig,
-    Server, StoreConfig,
+    BrokerService, BrokerServiceConfig, Contracts, PublicConfig, PublicServer, ServeConfig, Server,
+    StoreConfig,
 };
 use anabranch_broker_proto::broker::Settings;
 use anabranch_broker_proto::designs;
@@ -44,34 +45,8 @@ pub struct Args {
     /// The file in which the last accepted decision is kept. Made if it is not there.
     #[arg(long, value_name = "FILE", default_value = "broker.redb")]
     store: PathBuf,
-    /// Keep decisions in etcd instead, and share them with all brokers that name it: one of them leads, the others take over within
-    /// --lease. Its members, between commas, as http://HOST:PORT or https://HOST:PORT.
-    #[arg(
-        long,
-        value_name = "URL,...",
-        value_delimiter = ',',
-        conflicts_with = "store",
-        requires = "advertise"
-    )]
-    etcd: Vec<String>,
-    /// Where networks' agents and the other brokers reach this one, as HOST:PORT.
-    #[arg(long, value_name = "HOST:PORT", requires = "etcd", value_parser = host_and_port)]
-    advertise: Option<String>,
-    /// Seconds after which another broker leads if the one that did has fallen silent.
-    #[arg(long, value_name = "SECONDS", default_value_t = 10, requires = "etcd", value_parser = clap::value_parser!(u64).range(2..=3_600))]
-    lease: u64,
-    /// What the names of all keys in etcd begin with: one for each group of brokers that decide together.
-    #[arg(long, value_name = "PREFIX", default_value = "/anabranch/broker/", requires = "etcd")]
-    etcd_prefix: String,
-    /// The authority that the certificates of etcd's members are of, as PEM; for https.
-    #[arg(long, value_name = "FILE", requires = "etcd")]
-    etcd_ca: Option<PathBuf>,
-    /// This broker's certificate for etcd, as PEM, if its members ask for one.
-    #[arg(long, value_name = "FILE", requires_all = ["etcd_ca", "etcd_key"])]
-    etcd_cert: Option<PathBuf>,
-    /// The key of --etcd-cert, as PEM.
-    #[arg(long, value_name = "FILE", requires = "etcd_cert")]
-    etcd_key: Option<PathBuf>,
+    #[command(flatten)]
+    etcd: EtcdArgs,
     /// What networks are told, match and announce: a name that `broker evaluate --help` lists.
     #[arg(long, value_name = "DESIGN", default_value = "marketplace")]
     design: String,
@@ -115,17 +90,6 @@ pub struct Args {
     plain_redirects: bool,
 }
 
-/// An address to be reached at.
-fn host_and_port(text: &str) -> Result<String, String> {
-    let is_one =
-        |(host, port): (&str, &str)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0);
-    if text.rsplit_once(':').is_some_and(is_one) {
-        Ok(text.to_owned())
-    } else {
-        Err("write HOST:PORT, as others reach this broker".to_owned())
-    }
-}
-
 /// The beginning of an address: a scheme and a host.
 fn url(text: &str) -> Result<String, String> {
     let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
@@ -140,13 +104,9 @@ fn url(text: &str) -> Result<String, String> {
 impl Args {
     /// Where decisions are kept.
     fn store(&self, identity: &Identity) -> anyhow::Result<StoreConfig> {
-        let Some(address) = &self.advertise else { return Ok(StoreConfig::File(self.store.clone())) };
-        let lease = std::time::Duration::from_secs(self.lease);
-        let mut etcd = EtcdConfig::new(self.etcd.clone(), &self.etcd_prefix, address).with_lease(lease);
-        if let Some(authority) = &self.etcd_ca {
-            let own = self.etcd_cert.as_deref().zip(self.etcd_key.as_deref());
-            etcd = etcd.with_tls(authority, own)?;
-        }
+        let Some(etcd) = self.etcd.config("broker")? else {
+            return Ok(StoreConfig::File(self.store.clone()));
+        };
         Ok(StoreConfig::Etcd { etcd, identity: identity.clone() })
     }
 }

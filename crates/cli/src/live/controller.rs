@@ -1,13 +1,14 @@
 //! `anabranch live controller`: the controller of a network, and how programs reach it.
 
 use super::worlds::{PriorityName, ppm, share, weight};
+use crate::etcd::EtcdArgs;
 use crate::exit::OrUsage as _;
 use anabranch_http::{ServeConfig, Server};
+use anabranch_live::SYSTEM;
 use anabranch_live::control::ControlConfig;
 use anabranch_live::controller::client::ControllerClient;
 use anabranch_live::controller::{ControllerConfig, ControllerService, StoreConfig};
 use anabranch_live::description::{DESCRIPTION_BYTES_MAX, Description};
-use anabranch_live::{EtcdConfig, SYSTEM};
 use anabranch_live_proto::control::node::ControlMode;
 use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::identity::Identity;
@@ -59,55 +60,6 @@ pub struct Args {
     moves: usize,
 }
 
-/// A store that several controllers share.
-#[derive(clap::Args)]
-struct EtcdArgs {
-    /// Share the store in etcd with all controllers that name it, in place of --store: one of them leads, another takes over within
-    /// --lease. Members of etcd, as http://HOST:PORT or https://HOST:PORT.
-    #[arg(
-        long,
-        value_name = "URL,...",
-        value_delimiter = ',',
-        conflicts_with = "store",
-        requires = "advertise"
-    )]
-    etcd: Vec<String>,
-    /// Address of this controller for nodes and operators, as HOST:PORT.
-    #[arg(long, value_name = "HOST:PORT", requires = "etcd")]
-    advertise: Option<String>,
-    /// Seconds after which another controller leads if the leader is silent.
-    #[arg(long, value_name = "SECONDS", default_value_t = 10, requires = "etcd", value_parser = clap::value_parser!(u64).range(2..=3_600))]
-    lease: u64,
-    /// First characters of all keys in etcd: one prefix for each network.
-    #[arg(long, value_name = "PREFIX", default_value = "/anabranch/live/", requires = "etcd")]
-    etcd_prefix: String,
-    /// Authority of the certificates of etcd's members, as PEM; for https.
-    #[arg(long, value_name = "FILE", requires = "etcd")]
-    etcd_ca: Option<PathBuf>,
-    /// This controller's certificate for etcd, as PEM, if its members ask for one.
-    #[arg(long, value_name = "FILE", requires_all = ["etcd_ca", "etcd_key"])]
-    etcd_cert: Option<PathBuf>,
-    /// Key of --etcd-cert, as PEM.
-    #[arg(long, value_name = "FILE", requires = "etcd_cert")]
-    etcd_key: Option<PathBuf>,
-}
-
-impl EtcdArgs {
-    /// etcd, if it is named.
-    ///
-    /// Errors: certificates that cannot be read.
-    fn store(&self) -> anyhow::Result<Option<StoreConfig>> {
-        let Some(address) = &self.advertise else { return Ok(None) };
-        let lease = std::time::Duration::from_secs(self.lease);
-        let mut etcd = EtcdConfig::new(self.etcd.clone(), &self.etcd_prefix, address).with_lease(lease);
-        if let Some(authority) = &self.etcd_ca {
-            let own = self.etcd_cert.as_deref().zip(self.etcd_key.as_deref());
-            etcd = etcd.with_tls(authority, own)?;
-        }
-        Ok(Some(StoreConfig::Etcd(etcd)))
-    }
-}
-
 /// Controls until Ctrl-C or SIGTERM.
 ///
 /// Errors: one line for the user.
@@ -126,8 +78,8 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let serve = ServeConfig { address: args.listen, half_open, ..ServeConfig::default() };
     crate::process::check_descriptors(descriptors, serve.descriptors());
     let mut config = ControllerConfig::new(description, Some(&args.store));
-    if let Some(store) = args.etcd.store()? {
-        config.store = store;
+    if let Some(etcd) = args.etcd.config("live")? {
+        config.store = StoreConfig::Etcd(etcd);
     }
     config.settings.round = args.every;
     config.settings.slack_ppm = ppm(args.slack);
