@@ -152,10 +152,8 @@ const DAY: Duration = Duration::from_secs(24 * 3_600);
 /// Reads a daemon's keys again on SIGHUP, and when their files change. Until it is first polled SIGHUP ends the process; from
 /// then on a terminal that is closed does not.
 pub async fn follow(identity: &Identity) -> std::convert::Infallible {
-    let hangups =
-        signal(SignalKind::hangup()).inspect_err(|error| tracing::warn!("SIGHUP is not heard: {error}"));
     tokio::select! {
-        never = read_again(identity, hangups.ok()) => never,
+        never = read_again(identity, Looks::with_hangups()) => never,
         never = warn_before_the_end(identity) => never,
     }
 }
@@ -163,13 +161,29 @@ pub async fn follow(identity: &Identity) -> std::convert::Infallible {
 /// Reads a command's keys again when their files change: it hears of peers whose keys are lost while it runs. To SIGHUP it
 /// listens as before. It says nothing of a certificate that ends soon: the holder's daemons do, each day.
 pub async fn follow_files(identity: &Identity) -> std::convert::Infallible {
-    read_again(identity, None).await
+    read_again(identity, Looks::without_hangups()).await
 }
 
-async fn read_again(identity: &Identity, mut hangups: Option<HangUps>) -> std::convert::Infallible {
-    loop {
+/// Times at which a daemon looks at its files.
+pub struct Looks {
+    hangups: Option<HangUps>,
+}
+
+impl Looks {
+    /// At each SIGHUP, which no longer ends the process, and every [`LOOK_EVERY`].
+    pub fn with_hangups() -> Self {
+        let hangups = signal(SignalKind::hangup());
+        Self { hangups: hangups.inspect_err(|error| tracing::warn!("SIGHUP is not heard: {error}")).ok() }
+    }
+
+    const fn without_hangups() -> Self {
+        Self { hangups: None }
+    }
+
+    /// Waits for the next look. Returns true if SIGHUP asked for it.
+    pub async fn next(&mut self) -> bool {
         let hangup = async {
-            match &mut hangups {
+            match &mut self.hangups {
                 Some(hangups) => hangups.recv().await,
                 None => std::future::pending().await,
             }
@@ -180,6 +194,15 @@ async fn read_again(identity: &Identity, mut hangups: Option<HangUps>) -> std::c
         };
         if is_asked {
             crate::process::leave_dead_terminal();
+        }
+        is_asked
+    }
+}
+
+async fn read_again(identity: &Identity, mut looks: Looks) -> std::convert::Infallible {
+    loop {
+        let is_asked = looks.next().await;
+        if is_asked {
             tracing::info!("SIGHUP: keys are read again, and the daemon goes on");
         }
         let shared = identity.clone();

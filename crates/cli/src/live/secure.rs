@@ -1,7 +1,7 @@
 //! TLS to viewers of `anabranch live node` and `source`, and files that are read again while these run.
 
 use crate::exit::OrUsage as _;
-use crate::keys::LOOK_EVERY;
+use crate::keys::Looks;
 use anabranch_http::plain::PROTOCOLS;
 use anabranch_live::SecureListener;
 use anabranch_net::public::{CertificateFiles, ServerCertificate};
@@ -10,7 +10,6 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tokio::signal::unix::{SignalKind, signal};
 
 /// Listener for viewers over TLS.
 #[derive(clap::Args)]
@@ -67,22 +66,9 @@ pub(super) async fn follow(files: Vec<Arc<dyn Reloaded>>) -> Infallible {
     if files.is_empty() {
         return std::future::pending().await;
     }
-    let hangups = signal(SignalKind::hangup());
-    let mut hangups = hangups.inspect_err(|error| tracing::warn!("SIGHUP is not heard: {error}")).ok();
+    let mut looks = Looks::with_hangups();
     loop {
-        let hangup = async {
-            match &mut hangups {
-                Some(hangups) => hangups.recv().await,
-                None => std::future::pending().await,
-            }
-        };
-        let is_asked = tokio::select! {
-            _ = hangup => true,
-            () = tokio::time::sleep(LOOK_EVERY) => false,
-        };
-        if is_asked {
-            crate::process::leave_dead_terminal();
-        }
+        let is_asked = looks.next().await;
         for file in &files {
             let file = Arc::clone(file);
             let read = tokio::task::spawn_blocking(move || {
