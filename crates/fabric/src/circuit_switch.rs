@@ -53,13 +53,20 @@ pub struct PacketNetwork {
 /// The output that each input is connected to; an input beyond the end, or with `None`, is dark.
 pub type Matching = Vec<Option<u16>>;
 
-/// The timetable that connects each two of `ports` ports for `day` in each period, after a night of `night`: in turn k,
-/// input i is connected to output (i + k + 1) mod `ports`.
+/// The timetable of matchings by shifts, each for `day` after a night of `night`: a shift by k connects input i to output
+/// (i + k) mod `ports`. All shifts from 1 to `ports` - 1 connect each two ports once in a period.
 ///
-/// Errors: fewer than two ports, a day or night without length.
-pub fn strobe(ports: u16, day: Duration, night: Duration) -> Result<Timetable<Matching>, TimetableError> {
-    let matching = |turn| (0..ports).map(|input| Some((input + turn) % ports)).collect();
-    Timetable::new((1..ports).flat_map(|turn| [(night, Matching::new()), (day, matching(turn))]).collect())
+/// Errors: no shift, a day or night without length.
+pub fn shifts(
+    ports: u16,
+    by: impl IntoIterator<Item = u16>,
+    day: Duration,
+    night: Duration,
+) -> Result<Timetable<Matching>, TimetableError> {
+    let output = |input: u16, shift: u16| ((u32::from(input) + u32::from(shift)) % u32::from(ports)) as u16;
+    let matching = |shift| (0..ports).map(|input| Some(output(input, shift))).collect();
+    let slots = by.into_iter().flat_map(|shift| [(night, Matching::new()), (day, matching(shift))]);
+    Timetable::new(slots.collect())
 }
 
 /// Settings that no hybrid switch can have.

@@ -35,7 +35,7 @@ pub use buffer::{BufferId, SharedBuffer};
 
 pub use circuit_switch::{
     CircuitCounters, CircuitError, CircuitSettings, CircuitSwitch, Matching, PacketNetwork, QueueLimits,
-    Resize, strobe,
+    Resize, shifts,
 };
 pub use element::{Cx, Element};
 pub use event::{Event, EventQueue, QuadHeap};

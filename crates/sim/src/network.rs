@@ -87,18 +87,18 @@ impl Network {
         Ok(Self { topology, named, hosts, routes, ports, spread: spec.spread, shared, circuit: None })
     }
 
-    /// The same network with the hybrid switch that `spec` describes, if any.
+    /// The same network with the hybrid switch that `spec` describes, for packets of at most `packet`.
     ///
     /// Errors: a switch that the topology lacks, or settings that do not fit its links.
-    pub(crate) fn with_circuit_spec(self, spec: Option<&CircuitSpec>) -> Result<Self, NetworkError> {
-        let Some(spec) = spec else { return Ok(self) };
+    pub(crate) fn with_circuit_spec(
+        self,
+        spec: &CircuitSpec,
+        packet: ByteCount,
+    ) -> Result<Self, NetworkError> {
         let wrong = |field, message: String| NetworkError { field, message };
         let site = self.find_switch(&spec.switch).map_err(|error| wrong("circuit.switch", error))?;
         let racks = self.topology.links_out(site).count();
-        let racks = u16::try_from(racks).map_err(|_| {
-            wrong("circuit.switch", format!("{racks} links: a hybrid switch has {} at most", u16::MAX))
-        })?;
-        let settings = spec.settings(racks).map_err(|(field, message)| wrong(field, message))?;
+        let settings = spec.settings(racks, packet).map_err(|(field, message)| wrong(field, message))?;
         self.with_circuits(site, settings).map_err(|error| wrong("circuit", error.to_string()))
     }
 

@@ -71,13 +71,14 @@ impl Plan {
         read: &dyn Fn(&str) -> io::Result<String>,
         systems: &[&dyn System],
     ) -> Result<Self, PlanError> {
-        let network = Network::new(&scenario.network, read)
-            .and_then(|network| network.with_circuit_spec(scenario.circuit.as_ref()))
-            .map_err(|e| wrong(e.field, e.message))?;
+        let mut network = Network::new(&scenario.network, read).map_err(|e| wrong(e.field, e.message))?;
         let segment = ByteCount::new(scenario.transport.mss.into())
             + ByteCount::new(scenario.transport.header_bytes.into());
         let packet = scenario.workload.iter().map(Workload::packet).fold(segment, ByteCount::max);
         network.check_queues(&scenario.network, packet).map_err(|e| wrong(e.field, e.message))?;
+        if let Some(circuit) = &scenario.circuit {
+            network = network.with_circuit_spec(circuit, packet).map_err(|e| wrong(e.field, e.message))?;
+        }
         let mut work = Vec::new();
         for (index, workload) in scenario.workload.iter().enumerate() {
             let field = format!("workload[{index}]");

@@ -18,7 +18,7 @@ fn settings() -> CircuitSettings {
         packet: Some(PacketNetwork { rate: BitRate::gbps(10), delay: Duration::from_us(5) }),
         queue: QueueLimits { packets_max: 16, bytes_max: None, mark_packets: None },
         resize: None,
-        timetable: strobe(RACKS, DAY, NIGHT).expect("days and nights have a length"),
+        timetable: shifts(RACKS, 1..RACKS, DAY, NIGHT).expect("days and nights have a length"),
     }
 }
 

@@ -18,7 +18,7 @@ fn settings() -> CircuitSettings {
         packet: None,
         queue: QueueLimits { packets_max: 8, bytes_max: None, mark_packets: None },
         resize: None,
-        timetable: strobe(PORTS, DAY, NIGHT).expect("days and nights have a length"),
+        timetable: shifts(PORTS, 1..PORTS, DAY, NIGHT).expect("days and nights have a length"),
     }
 }
 
@@ -135,8 +135,8 @@ fn settings_without_a_matching_are_refused() {
     let slow = CircuitSettings { circuit_rate: BitRate::bps(1), ..settings() };
     let refused = CircuitSwitch::new(vec![], vec![], slow).map(|_| ());
     assert!(matches!(refused, Err(CircuitError::Rate(PortError::RateTooLow { .. }))), "{refused:?}");
-    assert_eq!(strobe(1, DAY, NIGHT).map(|_| ()), Err(TimetableError::Empty));
-    assert_eq!(strobe(2, DAY, Duration::ZERO).map(|_| ()), Err(TimetableError::EmptySlot { index: 0 }));
+    assert_eq!(shifts(1, 1..1, DAY, NIGHT).map(|_| ()), Err(TimetableError::Empty));
+    assert_eq!(shifts(2, 1..2, DAY, Duration::ZERO).map(|_| ()), Err(TimetableError::EmptySlot { index: 0 }));
 }
 
 proptest! {

@@ -19,10 +19,13 @@
 
 use super::read::Wrong;
 use anabranch_fabric::{
-    CircuitSettings, Matching, PacketNetwork, PortError, PortSettings, QueueLimits, Resize, Timetable,
+    CircuitSettings, PacketNetwork, PortError, PortSettings, QueueLimits, Resize, shifts,
 };
 use anabranch_units::{BitRate, ByteCount, Duration};
 use serde::{Deserialize, Serialize};
+
+/// Most racks of a hybrid switch: it keeps a queue for each pair.
+const RACKS_MAX: usize = 1024;
 
 /// A switch whose links lead to racks, and join by circuits in turns.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -133,28 +136,35 @@ impl CircuitSpec {
         }
     }
 
-    /// Settings of a switch with `ports` racks.
+    /// Settings of a switch with `racks` racks, for packets of at most `packet`.
     ///
-    /// Errors: the setting and one line: fewer than two racks, a shift that joins racks to themselves.
-    pub(crate) fn settings(&self, ports: u16) -> Result<CircuitSettings, (&'static str, String)> {
-        if ports < 2 {
+    /// Errors: the setting and one line: a number of racks that no hybrid switch has, a shift that joins racks to
+    /// themselves, a queue that holds no packet.
+    pub(crate) fn settings(
+        &self,
+        racks: usize,
+        packet: ByteCount,
+    ) -> Result<CircuitSettings, (&'static str, String)> {
+        if !(2..=RACKS_MAX).contains(&racks) {
+            let switch = &self.switch;
             let message =
-                format!("{ports} links at `{}`: a hybrid switch joins at least 2 racks", self.switch);
+                format!("{racks} links at `{switch}`: a hybrid switch joins 2 to {RACKS_MAX} racks");
             return Err(("circuit.switch", message));
         }
-        let shifts = self.shifts.clone().unwrap_or_else(|| (1..ports).collect());
-        if let Some(shift) = shifts.iter().find(|shift| !(1..ports).contains(shift)) {
+        let ports = racks as u16;
+        if let Some(queue) = self.queue.filter(|queue| *queue < packet) {
+            let message = format!("{queue}: must hold the largest packet, {packet}");
+            return Err(("circuit.queue", message));
+        }
+        let by = self.shifts.clone().unwrap_or_else(|| (1..ports).collect());
+        if let Some(shift) = by.iter().find(|shift| !(1..ports).contains(shift)) {
             let message = format!("{shift}: must be 1 to {}, as the switch has {ports} racks", ports - 1);
             return Err(("circuit.shifts", message));
         }
-        if shifts.is_empty() {
+        if by.is_empty() {
             return Err(("circuit.shifts", "empty: must have at least 1 number".to_owned()));
         }
-        let matching =
-            |shift: u16| -> Matching { (0..ports).map(|rack| Some((rack + shift) % ports)).collect() };
-        let slots =
-            shifts.iter().flat_map(|shift| [(self.night, Matching::new()), (self.day, matching(*shift))]);
-        let timetable = Timetable::new(slots.collect()).expect("days and nights were checked");
+        let timetable = shifts(ports, by, self.day, self.night).expect("days and nights were checked");
         let resize = self.resize_packets.zip(self.resize_ahead);
         Ok(CircuitSettings {
             circuit_rate: self.rate,

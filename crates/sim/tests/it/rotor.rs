@@ -1,7 +1,7 @@
 //! A rotor between hosts: TCP and UDP get the share of time that their circuits are up, and nothing crosses in the night.
 
 use super::plan;
-use anabranch_fabric::{CircuitSettings, QuadHeap, QueueLimits, strobe};
+use anabranch_fabric::{CircuitSettings, QuadHeap, QueueLimits, shifts};
 use anabranch_sim::{Outcome, Plan, Simulation};
 use anabranch_units::{BitRate, Duration};
 
@@ -17,7 +17,7 @@ fn settings(ports: u16) -> CircuitSettings {
         packet: None,
         queue: QueueLimits { packets_max: 64, bytes_max: None, mark_packets: None },
         resize: None,
-        timetable: strobe(ports, DAY, NIGHT).expect("days and nights have a length"),
+        timetable: shifts(ports, 1..ports, DAY, NIGHT).expect("days and nights have a length"),
     }
 }
 
