@@ -13,8 +13,8 @@ const STEPS: u64 = 1 << 14;
 
 /// A number of bytes that no schedule of one week serves more of, at most `demand`'s total.
 ///
-/// Cost: O(racks^2) for each of up to 16,384 prices of the ports that have time left; some tens in the usual case.
-/// Source: the primal-dual method for transportation problems (Ford and Fulkerson, *Flows in Networks*, 1962, III.4).
+/// Cost: O(racks^2) for each of up to 16,384 prices of the ports that have time left.
+/// Source: the primal-dual method for transportation problems (Ford and Fulkerson, *Flows in Networks*, 1962).
 pub fn served_max(demand: &Demand, timing: &Timing) -> ByteCount {
     let mut problem = Transport::new(demand, timing);
     problem.solve();

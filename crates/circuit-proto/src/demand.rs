@@ -95,11 +95,6 @@ impl Demand {
         ByteCount::new(self.bytes[source * self.racks + destination])
     }
 
-    /// Bytes from `source` to each rack.
-    pub(crate) fn row(&self, source: usize) -> &[u64] {
-        &self.bytes[source * self.racks..][..self.racks]
-    }
-
     /// Sum of all entries.
     pub fn total(&self) -> ByteCount {
         ByteCount::new(self.bytes.iter().sum())
@@ -112,6 +107,9 @@ impl Demand {
         let rate = u128::from(timing.circuit_rate.as_bps());
         let most = timing.week.as_ps() + 1;
         let time = |bytes: &u64| {
+            if *bytes == 0 {
+                return 0;
+            }
             let bit_ps = u128::from(*bytes) * 8 * 1_000_000_000_000;
             u64::try_from(bit_ps.div_ceil(rate)).unwrap_or(u64::MAX).min(most)
         };

@@ -31,8 +31,7 @@ pub fn all_to_all(racks: usize, bytes: ByteCount) -> Result<Demand, DemandError>
 /// `bytes` from each rack: 70 % in `big` flows of equal size, 30 % in `small` ones, to racks drawn without a port that
 /// receives more than it can send.
 ///
-/// Each flow class is a union of random shifts, as in the workloads of Liu et al., *Scheduling techniques for hybrid
-/// circuit/packet networks* (Solstice), CoNEXT 2015, §5.1: 4 big and 12 small flows a port there.
+/// Each flow of a port is part of a random cycle through all racks, so that all ports send and receive alike.
 ///
 /// Errors: a number of racks that no network has.
 pub fn skewed(

@@ -11,7 +11,7 @@ use anabranch_units::Duration;
 /// searched by bisection over the pairs' remaining times.
 /// Cost: O(days log(racks) racks^3).
 /// Source: Bojja Venkatakrishnan et al., *Costly circuits, submodular schedules and approximate Carathéodory theorems*
-/// (Eclipse), SIGMETRICS 2016, Algorithms 1 and 2. Differs: no day is shorter than the shortest of the switch.
+/// (Eclipse), SIGMETRICS 2016. Differs: no day is shorter than the shortest of the switch.
 #[derive(Clone, Copy, Debug)]
 pub struct Eclipse;
 

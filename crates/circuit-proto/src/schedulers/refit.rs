@@ -22,18 +22,13 @@ const SHORT_CLASSES: usize = 3;
 /// Part of a day's length by which a bid exceeds what keeps the bidder content.
 const BID_SHARE: i64 = 1024;
 
-/// Rounds in which circuits and lengths are fitted to each other.
-const ROUNDS: usize = 1;
-
 impl Scheduler for Refit {
     fn schedule(&mut self, demand: &Demand, timing: &Timing) -> Schedule {
         let mut week = Week::new(demand, timing);
         week.fill();
         week.fit_lengths();
-        for _ in 0..ROUNDS {
-            week.fit_circuits();
-            week.fit_lengths();
-        }
+        week.fit_circuits();
+        week.fit_lengths();
         week.fit_count();
         week.schedule()
     }
@@ -108,17 +103,14 @@ impl Week {
     }
 
     fn read(&mut self, demand: &Demand, timing: &Timing) {
-        let byte_ps = 8e12 / timing.circuit_rate.as_bps() as f64;
-        let week = self.left as f64;
-        for source in 0..self.racks {
+        let times = demand.circuit_ps(timing);
+        for (source, row) in times.chunks_exact(self.racks).enumerate() {
             self.first.push(self.pairs.len() as u32);
-            for (destination, bytes) in demand.row(source).iter().enumerate() {
-                if *bytes > 0 {
-                    let open = (*bytes as f64 * byte_ps).ceil().min(week) as i64;
-                    self.index[source * self.racks + destination] = self.pairs.len() as u32;
-                    self.pairs.push(Pair { source: port(source), destination: port(destination), open });
-                    self.flip(self.pairs.len() - 1);
-                }
+            for (destination, time) in row.iter().enumerate().filter(|(_, time)| **time > 0) {
+                self.index[source * self.racks + destination] = self.pairs.len() as u32;
+                let open = i64::try_from(*time).expect("a week is an hour at most");
+                self.pairs.push(Pair { source: port(source), destination: port(destination), open });
+                self.flip(self.pairs.len() - 1);
             }
         }
         self.first.push(self.pairs.len() as u32);

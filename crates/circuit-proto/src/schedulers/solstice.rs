@@ -7,8 +7,8 @@ use anabranch_units::Duration;
 
 /// Stuffs demand until every rack sends and receives alike, then cuts off the longest days that all racks can use.
 ///
-/// Source: Liu et al., *Scheduling techniques for hybrid circuit/packet networks* (Solstice), CoNEXT 2015, §4.2
-/// (QuickStuff) and §4.3 (BigSlice).
+/// Source: Liu et al., *Scheduling techniques for hybrid circuit/packet networks* (Solstice), CoNEXT 2015:
+/// QuickStuff and BigSlice.
 /// Differs: slices end with the week (the thesis, §2.2.2), where the paper's end once the packet switch carries the rest,
 /// and the days are stretched to fill the week. QuickStuff takes the entries by rack, where the paper draws an order.
 /// Known weakness: where no rack has an entry as long as the shortest day, one matching stands all week.
