@@ -51,6 +51,7 @@ test: setup ## Everything that continuous integration runs
 	$(call smoke,spray,smoke --binary target/debug/anabranch)
 	$(call smoke,broker,smoke --binary target/debug/anabranch)
 	$(call smoke,live,smoke --binary target/debug/anabranch)
+	$(call smoke,circuit,smoke --binary target/debug/anabranch)
 	$(call smoke,live-emulated,smoke --binary target/debug/anabranch)
 	$(call smoke,broker-players,smoke --binary target/debug/anabranch)
 	$(call smoke,broker-schedules,smoke --binary target/debug/anabranch)

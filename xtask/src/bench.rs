@@ -5,6 +5,7 @@
 //! Read [`best_seconds`] first.
 
 mod broker;
+mod circuit;
 mod codes;
 mod coordinator;
 mod datagrams;
@@ -37,6 +38,8 @@ pub struct Args {
 enum Job {
     /// How fast a broker finds where its viewers go, and how near to the best.
     Broker(broker::Args),
+    /// Schedulers of circuits: time of a decision, demand served, and its bound.
+    Circuit(circuit::Args),
     /// GF(2^8) kernels: sums of products, and xor.
     Codes(codes::Args),
     /// What `shuffle`'s coordinator costs while many flows are under way.
@@ -69,6 +72,7 @@ enum Job {
 pub fn run(args: Args) -> anyhow::Result<()> {
     match args.job {
         Job::Broker(args) => broker::run(&args),
+        Job::Circuit(args) => circuit::run(&args),
         Job::Codes(args) => codes::run(&args),
         Job::Coordinator(args) => coordinator::run(&args),
         Job::Datagrams(args) => datagrams::run(&args),
