@@ -4,3 +4,4 @@
 
 mod congestion;
 mod namespaces;
+mod wire;
