@@ -4,4 +4,5 @@
 
 mod congestion;
 mod namespaces;
+mod retcp;
 mod wire;
