@@ -22,7 +22,7 @@ LAB = Experiment(__file__, __doc__)
 SEEDS = (1, 2, 3)
 FAULTS = (
     *("none", "link-cut", "link-degraded", "reflector-killed", "reflector-frozen", "edge-killed", "controller-frozen", "split", "drained"),
-    "updates-dropped",
+    *("controller-killed", "etcd-killed", "updates-dropped"),
 )
 MODES = ("hybrid", "distributed", "centralized")
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
