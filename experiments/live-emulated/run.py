@@ -122,10 +122,12 @@ def all_settings(args) -> int:
 
 
 def shown(values: Iterable[float], digits: int = 1) -> str:
-    """Return the median with the range."""
+    """Return the median, with the range of several values."""
     values = sorted(values)
     if not values:
         return ""
+    if len(values) == 1:
+        return f"{values[0]:.{digits}f}"
     return f"{statistics.median(values):.{digits}f} ({values[0]:.{digits}f} to {values[-1]:.{digits}f})"
 
 
