@@ -312,7 +312,7 @@ fn run_at(
         emulated_s: Duration::from_ns(seen.over_ns).as_secs_f64(),
         dilated: Dilated {
             dilation,
-            unstretched: dilation.unstretched(control, has_quick_ack(plan)),
+            unstretched: dilation.unstretched(control, plan.scenario().transport.delayed_ack.is_none()),
             lateness_day_share: day.map(|day| lateness_us_p99 / (day.as_secs_f64() * 1e6)),
             circuits,
         },
@@ -346,7 +346,7 @@ fn settings(plan: &Plan, dilation: Dilation) -> Result<EmulationOptions, Scenari
     only(network.acks_first, "network.acks_first")?;
     only(transport.cwnd_max.is_some(), "transport.cwnd_max")?;
     only(transport.rack_reo_wnd_mult != 1, "transport.rack_reo_wnd_mult")?;
-    only(!(1..=2).contains(&transport.ack_every), "transport.ack_every")?;
+    only(transport.ack_every != 2, "transport.ack_every")?;
     only(transport.dctcp_gain_ppm != 62_500, "transport.dctcp_gain_ppm")?;
     only(transport.dctcp_alpha_ppm != 1_000_000, "transport.dctcp_alpha_ppm")?;
     only(transport.initial_ssthresh.is_some(), "transport.initial_ssthresh")?;
@@ -409,15 +409,9 @@ fn settings(plan: &Plan, dilation: Dilation) -> Result<EmulationOptions, Scenari
         .chain(kernel)
         .collect(),
         dilation,
-        quick_ack: has_quick_ack(plan),
+        quick_ack: transport.delayed_ack.is_none(),
         ..EmulationOptions::default()
     })
-}
-
-/// Whether no acknowledgement waits for a second segment.
-fn has_quick_ack(plan: &Plan) -> bool {
-    let transport = &plan.scenario().transport;
-    transport.ack_every == 1 || transport.delayed_ack.is_none()
 }
 
 /// The kernel's name of the congestion control of a run's hosts.
