@@ -119,6 +119,8 @@ struct Day {
     last_at: Instant,
     bytes: u64,
     first_bytes: u32,
+    /// False for a slot's first day, which can have begun before it was looked at.
+    is_whole: bool,
 }
 
 /// A slot of the timetable in which a pair has its circuit.
@@ -225,8 +227,10 @@ impl CircuitObserver {
             (day.last_at, day.bytes) = (now, day.bytes + u64::from(bytes));
             return;
         }
-        let day = Day { week, first_at: now, last_at: now, bytes: bytes.into(), first_bytes: bytes };
-        let Some(before) = slot.day.replace(day) else { return };
+        let is_whole = slot.day.is_some();
+        let first_bytes = bytes;
+        let day = Day { week, first_at: now, last_at: now, bytes: bytes.into(), first_bytes, is_whole };
+        let Some(before) = slot.day.replace(day).filter(|before| before.is_whole) else { return };
         if before.week + 1 == week {
             self.weeks.record(us(now.saturating_since(before.first_at)));
         }
@@ -316,18 +320,18 @@ mod tests {
         meta
     }
 
-    /// Three weeks of a full circuit to rack 3, whose day is the week's last, each packet `late`.
+    /// Four weeks of a full circuit to rack 3, whose day is the week's last, each packet `late`.
     fn filled(late: impl Fn(u64) -> Duration) -> CircuitFigures {
         let mut observer = observer();
-        for week in 0..3 {
+        for week in 0..4 {
             let begin = Instant::ZERO + WEEK * week + Duration::from_us(420);
             for number in 1..=200 {
                 let meant = begin + Duration::from_ns(900) * number + Duration::from_us(30);
                 observer.handle(meant + late(number), meant, &packet(3, 3));
             }
         }
-        // Opens another day, which ends the third.
-        let meant = Instant::ZERO + WEEK * 3 + Duration::from_us(452);
+        // Opens another day, which ends the fourth.
+        let meant = Instant::ZERO + WEEK * 4 + Duration::from_us(452);
         observer.handle(meant, meant, &packet(3, 3));
         observer.take(CircuitCounters::default())
     }
