@@ -19,6 +19,7 @@ fn settings() -> CircuitSettings {
         queue: QueueLimits { packets_max: 8, bytes_max: None, mark_packets: None },
         resize: None,
         timetable: shifts(PORTS, 1..PORTS, DAY, NIGHT).expect("days and nights have a length"),
+        around: None,
     }
 }
 

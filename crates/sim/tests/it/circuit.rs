@@ -86,6 +86,7 @@ fn impossible_circuits_are_refused() {
             "resize_packets: 8: must be at least queue_packets, 16",
         ),
         ("rate = \"1 bit/s\"", "circuit.rate: "),
+        ("around = \"0 B\"", "circuit.around: 0 B: must be at least 1 B"),
         ("queue = \"8 kB\"", "must hold the largest packet"),
     ] {
         let said = refused(circuit);

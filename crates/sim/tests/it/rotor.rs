@@ -18,6 +18,7 @@ fn settings(ports: u16) -> CircuitSettings {
         queue: QueueLimits { packets_max: 64, bytes_max: None, mark_packets: None },
         resize: None,
         timetable: shifts(ports, 1..ports, DAY, NIGHT).expect("days and nights have a length"),
+        around: None,
     }
 }
 
