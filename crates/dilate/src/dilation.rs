@@ -3,7 +3,7 @@
 //! Times are nanoseconds of 64 bits: 292 years, as the kernel's. Results past that stay at its end. Read [`Dilation`].
 
 /// Largest factor.
-pub const FACTOR_MAX: u32 = 1_000;
+pub const FACTOR_MAX: u32 = 1_024;
 
 /// A clock, by what it counts from. Coarse kinds are as their fine ones.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]

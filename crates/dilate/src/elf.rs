@@ -172,6 +172,13 @@ mod tests {
         assert_eq!(linkage_of(b"#!/bin/sh\n"), None);
     }
 
+    /// The corpus is of a machine with the low byte first.
+    #[cfg(target_endian = "little")]
+    #[test]
+    fn the_corpus_is_read_as_its_names_say() {
+        anabranch_testing::replay("dilate_elf", exercise);
+    }
+
     proptest! {
         #[test]
         fn damaged_files_never_panic(at in 0usize..400, byte: u8, length in 0usize..400) {

@@ -34,7 +34,7 @@ use crate::cgroup;
 use fields::Fields;
 
 /// Largest factor of [`Settings::factor`].
-pub const FACTOR_MAX: u32 = 1_000;
+pub const FACTOR_MAX: u32 = 1_024;
 /// Largest code point of differentiated services (RFC 2474, section 3: six bits).
 const DSCP_MAX: u8 = 63;
 
@@ -307,7 +307,7 @@ mod tests {
             (Settings { mark: Some(Mark::Dscp(0)), ..good }, "DSCP 0"),
             (Settings { mark: Some(Mark::Dscp(DSCP_MAX + 1)), ..good }, "DSCP 64"),
             (Settings { factor: 0, ..good }, "factor 0"),
-            (Settings { factor: FACTOR_MAX + 1, ..good }, "factor 1001"),
+            (Settings { factor: FACTOR_MAX + 1, ..good }, "factor 1025"),
         ] {
             let error = check(settings).expect_err("out of range");
             assert!(error.contains(words), "{error}");

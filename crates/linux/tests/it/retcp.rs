@@ -3,7 +3,8 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 use anabranch_linux::bpf::congestion::RegisterError;
 use anabranch_linux::bpf::retcp::{AttachError, Base, Counts, Mark, Retcp, Settings, attach, is_left};
@@ -161,6 +162,53 @@ fn a_namespace_takes_the_control_as_its_default() {
     assert!(comes(|| !is_left(&name).expect("root may list")));
 }
 
+/// Window after a loss at about 120 packets, and 1.2 s of real time later, over a round trip of 120 ms.
+fn windows_after_loss(wire: &Wire, name: &str) -> [u32; 2] {
+    let state = &wire.state;
+    state.delay_ms.store(60, Relaxed);
+    let (near, reader) = wire.connect(false, |_| {}, |to| connect_under(name, to));
+    let mut writer = near.try_clone().expect("a descriptor");
+    let is_over = AtomicBool::new(false);
+    let windows = std::thread::scope(|scope| {
+        scope.spawn(|| while !is_over.load(Relaxed) && writer.write_all(&[7; 1 << 14]).is_ok() {});
+        let window = || window_packets(&near).expect("TCP");
+        assert!(comes(|| window() >= 120), "the window stays at {}", window());
+        state.loses_next.store(true, Relaxed);
+        let mut most = 0;
+        // The window after recovery is 0.7 of the largest one.
+        let recovers = comes(|| {
+            most = most.max(window());
+            !state.loses_next.load(Relaxed) && window() <= most * 3 / 4
+        });
+        assert!(recovers, "no loss is seen: {most}");
+        std::thread::sleep(Duration::from_millis(500));
+        let first = window();
+        std::thread::sleep(Duration::from_millis(1_200));
+        let windows = [first, window()];
+        is_over.store(true, Relaxed);
+        near.shutdown(std::net::Shutdown::Both).expect("it is open");
+        windows
+    });
+    drop(near);
+    reader.join().expect("it reads");
+    windows
+}
+
+/// Between losses CUBIC's window grows with time: by more than Reno's on the real clock, by as much as Reno's on a slow one.
+#[test]
+fn cubic_grows_on_the_stretched_clock() {
+    let growth = [1, 1_000].map(|factor| {
+        let name = name(&format!("_t{factor}"));
+        let (_retcp, wire) = start(&name, Base::Cubic, None, factor)?;
+        let [first, last] = windows_after_loss(&wire, &name);
+        println!("CUBIC at {factor}: {first} to {last} packets in 1.2 s");
+        Some(i64::from(last) - i64::from(first))
+    });
+    let [Some(real), Some(slow)] = growth else { return };
+    // Ten round trips let Reno's window grow by 5 packets (RFC 9438, section 4.3: 0.53 each).
+    assert!(real >= 10 && (0..=8).contains(&slow), "{real} and {slow} packets");
+}
+
 #[test]
 fn dctcp_shrinks_its_window_under_congestion_marks() {
     const BYTES: usize = 2 << 20;
@@ -195,7 +243,7 @@ fn the_holder_of_the_next_test() {
     let settings = Settings { name: &held, base: Base::Cubic, mark: Some(mark), factor: 20 };
     let _retcp = attach(&settings, None).expect("as for the parent");
     println!("\n{READY}");
-    std::thread::sleep(std::time::Duration::from_secs(60));
+    std::thread::sleep(Duration::from_secs(60));
 }
 
 /// The machine's own settings, which no control may change.

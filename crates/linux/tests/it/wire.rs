@@ -2,13 +2,14 @@
 //!
 //! Read [`Wire`] and [`Marking`].
 
+use std::collections::VecDeque;
 use std::io::Read as _;
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anabranch_linux::namespace::Namespace;
 use anabranch_linux::rtnetlink::{Address, LOOPBACK, LinkChange, Prefix, Rtnetlink};
@@ -21,6 +22,8 @@ const DEVICE: &str = "ab0";
 const PACKET_BYTES_MAX: usize = 1_500;
 /// How often the wire looks whether it is to end.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+/// The same while packets are delayed.
+const SHORT_TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 const TCP: u8 = 6;
 
 /// The change that a marked packet gets.
@@ -41,6 +44,10 @@ pub struct State {
     pub phase_packets: AtomicU64,
     /// Whether packets of data meet congestion (CE of RFC 3168).
     pub is_congested: AtomicBool,
+    /// Delay in each direction, in milliseconds.
+    pub delay_ms: AtomicU64,
+    /// Whether the next packet of data is lost.
+    pub loses_next: AtomicBool,
     /// Packets of TCP from the receiver, the first of the handshake not counted.
     pub packets: AtomicU64,
     /// Packets that were marked.
@@ -159,16 +166,29 @@ fn set_up(namespace: &Namespace, host: u8) -> OwnedFd {
 /// Carries packets both ways until the wire is over.
 fn carry(ends: &[OwnedFd; 2], marking: Marking, state: &State) {
     let mut packet = [0; PACKET_BYTES_MAX];
+    let mut waiting: VecDeque<(Instant, usize, Vec<u8>)> = VecDeque::new();
     while !state.is_over.load(Relaxed) {
         let mut fds = ends.each_ref().map(|end| PollFd::new(end, PollFlags::IN));
-        let _ = poll(&mut fds, Some(&TICK));
+        let _ = poll(&mut fds, Some(if waiting.is_empty() { &TICK } else { &SHORT_TICK }));
+        while waiting.front().is_some_and(|(due, ..)| *due <= Instant::now()) {
+            let (_, to, bytes) = waiting.pop_front().expect("it was looked at");
+            let _ = rustix::io::write(&ends[to], &bytes);
+        }
         for (from, to) in [(0, 1), (1, 0)] {
             while let Ok(length) = rustix::io::read(&ends[from], &mut packet[..]) {
                 let bytes = &mut packet[..length];
                 if from == 0 {
                     congest(bytes, state);
+                    if bytes.len() > PACKET_BYTES_MAX / 2 && state.loses_next.swap(false, Relaxed) {
+                        continue;
+                    }
                 } else {
                     mark(bytes, marking, state);
+                }
+                let delay = Duration::from_millis(state.delay_ms.load(Relaxed));
+                if !delay.is_zero() {
+                    waiting.push_back((Instant::now() + delay, to, bytes.to_vec()));
+                    continue;
                 }
                 // A full device drops, as a wire's end does.
                 let _ = rustix::io::write(&ends[to], bytes);
@@ -243,7 +263,7 @@ fn change(packet: &mut [u8], at: usize, checksum: usize, by: impl FnOnce(u16) ->
 /// Waits for a condition; whether it came.
 pub fn comes(mut condition: impl FnMut() -> bool) -> bool {
     const PATIENCE: Duration = Duration::from_secs(20);
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     while !condition() {
         if began.elapsed() > PATIENCE {
             return false;
