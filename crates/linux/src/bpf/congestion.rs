@@ -30,7 +30,7 @@ const VALUE_BYTES_MAX: usize = 64 << 10;
 /// Lines of the verifier's log kept in an error. The last lines hold the reason.
 const LOG_LINES: usize = 4;
 /// Advice beside the kernel's refusal.
-const NEEDS: &str = "needs Linux 6.4, CAP_BPF and CAP_NET_ADMIN: run as root";
+pub(super) const NEEDS: &str = "needs Linux 6.4, CAP_BPF and CAP_NET_ADMIN: run as root";
 
 /// Why a control is not registered.
 #[derive(Debug)]

@@ -28,7 +28,7 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 
 use super::btf::{Btf, VMLINUX};
-use super::congestion::{CongestionControl, NEEDS_ECN, RegisterError, UNRESTRICTED, check_name, last_lines};
+use super::congestion::{CongestionControl, NEEDS, NEEDS_ECN, RegisterError, UNRESTRICTED, check_name, last_lines};
 use super::sys::{self, CgroupHook, Map, SocketStorage};
 use crate::cgroup;
 use fields::Fields;
@@ -151,7 +151,7 @@ impl std::fmt::Display for AttachError {
             }
             Self::Register(error) => write!(f, "{error}"),
             Self::Watcher { error, log } => write!(f, "program that reads marks: {error}: {log}"),
-            Self::Refused { step, error } => write!(f, "cannot {step}: {error}"),
+            Self::Refused { step, error } => write!(f, "cannot {step}: {error}: {NEEDS}"),
         }
     }
 }

@@ -179,6 +179,19 @@ fn waits_of_java_are_stretched() {
     std::fs::remove_dir_all(&folder).expect("ours");
 }
 
+/// Java's wait for ever was taken for one of another clock, and woke up 102 million times in a prototype.
+#[test]
+fn infinite_and_longest_waits_stay_so() {
+    if !is_there("python3", "--version") {
+        return skip("no python3");
+    }
+    for factor in FACTORS {
+        let run = run(dilated("python3", factor).arg(file("endless.py")));
+        assert_eq!(run.output.trim(), "14 []", "at {factor}: {run:?}");
+        assert!(run.switches < 200 && run.cpu < Duration::from_secs(1), "at {factor}: {run:?}");
+    }
+}
+
 #[test]
 fn two_programs_of_one_base_agree_about_the_time() {
     if !is_there("python3", "--version") {

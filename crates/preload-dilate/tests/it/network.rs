@@ -1,7 +1,7 @@
-//! Programs of networks under the library: curl, ping, iperf3.
+//! Programs of networks under the library: curl, ping, iperf3, sockperf.
 
 use std::io::{BufRead as _, BufReader};
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -116,5 +116,34 @@ fn iperf3_measures_the_rate_of_its_own_time() {
         assert!((0.9..=1.7).contains(&seconds), "at {factor}: {seconds} s");
         assert!((0.5 * RATE_BPS..=1.2 * RATE_BPS).contains(&rate), "at {factor}: {rate} b/s");
         assert!(client.took >= Duration::from_secs(factor.into()), "at {factor}: {client:?}");
+    }
+}
+
+/// sockperf counts the processor's ticks, whose rate it finds by the clock.
+#[test]
+fn sockperf_runs_for_its_own_time() {
+    if !is_there("sockperf", "--version") {
+        return skip("no sockperf");
+    }
+    let free = UdpSocket::bind("127.0.0.1:0").expect("loopback");
+    let port = free.local_addr().expect("bound").port().to_string();
+    drop(free);
+    let at = ["-i", "127.0.0.1", "-p", &port];
+    for factor in [1, 4] {
+        let mut server = dilated("sockperf", factor);
+        let mut server = server.arg("server").args(at).stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut lines = BufReader::new(server.stdout.take().expect("piped")).lines().map_while(Result::ok);
+        let is_ready = lines.any(|line| line.contains("to block on socket"));
+        let mut client = dilated("sockperf", factor);
+        let client = run(client.arg("ping-pong").args(at).args(["-t", "1", "--mps", "100"]));
+        server.kill().expect("it runs");
+        server.wait().expect("ours");
+        assert!(is_ready && client.status.success(), "{client:?}");
+        let total = client.output.split_once("[Total Run] RunTime=").expect("sockperf's format").1;
+        let total: f64 = total.split(' ').next().expect("never empty").parse().expect("a number");
+        println!("sockperf at {factor}: {total} s of {:?}", client.took);
+        assert!((0.95..=1.3).contains(&total), "at {factor}: {total} s");
+        // It warms up, runs for 1 s, and ends after as long again.
+        assert!(client.took >= Duration::from_secs(2 * u64::from(factor)), "at {factor}: {client:?}");
     }
 }
