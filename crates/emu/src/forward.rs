@@ -10,8 +10,8 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::Instant as WallInstant;
 
 use anabranch_fabric::{
-    AnyElement, DropCounts, EventQueue, Fabric, Node, NodeCx, PacketMeta, Port, PortError, PortSettings,
-    Switch, Target,
+    AnyElement, DropCounts, EventQueue, Fabric, Flag, Node, NodeCx, PacketMeta, Port, PortError,
+    PortSettings, Switch, Target,
 };
 use anabranch_units::{Instant, LinkId, SiteId};
 
@@ -85,7 +85,7 @@ impl Node for SiteNode {
         meta: PacketMeta,
         mut body: Vec<u8>,
     ) {
-        if meta.ecn_ce {
+        if meta.has(Flag::Ce) {
             route::mark_ce(&mut body);
         }
         let mut delivery = self.delivery.borrow_mut();
