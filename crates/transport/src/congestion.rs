@@ -3,8 +3,8 @@
 //! Each control is one file with an [`Algorithm`], and one line of the list `controls`.
 //! [`Congestion`] has the rules that window-based controls share: slow start (whose end `hystart`
 //! may see coming), and the window after marks and timeouts. BBR shares none: it has a model of the
-//! path, which `send` tells of each segment. NSCC shares the window after a timeout only. Leaves
-//! out: which loss counts, and which data is sent again (`send`).
+//! path, which `send` tells of each segment. NSCC shares the window after a timeout only. reTCP
+//! wraps the others. Leaves out: which loss counts, and which data is sent again (`send`).
 
 mod bbr;
 mod cubic;
@@ -13,6 +13,7 @@ mod hystart;
 mod newreno;
 mod nscc;
 mod properties;
+mod retcp;
 
 use crate::config::Config;
 use crate::controls::{Control, controls};
@@ -100,6 +101,10 @@ trait Algorithm {
 
     /// Observes the marks that an acknowledgement echoes.
     fn observe_marks(&mut self, _ack: &Ack) {}
+
+    /// An acknowledgement has arrived. `is_marked` says whether a circuit is up or near, as the
+    /// network told the acknowledgement on its way.
+    fn handle_circuit_mark(&mut self, _w: &mut Window, _is_marked: bool) {}
 
     /// Grows the window in congestion avoidance.
     fn avoid(&mut self, now: Instant, w: &mut Window, ack: &Ack);
@@ -208,6 +213,13 @@ impl Congestion {
     /// When pacing lets the next segment leave.
     pub(crate) fn paced_until(&self) -> Option<Instant> {
         with!(&self.state, it => it.paced_until())
+    }
+
+    /// An acknowledgement has arrived, of new data or not. `is_marked` is [`Segment::circuit`].
+    ///
+    /// [`Segment::circuit`]: crate::Segment::circuit
+    pub fn handle_circuit_mark(&mut self, w: &mut Window, is_marked: bool) {
+        with!(&mut self.state, it => it.handle_circuit_mark(w, is_marked));
     }
 
     /// New data was acknowledged outside of a recovery.
