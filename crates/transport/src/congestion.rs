@@ -4,7 +4,7 @@
 //! [`Congestion`] has the rules that window-based controls share: slow start (whose end `hystart`
 //! may see coming), and the window after marks and timeouts. BBR shares none: it has a model of the
 //! path, which `send` tells of each segment. NSCC shares the window after a timeout only. reTCP
-//! wraps the others. Leaves out: which loss counts, and which data is sent again (`send`).
+//! and TDTCP wrap other controls. Leaves out: which loss counts, and which data is sent again (`send`).
 
 mod bbr;
 mod cubic;
@@ -14,6 +14,7 @@ mod newreno;
 mod nscc;
 mod properties;
 mod retcp;
+mod tdtcp;
 
 use crate::config::Config;
 use crate::controls::{Control, controls};
@@ -97,6 +98,12 @@ trait Algorithm {
     /// [`Algorithm::avoid`].
     fn grows_by_acks(&self) -> bool {
         true
+    }
+
+    /// Whether an acknowledgement of new data belongs to a window that is not in use, which the
+    /// control then grows.
+    fn takes_ack(&mut self, _now: Instant, _w: &Window, _ack: &Ack) -> bool {
+        false
     }
 
     /// Observes the marks that an acknowledgement echoes.
@@ -227,6 +234,9 @@ impl Congestion {
     /// Source: slow start is RFC 5681 equation 2, `cwnd += min(N, SMSS)`, with RFC 3465's L in place of one segment.
     pub fn handle_ack(&mut self, now: Instant, w: &mut Window, ack: &Ack) {
         with!(&mut self.state, it => {
+            if it.takes_ack(now, w, ack) {
+                return;
+            }
             it.observe_marks(ack);
             if !ack.limited || !it.grows_by_acks() {
                 return;

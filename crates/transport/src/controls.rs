@@ -31,6 +31,8 @@ macro_rules! controls {
             ReTcpCubic: retcp::ReTcp<cubic::Cubic>, "retcp-cubic", Box<retcp::ReTcp<cubic::Cubic>>;
             /// The same over DCTCP. Needs `ecn`.
             ReTcpDctcp: retcp::ReTcp<dctcp::Dctcp>, "retcp-dctcp", Box<retcp::ReTcp<dctcp::Dctcp>>;
+            /// TDTCP over Cubic (Chen et al., 2022). Needs a network that marks circuits.
+            Tdtcp: tdtcp::Tdtcp<cubic::Cubic>, "tdtcp", Box<tdtcp::Tdtcp<cubic::Cubic>>;
         }
     };
 }

@@ -85,7 +85,10 @@ impl Scenario {
         if has_marks || !controls.any(Control::needs_circuit_marks) {
             return Ok(());
         }
-        Err(Wrong::new("circuit.mark_ahead", "missing: a congestion control here goes by marks of circuits, so set it"))
+        Err(Wrong::new(
+            "circuit.mark_ahead",
+            "missing: a congestion control here goes by marks of circuits, so set it",
+        ))
     }
 
     fn network_check(&self) -> Result<(), Wrong> {
