@@ -308,6 +308,7 @@ mod tests {
             packet: Some(PacketNetwork { rate: BitRate::gbps(10), delay: Duration::from_us(5) }),
             queue: QueueLimits { packets_max: 16, bytes_max: None, mark_packets: None },
             resize: None,
+            mark_ahead: None,
             timetable: shifts(4, 1..4, DAY, Duration::from_us(20)).expect("days and nights have a length"),
             around: None,
         };

@@ -9,8 +9,8 @@ use std::rc::Rc;
 use std::sync::mpsc::{Receiver, Sender};
 
 use anabranch_fabric::{
-    AnyElement, CircuitSwitch, DropCounts, EventQueue, Fabric, Node, NodeCx, PacketMeta, Port, PortError,
-    PortSettings, Switch, Target,
+    AnyElement, CircuitSwitch, DropCounts, EventQueue, Fabric, Flag, Node, NodeCx, PacketMeta, Port,
+    PortError, PortSettings, Switch, Target,
 };
 use anabranch_units::{LinkId, SiteId};
 
@@ -91,7 +91,7 @@ impl Node for SiteNode {
         meta: PacketMeta,
         mut body: Vec<u8>,
     ) {
-        if meta.ecn_ce {
+        if meta.has(Flag::Ce) {
             route::mark_ce(&mut body);
         }
         let mut delivery = self.delivery.borrow_mut();

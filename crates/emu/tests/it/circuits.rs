@@ -22,6 +22,7 @@ fn racks() -> (Topology, EmulationOptions) {
         packet: Some(PacketNetwork { rate: BitRate::mbps(10), delay: Duration::from_us(100) }),
         queue: QueueLimits { packets_max: 64, bytes_max: None, mark_packets: None },
         resize: None,
+        mark_ahead: None,
         timetable: shifts(3, 1..3, Duration::from_ms(9), Duration::from_ms(1)).expect("slots with a length"),
         around: None,
     };

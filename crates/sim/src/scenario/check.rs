@@ -44,6 +44,7 @@ impl Scenario {
         if let Some(circuit) = &self.circuit {
             circuit.check()?;
         }
+        self.check_marks_of_circuits()?;
         for (index, workload) in self.workload.iter().enumerate() {
             workload.check(&format!("workload[{index}]"))?;
             if let Some(control) = workload.control() {
@@ -78,6 +79,20 @@ impl Scenario {
             }
         }
         Ok(())
+    }
+
+    /// Refuses a congestion control that waits for marks that no switch sets.
+    fn check_marks_of_circuits(&self) -> Result<(), Wrong> {
+        let has_marks = self.circuit.as_ref().is_some_and(|circuit| circuit.mark_ahead.is_some());
+        let own = self.workload.iter().filter_map(Workload::control);
+        let mut controls = own.chain([self.transport.control]);
+        if has_marks || !controls.any(Control::needs_circuit_marks) {
+            return Ok(());
+        }
+        Err(Wrong::new(
+            "circuit.mark_ahead",
+            "missing: a congestion control here goes by marks of circuits, so set it",
+        ))
     }
 
     fn network_check(&self) -> Result<(), Wrong> {
