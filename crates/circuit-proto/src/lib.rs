@@ -22,5 +22,5 @@ mod timing;
 pub use demand::{Demand, DemandError, RACKS_MAX};
 pub use matching::{Matching, MatchingError};
 pub use schedule::{Day, Schedule, ScheduleError};
-pub use schedulers::{Kind, Scheduler};
+pub use schedulers::{Kind, Plan, Scheduler};
 pub use timing::{Timing, TimingError};
