@@ -12,6 +12,8 @@
 
 pub mod bound;
 mod demand;
+#[doc(hidden)]
+pub mod exercise;
 pub mod generate;
 mod matching;
 mod schedule;
