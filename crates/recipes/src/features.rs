@@ -29,7 +29,8 @@ macro_rules! words {
 pub(crate) use words;
 
 words! {
-    /// Information that the control planes share by an interface. Measurements of the data plane do not count.
+    /// Information that the control planes share by an interface. Measurements of the data plane do
+    /// not count.
     Sharing {
         /// They share nothing.
         None = "none",
@@ -65,7 +66,7 @@ words! {
         /// Equal say.
         Peers = "peers",
         /// Priority of one.
-        Master = "master",
+        Priority = "one has priority",
     }
     /// Direction of the shared information.
     Flow {
@@ -87,7 +88,7 @@ words! {
         /// One of both decisions.
         Choice = "choice",
         /// Always the same control plane's.
-        Master = "master",
+        OneSide = "one side's",
         /// Each for its own devices.
         Separate = "separate",
     }

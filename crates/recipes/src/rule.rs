@@ -12,13 +12,14 @@ words! {
         Transparency = "transparency",
         /// Each control plane gives the other a ranked list of configurations, without its reasons.
         PriorityRanking = "priority ranking",
-        /// A global control plane decides slowly or coarsely; local ones deviate, or refine, within its slack.
+        /// A global control plane decides slowly or coarsely; local ones deviate, or refine, within
+        /// its slack.
         HierarchicalPartitioning = "hierarchical partitioning",
     }
 }
 
-/// Mechanism for two control planes that share `sharing` and both decide for `resources`. `None` for incomplete sharing and
-/// partially shared resources, which the thesis leaves open.
+/// Mechanism for two control planes that share `sharing` and both decide for `resources`. `None`
+/// for incomplete sharing and partially shared resources, which the thesis leaves open.
 ///
 /// Source: Figure 1.6.
 ///

@@ -148,7 +148,8 @@ impl Scenario {
         scenario
     }
 
-    /// The mechanism for this scenario, with both features. A stated feature counts for more than a derived one.
+    /// The mechanism for this scenario, with both features. A stated feature counts for more than a
+    /// derived one.
     ///
     /// Errors: a feature that the rule needs and that neither is stated nor follows.
     pub fn advise(&self) -> Result<Answer, Unclear> {

@@ -52,13 +52,13 @@ const REACTING: System = System {
     name: "",
     title: "",
     planes: "",
-    relation: Relation::Master,
+    relation: Relation::Priority,
     separation: &[Separation::SoftAdministration, Separation::HardAdministration],
     sharing: Sharing::None,
     resources: &[Resources::Disjoint],
     flow: Flow::None,
     assumes: "",
-    decision: Decision::Master,
+    decision: Decision::OneSide,
     harm: &[Harm::Performance],
     has: Mechanism::Reaction,
     advice: None,
@@ -70,13 +70,13 @@ const TRANSPARENT: System = System {
     name: "",
     title: "",
     planes: "applications + network scheduling",
-    relation: Relation::Master,
+    relation: Relation::Priority,
     separation: &[Separation::Layering],
     sharing: Sharing::Complete,
     resources: &[Resources::Disjoint],
     flow: Flow::OneWay,
     assumes: "",
-    decision: Decision::Master,
+    decision: Decision::OneSide,
     harm: &[Harm::Performance, Harm::Responsiveness],
     has: Mechanism::Transparency,
     advice: None,
@@ -106,7 +106,7 @@ const HIERARCHICAL: System = System {
     name: "",
     title: "",
     planes: "global + local control",
-    relation: Relation::Master,
+    relation: Relation::Priority,
     separation: &[Separation::Granularity],
     sharing: Sharing::Incomplete,
     resources: &[Resources::Full],
@@ -119,7 +119,8 @@ const HIERARCHICAL: System = System {
     source: "§1.2.2",
 };
 
-/// Systems of Table 1.1, in its order. The last four names of its hierarchical part are matched to rows by §1.2.2.
+/// Systems of Table 1.1, in its order. The last four names of its hierarchical part are matched to
+/// rows by §1.2.2.
 pub const TABLE: [System; 19] = [
     System {
         name: "cdn-te",
@@ -217,10 +218,10 @@ pub const TABLE: [System; 19] = [
         name: "p4p",
         title: "P4P",
         planes: "peer-to-peer applications + ISP traffic engineering",
-        relation: Relation::Master,
+        relation: Relation::Priority,
         flow: Flow::OneWay,
         assumes: "applications honour the ranking, ISPs are honest about costs",
-        decision: Decision::Master,
+        decision: Decision::OneSide,
         ..RANKED
     },
     System {
