@@ -12,6 +12,8 @@
 
 pub mod bound;
 mod demand;
+#[doc(hidden)]
+pub mod exercise;
 pub mod generate;
 mod matching;
 mod schedule;
@@ -22,5 +24,5 @@ mod timing;
 pub use demand::{Demand, DemandError, RACKS_MAX};
 pub use matching::{Matching, MatchingError};
 pub use schedule::{Day, Schedule, ScheduleError};
-pub use schedulers::{Kind, Scheduler};
+pub use schedulers::{Kind, Plan, Scheduler};
 pub use timing::{Timing, TimingError};
