@@ -97,6 +97,7 @@ def document() -> str:
     of = tcp.Measured(read_csv(MEASURED / "tcp.csv"))
     texts = {
         "claims": tcp.claims_table(of),
+        "spreads": tcp.spreads_table(of),
         "sequence": tcp.sequence_table(read_csv(MEASURED / "sequence.csv")),
         "buffers": tcp.buffers_tables(of),
         "causes": tcp.causes_table(of),

@@ -70,6 +70,8 @@ SUSPECTS = (
     "transport.abc_limit_segments=1000000",
     'transport.rto_min="200 ms"',
 )
+#: Seeds of runs in which each packet leaves its host up to the time of one packet on a circuit later, so that flows fall out of step.
+SEEDS = (1, 2, 3, 4, 5)
 
 
 def cell(control: str, queue: int, resize: int | str = "", ahead_us: int | str = "", **other: object) -> Row:
@@ -91,6 +93,40 @@ def weeks_ms(night_us: int, weeks: int) -> int:
     return -(-7 * 10 * night_us * weeks // 1_000)
 
 
+def headline(name: str) -> Row:
+    """Return the cell of a headline: a run that others are compared with."""
+    return {
+        "16": cell("newreno", 16),
+        "grown": cell("newreno", 16, 128, 1_000),
+        "retcp": cell("retcp", 16),
+        "retcp early": cell("retcp", 16, mark_us=ORIGINAL_MARK_US),
+        "retcp grown": cell("retcp", 16, 128, 1_000),
+        "retcp grown up": cell("retcp", 16, 128, 1_000, mark_us=0),
+        "second": second("cubic", 16),
+        "second retcp": second("retcp-cubic", 16, 50, 150),
+        "second rack": second("cubic", 16, also=RACK),
+        "second retcp rack": second("retcp-cubic", 16, 50, 150, also=RACK),
+    }[name]
+
+
+def jittered(row: Row, seed: int) -> Row:
+    """Return a cell whose hosts are irregular, drawn from a seed."""
+    drawn = f'network.jitter="900 ns";seed={seed}'
+    return row | {"also": f"{row['also']};{drawn}" if row["also"] else drawn}
+
+
+#: Headlines of the table of spreads: what is divided by what.
+SPREADS = (
+    ("use, queue grows 1,000 µs ahead, beside 16 packets", "grown", "16"),
+    ("use of reTCP alone, beside Reno, 16 packets", "retcp", "16"),
+    ("the same, marks 600 µs ahead", "retcp early", "16"),
+    ("use of reTCP beside Reno, queue grows 1,000 µs ahead", "retcp grown", "grown"),
+    ("the same, marks only while the circuit is up", "retcp grown up", "grown"),
+    ("NSDI 2020: reTCP and 16 to 50 packets, beside 16", "second retcp", "second"),
+    ("the same with RACK", "second retcp rack", "second rack"),
+)
+
+
 def cells() -> Iterator[Row]:
     """Return all cells."""
     for control in ("newreno", "retcp"):
@@ -103,6 +139,8 @@ def cells() -> Iterator[Row]:
     for delay in DELAYS_US:
         yield from (cell("newreno", size, delay_us=delay) for size in SIZES)
         yield cell("newreno", 16, 128, 1_000, delay_us=delay)
+    names = dict.fromkeys(name for _, *both in SPREADS for name in both)
+    yield from (jittered(headline(name), seed) for name in names for seed in SEEDS)
     for control in RIVALS:
         yield cell(control, 16)
         yield cell(control, 16, 128, 1_000)
@@ -329,6 +367,21 @@ def causes_table(of: Measured) -> str:
     names = ["as above", *(f"`{suspect.removeprefix('transport.')}`" for suspect in SUSPECTS)]
     second = table(["fixed queue of 64 packets", *names], lines(of, "", suspects, LATENCY_LINES[:1]), "lr")
     return f"{first}\n\n{second}"
+
+
+def spreads_table(of: Measured) -> str:
+    """Return headlines with irregular hosts: the mean over seeds, the least and the most, of use and of the 99th percentile."""
+    body = []
+    for statement, ours, theirs in SPREADS:
+        line = [statement]
+        for value in (use, lambda row: float(row["latency_us_p99"])):
+            ratios = [
+                value(of[jittered(headline(ours), seed)]) / value(of[jittered(headline(theirs), seed)])
+                for seed in SEEDS
+            ]
+            line.append(f"{sum(ratios) / len(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+        body.append(line)
+    return table(["irregular hosts, five seeds", "use, times", "99th percentile, times"], body, "lr")
 
 
 def static_at(of: Measured, wanted: float, delay_us: int) -> float | None:
