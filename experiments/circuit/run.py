@@ -56,6 +56,12 @@ def rotor(args) -> int:
     return 0
 
 
+@LAB.verb(rows=LAB.runs, binary=BINARY, jobs=2)
+def figures(args) -> int:
+    """Simulates all that the others simulate."""
+    return tcp_runs(args) or sequence(args) or rotor(args)
+
+
 @LAB.verb(rows=LAB.runs, xtask=XTASK)
 def schedulers(args) -> int:
     """Runs the schedulers' bench."""

@@ -60,6 +60,8 @@ NIGHTS_US = tuple(4 << power for power in range(10))
 RIVALS = ("newreno", "cubic", "dctcp", "bbr", "bbr1", "retcp", "retcp-cubic", "retcp-dctcp", "tdtcp")
 #: Time before its day in which the original marks acknowledgements where it resizes no queue.
 ORIGINAL_MARK_US = 600
+#: Time ahead of marks that stand for messages of the switch, which TDTCP's hosts get at once: the night and an acknowledgement's way.
+PROMPT_MARK_US = 40
 #: Further settings of a cell, as its column `also` has them: loss detection by time, as Linux has it, and a shorter timeout.
 RACK = "transport.rack=true"
 RACK_AND_SHORT_RTO = f'{RACK};transport.rto_min="1 ms"'
@@ -127,6 +129,17 @@ SPREADS = (
 )
 
 
+def rivals() -> Iterator[tuple[str, list[Row]]]:
+    """Return each congestion control's name and its cells: a fixed queue, the same with RACK, and a queue that grows."""
+    for control in RIVALS:
+        # BBR always has RACK.
+        also = "" if control in ("bbr", "bbr1") else RACK
+        yield f"`{control}`", [cell(control, 16), cell(control, 16, also=also), cell(control, 16, 128, 1_000)]
+    ahead = {"mark_us": PROMPT_MARK_US}
+    early = [cell("tdtcp", 16, **ahead), cell("tdtcp", 16, **ahead, also=RACK), cell("tdtcp", 16, 128, 1_000, **ahead)]
+    yield f"`tdtcp`, marks {PROMPT_MARK_US} µs ahead", early
+
+
 def cells() -> Iterator[Row]:
     """Return all cells."""
     for control in ("newreno", "retcp"):
@@ -141,9 +154,8 @@ def cells() -> Iterator[Row]:
         yield cell("newreno", 16, 128, 1_000, delay_us=delay)
     names = dict.fromkeys(name for _, *both in SPREADS for name in both)
     yield from (jittered(headline(name), seed) for name in names for seed in SEEDS)
-    for control in RIVALS:
-        yield cell(control, 16)
-        yield cell(control, 16, 128, 1_000)
+    for _, row_cells in rivals():
+        yield from row_cells
     for control in ("cubic", "retcp-cubic"):
         yield from (second(control, size) for size in (16, 50))
         yield from (second(control, 16, 50, ahead) for ahead in SECOND_AHEAD_US)
@@ -458,18 +470,15 @@ def nights_table(of: Measured) -> str:
 
 
 def rivals_table(of: Measured) -> str:
-    """Return the congestion controls over a fixed and over a growing queue."""
+    """Return the congestion controls over a fixed queue, without and with RACK, and over a growing queue."""
     body = []
-    for control in RIVALS:
-        line = [f"`{control}`"]
-        for row in (of[cell(control, 16)], of[cell(control, 16, 128, 1_000)]):
-            line += [percent(row), f"{float(row['latency_us_p50']):,.0f}", f"{float(row['latency_us_p99']):,.0f}"]
+    for name, row_cells in rivals():
+        line = [name]
+        for row in (of[one] for one in row_cells):
+            line += [percent(row), f"{float(row['goodput_mbps']) / 1e3:.1f}", f"{float(row['latency_us_p99']):,.0f}"]
         body.append(line)
-    head = [
-        f"{queue}: {what}"
-        for queue in ("16 packets", "16 to 128, 1,000 µs ahead")
-        for what in ("use, %", "median, µs", "99th, µs")
-    ]
+    queues = ("16 packets", "the same with RACK", "16 to 128, 1,000 µs ahead")
+    head = [f"{queue}: {what}" for queue in queues for what in ("use, %", "Gbit/s", "99th, µs")]
     return table(["control", *head], body, "lr")
 
 
