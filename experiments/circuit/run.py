@@ -1,7 +1,8 @@
 """Circuits between racks: schedulers beside their bound, and TCP over circuits in the simulator (Figures 2.6 to 2.11 of Etalon, and its second setting).
 
 ``run.py schedulers`` runs ``cargo xtask bench circuit --json``. ``run.py tcp`` simulates scenarios/circuit.toml with queues of many sizes, queues that grow
-before their day, delays, nights and congestion controls; ``run.py sequence`` captures its packets. Rows go to a folder, a file for each. ``run.py docs``
+before their day, delays, nights and congestion controls; ``run.py sequence`` captures its packets. ``run.py validation`` emulates Table 2.1, and ``run.py
+emulated`` the fixed queues of Figure 2.7, both under the time dilation that this machine needs. Rows go to a folder, a file for each. ``run.py docs``
 writes the tables of docs/circuit.md anew from the committed rows. ``run.py smoke`` checks these tables and simulates short runs.
 
 Read first: `tcp.cells`.
@@ -21,6 +22,16 @@ from anabranch_lab.programs import Failed, json_lines
 LAB = Experiment(__file__, __doc__)
 MEASURED = LAB.folder / "measured"
 DOCUMENT = ROOT / "docs/circuit.md"
+VALIDATION = ROOT / "scenarios/circuit-validation.toml"
+#: Columns of an emulated run's clock and kernel.
+CLOCK = ("dilation", "lateness_us_p99", "lateness_day_share", "trusted", "congestion_control", "unstretched", "why")
+#: Quantities of Table 2.1: column, what the timetable and the rates say, and the thesis's mean and standard deviation.
+TABLE_2_1 = (
+    ("day, µs", "day_us", 180, "180.25 ± 0.04"),
+    ("week, µs", "week_us", 1_400, "1,400.02 ± 0.05"),
+    ("packet network, Gbit/s", "packet_gbps", 10, "9.93 ± 0.75"),
+    ("circuit, Gbit/s", "circuit_gbps", 80, "79.99 ± 1.60"),
+)
 
 
 @LAB.verb("tcp", rows=LAB.runs, binary=BINARY, jobs=2)
@@ -62,6 +73,33 @@ def figures(args) -> int:
     return tcp_runs(args) or sequence(args) or rotor(args)
 
 
+def on_real_kernels(binary: Path, scenario: Path, columns: Sequence[str], *options: str) -> list[Row]:
+    """Return a row for each emulated run of a scenario, with these columns and those of its clock."""
+    found = json_lines([binary, "emulate", scenario, "--json", *options])
+    shown = lambda value: "; ".join(value) if isinstance(value, list) else value
+    return [{column: shown(row.get(column, "")) for column in (*columns, *CLOCK)} for row in found]
+
+
+@LAB.verb(rows=LAB.runs, binary=BINARY)
+def validation(args) -> int:
+    """Emulates Table 2.1: TCP between all pairs of eight racks."""
+    columns = [f"{column}_{figure}" for _, column, _, _ in TABLE_2_1 for figure in ("mean", "sd")]
+    rows = on_real_kernels(args.binary, VALIDATION, ["emulated_s", "days", *columns, "goodput_mbps"])
+    args.rows.mkdir(parents=True, exist_ok=True)
+    write_csv(args.rows / "validation.csv", rows)
+    return 0
+
+
+@LAB.verb(rows=LAB.runs, binary=BINARY)
+def emulated(args) -> int:
+    """Emulates queues of 4 to 128 packets."""
+    columns = ("emulated_s", "circuit_bytes", "packet_network_bytes", "dropped_queue_full", "goodput_mbps")
+    rows = on_real_kernels(args.binary, tcp.SCENARIO, ["circuit.queue_packets", *columns])
+    args.rows.mkdir(parents=True, exist_ok=True)
+    write_csv(args.rows / "emulated.csv", rows)
+    return 0
+
+
 @LAB.verb(rows=LAB.runs, xtask=XTASK)
 def schedulers(args) -> int:
     """Runs the schedulers' bench."""
@@ -92,6 +130,46 @@ def schedulers_table(rows: Sequence[Row]) -> str:
     return table(["racks", "demand", *(f"`{name}`" for name in names)], lines, "llr")
 
 
+def on_time(rows: Sequence[Row]) -> str:
+    """Return a sentence with the dilation and the lateness of emulated runs."""
+    (dilation,) = {row["dilation"] for row in rows}
+    (control,) = {row["congestion_control"] for row in rows}
+    late, share = (max(float(row[name]) for row in rows) for name in ("lateness_us_p99", "lateness_day_share"))
+    distrusted = sum(row["trusted"] not in ("True", "true") for row in rows)
+    runs = "the run" if len(rows) == 1 else "each run"
+    trust = f"{runs} is trusted" if not distrusted else f"{distrusted} of {len(rows)} runs are not trusted"
+    (own,) = {row["unstretched"] for row in rows}
+    return (
+        f"Dilation {dilation}, measured; 99 % of the packets at most {late:.2f} µs late, {100 * share:.2f} % of a day, so {trust}. "
+        f"Congestion control {control} of Linux; clocks not stretched: {own}."
+    )
+
+
+def validation_table(rows: Sequence[Row]) -> str:
+    """Return Table 2.1 beside the emulated figures, and how late these were."""
+    (row,) = rows
+    lines = [
+        [name, f"{wanted:,}", thesis, f"{float(row[f'{column}_mean']):,.2f} ± {float(row[f'{column}_sd']):.2f}"]
+        for name, column, wanted, thesis in TABLE_2_1
+    ]
+    return f"{table(['quantity', 'set', 'thesis', 'emulated'], lines, 'lrrr')}\n\n{on_time(rows)}"
+
+
+def emulated_use(row: Row) -> float:
+    """Return the share of the circuit's capacity that an emulated run used in the days of its pair."""
+    return tcp.use(tcp.cell("newreno", 16) | row | {"simulated_s": row["emulated_s"]})
+
+
+def emulated_table(of: tcp.Measured, rows: Sequence[Row]) -> str:
+    """Return the use of the circuit by the size of a queue under both clocks, and how late the emulator was."""
+    sizes = [int(row["circuit.queue_packets"]) for row in rows]
+    lines = [
+        ["simulated, %", *(tcp.percent(of[tcp.cell("newreno", size)]) for size in sizes)],
+        ["emulated, %", *(f"{100 * emulated_use(row):.0f}" for row in rows)],
+    ]
+    return f"{table(['queue, packets', *map(str, sizes)], lines, 'lr')}\n\n{on_time(rows)}"
+
+
 def document() -> str:
     """Return docs/circuit.md with the tables of the committed rows."""
     (comparison,) = read_csv(MEASURED / "comparison.csv")
@@ -114,6 +192,10 @@ def document() -> str:
         "rotor": tcp.rotor_table(read_csv(MEASURED / "rotor.csv")),
         "schedulers": f"{schedulers_table(read_csv(MEASURED / 'schedulers.csv'))}\n\n{compared}",
     }
+    # Emulated rows may be missing, as they need a quiet machine.
+    for name, shown in (("validation", validation_table), ("emulated", lambda rows: emulated_table(of, rows))):
+        if rows := read_csv(MEASURED / f"{name}.csv"):
+            texts[name] = shown(rows)
     text = DOCUMENT.read_text()
     for name, new in texts.items():
         begin, end = f"<!-- {name}: from experiments/circuit/measured -->\n", f"<!-- end of {name} -->\n"

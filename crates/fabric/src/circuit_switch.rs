@@ -8,8 +8,9 @@
 //! Without a packet network the switch is a rotor (Mellette et al., *RotorNet*, SIGCOMM 2017, section 3), less traffic in two
 //! hops.
 //!
-//! Source: Mukerjee, *Understanding and Designing Coordination of Control Planes* (Carnegie Mellon, 2019), §2.3.2 (queues
-//! and links), §2.4.2 (sizes that follow the schedule) and §2.4.4 (marks that announce a circuit).
+//! Source: Mukerjee, *Eliminating Adverse Control Plane Interactions* (CMU-CS-18-106, 2018), §2.3.2
+//! (queues and links), §2.4.2 (sizes that follow the schedule) and §2.4.4 (marks that announce a
+//! circuit).
 //! Differs: a full queue inside the packet network holds packets back in the pair's queue, where the original takes them
 //! and pushes them back. A packet enters a circuit only if its last bit leaves before the night.
 //!
@@ -46,6 +47,9 @@ pub struct CircuitSettings {
     pub mark_ahead: Option<Duration>,
     /// Matchings in turns. A night is a slot in which the ports that change are dark.
     pub timetable: Timetable<Matching>,
+    /// Size up to which packets go round the switch, without queue and delay: a separate network
+    /// for acknowledgements. `None` sends all packets through it.
+    pub around: Option<ByteCount>,
 }
 
 /// The packet network of a hybrid switch.
@@ -204,6 +208,8 @@ struct Link {
 }
 
 /// A hybrid switch that follows a timetable of matchings.
+///
+/// A circuit is one link of a packet's way, the packet network two ([`PacketMeta::hops`]).
 #[derive(Debug)]
 pub struct CircuitSwitch {
     settings: CircuitSettings,
@@ -416,7 +422,9 @@ impl CircuitSwitch {
         due: RunInstant,
         token: u32,
     ) {
-        cx.meta(p).due = due;
+        let meta = cx.meta(p);
+        meta.due = due;
+        meta.hops = meta.hops.saturating_add(1);
         if link.wire.first().is_none() {
             cx.arm(due, token);
         }
@@ -497,7 +505,8 @@ impl Element for CircuitSwitch {
         let (Some(source), Some(destination)) = (self.port(src), self.port(dst)) else {
             return cx.drop(p, Drop::NoRoute);
         };
-        if source == destination {
+        let goes_around = self.settings.around.is_some_and(|most| u64::from(size_bytes) <= most.as_u64());
+        if source == destination || goes_around {
             return cx.forward(self.outputs[destination], p);
         }
         let place = source * self.outputs.len() + destination;

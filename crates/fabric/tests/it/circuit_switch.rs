@@ -20,6 +20,7 @@ fn settings() -> CircuitSettings {
         resize: None,
         mark_ahead: None,
         timetable: shifts(RACKS, 1..RACKS, DAY, NIGHT).expect("days and nights have a length"),
+        around: None,
     }
 }
 
@@ -57,6 +58,32 @@ fn circuit_takes_its_delay_and_one_transmission() {
     fabric.inject(Instant::from_us(100), SWITCH, PacketMeta::new(0, 1, FRAME), 0);
     fabric.advance(Instant::MAX);
     assert_eq!(fabric.nodes()[1].0[0].0, Instant::from_us(130) + Duration::from_ns(900));
+}
+
+#[test]
+fn small_packets_go_round_the_switch_at_once() {
+    let around = Some(ByteCount::new(100));
+    let mut fabric = between_racks(CircuitSettings { around, ..settings() });
+    // In the night before the circuit a packet has no path through the switch.
+    let at = Instant::from_us(5);
+    for (number, size) in (0..).zip([100, 101]) {
+        fabric.inject(at, SWITCH, PacketMeta::new(0, 1, size), number);
+    }
+    assert_eq!(fabric.nodes()[1].0.len(), 1);
+    fabric.advance(Instant::MAX);
+    assert_eq!(counters(&fabric), CircuitCounters { circuit_bytes: 101, packet_bytes: 0 });
+}
+
+#[test]
+fn circuit_is_one_hop_and_packet_network_two() {
+    let mut fabric = between_racks(settings());
+    let at = Instant::from_us(25);
+    for destination in [1, 2] {
+        fabric.inject(at, SWITCH, PacketMeta::new(0, destination, FRAME), 0);
+    }
+    fabric.advance(Instant::MAX);
+    let hops = |rack: usize| fabric.nodes()[rack].0[0].1.hops;
+    assert_eq!((hops(1), hops(2)), (1, 2));
 }
 
 #[test]

@@ -20,6 +20,7 @@ fn settings() -> CircuitSettings {
         resize: None,
         mark_ahead: None,
         timetable: shifts(PORTS, 1..PORTS, DAY, NIGHT).expect("days and nights have a length"),
+        around: None,
     }
 }
 

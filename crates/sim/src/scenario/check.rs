@@ -1,7 +1,7 @@
 //! Checks whether settings make sense, alone and together, beyond the types' own checks.
 
 use super::read::Wrong;
-use super::{Incast, Scenario, Udp, Workload};
+use super::{DILATION_MAX, Incast, Scenario, Udp, Workload};
 use crate::topologies::unknown_topology;
 use anabranch_fabric::switch::PolicyKind;
 use anabranch_transport::{Config, ConfigError, Control};
@@ -62,6 +62,10 @@ impl Scenario {
                 ));
             }
             time("probe.interval", probe.interval)?;
+        }
+        if let Some(dilation) = self.dilation.filter(|dilation| !(1..=DILATION_MAX).contains(dilation)) {
+            let message = format!("{dilation}: must be a whole number from 1 to {DILATION_MAX}");
+            return Err(Wrong::new("dilation", message));
         }
         time("warmup", self.warmup)?;
         time("network.jitter", self.network.jitter)?;

@@ -73,6 +73,10 @@ pub struct CircuitSpec {
     /// Time before a circuit from which the larger queue holds (tau); needs `resize_packets`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resize_ahead: Option<Duration>,
+    /// Size up to which packets go round the switch, without queue and delay. `None` sends all
+    /// packets through it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub around: Option<ByteCount>,
     /// Whether a queue that shrinks drops the packets beyond its size; needs `resize_packets`.
     #[serde(default)]
     pub resize_drops: bool,
@@ -128,6 +132,10 @@ impl CircuitSpec {
                 PortError::RateTooLow { .. } => wrong(names[0], error.to_string()),
                 _ => wrong(names[1], error.to_string()),
             })?;
+        }
+        if self.around == Some(ByteCount::ZERO) {
+            let message = "0 B: must be at least 1 B, or left out";
+            return Err(wrong("around", message.to_owned()));
         }
         if self.queue_packets == 0 {
             return Err(wrong("queue_packets", "0: must be at least 1".to_owned()));
@@ -193,6 +201,7 @@ impl CircuitSpec {
             }),
             mark_ahead: self.mark_ahead,
             timetable,
+            around: self.around,
         })
     }
 }

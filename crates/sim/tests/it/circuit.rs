@@ -140,6 +140,7 @@ fn impossible_circuits_are_refused() {
         ),
         ("resize_drops = true", "circuit.resize_packets: missing: resize_drops needs it"),
         ("rate = \"1 bit/s\"", "circuit.rate: "),
+        ("around = \"0 B\"", "circuit.around: 0 B: must be at least 1 B"),
         ("mark_ahead = \"200000 s\"", "circuit.mark_ahead: 200000 s: must be at most"),
         ("queue = \"8 kB\"", "must hold the largest packet"),
     ] {

@@ -19,6 +19,7 @@ fn settings(ports: u16) -> CircuitSettings {
         resize: None,
         mark_ahead: None,
         timetable: shifts(ports, 1..ports, DAY, NIGHT).expect("days and nights have a length"),
+        around: None,
     }
 }
 
