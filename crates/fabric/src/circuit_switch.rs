@@ -346,7 +346,7 @@ impl CircuitSwitch {
     /// True while the pair's circuit is up, or comes up within `ahead`.
     fn is_near(&self, pair: &Pair, now: RunInstant, ahead: Duration) -> bool {
         let period = self.timetable.current().period();
-        let into = self.timetable.into_period(now);
+        let into = self.timetable.time_in_period(now);
         let next = pair.days.iter().find(|(_, end)| into < *end).or_else(|| pair.days.first());
         next.is_some_and(|(begin, end)| {
             let begin = if into < *end { *begin } else { *begin + period };

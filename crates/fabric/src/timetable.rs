@@ -118,7 +118,7 @@ impl<S> Replaceable<S> {
     }
 
     /// Time since the period of `now` began.
-    pub(crate) fn into_period(&self, now: RunInstant) -> Duration {
+    pub(crate) fn time_in_period(&self, now: RunInstant) -> Duration {
         Duration::from_ps((now.as_ps() - self.began_at.as_ps()) % self.current.period().as_ps())
     }
 
@@ -132,7 +132,7 @@ impl<S> Replaceable<S> {
     /// Has `timetable` follow as the period of `now` ends, or at once if one begins at `now`. It takes the place of one that
     /// was to follow.
     pub(crate) fn replace(&mut self, now: RunInstant, timetable: Timetable<S>) {
-        let into = self.into_period(now);
+        let into = self.time_in_period(now);
         let begin = if into == Duration::ZERO { now } else { now + (self.current.period() - into) };
         self.next = Some((begin, timetable));
     }
@@ -171,7 +171,7 @@ mod tests {
         assert!(both.turn(us(15)), "it began at 14");
         assert!(!both.turn(us(15)));
         assert_eq!((*both.at(us(15)).state, both.at(us(15)).ends_at), ("c", us(17)));
-        assert_eq!(both.into_period(us(18)), Duration::from_us(1));
+        assert_eq!(both.time_in_period(us(18)), Duration::from_us(1));
     }
 
     proptest! {
