@@ -20,6 +20,7 @@ mod matching;
 mod schedule;
 pub mod schedulers;
 pub mod shaping;
+pub mod simulated;
 pub mod table;
 mod timing;
 

@@ -25,4 +25,7 @@ impl Member for Circuit {
     fn is_daemon(_: &Noun) -> bool {
         false
     }
+    fn simulated() -> Option<&'static dyn anabranch_sim::system::System> {
+        Some(&anabranch_circuit_proto::simulated::Simulated)
+    }
 }

@@ -130,6 +130,7 @@ impl Workload {
     pub const fn control(&self) -> Option<Control> {
         match self {
             Self::Long(long) => long.control,
+            Self::Racks(racks) => racks.control,
             _ => None,
         }
     }
@@ -151,6 +152,7 @@ impl Workload {
             Self::Incast(_) | Self::Trace(_) => true,
             Self::Poisson(poisson) => poisson.flows.is_some(),
             Self::Udp(udp) => udp.stop.is_some(),
+            Self::Racks(_) => false,
         }
     }
 
@@ -163,6 +165,7 @@ impl Workload {
             Self::Poisson(w) => w.priority,
             Self::Udp(w) => w.priority,
             Self::Trace(w) => w.priority,
+            Self::Racks(w) => w.priority,
         })
     }
 
@@ -175,6 +178,7 @@ impl Workload {
             Self::Poisson(_) => "poisson",
             Self::Udp(_) => "udp",
             Self::Trace(_) => "trace",
+            Self::Racks(_) => "racks",
         }
     }
 
@@ -224,6 +228,7 @@ impl Workload {
                 }
                 udp.check(field)
             }
+            Self::Racks(racks) => within("rate", racks.rate.as_bps(), 1_000, 1_000_000_000_000_000),
             Self::Trace(_) | Self::System(_) => Ok(()),
         }
     }
