@@ -1,7 +1,8 @@
 """Circuits between racks: schedulers beside their bound, and Figure 2.7 of Etalon in the simulator.
 
 ``run.py schedulers`` runs ``cargo xtask bench circuit --json``. ``run.py buffers`` simulates scenarios/circuit.toml, with fixed queues and with queues that
-grow before their day. Rows go to a folder, a file for each. ``run.py docs`` writes the tables of docs/circuit.md anew from the committed rows.
+grow before their day. ``run.py rings`` simulates scenarios/rings.toml: circuits that follow demand. Rows go to a folder, a file for each. ``run.py docs`` writes
+the tables of docs/circuit.md anew from the committed rows.
 ``run.py smoke`` checks these tables and simulates one short run.
 
 Read first: `use`.
@@ -14,7 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, ROOT, XTASK, Experiment, Row, grouped, read_csv, table, write_csv
+import ring_load
+from anabranch_lab.cells import BINARY, ROOT, XTASK, Experiment, Option, Row, grouped, read_csv, table, write_csv
 from anabranch_lab.programs import Failed, json_lines
 
 LAB = Experiment(__file__, __doc__)
@@ -74,6 +76,27 @@ def buffers(args) -> int:
     return 0
 
 
+@LAB.verb(
+    rows=LAB.runs,
+    binary=BINARY,
+    seeds=Option(3, "runs of each scheme; runs that have rows are not repeated"),
+    duration=Option("2 s", "simulated time of a run"),
+    only=Option([], "schemes to run; all without it"),
+)
+def rings(args) -> int:
+    """Simulates rings of big flows on circuits that follow demand."""
+    args.rows.mkdir(parents=True, exist_ok=True)
+    path = args.rows / "rings.csv"
+    rows = read_csv(path) if path.exists() else []
+    for name, count, seed in ring_load.missing(rows, args.seeds):
+        if args.only and name not in args.only:
+            continue
+        rows += ring_load.measure(args.binary, name, count, seed, args.duration)
+        write_csv(path, rows)
+        print(f"circuit: {name}, rings: {count}, seed {seed}", file=sys.stderr)
+    return 0
+
+
 @LAB.verb(rows=LAB.runs, xtask=XTASK)
 def schedulers(args) -> int:
     """Runs the schedulers' bench."""
@@ -126,12 +149,13 @@ def document() -> str:
         f"On {draws} drawn demands of 8 to 32 racks `refit` served {100 * (float(mean) - 1):.1f} % more than Eclipse in the mean, less on {below} of them, and "
         f"{100 * (1 - float(least)):.1f} % less at the worst."
     )
-    texts = [
-        buffers_table(read_csv(MEASURED / "buffers.csv")),
-        f"{schedulers_table(read_csv(MEASURED / 'schedulers.csv'))}\n\n{compared}",
-    ]
+    texts = {
+        "buffers": buffers_table(read_csv(MEASURED / "buffers.csv")),
+        "schedulers": f"{schedulers_table(read_csv(MEASURED / 'schedulers.csv'))}\n\n{compared}",
+        **ring_load.document(read_csv(MEASURED / "rings.csv")),
+    }
     text = DOCUMENT.read_text()
-    for name, new in zip(("buffers", "schedulers"), texts, strict=True):
+    for name, new in texts.items():
         begin, end = f"<!-- {name}: from experiments/circuit/measured -->\n", f"<!-- end of {name} -->\n"
         before, rest = text.split(begin)
         text = f"{before}{begin}\n{new}\n\n{end}{rest.split(end)[1]}"
