@@ -31,6 +31,8 @@ pub use end::{End, Msg, Report, UdpSink};
 pub use error::PlanError;
 pub use network::{Network, NetworkError};
 pub use plan::Plan;
-pub use rows::{CoflowRow, FlowRow, LinkRow, NetworkRow, Outcome, Sample, Times, WeekRow, WorkloadRow};
+pub use rows::{
+    CoflowRow, FlowRow, LatencyRow, LinkRow, NetworkRow, Outcome, Sample, Times, WeekRow, WorkloadRow,
+};
 pub use run::Simulation;
 pub use sizes::{Sizes, SizesError};

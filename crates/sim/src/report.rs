@@ -4,7 +4,7 @@
 
 use crate::end::End;
 use crate::network::Network;
-use crate::rows::{CoflowRow, FlowRow, LinkRow, NetworkRow, Outcome, Times, WorkloadRow};
+use crate::rows::{CoflowRow, FlowRow, LatencyRow, LinkRow, NetworkRow, Outcome, Times, WorkloadRow};
 use crate::run::Simulation;
 use crate::scenario::Workload;
 use crate::traffic::{Flow, Job};
@@ -220,6 +220,7 @@ fn network<Q: EventQueue>(s: &Simulation<'_, Q>) -> NetworkRow {
         packet_network_bytes: switch.map(|switch| switch.counters().packet_bytes),
         weeks: None,
         days: None,
+        latency: switch.map(|switch| LatencyRow::of(switch.latency())).unwrap_or_default(),
         packet_hops: s.packet_hops(),
         events: totals.events,
         event_hash: format!("{:016x}", s.event_hash()),
