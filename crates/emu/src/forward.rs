@@ -9,8 +9,8 @@ use std::rc::Rc;
 use std::sync::mpsc::{Receiver, Sender};
 
 use anabranch_fabric::{
-    AnyElement, CircuitSwitch, DropCounts, EventQueue, Fabric, Node, NodeCx, PacketMeta, Port, PortError,
-    PortSettings, Switch, Target,
+    AnyElement, CircuitSwitch, DropCounts, EventQueue, Fabric, Flag, Node, NodeCx, PacketMeta, Port,
+    PortError, PortSettings, Switch, Target,
 };
 use anabranch_units::{LinkId, SiteId};
 
@@ -18,7 +18,7 @@ use crate::Histogram;
 use crate::circuits::{CircuitFigures, CircuitObserver, Circuits};
 use crate::dilation::Clock;
 use crate::lateness::Scheduling;
-use crate::route::{self, Routes};
+use crate::route::{self, CircuitMark, Routes};
 use crate::{LinkCounters, LinkState, Switching, elevate, sys};
 
 /// What the forwarder is asked to do between packets.
@@ -62,6 +62,7 @@ pub(crate) struct Setup {
 struct Delivery {
     clock: Clock,
     observer: Option<CircuitObserver>,
+    circuit_mark: CircuitMark,
     /// In emulated time.
     lateness: Histogram,
     refused: u64,
@@ -91,11 +92,14 @@ impl Node for SiteNode {
         meta: PacketMeta,
         mut body: Vec<u8>,
     ) {
-        if meta.ecn_ce {
+        if meta.has(Flag::Ce) {
             route::mark_ce(&mut body);
         }
         let mut delivery = self.delivery.borrow_mut();
         let delivery = &mut *delivery;
+        if meta.has(Flag::Circuit) {
+            route::mark_circuit(&mut body, delivery.circuit_mark);
+        }
         match sys::write_packet(self.tun, &body) {
             Ok(()) => {
                 let (now, meant) = (delivery.clock.now(), cx.now());
@@ -132,12 +136,15 @@ impl Forwarder {
     /// Runs until asked to stop. Takes the calling thread.
     pub(crate) fn run(mut setup: Setup) {
         let clock = setup.clock;
-        let (circuits, observer) = setup.circuits.take().map_or((None, None), |circuits| {
+        let circuits = setup.circuits.take();
+        let circuit_mark = circuits.as_ref().map_or(CircuitMark::Ece, |circuits| circuits.mark);
+        let (circuits, observer) = circuits.map_or((None, None), |circuits| {
             (Some((circuits.site, circuits.switch)), Some(circuits.observer))
         });
         let delivery = Rc::new(RefCell::new(Delivery {
             clock,
             observer,
+            circuit_mark,
             lateness: Histogram::new(),
             refused: 0,
             spare: Vec::new(),
