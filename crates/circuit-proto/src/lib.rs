@@ -14,6 +14,7 @@ pub mod bound;
 mod demand;
 pub mod generate;
 mod matching;
+pub mod parallel;
 mod schedule;
 pub mod schedulers;
 pub mod table;
