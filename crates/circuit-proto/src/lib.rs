@@ -8,15 +8,18 @@
 //! reconfiguration before it, in which no circuit carries anything. A *week* is the time that one schedule may take (§2.2.2).
 //!
 //! Entry points: [`Demand`] and [`Timing`] go into a [`Scheduler`], a [`Schedule`] comes out; [`Schedule::served`] says what
-//! it carries, and [`bound::served_max`] what no schedule can exceed. Leaves out: packets and queues (`fabric`).
+//! it carries, and [`bound::served_max`] what no schedule can exceed. [`parallel`] has all demand in the least time over
+//! several switches, [`job`] the phases of a training job on them. Leaves out: packets and queues (`fabric`).
 
 pub mod bound;
 mod demand;
 pub mod generate;
+pub mod job;
 mod matching;
 pub mod parallel;
 mod schedule;
 pub mod schedulers;
+mod standing;
 pub mod table;
 mod timing;
 

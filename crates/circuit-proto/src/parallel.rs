@@ -11,8 +11,8 @@
 //! Entry points: [`Switches`] and a [`Demand`] go into [`plan`]; [`makespan_min`] is the certified bound. Leaves out: relays
 //! (`job`), and circuits that stand from before: each first circuit pays its night.
 
-mod decompose;
-mod level;
+pub(crate) mod decompose;
+pub(crate) mod level;
 
 use crate::Demand;
 use anabranch_units::{BitRate, Duration};
@@ -295,7 +295,7 @@ pub(crate) fn orders(racks: usize, times: &[u64], switches: &Switches) -> Orders
         }
         let layers = decompose(racks, times, cut);
         for orders in [wrap(&layers, switches), longest_first(racks, &layers, switches)] {
-            let orders = level::level(racks, night, orders);
+            let orders = level::level(racks, night, orders, &|_, _| true);
             let makespan = makespan_ps(racks, night, &orders);
             if best.as_ref().is_none_or(|(least, _)| makespan < *least) {
                 best = Some((makespan, orders));

@@ -51,8 +51,13 @@ impl Line {
 
 /// Moves parts of the piece that ends last to the switch where both parts then end earliest, until no move helps.
 ///
-/// The result has no longer makespan. Cost: O(switches) for each move.
-pub(super) fn level(racks: usize, night: u64, orders: Orders) -> Orders {
+/// `may_hold` says which switch may hold which piece. The result has no longer makespan. Cost: O(switches) for each move.
+pub(crate) fn level(
+    racks: usize,
+    night: u64,
+    orders: Orders,
+    may_hold: &dyn Fn(usize, &Piece) -> bool,
+) -> Orders {
     let count = orders.len();
     let mut lines: Vec<Line> = Vec::with_capacity(count);
     let mut ends = BinaryHeap::new();
@@ -70,7 +75,7 @@ pub(super) fn level(racks: usize, night: u64, orders: Orders) -> Orders {
         if piece.length == 0 || lines[switch].pieces[at].end() != end {
             continue;
         }
-        let others = (0..count).filter(|other| *other != switch);
+        let others = (0..count).filter(|other| *other != switch && may_hold(*other, &piece));
         let Some((free, other)) = others.map(|other| (lines[other].earliest(piece, night), other)).min()
         else {
             break;
