@@ -31,6 +31,9 @@ pub(crate) const LONGEST_PS: u64 = 1 << 62;
 /// Cuts of the longest entry that [`plan`] tries.
 const CUTS: [u64; 6] = [1, 2, 3, 4, 8, 16];
 
+/// Most entries of matrices that one cut beyond the first may visit: some tenths of a second.
+const WORK_MAX: u64 = 200_000_000;
+
 /// Parallel circuit switches, each with one port for each host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Switches {
@@ -274,7 +277,7 @@ fn makespan_ps(racks: usize, night: u64, orders: &Orders) -> u64 {
 /// then move to switches whose ports are free earlier. The best of a few cuts stands.
 ///
 /// Errors: settings out of range, or demand that may take longer than 53 days.
-/// Cost: O(cuts * racks^2 * parts of the busiest port).
+/// Cost: O(cuts * racks^2 * parts of the busiest port); of large networks only the first cuts are tried.
 pub fn plan(demand: &Demand, switches: &Switches) -> Result<Plan, ParallelError> {
     switches.check()?;
     let times = switches.times(demand)?;
@@ -289,8 +292,11 @@ pub(crate) fn orders(racks: usize, times: &[u64], switches: &Switches) -> Orders
     let bound = makespan_min_ps(racks, times, switches);
     for cut in CUTS.map(|cut| longest.div_ceil(cut)).into_iter().filter(|cut| *cut > 0) {
         // More parts than the best plan has time to turn for cannot make a better one.
-        let fewest = parts_max(racks, times, cut).div_ceil(switches.count as u64);
-        if best.as_ref().is_some_and(|(makespan, _)| fewest.saturating_mul(night) >= *makespan) {
+        let parts = parts_max(racks, times, cut);
+        let fewest = parts.div_ceil(switches.count as u64);
+        let is_dear = parts.saturating_mul((racks * racks) as u64) > WORK_MAX;
+        let is_vain = |(makespan, _): &(u64, Orders)| is_dear || fewest.saturating_mul(night) >= *makespan;
+        if best.as_ref().is_some_and(is_vain) {
             break;
         }
         let layers = decompose(racks, times, cut);
