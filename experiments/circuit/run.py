@@ -1,6 +1,6 @@
-"""Circuits between racks: schedulers beside their bound, Figure 2.7 of Etalon in the simulator, and circuits of training jobs.
+"""Circuits between racks: schedulers beside their bound, and Figure 2.7 of Etalon in the simulator.
 
-``run.py jobs`` runs ``cargo xtask bench jobs``. ``run.py schedulers`` runs ``cargo xtask bench circuit --json``. ``run.py buffers`` simulates scenarios/circuit.toml, with fixed queues and with queues that
+``run.py schedulers`` runs ``cargo xtask bench circuit --json``. ``run.py buffers`` simulates scenarios/circuit.toml, with fixed queues and with queues that
 grow before their day. Rows go to a folder, a file for each. ``run.py docs`` writes the tables of docs/circuit.md anew from the committed rows.
 ``run.py smoke`` checks these tables and simulates one short run.
 
@@ -87,108 +87,6 @@ def schedulers(args) -> int:
     return 0
 
 
-@LAB.verb(rows=LAB.runs, xtask=XTASK)
-def jobs(args) -> int:
-    """Runs the bench of parallel switches and training jobs."""
-    found = json_lines([args.xtask, "bench", "jobs", "--hosts", 256])
-    args.rows.mkdir(parents=True, exist_ok=True)
-    rounded = [
-        {key: f"{value:.6g}" if isinstance(value, float) else value for key, value in row.items()} for row in found
-    ]
-    write_csv(args.rows / "parallel.csv", [row for row in rounded if "demand" in row])
-    write_csv(args.rows / "jobs.csv", [row for row in rounded if "draws" in row])
-    write_csv(args.rows / "failures.csv", [row for row in rounded if "singles" in row])
-    return 0
-
-
-def time_words(us: str) -> str:
-    """Return a time of whole microseconds as text."""
-    value = int(us)
-    for unit, size in (("s", 1_000_000), ("ms", 1_000)):
-        if value >= size:
-            return f"{value // size} {unit}"
-    return f"{value} µs"
-
-
-def parallel_table(rows: Sequence[Row]) -> str:
-    """Return a line for each demand and night: makespan over the bound, mean and worst over hosts and switches."""
-    lines = []
-    for (demand, night), of in grouped(rows, "demand", "night_us").items():
-        shares = lambda column: [float(row[column]) / float(row["bound_s"]) for row in of]
-        gains = [float(row["peer_s"]) / float(row["ours_s"]) for row in of]
-        ours, peer = shares("ours_s"), shares("peer_s")
-        lines.append(
-            [
-                demand,
-                time_words(night),
-                f"{sum(ours) / len(ours):.3f}",
-                f"{max(ours):.3f}",
-                f"{sum(peer) / len(peer):.3f}",
-                f"{max(peer):.3f}",
-                f"{sum(gains) / len(gains):.2f}",
-            ]
-        )
-    header = ["demand", "night", "ours, mean", "worst", "whole switches, mean", "worst", "gain"]
-    return table(header, lines, "lrr")
-
-
-def jobs_table(rows: Sequence[Row]) -> str:
-    """Return a line for each job, number of switches and night."""
-    lines = [
-        [
-            row["job"],
-            row["switches"],
-            time_words(row["night_us"]),
-            f"{float(row['ours_s']) / float(row['bound_s']):.3f}",
-            f"{float(row['staying_s']) / float(row['ours_s']):.2f}",
-            f"{100 * (float(row['ours_s']) / float(row['packet_s']) - 1):.1f}",
-            f"{100 * (float(row['wrong_mean']) - 1):.1f}",
-            f"{100 * (float(row['wrong_max']) - 1):.1f}",
-        ]
-        for row in rows
-    ]
-    header = [
-        "job",
-        "switches",
-        "night",
-        "makespan / bound",
-        "staying / makespan",
-        "over a packet switch, %",
-        "bytes 20 % wrong: mean loss, %",
-        "worst loss, %",
-    ]
-    return table(header, lines, "lrr")
-
-
-def failures_table(rows: Sequence[Row]) -> str:
-    """Return a line for each job, number of switches and number of spare hosts."""
-    share = lambda row, name: f"{100 * float(row[f'{name}_survived']) / float(row[name]):.1f}"
-    lines = [
-        [
-            row["job"],
-            row["switches"],
-            row["spares"],
-            share(row, "singles"),
-            share(row, "pairs"),
-            f"{float(row['slowdown_mean']):.2f}",
-            f"{float(row['slowdown_max']):.2f}",
-            f"{float(row['answer_ms_max']):.1f}",
-        ]
-        for row in rows
-    ]
-    header = [
-        "job",
-        "switches",
-        "spare hosts",
-        "single failures survived, %",
-        "double, %",
-        "makespan after a single one, mean",
-        "worst",
-        "slowest answer, ms",
-    ]
-    return table(header, lines, "lrr")
-
-
 def schedulers_table(rows: Sequence[Row]) -> str:
     """Return a line for each demand of 16 and more racks, with each scheduler's share of the bound and its time."""
     names = list(dict.fromkeys(row["scheduler"] for row in rows))
@@ -232,13 +130,8 @@ def document() -> str:
         buffers_table(read_csv(MEASURED / "buffers.csv")),
         f"{schedulers_table(read_csv(MEASURED / 'schedulers.csv'))}\n\n{compared}",
     ]
-    texts += [
-        parallel_table(read_csv(MEASURED / "parallel.csv")),
-        jobs_table(read_csv(MEASURED / "jobs.csv")),
-        failures_table(read_csv(MEASURED / "failures.csv")),
-    ]
     text = DOCUMENT.read_text()
-    for name, new in zip(("buffers", "schedulers", "parallel", "jobs", "failures"), texts, strict=True):
+    for name, new in zip(("buffers", "schedulers"), texts, strict=True):
         begin, end = f"<!-- {name}: from experiments/circuit/measured -->\n", f"<!-- end of {name} -->\n"
         before, rest = text.split(begin)
         text = f"{before}{begin}\n{new}\n\n{end}{rest.split(end)[1]}"
