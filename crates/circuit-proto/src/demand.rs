@@ -88,8 +88,8 @@ impl Demand {
             return Err(DemandError::ToItself(rack));
         }
         let total = bytes.iter().try_fold(0u64, |sum, entry| sum.checked_add(*entry));
-        total.ok_or(DemandError::TooLarge)?;
-        Ok(Self { racks, bytes })
+        let total = total.ok_or(DemandError::TooLarge)?;
+        Ok(Self { racks, bytes, total })
     }
 
     /// Number of racks.
