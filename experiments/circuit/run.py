@@ -2,7 +2,8 @@
 
 ``run.py schedulers`` runs ``cargo xtask bench circuit --json``. ``run.py tcp`` simulates scenarios/circuit.toml with queues of many sizes, queues that grow
 before their day, delays, nights and congestion controls; ``run.py sequence`` captures its packets. ``run.py validation`` emulates Table 2.1, and ``run.py
-emulated`` the fixed queues of Figure 2.7, both under the time dilation that this machine needs. Rows go to a folder, a file for each. ``run.py docs``
+emulated`` the fixed queues of Figure 2.7, both under the time dilation that this machine needs. ``run.py rings`` simulates scenarios/rings.toml: circuits
+that follow demand. Rows go to a folder, a file for each. ``run.py docs``
 writes the tables of docs/circuit.md anew from the committed rows. ``run.py smoke`` checks these tables and simulates short runs.
 
 Read first: `tcp.cells`.
@@ -15,8 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
+import ring_load
 import tcp
-from anabranch_lab.cells import BINARY, ROOT, XTASK, Experiment, Row, Rows, grouped, measure, read_csv, table, write_csv
+from anabranch_lab.cells import BINARY, ROOT, XTASK, Experiment, Option, Row, Rows, filled, grouped, measure, read_csv, table, write_csv
 from anabranch_lab.programs import Failed, json_lines
 
 LAB = Experiment(__file__, __doc__)
@@ -73,6 +75,27 @@ def figures(args) -> int:
     return tcp_runs(args) or sequence(args) or rotor(args)
 
 
+@LAB.verb(
+    rows=LAB.runs,
+    binary=BINARY,
+    seeds=Option(3, "runs of each scheme; runs that have rows are not repeated"),
+    duration=Option("2 s", "simulated time of a run"),
+    only=Option([], "schemes to run; all without it"),
+)
+def rings(args) -> int:
+    """Simulates rings of big flows on circuits that follow demand."""
+    args.rows.mkdir(parents=True, exist_ok=True)
+    path = args.rows / "rings.csv"
+    rows = read_csv(path) if path.exists() else []
+    for name, count, seed in ring_load.missing(rows, args.seeds):
+        if args.only and name not in args.only:
+            continue
+        rows += ring_load.measure(args.binary, name, count, seed, args.duration)
+        write_csv(path, rows)
+        print(f"circuit: {name}, rings: {count}, seed {seed}", file=sys.stderr)
+    return 0
+
+
 def on_real_kernels(binary: Path, scenario: Path, columns: Sequence[str], *options: str) -> list[Row]:
     """Return a row for each emulated run of a scenario, with these columns and those of its clock."""
     found = json_lines([binary, "emulate", scenario, "--json", *options])
@@ -113,17 +136,15 @@ def schedulers(args) -> int:
     return 0
 
 
-def schedulers_table(rows: Sequence[Row]) -> str:
-    """Return a line for each demand of 16 and more racks, with each scheduler's share of the bound and its time."""
+def schedulers_table(rows: Sequence[Row], is_one_week: bool) -> str:
+    """Return a line for each demand of 16 and more racks, with each scheduler's share of its bound and its time."""
+    rows = [row for row in rows if (row["is_one_week"] == "True") == is_one_week and int(row["racks"]) >= 16]
     names = list(dict.fromkeys(row["scheduler"] for row in rows))
     lines = []
     for (racks, demand), of in grouped(rows, "racks", "demand").items():
-        if int(racks) < 16:
-            continue
         shown = {
-            row[
-                "scheduler"
-            ]: f"{100 * float(row['served_bytes']) / float(row['bound_bytes']):.1f} ({float(row['decision_us']):,.0f})"
+            row["scheduler"]: f"{100 * float(row['served_bytes']) / float(row['bound_bytes']):.1f}"
+            + (f" ({float(row['decision_us']):,.0f})" if is_one_week else "")
             for row in of
         }
         lines.append([racks, demand, *(shown[name] for name in names)])
@@ -178,7 +199,7 @@ def document() -> str:
         f"On {draws} drawn demands of 8 to 32 racks `refit` served {100 * (float(mean) - 1):.1f} % more than Eclipse in the mean, less on {below} of them, and "
         f"{100 * (1 - float(least)):.1f} % less at the worst."
     )
-    of = tcp.Measured(read_csv(MEASURED / "tcp.csv"))
+    rows, of = read_csv(MEASURED / "schedulers.csv"), tcp.Measured(read_csv(MEASURED / "tcp.csv"))
     texts = {
         "claims": tcp.claims_table(of),
         "spreads": tcp.spreads_table(of),
@@ -190,18 +211,15 @@ def document() -> str:
         "nights": tcp.nights_table(of),
         "rivals": tcp.rivals_table(of),
         "rotor": tcp.rotor_table(read_csv(MEASURED / "rotor.csv")),
-        "schedulers": f"{schedulers_table(read_csv(MEASURED / 'schedulers.csv'))}\n\n{compared}",
+        "schedulers": f"{schedulers_table(rows, True)}\n\n{compared}",
+        "other schedulers": schedulers_table(rows, False),
+        **ring_load.document(read_csv(MEASURED / "rings.csv")),
     }
     # Emulated rows may be missing, as they need a quiet machine.
     for name, shown in (("validation", validation_table), ("emulated", lambda rows: emulated_table(of, rows))):
         if rows := read_csv(MEASURED / f"{name}.csv"):
             texts[name] = shown(rows)
-    text = DOCUMENT.read_text()
-    for name, new in texts.items():
-        begin, end = f"<!-- {name}: from experiments/circuit/measured -->\n", f"<!-- end of {name} -->\n"
-        before, rest = text.split(begin)
-        text = f"{before}{begin}\n{new}\n\n{end}{rest.split(end)[1]}"
-    return text
+    return filled(DOCUMENT.read_text(), "experiments/circuit/measured", texts)
 
 
 @LAB.verb()
