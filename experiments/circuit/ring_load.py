@@ -22,7 +22,7 @@ RACKS = 8
 CIRCUIT_BPS = 80e9
 #: Workloads of the scenario, in its order.
 FLOWS = ("big", "small")
-RESIZE = ("circuit.resize_packets=128", 'circuit.resize_ahead="1 ms"')
+RESIZE = ("circuit.resize.packets=128", 'circuit.resize.ahead="1 ms"')
 
 
 @dataclasses.dataclass(frozen=True)
