@@ -14,6 +14,8 @@
 pub mod bound;
 pub mod control;
 mod demand;
+#[doc(hidden)]
+pub mod exercise;
 pub mod generate;
 pub mod ledger;
 mod matching;
@@ -29,6 +31,6 @@ pub use demand::{Demand, DemandError, RACKS_MAX};
 pub use ledger::{Ledger, LedgerError};
 pub use matching::{Matching, MatchingError};
 pub use schedule::{Day, Schedule, ScheduleError};
-pub use schedulers::{Kind, Scheduler};
+pub use schedulers::{Kind, Plan, Scheduler};
 pub use shaping::Shaping;
 pub use timing::{Timing, TimingError};

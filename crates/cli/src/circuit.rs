@@ -3,6 +3,7 @@
 mod plan;
 
 use crate::member::Member;
+use anabranch_recipes::{Decision, Flow, Harm, Mechanism, Relation, Resources, Separation, Sharing, System};
 use std::process::ExitCode;
 
 /// Commands of `circuit`.
@@ -27,5 +28,23 @@ impl Member for Circuit {
     }
     fn simulated() -> Option<&'static dyn anabranch_sim::system::System> {
         Some(&anabranch_circuit_proto::simulated::Simulated)
+    }
+    fn recipe() -> Option<System> {
+        Some(System {
+            name: "circuit",
+            title: "circuit",
+            planes: "applications and TCP + the scheduler of circuits",
+            relation: Relation::Priority,
+            separation: &[Separation::Layering],
+            sharing: Sharing::Complete,
+            resources: &[Resources::Disjoint],
+            flow: Flow::OneWay,
+            assumes: "demand is known before its week",
+            decision: Decision::OneSide,
+            harm: &[Harm::Performance, Harm::Responsiveness],
+            has: Mechanism::Transparency,
+            advice: None,
+            source: "docs/circuit.md",
+        })
     }
 }

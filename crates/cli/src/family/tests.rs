@@ -108,4 +108,5 @@ fn and_a_kind_of_workload_that_is_simulated() {
 fn and_what_a_machine_lacks_for_it() {
     let [need] = &needs()[..] else { panic!("one") };
     assert_eq!((need.name, need.ways().len()), ("patience", 0));
+    assert!(recipes().is_empty(), "it coordinates nothing");
 }
