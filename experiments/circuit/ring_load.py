@@ -23,6 +23,8 @@ CIRCUIT_BPS = 80e9
 #: Workloads of the scenario, in its order.
 FLOWS = ("big", "small")
 RESIZE = ("circuit.resize.packets=128", 'circuit.resize.ahead="1 ms"')
+#: The thesis's columns with reTCP have the larger queues, too, and marks as early as they grow.
+MARKS = (*RESIZE, 'circuit.mark_ahead="1 ms"')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,12 +69,14 @@ def packet(rate_gbps: int, thesis: tuple[float, float, float, float]) -> Scheme:
     return Scheme("none", sets=(f'circuit.packet_rate="{rate_gbps} Gbit/s"',), thesis=thesis)
 
 
-#: Columns of Table 2.2, without reTCP.
+#: Columns of Table 2.2.
 SCHEMES = {
     "VOQ": Scheme("solstice", thesis=(1.52, 56.39, 1162.04, 1988.84)),
     "VOQ + resize": Scheme("solstice", sets=RESIZE, thesis=(1.57, 76.54, 737.64, 1917.55)),
+    "VOQ + reTCP": Scheme("solstice", sets=MARKS, control="retcp", thesis=(1.60, 69.86, 660.19, 1869.50)),
     "ADU": Scheme("solstice", "announced", thesis=(1.51, 65.71, 644.01, 1815.74)),
     "ADU + resize": Scheme("solstice", "announced", RESIZE, thesis=(1.58, 79.07, 110.61, 432.50)),
+    "ADU + reTCP": Scheme("solstice", "announced", MARKS, "retcp", (1.59, 77.80, 102.11, 406.44)),
     "Fixed": Scheme("fixed", thesis=(1.49, 64.99, 724.08, 1860.53)),
     "Packet 10": packet(10, (2.19, 36.34, 1680.35, 1998.27)),
     "Packet 20": packet(20, (1.05, 22.25, 1025.92, 1944.73)),
