@@ -1,7 +1,8 @@
-"""Circuits between racks: schedulers beside their bound, and Figure 2.7 of Etalon in the simulator.
+"""Circuits between racks: schedulers beside their bound, and Table 2.1 and Figure 2.7 of Etalon.
 
 ``run.py schedulers`` runs ``cargo xtask bench circuit --json``. ``run.py buffers`` simulates scenarios/circuit.toml, with fixed queues and with queues that
-grow before their day. Rows go to a folder, a file for each. ``run.py docs`` writes the tables of docs/circuit.md anew from the committed rows.
+grow before their day. ``run.py validation`` emulates Table 2.1, and ``run.py emulated`` the fixed queues of Figure 2.7, both under the time dilation that this
+machine needs. Rows go to a folder, a file for each. ``run.py docs`` writes the tables of docs/circuit.md anew from the committed rows.
 ``run.py smoke`` checks these tables and simulates one short run.
 
 Read first: `use`.
@@ -21,16 +22,27 @@ LAB = Experiment(__file__, __doc__)
 MEASURED = LAB.folder / "measured"
 DOCUMENT = ROOT / "docs/circuit.md"
 SCENARIO = ROOT / "scenarios/circuit.toml"
+VALIDATION = ROOT / "scenarios/circuit-validation.toml"
 #: Rate of a circuit, and the share of the week in which the pair of the scenario has one.
 CIRCUIT_BPS = 80e9
 DAY_SHARE = 180 / 1_400
 #: Times before the day at which a queue of 16 packets grows to 128, in microseconds.
 AHEAD_US = (200, 600, 1_000, 1_400)
+#: Columns of an emulated run's clock and kernel.
+CLOCK = ("dilation", "lateness_us_p99", "lateness_day_share", "trusted", "congestion_control", "unstretched", "why")
+#: Quantities of Table 2.1: column, what the timetable and the rates say, and the thesis's mean and standard deviation.
+TABLE_2_1 = (
+    ("day, µs", "day_us", 180, "180.25 ± 0.04"),
+    ("week, µs", "week_us", 1_400, "1,400.02 ± 0.05"),
+    ("packet network, Gbit/s", "packet_gbps", 10, "9.93 ± 0.75"),
+    ("circuit, Gbit/s", "circuit_gbps", 80, "79.99 ± 1.60"),
+)
 
 
 def use(row: Row) -> float:
     """Return the share of the circuit's capacity that a run used in the days of its pair."""
-    return float(row["circuit_bytes"]) * 8 / (float(row["simulated_s"]) * DAY_SHARE * CIRCUIT_BPS)
+    seconds = float(row["simulated_s"] if "simulated_s" in row else row["emulated_s"])
+    return float(row["circuit_bytes"]) * 8 / (seconds * DAY_SHARE * CIRCUIT_BPS)
 
 
 def simulated(binary: Path, *options: str) -> list[Row]:
@@ -71,6 +83,33 @@ def buffers(args) -> int:
         rows += [row | {"queue_packets": "16 to 128", "ahead_us": ahead} for row in grown]
     args.rows.mkdir(parents=True, exist_ok=True)
     write_csv(args.rows / "buffers.csv", rows)
+    return 0
+
+
+def on_real_kernels(binary: Path, scenario: Path, columns: Sequence[str], *options: str) -> list[Row]:
+    """Return a row for each emulated run of a scenario, with these columns and those of its clock."""
+    found = json_lines([binary, "emulate", scenario, "--json", *options])
+    shown = lambda value: "; ".join(value) if isinstance(value, list) else value
+    return [{column: shown(row.get(column, "")) for column in (*columns, *CLOCK)} for row in found]
+
+
+@LAB.verb(rows=LAB.runs, binary=BINARY)
+def validation(args) -> int:
+    """Emulates Table 2.1: TCP between all pairs of eight racks."""
+    columns = [f"{column}_{figure}" for _, column, _, _ in TABLE_2_1 for figure in ("mean", "sd")]
+    rows = on_real_kernels(args.binary, VALIDATION, ["emulated_s", "days", *columns, "goodput_mbps"])
+    args.rows.mkdir(parents=True, exist_ok=True)
+    write_csv(args.rows / "validation.csv", rows)
+    return 0
+
+
+@LAB.verb(rows=LAB.runs, binary=BINARY)
+def emulated(args) -> int:
+    """Emulates queues of 4 to 128 packets."""
+    columns = ("emulated_s", "circuit_bytes", "packet_network_bytes", "dropped_queue_full", "goodput_mbps")
+    rows = on_real_kernels(args.binary, SCENARIO, ["circuit.queue_packets", *columns])
+    args.rows.mkdir(parents=True, exist_ok=True)
+    write_csv(args.rows / "emulated.csv", rows)
     return 0
 
 
@@ -116,6 +155,42 @@ def buffers_table(rows: Sequence[Row]) -> str:
     return f"{sizes}\n\n{times}"
 
 
+def on_time(rows: Sequence[Row]) -> str:
+    """Return a sentence with the dilation and the lateness of emulated runs."""
+    (dilation,) = {row["dilation"] for row in rows}
+    (control,) = {row["congestion_control"] for row in rows}
+    late, share = (max(float(row[name]) for row in rows) for name in ("lateness_us_p99", "lateness_day_share"))
+    distrusted = sum(row["trusted"] not in ("True", "true") for row in rows)
+    runs = "the run" if len(rows) == 1 else "each run"
+    trust = f"{runs} is trusted" if not distrusted else f"{distrusted} of {len(rows)} runs are not trusted"
+    (own,) = {row["unstretched"] for row in rows}
+    return (
+        f"Dilation {dilation}, measured; 99 % of the packets at most {late:.2f} µs late, {100 * share:.2f} % of a day, so {trust}. "
+        f"Congestion control {control} of Linux; clocks not stretched: {own}."
+    )
+
+
+def validation_table(rows: Sequence[Row]) -> str:
+    """Return Table 2.1 beside the emulated figures, and how late these were."""
+    (row,) = rows
+    lines = [
+        [name, f"{wanted:,}", thesis, f"{float(row[f'{column}_mean']):,.2f} ± {float(row[f'{column}_sd']):.2f}"]
+        for name, column, wanted, thesis in TABLE_2_1
+    ]
+    return f"{table(['quantity', 'set', 'thesis', 'emulated'], lines, 'lrrr')}\n\n{on_time(rows)}"
+
+
+def emulated_table(simulated: Sequence[Row], rows: Sequence[Row]) -> str:
+    """Return the use of the circuit by the size of a queue under both clocks, and how late the emulator was."""
+    fixed = {row["queue_packets"]: row for row in simulated if row["ahead_us"] == ""}
+    sizes = [row["circuit.queue_packets"] for row in rows]
+    lines = [
+        [name, *(f"{100 * use(row):.0f}" for row in of)]
+        for name, of in (("simulated, %", [fixed[size] for size in sizes]), ("emulated, %", rows))
+    ]
+    return f"{table(['queue, packets', *sizes], lines, 'lr')}\n\n{on_time(rows)}"
+
+
 def document() -> str:
     """Return docs/circuit.md with the tables of the committed rows."""
     (comparison,) = read_csv(MEASURED / "comparison.csv")
@@ -124,9 +199,11 @@ def document() -> str:
         f"On {draws} drawn demands of 8 to 32 racks `refit` served {100 * (float(mean) - 1):.1f} % more than Eclipse in the mean, less on {below} of them, and "
         f"{100 * (1 - float(least)):.1f} % less at the worst."
     )
-    rows = read_csv(MEASURED / "schedulers.csv")
+    buffers, rows = read_csv(MEASURED / "buffers.csv"), read_csv(MEASURED / "schedulers.csv")
     texts = {
-        "buffers": buffers_table(read_csv(MEASURED / "buffers.csv")),
+        "buffers": buffers_table(buffers),
+        "validation": validation_table(read_csv(MEASURED / "validation.csv")),
+        "emulated": emulated_table(buffers, read_csv(MEASURED / "emulated.csv")),
         "schedulers": f"{schedulers_table(rows, True)}\n\n{compared}",
         "other schedulers": schedulers_table(rows, False),
     }

@@ -5,7 +5,7 @@
 
 use std::net::Ipv4Addr;
 
-use anabranch_fabric::{PacketMeta, Target};
+use anabranch_fabric::{Flag, PacketMeta, Target};
 use anabranch_graph::Topology;
 use anabranch_units::{LinkId, SiteId};
 
@@ -124,7 +124,8 @@ impl Routes {
         };
         let mut meta =
             PacketMeta::new(site.0, to.0, size).with_priority(priority(header.dscp)).with_flow(header.ports);
-        (meta.ecn_ect, meta.ecn_ce) = (header.ecn != 0, header.ecn == CE);
+        meta.set(Flag::Ect, header.ecn != 0);
+        meta.set(Flag::Ce, header.ecn == CE);
         (first, meta)
     }
 }
@@ -340,7 +341,7 @@ mod tests {
             let mut bytes = packet(routes.site_address(SiteId(0)), routes.site_address(SiteId(1)), 46);
             bytes[1] |= ecn;
             let (_, meta) = routes.ingress(SiteId(0), &bytes);
-            assert_eq!((meta.ecn_ect, meta.ecn_ce), expected, "{ecn}");
+            assert_eq!((meta.has(Flag::Ect), meta.has(Flag::Ce)), expected, "{ecn}");
             assert_eq!(meta.priority, 0);
         }
     }

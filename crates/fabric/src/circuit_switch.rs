@@ -8,17 +8,19 @@
 //! Without a packet network the switch is a rotor (Mellette et al., *RotorNet*, SIGCOMM 2017, section 3), less traffic in two
 //! hops.
 //!
-//! Source: Mukerjee, *Understanding and Designing Coordination of Control Planes* (Carnegie Mellon, 2019), §2.3.2 (queues
-//! and links) and §2.4.2 (sizes that follow the schedule).
+//! Source: Mukerjee, *Eliminating Adverse Control Plane Interactions* (CMU-CS-18-106, 2018), §2.3.2
+//! (queues and links), §2.4.2 (sizes that follow the schedule) and §2.4.4 (marks that announce a
+//! circuit).
 //! Differs: a full queue inside the packet network holds packets back in the pair's queue, where the original takes them
 //! and pushes them back. A packet enters a circuit only if its last bit leaves before the night.
 //!
-//! Leaves out: schedules that follow demand, marks that announce circuits. Read [`CircuitSwitch`] and
+//! Leaves out: schedules that follow demand. Read [`CircuitSwitch`] and
 //! [`CircuitSettings`] first.
 
 use crate::EventQueue;
 use crate::element::{Cx, Element};
-use crate::packet::{Drop, Fifo, PacketId, PacketMeta};
+use crate::latency::{CircuitLatency, Latencies, Network};
+use crate::packet::{Drop, Fifo, Flag, PacketId, PacketMeta};
 use crate::port::{PortError, RATE_MIN};
 use crate::target::Target;
 use crate::timetable::{Timetable, TimetableError};
@@ -37,8 +39,17 @@ pub struct CircuitSettings {
     pub queue: QueueLimits,
     /// Larger size for a pair whose circuit is up or near. `None` keeps the size.
     pub resize: Option<Resize>,
+    /// Time before a circuit from which packets that leave in the opposite direction are marked
+    /// ([`Flag::Circuit`]), until the circuit ends (§2.4.4). `None` marks none.
+    ///
+    /// Differs: the thesis marks acknowledgements while the circuit is up. The original program marks every packet, and
+    /// from a settable time before the circuit, as here.
+    pub mark_ahead: Option<Duration>,
     /// Matchings in turns. A night is a slot in which the ports that change are dark.
     pub timetable: Timetable<Matching>,
+    /// Size up to which packets go round the switch, without queue and delay: a separate network
+    /// for acknowledgements. `None` sends all packets through it.
+    pub around: Option<ByteCount>,
 }
 
 /// The packet network of a hybrid switch.
@@ -122,13 +133,16 @@ pub struct QueueLimits {
 
 /// Sizes that follow the schedule: resize(s, b, tau) of §2.4.2, where s is [`CircuitSettings::queue`].
 ///
-/// A queue that shrinks keeps the packets that wait. Marks begin at the same share of the size.
+/// Marks begin at the same share of the size.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Resize {
     /// Most packets that wait while the circuit is up or near (b).
     pub packets_max: u32,
     /// Time before the circuit from which the larger size holds (tau).
     pub ahead: Duration,
+    /// Whether a queue that shrinks drops the packets beyond its size, from the tail, as the original program does. If not,
+    /// it keeps them.
+    pub drops_excess: bool,
 }
 
 /// Bytes that have left a hybrid switch by each network.
@@ -194,6 +208,8 @@ struct Link {
 }
 
 /// A hybrid switch that follows a timetable of matchings.
+///
+/// A circuit is one link of a packet's way, the packet network two ([`PacketMeta::hops`]).
 #[derive(Debug)]
 pub struct CircuitSwitch {
     settings: CircuitSettings,
@@ -213,6 +229,7 @@ pub struct CircuitSwitch {
     /// Time of the timer for the end of a slot. `None` while it is not armed.
     slot_ends_at: Option<RunInstant>,
     counters: CircuitCounters,
+    latencies: Latencies,
 }
 
 impl CircuitSwitch {
@@ -256,6 +273,7 @@ impl CircuitSwitch {
             waiting: 0,
             slot_ends_at: None,
             counters: CircuitCounters::default(),
+            latencies: Latencies::default(),
             outputs,
         })
     }
@@ -263,6 +281,11 @@ impl CircuitSwitch {
     /// Bytes that have left by each network.
     pub const fn counters(&self) -> CircuitCounters {
         self.counters
+    }
+
+    /// Latency of the data packets that have left by each network.
+    pub const fn latency(&self) -> &CircuitLatency {
+        self.latencies.latency()
     }
 
     /// Packets that wait in the queue from one port to another.
@@ -399,7 +422,9 @@ impl CircuitSwitch {
         due: RunInstant,
         token: u32,
     ) {
-        cx.meta(p).due = due;
+        let meta = cx.meta(p);
+        meta.due = due;
+        meta.hops = meta.hops.saturating_add(1);
         if link.wire.first().is_none() {
             cx.arm(due, token);
         }
@@ -414,6 +439,49 @@ impl CircuitSwitch {
             cx.arm(due, token);
         }
         p
+    }
+
+    /// Drops the packets beyond the size of each queue that has shrunk, where the settings say so.
+    fn drop_excess<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>) {
+        if self.settings.resize.is_none_or(|resize| !resize.drops_excess) {
+            return;
+        }
+        for place in 0..self.pairs.len() {
+            let (packets_max, _) = self.limits(&self.pairs[place], cx.now());
+            let queue = &mut self.pairs[place].queue;
+            if queue.packets() <= packets_max {
+                continue;
+            }
+            let mut kept = Fifo::default();
+            while let Some(p) = queue.pop(cx.all_meta()) {
+                if kept.packets() < packets_max {
+                    kept.push(cx.all_meta(), p);
+                } else {
+                    self.waiting -= 1;
+                    cx.drop(p, Drop::QueueFull);
+                }
+            }
+            *queue = kept;
+        }
+    }
+
+    /// Hands a packet that has come off its last wire to `destination`.
+    fn leave<Q: EventQueue>(
+        &mut self,
+        cx: &mut Cx<'_, Q>,
+        p: PacketId,
+        destination: usize,
+        network: Network,
+    ) {
+        let &mut PacketMeta { src, size_bytes, .. } = cx.meta(p);
+        self.latencies.handle_departure(cx.now(), p.index(), size_bytes, network);
+        if let (Some(ahead), Some(source)) = (self.settings.mark_ahead, self.port(src)) {
+            let opposite = &self.pairs[destination * self.outputs.len() + source];
+            if self.is_near(opposite, cx.now(), ahead) {
+                cx.meta(p).set(Flag::Circuit, true);
+            }
+        }
+        cx.forward(self.outputs[destination], p);
     }
 
     /// Arms the timer for the end of the slot while packets wait.
@@ -437,7 +505,8 @@ impl Element for CircuitSwitch {
         let (Some(source), Some(destination)) = (self.port(src), self.port(dst)) else {
             return cx.drop(p, Drop::NoRoute);
         };
-        if source == destination {
+        let goes_around = self.settings.around.is_some_and(|most| u64::from(size_bytes) <= most.as_u64());
+        if source == destination || goes_around {
             return cx.forward(self.outputs[destination], p);
         }
         let place = source * self.outputs.len() + destination;
@@ -454,7 +523,10 @@ impl Element for CircuitSwitch {
         }
         let is_marked = mark_packets.is_some_and(|mark| pair.queue.packets() >= mark);
         let meta = cx.meta(p);
-        meta.ecn_ce |= is_marked && meta.ecn_ect;
+        if is_marked && meta.has(Flag::Ect) {
+            meta.set(Flag::Ce, true);
+        }
+        self.latencies.handle_arrival(cx.now(), p.index());
         self.pairs[place].queue.push(cx.all_meta(), p);
         self.waiting += 1;
         self.start_circuit(cx, source);
@@ -467,6 +539,7 @@ impl Element for CircuitSwitch {
         match token >> 16 {
             timer if timer == Timer::Slot as u32 => {
                 self.slot_ends_at = None;
+                self.drop_excess(cx);
                 for source in 0..self.outputs.len() {
                     self.start_circuit(cx, source);
                     self.start_uplink(cx, source);
@@ -483,14 +556,14 @@ impl Element for CircuitSwitch {
             timer if timer == Timer::DownlinkIdle as u32 => self.start_downlink(cx, port),
             timer if timer == Timer::DownlinkArrival as u32 => {
                 let p = Self::take_off_wire(cx, &mut self.downlinks[port], token);
-                cx.forward(self.outputs[port], p);
+                self.leave(cx, p, port, Network::Packet);
             }
             timer if timer == Timer::CircuitIdle as u32 => self.start_circuit(cx, port),
             _ => {
                 let p = Self::take_off_wire(cx, &mut self.circuits[port], token);
                 let dst = cx.meta(p).dst;
                 let destination = self.port(dst).expect("packets without a port are dropped on arrival");
-                cx.forward(self.outputs[destination], p);
+                self.leave(cx, p, destination, Network::Circuit);
             }
         }
         self.await_slot(cx);

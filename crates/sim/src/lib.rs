@@ -30,6 +30,6 @@ pub use end::{End, Msg, Report, UdpSink};
 pub use error::PlanError;
 pub use network::{Network, NetworkError};
 pub use plan::Plan;
-pub use rows::{CoflowRow, FlowRow, LinkRow, NetworkRow, Outcome, Sample, Times, WorkloadRow};
+pub use rows::{CoflowRow, FlowRow, LatencyRow, LinkRow, NetworkRow, Outcome, Sample, Times, WorkloadRow};
 pub use run::Simulation;
 pub use sizes::{Sizes, SizesError};

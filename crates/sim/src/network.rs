@@ -141,6 +141,11 @@ impl Network {
         CircuitSwitch::new(port_of, links.iter().map(|link| Self::port(*link)).collect(), settings)
     }
 
+    /// The hybrid switch: its site and its settings. `None` in a network without one.
+    pub fn circuit(&self) -> Option<(SiteId, &CircuitSettings)> {
+        self.circuit.as_ref().map(|(site, settings)| (*site, settings))
+    }
+
     /// Where the hybrid switch is among the elements. `None` in a network without one.
     pub(crate) fn circuit_switch(&self) -> Option<Target> {
         let links = self.topology.links().len() as u32;

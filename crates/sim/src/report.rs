@@ -4,7 +4,7 @@
 
 use crate::end::End;
 use crate::network::Network;
-use crate::rows::{CoflowRow, FlowRow, LinkRow, NetworkRow, Outcome, Times, WorkloadRow};
+use crate::rows::{CoflowRow, FlowRow, LatencyRow, LinkRow, NetworkRow, Outcome, Times, WorkloadRow};
 use crate::run::Simulation;
 use crate::traffic::{Flow, Job};
 use anabranch_fabric::{Drop, EventQueue};
@@ -178,6 +178,7 @@ fn network<Q: EventQueue>(s: &Simulation<'_, Q>) -> NetworkRow {
         unused_ways_share_mean: s.fabric().unused_ways_share(),
         circuit_bytes: switch.map(|switch| switch.counters().circuit_bytes),
         packet_network_bytes: switch.map(|switch| switch.counters().packet_bytes),
+        latency: switch.map(|switch| LatencyRow::of(switch.latency())).unwrap_or_default(),
         packet_hops: s.packet_hops(),
         events: totals.events,
         event_hash: format!("{:016x}", s.event_hash()),

@@ -1,7 +1,7 @@
 //! Checks whether settings make sense, alone and together, beyond the types' own checks.
 
 use super::read::Wrong;
-use super::{Incast, Scenario, Udp, Workload};
+use super::{DILATION_MAX, Incast, Scenario, Udp, Workload};
 use crate::topologies::unknown_topology;
 use anabranch_fabric::switch::PolicyKind;
 use anabranch_transport::{Config, ConfigError, Control};
@@ -44,6 +44,7 @@ impl Scenario {
         if let Some(circuit) = &self.circuit {
             circuit.check()?;
         }
+        self.check_marks_of_circuits()?;
         for (index, workload) in self.workload.iter().enumerate() {
             workload.check(&format!("workload[{index}]"))?;
             if let Some(control) = workload.control() {
@@ -62,6 +63,10 @@ impl Scenario {
             }
             time("probe.interval", probe.interval)?;
         }
+        if let Some(dilation) = self.dilation.filter(|dilation| !(1..=DILATION_MAX).contains(dilation)) {
+            let message = format!("{dilation}: must be a whole number from 1 to {DILATION_MAX}");
+            return Err(Wrong::new("dilation", message));
+        }
         time("warmup", self.warmup)?;
         time("network.jitter", self.network.jitter)?;
         for (index, change) in self.change.iter().enumerate() {
@@ -74,6 +79,20 @@ impl Scenario {
             }
         }
         Ok(())
+    }
+
+    /// Refuses a congestion control that waits for marks that no switch sets.
+    fn check_marks_of_circuits(&self) -> Result<(), Wrong> {
+        let has_marks = self.circuit.as_ref().is_some_and(|circuit| circuit.mark_ahead.is_some());
+        let own = self.workload.iter().filter_map(Workload::control);
+        let mut controls = own.chain([self.transport.control]);
+        if has_marks || !controls.any(Control::needs_circuit_marks) {
+            return Ok(());
+        }
+        Err(Wrong::new(
+            "circuit.mark_ahead",
+            "missing: a congestion control here goes by marks of circuits, so set it",
+        ))
     }
 
     fn network_check(&self) -> Result<(), Wrong> {

@@ -73,6 +73,17 @@ pub struct CircuitSpec {
     /// Time before a circuit from which the larger queue holds (tau); needs `resize_packets`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resize_ahead: Option<Duration>,
+    /// Size up to which packets go round the switch, without queue and delay. `None` sends all
+    /// packets through it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub around: Option<ByteCount>,
+    /// Whether a queue that shrinks drops the packets beyond its size; needs `resize_packets`.
+    #[serde(default)]
+    pub resize_drops: bool,
+    /// Time before a circuit from which acknowledgements of its flows are marked, until it ends: 0 s marks while it is up.
+    /// No packet is marked without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark_ahead: Option<Duration>,
 }
 
 const fn day() -> Duration {
@@ -112,6 +123,7 @@ impl CircuitSpec {
             return Err(wrong("night", "0 s: must be above zero".to_owned()));
         }
         super::check::time("circuit.day", self.day)?;
+        super::check::time("circuit.mark_ahead", self.mark_ahead.unwrap_or(Duration::ZERO))?;
         for (rate, delay, names) in [
             (self.rate, self.delay, ["rate", "delay"]),
             (self.packet_rate, self.packet_delay, ["packet_rate", "packet_delay"]),
@@ -121,8 +133,15 @@ impl CircuitSpec {
                 _ => wrong(names[1], error.to_string()),
             })?;
         }
+        if self.around == Some(ByteCount::ZERO) {
+            let message = "0 B: must be at least 1 B, or left out";
+            return Err(wrong("around", message.to_owned()));
+        }
         if self.queue_packets == 0 {
             return Err(wrong("queue_packets", "0: must be at least 1".to_owned()));
+        }
+        if self.resize_drops && self.resize_packets.is_none() {
+            return Err(wrong("resize_packets", "missing: resize_drops needs it".to_owned()));
         }
         match (self.resize_packets, self.resize_ahead) {
             (Some(_), None) => Err(wrong("resize_ahead", "missing: resize_packets needs it".to_owned())),
@@ -175,8 +194,14 @@ impl CircuitSpec {
                 bytes_max: self.queue,
                 mark_packets: self.mark_packets,
             },
-            resize: resize.map(|(packets_max, ahead)| Resize { packets_max, ahead }),
+            resize: resize.map(|(packets_max, ahead)| Resize {
+                packets_max,
+                ahead,
+                drops_excess: self.resize_drops,
+            }),
+            mark_ahead: self.mark_ahead,
             timetable,
+            around: self.around,
         })
     }
 }

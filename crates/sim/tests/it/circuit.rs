@@ -46,6 +46,48 @@ fn saturated_racks_use_all_of_both_networks() {
     assert!((9.9..=10.05).contains(&packet), "{packet} Gbit/s");
 }
 
+/// The thesis's law: a queue of q packets of 9,000 bytes delays the packet path by 10 us and 7.2 us for each of them and
+/// the one on the link. A circuit takes 30 us, and 0.9 us for each.
+#[test]
+fn median_latency_is_that_of_a_full_queue() {
+    for queue in [4, 16, 64] {
+        let load = r#"
+            [[workload]]
+            kind = "udp"
+            pairs = [["0", "2"], ["1", "3"]]
+            rate = "90 Gbit/s"
+            packet = "9 kB"
+        "#;
+        let network = racks(2, &format!("queue_packets = {queue}"));
+        let network = network.replace("rate = \"10 Gbit/s\"", "rate = \"100 Gbit/s\"");
+        let latency = run(&plan(&format!("duration = \"14 ms\"\n{network}{load}"))).network.latency;
+        let is_at = |found: Option<f64>, floor_us: f64, packet_us: f64, slack_us: f64| {
+            let expected = floor_us + packet_us * f64::from(queue + 1);
+            // An arrival waits for the next packet, and the histogram rounds up by 1/32 at the most.
+            let found = found.expect("packets took both networks");
+            assert!((expected - slack_us..expected * 33.0 / 32.0).contains(&found), "{found} {expected}");
+        };
+        is_at(latency.packet_network_latency_us_p50, 10.0, 7.2, 0.8);
+        is_at(latency.circuit_latency_us_p50, 30.0, 0.9, 0.8);
+    }
+}
+
+/// Acknowledgements of rack 0's flows pass the switch back with marks, and the window jumps.
+#[test]
+fn marks_reach_retcp() {
+    let outcome = |control: &str, mark: &str| {
+        let circuit = format!("queue_packets = 16\nmark_ahead = \"{mark}\"");
+        let network =
+            racks(2, &circuit).replace("[transport]", &format!("[transport]\ncontrol = \"{control}\""));
+        let load = "[[workload]]\nkind = \"long\"\npairs = [[\"0\", \"2\"], [\"1\", \"3\"]]\n";
+        run(&plan(&format!("duration = \"14 ms\"\n{network}{load}")))
+    };
+    let hash = |control, mark| outcome(control, mark).network.event_hash;
+    assert_eq!(hash("newreno", "0 s"), hash("newreno", "1 ms"), "NewReno sees no marks");
+    assert_ne!(hash("newreno", "0 s"), hash("retcp", "0 s"));
+    assert_ne!(hash("retcp", "0 s"), hash("retcp", "1 ms"));
+}
+
 #[test]
 fn tcp_fills_a_ring_of_fixed_circuits() {
     let circuit = r#"
@@ -60,6 +102,17 @@ fn tcp_fills_a_ring_of_fixed_circuits() {
         run(&plan(&format!("duration = \"40 ms\"\nwarmup = \"20 ms\"\n{}{load}", racks(8, circuit))));
     let goodput = outcome.workloads[0].goodput_mbps.expect("time has passed") / 8e3;
     assert!((70.0..=80.0).contains(&goodput), "{goodput} Gbit/s a rack");
+}
+
+#[test]
+fn retcp_without_marks_is_refused() {
+    let network = racks(1, "").replace("[transport]", "[transport]\ncontrol = \"retcp-cubic\"");
+    let load = "[[workload]]\nkind = \"long\"\npairs = 1\nsize = \"1 kB\"";
+    let refusal = read("test", &format!("{network}{load}"), &[]).expect_err("no switch marks").to_string();
+    assert!(
+        refusal.contains("circuit.mark_ahead: missing: a congestion control here goes by marks"),
+        "{refusal}"
+    );
 }
 
 #[test]
@@ -85,7 +138,10 @@ fn impossible_circuits_are_refused() {
             "resize_packets = 8\nresize_ahead = \"1 ms\"",
             "resize_packets: 8: must be at least queue_packets, 16",
         ),
+        ("resize_drops = true", "circuit.resize_packets: missing: resize_drops needs it"),
         ("rate = \"1 bit/s\"", "circuit.rate: "),
+        ("around = \"0 B\"", "circuit.around: 0 B: must be at least 1 B"),
+        ("mark_ahead = \"200000 s\"", "circuit.mark_ahead: 200000 s: must be at most"),
         ("queue = \"8 kB\"", "must hold the largest packet"),
     ] {
         let said = refused(circuit);
