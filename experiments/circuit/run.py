@@ -1,11 +1,11 @@
-"""Circuits between racks: schedulers beside their bound, and Table 2.1 and Figure 2.7 of Etalon.
+"""Circuits between racks: schedulers beside their bound, and TCP over circuits in the simulator (Figures 2.6 to 2.11 of Etalon, and its second setting).
 
-``run.py schedulers`` runs ``cargo xtask bench circuit --json``. ``run.py buffers`` simulates scenarios/circuit.toml, with fixed queues and with queues that
-grow before their day. ``run.py validation`` emulates Table 2.1, and ``run.py emulated`` the fixed queues of Figure 2.7, both under the time dilation that this
-machine needs. Rows go to a folder, a file for each. ``run.py docs`` writes the tables of docs/circuit.md anew from the committed rows.
-``run.py smoke`` checks these tables and simulates one short run.
+``run.py schedulers`` runs ``cargo xtask bench circuit --json``. ``run.py tcp`` simulates scenarios/circuit.toml with queues of many sizes, queues that grow
+before their day, delays, nights and congestion controls; ``run.py sequence`` captures its packets. ``run.py validation`` emulates Table 2.1, and ``run.py
+emulated`` the fixed queues of Figure 2.7, both under the time dilation that this machine needs. Rows go to a folder, a file for each. ``run.py docs``
+writes the tables of docs/circuit.md anew from the committed rows. ``run.py smoke`` checks these tables and simulates short runs.
 
-Read first: `use`.
+Read first: `tcp.cells`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, ROOT, XTASK, Experiment, Row, grouped, read_csv, table, write_csv
+import tcp
+from anabranch_lab.cells import BINARY, ROOT, XTASK, Experiment, Row, Rows, filled, grouped, measure, read_csv, table, write_csv
 from anabranch_lab.programs import Failed, json_lines
 
 LAB = Experiment(__file__, __doc__)
 MEASURED = LAB.folder / "measured"
 DOCUMENT = ROOT / "docs/circuit.md"
-SCENARIO = ROOT / "scenarios/circuit.toml"
 VALIDATION = ROOT / "scenarios/circuit-validation.toml"
-#: Rate of a circuit, and the share of the week in which the pair of the scenario has one.
-CIRCUIT_BPS = 80e9
-DAY_SHARE = 180 / 1_400
-#: Times before the day at which a queue of 16 packets grows to 128, in microseconds.
-AHEAD_US = (200, 600, 1_000, 1_400)
 #: Columns of an emulated run's clock and kernel.
 CLOCK = ("dilation", "lateness_us_p99", "lateness_day_share", "trusted", "congestion_control", "unstretched", "why")
 #: Quantities of Table 2.1: column, what the timetable and the rates say, and the thesis's mean and standard deviation.
@@ -39,51 +34,43 @@ TABLE_2_1 = (
 )
 
 
-def use(row: Row) -> float:
-    """Return the share of the circuit's capacity that a run used in the days of its pair."""
-    seconds = float(row["simulated_s"] if "simulated_s" in row else row["emulated_s"])
-    return float(row["circuit_bytes"]) * 8 / (seconds * DAY_SHARE * CIRCUIT_BPS)
-
-
-def simulated(binary: Path, *options: str) -> list[Row]:
-    """Return a row for each run of the scenario."""
-    found = json_lines(
-        [binary, "-q", "simulate", SCENARIO, "--json", *(word for option in options for word in ("--set", option))]
-    )
-    columns = (
-        "simulated_s",
-        "circuit_bytes",
-        "packet_network_bytes",
-        "dropped_queue_full",
-        "goodput_mbps",
-        "event_hash",
-    )
-    return [
-        {
-            "queue_packets": row.get("circuit.queue_packets", ""),
-            "ahead_us": "",
-            **{column: row[column] for column in columns},
-        }
-        for row in found
-    ]
+@LAB.verb("tcp", rows=LAB.runs, binary=BINARY, jobs=2)
+def tcp_runs(args) -> int:
+    """Simulates TCP over circuits: all cells that have no row."""
+    rows, cells = Rows(args.rows / "tcp.csv", tcp.KEY, line_end="\n"), list(tcp.cells())
+    code = measure(rows, cells, lambda cell: tcp.measured(args.binary, cell), args.jobs)
+    order = {rows.cell(cell): number for number, cell in reversed(list(enumerate(cells)))}
+    kept = [row for row in rows.read() if rows.cell(row) in order]
+    rows.write(sorted(kept, key=lambda row: order[rows.cell(row)]))
+    return code
 
 
 @LAB.verb(rows=LAB.runs, binary=BINARY)
-def buffers(args) -> int:
-    """Simulates queues of 4 to 128 packets, and queues that grow before their day."""
-    rows = simulated(args.binary)
-    for ahead in AHEAD_US:
-        grown = simulated(
-            args.binary,
-            "sweep={}",
-            "circuit.queue_packets=16",
-            "circuit.resize_packets=128",
-            f'circuit.resize_ahead="{ahead} us"',
-        )
-        rows += [row | {"queue_packets": "16 to 128", "ahead_us": ahead} for row in grown]
+def sequence(args) -> int:
+    """Simulates Figure 2.6: bytes sent by phase of the week."""
+    names = ("control", "queue", "resize", "ahead_us")
+    found = [
+        {name: cell[name] for name in names} | row
+        for cell in tcp.sequence_cells()
+        for row in tcp.sequence(args.binary, cell)
+    ]
     args.rows.mkdir(parents=True, exist_ok=True)
-    write_csv(args.rows / "buffers.csv", rows)
+    write_csv(args.rows / "sequence.csv", found)
     return 0
+
+
+@LAB.verb(rows=LAB.runs, binary=BINARY)
+def rotor(args) -> int:
+    """Simulates circuits alone, with TCP between all pairs of hosts."""
+    args.rows.mkdir(parents=True, exist_ok=True)
+    write_csv(args.rows / "rotor.csv", tcp.rotor(args.binary))
+    return 0
+
+
+@LAB.verb(rows=LAB.runs, binary=BINARY, jobs=2)
+def figures(args) -> int:
+    """Simulates all that the others simulate."""
+    return tcp_runs(args) or sequence(args) or rotor(args)
 
 
 def on_real_kernels(binary: Path, scenario: Path, columns: Sequence[str], *options: str) -> list[Row]:
@@ -107,7 +94,7 @@ def validation(args) -> int:
 def emulated(args) -> int:
     """Emulates queues of 4 to 128 packets."""
     columns = ("emulated_s", "circuit_bytes", "packet_network_bytes", "dropped_queue_full", "goodput_mbps")
-    rows = on_real_kernels(args.binary, SCENARIO, ["circuit.queue_packets", *columns])
+    rows = on_real_kernels(args.binary, tcp.SCENARIO, ["circuit.queue_packets", *columns])
     args.rows.mkdir(parents=True, exist_ok=True)
     write_csv(args.rows / "emulated.csv", rows)
     return 0
@@ -141,20 +128,6 @@ def schedulers_table(rows: Sequence[Row], is_one_week: bool) -> str:
     return table(["racks", "demand", *(f"`{name}`" for name in names)], lines, "llr")
 
 
-def buffers_table(rows: Sequence[Row]) -> str:
-    """Return the use of the circuit by the size of a queue, and by the time before the day at which it grows."""
-    fixed = [row for row in rows if row["ahead_us"] == ""]
-    grown = [row for row in rows if row["ahead_us"] != ""]
-    line = lambda rows: [["use of the circuit, %", *(f"{100 * use(row):.0f}" for row in rows)]]
-    sizes = table(["queue, packets", *(row["queue_packets"] for row in fixed)], line(fixed), "lr")
-    times = table(
-        ["queue grows from 16 to 128 packets, µs ahead", *(f"{int(row['ahead_us']):,}" for row in grown)],
-        line(grown),
-        "lr",
-    )
-    return f"{sizes}\n\n{times}"
-
-
 def on_time(rows: Sequence[Row]) -> str:
     """Return a sentence with the dilation and the lateness of emulated runs."""
     (dilation,) = {row["dilation"] for row in rows}
@@ -180,15 +153,19 @@ def validation_table(rows: Sequence[Row]) -> str:
     return f"{table(['quantity', 'set', 'thesis', 'emulated'], lines, 'lrrr')}\n\n{on_time(rows)}"
 
 
-def emulated_table(simulated: Sequence[Row], rows: Sequence[Row]) -> str:
+def emulated_use(row: Row) -> float:
+    """Return the share of the circuit's capacity that an emulated run used in the days of its pair."""
+    return tcp.use(tcp.cell("newreno", 16) | row | {"simulated_s": row["emulated_s"]})
+
+
+def emulated_table(of: tcp.Measured, rows: Sequence[Row]) -> str:
     """Return the use of the circuit by the size of a queue under both clocks, and how late the emulator was."""
-    fixed = {row["queue_packets"]: row for row in simulated if row["ahead_us"] == ""}
-    sizes = [row["circuit.queue_packets"] for row in rows]
+    sizes = [int(row["circuit.queue_packets"]) for row in rows]
     lines = [
-        [name, *(f"{100 * use(row):.0f}" for row in of)]
-        for name, of in (("simulated, %", [fixed[size] for size in sizes]), ("emulated, %", rows))
+        ["simulated, %", *(tcp.percent(of[tcp.cell("newreno", size)]) for size in sizes)],
+        ["emulated, %", *(f"{100 * emulated_use(row):.0f}" for row in rows)],
     ]
-    return f"{table(['queue, packets', *sizes], lines, 'lr')}\n\n{on_time(rows)}"
+    return f"{table(['queue, packets', *map(str, sizes)], lines, 'lr')}\n\n{on_time(rows)}"
 
 
 def document() -> str:
@@ -199,20 +176,26 @@ def document() -> str:
         f"On {draws} drawn demands of 8 to 32 racks `refit` served {100 * (float(mean) - 1):.1f} % more than Eclipse in the mean, less on {below} of them, and "
         f"{100 * (1 - float(least)):.1f} % less at the worst."
     )
-    buffers, rows = read_csv(MEASURED / "buffers.csv"), read_csv(MEASURED / "schedulers.csv")
+    rows, of = read_csv(MEASURED / "schedulers.csv"), tcp.Measured(read_csv(MEASURED / "tcp.csv"))
     texts = {
-        "buffers": buffers_table(buffers),
-        "validation": validation_table(read_csv(MEASURED / "validation.csv")),
-        "emulated": emulated_table(buffers, read_csv(MEASURED / "emulated.csv")),
+        "claims": tcp.claims_table(of),
+        "spreads": tcp.spreads_table(of),
+        "sequence": tcp.sequence_table(read_csv(MEASURED / "sequence.csv")),
+        "buffers": tcp.buffers_tables(of),
+        "causes": tcp.causes_table(of),
+        "delays": tcp.delays_table(of),
+        "second": tcp.second_table(of),
+        "nights": tcp.nights_table(of),
+        "rivals": tcp.rivals_table(of),
+        "rotor": tcp.rotor_table(read_csv(MEASURED / "rotor.csv")),
         "schedulers": f"{schedulers_table(rows, True)}\n\n{compared}",
         "other schedulers": schedulers_table(rows, False),
     }
-    text = DOCUMENT.read_text()
-    for name, new in texts.items():
-        begin, end = f"<!-- {name}: from experiments/circuit/measured -->\n", f"<!-- end of {name} -->\n"
-        before, rest = text.split(begin)
-        text = f"{before}{begin}\n{new}\n\n{end}{rest.split(end)[1]}"
-    return text
+    # Emulated rows may be missing, as they need a quiet machine.
+    for name, shown in (("validation", validation_table), ("emulated", lambda rows: emulated_table(of, rows))):
+        if rows := read_csv(MEASURED / f"{name}.csv"):
+            texts[name] = shown(rows)
+    return filled(DOCUMENT.read_text(), "experiments/circuit/measured", texts)
 
 
 @LAB.verb()
@@ -224,13 +207,17 @@ def docs(args) -> int:
 
 @LAB.verb(binary=BINARY)
 def smoke(args) -> int:
-    """Checks the tables of docs/circuit.md and simulates one short run."""
+    """Checks the tables of docs/circuit.md and simulates short runs."""
     if document() != DOCUMENT.read_text():
         raise Failed("docs/circuit.md: other tables than its rows make: run `python3 experiments/circuit/run.py docs`")
-    (row,) = simulated(args.binary, "sweep={}", 'duration="14 ms"', "circuit.queue_packets=128")
-    if not 0 < use(row) <= 1:
-        raise Failed(f"the circuit carries something, and at most its rate: {row}")
-    print(f"circuit: {100 * use(row):.0f} % of the circuit in 14 ms")
+    grown = tcp.cell("retcp", 16, 128, 1_000, duration_ms=14)
+    shown = grown | tcp.measured(args.binary, grown)
+    if not 0 < tcp.use(shown) <= 1:
+        raise Failed(f"the circuit carries something, and at most its rate: {shown}")
+    sent = tcp.sequence(args.binary, tcp.cell("newreno", 128, duration_ms=42))
+    if not 0 < sent[-1]["sent_bytes"] <= 1e3 * tcp.optimal_kb(1_400):
+        raise Failed(f"a week carries something, and at most what both networks can: {sent[-1]}")
+    print(f"circuit: {100 * tcp.use(shown):.0f} % of the circuit in 14 ms")
     return 0
 
 

@@ -50,8 +50,6 @@ def mean_and_range(values: Iterable[float], digits: int = 0) -> str:
 
 def circuits() -> list[Row]:
     """Return runs of NewReno in the thesis's setting: `queue_packets`, as ``16 to 128`` where it grows, and `ahead_us`."""
-    if not (ROOT / "experiments/circuit/measured/tcp.csv").exists():
-        return measured("circuit/buffers")
     setting = {"racks": "8", "delay_us": "30", "control": "newreno", "drops": "", "mark_us": "", "also": ""}
     rows = [row for row in measured("circuit/tcp") if all(row[key] == value for key, value in setting.items())]
     sizes = [f"{row['queue']} to {row['resize']}" if row["resize"] else row["queue"] for row in rows]

@@ -8,7 +8,7 @@
 //! Source: Mukerjee, *Eliminating Adverse Control Plane Interactions* (CMU-CS-18-106, 2018),
 //! §2.3.5. Read [`CircuitFigures`] first.
 
-use crate::{EmuError, Switching, route};
+use crate::{CircuitMark, EmuError, Switching, route};
 use anabranch_fabric::{CircuitCounters, CircuitSettings, CircuitSwitch, PacketMeta};
 use anabranch_graph::Topology;
 use anabranch_units::{ByteCount, Duration, Instant, LinkId, SiteId};
@@ -53,10 +53,22 @@ pub struct CircuitFigures {
     pub packet_gbps_sd: Option<f64>,
 }
 
-/// A hybrid switch in place of a site's switch, and the observer of its packets.
+/// A hybrid switch in place of a site's switch. Its ports are the site's links, in their order.
+#[derive(Clone, Debug)]
+pub struct CircuitOptions {
+    /// The site.
+    pub site: SiteId,
+    /// Networks, queues and timetable.
+    pub settings: CircuitSettings,
+    /// How hosts see the marks of `settings.mark_ahead`.
+    pub mark: CircuitMark,
+}
+
+/// The hybrid switch, and the observer of its packets.
 pub(crate) struct Circuits {
     pub site: SiteId,
     pub switch: CircuitSwitch,
+    pub mark: CircuitMark,
     pub observer: CircuitObserver,
 }
 
@@ -65,7 +77,7 @@ impl Circuits {
     pub(crate) fn at(
         topology: &Topology,
         switching: &[Switching],
-        (site, settings): (SiteId, CircuitSettings),
+        CircuitOptions { site, settings, mark }: CircuitOptions,
     ) -> Result<Self, EmuError> {
         let links: Vec<LinkId> = topology.links_out(site).collect();
         let next = |from: SiteId, to: SiteId| switching[from.index()].next[to.index()].first().copied();
@@ -82,7 +94,7 @@ impl Circuits {
         let switch =
             CircuitSwitch::new(rack_of.clone(), outputs, settings.clone()).map_err(EmuError::Circuit)?;
         let observer = CircuitObserver::new(&settings, rack_of, links.len(), links_between);
-        Ok(Self { site, switch, observer })
+        Ok(Self { site, switch, mark, observer })
     }
 }
 

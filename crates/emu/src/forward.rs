@@ -18,7 +18,7 @@ use crate::Histogram;
 use crate::circuits::{CircuitFigures, CircuitObserver, Circuits};
 use crate::dilation::Clock;
 use crate::lateness::Scheduling;
-use crate::route::{self, Routes};
+use crate::route::{self, CircuitMark, Routes};
 use crate::{LinkCounters, LinkState, Switching, elevate, sys};
 
 /// What the forwarder is asked to do between packets.
@@ -62,6 +62,7 @@ pub(crate) struct Setup {
 struct Delivery {
     clock: Clock,
     observer: Option<CircuitObserver>,
+    circuit_mark: CircuitMark,
     /// In emulated time.
     lateness: Histogram,
     refused: u64,
@@ -96,6 +97,9 @@ impl Node for SiteNode {
         }
         let mut delivery = self.delivery.borrow_mut();
         let delivery = &mut *delivery;
+        if meta.has(Flag::Circuit) {
+            route::mark_circuit(&mut body, delivery.circuit_mark);
+        }
         match sys::write_packet(self.tun, &body) {
             Ok(()) => {
                 let (now, meant) = (delivery.clock.now(), cx.now());
@@ -132,12 +136,15 @@ impl Forwarder {
     /// Runs until asked to stop. Takes the calling thread.
     pub(crate) fn run(mut setup: Setup) {
         let clock = setup.clock;
-        let (circuits, observer) = setup.circuits.take().map_or((None, None), |circuits| {
+        let circuits = setup.circuits.take();
+        let circuit_mark = circuits.as_ref().map_or(CircuitMark::Ece, |circuits| circuits.mark);
+        let (circuits, observer) = circuits.map_or((None, None), |circuits| {
             (Some((circuits.site, circuits.switch)), Some(circuits.observer))
         });
         let delivery = Rc::new(RefCell::new(Delivery {
             clock,
             observer,
+            circuit_mark,
             lateness: Histogram::new(),
             refused: 0,
             spare: Vec::new(),

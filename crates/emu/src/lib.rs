@@ -70,7 +70,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use anabranch_fabric::switch::ecmp::Ecmp;
-use anabranch_fabric::{CircuitSettings, Drop as DropReason, Policy, Port, PortSettings};
+use anabranch_fabric::{Drop as DropReason, Policy, Port, PortSettings};
 use anabranch_graph::Topology;
 use anabranch_linux::namespace::Namespace;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId, Seed, SiteId};
@@ -82,14 +82,14 @@ use crate::forward::{Figures, Forwarder, Request, Setup};
 use crate::route::Routes;
 
 pub use anabranch_units::Histogram;
-pub use circuits::CircuitFigures;
+pub use circuits::{CircuitFigures, CircuitOptions};
 pub use dilation::{Dilation, DilationError};
 pub use doctor::doctor;
 pub use error::{BuildFailure, BuildStep, EmuError, Isolation};
 pub use lateness::{Report, Scheduling};
 #[doc(hidden)]
 pub use route::exercise;
-pub use route::{LINKS_MAX, SITES_MAX};
+pub use route::{CircuitMark, LINKS_MAX, SITES_MAX};
 pub use script::{Change, ChangeError, Loss};
 pub use surroundings::Surroundings;
 
@@ -116,9 +116,8 @@ pub struct EmulationOptions {
     /// Each site's routes, by site; `None`, the default, is one path of least delay to each, or in a network with
     /// switches all that are of least delay, flow by flow.
     pub switching: Option<Vec<Switching>>,
-    /// A hybrid switch in place of this site's switch. Its ports are the site's links, in their
-    /// order. Default none.
-    pub circuit: Option<(SiteId, CircuitSettings)>,
+    /// A hybrid switch in place of a site's switch. Default none.
+    pub circuit: Option<CircuitOptions>,
     /// Real time for each second of emulated time; default [`Dilation::NONE`].
     pub dilation: Dilation,
     /// Whether the sites' TCP acknowledges each segment at once, as delayed ACK does not stretch;

@@ -13,7 +13,10 @@ mod host;
 pub mod programs;
 
 use crate::dilation::RTO_MIN_DEFAULT;
-use crate::{CircuitFigures, Dilation, Emulation, EmulationOptions, Histogram, LinkState, Report, Switching};
+use crate::{
+    CircuitFigures, CircuitMark, CircuitOptions, Dilation, Emulation, EmulationOptions, Histogram, LinkState,
+    Report, Switching,
+};
 use anabranch_fabric::{Drop as DropReason, PortSettings};
 use anabranch_sim::scenario::{Scenario, SystemWorkload, Workload};
 use anabranch_sim::traffic::Start;
@@ -32,6 +35,9 @@ pub use dilated::{measured_dilation, packets_late_max, shortest_day};
 #[doc(hidden)]
 pub use host::exercise_stamp;
 pub use host::{Announce, Seen, SeenFlow, SeenRounds, SeenSink, run as run_host};
+
+/// Code point of packets against a circuit where ECN is on: of the pool for experimental and local use (RFC 2474, section 6).
+const MARK_DSCP: u8 = 0b00_0111;
 
 /// Why a scenario cannot be emulated, or why a run failed: one line for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -248,7 +254,11 @@ pub fn emulation_options(
     Ok(EmulationOptions {
         seed,
         switching: Some(switching.collect()),
-        circuit: plan.network().circuit().map(|(site, settings)| (site, settings.clone())),
+        circuit: plan.network().circuit().map(|(site, settings)| {
+            let mark =
+                if plan.scenario().transport.ecn { CircuitMark::Dscp(MARK_DSCP) } else { CircuitMark::Ece };
+            CircuitOptions { site, settings: settings.clone(), mark }
+        }),
         ..settings(plan, dilation)?
     })
 }
@@ -428,7 +438,11 @@ pub fn congestion_control(plan: &Plan) -> Result<&'static str, ScenarioError> {
 }
 
 fn linux_name(control: Control, field: &str) -> Result<&'static str, ScenarioError> {
-    control.linux_name().ok_or_else(|| ScenarioError::new(format!("{field}: Linux has none of this name")))
+    control.linux_name().ok_or_else(|| {
+        ScenarioError::new(format!(
+            "{field}: Linux has none of this name; --congestion-control names one that the machine has"
+        ))
+    })
 }
 
 fn has(late: &Histogram) -> Option<&Histogram> {

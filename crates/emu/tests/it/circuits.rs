@@ -26,7 +26,8 @@ fn racks() -> (Topology, EmulationOptions) {
         timetable: shifts(3, 1..3, Duration::from_ms(9), Duration::from_ms(1)).expect("slots with a length"),
         around: None,
     };
-    (topology, EmulationOptions { circuit: Some((hub, settings)), ..EmulationOptions::default() })
+    let circuit = CircuitOptions { site: hub, settings, mark: CircuitMark::Ece };
+    (topology, EmulationOptions { circuit: Some(circuit), ..EmulationOptions::default() })
 }
 
 fn dilated(factor: u32, options: EmulationOptions) -> EmulationOptions {
@@ -159,10 +160,11 @@ fn both_networks_carry_tcp_between_racks() {
 #[test]
 fn matchings_of_other_switches_are_refused() {
     let (topology, options) = racks();
-    let (hub, settings) = options.circuit.expect("a hybrid switch");
-    assert_eq!(hub, HUB);
+    let circuit = options.circuit.expect("a hybrid switch");
+    assert_eq!(circuit.site, HUB);
     let timetable = shifts(4, 1..4, Duration::from_ms(9), Duration::from_ms(1)).expect("slots with a length");
-    let circuit = Some((hub, CircuitSettings { timetable, ..settings }));
+    let settings = CircuitSettings { timetable, ..circuit.settings };
+    let circuit = Some(CircuitOptions { settings, ..circuit });
     let error = Emulation::start(&topology, EmulationOptions { circuit, ..EmulationOptions::default() });
     let error = error.map(|_| ()).expect_err("four racks").to_string();
     assert!(error.contains("switch of circuits: slot 1, output 3"), "{error}");
