@@ -2,7 +2,8 @@
 
 ``run.py schedulers`` runs ``cargo xtask bench circuit --json``. ``run.py tcp`` simulates scenarios/circuit.toml with queues of many sizes, queues that grow
 before their day, delays, nights and congestion controls; ``run.py sequence`` captures its packets. ``run.py validation`` emulates Table 2.1, and ``run.py
-emulated`` the fixed queues of Figure 2.7, both under the time dilation that this machine needs. Rows go to a folder, a file for each. ``run.py docs``
+emulated`` the fixed queues of Figure 2.7, both under the time dilation that this machine needs. ``run.py rings`` simulates scenarios/rings.toml: circuits
+that follow demand. Rows go to a folder, a file for each. ``run.py docs``
 writes the tables of docs/circuit.md anew from the committed rows. ``run.py smoke`` checks these tables and simulates short runs.
 
 Read first: `tcp.cells`.
@@ -15,8 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
+import ring_load
 import tcp
-from anabranch_lab.cells import BINARY, ROOT, XTASK, Experiment, Row, Rows, filled, grouped, measure, read_csv, table, write_csv
+from anabranch_lab.cells import BINARY, ROOT, XTASK, Experiment, Option, Row, Rows, filled, grouped, measure, read_csv, table, write_csv
 from anabranch_lab.programs import Failed, json_lines
 
 LAB = Experiment(__file__, __doc__)
@@ -71,6 +73,27 @@ def rotor(args) -> int:
 def figures(args) -> int:
     """Simulates all that the others simulate."""
     return tcp_runs(args) or sequence(args) or rotor(args)
+
+
+@LAB.verb(
+    rows=LAB.runs,
+    binary=BINARY,
+    seeds=Option(3, "runs of each scheme; runs that have rows are not repeated"),
+    duration=Option("2 s", "simulated time of a run"),
+    only=Option([], "schemes to run; all without it"),
+)
+def rings(args) -> int:
+    """Simulates rings of big flows on circuits that follow demand."""
+    args.rows.mkdir(parents=True, exist_ok=True)
+    path = args.rows / "rings.csv"
+    rows = read_csv(path) if path.exists() else []
+    for name, count, seed in ring_load.missing(rows, args.seeds):
+        if args.only and name not in args.only:
+            continue
+        rows += ring_load.measure(args.binary, name, count, seed, args.duration)
+        write_csv(path, rows)
+        print(f"circuit: {name}, rings: {count}, seed {seed}", file=sys.stderr)
+    return 0
 
 
 def on_real_kernels(binary: Path, scenario: Path, columns: Sequence[str], *options: str) -> list[Row]:
@@ -190,6 +213,7 @@ def document() -> str:
         "rotor": tcp.rotor_table(read_csv(MEASURED / "rotor.csv")),
         "schedulers": f"{schedulers_table(rows, True)}\n\n{compared}",
         "other schedulers": schedulers_table(rows, False),
+        **ring_load.document(read_csv(MEASURED / "rings.csv")),
     }
     # Emulated rows may be missing, as they need a quiet machine.
     for name, shown in (("validation", validation_table), ("emulated", lambda rows: emulated_table(of, rows))):

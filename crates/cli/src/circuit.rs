@@ -44,4 +44,7 @@ impl Member for Circuit {
             source: "docs/circuit.md",
         })
     }
+    fn simulated() -> Option<&'static dyn anabranch_sim::system::System> {
+        Some(&anabranch_circuit_proto::simulated::Simulated)
+    }
 }

@@ -14,7 +14,7 @@
 //! Differs: a full queue inside the packet network holds packets back in the pair's queue, where the original takes them
 //! and pushes them back. A packet enters a circuit only if its last bit leaves before the night.
 //!
-//! Leaves out: schedules that follow demand. Read [`CircuitSwitch`] and
+//! Leaves out: the decision which timetable follows ([`CircuitSwitch::handle_timetable`] takes it). Read [`CircuitSwitch`] and
 //! [`CircuitSettings`] first.
 
 use crate::EventQueue;
@@ -23,7 +23,7 @@ use crate::latency::{CircuitLatency, Latencies, Network};
 use crate::packet::{Drop, Fifo, Flag, PacketId, PacketMeta};
 use crate::port::{PortError, RATE_MIN};
 use crate::target::Target;
-use crate::timetable::{Timetable, TimetableError};
+use crate::timetable::{Replaceable, Timetable, TimetableError};
 use anabranch_units::{BitRate, ByteCount, Duration, RunInstant, Serialiser};
 
 /// Settings of a hybrid switch.
@@ -120,6 +120,25 @@ fn check(matching: &Matching, slot: usize, ports: usize) -> Result<(), CircuitEr
     Ok(())
 }
 
+/// Refuses a timetable with a slot that is no matching of `ports` ports.
+fn check_all(timetable: &Timetable<Matching>, ports: usize) -> Result<(), CircuitError> {
+    timetable.slots().enumerate().try_for_each(|(slot, (_, matching))| check(matching, slot, ports))
+}
+
+/// Writes the days of a timetable to its pairs, which have none.
+fn lay_out(pairs: &mut [Pair], ports: usize, timetable: &Timetable<Matching>) {
+    let mut begin = Duration::ZERO;
+    for (length, matching) in timetable.slots() {
+        for (input, output) in matching.iter().enumerate() {
+            let Some(output) = output else { continue };
+            let pair = &mut pairs[input * ports + usize::from(*output)];
+            pair.day_max = pair.day_max.max(length);
+            pair.days.push((begin, begin + length));
+        }
+        begin += length;
+    }
+}
+
 /// Size of a queue.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct QueueLimits {
@@ -213,6 +232,8 @@ struct Link {
 #[derive(Debug)]
 pub struct CircuitSwitch {
     settings: CircuitSettings,
+    /// Timetable in force, which begins as the settings'.
+    timetable: Replaceable<Matching>,
     circuit_serialiser: Serialiser,
     packet_serialiser: Option<Serialiser>,
     /// Port of each host, by the host's number. `None` for a host without a route.
@@ -250,18 +271,10 @@ impl CircuitSwitch {
         let circuit_serialiser = serialiser(settings.circuit_rate)?;
         let packet_serialiser = settings.packet.map(|network| serialiser(network.rate)).transpose()?;
         let mut pairs = vec![Pair::default(); ports * ports];
-        let mut begin = Duration::ZERO;
-        for (slot, (length, matching)) in settings.timetable.slots().enumerate() {
-            check(matching, slot, ports)?;
-            for (input, output) in matching.iter().enumerate() {
-                let Some(output) = output else { continue };
-                let pair = &mut pairs[input * ports + usize::from(*output)];
-                pair.day_max = pair.day_max.max(length);
-                pair.days.push((begin, begin + length));
-            }
-            begin += length;
-        }
+        check_all(&settings.timetable, ports)?;
+        lay_out(&mut pairs, ports, &settings.timetable);
         Ok(Self {
+            timetable: Replaceable::new(settings.timetable.clone()),
             settings,
             circuit_serialiser,
             packet_serialiser,
@@ -293,6 +306,44 @@ impl CircuitSwitch {
         self.pairs[source * self.outputs.len() + destination].queue.packets()
     }
 
+    /// Bytes that wait in the queue from one port to another.
+    pub fn queue_bytes(&self, source: usize, destination: usize) -> ByteCount {
+        ByteCount::new(self.pairs[source * self.outputs.len() + destination].queue.bytes())
+    }
+
+    /// Number of ports.
+    pub fn ports(&self) -> usize {
+        self.outputs.len()
+    }
+
+    /// Has `timetable` follow the one in force: at the end of its period, or at once if a period begins at `now`. Until then
+    /// sizes of queues look ahead in the timetable in force, period after period.
+    ///
+    /// Errors: a slot that is no matching of these ports; nothing changes then.
+    pub(crate) fn handle_timetable(
+        &mut self,
+        now: RunInstant,
+        timetable: Timetable<Matching>,
+    ) -> Result<(), CircuitError> {
+        check_all(&timetable, self.outputs.len())?;
+        self.turn(now);
+        self.timetable.replace(now, timetable);
+        self.turn(now);
+        Ok(())
+    }
+
+    /// Brings the next timetable into force if its time has come.
+    fn turn(&mut self, now: RunInstant) {
+        if !self.timetable.turn(now) {
+            return;
+        }
+        for pair in &mut self.pairs {
+            pair.days.clear();
+            pair.day_max = Duration::ZERO;
+        }
+        lay_out(&mut self.pairs, self.outputs.len(), self.timetable.current());
+    }
+
     /// The first timer that is armed, before which no packet leaves. `None` if the switch holds no packet.
     pub(crate) fn next_departure(&self, meta: &[PacketMeta], now: RunInstant) -> Option<RunInstant> {
         let links = || self.uplinks.iter().chain(&self.downlinks).chain(&self.circuits);
@@ -316,8 +367,8 @@ impl CircuitSwitch {
 
     /// True while the pair's circuit is up, or comes up within `ahead`.
     fn is_near(&self, pair: &Pair, now: RunInstant, ahead: Duration) -> bool {
-        let period = self.settings.timetable.period();
-        let into = Duration::from_ps(now.as_ps() % period.as_ps());
+        let period = self.timetable.current().period();
+        let into = self.timetable.time_in_period(now);
         let next = pair.days.iter().find(|(_, end)| into < *end).or_else(|| pair.days.first());
         next.is_some_and(|(begin, end)| {
             let begin = if into < *end { *begin } else { *begin + period };
@@ -327,7 +378,7 @@ impl CircuitSwitch {
 
     /// True while the pair's packets may take the packet network: not in its day, nor in the night before it.
     fn has_packet_path(&self, now: RunInstant, source: usize, destination: usize) -> bool {
-        let slot = self.settings.timetable.at(now);
+        let slot = self.timetable.at(now);
         let joins = |matching: &Matching| matching.get(source).copied().flatten();
         let destination = Some(destination as u16);
         let is_dark = joins(slot.state).is_none();
@@ -393,7 +444,7 @@ impl CircuitSwitch {
 
     /// Sends the next packet of `source` into its circuit, if one is up and the packet ends before the night.
     fn start_circuit<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, source: usize) {
-        let slot = self.settings.timetable.at(cx.now());
+        let slot = self.timetable.at(cx.now());
         let Some(destination) = slot.state.get(source).copied().flatten() else { return };
         if self.circuits[source].idle_at > cx.now() {
             return;
@@ -487,7 +538,7 @@ impl CircuitSwitch {
     /// Arms the timer for the end of the slot while packets wait.
     fn await_slot<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>) {
         if self.waiting > 0 && self.slot_ends_at.is_none() {
-            let ends_at = self.settings.timetable.at(cx.now()).ends_at;
+            let ends_at = self.timetable.at(cx.now()).ends_at;
             self.slot_ends_at = Some(ends_at);
             cx.arm(ends_at, Timer::Slot.token(0));
         }
@@ -501,6 +552,7 @@ impl CircuitSwitch {
 
 impl Element for CircuitSwitch {
     fn on_packet<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, p: PacketId) {
+        self.turn(cx.now());
         let &mut PacketMeta { src, dst, size_bytes, .. } = cx.meta(p);
         let (Some(source), Some(destination)) = (self.port(src), self.port(dst)) else {
             return cx.drop(p, Drop::NoRoute);
@@ -535,6 +587,7 @@ impl Element for CircuitSwitch {
     }
 
     fn on_timer<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, token: u32) {
+        self.turn(cx.now());
         let port = (token & 0xffff) as usize;
         match token >> 16 {
             timer if timer == Timer::Slot as u32 => {

@@ -142,6 +142,60 @@ fn queue_grows_before_its_day_and_shrinks_after_it() {
     }
 }
 
+/// A week of one shift in which rack 0 reaches the rack that follows by `shift`.
+fn week(shift: u16) -> Timetable<Matching> {
+    shifts(RACKS, [shift], DAY, NIGHT).expect("days and nights have a length")
+}
+
+#[test]
+fn timetables_change_at_the_end_of_a_week() {
+    let mut fabric = between_racks(CircuitSettings { timetable: week(1), ..settings() });
+    let send = |fabric: &mut Fabric<Sink>, at, to| {
+        fabric.inject(Instant::from_us(at), SWITCH, PacketMeta::new(0, to, FRAME), 0);
+    };
+    fabric.handle_timetable(Instant::from_us(100), SWITCH, week(2)).expect("shifts are matchings");
+    send(&mut fabric, 110, 1);
+    send(&mut fabric, 110, 2);
+    fabric.advance(Instant::from_us(200));
+    assert_eq!(counters(&fabric), CircuitCounters { circuit_bytes: 9_000, packet_bytes: 9_000 });
+    // The second week begins at 200 us, with the night before the other circuit.
+    send(&mut fabric, 205, 1);
+    send(&mut fabric, 205, 2);
+    fabric.advance(Instant::MAX);
+    let arrivals: Vec<Instant> = fabric.nodes()[2].0.iter().map(|(at, ..)| *at).collect();
+    assert_eq!(arrivals[1], Instant::from_us(250) + Duration::from_ns(900));
+    let arrivals: Vec<Instant> = fabric.nodes()[1].0.iter().map(|(at, ..)| *at).collect();
+    assert_eq!(arrivals[1], Instant::from_us(215) + Duration::from_ns(7_200));
+}
+
+#[test]
+fn queue_sizes_follow_a_new_timetable() {
+    let resize = Some(Resize { packets_max: 64, ahead: Duration::from_us(40) });
+    for (at, size) in [(170, 64), (199, 64), (200, 16), (520, 16)] {
+        let settings = CircuitSettings { resize, timetable: week(1), ..settings() };
+        let mut fabric = between_racks(settings);
+        // Rack 0 reaches rack 1 until 200 us, and never again.
+        fabric.handle_timetable(Instant::from_us(1), SWITCH, week(2)).expect("shifts are matchings");
+        fabric.advance(Instant::from_us(at));
+        for number in 0..100 {
+            fabric.inject(Instant::from_us(at), SWITCH, PacketMeta::new(0, 1, FRAME), number);
+        }
+        let waits = fabric.circuit_switch(SWITCH).expect("the switch").queue_packets(0, 1);
+        assert_eq!(waits, size, "at {at} us");
+    }
+}
+
+#[test]
+fn wrong_timetables_are_refused_and_change_nothing() {
+    let mut fabric = between_racks(CircuitSettings { timetable: week(1), ..settings() });
+    let wrong = Timetable::new(vec![(DAY, vec![Some(RACKS)])]).expect("a day has a length");
+    let error = fabric.handle_timetable(Instant::ZERO, SWITCH, wrong).expect_err("no such output");
+    assert_eq!(error, CircuitError::NoMatching { slot: 0, output: RACKS });
+    fabric.inject(Instant::from_us(100), SWITCH, PacketMeta::new(0, 1, FRAME), 0);
+    fabric.advance(Instant::MAX);
+    assert_eq!(counters(&fabric).circuit_bytes, 9_000);
+}
+
 /// Of 101 packets that come as the day ends one leaves at once, 64 fit, and 16 may stay.
 #[test]
 fn shrinking_queue_drops_its_tail_only_if_told() {

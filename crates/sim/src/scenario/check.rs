@@ -149,6 +149,7 @@ impl Workload {
     pub const fn control(&self) -> Option<Control> {
         match self {
             Self::Long(long) => long.control,
+            Self::Racks(racks) => racks.control,
             _ => None,
         }
     }
@@ -170,6 +171,7 @@ impl Workload {
             Self::Incast(_) | Self::Trace(_) => true,
             Self::Poisson(poisson) => poisson.flows.is_some(),
             Self::Udp(udp) => udp.stop.is_some(),
+            Self::Racks(_) => false,
         }
     }
 
@@ -182,6 +184,7 @@ impl Workload {
             Self::Poisson(w) => w.priority,
             Self::Udp(w) => w.priority,
             Self::Trace(w) => w.priority,
+            Self::Racks(w) => w.priority,
         })
     }
 
@@ -194,6 +197,7 @@ impl Workload {
             Self::Poisson(_) => "poisson",
             Self::Udp(_) => "udp",
             Self::Trace(_) => "trace",
+            Self::Racks(_) => "racks",
         }
     }
 
@@ -243,6 +247,7 @@ impl Workload {
                 }
                 udp.check(field)
             }
+            Self::Racks(racks) => within("rate", racks.rate.as_bps(), 1_000, 1_000_000_000_000_000),
             Self::Trace(_) | Self::System(_) => Ok(()),
         }
     }

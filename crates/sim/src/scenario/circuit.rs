@@ -15,11 +15,11 @@
 //! night = "20 us"
 //! ```
 //!
-//! Leaves out: the switch itself ([`anabranch_fabric::CircuitSwitch`]). Read [`CircuitSpec`] first.
+//! Leaves out: the switch itself ([`anabranch_fabric::CircuitSwitch`]), the schedulers (a system's). Read [`CircuitSpec`] first.
 
 use super::read::Wrong;
 use anabranch_fabric::{
-    CircuitSettings, PacketNetwork, PortError, PortSettings, QueueLimits, Resize, shifts,
+    CircuitSettings, Matching, PacketNetwork, PortError, PortSettings, QueueLimits, Resize, Timetable, shifts,
 };
 use anabranch_units::{BitRate, ByteCount, Duration};
 use serde::{Deserialize, Serialize};
@@ -39,6 +39,9 @@ pub struct CircuitSpec {
     /// Time before each day in which all circuits are dark.
     #[serde(default = "night")]
     pub night: Duration,
+    /// Days that a scheduler decides week by week, in place of equal days without end. `day` is the shortest one then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<ScheduleSpec>,
     /// Matchings in turns: each joins rack i to the rack that follows by this number. All numbers in order without it, so
     /// that each pair has one day (a strobe).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -84,6 +87,50 @@ pub struct CircuitSpec {
     /// No packet is marked without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark_ahead: Option<Duration>,
+}
+
+/// Circuits that follow demand: the loop of estimate, schedule and switch (the thesis, §2.2.2).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScheduleSpec {
+    /// Name of the scheduler: a system has the list.
+    pub scheduler: String,
+    /// Estimate of demand.
+    #[serde(default)]
+    pub demand: DemandSource,
+    /// Bytes from which a pair's demand counts as large.
+    #[serde(default = "threshold")]
+    pub threshold: ByteCount,
+    /// Time of all days and nights of a week.
+    #[serde(default = "window")]
+    pub window: Duration,
+    /// Time from an estimate to the beginning of its week.
+    #[serde(default = "decision")]
+    pub decision: Duration,
+}
+
+/// Estimate of demand between racks.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DemandSource {
+    /// Bytes that wait in the switch's queues.
+    #[default]
+    Queues,
+    /// Bytes that flows have announced, less the bytes that the switch has forwarded (ADUs, §2.5.2).
+    Announced,
+}
+
+/// Etalon's threshold.
+const fn threshold() -> ByteCount {
+    ByteCount::new(1_000_000)
+}
+/// The thesis's week (§2.2.2).
+const fn window() -> Duration {
+    Duration::from_ms(2)
+}
+/// The thesis's order of magnitude for Eclipse is 0.1 to 1 ms (§2.5.1).
+const fn decision() -> Duration {
+    Duration::from_us(100)
 }
 
 const fn day() -> Duration {
@@ -132,6 +179,23 @@ impl CircuitSpec {
                 PortError::RateTooLow { .. } => wrong(names[0], error.to_string()),
                 _ => wrong(names[1], error.to_string()),
             })?;
+        }
+        if let Some(schedule) = &self.schedule {
+            let (window, decision) = (schedule.window, schedule.decision);
+            if window < self.night + self.day {
+                let need = self.night + self.day;
+                let message = format!("{window}: must hold a night and the shortest day, {need}");
+                return Err(wrong("schedule.window", message));
+            }
+            super::check::time("circuit.schedule.window", window)?;
+            super::check::time("circuit.schedule.decision", decision)?;
+            if decision == Duration::ZERO {
+                return Err(wrong("schedule.decision", "0 s: must be above zero".to_owned()));
+            }
+            if !self.packet {
+                let message = "false: a schedule that follows demand needs the packet network".to_owned();
+                return Err(wrong("packet", message));
+            }
         }
         if self.around == Some(ByteCount::ZERO) {
             let message = "0 B: must be at least 1 B, or left out";
@@ -183,7 +247,12 @@ impl CircuitSpec {
         if by.is_empty() {
             return Err(("circuit.shifts", "empty: must have at least 1 number".to_owned()));
         }
-        let timetable = shifts(ports, by, self.day, self.night).expect("days and nights were checked");
+        let timetable = match &self.schedule {
+            // The run installs its first week before its first event.
+            Some(schedule) => Timetable::new(vec![(schedule.window, Matching::new())]),
+            None => shifts(ports, by, self.day, self.night),
+        };
+        let timetable = timetable.expect("days, nights and weeks were checked");
         let resize = self.resize_packets.zip(self.resize_ahead);
         Ok(CircuitSettings {
             circuit_rate: self.rate,

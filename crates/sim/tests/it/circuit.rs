@@ -138,6 +138,19 @@ fn impossible_circuits_are_refused() {
             "resize_packets = 8\nresize_ahead = \"1 ms\"",
             "resize_packets: 8: must be at least queue_packets, 16",
         ),
+        ("schedule = { scheduler = \"refit\" }", "circuit.schedule: no system here decides circuits"),
+        (
+            "schedule = { scheduler = \"refit\", window = \"199 us\" }",
+            "circuit.schedule.window: 199 us: must hold a night and the shortest day, 200 us",
+        ),
+        (
+            "schedule = { scheduler = \"refit\", decision = \"0 s\" }",
+            "circuit.schedule.decision: 0 s: must be above zero",
+        ),
+        (
+            "packet = false\nschedule = { scheduler = \"refit\" }",
+            "circuit.packet: false: a schedule that follows demand needs the packet network",
+        ),
         ("resize_drops = true", "circuit.resize_packets: missing: resize_drops needs it"),
         ("rate = \"1 bit/s\"", "circuit.rate: "),
         ("around = \"0 B\"", "circuit.around: 0 B: must be at least 1 B"),
@@ -147,4 +160,53 @@ fn impossible_circuits_are_refused() {
         let said = refused(circuit);
         assert!(said.contains(message), "{circuit}: {said}");
     }
+}
+
+#[test]
+fn flows_between_racks_keep_their_rate_and_shifts() {
+    let load =
+        "[[workload]]\nkind = \"racks\"\nrate = \"1 Gbit/s\"\nsizes = \"10 kB to 50 kB\"\nshifts = [1, 3]";
+    let plan = plan(&format!("duration = \"20 ms\"\n{}{load}", racks(4, "")));
+    let outcome = run(&plan);
+    let bytes: u64 = outcome.flows.iter().filter_map(|flow| flow.size_bytes).sum();
+    // Eight racks for 20 ms are 20 MB; the flow at either end of a rack's time is in or out.
+    assert!(bytes.abs_diff(20_000_000) < 8 * 50_000, "{bytes}");
+    let rack = |host: &str| host.trim_start_matches('h').parse::<u32>().expect("hosts have numbers") / 4;
+    for flow in &outcome.flows {
+        let shift = (rack(&flow.to) + 8 - rack(&flow.from)) % 8;
+        assert!([1, 3].contains(&shift), "{} to {}", flow.from, flow.to);
+    }
+    let row = &outcome.workloads[0];
+    // All flows are ranked, whole or not, so fewer are below a time than of the whole ones.
+    assert!(row.more["all_fct_us_p50"] >= row.fct_us_p50.expect("most flows are whole"));
+    assert!(row.finished < Some(row.flows) && row.more["all_flow_mbps_p50"] > 0.0, "{row:?}");
+}
+
+#[test]
+fn impossible_loads_of_racks_are_refused() {
+    let refused = |load: &str| {
+        let text = format!("duration = \"1 s\"\n{}[[workload]]\nkind = \"racks\"\n{load}", racks(1, ""));
+        let point = match read("test", &text, &[]) {
+            Ok(points) => points[0].scenario.clone(),
+            Err(error) => return error.to_string(),
+        };
+        let missing = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+        Plan::new(point, &missing).map(|_| ()).expect_err("refused").to_string()
+    };
+    for (load, message) in [
+        ("rate = \"1 Gbit/s\"\nsizes = \"1 kB\"\nshifts = [8]", "workload[0].shifts: 8: must be 1 to 7"),
+        ("rate = \"1 Gbit/s\"\nsizes = \"1 kB\"\nshifts = []", "workload[0].shifts: empty"),
+        ("rate = \"1 bit/s\"\nsizes = \"1 kB\"", "workload[0].rate: 1: must be 1000 to"),
+        ("rate = \"10 Gbit/s\"\nsizes = \"1 kB\"", "flows: must be at most 1000000"),
+        ("rate = \"1 Gbit/s\"\nsizes = \"2 kB to 1 kB\"", "must be two sizes, the smaller one first"),
+        ("rate = \"1 Gbit/s\"\nsizes = \"all\"", "workload[0].sizes: all: "),
+    ] {
+        let said = refused(load);
+        assert!(said.contains(message), "{load}: {said}");
+    }
+    let star = "duration = \"1 s\"\n[network]\ntopology = \"star\"\nhosts = 4\n[workload]\nkind = \"racks\"\n\
+        rate = \"1 Gbit/s\"\nsizes = \"9 kB\"";
+    let point = read("test", star, &[]).expect("it can be read")[0].scenario.clone();
+    let said = Plan::new(point, &|_: &str| Ok(String::new())).map(|_| ()).expect_err("no racks").to_string();
+    assert!(said.contains("`racks`: needs a [circuit]"), "{said}");
 }
