@@ -22,7 +22,7 @@ RACKS = 8
 CIRCUIT_BPS = 80e9
 #: Workloads of the scenario, in its order.
 FLOWS = ("big", "small")
-RESIZE = ("circuit.resize_packets=128", 'circuit.resize_ahead="1 ms"')
+RESIZE = ("circuit.resize.packets=128", 'circuit.resize.ahead="1 ms"')
 #: The thesis's columns with reTCP have the larger queues, too, and marks as early as they grow.
 MARKS = (*RESIZE, 'circuit.mark_ahead="1 ms"')
 

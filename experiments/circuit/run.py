@@ -1,9 +1,9 @@
 """Circuits between racks: schedulers beside their bound, and TCP over circuits in the simulator (Figures 2.6 to 2.11 of Etalon, and its second setting).
 
 ``run.py schedulers`` runs ``cargo xtask bench circuit --json``. ``run.py tcp`` simulates scenarios/circuit.toml with queues of many sizes, queues that grow
-before their day, delays, nights and congestion controls; ``run.py sequence`` captures its packets. ``run.py rings`` simulates scenarios/rings.toml: circuits
-that follow demand. ``run.py validation`` emulates Table 2.1, and ``run.py
-emulated`` the fixed queues of Figure 2.7, both under the time dilation that this machine needs. Rows go to a folder, a file for each. ``run.py docs``
+before their day, delays, nights and congestion controls; ``run.py sequence`` captures its packets. ``run.py validation`` emulates Table 2.1, and ``run.py
+emulated`` the fixed queues of Figure 2.7, both under the time dilation that this machine needs. ``run.py rings`` simulates scenarios/rings.toml: circuits
+that follow demand. Rows go to a folder, a file for each. ``run.py docs``
 writes the tables of docs/circuit.md anew from the committed rows. ``run.py smoke`` checks these tables and simulates short runs.
 
 Read first: `tcp.cells`.
@@ -61,6 +61,20 @@ def sequence(args) -> int:
     return 0
 
 
+@LAB.verb(rows=LAB.runs, binary=BINARY)
+def rotor(args) -> int:
+    """Simulates circuits alone, with TCP between all pairs of hosts."""
+    args.rows.mkdir(parents=True, exist_ok=True)
+    write_csv(args.rows / "rotor.csv", tcp.rotor(args.binary))
+    return 0
+
+
+@LAB.verb(rows=LAB.runs, binary=BINARY, jobs=2)
+def figures(args) -> int:
+    """Simulates all that the others simulate."""
+    return tcp_runs(args) or sequence(args) or rotor(args)
+
+
 @LAB.verb(
     rows=LAB.runs,
     binary=BINARY,
@@ -80,20 +94,6 @@ def rings(args) -> int:
         write_csv(path, rows)
         print(f"circuit: {name}, rings: {count}, seed {seed}", file=sys.stderr)
     return 0
-
-
-@LAB.verb(rows=LAB.runs, binary=BINARY)
-def rotor(args) -> int:
-    """Simulates circuits alone, with TCP between all pairs of hosts."""
-    args.rows.mkdir(parents=True, exist_ok=True)
-    write_csv(args.rows / "rotor.csv", tcp.rotor(args.binary))
-    return 0
-
-
-@LAB.verb(rows=LAB.runs, binary=BINARY, jobs=2)
-def figures(args) -> int:
-    """Simulates all that the others simulate."""
-    return tcp_runs(args) or sequence(args) or rotor(args)
 
 
 def on_real_kernels(binary: Path, scenario: Path, columns: Sequence[str], *options: str) -> list[Row]:

@@ -157,6 +157,8 @@ struct Job {
     /// Site, the line as given, the line with addresses to be filled in.
     runs: Vec<(SiteId, String)>,
     changes: Vec<Change>,
+    /// Library that programs load before all others. `None` for none.
+    preload: Option<PathBuf>,
     options: EmulationOptions,
 }
 
@@ -209,7 +211,7 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
     };
     // After the start: its helper forks from one thread.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let surroundings = Surroundings::new(topology, &emulation)?.with_preload(args.kernel.preload.clone());
+    let surroundings = Surroundings::new(topology, &emulation)?.with_preload(job.preload.clone());
     if let Some(path) = &args.hosts {
         let lines =
             topology.site_ids().map(|s| format!("{} {}\n", emulation.site_address(s), topology.site(s).name));
@@ -294,7 +296,21 @@ fn network(args: &Args) -> anyhow::Result<(Topology, EmulationOptions)> {
     Ok((topology, options))
 }
 
+/// The library's path for programs in any folder. Refuses a library that is not there, and a program whose time the library cannot
+/// stretch: either would run at the wrong speed without a word.
+fn preload(args: &Args) -> anyhow::Result<Option<PathBuf>> {
+    let Some(library) = &args.kernel.preload else { return Ok(None) };
+    let path = library.canonicalize().with_context(|| format!("--preload {}", library.display()))?;
+    if path.file_name() == Some(anabranch_dilate::LIBRARY.as_ref())
+        && let Some(program) = args.command.first()
+    {
+        anabranch_dilate::check_program(program.as_ref())?;
+    }
+    Ok(Some(path))
+}
+
 fn check(args: &Args, quiet: bool) -> anyhow::Result<Job> {
+    let preload = preload(args)?;
     let is_scenario = scenario::is_scenario(&args.topology);
     let (topology, options) = if is_scenario { scenario::network(args, quiet)? } else { network(args)? };
     let site = args.site.as_deref().map_or(Ok(SiteId(0)), |name| topology.find_site(name))?;
@@ -327,7 +343,7 @@ fn check(args: &Args, quiet: bool) -> anyhow::Result<Job> {
     }
     let isolation = args.user_namespace.then_some(Isolation::UserNamespace);
     let options = EmulationOptions { isolation, ..options };
-    Ok(Job { topology, site, runs, changes, options })
+    Ok(Job { topology, site, runs, changes, preload, options })
 }
 
 /// `text` with every `{@SITE}` replaced.

@@ -3,10 +3,12 @@
 //! `ANABRANCH_SITE` and `ANABRANCH_ADDRESS` are the site that they run in;
 //! `ANABRANCH_ADDRESS_<SITE>` is every site's address and `ANABRANCH_NETNS_<SITE>` a path for
 //! `nsenter --net=PATH`, by name (in capitals, `_` for characters that are no letter or digit) and
-//! by number; `ANABRANCH_DILATION` is the time dilation; `ANABRANCH_SITES` has all of this as JSON,
-//! with the address of each link's far end. Read [`Surroundings`].
+//! by number; `ANABRANCH_DILATION` is the time dilation, and `ANABRANCH_DILATION_BASE` its base, one
+//! for all programs; `ANABRANCH_SITES` has all of this as JSON, with the address of each link's far
+//! end. Read [`Surroundings`].
 
 use crate::{EmuError, Emulation, Isolation};
+use anabranch_dilate::Environment;
 use anabranch_graph::Topology;
 use anabranch_units::SiteId;
 use std::os::unix::process::CommandExt as _;
@@ -61,7 +63,9 @@ impl Surroundings {
             }
             all.sites.push((name.clone(), address));
         }
-        all.variables.push(("ANABRANCH_DILATION".into(), emulation.dilation().to_string()));
+        let factor = emulation.dilation().factor();
+        let time = Environment::now(factor).expect("both rooms have dilations from 1 to 1,024");
+        all.variables.extend(time.variables().map(|(name, value)| (name.to_owned(), value)));
         all.variables.push(("ANABRANCH_TOPOLOGY".into(), topology.name().to_owned()));
         all.variables.push(("ANABRANCH_SITES".into(), serde_json::Value::from(sites).to_string()));
         Ok(all)

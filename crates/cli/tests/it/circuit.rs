@@ -1,9 +1,12 @@
 //! Circuits on real kernels: scenarios and commands under time dilation.
 
 use crate::emulate::stage;
+use crate::net::anabranch;
 use crate::{answer, skip, text};
 use serde_json::Value;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
+use std::process::Stdio;
 
 /// A scenario that the repository carries.
 fn carried(name: &str) -> String {
@@ -34,7 +37,8 @@ fn simulated_and_emulated_circuits_carry_the_same() {
         assert_eq!((&emulated["dilation"], &emulated["congestion_control"]), (&128.into(), &"reno".into()));
         let ratio = bytes(&emulated) / bytes(&simulated);
         println!("{packets} packets: {ratio:.2}, {emulated}");
-        assert!((0.7..=1.4).contains(&ratio), "{simulated} and {emulated}");
+        // Measured at 16 and 128 packets: 0.93 and 1.00.
+        assert!((0.75..=1.3).contains(&ratio), "{simulated} and {emulated}");
     }
 }
 
@@ -95,4 +99,57 @@ fn commands_want_one_network_and_its_own_options() {
         assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
         assert!(said.contains(expected), "{said}");
     }
+}
+
+#[test]
+fn libraries_and_programs_out_of_reach_are_refused() {
+    let scenario = carried("circuit.toml");
+    let folder = tempfile::tempdir().expect("a writable temporary folder");
+    // A program's file without an interpreter, so without libraries.
+    let program = folder.path().join("static");
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/dilate_elf/bad-static");
+    std::fs::copy(corpus, &program).expect("both are files");
+    let library = folder.path().join("libanabranch_preload_dilate.so");
+    std::fs::write(&library, "").expect("a writable folder");
+    let [program, library] = [&program, &library].map(|path| path.to_str().expect("text"));
+    for (preload, command, expected) in
+        [("/no/such/file", "true", "--preload /no/such/file"), (library, program, "is linked statically")]
+    {
+        let args = ["emulate", &scenario, "--set", "sweep={}", "--preload", preload, "--", command];
+        let output = answer(&args);
+        let said = text(&output.stderr);
+        assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
+        assert!(said.contains(expected), "{said}");
+    }
+}
+
+#[test]
+fn retcp_is_registered_until_its_command_ends() {
+    let output = answer(&["circuit", "retcp", "--base", "dctcp"]);
+    let said = text(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("mark ECE under DCTCP"), "{said}");
+
+    let name = format!("abc{:x}", std::process::id());
+    let is_there = || {
+        let known = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
+        known.expect("Linux has it").split_whitespace().any(|other| other == name)
+    };
+    let mut command = anabranch();
+    command.args(["circuit", "retcp", "--name", &name, "--base", "cubic", "--dilation", "20", "--json"]);
+    let mut held = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut lines = BufReader::new(held.stderr.take().expect("piped")).lines().map_while(Result::ok);
+    let first = lines.next().unwrap_or_default();
+    if !first.contains("is registered") {
+        assert!(!held.wait().expect("ours").success());
+        let is_lacking = ["needs Linux", "is needed", "not permitted"].iter().any(|why| first.contains(why));
+        assert!(is_lacking, "{first}");
+        return skip(&first);
+    }
+    assert!(is_there(), "{name} is not known");
+    let pid = rustix::process::Pid::from_child(&held);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+    let output = held.wait_with_output().expect("ours");
+    let counts: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    assert!(output.status.success() && counts["jumps_up"] == 0 && counts["name"] == *name, "{counts}");
+    assert!(!is_there(), "{name} is left");
 }
