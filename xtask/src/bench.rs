@@ -11,6 +11,7 @@ mod coordinator;
 mod datagrams;
 mod decide;
 mod faults;
+mod jobs;
 mod live;
 mod pace;
 mod parts;
@@ -50,6 +51,8 @@ enum Job {
     Decide(decide::Args),
     /// Whole systems under faults, in virtual time: schedules a second, simulated hours in a CPU hour.
     Faults(faults::Args),
+    /// Circuits of training jobs on parallel switches: makespans beside bounds, wrong bytes, failures.
+    Jobs(jobs::Args),
     /// Plans of live video: gap, CPU time and memory; and the costs of local control.
     Live(live::Args),
     /// Changes of flows' rates by each mechanism, and by forking `tc`.
@@ -78,6 +81,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Job::Datagrams(args) => datagrams::run(&args),
         Job::Decide(args) => decide::run(&args),
         Job::Faults(args) => faults::run(&args),
+        Job::Jobs(args) => jobs::run(&args),
         Job::Live(args) => live::run(&args),
         Job::Pace(args) => pace::run(&args),
         Job::Plans(args) => plans::run(&args),

@@ -14,6 +14,8 @@ pub const RACKS_MAX: usize = 1024;
 pub struct Demand {
     racks: usize,
     bytes: Vec<u64>,
+    /// Sum of all entries.
+    total: u64,
 }
 
 /// A mistake in a matrix of demand.
@@ -70,7 +72,7 @@ impl Demand {
         if !(2..=RACKS_MAX).contains(&racks) {
             return Err(DemandError::Racks(racks));
         }
-        Ok(Self { racks, bytes: vec![0; racks * racks] })
+        Ok(Self { racks, bytes: vec![0; racks * racks], total: 0 })
     }
 
     /// Demand with the given entries in bytes, the source's row first.
@@ -86,8 +88,8 @@ impl Demand {
             return Err(DemandError::ToItself(rack));
         }
         let total = bytes.iter().try_fold(0u64, |sum, entry| sum.checked_add(*entry));
-        total.ok_or(DemandError::TooLarge)?;
-        Ok(Self { racks, bytes })
+        let total = total.ok_or(DemandError::TooLarge)?;
+        Ok(Self { racks, bytes, total })
     }
 
     /// Number of racks.
@@ -107,9 +109,7 @@ impl Demand {
         if source == destination {
             return Err(DemandError::ToItself(source));
         }
-        if self.total().as_u64().checked_add(bytes.as_u64()).is_none() {
-            return Err(DemandError::TooLarge);
-        }
+        self.total = self.total.checked_add(bytes.as_u64()).ok_or(DemandError::TooLarge)?;
         self.bytes[source * self.racks + destination] += bytes.as_u64();
         Ok(())
     }
@@ -129,7 +129,7 @@ impl Demand {
 
     /// Sum of all entries.
     pub fn total(&self) -> ByteCount {
-        ByteCount::new(self.bytes.iter().sum())
+        ByteCount::new(self.total)
     }
 
     /// Time that each pair needs on a circuit, in picoseconds, rounded up.

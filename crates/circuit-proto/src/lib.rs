@@ -9,7 +9,8 @@
 //!
 //! Entry points: [`Demand`] and [`Timing`] go into a [`Scheduler`], a [`Schedule`] comes out; [`Schedule::served`] says what
 //! it carries, and [`bound::served_max`] what no schedule can exceed. A [`Controller`] does so week after week; [`Ledger`] has the
-//! demand that programs announce. Leaves out: packets and queues (`fabric`).
+//! demand that programs announce. [`parallel`] has all demand in the least time over several switches, [`job`] the phases of a
+//! training job on them. Leaves out: packets and queues (`fabric`).
 
 pub mod bound;
 pub mod control;
@@ -17,12 +18,15 @@ mod demand;
 #[doc(hidden)]
 pub mod exercise;
 pub mod generate;
+pub mod job;
 pub mod ledger;
 mod matching;
+pub mod parallel;
 mod schedule;
 pub mod schedulers;
 pub mod shaping;
 pub mod simulated;
+mod standing;
 pub mod table;
 mod timing;
 

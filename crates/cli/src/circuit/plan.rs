@@ -1,9 +1,12 @@
-//! `anabranch circuit plan`: circuits of one week for a table of demand.
+//! `anabranch circuit plan`: circuits of one week for a table of demand, or of a training job (`job`).
 //!
 //! Leaves out: the schedulers ([`anabranch_circuit_proto::schedulers`]). Read [`run`] and [`Answer`] first.
 
+mod job;
+
 use crate::exit::OrUsage as _;
 use crate::pipe::Pipe;
+use anabranch_circuit_proto::job::Failures;
 use anabranch_circuit_proto::table::{self, Table};
 use anabranch_circuit_proto::{Kind, Plan, Timing, bound};
 use anabranch_units::{BitRate, ByteCount, Duration};
@@ -18,8 +21,14 @@ use std::process::ExitCode;
 #[derive(clap::Args)]
 pub struct Args {
     /// CSV file with the columns source, destination and bytes: the demand between racks.
-    #[arg(value_name = "FILE")]
-    demand: PathBuf,
+    #[arg(value_name = "FILE", required_unless_present = "job")]
+    demand: Option<PathBuf>,
+    /// TOML file with the phases of a training job, whose circuits are planned instead, and the switches that it runs on.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["demand", "scheduler", "rate", "night", "day_min", "week", "compare"])]
+    job: Option<PathBuf>,
+    /// Dead parts of the job's network, such as host=3, switch=0, or port=0:3 for switch 0 at host 3; several with commas.
+    #[arg(long, value_name = "PARTS", requires = "job")]
+    fail: Option<Failures>,
     /// Scheduler whose days are shown.
     #[arg(long, value_name = "NAME", default_value = "refit", value_parser = scheduler)]
     scheduler: Kind,
@@ -55,11 +64,15 @@ fn scheduler(name: &str) -> Result<Kind, String> {
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(file) = &args.job {
+        return job::run(file, args.fail.as_ref(), args.json);
+    }
+    let demand = args.demand.as_ref().expect("clap asks for a table where no job is given");
     let timing =
         Timing { circuit_rate: args.rate, night: args.night, day_min: args.day_min, week: args.week };
     timing.check().or_usage()?;
-    let shown = || format!("demand {}", args.demand.display());
-    let file = File::open(&args.demand).with_context(shown).or_usage()?;
+    let shown = || format!("demand {}", demand.display());
+    let file = File::open(demand).with_context(shown).or_usage()?;
     let table = table::read(file).with_context(shown).or_usage()?;
     let kinds = if args.compare { Kind::ALL } else { std::slice::from_ref(&args.scheduler) };
     let answer = Answer::new(&table, &timing, kinds);

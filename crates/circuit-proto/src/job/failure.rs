@@ -1,0 +1,217 @@
+//! Dead hosts, ports and switches, and what a job has left after them.
+//!
+//! A spare host takes the place of a dead one on all switches: a circuit switch joins any ports. Circuits of a dead port
+//! move to other switches, and bytes whose standing circuit is dead take a detour over other hosts.
+
+use super::Job;
+use crate::parallel::{Orders, Piece, level::level};
+use crate::standing::DeadPorts;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+
+/// Most failures that one list names.
+const LISTED_MAX: usize = 64;
+
+/// Dead hosts, ports and switches of a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Failures {
+    /// Hosts of the job.
+    pub hosts: BTreeSet<usize>,
+    /// Ports: switch and host.
+    pub ports: BTreeSet<(usize, usize)>,
+    /// Switches with all their ports.
+    pub switches: BTreeSet<usize>,
+}
+
+/// A list of failures that cannot be read, or names what the network lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FailuresError {
+    /// Text of another form.
+    Form(String),
+    /// More failures than [`Failures`] takes from text.
+    Many(usize),
+    /// A host or switch that the job lacks.
+    NoSuch {
+        /// Word of the part: host or switch.
+        part: &'static str,
+        /// Its number.
+        number: usize,
+        /// How many there are.
+        count: usize,
+    },
+}
+
+impl fmt::Display for FailuresError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Form(text) => {
+                write!(f, "failure `{text}`: write host=3, switch=0, or port=0:3 for switch 0 at host 3")
+            }
+            Self::Many(count) => write!(f, "{count} failures: at most {LISTED_MAX}"),
+            Self::NoSuch { part, number, count } => {
+                write!(f, "{part} {number}: the job has {part} numbers 0 to {}", count.saturating_sub(1))
+            }
+        }
+    }
+}
+
+impl std::error::Error for FailuresError {}
+
+/// Why a job cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Lost {
+    /// More dead or isolated hosts than spares.
+    Hosts {
+        /// Hosts that need a spare.
+        dead: usize,
+        /// Spare hosts.
+        spares: usize,
+    },
+    /// No switch is left.
+    Switches,
+    /// No standing circuits and no schedule of days reach all pairs of a phase.
+    Unreachable {
+        /// Name of the phase.
+        phase: String,
+    },
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hosts { dead, spares } => {
+                write!(
+                    f,
+                    "{dead} hosts are dead or without ports, with {spares} spares: more spares are needed"
+                )
+            }
+            Self::Switches => write!(f, "no switch is left"),
+            Self::Unreachable { phase } => write!(f, "phase `{phase}`: no circuits reach all its pairs"),
+        }
+    }
+}
+
+impl std::error::Error for Lost {}
+
+impl FromStr for Failures {
+    type Err = FailuresError;
+
+    /// Reads a list such as `host=3,port=0:5,switch=1`.
+    ///
+    /// Errors: text of another form, or more than 64 failures.
+    fn from_str(text: &str) -> Result<Self, FailuresError> {
+        let mut failures = Self::default();
+        let count = text.split(',').count();
+        if count > LISTED_MAX {
+            return Err(FailuresError::Many(count));
+        }
+        for one in text.split(',') {
+            let wrong = || FailuresError::Form(anabranch_units::text::printable(one).to_string());
+            let number = |text: &str| text.parse::<usize>().map_err(|_| wrong());
+            match one.split_once('=').ok_or_else(wrong)? {
+                ("host", host) => failures.hosts.insert(number(host)?),
+                ("switch", switch) => failures.switches.insert(number(switch)?),
+                ("port", port) => {
+                    let (switch, host) = port.split_once(':').ok_or_else(wrong)?;
+                    failures.ports.insert((number(switch)?, number(host)?))
+                }
+                _ => return Err(wrong()),
+            };
+        }
+        Ok(failures)
+    }
+}
+
+impl Failures {
+    /// Refuses failures of parts that `job` lacks.
+    ///
+    /// Errors: a host or a switch out of range.
+    pub fn check(&self, job: &Job) -> Result<(), FailuresError> {
+        let hosts = self.hosts.iter().chain(self.ports.iter().map(|(_, host)| host));
+        let switches = self.switches.iter().chain(self.ports.iter().map(|(switch, _)| switch));
+        for (part, number, count) in hosts
+            .map(|host| ("host", *host, job.hosts))
+            .chain(switches.map(|switch| ("switch", *switch, job.switches.count)))
+        {
+            if number >= count {
+                return Err(FailuresError::NoSuch { part, number, count });
+            }
+        }
+        Ok(())
+    }
+
+    /// Ports that stay dead once spare hosts have taken the places of hosts without any.
+    ///
+    /// Errors: more such hosts than spares, or no switch left.
+    pub(super) fn dead_ports(&self, job: &Job) -> Result<DeadPorts, Lost> {
+        let (hosts, switches) = (job.hosts, job.switches.count);
+        if self.switches.len() >= switches {
+            return Err(Lost::Switches);
+        }
+        let mut dead = vec![false; hosts * switches];
+        for switch in 0..switches {
+            for host in 0..hosts {
+                dead[switch * hosts + host] =
+                    self.switches.contains(&switch) || self.ports.contains(&(switch, host));
+            }
+        }
+        let is_lost = |host: &usize| {
+            self.hosts.contains(host) || (0..switches).all(|switch| dead[switch * hosts + host])
+        };
+        let lost: Vec<usize> = (0..hosts).filter(is_lost).collect();
+        if lost.len() > job.spares {
+            return Err(Lost::Hosts { dead: lost.len(), spares: job.spares });
+        }
+        for host in lost {
+            for switch in 0..switches {
+                dead[switch * hosts + host] = self.switches.contains(&switch);
+            }
+        }
+        Ok(dead)
+    }
+}
+
+/// Moves pieces whose ports are dead to the switches where their ports have least to do. `None` where a pair shares no switch.
+pub(super) fn moved(racks: usize, night: u64, orders: &Orders, dead: &DeadPorts) -> Option<Orders> {
+    let is_dead = |switch: usize, piece: &Piece| {
+        dead[switch * racks + piece.source] || dead[switch * racks + piece.destination]
+    };
+    let mut loads = vec![0u64; orders.len() * racks * 2];
+    let mut kept: Vec<Vec<(usize, Piece)>> = Vec::new();
+    let mut homeless: Vec<(usize, Piece)> = Vec::new();
+    for (switch, order) in orders.iter().enumerate() {
+        let mut on = Vec::new();
+        for (place, piece) in order.iter().copied().enumerate() {
+            if is_dead(switch, &piece) {
+                homeless.push((place, piece));
+                continue;
+            }
+            for port in [piece.source, racks + piece.destination] {
+                loads[switch * 2 * racks + port] += night + piece.length;
+            }
+            on.push((place, piece));
+        }
+        kept.push(on);
+    }
+    homeless.sort_by_key(|(_, piece)| std::cmp::Reverse(piece.length));
+    for (place, piece) in homeless {
+        let ports =
+            |switch: usize| [piece.source, racks + piece.destination].map(|port| switch * 2 * racks + port);
+        let busiest = |switch: &usize| ports(*switch).map(|port| loads[port]).into_iter().max();
+        let switch = (0..orders.len()).filter(|switch| !is_dead(*switch, &piece)).min_by_key(busiest)?;
+        for port in ports(switch) {
+            loads[port] += night + piece.length;
+        }
+        kept[switch].push((place, piece));
+    }
+    let in_order = |mut on: Vec<(usize, Piece)>| {
+        on.sort_by_key(|(place, _)| *place);
+        on.into_iter().map(|(_, piece)| piece).collect()
+    };
+    Some(level(racks, night, kept.into_iter().map(in_order).collect(), &|switch, piece| {
+        !is_dead(switch, piece)
+    }))
+}
