@@ -28,7 +28,9 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 
 use super::btf::{Btf, VMLINUX};
-use super::congestion::{CongestionControl, NEEDS, NEEDS_ECN, RegisterError, UNRESTRICTED, check_name, last_lines};
+use super::congestion::{
+    CongestionControl, NEEDS, NEEDS_ECN, RegisterError, UNRESTRICTED, check_name, last_lines,
+};
 use super::sys::{self, CgroupHook, Map, SocketStorage};
 use crate::cgroup;
 use fields::Fields;
