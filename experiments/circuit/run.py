@@ -1,10 +1,12 @@
-"""Circuits between racks: schedulers beside their bound, and Figure 2.7 of Etalon in the simulator.
+"""Circuits between racks: schedulers beside their bound, and TCP over circuits in the simulator (Figures 2.6 to 2.11 of Etalon, and its second setting).
 
-``run.py schedulers`` runs ``cargo xtask bench circuit --json``. ``run.py buffers`` simulates scenarios/circuit.toml, with fixed queues and with queues that
-grow before their day. Rows go to a folder, a file for each. ``run.py docs`` writes the tables of docs/circuit.md anew from the committed rows.
-``run.py smoke`` checks these tables and simulates one short run.
+``run.py schedulers`` runs ``cargo xtask bench circuit --json``. ``run.py tcp`` simulates scenarios/circuit.toml with queues of many sizes, queues that grow
+before their day, delays, nights and congestion controls; ``run.py sequence`` captures its packets. ``run.py validation`` emulates Table 2.1, and ``run.py
+emulated`` the fixed queues of Figure 2.7, both under the time dilation that this machine needs. ``run.py rings`` simulates scenarios/rings.toml: circuits
+that follow demand. ``run.py jobs`` runs ``cargo xtask bench jobs``. Rows go to a folder, a file for each. ``run.py docs``
+writes the tables of docs/circuit.md anew from the committed rows. ``run.py smoke`` checks these tables and simulates short runs.
 
-Read first: `use`.
+Read first: `tcp.cells`.
 """
 
 from __future__ import annotations
@@ -14,63 +16,118 @@ from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, ROOT, XTASK, Experiment, Row, grouped, read_csv, table, write_csv
+import jobs
+import ring_load
+import tcp
+from anabranch_lab.cells import BINARY, ROOT, XTASK, Experiment, Option, Row, Rows, filled, grouped, measure, read_csv, table, write_csv
 from anabranch_lab.programs import Failed, json_lines
 
 LAB = Experiment(__file__, __doc__)
 MEASURED = LAB.folder / "measured"
 DOCUMENT = ROOT / "docs/circuit.md"
-SCENARIO = ROOT / "scenarios/circuit.toml"
-#: Rate of a circuit, and the share of the week in which the pair of the scenario has one.
-CIRCUIT_BPS = 80e9
-DAY_SHARE = 180 / 1_400
-#: Times before the day at which a queue of 16 packets grows to 128, in microseconds.
-AHEAD_US = (200, 600, 1_000, 1_400)
+VALIDATION = ROOT / "scenarios/circuit-validation.toml"
+#: Columns of an emulated run's clock and kernel.
+CLOCK = ("dilation", "lateness_us_p99", "lateness_day_share", "trusted", "congestion_control", "unstretched", "why")
+#: Quantities of Table 2.1: column, what the timetable and the rates say, and the thesis's mean and standard deviation.
+TABLE_2_1 = (
+    ("day, µs", "day_us", 180, "180.25 ± 0.04"),
+    ("week, µs", "week_us", 1_400, "1,400.02 ± 0.05"),
+    ("packet network, Gbit/s", "packet_gbps", 10, "9.93 ± 0.75"),
+    ("circuit, Gbit/s", "circuit_gbps", 80, "79.99 ± 1.60"),
+)
 
 
-def use(row: Row) -> float:
-    """Return the share of the circuit's capacity that a run used in the days of its pair."""
-    return float(row["circuit_bytes"]) * 8 / (float(row["simulated_s"]) * DAY_SHARE * CIRCUIT_BPS)
+@LAB.verb("tcp", rows=LAB.runs, binary=BINARY, jobs=2)
+def tcp_runs(args) -> int:
+    """Simulates TCP over circuits: all cells that have no row."""
+    rows, cells = Rows(args.rows / "tcp.csv", tcp.KEY, line_end="\n"), list(tcp.cells())
+    code = measure(rows, cells, lambda cell: tcp.measured(args.binary, cell), args.jobs)
+    order = {rows.cell(cell): number for number, cell in reversed(list(enumerate(cells)))}
+    kept = [row for row in rows.read() if rows.cell(row) in order]
+    rows.write(sorted(kept, key=lambda row: order[rows.cell(row)]))
+    return code
 
 
-def simulated(binary: Path, *options: str) -> list[Row]:
-    """Return a row for each run of the scenario."""
-    found = json_lines(
-        [binary, "-q", "simulate", SCENARIO, "--json", *(word for option in options for word in ("--set", option))]
-    )
-    columns = (
-        "simulated_s",
-        "circuit_bytes",
-        "packet_network_bytes",
-        "dropped_queue_full",
-        "goodput_mbps",
-        "event_hash",
-    )
-    return [
-        {
-            "queue_packets": row.get("circuit.queue_packets", ""),
-            "ahead_us": "",
-            **{column: row[column] for column in columns},
-        }
-        for row in found
-    ]
+@LAB.verb("jobs", rows=LAB.runs, xtask=XTASK)
+def jobs_runs(args) -> int:
+    """Runs the bench of training jobs on parallel switches."""
+    jobs.measure(args.xtask, args.rows)
+    return 0
 
 
 @LAB.verb(rows=LAB.runs, binary=BINARY)
-def buffers(args) -> int:
-    """Simulates queues of 4 to 128 packets, and queues that grow before their day."""
-    rows = simulated(args.binary)
-    for ahead in AHEAD_US:
-        grown = simulated(
-            args.binary,
-            "sweep={}",
-            "circuit.queue_packets=16",
-            "circuit.resize_packets=128",
-            f'circuit.resize_ahead="{ahead} us"',
-        )
-        rows += [row | {"queue_packets": "16 to 128", "ahead_us": ahead} for row in grown]
+def sequence(args) -> int:
+    """Simulates Figure 2.6: bytes sent by phase of the week."""
+    names = ("control", "queue", "resize", "ahead_us")
+    found = [
+        {name: cell[name] for name in names} | row
+        for cell in tcp.sequence_cells()
+        for row in tcp.sequence(args.binary, cell)
+    ]
     args.rows.mkdir(parents=True, exist_ok=True)
-    write_csv(args.rows / "buffers.csv", rows)
+    write_csv(args.rows / "sequence.csv", found)
+    return 0
+
+
+@LAB.verb(rows=LAB.runs, binary=BINARY)
+def rotor(args) -> int:
+    """Simulates circuits alone, with TCP between all pairs of hosts."""
+    args.rows.mkdir(parents=True, exist_ok=True)
+    write_csv(args.rows / "rotor.csv", tcp.rotor(args.binary))
+    return 0
+
+
+@LAB.verb(rows=LAB.runs, binary=BINARY, jobs=2)
+def figures(args) -> int:
+    """Simulates all that the others simulate."""
+    return tcp_runs(args) or sequence(args) or rotor(args)
+
+
+@LAB.verb(
+    rows=LAB.runs,
+    binary=BINARY,
+    seeds=Option(3, "runs of each scheme; runs that have rows are not repeated"),
+    duration=Option("2 s", "simulated time of a run"),
+    only=Option([], "schemes to run; all without it"),
+)
+def rings(args) -> int:
+    """Simulates rings of big flows on circuits that follow demand."""
+    args.rows.mkdir(parents=True, exist_ok=True)
+    path = args.rows / "rings.csv"
+    rows = read_csv(path) if path.exists() else []
+    for name, count, seed in ring_load.missing(rows, args.seeds):
+        if args.only and name not in args.only:
+            continue
+        rows += ring_load.measure(args.binary, name, count, seed, args.duration)
+        write_csv(path, rows)
+        print(f"circuit: {name}, rings: {count}, seed {seed}", file=sys.stderr)
+    return 0
+
+
+def on_real_kernels(binary: Path, scenario: Path, columns: Sequence[str], *options: str) -> list[Row]:
+    """Return a row for each emulated run of a scenario, with these columns and those of its clock."""
+    found = json_lines([binary, "emulate", scenario, "--json", *options])
+    shown = lambda value: "; ".join(value) if isinstance(value, list) else value
+    return [{column: shown(row.get(column, "")) for column in (*columns, *CLOCK)} for row in found]
+
+
+@LAB.verb(rows=LAB.runs, binary=BINARY)
+def validation(args) -> int:
+    """Emulates Table 2.1: TCP between all pairs of eight racks."""
+    columns = [f"{column}_{figure}" for _, column, _, _ in TABLE_2_1 for figure in ("mean", "sd")]
+    rows = on_real_kernels(args.binary, VALIDATION, ["emulated_s", "days", *columns, "goodput_mbps"])
+    args.rows.mkdir(parents=True, exist_ok=True)
+    write_csv(args.rows / "validation.csv", rows)
+    return 0
+
+
+@LAB.verb(rows=LAB.runs, binary=BINARY)
+def emulated(args) -> int:
+    """Emulates queues of 4 to 128 packets."""
+    columns = ("emulated_s", "circuit_bytes", "packet_network_bytes", "dropped_queue_full", "goodput_mbps")
+    rows = on_real_kernels(args.binary, tcp.SCENARIO, ["circuit.queue_packets", *columns])
+    args.rows.mkdir(parents=True, exist_ok=True)
+    write_csv(args.rows / "emulated.csv", rows)
     return 0
 
 
@@ -87,35 +144,59 @@ def schedulers(args) -> int:
     return 0
 
 
-def schedulers_table(rows: Sequence[Row]) -> str:
-    """Return a line for each demand of 16 and more racks, with each scheduler's share of the bound and its time."""
+def schedulers_table(rows: Sequence[Row], is_one_week: bool) -> str:
+    """Return a line for each demand of 16 and more racks, with each scheduler's share of its bound and its time."""
+    rows = [row for row in rows if (row["is_one_week"] == "True") == is_one_week and int(row["racks"]) >= 16]
     names = list(dict.fromkeys(row["scheduler"] for row in rows))
     lines = []
     for (racks, demand), of in grouped(rows, "racks", "demand").items():
-        if int(racks) < 16:
-            continue
         shown = {
-            row[
-                "scheduler"
-            ]: f"{100 * float(row['served_bytes']) / float(row['bound_bytes']):.1f} ({float(row['decision_us']):,.0f})"
+            row["scheduler"]: f"{100 * float(row['served_bytes']) / float(row['bound_bytes']):.1f}"
+            + (f" ({float(row['decision_us']):,.0f})" if is_one_week else "")
             for row in of
         }
         lines.append([racks, demand, *(shown[name] for name in names)])
     return table(["racks", "demand", *(f"`{name}`" for name in names)], lines, "llr")
 
 
-def buffers_table(rows: Sequence[Row]) -> str:
-    """Return the use of the circuit by the size of a queue, and by the time before the day at which it grows."""
-    fixed = [row for row in rows if row["ahead_us"] == ""]
-    grown = [row for row in rows if row["ahead_us"] != ""]
-    line = lambda rows: [["use of the circuit, %", *(f"{100 * use(row):.0f}" for row in rows)]]
-    sizes = table(["queue, packets", *(row["queue_packets"] for row in fixed)], line(fixed), "lr")
-    times = table(
-        ["queue grows from 16 to 128 packets, µs ahead", *(f"{int(row['ahead_us']):,}" for row in grown)],
-        line(grown),
-        "lr",
+def on_time(rows: Sequence[Row]) -> str:
+    """Return a sentence with the dilation and the lateness of emulated runs."""
+    (dilation,) = {row["dilation"] for row in rows}
+    (control,) = {row["congestion_control"] for row in rows}
+    late, share = (max(float(row[name]) for row in rows) for name in ("lateness_us_p99", "lateness_day_share"))
+    distrusted = sum(row["trusted"] not in ("True", "true") for row in rows)
+    runs = "the run" if len(rows) == 1 else "each run"
+    trust = f"{runs} is trusted" if not distrusted else f"{distrusted} of {len(rows)} runs are not trusted"
+    (own,) = {row["unstretched"] for row in rows}
+    return (
+        f"Dilation {dilation}, measured; 99 % of the packets at most {late:.2f} µs late, {100 * share:.2f} % of a day, so {trust}. "
+        f"Congestion control {control} of Linux; clocks not stretched: {own}."
     )
-    return f"{sizes}\n\n{times}"
+
+
+def validation_table(rows: Sequence[Row]) -> str:
+    """Return Table 2.1 beside the emulated figures, and how late these were."""
+    (row,) = rows
+    lines = [
+        [name, f"{wanted:,}", thesis, f"{float(row[f'{column}_mean']):,.2f} ± {float(row[f'{column}_sd']):.2f}"]
+        for name, column, wanted, thesis in TABLE_2_1
+    ]
+    return f"{table(['quantity', 'set', 'thesis', 'emulated'], lines, 'lrrr')}\n\n{on_time(rows)}"
+
+
+def emulated_use(row: Row) -> float:
+    """Return the share of the circuit's capacity that an emulated run used in the days of its pair."""
+    return tcp.use(tcp.cell("newreno", 16) | row | {"simulated_s": row["emulated_s"]})
+
+
+def emulated_table(of: tcp.Measured, rows: Sequence[Row]) -> str:
+    """Return the use of the circuit by the size of a queue under both clocks, and how late the emulator was."""
+    sizes = [int(row["circuit.queue_packets"]) for row in rows]
+    lines = [
+        ["simulated, %", *(tcp.percent(of[tcp.cell("newreno", size)]) for size in sizes)],
+        ["emulated, %", *(f"{100 * emulated_use(row):.0f}" for row in rows)],
+    ]
+    return f"{table(['queue, packets', *map(str, sizes)], lines, 'lr')}\n\n{on_time(rows)}"
 
 
 def document() -> str:
@@ -126,16 +207,28 @@ def document() -> str:
         f"On {draws} drawn demands of 8 to 32 racks `refit` served {100 * (float(mean) - 1):.1f} % more than Eclipse in the mean, less on {below} of them, and "
         f"{100 * (1 - float(least)):.1f} % less at the worst."
     )
-    texts = [
-        buffers_table(read_csv(MEASURED / "buffers.csv")),
-        f"{schedulers_table(read_csv(MEASURED / 'schedulers.csv'))}\n\n{compared}",
-    ]
-    text = DOCUMENT.read_text()
-    for name, new in zip(("buffers", "schedulers"), texts, strict=True):
-        begin, end = f"<!-- {name}: from experiments/circuit/measured -->\n", f"<!-- end of {name} -->\n"
-        before, rest = text.split(begin)
-        text = f"{before}{begin}\n{new}\n\n{end}{rest.split(end)[1]}"
-    return text
+    rows, of = read_csv(MEASURED / "schedulers.csv"), tcp.Measured(read_csv(MEASURED / "tcp.csv"))
+    texts = {
+        "claims": tcp.claims_table(of),
+        "spreads": tcp.spreads_table(of),
+        "sequence": tcp.sequence_table(read_csv(MEASURED / "sequence.csv")),
+        "buffers": tcp.buffers_tables(of),
+        "causes": tcp.causes_table(of),
+        "delays": tcp.delays_table(of),
+        "second": tcp.second_table(of),
+        "nights": tcp.nights_table(of),
+        "rivals": tcp.rivals_table(of),
+        "rotor": tcp.rotor_table(read_csv(MEASURED / "rotor.csv")),
+        "schedulers": f"{schedulers_table(rows, True)}\n\n{compared}",
+        "other schedulers": schedulers_table(rows, False),
+        **ring_load.document(read_csv(MEASURED / "rings.csv")),
+        **jobs.document(MEASURED),
+    }
+    # Emulated rows may be missing, as they need a quiet machine.
+    for name, shown in (("validation", validation_table), ("emulated", lambda rows: emulated_table(of, rows))):
+        if rows := read_csv(MEASURED / f"{name}.csv"):
+            texts[name] = shown(rows)
+    return filled(DOCUMENT.read_text(), "experiments/circuit/measured", texts)
 
 
 @LAB.verb()
@@ -147,13 +240,17 @@ def docs(args) -> int:
 
 @LAB.verb(binary=BINARY)
 def smoke(args) -> int:
-    """Checks the tables of docs/circuit.md and simulates one short run."""
+    """Checks the tables of docs/circuit.md and simulates short runs."""
     if document() != DOCUMENT.read_text():
         raise Failed("docs/circuit.md: other tables than its rows make: run `python3 experiments/circuit/run.py docs`")
-    (row,) = simulated(args.binary, "sweep={}", 'duration="14 ms"', "circuit.queue_packets=128")
-    if not 0 < use(row) <= 1:
-        raise Failed(f"the circuit carries something, and at most its rate: {row}")
-    print(f"circuit: {100 * use(row):.0f} % of the circuit in 14 ms")
+    grown = tcp.cell("retcp", 16, 128, 1_000, duration_ms=14)
+    shown = grown | tcp.measured(args.binary, grown)
+    if not 0 < tcp.use(shown) <= 1:
+        raise Failed(f"the circuit carries something, and at most its rate: {shown}")
+    sent = tcp.sequence(args.binary, tcp.cell("newreno", 128, duration_ms=42))
+    if not 0 < sent[-1]["sent_bytes"] <= 1e3 * tcp.optimal_kb(1_400):
+        raise Failed(f"a week carries something, and at most what both networks can: {sent[-1]}")
+    print(f"circuit: {100 * tcp.use(shown):.0f} % of the circuit in 14 ms")
     return 0
 
 

@@ -22,7 +22,7 @@ LAB = Experiment(__file__, __doc__)
 SEEDS = (1, 2, 3)
 FAULTS = (
     *("none", "link-cut", "link-degraded", "reflector-killed", "reflector-frozen", "edge-killed", "controller-frozen", "split", "drained"),
-    "updates-dropped",
+    *("controller-killed", "etcd-killed", "updates-dropped"),
 )
 MODES = ("hybrid", "distributed", "centralized")
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -122,10 +122,12 @@ def all_settings(args) -> int:
 
 
 def shown(values: Iterable[float], digits: int = 1) -> str:
-    """Return the median with the range."""
+    """Return the median, with the range of several values."""
     values = sorted(values)
     if not values:
         return ""
+    if len(values) == 1:
+        return f"{values[0]:.{digits}f}"
     return f"{statistics.median(values):.{digits}f} ({values[0]:.{digits}f} to {values[-1]:.{digits}f})"
 
 

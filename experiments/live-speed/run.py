@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, ROOT, XTASK, Experiment, Option, Row, Rows, commit, grouped, measure, numbers, product, read_csv, repeatable, table, write_csv
+from anabranch_lab.cells import BINARY, ROOT, XTASK, Experiment, Option, Row, Rows, commit, filled, grouped, measure, numbers, product, read_csv, repeatable, table, write_csv
 from anabranch_lab.programs import Failed, Skipped, await_port, children_cpu_s, free_ports, json_lines, processor_s, quantile, running
 
 LAB = Experiment(__file__, __doc__)
@@ -290,12 +290,8 @@ def document() -> str:
     """Return docs/live.md with the tables of the committed rows."""
     read = lambda name: read_csv(MEASURED / f"{name}.csv")
     tables = [plans_table(read("plans")), *control_tables(read("decisions"), read("tables")), node_table(read("node")), ages_table(read("ages"))]
-    text = DOCUMENT.read_text()
-    for number, new in enumerate(tables, 1):
-        begin, end = f"<!-- speed {number}: from experiments/live-speed/measured -->\n", f"<!-- end of speed {number} -->\n"
-        before, rest = text.split(begin)
-        text = f"{before}{begin}\n{new}\n\n{end}{rest.split(end)[1]}"
-    return text
+    blocks = {f"speed {number}": new for number, new in enumerate(tables, 1)}
+    return filled(DOCUMENT.read_text(), "experiments/live-speed/measured", blocks)
 
 
 @LAB.verb()

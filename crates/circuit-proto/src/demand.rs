@@ -35,6 +35,13 @@ pub enum DemandError {
     ToItself(usize),
     /// The sum of all entries exceeds 2^64 - 1 bytes.
     TooLarge,
+    /// A matrix with another number of entries than pairs of racks.
+    Entries {
+        /// Entries of the matrix.
+        has: usize,
+        /// Racks of the network, each with an entry for each.
+        racks: usize,
+    },
 }
 
 impl fmt::Display for DemandError {
@@ -48,6 +55,9 @@ impl fmt::Display for DemandError {
                 write!(f, "rack {rack} to itself: demand is between different racks")
             }
             Self::TooLarge => write!(f, "demand: the sum of all entries exceeds 2^64 - 1 bytes"),
+            Self::Entries { has, racks } => {
+                write!(f, "{has} entries: {racks} racks need {racks} rows of {racks} entries")
+            }
         }
     }
 }
@@ -63,6 +73,23 @@ impl Demand {
             return Err(DemandError::Racks(racks));
         }
         Ok(Self { racks, bytes: vec![0; racks * racks], total: 0 })
+    }
+
+    /// Demand with the given entries in bytes, the source's row first.
+    ///
+    /// Errors: a number of racks that no network has, another number of entries, bytes on the diagonal, or a sum beyond
+    /// 2^64 - 1 bytes.
+    pub fn from_entries(racks: usize, bytes: Vec<u64>) -> Result<Self, DemandError> {
+        Self::new(racks)?;
+        if bytes.len() != racks * racks {
+            return Err(DemandError::Entries { has: bytes.len(), racks });
+        }
+        if let Some(rack) = (0..racks).find(|rack| bytes[rack * racks + rack] > 0) {
+            return Err(DemandError::ToItself(rack));
+        }
+        let total = bytes.iter().try_fold(0u64, |sum, entry| sum.checked_add(*entry));
+        let total = total.ok_or(DemandError::TooLarge)?;
+        Ok(Self { racks, bytes, total })
     }
 
     /// Number of racks.
@@ -93,6 +120,11 @@ impl Demand {
     pub fn between(&self, source: usize, destination: usize) -> ByteCount {
         assert!(source < self.racks && destination < self.racks, "racks are below {}", self.racks);
         ByteCount::new(self.bytes[source * self.racks + destination])
+    }
+
+    /// All entries in bytes, the source's row first.
+    pub fn entries(&self) -> &[u64] {
+        &self.bytes
     }
 
     /// Sum of all entries.
@@ -130,6 +162,17 @@ mod tests {
         let bytes = ByteCount::new(1);
         assert_eq!(demand.add(4, 0, bytes), Err(DemandError::NoSuchRack { rack: 4, racks: 4 }));
         assert_eq!(demand.add(2, 2, bytes), Err(DemandError::ToItself(2)));
+    }
+
+    #[test]
+    fn wrong_matrices_are_refused() {
+        assert_eq!(Demand::from_entries(1, vec![0]), Err(DemandError::Racks(1)));
+        assert_eq!(Demand::from_entries(2, vec![0; 3]), Err(DemandError::Entries { has: 3, racks: 2 }));
+        assert_eq!(Demand::from_entries(2, vec![0, 1, 1, 5]), Err(DemandError::ToItself(1)));
+        assert_eq!(Demand::from_entries(2, vec![0, u64::MAX, 1, 0]), Err(DemandError::TooLarge));
+        let mut demand = Demand::new(2).unwrap();
+        demand.add(0, 1, ByteCount::new(7)).unwrap();
+        assert_eq!(Demand::from_entries(2, vec![0, 7, 0, 0]), Ok(demand));
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod status;
 mod world;
 
 use crate::member::Member;
+use anabranch_recipes::{Decision, Flow, Harm, Mechanism, Relation, Resources, Separation, Sharing, System};
 use std::process::ExitCode;
 
 /// What to do.
@@ -71,5 +72,23 @@ impl Member for Broker {
     }
     fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
         Some(&anabranch_rehearse::broker::Emulated)
+    }
+    fn recipe() -> Option<System> {
+        Some(System {
+            name: "broker",
+            title: "broker",
+            planes: "the broker + content networks",
+            relation: Relation::Peers,
+            separation: &[Separation::HardAdministration],
+            sharing: Sharing::Incomplete,
+            resources: &[Resources::Disjoint],
+            flow: Flow::TwoWay,
+            assumes: "bids are kept, and scores mean the same to all",
+            decision: Decision::Joint,
+            harm: &[Harm::Performance, Harm::Cost],
+            has: Mechanism::PriorityRanking,
+            advice: None,
+            source: "docs/broker.md",
+        })
     }
 }

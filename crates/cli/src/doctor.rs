@@ -5,6 +5,7 @@ mod need;
 use crate::family;
 use anabranch_codes::{Kernel, kernel_in_use};
 use anabranch_emu::doctor;
+use anabranch_emu::scenario::shortest_day;
 use anabranch_units::Finding;
 use std::process::ExitCode;
 
@@ -25,9 +26,12 @@ const WAYS: [&str; 2] = ["namespaces as we are", "user namespaces"];
 ///
 /// Errors: none but that of writing the answer.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let findings = doctor();
+    let mut findings = doctor();
     let needs = family::needs();
     let can_emulate = can_emulate(&findings);
+    if can_emulate {
+        findings.push(circuits());
+    }
     let kernels = Kernel::available();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     if args.json {
@@ -49,6 +53,17 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         print!("{}", text(&findings, &needs, can_emulate, cores, &kernels));
     }
     Ok(if can_emulate { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The shortest day of circuits that this machine emulates in real time, measured in a second.
+fn circuits() -> Finding {
+    match shortest_day(&crate::emulate::host_command) {
+        Ok(day) => {
+            let detail = format!("days of {day} and more in real time; time dilation by F divides that by F");
+            Finding::new("circuits", true, detail, "")
+        }
+        Err(error) => Finding::new("circuits", false, error.to_string(), "free a processor, and ask again"),
+    }
 }
 
 /// Whether one way to make sites works; each tries everything that it needs, TUN included.

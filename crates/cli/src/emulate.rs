@@ -7,8 +7,10 @@
 mod outcome;
 mod scenario;
 
+pub(crate) use scenario::host as host_command;
+
 use crate::run_dir::RunDir;
-use anabranch_emu::{Change, EmuError, Emulation, EmulationOptions, Isolation, Loss, Surroundings};
+use anabranch_emu::{Change, Dilation, EmuError, Emulation, EmulationOptions, Isolation, Loss, Surroundings};
 use anabranch_graph::Topology;
 use anabranch_graph::file::{Defaults, load};
 use anabranch_units::{BitRate, ByteCount, Duration, Seed, SiteId};
@@ -27,6 +29,7 @@ const HELP: &str = "In CMD and --run, {@SITE} stands for a site's address. Progr
   ANABRANCH_SITE, ANABRANCH_ADDRESS   the site they run in
   ANABRANCH_ADDRESS_<SITE>            every site's address; names in capitals, _ for all but letters and digits
   ANABRANCH_NETNS_<SITE>              for `nsenter --net=PATH CMD`, to run something in another site
+  ANABRANCH_DILATION                  real time for each second of the network
   ANABRANCH_SITES                     all of this as JSON, and the address of each link's far end
 
 Exit code: that of CMD; 128 and the signal's number if one ended it; 124 if --duration did; 126 or 127 if it could not
@@ -37,7 +40,8 @@ Examples:
   anabranch emulate internet2 --run 'chicago=iperf3 -s' -- iperf3 -c '{@chicago}'
   anabranch emulate internet2 --loss 0.1% --at '2s link 0-2 down' --at '5s link 0-2 up' -- ./my-test
   anabranch emulate butterfly         (a shell in the first site)
-  anabranch emulate scenario.toml --set network.rate='50 Mbit/s'";
+  anabranch emulate scenario.toml --set network.rate='50 Mbit/s'
+  anabranch emulate circuit.toml --run '16=iperf3 -s' -- iperf3 -c '{@16}'   (a command in place of the scenario's flows)";
 
 /// Does the part of one host of an emulated scenario, whose command started this process.
 ///
@@ -84,20 +88,13 @@ pub struct Args {
     /// The longest queue before each link, for each priority, as "64 KiB", in place of the topology's.
     #[arg(long, value_name = "SIZE")]
     queue: Option<ByteCount>,
-    /// The largest IP packet, in bytes. A larger one carries more data for the same work.
-    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
-    mtu: u32,
-    /// TCP congestion control in the sites, by the kernel's name (`anabranch doctor` lists them). Without: the kernel's
-    /// default.
-    #[arg(long, value_name = "NAME")]
-    congestion_control: Option<String>,
-    /// The most that a TCP socket in the sites buffers in each direction, as "4 MiB". Without: the kernel's default.
-    #[arg(long, value_name = "SIZE")]
-    tcp_buffer: Option<ByteCount>,
-    /// The run is not trusted if the 99th percentile of its lateness is above this. Lateness is by how much later than due
-    /// packets left, and a scenario's flows and datagrams began.
-    #[arg(long, value_name = "TIME", default_value = "1 ms")]
-    lateness_bound: Duration,
+    #[command(flatten)]
+    kernel: Kernel,
+    /// The run is not trusted if the 99th percentile of its lateness is above this. Lateness is by
+    /// how much later than due packets left, and a scenario's flows and datagrams began. Without: 1
+    /// ms, and for packets over circuits 1 % of the shortest day.
+    #[arg(long, value_name = "TIME")]
+    lateness_bound: Option<Duration>,
     /// Exit with 1 if the run is not trusted though CMD succeeded.
     #[arg(long)]
     strict: bool,
@@ -128,6 +125,31 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
+/// Kernels and clocks of the sites.
+#[derive(clap::Args)]
+struct Kernel {
+    /// The largest IP packet, in bytes. A larger one carries more data for the same work.
+    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    mtu: u32,
+    /// TCP congestion control in the sites, by the kernel's name (`anabranch doctor` lists them).
+    /// Without: the kernel's default, or the scenario's.
+    #[arg(long, value_name = "NAME")]
+    congestion_control: Option<String>,
+    /// The most that a TCP socket in the sites buffers in each direction, as "4 MiB". Without: the
+    /// kernel's default, or the scenario's.
+    #[arg(long, value_name = "SIZE")]
+    tcp_buffer: Option<ByteCount>,
+    /// Real time for each second of the network, a whole number from 1 to 1024. Rates and times of
+    /// reports are the network's. Without: the scenario's, or the smallest at which this machine
+    /// carries its circuits on time, or 1.
+    #[arg(long, value_name = "FACTOR")]
+    dilation: Option<Dilation>,
+    /// A library that CMD and the programs of --run load before all others (LD_PRELOAD), as one
+    /// that dilates their clocks.
+    #[arg(long, value_name = "FILE")]
+    preload: Option<PathBuf>,
+}
+
 /// What was asked for, checked.
 struct Job {
     topology: Topology,
@@ -135,6 +157,8 @@ struct Job {
     /// Site, the line as given, the line with addresses to be filled in.
     runs: Vec<(SiteId, String)>,
     changes: Vec<Change>,
+    /// Library that programs load before all others. `None` for none.
+    preload: Option<PathBuf>,
     options: EmulationOptions,
 }
 
@@ -161,10 +185,11 @@ const GRACE: StdDuration = StdDuration::from_secs(2);
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
-    if scenario::is_scenario(&args.topology) {
+    let has_programs = !args.command.is_empty() || !args.runs.is_empty();
+    if scenario::is_scenario(&args.topology) && !has_programs {
         return scenario::run(args, quiet);
     }
-    let job = match check(args) {
+    let job = match check(args, quiet) {
         Ok(job) => job,
         Err(error) => {
             eprintln!("anabranch: {error:#}");
@@ -186,7 +211,7 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
     };
     // After the start: its helper forks from one thread.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let surroundings = Surroundings::new(topology, &emulation)?;
+    let surroundings = Surroundings::new(topology, &emulation)?.with_preload(job.preload.clone());
     if let Some(path) = &args.hosts {
         let lines =
             topology.site_ids().map(|s| format!("{} {}\n", emulation.site_address(s), topology.site(s).name));
@@ -209,6 +234,7 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
         changes: &job.changes,
         report: emulation.report()?,
         links: emulation.counters()?,
+        circuits: emulation.take_circuits()?,
     };
     drop(emulation);
     if let Some(path) = &args.report {
@@ -235,7 +261,8 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
     Ok(if distrusted { ExitCode::FAILURE } else { ExitCode::from(ended.code) })
 }
 
-fn check(args: &Args) -> anyhow::Result<Job> {
+/// The network of a topology, and how it is emulated.
+fn network(args: &Args) -> anyhow::Result<(Topology, EmulationOptions)> {
     anyhow::ensure!(
         args.sets.is_empty() && args.trials == 1,
         "--set and --trials are for scenarios: {} is a topology",
@@ -252,9 +279,40 @@ fn check(args: &Args) -> anyhow::Result<Job> {
             properties.queue = args.queue;
         }
     }
-    if let Some(queue) = args.queue.filter(|queue| queue.as_u64() < args.mtu.into()) {
-        anyhow::bail!("--queue {queue}: must hold at least a packet of --mtu, {} B", args.mtu);
+    let kernel = &args.kernel;
+    if let Some(queue) = args.queue.filter(|queue| queue.as_u64() < kernel.mtu.into()) {
+        anyhow::bail!("--queue {queue}: must hold at least a packet of --mtu, {} B", kernel.mtu);
     }
+    let default = EmulationOptions::default();
+    let options = EmulationOptions {
+        mtu: kernel.mtu,
+        congestion_control: kernel.congestion_control.clone(),
+        tcp_buffer_bytes_max: kernel.tcp_buffer,
+        dilation: kernel.dilation.unwrap_or_default(),
+        seed: Seed::new(args.seed),
+        lateness_p99_max: args.lateness_bound.unwrap_or(default.lateness_p99_max),
+        ..default
+    };
+    Ok((topology, options))
+}
+
+/// The library's path for programs in any folder. Refuses a library that is not there, and a program whose time the library cannot
+/// stretch: either would run at the wrong speed without a word.
+fn preload(args: &Args) -> anyhow::Result<Option<PathBuf>> {
+    let Some(library) = &args.kernel.preload else { return Ok(None) };
+    let path = library.canonicalize().with_context(|| format!("--preload {}", library.display()))?;
+    if path.file_name() == Some(anabranch_dilate::LIBRARY.as_ref())
+        && let Some(program) = args.command.first()
+    {
+        anabranch_dilate::check_program(program.as_ref())?;
+    }
+    Ok(Some(path))
+}
+
+fn check(args: &Args, quiet: bool) -> anyhow::Result<Job> {
+    let preload = preload(args)?;
+    let is_scenario = scenario::is_scenario(&args.topology);
+    let (topology, options) = if is_scenario { scenario::network(args, quiet)? } else { network(args)? };
     let site = args.site.as_deref().map_or(Ok(SiteId(0)), |name| topology.find_site(name))?;
     let runs = args
         .runs
@@ -283,16 +341,9 @@ fn check(args: &Args) -> anyhow::Result<Job> {
             args.topology
         );
     }
-    let options = EmulationOptions {
-        isolation: args.user_namespace.then_some(Isolation::UserNamespace),
-        mtu: args.mtu,
-        congestion_control: args.congestion_control.clone(),
-        tcp_buffer_bytes_max: args.tcp_buffer,
-        seed: Seed::new(args.seed),
-        lateness_p99_max: args.lateness_bound,
-        ..EmulationOptions::default()
-    };
-    Ok(Job { topology, site, runs, changes, options })
+    let isolation = args.user_namespace.then_some(Isolation::UserNamespace);
+    let options = EmulationOptions { isolation, ..options };
+    Ok(Job { topology, site, runs, changes, preload, options })
 }
 
 /// `text` with every `{@SITE}` replaced.
@@ -378,7 +429,7 @@ impl Stage<'_> {
             running = child.is_some();
             (status, cut) = self.watch(child, begun, &mut signals).await?;
         }
-        let seconds = begun.elapsed().as_secs_f64();
+        let seconds = self.job.options.dilation.emulated(begun.elapsed()).as_secs_f64();
         check_backgrounds(topology, &mut backgrounds);
         stop_backgrounds(&mut backgrounds).await;
         let code = match (cut, status) {
@@ -448,6 +499,7 @@ impl Stage<'_> {
         begun: Instant,
         signals: &mut Signals,
     ) -> anyhow::Result<(Option<ExitStatus>, Cut)> {
+        let dilation = self.job.options.dilation;
         // The process's number is its own until `wait` has returned, which `ending` tells.
         let pid = child.as_ref().and_then(|c| Pid::from_raw(c.id() as i32));
         let mut ending = std::pin::pin!(async {
@@ -461,13 +513,13 @@ impl Stage<'_> {
         });
         let mut limit = std::pin::pin!(async {
             match self.args.duration {
-                Some(duration) => tokio::time::sleep(duration.to_std()).await,
+                Some(duration) => tokio::time::sleep(dilation.real(duration)).await,
                 None => std::future::pending().await,
             }
         });
         let mut changes = self.job.changes.iter().peekable();
         let cut = loop {
-            let due = changes.peek().map(|c| begun + c.at.to_std());
+            let due = changes.peek().map(|c| begun + dilation.real(c.at));
             let next_change = async {
                 match due {
                     Some(due) => tokio::time::sleep_until(due.into()).await,

@@ -44,6 +44,11 @@ macro_rules! family {
             [$(<$member>::emulated()),+].into_iter().flatten().collect()
         }
 
+        /// The control planes that they coordinate.
+        pub(crate) fn recipes() -> Vec<anabranch_recipes::System> {
+            [$(<$member>::recipe()),+].into_iter().flatten().collect()
+        }
+
         /// What they need of a machine.
         pub(crate) fn needs() -> Vec<Need> {
             [$(<$member>::needs()),+].into_iter().flatten().collect()

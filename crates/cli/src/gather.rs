@@ -7,6 +7,7 @@ pub mod serve;
 pub mod stripe;
 
 use crate::member::Member;
+use anabranch_recipes::{Decision, Flow, Harm, Mechanism, Relation, Resources, Separation, Sharing, System};
 use std::process::ExitCode;
 
 /// What to do.
@@ -46,5 +47,23 @@ impl Member for Gather {
     }
     fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
         Some(&anabranch_rehearse::gather::Emulated)
+    }
+    fn recipe() -> Option<System> {
+        Some(System {
+            name: "gather",
+            title: "gather",
+            planes: "a client's grants + TCP of other flows",
+            relation: Relation::Peers,
+            separation: &[Separation::HardAdministration, Separation::SoftAdministration],
+            sharing: Sharing::None,
+            resources: &[Resources::Disjoint],
+            flow: Flow::None,
+            assumes: "other flows slow down after losses and delay",
+            decision: Decision::Separate,
+            harm: &[Harm::Performance],
+            has: Mechanism::Reaction,
+            advice: None,
+            source: "docs/gather.md",
+        })
     }
 }

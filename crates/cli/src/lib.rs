@@ -28,6 +28,7 @@ mod network;
 mod page;
 mod pipe;
 mod process;
+mod recipe;
 mod replicate;
 mod run_dir;
 mod shown;
@@ -88,6 +89,8 @@ enum Verb {
     /// Run one cell of a published experiment on an emulated network, or predict it.
     #[command(subcommand)]
     Experiment(experiment::Noun),
+    /// Say by which mechanism two control planes should coordinate, and which systems are built so.
+    Recipe(recipe::Args),
     /// Print the script with which a shell completes verbs and options.
     Completions(completions::Args),
 }
@@ -141,6 +144,7 @@ pub fn main() -> ExitCode {
         Verb::Doctor(args) => doctor::run(&args),
         Verb::Demo(args) => demo::run(&args, cli.quiet),
         Verb::Experiment(noun) => experiment::run(&noun, cli.quiet),
+        Verb::Recipe(args) => recipe::run(&args),
         Verb::Completions(args) => completions::run(&args, Cli::command()),
     };
     match result {

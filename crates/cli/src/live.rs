@@ -18,6 +18,7 @@ mod worlds;
 
 use crate::doctor::Need;
 use crate::member::Member;
+use anabranch_recipes::{Decision, Flow, Harm, Mechanism, Relation, Resources, Separation, Sharing, System};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -83,6 +84,24 @@ impl Member for Live {
     fn needs() -> Option<Need> {
         let findings = anabranch_live::doctor();
         Some(Need { name: "live video", field: "live_inputs", prefix: "live from ", findings })
+    }
+    fn recipe() -> Option<System> {
+        Some(System {
+            name: "live",
+            title: "live",
+            planes: "the controller + nodes",
+            relation: Relation::Priority,
+            separation: &[Separation::Timescale],
+            sharing: Sharing::Incomplete,
+            resources: &[Resources::Full],
+            flow: Flow::TwoWay,
+            assumes: "the plan is right until an event",
+            decision: Decision::Choice,
+            harm: &[Harm::Performance, Harm::Responsiveness],
+            has: Mechanism::HierarchicalPartitioning,
+            advice: None,
+            source: "docs/live.md",
+        })
     }
 }
 

@@ -25,6 +25,10 @@ pub(crate) trait Member {
     fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
         None
     }
+    /// The control planes that it coordinates and how, for `anabranch recipe`.
+    fn recipe() -> Option<anabranch_recipes::System> {
+        None
+    }
     /// What it needs of a machine beside what all systems need.
     fn needs() -> Option<Need> {
         None

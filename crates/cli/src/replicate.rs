@@ -11,6 +11,7 @@ pub mod wait;
 mod watch;
 
 use crate::member::Member;
+use anabranch_recipes::{Decision, Flow, Harm, Mechanism, Relation, Resources, Separation, Sharing, System};
 use std::process::ExitCode;
 
 /// What to do.
@@ -64,5 +65,23 @@ impl Member for Replicate {
     }
     fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
         Some(&anabranch_rehearse::replicate::Emulated)
+    }
+    fn recipe() -> Option<System> {
+        Some(System {
+            name: "replicate",
+            title: "replicate",
+            planes: "transfers + the planner of the links",
+            relation: Relation::Priority,
+            separation: &[Separation::Layering],
+            sharing: Sharing::Complete,
+            resources: &[Resources::Disjoint],
+            flow: Flow::TwoWay,
+            assumes: "links have the stated capacity, and files the stated size",
+            decision: Decision::OneSide,
+            harm: &[Harm::Performance],
+            has: Mechanism::Transparency,
+            advice: None,
+            source: "docs/replicate.md",
+        })
     }
 }

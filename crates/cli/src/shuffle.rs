@@ -11,6 +11,7 @@ pub mod trace;
 
 use crate::doctor::Need;
 use crate::member::Member;
+use anabranch_recipes::{Decision, Flow, Harm, Mechanism, Relation, Resources, Separation, Sharing, System};
 use std::process::ExitCode;
 
 /// What to do.
@@ -61,5 +62,23 @@ impl Member for Shuffle {
     fn needs() -> Option<Need> {
         let findings = anabranch_pace::doctor();
         Some(Need { name: "flow rates", field: "rates", prefix: "rates by ", findings })
+    }
+    fn recipe() -> Option<System> {
+        Some(System {
+            name: "shuffle",
+            title: "shuffle",
+            planes: "programs + the coordinator of rates",
+            relation: Relation::Priority,
+            separation: &[Separation::Layering],
+            sharing: Sharing::Complete,
+            resources: &[Resources::Disjoint],
+            flow: Flow::OneWay,
+            assumes: "programs announce the flows that they wait for together",
+            decision: Decision::OneSide,
+            harm: &[Harm::Performance, Harm::Responsiveness],
+            has: Mechanism::Transparency,
+            advice: None,
+            source: "docs/shuffle.md",
+        })
     }
 }

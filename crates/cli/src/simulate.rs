@@ -268,6 +268,9 @@ fn write(mut run_dir: RunDir, args: &Args, points: &[Point], done: &[Trial]) -> 
     if points.iter().any(|point| point.scenario.probe.is_some()) {
         run_dir.table("series", &each(|outcome| values(&outcome.series)))?;
     }
+    if done.iter().any(|trial| !trial.outcome.weeks.is_empty()) {
+        run_dir.table("weeks", &each(|outcome| values(&outcome.weeks)))?;
+    }
     let scenarios: Vec<Value> =
         points.iter().map(|point| serde_json::to_value(&point.scenario)).collect::<Result<_, _>>()?;
     let config = serde_json::json!({

@@ -8,6 +8,9 @@ mod up;
 
 use crate::member::Member;
 use anabranch_net::keys::escaped;
+use anabranch_recipes::{
+    Advice, Decision, Flow, Harm, Mechanism, Relation, Resources, Separation, Sharing, System,
+};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -54,5 +57,26 @@ impl Member for Spray {
     }
     fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
         Some(&anabranch_rehearse::spray::Emulated)
+    }
+    fn recipe() -> Option<System> {
+        Some(System {
+            name: "spray",
+            title: "spray",
+            planes: "a host's choice of paths + hashing of switches",
+            relation: Relation::Peers,
+            separation: &[Separation::Layering],
+            sharing: Sharing::None,
+            resources: &[Resources::Disjoint],
+            flow: Flow::None,
+            assumes: "a path that blocked packets does so again",
+            decision: Decision::Separate,
+            harm: &[Harm::Performance],
+            has: Mechanism::Reaction,
+            advice: Some(Advice {
+                mechanism: Some(Mechanism::Transparency),
+                reason: "switches and hosts have one owner; it reacts so that switches stay as they are",
+            }),
+            source: "docs/spray.md",
+        })
     }
 }

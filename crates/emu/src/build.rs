@@ -15,7 +15,7 @@ use std::os::unix::fs::MetadataExt;
 
 use anabranch_linux::namespace::{Kind, Namespace};
 use anabranch_linux::netlink::NetlinkError;
-use anabranch_linux::rtnetlink::{Address, LOOPBACK, LinkChange, Prefix, Rtnetlink};
+use anabranch_linux::rtnetlink::{Address, LOOPBACK, LinkChange, Prefix, Route, Rtnetlink};
 use anabranch_linux::tun;
 use anabranch_units::SiteId;
 
@@ -34,6 +34,8 @@ pub(crate) struct BuildPlan {
     pub device_queue_packets: u32,
     /// Path below `/proc/sys/net`, value, and whether the emulation is refused when it cannot be set.
     pub settings: Vec<(String, String, bool)>,
+    /// Whether TCP acknowledges each segment at once.
+    pub quick_ack: bool,
 }
 
 #[derive(Debug)]
@@ -271,6 +273,20 @@ fn set_up_devices(plan: &BuildPlan, site: &SitePlan) -> Result<(), NetlinkError>
     rtnetlink.change_link(device, &change)?;
     let prefix = Prefix { address: site.address.into(), bits: plan.prefix };
     rtnetlink.add_address(Address { device, prefix })?;
+    if plan.quick_ack {
+        // In place of the route that came with the address.
+        let network =
+            u32::from(site.address) & u32::MAX.checked_shl(32 - u32::from(plan.prefix)).unwrap_or(0);
+        rtnetlink.set_route(&Route {
+            table: libc::RT_TABLE_MAIN.into(),
+            device,
+            to: Prefix { address: Ipv4Addr::from(network).into(), bits: plan.prefix },
+            from: Some(site.address.into()),
+            mtu_bytes: None,
+            quick_ack: true,
+            protocol: libc::RTPROT_KERNEL,
+        })?;
+    }
     // On the loopback, so that the kernel never chooses one of them as a source by itself.
     for &address in &site.link_addresses {
         rtnetlink.add_address(Address { device: LOOPBACK, prefix: Prefix::host(address.into()) })?;

@@ -19,6 +19,7 @@ pub fn doctor() -> Vec<Finding> {
         cpus(),
         clock(),
         open_files(),
+        kernel_clocks(),
     ]
 }
 
@@ -49,6 +50,7 @@ fn isolation(name: &'static str, isolation: Isolation) -> Finding {
         mtu: 1500,
         device_queue_packets: 16,
         settings: Vec::new(),
+        quick_ack: false,
     };
     match build::build(&plan, isolation) {
         Ok(_) => Finding::new(name, true, "a site can be made this way", ""),
@@ -118,4 +120,15 @@ fn open_files() -> Finding {
     let ok = soft.is_none_or(|n| n >= 256);
     let detail = soft.map_or("unlimited or unknown".to_owned(), |n| n.to_string());
     Finding::new("open files", ok, detail, "ulimit -n 4096")
+}
+
+/// Time dilation stretches the least retransmission timeout of each site.
+fn kernel_clocks() -> Finding {
+    let rto_min = sysctl("net.ipv4.tcp_rto_min_us");
+    let detail = rto_min.as_ref().map_or_else(
+        || "net.ipv4.tcp_rto_min_us is not there".to_owned(),
+        |us| format!("TCP's clocks stretch with time dilation; net.ipv4.tcp_rto_min_us is {us}"),
+    );
+    let fix = "for time dilation: a kernel of version 6.11 or later";
+    Finding::new("kernel clocks", rto_min.is_some(), detail, fix)
 }

@@ -2,7 +2,7 @@
 
 use std::io::{Error, ErrorKind};
 
-use anabranch_fabric::PortError;
+use anabranch_fabric::{CircuitError, PortError};
 use anabranch_units::{LinkId, SiteId};
 
 /// Why there is no emulation, or why it could not do what was asked.
@@ -34,6 +34,8 @@ pub enum EmuError {
         /// Why not.
         error: PortError,
     },
+    /// The switch of circuits has settings that it cannot have.
+    Circuit(CircuitError),
     /// The topology has no such link.
     UnknownLink {
         /// The link asked for.
@@ -185,7 +187,7 @@ impl BuildFailure {
                 "needs CAP_NET_ADMIN: run as root, or give the container the capability (`--cap-add NET_ADMIN`)"
             }
             (BuildStep::Setting, _) if self.error.kind() == ErrorKind::NotFound => {
-                "the kernel lacks this congestion control: choose one that `anabranch doctor` lists, or load its module"
+                "the kernel lacks a setting (time dilation takes Linux 6.11) or this congestion control: choose one that `anabranch doctor` lists, or load its module"
             }
             (BuildStep::Setting, _) if code == Some(libc::EPERM) => {
                 "the congestion control must be among those in `sysctl net.ipv4.tcp_allowed_congestion_control`"
@@ -228,6 +230,7 @@ impl std::fmt::Display for EmuError {
             Self::Size { what, got, limit } => write!(f, "{got} {what} to emulate: must be 1 to {limit}"),
             Self::Option { name, value, allowed } => write!(f, "{name} {value}: must be {allowed}"),
             Self::Link { link, error } => write!(f, "link {link}: {error}"),
+            Self::Circuit(error) => write!(f, "switch of circuits: {error}"),
             Self::UnknownLink { link, links } => {
                 write!(f, "no link {link}: this topology has {links} links, from 0")
             }

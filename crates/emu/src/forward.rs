@@ -7,17 +7,18 @@ use std::cell::RefCell;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver, Sender};
-use std::time::Instant as WallInstant;
 
 use anabranch_fabric::{
-    AnyElement, DropCounts, EventQueue, Fabric, Node, NodeCx, PacketMeta, Port, PortError, PortSettings,
-    Switch, Target,
+    AnyElement, CircuitSwitch, DropCounts, EventQueue, Fabric, Flag, Node, NodeCx, PacketMeta, Port,
+    PortError, PortSettings, Switch, Target,
 };
-use anabranch_units::{Instant, LinkId, SiteId};
+use anabranch_units::{LinkId, SiteId};
 
 use crate::Histogram;
+use crate::circuits::{CircuitFigures, CircuitObserver, Circuits};
+use crate::dilation::Clock;
 use crate::lateness::Scheduling;
-use crate::route::{self, Routes};
+use crate::route::{self, CircuitMark, Routes};
 use crate::{LinkCounters, LinkState, Switching, elevate, sys};
 
 /// What the forwarder is asked to do between packets.
@@ -26,6 +27,7 @@ pub(crate) enum Request {
     LinkState { link: LinkId, reply: Sender<LinkState> },
     Counters { reply: Sender<Vec<LinkCounters>> },
     Figures { reply: Sender<Figures> },
+    Circuits { reply: Sender<Option<CircuitFigures>> },
     Stop,
 }
 
@@ -47,6 +49,8 @@ pub(crate) struct Setup {
     pub tuns: Vec<OwnedFd>,
     pub switching: Vec<Switching>,
     pub ports: Vec<Port>,
+    pub circuits: Option<Circuits>,
+    pub clock: Clock,
     pub bell: std::sync::Arc<OwnedFd>,
     pub requests: Receiver<Request>,
     pub spin: std::time::Duration,
@@ -56,7 +60,10 @@ pub(crate) struct Setup {
 
 /// Where packets go that leave the fabric, and how late they were.
 struct Delivery {
-    started: WallInstant,
+    clock: Clock,
+    observer: Option<CircuitObserver>,
+    circuit_mark: CircuitMark,
+    /// In emulated time.
     lateness: Histogram,
     refused: u64,
     /// Bodies to use again.
@@ -85,15 +92,21 @@ impl Node for SiteNode {
         meta: PacketMeta,
         mut body: Vec<u8>,
     ) {
-        if meta.ecn_ce {
+        if meta.has(Flag::Ce) {
             route::mark_ce(&mut body);
         }
         let mut delivery = self.delivery.borrow_mut();
         let delivery = &mut *delivery;
+        if meta.has(Flag::Circuit) {
+            route::mark_circuit(&mut body, delivery.circuit_mark);
+        }
         match sys::write_packet(self.tun, &body) {
             Ok(()) => {
-                let now_ns = delivery.started.elapsed().as_nanos() as u64;
-                delivery.lateness.record(now_ns.saturating_sub(cx.now().as_ns()));
+                let (now, meant) = (delivery.clock.now(), cx.now());
+                delivery.lateness.record(now.saturating_since(meant).as_ns());
+                if let Some(observer) = &mut delivery.observer {
+                    observer.handle(now, meant, &meta);
+                }
             }
             Err(_) => delivery.refused += 1,
         }
@@ -112,7 +125,7 @@ pub(crate) struct Forwarder {
     fabric: Fabric<SiteNode>,
     setup: Setup,
     delivery: Rc<RefCell<Delivery>>,
-    started: WallInstant,
+    circuits: Option<Target>,
     scheduling: Scheduling,
     /// When the running second of the processor share began, in run time and in processor time.
     second: (std::time::Duration, std::time::Duration),
@@ -122,9 +135,16 @@ pub(crate) struct Forwarder {
 impl Forwarder {
     /// Runs until asked to stop. Takes the calling thread.
     pub(crate) fn run(mut setup: Setup) {
-        let started = WallInstant::now();
+        let clock = setup.clock;
+        let circuits = setup.circuits.take();
+        let circuit_mark = circuits.as_ref().map_or(CircuitMark::Ece, |circuits| circuits.mark);
+        let (circuits, observer) = circuits.map_or((None, None), |circuits| {
+            (Some((circuits.site, circuits.switch)), Some(circuits.observer))
+        });
         let delivery = Rc::new(RefCell::new(Delivery {
-            started,
+            clock,
+            observer,
+            circuit_mark,
             lateness: Histogram::new(),
             refused: 0,
             spare: Vec::new(),
@@ -132,27 +152,27 @@ impl Forwarder {
         let nodes =
             setup.tuns.iter().map(|tun| SiteNode { tun: tun.as_raw_fd(), delivery: delivery.clone() });
         let nodes = nodes.collect();
-        let fabric = Fabric::new(elements(&setup.switching, std::mem::take(&mut setup.ports)), nodes);
+        let links = setup.ports.len();
+        let circuits_at = circuits.as_ref().map(|(site, _)| route::switch(*site, links));
+        let fabric =
+            Fabric::new(elements(&setup.switching, std::mem::take(&mut setup.ports), circuits), nodes);
         sys::wake_on_time();
         let scheduling = if setup.elevate { elevate() } else { Scheduling::Ordinary };
-        let second = (started.elapsed(), sys::thread_cpu_time());
-        let mut forwarder = Self { fabric, setup, delivery, started, scheduling, second, cpu_share_max: 0.0 };
+        let second = (clock.started.elapsed(), sys::thread_cpu_time());
+        let (circuits, cpu_share_max) = (circuits_at, 0.0);
+        let mut forwarder = Self { fabric, setup, delivery, circuits, scheduling, second, cpu_share_max };
         forwarder.forward();
         close_all(std::mem::take(&mut forwarder.setup.tuns));
-    }
-
-    fn now(&self) -> Instant {
-        Instant::from_ns(self.started.elapsed().as_nanos() as u64)
     }
 
     fn forward(&mut self) {
         let mut fds: Vec<_> = self.setup.tuns.iter().map(|tun| sys::readable(tun.as_raw_fd())).collect();
         fds.push(sys::readable(self.setup.bell.as_raw_fd()));
         let mut buffer = vec![0; PACKET_MAX];
+        let clock = self.setup.clock;
         loop {
-            let now = self.now();
-            self.fabric.advance(now);
-            let timeout = self.fabric.next_arrival().map(|t| t.saturating_since(self.now()).to_std());
+            self.fabric.advance(clock.now());
+            let timeout = self.fabric.next_arrival().map(|at| clock.until(at));
             let timeout = match timeout {
                 // Going to sleep and waking up again takes longer than this: look again at once.
                 Some(t) if t < self.setup.spin => Some(Default::default()),
@@ -187,8 +207,7 @@ impl Forwarder {
             let (to, meta) = self.setup.routes.ingress(site, packet);
             let mut body = self.delivery.borrow_mut().spare.pop().unwrap_or_default();
             body.extend_from_slice(packet);
-            let now = self.now();
-            self.fabric.inject(now, to, meta, body);
+            self.fabric.inject(self.setup.clock.now(), to, meta, body);
         }
     }
 
@@ -200,7 +219,7 @@ impl Forwarder {
                 let LinkState { up, rate, delay, loss_ppm, loss_burst } = state;
                 let before = *self.port(link).settings();
                 let settings = PortSettings { rate, delay, loss_ppm, loss_burst, up, ..before };
-                let now = self.now();
+                let now = self.setup.clock.now();
                 let _ = reply.send(self.fabric.handle_port_settings(now, target, settings));
             }
             Request::LinkState { link, reply } => {
@@ -217,12 +236,18 @@ impl Forwarder {
                     lateness: delivery.lateness.clone(),
                     drops: self.fabric.totals().drops,
                     refused: delivery.refused,
-                    took_s: self.started.elapsed().as_secs_f64(),
+                    took_s: self.setup.clock.now().as_secs_f64(),
                     cpu_s: sys::thread_cpu_time().as_secs_f64(),
                     cpu_share_max: self.cpu_share_max,
                     wait_s: wait_s(),
                     scheduling: self.scheduling,
                 });
+            }
+            Request::Circuits { reply } => {
+                let switch = self.circuits.and_then(|at| self.fabric.circuit_switch(at));
+                let observer = &mut self.delivery.borrow_mut().observer;
+                let figures = switch.zip(observer.as_mut());
+                let _ = reply.send(figures.map(|(switch, observer)| observer.take(switch.counters())));
             }
             Request::Stop => unreachable!("handled by the loop"),
         }
@@ -234,7 +259,7 @@ impl Forwarder {
 
     fn note_share(&mut self) {
         let (wall, cpu) = self.second;
-        let now = self.started.elapsed();
+        let now = self.setup.clock.started.elapsed();
         if now - wall >= std::time::Duration::from_secs(1) {
             let used = sys::thread_cpu_time();
             self.cpu_share_max =
@@ -245,8 +270,15 @@ impl Forwarder {
 }
 
 /// Ports, then switches, as [`route::port`] and [`route::switch`] number them.
-fn elements(switching: &[Switching], ports: Vec<Port>) -> Vec<AnyElement> {
+fn elements(
+    switching: &[Switching],
+    ports: Vec<Port>,
+    mut circuits: Option<(SiteId, CircuitSwitch)>,
+) -> Vec<AnyElement> {
     let switch = |(site, known): (usize, &Switching)| {
+        if let Some((_, switch)) = circuits.take_if(|(circuit, _)| circuit.index() == site) {
+            return AnyElement::Circuit(Box::new(switch));
+        }
         let next = |(to, links): (usize, &Vec<LinkId>)| match to == site {
             true => vec![Target::node(site as u32)],
             false => links.iter().map(|link| route::port(*link)).collect(),

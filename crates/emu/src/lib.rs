@@ -21,6 +21,10 @@
 //!   programs in them when the emulation is dropped or its process dies, by any signal.
 //! - **Privileges.** Root, or a user namespace where the machine allows one; [`doctor`] and the errors name each missing
 //!   thing.
+//! - **Circuits.** One site's switch can be a hybrid switch of circuits and packets
+//!   ([`EmulationOptions::circuit`]).
+//! - **Time dilation.** Under a [`Dilation`] of F emulated time passes F times slower than the
+//!   machine's. Rates, delays and reports count emulated time.
 //! - **Honesty.** [`Emulation::report`] says how late packets were, and whether figures can be trusted.
 //!
 //! Leaves out: TTL (it does not fall on the way), ICMP errors, routes that change, IPv6, and programs on other machines.
@@ -46,6 +50,8 @@
 #![allow(clippy::disallowed_methods, reason = "a driver: it reads the clock, starts threads and opens files")]
 
 mod build;
+mod circuits;
+mod dilation;
 mod doctor;
 mod error;
 mod forward;
@@ -67,19 +73,23 @@ use anabranch_fabric::switch::ecmp::Ecmp;
 use anabranch_fabric::{Drop as DropReason, Policy, Port, PortSettings};
 use anabranch_graph::Topology;
 use anabranch_linux::namespace::Namespace;
-use anabranch_units::{BitRate, ByteCount, Duration, LinkId, Seed, SiteId};
+use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId, Seed, SiteId};
 
 use crate::build::{BuildPlan, Built, SitePlan};
+use crate::circuits::Circuits;
+use crate::dilation::Clock;
 use crate::forward::{Figures, Forwarder, Request, Setup};
 use crate::route::Routes;
 
 pub use anabranch_units::Histogram;
+pub use circuits::{CircuitFigures, CircuitOptions};
+pub use dilation::{Dilation, DilationError};
 pub use doctor::doctor;
 pub use error::{BuildFailure, BuildStep, EmuError, Isolation};
 pub use lateness::{Report, Scheduling};
 #[doc(hidden)]
 pub use route::exercise;
-pub use route::{LINKS_MAX, SITES_MAX};
+pub use route::{CircuitMark, LINKS_MAX, SITES_MAX};
 pub use script::{Change, ChangeError, Loss};
 pub use surroundings::Surroundings;
 
@@ -106,9 +116,17 @@ pub struct EmulationOptions {
     /// Each site's routes, by site; `None`, the default, is one path of least delay to each, or in a network with
     /// switches all that are of least delay, flow by flow.
     pub switching: Option<Vec<Switching>>,
+    /// A hybrid switch in place of a site's switch. Default none.
+    pub circuit: Option<CircuitOptions>,
+    /// Real time for each second of emulated time; default [`Dilation::NONE`].
+    pub dilation: Dilation,
+    /// Whether the sites' TCP acknowledges each segment at once, as delayed ACK does not stretch;
+    /// default false.
+    pub quick_ack: bool,
     /// Seed of the packet losses.
     pub seed: Seed,
-    /// 99th percentile of the lateness above which the report does not trust the run; default 1 ms.
+    /// 99th percentile of the lateness, in emulated time, above which the report does not trust the
+    /// run; default 1 ms.
     pub lateness_p99_max: Duration,
     /// Run the forwarder ahead of ordinary threads, if permitted (CAP_SYS_NICE); default true. Without it, on a machine
     /// whose processors all have other work, the 99th percentile of the lateness is milliseconds instead of tens of
@@ -153,6 +171,9 @@ impl Default for EmulationOptions {
             settings: Vec::new(),
             ports: None,
             switching: None,
+            circuit: None,
+            dilation: Dilation::NONE,
+            quick_ack: false,
             seed: Seed::new(1),
             lateness_p99_max: Duration::from_ms(1),
             elevate: true,
@@ -211,7 +232,11 @@ impl EmulationOptions {
             settings.push(("ipv4/tcp_rmem".into(), format!("4096 {} {max}", max.min(131_072)), true));
             settings.push(("ipv4/tcp_wmem".into(), format!("4096 {} {max}", max.min(16_384)), true));
         }
-        settings.extend(self.settings.iter().map(|(path, value)| (path.clone(), value.clone(), true)));
+        // The caller's own come last, so that they hold.
+        let stretched = self.dilation.settings();
+        settings.extend(
+            stretched.iter().chain(&self.settings).map(|(path, value)| (path.clone(), value.clone(), true)),
+        );
         settings
     }
 }
@@ -314,7 +339,15 @@ struct Shared {
     isolation: Isolation,
     congestion_control: String,
     lateness_p99_max: Duration,
+    clock: Clock,
     bell: Arc<OwnedFd>,
+}
+
+/// A network as the forwarder takes it.
+struct Network {
+    switching: Vec<Switching>,
+    ports: Vec<Port>,
+    circuits: Option<Circuits>,
 }
 
 #[derive(Debug)]
@@ -333,7 +366,7 @@ impl Emulation {
     /// to get it, a machine that does not allow the namespaces or devices.
     /// Panics: if options by link or by site are not one for each.
     /// Cost: about 4 ms per site. The process forks a helper that stays, so start before filling much memory.
-    pub fn start(topology: &Topology, options: EmulationOptions) -> Result<Self, EmuError> {
+    pub fn start(topology: &Topology, mut options: EmulationOptions) -> Result<Self, EmuError> {
         options.check()?;
         let size =
             |what, got, limit| if got > limit { Err(EmuError::Size { what, got, limit }) } else { Ok(()) };
@@ -347,6 +380,10 @@ impl Emulation {
         assert!(is_one_each, "ports are given by link and ways by site");
         let routes = Routes::new(topology, options.base);
         let ports = ports(topology, options.ports.as_deref(), options.seed)?;
+        let switching = options.switching.take().unwrap_or_else(|| least_delay(topology, options.seed));
+        let circuits = options.circuit.take();
+        let circuits = circuits.map(|circuit| Circuits::at(topology, &switching, circuit)).transpose()?;
+        let network = Network { switching, ports, circuits };
         let plan = BuildPlan {
             sites: topology
                 .site_ids()
@@ -359,6 +396,7 @@ impl Emulation {
             mtu: options.mtu,
             device_queue_packets: DEVICE_QUEUE_PACKETS,
             settings: options.settings(),
+            quick_ack: options.quick_ack,
         };
         let built = match options.isolation {
             Some(isolation) => build::build(&plan, isolation).map_err(EmuError::Build)?,
@@ -372,16 +410,16 @@ impl Emulation {
                     .map_err(|user| EmuError::NoIsolation { root, user })?,
             },
         };
-        Self::run(topology, options, routes, ports, built)
+        Self::run(&options, routes, network, built)
     }
 
     fn run(
-        topology: &Topology,
-        options: EmulationOptions,
+        options: &EmulationOptions,
         routes: Routes,
-        ports: Vec<Port>,
+        network: Network,
         built: Built,
     ) -> Result<Self, EmuError> {
+        let clock = Clock::new(options.dilation);
         let bell = Arc::new(sys::bell().map_err(EmuError::Thread)?);
         let (tuns, sites) = built
             .sites
@@ -392,8 +430,10 @@ impl Emulation {
         let setup = Setup {
             routes: routes.clone(),
             tuns,
-            switching: options.switching.unwrap_or_else(|| least_delay(topology, options.seed)),
-            ports,
+            switching: network.switching,
+            ports: network.ports,
+            circuits: network.circuits,
+            clock,
             bell: bell.clone(),
             requests: received,
             spin: options.spin.to_std(),
@@ -407,6 +447,7 @@ impl Emulation {
             isolation: built.isolation,
             congestion_control: built.congestion_control,
             lateness_p99_max: options.lateness_p99_max,
+            clock,
             bell,
         };
         let mut emulation = Self {
@@ -535,6 +576,23 @@ impl Emulation {
         self.handle.counters()
     }
 
+    /// Real time for each second of emulated time.
+    pub fn dilation(&self) -> Dilation {
+        self.handle.shared.clock.dilation
+    }
+
+    /// As [`EmulationHandle::now`].
+    pub fn now(&self) -> Instant {
+        self.handle.now()
+    }
+
+    /// As [`EmulationHandle::take_circuits`].
+    ///
+    /// Errors: as there.
+    pub fn take_circuits(&self) -> Result<Option<CircuitFigures>, EmuError> {
+        self.handle.take_circuits()
+    }
+
     /// As [`EmulationHandle::report`].
     ///
     /// Errors: as there.
@@ -630,6 +688,19 @@ impl EmulationHandle {
     /// Cost: one wake-up of the forwarder and a microsecond or so per link; blocks until it answers.
     pub fn counters(&self) -> Result<Vec<LinkCounters>, EmuError> {
         self.ask(|reply| Request::Counters { reply })
+    }
+
+    /// Emulated time since the start. A hybrid switch's first week begins at zero.
+    pub fn now(&self) -> Instant {
+        self.shared.clock.now()
+    }
+
+    /// The days and rates of the circuits since the start or the last call. `None` without a hybrid
+    /// switch.
+    ///
+    /// Errors: an emulation that has ended.
+    pub fn take_circuits(&self) -> Result<Option<CircuitFigures>, EmuError> {
+        self.ask(|reply| Request::Circuits { reply })
     }
 
     /// How late packets were so far, what was lost, and whether figures can be trusted.

@@ -5,7 +5,7 @@
 
 use std::net::Ipv4Addr;
 
-use anabranch_fabric::{PacketMeta, Target};
+use anabranch_fabric::{Flag, PacketMeta, Target};
 use anabranch_graph::Topology;
 use anabranch_units::{LinkId, SiteId};
 
@@ -124,7 +124,8 @@ impl Routes {
         };
         let mut meta =
             PacketMeta::new(site.0, to.0, size).with_priority(priority(header.dscp)).with_flow(header.ports);
-        (meta.ecn_ect, meta.ecn_ce) = (header.ecn != 0, header.ecn == CE);
+        meta.set(Flag::Ect, header.ecn != 0);
+        meta.set(Flag::Ce, header.ecn == CE);
         (first, meta)
     }
 }
@@ -151,18 +152,64 @@ pub(crate) fn priority(dscp: u8) -> u8 {
 /// The ECN field of a packet that met congestion (RFC 3168, section 5). 0 is a packet that cannot say so.
 const CE: u8 = 3;
 
-/// Writes into an IPv4 header that the packet met congestion, and amends the header's checksum (RFC 1624, equation 3).
+/// Writes into an IPv4 header that the packet met congestion, and amends the header's checksum.
 pub(crate) fn mark_ce(packet: &mut [u8]) {
     let Some(header) = packet.first_chunk_mut::<20>() else { return };
-    let before = u16::from_be_bytes([header[0], header[1]]);
-    header[1] |= CE;
-    let after = u16::from_be_bytes([header[0], header[1]]);
-    let checksum = u16::from_be_bytes([header[10], header[11]]);
-    let mut sum = u32::from(!checksum) + u32::from(!before) + u32::from(after);
+    let after = [header[0], header[1] | CE];
+    amend(header, 0, after, 10);
+}
+
+/// How hosts see that a packet travelled against a circuit.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum CircuitMark {
+    /// ECE in the TCP header (RFC 9293, section 3.1): for connections without ECN.
+    Ece,
+    /// A code point of differentiated services, below 64.
+    Dscp(u8),
+}
+
+/// ECE among TCP's flags, and the offsets of the flags and of the checksum in the TCP header.
+const ECE: u8 = 0x40;
+const TCP_FLAGS: usize = 12;
+const TCP_CHECKSUM: usize = 16;
+const TCP_HEADER_BYTES: usize = 20;
+/// Protocol number of TCP in the IPv4 header.
+const TCP: u8 = 6;
+
+/// Marks a packet that travelled against a circuit, and amends the checksum of the header that has
+/// the mark. Only TCP has ECE.
+pub(crate) fn mark_circuit(packet: &mut [u8], mark: CircuitMark) {
+    let Some(header) = packet.first_chunk_mut::<20>().filter(|header| header[0] >> 4 == 4) else { return };
+    match mark {
+        CircuitMark::Dscp(dscp) => {
+            let after = [header[0], dscp << 2 | header[1] & CE];
+            amend(header, 0, after, 10);
+        }
+        CircuitMark::Ece => {
+            let is_first = u16::from_be_bytes([header[6], header[7]]) & 0x1fff == 0;
+            let start = usize::from(header[0] & 15) * 4;
+            let is_tcp = header[9] == TCP && is_first;
+            let Some(tcp) = packet.get_mut(start..).filter(|tcp| is_tcp && tcp.len() >= TCP_HEADER_BYTES)
+            else {
+                return;
+            };
+            let after = [tcp[TCP_FLAGS], tcp[TCP_FLAGS + 1] | ECE];
+            amend(tcp, TCP_FLAGS, after, TCP_CHECKSUM);
+        }
+    }
+}
+
+/// Changes a word of a header and amends the header's checksum (RFC 1624, equation 3). Both offsets
+/// are even.
+fn amend(header: &mut [u8], at: usize, after: [u8; 2], checksum_at: usize) {
+    let word = |header: &[u8], at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
+    let (before, checksum) = (word(header, at), word(header, checksum_at));
+    header[at..at + 2].copy_from_slice(&after);
+    let mut sum = u32::from(!checksum) + u32::from(!before) + u32::from(u16::from_be_bytes(after));
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
-    header[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    header[checksum_at..checksum_at + 2].copy_from_slice(&(!(sum as u16)).to_be_bytes());
 }
 
 struct Ipv4Header {
@@ -216,7 +263,12 @@ pub fn exercise(bytes: &[u8]) -> bool {
         let mut marked = packet.to_vec();
         mark_ce(&mut marked);
         assert_eq!(sum(&marked), 0xffff);
+        mark_circuit(&mut marked, CircuitMark::Dscp(1));
+        assert_eq!(sum(&marked), 0xffff);
     }
+    let mut marked = packet.to_vec();
+    mark_circuit(&mut marked, CircuitMark::Ece);
+    assert_eq!(marked.len(), packet.len());
     is_known
 }
 
@@ -313,6 +365,43 @@ mod tests {
         }
     }
 
+    proptest! {
+        #[test]
+        fn circuit_mark_keeps_checksums_good(
+            dscp in 1u8..64,
+            options in 0usize..=10,
+            mut tcp in prop::array::uniform20(any::<u8>()),
+            protocol in prop::sample::select(vec![6u8, 17]),
+        ) {
+            let mut bytes = vec![0; 20 + 4 * options];
+            (bytes[0], bytes[1], bytes[9]) = (0x45 + options as u8, 2, protocol);
+            let ones = |bytes: &[u8]| {
+                let sum: u32 = bytes.chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
+                (sum & 0xffff) + (sum >> 16)
+            };
+            let sum = ones(&bytes[..20]) as u16;
+            bytes[10..12].copy_from_slice(&(!sum).to_be_bytes());
+            tcp[16..18].fill(0);
+            let sum = ones(&tcp);
+            tcp[16..18].copy_from_slice(&(!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes());
+            prop_assume!(ones(&tcp) == 0xffff);
+            bytes.extend(tcp);
+            let before = bytes.clone();
+            mark_circuit(&mut bytes, CircuitMark::Dscp(dscp));
+            prop_assert!(has_good_checksum(&bytes));
+            prop_assert_eq!((bytes[1], &bytes[12..]), (dscp << 2 | 2, &before[12..]));
+            let mut bytes = before.clone();
+            mark_circuit(&mut bytes, CircuitMark::Ece);
+            let (header, marked) = bytes.split_at(20 + 4 * options);
+            prop_assert_eq!(header, &before[..header.len()]);
+            if protocol == 17 {
+                prop_assert_eq!(marked, &tcp);
+            } else {
+                prop_assert_eq!((ones(marked), marked[13]), (0xffff, tcp[13] | ECE));
+            }
+        }
+    }
+
     #[test]
     fn flows_are_told_apart_by_ports_and_fragments_are_not() {
         let (_, routes) = triangle();
@@ -340,7 +429,7 @@ mod tests {
             let mut bytes = packet(routes.site_address(SiteId(0)), routes.site_address(SiteId(1)), 46);
             bytes[1] |= ecn;
             let (_, meta) = routes.ingress(SiteId(0), &bytes);
-            assert_eq!((meta.ecn_ect, meta.ecn_ce), expected, "{ecn}");
+            assert_eq!((meta.has(Flag::Ect), meta.has(Flag::Ce)), expected, "{ecn}");
             assert_eq!(meta.priority, 0);
         }
     }

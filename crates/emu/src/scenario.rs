@@ -7,12 +7,17 @@
 //!
 //! Leaves out: shared buffers; many runs, tables and files of results. Read [`run`] and [`Rehearsal`] first.
 
+mod dilated;
 mod flows;
 mod host;
 pub mod programs;
 
-use crate::{Emulation, EmulationOptions, Histogram, LinkState, Report, Switching};
-use anabranch_fabric::PortSettings;
+use crate::dilation::RTO_MIN_DEFAULT;
+use crate::{
+    CircuitFigures, CircuitMark, CircuitOptions, Dilation, Emulation, EmulationOptions, Histogram, LinkState,
+    Report, Switching,
+};
+use anabranch_fabric::{Drop as DropReason, PortSettings};
 use anabranch_sim::scenario::{Scenario, SystemWorkload, Workload};
 use anabranch_sim::traffic::Start;
 use anabranch_sim::{CoflowRow, Plan, WorkloadRow};
@@ -26,12 +31,13 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+pub use dilated::{measured_dilation, packets_late_max, shortest_day};
 #[doc(hidden)]
 pub use host::exercise_stamp;
 pub use host::{Announce, Seen, SeenFlow, SeenRounds, SeenSink, run as run_host};
 
-/// Between the word to go and the first flow.
-const LEAD_NS: u64 = 100_000_000;
+/// Code point of packets against a circuit where ECN is on: of the pool for experimental and local use (RFC 2474, section 6).
+const MARK_DSCP: u8 = 0b00_0111;
 
 /// Why a scenario cannot be emulated, or why a run failed: one line for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,8 +138,14 @@ pub struct Options<'a> {
     pub systems: &'a [&'a dyn System],
     /// A command that calls [`run_host`] in a process of its own.
     pub host: &'a dyn Fn() -> std::io::Result<Command>,
-    /// A run is not trusted if packets, flows or datagrams are later than this, by the 99th percentile.
-    pub lateness_p99_max: Duration,
+    /// 99th percentile of lateness, in emulated time, above which a run is not trusted. `None` for
+    /// 1 % of the shortest day of circuits for packets, and 1 ms for all else.
+    pub lateness_p99_max: Option<Duration>,
+    /// Real time for each second of emulated time. `None` for the scenario's, or none at all.
+    pub dilation: Option<Dilation>,
+    /// The kernel's name of the hosts' congestion control, which may be one of BPF programs. `None`
+    /// for the scenario's.
+    pub congestion_control: Option<&'a str>,
     /// Set to end a run early, whose results are not to be used then.
     pub interrupted: &'a AtomicBool,
 }
@@ -143,6 +155,11 @@ pub struct Options<'a> {
 pub struct Emulated {
     /// The congestion control of TCP's flows, by the kernel's name.
     pub congestion_control: String,
+    /// Length of the run in emulated time.
+    pub emulated_s: f64,
+    /// Time dilation and circuits.
+    #[serde(flatten)]
+    pub dilated: Dilated,
     /// Packets that found a full queue.
     pub dropped_queue_full: u64,
     /// Packets that were lost otherwise.
@@ -166,6 +183,23 @@ pub struct Emulated {
     pub why: Vec<String>,
 }
 
+/// Time dilation of a run, and its circuits. All times and rates are in emulated time.
+#[derive(Clone, Debug, Serialize)]
+pub struct Dilated {
+    /// Real time for each second of emulated time.
+    pub dilation: Dilation,
+    /// Clocks of the kernel that count real time.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unstretched: Vec<String>,
+    /// 99th percentile of packets' lateness as a share of the shortest day of circuits. `None`
+    /// without circuits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lateness_day_share: Option<f64>,
+    /// Days, weeks and rates after the warm-up. `None` without circuits.
+    #[serde(flatten)]
+    pub circuits: Option<CircuitFigures>,
+}
+
 /// The results of a run.
 #[derive(Debug)]
 pub struct Run {
@@ -182,34 +216,84 @@ pub struct Run {
 /// Whether runs of `plan`, so many trials, can be emulated.
 ///
 /// Errors: what no kernel here can be told, what no emulated port can do, a workload that is only in the simulator.
-pub fn check(plan: &Plan, trials: u64, systems: &[&dyn System]) -> Result<(), ScenarioError> {
-    settings(plan)?;
+pub fn check(
+    plan: &Plan,
+    trials: u64,
+    dilation: Option<Dilation>,
+    systems: &[&dyn System],
+) -> Result<(), ScenarioError> {
+    settings(plan, dilation.unwrap_or(stated_dilation(plan)?.unwrap_or_default()))?;
     for trial in 0..trials {
         Flows::new(plan, trial, systems, &|_| std::net::Ipv4Addr::UNSPECIFIED.into())?;
     }
     Ok(())
 }
 
+/// The dilation that the scenario states, if it does.
+///
+/// Errors: one that no emulation can have.
+pub fn stated_dilation(plan: &Plan) -> Result<Option<Dilation>, ScenarioError> {
+    let stated = plan.scenario().dilation.map(Dilation::try_from).transpose();
+    stated.map_err(|error| ScenarioError::new(error.to_string()))
+}
+
+/// Options of an emulation of the network of `plan`, hybrid switch and TCP settings included, for
+/// one trial.
+///
+/// Errors: what no kernel here can be told, or no emulated port can do.
+pub fn emulation_options(
+    plan: &Plan,
+    trial: u64,
+    dilation: Dilation,
+) -> Result<EmulationOptions, ScenarioError> {
+    let seed = Seed::new(plan.seed(trial));
+    let switching = plan.network().topology().site_ids().map(|site| {
+        let (next, policy) = plan.network().switching(site, seed);
+        Switching { next, policy }
+    });
+    Ok(EmulationOptions {
+        seed,
+        switching: Some(switching.collect()),
+        circuit: plan.network().circuit().map(|(site, settings)| {
+            let mark =
+                if plan.scenario().transport.ecn { CircuitMark::Dscp(MARK_DSCP) } else { CircuitMark::Ece };
+            CircuitOptions { site, settings: settings.clone(), mark }
+        }),
+        ..settings(plan, dilation)?
+    })
+}
+
 /// One run of `plan`.
 ///
 /// Errors: see [`ScenarioError`].
 pub fn run(plan: &Plan, trial: u64, options: &Options<'_>) -> Result<Run, ScenarioError> {
-    let seed = Seed::new(plan.seed(trial));
-    let topology = plan.network().topology();
-    let switching = topology.site_ids().map(|site| {
-        let (next, policy) = plan.network().switching(site, seed);
-        Switching { next, policy }
-    });
+    let dilation = match options.dilation {
+        Some(dilation) => dilation,
+        None => stated_dilation(plan)?.unwrap_or_default(),
+    };
+    run_at(plan, trial, options, dilation, None)
+}
+
+/// One run of `plan` under this dilation, for at most `limit` of emulated time.
+fn run_at(
+    plan: &Plan,
+    trial: u64,
+    options: &Options<'_>,
+    dilation: Dilation,
+    limit: Option<Duration>,
+) -> Result<Run, ScenarioError> {
+    let (seed, control) = (Seed::new(plan.seed(trial)), control_name(plan, options)?);
+    let packets_late_max = dilated::packets_late_max(plan, options);
     let emulation = Emulation::start(
-        topology,
-        EmulationOptions {
-            seed,
-            switching: Some(switching.collect()),
-            lateness_p99_max: options.lateness_p99_max,
-            ..settings(plan)?
-        },
+        plan.network().topology(),
+        EmulationOptions { lateness_p99_max: packets_late_max, ..emulation_options(plan, trial, dilation)? },
     )?;
     let mut flows = Flows::new(plan, trial, options.systems, &|site| emulation.site_address(site))?;
+    flows.set(|task| {
+        task.dilation = dilation;
+        control.clone_into(&mut task.congestion_control);
+        task.duration_ns = limit.map_or(task.duration_ns, |limit| task.duration_ns.min(limit.as_ns()));
+    });
     let mut systems = flows.start(&emulation, plan, seed)?;
     let mut hosts = Vec::new();
     for (site, task) in std::mem::take(&mut flows.tasks) {
@@ -218,27 +302,37 @@ pub fn run(plan: &Plan, trial: u64, options: &Options<'_>) -> Result<Run, Scenar
     for host in &mut hosts {
         host.expect("ready")?;
     }
-    let begin_ns = monotonic_ns() + LEAD_NS;
+    let begin_ns = dilated::begin_ns(plan, &emulation, dilation);
     for host in &mut hosts {
         host.tell(&begin_ns.to_string())?;
     }
     let running = systems.iter_mut().map(|(_, running)| running);
-    let time = std::time::Duration::from_nanos(flows.timing.duration_ns);
-    let seen = watch(plan, &emulation, &mut hosts, running, (begin_ns, time), options.interrupted)?;
+    let span =
+        Span { begin_ns, dilation, warmup_ns: flows.timing.warmup_ns, end_ns: flows.timing.duration_ns };
+    let (seen, circuits) = watch(plan, &emulation, &mut hosts, running, span, options.interrupted)?;
     let mut report = emulation.report()?;
-    report.why.extend(distrust(&seen, options.lateness_p99_max));
+    report.why.extend(distrust(&seen, options.lateness_p99_max.unwrap_or(dilated::LATENESS_MAX)));
     report.why.extend(systems.iter().filter_map(|(_, running)| running.distrust(&emulation)));
     report.trusted = report.why.is_empty();
     let counters = emulation.counters()?;
+    let lateness_us_p99 = report.lateness_us_p99;
+    let day = dilated::shortest_day_of(plan);
     let emulated = Emulated {
-        congestion_control: congestion_control(plan)?.to_owned(),
-        dropped_queue_full: counters.iter().map(|c| c.dropped_queue_full).sum(),
+        congestion_control: control.to_owned(),
+        emulated_s: Duration::from_ns(seen.over_ns).as_secs_f64(),
+        dilated: Dilated {
+            dilation,
+            unstretched: dilation.unstretched(control, plan.scenario().transport.delayed_ack.is_none()),
+            lateness_day_share: day.map(|day| lateness_us_p99 / (day.as_secs_f64() * 1e6)),
+            circuits,
+        },
+        dropped_queue_full: report.drops.get(DropReason::QueueFull.name()).copied().unwrap_or(0),
         dropped_otherwise: counters
             .iter()
             .map(|c| c.dropped_loss + c.dropped_bit_error + c.dropped_link_down)
             .sum(),
         marked_packets: counters.iter().map(|c| c.marked_packets).sum(),
-        lateness_us_p99: report.lateness_us_p99,
+        lateness_us_p99,
         start_lateness_us_p99: has(&seen.starts_late).map(|late| late.quantile_us(0.99)),
         datagram_lateness_us_p99: has(&seen.datagrams_late).map(|late| late.quantile_us(0.99)),
         datagram_lateness_us_max: has(&seen.datagrams_late).map(Histogram::max_us),
@@ -249,10 +343,10 @@ pub fn run(plan: &Plan, trial: u64, options: &Options<'_>) -> Result<Run, Scenar
     Ok(Run { workloads, coflows, report, emulated })
 }
 
-/// What the sites' TCP is set to.
+/// Settings of the sites' TCP and devices under a dilation.
 ///
 /// Errors: what no kernel here can be told, or no emulated port can do.
-fn settings(plan: &Plan) -> Result<EmulationOptions, ScenarioError> {
+fn settings(plan: &Plan, dilation: Dilation) -> Result<EmulationOptions, ScenarioError> {
     let Scenario { network, transport, workload, .. } = plan.scenario();
     let only = |is_set: bool, name: &str| match is_set {
         false => Ok(()),
@@ -267,10 +361,23 @@ fn settings(plan: &Plan) -> Result<EmulationOptions, ScenarioError> {
     only(transport.dctcp_alpha_ppm != 1_000_000, "transport.dctcp_alpha_ppm")?;
     only(transport.initial_ssthresh.is_some(), "transport.initial_ssthresh")?;
     only(transport.initial_window_segments != 10, "transport.initial_window_segments")?;
-    only(transport.rto_min != Duration::from_ms(200), "transport.rto_min")?;
     only(!transport.handshake, "transport.handshake")?;
     let mtu = transport.mss + transport.header_bytes;
+    let rto_min = dilation.rto_min(transport.rto_min).map_err(|most| {
+        let rto_min = transport.rto_min;
+        ScenarioError::new(format!(
+            "transport.rto_min: {rto_min}: must be at most {most} under a dilation of {dilation}"
+        ))
+    })?;
+    // Where it is the kernel's own, kernels without the setting will do.
+    let rto_min = Some(rto_min).filter(|_| transport.rto_min != RTO_MIN_DEFAULT);
     for (index, workload) in workload.iter().enumerate() {
+        if matches!(workload, Workload::System(_)) && dilation != Dilation::NONE {
+            return Err(ScenarioError::new(format!(
+                "workload[{index}].kind: {}: its programs count real time: leave out the dilation of {dilation}",
+                workload.kind()
+            )));
+        }
         if let Workload::Udp(udp) = workload {
             let (least, most) = (DATAGRAM_BYTES_MIN, mtu);
             if !(u64::from(least)..=u64::from(most)).contains(&udp.packet.as_u64()) {
@@ -308,10 +415,18 @@ fn settings(plan: &Plan) -> Result<EmulationOptions, ScenarioError> {
             flag("tcp_timestamps", transport.header_bytes >= 52),
         ]
         .into_iter()
+        .chain(rto_min)
         .chain(kernel)
         .collect(),
+        dilation,
+        quick_ack: transport.delayed_ack.is_none(),
         ..EmulationOptions::default()
     })
+}
+
+/// The kernel's name of the congestion control of a run's hosts.
+fn control_name<'a>(plan: &Plan, options: &Options<'a>) -> Result<&'a str, ScenarioError> {
+    options.congestion_control.map_or_else(|| congestion_control(plan), Ok)
 }
 
 /// The kernel's name of the scenario's congestion control, which each socket is told: not every machine lets a site have any
@@ -323,7 +438,11 @@ pub fn congestion_control(plan: &Plan) -> Result<&'static str, ScenarioError> {
 }
 
 fn linux_name(control: Control, field: &str) -> Result<&'static str, ScenarioError> {
-    control.linux_name().ok_or_else(|| ScenarioError::new(format!("{field}: Linux has none of this name")))
+    control.linux_name().ok_or_else(|| {
+        ScenarioError::new(format!(
+            "{field}: Linux has none of this name; --congestion-control names one that the machine has"
+        ))
+    })
 }
 
 fn has(late: &Histogram) -> Option<&Histogram> {
@@ -418,15 +537,32 @@ impl Drop for Host {
     }
 }
 
-/// Waits for the hosts' reports and the systems' work; meanwhile changes the links as the scenario says.
+/// The beginning of a run by the machine's clock, and emulated times that count from it.
+#[derive(Copy, Clone)]
+struct Span {
+    begin_ns: u64,
+    dilation: Dilation,
+    warmup_ns: u64,
+    end_ns: u64,
+}
+
+impl Span {
+    /// An emulated time by the machine's clock.
+    const fn real_ns(self, at_ns: u64) -> u64 {
+        self.begin_ns.saturating_add(self.dilation.real_ns(at_ns))
+    }
+}
+
+/// Waits for the hosts' reports and the systems' work; meanwhile changes the links as the scenario
+/// says. Returns the reports, and the figures of circuits after the warm-up.
 fn watch<'a>(
     plan: &Plan,
     emulation: &Emulation,
     hosts: &mut [Host],
     systems: impl Iterator<Item = &'a mut Box<dyn Running>>,
-    (begin_ns, time): (u64, std::time::Duration),
+    span: Span,
     interrupted: &AtomicBool,
-) -> Result<Seen, ScenarioError> {
+) -> Result<(Seen, Option<CircuitFigures>), ScenarioError> {
     let over = AtomicBool::new(false);
     let handle = emulation.handle();
     let wait_until = |due_ns: u64| {
@@ -442,7 +578,7 @@ fn watch<'a>(
     std::thread::scope(|scope| {
         let changing = scope.spawn(|| {
             for (at, link, port) in plan.changes() {
-                if !wait_until(begin_ns + at.as_ns()) {
+                if !wait_until(span.real_ns(at.as_ns())) {
                     return Ok(());
                 }
                 let PortSettings { up, rate, delay, loss_ppm, loss_burst, .. } = *port;
@@ -451,8 +587,16 @@ fn watch<'a>(
             }
             Ok::<_, crate::EmuError>(())
         });
+        let counting = scope.spawn(|| {
+            wait_until(span.real_ns(span.warmup_ns));
+            handle.take_circuits()?;
+            wait_until(span.real_ns(span.end_ns));
+            handle.take_circuits()
+        });
+        let time = std::time::Duration::from_nanos(span.dilation.real_ns(span.end_ns));
         let work = |running: &'a mut Box<dyn Running>| {
-            scope.spawn(move || if wait_until(begin_ns) { running.work(emulation, time) } else { Ok(()) })
+            scope
+                .spawn(move || if wait_until(span.begin_ns) { running.work(emulation, time) } else { Ok(()) })
         };
         let working: Vec<_> = systems.map(work).collect();
         // The hosts' programs themselves end in time; Ctrl-C reaches them as it does us, and their output then ends.
@@ -467,12 +611,13 @@ fn watch<'a>(
             }
             Ok(seen)
         };
-        let seen = listen();
+        let seen: Result<Seen, ScenarioError> = listen();
         over.store(true, Ordering::Relaxed);
         changing.join().expect("it does not panic")?;
+        let circuits = counting.join().expect("it does not panic")?;
         match seen {
-            Err(_) if interrupted.load(Ordering::Relaxed) => Ok(Seen::default()),
-            seen => seen,
+            Err(_) if interrupted.load(Ordering::Relaxed) => Ok((Seen::default(), circuits)),
+            seen => Ok((seen?, circuits)),
         }
     })
 }

@@ -1,13 +1,18 @@
 //! The network's description in the environment of the sites' programs.
 //!
-//! `ANABRANCH_SITE` and `ANABRANCH_ADDRESS` are the site that they run in; `ANABRANCH_ADDRESS_<SITE>` is every site's address and
-//! `ANABRANCH_NETNS_<SITE>` a path for `nsenter --net=PATH`, by name (in capitals, `_` for characters that are no letter or digit) and by
-//! number; `ANABRANCH_SITES` has all of this as JSON, with the address of each link's far end. Read [`Surroundings`].
+//! `ANABRANCH_SITE` and `ANABRANCH_ADDRESS` are the site that they run in;
+//! `ANABRANCH_ADDRESS_<SITE>` is every site's address and `ANABRANCH_NETNS_<SITE>` a path for
+//! `nsenter --net=PATH`, by name (in capitals, `_` for characters that are no letter or digit) and
+//! by number; `ANABRANCH_DILATION` is the time dilation, and `ANABRANCH_DILATION_BASE` its base, one
+//! for all programs; `ANABRANCH_SITES` has all of this as JSON, with the address of each link's far
+//! end. Read [`Surroundings`].
 
 use crate::{EmuError, Emulation, Isolation};
+use anabranch_dilate::Environment;
 use anabranch_graph::Topology;
 use anabranch_units::SiteId;
 use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 /// The network's description for programs in the sites.
@@ -15,6 +20,8 @@ pub struct Surroundings {
     variables: Vec<(String, String)>,
     /// By site: its name and its address.
     sites: Vec<(String, String)>,
+    /// Library that programs load before all others. `None` for none.
+    preload: Option<PathBuf>,
     /// In a user namespace our own descriptors cannot be opened from inside: a process in each site is its name.
     holders: Vec<Child>,
 }
@@ -34,7 +41,7 @@ impl Surroundings {
     ///
     /// Errors: in a user namespace, a program (`sleep`) that does not start in each site.
     pub fn new(topology: &Topology, emulation: &Emulation) -> Result<Self, EmuError> {
-        let mut all = Self { variables: Vec::new(), sites: Vec::new(), holders: Vec::new() };
+        let mut all = Self { variables: Vec::new(), sites: Vec::new(), preload: None, holders: Vec::new() };
         let mut sites = Vec::new();
         for id in topology.site_ids() {
             let name = &topology.site(id).name;
@@ -56,9 +63,18 @@ impl Surroundings {
             }
             all.sites.push((name.clone(), address));
         }
+        let factor = emulation.dilation().factor();
+        let time = Environment::now(factor).expect("both rooms have dilations from 1 to 1,024");
+        all.variables.extend(time.variables().map(|(name, value)| (name.to_owned(), value)));
         all.variables.push(("ANABRANCH_TOPOLOGY".into(), topology.name().to_owned()));
         all.variables.push(("ANABRANCH_SITES".into(), serde_json::Value::from(sites).to_string()));
         Ok(all)
+    }
+
+    /// The same, where programs load this library before all others.
+    pub fn with_preload(mut self, library: Option<PathBuf>) -> Self {
+        self.preload = library;
+        self
     }
 
     fn namespace(&mut self, emulation: &Emulation, site: SiteId) -> Result<String, EmuError> {
@@ -79,6 +95,9 @@ impl Surroundings {
     /// Panics: if the site is not of this topology.
     pub fn give(&self, command: &mut Command, site: SiteId) {
         command.envs(self.variables.iter().map(|(k, v)| (k, v)));
+        if let Some(library) = &self.preload {
+            command.env("LD_PRELOAD", library);
+        }
         let (name, address) = &self.sites[site.index()];
         command.env("ANABRANCH_SITE", name).env("ANABRANCH_ADDRESS", address);
     }

@@ -22,6 +22,8 @@ pub trait Message: Clone {
     }
     /// A queue on its way has marked it (CE). Called only where [`Message::is_ect`].
     fn mark_ce(&mut self) {}
+    /// A switch on its way says that a circuit from its receiver to its sender is up or near.
+    fn mark_circuit(&mut self) {}
 }
 
 /// A message that can cross a real socket. Only messages over [`Bytes`] implement it, so that a phantom payload of the

@@ -8,20 +8,22 @@
 //! Without a packet network the switch is a rotor (Mellette et al., *RotorNet*, SIGCOMM 2017, section 3), less traffic in two
 //! hops.
 //!
-//! Source: Mukerjee, *Understanding and Designing Coordination of Control Planes* (Carnegie Mellon, 2019), §2.3.2 (queues
-//! and links) and §2.4.2 (sizes that follow the schedule).
+//! Source: Mukerjee, *Eliminating Adverse Control Plane Interactions* (CMU-CS-18-106, 2018), §2.3.2
+//! (queues and links), §2.4.2 (sizes that follow the schedule) and §2.4.4 (marks that announce a
+//! circuit).
 //! Differs: a full queue inside the packet network holds packets back in the pair's queue, where the original takes them
 //! and pushes them back. A packet enters a circuit only if its last bit leaves before the night.
 //!
-//! Leaves out: schedules that follow demand, marks that announce circuits. Read [`CircuitSwitch`] and
+//! Leaves out: the decision which timetable follows ([`CircuitSwitch::handle_timetable`] takes it). Read [`CircuitSwitch`] and
 //! [`CircuitSettings`] first.
 
 use crate::EventQueue;
 use crate::element::{Cx, Element};
-use crate::packet::{Drop, Fifo, PacketId, PacketMeta};
+use crate::latency::{CircuitLatency, Latencies, Network};
+use crate::packet::{Drop, Fifo, Flag, PacketId, PacketMeta};
 use crate::port::{PortError, RATE_MIN};
 use crate::target::Target;
-use crate::timetable::{Timetable, TimetableError};
+use crate::timetable::{Replaceable, Timetable, TimetableError};
 use anabranch_units::{BitRate, ByteCount, Duration, RunInstant, Serialiser};
 
 /// Settings of a hybrid switch.
@@ -37,8 +39,17 @@ pub struct CircuitSettings {
     pub queue: QueueLimits,
     /// Larger size for a pair whose circuit is up or near. `None` keeps the size.
     pub resize: Option<Resize>,
+    /// Time before a circuit from which packets that leave in the opposite direction are marked
+    /// ([`Flag::Circuit`]), until the circuit ends (§2.4.4). `None` marks none.
+    ///
+    /// Differs: the thesis marks acknowledgements while the circuit is up. The original program marks every packet, and
+    /// from a settable time before the circuit, as here.
+    pub mark_ahead: Option<Duration>,
     /// Matchings in turns. A night is a slot in which the ports that change are dark.
     pub timetable: Timetable<Matching>,
+    /// Size up to which packets go round the switch, without queue and delay: a separate network
+    /// for acknowledgements. `None` sends all packets through it.
+    pub around: Option<ByteCount>,
 }
 
 /// The packet network of a hybrid switch.
@@ -109,6 +120,25 @@ fn check(matching: &Matching, slot: usize, ports: usize) -> Result<(), CircuitEr
     Ok(())
 }
 
+/// Refuses a timetable with a slot that is no matching of `ports` ports.
+fn check_all(timetable: &Timetable<Matching>, ports: usize) -> Result<(), CircuitError> {
+    timetable.slots().enumerate().try_for_each(|(slot, (_, matching))| check(matching, slot, ports))
+}
+
+/// Writes the days of a timetable to its pairs, which have none.
+fn lay_out(pairs: &mut [Pair], ports: usize, timetable: &Timetable<Matching>) {
+    let mut begin = Duration::ZERO;
+    for (length, matching) in timetable.slots() {
+        for (input, output) in matching.iter().enumerate() {
+            let Some(output) = output else { continue };
+            let pair = &mut pairs[input * ports + usize::from(*output)];
+            pair.day_max = pair.day_max.max(length);
+            pair.days.push((begin, begin + length));
+        }
+        begin += length;
+    }
+}
+
 /// Size of a queue.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct QueueLimits {
@@ -122,13 +152,16 @@ pub struct QueueLimits {
 
 /// Sizes that follow the schedule: resize(s, b, tau) of §2.4.2, where s is [`CircuitSettings::queue`].
 ///
-/// A queue that shrinks keeps the packets that wait. Marks begin at the same share of the size.
+/// Marks begin at the same share of the size.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Resize {
     /// Most packets that wait while the circuit is up or near (b).
     pub packets_max: u32,
     /// Time before the circuit from which the larger size holds (tau).
     pub ahead: Duration,
+    /// Whether a queue that shrinks drops the packets beyond its size, from the tail, as the original program does. If not,
+    /// it keeps them.
+    pub drops_excess: bool,
 }
 
 /// Bytes that have left a hybrid switch by each network.
@@ -194,9 +227,13 @@ struct Link {
 }
 
 /// A hybrid switch that follows a timetable of matchings.
+///
+/// A circuit is one link of a packet's way, the packet network two ([`PacketMeta::hops`]).
 #[derive(Debug)]
 pub struct CircuitSwitch {
     settings: CircuitSettings,
+    /// Timetable in force, which begins as the settings'.
+    timetable: Replaceable<Matching>,
     circuit_serialiser: Serialiser,
     packet_serialiser: Option<Serialiser>,
     /// Port of each host, by the host's number. `None` for a host without a route.
@@ -213,6 +250,7 @@ pub struct CircuitSwitch {
     /// Time of the timer for the end of a slot. `None` while it is not armed.
     slot_ends_at: Option<RunInstant>,
     counters: CircuitCounters,
+    latencies: Latencies,
 }
 
 impl CircuitSwitch {
@@ -233,18 +271,10 @@ impl CircuitSwitch {
         let circuit_serialiser = serialiser(settings.circuit_rate)?;
         let packet_serialiser = settings.packet.map(|network| serialiser(network.rate)).transpose()?;
         let mut pairs = vec![Pair::default(); ports * ports];
-        let mut begin = Duration::ZERO;
-        for (slot, (length, matching)) in settings.timetable.slots().enumerate() {
-            check(matching, slot, ports)?;
-            for (input, output) in matching.iter().enumerate() {
-                let Some(output) = output else { continue };
-                let pair = &mut pairs[input * ports + usize::from(*output)];
-                pair.day_max = pair.day_max.max(length);
-                pair.days.push((begin, begin + length));
-            }
-            begin += length;
-        }
+        check_all(&settings.timetable, ports)?;
+        lay_out(&mut pairs, ports, &settings.timetable);
         Ok(Self {
+            timetable: Replaceable::new(settings.timetable.clone()),
             settings,
             circuit_serialiser,
             packet_serialiser,
@@ -256,6 +286,7 @@ impl CircuitSwitch {
             waiting: 0,
             slot_ends_at: None,
             counters: CircuitCounters::default(),
+            latencies: Latencies::default(),
             outputs,
         })
     }
@@ -265,9 +296,52 @@ impl CircuitSwitch {
         self.counters
     }
 
+    /// Latency of the data packets that have left by each network.
+    pub const fn latency(&self) -> &CircuitLatency {
+        self.latencies.latency()
+    }
+
     /// Packets that wait in the queue from one port to another.
     pub fn queue_packets(&self, source: usize, destination: usize) -> u32 {
         self.pairs[source * self.outputs.len() + destination].queue.packets()
+    }
+
+    /// Bytes that wait in the queue from one port to another.
+    pub fn queue_bytes(&self, source: usize, destination: usize) -> ByteCount {
+        ByteCount::new(self.pairs[source * self.outputs.len() + destination].queue.bytes())
+    }
+
+    /// Number of ports.
+    pub fn ports(&self) -> usize {
+        self.outputs.len()
+    }
+
+    /// Has `timetable` follow the one in force: at the end of its period, or at once if a period begins at `now`. Until then
+    /// sizes of queues look ahead in the timetable in force, period after period.
+    ///
+    /// Errors: a slot that is no matching of these ports; nothing changes then.
+    pub(crate) fn handle_timetable(
+        &mut self,
+        now: RunInstant,
+        timetable: Timetable<Matching>,
+    ) -> Result<(), CircuitError> {
+        check_all(&timetable, self.outputs.len())?;
+        self.turn(now);
+        self.timetable.replace(now, timetable);
+        self.turn(now);
+        Ok(())
+    }
+
+    /// Brings the next timetable into force if its time has come.
+    fn turn(&mut self, now: RunInstant) {
+        if !self.timetable.turn(now) {
+            return;
+        }
+        for pair in &mut self.pairs {
+            pair.days.clear();
+            pair.day_max = Duration::ZERO;
+        }
+        lay_out(&mut self.pairs, self.outputs.len(), self.timetable.current());
     }
 
     /// The first timer that is armed, before which no packet leaves. `None` if the switch holds no packet.
@@ -293,8 +367,8 @@ impl CircuitSwitch {
 
     /// True while the pair's circuit is up, or comes up within `ahead`.
     fn is_near(&self, pair: &Pair, now: RunInstant, ahead: Duration) -> bool {
-        let period = self.settings.timetable.period();
-        let into = Duration::from_ps(now.as_ps() % period.as_ps());
+        let period = self.timetable.current().period();
+        let into = self.timetable.time_in_period(now);
         let next = pair.days.iter().find(|(_, end)| into < *end).or_else(|| pair.days.first());
         next.is_some_and(|(begin, end)| {
             let begin = if into < *end { *begin } else { *begin + period };
@@ -304,7 +378,7 @@ impl CircuitSwitch {
 
     /// True while the pair's packets may take the packet network: not in its day, nor in the night before it.
     fn has_packet_path(&self, now: RunInstant, source: usize, destination: usize) -> bool {
-        let slot = self.settings.timetable.at(now);
+        let slot = self.timetable.at(now);
         let joins = |matching: &Matching| matching.get(source).copied().flatten();
         let destination = Some(destination as u16);
         let is_dark = joins(slot.state).is_none();
@@ -370,7 +444,7 @@ impl CircuitSwitch {
 
     /// Sends the next packet of `source` into its circuit, if one is up and the packet ends before the night.
     fn start_circuit<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, source: usize) {
-        let slot = self.settings.timetable.at(cx.now());
+        let slot = self.timetable.at(cx.now());
         let Some(destination) = slot.state.get(source).copied().flatten() else { return };
         if self.circuits[source].idle_at > cx.now() {
             return;
@@ -399,7 +473,9 @@ impl CircuitSwitch {
         due: RunInstant,
         token: u32,
     ) {
-        cx.meta(p).due = due;
+        let meta = cx.meta(p);
+        meta.due = due;
+        meta.hops = meta.hops.saturating_add(1);
         if link.wire.first().is_none() {
             cx.arm(due, token);
         }
@@ -416,10 +492,53 @@ impl CircuitSwitch {
         p
     }
 
+    /// Drops the packets beyond the size of each queue that has shrunk, where the settings say so.
+    fn drop_excess<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>) {
+        if self.settings.resize.is_none_or(|resize| !resize.drops_excess) {
+            return;
+        }
+        for place in 0..self.pairs.len() {
+            let (packets_max, _) = self.limits(&self.pairs[place], cx.now());
+            let queue = &mut self.pairs[place].queue;
+            if queue.packets() <= packets_max {
+                continue;
+            }
+            let mut kept = Fifo::default();
+            while let Some(p) = queue.pop(cx.all_meta()) {
+                if kept.packets() < packets_max {
+                    kept.push(cx.all_meta(), p);
+                } else {
+                    self.waiting -= 1;
+                    cx.drop(p, Drop::QueueFull);
+                }
+            }
+            *queue = kept;
+        }
+    }
+
+    /// Hands a packet that has come off its last wire to `destination`.
+    fn leave<Q: EventQueue>(
+        &mut self,
+        cx: &mut Cx<'_, Q>,
+        p: PacketId,
+        destination: usize,
+        network: Network,
+    ) {
+        let &mut PacketMeta { src, size_bytes, .. } = cx.meta(p);
+        self.latencies.handle_departure(cx.now(), p.index(), size_bytes, network);
+        if let (Some(ahead), Some(source)) = (self.settings.mark_ahead, self.port(src)) {
+            let opposite = &self.pairs[destination * self.outputs.len() + source];
+            if self.is_near(opposite, cx.now(), ahead) {
+                cx.meta(p).set(Flag::Circuit, true);
+            }
+        }
+        cx.forward(self.outputs[destination], p);
+    }
+
     /// Arms the timer for the end of the slot while packets wait.
     fn await_slot<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>) {
         if self.waiting > 0 && self.slot_ends_at.is_none() {
-            let ends_at = self.settings.timetable.at(cx.now()).ends_at;
+            let ends_at = self.timetable.at(cx.now()).ends_at;
             self.slot_ends_at = Some(ends_at);
             cx.arm(ends_at, Timer::Slot.token(0));
         }
@@ -433,11 +552,13 @@ impl CircuitSwitch {
 
 impl Element for CircuitSwitch {
     fn on_packet<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, p: PacketId) {
+        self.turn(cx.now());
         let &mut PacketMeta { src, dst, size_bytes, .. } = cx.meta(p);
         let (Some(source), Some(destination)) = (self.port(src), self.port(dst)) else {
             return cx.drop(p, Drop::NoRoute);
         };
-        if source == destination {
+        let goes_around = self.settings.around.is_some_and(|most| u64::from(size_bytes) <= most.as_u64());
+        if source == destination || goes_around {
             return cx.forward(self.outputs[destination], p);
         }
         let place = source * self.outputs.len() + destination;
@@ -454,7 +575,10 @@ impl Element for CircuitSwitch {
         }
         let is_marked = mark_packets.is_some_and(|mark| pair.queue.packets() >= mark);
         let meta = cx.meta(p);
-        meta.ecn_ce |= is_marked && meta.ecn_ect;
+        if is_marked && meta.has(Flag::Ect) {
+            meta.set(Flag::Ce, true);
+        }
+        self.latencies.handle_arrival(cx.now(), p.index());
         self.pairs[place].queue.push(cx.all_meta(), p);
         self.waiting += 1;
         self.start_circuit(cx, source);
@@ -463,10 +587,12 @@ impl Element for CircuitSwitch {
     }
 
     fn on_timer<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, token: u32) {
+        self.turn(cx.now());
         let port = (token & 0xffff) as usize;
         match token >> 16 {
             timer if timer == Timer::Slot as u32 => {
                 self.slot_ends_at = None;
+                self.drop_excess(cx);
                 for source in 0..self.outputs.len() {
                     self.start_circuit(cx, source);
                     self.start_uplink(cx, source);
@@ -483,14 +609,14 @@ impl Element for CircuitSwitch {
             timer if timer == Timer::DownlinkIdle as u32 => self.start_downlink(cx, port),
             timer if timer == Timer::DownlinkArrival as u32 => {
                 let p = Self::take_off_wire(cx, &mut self.downlinks[port], token);
-                cx.forward(self.outputs[port], p);
+                self.leave(cx, p, port, Network::Packet);
             }
             timer if timer == Timer::CircuitIdle as u32 => self.start_circuit(cx, port),
             _ => {
                 let p = Self::take_off_wire(cx, &mut self.circuits[port], token);
                 let dst = cx.meta(p).dst;
                 let destination = self.port(dst).expect("packets without a port are dropped on arrival");
-                cx.forward(self.outputs[destination], p);
+                self.leave(cx, p, destination, Network::Circuit);
             }
         }
         self.await_slot(cx);

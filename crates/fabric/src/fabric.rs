@@ -6,10 +6,12 @@ use anabranch_units::{ByteCount, Instant, RunInstant};
 
 use crate::any::AnyElement;
 use crate::buffer::SharedBuffer;
+use crate::circuit_switch::{CircuitError, Matching};
 use crate::element::{Cx, Element};
 use crate::packet::{DropCounts, PacketId, PacketMeta, Packets};
 use crate::port::{Port, PortCounters, PortError, PortSettings};
 use crate::target::Target;
+use crate::timetable::Timetable;
 use crate::{CircuitSwitch, Event, EventQueue, QuadHeap};
 
 /// The actions of a node while it handles a packet or a timer.
@@ -281,6 +283,24 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         let result = port.handle_settings(&mut cx, settings);
         self.drain();
         result
+    }
+
+    /// Has `timetable` follow the one of the hybrid switch at `target`, at the end of its period, or at once if a period begins
+    /// at `now`. All events that are due until `now` run before.
+    ///
+    /// Errors: a slot that is no matching of its ports; nothing changes then.
+    /// Panics: if there is no hybrid switch at `target`.
+    pub fn handle_timetable(
+        &mut self,
+        now: Instant,
+        target: Target,
+        timetable: Timetable<Matching>,
+    ) -> Result<(), CircuitError> {
+        self.advance(now);
+        match self.elements.get_mut(target.index()).filter(|_| !target.is_node()) {
+            Some(AnyElement::Circuit(switch)) => switch.handle_timetable(now.into(), timetable),
+            _ => panic!("{target:?} is not a hybrid switch"),
+        }
     }
 
     /// Runs every event due at or before `until`, and returns how many.

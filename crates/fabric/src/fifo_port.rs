@@ -9,7 +9,7 @@ use anabranch_units::{ByteCount, Duration, RandomStream, RunInstant, Serialiser}
 
 use crate::EventQueue;
 use crate::element::{Cx, Element};
-use crate::packet::{Drop, DropCounts, Fifo, PacketId, PacketMeta};
+use crate::packet::{Drop, DropCounts, Fifo, Flag, PacketId, PacketMeta};
 use crate::port::{Chance, PortCounters, PortError, PortSettings, Wait};
 use crate::target::Target;
 
@@ -196,8 +196,8 @@ impl FifoPort {
         {
             return false;
         }
-        if meta.ecn_ect && settings.mark_bytes.is_some_and(|mark| self.waiting_bytes > mark.as_u64()) {
-            meta.ecn_ce = true;
+        if meta.has(Flag::Ect) && settings.mark_bytes.is_some_and(|mark| self.waiting_bytes > mark.as_u64()) {
+            meta.set(Flag::Ce, true);
             self.cold.marked_packets += 1;
         }
         true

@@ -15,7 +15,7 @@ use anabranch_units::{ByteCount, Duration, Instant, RandomStream};
 use crate::EventQueue;
 use crate::fabric::{Node, NodeCx};
 use crate::layer::{Envelope, Layer, LayerCx, LayerWork, Layered};
-use crate::packet::PacketMeta;
+use crate::packet::{Flag, PacketMeta};
 use crate::target::Target;
 
 /// The user of the machines of a [`Hosts`]: opens them, gives them work, and hears their events.
@@ -298,7 +298,8 @@ impl<U: User> Hosts<U> {
         let Transmit { to, msg, .. } = transmit;
         let (here, there) = (&self.ends.places[from.index()], &self.ends.places[to.index()]);
         let mut meta = PacketMeta::new(here.host, there.host, msg.wire_len());
-        (meta.flow, meta.priority, meta.ecn_ect) = (here.flow, here.priority, msg.is_ect());
+        (meta.flow, meta.priority) = (here.flow, here.priority);
+        meta.set(Flag::Ect, msg.is_ect());
         if self.layer.is_none() {
             return cx.send(here.door, meta, Envelope { from, to, msg, label: None });
         }
@@ -369,8 +370,11 @@ impl<U: User> Hosts<U> {
             return;
         };
         let Envelope { from, to, mut msg, .. } = body;
-        if meta.ecn_ce {
+        if meta.has(Flag::Ce) {
             msg.mark_ce();
+        }
+        if meta.has(Flag::Circuit) {
+            msg.mark_circuit();
         }
         endpoint.handle_message(cx.now(), from, msg);
         self.settle(cx, Some(to));

@@ -51,18 +51,26 @@ pub struct PacketMeta {
     pub entropy: u16,
     /// Which strict priority it has, 0 first; above the last one counts as the last one.
     pub priority: u8,
-    /// Whether queues may mark it (ECN "ECT").
-    pub ecn_ect: bool,
-    /// Whether a queue on its way was congested (ECN "CE").
-    pub ecn_ce: bool,
+    /// Bits of [`Flag`].
+    flags: u8,
     /// Links passed so far; stays at 255 beyond that.
     pub hops: u8,
-    /// Whether its body was cut off on the way (packet trimming).
-    pub trimmed: bool,
     /// What its sender says of its flow, as a DSCP would.
     pub class: FlowClass,
 }
 const _: () = assert!(size_of::<PacketMeta>() == 32);
+
+/// A property that a packet has or lacks. The value is its bit in [`PacketMeta`].
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Flag {
+    /// Queues may mark the packet (ECN "ECT").
+    Ect = 1,
+    /// A queue on the packet's way was congested (ECN "CE").
+    Ce = 2,
+    /// A circuit from the packet's destination to its source is up or near.
+    Circuit = 4,
+}
 
 /// Index of a packet plus one, so that `Option` costs nothing.
 type NextPacket = std::num::NonZeroU32;
@@ -79,12 +87,20 @@ impl PacketMeta {
             dst,
             entropy: 0,
             priority: 1,
-            ecn_ect: false,
-            ecn_ce: false,
+            flags: 0,
             hops: 0,
-            trimmed: false,
             class: FlowClass::Unknown,
         }
+    }
+    /// Whether the packet has `flag`.
+    #[inline]
+    pub const fn has(&self, flag: Flag) -> bool {
+        self.flags & flag as u8 != 0
+    }
+    /// Gives the packet `flag`, or takes it away.
+    #[inline]
+    pub const fn set(&mut self, flag: Flag, is_set: bool) {
+        self.flags = if is_set { self.flags | flag as u8 } else { self.flags & !(flag as u8) };
     }
     /// The same packet with another priority.
     pub const fn with_priority(mut self, priority: u8) -> Self {

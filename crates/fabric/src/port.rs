@@ -11,7 +11,7 @@ use anabranch_units::{
 use crate::EventQueue;
 use crate::buffer::BufferId;
 use crate::element::{Cx, Element};
-use crate::packet::{Drop, DropCounts, Fifo, PRIORITIES, PacketId, PacketMeta};
+use crate::packet::{Drop, DropCounts, Fifo, Flag, PRIORITIES, PacketId, PacketMeta};
 use crate::target::Target;
 
 /// The slowest rate of a port. Below it, a byte's time leaves the 32.32 fixed point of [`Serialiser`].
@@ -517,8 +517,8 @@ impl Element for Port {
         let now = cx.now();
         let meta = cx.meta(p);
         meta.due = now;
-        if is_above && meta.ecn_ect {
-            meta.ecn_ce = true;
+        if is_above && meta.has(Flag::Ect) {
+            meta.set(Flag::Ce, true);
             self.counters.marked_packets += 1;
         }
         queue.push(cx.all_meta(), p);

@@ -96,6 +96,55 @@ impl<S> Timetable<S> {
     }
 }
 
+/// A timetable that another one can replace at the end of a period.
+#[derive(Clone, Debug)]
+pub(crate) struct Replaceable<S> {
+    current: Timetable<S>,
+    /// Beginning of the first period of `current`.
+    began_at: RunInstant,
+    /// Timetable that is to follow, with the beginning of its first period.
+    next: Option<(RunInstant, Timetable<S>)>,
+}
+
+impl<S> Replaceable<S> {
+    /// `timetable`, from the beginning of the run.
+    pub(crate) const fn new(timetable: Timetable<S>) -> Self {
+        Self { current: timetable, began_at: RunInstant::ZERO, next: None }
+    }
+
+    /// The timetable in force.
+    pub(crate) const fn current(&self) -> &Timetable<S> {
+        &self.current
+    }
+
+    /// Time since the period of `now` began.
+    pub(crate) fn time_in_period(&self, now: RunInstant) -> Duration {
+        Duration::from_ps((now.as_ps() - self.began_at.as_ps()) % self.current.period().as_ps())
+    }
+
+    /// The slot at `now`, which is before the next timetable's beginning.
+    pub(crate) fn at(&self, now: RunInstant) -> Slot<'_, S> {
+        let since = RunInstant::from_ps(now.as_ps() - self.began_at.as_ps());
+        let slot = self.current.at(since);
+        Slot { ends_at: now + (slot.ends_at - since), ..slot }
+    }
+
+    /// Has `timetable` follow as the period of `now` ends, or at once if one begins at `now`. It takes the place of one that
+    /// was to follow.
+    pub(crate) fn replace(&mut self, now: RunInstant, timetable: Timetable<S>) {
+        let into = self.time_in_period(now);
+        let begin = if into == Duration::ZERO { now } else { now + (self.current.period() - into) };
+        self.next = Some((begin, timetable));
+    }
+
+    /// Brings the next timetable into force if its time has come. True if it has.
+    pub(crate) fn turn(&mut self, now: RunInstant) -> bool {
+        let Some((begin, timetable)) = self.next.take_if(|(begin, _)| *begin <= now) else { return false };
+        (self.current, self.began_at) = (timetable, begin);
+        true
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,6 +156,22 @@ mod tests {
         assert_eq!(Timetable::<()>::new(slots(&[])), Err(TimetableError::Empty));
         assert_eq!(Timetable::new(slots(&[1, 0])), Err(TimetableError::EmptySlot { index: 1 }));
         assert_eq!(Timetable::new(slots(&[1, 1])).map(|t| t.period()), Ok(Duration::from_ps(2)));
+    }
+
+    #[test]
+    fn timetables_follow_each_other_at_ends_of_periods() {
+        let us = RunInstant::from_us;
+        let timetable = |length, name| Timetable::new(vec![(Duration::from_us(length), name)]).unwrap();
+        let mut both = Replaceable::new(timetable(10, "a"));
+        both.replace(us(0), timetable(7, "b"));
+        assert!(both.turn(us(0)), "a period begins now");
+        both.replace(us(8), timetable(3, "c"));
+        assert!(!both.turn(us(13)));
+        assert_eq!((*both.at(us(13)).state, both.at(us(13)).ends_at), ("b", us(14)));
+        assert!(both.turn(us(15)), "it began at 14");
+        assert!(!both.turn(us(15)));
+        assert_eq!((*both.at(us(15)).state, both.at(us(15)).ends_at), ("c", us(17)));
+        assert_eq!(both.time_in_period(us(18)), Duration::from_us(1));
     }
 
     proptest! {

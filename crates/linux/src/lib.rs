@@ -4,7 +4,8 @@
 //!   connections.
 //! - [`tun`]: TUN devices.
 //! - [`namespace`]: namespaces of the network and of users.
-//! - [`bpf`]: an assembler, the kernel's types, and the system call that loads programs.
+//! - [`bpf`]: an assembler, the kernel's types, the system call that loads programs, and congestion controls made of them.
+//! - [`cgroup`]: where control groups are mounted.
 //! - [`socket_options`]: options that the `rustix` crate lacks.
 //! - [`guard`]: a process that undoes what a killed process has changed.
 //!
@@ -14,6 +15,7 @@
 #![allow(clippy::disallowed_methods, reason = "a driver: it opens sockets and files, and asks the kernel")]
 
 pub mod bpf;
+pub mod cgroup;
 mod connection;
 pub mod guard;
 pub mod namespace;

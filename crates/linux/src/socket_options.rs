@@ -61,6 +61,19 @@ pub fn netns_cookie(socket: impl AsFd) -> Result<u64> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
+/// Congestion window of a TCP connection (tcp(7), `TCP_INFO`).
+///
+/// Units: packets.
+/// Errors: the system's.
+pub fn window_packets(socket: impl AsFd) -> Result<u32> {
+    // Offset of `tcpi_snd_cwnd` in `struct tcp_info` (include/uapi/linux/tcp.h), whose fields never move.
+    const AT: usize = 80;
+    let mut info = [0; AT + 4];
+    option_at(libc::IPPROTO_TCP, socket, libc::TCP_INFO, &mut info)?;
+    let [.., a, b, c, d] = info;
+    Ok(u32::from_ne_bytes([a, b, c, d]))
+}
+
 /// Has a netlink socket's requests for lists be read strictly, with their filters (netlink(7), `NETLINK_GET_STRICT_CHK`).
 pub fn filter_dumps(socket: impl AsFd) -> Result<()> {
     set_option_at(libc::SOL_NETLINK, socket, NETLINK_GET_STRICT_CHK, &1_i32.to_ne_bytes())
@@ -79,16 +92,14 @@ pub fn explain_errors(socket: impl AsFd) -> Result<()> {
 
 /// Reads a `SOL_SOCKET` option; how many bytes of it there were.
 fn option(socket: impl AsFd, name: libc::c_int, value: &mut [u8]) -> Result<usize> {
+    option_at(libc::SOL_SOCKET, socket, name, value)
+}
+
+fn option_at(level: libc::c_int, socket: impl AsFd, name: libc::c_int, value: &mut [u8]) -> Result<usize> {
     let mut length = value.len() as libc::socklen_t;
     // SAFETY: the kernel writes at most `length` bytes to `value`, and the length to `length`; both outlive the call.
     let result = unsafe {
-        libc::getsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            name,
-            value.as_mut_ptr().cast(),
-            &mut length,
-        )
+        libc::getsockopt(socket.as_fd().as_raw_fd(), level, name, value.as_mut_ptr().cast(), &mut length)
     };
     if result < 0 { Err(Error::last_os_error()) } else { Ok(length as usize) }
 }

@@ -203,8 +203,8 @@ pub enum PlayFailure {
     Unresolved,
     /// An answer of this HTTP status, other than 200 and 206.
     Status(u16),
-    /// No connection, or one that broke.
-    Broken,
+    /// No connection, or one that broke, with the transport's reason.
+    Broken(String),
     /// No byte within the time for it.
     TimedOut,
     /// A body that is no playlist.
@@ -216,7 +216,7 @@ impl fmt::Display for PlayFailure {
         match self {
             Self::Unresolved => write!(f, "DNS has no address for its host"),
             Self::Status(status) => write!(f, "answered with HTTP status {status}"),
-            Self::Broken => write!(f, "no connection, or it broke"),
+            Self::Broken(reason) => write!(f, "no connection, or it broke: {reason}"),
             Self::TimedOut => write!(f, "no answer in time"),
             Self::Playlist(error) => error.fmt(f),
         }

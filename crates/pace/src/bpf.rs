@@ -27,10 +27,11 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anabranch_linux::bpf::btf::{self, Btf};
-use anabranch_linux::bpf::sys;
+use anabranch_linux::bpf::sys::{self, CgroupHook};
+use anabranch_linux::cgroup;
 use anabranch_linux::namespace::{Kind, Namespace};
 use anabranch_units::BitRate;
 use rustix::fs::{Mode, OFlags};
@@ -86,7 +87,7 @@ impl BpfPacer {
         let failed = |step| move |error| StartError { mechanism: Mechanism::Bpf, step, error };
         let cgroup = match cgroup {
             Some(path) => path.to_owned(),
-            None => cgroup_root().map_err(failed("find a cgroup2 file system"))?,
+            None => cgroup::root().map_err(failed("find a cgroup2 file system"))?,
         };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let cgroup = rustix::fs::open(&cgroup, flags, Mode::empty())
@@ -105,10 +106,10 @@ impl BpfPacer {
         let iterator =
             sys::load_iterator(PROGRAM, &iterator, function).map_err(failed("load the iterator"))?;
         let iterator = sys::link_iterator(&iterator).map_err(failed("make the iterator"))?;
-        let sock_ops = sys::load_sock_ops(PROGRAM, &program::sock_ops(maps, cookie))
+        let sock_ops = sys::load_for_cgroup(PROGRAM, &program::sock_ops(maps, cookie), CgroupHook::SockOps)
             .map_err(failed("load the program for connections"))?;
-        let attached =
-            sys::attach_to_cgroup(&sock_ops, &cgroup).map_err(failed("attach it to the cgroup"))?;
+        let attached = sys::attach_to_cgroup(&sock_ops, &cgroup, CgroupHook::SockOps)
+            .map_err(failed("attach it to the cgroup"))?;
         Ok(Self { wanted, before, limited: BTreeMap::new(), iterator, namespace, _attached: attached })
     }
 
@@ -269,35 +270,9 @@ fn netns_cookie() -> io::Result<u64> {
     anabranch_linux::socket_options::netns_cookie(socket_with(kind.0, kind.1, kind.2, None)?)
 }
 
-/// Where the version 2 hierarchy is: at the usual place, or beside those of version 1.
-pub(crate) fn cgroup_root() -> io::Result<PathBuf> {
-    let mounts = std::fs::read_to_string("/proc/self/mounts")?;
-    cgroup2_mount(&mounts).ok_or_else(|| {
-        let why = "none is mounted here; `ip netns exec` hides it, `nsenter --net=/run/netns/NAME` does not";
-        io::Error::new(io::ErrorKind::NotFound, why)
-    })
-}
-
-/// Of lines as fstab(5) has them.
-fn cgroup2_mount(mounts: &str) -> Option<PathBuf> {
-    mounts.lines().find_map(|line| {
-        let mut words = line.split(' ');
-        let (_, at, kind) = (words.next()?, words.next()?, words.next()?);
-        (kind == "cgroup2").then(|| PathBuf::from(at))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_cgroup2_mount_is_found_also_beside_version_1() {
-        let hybrid = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
-        assert_eq!(cgroup2_mount(hybrid), Some("/sys/fs/cgroup/unified".into()));
-        assert_eq!(cgroup2_mount("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n"), Some("/sys/fs/cgroup".into()));
-        assert_eq!(cgroup2_mount("proc /proc proc rw 0 0\n\n"), None);
-    }
 
     #[test]
     fn a_key_has_mapped_addresses_and_ports_as_numbers() {

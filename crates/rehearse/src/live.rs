@@ -8,6 +8,7 @@
 
 mod audience;
 mod machine;
+mod members;
 mod samples;
 mod testbed;
 
@@ -16,7 +17,6 @@ pub use samples::Sample;
 
 use crate::fleet::{Fleet, Programs, program, quiet_program};
 use anabranch_emu::{Emulation, EmulationOptions, LinkState};
-use anabranch_http::ClientError;
 use anabranch_live::controller::client::ControllerClient;
 use anabranch_live::players::PlayerReport;
 use anabranch_live_proto::play::PlayerKind;
@@ -24,9 +24,10 @@ use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, SetRequest, VALID_DAYS};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_units::{BitRate, Duration as Span, LinkId, Seed, SiteId};
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use audience::Audience;
 use machine::Ticks;
+use members::Members;
 use rustix::process::Signal;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -38,6 +39,10 @@ use testbed::{
 const MEDIA_PORT: u16 = 7201;
 const CONTROL_PORT: u16 = 7301;
 const CONTROLLER_PORT: u16 = 7200;
+/// Lease of a controller that leads, in seconds: the least that it takes.
+const LEASE_S: &str = "2";
+/// Rate of a link that has lost all of it: the least that the emulator takes.
+const RATE_MIN: BitRate = BitRate::bps(2_000);
 /// Token of the publishers.
 const TOKEN: &str = "0123456789abcdef";
 /// Time from the first publisher to the first viewer.
@@ -70,6 +75,10 @@ pub enum Fault {
     EdgeKilled,
     /// The controller's program is stopped.
     ControllerFrozen,
+    /// The leading one of two controllers is killed.
+    ControllerKilled,
+    /// The leading one of three members of etcd is killed, beside two controllers.
+    EtcdKilled,
     /// The controller loses half of the nodes.
     Split,
     /// An operator drains the first reflector.
@@ -79,6 +88,13 @@ pub enum Fault {
     LinksDegraded,
     /// The links from the controller lose `share` of their packets (Figure 4.17b).
     UpdatesDropped,
+}
+
+impl Fault {
+    /// Whether two controllers share an etcd.
+    const fn has_etcd(self) -> bool {
+        matches!(self, Self::ControllerKilled | Self::EtcdKilled)
+    }
 }
 
 /// The decisions that nodes follow.
@@ -317,7 +333,9 @@ struct Run {
     fleet: Fleet,
     /// Index of each node's program in the fleet.
     nodes: Vec<usize>,
-    controller: usize,
+    /// Address of each controller, with the index of its program.
+    controllers: Vec<(String, usize)>,
+    etcd: Option<Members>,
     _publishers: Programs,
     operator: ControllerClient,
 }
@@ -336,14 +354,10 @@ impl Run {
         std::fs::write(fleet.path("live.toml"), description(cell, testbed, emulation)?)?;
         std::fs::write(fleet.path("tokens"), format!("* {TOKEN}\n"))?;
         let at = |node: usize| emulation.site_address(testbed.sites[node]);
-        let controller_address = format!("{}:{CONTROLLER_PORT}", at(CONTROLLER));
-        let mut command = quiet_program();
-        command.args(["live", "controller", "--listen", &controller_address]);
-        let every = if cell.mode == Mode::Distributed { EVERY_MAX_S } else { cell.every };
-        command.args(["--every", &format!("{every}s")]);
-        command.arg("--network").arg(fleet.path("live.toml"));
-        command.arg("--keys").arg(fleet.keys()).arg("--store").arg(fleet.path("live.redb"));
-        let controller = fleet.start(emulation, testbed.sites[CONTROLLER], command)?;
+        let etcd =
+            cell.fault.has_etcd().then(|| Members::start(&mut fleet, testbed, emulation)).transpose()?;
+        let controllers = start_controllers(&mut fleet, cell, testbed, emulation, etcd.as_ref())?;
+        let addresses: Vec<String> = controllers.iter().map(|(address, _)| address.clone()).collect();
         let mut nodes = Vec::new();
         for node in 0..NODES {
             let mut command = quiet_program();
@@ -355,7 +369,7 @@ impl Run {
             } else {
                 command.args(["live", "node", "--listen", &listen]);
             }
-            command.args(["--name", &name(node), "--controller", &controller_address]);
+            command.args(["--name", &name(node), "--controller", &addresses.join(",")]);
             command.args(["--mode", cell.mode.name()]);
             command.arg("--keys").arg(fleet.keys());
             command.arg("--cache").arg(fleet.path(&format!("{}.network.json", name(node))));
@@ -367,11 +381,16 @@ impl Run {
         let identity =
             CredentialFiles::in_set(&fleet.keys(), anabranch_live::SYSTEM, Role::Operator, "operator");
         let operator =
-            ControllerClient::new(&controller_address, &Identity::load(&identity)?, Duration::from_secs(10))?;
+            ControllerClient::of(&addresses, &Identity::load(&identity)?, Duration::from_secs(10))?;
         Fleet::wait_ready("nodes", NODES, || {
             let client = operator.clone();
             let asked = ask(testbed, emulation, async move { client.nodes().await });
-            Ok(asked?.iter().filter(|node| node.is_up).count())
+            match asked {
+                Ok(nodes) => Ok(nodes.iter().filter(|node| node.is_up).count()),
+                // Controllers that share an etcd elect the leader first.
+                Err(_) if etcd.is_some() => Ok(0),
+                Err(error) => Err(error),
+            }
         })?;
         let mut publishers = Programs::default();
         let renditions: Vec<String> = cell
@@ -389,7 +408,13 @@ impl Run {
             command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
             publishers.0.push(emulation.spawn(testbed.sites[source], command)?);
         }
-        Ok(Self { fleet, nodes, controller, _publishers: publishers, operator })
+        Ok(Self { fleet, nodes, controllers, etcd, _publishers: publishers, operator })
+    }
+
+    /// Index of the leading controller's program.
+    fn leading(&self) -> anyhow::Result<usize> {
+        let leads = self.controllers.iter().find(|(address, _)| address == self.operator.address());
+        Ok(leads.context("no controller leads")?.1)
     }
 
     fn fail(&self, cell: &Cell, testbed: &Testbed, emulation: &Emulation) -> anyhow::Result<()> {
@@ -413,7 +438,13 @@ impl Run {
             Fault::ReflectorKilled => self.fleet.signal(self.nodes[reflector], Signal::KILL),
             Fault::ReflectorFrozen => self.fleet.signal(self.nodes[reflector], Signal::STOP),
             Fault::EdgeKilled => self.fleet.signal(self.nodes[edge], Signal::KILL),
-            Fault::ControllerFrozen => self.fleet.signal(self.controller, Signal::STOP),
+            Fault::ControllerFrozen => self.fleet.signal(self.leading()?, Signal::STOP),
+            Fault::ControllerKilled => self.fleet.signal(self.leading()?, Signal::KILL),
+            Fault::EtcdKilled => {
+                let etcd = self.etcd.as_ref().context("etcd was not started")?;
+                let leader = etcd.leader(testbed, emulation)?.context("no member of etcd leads")?;
+                self.fleet.signal(leader, Signal::KILL);
+            }
             Fault::Split => {
                 let from = testbed.sites[CONTROLLER];
                 let lost: Vec<SiteId> = (0..NODES).step_by(2).map(|node| testbed.sites[node]).collect();
@@ -426,7 +457,8 @@ impl Run {
             Fault::LinksDegraded => {
                 let mut links: Vec<LinkId> = testbed.tier_links.iter().map(|(_, _, link)| *link).collect();
                 Seed::new(cell.seed).stream("live.degraded", 0).shuffle(&mut links);
-                let left = BitRate::bps(((1.0 - cell.share) * cell.rate.as_bps() as f64).max(1.0) as u64);
+                let left =
+                    BitRate::bps(((1.0 - cell.share) * cell.rate.as_bps() as f64) as u64).max(RATE_MIN);
                 let quarter = links.len() / 4;
                 links[..quarter].iter().try_for_each(|link| change(*link, &|state| state.rate = left))?;
             }
@@ -445,17 +477,43 @@ impl Run {
     }
 }
 
-/// Asks the controller from its own site.
-fn ask<T: Send + 'static>(
+/// Starts one controller, or two that share `etcd`. Returns their addresses and programs.
+fn start_controllers(
+    fleet: &mut Fleet,
+    cell: &Cell,
     testbed: &Testbed,
     emulation: &Emulation,
-    question: impl Future<Output = Result<T, ClientError>> + Send + 'static,
+    etcd: Option<&Members>,
+) -> anyhow::Result<Vec<(String, usize)>> {
+    let site = testbed.sites[CONTROLLER];
+    let at = emulation.site_address(site);
+    let count = if etcd.is_some() { 2 } else { 1 };
+    let every = if cell.mode == Mode::Distributed { EVERY_MAX_S } else { cell.every };
+    let start = |number: u16| {
+        let address = format!("{at}:{}", CONTROLLER_PORT + number);
+        let mut command = quiet_program();
+        command.args(["live", "controller", "--listen", &address, "--every", &format!("{every}s")]);
+        command.arg("--network").arg(fleet.path("live.toml")).arg("--keys").arg(fleet.keys());
+        match etcd {
+            Some(etcd) => command.args(["--etcd", &etcd.urls(), "--advertise", &address, "--lease", LEASE_S]),
+            None => command.arg("--store").arg(fleet.path("live.redb")),
+        };
+        Ok((address, fleet.start(emulation, site, command)?))
+    };
+    (0..count).map(start).collect()
+}
+
+/// Asks a program in the controllers' site, from that site.
+fn ask<T: Send + 'static, E: Into<anyhow::Error>>(
+    testbed: &Testbed,
+    emulation: &Emulation,
+    question: impl Future<Output = Result<T, E>> + Send + 'static,
 ) -> anyhow::Result<T> {
     let enter = emulation.enter(testbed.sites[CONTROLLER]);
     let asked = std::thread::spawn(move || -> anyhow::Result<T> {
         enter()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(runtime.block_on(question)?)
+        runtime.block_on(question).map_err(Into::into)
     });
     asked.join().map_err(|_| anyhow::anyhow!("the client's thread has panicked"))?
 }

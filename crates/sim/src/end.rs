@@ -104,6 +104,12 @@ impl Message for Msg {
             segment.mark_ce();
         }
     }
+    #[inline]
+    fn mark_circuit(&mut self) {
+        if let Self::Segment(segment) = self {
+            segment.mark_circuit();
+        }
+    }
 }
 
 impl Endpoint for End {

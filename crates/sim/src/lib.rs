@@ -10,6 +10,7 @@
 //! Leaves out: real time (`emu`), flow-level models (`fluid`), systems ([`system`] joins them), many trials at once. Read
 //! [`scenario::Scenario`], [`Plan`] and [`Simulation`] first.
 
+pub mod circuits;
 mod end;
 mod error;
 #[doc(hidden)]
@@ -30,6 +31,8 @@ pub use end::{End, Msg, Report, UdpSink};
 pub use error::PlanError;
 pub use network::{Network, NetworkError};
 pub use plan::Plan;
-pub use rows::{CoflowRow, FlowRow, LinkRow, NetworkRow, Outcome, Sample, Times, WorkloadRow};
+pub use rows::{
+    CoflowRow, FlowRow, LatencyRow, LinkRow, NetworkRow, Outcome, Sample, Times, WeekRow, WorkloadRow,
+};
 pub use run::Simulation;
 pub use sizes::{Sizes, SizesError};

@@ -131,14 +131,32 @@ impl Network {
         site: SiteId,
         settings: CircuitSettings,
     ) -> Result<CircuitSwitch, CircuitError> {
+        let outputs = self.topology.links_out(site).map(Self::port).collect();
+        CircuitSwitch::new(self.ports_of(site), outputs, settings)
+    }
+
+    /// The link of the switch at `site`, by its place among the switch's links, that leads to each host.
+    fn ports_of(&self, site: SiteId) -> Vec<Option<u16>> {
         let links: Vec<LinkId> = self.topology.links_out(site).collect();
         let port_of = |host: &SiteId| {
             let link = self.next(site, *host).first();
             let port = link.and_then(|link| links.iter().position(|own| own == link));
             port.map(|port| port as u16)
         };
-        let port_of = self.hosts.iter().map(port_of).collect();
-        CircuitSwitch::new(port_of, links.iter().map(|link| Self::port(*link)).collect(), settings)
+        self.hosts.iter().map(port_of).collect()
+    }
+
+    /// The rack of each host behind the hybrid switch, by the host's number, and the number of racks. `None` without a hybrid
+    /// switch.
+    pub(crate) fn racks(&self) -> Option<(Vec<Option<u16>>, u16)> {
+        let (site, _) = self.circuit.as_ref()?;
+        let racks = self.topology.links_out(*site).count() as u16;
+        Some((self.ports_of(*site), racks))
+    }
+
+    /// The hybrid switch: its site and its settings. `None` in a network without one.
+    pub fn circuit(&self) -> Option<(SiteId, &CircuitSettings)> {
+        self.circuit.as_ref().map(|(site, settings)| (*site, settings))
     }
 
     /// Where the hybrid switch is among the elements. `None` in a network without one.

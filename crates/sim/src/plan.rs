@@ -1,13 +1,14 @@
 //! A scenario with everything looked up: names are numbers, files are read, routes are found. Runs start from it.
 
+use crate::circuits::CircuitPlan;
 use crate::end::Msg;
 use crate::error::PlanError;
 use crate::network::{Network, host_rate_bps};
-use crate::scenario::{DURATION_MAX, KINDS, Long, Pairs, Pattern, Scenario, UDP_RATE_MIN, Workload};
+use crate::scenario::{DURATION_MAX, KINDS, Long, Pairs, Pattern, Racks, Scenario, UDP_RATE_MIN, Workload};
 use crate::sizes::Sizes;
 use crate::system::{System, SystemPlan};
 use crate::traffic::{
-    Arrivals, Incast, IncastSettings, Job, Sending, Start, Traffic, Transfers, Udp, UdpFlow,
+    Arrivals, Incast, IncastSettings, Job, RackLoad, Sending, Start, Traffic, Transfers, Udp, UdpFlow,
 };
 use anabranch_fabric::{CircuitSettings, Layer, PortSettings};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId, ParseQuantityError, Seed};
@@ -22,6 +23,8 @@ pub struct Plan {
     /// What changes when, by time.
     pub(crate) changes: Vec<(Instant, LinkId, PortSettings)>,
     pub(crate) probed_links: Vec<LinkId>,
+    /// The control of a hybrid switch whose circuits follow demand.
+    pub(crate) circuits: Option<Box<dyn CircuitPlan>>,
 }
 
 /// The most flows that a workload opens at once. Each takes some 2 kB.
@@ -35,6 +38,7 @@ enum Work {
     Poisson { gap: Duration, sizes: Sizes },
     Udp { pairs: Who, rate: BitRate },
     Trace { starts: Vec<Start> },
+    Racks(RackLoad),
     System(Box<dyn SystemPlan>),
 }
 
@@ -79,6 +83,7 @@ impl Plan {
         if let Some(circuit) = &scenario.circuit {
             network = network.with_circuit_spec(circuit, packet).map_err(|e| wrong(e.field, e.message))?;
         }
+        let circuits = circuits(&scenario, &network, systems)?;
         let mut work = Vec::new();
         for (index, workload) in scenario.workload.iter().enumerate() {
             let field = format!("workload[{index}]");
@@ -87,6 +92,9 @@ impl Plan {
                     let system = systems.iter().find(|system| system.kind() == workload.kind);
                     let system = system.ok_or_else(|| unknown(&workload.kind, &field, systems))?;
                     Work::System(system.plan(workload, &network, &field)?)
+                }
+                Workload::Racks(racks) => {
+                    Work::Racks(rack_load(&network, racks, scenario.duration, &field, read)?)
                 }
                 _ => look_up(&network, workload, &field, read)?,
             });
@@ -126,7 +134,7 @@ impl Plan {
         let probed_links = probed
             .map(|(index, name)| link(format!("probe.links[{index}]"), name))
             .collect::<Result<_, _>>()?;
-        Ok(Self { scenario, network, work, changes, probed_links })
+        Ok(Self { scenario, network, work, changes, probed_links, circuits })
     }
 
     /// The same plan with a hybrid switch in place of the switch of this name.
@@ -275,6 +283,10 @@ impl Plan {
                 let transfers = Transfers::listed(starts.clone(), priority);
                 Job::Transfers(transfers.with_copies(workload.twice_below()))
             }
+            (Work::Racks(load), _) => {
+                let transfers = Transfers::listed(load.starts(&mut random), priority);
+                Job::Transfers(transfers.with_control(workload.control()))
+            }
             _ => unreachable!("work is made from its workload, one for one"),
         })
     }
@@ -361,6 +373,81 @@ fn pair_rate(network: &Network, pairs: &Who, load: f64) -> BitRate {
     BitRate::bps((load * capacity as f64 / hops.max(1) as f64) as u64)
 }
 
+/// The control of circuits that follow demand, if the scenario has a schedule.
+///
+/// Errors: no system that decides circuits, and what one finds wrong.
+fn circuits(
+    scenario: &Scenario,
+    network: &Network,
+    systems: &[&dyn System],
+) -> Result<Option<Box<dyn CircuitPlan>>, PlanError> {
+    let spec = scenario.circuit.as_ref().filter(|spec| spec.schedule.is_some());
+    let Some((spec, (_, racks))) = spec.zip(network.racks()) else { return Ok(None) };
+    let found = systems.iter().find_map(|system| system.circuits(spec, racks));
+    let missing = || Err(wrong("circuit.schedule", "no system here decides circuits: leave it out"));
+    found.unwrap_or_else(missing).map(Some)
+}
+
+/// Flows between racks, looked up.
+fn rack_load(
+    network: &Network,
+    spec: &Racks,
+    duration: Option<Duration>,
+    field: &str,
+    read: &dyn Fn(&str) -> io::Result<String>,
+) -> Result<RackLoad, PlanError> {
+    let Some((rack_of, racks)) = network.racks() else {
+        return Err(wrong(format!("{field}.kind"), "`racks`: needs a [circuit], whose links lead to racks"));
+    };
+    let mut hosts = vec![Vec::new(); racks.into()];
+    for (host, rack) in (0u16..).zip(rack_of) {
+        hosts[usize::from(rack.unwrap_or_default())].extend(rack.map(|_| host));
+    }
+    if let Some(rack) = hosts.iter().position(Vec::is_empty) {
+        return Err(wrong(format!("{field}.kind"), format!("`racks`: rack {rack} has no host")));
+    }
+    let shifts = spec.shifts.clone().unwrap_or_else(|| (1..racks).collect());
+    if let Some(shift) = shifts.iter().find(|shift| !(1..racks).contains(shift)) {
+        let message = format!("{shift}: must be 1 to {}, as there are {racks} racks", racks - 1);
+        return Err(wrong(format!("{field}.shifts"), message));
+    }
+    if shifts.is_empty() {
+        return Err(wrong(format!("{field}.shifts"), "empty: must have at least 1 number"));
+    }
+    let sizes = sizes(&spec.sizes, field, read)?;
+    let until = Instant::ZERO + duration.unwrap_or_default();
+    let load = RackLoad { hosts, rate: spec.rate, sizes, shifts, until };
+    if load.flows_mean() > FLOWS_AT_ONCE_MAX as f64 {
+        let message =
+            format!("{}: {:.0} flows: must be at most {FLOWS_AT_ONCE_MAX}", spec.rate, load.flows_mean());
+        return Err(wrong(format!("{field}.rate"), message));
+    }
+    Ok(load)
+}
+
+/// Sizes of flows: a distribution that the project carries, one size, a range, or a file.
+fn sizes(text: &str, field: &str, read: &dyn Fn(&str) -> io::Result<String>) -> Result<Sizes, PlanError> {
+    let wrong = |message: String| wrong(format!("{field}.sizes"), message);
+    let size = |text: &str| text.trim().parse::<ByteCount>().ok().filter(|size| size.as_u64() > 0);
+    if let Some((least, most)) = text.split_once(" to ") {
+        let range = size(least).zip(size(most)).filter(|(least, most)| least <= most);
+        let (least, most) =
+            range.ok_or_else(|| wrong(format!("`{text}`: must be two sizes, the smaller one first")))?;
+        return Ok(Sizes::uniform(least, most));
+    }
+    match (Sizes::carried(text), text.parse::<ByteCount>()) {
+        (Some(sizes), _) => Ok(sizes),
+        (None, Ok(size)) if size.as_u64() > 0 => Ok(Sizes::fixed(size)),
+        (None, Err(error @ ParseQuantityError::NoUnit { .. })) => Err(wrong(error.to_string())),
+        _ => {
+            let read = read(text);
+            let file =
+                read.map_err(|error| wrong(format!("{text}: {error}: name a file that can be read")))?;
+            Sizes::parse(&file).map_err(|error| wrong(format!("{text}: {error}")))
+        }
+    }
+}
+
 fn look_up(
     network: &Network,
     workload: &Workload,
@@ -396,19 +483,7 @@ fn look_up(
             Work::Incast { client, servers, is_random, block_bytes }
         }
         Workload::Poisson(poisson) => {
-            let sizes_field = || format!("{field}.sizes");
-            let sizes = match (Sizes::carried(&poisson.sizes), poisson.sizes.parse::<ByteCount>()) {
-                (Some(sizes), _) => sizes,
-                (None, Ok(size)) if size.as_u64() > 0 => Sizes::fixed(size),
-                (None, Err(error @ ParseQuantityError::NoUnit { .. })) => {
-                    return Err(wrong(sizes_field(), error));
-                }
-                _ => {
-                    let text = file(sizes_field(), &poisson.sizes)?;
-                    let wrong = |error| wrong(sizes_field(), format!("{}: {error}", poisson.sizes));
-                    Sizes::parse(&text).map_err(wrong)?
-                }
-            };
+            let sizes = sizes(&poisson.sizes, field, read)?;
             let rates = network.hosts().iter().map(|host| host_rate_bps(network, *host) as f64);
             let per_s = poisson.load * rates.sum::<f64>() / (8.0 * sizes.mean_bytes());
             let gap = Duration::from_ps((1e12 / per_s).round() as u64);
@@ -440,7 +515,7 @@ fn look_up(
                 .map_err(|message| wrong(field, format!("{}: {message}", trace.file)))?;
             Work::Trace { starts }
         }
-        Workload::System(_) => unreachable!("systems look up their own"),
+        Workload::Racks(_) | Workload::System(_) => unreachable!("they are looked up elsewhere"),
     })
 }
 

@@ -4,11 +4,13 @@
 
 use crate::end::End;
 use crate::network::Network;
-use crate::rows::{CoflowRow, FlowRow, LinkRow, NetworkRow, Outcome, Times, WorkloadRow};
+use crate::rows::{CoflowRow, FlowRow, LatencyRow, LinkRow, NetworkRow, Outcome, Times, WorkloadRow};
 use crate::run::Simulation;
+use crate::scenario::Workload;
 use crate::traffic::{Flow, Job};
 use anabranch_fabric::{Drop, EventQueue};
 use anabranch_transport::Counters;
+use anabranch_units::stats::percentile;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 
 fn us(duration: Duration) -> f64 {
@@ -35,6 +37,7 @@ impl<Q: EventQueue> Simulation<'_, Q> {
 impl Outcome {
     pub(crate) fn of<Q: EventQueue>(mut simulation: Simulation<'_, Q>) -> Self {
         let series = simulation.take_series();
+        let weeks = simulation.take_weeks();
         let s = &simulation;
         let all = s.traffic().flows();
         let counted: Vec<(Counters, u64)> = all.iter().map(|flow| counters(s, flow)).collect();
@@ -43,6 +46,10 @@ impl Outcome {
             let of_job = all.iter().zip(&counted).filter(|(flow, _)| usize::from(flow.job) == number);
             let mut row = row(s, job, &of_job.collect::<Vec<_>>());
             seen(s, number as u16, &mut row);
+            if let Workload::Racks(_) = s.plan().scenario.workload[number] {
+                row.more
+                    .extend(quantiles(s.now(), all.iter().filter(|flow| usize::from(flow.job) == number)));
+            }
             row.workload = s.plan().scenario.workload[number].kind().to_owned();
             if s.plan().layer_workload() == Some(number) {
                 row.more.extend(s.hosts().layer_figures());
@@ -78,10 +85,43 @@ impl Outcome {
                 cct_us: coflow.finished_at.map(|at| us(at - coflow.started_at)),
             }));
         }
-        let network = network(s);
+        let mut network = network(s);
         debug_assert!(network.is_conserved(), "{network:?}");
-        Self { workloads, network, links: links(s), flows, coflows, series }
+        let (weeks, counts) = weeks.map(|(rows, weeks, days)| (rows, (weeks, days))).unzip();
+        (network.weeks, network.days) = counts.unzip();
+        Self { workloads, network, links: links(s), flows, coflows, series, weeks: weeks.unwrap_or_default() }
     }
+}
+
+/// Shares of flows for which [`quantiles`] has completion times, and rates.
+const QUANTILES: [(f64, &str, &str); 7] = [
+    (0.05, "all_fct_us_p5", "all_flow_mbps_p5"),
+    (0.1, "all_fct_us_p10", "all_flow_mbps_p10"),
+    (0.25, "all_fct_us_p25", "all_flow_mbps_p25"),
+    (0.5, "all_fct_us_p50", "all_flow_mbps_p50"),
+    (0.75, "all_fct_us_p75", "all_flow_mbps_p75"),
+    (0.9, "all_fct_us_p90", "all_flow_mbps_p90"),
+    (0.99, "all_fct_us_p99", "all_flow_mbps_p99"),
+];
+
+/// Quantiles of completion times and rates over all flows, whole or not.
+///
+/// A flow that is not whole in the end counts as longer than all that are: a quantile that falls on one is left out. Its rate
+/// counts the bytes that arrived, over its time until the end.
+fn quantiles<'a>(end: Instant, flows: impl Iterator<Item = &'a Flow>) -> Vec<(&'static str, f64)> {
+    let (mut times, mut rates) = (Vec::new(), Vec::new());
+    for flow in flows {
+        times.push(flow.finished_at.map_or(f64::INFINITY, |at| us(at - flow.started_at)));
+        let lasted = flow.finished_at.unwrap_or(end).saturating_since(flow.started_at);
+        rates.extend(mbps(flow.delivered_bytes, lasted));
+    }
+    times.sort_by(f64::total_cmp);
+    rates.sort_by(f64::total_cmp);
+    let of = |(share, time, rate): &(f64, &'static str, &'static str)| {
+        let value = |name: &'static str, sorted: &[f64]| Some((name, percentile(sorted, *share)?));
+        [value(time, &times), value(rate, &rates)]
+    };
+    QUANTILES.iter().flat_map(of).flatten().filter(|(_, value)| value.is_finite()).collect()
 }
 
 /// What a flow's sender has done, and the segments that reached its receiver out of order.
@@ -178,6 +218,9 @@ fn network<Q: EventQueue>(s: &Simulation<'_, Q>) -> NetworkRow {
         unused_ways_share_mean: s.fabric().unused_ways_share(),
         circuit_bytes: switch.map(|switch| switch.counters().circuit_bytes),
         packet_network_bytes: switch.map(|switch| switch.counters().packet_bytes),
+        weeks: None,
+        days: None,
+        latency: switch.map(|switch| LatencyRow::of(switch.latency())).unwrap_or_default(),
         packet_hops: s.packet_hops(),
         events: totals.events,
         event_hash: format!("{:016x}", s.event_hash()),

@@ -3,6 +3,7 @@
 //! Leaves out: how results are counted (`report.rs`). Read [`Outcome`] first.
 
 use crate::end::UdpSink;
+use anabranch_fabric::CircuitLatency;
 use anabranch_units::Histogram;
 use anabranch_units::stats::{fairness, percentile};
 use serde::Serialize;
@@ -23,6 +24,8 @@ pub struct Outcome {
     pub coflows: Vec<CoflowRow>,
     /// What was probed, by time.
     pub series: Vec<Sample>,
+    /// One for each week of circuits that follow demand.
+    pub weeks: Vec<WeekRow>,
 }
 
 /// What a workload got.
@@ -231,12 +234,61 @@ pub struct NetworkRow {
     /// Bytes that a hybrid switch has sent by its packet network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packet_network_bytes: Option<u64>,
+    /// Weeks of circuits that follow demand, the last one whole or not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weeks: Option<u64>,
+    /// Days of these weeks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub days: Option<u64>,
+    /// Latency of packets through a hybrid switch.
+    #[serde(flatten)]
+    pub latency: LatencyRow,
     /// Links that packets have passed, all together.
     pub packet_hops: u64,
     /// Events of the simulator.
     pub events: u64,
     /// Equal runs have equal hashes; in hexadecimal.
     pub event_hash: String,
+}
+
+/// Latency of data packets from entering a hybrid switch to leaving it, to within 1/32. `None` if no packet did.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Serialize)]
+pub struct LatencyRow {
+    /// Median over all data packets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency_us_p50: Option<f64>,
+    /// 99th percentile over all data packets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency_us_p99: Option<f64>,
+    /// Median over packets that took a circuit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub circuit_latency_us_p50: Option<f64>,
+    /// 99th percentile over packets that took a circuit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub circuit_latency_us_p99: Option<f64>,
+    /// Median over packets that took the packet network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packet_network_latency_us_p50: Option<f64>,
+    /// 99th percentile over packets that took the packet network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packet_network_latency_us_p99: Option<f64>,
+}
+
+impl LatencyRow {
+    /// The row of a switch's measurements.
+    pub(crate) fn of(latency: &CircuitLatency) -> Self {
+        let quantile = |of: &Histogram, share| (of.total() > 0).then(|| of.quantile_us(share));
+        let mut all = latency.circuit.clone();
+        all.merge(&latency.packet);
+        Self {
+            latency_us_p50: quantile(&all, 0.5),
+            latency_us_p99: quantile(&all, 0.99),
+            circuit_latency_us_p50: quantile(&latency.circuit, 0.5),
+            circuit_latency_us_p99: quantile(&latency.circuit, 0.99),
+            packet_network_latency_us_p50: quantile(&latency.packet, 0.5),
+            packet_network_latency_us_p99: quantile(&latency.packet, 0.99),
+        }
+    }
 }
 
 impl NetworkRow {
@@ -309,6 +361,28 @@ pub struct CoflowRow {
     pub started_s: f64,
     /// How long it took until the last was whole, if it was.
     pub cct_us: Option<f64>,
+}
+
+/// One week of a hybrid switch whose circuits follow demand.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct WeekRow {
+    /// Beginning of the week.
+    pub begins_s: f64,
+    /// Its length; shorter for a week in which the run ended.
+    pub length_s: f64,
+    /// Days of the week.
+    pub days: u64,
+    /// Demand that was seen when the week was decided.
+    pub demand_bytes: u64,
+    /// Reports of flows so far that were beyond a limit, so that the demand can be wrong.
+    pub unknown_reports: u64,
+    /// Bytes that entered circuits.
+    pub circuit_bytes: u64,
+    /// Bytes that left by the packet network.
+    pub packet_network_bytes: u64,
+    /// Share of the bytes that the week's circuits could have carried. `None` without circuits, or if the week was not whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub circuit_use_share: Option<f64>,
 }
 
 /// What was seen of a link or flow at a time; what does not apply is left out.

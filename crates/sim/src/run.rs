@@ -2,12 +2,13 @@
 //!
 //! Read [`Simulation`] first.
 
+use crate::circuits::Weeks;
 use crate::end::{End, Msg};
 use crate::error::PlanError;
 use crate::network::{HOSTS, Network};
 use crate::plan::Plan;
 use crate::probe::{Seen, SeenFlow};
-use crate::rows::Sample;
+use crate::rows::{Sample, WeekRow};
 use crate::traffic::{Flow, Job, Traffic};
 use anabranch_fabric::{Envelope, EventQueue, Fabric, Hosts, QuadHeap, Tapped, Totals};
 use anabranch_units::{Duration, Instant, LinkId, Seed};
@@ -27,6 +28,10 @@ pub struct Simulation<'a, Q: EventQueue = QuadHeap> {
     /// Sent bytes of each probed link, and delivered bytes of each probed flow, at the last sample.
     before: Vec<u64>,
     seen: Seen,
+    /// Circuits that follow demand.
+    weeks: Option<Weeks>,
+    /// Copies of packets that have not been fetched.
+    tapped: Vec<Tapped<Envelope<Msg>>>,
 }
 
 impl<'a, Q: EventQueue> Simulation<'a, Q> {
@@ -54,6 +59,12 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
             let token = Hosts::<Traffic>::user_token(Traffic::warmup_token());
             fabric.arm(HOSTS, Instant::ZERO + plan.scenario.warmup, token);
         }
+        let weeks = plan.circuits.as_deref().zip(plan.scenario.circuit.as_ref());
+        let weeks = weeks.map(|(circuits, spec)| {
+            let (racks, _) = plan.network.racks().expect("a plan with weeks has a hybrid switch");
+            let switch = plan.network.circuit_switch().expect("a plan with weeks has a hybrid switch");
+            Weeks::new(circuits, spec, switch, racks, &mut fabric)
+        });
         let probe = plan.scenario.probe.as_ref();
         Self {
             plan,
@@ -64,6 +75,8 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
             series: Vec::new(),
             before: Vec::new(),
             seen: Seen::default(),
+            weeks,
+            tapped: Vec::new(),
         }
     }
 
@@ -109,7 +122,13 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
     /// The packets of tapped links since the last call, each with its link.
     pub fn take_tapped(&mut self) -> impl Iterator<Item = (LinkId, Tapped<Envelope<Msg>>)> {
         let links = |tapped: Tapped<Envelope<Msg>>| (LinkId(tapped.port.index() as u32), tapped);
-        self.fabric.take_tapped().into_iter().map(links)
+        let mut tapped = std::mem::take(&mut self.tapped);
+        tapped.append(&mut self.fabric.take_tapped());
+        // Packets of the switch are for the weeks alone.
+        let switch = self.plan.network.circuit_switch();
+        let (of_switch, of_links) = tapped.into_iter().partition(|packet| Some(packet.port) == switch);
+        self.tapped = of_switch;
+        of_links.into_iter().map(links)
     }
     /// Packets that have come off links, all together: packet-hops.
     pub fn packet_hops(&self) -> u64 {
@@ -132,7 +151,8 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
     pub fn step(&mut self) -> bool {
         let end = self.end();
         let change = self.plan.changes.get(self.next_change).map(|(at, ..)| *at);
-        let until = change.into_iter().chain(self.next_sample).fold(end, Instant::min);
+        let week = self.weeks.as_ref().map(Weeks::next_at);
+        let until = change.into_iter().chain(self.next_sample).chain(week).fold(end, Instant::min);
         if !self.fabric.advance_some(until, SLICE_EVENTS) {
             return !self.traffic().is_done();
         }
@@ -146,6 +166,10 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
         }
         if self.next_sample.is_some_and(|at| at <= until) {
             self.sample();
+        }
+        if let Some(weeks) = self.weeks.as_mut().filter(|weeks| weeks.next_at() <= until) {
+            self.tapped.append(&mut self.fabric.take_tapped());
+            weeks.advance(until, &mut self.fabric, &mut self.tapped);
         }
         let is_idle = self.fabric.next_deadline().is_none() && self.next_change >= self.plan.changes.len();
         self.fabric.now() < end && !is_idle && !self.traffic().is_done()
@@ -219,6 +243,13 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
         let of_job = probed(self.traffic(), flows).zip(&self.seen.flows);
         let of_job = of_job.filter(move |((_, flow), _)| flow.job == number).map(|(_, seen)| seen);
         (of_job, self.seen.link_use_share_min)
+    }
+
+    /// Rows of the weeks of circuits that follow demand, and the sums of weeks and days.
+    pub(crate) fn take_weeks(&mut self) -> Option<(Vec<WeekRow>, u64, u64)> {
+        let switch = self.plan.network.circuit_switch()?;
+        let switch = self.fabric.circuit_switch(switch)?;
+        self.weeks.take().map(|weeks| weeks.finish(switch, self.fabric.now()))
     }
 
     pub(crate) fn take_series(&mut self) -> Vec<Sample> {

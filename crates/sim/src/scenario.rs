@@ -25,7 +25,7 @@ mod circuit;
 mod read;
 
 pub(crate) use check::{DURATION_MAX, UDP_RATE_MIN};
-pub use circuit::CircuitSpec;
+pub use circuit::{CircuitSpec, DemandSource, ScheduleSpec};
 pub use read::{Point, ScenarioError, place, read};
 
 use anabranch_fabric::switch::PolicyKind;
@@ -71,7 +71,14 @@ pub struct Scenario {
     /// `ipv4/tcp_early_retrans`, and its value. The simulator has no kernel.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub kernel: BTreeMap<String, String>,
+    /// Real time for each second of an emulated run, 1 to [`DILATION_MAX`]. `None` leaves it to the
+    /// emulator. The simulator has no clock to stretch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dilation: Option<u32>,
 }
+
+/// Largest time dilation: a millisecond of the network takes a second.
+pub const DILATION_MAX: u32 = 1_024;
 
 const fn one() -> u64 {
     1
@@ -246,7 +253,7 @@ pub const fn splitmix64(x: u64) -> u64 {
 }
 
 /// The kinds of workloads that are no system's.
-pub const KINDS: [&str; 5] = ["long", "incast", "poisson", "udp", "trace"];
+pub const KINDS: [&str; 6] = ["long", "incast", "poisson", "udp", "trace", "racks"];
 
 /// What hosts do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -262,6 +269,8 @@ pub enum Workload {
     Udp(Udp),
     /// Flows as a file lists them.
     Trace(Trace),
+    /// Flows between racks, at a rate for each rack.
+    Racks(Racks),
     /// What a system's machines do: any kind that is not in [`KINDS`].
     #[serde(untagged)]
     System(SystemWorkload),
@@ -385,7 +394,8 @@ const fn request() -> ByteCount {
 pub struct Poisson {
     /// The mean share of the hosts' own links that the flows' bytes take, headers not counted: above 0, below 1.
     pub load: f64,
-    /// `web-search`, `data-mining`, a size such as `"100 kB"`, or a file of the distribution.
+    /// `web-search`, `data-mining`, a size such as `"100 kB"`, a range such as `"90 kB to 900 kB"`, all alike, or a file of
+    /// the distribution.
     pub sizes: String,
     /// How many flows; without, they come until the run ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -450,6 +460,26 @@ pub struct Trace {
     /// Flows smaller than this are sent twice, and the first of the two to be whole counts (RepFlow).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub twice_below: Option<ByteCount>,
+    /// Strict priority of their packets, 0 first.
+    #[serde(default = "middle")]
+    pub priority: u8,
+}
+
+/// See [`Workload::Racks`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Racks {
+    /// Data in a second that the flows of each rack have in the mean. A flow begins as the one before it would end at this
+    /// rate; the first one at a random time within its own.
+    pub rate: BitRate,
+    /// Sizes, as for `poisson`.
+    pub sizes: String,
+    /// A flow goes to the rack that follows by one of these numbers; all numbers alike without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shifts: Option<Vec<u16>>,
+    /// Their congestion control, where it is not the transport's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub control: Option<Control>,
     /// Strict priority of their packets, 0 first.
     #[serde(default = "middle")]
     pub priority: u8,

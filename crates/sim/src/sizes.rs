@@ -65,6 +65,14 @@ impl Sizes {
         Self { points: vec![(size.as_u64() as f64, 1.0)] }
     }
 
+    /// Any size from `least` to `most`, all alike.
+    ///
+    /// Panics: if `least` is larger than `most`.
+    pub fn uniform(least: ByteCount, most: ByteCount) -> Self {
+        assert!(least <= most, "{least} to {most} bytes: the first is the smaller one");
+        Self { points: vec![(least.as_u64() as f64, 0.0), (most.as_u64() as f64, 1.0)] }
+    }
+
     /// The one that the project carries under `name`.
     pub fn carried(name: &str) -> Option<Self> {
         let (_, text) = CARRIED.iter().find(|(n, _)| *n == name)?;
@@ -155,6 +163,20 @@ mod tests {
         assert!(message("size_bytes,cdf\n10,0.5\n").contains("must be 1"));
         assert!(message("size_bytes,cdf\n").contains("must be 1"));
         assert!(Sizes::parse("size_bytes,cdf\n10,1\n").is_ok());
+    }
+
+    #[test]
+    fn uniform_sizes_fill_their_range() {
+        let sizes = Sizes::uniform(ByteCount::new(100), ByteCount::new(200));
+        assert_eq!(sizes.mean_bytes(), 150.0);
+        let mut random = Seed::new(1).stream("sizes", 0);
+        let mut below = [0; 4];
+        for _ in 0..40_000 {
+            let size = sizes.draw(&mut random).as_u64();
+            assert!((100..=200).contains(&size));
+            below[(size as usize - 100).min(99) / 25] += 1;
+        }
+        assert!(below.iter().all(|quarter| (9_500..10_500).contains(quarter)), "{below:?}");
     }
 
     #[test]

@@ -4,10 +4,11 @@
 //! the [`System`] of that kind makes machines of these settings. A system may also stand between the other workloads' machines and the
 //! network, as a [`Layer`]. Leaves out: the machines' interface ([`crate::traffic::App`]).
 
+use crate::circuits::CircuitPlan;
 use crate::end::Msg;
 use crate::error::PlanError;
 use crate::network::Network;
-use crate::scenario::SystemWorkload;
+use crate::scenario::{CircuitSpec, SystemWorkload};
 use crate::traffic::App;
 use anabranch_fabric::Layer;
 use anabranch_units::Seed;
@@ -25,6 +26,13 @@ pub trait System: Sync {
         network: &Network,
         field: &str,
     ) -> Result<Box<dyn SystemPlan>, PlanError>;
+    /// The control of the hybrid switch that `spec` describes, with a schedule that follows demand, for `racks` racks. `None` in
+    /// a system without schedules.
+    ///
+    /// Errors: an unknown scheduler, impossible times; the setting with its place.
+    fn circuits(&self, _spec: &CircuitSpec, _racks: u16) -> Option<Result<Box<dyn CircuitPlan>, PlanError>> {
+        None
+    }
 }
 
 /// A system's workload, looked up: runs start from it.

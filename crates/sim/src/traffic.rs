@@ -7,12 +7,14 @@
 mod app;
 mod incast;
 mod messages;
+mod racks;
 mod transfers;
 mod udp;
 
 pub use app::{App, AppCx, Coflow, Side, StreamEvent, StreamSpec};
 pub use incast::{Incast, Round, Settings as IncastSettings};
 pub use messages::Messages;
+pub use racks::RackLoad;
 pub use transfers::{Arrivals, Start, Transfers};
 pub use udp::{Sending, Udp, UdpFlow};
 
@@ -60,6 +62,13 @@ pub struct Flow {
     pub is_copy: bool,
 }
 
+impl Flow {
+    /// Whether its last byte has arrived, or its sender has given up.
+    pub const fn is_over(&self) -> bool {
+        self.finished_at.is_some() || self.sent.is_some()
+    }
+}
+
 /// What one workload does.
 #[derive(Debug)]
 pub enum Job {
@@ -97,7 +106,7 @@ pub struct World {
 const WARMUP: u32 = u32::MAX >> 1;
 
 /// Written at once to a stream without end. At 400 Gbit/s it takes 6 hours to send.
-const ENDLESS_BYTES: u64 = 1 << 50;
+pub(crate) const ENDLESS_BYTES: u64 = 1 << 50;
 
 /// A flow that is to be opened.
 #[derive(Copy, Clone, Debug)]

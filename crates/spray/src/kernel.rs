@@ -137,7 +137,8 @@ impl Kernel {
 }
 
 fn route_to(table: u32, device: u32, to: IpAddr) -> linux::Route {
-    linux::Route { table, device, to: Prefix::host(to), from: None, mtu_bytes: None, protocol: PROTOCOL }
+    let to = Prefix::host(to);
+    linux::Route { table, device, to, from: None, mtu_bytes: None, quick_ack: false, protocol: PROTOCOL }
 }
 
 /// A route to one address; `None` for others.

@@ -3,8 +3,8 @@
 //! Each control is one file with an [`Algorithm`], and one line of the list `controls`.
 //! [`Congestion`] has the rules that window-based controls share: slow start (whose end `hystart`
 //! may see coming), and the window after marks and timeouts. BBR shares none: it has a model of the
-//! path, which `send` tells of each segment. NSCC shares the window after a timeout only. Leaves
-//! out: which loss counts, and which data is sent again (`send`).
+//! path, which `send` tells of each segment. NSCC shares the window after a timeout only. reTCP
+//! and TDTCP wrap other controls. Leaves out: which loss counts, and which data is sent again (`send`).
 
 mod bbr;
 mod cubic;
@@ -13,6 +13,8 @@ mod hystart;
 mod newreno;
 mod nscc;
 mod properties;
+mod retcp;
+mod tdtcp;
 
 use crate::config::Config;
 use crate::controls::{Control, controls};
@@ -98,8 +100,18 @@ trait Algorithm {
         true
     }
 
+    /// Whether an acknowledgement of new data belongs to a window that is not in use, which the
+    /// control then grows.
+    fn takes_ack(&mut self, _now: Instant, _w: &Window, _ack: &Ack) -> bool {
+        false
+    }
+
     /// Observes the marks that an acknowledgement echoes.
     fn observe_marks(&mut self, _ack: &Ack) {}
+
+    /// An acknowledgement has arrived. `is_marked` says whether a circuit is up or near, as the
+    /// network told the acknowledgement on its way.
+    fn handle_circuit_mark(&mut self, _w: &mut Window, _is_marked: bool) {}
 
     /// Grows the window in congestion avoidance.
     fn avoid(&mut self, now: Instant, w: &mut Window, ack: &Ack);
@@ -210,11 +222,21 @@ impl Congestion {
         with!(&self.state, it => it.paced_until())
     }
 
+    /// An acknowledgement has arrived, of new data or not. `is_marked` is [`Segment::circuit`].
+    ///
+    /// [`Segment::circuit`]: crate::Segment::circuit
+    pub fn handle_circuit_mark(&mut self, w: &mut Window, is_marked: bool) {
+        with!(&mut self.state, it => it.handle_circuit_mark(w, is_marked));
+    }
+
     /// New data was acknowledged outside of a recovery.
     ///
     /// Source: slow start is RFC 5681 equation 2, `cwnd += min(N, SMSS)`, with RFC 3465's L in place of one segment.
     pub fn handle_ack(&mut self, now: Instant, w: &mut Window, ack: &Ack) {
         with!(&mut self.state, it => {
+            if it.takes_ack(now, w, ack) {
+                return;
+            }
             it.observe_marks(ack);
             if !ack.limited || !it.grows_by_acks() {
                 return;

@@ -252,6 +252,7 @@ impl Connection {
             cwr: false,
             ect: false,
             ce: false,
+            circuit: false,
         };
         self.receive.stamp(&mut segment, self.sack);
         segment

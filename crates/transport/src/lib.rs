@@ -8,7 +8,7 @@
 //!
 //! Sources: RFC 9293 (TCP), 5681 and 6582 (NewReno), 2018 and 6675 (SACK), 6298 (retransmission timer), 7323 (timestamps),
 //! 8985 (RACK and TLP), 2883 (DSACK), 3042 (limited transmit), 6928 (initial window), 9438 (Cubic), 9406 (HyStart++), 8257
-//! (DCTCP), 3168 (ECN), 5348 (TFRC), draft-ietf-ccwg-bbr-06 (BBR) and draft-cardwell-iccrg-bbr-congestion-control-00 (its first version), Ultra Ethernet Specification 1.0 (NSCC). Each file cites its sections and marks where it differs.
+//! (DCTCP), 3168 (ECN), 5348 (TFRC), draft-ietf-ccwg-bbr-06 (BBR) and draft-cardwell-iccrg-bbr-congestion-control-00 (its first version), Ultra Ethernet Specification 1.0 (NSCC), Mukerjee's thesis, §2.4.4 (reTCP). Each file cites its sections and marks where it differs.
 //!
 //! Invariants: nothing is sent beyond the peer's window, probes apart, or beyond the congestion window, limited
 //! transmit, loss probes and the first segment of a repair apart; with a pacing limit nothing is sent faster than that;

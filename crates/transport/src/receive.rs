@@ -312,6 +312,7 @@ mod tests {
             cwr: false,
             ect: false,
             ce: false,
+            circuit: false,
         }
     }
     fn stamped(half: &mut ReceiveHalf) -> Segment {

@@ -66,6 +66,9 @@ pub struct Segment {
     pub ect: bool,
     /// A queue has marked it (CE). Set by the network.
     pub ce: bool,
+    /// A circuit from its receiver to its sender is up or near (Etalon's mark for reTCP). Set by
+    /// the network.
+    pub circuit: bool,
 }
 
 impl Segment {
@@ -84,5 +87,8 @@ impl Message for Segment {
     }
     fn mark_ce(&mut self) {
         self.ce = true;
+    }
+    fn mark_circuit(&mut self) {
+        self.circuit = true;
     }
 }

@@ -246,6 +246,7 @@ impl SendHalf {
         if ack < self.una {
             return Acked::default();
         }
+        self.control.handle_circuit_mark(&mut self.window, segment.circuit);
         let edge = ack + segment.window;
         let moved = edge > self.edge;
         self.edge = self.edge.max(edge);
@@ -282,10 +283,9 @@ impl SendHalf {
         }
         if arrived > 0 && self.control.model().is_some() {
             let (pipe, rtt) = (self.pipe_by_time(), newest.map(|sent| now.saturating_since(sent.at)));
-            self.control
-                .model()
-                .into_iter()
-                .for_each(|model| model.handle_ack(now, &mut self.window, pipe, rtt));
+            if let Some(model) = self.control.model() {
+                model.handle_ack(now, &mut self.window, pipe, rtt);
+            }
         }
         if segment.ece && self.una > self.marks_seen && self.repair == Repair::Nothing {
             let flight = self.flight();

@@ -610,6 +610,38 @@ def table(head: Sequence[str], lines: Iterable[Sequence[object]], align: str = "
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in (head, rules, *lines))
 
 
+def filled(text: str, source: str, blocks: Mapping[str, str]) -> str:
+    """Return a document with new text between the markers of its blocks.
+
+    Parameters
+    ----------
+    text
+        The document.
+    source
+        Folder of the rows, as the markers name it.
+    blocks
+        New text by the name of its block.
+
+    Raises
+    ------
+    Failed
+        The document has no such block, or two of them.
+
+    Examples
+    --------
+    >>> old = "<!-- use: from rows -->\\n\\n1 %\\n\\n<!-- end of use -->\\n"
+    >>> filled(old, "rows", {"use": "2 %"}) == old.replace("1", "2")
+    True
+    """
+    for name, new in blocks.items():
+        begin, end = f"<!-- {name}: from {source} -->\n", f"<!-- end of {name} -->\n"
+        if text.count(begin) != 1 or text.count(end) != 1:
+            raise Failed(f"the document needs the lines `{begin.strip()}` and `{end.strip()}`, once each")
+        before, rest = text.split(begin)
+        text = f"{before}{begin}\n{new}\n\n{end}{rest.split(end)[1]}"
+    return text
+
+
 def commit(*paths: str, dirty: bool = False) -> str:
     """Return the last commit that changed some files, or any; empty without git.
 

@@ -23,7 +23,7 @@ from anabranch_lab.batches import ROWS, RUN
 #: What a directory that `Result.save` wrote says of itself, beside its tables.
 SWEEP = "sweep.json"
 #: Tables beside the rows, in files that end in ``.parquet``.
-TABLES = ("flows", "coflows", "links", "series")
+TABLES = ("flows", "coflows", "links", "series", "weeks")
 
 
 class NoTableError(LookupError):
@@ -99,6 +99,17 @@ class Result:
             The run kept none.
         """
         return self._table("series")
+
+    @functools.cached_property
+    def weeks(self) -> pd.DataFrame:
+        """A row for each week of circuits that follow demand.
+
+        Raises
+        ------
+        NoTableError
+            The run kept none.
+        """
+        return self._table("weeks")
 
     def _table(self, name: str) -> pd.DataFrame:
         if name not in self._tables:

@@ -5,33 +5,59 @@ use crate::matching::{Bipartite, port};
 use crate::{Day, Demand, Matching, Schedule, Timing};
 use anabranch_units::Duration;
 
-/// Adds the day that serves most demand for each second of day and night, as [`Eclipse`](super::Eclipse) does; then fits
-/// the lengths of all days to their circuits, and the circuits of each day to the lengths.
+/// Adds the day that serves most demand for each second of day and night, as
+/// [`Eclipse`](super::Eclipse) does; then fits the lengths of all days to their circuits, and the
+/// circuits of each day to the lengths.
 ///
-/// The length of a day comes from largest matchings of the pairs above a time, for times that halve. Its circuits come
-/// from an auction: sources bid for destinations until each has what is best for it at the prices, but for a small part of
-/// the length.
-/// Source of the auction: Bertsekas, *The auction algorithm: a distributed relaxation method for the assignment problem*,
-/// Annals of Operations Research 14, 1988.
+/// The length of a day comes from largest matchings of the pairs above a time, for times that
+/// halve. Its circuits come from an auction: sources bid for destinations until each has what is
+/// best for it at the prices, but for a small part of the length. In small networks the days are
+/// also chosen by bisection over lengths, and the better week stands. It does not promise Eclipse's
+/// share: that would take Eclipse's time as well.
+/// Source of the auction: Bertsekas, *The auction algorithm: a distributed relaxation method for
+/// the assignment problem*, Annals of Operations Research 14, 1988.
 #[derive(Clone, Copy, Debug)]
 pub struct Refit;
 
 /// Classes below the shortest day: pairs with half, a quarter, and any less of it.
 const SHORT_CLASSES: usize = 3;
 
-/// Part of a day's length by which a bid exceeds what keeps the bidder content.
+/// Part of a day's length by which a bid exceeds what keeps the bidder content: smaller bids find
+/// more and take longer.
 const BID_SHARE: i64 = 1024;
+
+/// The same in networks above [`RACKS_SMALL_BIDS`], where small bids take twice the time.
+const BID_SHARE_WIDE: i64 = 64;
+
+/// Most racks of a network with small bids.
+const RACKS_SMALL_BIDS: usize = 64;
+
+/// Most racks of a network whose days are chosen in both ways. The second takes twice the time of
+/// the first.
+const RACKS_TWO_STARTS: usize = 32;
 
 impl Scheduler for Refit {
     fn schedule(&mut self, demand: &Demand, timing: &Timing) -> Schedule {
-        let mut week = Week::new(demand, timing);
-        week.fill();
-        week.fit_lengths();
-        week.fit_circuits();
-        week.fit_lengths();
-        week.fit_count();
-        week.schedule()
+        let by_classes = Week::new(demand, timing).refit(Start::Classes);
+        if demand.racks() > RACKS_TWO_STARTS || by_classes.unserved() == 0 {
+            return by_classes.schedule();
+        }
+        let by_bisection = Week::new(demand, timing).refit(Start::Bisection);
+        if by_bisection.unserved() < by_classes.unserved() {
+            by_bisection.schedule()
+        } else {
+            by_classes.schedule()
+        }
     }
+}
+
+/// How the days are chosen before they are fitted to each other.
+#[derive(Clone, Copy)]
+enum Start {
+    /// Lengths by largest matchings of classes of pairs, circuits by auction.
+    Classes,
+    /// Lengths by bisection over the pairs' times, with an auction for each.
+    Bisection,
 }
 
 /// A pair with demand.
@@ -41,6 +67,13 @@ struct Pair {
     destination: u16,
     /// Time that the pair needs beyond its days; negative where its days are longer.
     open: i64,
+}
+
+/// A day that could be added, with the time that it serves.
+struct Candidate {
+    circuits: Circuits,
+    length: i64,
+    served: i64,
 }
 
 /// The pair that each source sends to, as an index into the pairs. `None` where its port is dark.
@@ -96,7 +129,7 @@ impl Week {
             classes,
             days: Vec::new(),
             graph: Bipartite::new(racks),
-            auction: Auction::default(),
+            auction: Auction::new(racks),
         };
         made.read(demand, timing);
         made
@@ -128,13 +161,24 @@ impl Week {
         }
     }
 
-    /// Takes `length` off the open time of a day's pairs.
+    /// Takes `length` off the open time of a day's pairs, whose classes stay as they are.
     fn take(&mut self, circuits: &[Option<u32>], length: i64) {
         for pair in circuits.iter().flatten() {
-            self.flip(*pair as usize);
             self.pairs[*pair as usize].open -= length;
-            self.flip(*pair as usize);
         }
+    }
+
+    /// Chooses days, and fits them to each other.
+    fn refit(mut self, start: Start) -> Self {
+        match start {
+            Start::Classes => self.fill(),
+            Start::Bisection => self.fill_by_bisection(),
+        }
+        self.fit_lengths();
+        self.fit_circuits();
+        self.fit_lengths();
+        self.fit_count();
+        self
     }
 
     fn served(&self, circuits: &[Option<u32>], length: i64) -> i64 {
@@ -145,14 +189,61 @@ impl Week {
         while self.left >= self.night + self.day_min {
             let Some(length) = self.best_length(self.left - self.night) else { return };
             let circuits = self.auction.circuits(&self.pairs, &self.first, length);
-            self.take(&circuits, length);
+            for pair in circuits.iter().flatten() {
+                self.flip(*pair as usize);
+                self.pairs[*pair as usize].open -= length;
+                self.flip(*pair as usize);
+            }
             self.left -= self.night + length;
             self.days.push((circuits, length));
         }
     }
 
-    /// The length with most served time for each time of day and night, over the largest matchings of each class and those
-    /// above it. `None` if no pair is open.
+    /// Adds days as [`Eclipse`](super::Eclipse) does, by auctions in place of heaviest matchings.
+    fn fill_by_bisection(&mut self) {
+        while self.left >= self.night + self.day_min {
+            let most = self.left - self.night;
+            let is_open = |pair: &&Pair| pair.open > 0;
+            let open = self.pairs.iter().filter(is_open).map(|pair| pair.open.clamp(self.day_min, most));
+            let mut lengths: Vec<i64> = open.collect();
+            lengths.sort_unstable();
+            lengths.dedup();
+            let Some(mut high) = lengths.len().checked_sub(1) else { return };
+            let night = self.night;
+            let beats = |one: &Candidate, other: &Candidate| {
+                one.served as f64 * (other.length + night) as f64
+                    > other.served as f64 * (one.length + night) as f64
+            };
+            let mut best = self.candidate(lengths[high]);
+            let mut low = 0;
+            while low < high {
+                let middle = usize::midpoint(low, high);
+                let (shorter, longer) =
+                    (self.candidate(lengths[middle]), self.candidate(lengths[middle + 1]));
+                if beats(&longer, &shorter) {
+                    low = middle + 1;
+                } else {
+                    high = middle;
+                }
+                for candidate in [shorter, longer] {
+                    if beats(&candidate, &best) {
+                        best = candidate;
+                    }
+                }
+            }
+            self.take(&best.circuits, best.length);
+            self.left -= self.night + best.length;
+            self.days.push((best.circuits, best.length));
+        }
+    }
+
+    fn candidate(&mut self, length: i64) -> Candidate {
+        let circuits = self.auction.circuits(&self.pairs, &self.first, length);
+        Candidate { served: self.served(&circuits, length), length, circuits }
+    }
+
+    /// The length with most served time for each time of day and night, over the largest matchings
+    /// of each class and those above it. `None` if no pair is open.
     fn best_length(&mut self, most: i64) -> Option<i64> {
         let mut best: Option<(i64, i64)> = None;
         let night = self.night;
@@ -295,18 +386,25 @@ impl Week {
 }
 
 /// Sources bid for destinations.
-#[derive(Default)]
 struct Auction {
+    /// Part of a day's length by which bids rise.
+    share: i64,
     prices: Vec<i64>,
     owners: Vec<Option<u16>>,
     bidders: Vec<u16>,
 }
 
 impl Auction {
-    /// Circuits of a day of `length`: the sum of their times is within `racks * length / BID_SHARE` of the largest.
+    fn new(racks: usize) -> Self {
+        let share = if racks > RACKS_SMALL_BIDS { BID_SHARE_WIDE } else { BID_SHARE };
+        Self { share, prices: Vec::new(), owners: Vec::new(), bidders: Vec::new() }
+    }
+
+    /// Circuits of a day of `length`: the sum of their times is within `racks * length / share` of
+    /// the largest.
     fn circuits(&mut self, pairs: &[Pair], first: &[u32], length: i64) -> Circuits {
         let racks = first.len() - 1;
-        let least = (length / BID_SHARE).max(1);
+        let least = (length / self.share).max(1);
         self.prices.clear();
         self.prices.resize(racks, 0);
         self.owners.clear();

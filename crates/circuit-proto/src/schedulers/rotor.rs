@@ -6,7 +6,7 @@ use crate::{Day, Demand, Matching, Schedule, Timing};
 /// All shifts in turn in shortest days; a week goes on where the last one ended.
 ///
 /// Source: Mellette et al., *RotorNet: a scalable, low-complexity, optical datacenter network*, SIGCOMM 2017, §3. Leaves
-/// out: traffic in two hops.
+/// out: traffic in two hops, which [`RotorLb`](super::RotorLb) has.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rotor {
     /// Shift of the last day; 0 before the first.

@@ -19,7 +19,8 @@ impl Scheduler for Solstice {
     fn schedule(&mut self, demand: &Demand, timing: &Timing) -> Schedule {
         let racks = demand.racks();
         let mut open = demand.circuit_ps(timing);
-        stuff(racks, &mut open);
+        let target = Sums::of(racks, &open).largest();
+        stuff(racks, &mut open, target);
         let slices = slices(racks, open, timing);
         fit(slices, racks, timing)
     }
@@ -45,10 +46,9 @@ impl Sums {
     }
 }
 
-/// QuickStuff: adds to entries until every row and every column has the largest sum.
-fn stuff(racks: usize, open: &mut [u64]) {
+/// QuickStuff: adds to entries until every row and every column has the sum `target`, which none exceeds.
+pub(super) fn stuff(racks: usize, open: &mut [u64], target: u64) {
     let mut sums = Sums::of(racks, open);
-    let target = sums.largest();
     let add = |sums: &mut Sums, open: &mut [u64], row: usize, column: usize| {
         let more = (target - sums.rows[row]).min(target - sums.columns[column]);
         open[row * racks + column] += more;

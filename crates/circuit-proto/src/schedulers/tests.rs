@@ -6,9 +6,9 @@ use anabranch_units::{BitRate, ByteCount, Duration, Seed};
 use proptest::prelude::*;
 
 fn served(kind: Kind, demand: &Demand, timing: &Timing) -> u64 {
-    let schedule = kind.scheduler().schedule(demand, timing);
-    assert_eq!(schedule.check(demand.racks(), timing), Ok(()), "{}", kind.name());
-    schedule.served(demand, timing).as_u64()
+    let plan = kind.scheduler().plan(demand, timing);
+    assert_eq!(plan.schedule.check(demand.racks(), timing), Ok(()), "{}", kind.name());
+    plan.served.as_u64()
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn refit_serves_no_less_than_eclipse_in_the_mean() {
     }
     let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
     let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
-    assert!(mean >= 1.0 && least >= 0.97, "mean {mean}, least {least}");
+    assert!(mean >= 1.005 && least >= 0.995, "mean {mean}, least {least}");
 }
 
 /// A switch whose times are small numbers, so that brute force sees every schedule of whole units.

@@ -8,7 +8,7 @@ use crate::exit::OrUsage as _;
 use crate::pipe::Pipe;
 use anabranch_circuit_proto::job::Failures;
 use anabranch_circuit_proto::table::{self, Table};
-use anabranch_circuit_proto::{Kind, Schedule, Timing, bound};
+use anabranch_circuit_proto::{Kind, Plan, Timing, bound};
 use anabranch_units::{BitRate, ByteCount, Duration};
 use anyhow::Context as _;
 use comfy_table::{CellAlignment, presets::NOTHING};
@@ -98,6 +98,8 @@ struct PlanShown {
     /// Sum of days and nights.
     length_ns: u64,
     served_bytes: u64,
+    /// Bytes that no plan of this kind exceeds.
+    bound_bytes: u64,
 }
 
 /// Plans of one table.
@@ -105,7 +107,7 @@ struct PlanShown {
 struct Answer {
     racks: usize,
     demand_bytes: u64,
-    /// Bytes that no plan of one week exceeds.
+    /// Bytes that no days of one switch in one week exceed.
     bound_bytes: u64,
     night_ns: u64,
     plans: Vec<PlanShown>,
@@ -113,14 +115,16 @@ struct Answer {
 
 impl Answer {
     fn new(table: &Table, timing: &Timing, kinds: &[Kind]) -> Self {
+        let week = bound::served_max(&table.demand, timing);
+        let ports = bound::ports_max(&table.demand, timing);
         let plan = |kind: &Kind| {
-            let schedule = kind.scheduler().schedule(&table.demand, timing);
-            PlanShown::new(*kind, &schedule, table, timing)
+            let plan = kind.scheduler().plan(&table.demand, timing);
+            PlanShown::new(*kind, &plan, if kind.is_one_week() { week } else { ports }, table, timing)
         };
         Self {
             racks: table.racks.len(),
             demand_bytes: table.demand.total().as_u64(),
-            bound_bytes: bound::served_max(&table.demand, timing).as_u64(),
+            bound_bytes: week.as_u64(),
             night_ns: timing.night.as_ns(),
             plans: kinds.iter().map(plan).collect(),
         }
@@ -129,7 +133,7 @@ impl Answer {
     fn text(&self, compares: bool) -> String {
         let shown = if compares { self.comparison() } else { self.days() };
         format!(
-            "{shown}\n\ndemand {} between {} racks; no plan of one week serves more than {}",
+            "{shown}\n\ndemand {} between {} racks; no days of one switch serve more than {} in a week",
             ByteCount::new(self.demand_bytes),
             self.racks,
             ByteCount::new(self.bound_bytes)
@@ -145,7 +149,7 @@ impl Answer {
                 plan.days.len().to_string(),
                 ByteCount::new(plan.served_bytes).to_string(),
                 share(plan.served_bytes, self.demand_bytes),
-                share(plan.served_bytes, self.bound_bytes),
+                share(plan.served_bytes, plan.bound_bytes),
                 plan.about.to_owned(),
             ]);
         }
@@ -170,14 +174,15 @@ impl Answer {
             Duration::from_ns(plan.length_ns),
             ByteCount::new(plan.served_bytes),
             share(plan.served_bytes, self.demand_bytes),
-            share(plan.served_bytes, self.bound_bytes),
+            share(plan.served_bytes, plan.bound_bytes),
         )
     }
 }
 
 impl PlanShown {
-    fn new(kind: Kind, schedule: &Schedule, table: &Table, timing: &Timing) -> Self {
+    fn new(kind: Kind, plan: &Plan, bound: ByteCount, table: &Table, timing: &Timing) -> Self {
         let name = |rack: usize| table.racks[rack].clone();
+        let schedule = &plan.schedule;
         let days = schedule.days.iter().map(|day| DayShown {
             length_ns: day.length.as_ns(),
             circuits: day.matching.circuits().map(|(from, to)| (name(from), name(to))).collect(),
@@ -187,7 +192,8 @@ impl PlanShown {
             about: kind.about(),
             days: days.collect(),
             length_ns: schedule.length(timing.night).as_ns(),
-            served_bytes: schedule.served(&table.demand, timing).as_u64(),
+            served_bytes: plan.served.as_u64(),
+            bound_bytes: bound.as_u64(),
         }
     }
 }

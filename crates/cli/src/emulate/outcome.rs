@@ -2,7 +2,7 @@
 //!
 //! Read [`Outcome`] first.
 
-use anabranch_emu::{Change, EmulationOptions, LinkCounters, Report};
+use anabranch_emu::{Change, CircuitFigures, Dilation, EmulationOptions, LinkCounters, Report};
 use anabranch_graph::Topology;
 use anabranch_units::{BitRate, ByteCount, SiteId};
 use std::fmt::Write as _;
@@ -28,6 +28,8 @@ pub struct Outcome<'a> {
     pub report: Report,
     /// By link.
     pub links: Vec<LinkCounters>,
+    /// Days and rates of circuits. `None` without circuits.
+    pub circuits: Option<CircuitFigures>,
 }
 
 impl Outcome<'_> {
@@ -58,6 +60,8 @@ impl Outcome<'_> {
             "tcp_buffer_bytes_max": self.options.tcp_buffer_bytes_max.map(ByteCount::as_u64),
             "exit_code": self.code,
             "took_s": self.seconds,
+            "dilation": self.options.dilation,
+            "circuits": self.circuits,
             "trusted": self.report.trusted,
             "report": self.report,
             "runs": runs.collect::<Vec<_>>(),
@@ -96,6 +100,19 @@ impl Outcome<'_> {
             out,
             "lateness p50 {p50:.0} us, p99 {p99:.0} us, p99.9 {p999:.0} us, worst {worst:.0} us: {verdict}"
         );
+        if let Some(circuits) = &self.circuits {
+            let [circuit, packet] =
+                [circuits.circuit_bytes, circuits.packet_network_bytes].map(ByteCount::new);
+            let _ = writeln!(out, "circuits carried {circuit}, the packet network {packet}");
+        }
+        let dilation = self.options.dilation;
+        if dilation != Dilation::NONE {
+            let own = dilation.unstretched(&r.congestion_control, self.options.quick_ack).join(", ");
+            let _ = writeln!(
+                out,
+                "dilation {dilation}: times and rates are the network's; clocks not stretched: {own}"
+            );
+        }
         if verbose > 0 {
             let _ = writeln!(out, "{}", self.table());
         }

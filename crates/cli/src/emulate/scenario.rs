@@ -7,7 +7,12 @@ use crate::family;
 use crate::pipe::Pipe;
 use crate::run_dir::RunDir;
 use crate::simulate::{keyed, keyed_rows, table};
-use anabranch_emu::scenario::{Options, check};
+use anabranch_emu::scenario::{
+    Options, check, congestion_control, emulation_options, measured_dilation, packets_late_max,
+    stated_dilation,
+};
+use anabranch_emu::{Dilation, EmulationOptions};
+use anabranch_graph::Topology;
 use anabranch_sim::scenario::{self, Point};
 use anabranch_sim::{Plan, PlanError};
 use anabranch_units::Seed;
@@ -42,6 +47,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let mut record = args.record.as_deref().map(RunDir::claim).transpose()?;
     let (mut done, mut pipe): (Vec<table::Line>, _) = (Vec::new(), Pipe::default());
     let (mut trusted, mut coflows) = (true, Vec::new());
+    let dilation = dilation(args, &points, quiet, &interrupted)?;
     for (index, point) in points.iter().enumerate() {
         for trial in 0..args.trials {
             if !quiet {
@@ -50,12 +56,8 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
                 eprintln!("emulating{swept}, trial {} of {}", trial + 1, args.trials);
             }
             let plan = plan(args, point)?;
-            let options = Options {
-                systems: &family::emulated(),
-                host: &host,
-                lateness_p99_max: args.lateness_bound,
-                interrupted: &interrupted,
-            };
+            let systems = family::emulated();
+            let options = Options { dilation: Some(dilation), ..options(args, &systems, &interrupted) };
             let run = anabranch_emu::scenario::run(&plan, trial, &options)?;
             if interrupted.load(Ordering::Relaxed) {
                 eprintln!("anabranch: interrupted");
@@ -63,6 +65,9 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             }
             let emulated = run.emulated;
             trusted &= emulated.trusted;
+            if !quiet && (dilation != Dilation::NONE || emulated.dilated.circuits.is_some()) {
+                eprintln!("{}", said(&emulated));
+            }
             if !emulated.trusted && !quiet {
                 eprintln!("anabranch: not to be trusted: {}", emulated.why.join("; "));
             }
@@ -99,11 +104,102 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     Ok(if args.strict && !trusted { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
+/// Dilation and lateness of a run, and the kernel that ran it.
+fn said(emulated: &anabranch_emu::scenario::Emulated) -> String {
+    let dilated = &emulated.dilated;
+    let day = dilated.lateness_day_share.map(|share| format!(", {:.2} % of a day", share * 100.0));
+    let own = match &dilated.unstretched[..] {
+        [] => String::new(),
+        own => format!("; clocks not stretched: {}", own.join(", ")),
+    };
+    format!(
+        "dilation {}: lateness p99 {:.2} us{}; congestion control {}{own}",
+        dilated.dilation,
+        emulated.lateness_us_p99,
+        day.unwrap_or_default(),
+        emulated.congestion_control,
+    )
+}
+
+fn options<'a>(
+    args: &'a Args,
+    systems: &'a [&'a dyn anabranch_emu::scenario::System],
+    interrupted: &'a AtomicBool,
+) -> Options<'a> {
+    Options {
+        systems,
+        host: &host,
+        lateness_p99_max: args.lateness_bound,
+        dilation: args.kernel.dilation,
+        congestion_control: args.kernel.congestion_control.as_deref(),
+        interrupted,
+    }
+}
+
+/// One dilation for all runs: the user's, the scenario's, or the smallest at which this machine
+/// carries the circuits of all points on time. Without circuits there is none.
+fn dilation(
+    args: &Args,
+    points: &[Point],
+    quiet: bool,
+    interrupted: &AtomicBool,
+) -> anyhow::Result<Dilation> {
+    let systems = family::emulated();
+    let mut least = Dilation::NONE;
+    for point in points {
+        let plan = plan(args, point)?;
+        let has_systems = point.scenario.workload.iter().any(|w| matches!(w, scenario::Workload::System(_)));
+        if let Some(known) =
+            args.kernel.dilation.map_or_else(|| stated_dilation(&plan), |known| Ok(Some(known)))?
+        {
+            least = known;
+        } else if plan.network().circuit().is_some() && !has_systems {
+            least = measured_dilation(&plan, least, &options(args, &systems, interrupted))?;
+            if !quiet {
+                eprintln!(
+                    "measured dilation: {least} is the smallest so far at which this machine is on time"
+                );
+            }
+        }
+    }
+    Ok(least)
+}
+
+/// The network of a scenario whose place is taken by a command's traffic, and how it is emulated.
+///
+/// Errors: one line: what is wrong with the scenario, several points, options that are for
+/// topologies.
+pub(super) fn network(args: &Args, quiet: bool) -> anyhow::Result<(Topology, EmulationOptions)> {
+    let points = load(args)?;
+    let [point] = &points[..] else {
+        anyhow::bail!(
+            "{}: {} combinations of settings: --set one value of each for a command",
+            args.topology,
+            points.len()
+        );
+    };
+    ensure!(args.trials == 1, "--trials {}: a command runs once", args.trials);
     ensure!(
-        args.command.is_empty() && args.runs.is_empty(),
-        "a scenario says itself what runs: leave out the command"
+        args.loss.is_none() && args.queue.is_none(),
+        "--loss and --queue are for topologies: --set network.loss_ppm and network.queue"
     );
+    ensure!(point.scenario.change.is_empty(), "[[change]]: not beside a command: use --at");
+    let plan = plan(args, point)?;
+    let (interrupted, systems) = (AtomicBool::new(false), family::emulated());
+    let dilation = dilation(args, &points, quiet, &interrupted)?;
+    let control = args.kernel.congestion_control.clone();
+    let control = control.map_or_else(|| congestion_control(&plan).map(str::to_owned), Ok)?;
+    let options = emulation_options(&plan, 0, dilation)?;
+    let options = EmulationOptions {
+        congestion_control: Some(control),
+        tcp_buffer_bytes_max: args.kernel.tcp_buffer.or(options.tcp_buffer_bytes_max),
+        lateness_p99_max: packets_late_max(&plan, &self::options(args, &systems, &interrupted)),
+        ..options
+    };
+    Ok((plan.network().topology().clone(), options))
+}
+
+fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
     let text = std::fs::read_to_string(&args.topology).with_context(|| args.topology.clone())?;
     let points = scenario::read(&args.topology, &text, &args.sets)?;
     for point in &points {
@@ -111,7 +207,8 @@ fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
             let place = scenario::place(&args.topology, &text, &args.sets, &error.field);
             anyhow::anyhow!("{place}: {error}")
         })?;
-        check(&plan, args.trials, &family::emulated()).with_context(|| args.topology.clone())?;
+        check(&plan, args.trials, args.kernel.dilation, &family::emulated())
+            .with_context(|| args.topology.clone())?;
     }
     Ok(points)
 }
@@ -124,7 +221,7 @@ fn plan(args: &Args, point: &Point) -> Result<Plan, PlanError> {
 }
 
 /// This program as one of a scenario's hosts.
-fn host() -> std::io::Result<Command> {
+pub(crate) fn host() -> std::io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("emulate-agent");
     Ok(command)

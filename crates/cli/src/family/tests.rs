@@ -100,7 +100,7 @@ fn and_a_kind_of_workload_that_is_simulated() {
         Simulation::<QuadHeap>::new(&plan("pause").expect("it is known"), 0).expect("nothing is drawn").run();
     assert_eq!(outcome.network.simulated_s, 0.003);
     let error = plan("gather").expect_err("it is in another list").to_string();
-    assert!(error.ends_with("must be one of long, incast, poisson, udp, trace, pause"), "{error}");
+    assert!(error.ends_with("must be one of long, incast, poisson, udp, trace, racks, pause"), "{error}");
     assert!(emulated().is_empty(), "it is only simulated");
 }
 
@@ -108,4 +108,5 @@ fn and_a_kind_of_workload_that_is_simulated() {
 fn and_what_a_machine_lacks_for_it() {
     let [need] = &needs()[..] else { panic!("one") };
     assert_eq!((need.name, need.ways().len()), ("patience", 0));
+    assert!(recipes().is_empty(), "it coordinates nothing");
 }

@@ -1,7 +1,7 @@
 //! Packets of chosen links as a capture for Wireshark: those that the link's far end gets, headers only.
 
 use anabranch_endpoint::PeerId;
-use anabranch_fabric::{Envelope, EventQueue, PacketMeta};
+use anabranch_fabric::{Envelope, EventQueue, Flag, PacketMeta};
 use anabranch_record::pcapng::{
     self, CaptureError, Ecn, Interface, PacketHead, PacketKind, SynOptions, TcpHead,
 };
@@ -92,7 +92,7 @@ impl Capture {
             }
             Msg::Datagram(_) => PacketKind::Udp,
         };
-        let ecn = match (meta.ecn_ect, meta.ecn_ce) {
+        let ecn = match (meta.has(Flag::Ect), meta.has(Flag::Ce)) {
             (false, _) => Ecn::NotEct,
             (true, false) => Ecn::Ect0,
             (true, true) => Ecn::Ce,

@@ -7,6 +7,7 @@
 
 mod broker;
 mod chaos;
+mod circuit;
 mod control;
 mod doctor;
 mod emulate;

@@ -220,6 +220,11 @@ impl Flows {
         self.task(places.site(start.src)).outgoing.push(outgoing);
     }
 
+    /// Changes what is common to all tasks.
+    pub(super) fn set(&mut self, change: impl Fn(&mut Task)) {
+        self.tasks.values_mut().chain([&mut self.timing]).for_each(change);
+    }
+
     fn task(&mut self, site: SiteId) -> &mut Task {
         self.tasks.entry(site.0).or_insert_with(|| self.timing.clone())
     }

@@ -9,7 +9,7 @@
 //! by its source port. Read [`run`] first.
 
 use super::ScenarioError;
-use crate::Histogram;
+use crate::{Dilation, Histogram};
 use anabranch_endpoint::{Endpoint as _, PeerId};
 use anabranch_sim::UdpSink;
 use anabranch_sim::traffic::UdpFlow;
@@ -46,7 +46,7 @@ const BACKLOG: i32 = 4_096;
 /// What a receiver of datagrams may have waiting. At 100 Mbit/s it lasts for a third of a second.
 const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 
-/// What a host has to do. Times are nanoseconds from the beginning.
+/// A host's part of a run. Times are emulated nanoseconds from the beginning.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Task {
     /// When it ends at the latest.
@@ -55,6 +55,8 @@ pub(super) struct Task {
     pub warmup_ns: u64,
     /// The kernel's name of it, for every socket.
     pub congestion_control: String,
+    /// Real time for each second of emulated time.
+    pub dilation: Dilation,
     pub incoming: Vec<Incoming>,
     pub outgoing: Vec<Outgoing>,
     pub serve: Vec<Serve>,
@@ -299,25 +301,34 @@ pub(super) fn monotonic_ns() -> u64 {
 const CHUNK: usize = 64 << 10;
 static ZEROES: [u8; CHUNK] = [0; CHUNK];
 
-/// The beginning, and what follows from it.
+/// The beginning by the machine's clock, and emulated times that count from it.
 #[derive(Copy, Clone, Debug)]
 struct Clock {
     begin_ns: u64,
     end_ns: u64,
     warmup_ns: u64,
+    dilation: Dilation,
 }
 
 impl Clock {
-    /// Since the beginning.
+    fn of(task: &Task, begin_ns: u64) -> Self {
+        let &Task { duration_ns: end_ns, warmup_ns, dilation, .. } = task;
+        Self { begin_ns, end_ns, warmup_ns, dilation }
+    }
+    /// Emulated time since the beginning.
     fn now_ns(self) -> u64 {
-        monotonic_ns().saturating_sub(self.begin_ns)
+        self.dilation.emulated_ns(monotonic_ns().saturating_sub(self.begin_ns))
+    }
+    /// Real time until an emulated time.
+    fn until(self, at_ns: u64) -> Duration {
+        let due_ns = self.begin_ns.saturating_add(self.dilation.real_ns(at_ns));
+        Duration::from_nanos(due_ns.saturating_sub(monotonic_ns()))
     }
     fn left(self) -> Duration {
-        Duration::from_nanos((self.begin_ns + self.end_ns).saturating_sub(monotonic_ns()))
+        self.until(self.end_ns)
     }
     fn sleep_until(self, at_ns: u64) {
-        let left = (self.begin_ns + at_ns.min(self.end_ns)).saturating_sub(monotonic_ns());
-        std::thread::sleep(Duration::from_nanos(left));
+        std::thread::sleep(self.until(at_ns.min(self.end_ns)));
     }
 }
 
@@ -401,7 +412,7 @@ pub fn run() -> Result<(), ScenarioError> {
     let begin = line("time to begin")?;
     let wrong = |_| ScenarioError::new(format!("standard input: `{begin}`: no time to begin"));
     let begin_ns: u64 = begin.trim().parse().map_err(wrong)?;
-    let clock = Clock { begin_ns, end_ns: task.duration_ns, warmup_ns: task.warmup_ns };
+    let clock = Clock::of(&task, begin_ns);
     let (done, parts_done) = channel();
     let host = Arc::new(Host {
         sizes: task.incoming.iter().map(|i| (i.flow, i.size_bytes)).collect(),
@@ -720,7 +731,8 @@ fn ask(task: &Ask, clock: Clock) -> std::io::Result<SeenRounds> {
                 let mut buffer = vec![0; CHUNK];
                 for _ in 0..task.rounds + task.warmup_rounds {
                     barrier.wait();
-                    std::thread::sleep(Duration::from_nanos(random.below(task.jitter_ns + 1)));
+                    let jitter_ns = clock.dilation.real_ns(random.below(task.jitter_ns + 1));
+                    std::thread::sleep(Duration::from_nanos(jitter_ns));
                     let mut left = task.block_bytes;
                     let mut good = stream.write_all(&request).is_ok();
                     while good && left > 0 {
@@ -752,48 +764,4 @@ fn ask(task: &Ask, clock: Clock) -> std::io::Result<SeenRounds> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn stamps_survive_a_datagram_and_short_ones_hold_none() {
-        let stamp = Stamp { flow: 7, number: u64::MAX - 1, sent_ns: 1 << 40 };
-        assert_eq!(Stamp::decode(&stamp.encode()), Some(stamp));
-        assert_eq!(Stamp::decode(&stamp.encode()[..Stamp::LEN - 1]), None);
-    }
-
-    /// #17: a stamp of more than 213 days overflowed; any program within the emulation can send one.
-    #[test]
-    fn a_stamp_from_the_future_is_nobodys() {
-        let stamp = |sent_ns| Stamp { flow: 7, number: 1, sent_ns };
-        assert_eq!(Stamp::received(&stamp(5).encode(), 5), Some(stamp(5)));
-        assert_eq!(Stamp::received(&stamp(6).encode(), 5), None);
-        assert_eq!(Stamp::received(&stamp(u64::MAX).encode(), 1 << 60), None);
-    }
-
-    #[test]
-    fn flows_are_known_by_their_ports_and_other_ports_are_nobodys() {
-        for flow in [0, 1, FLOWS_MAX - 1] {
-            assert_eq!(flow_from(port(flow)), Some(flow));
-        }
-        for other in [PORT_FIRST - 1, port(FLOWS_MAX - 1) + 1, PORT_LISTENING] {
-            assert_eq!(flow_from(other), None, "{other}");
-        }
-        assert!(port(FLOWS_MAX - 1) < 32_768, "below the ports that the kernel gives out");
-    }
-
-    #[test]
-    fn what_hosts_saw_of_one_flow_becomes_one() {
-        let mut sender = Seen { over_ns: 5, ..Seen::default() };
-        sender.flows.insert(3, SeenFlow { start_ns: Some(1), ..SeenFlow::default() });
-        sender.fail("sent", &Error::from(ErrorKind::AddrInUse));
-        let mut receiver = Seen { over_ns: 9, ..Seen::default() };
-        receiver.flows.insert(3, SeenFlow { received_bytes: 2, whole_ns: Some(8), ..SeenFlow::default() });
-        receiver.fail("received", &Error::from(ErrorKind::AddrInUse));
-        sender.merge(receiver);
-        let flow = &sender.flows[&3];
-        assert_eq!((flow.received_bytes, flow.start_ns, flow.whole_ns), (2, Some(1), Some(8)));
-        assert_eq!((sender.over_ns, sender.failed), (9, 2));
-        assert!(sender.failure.is_some_and(|failure| failure.starts_with("sent")));
-    }
-}
+mod tests;

@@ -4,6 +4,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of a driver: they use the clock, threads and sockets")]
 
+mod circuits;
 mod start;
 
 use std::io::{BufRead, Read, Write};

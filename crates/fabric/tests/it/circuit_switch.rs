@@ -18,7 +18,9 @@ fn settings() -> CircuitSettings {
         packet: Some(PacketNetwork { rate: BitRate::gbps(10), delay: Duration::from_us(5) }),
         queue: QueueLimits { packets_max: 16, bytes_max: None, mark_packets: None },
         resize: None,
+        mark_ahead: None,
         timetable: shifts(RACKS, 1..RACKS, DAY, NIGHT).expect("days and nights have a length"),
+        around: None,
     }
 }
 
@@ -56,6 +58,32 @@ fn circuit_takes_its_delay_and_one_transmission() {
     fabric.inject(Instant::from_us(100), SWITCH, PacketMeta::new(0, 1, FRAME), 0);
     fabric.advance(Instant::MAX);
     assert_eq!(fabric.nodes()[1].0[0].0, Instant::from_us(130) + Duration::from_ns(900));
+}
+
+#[test]
+fn small_packets_go_round_the_switch_at_once() {
+    let around = Some(ByteCount::new(100));
+    let mut fabric = between_racks(CircuitSettings { around, ..settings() });
+    // In the night before the circuit a packet has no path through the switch.
+    let at = Instant::from_us(5);
+    for (number, size) in (0..).zip([100, 101]) {
+        fabric.inject(at, SWITCH, PacketMeta::new(0, 1, size), number);
+    }
+    assert_eq!(fabric.nodes()[1].0.len(), 1);
+    fabric.advance(Instant::MAX);
+    assert_eq!(counters(&fabric), CircuitCounters { circuit_bytes: 101, packet_bytes: 0 });
+}
+
+#[test]
+fn circuit_is_one_hop_and_packet_network_two() {
+    let mut fabric = between_racks(settings());
+    let at = Instant::from_us(25);
+    for destination in [1, 2] {
+        fabric.inject(at, SWITCH, PacketMeta::new(0, destination, FRAME), 0);
+    }
+    fabric.advance(Instant::MAX);
+    let hops = |rack: usize| fabric.nodes()[rack].0[0].1.hops;
+    assert_eq!((hops(1), hops(2)), (1, 2));
 }
 
 #[test]
@@ -101,7 +129,7 @@ fn full_queues_drop_and_packets_inside_do_not() {
 #[test]
 fn queue_grows_before_its_day_and_shrinks_after_it() {
     let ahead = Duration::from_us(100);
-    let resize = Some(Resize { packets_max: 64, ahead });
+    let resize = Some(Resize { packets_max: 64, ahead, drops_excess: false });
     // Rack 0 reaches rack 1 in the first day of each week of 600 us, from 20 to 200 us.
     for (at, size) in [(519, 16), (520, 64), (619, 64), (799, 64), (800, 16)] {
         let mut fabric = between_racks(CircuitSettings { resize, ..settings() });
@@ -114,22 +142,135 @@ fn queue_grows_before_its_day_and_shrinks_after_it() {
     }
 }
 
+/// A week of one shift in which rack 0 reaches the rack that follows by `shift`.
+fn week(shift: u16) -> Timetable<Matching> {
+    shifts(RACKS, [shift], DAY, NIGHT).expect("days and nights have a length")
+}
+
+#[test]
+fn timetables_change_at_the_end_of_a_week() {
+    let mut fabric = between_racks(CircuitSettings { timetable: week(1), ..settings() });
+    let send = |fabric: &mut Fabric<Sink>, at, to| {
+        fabric.inject(Instant::from_us(at), SWITCH, PacketMeta::new(0, to, FRAME), 0);
+    };
+    fabric.handle_timetable(Instant::from_us(100), SWITCH, week(2)).expect("shifts are matchings");
+    send(&mut fabric, 110, 1);
+    send(&mut fabric, 110, 2);
+    fabric.advance(Instant::from_us(200));
+    assert_eq!(counters(&fabric), CircuitCounters { circuit_bytes: 9_000, packet_bytes: 9_000 });
+    // The second week begins at 200 us, with the night before the other circuit.
+    send(&mut fabric, 205, 1);
+    send(&mut fabric, 205, 2);
+    fabric.advance(Instant::MAX);
+    let arrivals: Vec<Instant> = fabric.nodes()[2].0.iter().map(|(at, ..)| *at).collect();
+    assert_eq!(arrivals[1], Instant::from_us(250) + Duration::from_ns(900));
+    let arrivals: Vec<Instant> = fabric.nodes()[1].0.iter().map(|(at, ..)| *at).collect();
+    assert_eq!(arrivals[1], Instant::from_us(215) + Duration::from_ns(7_200));
+}
+
+#[test]
+fn queue_sizes_follow_a_new_timetable() {
+    let resize = Some(Resize { packets_max: 64, ahead: Duration::from_us(40) });
+    for (at, size) in [(170, 64), (199, 64), (200, 16), (520, 16)] {
+        let settings = CircuitSettings { resize, timetable: week(1), ..settings() };
+        let mut fabric = between_racks(settings);
+        // Rack 0 reaches rack 1 until 200 us, and never again.
+        fabric.handle_timetable(Instant::from_us(1), SWITCH, week(2)).expect("shifts are matchings");
+        fabric.advance(Instant::from_us(at));
+        for number in 0..100 {
+            fabric.inject(Instant::from_us(at), SWITCH, PacketMeta::new(0, 1, FRAME), number);
+        }
+        let waits = fabric.circuit_switch(SWITCH).expect("the switch").queue_packets(0, 1);
+        assert_eq!(waits, size, "at {at} us");
+    }
+}
+
+#[test]
+fn wrong_timetables_are_refused_and_change_nothing() {
+    let mut fabric = between_racks(CircuitSettings { timetable: week(1), ..settings() });
+    let wrong = Timetable::new(vec![(DAY, vec![Some(RACKS)])]).expect("a day has a length");
+    let error = fabric.handle_timetable(Instant::ZERO, SWITCH, wrong).expect_err("no such output");
+    assert_eq!(error, CircuitError::NoMatching { slot: 0, output: RACKS });
+    fabric.inject(Instant::from_us(100), SWITCH, PacketMeta::new(0, 1, FRAME), 0);
+    fabric.advance(Instant::MAX);
+    assert_eq!(counters(&fabric).circuit_bytes, 9_000);
+}
+
+/// Of 101 packets that come as the day ends one leaves at once, 64 fit, and 16 may stay.
+#[test]
+fn shrinking_queue_drops_its_tail_only_if_told() {
+    for (drops_excess, dropped) in [(false, 101 - 65), (true, 101 - 17)] {
+        let resize = Some(Resize { packets_max: 64, ahead: Duration::ZERO, drops_excess });
+        let mut fabric = between_racks(CircuitSettings { resize, ..settings() });
+        // The circuit of rack 0 takes 0.9 us for a packet, and 1 us is left of the day.
+        let late = Instant::from_us(199);
+        fabric.advance(late);
+        for number in 0..101 {
+            fabric.inject(late, SWITCH, PacketMeta::new(0, 1, FRAME), number);
+        }
+        fabric.advance(Instant::MAX);
+        assert_eq!(fabric.totals().drops.of(Drop::QueueFull), dropped);
+        let mut kept: Vec<u32> = fabric.nodes()[1].0.iter().map(|(.., number)| *number).collect();
+        kept.sort_unstable();
+        let expected: Vec<u32> = (0..kept.len() as u32).collect();
+        assert_eq!(kept, expected, "from the tail");
+    }
+}
+
 #[test]
 fn marks_begin_at_the_same_share_of_each_size() {
     let queue = QueueLimits { packets_max: 16, bytes_max: None, mark_packets: Some(4) };
-    let resize = Some(Resize { packets_max: 64, ahead: Duration::from_us(100) });
+    let resize = Some(Resize { packets_max: 64, ahead: Duration::from_us(100), drops_excess: false });
     for (at, unmarked) in [(400, 5), (610, 16)] {
         let mut fabric = between_racks(CircuitSettings { queue, resize, ..settings() });
         fabric.advance(Instant::from_us(at));
         for number in 0..64 {
             let mut meta = PacketMeta::new(0, 1, FRAME);
-            meta.ecn_ect = true;
+            meta.set(Flag::Ect, true);
             fabric.inject(Instant::from_us(at), SWITCH, meta, number);
         }
         fabric.advance(Instant::MAX);
-        let unmarked_packets = fabric.nodes()[1].0.iter().filter(|(_, meta, _)| !meta.ecn_ce).count();
+        let unmarked_packets = fabric.nodes()[1].0.iter().filter(|(_, meta, _)| !meta.has(Flag::Ce)).count();
         assert_eq!(unmarked_packets, unmarked, "at {at} us");
     }
+}
+
+/// The circuit from rack 0 to rack 1 is up from 20 to 200 us of each week of 600 us.
+#[test]
+fn packets_against_a_circuit_are_marked_from_ahead_until_its_end() {
+    for ahead_us in [None, Some(0), Some(15), Some(100), Some(600)] {
+        let mark_ahead = ahead_us.map(Duration::from_us);
+        let mut fabric = between_racks(CircuitSettings { mark_ahead, ..settings() });
+        for number in 0..240 {
+            fabric.inject(Instant::from_us(5 * u64::from(number)), SWITCH, PacketMeta::new(1, 0, 64), number);
+            fabric.inject(Instant::from_us(5 * u64::from(number)), SWITCH, PacketMeta::new(0, 1, 64), number);
+        }
+        fabric.advance(Instant::MAX);
+        let marked =
+            |rack: usize| fabric.nodes()[rack].0.iter().filter(|(_, meta, _)| meta.has(Flag::Circuit));
+        for (at, meta, _) in &fabric.nodes()[0].0 {
+            let (into_ns, ahead_ns) = (at.as_ns() % 600_000, 1_000 * ahead_us.unwrap_or(0));
+            let next_ns = if into_ns < 200_000 { 20_000 } else { 620_000 };
+            let is_near = ahead_us.is_some() && next_ns <= into_ns + ahead_ns;
+            assert_eq!(meta.has(Flag::Circuit), is_near, "at {at:?}, {ahead_us:?} us ahead");
+        }
+        assert_eq!(marked(0).count() > 0, ahead_us.is_some());
+        assert_eq!(marked(1).count() > 0, ahead_us.is_some(), "the opposite pair has its own circuit");
+    }
+}
+
+#[test]
+fn latency_is_counted_by_network_without_acknowledgements() {
+    let mut fabric = between_racks(settings());
+    let packets = [(25, 2, FRAME), (25, 2, FRAME), (25, 2, 1_001), (100, 1, FRAME), (100, 1, 1_000)];
+    for (number, (at_us, dst, size)) in (0..).zip(packets) {
+        fabric.inject(Instant::from_us(at_us), SWITCH, PacketMeta::new(0, dst, size), number);
+    }
+    fabric.advance(Instant::MAX);
+    let latency = fabric.circuit_switch(SWITCH).expect("the switch").latency();
+    assert_eq!(latency.packet.total(), 3);
+    assert!((17.4..17.5).contains(&latency.packet.quantile_us(0.0)));
+    assert_eq!((latency.circuit.total(), latency.circuit.max_us()), (1, 30.9));
 }
 
 #[test]
@@ -159,9 +300,11 @@ proptest! {
     #[test]
     fn packets_of_a_pair_arrive_in_order(
         resized in any::<bool>(),
+        drops_excess in any::<bool>(),
         packets in prop::collection::vec((0u64..5_000, 0..RACKS, 0..RACKS, 64u32..9_001), 1..400),
     ) {
-        let resize = resized.then_some(Resize { packets_max: 64, ahead: Duration::from_us(150) });
+        let ahead = Duration::from_us(150);
+        let resize = resized.then_some(Resize { packets_max: 64, ahead, drops_excess });
         let circuit_delay = Duration::from_us(10);
         let mut fabric = between_racks(CircuitSettings { resize, circuit_delay, ..settings() });
         let mut now = Instant::ZERO;

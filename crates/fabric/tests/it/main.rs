@@ -438,7 +438,7 @@ proptest! {
             now += Duration::from_ps(gap_ps);
             for fabric in [&mut plain, &mut fifo] {
                 let mut meta = PacketMeta::new(0, 0, size);
-                meta.ecn_ect = ecn_ect;
+                meta.set(Flag::Ect, ecn_ect);
                 fabric.inject(now, PORT, meta, i as u32);
             }
             let (a, b) = (plain.port_counters(PORT).expect("a port"), fifo.port_counters(PORT).expect("a port"));
@@ -452,7 +452,7 @@ proptest! {
             fabric.advance(Instant::MAX);
         }
         let seen = |f: &Fabric<Sink>| -> Vec<_> {
-            f.nodes()[0].0.iter().map(|&(at, meta, body)| (at, meta.ecn_ce, meta.hops, body)).collect()
+            f.nodes()[0].0.iter().map(|&(at, meta, body)| (at, meta.has(Flag::Ce), meta.hops, body)).collect()
         };
         prop_assert_eq!(seen(&plain), seen(&fifo));
         prop_assert_eq!(plain.port_counters(PORT), fifo.port_counters(PORT));
@@ -467,11 +467,11 @@ fn a_packet_is_marked_just_past_the_threshold_and_only_if_it_may_be() {
     let mut fabric = one_port(settings);
     for i in 0..6 {
         let mut meta = packet(1, 1_000);
-        meta.ecn_ect = i != 4;
+        meta.set(Flag::Ect, i != 4);
         fabric.inject(Instant::from_us(i), PORT, meta, i as u32);
     }
     fabric.advance(Instant::MAX);
-    let marked: Vec<_> = fabric.nodes()[0].0.iter().map(|(_, meta, _)| meta.ecn_ce).collect();
+    let marked: Vec<_> = fabric.nodes()[0].0.iter().map(|(_, meta, _)| meta.has(Flag::Ce)).collect();
     // The fifth may not be marked; the fourth found 2,000 waiting, which is not more than the threshold.
     assert_eq!(marked, [false, false, false, false, false, true]);
 }

@@ -18,7 +18,9 @@ fn settings() -> CircuitSettings {
         packet: None,
         queue: QueueLimits { packets_max: 8, bytes_max: None, mark_packets: None },
         resize: None,
+        mark_ahead: None,
         timetable: shifts(PORTS, 1..PORTS, DAY, NIGHT).expect("days and nights have a length"),
+        around: None,
     }
 }
 

@@ -15,8 +15,6 @@ const DECISION: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("decisio
 const LAST: &str = "last";
 /// Number of the only lead that a file knows.
 const EPOCH: u64 = 1;
-/// Revision of a file as a whole: no other program replaces it while it is open.
-const REVISION: u64 = 0;
 
 /// A value of type `V` in a file.
 pub struct FileStore<V> {
@@ -60,7 +58,7 @@ impl<V: Stored> FileStore<V> {
     }
 }
 
-/// Stamp of a file's value; the round stands in for the revision.
+/// Stamp of a file's value. The round stands in for the revision, of the value and of the file.
 fn stamp<V: Stored>(last: Option<&V>) -> Stamp {
     last.map_or(Stamp::default(), |last| Stamp { revision: last.round(), epoch: EPOCH, round: last.round() })
 }
@@ -71,10 +69,15 @@ impl<V: Stored> SharedStore<V> for FileStore<V> {
     }
 
     fn answer(&self, ask: &StoreAsk<V>) -> Result<StoreTold<V>, LeaseError> {
-        let (epoch, revision) = (EPOCH, REVISION);
         Ok(match ask {
-            StoreAsk::Lead => StoreTold::Leads { epoch, revision, last: stamp(self.last()?.as_ref()) },
-            StoreAsk::Renew { .. } => StoreTold::Renewed { revision, last: stamp(self.last()?.as_ref()) },
+            StoreAsk::Lead => {
+                let last = stamp(self.last()?.as_ref());
+                StoreTold::Leads { epoch: EPOCH, revision: last.revision, last }
+            }
+            StoreAsk::Renew { .. } => {
+                let last = stamp(self.last()?.as_ref());
+                StoreTold::Renewed { revision: last.revision, last }
+            }
             StoreAsk::Keep { decision, .. } => {
                 self.keep(decision)?;
                 StoreTold::Kept { revision: decision.round() }
@@ -88,5 +91,91 @@ impl<V: Stored> SharedStore<V> for FileStore<V> {
 
     fn leave(&self) -> Result<(), LeaseError> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_election::{Event, Machine, Replica, Turn};
+    use anabranch_units::{Duration as Span, Instant};
+    use serde::{Deserialize, Serialize};
+
+    const LEASE: Span = Span::from_secs(9);
+    const EVERY: Span = Span::from_secs(2);
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Count(u64);
+
+    impl Stored for Count {
+        const FORMAT: &'static str = "count 1";
+        fn round(&self) -> u64 {
+            self.0
+        }
+    }
+
+    /// Decides in each round.
+    struct Counter {
+        next_at: Instant,
+        round: u64,
+        event: Option<Event<Count, ()>>,
+    }
+
+    impl Machine for Counter {
+        type Settings = ();
+        type Value = Count;
+        type Message = ();
+        type Void = ();
+        type Job = ();
+        type Answer = ();
+
+        fn begin(now: Instant, (): &(), rounds_after: u64, last: Option<&Count>) -> Self {
+            let round = last.map_or(rounds_after, |last| last.0.max(rounds_after));
+            Self { next_at: now + EVERY, round, event: None }
+        }
+        fn round(value: &Count) -> u64 {
+            value.0
+        }
+        fn round_time((): &()) -> Span {
+            EVERY
+        }
+        fn handle_answer(&mut self, _: Instant, (): &(), (): ()) {}
+        fn handle_timeout(&mut self, now: Instant) {
+            self.round += 1;
+            self.next_at = now + EVERY;
+            self.event = Some(Event::Accepted(Arc::new(Count(self.round))));
+        }
+        fn poll_transmit(&mut self) -> Option<()> {
+            None
+        }
+        fn poll_event(&mut self) -> Option<Event<Count, ()>> {
+            self.event.take()
+        }
+        fn poll_job(&mut self) -> Option<()> {
+            None
+        }
+        fn poll_timeout(&self) -> Option<Instant> {
+            Some(self.next_at)
+        }
+    }
+
+    #[test]
+    fn sole_controller_leads_through_all_renewals() {
+        let store = FileStore::<Count>::in_memory().expect("memory");
+        let mut replica = Replica::<Counter>::new(Instant::ZERO, (), LEASE, 0);
+        let (mut now, mut decisions) = (Instant::ZERO, 0);
+        while now < Instant::ZERO + LEASE * 20 {
+            while let Some((number, ask)) = replica.poll_ask(now) {
+                let told = store.answer(&ask).expect("memory");
+                replica.handle_told(now, number, Some(told));
+            }
+            while let Some(turn) = replica.poll_turn() {
+                assert!(!matches!(turn, Turn::Ended | Turn::News(_)), "{turn:?} at {now:?}");
+                decisions += u64::from(matches!(turn, Turn::Accepted(_)));
+            }
+            now = replica.poll_timeout().expect("a renewal is due").max(now);
+            replica.handle_timeout(now);
+        }
+        assert!(decisions >= 80, "{decisions} decisions in {now:?}");
     }
 }

@@ -18,8 +18,40 @@ pub enum Width {
     Word = 0x00,
     /// 2 bytes.
     Half = 0x08,
+    /// 1 byte.
+    Byte = 0x10,
     /// 8 bytes.
     Double = 0x18,
+}
+
+/// A kernel function for programs, numbered as in `enum bpf_func_id` (include/uapi/linux/bpf.h).
+#[derive(Copy, Clone, Debug)]
+#[repr(i32)]
+pub enum Helper {
+    /// A pointer to a map's value, or null.
+    MapLookupElem = 1,
+    /// Writes a map's value.
+    MapUpdateElem = 2,
+    /// Copies bytes of a packet.
+    SkbLoadBytes = 26,
+    /// The socket's cookie.
+    GetSocketCookie = 46,
+    /// Sets a socket's option.
+    Setsockopt = 49,
+    /// Reads a socket's option.
+    Getsockopt = 57,
+    /// Chooses the events of a connection for which a program is called.
+    SockOpsCbFlagsSet = 59,
+    /// The socket with all its fields, or null.
+    SkFullsock = 95,
+    /// A pointer to the socket's storage, or null.
+    SkStorageGet = 107,
+    /// Sends an acknowledgement.
+    TcpSendAck = 116,
+    /// Ticks since boot.
+    Jiffies64 = 118,
+    /// The cookie of a socket's network namespace.
+    GetNetnsCookie = 122,
 }
 
 /// Collects instructions and resolves jumps.
@@ -70,6 +102,51 @@ impl Assembler {
     /// `dst |= value`.
     pub fn or(&mut self, dst: Register, value: i32) {
         self.push(0x47, dst, 0, 0, value);
+    }
+
+    /// `dst &= value`, sign-extended.
+    pub fn and(&mut self, dst: Register, value: i32) {
+        self.push(0x57, dst, 0, 0, value);
+    }
+
+    /// `dst <<= bits`.
+    pub fn shift_left(&mut self, dst: Register, bits: i32) {
+        self.push(0x67, dst, 0, 0, bits);
+    }
+
+    /// `dst >>= bits`, with zeros from above.
+    pub fn shift_right(&mut self, dst: Register, bits: i32) {
+        self.push(0x77, dst, 0, 0, bits);
+    }
+
+    /// `dst += src`.
+    pub fn add_register(&mut self, dst: Register, src: Register) {
+        self.push(0x0f, dst, src, 0, 0);
+    }
+
+    /// `dst -= src`.
+    pub fn subtract_register(&mut self, dst: Register, src: Register) {
+        self.push(0x1f, dst, src, 0, 0);
+    }
+
+    /// `dst *= src`.
+    pub fn multiply_register(&mut self, dst: Register, src: Register) {
+        self.push(0x2f, dst, src, 0, 0);
+    }
+
+    /// `dst /= value`, unsigned.
+    pub fn divide(&mut self, dst: Register, value: i32) {
+        self.push(0x37, dst, 0, 0, value);
+    }
+
+    /// `dst /= src`, unsigned; 0 where `src` is 0.
+    pub fn divide_register(&mut self, dst: Register, src: Register) {
+        self.push(0x3f, dst, src, 0, 0);
+    }
+
+    /// Clears the upper 32 bits of `dst`.
+    pub fn keep_word(&mut self, dst: Register) {
+        self.push(0xbc, dst, dst, 0, 0);
     }
 
     /// Turns the lowest `bits` of `dst` from network to host byte order, and clears the others.
@@ -123,6 +200,18 @@ impl Assembler {
         self.push(0x55, register, 0, 0, value);
     }
 
+    /// Goes to a label if `register > value`, unsigned; `value` is sign-extended.
+    pub fn jump_if_greater(&mut self, register: Register, value: i32, to: Label) {
+        self.jumps.push((self.code.len(), to));
+        self.push(0x25, register, 0, 0, value);
+    }
+
+    /// Goes to a label if `a > b`, unsigned.
+    pub fn jump_if_registers_greater(&mut self, a: Register, b: Register, to: Label) {
+        self.jumps.push((self.code.len(), to));
+        self.push(0x2d, a, b, 0, 0);
+    }
+
     /// Goes to a label if `a == b`.
     pub fn jump_if_registers_equal(&mut self, a: Register, b: Register, to: Label) {
         self.jumps.push((self.code.len(), to));
@@ -135,9 +224,9 @@ impl Assembler {
         self.push(0x5d, a, b, 0, 0);
     }
 
-    /// `R0` = the result of a helper, by its number in `enum bpf_func_id`.
-    pub fn call(&mut self, helper: i32) {
-        self.push(0x85, 0, 0, 0, helper);
+    /// `R0` = the result of a helper.
+    pub fn call(&mut self, helper: Helper) {
+        self.push(0x85, 0, 0, 0, helper as i32);
     }
 
     /// `R0` = the result of a function of the kernel (a *kfunc*), by its number in the kernel's types

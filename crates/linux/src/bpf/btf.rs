@@ -15,6 +15,25 @@ const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
 const KIND_FUNC: u32 = 12;
 
+/// Number of the only type in [`one_integer`].
+pub(super) const INTEGER: u32 = 1;
+
+/// Type information of our own, with one type: an integer of 32 bits.
+pub(super) fn one_integer() -> Vec<u8> {
+    const HEADER_BYTES: u32 = 24;
+    let strings = b"\0int\0";
+    // Offset of the name, kind 1 (integer), size in bytes, bits.
+    let types = [1u32, 1 << 24, 4, 32].map(u32::to_ne_bytes).concat();
+    let mut bytes = 0xeb9f_u16.to_ne_bytes().to_vec();
+    bytes.extend([1, 0]);
+    let (type_bytes, string_bytes) = (types.len() as u32, strings.len() as u32);
+    let header = [HEADER_BYTES, 0, type_bytes, type_bytes, string_bytes];
+    bytes.extend(header.map(u32::to_ne_bytes).concat());
+    bytes.extend(types);
+    bytes.extend(strings);
+    bytes
+}
+
 /// Type information, indexed.
 #[derive(Debug)]
 pub struct Btf<'a> {
@@ -188,6 +207,13 @@ mod tests {
         assert_eq!(btf.structure("s"), Some((3, 8)));
         assert_eq!(btf.member(3, "a"), Some(Member { index: 0, offset_bytes: 0 }));
         assert_eq!((btf.member(3, "b"), btf.member(2, "b")), (None, None));
+    }
+
+    #[test]
+    fn our_type_information_is_well_formed() {
+        let bytes = one_integer();
+        let btf = Btf::parse(&bytes).expect("BTF");
+        assert!(btf.header(INTEGER).is_some() && btf.header(INTEGER + 1).is_none());
     }
 
     proptest! {

@@ -12,21 +12,25 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use super::btf::Btf;
+use super::btf::{self, Btf};
 use super::sys;
 
 /// The structure of functions.
 const OPS: &str = "tcp_congestion_ops";
 /// The map's value: the kernel's own fields, then the structure as member `data`.
 const VALUE: &str = "bpf_struct_ops_tcp_congestion_ops";
+/// Flag: programs without CAP_NET_ADMIN may choose the control, and a network namespace may have it as its default.
+pub const UNRESTRICTED: u32 = 1;
+/// Flag: connections under the control negotiate ECN, whatever `net.ipv4.tcp_ecn` says.
+pub const NEEDS_ECN: u32 = 2;
 /// Longest name (`TCP_CA_NAME_MAX`, less the zero behind it).
-const NAME_BYTES_MAX: usize = 15;
+pub(super) const NAME_BYTES_MAX: usize = 15;
 /// Largest value. The kernel's is below 1 KiB; a larger size is damage.
 const VALUE_BYTES_MAX: usize = 64 << 10;
 /// Lines of the verifier's log kept in an error. The last lines hold the reason.
 const LOG_LINES: usize = 4;
 /// Advice beside the kernel's refusal.
-const NEEDS: &str = "needs Linux 6.4, CAP_BPF and CAP_NET_ADMIN: run as root";
+pub(super) const NEEDS: &str = "needs Linux 6.4, CAP_BPF and CAP_NET_ADMIN: run as root";
 
 /// Why a control is not registered.
 #[derive(Debug)]
@@ -107,17 +111,17 @@ pub struct CongestionControl {
 
 impl CongestionControl {
     /// Registers a control. `programs` are members of `struct tcp_congestion_ops` and their instructions; the kernel demands `ssthresh`,
-    /// `undo_cwnd`, and one of `cong_avoid` and `cong_control`. `types` are the kernel's.
+    /// `undo_cwnd`, and one of `cong_avoid` and `cong_control`. `types` are the kernel's; `flags` is a sum of [`UNRESTRICTED`] and
+    /// [`NEEDS_ECN`].
     ///
     /// Errors: see [`RegisterError`]; nothing stays then.
     pub fn register(
         types: &Btf<'_>,
         name: &str,
+        flags: u32,
         programs: &[(&str, Vec<u64>)],
     ) -> Result<Self, RegisterError> {
-        if !is_good_name(name) {
-            return Err(RegisterError::Name { name: name.to_owned() });
-        }
+        check_name(name)?;
         let missing = |name: &str| RegisterError::Missing { name: name.to_owned() };
         let (ops, _) = types.structure(OPS).ok_or_else(|| missing(OPS))?;
         let (value_type, value_bytes) = types.structure(VALUE).ok_or_else(|| missing(VALUE))?;
@@ -134,10 +138,11 @@ impl CongestionControl {
         };
         let place = |member: &str| types.member(ops, member).ok_or_else(|| missing(member));
         put("name", place("name")?.offset_bytes, name.as_bytes())?;
+        put("flags", place("flags")?.offset_bytes, &flags.to_ne_bytes())?;
         let mut loaded = Vec::new();
         for (member, code) in programs {
             let place = place(member)?;
-            let program = sys::load_struct_ops(member, code, ops, place.index);
+            let program = sys::load_struct_ops(name, code, ops, place.index);
             let program = program.map_err(|error| RegisterError::Program {
                 member: (*member).to_owned(),
                 error,
@@ -149,7 +154,7 @@ impl CongestionControl {
             loaded.push(program);
         }
         let refused = |step| move |error| RegisterError::Refused { step, error };
-        let own_types = sys::load_btf(&one_integer()).map_err(refused("load type information"))?;
+        let own_types = sys::load_btf(&btf::one_integer()).map_err(refused("load type information"))?;
         let map = sys::make_struct_ops_map(name, &own_types, value_type, &value)
             .map_err(refused("make the control"))?;
         let link = sys::link_struct_ops(&map).map_err(|error| match error.kind() {
@@ -168,32 +173,22 @@ pub fn registered() -> io::Result<Vec<String>> {
     sys::struct_ops_maps()
 }
 
+/// Errors: the kernel takes no such name.
+pub(super) fn check_name(name: &str) -> Result<(), RegisterError> {
+    if is_good_name(name) { Ok(()) } else { Err(RegisterError::Name { name: name.to_owned() }) }
+}
+
 /// Whether the kernel takes the name, for its map as for the control.
 fn is_good_name(name: &str) -> bool {
     let is_good = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'.';
     (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_good)
 }
 
-fn last_lines(log: &str) -> String {
+/// The lines of a verifier's log that hold its reason.
+pub(super) fn last_lines(log: &str) -> String {
     // The very last line counts instructions.
     let lines: Vec<&str> = log.lines().filter(|line| !line.starts_with("processed ")).collect();
     lines[lines.len().saturating_sub(LOG_LINES)..].join("; ")
-}
-
-/// Type information with one type, which the kernel wants beside a map although it reads the value's type from its own.
-fn one_integer() -> Vec<u8> {
-    const HEADER_BYTES: u32 = 24;
-    let strings = b"\0int\0";
-    // Offset of the name, kind 1 (integer), size in bytes, bits.
-    let types = [1u32, 1 << 24, 4, 32].map(u32::to_ne_bytes).concat();
-    let mut bytes = 0xeb9f_u16.to_ne_bytes().to_vec();
-    bytes.extend([1, 0]);
-    let (type_bytes, string_bytes) = (types.len() as u32, strings.len() as u32);
-    let header = [HEADER_BYTES, 0, type_bytes, type_bytes, string_bytes];
-    bytes.extend(header.map(u32::to_ne_bytes).concat());
-    bytes.extend(types);
-    bytes.extend(strings);
-    bytes
 }
 
 #[cfg(test)]
@@ -215,15 +210,10 @@ mod tests {
     }
 
     #[test]
-    fn our_type_information_is_well_formed() {
-        assert!(Btf::parse(&one_integer()).is_some());
-    }
-
-    #[test]
     fn a_kernel_without_the_structure_is_told_apart() {
-        let bytes = one_integer();
+        let bytes = btf::one_integer();
         let types = Btf::parse(&bytes).expect("well formed");
-        let error = CongestionControl::register(&types, "none", &[]).expect_err("no such structure");
+        let error = CongestionControl::register(&types, "none", 0, &[]).expect_err("no such structure");
         assert!(error.to_string().contains("tcp_congestion_ops"), "{error}");
     }
 }

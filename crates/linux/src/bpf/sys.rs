@@ -5,27 +5,40 @@
 use std::io::{Error, Result};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-const MAP_CREATE: libc::c_int = 0;
-const MAP_LOOKUP_ELEM: libc::c_int = 1;
-const MAP_UPDATE_ELEM: libc::c_int = 2;
-const MAP_DELETE_ELEM: libc::c_int = 3;
-const PROG_LOAD: libc::c_int = 5;
-const MAP_GET_NEXT_ID: libc::c_int = 12;
-const MAP_GET_FD_BY_ID: libc::c_int = 14;
-const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
-const BTF_LOAD: libc::c_int = 18;
-const LINK_CREATE: libc::c_int = 28;
-const ITER_CREATE: libc::c_int = 33;
+use super::btf;
+
+/// A command of bpf(2) (`enum bpf_cmd`).
+#[derive(Copy, Clone, Debug)]
+#[repr(i32)]
+enum Command {
+    MapCreate = 0,
+    MapLookupElem = 1,
+    MapUpdateElem = 2,
+    MapDeleteElem = 3,
+    ProgLoad = 5,
+    ProgGetNextId = 11,
+    MapGetNextId = 12,
+    ProgGetFdById = 13,
+    MapGetFdById = 14,
+    ObjGetInfoByFd = 15,
+    BtfLoad = 18,
+    LinkCreate = 28,
+    IterCreate = 33,
+}
 
 const MAP_TYPE_HASH: u32 = 1;
+const MAP_TYPE_ARRAY: u32 = 2;
+const MAP_TYPE_SK_STORAGE: u32 = 24;
 const MAP_TYPE_STRUCT_OPS: u32 = 26;
 /// Maps take memory as they fill, not at once.
 const NO_PREALLOC: u32 = 1;
 /// A map of this kind counts only while a link to it exists.
 const WITH_LINK: u32 = 1 << 13;
+const PROG_TYPE_CGROUP_SKB: u32 = 8;
 const PROG_TYPE_SOCK_OPS: u32 = 13;
 const PROG_TYPE_TRACING: u32 = 26;
 const PROG_TYPE_STRUCT_OPS: u32 = 27;
+const CGROUP_INET_INGRESS: u32 = 0;
 const CGROUP_SOCK_OPS: u32 = 3;
 const TRACE_ITER: u32 = 28;
 const STRUCT_OPS: u32 = 44;
@@ -92,6 +105,24 @@ struct MapInfo {
     name: [u8; NAME_BYTES],
 }
 
+/// The first fields of `struct bpf_prog_info`.
+#[repr(C, align(8))]
+#[derive(Default)]
+struct ProgInfo {
+    prog_type: u32,
+    id: u32,
+    tag: [u8; 8],
+    jited_prog_len: u32,
+    xlated_prog_len: u32,
+    jited_prog_insns: u64,
+    xlated_prog_insns: u64,
+    load_time: u64,
+    created_by_uid: u32,
+    nr_map_ids: u32,
+    map_ids: u64,
+    name: [u8; NAME_BYTES],
+}
+
 #[repr(C, align(8))]
 struct MapElement {
     map_fd: u32,
@@ -143,10 +174,15 @@ struct IterCreate {
 /// # Safety
 ///
 /// `T` must be the part of `union bpf_attr` that `command` reads and writes, and the addresses in it must be good for what it does.
-unsafe fn bpf<T>(command: libc::c_int, attributes: &mut T) -> Result<libc::c_long> {
+unsafe fn bpf<T>(command: Command, attributes: &mut T) -> Result<libc::c_long> {
     // SAFETY: the kernel reads and writes no more bytes than the structure has; the caller vouches for what it points to.
     let result = unsafe {
-        libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), size_of::<T>() as libc::c_uint)
+        libc::syscall(
+            libc::SYS_bpf,
+            command as libc::c_int,
+            std::ptr::from_mut(attributes),
+            size_of::<T>() as libc::c_uint,
+        )
     };
     if result < 0 { Err(Error::last_os_error()) } else { Ok(result) }
 }
@@ -154,17 +190,35 @@ unsafe fn bpf<T>(command: libc::c_int, attributes: &mut T) -> Result<libc::c_lon
 /// # Safety
 ///
 /// As [`bpf`]; the command must return a fresh descriptor.
-unsafe fn bpf_fd<T>(command: libc::c_int, attributes: &mut T) -> Result<OwnedFd> {
+unsafe fn bpf_fd<T>(command: Command, attributes: &mut T) -> Result<OwnedFd> {
     // SAFETY: as the caller says.
     let fd = unsafe { bpf(command, attributes)? };
     // SAFETY: the descriptor is fresh and nobody else's.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// A hash table in the kernel, with keys and values of these sizes.
+/// A hash table or an array in the kernel, with keys and values of these sizes.
 #[derive(Debug)]
 pub struct Map<const KEY: usize, const VALUE: usize> {
     fd: OwnedFd,
+}
+
+impl<const VALUE: usize> Map<4, VALUE> {
+    /// Makes an array of zeros. Keys are indices, in the machine's byte order. Of the name the first 15 bytes count.
+    ///
+    /// Errors: the system's.
+    pub fn new_array(name: &str, entries: u32) -> Result<Self> {
+        let mut attributes = MapCreate {
+            map_name: fixed(name),
+            map_type: MAP_TYPE_ARRAY,
+            key_size: size_of::<u32>() as u32,
+            value_size: VALUE as u32,
+            max_entries: entries,
+            ..MapCreate::default()
+        };
+        // SAFETY: these are the attributes of MAP_CREATE, which returns a descriptor.
+        Ok(Self { fd: unsafe { bpf_fd(Command::MapCreate, &mut attributes)? } })
+    }
 }
 
 impl<const KEY: usize, const VALUE: usize> Map<KEY, VALUE> {
@@ -181,7 +235,7 @@ impl<const KEY: usize, const VALUE: usize> Map<KEY, VALUE> {
             ..MapCreate::default()
         };
         // SAFETY: these are the attributes of MAP_CREATE, which returns a descriptor.
-        Ok(Self { fd: unsafe { bpf_fd(MAP_CREATE, &mut attributes)? } })
+        Ok(Self { fd: unsafe { bpf_fd(Command::MapCreate, &mut attributes)? } })
     }
 
     /// The descriptor, for [`super::asm::Assembler::set_map`].
@@ -201,7 +255,7 @@ impl<const KEY: usize, const VALUE: usize> Map<KEY, VALUE> {
         let mut value = [0; VALUE];
         let mut attributes = self.element(key, value.as_mut_ptr() as u64);
         // SAFETY: the kernel reads KEY bytes and writes VALUE bytes, the sizes that the map was made with.
-        match unsafe { bpf(MAP_LOOKUP_ELEM, &mut attributes) } {
+        match unsafe { bpf(Command::MapLookupElem, &mut attributes) } {
             Ok(_) => Ok(Some(value)),
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
             Err(error) => Err(error),
@@ -214,7 +268,7 @@ impl<const KEY: usize, const VALUE: usize> Map<KEY, VALUE> {
     pub fn insert(&self, key: &[u8; KEY], value: &[u8; VALUE]) -> Result<()> {
         let mut attributes = self.element(key, value.as_ptr() as u64);
         // SAFETY: the kernel reads KEY and VALUE bytes, the sizes that the map was made with.
-        unsafe { bpf(MAP_UPDATE_ELEM, &mut attributes).map(drop) }
+        unsafe { bpf(Command::MapUpdateElem, &mut attributes).map(drop) }
     }
 
     /// Removes an entry, if there is one.
@@ -223,28 +277,86 @@ impl<const KEY: usize, const VALUE: usize> Map<KEY, VALUE> {
     pub fn remove(&self, key: &[u8; KEY]) -> Result<()> {
         let mut attributes = self.element(key, 0);
         // SAFETY: the kernel reads KEY bytes, the size that the map was made with.
-        match unsafe { bpf(MAP_DELETE_ELEM, &mut attributes) } {
+        match unsafe { bpf(Command::MapDeleteElem, &mut attributes) } {
             Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
             _ => Ok(()),
         }
     }
 }
 
-/// Loads a program for connections of a cgroup. Of its name the first 15 bytes count.
+/// Storage of one 32-bit number for each socket (`BPF_MAP_TYPE_SK_STORAGE`). A socket's number goes with the socket.
+#[derive(Debug)]
+pub struct SocketStorage {
+    fd: OwnedFd,
+}
+
+impl SocketStorage {
+    /// Makes storage that no socket has yet. Of the name the first 15 bytes count.
+    ///
+    /// Errors: the system's.
+    pub fn new(name: &str) -> Result<Self> {
+        // The kernel demands types of key and value.
+        let types = load_btf(&btf::one_integer())?;
+        let mut attributes = MapCreate {
+            map_type: MAP_TYPE_SK_STORAGE,
+            key_size: size_of::<u32>() as u32,
+            value_size: size_of::<u32>() as u32,
+            map_flags: NO_PREALLOC,
+            map_name: fixed(name),
+            btf_fd: types.as_raw_fd() as u32,
+            btf_key_type_id: btf::INTEGER,
+            btf_value_type_id: btf::INTEGER,
+            ..MapCreate::default()
+        };
+        // SAFETY: these are the attributes of MAP_CREATE, which returns a descriptor.
+        Ok(Self { fd: unsafe { bpf_fd(Command::MapCreate, &mut attributes)? } })
+    }
+
+    /// The descriptor, for [`super::asm::Assembler::set_map`].
+    pub fn raw_fd(&self) -> i32 {
+        self.fd.as_raw_fd()
+    }
+}
+
+/// A place in a cgroup at which the kernel calls programs.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum CgroupHook {
+    /// Events of TCP connections (`BPF_PROG_TYPE_SOCK_OPS`).
+    SockOps,
+    /// Packets that arrive for a socket, from the IP header on (`BPF_PROG_TYPE_CGROUP_SKB`).
+    Ingress,
+}
+
+impl CgroupHook {
+    /// Numbers of the program's type and of the attachment.
+    const fn types(self) -> (u32, u32) {
+        match self {
+            Self::SockOps => (PROG_TYPE_SOCK_OPS, CGROUP_SOCK_OPS),
+            Self::Ingress => (PROG_TYPE_CGROUP_SKB, CGROUP_INET_INGRESS),
+        }
+    }
+}
+
+/// Loads a program for sockets of a cgroup. Of its name the first 15 bytes count.
 ///
 /// Errors: the system's; a program that the kernel's verifier refuses.
-pub fn load_sock_ops(name: &str, code: &[u64]) -> Result<OwnedFd> {
-    let kind = ProgLoad {
-        prog_type: PROG_TYPE_SOCK_OPS,
-        expected_attach_type: CGROUP_SOCK_OPS,
-        ..ProgLoad::default()
-    };
-    load(name, code, kind)
+pub fn load_for_cgroup(name: &str, code: &[u64], hook: CgroupHook) -> Result<OwnedFd> {
+    load(name, code, for_cgroup(hook))
+}
+
+/// The verifier's log for a program that [`load_for_cgroup`] has refused.
+pub(super) fn cgroup_log(code: &[u64], hook: CgroupHook) -> String {
+    verifier_log(code, for_cgroup(hook))
+}
+
+fn for_cgroup(hook: CgroupHook) -> ProgLoad {
+    let (prog_type, expected_attach_type) = hook.types();
+    ProgLoad { prog_type, expected_attach_type, ..ProgLoad::default() }
 }
 
 /// Loads a program for an iterator, by the number of its function in the kernel's types.
 ///
-/// Errors: as [`load_sock_ops`].
+/// Errors: as [`load_for_cgroup`].
 pub fn load_iterator(name: &str, code: &[u64], function: u32) -> Result<OwnedFd> {
     let kind = ProgLoad {
         prog_type: PROG_TYPE_TRACING,
@@ -257,20 +369,20 @@ pub fn load_iterator(name: &str, code: &[u64], function: u32) -> Result<OwnedFd>
 
 /// Loads a program for a member of a structure of functions; both by their numbers in the kernel's types.
 ///
-/// Errors: as [`load_sock_ops`].
+/// Errors: as [`load_for_cgroup`].
 pub(super) fn load_struct_ops(name: &str, code: &[u64], structure: u32, member: u32) -> Result<OwnedFd> {
     load(name, code, struct_ops(structure, member))
 }
 
-/// The verifier's words on a program for which [`load_struct_ops`] has failed.
+/// The verifier's log for a program that [`load_struct_ops`] has refused.
 pub(super) fn struct_ops_log(code: &[u64], structure: u32, member: u32) -> String {
+    verifier_log(code, struct_ops(structure, member))
+}
+
+fn verifier_log(code: &[u64], kind: ProgLoad) -> String {
     let mut log = vec![0u8; LOG_BYTES];
-    let kind = ProgLoad {
-        log_level: 1,
-        log_size: LOG_BYTES as u32,
-        log_buf: log.as_mut_ptr() as u64,
-        ..struct_ops(structure, member)
-    };
+    let kind =
+        ProgLoad { log_level: 1, log_size: LOG_BYTES as u32, log_buf: log.as_mut_ptr() as u64, ..kind };
     let _ = load("", code, kind);
     let text = log.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).trim().to_owned()
@@ -304,16 +416,18 @@ fn load(name: &str, code: &[u64], kind: ProgLoad) -> Result<OwnedFd> {
         ..kind
     };
     // SAFETY: the kernel reads as many instructions as there are, and a C string; both outlive the call.
-    unsafe { bpf_fd(PROG_LOAD, &mut attributes) }
+    unsafe { bpf_fd(Command::ProgLoad, &mut attributes) }
 }
 
-/// Attaches a program to a cgroup until the descriptor returned is closed.
-pub fn attach_to_cgroup(program: &OwnedFd, cgroup: &OwnedFd) -> Result<OwnedFd> {
+/// Attaches a program that was loaded for `hook` to a cgroup, until the descriptor returned is closed.
+///
+/// Errors: the system's.
+pub fn attach_to_cgroup(program: &OwnedFd, cgroup: &OwnedFd, hook: CgroupHook) -> Result<OwnedFd> {
+    let (_, attach_type) = hook.types();
     let (program, cgroup) = (program.as_raw_fd() as u32, cgroup.as_raw_fd() as u32);
-    let mut attributes =
-        LinkCreate { prog_fd: program, target_fd: cgroup, attach_type: CGROUP_SOCK_OPS, flags: 0 };
+    let mut attributes = LinkCreate { prog_fd: program, target_fd: cgroup, attach_type, flags: 0 };
     // SAFETY: these are the attributes of LINK_CREATE, which returns a descriptor.
-    unsafe { bpf_fd(LINK_CREATE, &mut attributes) }
+    unsafe { bpf_fd(Command::LinkCreate, &mut attributes) }
 }
 
 /// Makes an iterator of a program; see [`run_iterator`].
@@ -321,14 +435,14 @@ pub fn link_iterator(program: &OwnedFd) -> Result<OwnedFd> {
     let mut attributes =
         LinkCreate { prog_fd: program.as_raw_fd() as u32, attach_type: TRACE_ITER, ..LinkCreate::default() };
     // SAFETY: these are the attributes of LINK_CREATE, which returns a descriptor.
-    unsafe { bpf_fd(LINK_CREATE, &mut attributes) }
+    unsafe { bpf_fd(Command::LinkCreate, &mut attributes) }
 }
 
 /// Has the iterator's program called for every socket of this thread's network namespace.
 pub fn run_iterator(link: &OwnedFd) -> Result<()> {
     let mut attributes = IterCreate { link_fd: link.as_raw_fd() as u32, flags: 0 };
     // SAFETY: these are the attributes of ITER_CREATE, which returns a descriptor.
-    let iterator = unsafe { bpf_fd(ITER_CREATE, &mut attributes)? };
+    let iterator = unsafe { bpf_fd(Command::IterCreate, &mut attributes)? };
     // The program writes nothing; reading is what runs it.
     let mut nothing = [0; 64];
     loop {
@@ -347,7 +461,7 @@ pub(super) fn load_btf(bytes: &[u8]) -> Result<OwnedFd> {
     let mut attributes =
         BtfLoad { btf: bytes.as_ptr() as u64, btf_size: bytes.len() as u32, ..BtfLoad::default() };
     // SAFETY: the kernel reads as many bytes as there are; BTF_LOAD returns a descriptor.
-    unsafe { bpf_fd(BTF_LOAD, &mut attributes) }
+    unsafe { bpf_fd(Command::BtfLoad, &mut attributes) }
 }
 
 /// Makes a map that holds one structure of functions. `types` is any type information of our own, `value_type` the number of the
@@ -372,7 +486,7 @@ pub(super) fn make_struct_ops_map(
         ..MapCreate::default()
     };
     // SAFETY: these are the attributes of MAP_CREATE, which returns a descriptor.
-    let map = unsafe { bpf_fd(MAP_CREATE, &mut attributes)? };
+    let map = unsafe { bpf_fd(Command::MapCreate, &mut attributes)? };
     let key = 0u32;
     let mut attributes = MapElement {
         map_fd: map.as_raw_fd() as u32,
@@ -381,7 +495,7 @@ pub(super) fn make_struct_ops_map(
         flags: 0,
     };
     // SAFETY: the kernel reads a key of 4 bytes and as many bytes of value as the map was made with.
-    unsafe { bpf(MAP_UPDATE_ELEM, &mut attributes)? };
+    unsafe { bpf(Command::MapUpdateElem, &mut attributes)? };
     Ok(map)
 }
 
@@ -392,41 +506,85 @@ pub(super) fn link_struct_ops(map: &OwnedFd) -> Result<OwnedFd> {
     let mut attributes =
         LinkCreate { prog_fd: map.as_raw_fd() as u32, attach_type: STRUCT_OPS, ..LinkCreate::default() };
     // SAFETY: these are the attributes of LINK_CREATE, which returns a descriptor.
-    unsafe { bpf_fd(LINK_CREATE, &mut attributes) }
+    unsafe { bpf_fd(Command::LinkCreate, &mut attributes) }
+}
+
+/// A kind of object that the kernel numbers.
+trait Object {
+    /// Commands: the next number, and a descriptor by number.
+    const COMMANDS: (Command, Command);
+
+    /// The object's name, with zeros behind it.
+    fn name(&self) -> [u8; NAME_BYTES];
+}
+
+impl Object for MapInfo {
+    const COMMANDS: (Command, Command) = (Command::MapGetNextId, Command::MapGetFdById);
+
+    fn name(&self) -> [u8; NAME_BYTES] {
+        self.name
+    }
+}
+
+impl Object for ProgInfo {
+    const COMMANDS: (Command, Command) = (Command::ProgGetNextId, Command::ProgGetFdById);
+
+    fn name(&self) -> [u8; NAME_BYTES] {
+        self.name
+    }
+}
+
+/// All objects of a kind, whichever program made them.
+fn objects<T: Object + Default>() -> Result<Vec<T>> {
+    let (next_id, fd_by_id) = T::COMMANDS;
+    let (mut found, mut id) = (Vec::new(), GetId::default());
+    loop {
+        // SAFETY: these are the attributes of the commands for the next number, which write `next_id`.
+        match unsafe { bpf(next_id, &mut id) } {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(found),
+            next => drop(next?),
+        }
+        id.start_id = id.next_id;
+        let mut by_id = GetId { start_id: id.next_id, ..GetId::default() };
+        // SAFETY: these are the attributes of the commands for a descriptor, which return one.
+        let object = match unsafe { bpf_fd(fd_by_id, &mut by_id) } {
+            // The object has gone meanwhile.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => continue,
+            object => object?,
+        };
+        let mut info = T::default();
+        let mut attributes = GetInfo {
+            bpf_fd: object.as_raw_fd() as u32,
+            info_len: size_of::<T>() as u32,
+            info: std::ptr::from_mut(&mut info) as u64,
+        };
+        // SAFETY: the kernel writes at most `info_len` bytes of information, and their number to `info_len`. Zeros in it ask for no
+        // further buffers.
+        unsafe { bpf(Command::ObjGetInfoByFd, &mut attributes)? };
+        found.push(info);
+    }
 }
 
 /// Names of the maps that hold structures of functions, whichever program made them.
 ///
 /// Errors: the system's.
 pub(super) fn struct_ops_maps() -> Result<Vec<String>> {
-    let mut names = Vec::new();
-    let mut id = GetId::default();
-    loop {
-        // SAFETY: these are the attributes of MAP_GET_NEXT_ID, which writes `next_id`.
-        match unsafe { bpf(MAP_GET_NEXT_ID, &mut id) } {
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(names),
-            next => drop(next?),
-        }
-        id.start_id = id.next_id;
-        // SAFETY: these are the attributes of MAP_GET_FD_BY_ID, which returns a descriptor.
-        let map = match unsafe {
-            bpf_fd(MAP_GET_FD_BY_ID, &mut GetId { start_id: id.next_id, ..GetId::default() })
-        } {
-            // The map has gone meanwhile.
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => continue,
-            map => map?,
-        };
-        let mut info = MapInfo::default();
-        let mut attributes = GetInfo {
-            bpf_fd: map.as_raw_fd() as u32,
-            info_len: size_of::<MapInfo>() as u32,
-            info: std::ptr::from_mut(&mut info) as u64,
-        };
-        // SAFETY: the kernel writes at most `info_len` bytes of information, and their number to `info_len`.
-        unsafe { bpf(OBJ_GET_INFO_BY_FD, &mut attributes)? };
-        if info.map_type == MAP_TYPE_STRUCT_OPS {
-            let name = info.name.split(|byte| *byte == 0).next().unwrap_or_default();
-            names.push(String::from_utf8_lossy(name).into_owned());
-        }
-    }
+    let maps = objects::<MapInfo>()?.into_iter().filter(|map| map.map_type == MAP_TYPE_STRUCT_OPS);
+    Ok(maps
+        .map(|map| {
+            let name = map.name.split(|byte| *byte == 0).next().unwrap_or_default();
+            String::from_utf8_lossy(name).into_owned()
+        })
+        .collect())
+}
+
+/// Number of the machine's programs and of its maps with this name. A link keeps its program or its map, so none is left where both
+/// are 0.
+///
+/// Errors: the system's; listing needs CAP_SYS_ADMIN.
+pub fn count_named(name: &str) -> Result<(usize, usize)> {
+    let name = fixed(name);
+    let programs = objects::<ProgInfo>()?.iter().filter(|program| program.name() == name).count();
+    let maps = objects::<MapInfo>()?.iter().filter(|map| map.name() == name).count();
+    Ok((programs, maps))
 }

@@ -24,6 +24,8 @@ pub struct Route {
     pub from: Option<IpAddr>,
     /// Longest packet, IP header included; `None` for the device's limit.
     pub mtu_bytes: Option<u32>,
+    /// True if TCP acknowledges each segment at once on connections that answer by this route.
+    pub quick_ack: bool,
     /// Number of the program that has set it (`RTPROT_*`).
     pub protocol: u8,
 }
@@ -36,6 +38,7 @@ impl Route {
             return None;
         }
         let (mut to, mut from, mut device, mut mtu_bytes, mut table) = (None, None, None, None, None);
+        let mut quick_ack = false;
         let address = |address: &RouteAddress| match address {
             RouteAddress::Inet(address) => Some(IpAddr::from(*address)),
             RouteAddress::Inet6(address) => Some(IpAddr::from(*address)),
@@ -53,13 +56,16 @@ impl Route {
                         RouteMetric::Mtu(mtu) => Some(*mtu),
                         _ => None,
                     });
+                    quick_ack = metrics
+                        .iter()
+                        .any(|metric| matches!(metric, RouteMetric::QuickAck(value) if *value != 0));
                 }
                 _ => {}
             }
         }
         let to = Prefix { address: to?, bits: message.header.destination_prefix_length };
         let protocol = message.header.protocol.into();
-        Some(Self { table: table?, device: device?, to, from, mtu_bytes, protocol })
+        Some(Self { table: table?, device: device?, to, from, mtu_bytes, quick_ack, protocol })
     }
 
     /// The parts that name the route.
@@ -84,8 +90,12 @@ impl Route {
             message.header.scope = RouteScope::Link;
         }
         message.attributes.extend(self.from.map(|from| RouteAttribute::PrefSource(from.into())));
-        let metric = |mtu| RouteAttribute::Metrics(vec![RouteMetric::Mtu(mtu)]);
-        message.attributes.extend(self.mtu_bytes.map(metric));
+        let mtu = self.mtu_bytes.map(RouteMetric::Mtu);
+        let metrics: Vec<_> =
+            mtu.into_iter().chain(self.quick_ack.then_some(RouteMetric::QuickAck(1))).collect();
+        if !metrics.is_empty() {
+            message.attributes.push(RouteAttribute::Metrics(metrics));
+        }
         message
     }
 }

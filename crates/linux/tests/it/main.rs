@@ -4,3 +4,5 @@
 
 mod congestion;
 mod namespaces;
+mod retcp;
+mod wire;

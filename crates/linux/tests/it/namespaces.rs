@@ -74,6 +74,7 @@ fn links_addresses_routes_and_rules_are_set_listed_and_deleted() {
                 to: Prefix::host(address(peer)),
                 from: Some(address(own)),
                 mtu_bytes: Some(1_400),
+                quick_ack: true,
                 protocol: 72,
             };
             assert_eq!(kernel.routes(is_ipv6, 7_300).map_err(text)?, []);

@@ -254,8 +254,8 @@ impl Player {
     }
 
     /// Notes that a request has found no connection, or that its connection broke.
-    pub fn handle_failure(&mut self, now: Instant, id: RequestId) {
-        self.fail(now, id, PlayFailure::Broken);
+    pub fn handle_failure(&mut self, now: Instant, id: RequestId, reason: String) {
+        self.fail(now, id, PlayFailure::Broken(reason));
     }
 
     /// Runs the deadlines that are due.

@@ -31,7 +31,7 @@ enum Event {
     Head(RequestId, u16),
     Bytes(RequestId, Bytes),
     End(RequestId),
-    Failed(RequestId),
+    Failed(RequestId, String),
     Resolved(Vec<IpAddr>),
 }
 
@@ -171,9 +171,9 @@ impl Session {
                 sockets.requests.remove(&id);
                 player.handle_end(now, id);
             }
-            Event::Failed(id) => {
+            Event::Failed(id, reason) => {
                 sockets.requests.remove(&id);
-                player.handle_failure(now, id);
+                player.handle_failure(now, id, reason);
             }
             Event::Resolved(addresses) => {
                 if addresses != sockets.addresses {
@@ -197,22 +197,25 @@ impl Sockets {
                 // A player that is gone needs no news.
                 let _ = news.send(News { at, event }).await;
             };
-            let Some((origin, target)) = asked else { return report(Event::Failed(id)).await };
+            let Some((origin, target)) = asked else {
+                return report(Event::Failed(id, format!("{}: no URL of a server", get.url))).await;
+            };
             let mut headers = HeaderMap::new();
             if let Some(range) = get.range {
                 let end = range.end().as_u64().saturating_sub(1);
                 let text = format!("bytes={}-{end}", range.offset.as_u64());
                 headers.insert(header::RANGE, HeaderValue::from_str(&text).expect("digits"));
             }
-            let Ok(mut reply) = origin.get(&target, &headers).await else {
-                return report(Event::Failed(id)).await;
+            let mut reply = match origin.get(&target, &headers).await {
+                Ok(reply) => reply,
+                Err(error) => return report(Event::Failed(id, error.to_string())).await,
             };
             report(Event::Head(id, reply.status().as_u16())).await;
             loop {
                 match reply.bytes().await {
                     Ok(Some(bytes)) => report(Event::Bytes(id, bytes)).await,
                     Ok(None) => break,
-                    Err(_) => return report(Event::Failed(id)).await,
+                    Err(error) => return report(Event::Failed(id, error.to_string())).await,
                 }
             }
             reply.finish();

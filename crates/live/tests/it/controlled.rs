@@ -3,7 +3,7 @@
 
 use crate::source::{AUTHORIZATION, TOKEN, fragments, get, put};
 use anabranch_http::origin::{Origin, Security};
-use anabranch_http::{ServeConfig, Server};
+use anabranch_http::{ClientError, ServeConfig, Server};
 use anabranch_live::control::{ControlConfig, ControlError, NodeControl};
 use anabranch_live::controller::client::ControllerClient;
 use anabranch_live::controller::{ControllerConfig, ControllerService, StoreConfig};
@@ -478,4 +478,23 @@ async fn missing_streams_and_strangers_are_refused_in_one_line() {
     assert!(matches!(started, Err(ControlError::UnknownNode(_))), "{started:?}");
     let started = NodeControl::start(network.control("e1"), (&[Tier::Source], "a source")).await;
     assert!(matches!(started, Err(ControlError::OtherTier(..))), "{started:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_neither_drains_nor_changes_the_network() {
+    let network = TestNetwork::start("rights").await;
+    let address = network.controller_addresses[0].to_string();
+    let node = identity(&network.folder, Role::Site, "e1");
+    let node = ControllerClient::new(&address, &node, PATIENCE).expect("an address");
+    let before = network.operator.network().await.expect("it leads");
+    let is_forbidden = |error: &ClientError| matches!(error, ClientError::Refused { status: 403, .. });
+    let removal = vec![Change::RemoveNode("r2".to_owned())];
+    let refused = node.change(before.version, removal.clone()).await;
+    assert!(refused.as_ref().is_err_and(is_forbidden), "{refused:?}");
+    let refused = node.drain("r2", true).await;
+    assert!(refused.as_ref().is_err_and(is_forbidden), "{refused:?}");
+    let after = network.operator.network().await.expect("it leads");
+    assert_eq!((after.version, after.network), (before.version, before.network));
+    let changed = network.operator.change(before.version, removal).await;
+    assert_eq!(changed.expect("an operator may change it"), before.version + 1);
 }

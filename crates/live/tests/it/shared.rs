@@ -4,6 +4,7 @@
 
 use crate::controlled::{LEASE, TestNetwork, wait_for_playlist, watch};
 use crate::source::{AUTHORIZATION, fragments, put};
+use anabranch_http::ClientError;
 use anabranch_live::controller::follow::FollowedDirectory;
 use anabranch_testing::skip::skip;
 use std::net::{SocketAddr, TcpListener};
@@ -72,6 +73,12 @@ async fn killed_leader_is_replaced_and_killed_etcd_costs_no_answer() {
     let viewer = tokio::spawn(watch(edge, "/news/main/index.m3u8"));
     network.wait_for("the cheaper reflector", &[("r1", "s"), ("e1", "r1")]).await;
     let leader = network.leader().await;
+    let clients = network.clients();
+    for follower in clients.iter().filter(|client| client.address() != leader.to_string()) {
+        let refused = follower.change(1, Vec::new()).await;
+        let is_refused = matches!(refused, Err(ClientError::Refused { status: 421, .. }));
+        assert!(is_refused, "{}: {refused:?}", follower.address());
+    }
     let directory = FollowedDirectory::start(network.clients()).await.expect("the leader answers");
     let places = directory.subscribe();
     let follower = tokio::spawn(async move { match directory.run().await {} });

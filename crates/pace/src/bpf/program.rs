@@ -7,7 +7,7 @@
 //!
 //! Source: the kernel's include/uapi/linux/bpf.h, `struct bpf_sock_ops` and the helpers' notes. Read [`sock_ops`].
 
-use anabranch_linux::bpf::asm::{Assembler, Label, Width};
+use anabranch_linux::bpf::asm::{Assembler, Helper, Label, Width};
 use anabranch_linux::bpf::btf::Btf;
 use anabranch_linux::socket_options::SO_MAX_PACING_RATE;
 
@@ -18,15 +18,6 @@ pub(crate) const RATE_BYTES: usize = 4;
 /// Of what is wanted, in a map: a rate, four bytes of nothing, and the cookie of the socket that it is for; zero is any.
 pub(crate) const WANTED_BYTES: usize = 16;
 const WANTED_COOKIE: i16 = 8;
-
-// Helpers.
-const MAP_LOOKUP_ELEM: i32 = 1;
-const MAP_UPDATE_ELEM: i32 = 2;
-const GET_SOCKET_COOKIE: i32 = 46;
-const SETSOCKOPT: i32 = 49;
-const GETSOCKOPT: i32 = 57;
-const SOCK_OPS_CB_FLAGS_SET: i32 = 59;
-const GET_NETNS_COOKIE: i32 = 122;
 
 // Fields of `struct bpf_sock_ops`.
 const OP: i16 = 0;
@@ -86,10 +77,10 @@ pub(crate) fn sock_ops(maps: Maps, netns_cookie: u64) -> Vec<u64> {
     asm.copy(1, 6);
     asm.load(Width::Word, 2, 6, CB_FLAGS);
     asm.or(2, RTT_FLAG);
-    asm.call(SOCK_OPS_CB_FLAGS_SET);
+    asm.call(Helper::SockOpsCbFlagsSet);
     asm.place(sample);
     asm.copy(1, 6);
-    asm.call(GET_NETNS_COOKIE);
+    asm.call(Helper::GetNetnsCookie);
     asm.set_wide(1, netns_cookie);
     asm.jump_if_registers_unequal(0, 1, done);
     asm.load(Width::Word, 1, 6, FAMILY);
@@ -180,19 +171,19 @@ fn apply(asm: &mut Assembler, maps: Maps, done: Label) {
     asm.set_map(1, maps.wanted);
     asm.copy(2, STACK);
     asm.add(2, KEY.into());
-    asm.call(MAP_LOOKUP_ELEM);
+    asm.call(Helper::MapLookupElem);
     asm.jump_if_equal(0, 0, done);
     asm.load(Width::Word, 7, 0, 0);
     asm.store(Width::Word, STACK, WANTED, 7);
     asm.load(Width::Double, 9, 0, WANTED_COOKIE);
     asm.jump_if_equal(9, 0, is_its);
     asm.copy(1, 6);
-    asm.call(GET_SOCKET_COOKIE);
+    asm.call(Helper::GetSocketCookie);
     asm.jump_if_registers_unequal(0, 9, done);
     asm.place(is_its);
 
     asm.store_value(Width::Word, STACK, CURRENT, 0);
-    socket_option(asm, GETSOCKOPT, CURRENT);
+    socket_option(asm, Helper::Getsockopt, CURRENT);
     asm.jump_if_equal(0, 0, known);
     // Kernels before 6.0 do not say; hardly any program sets a limit itself.
     asm.store_value(Width::Word, STACK, CURRENT, -1);
@@ -206,12 +197,12 @@ fn apply(asm: &mut Assembler, maps: Maps, done: Label) {
     asm.copy(3, STACK);
     asm.add(3, CURRENT.into());
     asm.copy(4, 8);
-    asm.call(MAP_UPDATE_ELEM);
+    asm.call(Helper::MapUpdateElem);
 
-    socket_option(asm, SETSOCKOPT, WANTED);
+    socket_option(asm, Helper::Setsockopt, WANTED);
 }
 
-fn socket_option(asm: &mut Assembler, helper: i32, value: i16) {
+fn socket_option(asm: &mut Assembler, helper: Helper, value: i16) {
     asm.copy(1, 6);
     asm.set(2, SOL_SOCKET);
     asm.set(3, SO_MAX_PACING_RATE);

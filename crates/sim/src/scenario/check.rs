@@ -1,7 +1,7 @@
 //! Checks whether settings make sense, alone and together, beyond the types' own checks.
 
 use super::read::Wrong;
-use super::{Incast, Scenario, Udp, Workload};
+use super::{DILATION_MAX, Incast, Scenario, Udp, Workload};
 use crate::topologies::unknown_topology;
 use anabranch_fabric::switch::PolicyKind;
 use anabranch_transport::{Config, ConfigError, Control};
@@ -44,6 +44,7 @@ impl Scenario {
         if let Some(circuit) = &self.circuit {
             circuit.check()?;
         }
+        self.check_marks_of_circuits()?;
         for (index, workload) in self.workload.iter().enumerate() {
             workload.check(&format!("workload[{index}]"))?;
             if let Some(control) = workload.control() {
@@ -62,6 +63,10 @@ impl Scenario {
             }
             time("probe.interval", probe.interval)?;
         }
+        if let Some(dilation) = self.dilation.filter(|dilation| !(1..=DILATION_MAX).contains(dilation)) {
+            let message = format!("{dilation}: must be a whole number from 1 to {DILATION_MAX}");
+            return Err(Wrong::new("dilation", message));
+        }
         time("warmup", self.warmup)?;
         time("network.jitter", self.network.jitter)?;
         for (index, change) in self.change.iter().enumerate() {
@@ -74,6 +79,20 @@ impl Scenario {
             }
         }
         Ok(())
+    }
+
+    /// Refuses a congestion control that waits for marks that no switch sets.
+    fn check_marks_of_circuits(&self) -> Result<(), Wrong> {
+        let has_marks = self.circuit.as_ref().is_some_and(|circuit| circuit.mark_ahead.is_some());
+        let own = self.workload.iter().filter_map(Workload::control);
+        let mut controls = own.chain([self.transport.control]);
+        if has_marks || !controls.any(Control::needs_circuit_marks) {
+            return Ok(());
+        }
+        Err(Wrong::new(
+            "circuit.mark_ahead",
+            "missing: a congestion control here goes by marks of circuits, so set it",
+        ))
     }
 
     fn network_check(&self) -> Result<(), Wrong> {
@@ -130,6 +149,7 @@ impl Workload {
     pub const fn control(&self) -> Option<Control> {
         match self {
             Self::Long(long) => long.control,
+            Self::Racks(racks) => racks.control,
             _ => None,
         }
     }
@@ -151,6 +171,7 @@ impl Workload {
             Self::Incast(_) | Self::Trace(_) => true,
             Self::Poisson(poisson) => poisson.flows.is_some(),
             Self::Udp(udp) => udp.stop.is_some(),
+            Self::Racks(_) => false,
         }
     }
 
@@ -163,6 +184,7 @@ impl Workload {
             Self::Poisson(w) => w.priority,
             Self::Udp(w) => w.priority,
             Self::Trace(w) => w.priority,
+            Self::Racks(w) => w.priority,
         })
     }
 
@@ -175,6 +197,7 @@ impl Workload {
             Self::Poisson(_) => "poisson",
             Self::Udp(_) => "udp",
             Self::Trace(_) => "trace",
+            Self::Racks(_) => "racks",
         }
     }
 
@@ -224,6 +247,7 @@ impl Workload {
                 }
                 udp.check(field)
             }
+            Self::Racks(racks) => within("rate", racks.rate.as_bps(), 1_000, 1_000_000_000_000_000),
             Self::Trace(_) | Self::System(_) => Ok(()),
         }
     }

@@ -15,11 +15,11 @@
 //! night = "20 us"
 //! ```
 //!
-//! Leaves out: the switch itself ([`anabranch_fabric::CircuitSwitch`]). Read [`CircuitSpec`] first.
+//! Leaves out: the switch itself ([`anabranch_fabric::CircuitSwitch`]), the schedulers (a system's). Read [`CircuitSpec`] first.
 
 use super::read::Wrong;
 use anabranch_fabric::{
-    CircuitSettings, PacketNetwork, PortError, PortSettings, QueueLimits, Resize, shifts,
+    CircuitSettings, Matching, PacketNetwork, PortError, PortSettings, QueueLimits, Resize, Timetable, shifts,
 };
 use anabranch_units::{BitRate, ByteCount, Duration};
 use serde::{Deserialize, Serialize};
@@ -39,6 +39,9 @@ pub struct CircuitSpec {
     /// Time before each day in which all circuits are dark.
     #[serde(default = "night")]
     pub night: Duration,
+    /// Days that a scheduler decides week by week, in place of equal days without end. `day` is the shortest one then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<ScheduleSpec>,
     /// Matchings in turns: each joins rack i to the rack that follows by this number. All numbers in order without it, so
     /// that each pair has one day (a strobe).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -73,6 +76,61 @@ pub struct CircuitSpec {
     /// Time before a circuit from which the larger queue holds (tau); needs `resize_packets`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resize_ahead: Option<Duration>,
+    /// Size up to which packets go round the switch, without queue and delay. `None` sends all
+    /// packets through it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub around: Option<ByteCount>,
+    /// Whether a queue that shrinks drops the packets beyond its size; needs `resize_packets`.
+    #[serde(default)]
+    pub resize_drops: bool,
+    /// Time before a circuit from which acknowledgements of its flows are marked, until it ends: 0 s marks while it is up.
+    /// No packet is marked without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark_ahead: Option<Duration>,
+}
+
+/// Circuits that follow demand: the loop of estimate, schedule and switch (the thesis, §2.2.2).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScheduleSpec {
+    /// Name of the scheduler: a system has the list.
+    pub scheduler: String,
+    /// Estimate of demand.
+    #[serde(default)]
+    pub demand: DemandSource,
+    /// Bytes from which a pair's demand counts as large.
+    #[serde(default = "threshold")]
+    pub threshold: ByteCount,
+    /// Time of all days and nights of a week.
+    #[serde(default = "window")]
+    pub window: Duration,
+    /// Time from an estimate to the beginning of its week.
+    #[serde(default = "decision")]
+    pub decision: Duration,
+}
+
+/// Estimate of demand between racks.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DemandSource {
+    /// Bytes that wait in the switch's queues.
+    #[default]
+    Queues,
+    /// Bytes that flows have announced, less the bytes that the switch has forwarded (ADUs, §2.5.2).
+    Announced,
+}
+
+/// Etalon's threshold.
+const fn threshold() -> ByteCount {
+    ByteCount::new(1_000_000)
+}
+/// The thesis's week (§2.2.2).
+const fn window() -> Duration {
+    Duration::from_ms(2)
+}
+/// The thesis's order of magnitude for Eclipse is 0.1 to 1 ms (§2.5.1).
+const fn decision() -> Duration {
+    Duration::from_us(100)
 }
 
 const fn day() -> Duration {
@@ -112,6 +170,7 @@ impl CircuitSpec {
             return Err(wrong("night", "0 s: must be above zero".to_owned()));
         }
         super::check::time("circuit.day", self.day)?;
+        super::check::time("circuit.mark_ahead", self.mark_ahead.unwrap_or(Duration::ZERO))?;
         for (rate, delay, names) in [
             (self.rate, self.delay, ["rate", "delay"]),
             (self.packet_rate, self.packet_delay, ["packet_rate", "packet_delay"]),
@@ -121,8 +180,32 @@ impl CircuitSpec {
                 _ => wrong(names[1], error.to_string()),
             })?;
         }
+        if let Some(schedule) = &self.schedule {
+            let (window, decision) = (schedule.window, schedule.decision);
+            if window < self.night + self.day {
+                let need = self.night + self.day;
+                let message = format!("{window}: must hold a night and the shortest day, {need}");
+                return Err(wrong("schedule.window", message));
+            }
+            super::check::time("circuit.schedule.window", window)?;
+            super::check::time("circuit.schedule.decision", decision)?;
+            if decision == Duration::ZERO {
+                return Err(wrong("schedule.decision", "0 s: must be above zero".to_owned()));
+            }
+            if !self.packet {
+                let message = "false: a schedule that follows demand needs the packet network".to_owned();
+                return Err(wrong("packet", message));
+            }
+        }
+        if self.around == Some(ByteCount::ZERO) {
+            let message = "0 B: must be at least 1 B, or left out";
+            return Err(wrong("around", message.to_owned()));
+        }
         if self.queue_packets == 0 {
             return Err(wrong("queue_packets", "0: must be at least 1".to_owned()));
+        }
+        if self.resize_drops && self.resize_packets.is_none() {
+            return Err(wrong("resize_packets", "missing: resize_drops needs it".to_owned()));
         }
         match (self.resize_packets, self.resize_ahead) {
             (Some(_), None) => Err(wrong("resize_ahead", "missing: resize_packets needs it".to_owned())),
@@ -164,7 +247,12 @@ impl CircuitSpec {
         if by.is_empty() {
             return Err(("circuit.shifts", "empty: must have at least 1 number".to_owned()));
         }
-        let timetable = shifts(ports, by, self.day, self.night).expect("days and nights were checked");
+        let timetable = match &self.schedule {
+            // The run installs its first week before its first event.
+            Some(schedule) => Timetable::new(vec![(schedule.window, Matching::new())]),
+            None => shifts(ports, by, self.day, self.night),
+        };
+        let timetable = timetable.expect("days, nights and weeks were checked");
         let resize = self.resize_packets.zip(self.resize_ahead);
         Ok(CircuitSettings {
             circuit_rate: self.rate,
@@ -175,8 +263,14 @@ impl CircuitSpec {
                 bytes_max: self.queue,
                 mark_packets: self.mark_packets,
             },
-            resize: resize.map(|(packets_max, ahead)| Resize { packets_max, ahead }),
+            resize: resize.map(|(packets_max, ahead)| Resize {
+                packets_max,
+                ahead,
+                drops_excess: self.resize_drops,
+            }),
+            mark_ahead: self.mark_ahead,
             timetable,
+            around: self.around,
         })
     }
 }

@@ -324,6 +324,7 @@ fn workload(index: usize, value: Value) -> Result<Workload, Wrong> {
         "poisson" => typed(settings, &field).map(Workload::Poisson),
         "udp" => typed(settings, &field).map(Workload::Udp),
         "trace" => typed(settings, &field).map(Workload::Trace),
+        "racks" => typed(settings, &field).map(Workload::Racks),
         _ => {
             let Value::Table(settings) = settings else { unreachable!("it was made of a table") };
             Ok(Workload::System(SystemWorkload { kind, settings }))

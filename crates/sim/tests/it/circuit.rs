@@ -46,6 +46,48 @@ fn saturated_racks_use_all_of_both_networks() {
     assert!((9.9..=10.05).contains(&packet), "{packet} Gbit/s");
 }
 
+/// The thesis's law: a queue of q packets of 9,000 bytes delays the packet path by 10 us and 7.2 us for each of them and
+/// the one on the link. A circuit takes 30 us, and 0.9 us for each.
+#[test]
+fn median_latency_is_that_of_a_full_queue() {
+    for queue in [4, 16, 64] {
+        let load = r#"
+            [[workload]]
+            kind = "udp"
+            pairs = [["0", "2"], ["1", "3"]]
+            rate = "90 Gbit/s"
+            packet = "9 kB"
+        "#;
+        let network = racks(2, &format!("queue_packets = {queue}"));
+        let network = network.replace("rate = \"10 Gbit/s\"", "rate = \"100 Gbit/s\"");
+        let latency = run(&plan(&format!("duration = \"14 ms\"\n{network}{load}"))).network.latency;
+        let is_at = |found: Option<f64>, floor_us: f64, packet_us: f64, slack_us: f64| {
+            let expected = floor_us + packet_us * f64::from(queue + 1);
+            // An arrival waits for the next packet, and the histogram rounds up by 1/32 at the most.
+            let found = found.expect("packets took both networks");
+            assert!((expected - slack_us..expected * 33.0 / 32.0).contains(&found), "{found} {expected}");
+        };
+        is_at(latency.packet_network_latency_us_p50, 10.0, 7.2, 0.8);
+        is_at(latency.circuit_latency_us_p50, 30.0, 0.9, 0.8);
+    }
+}
+
+/// Acknowledgements of rack 0's flows pass the switch back with marks, and the window jumps.
+#[test]
+fn marks_reach_retcp() {
+    let outcome = |control: &str, mark: &str| {
+        let circuit = format!("queue_packets = 16\nmark_ahead = \"{mark}\"");
+        let network =
+            racks(2, &circuit).replace("[transport]", &format!("[transport]\ncontrol = \"{control}\""));
+        let load = "[[workload]]\nkind = \"long\"\npairs = [[\"0\", \"2\"], [\"1\", \"3\"]]\n";
+        run(&plan(&format!("duration = \"14 ms\"\n{network}{load}")))
+    };
+    let hash = |control, mark| outcome(control, mark).network.event_hash;
+    assert_eq!(hash("newreno", "0 s"), hash("newreno", "1 ms"), "NewReno sees no marks");
+    assert_ne!(hash("newreno", "0 s"), hash("retcp", "0 s"));
+    assert_ne!(hash("retcp", "0 s"), hash("retcp", "1 ms"));
+}
+
 #[test]
 fn tcp_fills_a_ring_of_fixed_circuits() {
     let circuit = r#"
@@ -60,6 +102,17 @@ fn tcp_fills_a_ring_of_fixed_circuits() {
         run(&plan(&format!("duration = \"40 ms\"\nwarmup = \"20 ms\"\n{}{load}", racks(8, circuit))));
     let goodput = outcome.workloads[0].goodput_mbps.expect("time has passed") / 8e3;
     assert!((70.0..=80.0).contains(&goodput), "{goodput} Gbit/s a rack");
+}
+
+#[test]
+fn retcp_without_marks_is_refused() {
+    let network = racks(1, "").replace("[transport]", "[transport]\ncontrol = \"retcp-cubic\"");
+    let load = "[[workload]]\nkind = \"long\"\npairs = 1\nsize = \"1 kB\"";
+    let refusal = read("test", &format!("{network}{load}"), &[]).expect_err("no switch marks").to_string();
+    assert!(
+        refusal.contains("circuit.mark_ahead: missing: a congestion control here goes by marks"),
+        "{refusal}"
+    );
 }
 
 #[test]
@@ -85,10 +138,75 @@ fn impossible_circuits_are_refused() {
             "resize_packets = 8\nresize_ahead = \"1 ms\"",
             "resize_packets: 8: must be at least queue_packets, 16",
         ),
+        ("schedule = { scheduler = \"refit\" }", "circuit.schedule: no system here decides circuits"),
+        (
+            "schedule = { scheduler = \"refit\", window = \"199 us\" }",
+            "circuit.schedule.window: 199 us: must hold a night and the shortest day, 200 us",
+        ),
+        (
+            "schedule = { scheduler = \"refit\", decision = \"0 s\" }",
+            "circuit.schedule.decision: 0 s: must be above zero",
+        ),
+        (
+            "packet = false\nschedule = { scheduler = \"refit\" }",
+            "circuit.packet: false: a schedule that follows demand needs the packet network",
+        ),
+        ("resize_drops = true", "circuit.resize_packets: missing: resize_drops needs it"),
         ("rate = \"1 bit/s\"", "circuit.rate: "),
+        ("around = \"0 B\"", "circuit.around: 0 B: must be at least 1 B"),
+        ("mark_ahead = \"200000 s\"", "circuit.mark_ahead: 200000 s: must be at most"),
         ("queue = \"8 kB\"", "must hold the largest packet"),
     ] {
         let said = refused(circuit);
         assert!(said.contains(message), "{circuit}: {said}");
     }
+}
+
+#[test]
+fn flows_between_racks_keep_their_rate_and_shifts() {
+    let load =
+        "[[workload]]\nkind = \"racks\"\nrate = \"1 Gbit/s\"\nsizes = \"10 kB to 50 kB\"\nshifts = [1, 3]";
+    let plan = plan(&format!("duration = \"20 ms\"\n{}{load}", racks(4, "")));
+    let outcome = run(&plan);
+    let bytes: u64 = outcome.flows.iter().filter_map(|flow| flow.size_bytes).sum();
+    // Eight racks for 20 ms are 20 MB; the flow at either end of a rack's time is in or out.
+    assert!(bytes.abs_diff(20_000_000) < 8 * 50_000, "{bytes}");
+    let rack = |host: &str| host.trim_start_matches('h').parse::<u32>().expect("hosts have numbers") / 4;
+    for flow in &outcome.flows {
+        let shift = (rack(&flow.to) + 8 - rack(&flow.from)) % 8;
+        assert!([1, 3].contains(&shift), "{} to {}", flow.from, flow.to);
+    }
+    let row = &outcome.workloads[0];
+    // All flows are ranked, whole or not, so fewer are below a time than of the whole ones.
+    assert!(row.more["all_fct_us_p50"] >= row.fct_us_p50.expect("most flows are whole"));
+    assert!(row.finished < Some(row.flows) && row.more["all_flow_mbps_p50"] > 0.0, "{row:?}");
+}
+
+#[test]
+fn impossible_loads_of_racks_are_refused() {
+    let refused = |load: &str| {
+        let text = format!("duration = \"1 s\"\n{}[[workload]]\nkind = \"racks\"\n{load}", racks(1, ""));
+        let point = match read("test", &text, &[]) {
+            Ok(points) => points[0].scenario.clone(),
+            Err(error) => return error.to_string(),
+        };
+        let missing = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+        Plan::new(point, &missing).map(|_| ()).expect_err("refused").to_string()
+    };
+    for (load, message) in [
+        ("rate = \"1 Gbit/s\"\nsizes = \"1 kB\"\nshifts = [8]", "workload[0].shifts: 8: must be 1 to 7"),
+        ("rate = \"1 Gbit/s\"\nsizes = \"1 kB\"\nshifts = []", "workload[0].shifts: empty"),
+        ("rate = \"1 bit/s\"\nsizes = \"1 kB\"", "workload[0].rate: 1: must be 1000 to"),
+        ("rate = \"10 Gbit/s\"\nsizes = \"1 kB\"", "flows: must be at most 1000000"),
+        ("rate = \"1 Gbit/s\"\nsizes = \"2 kB to 1 kB\"", "must be two sizes, the smaller one first"),
+        ("rate = \"1 Gbit/s\"\nsizes = \"all\"", "workload[0].sizes: all: "),
+    ] {
+        let said = refused(load);
+        assert!(said.contains(message), "{load}: {said}");
+    }
+    let star = "duration = \"1 s\"\n[network]\ntopology = \"star\"\nhosts = 4\n[workload]\nkind = \"racks\"\n\
+        rate = \"1 Gbit/s\"\nsizes = \"9 kB\"";
+    let point = read("test", star, &[]).expect("it can be read")[0].scenario.clone();
+    let said = Plan::new(point, &|_: &str| Ok(String::new())).map(|_| ()).expect_err("no racks").to_string();
+    assert!(said.contains("`racks`: needs a [circuit]"), "{said}");
 }

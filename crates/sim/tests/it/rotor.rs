@@ -17,7 +17,9 @@ fn settings(ports: u16) -> CircuitSettings {
         packet: None,
         queue: QueueLimits { packets_max: 64, bytes_max: None, mark_packets: None },
         resize: None,
+        mark_ahead: None,
         timetable: shifts(ports, 1..ports, DAY, NIGHT).expect("days and nights have a length"),
+        around: None,
     }
 }
 

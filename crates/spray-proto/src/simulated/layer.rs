@@ -8,7 +8,7 @@ use crate::host::{Host, Leaving, Outgoing};
 use crate::packet::{LENGTH_BYTES, Packet};
 use crate::ways::{Chooser, Going};
 use anabranch_endpoint::{Instant, PeerId};
-use anabranch_fabric::{Envelope, FlowClass, Label, Layer, LayerCx, Layered, PacketMeta};
+use anabranch_fabric::{Envelope, Flag, FlowClass, Label, Layer, LayerCx, Layered, PacketMeta};
 use anabranch_sim::Msg;
 use anabranch_transport::{Datagram as Phantom, Segment};
 use anabranch_units::{BitRate, ByteCount, Seed};
@@ -185,7 +185,8 @@ fn packet(
             let Layered { meta, envelope, .. } = &unit[0];
             let msg = Msg::Datagram(Phantom { number: first.into(), size_bytes, sent_at });
             let mut meta = *meta;
-            (meta.size_bytes, meta.ecn_ect) = (size_bytes, false);
+            meta.size_bytes = size_bytes;
+            meta.set(Flag::Ect, false);
             let envelope = Envelope { msg, label: None, ..envelope.clone() };
             let packet = Layered { meta, envelope, flow_size: None };
             (packet, Body::Parity { epoch, first, packets, index, parity: Some(unit) })
@@ -219,7 +220,8 @@ fn bare(last: &Last, (to, from): (u16, u16), sent_at: Instant) -> Option<Layered
     let (meta, there, here) = last.get(&(to, from))?;
     let mut meta = *meta;
     std::mem::swap(&mut meta.src, &mut meta.dst);
-    (meta.size_bytes, meta.ecn_ect) = (BARE_BYTES, false);
+    meta.size_bytes = BARE_BYTES;
+    meta.set(Flag::Ect, false);
     let msg = Msg::Datagram(Phantom { number: 0, size_bytes: BARE_BYTES, sent_at });
     let envelope = Envelope { from: *here, to: *there, msg, label: None };
     Some(Layered { meta, envelope, flow_size: None })
@@ -272,7 +274,7 @@ impl Layer<Msg> for Spraying {
                 chooser.handle_echo(cx.now(), echo.number, echo.ago, echo.is_marked);
             }
         }
-        let is_marked = packet.meta.ecn_ce;
+        let is_marked = packet.meta.has(Flag::Ce);
         if self.scheme == Scheme::Agent || matches!(head.body, Body::Source { .. } | Body::Parity { .. }) {
             self.came.insert((src, dst), (packet.meta, packet.envelope.from, packet.envelope.to));
         }

@@ -5,7 +5,7 @@
 
 use crate::ways::{Flight, SpreaderKind};
 use anabranch_endpoint::{Duration, Instant};
-use anabranch_fabric::{Layer, LayerCx, Layered};
+use anabranch_fabric::{Flag, Layer, LayerCx, Layered};
 use anabranch_sim::Msg;
 use anabranch_units::Seed;
 use std::collections::BTreeMap;
@@ -96,7 +96,7 @@ impl Layer<Msg> for Spreading {
     fn handle_arrived(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: Layered<Msg>) {
         let label = packet.envelope.label.take();
         if let Some(head) = label.as_ref().and_then(|label| label.downcast_ref::<Head>()) {
-            let (now, is_marked, value) = (cx.now(), packet.meta.ecn_ce, packet.meta.entropy);
+            let (now, is_marked, value) = (cx.now(), packet.meta.has(Flag::Ce), packet.meta.entropy);
             let side = self.side(packet.meta.flow, packet.meta.dst);
             for (number, ago, is_marked) in &head.echoes {
                 side.flight.handle_echo(now, *number, *ago, *is_marked);

@@ -48,18 +48,29 @@ pub struct Properties {
     pub has_exact_echo: bool,
     /// Whether HyStart++ ends the first slow start unless [`Config::hystart`] says otherwise.
     pub has_hystart: bool,
+    /// Whether the window follows the network's marks of circuits.
+    pub needs_circuit_marks: bool,
 }
 
 impl Properties {
     /// A control that needs no setting and that Linux does not have.
-    pub const DEFAULT: Self =
-        Self { linux_name: None, needs: &[], has_exact_echo: false, has_hystart: false };
+    pub const DEFAULT: Self = Self {
+        linux_name: None,
+        needs: &[],
+        has_exact_echo: false,
+        has_hystart: false,
+        needs_circuit_marks: false,
+    };
 }
 
 impl Control {
     /// Linux's name for it, where Linux has it: the mainline kernel's `bbr` is the first version.
     pub const fn linux_name(self) -> Option<&'static str> {
         self.properties().linux_name
+    }
+    /// Whether its window follows the network's marks of circuits.
+    pub const fn needs_circuit_marks(self) -> bool {
+        self.properties().needs_circuit_marks
     }
     /// Whether its receiver acknowledges each change of the ECN mark at once.
     pub(crate) const fn has_exact_echo(self) -> bool {

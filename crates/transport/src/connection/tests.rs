@@ -24,6 +24,8 @@ struct Net<F> {
     /// Everything that was sent: when, by whom, what.
     log: Vec<(Instant, usize, Segment)>,
     events: [Vec<Event>; 2],
+    /// Length of the times in which segments arrive with and without marks of circuits, in turns. `None` marks none.
+    marks_every: Option<Duration>,
 }
 
 fn reliable(_: usize, _: &Segment) -> Fate {
@@ -34,7 +36,8 @@ impl<F: FnMut(usize, &Segment) -> Fate> Net<F> {
     fn new(config: &Config, fate: F) -> Self {
         let a = Connection::connect(config, B).expect("good settings");
         let b = Connection::listen(config, A).expect("good settings");
-        Self { now: Instant::ZERO, ends: [a, b], wire: vec![], fate, log: vec![], events: [vec![], vec![]] }
+        let events = [vec![], vec![]];
+        Self { now: Instant::ZERO, ends: [a, b], wire: vec![], fate, log: vec![], events, marks_every: None }
     }
 
     fn drain(&mut self) {
@@ -73,7 +76,10 @@ impl<F: FnMut(usize, &Segment) -> Fate> Net<F> {
             self.now = next;
             match arrival.filter(|(at, _)| *at <= next) {
                 Some((_, index)) => {
-                    let (_, to, _, segment) = self.wire.swap_remove(index);
+                    let (_, to, _, mut segment) = self.wire.swap_remove(index);
+                    let since = self.now.saturating_since(Instant::ZERO);
+                    segment.circuit =
+                        self.marks_every.is_some_and(|every| since.as_ps() / every.as_ps() % 2 == 1);
                     self.ends[to].handle_message(self.now, PeerId(1 - to as u32), segment);
                 }
                 None => self.ends.iter_mut().for_each(|end| end.handle_timeout(self.now)),
@@ -567,6 +573,7 @@ proptest! {
             ..config()
         };
         let mut net = Net::new(&config, rough(Seed::new(seed).stream("wire", 0), loss_ppm));
+        net.marks_every = control.needs_circuit_marks().then_some(Duration::from_ms(60));
         net.ends[0].write(bytes);
         net.ends[0].close();
         net.ends[1].close();
@@ -584,6 +591,25 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn window_follows_marks_of_acknowledgements() {
+    let mut config = Config { control: Control::ReTcp, initial_window_segments: 2, ..config() };
+    config.initial_ssthresh = Some(ByteCount::new(4_000));
+    let mut net = Net::new(&config, reliable);
+    net.marks_every = Some(Duration::from_ms(200));
+    net.ends[0].write(1 << 30);
+    net.run(Duration::from_ms(195));
+    let before = net.ends[0].window().cwnd;
+    net.run(Duration::from_ms(205));
+    let raised = net.ends[0].window().cwnd;
+    assert!((2 * before..=2 * before + 2_000).contains(&raised), "{before} {raised}");
+    net.run(Duration::from_ms(395));
+    let raised = net.ends[0].window().cwnd;
+    net.run(Duration::from_ms(405));
+    let lowered = net.ends[0].window().cwnd;
+    assert!((raised / 2..=raised / 2 + 2_000).contains(&lowered), "{raised} {lowered}");
 }
 
 /// A flow that has little to send loses nothing, and keeps its window.

@@ -105,6 +105,11 @@ impl Node {
         controller.resend |= message.resend;
         let update = message.update.filter(|_| self.settings.mode != ControlMode::Distributed);
         let Some(update) = update else { return };
+        if update.version == self.rib.version() {
+            // The controller has missed the report of this version.
+            self.timers.report = now;
+            return;
+        }
         let version = update.version;
         let mut rib = std::mem::take(&mut self.rib);
         let installed = rib.install(update, |node| self.neighbours.has(node));

@@ -359,6 +359,21 @@ fn request_is_forwarded_by_the_version_that_routed_it() {
 }
 
 #[test]
+fn repeated_update_is_reported_and_not_refused() {
+    let mut net = Net::new();
+    net.install(E1, 1, &[(V0, R1)]);
+    net.reports.clear();
+    net.events.clear();
+    net.install(E1, 1, &[(V0, R1)]);
+    assert_eq!(net.reports.remove(&E1).map(|report| report.version), Some(Version { lead: 1, decision: 1 }));
+    assert!(!net.events.iter().any(|(_, event)| matches!(event, Event::UpdateRefused(_))));
+    let older = net.nodes[E1.index()].rib.version();
+    net.install(E1, 0, &[(V0, R2)]);
+    assert!(net.events.iter().any(|(_, event)| matches!(event, Event::UpdateRefused(_))));
+    assert_eq!(net.nodes[E1.index()].rib.version(), older);
+}
+
+#[test]
 fn drained_node_takes_no_new_stream_and_keeps_running_ones() {
     let mut net = Net::new();
     assert_eq!(net.view(E1, V0), Some(true));

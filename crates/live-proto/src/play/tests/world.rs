@@ -266,7 +266,7 @@ impl World {
             match self.events.remove(arrived).1 {
                 Event::Break(id) => {
                     self.close(id);
-                    self.player.handle_failure(now, id);
+                    self.player.handle_failure(now, id, "reset".to_owned());
                 }
                 Event::Answer(id, status, body) => {
                     let Some(get) = self.close(id) else { continue };

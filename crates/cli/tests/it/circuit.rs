@@ -1,0 +1,154 @@
+//! Circuits on real kernels: scenarios and commands under time dilation.
+
+use crate::emulate::stage;
+use crate::net::anabranch;
+use crate::{answer, skip, text};
+use serde_json::Value;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::Stdio;
+
+/// A scenario that the repository carries.
+fn carried(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios").join(name).display().to_string()
+}
+
+/// Figure 2.7 for one size of the queues, for a few weeks.
+fn figure_2_7(verb: &str, packets: u32, more: &[&str]) -> Value {
+    let scenario = carried("circuit.toml");
+    let packets = format!("circuit.queue_packets={packets}");
+    let sets = ["--set", "sweep={}", "--set", &packets, "--set", "duration=\"70 ms\""];
+    let output = answer(&[&["-q", verb, &scenario, "--json"], &sets[..], more].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serde_json::from_str(text(&output.stdout).trim()).expect("one row")
+}
+
+#[test]
+fn simulated_and_emulated_circuits_carry_the_same() {
+    let Some(_alone) = stage(&[]) else { return };
+    for packets in [16, 128] {
+        let bytes = |row: &Value| row["circuit_bytes"].as_f64().expect("a hybrid switch");
+        let simulated = figure_2_7("simulate", packets, &[]);
+        let emulated = figure_2_7("emulate", packets, &["--dilation", "128"]);
+        if emulated["trusted"] != true {
+            skip(&format!("the machine was too busy to emulate: {}", emulated["why"]));
+            continue;
+        }
+        assert_eq!((&emulated["dilation"], &emulated["congestion_control"]), (&128.into(), &"reno".into()));
+        let ratio = bytes(&emulated) / bytes(&simulated);
+        println!("{packets} packets: {ratio:.2}, {emulated}");
+        assert!((0.7..=1.4).contains(&ratio), "{simulated} and {emulated}");
+    }
+}
+
+#[test]
+fn command_runs_in_a_rack_with_the_other_hosts_addresses() {
+    let Some(_alone) = stage(&["python3"]) else { return };
+    let scenario = carried("circuit-validation.toml");
+    let server = "exec python3 -c \"import socket,os; s=socket.create_server((os.environ['ANABRANCH_ADDRESS'],9)); c,_=s.accept(); c.sendall(c.recv(99)); c.recv(1)\"";
+    let client = "import socket,sys,os; s=socket.create_connection((os.environ['ANABRANCH_ADDRESS_3'],9),20); s.sendall(b'hello'); print(s.recv(99).decode(), os.environ['ANABRANCH_DILATION'], open('/proc/sys/net/ipv4/tcp_congestion_control').read())";
+    let run = format!("3={server}");
+    let options = ["--dilation", "50", "--settle", "1 s", "--run", &run, "--site", "5", "--json"];
+    let output = answer(&[&["emulate", &scenario], &options[..], &["--", "python3", "-c", client]].concat());
+    let said = text(&output.stdout);
+    let mut lines = said.lines();
+    assert_eq!(lines.next(), Some("hello 50 reno"), "{said} {}", text(&output.stderr));
+    let report = said.lines().find(|line| line.starts_with('{')).expect("the report");
+    let report: Value = serde_json::from_str(report).expect("JSON");
+    assert_eq!(report["dilation"], 50);
+    assert!(report["circuits"]["packet_network_bytes"].is_u64(), "{report}");
+    let said = text(&output.stderr);
+    assert!(said.contains("dilation 50: ") && said.contains("first RTO 20 ms"), "{said}");
+}
+
+#[test]
+fn impossible_dilations_get_one_line() {
+    let scenario = carried("circuit.toml");
+    for factor in ["0", "0.5", "-3", "1025"] {
+        let flag = format!("--dilation={factor}");
+        let output = answer(&["emulate", &scenario, &flag]);
+        let said = text(&output.stderr);
+        let expected = format!("dilation {factor}: must be a whole number from 1 to 1024");
+        assert!(output.status.code() == Some(2) && said.contains(&expected), "{factor}: {said}");
+    }
+    let output = answer(&["emulate", &scenario, "--set", "dilation=0"]);
+    let said = text(&output.stderr);
+    assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
+    assert!(said.contains("dilation: 0: must be a whole number from 1 to 1024"), "{said}");
+}
+
+#[test]
+fn systems_programs_are_refused_under_dilation() {
+    let output = answer(&["emulate", &carried("gather.toml"), "--dilation", "2"]);
+    let said = text(&output.stderr);
+    assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
+    assert!(said.contains("its programs count real time: leave out the dilation of 2"), "{said}");
+}
+
+#[test]
+fn commands_want_one_network_and_its_own_options() {
+    let scenario = carried("circuit.toml");
+    for (args, expected) in [
+        (&[][..], "6 combinations of settings: --set one value of each"),
+        (&["--set", "sweep={}", "--loss", "1%"], "--loss and --queue are for topologies"),
+        (&["--set", "sweep={}", "--trials", "2"], "--trials 2: a command runs once"),
+    ] {
+        let output = answer(&[&["emulate", &scenario], args, &["--", "true"]].concat());
+        let said = text(&output.stderr);
+        assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
+        assert!(said.contains(expected), "{said}");
+    }
+}
+
+#[test]
+fn libraries_and_programs_out_of_reach_are_refused() {
+    let scenario = carried("circuit.toml");
+    let folder = tempfile::tempdir().expect("a writable temporary folder");
+    // A program's file without an interpreter, so without libraries.
+    let program = folder.path().join("static");
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/dilate_elf/bad-static");
+    std::fs::copy(corpus, &program).expect("both are files");
+    let library = folder.path().join("libanabranch_preload_dilate.so");
+    std::fs::write(&library, "").expect("a writable folder");
+    let [program, library] = [&program, &library].map(|path| path.to_str().expect("text"));
+    for (preload, command, expected) in
+        [("/no/such/file", "true", "--preload /no/such/file"), (library, program, "is linked statically")]
+    {
+        let args = ["emulate", &scenario, "--set", "sweep={}", "--preload", preload, "--", command];
+        let output = answer(&args);
+        let said = text(&output.stderr);
+        assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
+        assert!(said.contains(expected), "{said}");
+    }
+}
+
+#[test]
+fn retcp_is_registered_until_its_command_ends() {
+    let output = answer(&["circuit", "retcp", "--base", "dctcp"]);
+    let said = text(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("mark ECE under DCTCP"), "{said}");
+
+    let name = format!("abc{:x}", std::process::id());
+    let is_there = || {
+        let known = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
+        known.expect("Linux has it").split_whitespace().any(|other| other == name)
+    };
+    let mut command = anabranch();
+    command.args(["circuit", "retcp", "--name", &name, "--base", "cubic", "--dilation", "20", "--json"]);
+    let mut held = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut lines = BufReader::new(held.stderr.take().expect("piped")).lines().map_while(Result::ok);
+    let first = lines.next().unwrap_or_default();
+    if !first.contains("is registered") {
+        assert!(!held.wait().expect("ours").success());
+        let is_lacking = ["needs Linux", "is needed", "not permitted"].iter().any(|why| first.contains(why));
+        assert!(is_lacking, "{first}");
+        return skip(&first);
+    }
+    assert!(is_there(), "{name} is not known");
+    let pid = rustix::process::Pid::from_child(&held);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+    let output = held.wait_with_output().expect("ours");
+    let counts: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    assert!(output.status.success() && counts["jumps_up"] == 0 && counts["name"] == *name, "{counts}");
+    assert!(!is_there(), "{name} is left");
+}

@@ -1,0 +1,40 @@
+//! Time dilation of programs: its arithmetic, the variables that turn it on, and which programs it reaches.
+//!
+//! Under a factor of 20 a second of a program takes 20 seconds of the machine. A network that is emulated at a twentieth of its rates then
+//! looks to the program as fast as the real one. The library to preload is the room `preload-dilate`; this room is for the launcher.
+//!
+//! ```no_run
+//! # // no_run: it starts a program under a library that is built apart.
+//! use anabranch_dilate::{Environment, LIBRARY, check_program};
+//!
+//! let environment = Environment::now(20)?;
+//! check_program("curl".as_ref())?;
+//! let mut command = std::process::Command::new("curl");
+//! command.envs(environment.variables()).env("LD_PRELOAD", format!("/usr/lib/anabranch/{LIBRARY}"));
+//! command.spawn()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Source: Gupta and others, *To Infinity and Beyond: Time-Warped Network Emulation* (NSDI 2006), section 2. Leaves out: the kernel's share
+//! of dilation (docs/circuit.md). Read [`Environment`], then [`Dilation`].
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::disallowed_methods, reason = "a driver: it reads clocks, files and the environment")]
+
+mod dilation;
+mod elf;
+mod environment;
+mod program;
+
+pub use dilation::{Bases, Clock, Dilation, FACTOR_MAX};
+pub use environment::{BASE_VARIABLE, Environment, EnvironmentError, FACTOR_VARIABLE};
+pub use program::{ProgramError, check_program};
+
+/// File name of the library to preload.
+pub const LIBRARY: &str = "libanabranch_preload_dilate.so";
+
+/// Reads bytes as a program's file, for the fuzz target. True if the library can stretch its time.
+#[doc(hidden)]
+pub fn exercise_elf(bytes: &[u8]) -> bool {
+    elf::exercise(bytes)
+}

@@ -1,0 +1,382 @@
+//! Days, weeks and rates of a hybrid switch, as the sites see them by the machine's clock.
+//!
+//! The fabric knows the meant times of all packets; a site gets each packet when the emulator hands
+//! it over. So days are measured here from the first to the last packet that a site got by a
+//! circuit, and include the emulator's lateness. A packet's hops tell its network: a circuit is one
+//! link, the packet network two.
+//!
+//! Source: Mukerjee, *Eliminating Adverse Control Plane Interactions* (CMU-CS-18-106, 2018),
+//! §2.3.5. Read [`CircuitFigures`] first.
+
+use crate::{CircuitMark, EmuError, Switching, route};
+use anabranch_fabric::{CircuitCounters, CircuitSettings, CircuitSwitch, PacketMeta};
+use anabranch_graph::Topology;
+use anabranch_units::{ByteCount, Duration, Instant, LinkId, SiteId};
+use serde::Serialize;
+
+/// Means and standard deviations over the circuits of all pairs, in emulated time. A figure without
+/// values is `None`.
+///
+/// A day lasts from its first packet to its last, the first one's transmission included; so it is
+/// the switch's day only where packets wait all day.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Serialize)]
+pub struct CircuitFigures {
+    /// Bytes by circuits since the start.
+    pub circuit_bytes: u64,
+    /// Bytes by the packet network since the start.
+    pub packet_network_bytes: u64,
+    /// Days with at least two packets.
+    pub days: u64,
+    /// Length of a day.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub day_us_mean: Option<f64>,
+    /// The same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub day_us_sd: Option<f64>,
+    /// Time between the beginnings of a pair's days in two weeks that follow each other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub week_us_mean: Option<f64>,
+    /// The same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub week_us_sd: Option<f64>,
+    /// Rate of a circuit in its day.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub circuit_gbps_mean: Option<f64>,
+    /// The same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub circuit_gbps_sd: Option<f64>,
+    /// Rate of the packet network to a rack, over the time of a day and its night.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packet_gbps_mean: Option<f64>,
+    /// The same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packet_gbps_sd: Option<f64>,
+}
+
+/// A hybrid switch in place of a site's switch. Its ports are the site's links, in their order.
+#[derive(Clone, Debug)]
+pub struct CircuitOptions {
+    /// The site.
+    pub site: SiteId,
+    /// Networks, queues and timetable.
+    pub settings: CircuitSettings,
+    /// How hosts see the marks of `settings.mark_ahead`.
+    pub mark: CircuitMark,
+}
+
+/// The hybrid switch, and the observer of its packets.
+pub(crate) struct Circuits {
+    pub site: SiteId,
+    pub switch: CircuitSwitch,
+    pub mark: CircuitMark,
+    pub observer: CircuitObserver,
+}
+
+impl Circuits {
+    /// The hybrid switch at a site, whose ports are the site's links.
+    pub(crate) fn at(
+        topology: &Topology,
+        switching: &[Switching],
+        CircuitOptions { site, settings, mark }: CircuitOptions,
+    ) -> Result<Self, EmuError> {
+        let links: Vec<LinkId> = topology.links_out(site).collect();
+        let next = |from: SiteId, to: SiteId| switching[from.index()].next[to.index()].first().copied();
+        let rack = |to| links.iter().position(|own| Some(*own) == next(site, to)).map(|rack| rack as u16);
+        let rack_of: Vec<Option<u16>> = topology.site_ids().map(rack).collect();
+        // A way that ends nowhere or in a ring counts as long as there are sites.
+        let links_between = |from: SiteId, to: SiteId| {
+            let way = std::iter::successors(next(from, to), |link| next(topology.link(*link).to, to));
+            way.take(topology.sites().len()).count().min(u8::MAX.into()) as u8
+        };
+        let pairs = topology.site_ids().flat_map(|from| topology.site_ids().map(move |to| (from, to)));
+        let links_between = pairs.map(|(from, to)| links_between(from, to)).collect();
+        let outputs = links.iter().map(|link| route::port(*link)).collect();
+        let switch =
+            CircuitSwitch::new(rack_of.clone(), outputs, settings.clone()).map_err(EmuError::Circuit)?;
+        let observer = CircuitObserver::new(&settings, rack_of, links.len(), links_between);
+        Ok(Self { site, switch, mark, observer })
+    }
+}
+
+/// Mean and standard deviation of values that are not kept.
+#[derive(Copy, Clone, Debug, Default)]
+struct Spread {
+    count: u64,
+    mean: f64,
+    squares: f64,
+}
+
+impl Spread {
+    /// Source: Welford, Technometrics 4 (1962), as Knuth, *The Art of Computer Programming*, vol.
+    /// 2, section 4.2.2 has it.
+    fn record(&mut self, value: f64) {
+        self.count += 1;
+        let apart = value - self.mean;
+        self.mean += apart / self.count as f64;
+        self.squares += apart * (value - self.mean);
+    }
+    fn mean(&self) -> Option<f64> {
+        (self.count > 0).then_some(self.mean)
+    }
+    fn sd(&self) -> Option<f64> {
+        (self.count > 1).then(|| (self.squares / (self.count - 1) as f64).sqrt())
+    }
+}
+
+/// Bytes by circuit in one day of a pair.
+#[derive(Copy, Clone, Debug)]
+struct Day {
+    week: u64,
+    first_at: Instant,
+    last_at: Instant,
+    bytes: u64,
+    first_bytes: u32,
+    /// False for a slot's first day, which can have begun before it was looked at.
+    is_whole: bool,
+}
+
+/// A slot of the timetable in which a pair has its circuit.
+#[derive(Clone, Debug)]
+struct DaySlot {
+    /// Beginning within the week.
+    begin: Duration,
+    /// The slot's latest day. `None` before its first packet.
+    day: Option<Day>,
+}
+
+/// Bytes to one rack by the packet network, in windows of equal length.
+#[derive(Copy, Clone, Debug, Default)]
+struct Downlink {
+    /// Number of the window. `None` before the first packet.
+    window: Option<u64>,
+    bytes: u64,
+    /// False for the first window, which can have begun before it was looked at.
+    is_whole: bool,
+}
+
+/// An observer of the packets that a hybrid switch's sites get.
+#[derive(Debug)]
+pub(crate) struct CircuitObserver {
+    settings: CircuitSettings,
+    /// Rack of each site. `None` for a switch.
+    rack_of: Vec<Option<u16>>,
+    racks: usize,
+    /// Links from site to site outside the hybrid switch, at `source * sites + destination`.
+    links: Vec<u8>,
+    /// Days of each pair of racks, at `source * racks + destination`.
+    pairs: Vec<Vec<DaySlot>>,
+    downlinks: Vec<Downlink>,
+    window: Duration,
+    days: Spread,
+    weeks: Spread,
+    circuit_gbps: Spread,
+    packet_gbps: Spread,
+}
+
+impl CircuitObserver {
+    pub(crate) fn new(
+        settings: &CircuitSettings,
+        rack_of: Vec<Option<u16>>,
+        racks: usize,
+        links: Vec<u8>,
+    ) -> Self {
+        let mut pairs = vec![Vec::new(); racks * racks];
+        let (mut begin, mut slots_with_circuits) = (Duration::ZERO, 0);
+        for (length, matching) in settings.timetable.slots() {
+            for (source, destination) in matching.iter().enumerate() {
+                let Some(destination) = destination else { continue };
+                pairs[source * racks + usize::from(*destination)].push(DaySlot { begin, day: None });
+            }
+            slots_with_circuits += u64::from(matching.iter().any(Option::is_some));
+            begin += length;
+        }
+        let window = Duration::from_ps(begin.as_ps() / slots_with_circuits.max(1));
+        let (days, weeks, circuit_gbps, packet_gbps) = Default::default();
+        let downlinks = vec![Downlink::default(); racks];
+        let settings = settings.clone();
+        Self {
+            settings,
+            rack_of,
+            racks,
+            links,
+            pairs,
+            downlinks,
+            window,
+            days,
+            weeks,
+            circuit_gbps,
+            packet_gbps,
+        }
+    }
+
+    /// Records a packet that its site got at `now`, and was meant to get at `meant`.
+    pub(crate) fn handle(&mut self, now: Instant, meant: Instant, meta: &PacketMeta) {
+        let sites = self.rack_of.len();
+        let rack = |site: u16| self.rack_of.get(usize::from(site)).copied().flatten().map(usize::from);
+        let (Some(source), Some(destination)) = (rack(meta.src), rack(meta.dst)) else { return };
+        let links = self.links[usize::from(meta.src) * sites + usize::from(meta.dst)];
+        match meta.hops.saturating_sub(links) {
+            1 => self.by_circuit(now, meant, source * self.racks + destination, meta.size_bytes),
+            2 => self.by_packet_network(now, destination, meta.size_bytes),
+            _ => {}
+        }
+    }
+
+    fn by_circuit(&mut self, now: Instant, meant: Instant, pair: usize, bytes: u32) {
+        let period = self.settings.timetable.period();
+        let entered_ps = meant.saturating_since(Instant::ZERO + self.settings.circuit_delay).as_ps();
+        let (week, into) = (entered_ps / period.as_ps(), Duration::from_ps(entered_ps % period.as_ps()));
+        let slots = &mut self.pairs[pair];
+        let found = slots.iter().rposition(|slot| slot.begin <= into);
+        // The last packets of a week's last day come in the next week.
+        let Some((index, week)) =
+            found.map(|index| (index, week)).or_else(|| slots.len().checked_sub(1).zip(week.checked_sub(1)))
+        else {
+            return;
+        };
+        let slot = &mut slots[index];
+        if let Some(day) = slot.day.as_mut().filter(|day| day.week == week) {
+            (day.last_at, day.bytes) = (now, day.bytes + u64::from(bytes));
+            return;
+        }
+        let is_whole = slot.day.is_some();
+        let first_bytes = bytes;
+        let day = Day { week, first_at: now, last_at: now, bytes: bytes.into(), first_bytes, is_whole };
+        let Some(before) = slot.day.replace(day).filter(|before| before.is_whole) else { return };
+        if before.week + 1 == week {
+            self.weeks.record(us(now.saturating_since(before.first_at)));
+        }
+        self.close(&before);
+    }
+
+    fn close(&mut self, day: &Day) {
+        if day.last_at <= day.first_at {
+            return;
+        }
+        let first = self.settings.circuit_rate.transmit_time(ByteCount::new(day.first_bytes.into()));
+        let length_us = us(day.last_at.saturating_since(day.first_at) + first);
+        self.days.record(length_us);
+        self.circuit_gbps.record(day.bytes as f64 * 8.0 / length_us / 1e3);
+    }
+
+    fn by_packet_network(&mut self, now: Instant, rack: usize, bytes: u32) {
+        let window = (now.as_ps() / u128::from(self.window.as_ps())) as u64;
+        let downlink = &mut self.downlinks[rack];
+        if downlink.window == Some(window) {
+            downlink.bytes += u64::from(bytes);
+            return;
+        }
+        if downlink.is_whole {
+            self.packet_gbps.record(downlink.bytes as f64 * 8.0 / us(self.window) / 1e3);
+        }
+        let idle = downlink.window.map_or(0, |before| window.saturating_sub(before + 1));
+        (0..idle).for_each(|_| self.packet_gbps.record(0.0));
+        *downlink =
+            Downlink { window: Some(window), bytes: bytes.into(), is_whole: downlink.window.is_some() };
+    }
+
+    /// The figures since the start or the last call.
+    pub(crate) fn take(&mut self, counters: CircuitCounters) -> CircuitFigures {
+        let figures = CircuitFigures {
+            circuit_bytes: counters.circuit_bytes,
+            packet_network_bytes: counters.packet_bytes,
+            days: self.days.count,
+            day_us_mean: self.days.mean(),
+            day_us_sd: self.days.sd(),
+            week_us_mean: self.weeks.mean(),
+            week_us_sd: self.weeks.sd(),
+            circuit_gbps_mean: self.circuit_gbps.mean(),
+            circuit_gbps_sd: self.circuit_gbps.sd(),
+            packet_gbps_mean: self.packet_gbps.mean(),
+            packet_gbps_sd: self.packet_gbps.sd(),
+        };
+        for slot in self.pairs.iter_mut().flatten() {
+            slot.day = None;
+        }
+        self.downlinks.fill(Downlink::default());
+        (self.days, self.weeks, self.circuit_gbps, self.packet_gbps) = Default::default();
+        figures
+    }
+}
+
+fn us(time: Duration) -> f64 {
+    time.as_ps() as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_fabric::{PacketNetwork, QueueLimits, shifts};
+    use anabranch_units::BitRate;
+
+    const DAY: Duration = Duration::from_us(180);
+    const WEEK: Duration = Duration::from_us(600);
+
+    /// Four racks of one site each, two links apart outside the switch.
+    fn observer() -> CircuitObserver {
+        let settings = CircuitSettings {
+            circuit_rate: BitRate::gbps(80),
+            circuit_delay: Duration::from_us(30),
+            packet: Some(PacketNetwork { rate: BitRate::gbps(10), delay: Duration::from_us(5) }),
+            queue: QueueLimits { packets_max: 16, bytes_max: None, mark_packets: None },
+            resize: None,
+            mark_ahead: None,
+            timetable: shifts(4, 1..4, DAY, Duration::from_us(20)).expect("days and nights have a length"),
+            around: None,
+        };
+        CircuitObserver::new(&settings, (0..4).map(Some).collect(), 4, vec![2; 16])
+    }
+
+    fn packet(destination: u16, hops: u8) -> PacketMeta {
+        let mut meta = PacketMeta::new(0, destination, 9_000);
+        meta.hops = hops;
+        meta
+    }
+
+    /// Four weeks of a full circuit to rack 3, whose day is the week's last, each packet `late`.
+    fn filled(late: impl Fn(u64) -> Duration) -> CircuitFigures {
+        let mut observer = observer();
+        for week in 0..4 {
+            let begin = Instant::ZERO + WEEK * week + Duration::from_us(420);
+            for number in 1..=200 {
+                let meant = begin + Duration::from_ns(900) * number + Duration::from_us(30);
+                observer.handle(meant + late(number), meant, &packet(3, 3));
+            }
+        }
+        // Opens another day, which ends the fourth.
+        let meant = Instant::ZERO + WEEK * 4 + Duration::from_us(452);
+        observer.handle(meant, meant, &packet(3, 3));
+        observer.take(CircuitCounters::default())
+    }
+
+    #[test]
+    fn full_days_on_time_have_the_timetables_lengths() {
+        let figures = filled(|_| Duration::ZERO);
+        assert_eq!(figures.days, 3);
+        let close = |value: Option<f64>, to: f64| value.is_some_and(|value| (value - to).abs() < 1e-6);
+        assert!(close(figures.day_us_mean, 180.0) && close(figures.circuit_gbps_mean, 80.0), "{figures:?}");
+        assert!(close(figures.day_us_sd, 0.0) && close(figures.circuit_gbps_sd, 0.0), "{figures:?}");
+    }
+
+    #[test]
+    fn late_last_packets_make_days_longer() {
+        let figures = filled(|number| Duration::from_us(if number == 200 { 9 } else { 0 }));
+        let day = figures.day_us_mean.expect("three days");
+        assert!((day - 189.0).abs() < 1e-6, "{day}");
+        assert!(figures.circuit_gbps_mean.is_some_and(|gbps| gbps < 80.0));
+    }
+
+    #[test]
+    fn packet_network_is_told_by_its_hops() {
+        let mut observer = observer();
+        // A packet each 7.2 us fills 10 Gbit/s.
+        for number in 0..200 {
+            let at = Instant::ZERO + Duration::from_ns(7_200) * number;
+            observer.handle(at, at, &packet(2, 4));
+            observer.handle(at, at, &packet(2, 2));
+        }
+        let figures = observer.take(CircuitCounters::default());
+        let gbps = figures.packet_gbps_mean.expect("some windows of 200 us");
+        assert!((9.7..=10.3).contains(&gbps) && figures.days == 0, "{figures:?}");
+    }
+}

@@ -1,0 +1,136 @@
+//! Circuits and time dilation of emulated scenarios: when a run begins, how late it may be, and
+//! which dilation makes it honest.
+//!
+//! A run over circuits is trusted if 99 % of its packets are late by no more than 1 % of the
+//! shortest day. The lateness in emulated time falls as the dilation grows, so there is a smallest
+//! dilation at which this machine is honest. [`measured_dilation`] finds it by short runs of the
+//! scenario itself. Read [`measured_dilation`] first.
+
+use super::host::monotonic_ns;
+use super::{Options, ScenarioError, run_at};
+use crate::{Dilation, Emulation};
+use anabranch_sim::{Plan, scenario};
+use anabranch_units::{Duration, Instant};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Lateness of flows and datagrams above which a run is not trusted, where the user states none.
+pub(super) const LATENESS_MAX: Duration = Duration::from_ms(1);
+/// Packets may be late by this part of the shortest day.
+const DAY_PART: u64 = 100;
+/// Real time between the word to go and the first flow.
+const LEAD: std::time::Duration = std::time::Duration::from_millis(100);
+/// Real times of the runs that try a dilation: the first rejects most, and the second sees TCP's windows
+/// grow and the forwarder's share of a processor, which is measured by the second.
+const TRIALS: [std::time::Duration; 2] =
+    [std::time::Duration::from_millis(500), std::time::Duration::from_secs(4)];
+/// The search ends when the dilation is known to this part of it.
+const PRECISION: u32 = 8;
+
+/// Length of the shortest day of circuits. `None` without circuits.
+pub(super) fn shortest_day_of(plan: &Plan) -> Option<Duration> {
+    let (_, settings) = plan.network().circuit()?;
+    let days = settings.timetable.slots().filter(|(_, matching)| matching.iter().any(Option::is_some));
+    days.map(|(length, _)| length).min()
+}
+
+/// 99th percentile of packets' lateness, in emulated time, above which a run of `plan` is not
+/// trusted.
+pub fn packets_late_max(plan: &Plan, options: &Options<'_>) -> Duration {
+    let of_day = shortest_day_of(plan).map(|day| Duration::from_ps(day.as_ps() / DAY_PART));
+    options.lateness_p99_max.or(of_day).unwrap_or(LATENESS_MAX)
+}
+
+/// When a run begins, by the machine's clock: soon, and with a week where there are circuits.
+pub(super) fn begin_ns(plan: &Plan, emulation: &Emulation, dilation: Dilation) -> u64 {
+    let now = emulation.now();
+    let soon_ps = (now + dilation.emulated(LEAD)).saturating_since(Instant::ZERO).as_ps();
+    let week_ps = plan.network().circuit().map_or(1, |(_, settings)| settings.timetable.period().as_ps());
+    let begin = Instant::ZERO + Duration::from_ps(soon_ps.next_multiple_of(week_ps));
+    monotonic_ns() + dilation.real(begin.saturating_since(now)).as_nanos() as u64
+}
+
+/// The smallest dilation from `least` at which a run of `plan` is trusted on this machine, to one
+/// part in eight; the largest if none is. Each one is tried for a second or a week of circuits,
+/// whichever is longer.
+///
+/// Errors: see [`ScenarioError`].
+pub fn measured_dilation(
+    plan: &Plan,
+    least: Dilation,
+    options: &Options<'_>,
+) -> Result<Dilation, ScenarioError> {
+    let is_honest = |factor: u32| -> Result<bool, ScenarioError> {
+        let dilation = Dilation::try_from(factor).map_err(|error| ScenarioError::new(error.to_string()))?;
+        let week =
+            plan.network().circuit().map_or(Duration::ZERO, |(_, settings)| settings.timetable.period());
+        for real in TRIALS {
+            let limit = Some(dilation.emulated(real).max(week));
+            let run = run_at(plan, 0, options, dilation, limit)?;
+            if options.interrupted.load(Ordering::Relaxed) {
+                return Ok(true);
+            }
+            if run.report.packets == 0 || !run.emulated.trusted {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    };
+    let most = Dilation::MAX.factor();
+    let (mut late, mut honest) = (least.factor() - 1, least.factor());
+    while honest < most && !is_honest(honest)? {
+        (late, honest) = (honest, (2 * honest).min(most));
+    }
+    while honest - late > 1.max(honest / PRECISION) {
+        let between = late + (honest - late) / 2;
+        if is_honest(between)? {
+            honest = between;
+        } else {
+            late = between;
+        }
+    }
+    Dilation::try_from(honest).map_err(|error| ScenarioError::new(error.to_string()))
+}
+
+/// Two racks with one host each, a flow between them, and days that no machine is too late for.
+const TWO_RACKS: &str = r#"
+    duration = "500 ms"
+    [network]
+    topology = "star"
+    hosts = 2
+    rate = "1 Gbit/s"
+    delay = "10 us"
+    [circuit]
+    switch = "hub"
+    day = "9 ms"
+    night = "1 ms"
+    rate = "200 Mbit/s"
+    packet_rate = "50 Mbit/s"
+    [workload]
+    kind = "long"
+    pairs = 1
+"#;
+
+/// The shortest day of circuits that this machine emulates without dilation: a hundred times the
+/// lateness of 99 % of the packets between two racks at 200 Mbit/s. `host` is as in [`Options`].
+///
+/// Errors: see [`ScenarioError`].
+pub fn shortest_day(host: &dyn Fn() -> std::io::Result<Command>) -> Result<Duration, ScenarioError> {
+    let points =
+        scenario::read("two racks", TWO_RACKS, &[]).map_err(|error| ScenarioError::new(error.to_string()))?;
+    let point = points.first().ok_or_else(|| ScenarioError::new("two racks: no scenario"))?;
+    let no_files = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+    let plan = Plan::new(point.scenario.clone(), &no_files)
+        .map_err(|error| ScenarioError::new(error.to_string()))?;
+    let interrupted = AtomicBool::new(false);
+    let options = Options {
+        systems: &[],
+        host,
+        lateness_p99_max: None,
+        dilation: None,
+        congestion_control: None,
+        interrupted: &interrupted,
+    };
+    let run = run_at(&plan, 0, &options, Dilation::NONE, None)?;
+    Ok(Duration::from_ns((run.report.lateness_us_p99 * 1e3) as u64 * DAY_PART))
+}

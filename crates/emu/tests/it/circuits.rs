@@ -1,0 +1,244 @@
+//! Circuits and time dilation against the real kernel.
+
+use super::*;
+use anabranch_fabric::{CircuitSettings, PacketNetwork, QueueLimits, shifts};
+use anabranch_linux::rtnetlink::Rtnetlink;
+use anabranch_units::Seed;
+
+const HUB: SiteId = SiteId(3);
+
+/// Three hosts at a hybrid switch: 80 Mbit/s by circuit, 10 Mbit/s by packets, days of 9 ms.
+fn racks() -> (Topology, EmulationOptions) {
+    let mut topology = Topology::new("racks");
+    let hosts = ["a", "b", "c"].map(|name| topology.add_site(name, None).expect("new"));
+    let hub = topology.add_switch("hub").expect("new");
+    for host in hosts {
+        let properties = LinkProperties::new(BitRate::gbps(1), Duration::ZERO);
+        topology.add_cable(host, hub, properties).expect("a good cable");
+    }
+    let settings = CircuitSettings {
+        circuit_rate: BitRate::mbps(80),
+        circuit_delay: Duration::from_us(300),
+        packet: Some(PacketNetwork { rate: BitRate::mbps(10), delay: Duration::from_us(100) }),
+        queue: QueueLimits { packets_max: 64, bytes_max: None, mark_packets: None },
+        resize: None,
+        mark_ahead: None,
+        timetable: shifts(3, 1..3, Duration::from_ms(9), Duration::from_ms(1)).expect("slots with a length"),
+        around: None,
+    };
+    let circuit = CircuitOptions { site: hub, settings, mark: CircuitMark::Ece };
+    (topology, EmulationOptions { circuit: Some(circuit), ..EmulationOptions::default() })
+}
+
+fn dilated(factor: u32, options: EmulationOptions) -> EmulationOptions {
+    EmulationOptions { dilation: Dilation::try_from(factor).expect("in range"), ..options }
+}
+
+/// Values below `/proc/sys/net/ipv4` that dilation stretches, as the calling thread sees them.
+fn kernel_clocks() -> Vec<(String, String)> {
+    let names = ["rto_min_us", "tso_rtt_log", "comp_sack_delay_ns", "comp_sack_slack_ns", "min_rtt_wlen"];
+    let read = |name: &str| {
+        let path = format!("/proc/sys/net/ipv4/tcp_{name}");
+        let value = std::fs::read_to_string(&path).unwrap_or_else(|error| format!("{error}"));
+        (path, value.trim().to_owned())
+    };
+    names.map(read).into()
+}
+
+#[test]
+fn round_trip_takes_the_factor_as_long() {
+    let _alone = alone();
+    let options = dilated(10, EmulationOptions::default());
+    let Some(emulation) = start(&pair(BitRate::mbps(10), Duration::from_ms(2)), options) else { return };
+    let (a, b) = (emulation.site_address(A), emulation.site_address(B));
+    let (near, far) = (udp(&emulation, A, a, 0), udp(&emulation, B, b, 7_000));
+    let stop = AtomicBool::new(false);
+    let times = std::thread::scope(|scope| {
+        scope.spawn(|| echo(&far, &stop));
+        let times = round_trips(&near, (b, 7_000).into(), 1_000, 11);
+        stop.store(true, Ordering::Relaxed);
+        times
+    });
+    let report = emulation.report().expect("running");
+    if !report.trusted {
+        return skip(&format!("this machine was too busy: {:?}", report.why));
+    }
+    // 1,000 bytes at 10 Mbit/s take 0.8 ms each way.
+    let expected = StdDuration::from_micros(2 * (2_000 + 800) * 10);
+    assert_eq!(times.len(), 11);
+    assert!(times[0] >= expected, "{:?} is sooner than the link allows", times[0]);
+    let slack = StdDuration::from_secs_f64(20.0 * report.lateness_us_p99 / 1e6) + StdDuration::from_millis(3);
+    assert!(
+        times[5] <= expected + slack,
+        "median {:?}, expected {expected:?}, at most {slack:?} more",
+        times[5]
+    );
+    let took_s = emulation.now().as_secs_f64();
+    assert!((report.took_s..report.took_s + 1.0).contains(&took_s), "{took_s} s, {} s", report.took_s);
+}
+
+#[test]
+fn kernel_clocks_stretch_in_sites_alone() {
+    let _alone = alone();
+    let before = kernel_clocks();
+    let Some(emulation) =
+        start(&pair(BitRate::mbps(1), Duration::ZERO), dilated(20, EmulationOptions::default()))
+    else {
+        return;
+    };
+    let inside = emulation.run_in(A, kernel_clocks).expect("entered");
+    let values: Vec<&str> = inside.iter().map(|(_, value)| value.as_str()).collect();
+    assert_eq!(values, ["4000000", "13", "20000000", "2000000", "6000"]);
+    assert_eq!(kernel_clocks(), before, "the machine's own settings stay");
+    drop(emulation);
+    assert_eq!(kernel_clocks(), before);
+}
+
+#[test]
+fn quick_acks_are_a_property_of_the_sites_route() {
+    let _alone = alone();
+    let options = EmulationOptions { quick_ack: true, ..EmulationOptions::default() };
+    let Some(emulation) = start(&pair(BitRate::mbps(10), Duration::from_ms(1)), options) else { return };
+    let (a, b) = (emulation.site_address(A), emulation.site_address(B));
+    let routes = emulation.run_in(A, || {
+        let mut kernel = Rtnetlink::open().expect("netlink");
+        kernel.routes(false, libc::RT_TABLE_MAIN.into()).expect("the main table")
+    });
+    let routes = routes.expect("entered");
+    assert!(matches!(&routes[..], [route] if route.quick_ack), "{routes:?}");
+    // It leads to the other site, as the device's own route would.
+    let (near, far) = (udp(&emulation, A, a, 0), udp(&emulation, B, b, 7_000));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| echo(&far, &stop));
+        assert_eq!(round_trips(&near, (b, 7_000).into(), 100, 3).len(), 3);
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn both_networks_carry_tcp_between_racks() {
+    let _alone = alone();
+    let (topology, options) = racks();
+    let Some(emulation) = start(&topology, options) else { return };
+    let b = emulation.site_address(B);
+    let listener = emulation.run_in(B, || TcpListener::bind((b, 7_001))).expect("entered").expect("bound");
+    let stop = AtomicBool::new(false);
+    let (bytes, figures) = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let stream =
+                emulation.run_in(A, || TcpStream::connect((b, 7_001))).expect("entered").expect("connected");
+            pump(stream, &stop);
+        });
+        let (mut stream, _) = listener.accept().expect("a connection");
+        let (mut buffer, mut bytes, begun) = (vec![0; 256 << 10], 0, WallInstant::now());
+        while begun.elapsed() < StdDuration::from_secs(2) {
+            bytes += stream.read(&mut buffer).expect("the sender lives") as u64;
+        }
+        let figures = emulation.take_circuits().expect("running").expect("a hybrid switch");
+        stop.store(true, Ordering::Relaxed);
+        (bytes, figures)
+    });
+    assert!(figures.circuit_bytes > 0 && figures.packet_network_bytes > 0, "{figures:?}");
+    // Headers and acknowledgements pass as well.
+    assert!(
+        figures.circuit_bytes + figures.packet_network_bytes > bytes,
+        "{figures:?}, {bytes} bytes of data"
+    );
+    let report = emulation.report().expect("running");
+    println!("{bytes} bytes, {figures:?}, {report:?}");
+    if !report.trusted {
+        return skip(&format!("this machine was too busy: {:?}", report.why));
+    }
+    // This pair has one day of 9 ms in each 20 ms, and 10 Mbit/s in at most the rest.
+    let mbps = bytes as f64 * 8.0 / 2e6;
+    assert!((5.0..=45.0).contains(&mbps), "{mbps} Mbit/s");
+    let seconds = report.took_s;
+    assert!((figures.circuit_bytes as f64) * 8.0 <= 2.0 * 80e6 * 0.5 * seconds, "{figures:?} in {seconds} s");
+}
+
+#[test]
+fn matchings_of_other_switches_are_refused() {
+    let (topology, options) = racks();
+    let circuit = options.circuit.expect("a hybrid switch");
+    assert_eq!(circuit.site, HUB);
+    let timetable = shifts(4, 1..4, Duration::from_ms(9), Duration::from_ms(1)).expect("slots with a length");
+    let settings = CircuitSettings { timetable, ..circuit.settings };
+    let circuit = Some(CircuitOptions { settings, ..circuit });
+    let error = Emulation::start(&topology, EmulationOptions { circuit, ..EmulationOptions::default() });
+    let error = error.map(|_| ()).expect_err("four racks").to_string();
+    assert!(error.contains("switch of circuits: slot 1, output 3"), "{error}");
+}
+
+/// Body of a process that the test below starts: holds a flow open over circuits under dilation
+/// until the kill.
+#[test]
+fn child_of_the_circuit_kill_test() {
+    if std::env::var_os("ANABRANCH_EMU_CIRCUIT_KILL_TEST").is_none() {
+        return;
+    }
+    let (topology, options) = racks();
+    let Some(emulation) = start(&topology, dilated(20, EmulationOptions { seed: Seed::new(7), ..options }))
+    else {
+        println!("\nSKIP");
+        return;
+    };
+    let b = emulation.site_address(B);
+    let listener = emulation.run_in(B, || TcpListener::bind((b, 7_001))).expect("entered").expect("bound");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "setsid sleep 1001 & echo $!; readlink /proc/self/ns/net; exec sleep 1002"]);
+    shell.stdout(Stdio::piped());
+    let mut shell = emulation.spawn(A, shell).expect("sh is there");
+    let mut lines = std::io::BufReader::new(shell.stdout.take().expect("piped")).lines();
+    let (Some(Ok(background)), Some(Ok(namespace))) = (lines.next(), lines.next()) else {
+        panic!("two lines expected")
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let stream =
+                emulation.run_in(A, || TcpStream::connect((b, 7_001))).expect("entered").expect("connected");
+            pump(stream, &AtomicBool::new(false));
+        });
+        let (mut stream, _) = listener.accept().expect("a connection");
+        let mut buffer = vec![0; 64 << 10];
+        stream.read_exact(&mut buffer).expect("the flow is open");
+        println!("\nREADY {} {background} {namespace}", shell.id());
+        // Until the kill.
+        while stream.read(&mut buffer).is_ok_and(|length| length > 0) {}
+    });
+}
+
+#[test]
+fn killed_emulator_leaves_no_namespace_device_or_setting() {
+    let _alone = alone();
+    let before = kernel_clocks();
+    let mut child = Command::new(std::env::current_exe().expect("this test"))
+        .args(["--exact", "circuits::child_of_the_circuit_kill_test", "--nocapture"])
+        .env("ANABRANCH_EMU_CIRCUIT_KILL_TEST", "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("this test starts again");
+    let mut lines =
+        std::io::BufReader::new(child.stdout.take().expect("piped")).lines().map_while(Result::ok);
+    let line = lines.find(|l| l == "SKIP" || l.starts_with("READY ")).expect("the child says how it goes");
+    if line == "SKIP" {
+        child.wait().expect("our child");
+        return skip("no emulation here");
+    }
+    let fields: Vec<_> = line.split(' ').collect();
+    let namespace = fields[3];
+    assert!(holders(namespace).len() >= 3, "{:?}", holders(namespace));
+    child.kill().expect("our child");
+    child.wait().expect("our child");
+    let deadline = WallInstant::now() + StdDuration::from_secs(5);
+    while !holders(namespace).is_empty() && WallInstant::now() < deadline {
+        std::thread::sleep(StdDuration::from_millis(10));
+    }
+    assert_eq!(holders(namespace), [""; 0], "namespace {namespace} is still held");
+    for pid in &fields[1..3] {
+        let left = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        assert_eq!(left, "", "process {pid} still runs");
+    }
+    assert!(!std::path::Path::new("/sys/class/net/ab0").exists(), "a device in the machine's own namespace");
+    assert_eq!(kernel_clocks(), before);
+}

@@ -1,0 +1,316 @@
+//! reTCP and the congestion controls under it, registered as BPF programs: Reno, CUBIC and DCTCP.
+//!
+//! reTCP is for networks of circuits and packets. The switch marks acknowledgements while a flow's circuit is up, or is about to be. The sender
+//! doubles its window when the mark appears, and halves it when the mark goes. Between marks its window is the base's:
+//!
+//! | base | from | clock |
+//! | --- | --- | --- |
+//! | [`Base::Reno`] | the kernel's Reno | none |
+//! | [`Base::Cubic`] | the kernel's CUBIC | time since the last loss, which [`Settings::factor`] stretches |
+//! | [`Base::Dctcp`] | programs of ours | none |
+//!
+//! Source: Mukerjee, *Coordination in reconfigurable networks* (2018), section 2.4.4: a factor of 2 on the 0 -> 1 transition of the
+//! mark, of 0.5 on the 1 -> 0 transition. Differs: the original needs a change of the kernel to see ECE without ECN; here a program of
+//! the cgroup sees it.
+//! Leaves out: IPv6 extension headers, connections that choose the control after they are established ([`Mark::Ece`]).
+//! Read [`attach`] and [`Settings`].
+
+mod cubic;
+mod dctcp;
+mod fields;
+mod marks;
+mod reno;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+
+use super::btf::{Btf, VMLINUX};
+use super::congestion::{CongestionControl, NEEDS, NEEDS_ECN, RegisterError, UNRESTRICTED, check_name, last_lines};
+use super::sys::{self, CgroupHook, Map, SocketStorage};
+use crate::cgroup;
+use fields::Fields;
+
+/// Largest factor of [`Settings::factor`].
+pub const FACTOR_MAX: u32 = 1_024;
+/// Largest code point of differentiated services (RFC 2474, section 3: six bits).
+const DSCP_MAX: u8 = 63;
+
+/// The congestion control between marks.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Base {
+    /// Reno, by the kernel's own functions.
+    Reno,
+    /// CUBIC, by the kernel's own functions.
+    Cubic,
+    /// DCTCP (RFC 8257), by programs of ours: kernels may lack it. Connections negotiate ECN.
+    Dctcp,
+}
+
+/// The sign on an acknowledgement that the flow's circuit is up.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// ECE in the TCP header. Only for connections without ECN, whose meaning of ECE is another.
+    Ece,
+    /// This code point of differentiated services in the IP header. ECN may be on.
+    Dscp(u8),
+}
+
+/// A control to register.
+#[derive(Copy, Clone, Debug)]
+pub struct Settings<'a> {
+    /// Name by which programs choose the control: 1 to 15 letters, digits, `_` or `.`.
+    pub name: &'a str,
+    /// Congestion control between marks.
+    pub base: Base,
+    /// Mark to which reTCP reacts. `None` for the base alone.
+    pub mark: Option<Mark>,
+    /// Factor of time dilation, from 1 to [`FACTOR_MAX`]: CUBIC counts a second where the real clock counts this many.
+    pub factor: u32,
+}
+
+/// Counters of a control, over all its connections.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Acknowledgements that arrived.
+    pub acks: u64,
+    /// Acknowledgements that carried the mark.
+    pub marked_acks: u64,
+    /// Windows doubled.
+    pub jumps_up: u64,
+    /// Windows halved because the mark had gone.
+    pub jumps_down: u64,
+}
+
+/// Index of each counter of [`Counts`] in the kernel's array.
+#[derive(Copy, Clone, Debug)]
+enum Counter {
+    Acks,
+    MarkedAcks,
+    JumpsUp,
+    JumpsDown,
+}
+
+impl Counter {
+    const COUNT: u32 = 4;
+}
+
+/// Why a control is not attached.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// DCTCP turns ECN on, and ECE is ECN's then.
+    EceWithEcn,
+    /// The code point does not exist, or is the one of unmarked packets.
+    Dscp {
+        /// The code point.
+        value: u8,
+    },
+    /// The factor is out of range.
+    Factor {
+        /// The factor.
+        value: u32,
+    },
+    /// The kernel's types lack a structure, a field or a function.
+    Missing {
+        /// Its name.
+        name: String,
+    },
+    /// The control is not registered.
+    Register(RegisterError),
+    /// The kernel refuses a program that reads marks.
+    Watcher {
+        /// The error number.
+        error: io::Error,
+        /// The verifier's last lines.
+        log: String,
+    },
+    /// The system refuses a step.
+    Refused {
+        /// The step that failed.
+        step: &'static str,
+        /// The error number.
+        error: io::Error,
+    },
+}
+
+impl std::fmt::Display for AttachError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::EceWithEcn => {
+                write!(f, "mark ECE under DCTCP: ECN has ECE there: mark by DSCP")
+            }
+            Self::Dscp { value } => write!(f, "mark DSCP {value}: must be from 1 to {DSCP_MAX}"),
+            Self::Factor { value } => {
+                write!(f, "time dilation factor {value}: must be from 1 to {FACTOR_MAX}")
+            }
+            Self::Missing { name } => {
+                write!(f, "this kernel lacks `{name}`: Linux 6.4 with CONFIG_DEBUG_INFO_BTF is needed")
+            }
+            Self::Register(error) => write!(f, "{error}"),
+            Self::Watcher { error, log } => write!(f, "program that reads marks: {error}: {log}"),
+            Self::Refused { step, error } => write!(f, "cannot {step}: {error}: {NEEDS}"),
+        }
+    }
+}
+
+impl std::error::Error for AttachError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Register(error) => Some(error),
+            Self::Watcher { error, .. } | Self::Refused { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<RegisterError> for AttachError {
+    fn from(error: RegisterError) -> Self {
+        Self::Register(error)
+    }
+}
+
+/// A registered control. Dropping it removes the registration; connections that use it keep it until they close.
+#[derive(Debug)]
+pub struct Retcp {
+    _control: CongestionControl,
+    _watcher: Option<OwnedFd>,
+    counters: Map<4, 8>,
+}
+
+impl Retcp {
+    /// The counters so far. They stay zero without a mark.
+    ///
+    /// Errors: the system's.
+    pub fn counts(&self) -> io::Result<Counts> {
+        let read = |counter: Counter| -> io::Result<u64> {
+            let value = self.counters.find(&(counter as u32).to_ne_bytes())?;
+            Ok(value.map_or(0, u64::from_ne_bytes))
+        };
+        Ok(Counts {
+            acks: read(Counter::Acks)?,
+            marked_acks: read(Counter::MarkedAcks)?,
+            jumps_up: read(Counter::JumpsUp)?,
+            jumps_down: read(Counter::JumpsDown)?,
+        })
+    }
+}
+
+/// Whether programs or maps of a control with this name are left in the kernel: they stay while its guard or a connection does.
+///
+/// Errors: the system's; listing needs CAP_SYS_ADMIN.
+pub fn is_left(name: &str) -> io::Result<bool> {
+    Ok(sys::count_named(name)? != (0, 0))
+}
+
+/// Registers a control in every network namespace, and has the marks of its connections read where their programs are in `cgroup` or
+/// below it; `None` is the root, so any program. No default congestion control changes: programs or sysctls choose this one by its name.
+///
+/// ```no_run
+/// # // no_run: it needs root and a kernel with BPF.
+/// use anabranch_linux::bpf::retcp::{Base, Mark, Settings, attach};
+///
+/// let settings = Settings { name: "retcp", base: Base::Cubic, mark: Some(Mark::Dscp(46)), factor: 20 };
+/// let retcp = attach(&settings, None)?;
+/// // Run programs in a namespace where net.ipv4.tcp_congestion_control is "retcp".
+/// println!("{} jumps up", retcp.counts()?.jumps_up);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Errors: settings out of range, and what this kernel lacks or refuses; nothing stays then.
+pub fn attach(settings: &Settings<'_>, cgroup: Option<&Path>) -> Result<Retcp, AttachError> {
+    check(settings)?;
+    let refused = |step| move |error| AttachError::Refused { step, error };
+    let bytes = std::fs::read(VMLINUX).map_err(refused("read the kernel's types"))?;
+    let types = Btf::parse(&bytes).ok_or_else(|| AttachError::Missing { name: "types (BTF)".to_owned() })?;
+    let fields = Fields::new(&types)?;
+    let counters = Map::new_array(settings.name, Counter::COUNT).map_err(refused("make counters"))?;
+    let storage = match settings.mark {
+        Some(_) => Some(SocketStorage::new(settings.name).map_err(refused("make storage for marks"))?),
+        None => None,
+    };
+    let marks = settings.mark.zip(storage.as_ref()).map(|(mark, storage)| marks::Marks {
+        mark,
+        storage: storage.raw_fd(),
+        counters: counters.raw_fd(),
+    });
+    let programs = match settings.base {
+        Base::Reno => reno::programs(&fields, marks)?,
+        Base::Cubic => cubic::programs(&fields, marks, settings.factor)?,
+        Base::Dctcp => dctcp::programs(&fields, marks)?,
+    };
+    let watcher = match marks {
+        Some(marks) => Some(watch(marks, settings.name, &fields, cgroup)?),
+        None => None,
+    };
+    let flags = UNRESTRICTED | if settings.base == Base::Dctcp { NEEDS_ECN } else { 0 };
+    let control = CongestionControl::register(&types, settings.name, flags, &programs)?;
+    Ok(Retcp { _control: control, _watcher: watcher, counters })
+}
+
+fn check(settings: &Settings<'_>) -> Result<(), AttachError> {
+    check_name(settings.name)?;
+    match settings.mark {
+        Some(Mark::Ece) if settings.base == Base::Dctcp => return Err(AttachError::EceWithEcn),
+        Some(Mark::Dscp(value)) if !(1..=DSCP_MAX).contains(&value) => {
+            return Err(AttachError::Dscp { value });
+        }
+        _ => {}
+    }
+    if !(1..=FACTOR_MAX).contains(&settings.factor) {
+        return Err(AttachError::Factor { value: settings.factor });
+    }
+    Ok(())
+}
+
+/// Has the kernel call the program that reads marks. The result is its link to the cgroup.
+fn watch(
+    marks: marks::Marks,
+    name: &str,
+    fields: &Fields<'_>,
+    cgroup: Option<&Path>,
+) -> Result<OwnedFd, AttachError> {
+    let refused = |step| move |error| AttachError::Refused { step, error };
+    let root = match cgroup {
+        Some(path) => path.to_owned(),
+        None => cgroup::root().map_err(refused("find a cgroup2 file system"))?,
+    };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let cgroup = rustix::fs::open(&root, flags, Mode::empty())
+        .map_err(|error| refused("open the cgroup")(error.into()))?;
+    let (hook, code) = match marks.mark {
+        Mark::Ece => (CgroupHook::SockOps, marks::watch_ece(marks.storage, name, fields)?),
+        Mark::Dscp(value) => (CgroupHook::Ingress, marks::watch_dscp(marks.storage, value, fields)?),
+    };
+    let program = sys::load_for_cgroup(name, &code, hook)
+        .map_err(|error| AttachError::Watcher { error, log: last_lines(&sys::cgroup_log(&code, hook)) })?;
+    sys::attach_to_cgroup(&program, &cgroup, hook).map_err(refused("attach to the cgroup"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_out_of_range_are_refused_by_name() {
+        let good = Settings { name: "retcp", base: Base::Reno, mark: Some(Mark::Ece), factor: 1 };
+        let check = |settings: Settings<'_>| check(&settings).map_err(|error| error.to_string());
+        assert_eq!(check(good), Ok(()));
+        for (mark, factor) in [(Mark::Dscp(1), 1), (Mark::Dscp(DSCP_MAX), FACTOR_MAX)] {
+            assert_eq!(check(Settings { mark: Some(mark), factor, ..good }), Ok(()));
+        }
+        for (settings, words) in [
+            (Settings { name: "a name that is too long", ..good }, "1 to 15"),
+            (Settings { base: Base::Dctcp, ..good }, "ECE under DCTCP"),
+            (Settings { mark: Some(Mark::Dscp(0)), ..good }, "DSCP 0"),
+            (Settings { mark: Some(Mark::Dscp(DSCP_MAX + 1)), ..good }, "DSCP 64"),
+            (Settings { factor: 0, ..good }, "factor 0"),
+            (Settings { factor: FACTOR_MAX + 1, ..good }, "factor 1025"),
+        ] {
+            let error = check(settings).expect_err("out of range");
+            assert!(error.contains(words), "{error}");
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! DCTCP (RFC 8257), by programs of ours, with jumps on marks.
+//!
+//! The sender estimates the share of bytes that met congestion, once a window, and takes that much off its window. The receiver echoes each
+//! change of congestion at once. Source: RFC 8257, section 3; the kernel's net/ipv4/tcp_dctcp.c, whose constants these are.
+//! Leaves out: a fall back to Reno where the peer has no ECN; without marks of ECN the window is halved on loss alone, as Reno's.
+//! Read [`programs`].
+
+use super::AttachError;
+use super::fields::{Fields, SOCKET, load_arguments};
+use super::marks::Marks;
+use super::reno::Programs;
+use crate::bpf::asm::{Assembler, Helper, Register, Width};
+
+/// A share of 1.
+const ALPHA_MAX: i32 = 1 << ALPHA_BITS;
+const ALPHA_BITS: i32 = 10;
+/// Weight of a new sample: 2 to the power of minus this (RFC 8257, section 4.2: g is 1/16).
+const GAIN_BITS: i32 = 4;
+/// Smallest window after congestion.
+const CWND_MIN: i32 = 2;
+
+// Events (`enum tcp_ca_event`) and states (`enum tcp_ca_state`).
+const EVENT_LOSS: i32 = 3;
+const EVENT_NO_CE: i32 = 4;
+const EVENT_CE: i32 = 5;
+const RECOVERY: i32 = 3;
+/// Bits of the state's byte.
+const STATE_MASK: i32 = 0x1f;
+/// Delayed acknowledgement is due later (`ICSK_ACK_TIMER`), or at once (`ICSK_ACK_NOW`).
+const ACK_TIMER: i32 = 2;
+const ACK_NOW: i32 = 16;
+/// Acknowledgements carry ECE (`TCP_ECN_DEMAND_CWR`).
+const DEMAND_CWR: i32 = 4;
+/// Largest distance of two sequence numbers that counts as forward.
+const FORWARD_MAX: i32 = i32::MAX;
+
+/// Words of the private area, in their order.
+#[derive(Copy, Clone, Debug)]
+enum Word {
+    Alpha,
+    WindowEnd,
+    OldDelivered,
+    OldDeliveredCe,
+    LossCwnd,
+    CeState,
+    PriorReceived,
+}
+
+impl Word {
+    /// The word's offset in a socket.
+    fn of(self, fields: &Fields<'_>) -> i16 {
+        fields.private + self as i16 * 4
+    }
+}
+
+/// The programs of DCTCP.
+///
+/// Errors: what the kernel lacks.
+pub(super) fn programs(fields: &Fields<'_>, marks: Option<Marks>) -> Result<Programs, AttachError> {
+    Ok(vec![
+        ("init", begin(fields, marks)),
+        ("in_ack_event", acknowledge(fields, marks)),
+        ("cwnd_event", event(fields)),
+        ("set_state", set_state(fields)),
+        ("ssthresh", ssthresh(fields)),
+        ("cong_avoid", fields.forward_void("tcp_reno_cong_avoid", 3)?),
+        ("undo_cwnd", undo(fields)),
+    ])
+}
+
+fn begin(fields: &Fields<'_>, marks: Option<Marks>) -> Vec<u64> {
+    let mut asm = Assembler::default();
+    load_arguments(&mut asm, 1);
+    asm.store_value(Width::Word, SOCKET, Word::Alpha.of(fields), ALPHA_MAX);
+    asm.store_value(Width::Word, SOCKET, Word::LossCwnd.of(fields), 0);
+    asm.store_value(Width::Word, SOCKET, Word::CeState.of(fields), 0);
+    asm.load(Width::Word, 1, SOCKET, fields.received);
+    asm.store(Width::Word, SOCKET, Word::PriorReceived.of(fields), 1);
+    begin_window(&mut asm, fields);
+    if let Some(marks) = marks {
+        marks.begin(&mut asm, fields);
+    }
+    asm.set(0, 0);
+    asm.exit();
+    asm.finish()
+}
+
+/// Notes where the window of the next sample ends.
+fn begin_window(asm: &mut Assembler, fields: &Fields<'_>) {
+    for (from, to) in [
+        (fields.next, Word::WindowEnd),
+        (fields.delivered, Word::OldDelivered),
+        (fields.delivered_ce, Word::OldDeliveredCe),
+    ] {
+        asm.load(Width::Word, 1, SOCKET, from);
+        asm.store(Width::Word, SOCKET, to.of(fields), 1);
+    }
+}
+
+/// `to` = the socket's counter at `now`, less the one in the private area.
+fn difference(asm: &mut Assembler, fields: &Fields<'_>, to: Register, now: i16, before: Word) {
+    asm.load(Width::Word, to, SOCKET, now);
+    asm.load(Width::Word, 1, SOCKET, before.of(fields));
+    asm.subtract_register(to, 1);
+    asm.keep_word(to);
+}
+
+/// `in_ack_event`: a new sample once a window, then the mark.
+fn acknowledge(fields: &Fields<'_>, marks: Option<Marks>) -> Vec<u64> {
+    let alpha = Word::Alpha.of(fields);
+    let mut asm = Assembler::default();
+    let [sampled, decay, divide, cap, store] = std::array::from_fn(|_| asm.label());
+    load_arguments(&mut asm, 1);
+    difference(&mut asm, fields, 2, fields.una, Word::WindowEnd);
+    asm.jump_if_greater(2, FORWARD_MAX, sampled);
+    difference(&mut asm, fields, 7, fields.delivered, Word::OldDelivered);
+    difference(&mut asm, fields, 8, fields.delivered_ce, Word::OldDeliveredCe);
+    asm.load(Width::Word, 9, SOCKET, alpha);
+    // A share too small to shift goes at once, as it would stay for ever.
+    asm.copy(1, 9);
+    asm.shift_right(1, GAIN_BITS);
+    asm.jump_if_unequal(1, 0, decay);
+    asm.copy(1, 9);
+    asm.place(decay);
+    asm.subtract_register(9, 1);
+    asm.jump_if_equal(8, 0, store);
+    asm.jump_if_unequal(7, 0, divide);
+    asm.set(7, 1);
+    asm.place(divide);
+    asm.shift_left(8, ALPHA_BITS - GAIN_BITS);
+    asm.divide_register(8, 7);
+    asm.add_register(9, 8);
+    asm.jump_if_greater(9, ALPHA_MAX, cap);
+    asm.jump(store);
+    asm.place(cap);
+    asm.set(9, ALPHA_MAX);
+    asm.place(store);
+    asm.store(Width::Word, SOCKET, alpha, 9);
+    begin_window(&mut asm, fields);
+    asm.place(sampled);
+    if let Some(marks) = marks {
+        marks.react(&mut asm, fields);
+    }
+    asm.set(0, 0);
+    asm.exit();
+    asm.finish()
+}
+
+/// `R0` = the window less the congested share of its half.
+fn ssthresh(fields: &Fields<'_>) -> Vec<u64> {
+    let mut asm = Assembler::default();
+    let end = asm.label();
+    load_arguments(&mut asm, 1);
+    asm.load(Width::Word, 0, SOCKET, fields.cwnd);
+    asm.store(Width::Word, SOCKET, Word::LossCwnd.of(fields), 0);
+    asm.load(Width::Word, 1, SOCKET, Word::Alpha.of(fields));
+    asm.multiply_register(1, 0);
+    asm.shift_right(1, ALPHA_BITS + 1);
+    asm.subtract_register(0, 1);
+    asm.jump_if_greater(0, CWND_MIN, end);
+    asm.set(0, CWND_MIN);
+    asm.place(end);
+    asm.exit();
+    asm.finish()
+}
+
+/// `R0` = the window before the loss that was none, unless it has grown past that.
+fn undo(fields: &Fields<'_>) -> Vec<u64> {
+    let mut asm = Assembler::default();
+    let end = asm.label();
+    load_arguments(&mut asm, 1);
+    asm.load(Width::Word, 0, SOCKET, fields.cwnd);
+    asm.load(Width::Word, 1, SOCKET, Word::LossCwnd.of(fields));
+    asm.jump_if_registers_greater(0, 1, end);
+    asm.copy(0, 1);
+    asm.place(end);
+    asm.exit();
+    asm.finish()
+}
+
+/// Halves the slow start threshold, as Reno does on loss.
+fn react_to_loss(asm: &mut Assembler, fields: &Fields<'_>) {
+    let is_enough = asm.label();
+    asm.load(Width::Word, 1, SOCKET, fields.cwnd);
+    asm.store(Width::Word, SOCKET, Word::LossCwnd.of(fields), 1);
+    asm.shift_right(1, 1);
+    asm.jump_if_greater(1, CWND_MIN, is_enough);
+    asm.set(1, CWND_MIN);
+    asm.place(is_enough);
+    asm.store(Width::Word, SOCKET, fields.ssthresh, 1);
+}
+
+fn set_state(fields: &Fields<'_>) -> Vec<u64> {
+    let mut asm = Assembler::default();
+    let end = asm.label();
+    load_arguments(&mut asm, 2);
+    asm.jump_if_unequal(SOCKET + 1, RECOVERY, end);
+    asm.load(Width::Byte, 1, SOCKET, fields.state);
+    asm.and(1, STATE_MASK);
+    asm.jump_if_equal(1, RECOVERY, end);
+    react_to_loss(&mut asm, fields);
+    asm.place(end);
+    asm.set(0, 0);
+    asm.exit();
+    asm.finish()
+}
+
+/// `cwnd_event`: the receiver's echo, and the sender's timeout.
+fn event(fields: &Fields<'_>) -> Vec<u64> {
+    let mut asm = Assembler::default();
+    let [is_ce, changes, is_now, is_same, loss, end] = std::array::from_fn(|_| asm.label());
+    load_arguments(&mut asm, 2);
+    asm.jump_if_equal(SOCKET + 1, EVENT_LOSS, loss);
+    asm.set(8, 1);
+    asm.jump_if_equal(SOCKET + 1, EVENT_CE, is_ce);
+    asm.set(8, 0);
+    asm.jump_if_unequal(SOCKET + 1, EVENT_NO_CE, end);
+    asm.place(is_ce);
+    asm.load(Width::Word, 9, SOCKET, Word::CeState.of(fields));
+    asm.jump_if_registers_unequal(8, 9, changes);
+    asm.jump(is_same);
+    asm.place(changes);
+    // A delayed acknowledgement is of the state before.
+    asm.load(Width::Byte, 1, SOCKET, fields.ack_pending);
+    asm.and(1, ACK_TIMER);
+    asm.jump_if_equal(1, 0, is_now);
+    echo(&mut asm, fields, 9);
+    asm.copy(1, SOCKET);
+    asm.load(Width::Word, 2, SOCKET, Word::PriorReceived.of(fields));
+    asm.call(Helper::TcpSendAck);
+    asm.place(is_now);
+    asm.load(Width::Byte, 1, SOCKET, fields.ack_pending);
+    asm.or(1, ACK_NOW);
+    asm.store(Width::Byte, SOCKET, fields.ack_pending, 1);
+    asm.place(is_same);
+    asm.load(Width::Word, 1, SOCKET, fields.received);
+    asm.store(Width::Word, SOCKET, Word::PriorReceived.of(fields), 1);
+    asm.store(Width::Word, SOCKET, Word::CeState.of(fields), 8);
+    echo(&mut asm, fields, 8);
+    asm.jump(end);
+    asm.place(loss);
+    react_to_loss(&mut asm, fields);
+    asm.place(end);
+    asm.set(0, 0);
+    asm.exit();
+    asm.finish()
+}
+
+/// Has acknowledgements carry ECE if `ce` is not 0.
+fn echo(asm: &mut Assembler, fields: &Fields<'_>, ce: Register) {
+    let (is_off, store) = (asm.label(), asm.label());
+    asm.load(Width::Byte, 1, SOCKET, fields.ecn_flags);
+    asm.jump_if_equal(ce, 0, is_off);
+    asm.or(1, DEMAND_CWR);
+    asm.jump(store);
+    asm.place(is_off);
+    asm.and(1, !DEMAND_CWR);
+    asm.place(store);
+    asm.store(Width::Byte, SOCKET, fields.ecn_flags, 1);
+}

@@ -1,0 +1,43 @@
+//! A library to preload into programs that cannot be changed: it stretches the time that they see and wait for.
+//!
+//! ```text
+//! ANABRANCH_DILATION=20 LD_PRELOAD=libanabranch_preload_dilate.so ping -c 20 10.0.0.2
+//! ```
+//!
+//! **What is stretched.** Each clock runs from a base at a rate of 1/F: `MONOTONIC`, `REALTIME`, `BOOTTIME`, `TAI`, their coarse and
+//! raw kinds. Clocks of processor time run at 1/F, too: to the program the processor is F times as fast. A wait for a duration lasts F
+//! times as long, and a wait until an instant ends when the program's clock shows it. An infinite wait stays infinite. Times end at 292
+//! years of the machine, and a wait in whole milliseconds (`poll`, `epoll_wait`) at 24 days of it.
+//!
+//! | | functions |
+//! | --- | --- |
+//! | clocks | `clock_gettime`, `gettimeofday`, `time`, `timespec_get`, `clock`, `times`, `getrusage` |
+//! | sleeps | `nanosleep`, `clock_nanosleep`, `usleep`, `sleep`, `thrd_sleep` |
+//! | descriptors | `select`, `pselect`, `poll`, `ppoll`, `epoll_wait`, `epoll_pwait`, `epoll_pwait2`, `recvmmsg`, `mq_timedsend`, `mq_timedreceive` |
+//! | timers | `timerfd_settime`, `timerfd_gettime`, `setitimer`, `getitimer`, `alarm`, `timer_settime`, `timer_gettime` |
+//! | threads | `pthread_cond_timedwait`, `pthread_cond_clockwait`, `pthread_mutex_timedlock`, `pthread_mutex_clocklock`, the same of rwlocks, `sem_timedwait`, `sem_clockwait`, `pthread_timedjoin_np`, `pthread_clockjoin_np`, `cnd_timedwait`, `mtx_timedlock` |
+//! | others | `sigtimedwait`, `semtimedop`; `SO_RCVTIMEO` and `SO_SNDTIMEO`; times of arrival (`SO_TIMESTAMP`) in `recvmsg` and `recvmmsg` |
+//! | `syscall` | `futex`, `futex_waitv`, and the clocks, sleeps and waits for descriptors above |
+//!
+//! **What is not.** Programs that call the kernel past the C library: static ones, Go's; `anabranch_dilate::check_program` refuses them.
+//! The C library's internal waits, as for a name server's answer. `io_uring`, `aio_suspend`, `io_getevents`. What the
+//! kernel says and does by its own clock: times of files, `TCP_INFO`, `TCP_USER_TIMEOUT`, keep-alive, `SO_LINGER`,
+//! `SO_MAX_PACING_RATE` (docs/circuit.md has TCP's own timers). A program whose file has set-user-ID or
+//! capabilities, unless root runs it: the loader does not preload there.
+//!
+//! **Base.** Processes agree about the time if they have one base: `anabranch_dilate::Environment::now` takes it once for all programs
+//! of an experiment. Without its variable the library takes the base when it is loaded, and passes it on to the program's children.
+//!
+//! A variable that cannot be read ends the program with status [`EXIT_BAD_VARIABLE`] and a line on standard error, as a figure at the
+//! wrong speed would be worse. Leaves out: other C libraries than glibc. Read [`anabranch_dilate::Dilation`], then the `sys` module.
+
+#![cfg(target_os = "linux")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a driver: it stands between a program and its C library, and reads clocks and the environment"
+)]
+
+mod sys;
+
+/// Exit status of a program whose variables cannot be read.
+pub const EXIT_BAD_VARIABLE: i32 = 126;

@@ -1,0 +1,233 @@
+//! Unchanged programs under the library, at factors 1, 4 and 20: how long their waits take by their own clocks and by the machine's, and how
+//! often they wake up.
+//!
+//! A wait until an instant that the library misses is past at once, and its program spins. So each program's switches of context and its
+//! processor time are compared with those at factor 1. Programs that this machine lacks are skipped with a reason. Read [`check_waits`].
+
+#![allow(clippy::disallowed_methods, reason = "tests of a driver: they run programs and use the clock")]
+
+mod network;
+
+use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anabranch_dilate::{Environment, LIBRARY};
+use anabranch_testing::skip::skip;
+
+const FACTORS: [u32; 3] = [1, 4, 20];
+/// Length of each wait of the programs.
+const WAIT: Duration = Duration::from_millis(25);
+/// Longest lateness of a wait on a busy machine.
+const LATENESS: Duration = Duration::from_millis(700);
+/// Rounding of a program's own clock.
+const ROUNDING: Duration = Duration::from_micros(1_100);
+/// Switches of context and processor time that a program may have beyond those at factor 1.
+const SWITCHES_MORE: i64 = 60;
+const CPU_MORE: Duration = Duration::from_millis(400);
+
+/// A run of a program.
+#[derive(Debug)]
+pub struct Run {
+    /// Exit status.
+    pub status: ExitStatus,
+    /// Text on standard output, then on standard error.
+    pub output: String,
+    /// By the machine's clock.
+    pub took: Duration,
+    /// Times that the program gave up the processor.
+    pub switches: i64,
+    /// Processor time.
+    pub cpu: Duration,
+}
+
+/// The library, which cargo puts beside the tests of its room.
+pub fn library() -> PathBuf {
+    let path = std::env::current_exe().expect("it runs").with_file_name(LIBRARY);
+    assert!(path.exists(), "{} is built with the tests", path.display());
+    path
+}
+
+/// The program under a factor.
+pub fn dilated(program: &str, factor: u32) -> Command {
+    let mut command = Command::new(program);
+    command.env("LD_PRELOAD", library()).envs(Environment::now(factor).expect("in range").variables());
+    command
+}
+
+/// Runs a program to its end.
+#[expect(clippy::zombie_processes, reason = "wait4 waits for it, and says what it has used")]
+pub fn run(command: &mut Command) -> Run {
+    let begun = Instant::now();
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let (mut output, mut errors) = (String::new(), String::new());
+    std::io::Read::read_to_string(child.stdout.as_mut().expect("piped"), &mut output).expect("text");
+    std::io::Read::read_to_string(child.stderr.as_mut().expect("piped"), &mut errors).expect("text");
+    let (mut status, pid) = (0, child.id() as libc::pid_t);
+    // SAFETY: zeros are a value of the structure.
+    let mut used: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: both outlive the call; nobody else waits for this child.
+    assert_eq!(unsafe { libc::wait4(pid, &mut status, 0, &mut used) }, pid);
+    let cpu = [used.ru_utime, used.ru_stime]
+        .map(|part| Duration::from_secs(part.tv_sec as u64) + Duration::from_micros(part.tv_usec as u64));
+    let status = ExitStatus::from_raw(status);
+    let is_quiet = errors.is_empty();
+    assert!(is_quiet || !status.success(), "{errors}");
+    if !is_quiet {
+        output.push_str(&errors);
+    }
+    Run { status, output, took: begun.elapsed(), switches: used.ru_nvcsw, cpu: cpu[0] + cpu[1] }
+}
+
+/// Whether a program is there.
+pub fn is_there(program: &str, version: &str) -> bool {
+    Command::new(program).arg(version).output().is_ok_and(|output| output.status.success())
+}
+
+/// Runs a program that prints its waits, at each factor.
+fn check_waits(name: &str, command: impl Fn(u32) -> Command) {
+    let mut first: Option<Run> = None;
+    for factor in FACTORS {
+        let run = run(command(factor).arg(WAIT.as_millis().to_string()));
+        assert!(run.status.success(), "{name} at {factor}: {}: {}", run.status, run.output);
+        let waits: BTreeMap<&str, Duration> = run
+            .output
+            .lines()
+            .map(|line| {
+                let (name, micros) = line.split_once(' ').expect("a name and a number");
+                (name, Duration::from_micros(micros.parse().expect("a number")))
+            })
+            .collect();
+        assert!(waits.len() >= 7, "{name} at {factor}: {}", run.output);
+        let longest = WAIT + ROUNDING + LATENESS / factor;
+        for (wait, took) in &waits {
+            let is_right = (WAIT - ROUNDING..=longest).contains(took);
+            assert!(is_right, "{name} at {factor}: {wait} took {took:?}, not {WAIT:?} to {longest:?}");
+        }
+        let least = (WAIT - ROUNDING) * factor * waits.len() as u32;
+        assert!(run.took >= least, "{name} at {factor}: {:?} of {least:?}", run.took);
+        let (switches, cpu) = first.as_ref().map_or((run.switches, run.cpu), |run| (run.switches, run.cpu));
+        println!(
+            "{name} at {factor}: {} waits, {:.1} s, {} switches, {:.0} ms of processor",
+            waits.len(),
+            run.took.as_secs_f64(),
+            run.switches,
+            run.cpu.as_secs_f64() * 1e3
+        );
+        assert!(
+            run.switches <= 2 * switches + SWITCHES_MORE,
+            "{name} at {factor}: {switches} before, {run:?}"
+        );
+        assert!(run.cpu <= cpu + CPU_MORE, "{name} at {factor}: {cpu:?} before, {run:?}");
+        first.get_or_insert(run);
+    }
+}
+
+/// A program that cargo builds with the tests.
+fn example(name: &str) -> String {
+    let tests = std::env::current_exe().expect("it runs");
+    let folder = tests.parent().and_then(|deps| deps.parent()).expect("cargo's folders");
+    let path = folder.join("examples").join(name);
+    assert!(path.exists(), "{} is built with the tests", path.display());
+    path.to_str().expect("text").to_owned()
+}
+
+fn file(name: &str) -> String {
+    format!("{}/tests/it/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn waits_of_pythons_and_of_c_are_stretched() {
+    if !is_there("python3", "--version") {
+        return skip("no python3");
+    }
+    check_waits("python", |factor| {
+        let mut command = dilated("python3", factor);
+        command.arg(file("waits.py"));
+        command
+    });
+}
+
+#[test]
+fn waits_of_rusts_standard_library_are_stretched() {
+    check_waits("std", |factor| dilated(&example("std_waits"), factor));
+}
+
+#[test]
+fn waits_of_tokio_are_stretched() {
+    check_waits("tokio", |factor| dilated(&example("tokio_waits"), factor));
+}
+
+#[test]
+fn waits_of_java_are_stretched() {
+    if !is_there("java", "-version") || !is_there("javac", "-version") {
+        return skip("no java and javac");
+    }
+    let folder = std::env::temp_dir().join(format!("anabranch-dilate-{}", std::process::id()));
+    let compiled =
+        run(Command::new("javac").args(["-d", folder.to_str().expect("text"), &file("Waits.java")]));
+    assert!(compiled.status.success(), "{}", compiled.output);
+    check_waits("java", |factor| {
+        let mut command = dilated("java", factor);
+        // One collector and one compiler without further threads, so that no wake-ups of theirs are counted.
+        command.args(["-Xshare:auto", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"]);
+        command.arg(&folder).arg("Waits");
+        command
+    });
+    std::fs::remove_dir_all(&folder).expect("ours");
+}
+
+/// Java's wait for ever was taken for one of another clock, and woke up 102 million times in a prototype.
+#[test]
+fn infinite_and_longest_waits_stay_so() {
+    if !is_there("python3", "--version") {
+        return skip("no python3");
+    }
+    for factor in FACTORS {
+        let run = run(dilated("python3", factor).arg(file("endless.py")));
+        assert_eq!(run.output.trim(), "14 []", "at {factor}: {run:?}");
+        assert!(run.switches < 200 && run.cpu < Duration::from_secs(1), "at {factor}: {run:?}");
+    }
+}
+
+#[test]
+fn two_programs_of_one_base_agree_about_the_time() {
+    if !is_there("python3", "--version") {
+        return skip("no python3");
+    }
+    let environment = Environment::now(20).expect("in range");
+    let clock = || -> f64 {
+        let mut command = Command::new("python3");
+        command.env("LD_PRELOAD", library()).envs(environment.variables());
+        let run = run(command.args(["-c", "import time; print(time.time())"]));
+        run.output.trim().parse().expect("a number")
+    };
+    let (begun, first) = (Instant::now(), clock());
+    std::thread::sleep(Duration::from_millis(500));
+    let (second, real) = (clock(), begun.elapsed().as_secs_f64());
+    let between = second - first;
+    assert!((0.5 / 20.0..=real / 20.0).contains(&between), "{between} s of {real} s");
+}
+
+#[test]
+fn a_variable_that_cannot_be_read_ends_the_program() {
+    for (factor, base, words) in [("0", "1,2,3,4,5", "1 to 1024"), ("4", "1,2", "five times")] {
+        let mut command = Command::new("sh");
+        command.env("LD_PRELOAD", library()).args(["-c", "echo never"]);
+        command.env("ANABRANCH_DILATION", factor).env("ANABRANCH_DILATION_BASE", base);
+        let run = run(&mut command);
+        assert_eq!(run.status.code(), Some(anabranch_preload_dilate::EXIT_BAD_VARIABLE), "{run:?}");
+        assert!(run.output.contains(words) && !run.output.contains("never"), "{run:?}");
+    }
+}
+
+#[test]
+fn without_a_base_children_have_their_parents() {
+    let mut command = Command::new("sh");
+    command.env("LD_PRELOAD", library()).env("ANABRANCH_DILATION", "4").env_remove("ANABRANCH_DILATION_BASE");
+    let run = run(command.args(["-c", "echo $ANABRANCH_DILATION_BASE"]));
+    let environment = Environment::read("4", run.output.trim()).expect("five times");
+    assert!(environment.bases().realtime_ns > 0);
+}

@@ -1,0 +1,149 @@
+//! Programs of networks under the library: curl, ping, iperf3, sockperf.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::{TcpListener, UdpSocket};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anabranch_testing::skip::skip;
+
+use super::{FACTORS, LATENESS, dilated, is_there, run};
+
+#[test]
+fn curl_gives_up_after_its_stretched_time() {
+    if !is_there("curl", "--version") {
+        return skip("no curl");
+    }
+    const LIMIT_S: f64 = 0.2;
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let url = format!("http://{}/", listener.local_addr().expect("bound"));
+    for factor in FACTORS {
+        let mut command = dilated("curl", factor);
+        command.args(["--silent", "--max-time", &LIMIT_S.to_string(), "--write-out", "%{time_total}", &url]);
+        let run = run(&mut command);
+        // Operation timeout (curl's manual).
+        assert_eq!(run.status.code(), Some(28), "{run:?}");
+        let total: f64 = run.output.trim().parse().expect("a number");
+        let longest = LIMIT_S + LATENESS.as_secs_f64() / f64::from(factor);
+        assert!((LIMIT_S..=longest).contains(&total), "at {factor}: {total} s, not {LIMIT_S} to {longest}");
+        assert!(run.took.as_secs_f64() >= LIMIT_S * f64::from(factor), "at {factor}: {run:?}");
+        println!("curl at {factor}: {total} s of {:.1} s, {} switches", run.took.as_secs_f64(), run.switches);
+        assert!(run.switches < 200 && run.cpu < Duration::from_secs(1), "it spins: {run:?}");
+    }
+}
+
+/// #51: under a patched kernel ping saw 999 and 2,997 ms for 1 s at factor 2.
+#[test]
+fn ping_keeps_its_interval_and_sees_short_round_trips() {
+    if !is_there("ping", "-V") {
+        return skip("no ping");
+    }
+    let is_long = std::env::var_os("ANABRANCH_LONG").is_some();
+    let (count, interval_s) = if is_long { (20, 1.0) } else { (5, 0.1) };
+    for factor in FACTORS {
+        let mut command = dilated("ping", factor);
+        command.args(["-D", "-n", "-c", &f64::from(count).to_string(), "-i", &f64::to_string(&interval_s)]);
+        let run = run(command.arg("127.0.0.1"));
+        if run.output.contains("permitted") {
+            return skip(&format!("no rights to ping: {}", run.output));
+        }
+        assert!(run.status.success(), "{run:?}");
+        let lines: Vec<&str> = run.output.lines().filter(|line| line.contains("icmp_seq=")).collect();
+        assert_eq!(lines.len(), count as usize, "{}", run.output);
+        let number = |line: &str, before: &str, after: char| -> f64 {
+            let rest = line.split_once(before).expect("ping's format").1;
+            rest.split(after).next().expect("never empty").parse().expect("a number")
+        };
+        let times: Vec<f64> = lines.iter().map(|line| number(line, "[", ']')).collect();
+        let lateness_s = LATENESS.as_secs_f64() / f64::from(factor);
+        for (index, pair) in times.windows(2).enumerate() {
+            let between = pair[1] - pair[0];
+            let is_right = (interval_s - lateness_s..=interval_s + lateness_s).contains(&between);
+            assert!(is_right, "at {factor}, {index}: {between} s: {}", run.output);
+        }
+        let rtts = lines.iter().map(|line| number(line, "time=", ' '));
+        let slowest = rtts.fold(0.0, f64::max);
+        assert!(slowest <= lateness_s * 1e3, "at {factor}: {}", run.output);
+        let least = f64::from(factor) * interval_s * f64::from(count - 1);
+        assert!(run.took.as_secs_f64() >= 0.95 * least, "at {factor}: {:?} of {least} s", run.took);
+        println!(
+            "ping at {factor}: slowest of {count} {slowest} ms, {:.1} s, {} switches",
+            run.took.as_secs_f64(),
+            run.switches
+        );
+        assert!(
+            run.switches < 40 * i64::from(count) && run.cpu < Duration::from_secs(1),
+            "it spins: {run:?}"
+        );
+    }
+}
+
+#[test]
+fn iperf3_measures_the_rate_of_its_own_time() {
+    if !is_there("iperf3", "--version") {
+        return skip("no iperf3");
+    }
+    // Far below the rate of loopback.
+    const RATE_BPS: f64 = 40e6;
+    for factor in [1, 4] {
+        let port = {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+            listener.local_addr().expect("bound").port().to_string()
+        };
+        let mut server = dilated("iperf3", factor);
+        server.args(["--server", "--one-off", "--forceflush", "--bind", "127.0.0.1", "--port", &port]);
+        let mut server = server.stdout(Stdio::piped()).spawn().expect("it starts");
+        // A client that comes too early may connect to itself.
+        let mut lines = BufReader::new(server.stdout.take().expect("piped")).lines().map_while(Result::ok);
+        assert!(lines.any(|line| line.contains("listening")), "the server ends early");
+        let mut client = dilated("iperf3", factor);
+        client.args(["--client", "127.0.0.1", "--port", &port, "--time", "1", "--json"]);
+        let client = run(client.args(["--bitrate", &RATE_BPS.to_string()]));
+        if !client.status.success() {
+            server.kill().expect("it runs");
+        }
+        lines.for_each(drop);
+        server.wait().expect("ours");
+        assert!(client.status.success(), "{client:?}");
+        let end = client.output.split("\"sum_received\"").nth(1).expect("iperf3's summary");
+        let value = |name: &str| -> f64 {
+            let rest = end.split_once(&format!("\"{name}\":")).expect("iperf3's field").1;
+            let end = rest.find([',', '\n', '}']).expect("JSON");
+            rest[..end].trim().parse().expect("a number")
+        };
+        let (seconds, rate) = (value("seconds"), value("bits_per_second"));
+        println!("iperf3 at {factor}: {:.1} Mbit/s in {seconds} s of {:?}", rate / 1e6, client.took);
+        assert!((0.9..=1.7).contains(&seconds), "at {factor}: {seconds} s");
+        assert!((0.5 * RATE_BPS..=1.2 * RATE_BPS).contains(&rate), "at {factor}: {rate} b/s");
+        assert!(client.took >= Duration::from_secs(factor.into()), "at {factor}: {client:?}");
+    }
+}
+
+/// sockperf counts the processor's ticks, whose rate it finds by the clock.
+#[test]
+fn sockperf_runs_for_its_own_time() {
+    if !is_there("sockperf", "--version") {
+        return skip("no sockperf");
+    }
+    let free = UdpSocket::bind("127.0.0.1:0").expect("loopback");
+    let port = free.local_addr().expect("bound").port().to_string();
+    drop(free);
+    let at = ["-i", "127.0.0.1", "-p", &port];
+    for factor in [1, 4] {
+        let mut server = dilated("sockperf", factor);
+        let mut server = server.arg("server").args(at).stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut lines = BufReader::new(server.stdout.take().expect("piped")).lines().map_while(Result::ok);
+        let is_ready = lines.any(|line| line.contains("to block on socket"));
+        let mut client = dilated("sockperf", factor);
+        let client = run(client.arg("ping-pong").args(at).args(["-t", "1", "--mps", "100"]));
+        server.kill().expect("it runs");
+        server.wait().expect("ours");
+        assert!(is_ready && client.status.success(), "{client:?}");
+        let total = client.output.split_once("[Total Run] RunTime=").expect("sockperf's format").1;
+        let total: f64 = total.split(' ').next().expect("never empty").parse().expect("a number");
+        println!("sockperf at {factor}: {total} s of {:?}", client.took);
+        assert!((0.95..=1.3).contains(&total), "at {factor}: {total} s");
+        // It warms up, runs for 1 s, and ends after as long again.
+        assert!(client.took >= Duration::from_secs(2 * u64::from(factor)), "at {factor}: {client:?}");
+    }
+}

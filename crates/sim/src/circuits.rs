@@ -1,0 +1,259 @@
+//! Circuits that follow demand: a system decides the weeks of a scenario's hybrid switch.
+//!
+//! This room has the switch, its queues and the flows; the system has the estimate and the scheduler. The run asks it once a week,
+//! gives the switch its answer, and keeps a row for each week. Read [`CircuitControl`] first. Leaves out: the switch
+//! ([`anabranch_fabric::CircuitSwitch`]), the decisions (a system's).
+
+use crate::end::Msg;
+use crate::rows::WeekRow;
+use crate::scenario::CircuitSpec;
+use crate::traffic::{ENDLESS_BYTES, Job, Traffic};
+use anabranch_fabric::{
+    CircuitCounters, CircuitSwitch, Envelope, EventQueue, Fabric, Hosts, Matching, Tapped, Target, Timetable,
+};
+use anabranch_units::{ByteCount, Duration, Instant};
+use std::fmt::Debug;
+
+/// The control of a hybrid switch, looked up: runs start from it.
+pub trait CircuitPlan: Debug + Send + Sync {
+    /// The control of one run.
+    fn control(&self) -> Box<dyn CircuitControl>;
+    /// Whether the control is told of flows and of the packets that leave the switch.
+    fn follows_flows(&self) -> bool;
+}
+
+/// Decides the weeks of a hybrid switch in one run.
+///
+/// The run calls `handle_queues` at the time of `poll_timeout`, and before it all that happened to flows since the last
+/// time, in order; then `poll_week` until `None`. The first week is there from the beginning.
+pub trait CircuitControl: Debug {
+    /// Flow `flow` has begun between two racks, with `bytes` to send.
+    fn handle_announced(&mut self, flow: u32, racks: [u16; 2], bytes: ByteCount);
+    /// The switch has forwarded `bytes` of `flow`, from `position` in its stream on.
+    fn handle_forwarded(&mut self, flow: u32, position: u64, bytes: u32);
+    /// Flow `flow` is over.
+    fn handle_closed(&mut self, flow: u32);
+    /// Bytes wait in the switch's queues, the source's row first.
+    ///
+    /// Panics: may panic if it is not called at the time of `poll_timeout`.
+    fn handle_queues(&mut self, now: Instant, bytes: Vec<u64>);
+    /// When to call `handle_queues` next.
+    fn poll_timeout(&self) -> Instant;
+    /// The week that the switch is to get, until `None`.
+    fn poll_week(&mut self) -> Option<CircuitWeek>;
+}
+
+/// Days of one week, and of the weeks after it until another one begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CircuitWeek {
+    /// Beginning of the week.
+    pub begins_at: Instant,
+    /// Demand that was seen when it was decided.
+    pub demand: ByteCount,
+    /// Reports of flows so far that were beyond a limit of the control, so that its demand can be wrong.
+    pub unknown_reports: u64,
+    /// Time and matching of each day. A night precedes each; time of the week after the last day is dark.
+    pub days: Vec<(Duration, Matching)>,
+}
+
+/// Most rows of weeks that a run keeps. Weeks after them count in totals only.
+const ROWS_MAX: usize = 1_000_000;
+
+/// The weeks of one run.
+#[derive(Debug)]
+pub(crate) struct Weeks {
+    control: Box<dyn CircuitControl>,
+    follows_flows: bool,
+    switch: Target,
+    /// Rack of each host, by the host's number.
+    racks: Vec<Option<u16>>,
+    spec: CircuitSpec,
+    week: Duration,
+    /// Flows that the control has been told of, whether or not they are over.
+    flows: usize,
+    open: Vec<u32>,
+    /// Week in force, and the one that follows it.
+    current: CircuitWeek,
+    next: Option<CircuitWeek>,
+    /// End of the week that is counted.
+    ends_at: Instant,
+    counted: CircuitCounters,
+    rows: Vec<WeekRow>,
+    weeks: u64,
+    days: u64,
+}
+
+impl Weeks {
+    /// The weeks of a run whose switch, at `switch`, has `racks` by host.
+    ///
+    /// Panics: if `spec` has no schedule.
+    pub(crate) fn new<Q: EventQueue>(
+        plan: &dyn CircuitPlan,
+        spec: &CircuitSpec,
+        switch: Target,
+        racks: Vec<Option<u16>>,
+        fabric: &mut Fabric<Hosts<Traffic>, Q>,
+    ) -> Self {
+        let mut control = plan.control();
+        let first = control.poll_week().expect("the first week is there from the beginning");
+        let week = spec.schedule.as_ref().expect("circuits follow a schedule").window;
+        let follows_flows = plan.follows_flows();
+        if follows_flows {
+            fabric.tap(switch);
+        }
+        let weeks = Self {
+            control,
+            follows_flows,
+            switch,
+            racks,
+            spec: spec.clone(),
+            week,
+            flows: 0,
+            open: Vec::new(),
+            current: first.clone(),
+            next: None,
+            ends_at: Instant::ZERO + week,
+            counted: CircuitCounters::default(),
+            rows: Vec::new(),
+            weeks: 0,
+            days: 0,
+        };
+        weeks.install(Instant::ZERO, &first, fabric);
+        weeks
+    }
+
+    /// When the run is to call [`Self::advance`] next.
+    pub(crate) fn next_at(&self) -> Instant {
+        self.control.poll_timeout().min(self.ends_at)
+    }
+
+    /// Counts the week that ends at `now`, and decides another one if that is due. Packets that have left the switch are
+    /// among `tapped`; the others stay there.
+    pub(crate) fn advance<Q: EventQueue>(
+        &mut self,
+        now: Instant,
+        fabric: &mut Fabric<Hosts<Traffic>, Q>,
+        tapped: &mut Vec<Tapped<Envelope<Msg>>>,
+    ) {
+        if self.ends_at <= now {
+            self.count(switch(fabric, self.switch), self.ends_at);
+            if self.next.as_ref().is_some_and(|next| next.begins_at <= self.ends_at) {
+                self.current = self.next.take().expect("it was looked at");
+            }
+            self.ends_at += self.week;
+        }
+        if self.control.poll_timeout() > now {
+            return;
+        }
+        if self.follows_flows {
+            self.tell_of_flows(fabric.nodes()[0].user(), tapped);
+        }
+        let element = switch(fabric, self.switch);
+        let ports = element.ports();
+        let pairs = (0..ports).flat_map(|source| (0..ports).map(move |destination| (source, destination)));
+        let queues = pairs.map(|(source, destination)| element.queue_bytes(source, destination).as_u64());
+        self.control.handle_queues(now, queues.collect());
+        while let Some(week) = self.control.poll_week() {
+            self.install(now, &week, fabric);
+            self.next = Some(week);
+        }
+    }
+
+    /// Rows of the weeks, the last one up to `now`, and the sums of weeks and days.
+    pub(crate) fn finish(mut self, switch: &CircuitSwitch, now: Instant) -> (Vec<WeekRow>, u64, u64) {
+        if now.saturating_since(self.ends_at - self.week) > Duration::ZERO {
+            self.count(switch, now);
+        }
+        (self.rows, self.weeks, self.days)
+    }
+
+    fn install<Q: EventQueue>(
+        &self,
+        now: Instant,
+        week: &CircuitWeek,
+        fabric: &mut Fabric<Hosts<Traffic>, Q>,
+    ) {
+        let mut slots = Vec::new();
+        let mut left = self.week;
+        for (length, matching) in &week.days {
+            slots.extend([(self.spec.night, Matching::new()), (*length, matching.clone())]);
+            left = left - self.spec.night - *length;
+        }
+        if left > Duration::ZERO {
+            slots.push((left, Matching::new()));
+        }
+        let timetable = Timetable::new(slots).expect("nights and days have a length");
+        let installed = fabric.handle_timetable(now, self.switch, timetable);
+        installed.expect("a control's days are matchings of the switch's racks");
+    }
+
+    /// Adds the row of the week that ends at `until`.
+    fn count(&mut self, switch: &CircuitSwitch, until: Instant) {
+        let begins_at = self.ends_at - self.week;
+        let before = std::mem::replace(&mut self.counted, switch.counters());
+        let up_ps = |(length, matching): &(Duration, Matching)| {
+            u128::from(length.as_ps()) * matching.iter().flatten().count() as u128
+        };
+        let up_ps: u128 = self.current.days.iter().map(up_ps).sum();
+        let could_bytes = up_ps as f64 * self.spec.rate.as_bps() as f64 / 8e12;
+        let circuit_bytes = self.counted.circuit_bytes - before.circuit_bytes;
+        self.weeks += 1;
+        self.days += self.current.days.len() as u64;
+        if self.rows.len() >= ROWS_MAX {
+            return;
+        }
+        let is_whole = until == self.ends_at;
+        self.rows.push(WeekRow {
+            begins_s: begins_at.as_secs_f64(),
+            length_s: until.saturating_since(begins_at).as_secs_f64(),
+            days: self.current.days.len() as u64,
+            demand_bytes: self.current.demand.as_u64(),
+            unknown_reports: self.current.unknown_reports,
+            circuit_bytes,
+            packet_network_bytes: self.counted.packet_bytes - before.packet_bytes,
+            circuit_use_share: (is_whole && up_ps > 0).then(|| circuit_bytes as f64 / could_bytes),
+        });
+    }
+
+    /// Tells the control of flows that have begun, of their bytes that the switch has forwarded, and of flows that are over.
+    ///
+    /// A flow announces its size as it begins, as a program that writes all at once; an endless one what it writes. A system's
+    /// flow without a stated size announces nothing.
+    fn tell_of_flows(&mut self, traffic: &Traffic, tapped: &mut Vec<Tapped<Envelope<Msg>>>) {
+        let flows = traffic.flows();
+        let rack = |host: u16| self.racks.get(usize::from(host)).copied().flatten();
+        for (number, flow) in (0u32..).zip(flows).skip(self.flows) {
+            let is_endless = matches!(traffic.jobs()[usize::from(flow.job)], Job::Transfers(_));
+            let size = flow.size.or(is_endless.then_some(ByteCount::new(ENDLESS_BYTES)));
+            let racks =
+                rack(flow.src).zip(rack(flow.dst)).filter(|(source, destination)| source != destination);
+            let (Some((source, destination)), Some(size)) = (racks, size) else { continue };
+            self.control.handle_announced(number, [source, destination], size);
+            self.open.push(number);
+        }
+        self.flows = flows.len();
+        tapped.retain(|packet| {
+            let is_of_switch = packet.port == self.switch;
+            if let (true, Msg::Segment(segment)) = (is_of_switch, &packet.body.msg)
+                && let Some(flow) = flows.get(packet.meta.flow as usize)
+                && flow.src == packet.meta.src
+                && !flow.is_over()
+            {
+                self.control.handle_forwarded(packet.meta.flow, segment.seq, segment.len);
+            }
+            !is_of_switch
+        });
+        let control = &mut self.control;
+        self.open.retain(|number| {
+            let is_over = flows[*number as usize].is_over();
+            if is_over {
+                control.handle_closed(*number);
+            }
+            !is_over
+        });
+    }
+}
+
+fn switch<Q: EventQueue>(fabric: &Fabric<Hosts<Traffic>, Q>, at: Target) -> &CircuitSwitch {
+    fabric.circuit_switch(at).expect("a plan with weeks has a hybrid switch")
+}

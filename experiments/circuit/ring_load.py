@@ -1,0 +1,261 @@
+"""Rings of big flows on circuits that follow demand: Table 2.2 and Figures 2.13 to 2.17 of Etalon, and schedulers in the loop.
+
+Each scheme is a set of settings for scenarios/rings.toml. A scheme may name a congestion control of its own (``control``).
+Read first: `SCHEMES`, `measure`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import resource
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from anabranch_lab.cells import ROOT, Row, table
+from anabranch_lab.programs import json_lines
+
+SCENARIO = ROOT / "scenarios/rings.toml"
+#: Numbers by which the racks of the big flows follow each other, by the number of rings; 3 has no common factor with 8.
+SHIFTS = {1: (1,), 2: (1, 3)}
+RACKS = 8
+CIRCUIT_BPS = 80e9
+#: Workloads of the scenario, in its order.
+FLOWS = ("big", "small")
+RESIZE = ("circuit.resize_packets=128", 'circuit.resize_ahead="1 ms"')
+
+
+@dataclasses.dataclass(frozen=True)
+class Scheme:
+    """Settings of the circuits, the queues and the transport.
+
+    Attributes
+    ----------
+    scheduler, demand
+        As the scenario has them.
+    sets
+        Further settings, as ``--set`` has them.
+    control
+        Congestion control of all flows, if it is not TCP NewReno.
+    thesis
+        Table 2.2: median and 99th percentile of small flows, then of big ones, in ms.
+    """
+
+    scheduler: str
+    demand: str = "queues"
+    sets: tuple[str, ...] = ()
+    control: str | None = None
+    thesis: tuple[float, float, float, float] | None = None
+
+    def options(self, rings: int) -> Iterator[str]:
+        """Yield the settings of a run with so many rings."""
+        shifts = SHIFTS[rings]
+        others = [shift for shift in range(1, RACKS) if shift not in shifts]
+        yield "sweep={}"
+        yield f'circuit.schedule={{ scheduler = "{self.scheduler}", demand = "{self.demand}" }}'
+        yield f"workload[0].shifts={list(shifts)}"
+        yield f"workload[1].shifts={others}"
+        if self.scheduler == "fixed":
+            yield f"circuit.shifts={list(shifts)}"
+        if self.control is not None:
+            yield f'transport.control="{self.control}"'
+        yield from self.sets
+
+
+def packet(rate_gbps: int, thesis: tuple[float, float, float, float]) -> Scheme:
+    """Return a packet network without circuits."""
+    return Scheme("none", sets=(f'circuit.packet_rate="{rate_gbps} Gbit/s"',), thesis=thesis)
+
+
+#: Columns of Table 2.2, without reTCP.
+SCHEMES = {
+    "VOQ": Scheme("solstice", thesis=(1.52, 56.39, 1162.04, 1988.84)),
+    "VOQ + resize": Scheme("solstice", sets=RESIZE, thesis=(1.57, 76.54, 737.64, 1917.55)),
+    "ADU": Scheme("solstice", "announced", thesis=(1.51, 65.71, 644.01, 1815.74)),
+    "ADU + resize": Scheme("solstice", "announced", RESIZE, thesis=(1.58, 79.07, 110.61, 432.50)),
+    "Fixed": Scheme("fixed", thesis=(1.49, 64.99, 724.08, 1860.53)),
+    "Packet 10": packet(10, (2.19, 36.34, 1680.35, 1998.27)),
+    "Packet 20": packet(20, (1.05, 22.25, 1025.92, 1944.73)),
+    "Packet 40": packet(40, (0.71, 14.50, 46.95, 134.29)),
+    "Packet 80": packet(80, (0.65, 5.20, 45.30, 114.77)),
+}
+#: The same with an acknowledgement for eight segments, as where receivers merge segments (GRO); two rings only.
+SPARSE = {
+    f"{name}, sparse ACKs": dataclasses.replace(scheme, sets=(*scheme.sets, "transport.ack_every=8"))
+    for name, scheme in SCHEMES.items()
+}
+#: Schedulers in the loop, by the name of the scheme.
+LOOP = {
+    f"{scheduler}, {demand}{', resize' if sets else ''}": Scheme(scheduler, demand, sets)
+    for scheduler in ("solstice", "eclipse", "refit")
+    for demand in ("queues", "announced")
+    for sets in ((), RESIZE)
+} | {f"strobe{', resize' if sets else ''}": Scheme("strobe", sets=sets) for sets in ((), RESIZE)}
+#: Schemes of the loop that Table 2.2 has under another name.
+SAME = {
+    "solstice, queues": "VOQ",
+    "solstice, queues, resize": "VOQ + resize",
+    "solstice, announced": "ADU",
+    "solstice, announced, resize": "ADU + resize",
+}
+ALL = SCHEMES | SPARSE | {name: scheme for name, scheme in LOOP.items() if name not in SAME}
+
+QUANTILES = ("p5", "p10", "p25", "p50", "p75", "p90", "p99")
+COLUMNS = (
+    "seed",
+    "flows",
+    "finished",
+    "fct_us_p50",
+    "fct_us_p99",
+    *(f"all_fct_us_{quantile}" for quantile in QUANTILES),
+    *(f"all_flow_mbps_{quantile}" for quantile in QUANTILES),
+    "goodput_mbps",
+    "timeouts",
+    "retransmitted_segments",
+    "simulated_s",
+    "circuit_bytes",
+    "packet_network_bytes",
+    "dropped_queue_full",
+    "weeks",
+    "days",
+    "event_hash",
+)
+
+
+def measure(binary: Path, name: str, rings: int, seed: int, duration: str) -> list[Row]:
+    """Return two rows: the big flows and the small ones."""
+    options = [*ALL[name].options(rings), f'duration="{duration}"', f"seed={seed}"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [binary, "-q", "simulate", SCENARIO, "--json"]
+    found = json_lines([*command, *(word for option in options for word in ("--set", option))])
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    rows = []
+    for number, row in enumerate(found):
+        kept = {column: rounded(row.get(column, "")) for column in COLUMNS}
+        key = {"scheme": name, "rings": rings, "flows_of": FLOWS[number % len(FLOWS)]}
+        rows.append(key | kept | {"cpu_s": f"{cpu_s:.1f}"})
+    return rows
+
+
+def rounded(value: object) -> object:
+    """Return a number with seven digits, and anything else as it is."""
+    return f"{value:.7g}" if isinstance(value, float) else value
+
+
+def milliseconds(rows: Sequence[Row], column: str) -> str:
+    """Return the mean of a column over seeds in ms; "beyond" if in a seed the flow of this rank was not whole."""
+    values = [row[column] for row in rows]
+    if "" in values:
+        return "beyond"
+    return f"{statistics.mean(float(value) for value in values) / 1e3:,.2f}"
+
+
+def use(rows: Sequence[Row], column: str, capacity_bps: float) -> float:
+    """Return the share of all racks' capacity that the bytes of a column took, in the mean over seeds."""
+    return statistics.mean(float(row[column]) * 8 / float(row["simulated_s"]) for row in rows) / capacity_bps / RACKS
+
+
+def unfinished(rows: Sequence[Row]) -> str:
+    """Return the share of flows that were not whole in the end, in per cent."""
+    flows, finished = (sum(int(row[column]) for row in rows) for column in ("flows", "finished"))
+    return f"{100 * (flows - finished) / flows:.1f}"
+
+
+def days(rows: Sequence[Row]) -> str:
+    """Return the days of a week, in the mean."""
+    return f"{sum(int(row['days']) for row in rows) / sum(int(row['weeks']) for row in rows):.1f}"
+
+
+def packet_bps(name: str) -> float:
+    """Return the rate of a rack's link to the packet network."""
+    return float(name.split()[1].rstrip(",")) * 1e9 if name.startswith("Packet") else 10e9
+
+
+def completion_table(rows: Sequence[Row], rings: int, schemes: Mapping[str, Scheme] = SCHEMES) -> str:
+    """Return a line for each column of Table 2.2: completion times here and in the thesis."""
+    lines = []
+    for name, scheme in schemes.items():
+        of = {flows: [row for row in rows if is_of(row, name, rings, flows)] for flows in FLOWS}
+        line = [name]
+        for index, (flows, quantile) in enumerate((flows, p) for flows in ("small", "big") for p in ("p50", "p99")):
+            here = milliseconds(of[flows], f"fct_us_{quantile}")
+            line.append(f"{here} ({scheme.thesis[index]:,.2f})" if rings == 2 and scheme.thesis else here)
+        line += [milliseconds(of["big"], "all_fct_us_p50"), unfinished(of["small"]), unfinished(of["big"])]
+        lines.append([*line, *uses(name, of["big"])])
+    return table(
+        [
+            f"{rings} ring{'s' if rings > 1 else ''}",
+            "small p50, ms",
+            "small p99, ms",
+            "big p50, ms",
+            "big p99, ms",
+            "big p50 of all, ms",
+            "small not whole, %",
+            "big not whole, %",
+            "circuit use, %",
+            "packet use, %",
+            "days a week",
+        ],
+        lines,
+        "lr",
+    )
+
+
+def uses(name: str, rows: Sequence[Row]) -> list[str]:
+    """Return the use of circuits and of the packet network in per cent, and the days of a week."""
+    circuit = 100 * use(rows, "circuit_bytes", CIRCUIT_BPS)
+    network = 100 * use(rows, "packet_network_bytes", packet_bps(name))
+    return [f"{circuit:.1f}", f"{network:.1f}", days(rows)]
+
+
+def loop_table(rows: Sequence[Row]) -> str:
+    """Return a line for each scheduler in the loop: big flows of one ring and of two."""
+    lines = []
+    for name in LOOP:
+        line = [f"`{name.split(',')[0]}`{name.partition(',')[1]}{name.partition(',')[2]}"]
+        for rings in SHIFTS:
+            big = [row for row in rows if is_of(row, SAME.get(name, name), rings, "big")]
+            small = [row for row in rows if is_of(row, SAME.get(name, name), rings, "small")]
+            line += [milliseconds(big, "all_fct_us_p50"), unfinished(big), milliseconds(small, "all_fct_us_p50")]
+            line += [f"{100 * use(big, 'circuit_bytes', CIRCUIT_BPS):.1f}"]
+        lines.append(line)
+    heads = ("big p50 of all, ms", "big not whole, %", "small p50 of all, ms", "circuit use, %")
+    return table(["scheduler in the loop", *(f"{rings}: {head}" for rings in SHIFTS for head in heads)], lines, "lr")
+
+
+def figures_table(rows: Sequence[Row]) -> str:
+    """Return the quantiles of Figures 2.13 to 2.16: one ring, completion times and rates of flows."""
+    lines = []
+    for flows in ("small", "big"):
+        for said, prefix, shown in (
+            ("completion, ms", "all_fct_us_", milliseconds),
+            ("rate, Mbit/s", "all_flow_mbps_", mbps),
+        ):
+            for name in ("VOQ", "ADU", "Fixed"):
+                of = [row for row in rows if is_of(row, name, 1, flows)]
+                lines.append([f"{flows}: {said}", name, *(shown(of, prefix + quantile) for quantile in QUANTILES)])
+    return table(["one ring, all flows", "scheme", *QUANTILES], lines, "llr")
+
+
+def mbps(rows: Sequence[Row], column: str) -> str:
+    """Return the mean of a column over seeds in Mbit/s."""
+    return f"{statistics.mean(float(row[column] or 0) for row in rows):,.0f}"
+
+
+def is_of(row: Row, name: str, rings: int, flows: str) -> bool:
+    """Return whether a row is of this scheme, these rings and these flows."""
+    return (row["scheme"], int(row["rings"]), row["flows_of"]) == (name, rings, flows)
+
+
+def missing(rows: Sequence[Row], seeds: int) -> list[tuple[str, int, int]]:
+    """Return scheme, rings and seed of runs without rows, seed by seed."""
+    found = {(row["scheme"], int(row["rings"]), int(row["seed"])) for row in rows}
+    runs = ((name, rings, seed) for seed in range(1, seeds + 1) for rings in reversed(SHIFTS) for name in ALL)
+    return [run for run in runs if run not in found and not (run[0] in SPARSE and run[1] == 1)]
+
+
+def document(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the tables of docs/circuit.md, by the name of their markers."""
+    tables = [completion_table(rows, 2), completion_table(rows, 2, SPARSE), completion_table(rows, 1), figures_table(rows)]
+    return {"rings": "\n\n".join(tables), "loop": loop_table(rows)}
