@@ -22,7 +22,9 @@ RACKS = 8
 CIRCUIT_BPS = 80e9
 #: Workloads of the scenario, in its order.
 FLOWS = ("big", "small")
-RESIZE = ("circuit.resize_packets=128", 'circuit.resize_ahead="1 ms"')
+RESIZE = ("circuit.resize.packets=128", 'circuit.resize.ahead="1 ms"')
+#: The thesis's columns with reTCP have the larger queues, too, and marks as early as they grow.
+MARKS = (*RESIZE, 'circuit.mark_ahead="1 ms"')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,12 +69,14 @@ def packet(rate_gbps: int, thesis: tuple[float, float, float, float]) -> Scheme:
     return Scheme("none", sets=(f'circuit.packet_rate="{rate_gbps} Gbit/s"',), thesis=thesis)
 
 
-#: Columns of Table 2.2, without reTCP.
+#: Columns of Table 2.2.
 SCHEMES = {
     "VOQ": Scheme("solstice", thesis=(1.52, 56.39, 1162.04, 1988.84)),
     "VOQ + resize": Scheme("solstice", sets=RESIZE, thesis=(1.57, 76.54, 737.64, 1917.55)),
+    "VOQ + reTCP": Scheme("solstice", sets=MARKS, control="retcp", thesis=(1.60, 69.86, 660.19, 1869.50)),
     "ADU": Scheme("solstice", "announced", thesis=(1.51, 65.71, 644.01, 1815.74)),
     "ADU + resize": Scheme("solstice", "announced", RESIZE, thesis=(1.58, 79.07, 110.61, 432.50)),
+    "ADU + reTCP": Scheme("solstice", "announced", MARKS, "retcp", (1.59, 77.80, 102.11, 406.44)),
     "Fixed": Scheme("fixed", thesis=(1.49, 64.99, 724.08, 1860.53)),
     "Packet 10": packet(10, (2.19, 36.34, 1680.35, 1998.27)),
     "Packet 20": packet(20, (1.05, 22.25, 1025.92, 1944.73)),
@@ -100,6 +104,8 @@ SAME = {
 }
 ALL = SCHEMES | SPARSE | {name: scheme for name, scheme in LOOP.items() if name not in SAME}
 
+#: In place of a figure without rows.
+NO_RUN = "–"
 QUANTILES = ("p5", "p10", "p25", "p50", "p75", "p90", "p99")
 COLUMNS = (
     "seed",
@@ -146,24 +152,33 @@ def rounded(value: object) -> object:
 def milliseconds(rows: Sequence[Row], column: str) -> str:
     """Return the mean of a column over seeds in ms; "beyond" if in a seed the flow of this rank was not whole."""
     values = [row[column] for row in rows]
+    if not values:
+        return NO_RUN
     if "" in values:
         return "beyond"
     return f"{statistics.mean(float(value) for value in values) / 1e3:,.2f}"
 
 
-def use(rows: Sequence[Row], column: str, capacity_bps: float) -> float:
-    """Return the share of all racks' capacity that the bytes of a column took, in the mean over seeds."""
-    return statistics.mean(float(row[column]) * 8 / float(row["simulated_s"]) for row in rows) / capacity_bps / RACKS
+def use(rows: Sequence[Row], column: str, capacity_bps: float) -> str:
+    """Return the share of all racks' capacity that the bytes of a column took, in per cent and in the mean over seeds."""
+    if not rows:
+        return NO_RUN
+    mean_bps = statistics.mean(float(row[column]) * 8 / float(row["simulated_s"]) for row in rows)
+    return f"{100 * mean_bps / capacity_bps / RACKS:.1f}"
 
 
 def unfinished(rows: Sequence[Row]) -> str:
     """Return the share of flows that were not whole in the end, in per cent."""
+    if not rows:
+        return NO_RUN
     flows, finished = (sum(int(row[column]) for row in rows) for column in ("flows", "finished"))
     return f"{100 * (flows - finished) / flows:.1f}"
 
 
 def days(rows: Sequence[Row]) -> str:
     """Return the days of a week, in the mean."""
+    if not rows:
+        return NO_RUN
     return f"{sum(int(row['days']) for row in rows) / sum(int(row['weeks']) for row in rows):.1f}"
 
 
@@ -204,9 +219,8 @@ def completion_table(rows: Sequence[Row], rings: int, schemes: Mapping[str, Sche
 
 def uses(name: str, rows: Sequence[Row]) -> list[str]:
     """Return the use of circuits and of the packet network in per cent, and the days of a week."""
-    circuit = 100 * use(rows, "circuit_bytes", CIRCUIT_BPS)
-    network = 100 * use(rows, "packet_network_bytes", packet_bps(name))
-    return [f"{circuit:.1f}", f"{network:.1f}", days(rows)]
+    circuit = use(rows, "circuit_bytes", CIRCUIT_BPS)
+    return [circuit, use(rows, "packet_network_bytes", packet_bps(name)), days(rows)]
 
 
 def loop_table(rows: Sequence[Row]) -> str:
@@ -218,9 +232,9 @@ def loop_table(rows: Sequence[Row]) -> str:
             big = [row for row in rows if is_of(row, SAME.get(name, name), rings, "big")]
             small = [row for row in rows if is_of(row, SAME.get(name, name), rings, "small")]
             line += [milliseconds(big, "all_fct_us_p50"), unfinished(big), milliseconds(small, "all_fct_us_p50")]
-            line += [f"{100 * use(big, 'circuit_bytes', CIRCUIT_BPS):.1f}"]
+            line += [use(big, "circuit_bytes", CIRCUIT_BPS), days(big)]
         lines.append(line)
-    heads = ("big p50 of all, ms", "big not whole, %", "small p50 of all, ms", "circuit use, %")
+    heads = ("big p50 of all, ms", "big not whole, %", "small p50 of all, ms", "circuit use, %", "days a week")
     return table(["scheduler in the loop", *(f"{rings}: {head}" for rings in SHIFTS for head in heads)], lines, "lr")
 
 
@@ -240,7 +254,7 @@ def figures_table(rows: Sequence[Row]) -> str:
 
 def mbps(rows: Sequence[Row], column: str) -> str:
     """Return the mean of a column over seeds in Mbit/s."""
-    return f"{statistics.mean(float(row[column] or 0) for row in rows):,.0f}"
+    return f"{statistics.mean(float(row[column] or 0) for row in rows):,.0f}" if rows else NO_RUN
 
 
 def is_of(row: Row, name: str, rings: int, flows: str) -> bool:

@@ -86,7 +86,7 @@ def figures(args) -> int:
 @LAB.verb(
     rows=LAB.runs,
     binary=BINARY,
-    seeds=Option(3, "runs of each scheme; runs that have rows are not repeated"),
+    seeds=Option(1, "runs of each scheme; runs that have rows are not repeated"),
     duration=Option("2 s", "simulated time of a run"),
     only=Option([], "schemes to run; all without it"),
 )
@@ -94,7 +94,7 @@ def rings(args) -> int:
     """Simulates rings of big flows on circuits that follow demand."""
     args.rows.mkdir(parents=True, exist_ok=True)
     path = args.rows / "rings.csv"
-    rows = read_csv(path) if path.exists() else []
+    rows = read_csv(path)
     for name, count, seed in ring_load.missing(rows, args.seeds):
         if args.only and name not in args.only:
             continue

@@ -188,9 +188,9 @@ def settings(row: Row) -> dict[str, object]:
         if row[column] != "":
             found[f"circuit.{name}"] = f'"{row[column]} us"'
     if row["resize"] != "":
-        found |= {"circuit.resize_packets": row["resize"], "circuit.resize_ahead": f'"{row["ahead_us"]} us"'}
+        found |= {"circuit.resize.packets": row["resize"], "circuit.resize.ahead": f'"{row["ahead_us"]} us"'}
     if row["drops"]:
-        found["circuit.resize_drops"] = row["drops"]
+        found["circuit.resize.drops"] = row["drops"]
     if row["control"] in ("dctcp", "retcp-dctcp"):
         found |= {"transport.ecn": "true", "circuit.mark_packets": 4}
     if row["control"] in ("bbr", "bbr1"):

@@ -1,6 +1,7 @@
 """Measured examples of docs/recipes.md, from the committed rows of other experiments.
 
-``run.py docs`` writes the tables of docs/recipes.md again. ``run.py smoke`` checks them, and asks the command for each mechanism.
+``run.py docs`` writes the tables of docs/recipes.md again. ``run.py smoke`` checks them, and asks the command for each
+mechanism.
 
 Read first: `document`.
 """
@@ -49,12 +50,10 @@ def mean_and_range(values: Iterable[float], digits: int = 0) -> str:
 
 def circuits() -> list[Row]:
     """Return runs of NewReno in the thesis's setting: `queue_packets`, as ``16 to 128`` where it grows, and `ahead_us`."""
-    if not (ROOT / "experiments/circuit/measured/tcp.csv").exists():
-        return measured("circuit/buffers")
     setting = {"racks": "8", "delay_us": "30", "control": "newreno", "drops": "", "mark_us": "", "also": ""}
     rows = [row for row in measured("circuit/tcp") if all(row[key] == value for key, value in setting.items())]
-    queue = lambda row: f"{row['queue']} to {row['resize']}" if row["resize"] else row["queue"]
-    return [row | {"queue_packets": queue(row)} for row in rows if row["night_us"] == "20"]
+    sizes = [f"{row['queue']} to {row['resize']}" if row["resize"] else row["queue"] for row in rows]
+    return [row | {"queue_packets": size} for row, size in zip(rows, sizes, strict=True) if row["night_us"] == "20"]
 
 
 def transparency(rows: Sequence[Row]) -> str:
@@ -85,12 +84,12 @@ def ranking(rows: Sequence[Row]) -> str:
     seeds = sorted({seed for seed, _ in of})
     lines = []
     for design, name in names.items():
-        ratio = lambda column: (
-            100 * float(of[seed, design][column]) / float(of[seed, "brokered"][column]) for seed in seeds
-        )
-        shares = (100 * float(of[seed, design]["congested_share"]) for seed in seeds)
-        columns = ("cost_p50", "score_p50", "distance_km_p50")
-        lines.append([name, *(mean_and_range(ratio(column)) for column in columns), f"{max(shares):.1f}"])
+        pairs = [(of[seed, design], of[seed, "brokered"]) for seed in seeds]
+        shown = [
+            mean_and_range(100 * float(row[column]) / float(base[column]) for row, base in pairs)
+            for column in ("cost_p50", "score_p50", "distance_km_p50")
+        ]
+        lines.append([name, *shown, f"{max(100 * float(row['congested_share']) for row, _ in pairs):.1f}"])
     head = ["interface", "cost of a viewer, %", "score, %", "distance, %", "most viewers on full clusters, %"]
     return f"{table(head, lines, 'lr')}\n\n{len(seeds)} worlds: mean and range, percent of the first line; lower is better."
 
@@ -102,11 +101,13 @@ def planned(rows: Sequence[Row]) -> str:
         "om": "local decisions alone: Overlay Multicast",
         "cdn": "local decisions alone: a CDN by DNS",
     }
-    of = {design: found for (design,), found in grouped([r for r in rows if r["part"] == "heavy-tail"], "design").items()}
+    of = {
+        design: found for (design,), found in grouped([r for r in rows if r["part"] == "heavy-tail"], "design").items()
+    }
     lines = [
         [
             name,
-            mean_and_range((100 * value for value in numbers(of[design], "satisfied_share"))),
+            mean_and_range(100 * value for value in numbers(of[design], "satisfied_share")),
             mean_and_range(numbers(of[design], "cost_per_satisfied")),
         ]
         for design, name in names.items()

@@ -9,8 +9,8 @@
 //!
 //! Entry points: [`Demand`] and [`Timing`] go into a [`Scheduler`], a [`Schedule`] comes out; [`Schedule::served`] says what
 //! it carries, and [`bound::served_max`] what no schedule can exceed. A [`Controller`] does so week after week; [`Ledger`] has the
-//! demand that programs announce. [`parallel`] has all demand in the least time over several switches, [`job`] the phases of
-//! a training job on them. Leaves out: packets and queues (`fabric`).
+//! demand that programs announce. [`parallel`] has all demand in the least time over several switches, [`job`] the phases of a
+//! training job on them. Leaves out: packets and queues (`fabric`).
 
 pub mod bound;
 pub mod control;

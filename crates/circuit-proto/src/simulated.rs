@@ -41,7 +41,8 @@ impl Choice {
     ) -> Result<Self, PlanError> {
         let wrong = |field: &str, message: String| PlanError { field: format!("circuit.{field}"), message };
         let name = schedule.scheduler.as_str();
-        if let Some(kind) = Kind::ALL.iter().find(|kind| kind.name() == name) {
+        let kinds = || Kind::ALL.iter().filter(|kind| kind.is_one_week());
+        if let Some(kind) = kinds().find(|kind| kind.name() == name) {
             return Ok(Self::Kind(*kind));
         }
         match name {
@@ -61,7 +62,7 @@ impl Choice {
                 Ok(Self::Fixed(Schedule { days: shifts.iter().map(day).collect() }))
             }
             _ => {
-                let names = Kind::ALL.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ");
+                let names = kinds().map(|kind| kind.name()).collect::<Vec<_>>().join(", ");
                 let message = format!("`{name}`: must be one of {names}, fixed, none");
                 Err(wrong("schedule.scheduler", message))
             }

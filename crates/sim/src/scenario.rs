@@ -25,7 +25,7 @@ mod circuit;
 mod read;
 
 pub(crate) use check::{DURATION_MAX, UDP_RATE_MIN};
-pub use circuit::{CircuitSpec, DemandSource, ScheduleSpec};
+pub use circuit::{CircuitSpec, DemandSource, ResizeSpec, ScheduleSpec};
 pub use read::{Point, ScenarioError, place, read};
 
 use anabranch_fabric::switch::PolicyKind;

@@ -611,7 +611,7 @@ def table(head: Sequence[str], lines: Iterable[Sequence[object]], align: str = "
 
 
 def filled(text: str, source: str, blocks: Mapping[str, str]) -> str:
-    """Return a document with new text between the markers of its blocks.
+    r"""Return a document with new text between the markers of its blocks.
 
     Parameters
     ----------
@@ -629,7 +629,7 @@ def filled(text: str, source: str, blocks: Mapping[str, str]) -> str:
 
     Examples
     --------
-    >>> old = "<!-- use: from rows -->\\n\\n1 %\\n\\n<!-- end of use -->\\n"
+    >>> old = "<!-- use: from rows -->\n\n1 %\n\n<!-- end of use -->\n"
     >>> filled(old, "rows", {"use": "2 %"}) == old.replace("1", "2")
     True
     """

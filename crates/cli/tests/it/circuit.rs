@@ -37,7 +37,8 @@ fn simulated_and_emulated_circuits_carry_the_same() {
         assert_eq!((&emulated["dilation"], &emulated["congestion_control"]), (&128.into(), &"reno".into()));
         let ratio = bytes(&emulated) / bytes(&simulated);
         println!("{packets} packets: {ratio:.2}, {emulated}");
-        assert!((0.7..=1.4).contains(&ratio), "{simulated} and {emulated}");
+        // Measured at 16 and 128 packets: 0.93 and 1.00.
+        assert!((0.75..=1.3).contains(&ratio), "{simulated} and {emulated}");
     }
 }
 

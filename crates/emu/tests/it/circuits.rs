@@ -206,6 +206,7 @@ fn child_of_the_circuit_kill_test() {
         // Until the kill.
         while stream.read(&mut buffer).is_ok_and(|length| length > 0) {}
     });
+    let _ = shell.wait();
 }
 
 #[test]

@@ -70,23 +70,30 @@ pub struct CircuitSpec {
     /// Waiting packets from which arriving ones are marked (ECN).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark_packets: Option<u32>,
-    /// Most packets that wait while the pair's circuit is up or near (b); needs `resize_ahead`.
+    /// Sizes that follow the schedule. `None` keeps the size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub resize_packets: Option<u32>,
-    /// Time before a circuit from which the larger queue holds (tau); needs `resize_packets`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub resize_ahead: Option<Duration>,
+    pub resize: Option<ResizeSpec>,
     /// Size up to which packets go round the switch, without queue and delay. `None` sends all
     /// packets through it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub around: Option<ByteCount>,
-    /// Whether a queue that shrinks drops the packets beyond its size; needs `resize_packets`.
-    #[serde(default)]
-    pub resize_drops: bool,
     /// Time before a circuit from which acknowledgements of its flows are marked, until it ends: 0 s marks while it is up.
     /// No packet is marked without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark_ahead: Option<Duration>,
+}
+
+/// A larger queue for a pair whose circuit is up or near.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResizeSpec {
+    /// Most packets that wait then (b).
+    pub packets: u32,
+    /// Time before a circuit from which the larger queue holds (tau).
+    pub ahead: Duration,
+    /// Whether a queue that shrinks drops the packets beyond its size.
+    #[serde(default)]
+    pub drops: bool,
 }
 
 /// Circuits that follow demand: the loop of estimate, schedule and switch (the thesis, §2.2.2).
@@ -204,19 +211,12 @@ impl CircuitSpec {
         if self.queue_packets == 0 {
             return Err(wrong("queue_packets", "0: must be at least 1".to_owned()));
         }
-        if self.resize_drops && self.resize_packets.is_none() {
-            return Err(wrong("resize_packets", "missing: resize_drops needs it".to_owned()));
+        let Some(ResizeSpec { packets, ahead, .. }) = self.resize else { return Ok(()) };
+        if packets < self.queue_packets {
+            let message = format!("{packets}: must be at least queue_packets, {}", self.queue_packets);
+            return Err(wrong("resize.packets", message));
         }
-        match (self.resize_packets, self.resize_ahead) {
-            (Some(_), None) => Err(wrong("resize_ahead", "missing: resize_packets needs it".to_owned())),
-            (None, Some(_)) => Err(wrong("resize_packets", "missing: resize_ahead needs it".to_owned())),
-            (Some(packets), Some(_)) if packets < self.queue_packets => {
-                let message = format!("{packets}: must be at least queue_packets, {}", self.queue_packets);
-                Err(wrong("resize_packets", message))
-            }
-            (_, Some(ahead)) => super::check::time("circuit.resize_ahead", ahead),
-            _ => Ok(()),
-        }
+        super::check::time("circuit.resize.ahead", ahead)
     }
 
     /// Settings of a switch with `racks` racks, for packets of at most `packet`.
@@ -253,7 +253,6 @@ impl CircuitSpec {
             None => shifts(ports, by, self.day, self.night),
         };
         let timetable = timetable.expect("days, nights and weeks were checked");
-        let resize = self.resize_packets.zip(self.resize_ahead);
         Ok(CircuitSettings {
             circuit_rate: self.rate,
             circuit_delay: self.delay,
@@ -263,10 +262,10 @@ impl CircuitSpec {
                 bytes_max: self.queue,
                 mark_packets: self.mark_packets,
             },
-            resize: resize.map(|(packets_max, ahead)| Resize {
-                packets_max,
+            resize: self.resize.map(|ResizeSpec { packets, ahead, drops }| Resize {
+                packets_max: packets,
                 ahead,
-                drops_excess: self.resize_drops,
+                drops_excess: drops,
             }),
             mark_ahead: self.mark_ahead,
             timetable,

@@ -133,10 +133,14 @@ fn impossible_circuits_are_refused() {
         ("shifts = [8]", "circuit.shifts: 8: must be 1 to 7, as the switch has 8 racks"),
         ("shifts = []", "circuit.shifts: empty: must have at least 1 number"),
         ("queue_packets = 0", "circuit.queue_packets: 0: must be at least 1"),
-        ("resize_packets = 64", "circuit.resize_ahead: missing: resize_packets needs it"),
+        ("resize = { packets = 64 }", "circuit.resize: missing field `ahead`"),
         (
-            "resize_packets = 8\nresize_ahead = \"1 ms\"",
-            "resize_packets: 8: must be at least queue_packets, 16",
+            "resize = { packets = 8, ahead = \"1 ms\" }",
+            "circuit.resize.packets: 8: must be at least queue_packets, 16",
+        ),
+        (
+            "resize = { packets = 64, ahead = \"200000 s\" }",
+            "circuit.resize.ahead: 200000 s: must be at most",
         ),
         ("schedule = { scheduler = \"refit\" }", "circuit.schedule: no system here decides circuits"),
         (
@@ -151,7 +155,6 @@ fn impossible_circuits_are_refused() {
             "packet = false\nschedule = { scheduler = \"refit\" }",
             "circuit.packet: false: a schedule that follows demand needs the packet network",
         ),
-        ("resize_drops = true", "circuit.resize_packets: missing: resize_drops needs it"),
         ("rate = \"1 bit/s\"", "circuit.rate: "),
         ("around = \"0 B\"", "circuit.around: 0 B: must be at least 1 B"),
         ("mark_ahead = \"200000 s\"", "circuit.mark_ahead: 200000 s: must be at most"),
