@@ -17,7 +17,7 @@ FILES = {"parallel": "demand", "jobs": "draws", "failures": "singles"}
 
 def measure(xtask: Path, folder: Path) -> None:
     """Runs the bench and writes its rows."""
-    found = json_lines([xtask, "bench", "jobs", "--hosts", 256])
+    found = json_lines([xtask, "bench", "jobs", "--hosts", 64])
     folder.mkdir(parents=True, exist_ok=True)
     rounded = [
         {key: f"{value:.6g}" if isinstance(value, float) else value for key, value in row.items()} for row in found

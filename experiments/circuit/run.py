@@ -3,7 +3,7 @@
 ``run.py schedulers`` runs ``cargo xtask bench circuit --json``. ``run.py tcp`` simulates scenarios/circuit.toml with queues of many sizes, queues that grow
 before their day, delays, nights and congestion controls; ``run.py sequence`` captures its packets. ``run.py validation`` emulates Table 2.1, and ``run.py
 emulated`` the fixed queues of Figure 2.7, both under the time dilation that this machine needs. ``run.py rings`` simulates scenarios/rings.toml: circuits
-that follow demand. Rows go to a folder, a file for each. ``run.py docs``
+that follow demand. ``run.py jobs`` runs ``cargo xtask bench jobs``. Rows go to a folder, a file for each. ``run.py docs``
 writes the tables of docs/circuit.md anew from the committed rows. ``run.py smoke`` checks these tables and simulates short runs.
 
 Read first: `tcp.cells`.
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
+import jobs
 import ring_load
 import tcp
 from anabranch_lab.cells import BINARY, ROOT, XTASK, Experiment, Option, Row, Rows, filled, grouped, measure, read_csv, table, write_csv
@@ -45,6 +46,13 @@ def tcp_runs(args) -> int:
     kept = [row for row in rows.read() if rows.cell(row) in order]
     rows.write(sorted(kept, key=lambda row: order[rows.cell(row)]))
     return code
+
+
+@LAB.verb("jobs", rows=LAB.runs, xtask=XTASK)
+def jobs_runs(args) -> int:
+    """Runs the bench of training jobs on parallel switches."""
+    jobs.measure(args.xtask, args.rows)
+    return 0
 
 
 @LAB.verb(rows=LAB.runs, binary=BINARY)
@@ -214,6 +222,7 @@ def document() -> str:
         "schedulers": f"{schedulers_table(rows, True)}\n\n{compared}",
         "other schedulers": schedulers_table(rows, False),
         **ring_load.document(read_csv(MEASURED / "rings.csv")),
+        **jobs.document(MEASURED),
     }
     # Emulated rows may be missing, as they need a quiet machine.
     for name, shown in (("validation", validation_table), ("emulated", lambda rows: emulated_table(of, rows))):

@@ -1,7 +1,8 @@
-//! Exercise of the parser of demand tables, for a fuzz target.
+//! Exercises of the parsers of demand tables and of jobs, for fuzz targets.
 //!
 //! Leaves out: the inputs (`fuzz/`). Read [`exercise_demand`] first.
 
+use crate::job::{Job, Planner};
 use crate::{Kind, Timing, bound, table};
 
 /// Most racks of a table that is also planned for.
@@ -27,6 +28,23 @@ pub fn exercise_demand(bytes: &[u8]) -> bool {
     true
 }
 
+/// Most phases of a job that is also planned.
+const PLANNED_STEPS_MAX: usize = 32;
+
+/// Bytes as a job in TOML. Returns whether the job is taken.
+///
+/// Panics: if the plan of a small job is below its bound, or worse than staying.
+pub fn exercise_job(bytes: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(bytes) else { return false };
+    let Ok(job) = text.parse::<Job>() else { return false };
+    if job.hosts <= PLANNED_RACKS_MAX && job.iterations * job.phases.len() <= PLANNED_STEPS_MAX {
+        let plan = Planner::new(&job).expect("a job that was checked").plan();
+        assert!(plan.bound <= plan.makespan, "makespan {}, bound {}", plan.makespan, plan.bound);
+        assert!(plan.staying.is_some_and(|staying| plan.makespan <= staying), "a ring reaches all hosts");
+    }
+    true
+}
+
 #[cfg(test)]
 mod tests {
     use anabranch_testing::replay;
@@ -34,5 +52,6 @@ mod tests {
     #[test]
     fn corpus_is_taken_or_refused_by_name() {
         assert!(replay("circuit_demand", super::exercise_demand) >= 10);
+        assert!(replay("circuit_job", super::exercise_job) >= 8);
     }
 }

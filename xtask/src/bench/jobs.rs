@@ -16,7 +16,7 @@ pub struct Args {
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(32..=512))]
     hosts: u32,
     /// Draws of wrong bytes for each job.
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 4)]
     draws: u64,
     /// Pairs of failures that are drawn for each job.
     #[arg(long, default_value_t = 1_000)]

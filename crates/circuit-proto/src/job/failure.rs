@@ -4,7 +4,7 @@
 //! move to other switches, and bytes whose standing circuit is dead take a detour over other hosts.
 
 use super::Job;
-use crate::parallel::{Orders, Piece, level::level};
+use crate::parallel::{Orders, Piece, level::level, timed};
 use crate::standing::DeadPorts;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -175,7 +175,17 @@ impl Failures {
 }
 
 /// Moves pieces whose ports are dead to the switches where their ports have least to do. `None` where a pair shares no switch.
+///
+/// They go between the other pieces, in their order, or behind them: the shorter of the two stands.
 pub(super) fn moved(racks: usize, night: u64, orders: &Orders, dead: &DeadPorts) -> Option<Orders> {
+    let makespan = |orders: &Orders| timed(racks, night, orders).makespan();
+    let (between, behind) =
+        (moved_to(racks, night, orders, dead, 0)?, moved_to(racks, night, orders, dead, usize::MAX / 2)?);
+    Some(if makespan(&behind) < makespan(&between) { behind } else { between })
+}
+
+/// Moves pieces whose ports are dead, `behind` places after their own.
+fn moved_to(racks: usize, night: u64, orders: &Orders, dead: &DeadPorts, behind: usize) -> Option<Orders> {
     let is_dead = |switch: usize, piece: &Piece| {
         dead[switch * racks + piece.source] || dead[switch * racks + piece.destination]
     };
@@ -196,7 +206,7 @@ pub(super) fn moved(racks: usize, night: u64, orders: &Orders, dead: &DeadPorts)
         }
         kept.push(on);
     }
-    homeless.sort_by_key(|(_, piece)| std::cmp::Reverse(piece.length));
+    homeless.sort_by_key(|(place, piece)| (std::cmp::Reverse(piece.length), *place));
     for (place, piece) in homeless {
         let ports =
             |switch: usize| [piece.source, racks + piece.destination].map(|port| switch * 2 * racks + port);
@@ -205,7 +215,7 @@ pub(super) fn moved(racks: usize, night: u64, orders: &Orders, dead: &DeadPorts)
         for port in ports(switch) {
             loads[port] += night + piece.length;
         }
-        kept[switch].push((place, piece));
+        kept[switch].push((place + behind, piece));
     }
     let in_order = |mut on: Vec<(usize, Piece)>| {
         on.sort_by_key(|(place, _)| *place);

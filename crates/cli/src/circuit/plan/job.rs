@@ -108,7 +108,8 @@ impl Answer {
         }
         let mut text = rows.trim_fmt();
         if self.steps.len() > SHOWN_MAX {
-            text += &format!("\n ... and {} more steps, all of them with --json", self.steps.len() - SHOWN_MAX);
+            text +=
+                &format!("\n ... and {} more steps, all of them with --json", self.steps.len() - SHOWN_MAX);
         }
         let above = |than: f64| (self.makespan_s / than - 1.0) * 100.0;
         text += &format!("\n\nmakespan {:.4} s", self.makespan_s);
@@ -119,7 +120,8 @@ impl Answer {
             Some(staying) => text += &format!("\nstaying  {staying:.4} s, the best circuits that never turn"),
             None => text += "\nstaying  impossible: no standing circuits reach all pairs",
         }
-        text += &format!("\npacket   {:.4} s, a packet switch with the same ports and no nights", self.packet_s);
+        text +=
+            &format!("\npacket   {:.4} s, a packet switch with the same ports and no nights", self.packet_s);
         if let Some(whole) = self.whole_s {
             let lost = self.makespan_s - whole;
             text += &format!("\nfailures cost {lost:.4} s: without them the job takes {whole:.4} s");
