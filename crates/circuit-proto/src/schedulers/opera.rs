@@ -12,7 +12,7 @@ const ROTORS: usize = 4;
 /// always have a path of a few hops, while bulk waits for a circuit to its destination.
 ///
 /// A schedule has the matchings in the order in which rotors turn to them. A rotor keeps its
-/// matching for [`ROTORS`] days and nights, at an equal part of the rate, and is dark in the first
+/// matching for four days and nights, at an equal part of the rate, and is dark in the first
 /// night of them.
 /// `served` counts bulk, which goes in one hop. Bytes of short flows that go over several hops are
 /// left out.
