@@ -1,6 +1,6 @@
 //! A reconfigurable data-centre network: racks behind a packet switch and an optical circuit switch.
 //!
-//! Source: Mukerjee, *Understanding and Designing Coordination of Control Planes* (Carnegie Mellon, 2019), chapter 2
+//! Source: Mukerjee, *Eliminating Adverse Control Plane Interactions in Independent Network Systems* (CMU-CS-18-106, 2018), chapter 2
 //! (Etalon); each scheduler cites its own paper.
 //!
 //! Words used: a *circuit* joins one source rack to one destination rack at the circuit rate. A *matching* is a set of

@@ -25,7 +25,7 @@ macro_rules! controls {
             /// Network-signalled congestion control of the Ultra Ethernet Specification. Needs
             /// `rack`, `ecn` and `cwnd_max`.
             Nscc: nscc::Nscc, "nscc", Box<nscc::Nscc>;
-            /// reTCP over NewReno (Mukerjee, 2019, §2.4.4). Needs a network that marks circuits.
+            /// reTCP over NewReno (Mukerjee, 2018, §2.4.4). Needs a network that marks circuits.
             ReTcp: retcp::ReTcp<newreno::NewReno>, "retcp", retcp::ReTcp<newreno::NewReno>;
             /// The same over Cubic.
             ReTcpCubic: retcp::ReTcp<cubic::Cubic>, "retcp-cubic", Box<retcp::ReTcp<cubic::Cubic>>;

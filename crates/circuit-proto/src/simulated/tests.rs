@@ -122,7 +122,10 @@ fn impossible_schedules_are_refused() {
     let refused = |circuit: &str| plan(circuit, RING).map(drop).expect_err("refused").to_string();
     for (circuit, message) in [
         ("schedule = { scheduler = \"best\" }", "circuit.schedule.scheduler: `best`: must be one of strobe"),
-        ("schedule = { scheduler = \"opera\" }", "circuit.schedule.scheduler: `opera`: must be one of strobe"),
+        (
+            "schedule = { scheduler = \"opera\" }",
+            "circuit.schedule.scheduler: `opera`: must be one of strobe",
+        ),
         ("schedule = { scheduler = \"fixed\" }", "circuit.shifts: missing: the scheduler `fixed` needs them"),
         (
             "shifts = [1, 2, 3]\nschedule = { scheduler = \"fixed\", window = \"599 us\" }",

@@ -9,7 +9,7 @@
 //! | [`Base::Cubic`] | the kernel's CUBIC | time since the last loss, which [`Settings::factor`] stretches |
 //! | [`Base::Dctcp`] | programs of ours | none |
 //!
-//! Source: Mukerjee, *Coordination in reconfigurable networks* (2018), section 2.4.4: a factor of 2 on the 0 -> 1 transition of the
+//! Source: Mukerjee, *Eliminating Adverse Control Plane Interactions* (CMU-CS-18-106, 2018), §2.4.4: a factor of 2 on the 0 -> 1 transition of the
 //! mark, of 0.5 on the 1 -> 0 transition. Differs: the original needs a change of the kernel to see ECE without ECN; here a program of
 //! the cgroup sees it.
 //! Leaves out: IPv6 extension headers, connections that choose the control after they are established ([`Mark::Ece`]).
