@@ -8,7 +8,7 @@
 //! The helper then waits for its parent to close the socket or to die, kills whatever still runs in the namespaces
 //! (programs that put themselves in the background, too), and ends.
 
-use std::io::Error;
+use std::io::{Error, Write as _};
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd as _, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
@@ -186,11 +186,23 @@ impl Note {
     }
 }
 
+/// Retries of a connection that no program holds. Unless they are the fewest in the end, such
+/// connections keep their namespace for minutes: longer, the longer the RTO.
+const ORPHAN_RETRIES: &str = "/proc/sys/net/ipv4/tcp_orphan_retries";
+
+/// Namespaces as the helper has made them.
+#[derive(Default)]
+struct Made {
+    inodes: Vec<u64>,
+    /// [`ORPHAN_RETRIES`] of each namespace. The file does not hold the namespace.
+    orphan_retries: Vec<std::fs::File>,
+}
+
 fn run_child(socket: OwnedFd, plan: &BuildPlan, isolation: Isolation, parent: libc::pid_t) -> ! {
     let socket = sys::detach(socket);
-    let mut inodes = Vec::with_capacity(plan.sites.len());
+    let mut made = Made::default();
     let mut site = None;
-    match make(socket, plan, isolation, &mut site, &mut inodes) {
+    match make(socket, plan, isolation, &mut site, &mut made) {
         Ok(()) => {
             let name = std::fs::read("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();
             let mut congestion_control = [0; NAME_MAX];
@@ -204,7 +216,8 @@ fn run_child(socket: OwnedFd, plan: &BuildPlan, isolation: Isolation, parent: li
     }
     // The parent never sends; this returns when it closes its end or dies.
     let _ = sys::receive_with_fds(socket, &mut [0; 1]);
-    kill_all_in(&inodes, parent);
+    made.orphan_retries.iter_mut().for_each(|file| drop(file.write_all(b"1")));
+    kill_all_in(&made.inodes, parent);
     sys::exit_now(0)
 }
 
@@ -219,7 +232,7 @@ fn make(
     plan: &BuildPlan,
     isolation: Isolation,
     site: &mut Option<SiteId>,
-    inodes: &mut Vec<u64>,
+    made: &mut Made,
 ) -> StepResult<()> {
     if isolation == Isolation::UserNamespace {
         let (uid, gid) = sys::effective_ids();
@@ -234,7 +247,8 @@ fn make(
     for (i, site_plan) in plan.sites.iter().enumerate() {
         *site = Some(SiteId(i as u16));
         let namespace = Namespace::unshare(Kind::Network).map_err(at(BuildStep::UnshareNet))?;
-        inodes.push(namespace.inode().map_err(at(BuildStep::UnshareNet))?);
+        made.inodes.push(namespace.inode().map_err(at(BuildStep::UnshareNet))?);
+        made.orphan_retries.extend(std::fs::File::options().write(true).open(ORPHAN_RETRIES));
         let fds = make_site(plan, site_plan, namespace)?;
         let fds = [fds.namespace.as_fd().as_raw_fd(), fds.tun.as_raw_fd(), fds.device_counters.as_raw_fd()];
         sys::send_with_fds(socket, &Note::Site.encode(), &fds).map_err(at(BuildStep::Fork))?;

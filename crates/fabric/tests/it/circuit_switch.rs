@@ -170,7 +170,7 @@ fn timetables_change_at_the_end_of_a_week() {
 
 #[test]
 fn queue_sizes_follow_a_new_timetable() {
-    let resize = Some(Resize { packets_max: 64, ahead: Duration::from_us(40) });
+    let resize = Some(Resize { packets_max: 64, ahead: Duration::from_us(40), drops_excess: false });
     for (at, size) in [(170, 64), (199, 64), (200, 16), (520, 16)] {
         let settings = CircuitSettings { resize, timetable: week(1), ..settings() };
         let mut fabric = between_racks(settings);

@@ -170,7 +170,13 @@ fn windows_after_loss(wire: &Wire, name: &str) -> [u32; 2] {
     let mut writer = near.try_clone().expect("a descriptor");
     let is_over = AtomicBool::new(false);
     let windows = std::thread::scope(|scope| {
-        scope.spawn(|| while !is_over.load(Relaxed) && writer.write_all(&[7; 1 << 14]).is_ok() {});
+        scope.spawn(|| {
+            while !is_over.load(Relaxed) {
+                if writer.write_all(&[7; 1 << 14]).is_err() {
+                    break;
+                }
+            }
+        });
         let window = || window_packets(&near).expect("TCP");
         assert!(comes(|| window() >= 120), "the window stays at {}", window());
         state.loses_next.store(true, Relaxed);
