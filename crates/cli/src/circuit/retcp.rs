@@ -66,9 +66,19 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         attached => attached?,
     };
-    eprintln!("congestion control `{name}` is registered; Ctrl-C removes it");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(crate::process::asked_to_end());
+    runtime.block_on(async {
+        let registered = async {
+            eprintln!("congestion control `{name}` is registered; Ctrl-C removes it");
+            std::future::pending::<()>().await;
+        };
+        // Signals are handled from the first poll on, so before the line.
+        tokio::select! {
+            biased;
+            () = crate::process::asked_to_end() => {}
+            () = registered => {}
+        }
+    });
     let counts = retcp.counts().context("cannot read the counters")?;
     let line = if args.json {
         serde_json::json!({

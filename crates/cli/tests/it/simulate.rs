@@ -116,7 +116,10 @@ fn wrong_input_gets_one_line_and_exit_code_2() {
             &["replicate", "plan", "-t", "b4", "--from", "0", "--to", "1", "--size", "10"],
             "`10`: has no unit: write `10 B`",
         ),
-        (&["emulate", &incast, "--set", "workload.servers=2", "--", "true"], "leave out the command"),
+        (
+            &["emulate", &incast, "--set", "workload.servers=2", "--trials", "2", "--", "true"],
+            "--trials 2: a command runs once",
+        ),
         (
             &["emulate", &incast, "--set", "transport.cwnd_max=\"9 kB\""],
             "transport.cwnd_max: only in the simulator",

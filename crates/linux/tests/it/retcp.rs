@@ -131,12 +131,16 @@ fn jumps_of_a_paced_flow_alternate_with_its_marks() {
         let is_told = comes(|| {
             counts = retcp.counts().expect("ours");
             (counts.jumps_up, counts.jumps_down) == (state.ups.load(Relaxed), state.downs.load(Relaxed))
-                // Under DSCP a packet may arrive before its predecessor is handled.
-                && (mark != Mark::Ece || counts.marked_acks == state.marked.load(Relaxed))
                 && state.packets.load(Relaxed) > 4 * PHASE
         });
         assert!(is_told, "{counts:?} {state:?}");
         assert!(counts.jumps_up >= 2 && counts.jumps_up - counts.jumps_down <= 1, "{counts:?}");
+        // The kernel joins equal acknowledgements that wait while the program writes (tcp_add_backlog).
+        let marked = state.marked.load(Relaxed);
+        assert!(
+            mark != Mark::Ece || (marked / 2..=marked).contains(&counts.marked_acks),
+            "{counts:?} {state:?}"
+        );
         drop(near);
         assert_eq!(reader.join().expect("it reads"), BYTES as u64);
         println!("{base:?} {mark:?}: {counts:?}");
