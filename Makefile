@@ -38,6 +38,8 @@ smoke = said=$$(python3 experiments/$(1)/run.py $(2) | tee >(cat >&2)); \
 	  if [ -n "$${ANABRANCH_NO_SKIP+set}" ]; then \
 	    echo "ANABRANCH_NO_SKIP is set, and this cannot run: $(1)" >&2; exit 1; fi; fi
 
+# Tests mostly wait, for sockets and emulated time: two threads used a quarter of two processors.
+test: export RUST_TEST_THREADS ?= 6
 test: setup ## Everything that continuous integration runs
 	@mkdir -p target && : >"$$ANABRANCH_SKIPPED"
 	cargo fmt --all --check
