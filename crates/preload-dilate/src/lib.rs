@@ -20,8 +20,8 @@
 //! | `syscall` | `futex`, `futex_waitv`, and the clocks, sleeps and waits for descriptors above |
 //!
 //! **What is not.** Programs that call the kernel past the C library: static ones, Go's; `anabranch_dilate::check_program` refuses them.
-//! The C library's internal waits, as for a name server's answer. `io_uring`, `aio_suspend`, `io_getevents`. What the
-//! kernel says and does by its own clock: times of files, `TCP_INFO`, `TCP_USER_TIMEOUT`, keep-alive, `SO_LINGER`,
+//! The C library's internal waits, as for a name server's answer. `io_uring`, `aio_suspend`, `io_getevents`. The
+//! kernel's own clock in: times of files, `TCP_INFO`, `TCP_USER_TIMEOUT`, keep-alive, `SO_LINGER`,
 //! `SO_MAX_PACING_RATE` (docs/circuit.md has TCP's own timers). A program whose file has set-user-ID or
 //! capabilities, unless root runs it: the loader does not preload there.
 //!
