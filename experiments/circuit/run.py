@@ -231,18 +231,13 @@ def document() -> str:
     return filled(DOCUMENT.read_text(), "experiments/circuit/measured", texts)
 
 
-@LAB.verb()
-def docs(args) -> int:
-    """Writes the tables of docs/circuit.md anew from the committed rows."""
-    DOCUMENT.write_text(document())
-    return 0
+check_tables = LAB.tables_of(DOCUMENT, document)
 
 
 @LAB.verb(binary=BINARY)
 def smoke(args) -> int:
     """Checks the tables of docs/circuit.md and simulates short runs."""
-    if document() != DOCUMENT.read_text():
-        raise Failed("docs/circuit.md: other tables than its rows make: run `python3 experiments/circuit/run.py docs`")
+    check_tables()
     grown = tcp.cell("retcp", 16, 128, 1_000, duration_ms=14)
     shown = grown | tcp.measured(args.binary, grown)
     if not 0 < tcp.use(shown) <= 1:

@@ -294,18 +294,13 @@ def document() -> str:
     return filled(DOCUMENT.read_text(), "experiments/live-speed/measured", blocks)
 
 
-@LAB.verb()
-def docs(args) -> int:
-    """Writes the tables of docs/live.md anew from the committed rows."""
-    DOCUMENT.write_text(document())
-    return 0
+check_tables = LAB.tables_of(DOCUMENT, document)
 
 
 @LAB.verb(binary=BINARY)
 def smoke(args) -> int:
     """Plays at one node for a few seconds and checks the row, and the tables of docs/live.md."""
-    if document() != DOCUMENT.read_text():
-        raise Failed("docs/live.md: other tables than its rows make: run `python3 experiments/live-speed/run.py docs`")
+    check_tables()
     if not shutil.which("nginx"):
         raise Skipped("nginx is not installed")
     with tempfile.TemporaryDirectory(prefix="live-speed-") as scratch:

@@ -168,18 +168,13 @@ def document() -> str:
     return text
 
 
-@LAB.verb()
-def docs(args) -> int:
-    """Writes the tables of docs/recipes.md again from the committed rows."""
-    DOCUMENT.write_text(document())
-    return 0
+check_tables = LAB.tables_of(DOCUMENT, document)
 
 
 @LAB.verb(binary=BINARY)
 def smoke(args) -> int:
     """Checks the tables of docs/recipes.md, and the command's answer for each mechanism."""
-    if document() != DOCUMENT.read_text():
-        raise Failed("docs/recipes.md: other tables than its rows make: run `python3 experiments/recipes/run.py docs`")
+    check_tables()
     for (sharing, resources), expected in ASKED.items():
         command = [args.binary, "recipe", "--sharing", sharing, "--resources", resources]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout

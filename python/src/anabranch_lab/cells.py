@@ -282,6 +282,31 @@ class Experiment:
 
         return add
 
+    def tables_of(self, document: Path, text: Callable[[], str]) -> Callable[[], None]:
+        """Make ``docs`` a verb that writes the tables of a document, and return their check for ``smoke``.
+
+        Parameters
+        ----------
+        document
+            Document below the repository's root.
+        text
+            Function that returns the document with the tables of the committed rows.
+        """
+        name = document.relative_to(ROOT)
+
+        def docs(args: argparse.Namespace) -> None:
+            document.write_text(text())
+
+        def check() -> None:
+            if text() != document.read_text():
+                raise Failed(
+                    f"{name}: other tables than its rows make: run `python3 experiments/{self.name}/run.py docs`"
+                )
+
+        docs.__doc__ = f"Writes the tables of {name} anew from the committed rows."
+        self.verb("docs")(docs)
+        return check
+
     def inside(self, function: Trial) -> Trial:
         """Let a function run inside a site; it takes its task, and returns what goes into its result."""
         self._functions[function.__name__] = function
