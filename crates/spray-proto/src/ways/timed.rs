@@ -3,8 +3,8 @@
 //!
 //! REPS with round trips in place of marks: a mark tells that a queue is long, a round trip tells
 //! how much longer a path is than the others, even if all queues are short or unmarked. A dropped
-//! value is replaced by one that was clearly faster than the mean. A new value may take a slow or
-//! dead path, so few are tried while good ones are known.
+//! value is replaced by one that was clearly faster than the mean. New values are rare while good
+//! ones are known, because a new value may take a slow or dead path.
 //!
 //! Choices, tuned on the setting `permutation-nscc` of `experiments/spray`: "about as fast" is up
 //! to 1.3 times the mean of the last eight or so round trips; "clearly faster" is below 0.8 of the
