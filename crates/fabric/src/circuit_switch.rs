@@ -322,9 +322,8 @@ impl CircuitSwitch {
         self.outputs.len()
     }
 
-    /// Has `timetable` follow the one in force: at the end of its period, or at once if a period
-    /// begins at `now`. Until then sizes of queues look ahead in the timetable in force, period
-    /// after period.
+    /// Has `timetable` follow the one in force: at the end of its period, or at once if a period begins at `now`. Until then
+    /// sizes of queues look ahead in the timetable in force, period after period.
     ///
     /// Errors: a slot that is no matching of these ports; nothing changes then.
     pub(crate) fn handle_timetable(

@@ -288,8 +288,8 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         result
     }
 
-    /// Has `timetable` follow the one of the hybrid switch at `target`, at the end of its period,
-    /// or at once if a period begins at `now`. All events that are due until `now` run before.
+    /// Has `timetable` follow the one of the hybrid switch at `target`, at the end of its period, or at once if a period begins
+    /// at `now`. All events that are due until `now` run before.
     ///
     /// Errors: a slot that is no matching of its ports; nothing changes then.
     /// Panics: if there is no hybrid switch at `target`.

@@ -131,8 +131,8 @@ impl<S> Replaceable<S> {
         Slot { ends_at: now + (slot.ends_at - since), ..slot }
     }
 
-    /// Has `timetable` follow as the period of `now` ends, or at once if one begins at `now`. It
-    /// takes the place of one that was to follow.
+    /// Has `timetable` follow as the period of `now` ends, or at once if one begins at `now`. It takes the place of one that
+    /// was to follow.
     pub(crate) fn replace(&mut self, now: RunInstant, timetable: Timetable<S>) {
         let into = self.time_in_period(now);
         let begin = if into == Duration::ZERO { now } else { now + (self.current.period() - into) };
