@@ -1,12 +1,14 @@
 //! Timetables: states that an element takes in turns, each for a fixed time, period after period.
 //!
-//! A timetable is computed, not run: an element asks for the slot of an instant and arms a timer for the end of that
-//! slot only while it has work. So an idle element costs no events, and a run without packets ends.
-//! Leaves out: the meaning of a state ([`crate::CircuitSwitch`] has one). Read [`Timetable`] first.
+//! A timetable is computed, not run: an element asks for the slot of an instant and arms a timer
+//! for the end of that slot only while it has work. So an idle element costs no events, and a run
+//! without packets ends. Leaves out: the meaning of a state ([`crate::CircuitSwitch`] has one).
+//! Read [`Timetable`] first.
 
 use anabranch_units::{Duration, RunInstant};
 
-/// A periodic sequence of slots, each with its length and its state. The first period begins at [`RunInstant::ZERO`].
+/// A periodic sequence of slots, each with its length and its state. The first period begins at
+/// [`RunInstant::ZERO`].
 ///
 /// ```
 /// use anabranch_fabric::Timetable;

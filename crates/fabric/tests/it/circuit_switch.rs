@@ -1,4 +1,5 @@
-//! Properties of the hybrid switch: order, rates and delays of both networks, and sizes that follow the schedule.
+//! Properties of the hybrid switch: order, rates and delays of both networks, and sizes that follow
+//! the schedule.
 
 use super::Sink;
 use anabranch_fabric::*;
@@ -332,7 +333,8 @@ fn traffic_within_a_rack_passes_at_once() {
 }
 
 proptest! {
-    /// A circuit that delays longer than the packet network lets packets after a day overtake the last ones of the day.
+    /// A circuit that delays longer than the packet network lets packets after a day overtake the
+    /// last ones of the day.
     #[test]
     fn packets_of_a_pair_arrive_in_order(
         resized in any::<bool>(),
