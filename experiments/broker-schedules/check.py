@@ -13,7 +13,8 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
-#: How long a broker may take from its start to its first answer, and to a new round after all faults.
+#: Maximum seconds from a broker's start to its first answer, and from the end of all faults to its
+#: next round.
 READY_WITHIN_S, AGAIN_WITHIN_S = 10.0, 20.0
 
 

@@ -48,11 +48,12 @@ BROKERS, AGENTS, CLUSTERS = 3, 4, 2
 LEASE_S, EVERY_S, BIDS_WITHIN_S, TTL_S = 2, 1, 1, 2
 #: For how long faults are drawn, and how long after one the next comes in the mean.
 FAULTS_S, GAP_S = 12.0, 1.8
-#: The longest fault, and how long an answer may take: longer than that, so that a process that was stopped still answers.
+#: The longest fault, and the longest wait for an answer in seconds: longer than a fault, so that a
+#: stopped process still answers.
 FAULT_S_MAX, ANSWER_WITHIN_S = 4.0, 8.0
-#: How long all brokers may take to their first round.
+#: Maximum time in seconds until all brokers have their first round.
 BEGIN_WITHIN_S = 30.0
-#: How often a broker is asked by a player, and looked at by the operator.
+#: Intervals in seconds between a player's questions to a broker, and between the operator's looks.
 QUESTION_EVERY_S, LOOK_EVERY_S = 0.06, 0.12
 PREFIX = "/anabranch/broker/"
 PLACES = [("berlin", "one"), ("berlin", "two"), ("lima", "one"), ("oslo", "two"), ("pune", "one")]

@@ -36,13 +36,13 @@ class Scheme:
     Attributes
     ----------
     scheduler, demand
-        As the scenario has them.
+        Scheduler and demand, as named in the scenario.
     sets
-        Further settings, as ``--set`` has them.
+        Further settings, in the form of ``--set``.
     control
         Congestion control of all flows, if it is not TCP NewReno.
     thesis
-        Table 2.2: median and 99th percentile of small flows, then of big ones, in ms.
+        Table 2.2: median and 99th percentile of small flows, then of large ones, in ms.
     """
 
     scheduler: str

@@ -90,9 +90,9 @@ class Point:
     Attributes
     ----------
     figure, topology
-        Which curve.
+        Figure and topology of the curve.
     value
-        Of what the figure varies.
+        Value of the quantity that the figure varies.
     """
 
     figure: str

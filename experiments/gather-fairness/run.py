@@ -33,10 +33,11 @@ LAB = Experiment(__file__, __doc__)
 PORT = 7180
 #: Packets of a second of the interactive flow, and their bytes on the wire.
 ASKED_HZ, ASKED_BYTES = 20, 100
-#: Bytes of a full packet, of a TCP segment's data in it and of a `gather` packet's: rates count whole packets.
+#: Bytes of a full packet, of TCP's data in it, and of `gather`'s data in it; rates count whole
+#: packets.
 PACKET_BYTES, SEGMENT_BYTES, SYMBOL_BYTES = 1500, 1448, 1434
-#: Which parties share the link. `gather-3` is one pull from three servers, `bbr-4` four flows of TCP with BBR's first version, which is the
-#: kernel's, and `bbr3-4` with its third, which kernels have not.
+#: Parties on the link. `gather-3` is one pull from three servers, `bbr-4` four flows of TCP with
+#: BBR's first version, which the kernel has, and `bbr3-4` with its third, which kernels lack.
 MIXES = (
     *("gather-1", "gather-3", "cubic-1", "bbr-1"),
     *(f"{ours}+{theirs}" for ours in ("gather-1", "gather-3") for theirs in ("cubic-1", "cubic-4", "bbr-1", "bbr-4", "bbr3-1", "bbr3-4")),
@@ -59,11 +60,11 @@ class Cell:
     mix
         One of `MIXES`.
     link_mbps, rtt_ms
-        The shared link's rate, and the round trip between any two that speak.
+        The shared link's rate, and the round trip between any two communicating sites.
     queue_bdps
         The queue before the shared link, in products of rate and round trip.
     run_s, warmup_s
-        How long all send, and how much of the beginning does not count.
+        Time that all parties send, and the part at its beginning that does not count, in seconds.
     """
 
     mix: str

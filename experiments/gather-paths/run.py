@@ -116,7 +116,8 @@ INTEGERS, LONG_BYTES, BLOCK_BYTES = ("burst", "servers", "size"), 10 << 20, 1434
 ROUNDED_S = 0.0015
 
 
-#: Of captures: the kind of a block that is a packet, and what a packet of data has more bytes than; bytes of one of `gather`'s.
+#: In captures: type of a block that holds a packet, and size that only data packets exceed; bytes of
+#: a `gather` packet.
 ENHANCED_PACKET, DATA_BYTES, PACKET_BYTES = 6, 300, 1500
 #: Least share of the link, by loss, for objects of 64 MiB and more; and the busy share from which a
 #: link counts as full.

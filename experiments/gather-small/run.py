@@ -27,7 +27,7 @@ from anabranch_lab.cells import BINARY, Experiment, Option, Row, Rows, grouped, 
 from anabranch_lab.programs import Failed, installed, processor_s, running, timed, topology, write_nginx
 
 LAB = Experiment(__file__, __doc__)
-#: Of the first server; of nginx with TLS, the ports behind.
+#: Port of the first server, and offset of nginx's port with TLS.
 PORT, TLS = 7480, 100
 SERVERS = range(3)
 METHODS = ["gather", "curl", "curl-tls", "aria2c", "aria2c-16"]

@@ -145,7 +145,7 @@ class Results:
     Parameters
     ----------
     folder
-        Where their files are.
+        Folder of their files.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -47,7 +47,7 @@ class Site:
     Attributes
     ----------
     name, address, namespace
-        As ``ANABRANCH_SITES`` has them; `namespace` is a path for ``nsenter --net``.
+        Values in ``ANABRANCH_SITES``; `namespace` is a path for ``nsenter --net``.
     neighbours
         Names of the sites that it has a link to.
     links

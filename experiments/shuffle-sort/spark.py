@@ -18,7 +18,7 @@ import sys
 import time
 from typing import Any
 
-#: Where executors serve shuffle data; the driver's is another, so that rules leave it alone.
+#: Port on which executors serve shuffle data; the driver has a different port, so rules ignore it.
 BLOCKS_PORT = 7337
 RULES = f"[[rule]]\nlocal_port = {BLOCKS_PORT}\ncoflow = 'spark-{{remote_host}}'\n"
 Row = dict[str, Any]

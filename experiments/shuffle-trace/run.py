@@ -23,14 +23,14 @@ from anabranch_lab.programs import json_lines
 
 LAB = Experiment(__file__, __doc__)
 MEASURED, DECIDED = LAB.folder / "measured.csv", LAB.folder / "decide.csv"
-#: How many times faster coflows arrive than in the recorded hour.
+#: Factors by which coflows arrive faster than in the recorded hour.
 LOADS = (1, 2, 4)
 ABLATION = ("chase+without-order", "chase+without-chase", "chase+without-due")
 SCHEDULERS = (
     *("chase+", "varys", "sincronia", "srf", "wss", "aalo", "max-min", "chase-total", "chase", "fifo"),
     *ABLATION,
 )
-#: Of a figure, in inches.
+#: Size of a figure in inches.
 SIZE = (7.2, 4.6)
 
 

@@ -26,7 +26,7 @@ METRICS = {"web-search": ("fct_us_mean", "small_fct_us_mean")}
 TOLERANCE = 0.10
 #: Columns that are reported beside the claim, by the first word of their names.
 REPORTED = {"drops": "dropped_queue_full", "fairness": "fairness_share"}
-#: Where the two are known to differ and why; see README.md.
+#: Known differences between the two, with reasons; README.md says more.
 NOTES = {
     "lossy, control cubic": "single runs differ by a fifth",
     "web-search, control newreno": "means of several runs are 10 % apart; single ones differ more",

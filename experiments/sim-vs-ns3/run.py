@@ -51,7 +51,7 @@ MSS_BYTES = 1_460
 COLLAPSED_MBPS = 500.0
 #: Simulators of the same TCP are known to differ this much on the collapsed floor.
 FLOOR_RATIO = 4.0
-#: Of counts and of medians, which chance moves little.
+#: Tolerance of counts and of medians, which vary little between runs.
 TOLERANCE_SHARE = 0.01
 #: Tolerance of a mean over runs, in standard errors of the difference; at least the share above is
 #: tolerated.
@@ -68,7 +68,7 @@ class Ours:
     Parameters
     ----------
     binary, xtask
-        As the command line names them; without an xtask cargo builds one.
+        Programs named on the command line; without an xtask cargo builds one.
     """
 
     def __init__(self, binary: Path, xtask: str | None) -> None:

@@ -40,7 +40,7 @@ TRANSPORT: Table = {
     "rto_initial": "10 ms",
     "delayed_ack": "off",
 }
-#: Where hosts go by marks: DCTCP, and queues that mark above 20 packets (its authors' K for 1 Gbit/s).
+#: Settings for hosts that react to marks: DCTCP, and queues that mark above 20 packets (its authors' K for 1 Gbit/s).
 MARKS: Table = {"network.mark": "30 kB", "transport.control": "dctcp", "transport.ecn": True}
 RACK: Table = {"transport.rack": True}
 
