@@ -322,18 +322,19 @@ impl CircuitSwitch {
         self.outputs.len()
     }
 
-    /// Has `timetable` follow the one in force: at the end of its period, or at once if a period begins at `now`. Until then
-    /// sizes of queues look ahead in the timetable in force, period after period.
+    /// Has `timetable` follow the one in force, with the first period that begins at `from` or later; at once if that is `now`.
+    /// Until then sizes of queues look ahead in the timetable in force, period after period.
     ///
     /// Errors: a slot that is no matching of these ports; nothing changes then.
     pub(crate) fn handle_timetable(
         &mut self,
         now: RunInstant,
         timetable: Timetable<Matching>,
+        from: RunInstant,
     ) -> Result<(), CircuitError> {
         check_all(&timetable, self.outputs.len())?;
         self.turn(now);
-        self.timetable.replace(now, timetable);
+        self.timetable.replace(now.max(from), timetable);
         self.turn(now);
         Ok(())
     }
@@ -536,13 +537,19 @@ impl CircuitSwitch {
     ) {
         let &mut PacketMeta { src, size_bytes, .. } = cx.meta(p);
         self.latencies.handle_departure(cx.now(), p.index(), size_bytes, network);
-        if let (Some(ahead), Some(source)) = (self.settings.mark_ahead, self.port(src)) {
-            let opposite = &self.pairs[destination * self.outputs.len() + source];
-            if self.is_near(opposite, cx.now(), ahead) {
-                cx.meta(p).set(Flag::Circuit, true);
-            }
+        if let Some(source) = self.port(src) {
+            self.mark(cx, p, source, destination);
         }
         cx.forward(self.outputs[destination], p);
+    }
+
+    /// Marks a packet that leaves against a circuit that is up or near.
+    fn mark<Q: EventQueue>(&self, cx: &mut Cx<'_, Q>, p: PacketId, source: usize, destination: usize) {
+        let Some(ahead) = self.settings.mark_ahead else { return };
+        let opposite = &self.pairs[destination * self.outputs.len() + source];
+        if self.is_near(opposite, cx.now(), ahead) {
+            cx.meta(p).set(Flag::Circuit, true);
+        }
     }
 
     /// Arms the timer for the end of the slot while packets wait.
@@ -569,6 +576,7 @@ impl Element for CircuitSwitch {
         };
         let goes_around = self.settings.around.is_some_and(|most| u64::from(size_bytes) <= most.as_u64());
         if source == destination || goes_around {
+            self.mark(cx, p, source, destination);
             return cx.forward(self.outputs[destination], p);
         }
         let place = source * self.outputs.len() + destination;

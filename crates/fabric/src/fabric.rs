@@ -288,8 +288,8 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         result
     }
 
-    /// Has `timetable` follow the one of the hybrid switch at `target`, at the end of its period, or at once if a period begins
-    /// at `now`. All events that are due until `now` run before.
+    /// Has `timetable` follow the one of the hybrid switch at `target`, with the first of its periods that begins at `from` or
+    /// later; at once if that is `now`. All events that are due until `now` run before.
     ///
     /// Errors: a slot that is no matching of its ports; nothing changes then.
     /// Panics: if there is no hybrid switch at `target`.
@@ -298,10 +298,11 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         now: Instant,
         target: Target,
         timetable: Timetable<Matching>,
+        from: Instant,
     ) -> Result<(), CircuitError> {
         self.advance(now);
         match self.elements.get_mut(target.index()).filter(|_| !target.is_node()) {
-            Some(AnyElement::Circuit(switch)) => switch.handle_timetable(now.into(), timetable),
+            Some(AnyElement::Circuit(switch)) => switch.handle_timetable(now.into(), timetable, from.into()),
             _ => panic!("{target:?} is not a hybrid switch"),
         }
     }

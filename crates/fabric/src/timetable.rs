@@ -131,11 +131,10 @@ impl<S> Replaceable<S> {
         Slot { ends_at: now + (slot.ends_at - since), ..slot }
     }
 
-    /// Has `timetable` follow as the period of `now` ends, or at once if one begins at `now`. It takes the place of one that
-    /// was to follow.
-    pub(crate) fn replace(&mut self, now: RunInstant, timetable: Timetable<S>) {
-        let into = self.time_in_period(now);
-        let begin = if into == Duration::ZERO { now } else { now + (self.current.period() - into) };
+    /// Has `timetable` follow with the first period that begins at `from` or later. It takes the place of one that was to follow.
+    pub(crate) fn replace(&mut self, from: RunInstant, timetable: Timetable<S>) {
+        let into = self.time_in_period(from);
+        let begin = if into == Duration::ZERO { from } else { from + (self.current.period() - into) };
         self.next = Some((begin, timetable));
     }
 

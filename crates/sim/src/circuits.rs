@@ -187,7 +187,7 @@ impl Weeks {
             slots.push((left, Matching::new()));
         }
         let timetable = Timetable::new(slots).expect("nights and days have a length");
-        let installed = fabric.handle_timetable(now, self.switch, timetable);
+        let installed = fabric.handle_timetable(now, self.switch, timetable, week.begins_at);
         installed.expect("a control's days are matchings of the switch's racks");
     }
 
@@ -232,9 +232,11 @@ impl Weeks {
             let size = flow.size.or(is_endless.then_some(ByteCount::new(ENDLESS_BYTES)));
             let racks =
                 rack(flow.src).zip(rack(flow.dst)).filter(|(source, destination)| source != destination);
-            let (Some((source, destination)), Some(size)) = (racks, size) else { continue };
-            self.control.handle_announced(number, [source, destination], size);
+            // The switch forwards packets of the others, too, so each flow is closed.
             self.open.push(number);
+            if let (Some((source, destination)), Some(size)) = (racks, size) {
+                self.control.handle_announced(number, [source, destination], size);
+            }
         }
         self.flows = flows.len();
         tapped.retain(|packet| {
