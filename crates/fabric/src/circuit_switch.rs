@@ -322,10 +322,11 @@ impl CircuitSwitch {
         self.outputs.len()
     }
 
-    /// Has `timetable` follow the one in force, with the first period that begins at `from` or later; at once if that is `now`.
-    /// Until then sizes of queues look ahead in the timetable in force, period after period.
+    /// Schedules `timetable` to replace the current one with the first period that begins at `from`
+    /// or later; at once if that is `now`. Until then, queue sizes look ahead in the current
+    /// timetable, period after period.
     ///
-    /// Errors: a slot that is no matching of these ports; nothing changes then.
+    /// Errors: a slot that is not a matching of these ports; nothing changes in that case.
     pub(crate) fn handle_timetable(
         &mut self,
         now: RunInstant,

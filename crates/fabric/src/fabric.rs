@@ -288,10 +288,11 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         result
     }
 
-    /// Has `timetable` follow the one of the hybrid switch at `target`, with the first of its periods that begins at `from` or
-    /// later; at once if that is `now`. All events that are due until `now` run before.
+    /// Schedules `timetable` to replace the current one of the hybrid switch at `target`, with the
+    /// first of its periods that begins at `from` or later; at once if that is `now`. All events
+    /// that are due until `now` run before.
     ///
-    /// Errors: a slot that is no matching of its ports; nothing changes then.
+    /// Errors: a slot that is not a matching of its ports; nothing changes in that case.
     /// Panics: if there is no hybrid switch at `target`.
     pub fn handle_timetable(
         &mut self,

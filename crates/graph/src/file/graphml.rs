@@ -9,7 +9,7 @@
 //! | graph | `Network`, else `label` | the topology's name |
 //! | node | `label` | the site's name, plus ` (id)` if shared or blank; `/` becomes `-` |
 //! | node | `Latitude`, `Longitude` | its place, if both are given |
-//! | edge | `LinkSpeedRaw` (bit/s), or `LinkSpeed`, `LinkSpeedUnits` (`K`, `M`, `G`, `T`) | capacity |
+//! | edge | `LinkSpeedRaw` (bit/s), or `LinkSpeed`, `LinkSpeedUnits` (K, M, G, T) | capacity |
 //!
 //! An undirected edge is a full-duplex cable; an edge that occurs twice is two cables. Capacity is
 //! the caller's default where the file has none, or 0. Delay is the delay of a fibre between the
