@@ -73,8 +73,8 @@ pub(crate) static PRODUCTS: [[u8; 256]; 256] = {
     table
 };
 
-/// Products with the sixteen values of a byte's low half, and with those of its high half, for byte
-/// shuffles.
+/// Products with the sixteen values of a byte's low half, and with the sixteen values of its high
+/// half, for byte shuffles.
 #[derive(Copy, Clone)]
 #[repr(C, align(32))]
 pub(crate) struct HalfProducts {

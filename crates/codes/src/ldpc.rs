@@ -5,7 +5,7 @@
 //! previous one to zero. A block is in [`Code::degree`] of them, and the numbers of blocks per
 //! equation differ by at most one. Losses are solved by peeling, and the rest by elimination
 //! (`lt::plan`). Now and then more packets than blocks are needed; `xtask bench codes --only fec`
-//! measures how often, beside [`mds`](crate::mds), which never needs more.
+//! measures how often, next to [`mds`](crate::mds), which never needs more.
 //!
 //! Source: Roca, Neumann and Furodet, RFC 5170 sections 4 and 6 (LDPC-Staircase). Differs: the
 //! matrix is drawn by splitmix64, and with few equations blocks are in fewer than three. Read

@@ -88,7 +88,7 @@ impl Code {
         };
         if blocks + parity < FIELD {
             let (first, x) = (Gf(self.blocks), Gf((blocks + parity) as u8));
-            // Elements of blocks are below those of all parities, so no sum is zero.
+            // Elements of blocks are below the elements of all parities, so no sum is zero.
             let of = |y: u8| (first + Gf(y)).div(x + Gf(y)).expect("two elements that differ").0;
             return (0..self.blocks).map(of).collect();
         }

@@ -36,7 +36,7 @@ pub struct Slot<'a, S> {
     pub ends_at: RunInstant,
 }
 
-/// Why slots are no timetable.
+/// Why slots are not a timetable.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TimetableError {

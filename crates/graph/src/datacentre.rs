@@ -74,8 +74,8 @@ impl From<TopologyError> for DatacentreError {
 
 /// `hosts` hosts around one switch, `hub`.
 ///
-/// Errors: no hosts, more hosts than fit beside the switch in [`SITES_MAX`], properties that no
-/// link can have.
+/// Errors: no hosts, more hosts than fit together with the switch in [`SITES_MAX`], properties that
+/// no link can have.
 ///
 /// ```
 /// use anabranch_graph::{LinkProperties, datacentre::star};
@@ -104,8 +104,8 @@ pub fn star(hosts: usize, properties: &LinkProperties) -> Result<Topology, Datac
 /// forms a pair with host `pairs` + x. The hosts' cables have the properties `edge`, the shared
 /// cable has `bottleneck`. The links of the shared cable are the last two, left to right first.
 ///
-/// Errors: no pairs, more hosts than fit beside the switches in [`SITES_MAX`], properties that no
-/// link can have.
+/// Errors: no pairs, more hosts than fit together with the switches in [`SITES_MAX`], properties
+/// that no link can have.
 pub fn dumbbell(
     pairs: usize,
     edge: &LinkProperties,

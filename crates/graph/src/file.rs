@@ -246,8 +246,8 @@ pub fn resolve(spec: &str) -> Result<Source, LoadError> {
 
 /// Loads the topology that `spec` names. `read` returns the text of a path.
 ///
-/// Errors: an unknown name, an error of `read`, a text that is no topology, a default capacity of
-/// zero for a built-in topology.
+/// Errors: an unknown name, an error of `read`, a text that is not a topology, a default capacity
+/// of zero for a built-in topology.
 ///
 /// ```
 /// use anabranch_graph::file::{Defaults, load};

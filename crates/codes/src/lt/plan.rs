@@ -129,7 +129,7 @@ fn by_most(blocks: &[Block], key: impl Fn(u32) -> usize) -> Vec<u32> {
     sorted
 }
 
-/// Derivation of the blocks from rows, each of which lists the blocks of a packet.
+/// Derivation of the blocks from rows. Each row lists the blocks of a packet.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     blocks: Vec<Block>,

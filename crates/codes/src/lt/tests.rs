@@ -343,7 +343,7 @@ fn what_is_no_code_is_refused_in_one_line() {
 }
 
 /// Issue #18: packets of a known block were recorded without being kept. Once they filled the table
-/// of ids, a decoder searched a free slot for ever.
+/// of ids, a decoder searched a free slot forever.
 #[test]
 fn packets_of_a_block_that_is_known_are_not_remembered() {
     let code = Code::systematic(2).expect("a good code");
