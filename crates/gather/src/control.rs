@@ -120,7 +120,7 @@ impl<R: AsyncRead + AsyncWrite + Unpin> Reader<R> {
         (!self.waiting.is_empty()).then_some(self.stuck_since)
     }
 
-    /// As [`Reader::next`], while queued messages are written. Above [`WAITING_MAX`] unwritten
+    /// As [`Reader::next`], while queued messages are written. Above `WAITING_MAX` unwritten
     /// bytes a server reads nothing. Cancel safe.
     ///
     /// Errors: the stream's; malformed bytes (`InvalidData`).
