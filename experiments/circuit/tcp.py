@@ -486,7 +486,7 @@ def claims_table(of: Measured) -> str:
         name: sum(tails[ahead][2] > grown[ahead][2] for ahead in AHEAD_US[1:])
         for name, tails in (("early", jumps), ("up", up))
     }
-    same_use = static_at(of, grown[1_000][0], 30) or 0.0
+    same_use = static_at(of, grown[1_000][0], 30)
     full = next((str(size) for size in SIZES if fixed[size][0] > 0.95), "none")
     base = figures(of[second("cubic", 16)])
     both = figures(of[second("retcp-cubic", 16, 50, 150)])
@@ -508,7 +508,7 @@ def claims_table(of: Measured) -> str:
         [
             "median latency of it, beside a fixed queue of the same use",
             "-36 % (64 packets)",
-            change(grown[1_000][1], same_use),
+            "no fixed queue has its use" if same_use is None else change(grown[1_000][1], same_use),
         ],
         ["median latency of it, beside 16 packets", "about the same", change(grown[1_000][1], fixed[16][1])],
         ["use of reTCP alone, beside Reno, 16 packets", "no help", f"{alone[0] / fixed[16][0]:.2f} times"],
