@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
 import jobs
 import ring_load
 import tcp
-from anabranch_lab.cells import BINARY, ROOT, XTASK, Experiment, Option, Row, Rows, filled, grouped, measure, read_csv, table, write_csv
+from anabranch_lab.cells import BINARY, ROOT, XTASK, Experiment, Option, Row, Rows, filled, grouped, measure, read_csv, rounded, table, write_csv
 from anabranch_lab.programs import Failed, json_lines
 
 LAB = Experiment(__file__, __doc__)
@@ -136,11 +136,9 @@ def schedulers(args) -> int:
     """Runs the schedulers' bench."""
     found = json_lines([args.xtask, "bench", "circuit", "--json", "--racks", 128])
     args.rows.mkdir(parents=True, exist_ok=True)
-    rounded = [
-        {key: f"{value:.6g}" if isinstance(value, float) else value for key, value in row.items()} for row in found
-    ]
-    write_csv(args.rows / "schedulers.csv", [row for row in rounded if "scheduler" in row])
-    write_csv(args.rows / "comparison.csv", [row for row in rounded if "draws" in row])
+    rows = [{key: rounded(value) for key, value in row.items()} for row in found]
+    write_csv(args.rows / "schedulers.csv", [row for row in rows if "scheduler" in row])
+    write_csv(args.rows / "comparison.csv", [row for row in rows if "draws" in row])
     return 0
 
 
