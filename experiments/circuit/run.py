@@ -92,16 +92,9 @@ def figures(args) -> int:
 )
 def rings(args) -> int:
     """Simulates rings of big flows on circuits that follow demand."""
-    args.rows.mkdir(parents=True, exist_ok=True)
-    path = args.rows / "rings.csv"
-    rows = read_csv(path)
-    for name, count, seed in ring_load.missing(rows, args.seeds):
-        if args.only and name not in args.only:
-            continue
-        rows += ring_load.measure(args.binary, name, count, seed, args.duration)
-        write_csv(path, rows)
-        print(f"circuit: {name}, rings: {count}, seed {seed}", file=sys.stderr)
-    return 0
+    rows = Rows(args.rows / "rings.csv", ring_load.KEY, ring_load.COLUMNS, line_end="\n")
+    cells = [cell for cell in ring_load.cells(args.seeds) if not args.only or cell["scheme"] in args.only]
+    return measure(rows, cells, lambda cell: ring_load.measured(args.binary, cell, args.duration))
 
 
 def on_real_kernels(binary: Path, scenario: Path, columns: Sequence[str], *options: str) -> list[Row]:
