@@ -81,6 +81,7 @@ use crate::dilation::Clock;
 use crate::forward::{Figures, Forwarder, Request, Setup};
 use crate::route::Routes;
 
+pub use anabranch_fabric::RATE_MIN;
 pub use anabranch_units::Histogram;
 pub use circuits::{CircuitFigures, CircuitOptions};
 pub use dilation::{Dilation, DilationError};
