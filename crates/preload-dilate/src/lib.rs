@@ -17,7 +17,7 @@
 //! | timers | `timerfd_settime`, `timerfd_gettime`, `setitimer`, `getitimer`, `alarm`, `timer_settime`, `timer_gettime` |
 //! | threads | `pthread_cond_timedwait`, `pthread_cond_clockwait`, `pthread_mutex_timedlock`, `pthread_mutex_clocklock`, the same of rwlocks, `sem_timedwait`, `sem_clockwait`, `pthread_timedjoin_np`, `pthread_clockjoin_np`, `cnd_timedwait`, `mtx_timedlock` |
 //! | others | `sigtimedwait`, `semtimedop`; `SO_RCVTIMEO` and `SO_SNDTIMEO`; times of arrival (`SO_TIMESTAMP`) in `recvmsg` and `recvmmsg` |
-//! | `syscall` | `futex`, `futex_waitv`, and the clocks, sleeps and waits for descriptors above |
+//! | `syscall` | `futex`, `futex_waitv`, `clock_gettime`, `gettimeofday`, `time`, `nanosleep`, `clock_nanosleep`, `select`, `pselect6`, `poll`, `ppoll`, `epoll_wait`, `epoll_pwait`, `epoll_pwait2`, `recvmmsg`, `rt_sigtimedwait`, `semtimedop`, `timerfd_create`, `timerfd_settime`, `timerfd_gettime` |
 //!
 //! **What is not.** Programs that call the kernel past the C library: static ones, Go's; `anabranch_dilate::check_program` refuses them.
 //! The C library's internal waits, as for a name server's answer. `io_uring`, `aio_suspend`, `io_getevents`. The

@@ -1,8 +1,10 @@
 //! The C library's functions that a program calls first here.
 //!
-//! All of this room's `unsafe` is here and below. Each function turns the program's times into the machine's, calls the next library's
-//! function, and turns the machine's times in its results back. Nothing is allocated, locked or kept open, so threads, `fork` and signal
-//! handlers need no care. Leaves out: the arithmetic (`anabranch_dilate`). Read [`dilation`] and [`until`].
+//! All of this room's `unsafe` is here and below. Each function turns the program's times into the
+//! machine's, calls the next library's function, and turns the machine's times in its results back.
+//! Once the library is loaded, nothing is allocated, locked, looked up or kept open, so threads,
+//! `fork` and signal handlers need no care. Leaves out: the arithmetic (`anabranch_dilate`). Read
+//! [`dilation`] and [`until`].
 
 #![cfg_attr(test, allow(dead_code, reason = "tests call a few of the functions, under these names"))]
 
@@ -22,10 +24,22 @@ const UNTIL: c_int = 1;
 /// Seconds since 1970 of a time that no monotonic clock shows: 31 years.
 const REALTIME_FROM_S: i64 = 1_000_000_000;
 
+///
+/// The loader finds it before the program begins: `dlsym` may not be called in a signal's handler
+/// (signal-safety(7)). Libraries that are loaded before this one may call earlier, outside of
+/// handlers.
 /// The next library's function of this name: the C library's, or another preloaded one's; `None` if there is none.
 macro_rules! next {
     ($name:ident as fn($($kind:ty),* $(,)?) -> $result:ty) => {{
         static NEXT: std::sync::atomic::AtomicPtr<libc::c_void> =
+        extern "C" fn find_at_load() {
+            crate::sys::find(&NEXT, concat!(stringify!($name), "\0"));
+        }
+        #[used]
+        // SAFETY: the loader calls each function of this section once; `find_at_load` ignores its
+        // arguments.
+        #[unsafe(link_section = ".init_array")]
+        static FIND: extern "C" fn() = find_at_load;
             std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
         let function = crate::sys::find(&NEXT, concat!(stringify!($name), "\0"));
         // SAFETY: the function of this name has this signature by POSIX or by Linux's manual; a null is `None`.
@@ -152,7 +166,7 @@ fn real_time(clock: clockid_t) -> i64 {
     nanoseconds(&at).unwrap_or(0)
 }
 
-/// Finds a function once.
+/// Finds a function once. A name that no library has is asked for again by each call.
 pub(super) fn find(known: &AtomicPtr<c_void>, name: &'static str) -> *mut c_void {
     let mut function = known.load(Relaxed);
     if function.is_null() {

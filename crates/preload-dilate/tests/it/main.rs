@@ -218,6 +218,19 @@ fn a_variable_that_cannot_be_read_ends_the_program() {
         let mut command = Command::new("sh");
         command.env("LD_PRELOAD", library()).args(["-c", "echo never"]);
         command.env("ANABRANCH_DILATION", factor).env("ANABRANCH_DILATION_BASE", base);
+/// A lookup takes the loader's lock, which a signal's handler may not.
+#[test]
+fn functions_are_looked_up_before_the_program_begins() {
+    let mut command = dilated("sleep", 4);
+    let output = command.arg("0.01").env("LD_DEBUG", "symbols").env("LD_BIND_NOW", "1").output();
+    let said = String::from_utf8_lossy(&output.expect("sleep is there").stderr).into_owned();
+    let (before, after) = said.split_once("transferring control: sleep").expect("the loader says it");
+    for name in ["nanosleep", "clock_nanosleep", "clock_gettime"] {
+        let lookup = format!("symbol={name};");
+        assert!(before.contains(&lookup) && !after.contains(&lookup), "{name}");
+    }
+}
+
         let run = run(&mut command);
         assert_eq!(run.status.code(), Some(anabranch_preload_dilate::EXIT_BAD_VARIABLE), "{run:?}");
         assert!(run.output.contains(words) && !run.output.contains("never"), "{run:?}");
