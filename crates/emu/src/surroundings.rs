@@ -8,7 +8,7 @@
 //! end. Read [`Surroundings`].
 
 use crate::{EmuError, Emulation, Isolation};
-use anabranch_dilate::Environment;
+use anabranch_dilate::ProgramTime;
 use anabranch_graph::Topology;
 use anabranch_units::SiteId;
 use std::ffi::{OsStr, OsString};
@@ -64,8 +64,7 @@ impl Surroundings {
             }
             all.sites.push((name.clone(), address));
         }
-        let factor = emulation.dilation().factor();
-        let time = Environment::now(factor).expect("both rooms have dilations from 1 to 1,024");
+        let time = ProgramTime::now(emulation.dilation());
         all.variables.extend(time.variables().map(|(name, value)| (name.to_owned(), value)));
         all.variables.push(("ANABRANCH_TOPOLOGY".into(), topology.name().to_owned()));
         all.variables.push(("ANABRANCH_SITES".into(), serde_json::Value::from(sites).to_string()));
@@ -101,8 +100,8 @@ impl Surroundings {
         }
         let (name, address) = &self.sites[site.index()];
         command.env("ANABRANCH_SITE", name).env("ANABRANCH_ADDRESS", address);
-}
     }
+}
 
 /// The value of `LD_PRELOAD` for `command`: `library`, then the libraries that it has inherited.
 fn before_inherited(library: &Path, command: &Command) -> OsString {

@@ -25,11 +25,11 @@
 //! `SO_MAX_PACING_RATE` (docs/circuit.md has TCP's own timers). A program whose file has set-user-ID or
 //! capabilities, unless root runs it: the loader does not preload there.
 //!
-//! **Base.** Processes agree about the time if they have one base: `anabranch_dilate::Environment::now` takes it once for all programs
+//! **Base.** Processes agree about the time if they have one base: `anabranch_dilate::ProgramTime::now` takes it once for all programs
 //! of an experiment. Without its variable the library takes the base when it is loaded, and passes it on to the program's children.
 //!
 //! A variable that cannot be read ends the program with status [`EXIT_BAD_VARIABLE`] and a line on standard error, as a figure at the
-//! wrong speed would be worse. Leaves out: other C libraries than glibc. Read [`anabranch_dilate::Dilation`], then the `sys` module.
+//! wrong speed would be worse. Leaves out: other C libraries than glibc. Read [`anabranch_dilate::ProgramTime`], then the `sys` module.
 
 #![cfg(target_os = "linux")]
 #![allow(

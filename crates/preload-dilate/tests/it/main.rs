@@ -14,8 +14,9 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use anabranch_dilate::{Environment, LIBRARY};
+use anabranch_dilate::{LIBRARY, ProgramTime};
 use anabranch_testing::skip::skip;
+use anabranch_units::Dilation;
 
 const FACTORS: [u32; 3] = [1, 4, 20];
 /// Length of each wait of the programs.
@@ -51,10 +52,15 @@ pub fn library() -> PathBuf {
     path
 }
 
+/// Stretched time from now on.
+fn time(factor: u32) -> ProgramTime {
+    ProgramTime::now(Dilation::try_from(factor).expect("in range"))
+}
+
 /// The program under a factor.
 pub fn dilated(program: &str, factor: u32) -> Command {
     let mut command = Command::new(program);
-    command.env("LD_PRELOAD", library()).envs(Environment::now(factor).expect("in range").variables());
+    command.env("LD_PRELOAD", library()).envs(time(factor).variables());
     command
 }
 
@@ -198,7 +204,7 @@ fn two_programs_of_one_base_agree_about_the_time() {
     if !is_there("python3", "--version") {
         return skip("no python3");
     }
-    let environment = Environment::now(20).expect("in range");
+    let environment = time(20);
     let clock = || -> f64 {
         let mut command = Command::new("python3");
         command.env("LD_PRELOAD", library()).envs(environment.variables());
@@ -212,12 +218,6 @@ fn two_programs_of_one_base_agree_about_the_time() {
     assert!((0.5 / 20.0..=real / 20.0).contains(&between), "{between} s of {real} s");
 }
 
-#[test]
-fn a_variable_that_cannot_be_read_ends_the_program() {
-    for (factor, base, words) in [("0", "1,2,3,4,5", "1 to 1024"), ("4", "1,2", "five times")] {
-        let mut command = Command::new("sh");
-        command.env("LD_PRELOAD", library()).args(["-c", "echo never"]);
-        command.env("ANABRANCH_DILATION", factor).env("ANABRANCH_DILATION_BASE", base);
 /// A lookup takes the loader's lock, which a signal's handler may not.
 #[test]
 fn functions_are_looked_up_before_the_program_begins() {
@@ -231,6 +231,12 @@ fn functions_are_looked_up_before_the_program_begins() {
     }
 }
 
+#[test]
+fn a_variable_that_cannot_be_read_ends_the_program() {
+    for (factor, base, words) in [("0", "1,2,3,4,5", "1 to 1024"), ("4", "1,2", "five times")] {
+        let mut command = Command::new("sh");
+        command.env("LD_PRELOAD", library()).args(["-c", "echo never"]);
+        command.env("ANABRANCH_DILATION", factor).env("ANABRANCH_DILATION_BASE", base);
         let run = run(&mut command);
         assert_eq!(run.status.code(), Some(anabranch_preload_dilate::EXIT_BAD_VARIABLE), "{run:?}");
         assert!(run.output.contains(words) && !run.output.contains("never"), "{run:?}");
@@ -242,6 +248,6 @@ fn without_a_base_children_have_their_parents() {
     let mut command = Command::new("sh");
     command.env("LD_PRELOAD", library()).env("ANABRANCH_DILATION", "4").env_remove("ANABRANCH_DILATION_BASE");
     let run = run(command.args(["-c", "echo $ANABRANCH_DILATION_BASE"]));
-    let environment = Environment::read("4", run.output.trim()).expect("five times");
+    let environment = ProgramTime::read("4", run.output.trim()).expect("five times");
     assert!(environment.bases().realtime_ns > 0);
 }
