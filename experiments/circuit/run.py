@@ -48,10 +48,10 @@ def tcp_runs(args) -> int:
     return code
 
 
-@LAB.verb("jobs", rows=LAB.runs, xtask=XTASK)
+@LAB.verb("jobs", rows=LAB.runs, xtask=XTASK, only=Option(help="kind of rows; all without it", choices=tuple(jobs.FILES)))
 def jobs_runs(args) -> int:
     """Runs the bench of training jobs on parallel switches."""
-    jobs.measure(args.xtask, args.rows)
+    jobs.measure(args.xtask, args.rows, args.only)
     return 0
 
 
