@@ -34,7 +34,7 @@ ASKED = {
 
 
 def measured(name: str) -> list[Row]:
-    """Return committed rows of an experiment, as ``circuit/buffers``."""
+    """Return committed rows of an experiment, as ``circuit/tcp``."""
     folder, file = name.split("/")
     rows = read_csv(ROOT / "experiments" / folder / "measured" / f"{file}.csv")
     if not rows:

@@ -1,7 +1,9 @@
-//! A content network's side of the decision protocol: it estimates, matches, bids, answers proposals and keeps account of what was accepted.
+//! A content network's side of the decision protocol: it estimates, matches, bids, answers
+//! proposals and tracks accepted rounds.
 //!
-//! Source: steps 1, 4, 5 and 7 of section 3.4.1. Leaves out: where costs, loads and scores come from (the network's own systems), and sockets. Each
-//! `handle_*` answers at once; an agent has no deadlines. Read [`Agent`] first.
+//! Source: steps 1, 4, 5 and 7 of section 3.4.1. Leaves out: the sources of costs, loads and scores
+//! (the network's own systems), and sockets. Each `handle_*` answers at once; an agent has no
+//! deadlines. Read [`Agent`] first.
 
 use crate::designs::Design;
 use crate::messages::{Accepted, Assent, Bids, Call, ClusterBid, ClusterRate, Proposal, ShareBids};
@@ -9,41 +11,45 @@ use crate::world::{Offer, Site};
 use anabranch_units::{BitRate, PeerId};
 use std::collections::BTreeMap;
 
-/// Clusters and scores, as a network knows its own.
+/// A network's knowledge of its clusters and scores.
 pub trait Estimates {
-    /// A cluster by its number; none if there is no such.
+    /// Returns a cluster by its number, or `None` if the number is unknown.
     fn site(&self, cluster: u32) -> Option<Site>;
-    /// The clusters that the network considers for a place, the cheapest first; none for a place that it does not serve.
+    /// Returns the clusters that the network considers for a place, cheapest first; empty for a
+    /// place that it does not serve.
     fn considered(&self, location: &str, isp: &str) -> Vec<Offer>;
-    /// All clusters, for the same place.
+    /// Returns all clusters, with their scores for the place.
     fn all(&self, location: &str, isp: &str) -> Vec<Offer>;
 }
 
-/// What a network that has several brokers keeps of a cluster for the others when it bids to one.
+/// Share of a cluster that a network with several brokers reserves for the other brokers when it
+/// bids to one.
 ///
-/// Source: the thesis leaves it open (chapter 7): are bids hints or guarantees, and how does a network bid to several brokers?
+/// Source: the thesis leaves open (chapter 7) whether bids are hints or guarantees, and how a
+/// network bids to several brokers.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub enum Reserve {
-    /// Nothing: each broker is bid all of it. A capacity is a hint.
+    /// No reserve: each broker is bid the whole cluster. A capacity is a hint.
     #[default]
     Nothing,
-    /// Equal parts for so many brokers. A capacity is a guarantee.
+    /// Equal parts for this number of brokers. A capacity is a guarantee.
     Parts(u32),
-    /// What the others have used of late, and so many standard deviations more.
+    /// The recent mean use by the other brokers, plus a number of standard deviations.
     Learnt {
-        /// How many.
+        /// Number of standard deviations.
         deviations: f64,
     },
 }
 
-/// What a broker has a cluster send, round by round: the mean and the variance, the newest rounds counting most, in bits a second.
+/// Exponentially weighted mean and variance of a cluster's traffic for one broker, in bits per
+/// second.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 struct Used {
     mean: f64,
     variance: f64,
 }
 
-/// How much the newest round counts.
+/// Weight of the newest round.
 const NEWEST: f64 = 0.25;
 
 impl Used {
@@ -58,23 +64,24 @@ impl Used {
 #[derive(Clone, Debug, Default)]
 pub struct Agent {
     reserve: Reserve,
-    /// By broker: the last round that was accepted, and what each cluster sends for it.
+    /// By broker: the last accepted round, and the rate of each cluster in it.
     accepted: BTreeMap<PeerId, (u64, BTreeMap<u32, u64>)>,
     used: BTreeMap<PeerId, BTreeMap<u32, Used>>,
 }
 
 impl Agent {
-    /// One that keeps so much for other brokers.
+    /// Creates an agent with this reserve.
     pub fn new(reserve: Reserve) -> Self {
         Self { reserve, ..Self::default() }
     }
 
-    /// What it expects a broker to have a cluster send in the next round, in bits a second.
+    /// Expected rate of a cluster for a broker in the next round, in bits per second.
     pub fn expected_bps(&self, broker: PeerId, cluster: u32) -> f64 {
         self.used.get(&broker).and_then(|used| used.get(&cluster)).map_or(0.0, |used| used.mean)
     }
 
-    /// A cluster as it is bid to a broker: what is kept for others counts as other traffic.
+    /// Returns a cluster as bid to a broker: the reserve for other brokers counts as background
+    /// traffic.
     fn bid_to(&self, broker: PeerId, cluster: u32, site: Site) -> Site {
         let kept = match self.reserve {
             Reserve::Nothing => 0.0,
@@ -94,18 +101,18 @@ impl Agent {
         Site { background: BitRate::bps(background), ..site }
     }
 
-    /// What the brokers' accepted rounds have a cluster send, in bits a second.
+    /// Rate of a cluster in the accepted rounds of all brokers, in bits per second.
     pub fn committed_bps(&self, cluster: u32) -> u64 {
         self.accepted.values().filter_map(|(_, rates)| rates.get(&cluster)).sum()
     }
 
-    /// What others than this broker have a cluster send.
+    /// Rate of a cluster in the accepted rounds of all brokers but this one.
     fn committed_to_others(&self, broker: PeerId, cluster: u32) -> u64 {
         let others = self.accepted.iter().filter(|(other, _)| **other != broker);
         others.filter_map(|(_, (_, rates))| rates.get(&cluster)).sum()
     }
 
-    /// Bids for a broker's round.
+    /// Returns the bids for a broker's round.
     pub fn handle_call(
         &self,
         broker: PeerId,
@@ -141,8 +148,8 @@ impl Agent {
         Bids { round: call.round, clusters: clusters.collect(), shares, more: false }
     }
 
-    /// Agrees to what a broker would place, or says how much each cluster can send that would get too much: what it has beside its other
-    /// traffic and what was accepted for other brokers.
+    /// Assents to a broker's proposal, or names each overloaded cluster with the rate that it can
+    /// send: its capacity less its background traffic and the accepted rounds of other brokers.
     pub fn handle_proposal(&self, estimates: &impl Estimates, broker: PeerId, proposal: &Proposal) -> Assent {
         let refused = proposal.clusters.iter().filter_map(|asked| {
             let room = estimates.site(asked.cluster).map_or(0, |site| site.room().as_bps());
@@ -152,7 +159,7 @@ impl Agent {
         Assent { round: proposal.round, attempt: proposal.attempt, refused: refused.collect() }
     }
 
-    /// A broker's round was accepted: it takes the place of the one before. Of an older round it is late, and nothing.
+    /// Replaces a broker's accepted round. Ignores an older round than the current one.
     pub fn handle_accepted(&mut self, broker: PeerId, accepted: &Accepted) {
         let known = self.accepted.entry(broker).or_default();
         if accepted.round > known.0 {
@@ -165,7 +172,7 @@ impl Agent {
         }
     }
 
-    /// A broker has gone for good: nothing is sent for it any more.
+    /// Forgets a broker that has gone for good.
     pub fn handle_gone(&mut self, broker: PeerId) {
         self.accepted.remove(&broker);
         self.used.remove(&broker);

@@ -1,9 +1,10 @@
-//! When a network's agent joins which broker, asks for messages and answers them.
+//! Session of a network's agent with its brokers: when it joins which broker, polls for messages
+//! and answers them.
 //!
-//! The agent sends one request at a time. It polls the broker that leads for messages, and answers
+//! The agent sends one request at a time. It polls the leading broker for messages, and answers
 //! each in turn: a call with bids, a proposal with an assent. After a failure it pauses and joins
-//! again; a broker that does not lead or does not answer has it try the next one. Each pause is
-//! twice as long as the one before, up to [`BACKOFF`]'s limit.
+//! again, at the next broker if this one does not lead or does not answer. Pauses double up to
+//! [`BACKOFF`]'s limit.
 //!
 //! Leaves out: HTTP and the network's files (the `broker` room), the contents of bids and assents
 //! ([`Agent`]). Contract: one `handle_*`, then `poll_*` to `None`, then
@@ -18,20 +19,20 @@ use anabranch_units::{BitRate, Duration, Instant, PeerId};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Time in which a broker answers a request.
+/// Time limit of a broker's answer.
 pub const WITHIN: Duration = Duration::from_secs(20);
-/// Time for which a poll waits for messages. The next poll tells the broker that the agent is up.
+/// Maximum wait of a poll for messages. The next poll tells the broker that the agent is up.
 pub const WAIT: Duration = Duration::from_secs(8);
-/// The same for an agent with several brokers. No other sign tells of a broker that stands still or
-/// is cut off.
+/// Maximum wait of a poll in an agent with several brokers: shorter, because only an unanswered
+/// poll reveals a broker that is stalled or cut off.
 pub const WAIT_OF_SEVERAL: Duration = Duration::from_secs(3);
-/// Time beyond [`WAIT_OF_SEVERAL`] in which one of several brokers answers a poll.
+/// Time limit of an answer beyond [`WAIT_OF_SEVERAL`], in an agent with several brokers.
 pub const WITHIN_OF_SEVERAL: Duration = Duration::from_secs(10);
 /// Pauses before the agent joins again.
 pub const BACKOFF: Backoff = Backoff::new(Duration::from_ms(100), Duration::from_secs(1));
-/// Most bids of one message: far below the limit of a request.
+/// Maximum bids in one message, far below the size limit of a request.
 const BIDS_PER_MESSAGE: usize = 100_000;
-/// The agent's id for its brokers: one of them leads at a time.
+/// The agent's single id for all its brokers, because one broker leads at a time.
 const BROKER: PeerId = PeerId(0);
 
 /// An action for the driver. Each is answered by [`AgentSession::handle_answer`], except
@@ -40,16 +41,16 @@ const BROKER: PeerId = PeerId(0);
 pub enum Ask {
     /// Join the broker: answered by [`Answer::Taken`].
     Join {
-        /// Time for the answer.
+        /// Time limit of the answer.
         within: Duration,
     },
-    /// Ask for the messages after this one: answered by [`Answer::Messages`].
+    /// Request the messages after a number: answered by [`Answer::Messages`].
     Messages {
-        /// Number of the last message that was taken over.
+        /// Number of the last message received.
         after: u64,
         /// Time for which the broker waits for a message.
         wait: Duration,
-        /// Time for the answer beyond that.
+        /// Time limit of the answer beyond `wait`.
         within: Duration,
     },
     /// Read the network's estimates: answered by [`AgentSession::handle_estimates`].
@@ -63,22 +64,22 @@ pub enum Ask {
 /// The broker's answer to an [`Ask`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
-    /// The broker has taken it.
+    /// The broker has accepted the request.
     Taken,
-    /// Messages, each with its number; none if none came in time.
+    /// Messages, each with its number; empty if none arrived in time.
     Messages(Vec<(u64, ToNetwork)>),
-    /// Counts of the bids that were taken and refused.
+    /// Counts of accepted and refused bids.
     Bids(BidsReply),
 }
 
-/// Why an [`Ask`] has failed, in one line.
+/// Reason for the failure of an [`Ask`], in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The broker does not know the session.
     NotJoined(String),
     /// Another broker leads.
     NotLeading(String),
-    /// The broker does not answer, or not as it should.
+    /// The broker is unreachable, or its answer is malformed.
     Away(String),
     /// The broker refuses this agent for good.
     Refused(String),
@@ -87,36 +88,36 @@ pub enum Failure {
 /// An event for the agent's log.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// A broker has taken the agent.
+    /// A broker has accepted the agent.
     Joined,
-    /// A broker is away; the flag is true for the first failure since the agent last joined.
+    /// A broker is unreachable; the flag is true for the first failure since the agent last joined.
     Away(String, bool),
     /// Another broker leads.
     NotLeading(String),
     /// The call's design is unknown here: the agent does not bid.
     UnknownDesign {
-        /// The round.
+        /// Number of the round.
         round: u64,
-        /// The design's name.
+        /// Name of the design.
         design: String,
     },
     /// A bid was refused.
     BidRefused {
-        /// The round.
+        /// Number of the round.
         round: u64,
         /// The broker's reason.
         reason: String,
     },
     /// A round was accepted.
     Accepted {
-        /// The round.
+        /// Number of the round.
         round: u64,
-        /// Clients of all clusters.
+        /// Number of clients on all clusters.
         sessions: u64,
-        /// Rate of all clients together.
+        /// Total rate of these clients.
         rate: BitRate,
     },
-    /// The broker refuses this agent for good: the driver ends it.
+    /// The broker refuses this agent for good: the driver ends the agent.
     GivenUp(String),
 }
 
@@ -135,24 +136,24 @@ enum Phase {
     Joining,
     Polling,
     Estimating(Question),
-    /// Bids or an assent are on their way.
+    /// Bids or an assent are in flight.
     Answering,
     Ended,
 }
 
-/// The machine. See the module.
+/// The session's state machine.
 #[derive(Clone, Debug)]
 pub struct AgentSession {
     agent: Agent,
     controllers: Controllers,
     peer: PeerSession,
-    /// Session of the last attempt to join. Each attempt has its own. A poll of an earlier session
-    /// cannot acknowledge messages of a later one.
+    /// Session number of the last attempt to join. Each attempt has a new number, so a poll of an
+    /// earlier session cannot acknowledge messages of a later one.
     session: u64,
     phase: Phase,
-    /// Messages that are not answered yet.
+    /// Messages not answered yet.
     messages: VecDeque<ToNetwork>,
-    /// Parts of a bid that are not sent yet, and the part that is on its way.
+    /// Unsent parts of a bid, and the part in flight.
     parts: VecDeque<Bids>,
     round: u64,
     asks: u64,
@@ -161,10 +162,10 @@ pub struct AgentSession {
 }
 
 impl AgentSession {
-    /// An agent of `brokers` brokers, which joins the first one at once. `random` is a number that
-    /// no other agent can guess.
+    /// Creates a session for an agent of `brokers` brokers, which joins the first one at once.
+    /// `random` must be unpredictable to other agents.
     ///
-    /// Panics: without a broker, which callers refuse.
+    /// Panics: if `brokers` is 0, which callers refuse.
     pub fn new(now: Instant, brokers: usize, random: u64) -> Self {
         let mut session = Self {
             session: random,
@@ -183,17 +184,17 @@ impl AgentSession {
         session
     }
 
-    /// Index of the broker that requests go to.
+    /// Index of the broker that receives requests.
     pub const fn broker(&self) -> usize {
         self.controllers.current()
     }
 
-    /// Session of the requests.
+    /// Session number of the requests.
     pub const fn session(&self) -> u64 {
         self.session
     }
 
-    /// Time has passed: after a pause the agent joins.
+    /// Handles a timeout: after a pause the agent joins.
     pub fn handle_timeout(&mut self, now: Instant) {
         if matches!(self.phase, Phase::Pausing { until } if until <= now) {
             let (_, within) = self.patience();
@@ -203,8 +204,8 @@ impl AgentSession {
         }
     }
 
-    /// The answer to the ask with this number. An answer that is not awaited any more changes
-    /// nothing.
+    /// Handles the answer to the ask with this number. An answer that is no longer awaited is
+    /// ignored.
     pub fn handle_answer(&mut self, now: Instant, number: u64, answer: Result<Answer, Failure>) {
         if number != self.asks {
             return;
@@ -214,7 +215,7 @@ impl AgentSession {
             (_, Err(failure)) => self.fail(now, failure),
             (Phase::Joining, Ok(_)) => {
                 self.controllers.handle_joined();
-                // The broker's numbering is new with each join.
+                // The broker numbers messages from the start after each join.
                 self.peer.handle_joined(self.peer.joins() + 1, 0);
                 self.events.push_back(Event::Joined);
                 self.go_on();
@@ -235,7 +236,7 @@ impl AgentSession {
         }
     }
 
-    /// The network's estimates, for the ask with this number.
+    /// Handles the network's estimates, for the ask with this number.
     pub fn handle_estimates(&mut self, number: u64, estimates: &impl Estimates) {
         if number != self.asks {
             return;
@@ -256,19 +257,19 @@ impl AgentSession {
         }
     }
 
-    /// The next action, with the number by which it is answered. It goes to
+    /// Returns the next action, and the number by which it is answered. Its destination is
     /// [`AgentSession::broker`].
     pub fn poll_ask(&mut self) -> Option<(u64, Ask)> {
         let ask = self.ask.take()?;
         Some((self.asks, ask))
     }
 
-    /// The next event.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// When to call [`AgentSession::handle_timeout`].
+    /// Time of the next [`AgentSession::handle_timeout`].
     pub const fn poll_timeout(&self) -> Option<Instant> {
         match self.phase {
             Phase::Pausing { until } => Some(until),
@@ -281,12 +282,12 @@ impl AgentSession {
         self.ask = Some(ask);
     }
 
-    /// Time for which a poll waits, and time for its answer beyond that.
+    /// Wait of a poll, and time limit of its answer beyond that.
     const fn patience(&self) -> (Duration, Duration) {
         if self.controllers.count() > 1 { (WAIT_OF_SEVERAL, WITHIN_OF_SEVERAL) } else { (WAIT, WITHIN) }
     }
 
-    /// Sends the next part of a bid, answers the next message, or polls for more.
+    /// Sends the next part of a bid, answers the next message, or polls again.
     fn go_on(&mut self) {
         if let Some(part) = self.parts.pop_front() {
             self.phase = Phase::Answering;
@@ -316,8 +317,8 @@ impl AgentSession {
         self.ask(Ask::Messages { after: self.peer.position().after, wait, within });
     }
 
-    /// The session, or the attempt to join, has ended: the agent joins again after a pause, unless
-    /// it may never join.
+    /// Ends the session or the attempt to join. The agent joins again after a pause, unless it is
+    /// refused for good.
     fn fail(&mut self, now: Instant, failure: Failure) {
         self.messages.clear();
         self.parts.clear();
@@ -342,7 +343,7 @@ impl AgentSession {
     }
 }
 
-/// Clients of all clusters, and their rate together.
+/// Number of clients on all clusters, and their total rate.
 pub fn totals(accepted: &Accepted) -> (u64, BitRate) {
     let (sessions, bps) = accepted.clusters.iter().fold((0u64, 0u64), |(sessions, bps), cluster| {
         (sessions.saturating_add(cluster.sessions), bps.saturating_add(cluster.rate_bps))
@@ -350,7 +351,7 @@ pub fn totals(accepted: &Accepted) -> (u64, BitRate) {
     (sessions, BitRate::bps(bps))
 }
 
-/// Splits bids into messages of bounded length. All but the last have more to follow.
+/// Splits bids into messages of bounded length. All but the last announce further parts.
 pub fn parts(bids: Bids) -> Vec<Bids> {
     let mut parts = vec![Bids { round: bids.round, clusters: bids.clusters, ..Bids::default() }];
     let mut count = 0;
@@ -445,7 +446,7 @@ mod tests {
         let away = |line: &str| Err(Failure::Away(line.to_owned()));
         session.handle_answer(at(0), number, away("no answer"));
         assert_eq!(session.poll_event(), Some(Event::Away("no answer".to_owned(), true)));
-        // A late answer changes nothing.
+        // A late answer is ignored.
         session.handle_answer(at(1), number, Ok(Answer::Messages(vec![])));
         assert_eq!((session.broker(), session.poll_timeout()), (1, Some(at(100))));
         session.handle_timeout(at(99));
@@ -472,7 +473,7 @@ mod tests {
         session.handle_timeout(at(101));
         let (number, _) = asked(&mut session);
         session.handle_answer(at(101), number, Ok(Answer::Taken));
-        // The broker's mailbox is a new one.
+        // The broker's mailbox is new.
         assert!(matches!(asked(&mut session).1, Ask::Messages { after: 0, .. }));
     }
 

@@ -1,28 +1,30 @@
-//! Small markets are searched through: branch and bound, with the relaxation at given prices as the bound of what is left.
+//! Exact search for small markets: branch and bound, with the relaxation at given prices as lower
+//! bound of the remaining cost.
 //!
 //! Read [`through`] first.
 
 use crate::market::{Group, Market, mbps};
 
-/// Markets of more viewers are not searched through.
+/// Maximum number of viewers of a market that is searched.
 pub(crate) const SESSIONS_MAX: u64 = 64;
-/// How many branches are looked at; then the search is given up.
+/// Maximum number of branches, after which the search is given up.
 const BRANCHES_MAX: u32 = 200_000;
 
-/// Of each group, by number: how many of its viewers go to which candidate.
+/// For each group, by number: viewers of each candidate.
 pub(crate) type Placed = Vec<Vec<(Option<u32>, u32)>>;
 
-/// What is found.
+/// Result of the search.
 pub(crate) struct Found {
-    /// A placement that is cheaper than the one known before, if there is one.
+    /// A placement cheaper than the previous best, if there is one.
     pub(crate) placed: Option<Placed>,
-    /// The cheapest there is, if the search came to its end.
+    /// True if the search was exhaustive, so the result is optimal.
     pub(crate) is_least: bool,
-    /// What it costs.
+    /// Cost of the best placement.
     pub(crate) cost: f64,
 }
 
-/// The cheapest placement of all, where it costs less than `cost`. Groups are tried in this order.
+/// Searches for the cheapest placement with a cost below `cost`. Groups are tried in the order of
+/// `order`.
 pub(crate) fn through(market: &Market, prices: &[f64], order: &[u32], cost: f64) -> Found {
     let groups = market.groups();
     let viewers: Vec<u32> =
@@ -34,7 +36,7 @@ pub(crate) fn through(market: &Market, prices: &[f64], order: &[u32], cost: f64)
             .map(|one| market.cost(group, one) + prices[one.cluster as usize] * mbps(group.bitrate));
         one.fold(market.unserved_cost(), f64::min)
     };
-    // What the viewers from each one on cost at least, at these prices.
+    // Lower bound on the cost of the viewers from each index on, at these prices.
     let mut left = vec![0.0; viewers.len() + 1];
     for (at, number) in viewers.iter().enumerate().rev() {
         left[at] = left[at + 1] + relaxed(&groups[*number as usize]);
@@ -72,13 +74,13 @@ pub(crate) fn through(market: &Market, prices: &[f64], order: &[u32], cost: f64)
 struct Search<'a> {
     market: &'a Market,
     prices: &'a [f64],
-    /// Each viewer's group, in the order in which they are placed.
+    /// Group of each viewer, in the order of placement.
     viewers: Vec<u32>,
     left: Vec<f64>,
     room: Vec<u64>,
-    /// What is left of all clusters, at their prices.
+    /// Remaining capacity of all clusters, valued at their prices.
     worth: f64,
-    /// Where those before have gone.
+    /// Candidates of the viewers placed so far.
     chosen: Vec<Option<u32>>,
     best: Option<Vec<Option<u32>>>,
     cost: f64,
@@ -86,10 +88,11 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Places the next viewer in each way that can still be cheaper than the cheapest known; those before cost so much.
+    /// Places the next viewer on each candidate whose lower bound is below the best cost. `cost` is
+    /// the cost of the viewers placed so far.
     fn branch(&mut self, cost: f64) {
         let at = self.chosen.len();
-        // A rounding's worth is no gain.
+        // Gains within rounding error do not count.
         if cost + self.left[at] - self.worth >= self.cost * (1.0 - 1e-12) || self.branches > BRANCHES_MAX {
             return;
         }
@@ -102,7 +105,7 @@ impl Search<'_> {
         };
         let group = self.market.groups()[number as usize];
         let candidates = self.market.candidates_of(group.place);
-        // Viewers of a group are alike: only one order of theirs is tried.
+        // Viewers of a group are interchangeable, so only one of their orders is tried.
         let first = match at.checked_sub(1).filter(|before| self.viewers[*before] == number) {
             Some(before) => self.chosen[before].map_or(candidates.len(), |candidate| candidate as usize),
             None => 0,

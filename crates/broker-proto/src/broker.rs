@@ -1,14 +1,19 @@
-//! The broker's side of the decision protocol: rounds on a clock, from clients that are counted to a decision that is accepted.
+//! The broker's side of the decision protocol: periodic rounds, from counted clients to an accepted
+//! decision.
 //!
-//! A round calls all networks that are there, takes their bids until all have bid or time is up, decides, asks where the design asks, and says to each
-//! what became of its bids. A network that is late, absent or bids nonsense costs nobody else anything: what it does not bid goes to
-//! others. To decide takes a while, so it is a [`Job`] that the driver may run elsewhere: meanwhile the last accepted decision stands.
+//! A round calls all connected networks, takes bids until all networks have bid or the deadline
+//! passes, decides, asks the networks if the design requires it, and tells each network the result
+//! of its bids. A network that is late, absent or bids nonsense does not affect any other network:
+//! clients go to the clusters that were bid. A decision takes a while, so it is a [`Job`] for the
+//! driver; meanwhile the last accepted decision stands.
 //!
-//! Source: section 3.4.1, steps 2 to 7. Differs: where networks are asked (Transactions) there is a limit of attempts, and a round that comes to no
-//! agreement changes nothing. Invariants: a round is accepted once, and a later one has a higher number; nothing goes to a network
-//! beyond what it bid, or said when it was asked. Leaves out: sockets, where clients are counted, players (the delivery protocol).
-//! Contract: one mutation, then [`Broker::poll_transmit`], [`Broker::poll_event`] and [`Broker::poll_job`] to `None`, then
-//! [`Broker::poll_timeout`]. Read [`Broker`] and [`Decision`] first.
+//! Source: section 3.4.1, steps 2 to 7. Differs: designs that ask networks (Transactions) have a
+//! maximum number of attempts, and a round without agreement changes nothing. Invariants: a round
+//! is accepted at most once, and round numbers increase; no cluster gets more than its network bid,
+//! or stated when asked. Leaves out: sockets, counting clients, players (the delivery protocol).
+//! Contract: one mutation, then [`Broker::poll_transmit`], [`Broker::poll_event`] and
+//! [`Broker::poll_job`] to `None`, then [`Broker::poll_timeout`]. Read [`Broker`] and [`Decision`]
+//! first.
 
 mod bids;
 mod standing;
@@ -28,26 +33,26 @@ use bids::Checked;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// What a network and the broker have agreed on.
+/// Contract between a network and the broker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Contract {
-    /// What a megabit a second costs where the design has no prices of clusters.
+    /// Price per Mbit/s under designs without prices of clusters.
     pub price_per_mbps: f64,
-    /// What a cluster is taken to send where the design has no capacities of clusters.
+    /// Assumed capacity of a cluster under designs without capacities of clusters.
     pub capacity_median: BitRate,
-    /// The highest price that a bid may have.
+    /// Maximum price of a bid, per Mbit/s.
     pub price_max_per_mbps: f64,
-    /// The most clusters that it may bid.
+    /// Maximum number of clusters that the network may bid.
     pub clusters_max: u32,
-    /// The most bids of a round; a bid is a cluster for a share. They take up to [`BID_BYTES`] each
-    /// until the round is over.
+    /// Maximum number of bids in a round; a bid is one cluster for one share. Each takes up to
+    /// [`BID_BYTES`] until the round is over.
     pub bids_max: u64,
 }
 
-/// Bytes that a bid takes at most, from when it is taken in until the search is over: the bid
-/// itself, the market's candidate, its score, and what the search keeps of it.
+/// Maximum bytes of a bid, from its arrival to the end of the search: the bid itself, the market's
+/// candidate, its score, and the search's state for it.
 pub const BID_BYTES: u64 = 256;
-/// Bytes that a network's bids of a round take at most, if its contract says nothing else.
+/// Maximum bytes of a network's bids in a round, unless its contract sets another limit.
 pub const BIDS_BYTES: u64 = 256 << 20;
 
 impl Default for Contract {
@@ -62,29 +67,29 @@ impl Default for Contract {
     }
 }
 
-/// How a broker decides.
+/// Settings of a broker's decisions.
 #[derive(Clone)]
 pub struct Settings {
-    /// What networks are told, match and announce.
+    /// Design of the rounds: what networks are told, match and announce.
     pub design: Arc<dyn Design>,
-    /// What a point of score is worth.
+    /// Weight of one point of score.
     pub score_weight: f64,
-    /// What a unit of money is worth.
+    /// Weight of one unit of money.
     pub cost_weight: f64,
-    /// How often there is a round.
+    /// Interval between two rounds.
     pub every: Duration,
-    /// How long networks have to bid.
+    /// Time for networks to bid.
     pub bids_within: Duration,
-    /// How long they have to answer a proposal.
+    /// Time for networks to answer a proposal.
     pub assents_within: Duration,
-    /// How many proposals there may be in a round.
+    /// Maximum number of proposals in a round.
     pub attempts_max: u32,
-    /// How it is searched for the best decision.
+    /// Settings of the search.
     pub optimiser: Optimiser,
 }
 
 impl Settings {
-    /// This design, where a point of score is worth as much as a unit of money; a round a minute.
+    /// Creates settings for this design: equal weights of score and money, and one round a minute.
     pub fn new(design: Arc<dyn Design>) -> Self {
         Self {
             design,
@@ -105,30 +110,30 @@ impl std::fmt::Debug for Settings {
     }
 }
 
-/// Clients of a place, as they are counted.
+/// Clients of one place, as counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gathered {
-    /// Their city.
+    /// City of the clients.
     pub location: String,
-    /// Their internet provider.
+    /// Internet provider of the clients.
     pub isp: String,
-    /// How many, by bitrate.
+    /// Number of clients of each bitrate.
     pub clients: Vec<Clients>,
 }
 
-/// To a network.
+/// A message to a network.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ToNetwork {
-    /// A round begins. All networks get the same.
+    /// Start of a round. All networks get the same call.
     Call(Arc<Call>),
-    /// So much would go to its clusters.
+    /// Rates that a proposed decision would place on the network's clusters.
     Proposal(Proposal),
-    /// What became of its bids.
+    /// Result of the network's bids.
     Accepted(Accepted),
 }
 
-/// What came about.
+/// An event for the driver.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
@@ -136,14 +141,14 @@ pub enum Event {
     Accepted(Arc<Decision>),
     /// A round changed nothing.
     Void {
-        /// Which.
+        /// Number of the round.
         round: u64,
-        /// Why.
+        /// The reason.
         why: Why,
     },
 }
 
-/// Why a round changed nothing.
+/// Reason why a round changed nothing.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Why {
     /// No network has bid.
@@ -155,55 +160,56 @@ pub enum Why {
 /// A cluster of a network.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClusterId {
-    /// Whose.
+    /// Network of the cluster.
     pub network: PeerId,
-    /// The network's number for it.
+    /// The network's number of the cluster.
     pub cluster: u32,
 }
 
-/// Some clients, and where they go.
+/// Interchangeable clients, and their cluster.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Placed {
-    /// The number of their place, in [`Decision::places`].
+    /// Index of the place in [`Decision::places`].
     pub place: u32,
-    /// What each of them gets.
+    /// Bitrate of each client.
     pub bitrate: BitRate,
-    /// How many.
+    /// Number of clients.
     pub sessions: u32,
-    /// To which cluster, and the score that was bid for it; `None` if no cluster that was bid for them has room left.
+    /// Cluster and the score bid for it; `None` if no cluster that was bid for these clients has
+    /// capacity left.
     pub to: Option<(ClusterId, f64)>,
 }
 
-/// What was decided in a round.
+/// Decision of a round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// Which round.
+    /// Number of the round.
     pub round: u64,
-    /// Cities and providers.
+    /// City and provider of each place.
     pub places: Vec<(String, String)>,
     /// All clients, place by place.
     pub placed: Vec<Placed>,
-    /// What a megabit a second of each cluster in use costs.
+    /// Price per Mbit/s of each cluster in use.
     pub prices_per_mbps: BTreeMap<ClusterId, f64>,
-    /// By how much the best decision may be better at the most.
+    /// Upper bound on the distance from the best decision, as a share.
     pub gap_share: f64,
-    /// What is thought of networks, that of those that are away, too: whoever goes on from here need not learn it anew.
+    /// Standing of all networks, absent ones included, so that a successor need not learn it again.
     pub standings: BTreeMap<PeerId, Standing>,
 }
 
-/// What is to be searched for the best decision.
+/// A search for the best decision.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Which job.
+    /// Number of the job.
     number: u64,
-    /// What there is to decide about.
+    /// Market to search.
     pub market: Arc<Market>,
     prices: Vec<f64>,
     optimiser: Optimiser,
 }
 
 impl Job {
-    /// Searches.
+    /// Runs the search.
     ///
     /// Cost: tenths of a second for thirty thousand clients.
     pub fn run(&self) -> Answer {
@@ -212,80 +218,81 @@ impl Job {
     }
 }
 
-/// A network, as the broker knows it.
+/// The broker's state of one network.
 #[derive(Debug)]
 struct Known {
     contract: Contract,
     is_there: bool,
-    /// In the present round: whether it was called, and what it has bid.
+    /// True if the current round has called the network; its bids follow.
     is_called: bool,
     bids: Option<Checked>,
 }
 
-/// Where a round is.
+/// Stage of the current round.
 #[derive(Debug)]
 enum Stage {
-    /// There is none.
+    /// There is no current round.
     Between,
     Bidding {
         until: Instant,
     },
-    /// A job is out.
+    /// A job is running.
     Deciding,
     Asking {
         until: Instant,
         attempt: u32,
-        /// Those who have not answered.
+        /// Networks without an answer so far.
         left: BTreeSet<PeerId>,
         is_refused: bool,
         answer: Answer,
     },
 }
 
-/// What a round decides about.
+/// Market of a round, and the meaning of its numbers.
 #[derive(Debug)]
 struct Table {
     market: Arc<Market>,
-    /// The market's clusters.
+    /// Cluster of each index in the market.
     clusters: Vec<ClusterId>,
-    /// What a megabit of each costs.
+    /// Price per Mbit/s of each cluster.
     prices_per_mbps: Vec<f64>,
-    /// By place: its candidates' scores, as they were bid.
+    /// For each place: the bid score of each candidate.
     scores: Vec<Vec<f64>>,
-    /// What one unit of the market's cost is in money.
+    /// Value of one unit of the market's cost, in money.
     unit: f64,
 }
 
-/// The machine.
+/// The broker's state machine.
 #[derive(Debug)]
 pub struct Broker {
     settings: Settings,
     networks: BTreeMap<PeerId, Known>,
-    /// What is thought of those that have joined, now or before the last accepted decision.
+    /// Standing of every network that has joined since the start, or stands in the last accepted
+    /// decision.
     standings: BTreeMap<PeerId, Standing>,
-    /// Clients as they were counted last, and those whom the present round places.
+    /// Clients as last counted, and the clients that the current round places.
     gathered: Arc<[Gathered]>,
     placing: Arc<[Gathered]>,
     round: u64,
     next_at: Instant,
     stage: Stage,
     call: Option<Arc<Call>>,
-    /// In the present round: what networks have said that clusters can send at the most.
+    /// Maximum rates that networks have stated in answers of the current round.
     limits: BTreeMap<ClusterId, u64>,
     attempt: u32,
     table: Option<Table>,
-    /// The prices that the last search found, by cluster.
+    /// Shadow price of each cluster from the last search.
     shadow_prices: BTreeMap<ClusterId, f64>,
     accepted: Option<Arc<Decision>>,
     transmits: VecDeque<(PeerId, ToNetwork)>,
     events: VecDeque<Event>,
-    /// Jobs so far, and the last one until it is taken.
+    /// Number of jobs so far, and the last one until it is polled.
     jobs: u64,
     job: Option<Job>,
 }
 
 impl Broker {
-    /// A broker whose first round begins now.
+    /// Creates a broker whose first round begins now.
     pub fn new(now: Instant, settings: Settings) -> Self {
         Self {
             settings,
@@ -309,7 +316,8 @@ impl Broker {
         }
     }
 
-    /// The same after a restart, with the last round that was accepted: the next has a higher number, and networks stand as they stood then.
+    /// Resumes after a restart from the last accepted decision: round numbers continue above it,
+    /// and networks keep their standings.
     #[must_use]
     pub fn with_accepted(mut self, decision: Decision) -> Self {
         self.round = self.round.max(decision.round);
@@ -318,25 +326,28 @@ impl Broker {
         self
     }
 
-    /// The same, with rounds of higher numbers than this one: another broker, or this one before a restart, may have called so many.
+    /// Starts round numbers above `round`, because another broker, or this one before a restart,
+    /// may have used the numbers up to it.
     ///
-    /// Bids are for a round by its number, so that no number may be called twice. A driver has the time of day, or an epoch that a store counts.
+    /// Bids name their round by number, so a number must not be used twice. A driver uses the time
+    /// of day, or an epoch counted in a store.
     #[must_use]
     pub fn with_rounds_after(mut self, round: u64) -> Self {
         self.round = self.round.max(round);
         self
     }
 
-    /// The last round that was accepted.
+    /// The last accepted decision.
     pub const fn accepted(&self) -> Option<&Arc<Decision>> {
         self.accepted.as_ref()
     }
-    /// What is thought of a network; none if it is not known.
+    /// Standing of a network; `None` if the network is unknown.
     pub fn standing(&self, network: PeerId) -> Option<Standing> {
         self.standings.get(&network).copied()
     }
 
-    /// A network's agent is there: it takes part from the next round on. What is thought of it stays.
+    /// Handles a joining agent: its network takes part from the next round on, with its previous
+    /// standing.
     pub fn handle_joined(&mut self, network: PeerId, contract: Contract) {
         let known = self.networks.entry(network).or_insert_with(|| Known {
             contract: contract.clone(),
@@ -348,7 +359,7 @@ impl Broker {
         self.standings.entry(network).or_default();
     }
 
-    /// A network's agent has gone. What it has bid in this round does not count any more.
+    /// Handles a leaving agent. Its network's bids in the current round no longer count.
     pub fn handle_left(&mut self, network: PeerId) {
         let Some(known) = self.networks.get_mut(&network) else { return };
         let has_bid = known.bids.take().is_some_and(|bids| bids.is_all);
@@ -359,7 +370,8 @@ impl Broker {
         }
         match &mut self.stage {
             Stage::Bidding { .. } => self.close_if_all_have_bid(),
-            // What is proposed, or searched for, has its clusters, whatever it has answered.
+            // The proposal or search includes the network's clusters, even if the network has
+            // assented.
             Stage::Asking { left, is_refused, .. } => {
                 left.remove(&network);
                 *is_refused |= has_bid;
@@ -370,13 +382,13 @@ impl Broker {
         }
     }
 
-    /// The clients that there are, by place: the next round places them.
+    /// Sets the clients of each place, which the next round places.
     pub fn handle_gathered(&mut self, mut gathered: Vec<Gathered>) {
         gathered.retain(|of| of.clients.iter().any(|some| some.sessions > 0 && some.bitrate_bps > 0));
         self.gathered = gathered.into();
     }
 
-    /// A network bids.
+    /// Handles a network's bids.
     pub fn handle_bids(&mut self, network: PeerId, bids: Bids) -> BidsReply {
         let count = bids.shares.iter().map(|of| of.clusters.len() as u64).sum();
         let refused = |why: String| BidsReply { taken: 0, refused: count, reasons: vec![why] };
@@ -400,7 +412,7 @@ impl Broker {
         reply
     }
 
-    /// A network answers a proposal.
+    /// Handles a network's answer to a proposal.
     pub fn handle_assent(&mut self, network: PeerId, assent: &Assent) {
         let Stage::Asking { attempt, left, .. } = &self.stage else { return };
         if assent.round != self.round || assent.attempt != *attempt || !left.contains(&network) {
@@ -416,9 +428,9 @@ impl Broker {
         self.note_answer(network, !assent.refused.is_empty());
     }
 
-    /// Clients have measured a score of a network that had bid another one for them.
+    /// Handles a score that clients measured where the network had bid another one.
     ///
-    /// Values that are no measurement change nothing.
+    /// Values that are not measurements are ignored.
     pub fn handle_measured(&mut self, network: PeerId, bid: f64, measured: f64) {
         let ratio = measured / bid;
         if let Some(standing) = self.standings.get_mut(&network).filter(|_| ratio.is_finite() && ratio >= 0.0)
@@ -427,21 +439,22 @@ impl Broker {
         }
     }
 
-    /// A network's cluster has sent a share of what clients who were placed on it wanted.
+    /// Handles the share of the demand that a network's cluster delivered to the clients placed on
+    /// it.
     ///
-    /// Values that are no share change nothing.
+    /// Values that are not shares are ignored.
     pub fn handle_delivered(&mut self, network: PeerId, share: f64) {
         if let Some(standing) = self.standings.get_mut(&network).filter(|_| (0.0..=1.0).contains(&share)) {
             standing.note_delivered(share);
         }
     }
 
-    /// A job has found this.
+    /// Handles the result of a job.
     pub fn handle_answer(&mut self, now: Instant, job: &Job, answer: Answer) {
         if job.number != self.jobs || !matches!(self.stage, Stage::Deciding) {
             return;
         }
-        // A job of another machine may have the same number.
+        // A job of another broker may have the same number.
         let Some(table) = self.table.as_ref().filter(|table| Arc::ptr_eq(&table.market, &job.market)) else {
             return;
         };
@@ -449,13 +462,13 @@ impl Broker {
         if self.settings.design.asks() { self.ask(now, answer) } else { self.accept(&answer) }
     }
 
-    /// Time has come.
+    /// Handles a timeout.
     pub fn handle_timeout(&mut self, now: Instant) {
         match &self.stage {
             Stage::Between if now >= self.next_at => self.begin(now),
             Stage::Bidding { until } if now >= *until => self.close(),
             Stage::Asking { until, left, .. } if now >= *until => {
-                // Who says nothing agrees to nothing.
+                // A network that does not answer has refused.
                 for network in left.clone() {
                     self.forget_bids(network);
                     self.note_answer(network, true);
@@ -465,19 +478,19 @@ impl Broker {
         }
     }
 
-    /// What to send next.
+    /// Returns the next message to send.
     pub fn poll_transmit(&mut self) -> Option<(PeerId, ToNetwork)> {
         self.transmits.pop_front()
     }
-    /// What came about.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
-    /// What is to be run, and its answer given to [`Broker::handle_answer`].
+    /// Returns the next job to run, whose result goes to [`Broker::handle_answer`].
     pub const fn poll_job(&mut self) -> Option<Job> {
         self.job.take()
     }
-    /// When [`Broker::handle_timeout`] is due.
+    /// Time of the next [`Broker::handle_timeout`].
     pub const fn poll_timeout(&self) -> Option<Instant> {
         match &self.stage {
             Stage::Between => Some(self.next_at),
@@ -521,10 +534,10 @@ impl Broker {
         }
     }
 
-    /// No bids are taken any more.
+    /// Closes the bidding.
     fn close(&mut self) {
         for (network, known) in self.networks.iter_mut().filter(|(_, known)| known.is_called) {
-            // What has come of bids that go on is half of what was meant.
+            // An incomplete series of bids does not represent the network, so it is dropped.
             if known.bids.take_if(|bids| !bids.is_all).is_some() || known.bids.is_none() {
                 self.standings.entry(*network).or_default().note_missed();
             }
@@ -538,12 +551,12 @@ impl Broker {
         }
     }
 
-    /// Has the best decision searched for, with what was bid.
+    /// Starts the search for the best decision from the current bids.
     fn decide(&mut self) {
         let Some(table) = self.lay_table() else { return self.end(Why::NoBids) };
         let prices = table.clusters.iter().map(|cluster| self.shadow_prices.get(cluster).copied());
         let known: Vec<Option<f64>> = prices.collect();
-        // A cluster that is new has no price: with none at all the search begins from the beginning.
+        // A new cluster has no price. Without any known price the search starts from scratch.
         let prices = if known.iter().all(Option::is_none) {
             Vec::new()
         } else {
@@ -556,7 +569,7 @@ impl Broker {
         self.stage = Stage::Deciding;
     }
 
-    /// The market of all bids that count, none if there are none.
+    /// Builds the market from all valid bids; `None` without any.
     fn lay_table(&self) -> Option<Table> {
         let (mut clusters, mut prices, mut of_market) = (Vec::new(), Vec::new(), Vec::new());
         let mut places: Vec<Vec<Candidate>> = vec![Vec::new(); self.placing.len()];
@@ -606,7 +619,8 @@ impl Broker {
         })
     }
 
-    /// What a cluster can be given: what is said of it as far as that is believed, and no more than its network says when asked.
+    /// Capacity of a cluster in the market: the announced capacity times the trust in it, and at
+    /// most the rate stated in answers.
     fn capacity(&self, known: &Known, standing: Standing, id: ClusterId, said: &Announced) -> BitRate {
         let said = said.capacity.unwrap_or(known.contract.capacity_median).as_bps();
         let believed =
@@ -614,7 +628,8 @@ impl Broker {
         BitRate::bps(believed.min(self.limits.get(&id).copied().unwrap_or(u64::MAX)))
     }
 
-    /// What an answer has each cluster send, by its number in the market, in bits a second; and how many clients.
+    /// Rate in bits per second and number of clients that an answer gives each cluster of the
+    /// market.
     fn sent(table: &Table, answer: &Answer) -> Vec<(u64, u64)> {
         let mut sent = vec![(0, 0); table.clusters.len()];
         for placement in &answer.placements {
@@ -629,7 +644,7 @@ impl Broker {
         sent
     }
 
-    /// Asks networks whether they can send what an answer would have them send.
+    /// Asks networks whether they can send their part of an answer.
     fn ask(&mut self, now: Instant, answer: Answer) {
         let Some(table) = &self.table else { return };
         self.attempt += 1;
@@ -649,7 +664,7 @@ impl Broker {
         self.end_asking();
     }
 
-    /// A network has answered, or will not.
+    /// Records that a network has answered, or will not.
     fn note_answer(&mut self, network: PeerId, refuses: bool) {
         if let Stage::Asking { left, is_refused, .. } = &mut self.stage
             && left.remove(&network)
@@ -674,7 +689,7 @@ impl Broker {
         }
     }
 
-    /// The round changes nothing.
+    /// Ends the round without a change.
     fn end(&mut self, why: Why) {
         self.events.push_back(Event::Void { round: self.round, why });
         self.stage = Stage::Between;
@@ -712,7 +727,7 @@ impl Broker {
         self.stage = Stage::Between;
     }
 
-    /// Says to each network that was called what became of its bids.
+    /// Tells each called network the result of its bids.
     fn tell(&mut self, table: &Table, answer: &Answer, sent: &[(u64, u64)], decision: &Decision) {
         let money = if table.unit > 0.0 { 1.0 / table.unit } else { 0.0 };
         let mut of_networks: BTreeMap<PeerId, Accepted> = self

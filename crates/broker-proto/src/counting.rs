@@ -1,11 +1,11 @@
-//! How many viewers there are, by place and bitrate, and by which networks they play: step 2 of the
-//! decision protocol, *gather*, from the questions that their players ask.
+//! Counts of viewers by place and bitrate, and by the network in use: step 2 of the decision
+//! protocol, *gather*, from players' requests.
 //!
-//! A player asks once in an answer's time to live, so the questions of one time to live count the
-//! viewers. No viewer is remembered, only counts are. Counts of a window take at most
-//! [`WINDOW_BYTES_MAX`]: beyond it, the kinds of viewers with the fewest questions are forgotten
-//! until half of the memory is free. Leaves out: what is answered (`steering`).
-//! Read [`Counting`] first.
+//! A player asks once in an answer's time to live, so the requests of one time to live count the
+//! viewers. Only counts are kept, no viewer is remembered. Counts of a window take at most
+//! [`WINDOW_BYTES_MAX`]; above it, the kinds of viewers with the fewest requests are forgotten
+//! until half of the memory is free. Leaves out: answers to players (`steering`). Read [`Counting`]
+//! first.
 
 use crate::broker::{Decision, Gathered};
 use crate::messages::Clients;
@@ -14,43 +14,45 @@ use anabranch_units::{BitRate, Duration, Instant, PeerId};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Byte budget of the counts of one window; there are two windows. Anybody can make up a place:
-/// when the budget is used up, the places and bitrates with the fewest questions make room. A
-/// made-up place has one question, so it keeps no real place out.
+/// Maximum bytes of the counts of one window; there are two windows. Anybody can invent a place, so
+/// at the limit the places and bitrates with the fewest requests make room. An invented place has
+/// one request and displaces no real place.
 pub const WINDOW_BYTES_MAX: usize = 32 << 20;
-/// The most places that a round has, and the most bytes of their names: those with the most
-/// viewers.
+/// Maximum number of places in a round; the places with the most viewers are kept.
 pub const PLACES_MAX: usize = 50_000;
-/// See above. Calls, decisions and the store hold some ten copies of the names at once.
+/// Maximum bytes of the names of these places. Calls, decisions and the store hold some ten copies
+/// of the names at once.
 pub const NAMES_BYTES_MAX: usize = 4 << 20;
-/// Bytes of a place beside its names, in maps and heap blocks that are half empty.
+/// Bytes of a place beside its names: map entries and half-empty heap blocks.
 const PLACE_BYTES: usize = 256;
-/// Bytes of a bitrate of a place, with the round's group of viewers for it.
+/// Bytes of a place's bitrate, including the round's group of viewers for it.
 const KIND_BYTES: usize = 128;
-/// Bitrates are counted as one where they differ by less than this factor: a player's throughput is never the same twice.
+/// Bitrates within this factor count as one, because a player's measured throughput never repeats
+/// exactly.
 const ALIKE: f64 = 1.25;
 
-/// Place by place, by bitrate.
+/// For each place: number of requests by bitrate.
 type Kinds = BTreeMap<(String, String), BTreeMap<u64, u32>>;
 
-/// Bytes that a place takes, without its bitrates.
+/// Bytes of a place without its bitrates.
 const fn place_bytes(location: &str, isp: &str) -> usize {
     PLACE_BYTES + location.len() + isp.len()
 }
 
-/// The questions of a window.
+/// Requests of one window.
 #[derive(Debug, Default)]
 struct Questions {
     kinds: Kinds,
-    /// Bytes that these take.
+    /// Bytes of the counts.
     bytes: usize,
-    /// By network: players that say that they play by it.
+    /// Number of players using each network.
     playing: BTreeMap<PeerId, u64>,
     all: u64,
 }
 
 impl Questions {
-    /// Counts questions of a kind that may be new. Returns how many questions are forgotten for it.
+    /// Counts requests of a kind that may be new. Returns the number of requests forgotten to make
+    /// room.
     fn insert(&mut self, location: &str, isp: &str, bitrate: BitRate, sessions: u32) -> u64 {
         let key = (location.to_owned(), isp.to_owned());
         if !self.kinds.contains_key(&key) {
@@ -70,15 +72,15 @@ impl Questions {
         forgotten
     }
 
-    /// Forgets the half of all kinds that has the fewest questions, at least one. How many
-    /// questions these are.
+    /// Forgets the half of all kinds with the fewest requests, at least one kind. Returns the
+    /// number of their requests.
     fn thin(&mut self) -> u64 {
         let mut counts: Vec<u32> = self.kinds.values().flat_map(BTreeMap::values).copied().collect();
         let half = counts.len().div_ceil(2);
         let middle = half.min(counts.len() - 1);
         let (fewer, most, _) = counts.select_nth_unstable(middle);
         let most = *most;
-        // Of those that have just as many as the middle one, as many go as make a half.
+        // Kinds with exactly the median count go only until half of all kinds are gone.
         let mut alike_left = half - fewer.iter().filter(|count| **count < most).count();
         let (mut forgotten, mut freed) = (0, 0);
         self.kinds.retain(|(location, isp), bitrates| {
@@ -98,30 +100,31 @@ impl Questions {
     }
 }
 
-/// Questions of late.
+/// Requests of the current and the previous window.
 #[derive(Debug)]
 pub struct Counting {
     window: Duration,
     began_at: Instant,
-    /// Of the window before, once one is over, and of this one.
+    /// Requests of the previous window, once there is one, and of the current one.
     before: Option<Questions>,
     now: Questions,
     dropped: u64,
 }
 
-/// The middle of the bitrates that are counted as one with this one.
+/// Representative of the bitrates that count as one with `bitrate`.
 fn alike(bitrate: BitRate) -> u64 {
     let step = (bitrate.as_bps().max(1_000) as f64 / 1_000.0).log(ALIKE).round();
     (1_000.0 * ALIKE.powf(step)).round() as u64
 }
 
 impl Counting {
-    /// Counts over such a time, which is that in which each player asks once.
+    /// Creates counts over `window`, the interval within which each player asks once.
     pub fn new(now: Instant, window: Duration) -> Self {
         Self { window, began_at: now, before: None, now: Questions::default(), dropped: 0 }
     }
 
-    /// The same after a restart: those whom a decision has placed are there until a window is over, unless more have asked by then.
+    /// Resumes after a restart: the viewers of a decision count until a window is over, unless more
+    /// requests arrive before.
     #[must_use]
     pub fn after(mut self, decision: &Decision) -> Self {
         let mut before = Questions::default();
@@ -135,7 +138,7 @@ impl Counting {
         self
     }
 
-    /// A player has asked for a viewer, and says by which network it plays, if it does.
+    /// Counts a player's request, and the network that it currently uses, if any.
     pub fn note(&mut self, now: Instant, viewer: &Viewer, plays_by: Option<PeerId>) {
         self.turn(now);
         self.now.all += 1;
@@ -151,21 +154,21 @@ impl Counting {
         self.dropped += self.now.insert(&viewer.location, &viewer.isp, viewer.bitrate, 1);
     }
 
-    /// Questions that were not counted, as there are too many places.
+    /// Number of requests not counted, for lack of room for their places.
     pub const fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Who watches: those of the last window that is over, or of this one if it is the first or has more.
+    /// Viewers of the previous window, or of the current one if it is the first or has more.
     ///
-    /// Cost: some ms for as many places as there may be.
+    /// Cost: some milliseconds at the maximum number of places.
     pub fn gathered(&mut self, now: Instant) -> Vec<Gathered> {
         let (gathered, left_out) = most_viewed(&self.of_late(now).kinds);
         self.dropped += left_out;
         gathered
     }
 
-    /// By network: the players that say that they play by it, of the same window.
+    /// Number of players using each network, from the same window.
     pub fn playing(&mut self, now: Instant) -> BTreeMap<PeerId, u64> {
         self.of_late(now).playing.clone()
     }
@@ -181,15 +184,15 @@ impl Counting {
             return;
         }
         let last = std::mem::take(&mut self.now);
-        // After a window in which nobody has asked, nobody is there.
+        // After a window without requests there are no viewers.
         self.before = Some(if passed < self.window * 2 { last } else { Questions::default() });
         self.began_at = now;
     }
 }
 
-/// Bytes that places hold as they are gathered: about, and not less.
+/// Approximate bytes of counted places, rounded up.
 pub fn bytes(gathered: &[Gathered]) -> usize {
-    // Names are two pieces of the heap; a list that was read may be half empty.
+    // Each name is two heap blocks; a list that was read may be half empty.
     let of = |of: &Gathered| {
         size_of::<Gathered>()
             + 48
@@ -200,7 +203,7 @@ pub fn bytes(gathered: &[Gathered]) -> usize {
     gathered.iter().map(of).sum()
 }
 
-/// The sum of several brokers' counts: the places with the most viewers.
+/// Sums the counts of several brokers, keeping the places with the most viewers.
 pub fn together(all: impl IntoIterator<Item = Gathered>) -> Vec<Gathered> {
     let mut kinds = Kinds::new();
     for Gathered { location, isp, clients } in all {
@@ -213,8 +216,8 @@ pub fn together(all: impl IntoIterator<Item = Gathered>) -> Vec<Gathered> {
     most_viewed(&kinds).0
 }
 
-/// The places of a round: all places, or the ones with the most viewers in falling order. Also the
-/// number of viewers of the places that are left out.
+/// Returns the places of a round, by falling number of viewers if some are left out, and the number
+/// of viewers of the places left out.
 fn most_viewed(kinds: &Kinds) -> (Vec<Gathered>, u64) {
     type Counts<'a> = (&'a (String, String), &'a BTreeMap<u64, u32>);
     let viewers = |of: &Counts<'_>| of.1.values().copied().map(u64::from).sum::<u64>();
@@ -276,15 +279,15 @@ mod tests {
         assert_eq!(sessions(&counting.gathered(at(90))), []);
     }
 
-    /// Made-up places take no room from real ones, whichever come first. #48: they held 590 MiB of
-    /// a broker.
+    /// Invented places displace no real place, whichever arrive first. #48: they held 590 MiB of a
+    /// broker.
     #[test]
     fn beyond_its_bytes_the_kinds_with_the_fewest_questions_are_forgotten() {
         let mut counting = Counting::new(at(0), Duration::from_secs(10));
         let asked = 300_000;
         for number in 0..asked {
             counting.note(at(0), &viewer(&format!("none {number}"), 3_000), None);
-            // Here somebody asks all the time, and begins when all room is taken.
+            // The viewers of a real place ask throughout, starting when all room is taken.
             if number > 100_000 && number % 1_000 == 0 {
                 counting.note(at(0), &viewer("berlin", 3_000), None);
             }
@@ -304,7 +307,7 @@ mod tests {
     }
 
     proptest! {
-        /// The byte count equals the held places and bitrates after any questions and thinnings.
+        /// The byte count matches the places and bitrates held, after any requests and removals.
         #[test]
         fn the_account_of_bytes_is_right(
             asked in proptest::collection::vec(("[a-c]{1,3}", "[a-b]{1,2}", 0u64..4), 0..200),

@@ -1,36 +1,40 @@
-//! The delivery protocol: from which clusters a viewer may be served, the one that was chosen first. It needs the last accepted decision and no state
-//! of any viewer.
+//! The delivery protocol: the clusters that may serve a viewer, in order of preference. It needs
+//! the last accepted decision and no state of viewers.
 //!
-//! Viewers of a place and bitrate are spread over the clusters that the decision gives them, in its proportions, by a number that each viewer keeps.
-//! As long as proportions stay, so does each viewer; where they change, as few move as must (weighted rendezvous hashing). Clusters of networks that
-//! have gone come last, at once, and whoever has no place in the decision gets what most viewers of it have.
+//! Viewers of one place and bitrate are spread over the decision's clusters in its proportions, by
+//! a number that each viewer keeps. While proportions stay the same, each viewer stays; where
+//! proportions change, the minimum number of viewers moves (weighted rendezvous hashing). Clusters
+//! of disconnected networks come last, at once. A viewer whose place is not in the decision gets
+//! the clusters with the most viewers.
 //!
-//! Source: section 3.4.1, *Delivery Protocol*, steps 1 and 2; Schindelhauer and Schomaker, *Weighted Distributed Hash Tables* (2005), for the
-//! hashing. Leaves out: what players are told, and how (`steering`). Read [`Delivery`] first.
+//! Source: section 3.4.1, *Delivery Protocol*, steps 1 and 2; Schindelhauer and Schomaker,
+//! *Weighted Distributed Hash Tables* (2005), for the hashing. Leaves out: answers to players
+//! (`steering`). Read [`Delivery`] first.
 
 use crate::broker::{ClusterId, Decision};
 use anabranch_media::steering::Viewer;
 use anabranch_units::{BitRate, PeerId, Seed};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Viewers of a cluster.
+/// Number of viewers on each cluster.
 type Weights = BTreeMap<ClusterId, u64>;
 
-/// A decision, made ready to answer from.
+/// A decision, indexed for answers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Delivery {
     round: u64,
-    /// Of each city and provider: by bitrate, where how many viewers go.
+    /// By city, provider and bitrate: number of viewers on each cluster.
     places: BTreeMap<String, BTreeMap<String, BTreeMap<BitRate, Weights>>>,
-    /// Of all viewers, the clusters that most of them have.
+    /// The clusters with the most viewers overall.
     all: Weights,
 }
 
-/// How many clusters whoever has no place in the decision may get: all would take as long to rank as all there are.
+/// Maximum number of clusters for a viewer whose place is not in the decision, to bound the cost of
+/// ranking.
 const ALL_MAX: usize = 32;
 
 impl Delivery {
-    /// What a decision says.
+    /// Indexes a decision.
     pub fn new(decision: &Decision) -> Self {
         let mut new = Self { round: decision.round, ..Self::default() };
         for placed in &decision.placed {
@@ -48,17 +52,19 @@ impl Delivery {
         new
     }
 
-    /// The decision's round; 0 before there is one.
+    /// Round of the decision; 0 before the first.
     pub const fn round(&self) -> u64 {
         self.round
     }
 
-    /// Up to so many clusters for a viewer, the best first; networks that have gone come after those that are there.
+    /// Returns up to `count` clusters for a viewer, best first; clusters of disconnected networks
+    /// come last.
     ///
-    /// Cost: for each cluster that viewers of the place have, or of all clusters if there are none.
+    /// Cost: linear in the clusters of the viewer's place, or in all clusters if there are none.
     pub fn order(&self, viewer: &Viewer, gone: &BTreeSet<PeerId>, count: usize) -> Vec<ClusterId> {
         let place = self.places.get(&viewer.location).and_then(|isps| isps.get(&viewer.isp));
-        // Those of the same bitrate, then of others, then what anybody has.
+        // Clusters of the next bitrate above come first, then of other bitrates, then of all
+        // places.
         let same = place.and_then(|bitrates| {
             let above = bitrates.range(viewer.bitrate..).next();
             above.or_else(|| bitrates.last_key_value()).map(|(bitrate, _)| *bitrate)
@@ -78,14 +84,15 @@ impl Delivery {
     }
 }
 
-/// Of clusters, those with the most viewers first, so many that there are some of each network as far as that goes.
+/// Selects the clusters with the most viewers, at least one of each network as far as the limit
+/// allows.
 fn spread(most: Vec<(ClusterId, u64)>) -> Vec<(ClusterId, u64)> {
     let mut networks = BTreeSet::new();
     let (first, more): (Vec<_>, Vec<_>) = most.into_iter().partition(|(to, _)| networks.insert(to.network));
     first.into_iter().chain(more).take(ALL_MAX).collect()
 }
 
-/// Appends those of these clusters that are not there yet, the highest ranks first.
+/// Appends the clusters of `weights` that are not in `order` yet, highest rank first.
 fn rank_all(order: &mut Vec<ClusterId>, weights: &Weights, viewer: &Viewer, gone: &BTreeSet<PeerId>) {
     let new = weights.iter().filter(|(to, _)| !order.contains(*to));
     let mut ranked: Vec<(bool, f64, ClusterId)> = new
@@ -95,11 +102,13 @@ fn rank_all(order: &mut Vec<ClusterId>, weights: &Weights, viewer: &Viewer, gone
     order.extend(ranked.into_iter().map(|(_, _, to)| to));
 }
 
-/// How high a cluster ranks for a viewer: the highest of all in the proportion of its weight.
+/// Rank of a cluster for a viewer. Each cluster ranks highest for a share of viewers proportional
+/// to its weight.
 fn rank(viewer: u64, to: ClusterId, weight: u64) -> f64 {
     let cluster = u64::from(to.network.0) << 32 | u64::from(to.cluster);
     let draw = 1.0 - Seed::new(viewer).stream("viewer", cluster).unit_f64();
-    // Of exponential times with these rates, the shortest belongs to each in proportion.
+    // Of exponential times with these rates, each is the shortest with a probability proportional
+    // to its rate.
     weight as f64 / -draw.ln()
 }
 
@@ -174,7 +183,7 @@ mod tests {
     fn whoever_has_no_place_gets_what_others_have() {
         let delivery = decision(&[(0, 2, 3, Some(to(0, 1))), (0, 5, 3, Some(to(1, 1))), (1, 2, 1, None)]);
         let first = |viewer: &Viewer| delivery.order(viewer, &BTreeSet::new(), 9)[0];
-        // Of its bitrate, or the next above, or the highest.
+        // The cluster of the same bitrate, or of the next above, or of the highest.
         assert_eq!(first(&viewer("a", 1, 1)), to(0, 1));
         assert_eq!(first(&viewer("a", 3, 1)), to(1, 1));
         assert_eq!(first(&viewer("a", 9, 1)), to(1, 1));

@@ -1,8 +1,8 @@
-//! How networks and the broker decide together: the thesis's designs. All have the same seven steps, and differ in three of them, *share*, *matching*
-//! and *announce*.
+//! The thesis's designs of joint decisions by networks and the broker. All have the same seven
+//! steps, and differ in three: *share*, *matching* and *announce*.
 //!
-//! Source: section 3.4.2 and Table 3.2; how many clusters each matches, section 3.5.1. Leaves out: the steps that are the same (`broker`). Read
-//! [`Design`] first; each is a file.
+//! Source: section 3.4.2 and Table 3.2; numbers of matched clusters, section 3.5.1. Leaves out: the
+//! common steps (`broker`). Read [`Design`] first; each design is a file.
 
 mod best_lookup;
 mod brokered;
@@ -26,51 +26,52 @@ use crate::world::{Offer, Site};
 use anabranch_units::BitRate;
 use std::sync::Arc;
 
-/// The most clusters that a network matches for a place, where it matches many.
+/// Number of clusters that a network matches for a place, in designs that match many.
 pub const MATCHES_MANY: usize = 100;
 
-/// What a network says of one of its clusters. What it does not say the broker takes from its contract.
+/// A network's announcement of one cluster. The contract supplies missing values.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub struct Announced {
-    /// What a megabit a second from it costs.
+    /// Price per Mbit/s.
     pub price_per_mbps: Option<f64>,
-    /// What it can send to the broker's clients.
+    /// Rate that the cluster can send to the broker's clients.
     pub capacity: Option<BitRate>,
 }
 
-/// Three steps of the decision protocol.
+/// The three variable steps of the decision protocol.
 pub trait Design: Send + Sync {
-    /// What it is called in commands and tables.
+    /// Name of the design in commands and tables.
     fn name(&self) -> String;
 
-    /// Step 3, *share*: whether networks are told of the clients.
+    /// Step 3, *share*: returns true if networks are told of the clients.
     fn shares_clients(&self) -> bool {
         false
     }
 
-    /// Step 4, *matching*: which of the clusters that a network considers for a place it lets the broker have. They are sorted, the cheapest first.
+    /// Step 4, *matching*: selects the clusters offered to the broker from those considered for a
+    /// place, which are sorted by cost.
     fn matching(&self, considered: &[Offer]) -> Vec<Offer>;
 
-    /// Whether a network lets the broker have clusters that it does not consider, too.
+    /// Returns true if a network also offers clusters that it does not consider.
     fn opens_all(&self) -> bool {
         false
     }
 
-    /// Step 5, *announce*: what a network says of a cluster.
+    /// Step 5, *announce*: returns the announcement of a cluster.
     fn announce(&self, site: &Site) -> Announced;
 
-    /// Whether networks are asked before a decision counts, and may refuse it.
+    /// Returns true if networks must assent before a decision counts.
     fn asks(&self) -> bool {
         false
     }
 }
 
-/// The first of these, so many at the most.
+/// Returns the first `count` clusters, or all if there are fewer.
 fn first(considered: &[Offer], count: usize) -> Vec<Offer> {
     considered[..considered.len().min(count)].to_vec()
 }
 
-/// All of them, in the order of Table 3.3, and then the one that the thesis leaves aside.
+/// All designs, in the order of Table 3.3, followed by the one that the thesis leaves aside.
 pub fn all() -> Vec<Arc<dyn Design>> {
     vec![
         Arc::new(Brokered),
@@ -85,7 +86,7 @@ pub fn all() -> Vec<Arc<dyn Design>> {
     ]
 }
 
-/// The design that is called so; `multicluster-N` and `marketplace-N` match up to N clusters for a place.
+/// Finds a design by name; `multicluster-N` and `marketplace-N` match up to N clusters for a place.
 pub fn by_name(name: &str) -> Option<Arc<dyn Design>> {
     let count =
         |prefix| name.strip_prefix(prefix).and_then(|count: &str| count.parse().ok()).filter(|n| *n > 0);
@@ -106,7 +107,8 @@ mod tests {
         (0..150).map(|cluster| Offer { cluster, score: 1.0 + f64::from(cluster) }).collect()
     }
 
-    /// Table 3.2, line by line: whether clients are shared, how many clusters are matched, and whether cost and capacity are announced.
+    /// Table 3.2, line by line: sharing of clients, number of matched clusters, announcement of
+    /// cost and capacity.
     #[test]
     fn each_differs_from_the_others_as_the_table_says() {
         let site = Site {
@@ -136,7 +138,7 @@ mod tests {
                 row("multicluster-100", false, 100, None, None),
                 row("dynamic-pricing", false, 1, Some(3.0), None),
                 row("dynamic-multicluster", false, 100, Some(3.0), None),
-                // It does not know which of its traffic the broker's clients are.
+                // The network cannot tell the broker's clients from its other traffic.
                 row("best-lookup", false, 100, Some(3.0), Some(100)),
                 row("marketplace", true, 100, Some(3.0), Some(70)),
                 row("omniscient", true, 150, Some(3.0), Some(70)),

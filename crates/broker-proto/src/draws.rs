@@ -1,33 +1,34 @@
-//! Draws for worlds: the distributions that they need, and scores by distance.
+//! Random draws for worlds: distributions, and scores by distance.
 //!
-//! Leaves out: what is drawn when (`generator`). Read [`Draws`] first.
+//! Leaves out: the order of draws (`generator`). Read [`Draws`] first.
 
 use anabranch_units::{RandomStream, Seed};
 
-/// Draws beside even ones.
+/// Draws from other distributions than the uniform one.
 pub(crate) struct Draws(pub(crate) RandomStream);
 
 impl Draws {
-    /// Of the normal distribution with mean 0 and deviation 1.
+    /// Draws from the normal distribution with mean 0 and deviation 1.
     pub(crate) fn normal(&mut self) -> f64 {
-        // Box and Muller; the logarithm of zero is nothing.
+        // Box-Muller; `a` is never zero, which has no logarithm.
         let (a, b) = (1.0 - self.0.unit_f64(), self.0.unit_f64());
         (-2.0 * a.ln()).sqrt() * (std::f64::consts::TAU * b).cos()
     }
-    /// The number of one of these, by their sums up to each.
+    /// Draws an index with the weights whose cumulative sums these are.
     pub(crate) fn weighted(&mut self, sums: &[f64]) -> usize {
         let at = self.0.unit_f64() * sums.last().copied().unwrap_or(1.0);
         sums.partition_point(|sum| *sum <= at).min(sums.len() - 1)
     }
 }
 
-/// What a round trip takes beside the way, and km that it goes in a millisecond, there and back.
+/// Round trip of a nearby cluster, and distance per millisecond of round trip.
 const NEAR_MS: f64 = 8.0;
 const KM_PER_MS: f64 = 60.0;
-/// The deviation of a score's logarithm.
+/// Standard deviation of a score's logarithm.
 const SCATTER: f64 = 0.25;
 
-/// Scores for clients of a place of clusters that are so far away: round trips in ms, each with a factor by chance.
+/// Scores of clusters at these distances from a place: round trips in ms, each with a random
+/// factor.
 pub(crate) fn scores(distances_km: impl Iterator<Item = f64>, draw: u64, seed: Seed) -> Vec<f64> {
     let mut noise = Draws(seed.stream("scores", draw));
     let score = |distance: f64| (NEAR_MS + distance / KM_PER_MS) * (SCATTER * noise.normal()).exp();

@@ -1,22 +1,26 @@
-//! Prices that certify more: exact coordinate ascent on the dual of the relaxation, for markets whose prices by mirror descent leave a wide gap.
+//! Exact coordinate ascent on the dual of the relaxation, for tighter bounds in markets where
+//! mirror descent leaves a wide gap.
 //!
-//! With all other prices fixed, the bound is concave in one cluster's price, with a kink where a group changes its choice. Its highest point is the
-//! price at which the groups that still choose the cluster fill it. Each step sets one price to that point, so the bound never falls.
-//! Capacity is counted as far as it can be filled: in whole multiples of the bitrates' common divisor, and up to what its groups want.
+//! With all other prices fixed, the bound is concave in one cluster's price, with a kink where a
+//! group changes its choice. Its maximum is the price at which the groups that still choose the
+//! cluster fill it. Each step sets one price to that point, so the bound never falls. A capacity
+//! counts as far as it can be filled: in whole multiples of the bitrates' common divisor, and up to
+//! its groups' demand.
 //!
-//! Source: the same relaxation as [`crate::optimiser`]. Leaves out: placements. Read [`polish`] first.
+//! Source: the same relaxation as [`crate::optimiser`]. Leaves out: placements. Read [`polish`]
+//! first.
 
 use crate::market::{Group, Market, mbps};
 
-/// Sweeps over all clusters at the most.
+/// Maximum number of sweeps over all clusters.
 const SWEEPS_MAX: u32 = 30;
-/// A sweep that raises the bound by less than this share is the last one.
+/// Minimum relative rise of the bound in a sweep; below it the ascent ends.
 const RISE_LEAST: f64 = 1e-4;
 
-/// The cheapest choice of a group, and the cheapest of all others.
+/// Cheapest choice of a group, and the cheapest of its remaining choices.
 #[derive(Copy, Clone)]
 struct Choice {
-    /// The cluster; `None` for going unserved.
+    /// Cluster; `None` for leaving the group unserved.
     cluster: Option<u32>,
     cost: f64,
     second: f64,
@@ -24,20 +28,22 @@ struct Choice {
 
 struct Dual<'a> {
     market: &'a Market,
-    /// By cluster: the places that may use it, with their scores.
+    /// For each cluster: the places that may use it, with their scores.
     takers: Vec<Vec<(u32, f64)>>,
-    /// By place: the numbers of its groups.
+    /// For each place: the numbers of its groups.
     groups_of: Vec<Vec<u32>>,
-    /// By cluster: what can be filled, in megabits a second.
+    /// For each cluster: capacity that can be filled, in Mbit/s.
     usable_mbps: Vec<f64>,
     prices: Vec<f64>,
-    /// By group.
+    /// Choice of each group.
     choices: Vec<Choice>,
 }
 
-/// Raises the bound from these prices on: the prices, and what any placement costs at least.
+/// Raises the bound from these prices on. Returns the prices, and the lower bound on any
+/// placement's cost.
 ///
-/// Cost: for each sweep linear in the candidates of all groups, and once more for each group whose choice a new price may change.
+/// Cost: each sweep is linear in the candidates of all groups, plus the groups whose choice a new
+/// price may change.
 pub(crate) fn polish(market: &Market, prices: &[f64]) -> (Vec<f64>, f64) {
     let mut dual = Dual::new(market, prices);
     let mut bound = dual.bound();
@@ -83,7 +89,7 @@ impl<'a> Dual<'a> {
         dual
     }
 
-    /// Capacity of a cluster that its groups can fill, in megabits a second.
+    /// Capacity of a cluster that its groups can fill, in Mbit/s.
     fn usable(&self, cluster: usize) -> f64 {
         let (mut divisor, mut want) = (0, 0.0);
         for number in self.takers[cluster].iter().flat_map(|(place, _)| &self.groups_of[*place as usize]) {
@@ -117,14 +123,14 @@ impl<'a> Dual<'a> {
         choice
     }
 
-    /// Sets a cluster's price to where the bound is highest, all other prices as they are.
+    /// Sets a cluster's price to the maximum of the bound, with all other prices fixed.
     fn raise(&mut self, cluster: u32) {
         let at = cluster as usize;
         let cost_per_mbps = self.market.clusters()[at].cost_per_mbps;
         let takers = self.takers[at].iter().flat_map(|(place, score)| {
             self.groups_of[*place as usize].iter().map(move |number| (*number as usize, *score))
         });
-        // By group: below which price it chooses the cluster, and how much it wants.
+        // For each group: the price below which it chooses the cluster, and its demand.
         let mut limits: Vec<(f64, f64)> = Vec::new();
         for (number, score) in takers {
             let (group, choice) = (&self.market.groups()[number], &self.choices[number]);
@@ -148,7 +154,8 @@ impl<'a> Dual<'a> {
         }
     }
 
-    /// Groups whose cheapest or second cheapest choice a cluster may be, or have been, choose again.
+    /// Recomputes the choice of every group whose cheapest or second cheapest choice is, or may
+    /// become, this cluster.
     fn choose_again(&mut self, cluster: u32, price_least: f64) {
         let least = self.market.clusters()[cluster as usize].cost_per_mbps + price_least;
         for (place, score) in &self.takers[cluster as usize] {

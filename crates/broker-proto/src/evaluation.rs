@@ -1,4 +1,5 @@
-//! One round of the decision protocol in a world, by a design, and what comes of it: for clients, for clusters, and for networks' accounts.
+//! One round of the decision protocol in a world under one design, and its outcome for clients,
+//! clusters and networks' accounts.
 //!
 //! Source: section 3.5.1 (metrics) and 3.7.1 (accounts). Read [`evaluate`] first.
 
@@ -12,25 +13,26 @@ use crate::world::World;
 use anabranch_units::{BitRate, Instant, PeerId};
 use std::sync::Arc;
 
-/// What networks add to what they charge (section 3.7.1: 20 %).
+/// Factor that networks add to their costs (section 3.7.1: 20 %).
 pub const MARKUP: f64 = 1.2;
 
 /// A world's only broker.
 const BROKER: PeerId = PeerId(0);
 
-/// Traffic, what is paid for it and what it costs.
+/// Traffic, its revenue and its cost.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub struct Account {
-    /// Megabits a second of the broker's clients.
+    /// Traffic of the broker's clients in Mbit/s.
     pub traffic_mbps: f64,
-    /// What is paid, with [`MARKUP`]: by the contract's price, or by cluster where clusters' costs are told.
+    /// Revenue, with [`MARKUP`]: by the contract's price, or by cluster under designs that announce
+    /// clusters' costs.
     pub paid: f64,
-    /// What it costs the network.
+    /// Cost to the network.
     pub cost: f64,
 }
 
 impl Account {
-    /// What is left of what is paid.
+    /// Revenue less cost.
     pub fn profit(&self) -> f64 {
         self.paid - self.cost
     }
@@ -41,30 +43,32 @@ impl Account {
     }
 }
 
-/// What comes of a round.
+/// Outcome of a round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// The median over clients of what a megabit costs the network that serves them.
+    /// Median over clients of the serving network's cost per Mbit/s.
     pub cost_p50: f64,
-    /// The median over clients of the score.
+    /// Median over clients of the score.
     pub score_p50: f64,
-    /// The median over clients of the distance to the cluster.
+    /// Median over clients of the distance to the cluster.
     pub distance_km_p50: f64,
-    /// The median over clusters that have any traffic of what they send, others' clients included, to their capacity.
+    /// Median load of all clusters with traffic: total traffic, background included, as a share of
+    /// capacity.
     pub load_p50: f64,
-    /// The share of clients whose cluster has more than it can send.
+    /// Share of clients whose cluster is overloaded.
     pub congested_share: f64,
-    /// Clients who are not served.
+    /// Number of unserved clients.
     pub unserved: u64,
-    /// By how much the broker's choice may be away from the best, by what it knows.
+    /// Upper bound on the distance of the broker's choice from the best under its information, as a
+    /// share.
     pub gap_share: f64,
-    /// By network.
+    /// Account of each network.
     pub networks: Vec<Account>,
-    /// By the country in which clusters are.
+    /// Account of each country, by the location of clusters.
     pub countries: Vec<Account>,
 }
 
-/// A broker of a world, whose first round begins at once.
+/// Creates a world's broker, whose first round begins at once.
 fn broker(parties: &Parties<'_>, design: &Arc<dyn Design>, cost_weight: f64, optimiser: Optimiser) -> Broker {
     let mut broker = Broker::new(Instant::ZERO, parties.settings(design, cost_weight, optimiser));
     parties.join_all(&mut broker);
@@ -73,9 +77,10 @@ fn broker(parties: &Parties<'_>, design: &Arc<dyn Design>, cost_weight: f64, opt
     broker
 }
 
-/// What the broker decides about, if networks and it share, match and announce by this design.
+/// Returns the market that the broker sees under this design.
 ///
-/// A cost of 1 for each client in the mean weighs as much as the mean score, times `cost_weight` (the thesis's w_c, where w_p is 1).
+/// A mean client's cost is scaled to 1 and weighs as much as the mean score, times `cost_weight`
+/// (the thesis's w_c, where w_p is 1).
 pub fn market(world: &World, design: &Arc<dyn Design>, cost_weight: f64) -> Arc<Market> {
     let parties = Parties::new(world);
     let mut broker = broker(&parties, design, cost_weight, Optimiser::default());
@@ -83,7 +88,7 @@ pub fn market(world: &World, design: &Arc<dyn Design>, cost_weight: f64) -> Arc<
     parties.hand_over(&mut broker, BROKER, &**design, &mut agents).expect("all networks have bid").market
 }
 
-/// Lets a broker and the networks of a world decide by this design, and says what comes of it.
+/// Runs one round of a world under this design, and returns its outcome.
 pub fn evaluate(world: &World, design: &Arc<dyn Design>, cost_weight: f64, optimiser: &Optimiser) -> Outcome {
     let parties = Parties::new(world);
     let mut broker = broker(&parties, design, cost_weight, *optimiser);
@@ -93,7 +98,7 @@ pub fn evaluate(world: &World, design: &Arc<dyn Design>, cost_weight: f64, optim
     outcome(world, &**design, decision)
 }
 
-/// What comes of a decision.
+/// Computes the outcome of a decision.
 fn outcome(world: &World, design: &dyn Design, decision: &Decision) -> Outcome {
     let (mut costs, mut scores, mut distances) = (Vec::new(), Vec::new(), Vec::new());
     let (mut served, mut unserved) = (Vec::new(), 0);
@@ -140,7 +145,7 @@ fn outcome(world: &World, design: &dyn Design, decision: &Decision) -> Outcome {
     }
 }
 
-/// The median of values that count so often; 0 of none.
+/// Weighted median; 0 without values.
 fn median(mut values: Vec<(f64, u32)>) -> f64 {
     values.sort_by(|(a, _), (b, _)| a.total_cmp(b));
     let all: u64 = values.iter().map(|(_, count)| u64::from(*count)).sum();
@@ -152,8 +157,8 @@ fn median(mut values: Vec<(f64, u32)>) -> f64 {
     middle.map_or(0.0, |(value, _)| *value)
 }
 
-/// How often a network has so many further clusters for a place that are nearly as good as its best: of clients, those with one at least, two at
-/// least, and so on.
+/// Share of clients for whom a network has at least one, two, and so on, further clusters nearly as
+/// good as its best.
 ///
 /// Source: Table 3.1: within 25 % of the best score.
 pub fn alternatives<const COUNTS: usize>(world: &World, network: u32) -> [f64; COUNTS] {
@@ -173,7 +178,7 @@ pub fn alternatives<const COUNTS: usize>(world: &World, network: u32) -> [f64; C
     with.map(|with| with / f64::max(all, 1.0))
 }
 
-/// Scores within so many times the best are alike.
+/// Scores within this factor of the best count as nearly as good.
 const ALIKE: f64 = 1.25;
 
 #[cfg(test)]
@@ -224,7 +229,7 @@ mod tests {
         }
     }
 
-    /// A dear megabit weighs more: clients go where it is cheaper, and farther.
+    /// With a higher weight of cost, clients go to cheaper and more distant clusters.
     #[test]
     fn the_weight_of_cost_trades_score_for_cost() {
         let world = world(2);

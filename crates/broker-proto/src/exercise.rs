@@ -9,9 +9,10 @@ use anabranch_units::{Instant, PeerId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Bids in JSON, in a round of two places that is open; another network bids a little. Whether all of it was taken.
+/// Takes JSON bids in an open round of two places, with small bids of a second network. Returns
+/// true if all bids were accepted.
 ///
-/// Panics: where a bid is neither taken nor refused, or a cluster is given more than was bid.
+/// Panics: if a bid is neither accepted nor refused, or a cluster gets more than was bid.
 pub fn exercise_bids(bytes: &[u8]) -> bool {
     let Ok(bids) = serde_json::from_slice::<Bids>(bytes) else { return false };
     let settings = Settings::new(Arc::new(Marketplace::default()));

@@ -1,14 +1,21 @@
 //! Worlds drawn by the rules of the thesis: networks, clusters, clients, costs and scores.
 //!
-//! The thesis's traces are not public. Fewer clients here have alternative clusters than in its Table 3.1.
+//! The thesis's traces are not public. Fewer clients here have alternative clusters than in its
+//! Table 3.1.
 //!
-//! Source: the thesis, section 3.5.1: costs of countries up to thirty times apart, normal within one; a cluster's cost of being there falls with the
-//! logarithm of clusters in its city; a cluster's capacity is twice what its network would send from it if the network was offered everything, and one
-//! that would send nothing shares its nearest neighbour's; three times as many clients beside, whom others place; a contract's price is
-//! the mean cost of what the network would send if it was offered everything.
-//! Choices, as it does not say: countries are spread over 15,000 by 8,000 km and cities around their middles; cities and
-//! countries have sizes by a power law, internet providers by another; bitrates follow [`LADDER`]; a score is a round trip by distance, with
-//! a lognormal factor of 0.25; others' clients go to a network by chance, and there to the cluster that it would choose.
+//! Source: the thesis, section 3.5.1. Costs of countries differ by up to thirty times and are
+//! normal within one. A cluster's fixed cost falls with the logarithm of the number of clusters in
+//! its city. A cluster's capacity is twice the traffic that its network would send from it if
+//! offered all clients; a cluster without such traffic shares its nearest neighbour's. Other
+//! customers have three times as many clients. A contract's price is the mean cost of the traffic
+//! if the network were offered all clients.
+//!
+//! Choices where the thesis is silent: countries are spread over 15,000 by 8,000 km and cities
+//! around their centres. Sizes of cities, countries and internet providers follow power laws;
+//! bitrates follow [`LADDER`]. A score is a round trip by distance, with a lognormal factor of
+//! 0.25. Other customers' clients pick a network at random, and there the cluster that the network
+//! would choose.
+//!
 //! Read [`Shape`] first.
 
 use crate::draws::{Draws, scores};
@@ -18,22 +25,23 @@ use anabranch_media::bitrates::{Rung, draw_bitrate};
 use anabranch_units::{BitRate, Seed};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How a world is made.
+/// Parameters of a world.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
-    /// Clusters of each content network; there are one highly distributed and thirteen small ones in the thesis.
+    /// Number of clusters of each content network; the thesis has one highly distributed network
+    /// and thirteen small ones.
     pub networks: Vec<usize>,
-    /// Further networks of one cluster each, in a city where others are.
+    /// Number of further networks with one cluster each, in cities that already have clusters.
     pub city_networks: usize,
-    /// Clients whom the broker places.
+    /// Number of clients that the broker places.
     pub sessions: usize,
-    /// Countries, their cities, and internet providers in each city.
+    /// Number of countries.
     pub countries: usize,
-    /// See above.
+    /// Number of cities.
     pub cities: usize,
-    /// See above.
+    /// Number of internet providers in each city.
     pub providers: usize,
-    /// What capacities are multiplied by: 1 as the thesis has them.
+    /// Factor on all capacities; the thesis has 1.
     pub capacity: f64,
 }
 
@@ -53,7 +61,7 @@ impl Default for Shape {
     }
 }
 
-/// Ladder of the clients' bitrates. Most clients have the lowest or the highest one.
+/// Ladder of the clients' bitrates. Most clients have the lowest or the highest bitrate.
 ///
 /// Source: VDX, section 3.3.1; viewers in percent.
 const LADDER: [Rung; 10] = [
@@ -73,9 +81,10 @@ const fn rung(kbps: u64, viewers: u64) -> Rung {
     Rung { bitrate: BitRate::bps(1_000 * kbps), viewers }
 }
 
-/// Clients whom others place, for each of the broker's.
+/// Background clients for each of the broker's clients.
 const BACKGROUND: usize = 3;
-/// A cluster's capacity, of what its network would send from it if the network was offered everything.
+/// Capacity of a cluster, as a multiple of the traffic that its network would send from it if
+/// offered all clients.
 const CAPACITY: f64 = 2.0;
 
 impl Draws {
@@ -84,7 +93,7 @@ impl Draws {
     }
 }
 
-/// Sums of weights that fall with the power of a number from 1 on.
+/// Cumulative weights of the numbers from 1 on, which fall by a power law.
 fn power_law(count: usize, power: f64) -> Vec<f64> {
     let mut sum = 0.0;
     (1..=count)
@@ -95,7 +104,7 @@ fn power_law(count: usize, power: f64) -> Vec<f64> {
         .collect()
 }
 
-/// Cities, and what a megabit costs in each country beside the others.
+/// Draws cities, and the relative cost of a Mbit/s in each country.
 fn land(shape: &Shape, draws: &mut Draws) -> (Vec<City>, Vec<f64>) {
     let countries: Vec<((f64, f64), f64)> = (0..shape.countries)
         .map(|_| {
@@ -113,7 +122,8 @@ fn land(shape: &Shape, draws: &mut Draws) -> (Vec<City>, Vec<f64>) {
     ((0..shape.cities).map(city).collect(), countries.iter().map(|(_, cost)| *cost).collect())
 }
 
-/// Clusters, of a network no two in one city, with costs and without capacities; and each network's.
+/// Draws clusters with costs and without capacities, no two of a network in one city, and the
+/// clusters of each network.
 fn sites(shape: &Shape, cities: &[City], costs: &[f64], draws: &mut Draws) -> (Vec<Site>, Vec<Network>) {
     let by_clusters = power_law(shape.cities, 0.5);
     let nothing = BitRate::bps(0);
@@ -159,16 +169,16 @@ fn sites(shape: &Shape, cities: &[City], costs: &[f64], draws: &mut Draws) -> (V
     (sites, networks)
 }
 
-/// Appends what a network considers of its clusters, the cheapest first.
+/// Appends the clusters that a network considers, cheapest first.
 fn consider(network: &Network, sites: &[Site], scores: &[f64], offers: &mut Vec<Offer>) {
     let all = network.clusters.clone().map(|cluster| Offer { cluster, score: scores[cluster as usize] });
     offers.extend(considered(all.collect(), |cluster| sites[cluster as usize].cost_per_mbps));
 }
 
-/// A city's clients by one internet provider.
+/// Clients of one city and internet provider.
 #[derive(Default)]
 struct Viewers {
-    /// The broker's, by bitrate.
+    /// Number of the broker's clients of each bitrate.
     ours: BTreeMap<BitRate, u32>,
     all_bps: f64,
     background_bps: BTreeMap<usize, f64>,
@@ -192,7 +202,7 @@ fn viewers(shape: &Shape, networks: usize, draws: &mut Draws) -> BTreeMap<(usize
     places
 }
 
-/// The world of this shape that is drawn from a seed.
+/// Generates the world of this shape from a seed.
 pub fn generate(shape: &Shape, seed: Seed) -> World {
     let draws = |name| Draws(seed.stream(name, 0));
     let (cities, costs) = land(shape, &mut draws("land"));
@@ -247,7 +257,8 @@ pub fn generate(shape: &Shape, seed: Seed) -> World {
     World { cities, sites, networks, places, groups, offers, starts, seed, measured: None }
 }
 
-/// Clusters to which nobody would be sent, and the nearest of their network to which somebody would be, have the same part of what that one has.
+/// Divides a cluster's wanted traffic equally with those clusters of its network that attract no
+/// traffic and have it as their nearest neighbour.
 fn share_with_neighbours(wanted_bps: &mut [f64], sites: &[Site], cities: &[City]) {
     let distance =
         |a: usize, b: usize| cities[sites[a].city as usize].distance_km(&cities[sites[b].city as usize]);
@@ -313,8 +324,8 @@ mod tests {
         }
     }
 
-    /// All of the broker's clients and all others fit into any network that has them all, each at the cluster that it would choose, but where that
-    /// cluster shares with neighbours.
+    /// Any single network has capacity for all clients, background included, each at the cluster
+    /// that it would choose, except where clusters share with neighbours.
     #[test]
     fn capacities_are_twice_what_a_network_would_send_and_prices_its_mean_cost() {
         let world = generate(&small(), Seed::new(1));

@@ -1,13 +1,18 @@
-//! A broker that places clients on the clusters of content networks, and the networks that bid for them, without I/O.
+//! A broker that places clients on the clusters of content networks, and the networks that bid for
+//! them, without I/O.
 //!
-//! Source: VDX, in Mukerjee, *Eliminating Adverse Control Plane Interactions in Independent Network Systems* (2018), chapter 3.
+//! Source: VDX, in Mukerjee, *Eliminating Adverse Control Plane Interactions in Independent Network
+//! Systems* (2018), chapter 3.
 //!
-//! A [`Market`] has clusters with capacities and prices, places whose clients may be served from some of them, and groups of alike
-//! clients. [`Optimiser`] finds where each client goes, and says with each answer how far from the best it can be at the most. What the broker
-//! knows of a market is a matter of [`designs`]; [`Broker`] and [`Agent`] are the two sides of the protocol by which it learns that;
-//! [`Networks`] and [`AgentSession`] keep the sessions between them; [`evaluate`] says what comes of each in a [`World`], which [`generate`] draws.
-//! Invariant: no cluster is ever given more than its capacity, as the broker knows it. Leaves out: sockets and clocks. Read [`Market`], then
-//! [`Optimiser`], then [`designs::Design`].
+//! A [`Market`] has clusters with capacities and prices, places with the clusters that may serve
+//! them, and groups of interchangeable clients. [`Optimiser`] assigns clients to clusters, and
+//! bounds the distance of each answer from the best. [`designs`] determine the broker's information
+//! about a market; [`Broker`] and [`Agent`] are the two sides of the protocol that conveys it.
+//! [`Networks`] and [`AgentSession`] keep the sessions between them; [`evaluate`] measures the
+//! outcome in a [`World`], which [`generate`] draws.
+//!
+//! Invariant: no cluster gets more than its capacity, as the broker knows it. Leaves out: sockets
+//! and clocks. Read [`Market`], then [`Optimiser`], then [`designs::Design`].
 
 mod agent;
 pub mod agent_session;

@@ -1,24 +1,25 @@
-//! The limits of all numbers that placements are decided by: one set for files, messages and options.
+//! Limits of all numbers that decide placements: one set for files, messages and options.
 //!
-//! Within them no sum of the optimiser overflows, and no number of a reader is refused later on. A reader puts the place before the message.
-//! Leaves out: limits of counts and sizes, which stand beside what they bound. Read [`OutOfLimits`] first.
+//! Within these limits no sum of the optimiser overflows, and no number that a reader accepted is
+//! refused later. A reader puts the location before the message. Leaves out: limits of counts and
+//! sizes, which stand beside their subjects. Read [`OutOfLimits`] first.
 
 use anabranch_units::BitRate;
 use std::fmt;
 
-/// The highest cost or price of a megabit a second.
+/// Maximum cost or price per Mbit/s.
 pub const PRICE_PER_MBPS_MAX: f64 = 1e6;
-/// The highest score.
+/// Maximum score.
 pub const SCORE_MAX: f64 = 1e9;
-/// The highest weight of scores or costs, and the highest factor of capacities.
+/// Maximum weight of scores or costs, and maximum factor of capacities.
 pub const WEIGHT_MAX: f64 = 1e9;
-/// The highest capacity of a cluster, and the highest traffic that it sends to others.
+/// Maximum capacity of a cluster, and maximum background traffic.
 pub const CAPACITY_MAX: BitRate = BitRate::bps(1_000_000_000_000_000);
-/// The highest bitrate of a client.
+/// Maximum bitrate of a client.
 pub const BITRATE_MAX: BitRate = BitRate::bps(1_000_000_000_000);
-/// The farthest coordinate of a city, in km.
+/// Maximum distance of a city's coordinate from 0, in km.
 pub const COORDINATE_KM_MAX: f64 = 1e6;
-/// The lowest mean of costs or scores: both are weighed by their means.
+/// Minimum mean of costs or scores, by which both are scaled.
 pub const MEAN_MIN: f64 = 1e-9;
 
 /// A number outside its limits.
@@ -59,7 +60,7 @@ fn check(
     }
 }
 
-/// Checks a cost or a price of a megabit a second, at most [`PRICE_PER_MBPS_MAX`].
+/// Checks a cost or price per Mbit/s, at most [`PRICE_PER_MBPS_MAX`].
 pub fn check_price(what: &'static str, value: f64) -> Result<(), OutOfLimits> {
     check(what, value, PRICE_PER_MBPS_MAX, " for each Mbit/s", "choose a larger unit of money")
 }
@@ -125,7 +126,8 @@ pub fn check_mean(what: &'static str, value: f64) -> Result<(), OutOfLimits> {
 mod tests {
     use super::*;
 
-    /// Each limit is taken, and what is just past it refused in a line that says what to do (#48).
+    /// Each limit is accepted, and the next value past it is refused with a line that names the
+    /// remedy (#48).
     #[test]
     fn limits_hold_on_both_sides() {
         let above = |value: f64| f64::from_bits(value.to_bits() + 1);

@@ -1,4 +1,4 @@
-//! What there is to decide about: clusters, the places of viewers, and groups of viewers who are alike.
+//! A market: clusters, places of viewers, and groups of interchangeable viewers.
 //!
 //! Read [`Market`] first.
 
@@ -6,89 +6,93 @@ use crate::limits::{BITRATE_MAX, CAPACITY_MAX};
 use anabranch_units::BitRate;
 use std::fmt;
 
-/// The highest cost or score of a market, weighted: the limits of costs and scores, and of their weights, keep both below it.
+/// Maximum weighted cost or score of a market, above all products of the limits of costs, scores
+/// and weights.
 pub const COST_MAX: f64 = 1e30;
 
 /// A group of servers of a content network.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Cluster {
-    /// What all viewers who are served from it may get together.
+    /// Total rate that the cluster may send.
     pub capacity: BitRate,
-    /// What it costs to serve a viewer, for each megabit a second: in the unit of [`Candidate::score`], so weighted.
+    /// Cost of serving one Mbit/s, weighted to the unit of [`Candidate::score`].
     pub cost_per_mbps: f64,
 }
 
 /// A cluster from which viewers in a place may be served.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Candidate {
-    /// Which, by number.
+    /// Number of the cluster.
     pub cluster: u32,
-    /// How badly it serves a viewer there, weighted (w_p times the thesis's performance, of which less is better).
+    /// Weighted score of serving a viewer of the place (w_p times the thesis's performance; lower
+    /// is better).
     pub score: f64,
 }
 
-/// Viewers who are alike: of one place and one bitrate.
+/// Interchangeable viewers: of one place and one bitrate.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Where, by number.
+    /// Number of the place.
     pub place: u32,
-    /// What each of them gets.
+    /// Bitrate of each viewer.
     pub bitrate: BitRate,
-    /// How many they are.
+    /// Number of viewers.
     pub sessions: u32,
 }
 
-/// All that an optimiser decides about: the thesis's Figure 3.10, with viewers in groups.
+/// Input of the optimiser: the thesis's Figure 3.10, with viewers in groups.
 ///
-/// Differs: a viewer may also go unserved, at [`Market::unserved_cost`]; in the thesis there is no answer where capacities do not suffice.
+/// Differs: a viewer may go unserved, at [`Market::unserved_cost`]; the thesis has no answer if
+/// capacities do not suffice.
 #[derive(Clone, Debug)]
 pub struct Market {
     clusters: Vec<Cluster>,
-    /// The candidates of all places, one place after the other, and where each place's begin; one more at the end.
+    /// Candidates of all places, place by place, and the start index of each place, with the total
+    /// at the end.
     candidates: Vec<Candidate>,
     starts: Vec<u32>,
     groups: Vec<Group>,
     unserved_cost: f64,
 }
 
-/// Why there is no such market.
+/// Error of an invalid market.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum MarketError {
-    /// A cost or a score is negative, above `COST_MAX`, or no number.
+    /// A cost or a score is negative, above `COST_MAX`, or not a number.
     NotACost {
-        /// Whose, and its number.
+        /// Kind of the item.
         what: &'static str,
-        /// Which.
+        /// Number of the item.
         number: usize,
         /// The value.
         value: f64,
     },
     /// A capacity or a bitrate is above its limit.
     TooMuch {
-        /// Whose, and its number.
+        /// Kind of the item.
         what: &'static str,
-        /// Which.
+        /// Number of the item.
         number: usize,
         /// The value.
         value: BitRate,
         /// The limit.
         most: BitRate,
     },
-    /// A candidate's cluster, or a group's place, is not there.
+    /// A candidate names an unknown cluster, or a group an unknown place.
     Unknown {
-        /// Whose.
+        /// Kind of the item.
         what: &'static str,
-        /// Its number.
+        /// Number of the item.
         number: usize,
-        /// What it names, and how many there are.
+        /// Number of the unknown cluster or place.
         named: u32,
-        /// How many there are.
+        /// Number of clusters or places.
         count: usize,
     },
-    /// A group gets nothing, or nobody is in it.
+    /// A group has bitrate 0, or no viewers.
     Empty {
-        /// The group's number.
+        /// Number of the group.
         group: usize,
     },
 }
@@ -115,7 +119,7 @@ impl fmt::Display for MarketError {
 impl std::error::Error for MarketError {}
 
 impl Market {
-    /// A market of these clusters, of places with these candidates each, and of these groups.
+    /// Creates a market of clusters, of places with their candidates, and of groups.
     ///
     /// Errors: see [`MarketError`].
     pub fn new(
@@ -131,7 +135,8 @@ impl Market {
         Self::of_list(clusters, places.concat(), starts, groups)
     }
 
-    /// The same of all places' candidates, one place after the other; `starts` says where each place's begin, and where the last one's end.
+    /// Creates a market from the candidates of all places, place by place; `starts` has the start
+    /// index of each place, and the end of the last one.
     ///
     /// Errors: see [`MarketError`].
     pub(crate) fn of_list(
@@ -142,8 +147,9 @@ impl Market {
     ) -> Result<Self, MarketError> {
         let mut market = Self { clusters, candidates, starts, groups, unserved_cost: 0.0 };
         market.check()?;
-        // Above what any viewer can cost: a viewer goes unserved only while none of its candidates has room for it. Room for all together may be there
-        // all the same, where others would have to move: to find that is as hard as packing bins.
+        // Above any viewer's cost: a viewer goes unserved only while none of its candidates has
+        // room. Moving other viewers could still make room, but finding such moves is as hard as
+        // bin packing.
         let dearest = market
             .groups
             .iter()
@@ -191,7 +197,7 @@ impl Market {
         Ok(())
     }
 
-    /// The same, where a viewer who is not served costs so much.
+    /// Sets the cost of an unserved viewer.
     #[must_use]
     pub const fn with_unserved_cost(mut self, cost: f64) -> Self {
         self.unserved_cost = cost;
@@ -206,22 +212,22 @@ impl Market {
     pub fn groups(&self) -> &[Group] {
         &self.groups
     }
-    /// From where viewers in a place may be served.
+    /// Clusters that may serve viewers in a place.
     pub fn candidates_of(&self, place: u32) -> &[Candidate] {
         let at = |place: usize| self.starts[place] as usize;
         &self.candidates[at(place as usize)..at(place as usize + 1)]
     }
-    /// What a viewer costs who is not served.
+    /// Cost of an unserved viewer.
     pub const fn unserved_cost(&self) -> f64 {
         self.unserved_cost
     }
-    /// What a viewer of a group costs who is served from there.
+    /// Cost of serving a viewer of a group from a candidate.
     pub fn cost(&self, group: &Group, candidate: &Candidate) -> f64 {
         candidate.score + self.clusters[candidate.cluster as usize].cost_per_mbps * mbps(group.bitrate)
     }
 }
 
-/// In megabits a second.
+/// Converts a rate to Mbit/s.
 pub(crate) fn mbps(rate: BitRate) -> f64 {
     rate.as_bps() as f64 / 1e6
 }

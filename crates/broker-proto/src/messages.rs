@@ -1,8 +1,9 @@
 //! The messages of the decision protocol, between a broker and the agent of each content network.
 //!
-//! Source: the thesis, section 3.6.1. Differs: clients of a place are one share, whatever their bitrates and contents; a network says a cluster's price and
-//! capacity once, and not in each bid. Requests and replies are JSON in the bodies of HTTP. Leaves out: how they travel. What comes from a
-//! network is checked bid by bid by `broker`.
+//! Source: the thesis, section 3.6.1. Differs: all clients of a place form one share, whatever
+//! their bitrates and contents; a network announces a cluster's price and capacity once, not in
+//! each bid. Requests and replies are JSON bodies of HTTP. Leaves out: transport, and the
+//! validation of bids (`broker`).
 
 use crate::limits::check_bitrate;
 use anabranch_units::BitRate;
@@ -10,29 +11,29 @@ use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// From the broker, step 3: a round begins.
+/// From the broker, step 3: start of a round.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Call {
-    /// Which round. Bids are for it alone.
+    /// Number of the round, which its bids must name.
     pub round: u64,
-    /// The design's name: what networks are to match and to announce.
+    /// Name of the design, which determines matching and announcements.
     pub design: String,
-    /// Where there are clients.
+    /// Places with clients.
     pub shares: Vec<Share>,
 }
 
-/// Clients of a place.
+/// Clients of one place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Share {
-    /// What bids call it, in this round.
+    /// Number of the share in this round's bids.
     pub share: u32,
-    /// Their city, by a name that broker and networks agree on.
+    /// City of the clients, by a name that broker and networks agree on.
     pub location: String,
-    /// Their internet provider, the same.
+    /// Internet provider of the clients, by an agreed name.
     pub isp: String,
-    /// How many there are; none where the design does not share them.
+    /// Number of clients of each bitrate; empty if the design does not share them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clients: Vec<Clients>,
 }
@@ -44,13 +45,13 @@ pub struct Clients {
     /// Bitrate of each client; at most [`BITRATE_MAX`](crate::limits::BITRATE_MAX).
     #[serde(deserialize_with = "bitrate_bps")]
     pub bitrate_bps: u64,
-    /// How many they are.
+    /// Number of clients.
     pub sessions: u32,
 }
 
 fn bitrate_bps<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     let bps = u64::deserialize(deserializer)?;
-    // Clients of no bitrate are none, and are passed over.
+    // Clients with bitrate 0 are skipped later.
     match check_bitrate(BitRate::bps(bps)) {
         Err(error) if bps > 0 => Err(D::Error::custom(error)),
         _ => Ok(bps),
@@ -61,27 +62,28 @@ fn bitrate_bps<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Err
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Bids {
-    /// The call's.
+    /// Number of the call's round.
     pub round: u64,
-    /// The clusters that it bids, each once.
+    /// Clusters in the bids, each once.
     pub clusters: Vec<ClusterBid>,
-    /// For which clients.
+    /// Bids for each share.
     pub shares: Vec<ShareBids>,
-    /// Whether more bids of this round follow: many do not fit into one message.
+    /// True if more bids of this round follow, because they exceed one message.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub more: bool,
 }
 
-/// What a network says of one of its clusters.
+/// A network's announcement of one cluster.
 #[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterBid {
-    /// A number that the network has chosen; the same in each round.
+    /// Number chosen by the network, constant over all rounds.
     pub cluster: u32,
-    /// What each megabit a second costs, in the unit of money of the contract, if the design has it said.
+    /// Price per Mbit/s in the contract's unit of money, if the design asks for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<f64>,
-    /// What it can send to the broker's clients, if the design has it said.
+    /// Rate that the cluster can send to the broker's clients, in bits per second, if the design
+    /// asks for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_bps: Option<u64>,
 }
@@ -90,9 +92,9 @@ pub struct ClusterBid {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ShareBids {
-    /// The call's number for it.
+    /// Number of the share in the call.
     pub share: u32,
-    /// Clusters, each with the score that the network expects; less is better.
+    /// Clusters, each with the score that the network expects; lower is better.
     #[schema(value_type = Vec<Vec<f64>>)]
     pub clusters: Vec<(u32, f64)>,
 }
@@ -101,23 +103,23 @@ pub struct ShareBids {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BidsReply {
-    /// How many bids count.
+    /// Number of accepted bids.
     pub taken: u64,
-    /// How many do not.
+    /// Number of refused bids.
     pub refused: u64,
-    /// Why, for the first of them.
+    /// Reasons of the first refusals.
     pub reasons: Vec<String>,
 }
 
-/// From the broker, where the design asks: what it would place on a network's clusters.
+/// From the broker, in designs that ask: the rates that it would place on a network's clusters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Proposal {
-    /// The round.
+    /// Number of the round.
     pub round: u64,
-    /// Which proposal of the round, from 1 on.
+    /// Number of the proposal in the round, from 1.
     pub attempt: u32,
-    /// Clusters that would get something.
+    /// Clusters with a rate.
     pub clusters: Vec<ClusterRate>,
 }
 
@@ -125,9 +127,9 @@ pub struct Proposal {
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterRate {
-    /// The network's number for it.
+    /// The network's number of the cluster.
     pub cluster: u32,
-    /// What it would send, or the most that it will.
+    /// Proposed rate, or maximum rate in a refusal, in bits per second.
     pub rate_bps: u64,
 }
 
@@ -135,51 +137,51 @@ pub struct ClusterRate {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Assent {
-    /// The proposal's.
+    /// Number of the proposal's round.
     pub round: u64,
-    /// The proposal's.
+    /// Number of the proposal.
     pub attempt: u32,
-    /// Clusters that would get more than they can send now, each with the most that it can. None is assent.
+    /// Overloaded clusters, each with its maximum rate. An empty list is assent.
     pub refused: Vec<ClusterRate>,
 }
 
-/// From the broker, step 7: what became of a network's bids. Also to those that lost.
+/// From the broker, step 7: result of a network's bids, sent to losing networks, too.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Accepted {
-    /// The round.
+    /// Number of the round.
     pub round: u64,
-    /// All clusters that it bid.
+    /// All clusters that the network bid.
     pub clusters: Vec<ClusterAccepted>,
-    /// Bids that were accepted; all others were not.
+    /// Accepted bids; all other bids lost.
     pub shares: Vec<ShareAccepted>,
 }
 
-/// What a cluster gets.
+/// Result for one cluster.
 #[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterAccepted {
-    /// The network's number for it.
+    /// The network's number of the cluster.
     pub cluster: u32,
-    /// Clients.
+    /// Number of clients.
     pub sessions: u64,
-    /// What they get together.
+    /// Total rate of these clients, in bits per second.
     pub rate_bps: u64,
-    /// By how much the broker would be better off with each further megabit a second of it, in the units of the price: 0 where it is not full. A bid
-    /// that lost by price lost for another reason than a full cluster.
+    /// Gain of the broker from a further Mbit/s of this cluster, in the unit of the price: 0 if the
+    /// cluster is not full. A losing bid at shadow price 0 did not lose to a full cluster.
     pub shadow_price: f64,
 }
 
-/// Clients who were placed.
+/// Clients placed on a cluster.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ShareAccepted {
-    /// The call's number for their place.
+    /// Number of the share in the call.
     pub share: u32,
-    /// The network's number for the cluster.
+    /// The network's number of the cluster.
     pub cluster: u32,
-    /// What each of them gets.
+    /// Bitrate of each client, in bits per second.
     pub bitrate_bps: u64,
-    /// How many.
+    /// Number of clients.
     pub sessions: u32,
 }

@@ -1,9 +1,10 @@
-//! A broker's side of its networks: which agents are there, which messages wait for them, and what
-//! a request of an agent changes.
+//! A broker's sessions with its networks: connected agents, waiting messages, and the effects of
+//! agents' requests.
 //!
-//! While this broker leads, agents join it, and one that is silent for [`SILENCE_MAX`] is gone. The
-//! networks of the last decision have as long to join a broker that begins, so that viewers need
-//! not move twice. While another broker leads, it says which networks are there.
+//! While this broker leads, agents join it, and an agent that is silent for [`SILENCE_MAX`] counts
+//! as disconnected. After a broker starts to lead, the networks of the last decision have this time
+//! to join, so that viewers need not move twice. While another broker leads, that broker reports
+//! the connected networks.
 //!
 //! Leaves out: HTTP, names and contracts (the `broker` room), the lead and the store
 //! ([`crate::replica`]), rounds ([`crate::broker`]). Contract: one mutation, then `poll_*` to
@@ -17,19 +18,19 @@ use anabranch_sessions::{NotJoined, Overflow, Position, Rejoin, Sessions, Sessio
 use anabranch_units::{Duration, Instant, PeerId};
 use std::collections::{BTreeSet, VecDeque};
 
-/// Silence after which an agent is gone. An agent sends a request at least every ten seconds.
+/// Silence after which an agent counts as disconnected. An agent sends a request at least every ten
+/// seconds.
 pub const SILENCE_MAX: Duration = Duration::from_secs(25);
-/// Most messages that wait for a network. Messages of a newer round replace the oldest.
+/// Maximum number of messages waiting for a network. Messages of a newer round replace the oldest.
 pub const MAILBOX_MAX: usize = 8;
-/// Leases for which the leader's list of networks holds, and for which another broker's counts
-/// hold.
+/// Validity, in leases, of the leader's list of networks, and of another broker's counts.
 pub const TOLD_LEASES: u64 = 3;
-/// The wire names no numbering: each join begins a new one.
+/// The wire format names no numbering: each join begins a new one.
 const NUMBERING: u64 = 0;
 
 const SESSIONS: SessionsConfig = SessionsConfig {
     silence_max: SILENCE_MAX,
-    // An agent whose connection is cut off leaves polls behind.
+    // An agent whose connection broke leaves polls behind.
     polls_keep_alive: false,
     rejoin: Rejoin::StartsAnew,
     mailbox_max: MAILBOX_MAX,
@@ -37,16 +38,16 @@ const SESSIONS: SessionsConfig = SessionsConfig {
     answer_max: MAILBOX_MAX,
 };
 
-/// Why a network's request is refused.
+/// Reason for refusing a network's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Its agent has to join.
+    /// The network's agent must join first.
     NotJoined,
-    /// Another broker leads: its address, if known.
+    /// Another broker leads; its address, if known.
     NotLeading(Option<String>),
 }
 
-/// Another broker leads: its address, if known.
+/// Another broker leads; its address, if known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotLeading(pub Option<String>);
 
@@ -67,24 +68,24 @@ impl From<NotJoined> for Refusal {
 pub enum Event {
     /// The lead or the decision has changed, or a round has ended.
     Turn(Turn),
-    /// The agent of this network has fallen silent, and counts as gone.
+    /// The agent of this network has fallen silent, and counts as disconnected.
     Silent(PeerId),
-    /// New messages wait, or polls that wait have to be refused: polls look again.
+    /// Waiting polls must check for messages or refusals again.
     PollsDue,
 }
 
-/// Networks as the leader knows them.
+/// The leader's list of networks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roll {
     /// Last accepted round; 0 before the first.
     pub round: u64,
-    /// Networks whose agents are up.
+    /// Networks whose agents are connected.
     pub up: Vec<PeerId>,
     /// Networks whose agents still have time to join.
     pub awaited: Vec<PeerId>,
 }
 
-/// The machine. See the module.
+/// State machine of the sessions.
 #[derive(Debug)]
 pub struct Networks {
     replica: Replica,
@@ -92,15 +93,15 @@ pub struct Networks {
     lease: Duration,
     /// Round of the leader's last list of networks, and the end of its validity.
     told: Option<(u64, Instant)>,
-    /// The last round that was called, and when.
+    /// Last called round, and the time of its call.
     called: Option<(u64, Instant)>,
-    /// The networks that are there, as last polled.
+    /// Connected networks, as last polled.
     there: Option<BTreeSet<PeerId>>,
     events: VecDeque<Event>,
 }
 
 impl Networks {
-    /// Around a replica of this lease. No agent has joined.
+    /// Creates the sessions around a replica with this lease, without agents.
     pub const fn new(replica: Replica, lease: Duration) -> Self {
         Self {
             replica,
@@ -113,12 +114,12 @@ impl Networks {
         }
     }
 
-    /// The replica, to read.
+    /// The replica, read-only.
     pub const fn replica(&self) -> &Replica {
         &self.replica
     }
 
-    /// The rounds' machine.
+    /// Returns the broker's state machine.
     ///
     /// Errors: this broker does not lead.
     pub fn leading(&mut self) -> Result<&mut Broker, NotLeading> {
@@ -126,7 +127,7 @@ impl Networks {
         self.replica.leading().ok_or(NotLeading(leader))
     }
 
-    /// A network's agent joins. It takes part from the next round on.
+    /// Handles a joining agent. Its network takes part from the next round on.
     ///
     /// Errors: this broker does not lead.
     pub fn handle_join(
@@ -142,7 +143,7 @@ impl Networks {
         Ok(())
     }
 
-    /// A network's agent leaves.
+    /// Handles a leaving agent.
     ///
     /// Errors: see [`Refusal`].
     pub fn handle_leave(&mut self, now: Instant, network: PeerId, session: u64) -> Result<(), Refusal> {
@@ -153,8 +154,8 @@ impl Networks {
         Ok(())
     }
 
-    /// Messages to a network after the one with this number, which acknowledges those up to it;
-    /// `None` while there is none.
+    /// Returns the messages to a network after number `after`, which acknowledges the messages up
+    /// to it; `None` without messages.
     ///
     /// Errors: see [`Refusal`].
     pub fn poll_messages(
@@ -169,7 +170,7 @@ impl Networks {
         Ok(self.sessions.poll_messages(now, &network, session, position, &mut None)?)
     }
 
-    /// A network bids.
+    /// Handles a network's bids.
     ///
     /// Errors: see [`Refusal`].
     pub fn handle_bids(
@@ -184,7 +185,7 @@ impl Networks {
         Ok(reply)
     }
 
-    /// A network answers a proposal.
+    /// Handles a network's answer to a proposal.
     ///
     /// Errors: see [`Refusal`].
     pub fn handle_assent(
@@ -199,9 +200,8 @@ impl Networks {
         Ok(())
     }
 
-    /// The leader says which networks are there. Players of this broker then learn of a network
-    /// that leaves between two rounds, too. The list of a broker that does not lead any more
-    /// changes nothing.
+    /// Handles the leader's list of networks, so that this broker's players learn of a network that
+    /// leaves between two rounds. A list from a broker that no longer leads is ignored.
     pub fn handle_roll(&mut self, now: Instant, leader: &str, roll: &Roll) {
         if self.replica.leader() != Some(leader) {
             return;
@@ -215,12 +215,12 @@ impl Networks {
         }
     }
 
-    /// The networks that are there, for brokers that do not lead.
+    /// Returns the list of networks for followers.
     ///
     /// Errors: this broker does not lead.
     pub fn roll(&mut self) -> Result<Roll, NotLeading> {
-        // An accepted decision that is not kept yet counts, too: a network that is gone by now may
-        // be in it.
+        // An accepted decision counts even before it is stored: it may contain a network that has
+        // left by now.
         let round = self.leading()?.accepted().map_or(0, |decision| decision.round);
         let those = |up: bool| {
             let some = self.sessions.peers().filter(|(_, is_up)| *is_up == up);
@@ -229,19 +229,20 @@ impl Networks {
         Ok(Roll { round, up: those(true), awaited: those(false) })
     }
 
-    /// Whether the next [`Networks::handle_timeout`] needs the clients: a round begins.
+    /// Returns true if the next [`Networks::handle_timeout`] begins a round and so needs the
+    /// clients.
     pub fn needs_clients(&mut self, now: Instant) -> bool {
         self.leading().is_ok_and(|broker| broker.poll_timeout().is_some_and(|at| at <= now))
     }
 
-    /// The clients that there are. They count for the next round that begins.
+    /// Sets the clients of the next round.
     pub fn handle_clients(&mut self, gathered: Vec<Gathered>) {
         if let Ok(broker) = self.leading() {
             broker.handle_gathered(gathered);
         }
     }
 
-    /// Time has passed: agents that were silent for too long are gone, and rounds go on.
+    /// Handles a timeout: drops agents that were silent for too long, and continues rounds.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.replica.leads() {
             for (network, _) in self.sessions.handle_timeout(now) {
@@ -253,36 +254,37 @@ impl Networks {
         self.settle(now);
     }
 
-    /// A job has found this.
+    /// Handles the result of a job.
     pub fn handle_found(&mut self, now: Instant, job: &Job, answer: Answer) {
         self.replica.handle_answer(now, job, answer);
         self.settle(now);
     }
 
-    /// The store has answered; see [`Replica::handle_told`].
+    /// Handles the store's answer; see [`Replica::handle_told`].
     pub fn handle_told(&mut self, now: Instant, number: u64, told: Option<StoreTold>) {
         self.replica.handle_told(now, number, told);
         self.settle(now);
     }
 
-    /// The next job; see [`Replica::poll_job`].
+    /// Returns the next job; see [`Replica::poll_job`].
     pub fn poll_job(&mut self) -> Option<Job> {
         self.replica.poll_job()
     }
 
-    /// The next question to the store; see [`Replica::poll_ask`].
+    /// Returns the next operation on the store; see [`Replica::poll_ask`].
     pub fn poll_ask(&mut self, now: Instant) -> Option<(u64, StoreAsk)> {
         let ask = self.replica.poll_ask(now);
         self.settle(now);
         ask
     }
 
-    /// The next event.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// The networks that are there, up or expected, if they have changed since the last call.
+    /// Returns the networks that are connected or expected, if they have changed since the last
+    /// call.
     pub fn poll_there(&mut self) -> Option<BTreeSet<PeerId>> {
         let there: BTreeSet<PeerId> = self.sessions.peers().map(|(network, _)| *network).collect();
         if self.there.as_ref() == Some(&there) {
@@ -292,18 +294,18 @@ impl Networks {
         Some(there)
     }
 
-    /// When [`Networks::handle_timeout`] is due.
+    /// Time of the next [`Networks::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         let silent_at = self.sessions.poll_timeout().filter(|_| self.replica.leads());
         silent_at.into_iter().chain(self.replica.poll_timeout()).min()
     }
 
-    /// Whether a network's agent is up, here or with the leader.
+    /// Returns true if a network's agent is connected, here or to the leader.
     pub fn is_up(&self, network: PeerId) -> bool {
         self.sessions.peers().any(|(other, is_up)| *other == network && is_up)
     }
 
-    /// Number of networks whose agents are up.
+    /// Number of connected networks.
     pub fn up_count(&self) -> usize {
         self.sessions.peers().filter(|(_, is_up)| *is_up).count()
     }
@@ -314,15 +316,15 @@ impl Networks {
         called.map(|(_, at)| now.saturating_since(at))
     }
 
-    /// The rounds' machine for a network's agent that has joined. The request is a sign of life.
+    /// Returns the broker's state machine for a joined agent, and records a sign of life.
     fn speaker(&mut self, now: Instant, network: PeerId, session: u64) -> Result<&mut Broker, Refusal> {
         self.leading()?;
         self.sessions.handle_request(now, &network, session)?;
         Ok(self.leading()?)
     }
 
-    /// Takes what the replica has to say: turns change which networks are there, and messages go
-    /// into mailboxes.
+    /// Handles the replica's output: turns change the connected networks, and messages go into
+    /// mailboxes.
     fn settle(&mut self, now: Instant) {
         while let Some(turn) = self.replica.poll_turn() {
             match &turn {
@@ -356,14 +358,14 @@ impl Networks {
         self.events.extend(has_messages.then_some(Event::PollsDue));
     }
 
-    /// Forgets all agents. The networks of the last decision are expected.
+    /// Forgets all agents, and expects the networks of the last decision.
     fn expect_decided_only(&mut self, now: Instant) {
         self.told = None;
         self.sessions.restart();
         self.expect_decided(now);
     }
 
-    /// Expects the networks of the last decision that are not there.
+    /// Expects the networks of the last decision that are not connected.
     fn expect_decided(&mut self, now: Instant) {
         let decision = self.replica.known();
         let placed = decision.iter().flat_map(|decision| &decision.placed).filter_map(|placed| placed.to);

@@ -1,29 +1,34 @@
-//! Where each viewer goes, and how far that is from the best at the most: Lagrangian relaxation of the thesis's Figure 3.10.
+//! Assignment of viewers to clusters with a bound on the distance from the optimum: Lagrangian
+//! relaxation of the thesis's Figure 3.10.
 //!
-//! Every cluster has a price for each megabit a second beside what it costs. With prices that are given each group goes where it is cheapest, and
-//! what that comes to, less what all capacities are worth, is below what any placement within capacities can cost: a *bound*, whatever the prices.
-//! They move by mirror descent, over batches of groups: a cluster that gets more than its share becomes dearer by a factor.
-//! Where that leaves a wide gap, as where capacity is scarce for few groups, prices are raised to the highest bound on one cluster after the other (`dual`).
-//! Then groups are placed within capacities, those first that lose the most for each megabit where their best cluster is full (*regret*), at these
-//! prices, and moved as long as that saves something, at prices that fade to nothing; and in the end exchanged: one goes into a full cluster, others
-//! give way who lose less by it.
+//! Every cluster has a price per Mbit/s on top of its cost. At given prices each group picks its
+//! cheapest cluster; the total cost of these picks, less the value of all capacities, is a lower
+//! *bound* on the cost of any placement within capacities, whatever the prices.
 //!
-//! Invariants: no cluster gets more than its capacity; the bound is at most the cost. Cost: linear in the candidates of all groups, for each pass.
-//! Read [`Optimiser`] first.
+//! Prices move by mirror descent over batches of groups: the price of an overloaded cluster rises
+//! by a factor. If the gap stays wide, for instance because capacity is scarce for few groups,
+//! prices are raised to the maximum of the bound, cluster by cluster (`dual`).
+//!
+//! Then groups are placed within capacities, in order of the loss per Mbit/s if their best cluster
+//! is full (*regret*), and moved while that saves cost, at prices that fade to zero. Finally
+//! viewers are exchanged: one enters a full cluster, and viewers that lose less leave it.
+//!
+//! Invariants: no cluster gets more than its capacity; the bound is at most the cost. Cost: each
+//! pass is linear in the candidates of all groups. Read [`Optimiser`] first.
 
 use crate::branch::{self, Placed};
 use crate::dual;
 use crate::market::{Cluster, Group, Market, mbps};
 use anabranch_units::Seed;
 
-/// How it is searched.
+/// Settings of the search.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Optimiser {
-    /// How often prices are found over all groups.
+    /// Number of passes over all groups that adjust prices.
     pub passes: u32,
-    /// In how many batches a pass goes over them.
+    /// Number of batches in a pass.
     pub batches: u32,
-    /// What the order of groups is drawn from.
+    /// Seed of the order of groups.
     pub seed: Seed,
 }
 
@@ -33,73 +38,79 @@ impl Default for Optimiser {
     }
 }
 
-/// Some viewers of a group who are served alike.
+/// Viewers of one group with the same candidate.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// Their group's number.
+    /// Number of the group.
     pub group: u32,
-    /// Which of its place's candidates; none where they are not served.
+    /// Index among the place's candidates; `None` if the viewers are unserved.
     pub candidate: Option<u32>,
-    /// How many they are.
+    /// Number of viewers.
     pub sessions: u32,
 }
 
-/// Where viewers go.
+/// Result of the search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
     /// All viewers, group by group.
     pub placements: Vec<Placement>,
-    /// What it costs.
+    /// Cost of the placements.
     pub cost: f64,
-    /// What any answer costs at least.
+    /// Lower bound on the cost of any placement.
     pub bound: f64,
-    /// Each cluster's price, for each megabit a second, beside its cost: with these the next round begins.
+    /// Price of each cluster per Mbit/s on top of its cost; the next round starts from these
+    /// prices.
     pub prices: Vec<f64>,
 }
 
 impl Answer {
-    /// By how much of its cost the best answer may be cheaper, at the most.
+    /// Upper bound on the saving of the best answer, as a share of the cost.
     pub fn gap_share(&self) -> f64 {
         if self.cost > 0.0 { ((self.cost - self.bound) / self.cost).max(0.0) } else { 0.0 }
     }
-    /// How many viewers are not served.
+    /// Number of unserved viewers.
     pub fn unserved(&self) -> u64 {
         let those = self.placements.iter().filter(|placement| placement.candidate.is_none());
         those.map(|placement| u64::from(placement.sessions)).sum()
     }
 }
 
-/// By how much a price moves at first where a cluster gets twice its share, and how fast that fades from pass to pass.
+/// Initial relative step of a price whose cluster gets twice its share, and decay of the step from
+/// pass to pass.
 const STEP: f64 = 1.0;
 const STEP_DECAY: f64 = 0.3;
-/// The most that it moves at once.
+/// Maximum relative step of a price.
 const STEP_MAX: f64 = 0.5;
-/// A price at first, and the least, of what a megabit costs in the mean. Below twice the least one there is none.
+/// Initial and minimum price, relative to the mean cost per Mbit/s. A price below twice the minimum
+/// counts as 0.
 const PRICE_FIRST: f64 = 0.02;
 const PRICE_LEAST: f64 = 1e-5;
-/// The price of a cluster without capacity, in such means.
+/// Price of a cluster without capacity, relative to the mean cost per Mbit/s.
 const PRICE_SHUT: f64 = 1e3;
-/// A cluster that gets less than this share of its capacity has room.
+/// Load below which a cluster counts as having room.
 const HAS_ROOM: f64 = 0.5;
-/// A gap wider than this share has the prices polished: descent alone is well below it in drawn worlds of thousands of viewers.
+/// Gap above which prices are polished. Descent alone stays well below it in generated worlds of
+/// thousands of viewers.
 const GAP_POLISHED: f64 = 0.01;
-/// Searches for prices at the most beyond the first one while the gap is wide, and the least price at which they begin, in mean costs of a megabit. Where
-/// capacity is scarce, prices have to rise by a factor of a hundred, which the first search may not reach.
+/// Maximum number of further price searches while the gap is wide, and their minimum starting
+/// price, relative to the mean cost per Mbit/s. Where capacity is scarce, prices must rise a
+/// hundredfold, which the first search may not reach.
 const FURTHER_SEARCHES: u32 = 4;
 const PRICE_SCARCE: f64 = 1.0;
-/// At which shares of prices viewers are moved, one after the other.
+/// Successive shares of the prices at which viewers are moved.
 const FADING: [f64; 3] = [0.5, 0.1, 0.0];
 
-/// How often viewers are exchanged at the most.
+/// Maximum number of exchange passes.
 const EXCHANGES: u32 = 3;
-/// Of viewers in a full cluster, how many are looked at who may give way to another, and how many may for one.
+/// Maximum number of viewers of a full cluster that are considered for leaving, and maximum number
+/// that leave for one newcomer.
 const GIVE_WAY_LOOKED_AT: usize = 64;
 const GIVE_WAY_MAX: usize = 8;
 
 impl Optimiser {
-    /// Places all viewers. `prices` are those of the round before, where there was one.
+    /// Places all viewers. `prices` are the previous round's prices, if there was one.
     ///
-    /// Panics: for prices of another number of clusters.
+    /// Panics: if the number of prices differs from the number of clusters.
     pub fn optimise(&self, market: &Market, prices: Option<&[f64]>) -> Answer {
         let mean = mean_cost(market);
         let search = Search { market, least: mean * PRICE_LEAST, mean };
@@ -143,7 +154,7 @@ impl Optimiser {
     }
 }
 
-/// What a megabit a second costs in the mean where each viewer goes to the best cluster.
+/// Mean cost per Mbit/s if each viewer gets its best cluster.
 fn mean_cost(market: &Market) -> f64 {
     let (mut cost, mut demand) = (0.0, 0.0);
     for group in market.groups() {
@@ -155,7 +166,7 @@ fn mean_cost(market: &Market) -> f64 {
     if cost > 0.0 && demand > 0.0 { cost / demand } else { 1.0 }
 }
 
-/// The search for prices.
+/// Search for prices.
 struct Search<'a> {
     market: &'a Market,
     mean: f64,
@@ -163,7 +174,8 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// The cheapest for a viewer of a group where clusters cost so much a megabit: its candidate, none if that is to go unserved, and the cost.
+    /// Cheapest candidate of a viewer of a group when a Mbit/s of each cluster costs `weights`, and
+    /// its cost. `None` if going unserved is cheapest.
     fn cheapest(&self, group: &Group, weights: &[f64]) -> (Option<usize>, f64) {
         let bitrate = mbps(group.bitrate);
         let (mut best, mut least) = (None, self.market.unserved_cost());
@@ -176,7 +188,7 @@ impl Search<'_> {
         (best, least)
     }
 
-    /// What a megabit a second of each cluster costs at these prices.
+    /// Computes the total cost per Mbit/s of each cluster at these prices.
     fn weigh(&self, prices: &[f64], weights: &mut Vec<f64>) {
         weights.clear();
         weights.extend(
@@ -184,7 +196,8 @@ impl Search<'_> {
         );
     }
 
-    /// What each cluster would get of these groups, in megabits a second, if all went where it is cheapest.
+    /// Computes the demand for each cluster in Mbit/s if these groups all pick their cheapest
+    /// cluster.
     fn demand<'g>(&self, groups: impl Iterator<Item = &'g Group>, weights: &[f64], demand: &mut [f64]) {
         demand.fill(0.0);
         for group in groups {
@@ -195,7 +208,7 @@ impl Search<'_> {
         }
     }
 
-    /// Prices, the means over the second half of the passes.
+    /// Searches for prices. Returns the means over the second half of the passes.
     fn prices(&self, optimiser: &Optimiser, mut prices: Vec<f64>) -> Vec<f64> {
         let (market, groups) = (self.market, self.market.groups());
         let mut order: Vec<u32> = (0..groups.len() as u32).collect();
@@ -221,7 +234,7 @@ impl Search<'_> {
                     prices[number] = if capacity > 0.0 {
                         let over =
                             (step * (used[number] - share * capacity) / capacity).clamp(-STEP_MAX, STEP_MAX);
-                        // The beginning of an exponential.
+                        // Second-order expansion of the exponential.
                         (prices[number] * over.mul_add(over.mul_add(0.5, 1.0), 1.0)).max(self.least)
                     } else {
                         PRICE_SHUT * self.mean
@@ -238,7 +251,8 @@ impl Search<'_> {
         sums.iter().map(|sum| sum / count).map(|price| if price < least { 0.0 } else { price }).collect()
     }
 
-    /// Prices of further searches from higher prices on, while the gap to their bound is wide; and the highest bound of all.
+    /// Repeats the search from higher prices while the gap is wide. Returns the last prices, and
+    /// the highest bound.
     fn raised(
         &self,
         optimiser: &Optimiser,
@@ -257,7 +271,7 @@ impl Search<'_> {
         (prices, highest)
     }
 
-    /// The same prices, but none for clusters that have room at them: with these the bound is often higher.
+    /// Sets the prices of clusters with room to 0, which often raises the bound.
     fn trimmed(&self, prices: &[f64]) -> Vec<f64> {
         let clusters = self.market.clusters();
         let (mut weights, mut used) = (Vec::new(), vec![0.0; clusters.len()]);
@@ -269,7 +283,7 @@ impl Search<'_> {
         used.iter().zip(clusters).zip(prices).map(price).collect()
     }
 
-    /// What any placement costs at least: the relaxation at these prices.
+    /// Lower bound on the cost of any placement: the relaxation at these prices.
     fn bound(&self, prices: &[f64]) -> f64 {
         let clusters = self.market.clusters();
         let mut weights = Vec::new();
@@ -283,22 +297,22 @@ impl Search<'_> {
     }
 }
 
-/// A viewer who may leave a cluster.
+/// A viewer that may leave a cluster.
 #[derive(Copy, Clone)]
 struct Leaving {
-    /// What it loses by it, for each bit a second.
+    /// Loss of the viewer per bit per second.
     loss: f64,
     group: u32,
     candidate: u32,
 }
 
-/// Viewers as they are placed, within capacities.
+/// Viewers as placed, within capacities.
 struct Placing<'a> {
     market: &'a Market,
     prices: &'a [f64],
-    /// What is left of each cluster, in bits a second.
+    /// Remaining capacity of each cluster, in bits per second.
     room: Vec<u64>,
-    /// Groups, those first that are placed first.
+    /// Groups, in the order of placement.
     order: Vec<u32>,
     placed: Placed,
 }
@@ -315,7 +329,7 @@ impl<'a> Placing<'a> {
         new
     }
 
-    /// A viewer's cost at a share of the prices.
+    /// Cost of a viewer with the given share of the prices.
     fn cost(&self, group: &Group, candidate: Option<u32>, share: f64) -> f64 {
         candidate.map_or(self.market.unserved_cost(), |number| {
             let one = &self.market.candidates_of(group.place)[number as usize];
@@ -323,7 +337,7 @@ impl<'a> Placing<'a> {
         })
     }
 
-    /// What a viewer loses for each megabit where the best cluster is full.
+    /// Loss of a viewer per Mbit/s if its best cluster is full.
     fn regret(&self, group: &Group) -> f64 {
         let (mut best, mut second) = (self.market.unserved_cost(), f64::INFINITY);
         for number in 0..self.market.candidates_of(group.place).len() as u32 {
@@ -337,7 +351,8 @@ impl<'a> Placing<'a> {
         if second.is_finite() { (second - best) / mbps(group.bitrate) } else { 0.0 }
     }
 
-    /// The cheapest that has room for one more, and how many more it has room for, if it is cheaper than `limit`.
+    /// Cheapest candidate with room for at least one more viewer and a cost below `limit`, and the
+    /// number of viewers that fit.
     fn cheapest(&self, group: &Group, share: f64, limit: f64) -> Option<(u32, u32)> {
         let (mut best, mut least) = (None, limit);
         for (number, one) in (0..).zip(self.market.candidates_of(group.place)) {
@@ -357,7 +372,7 @@ impl<'a> Placing<'a> {
         &mut self.room[cluster as usize]
     }
 
-    /// Places all groups, moves them at prices that fade, and exchanges them.
+    /// Places all groups, moves them at fading prices, and exchanges viewers.
     fn place_all(&mut self) {
         self.place();
         FADING.iter().for_each(|share| self.move_all(*share));
@@ -369,7 +384,7 @@ impl<'a> Placing<'a> {
         self.serve_rest();
     }
 
-    /// Takes over a placement that was found elsewhere.
+    /// Adopts a placement found by another method.
     fn set(&mut self, placed: Placed) {
         self.room = self.market.clusters().iter().map(|cluster| cluster.capacity.as_bps()).collect();
         for (group, placed) in self.market.groups().iter().zip(&placed) {
@@ -382,7 +397,8 @@ impl<'a> Placing<'a> {
         self.placed = placed;
     }
 
-    /// Serves the unserved viewers that exchanges have made room for. Serving only takes room, so one pass is enough.
+    /// Serves unserved viewers in the room that exchanges have made. Serving only takes room, so
+    /// one pass is enough.
     fn serve_rest(&mut self) {
         for number in self.order.clone() {
             let group = self.market.groups()[number as usize];
@@ -400,7 +416,7 @@ impl<'a> Placing<'a> {
         }
     }
 
-    /// Places all groups in their order; what there is no room for is not served.
+    /// Places all groups in order; viewers without room stay unserved.
     fn place(&mut self) {
         for number in self.order.clone() {
             let group = self.market.groups()[number as usize];
@@ -419,14 +435,14 @@ impl<'a> Placing<'a> {
         }
     }
 
-    /// Moves viewers to where they are cheaper, at a share of the prices.
+    /// Moves viewers to cheaper candidates, at the given share of the prices.
     fn move_all(&mut self, share: f64) {
         for number in self.order.clone() {
             let group = self.market.groups()[number as usize];
             for (from, sessions) in std::mem::take(&mut self.placed[number as usize]) {
                 let mut left = sessions;
                 let now = self.cost(&group, from, share);
-                // A rounding's worth is no gain.
+                // Gains within rounding error do not count.
                 while left > 0
                     && let Some((to, room)) = self.cheapest(&group, share, now - 1e-12 * now)
                 {
@@ -444,7 +460,8 @@ impl<'a> Placing<'a> {
         }
     }
 
-    /// Moves viewers into full clusters where they are cheaper, and others out of them who lose less by it; whether any was.
+    /// Moves viewers into full clusters where they are cheaper, and viewers that lose less out of
+    /// them. Returns true if anyone moved.
     fn exchange_all(&mut self) -> bool {
         let leaving = self.leaving();
         let mut is_changed = false;
@@ -462,7 +479,7 @@ impl<'a> Placing<'a> {
         is_changed
     }
 
-    /// By cluster, viewers who are there: their groups and candidates, those first who lose the least for each bit by leaving.
+    /// For each cluster: its viewers' groups and candidates, by rising loss per bit of leaving.
     fn leaving(&self) -> Vec<Vec<Leaving>> {
         let mut leaving: Vec<Vec<Leaving>> = vec![Vec::new(); self.room.len()];
         for (number, placed) in (0u32..).zip(&self.placed) {
@@ -478,12 +495,12 @@ impl<'a> Placing<'a> {
         leaving
     }
 
-    /// What a viewer loses by leaving a candidate for the cheapest other that has room.
+    /// Loss of a viewer that leaves a candidate for the cheapest other one with room.
     fn loss(&self, group: &Group, candidate: u32) -> f64 {
         self.elsewhere(group, candidate).1 - self.cost(group, Some(candidate), 0.0)
     }
 
-    /// The cheapest candidate but this one that has room, and its cost; none is to go unserved.
+    /// Cheapest candidate with room in another cluster, and its cost; `None` for going unserved.
     fn elsewhere(&self, group: &Group, but: u32) -> (Option<u32>, f64) {
         let (mut best, mut least) = (None, self.market.unserved_cost());
         let all = self.market.candidates_of(group.place);
@@ -499,13 +516,14 @@ impl<'a> Placing<'a> {
         (best, least)
     }
 
-    /// Moves one viewer of a group to a full cluster if that saves more than others lose who give way; whether it did.
+    /// Moves one viewer of a group to a full cluster if the saving exceeds the loss of the viewers
+    /// that leave it. Returns true on success.
     fn exchange(&mut self, number: u32, group: &Group, from: Option<u32>, leaving: &[Vec<Leaving>]) -> bool {
         let (now, bits) = (self.cost(group, from, 0.0), group.bitrate.as_bps());
         for (to, one) in (0..).zip(self.market.candidates_of(group.place)) {
             let gain = now - self.cost(group, Some(to), 0.0);
             let room = self.room[one.cluster as usize];
-            // A rounding's worth is no gain.
+            // Gains within rounding error do not count.
             if gain <= 1e-9 * now || room >= bits {
                 continue;
             }
@@ -526,7 +544,8 @@ impl<'a> Placing<'a> {
         false
     }
 
-    /// Viewers of a cluster, but of one group, who free so many bits there and lose less than this by it: groups and candidates, one for each viewer.
+    /// Selects viewers of a cluster, outside group `but`, that free `need` bits per second at a
+    /// total loss below `gain`. Returns group and candidate of each viewer.
     fn give_way(&self, need: u64, gain: f64, leaving: &[Leaving], but: u32) -> Option<Vec<(u32, u32)>> {
         let (mut those, mut freed, mut lost) = (Vec::new(), 0, 0.0);
         for one in leaving.iter().take(GIVE_WAY_LOOKED_AT) {
@@ -534,7 +553,7 @@ impl<'a> Placing<'a> {
             let there =
                 self.placed[one.group as usize].iter().find(|(there, _)| *there == Some(one.candidate));
             let Some((_, sessions)) = there.filter(|_| one.group != but) else { continue };
-            // As it is now: others have moved meanwhile.
+            // Recomputed, because other viewers have moved meanwhile.
             let loss = self.loss(group, one.candidate);
             for _ in 0..*sessions {
                 if lost + loss >= gain || those.len() >= GIVE_WAY_MAX {
@@ -550,7 +569,8 @@ impl<'a> Placing<'a> {
         None
     }
 
-    /// Whether all of these find what they lose less than this by, when one goes after the other.
+    /// Returns true if all these viewers, moved one after the other, lose less than `gain` in
+    /// total.
     fn fits(&self, those: &[(u32, u32)], gain: f64) -> bool {
         if those.len() == 1 {
             return true;
@@ -574,7 +594,7 @@ impl<'a> Placing<'a> {
         lost < gain
     }
 
-    /// Moves one viewer from a candidate to the cheapest other that has room.
+    /// Moves one viewer to its cheapest candidate with room in another cluster.
     fn send_elsewhere(&mut self, number: u32, candidate: u32) {
         let group = self.market.groups()[number as usize];
         let (to, _) = self.elsewhere(&group, candidate);
@@ -587,7 +607,7 @@ impl<'a> Placing<'a> {
         self.put(number, to, 1);
     }
 
-    /// Takes one viewer from where it is.
+    /// Removes one viewer from its candidate.
     fn take(&mut self, group: u32, from: Option<u32>) {
         let placed = &mut self.placed[group as usize];
         let at = placed.iter().position(|(there, _)| *there == from).expect("a viewer is there");
@@ -606,7 +626,7 @@ impl<'a> Placing<'a> {
         }
     }
 
-    /// What all cost.
+    /// Total cost of all viewers.
     fn total(&self) -> f64 {
         let of = |(group, placed): (&Group, &Vec<(Option<u32>, u32)>)| {
             let costs = placed

@@ -1,6 +1,7 @@
-//! The parties of a world, as the decision protocol meets them: what each network knows of its own, its contract, and the clients that the broker counts.
+//! The parties of a world: each network's knowledge and contract, and the clients that the broker
+//! counts.
 //!
-//! Leaves out: what they do (`agent`, `broker`). Read [`Parties`] first.
+//! Leaves out: the parties' behaviour (`agent`, `broker`). Read [`Parties`] first.
 
 use crate::agent::{Agent, Estimates, Reserve};
 use crate::broker::{Broker, Contract, Gathered, Job, Settings, ToNetwork};
@@ -12,7 +13,7 @@ use anabranch_units::{Instant, PeerId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A world, with its places by name.
+/// A world, and the numbers of its places by name.
 #[derive(Clone, Debug)]
 pub struct Parties<'a> {
     world: &'a World,
@@ -24,7 +25,8 @@ fn name(place: &Place) -> (String, String) {
 }
 
 impl<'a> Parties<'a> {
-    /// Those of a world. A cluster's number is the world's, a share's the place's.
+    /// Creates the parties of a world. Clusters and shares have the world's numbers of clusters and
+    /// places.
     pub fn new(world: &'a World) -> Self {
         Self { world, places: world.places().iter().map(name).zip(0..).collect() }
     }
@@ -32,11 +34,11 @@ impl<'a> Parties<'a> {
     pub const fn world(&self) -> &'a World {
         self.world
     }
-    /// What a network knows of its own.
+    /// Knowledge of one network.
     pub const fn own(&self, network: u32) -> Own<'_> {
         Own { parties: self, network }
     }
-    /// A network's contract.
+    /// Contract of a network.
     pub fn contract(&self, network: u32) -> Contract {
         let network = &self.world.networks()[network as usize];
         Contract {
@@ -47,7 +49,7 @@ impl<'a> Parties<'a> {
             ..Contract::default()
         }
     }
-    /// The broker's clients.
+    /// Clients of the broker.
     pub fn gathered(&self) -> Vec<Gathered> {
         let places = self.world.places().iter().map(name);
         let mut gathered: Vec<Gathered> =
@@ -61,7 +63,8 @@ impl<'a> Parties<'a> {
 }
 
 impl Parties<'_> {
-    /// How a broker decides by this design: a cost of 1 for each client in the mean weighs as much as the mean score, times `cost_weight`.
+    /// Settings of a broker under this design: a mean client's cost, scaled to 1, weighs as much as
+    /// the mean score, times `cost_weight`.
     pub fn settings(&self, design: &Arc<dyn Design>, cost_weight: f64, optimiser: Optimiser) -> Settings {
         Settings {
             score_weight: 1.0 / self.world.score_mean(),
@@ -70,18 +73,18 @@ impl Parties<'_> {
             ..Settings::new(Arc::clone(design))
         }
     }
-    /// All networks join a broker.
+    /// Joins all networks to a broker.
     pub fn join_all(&self, broker: &mut Broker) {
         for number in 0..self.world.networks().len() as u32 {
             broker.handle_joined(PeerId(number), self.contract(number));
         }
     }
-    /// An agent for each network.
+    /// Creates an agent for each network.
     pub fn agents(&self, reserve: Reserve) -> Vec<Agent> {
         vec![Agent::new(reserve); self.world.networks().len()]
     }
-    /// Hands messages over between a broker and all networks, until there is a job or nothing more to say. Nothing is lost, and nothing
-    /// takes time.
+    /// Exchanges messages between a broker and all networks, without loss or delay, until there is
+    /// a job or no message is left.
     pub fn hand_over(
         &self,
         broker: &mut Broker,
@@ -103,7 +106,7 @@ impl Parties<'_> {
         }
         broker.poll_job()
     }
-    /// The same to the round's end.
+    /// Exchanges messages and runs jobs until the end of the round.
     pub fn end_round(
         &self,
         broker: &mut Broker,
@@ -119,7 +122,7 @@ impl Parties<'_> {
     }
 }
 
-/// What a network of a world knows of its own.
+/// Knowledge of one network of a world.
 #[derive(Clone, Debug)]
 pub struct Own<'a> {
     parties: &'a Parties<'a>,

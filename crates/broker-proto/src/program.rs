@@ -1,4 +1,4 @@
-//! A market as text: a round's program (the thesis's Figure 3.10) for solvers and processes elsewhere.
+//! A market as text: a round's program (the thesis's Figure 3.10) for other solvers and processes.
 //!
 //! Leaves out: answers. Read [`Program`] first.
 
@@ -10,21 +10,22 @@ use std::fmt;
 
 /// A market's numbers, for JSON.
 ///
-/// Whoever reads one must read scores and costs to the last bit to have the very same market (of `serde_json` the feature `float_roundtrip`).
+/// A reader must parse scores and costs exactly to get the same market (feature `float_roundtrip`
+/// of `serde_json`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Program {
-    /// What a client costs who is not served.
+    /// Cost of an unserved client.
     unserved_cost: f64,
-    /// Capacity in bit/s, and cost for each Mbit/s.
+    /// Capacity in bits per second and cost per Mbit/s of each cluster.
     clusters: Vec<(u64, f64)>,
-    /// By place: clusters' numbers and scores.
+    /// Numbers and scores of each place's clusters.
     places: Places,
-    /// Place, bitrate in bit/s, clients.
+    /// Place, bitrate in bits per second and number of clients of each group.
     groups: Vec<(u32, u64, u32)>,
 }
 
 impl From<&Market> for Program {
-    /// Places after the last that has clients are left out.
+    /// Leaves out places after the last one with clients.
     fn from(market: &Market) -> Self {
         let mut places = Places::default();
         for place in 0..market.groups().iter().map(|group| group.place + 1).max().unwrap_or(0) {
@@ -48,7 +49,7 @@ impl From<&Market> for Program {
 impl TryFrom<Program> for Market {
     type Error = MarketError;
 
-    /// Errors: those of [`Market::new`], and a cost of clients who are not served that is none.
+    /// Errors: as [`Market::new`], and an invalid cost of unserved clients.
     fn try_from(program: Program) -> Result<Self, MarketError> {
         let value = program.unserved_cost;
         if !(0.0..=COST_MAX).contains(&value) {
@@ -68,8 +69,8 @@ impl TryFrom<Program> for Market {
     }
 }
 
-/// The candidates of all places, one place after the other, and where each place's end: a list for each place in text, which are most of a
-/// market, and read without a copy.
+/// Candidates of all places, place by place, and the end of each place. In text each place is a
+/// list; these lists are most of a market, and are read without a copy.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Places {
     candidates: Vec<(u32, f64)>,
@@ -90,7 +91,7 @@ impl<'de> Deserialize<'de> for Places {
     }
 }
 
-/// Reads all places.
+/// Deserializes all places.
 struct OfPlaces;
 
 impl<'de> Visitor<'de> for OfPlaces {
@@ -108,7 +109,7 @@ impl<'de> Visitor<'de> for OfPlaces {
     }
 }
 
-/// Reads a place's candidates, behind those of the places before.
+/// Deserializes one place's candidates, and appends them.
 struct OfPlace<'a>(&'a mut Vec<(u32, f64)>);
 
 impl<'de> DeserializeSeed<'de> for OfPlace<'_> {

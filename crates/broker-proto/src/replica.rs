@@ -1,7 +1,7 @@
 //! Replication of the broker's decisions among brokers that share a store. One of them leads.
 //!
-//! Networks are told of an accepted decision once it is stored. Leaves out: who leads when
-//! (`election`), the decisions (`broker`). Read [`Replica`] and [`standing`].
+//! Networks are told of an accepted decision once it is stored. Leaves out: elections (`election`),
+//! the decisions (`broker`). Read [`Replica`] and [`standing`].
 
 use crate::broker::{self, Broker, Decision, Job, Settings, Standing, ToNetwork, Why};
 use crate::optimiser::Answer;
@@ -14,9 +14,9 @@ pub use anabranch_election::{MISSED_ROUNDS_MAX, Stall, Stamp};
 pub type Replica = anabranch_election::Replica<Broker>;
 /// A change of the lead or of the decision.
 pub type Turn = anabranch_election::Turn<Decision, Why>;
-/// A question to the store of decisions.
+/// An operation on the store of decisions.
 pub type StoreAsk = anabranch_election::StoreAsk<Decision>;
-/// The store's answer.
+/// Result of an operation on the store.
 pub type StoreTold = anabranch_election::StoreTold<Decision>;
 
 impl Machine for Broker {
@@ -65,8 +65,8 @@ impl Machine for Broker {
     }
 }
 
-/// A network's standing: from the broker's machine while this one leads, else from the stored
-/// decision.
+/// Standing of a network: from the broker's state machine while this broker leads, else from the
+/// stored decision.
 pub fn standing(replica: &Replica, network: PeerId) -> Option<Standing> {
     match replica.machine() {
         Some(broker) => broker.standing(network),

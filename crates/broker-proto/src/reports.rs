@@ -1,11 +1,13 @@
-//! What players report of networks, and what the broker makes of it: step 1 of the decision protocol, *estimate*, on the broker's side.
+//! Players' reports about networks, and the broker's conclusions: step 1 of the decision protocol,
+//! *estimate*, on the broker's side.
 //!
-//! A report says of a network whether a player's buffer ran empty, or a segment could not be had. What comes of a network between two rounds is one number: the
-//! share of reports that are good, which counts as what the network delivered of what was asked (`Broker::handle_delivered`). Anybody may report anything, so nothing
-//! counts below a number of reports, a viewer counts little, and an operator has to say that players are believed at all.
+//! A report tells whether a player's buffer ran empty or a segment was missing. The result for a
+//! network between two rounds is one number: the share of good reports, taken as the share of the
+//! demand that the network delivered (`Broker::handle_delivered`). Anybody can send reports, so a
+//! minimum number is needed, one viewer counts little, and an operator must opt in.
 //!
-//! Source: CTA-5004 and CTA-5004-A (CMCD), keys `bs`, `rc`, `cdn`, `url`. Leaves out: their text form
-//! (`media::cmcd`). Read [`Report`] and [`Reports`].
+//! Source: CTA-5004 and CTA-5004-A (CMCD), keys `bs`, `rc`, `cdn`, `url`. Leaves out: their text
+//! form (`media::cmcd`). Read [`Report`] and [`Reports`].
 
 use crate::steering::Catalogue;
 use anabranch_media::cmcd;
@@ -13,25 +15,25 @@ use anabranch_media::steering::{host_key, pathway_key};
 use anabranch_units::PeerId;
 use std::collections::BTreeMap;
 
-/// Reports of a network below which nothing counts.
+/// Minimum number of reports of a network that count.
 pub const REPORTS_LEAST: u32 = 20;
 
-/// So many of a hundred reports are bad whatever networks do: players have ways home of their own.
+/// Share of reports that are bad whatever networks do, because of players' access lines.
 const ALWAYS_BAD: f64 = 0.02;
 
-/// What a player reports of a network.
+/// A player's report about a network.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Of which.
+    /// The reported network.
     pub network: PeerId,
-    /// Its buffer did not run empty, and what it asked for came.
+    /// True if the buffer did not run empty and all requests were answered.
     pub is_good: bool,
 }
 
 impl Report {
-    /// The report of a player that plays by the network `plays_by`. The network is the one whose
-    /// pathway or host the report names, or else `plays_by`. Returns `None` for a report about no
-    /// network.
+    /// Converts the report of a player that uses the network `plays_by`. The reported network is
+    /// the one whose pathway or host the report names, or else `plays_by`. Returns `None` for a
+    /// report about no network.
     pub fn of_cmcd(report: &cmcd::Report, catalogue: &Catalogue, plays_by: Option<PeerId>) -> Option<Self> {
         let named = || pathway_key(catalogue, report.cdn.as_deref()?);
         let by_host = || host_key(catalogue, report.host.as_deref()?);
@@ -43,19 +45,20 @@ impl Report {
 /// Reports since the last round.
 #[derive(Clone, Debug, Default)]
 pub struct Reports {
-    /// By network: all, and good ones.
+    /// Total and good reports of each network.
     of: BTreeMap<PeerId, (u32, u32)>,
 }
 
 impl Reports {
-    /// A player has reported.
+    /// Records a report.
     pub fn note(&mut self, report: Report) {
         let (all, good) = self.of.entry(report.network).or_default();
         *all = all.saturating_add(1);
         *good = good.saturating_add(u32::from(report.is_good));
     }
 
-    /// By network, what it delivered since this was last taken; of networks with too few reports these go on counting.
+    /// Returns the delivered share of each network since the last call. Networks with too few
+    /// reports keep counting.
     pub fn take(&mut self) -> Vec<(PeerId, f64)> {
         let mut taken = Vec::new();
         self.of.retain(|network, (all, good)| {

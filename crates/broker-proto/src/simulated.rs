@@ -1,11 +1,15 @@
-//! `broker` in the simulator: a scenario's workload in which the broker's, agents' and players' own machines meet over simulated TCP.
+//! `broker` in the simulator: a workload that connects the state machines of broker, agents and
+//! players over simulated TCP.
 //!
-//! One host is the broker's, each cluster has one, and players share the others. Agents and players have streams to the broker; what they say takes the
-//! bytes that it takes in JSON. Players fetch segments of one bitrate from the clusters' hosts. A host's name is its viewers' city, a cluster's score for
-//! it the round trip between the two. What goes wrong, and when, is in the settings; links fail by the scenario's `change`.
+//! The broker has one host, each cluster has one, and players share the remaining hosts. Agents and
+//! players have streams to the broker; a message takes as many bytes as its JSON form. Players
+//! fetch segments of one bitrate from the clusters' hosts. A host's name is its viewers' city; a
+//! cluster's score for a host is the round trip between both. The settings list faults and their
+//! times; links fail by the scenario's `change`.
 //!
-//! Ideal, beside the services: decisions and bids take no time, TLS and HTTP take bytes and no round trips, and a cluster sends all that is asked of
-//! it at once. Read [`Stage`] and [`Playing`] first.
+//! Ideal, compared with the services: decisions and bids take no time, TLS and HTTP take bytes and
+//! no round trips, and a cluster sends every requested segment at once. Read [`Stage`] and
+//! [`Playing`] first.
 
 mod own;
 mod report;
@@ -39,11 +43,11 @@ pub use settings::{Fault, FaultKind, Settings, plan};
 use own::Own;
 use report::mean;
 
-/// What the head of a request or answer takes.
+/// Bytes of the head of a request or answer.
 const HEAD_BYTES: u64 = 250;
-/// How often an agent asks whether there is something for it, which says that it is there.
+/// Interval between two polls of an agent, which are also its signs of life.
 const ASKS_EVERY: Duration = Duration::from_secs(8);
-/// The broker's timer; agents' and players' follow.
+/// Number of the broker's timer; agents' and players' timers follow.
 const BROKER: u16 = 0;
 const AGENTS: u16 = 1;
 
@@ -65,31 +69,31 @@ impl System for Simulated {
     }
 }
 
-/// A workload, looked up.
+/// A workload, resolved against its network.
 #[derive(Debug)]
 pub struct Stage {
     settings: Settings,
     hosts: u16,
-    /// By viewers' host, from the first on, and cluster.
+    /// Score by viewers' host, from the first one on, and cluster.
     scores: Vec<Vec<f64>>,
     capacities: Vec<BitRate>,
     priorities: Vec<u8>,
 }
 
 impl Stage {
-    /// Its settings in the scenario.
+    /// Settings of the workload in the scenario.
     pub const fn settings(&self) -> &Settings {
         &self.settings
     }
-    /// How many hosts the network has.
+    /// Number of hosts of the network.
     pub const fn hosts(&self) -> u16 {
         self.hosts
     }
-    /// The score of a cluster for the viewers of a host: the round trip without queues, in ms.
+    /// Score of a cluster for the viewers of a host: the round trip without queues, in ms.
     pub fn score(&self, viewer: u16, cluster: u32) -> f64 {
         self.scores[usize::from(viewer - self.settings.first_viewer())][cluster as usize]
     }
-    /// What a cluster says that it can send.
+    /// Capacity that a cluster announces.
     pub fn capacity(&self, cluster: u32) -> BitRate {
         self.capacities[cluster as usize]
     }
@@ -107,30 +111,30 @@ impl SystemPlan for Stage {
     }
 }
 
-/// The name of the city that a host is.
+/// Name of the city of a host.
 pub fn city(host: u16) -> String {
     format!("h{host}")
 }
 
-/// The pathway of a network in manifests.
+/// Pathway of a network in manifests.
 pub fn pathway(network: u32) -> String {
     format!("network-{network}")
 }
 
-/// All viewers' provider.
+/// Provider of all viewers.
 const ISP: &str = "simulated";
 
-/// What an agent says.
+/// An agent's message.
 #[derive(Debug)]
 enum Said {
     Join,
-    /// Whether there is something for it.
+    /// A poll for messages.
     Asks,
     Bids(Box<Bids>),
     Assent(Assent),
 }
 
-/// What an agent is told.
+/// A message to an agent.
 #[derive(Debug)]
 enum Told {
     Call(Arc<Call>),
@@ -150,7 +154,7 @@ struct NetworkRun {
     is_connected: bool,
     to_broker: Messages<Said>,
     to_agent: Messages<Told>,
-    /// What is to be said later.
+    /// Messages to send later.
     late: VecDeque<(Instant, Said)>,
     asks_at: Instant,
 }
@@ -162,13 +166,14 @@ struct Viewing {
     host: u16,
     number: u64,
     opens_at: Instant,
-    /// To the broker; questions are numbered, as the streams to clusters are.
+    /// Stream to the broker. Requests are numbered like the streams to clusters.
     asks: Option<u32>,
-    /// By cluster; and by stream: the cluster, and bytes of the present segment that have come.
+    /// Stream of each cluster, and for each stream its cluster and the received bytes of the
+    /// current segment.
     streams: BTreeMap<u32, u32>,
 }
 
-/// What a stream carries.
+/// Content of a stream.
 #[derive(Copy, Clone, Debug)]
 enum Carries {
     Agent(usize),
@@ -176,7 +181,7 @@ enum Carries {
     Segments { player: usize, cluster: u32 },
 }
 
-/// A design, which has a name and no text.
+/// A design, for `Debug` output by name.
 struct Decides(Arc<dyn Design>);
 
 impl std::fmt::Debug for Decides {
@@ -185,31 +190,31 @@ impl std::fmt::Debug for Decides {
     }
 }
 
-/// What has come on a stream of a player.
+/// Progress of a player's stream.
 #[derive(Copy, Clone, Debug, Default)]
 struct Progress {
-    /// Bytes of the request that have reached the host that is asked.
+    /// Bytes of the request that have reached the server.
     asked: u64,
-    /// Bytes of the answer that are still to come.
+    /// Bytes of the answer still to arrive.
     left: u64,
-    /// Nobody waits for it any more.
+    /// True if the answer is no longer awaited.
     is_dropped: bool,
 }
 
-/// All that the hosts of a run do.
+/// State of all hosts of a run.
 #[derive(Debug)]
 pub struct Playing {
     settings: Settings,
     design: Decides,
     seed: Seed,
     broker: Broker,
-    /// The broker's number among those of this run: one that has died does not come again.
+    /// False while the broker is dead.
     is_alive: bool,
     heard_at: BTreeMap<PeerId, Instant>,
     counting: Counting,
     delivery: Delivery,
     catalogue: Catalogue,
-    /// By way's name: its cluster.
+    /// Cluster of each pathway, by the pathway's name.
     clusters: BTreeMap<String, u32>,
     networks: Vec<NetworkRun>,
     players: Vec<Viewing>,
@@ -267,7 +272,7 @@ impl Playing {
         let mut random = seed.stream("broker-players", 0);
         let of_player =
             PlayerSettings { segment: settings.segment, buffer: settings.buffer, ttl: settings.ttl };
-        // Without the broker a player has the manifest's own ways, the first first.
+        // Without the broker a player uses the manifest's own pathways in order.
         let own_ways: Vec<u32> = (0..settings.networks).map(|network| network * settings.clusters).collect();
         let players = (0..settings.players).map(|number| {
             let opens_at = Instant::ZERO + Duration::from_ps(random.below(settings.arrivals.as_ps() + 1));
@@ -324,7 +329,7 @@ impl Playing {
         self.settings.faults.iter().any(|fault| is_it(&fault))
     }
 
-    /// Whether a network's agent says nothing.
+    /// Returns true if a fault silences a network's agent.
     fn is_mute(&self, now: Instant, network: usize) -> bool {
         self.has_fault(now, Some(network as u32), &[FaultKind::AgentDies, FaultKind::NetworkDies])
     }
@@ -355,7 +360,7 @@ impl Playing {
         }
     }
 
-    /// An agent says something, once its connection stands.
+    /// Sends an agent's message once its connection is established.
     fn say(&mut self, cx: &mut AppCx<'_, '_>, network: usize, said: Said) {
         let bytes = match &said {
             Said::Join | Said::Asks => HEAD_BYTES + TLS_RECORD_BYTES,
@@ -369,7 +374,7 @@ impl Playing {
         cx.write(stream, Side::Opener, bytes);
     }
 
-    /// The broker hears an agent.
+    /// Handles an agent's message at the broker.
     fn hear(&mut self, cx: &mut AppCx<'_, '_>, network: usize, said: Said) {
         if !self.is_alive {
             return;
@@ -377,7 +382,8 @@ impl Playing {
         let id = PeerId(network as u32);
         self.heard_at.insert(id, cx.now());
         match said {
-            // One that counts as gone, or that another broker knew, joins again when it asks.
+            // An agent that counts as gone, or joined an earlier broker, joins again with its next
+            // poll.
             Said::Join | Said::Asks => self.broker.handle_joined(id, Contract::default()),
             Said::Bids(bids) => drop(self.broker.handle_bids(id, *bids)),
             Said::Assent(assent) => self.broker.handle_assent(id, &assent),
@@ -385,7 +391,7 @@ impl Playing {
         self.stir(cx);
     }
 
-    /// An agent is told something.
+    /// Handles a message at an agent.
     fn told(&mut self, cx: &mut AppCx<'_, '_>, network: usize, told: Told) {
         let now = cx.now();
         if self.is_mute(now, network) {
@@ -415,7 +421,7 @@ impl Playing {
         }
     }
 
-    /// Lets the broker's machine do all that it can do now.
+    /// Drains the broker's state machine.
     fn stir(&mut self, cx: &mut AppCx<'_, '_>) {
         let now = cx.now();
         loop {
@@ -471,7 +477,7 @@ impl Playing {
             return;
         }
         if !self.is_alive {
-            // Another one, which knows the last round and nothing else; agents join when they next ask.
+            // A new broker that knows the last round only; agents join with their next poll.
             self.is_alive = true;
             let passed = now.saturating_since(Instant::ZERO).as_us();
             let mut broker =
@@ -524,7 +530,7 @@ impl Playing {
         AGENTS + self.networks.len() as u16 + player as u16
     }
 
-    /// Lets a player do what it wants.
+    /// Drains a player's state machine.
     fn play(&mut self, cx: &mut AppCx<'_, '_>, number: usize) {
         let now = cx.now();
         while let Some(action) = self.players[number].player.poll(now) {
@@ -550,7 +556,7 @@ impl Playing {
     }
 
     fn ask(&mut self, cx: &mut AppCx<'_, '_>, number: usize) {
-        // One that was not answered is not waited for any more.
+        // An unanswered request is no longer awaited.
         let stream = match self.players[number].asks {
             Some(stream) if self.streams[stream as usize].is_some_and(|(_, progress)| progress.left == 0) => {
                 stream
@@ -565,14 +571,14 @@ impl Playing {
             }
         };
         if let Some(Some((_, progress))) = self.streams.get_mut(stream as usize) {
-            // More than nothing, until the answer's length is known.
+            // Nonzero until the answer's length is known.
             (progress.asked, progress.left) = (0, 1);
         }
         self.control_bytes += HEAD_BYTES + TLS_RECORD_BYTES;
         cx.write(stream, Side::Opener, HEAD_BYTES + TLS_RECORD_BYTES);
     }
 
-    /// The broker answers a player.
+    /// Answers a player at the broker.
     fn answer_player(&mut self, cx: &mut AppCx<'_, '_>, stream: u32, number: usize) {
         let now = cx.now();
         if self.is_broker_dead(now) {
@@ -623,7 +629,7 @@ impl Playing {
         cx.write(stream, Side::Opener, HEAD_BYTES + TLS_RECORD_BYTES);
     }
 
-    /// A request of a player has come, or a part of it.
+    /// Handles received bytes of a player's request.
     fn on_request(&mut self, cx: &mut AppCx<'_, '_>, stream: u32, bytes: u64) {
         let now = cx.now();
         let Some(Some((carries, progress))) = self.streams.get_mut(stream as usize) else { return };
@@ -645,7 +651,7 @@ impl Playing {
         }
     }
 
-    /// A part of an answer has come to a player.
+    /// Handles received bytes of an answer at a player.
     fn on_answer(&mut self, cx: &mut AppCx<'_, '_>, stream: u32, bytes: u64) {
         let now = cx.now();
         let Some(Some((carries, progress))) = self.streams.get_mut(stream as usize) else { return };
@@ -703,7 +709,7 @@ impl App for Playing {
             let (token, at) = (self.player_token(number), self.players[number].opens_at);
             self.arm(cx, token, at);
         }
-        // Faults of the broker are looked for when it is awake.
+        // Wake-ups at the times of the broker's faults.
         let faults: Vec<Instant> =
             self.settings.faults.iter().map(|fault| Instant::ZERO + fault.at).collect();
         faults.into_iter().for_each(|at| cx.arm(at, BROKER));

@@ -1,9 +1,9 @@
-//! Answers to players' questions: steering manifests with the pathways that the last accepted
+//! Answers to players' steering requests: manifests with the pathways that the last accepted
 //! decision prefers.
 //!
 //! A network is a pathway of the players' manifests, and a cluster is a clone of it. Leaves out:
-//! questions and manifests (`media::steering`), the order of the clusters (`delivery`). Read
-//! [`answer`].
+//! the formats of requests and manifests (`media::steering`), the order of the clusters
+//! (`delivery`). Read [`answer`].
 
 use crate::delivery::Delivery;
 use anabranch_media::steering::{PATHWAYS_MAX, PathwayTable, SteeringManifest, SteeringQuery};
@@ -13,8 +13,7 @@ use std::collections::BTreeSet;
 /// Pathways of all networks.
 pub type Catalogue = PathwayTable<PeerId>;
 
-/// The answer to a player's question; networks in `gone` are last. Returns `None` if no network is
-/// known.
+/// Answers a player's request; networks in `gone` come last. Returns `None` if no network is known.
 ///
 /// Source: VDX, section 3.4.1, *Delivery Protocol*.
 pub fn answer(

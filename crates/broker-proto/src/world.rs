@@ -1,7 +1,9 @@
-//! What is really so: networks and their clusters, clients, costs, scores and distances. No party of the decision protocol knows all of it.
+//! The true state of a world: networks, clusters, clients, costs, scores and distances. No party of
+//! the decision protocol knows all of it.
 //!
-//! Invariants: an offer's cluster belongs to the network that it is listed for; a network's offers for a place are sorted, the cheapest first.
-//! Leaves out: how a world is drawn (`generator`), what is told of it (`designs`). Read [`World`] first.
+//! Invariants: an offer's cluster belongs to the network it is listed for; a network's offers for a
+//! place are sorted by cost. Leaves out: generation (`generator`), and announcements (`designs`).
+//! Read [`World`] first.
 
 use crate::draws::scores;
 use crate::market::Group;
@@ -9,81 +11,83 @@ use anabranch_units::{BitRate, Seed};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A city: where it is, in km, and its country's number.
+/// A city: its location and its country.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct City {
-    /// Where it is on a plane.
+    /// Coordinates on a plane, in km.
     pub at_km: (f64, f64),
-    /// Its country, by number.
+    /// Number of the country.
     pub country: u32,
 }
 
 impl City {
-    /// How far the other one is, in km.
+    /// Distance to another city, in km.
     pub fn distance_km(&self, other: &Self) -> f64 {
         (self.at_km.0 - other.at_km.0).hypot(self.at_km.1 - other.at_km.1)
     }
 }
 
-/// A group of servers, as its network knows it.
+/// A cluster, as its network knows it.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Site {
-    /// Whose, by number.
+    /// Number of the network.
     pub network: u32,
-    /// Where, by number.
+    /// Number of the city.
     pub city: u32,
-    /// What a megabit a second costs its network there: bandwidth and being there.
+    /// The network's cost per Mbit/s there: bandwidth and presence.
     pub cost_per_mbps: f64,
-    /// What it can send.
+    /// Rate that the cluster can send.
     pub capacity: BitRate,
-    /// What it sends to others than the broker's clients.
+    /// Traffic to other clients than the broker's.
     pub background: BitRate,
 }
 
 impl Site {
-    /// What is left of it for the broker's clients.
+    /// Capacity left for the broker's clients.
     pub const fn room(&self) -> BitRate {
         BitRate::bps(self.capacity.as_bps().saturating_sub(self.background.as_bps()))
     }
 }
 
-/// A content network, as its contract has it.
+/// A content network, with its contract.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Network {
-    /// Its clusters' numbers.
+    /// Numbers of its clusters.
     pub clusters: Range<u32>,
-    /// What a megabit a second costs by its contract, wherever it comes from.
+    /// Contract price per Mbit/s, the same for all clusters.
     pub price_per_mbps: f64,
-    /// The median of its clusters' capacities: where no capacity is told, the broker takes each of them to have this.
+    /// Median of the clusters' capacities, which the broker assumes for each cluster if the design
+    /// announces none.
     pub capacity_median: BitRate,
 }
 
 /// Clients of one city and one internet provider.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Their city, by number.
+    /// Number of the city.
     pub city: u32,
-    /// Their provider, by number.
+    /// Number of the provider.
     pub provider: u32,
-    /// What its scores are drawn from.
+    /// Seed of the place's scores.
     pub(crate) draw: u64,
 }
 
-/// A cluster that may serve a place, and how badly it does.
+/// A cluster that may serve a place, with its score.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Offer {
-    /// Which, by number.
+    /// Number of the cluster.
     pub cluster: u32,
-    /// The thesis's score, from latency and loss: less is better.
+    /// The thesis's score, from latency and loss: lower is better.
     pub score: f64,
 }
 
-/// A network considers clusters with so many times the best score, and so many at least.
+/// Limit of considered clusters' scores, as a multiple of the best score, and minimum number of
+/// considered clusters.
 const SCORE_WITHIN: f64 = 2.0;
 const OFFERS_LEAST: usize = 2;
 
-/// Of all clusters of a network, each with its score for a place, those that it considers for it: the ones with at most twice the best score, or the
-/// best two. The cheapest come first.
+/// Selects the clusters that a network considers for a place: those within [`SCORE_WITHIN`] times
+/// the best score, or the best two. Sorted by cost.
 ///
 /// Source: section 3.5.1, *CDN matching algorithm and bidding*.
 pub fn considered(mut all: Vec<Offer>, cost_per_mbps: impl Fn(u32) -> f64) -> Vec<Offer> {
@@ -95,7 +99,7 @@ pub fn considered(mut all: Vec<Offer>, cost_per_mbps: impl Fn(u32) -> f64) -> Ve
     all
 }
 
-/// All there is.
+/// The complete state of a world.
 #[derive(Clone, Debug)]
 pub struct World {
     pub(crate) cities: Vec<City>,
@@ -103,37 +107,40 @@ pub struct World {
     pub(crate) networks: Vec<Network>,
     pub(crate) places: Vec<Place>,
     pub(crate) groups: Vec<Group>,
-    /// Offers of all networks for all places: place by place, within it network by network; where each begins, and one end more.
+    /// Offers of all networks for all places, by place and then by network; the start index of
+    /// each, with the total at the end.
     pub(crate) offers: Vec<Offer>,
     pub(crate) starts: Vec<u32>,
     pub(crate) seed: Seed,
-    /// By place: clusters' scores as they were measured. Without, they are drawn.
+    /// Measured scores of clusters for each place; `None` if scores are drawn.
     pub(crate) measured: Option<Vec<BTreeMap<u32, f64>>>,
 }
 
-/// What a world is made of that is not drawn.
+/// Parts of a world that is not generated.
 #[derive(Clone, Debug)]
 pub struct WorldParts {
     /// Cities.
     pub cities: Vec<City>,
-    /// Clusters, network after network; [`Site::network`] and [`Site::city`] are numbers in these lists.
+    /// Clusters, network after network; [`Site::network`] and [`Site::city`] are indices into these
+    /// lists.
     pub sites: Vec<Site>,
-    /// Networks; their clusters' numbers follow each other, and their capacities' medians are reckoned.
+    /// Networks, with consecutive cluster numbers; medians of capacities are computed.
     pub networks: Vec<Network>,
-    /// Places: cities' and providers' numbers.
+    /// City and provider number of each place.
     pub places: Vec<(u32, u32)>,
     /// Clients, by place.
     pub groups: Vec<Group>,
-    /// By place: clusters' scores. One that is not there serves the place for nobody. Without, scores are drawn by distance.
+    /// Scores of clusters for each place. A cluster without a score does not serve the place. With
+    /// `None`, scores are drawn by distance.
     pub scores: Option<Vec<BTreeMap<u32, f64>>>,
-    /// Of what is drawn.
+    /// Seed of drawn values.
     pub seed: Seed,
 }
 
 impl World {
-    /// A world of these parts.
+    /// Creates a world from its parts.
     ///
-    /// Panics: for numbers that are none of these lists.
+    /// Panics: if a number is out of range of its list.
     pub fn new(parts: WorldParts) -> Self {
         let WorldParts { cities, sites, mut networks, places, groups, scores, seed } = parts;
         for network in &mut networks {
@@ -177,22 +184,22 @@ impl World {
     pub fn networks(&self) -> &[Network] {
         &self.networks
     }
-    /// Where the broker has clients.
+    /// Places with clients of the broker.
     pub fn places(&self) -> &[Place] {
         &self.places
     }
-    /// The broker's clients; their places are numbers of [`World::places`].
+    /// The broker's clients; their places are indices into [`World::places`].
     pub fn groups(&self) -> &[Group] {
         &self.groups
     }
-    /// The clusters that a network considers for a place ([`considered`]), the cheapest first.
+    /// Clusters that a network considers for a place ([`considered`]), cheapest first.
     pub fn offers(&self, place: u32, network: u32) -> &[Offer] {
         let at = place as usize * self.networks.len() + network as usize;
         &self.offers[self.starts[at] as usize..self.starts[at + 1] as usize]
     }
-    /// Every cluster's score for a place, by number; infinite for one that does not serve it.
+    /// Score of every cluster for a place; infinite for a cluster that does not serve the place.
     ///
-    /// Cost: draws each, where they were not measured.
+    /// Cost: draws each score, unless scores were measured.
     pub fn scores(&self, place: u32) -> Vec<f64> {
         if let Some(measured) = &self.measured {
             let of = &measured[place as usize];
@@ -203,20 +210,20 @@ impl World {
         let distances = (0..self.sites.len() as u32).map(|cluster| self.distance_km(place, cluster));
         scores(distances, self.places[place as usize].draw, self.seed)
     }
-    /// How far a place's clients are from a cluster, in km.
+    /// Distance of a place's clients from a cluster, in km.
     pub fn distance_km(&self, place: u32, cluster: u32) -> f64 {
         let city = |number: u32| &self.cities[number as usize];
         city(self.places[place as usize].city).distance_km(city(self.sites[cluster as usize].city))
     }
-    /// Whether no cluster is considered for any place.
+    /// Returns true if no cluster is considered for any place.
     pub const fn serves_nobody(&self) -> bool {
         self.offers.is_empty()
     }
-    /// The mean of all offers' scores.
+    /// Mean score of all offers.
     pub fn score_mean(&self) -> f64 {
         mean(self.offers.iter().map(|offer| offer.score))
     }
-    /// What serving a client costs in the mean: the mean cluster's cost, for the mean bitrate.
+    /// Mean cost of serving a client: the mean cluster's cost at the mean bitrate.
     pub fn cost_mean(&self) -> f64 {
         let (mbps, sessions) = self.groups.iter().fold((0.0, 0.0), |(mbps, sessions), group| {
             let count = f64::from(group.sessions);

@@ -1,4 +1,5 @@
-//! A broker, one content network's agent and a player's question, in one program: `cargo run -p anabranch-broker --example steer`.
+//! A broker, the agent of one content network and one player request in a single program. Run it
+//! with `cargo run -p anabranch-broker --example steer`.
 #![allow(clippy::disallowed_methods, reason = "an example: it opens files and sockets")]
 
 use anabranch_broker::{

@@ -1,6 +1,6 @@
 //! The typed client of the broker's HTTP interface: for networks' agents, and for the command line.
 //!
-//! Leaves out: what a network bids (`network`). Read [`Client`] first.
+//! Leaves out: the content of a network's bids (`network`). Read [`Client`] first.
 
 use crate::wire::{
     Assent, Bids, BidsReply, ClientsRequest, CountedReply, CountedRequest, DecisionView, JoinRequest,
@@ -21,42 +21,43 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the broker at `address` (`host:port`, `https://` before it is allowed). Connects at the first
-    /// request; `patience` is how long an operator's request is tried.
+    /// Creates a client of the broker at `address` (`host:port`, with an optional `https://`). The
+    /// client connects at the first request; `patience` is the time during which an operator's
+    /// request is retried.
     ///
-    /// Errors: keys of another system, an address without port, `http://`.
+    /// Errors: keys of another system, an address without a port, `http://`.
     pub fn new(address: &str, identity: &Identity, patience: Duration) -> Result<Self, ClientError> {
         Ok(Self { connection: Connection::new(crate::SYSTEM, address, identity, patience)? })
     }
 
-    /// The same, with another patience.
+    /// Returns a client of the same broker with another retry time.
     #[must_use]
     pub fn with_patience(&self, patience: Duration) -> Self {
         Self { connection: self.connection.with_patience(patience) }
     }
 
-    /// Where the broker is: `host:port`.
+    /// Address of the broker, as `host:port`.
     pub fn address(&self) -> &str {
         self.connection.address()
     }
 
-    /// A network's agent joins.
+    /// Registers a network's agent.
     ///
     /// Errors: see [`ClientError`].
     pub async fn join(&self, network: &str, session: u64, within: Duration) -> Result<(), ClientError> {
         self.post(network, "join", &JoinRequest { session }, within).await.map(drop)
     }
 
-    /// A network's agent goes.
+    /// Deregisters a network's agent.
     ///
     /// Errors: see [`ClientError`].
     pub async fn leave(&self, network: &str, session: u64, within: Duration) -> Result<(), ClientError> {
         self.post(network, "leave", &JoinRequest { session }, within).await.map(drop)
     }
 
-    /// Messages after this one, as soon as there are any; none after `wait`.
+    /// Returns the messages that follow `after` as soon as there are any, or none after `wait`.
     ///
-    /// Errors: see [`ClientError`]; status 409 if it must join again.
+    /// Errors: see [`ClientError`]; status 409 if the agent must join again.
     pub async fn messages(
         &self,
         network: &str,
@@ -74,9 +75,9 @@ impl Client {
         self.connection.read::<MessagesReply>(&reply).map(|reply| reply.messages)
     }
 
-    /// A network bids.
+    /// Sends a network's bids.
     ///
-    /// Errors: see [`ClientError`]; status 409 if it must join again.
+    /// Errors: see [`ClientError`]; status 409 if the agent must join again.
     pub async fn bids(
         &self,
         network: &str,
@@ -88,7 +89,7 @@ impl Client {
         self.connection.read(&reply)
     }
 
-    /// A network answers a proposal.
+    /// Sends a network's answer to a proposal.
     ///
     /// Errors: see [`ClientError`].
     pub async fn assent(
@@ -112,7 +113,7 @@ impl Client {
         self.connection.once(Method::POST, &path, self.connection.write(request)?, within).await
     }
 
-    /// The clients that there are, counted by who asks.
+    /// Sets the clients to place, instead of the broker's own counts.
     ///
     /// Errors: see [`ClientError`].
     pub async fn clients(&self, request: &ClientsRequest, within: Duration) -> Result<(), ClientError> {
@@ -122,9 +123,10 @@ impl Client {
             .map(drop)
     }
 
-    /// Clients that another broker has counted. It is told which networks are there.
+    /// Reports the viewers that another broker has counted. The reply names the networks whose
+    /// agents are connected.
     ///
-    /// Errors: see [`ClientError`]; status 421 where that does not lead.
+    /// Errors: see [`ClientError`]; status 421 if the broker asked is not the leader.
     pub async fn counted(
         &self,
         request: &CountedRequest,
@@ -135,7 +137,7 @@ impl Client {
         self.connection.read(&reply)
     }
 
-    /// Whether players are steered by this broker: with false they are told to go by their manifests.
+    /// Turns steering on or off. With steering off, players are told to follow their manifests.
     ///
     /// Errors: see [`ClientError`].
     pub async fn steers(&self, steers: bool, within: Duration) -> Result<(), ClientError> {
@@ -143,28 +145,28 @@ impl Client {
         self.connection.once(Method::POST, "/v1/steering", body, within).await.map(drop)
     }
 
-    /// The networks.
+    /// Lists the networks.
     ///
     /// Errors: see [`ClientError`].
     pub async fn networks(&self) -> Result<Vec<NetworkView>, ClientError> {
         self.connection.get::<NetworksView>("/v1/networks").await.map(|view| view.networks)
     }
 
-    /// The rounds of late, the last one last.
+    /// Lists the most recent rounds, oldest first.
     ///
     /// Errors: see [`ClientError`].
     pub async fn rounds(&self) -> Result<Vec<RoundView>, ClientError> {
         self.connection.get::<RoundsView>("/v1/rounds").await.map(|view| view.rounds)
     }
 
-    /// The last decision.
+    /// Returns the decision in force.
     ///
     /// Errors: see [`ClientError`].
     pub async fn decision(&self) -> Result<DecisionView, ClientError> {
         self.connection.get("/v1/decision").await
     }
 
-    /// Any address that answers with text: `/metrics`, `/openapi.json`, `/healthz`.
+    /// Fetches any address that answers with text: `/metrics`, `/openapi.json`, `/healthz`.
     ///
     /// Errors: see [`ClientError`].
     pub async fn text(&self, path: &str) -> Result<String, ClientError> {

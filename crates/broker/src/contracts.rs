@@ -1,7 +1,8 @@
-//! The file of contracts: which networks there are, what is agreed with each, and how players' manifests call them.
+//! The contracts file: the networks, the contract with each, and their pathways in players'
+//! manifests.
 //!
-//! TOML, a `[[network]]` table for each. Mistakes are said with their lines. Leaves out: what is thought of networks (`broker-proto`). Read
-//! [`Contracts`] first.
+//! Format: TOML with one `[[network]]` table for each network. Error messages name the line. Leaves
+//! out: the broker's trust in networks (`broker-proto`). Read [`Contracts`] first.
 
 use crate::mistake::Mistake;
 use anabranch_broker_proto::broker::Contract;
@@ -14,7 +15,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use toml::Spanned;
 
-/// The most networks of a broker.
+/// Maximum number of networks of a broker.
 pub const NETWORKS_MAX: usize = 1_000;
 
 /// All networks; the first has number 0.
@@ -23,7 +24,7 @@ pub struct Contracts {
     networks: Vec<Agreed>,
 }
 
-/// What is agreed with a network.
+/// One network: its name, its contract and its pathway in manifests.
 #[derive(Clone, Debug, PartialEq)]
 struct Agreed {
     name: String,
@@ -135,7 +136,8 @@ impl Table {
 }
 
 impl Contracts {
-    /// No clone of a pathway may have the name of another pathway: players know ways by their names alone.
+    /// Refuses a pathway clone that has the name of another pathway: players identify pathways by
+    /// name alone.
     fn check_ways(&self) -> Result<(), Mistake> {
         let pathways: BTreeMap<&str, &str> =
             self.networks.iter().map(|agreed| (&*agreed.pathway.id, &*agreed.name)).collect();
@@ -150,24 +152,24 @@ impl Contracts {
         Ok(())
     }
 
-    /// A network's number.
+    /// Returns the number of a network.
     pub fn number(&self, name: &str) -> Option<PeerId> {
         let at = self.networks.iter().position(|agreed| agreed.name == name);
         at.map(|at| PeerId(at as u32))
     }
-    /// A network's name.
+    /// Returns the name of a network.
     pub fn name(&self, network: PeerId) -> &str {
         self.networks.get(network.index()).map_or("?", |agreed| &agreed.name)
     }
-    /// What is agreed with it.
+    /// Returns the contract with a network; the default contract if the number is unknown.
     pub fn contract(&self, network: PeerId) -> Contract {
         self.networks.get(network.index()).map_or_else(Contract::default, |agreed| agreed.contract.clone())
     }
-    /// All networks' numbers.
+    /// Iterates over the numbers of all networks.
     pub fn numbers(&self) -> impl Iterator<Item = PeerId> + use<> {
         (0..self.networks.len() as u32).map(PeerId)
     }
-    /// How manifests call them.
+    /// Returns the pathways under which players' manifests list the networks.
     pub fn catalogue(&self) -> Catalogue {
         self.numbers().zip(self.networks.iter().map(|agreed| agreed.pathway.clone())).collect()
     }

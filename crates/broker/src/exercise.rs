@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 
 const CONTRACTS: &str = "[[network]]\nname = \"a\"\n[[network.cluster]]\nnumber = 1\nhost = \"a1.example\"\n[[network]]\nname = \"b\"\n";
 
-/// A file of contracts. Whether it is one.
+/// Parses a contracts file. Returns true if it is valid.
 pub fn exercise_contracts(bytes: &[u8]) -> bool {
     let Ok(contracts) = String::from_utf8_lossy(bytes).parse::<Contracts>() else { return false };
     for network in contracts.numbers() {
@@ -30,7 +30,7 @@ pub fn exercise_contracts(bytes: &[u8]) -> bool {
     true
 }
 
-/// A stored decision. Returns whether it is one.
+/// Parses a stored decision. Returns true if it is valid.
 pub fn exercise_stored(bytes: &[u8]) -> bool {
     let Ok(view) = serde_json::from_slice::<DecisionView>(bytes) else { return false };
     let decision = read_decision(&view, &CONTRACTS.parse().expect("it is right"));
@@ -46,11 +46,10 @@ pub fn exercise_stored(bytes: &[u8]) -> bool {
 }
 
 /// Takes each line for a request of the agent of network `a`, as in `POST /v1/networks/a/join
-/// {"session":1}`; after `!` of an operator, after `!!` of another broker. Returns true if no
-/// request was refused.
+/// {"session":1}`. A line after `!` is an operator's request, a line after `!!` another broker's.
+/// Returns true if no request was refused.
 ///
-/// Panics: where a request says that the fault is the broker's own, or an agent has spoken for
-/// another network.
+/// Panics: if a refusal blames the broker itself, or an agent has spoken for another network.
 pub fn exercise_requests(bytes: &[u8]) -> bool {
     let settings = Settings::new(designs::by_name("marketplace").expect("it is a design"));
     let contracts = CONTRACTS.parse().expect("it is right");
@@ -83,11 +82,11 @@ impl Estimates for Everywhere {
     }
 }
 
-/// A broker's reply to an agent, or the leader's reply to another broker. Returns whether it
-/// parses.
+/// Parses a broker's reply to an agent, or the leader's reply to another broker. Returns true if it
+/// is valid.
 ///
-/// Panics: where an agent bids for clients that it was not called for, or assents to more than a
-/// cluster has.
+/// Panics: if an agent bids for clients outside its call, or assents to more than a cluster's
+/// capacity.
 pub fn exercise_replies(bytes: &[u8]) -> bool {
     if serde_json::from_slice::<BidsReply>(bytes).is_ok()
         || serde_json::from_slice::<CountedReply>(bytes).is_ok()

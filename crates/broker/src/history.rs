@@ -1,21 +1,21 @@
-//! What came of the rounds of late, for operators' eyes: in memory, since the broker began.
+//! Results of recent rounds, for operators; kept in memory only, from the start of the broker.
 //!
-//! Leaves out: the last decision itself, which is kept (`store`). Read [`History`] first.
+//! Leaves out: the decision in force, which is stored (`kept`). Read [`History`] first.
 
 use crate::wire::{DecisionView, RoundView};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Rounds that are kept.
+/// Maximum number of rounds kept.
 const ROUNDS_MAX: usize = 100;
 
-/// Rounds, the last one last.
+/// Results of recent rounds, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     rounds: VecDeque<RoundView>,
 }
 
 impl History {
-    /// A round was accepted, in place of the one before.
+    /// Records a round whose decision `after` replaced `before`.
     pub(crate) fn note_accepted(&mut self, before: &DecisionView, after: &DecisionView, took_s: Option<f64>) {
         let mut sessions: BTreeMap<String, u64> = BTreeMap::new();
         let mut unplaced = 0;
@@ -39,7 +39,7 @@ impl History {
         });
     }
 
-    /// A round changed nothing.
+    /// Records a round that changed nothing, with the reason.
     pub(crate) fn note_void(&mut self, round: u64, ended_unix_ms: u64, took_s: Option<f64>, why: &str) {
         self.push(RoundView {
             round,
@@ -53,7 +53,7 @@ impl History {
         });
     }
 
-    /// All of them.
+    /// Returns all rounds kept, oldest first.
     pub(crate) fn rounds(&self) -> Vec<RoundView> {
         self.rounds.iter().cloned().collect()
     }
@@ -66,9 +66,9 @@ impl History {
     }
 }
 
-/// Alike clients: their place and bitrate.
+/// Key of interchangeable clients: location, provider and bitrate.
 type Alike<'a> = (&'a str, &'a str, u64);
-/// How many of them go to each cluster.
+/// Number of interchangeable clients on each cluster, by network name and cluster number.
 type Split<'a> = BTreeMap<(&'a str, u32), u64>;
 
 fn splits(view: &DecisionView) -> BTreeMap<Alike<'_>, Split<'_>> {
@@ -85,7 +85,8 @@ fn splits(view: &DecisionView) -> BTreeMap<Alike<'_>, Split<'_>> {
     splits
 }
 
-/// How many clients of the one decision have another cluster in the other; of those who come and go none has moved.
+/// Returns the number of clients that both decisions place, on different clusters. Arriving and
+/// departing clients do not count.
 fn moved(before: &DecisionView, after: &DecisionView) -> u64 {
     let (before, after) = (splits(before), splits(after));
     let of = |alike: &Alike<'_>, new: &Split<'_>| {
@@ -103,7 +104,7 @@ mod tests {
     use super::*;
     use crate::wire::PlacedView;
 
-    /// A place, clients, and where they go.
+    /// A place, its number of clients, and their network and cluster.
     type Going = (u32, u32, Option<(u32, u32)>);
 
     fn view(round: u64, networks: &[&str], placed: &[Going]) -> DecisionView {
@@ -125,7 +126,7 @@ mod tests {
     #[test]
     fn who_moves_is_counted_and_who_comes_or_goes_is_not() {
         let before = view(1, &["a", "b"], &[(0, 10, Some((0, 1))), (1, 5, Some((1, 1)))]);
-        // The networks have changed places in the list, four of ten have moved, three have come.
+        // The networks swap positions in the list, four of ten clients move, three arrive.
         let after = view(2, &["b", "a"], &[(0, 6, Some((1, 1))), (0, 4, Some((0, 1))), (1, 8, Some((0, 1)))]);
         assert_eq!((moved(&before, &after), moved(&after, &before), moved(&before, &before)), (4, 4, 0));
         let mut history = History::default();

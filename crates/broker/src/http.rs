@@ -1,7 +1,9 @@
-//! The broker's routes for networks and operators: each caller's rights, and requests and answers in JSON.
+//! The broker's routes for networks and operators: each caller's rights, and requests and answers
+//! in JSON.
 //!
-//! A network's agent may only speak for its network; operators look, count clients and report what players measured. Leaves out: TLS and
-//! connections; what players ask (`public`). Read [`router`] first.
+//! A network's agent may speak for its own network only. Operators watch, set clients and report
+//! players' measurements. Leaves out: TLS and connections; players' requests (`public`). Read
+//! [`router`] first.
 
 use crate::service::{BrokerService, NetworkError};
 use crate::wire::{
@@ -25,7 +27,7 @@ use axum::routing::{get, post};
 use std::time::Duration;
 use utoipa::OpenApi;
 
-/// The longest that an agent may wait for messages.
+/// Maximum time for which an agent may wait for messages, in milliseconds.
 const WAIT_MAX_MS: u64 = 10_000;
 
 #[derive(OpenApi)]
@@ -84,7 +86,7 @@ impl Service for BrokerService {
     }
 }
 
-/// All routes. The caller's [`PeerIdentity`] must be among the request's extensions.
+/// Builds all routes. The caller's [`PeerIdentity`] must be among the request's extensions.
 pub(crate) fn router(service: BrokerService) -> Router {
     let routes = Router::new()
         .route("/v1/networks/{network}/join", post(join))

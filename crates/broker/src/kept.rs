@@ -1,4 +1,4 @@
-//! A decision as it is kept and shown, and back.
+//! Conversion between a decision and its stored form, which operators see, too.
 //!
 //! Leaves out: the stores (`http::lease`). Read [`write_decision`] and [`read_decision`].
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
@@ -18,12 +18,13 @@ impl Stored for DecisionView {
     }
 }
 
-/// The time of day.
+/// Returns the time of day in milliseconds since 1970.
 pub(crate) fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// A decision with names in place of numbers, which are others after the file of contracts has changed.
+/// Converts a decision to its stored form. Names replace numbers, because numbers change with the
+/// contracts file.
 pub(crate) fn write_decision(decision: &Decision, contracts: &Contracts) -> DecisionView {
     let placed = decision.placed.iter().map(|placed| PlacedView {
         place: placed.place,
@@ -51,7 +52,7 @@ pub(crate) fn write_decision(decision: &Decision, contracts: &Contracts) -> Deci
     }
 }
 
-/// The same again; networks with whom there is no contract any more place nobody.
+/// Converts a stored decision back. Clients of a network without a contract become unplaced.
 pub(crate) fn read_decision(view: &DecisionView, contracts: &Contracts) -> Decision {
     let number = |network: u32| contracts.number(view.networks.get(network as usize)?);
     let id = |network: u32, cluster: u32| number(network).map(|network| ClusterId { network, cluster });

@@ -1,12 +1,16 @@
-//! `broker` for programs that embed it: the broker as a service behind HTTP, a content network's agent, and the broker's client.
+//! `broker` for programs that embed it: the broker as an HTTP service, a content network's agent,
+//! and the broker's client.
 //!
-//! Networks' agents join over mutual TLS and bid in each round; players ask for content steering over plain HTTP, behind a proxy that has the
-//! certificates of a public authority. What was accepted last is kept in a store.
+//! Networks' agents join over mutual TLS and bid in each round. Players ask for content steering
+//! over plain HTTP, behind a proxy with publicly trusted certificates. A store keeps the last
+//! accepted decision.
 //!
-//! Source: VDX (`anabranch_broker_proto`). Leaves out: decisions, and what players are told (`anabranch_broker_proto`). Read [`BrokerService`],
-//! [`PublicServer`], [`NetworkAgent`], [`Client`] and [`wire`] first.
+//! Source: VDX (`anabranch_broker_proto`). Leaves out: decisions and steering answers
+//! (`anabranch_broker_proto`). Read [`BrokerService`], [`PublicServer`], [`NetworkAgent`],
+//! [`Client`] and [`wire`] first.
 //!
-//! A broker with a file for its decisions, and a player's question. The contracts name one network, so the player goes there:
+//! A broker with a decision file answers one player. The contracts name one network, so the player
+//! is sent to it:
 //!
 //! ```
 //! use anabranch_broker::{
@@ -82,7 +86,7 @@ pub use service::{
 };
 
 anabranch_net::system! {
-    /// Parties of `broker`, and their rights. One of several brokers reports to the leader, as its
+    /// Parties of `broker`, and their rights. A broker that follows reports to the leader, as its
     /// client.
     pub SYSTEM = anabranch_net::keys::SystemSpec {
         word: "broker",

@@ -1,17 +1,17 @@
-//! Why a file cannot be used: which, where in it, and what is wrong, in one line.
+//! One-line error messages about unusable files: file, position and error.
 //!
-//! Leaves out: what files should have (`contracts`, `network`). Read [`Mistake`].
+//! Leaves out: the formats of the files (`contracts`, `network`). Read [`Mistake`].
 
-/// A mistake in a file.
+/// An error in a file, as one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake(pub(crate) String);
 
 impl Mistake {
-    /// What TOML or its tables have wrong, with the line.
+    /// Formats a TOML parser's error with its line.
     pub(crate) fn of_toml(text: &str, error: &toml::de::Error) -> String {
         Self::at(text, error.span().map_or(0, |span| span.start), error.message())
     }
-    /// Message about a TOML value, with its line.
+    /// Formats an error about a TOML value with its line.
     pub(crate) fn of_value<T>(text: &str, value: &toml::Spanned<T>, what: impl std::fmt::Display) -> String {
         Self::at(text, value.span().start, what)
     }

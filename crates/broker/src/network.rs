@@ -1,9 +1,10 @@
-//! A content network's agent: it waits for calls, bids, and answers proposals, by its network's own files.
+//! A content network's agent: it waits for calls, bids, and answers proposals from its network's
+//! files.
 //!
-//! Clusters are in a TOML file, scores in a CSV table; both are read again for each round, so that
-//! a change needs no signal to the agent. When the agent sends which request is
-//! `broker_proto::AgentSession`'s to decide. Leaves out: the contents of bids
-//! (`broker_proto::Agent`). Read [`NetworkAgent`] and [`Files`] first.
+//! Clusters are in a TOML file, scores in a CSV table. Both files are read again in each round, so
+//! a change needs no signal to the agent. `broker_proto::AgentSession` decides when which request
+//! is sent. Leaves out: the contents of bids (`broker_proto::Agent`). Read [`NetworkAgent`] and
+//! [`Files`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: reads files and the clock")]
 
 use crate::client::Client;
@@ -20,23 +21,25 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use toml::Spanned;
 
-/// A provider that stands for all that are not named.
+/// Provider name that matches every provider without a row.
 const ANY: &str = "*";
 
-/// Where a network's own estimates are.
+/// Paths of a network's estimates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
-    /// TOML: a `[[cluster]]` table each, with `number`, `cost` (for each Mbit/s), `capacity` and `background`.
+    /// TOML file with one `[[cluster]]` table for each cluster: `number`, `cost` (per Mbit/s),
+    /// `capacity` and `background`.
     pub clusters: PathBuf,
-    /// CSV with the columns `location`, `isp`, `cluster` and `score`; `*` stands for any provider that is not named.
+    /// CSV file with the columns `location`, `isp`, `cluster` and `score`; `*` matches every
+    /// provider without a row.
     pub scores: PathBuf,
 }
 
-/// Clusters and scores, as files have them.
+/// Clusters and scores as read from the files.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FromFiles {
     sites: BTreeMap<u32, Site>,
-    /// By city and provider.
+    /// Offers by city and provider.
     scores: BTreeMap<String, BTreeMap<String, Vec<Offer>>>,
 }
 
@@ -66,9 +69,9 @@ struct ScoreLine {
 }
 
 impl Files {
-    /// Reads both.
+    /// Reads both files.
     ///
-    /// Errors: the first mistake, with its file and line.
+    /// Errors: the first error, with its file and line.
     pub fn read(&self) -> Result<FromFiles, Mistake> {
         let mut read = FromFiles::default();
         self.read_clusters(&mut read)?;
@@ -140,14 +143,14 @@ impl Estimates for FromFiles {
     }
 }
 
-/// How an agent is set up.
+/// Configuration of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkConfig {
-    /// The network's name, as its certificate has it.
+    /// Name of the network, as in its certificate.
     pub name: String,
-    /// Where the broker listens, as `HOST:PORT` or `https://HOST:PORT`; of several that share a store, all.
+    /// Addresses of all brokers that share a store, as `HOST:PORT` or `https://HOST:PORT`.
     pub brokers: Vec<String>,
-    /// The network's own estimates.
+    /// Files with the network's estimates.
     pub files: Files,
 }
 
@@ -160,19 +163,19 @@ pub struct NetworkAgent {
     machine: AgentSession,
 }
 
-/// Why an agent ends.
+/// Reason for the end of an agent.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum NetworkAgentError {
-    /// Its settings or keys are none.
+    /// The broker's address or the keys are unusable.
     Client(ClientError),
-    /// It has no broker.
+    /// The configuration names no broker.
     NoBroker,
-    /// Its files cannot be used.
+    /// The files with estimates are unusable.
     Files(Mistake),
-    /// The broker says that it may never join.
+    /// The broker refuses this agent for good.
     Refused(String),
-    /// There are no random numbers.
+    /// The system provides no random numbers.
     Random(std::io::Error),
 }
 
@@ -200,9 +203,9 @@ fn failure(error: ClientError) -> Failure {
 }
 
 impl NetworkAgent {
-    /// Reads the network's files once, so that mistakes are said now.
+    /// Creates an agent. Reads the network's files once, to report errors early.
     ///
-    /// Errors: files or keys that cannot be used.
+    /// Errors: files or keys that are unusable.
     pub fn new(config: NetworkConfig, identity: &Identity) -> Result<Self, NetworkAgentError> {
         let NetworkConfig { name, brokers, files } = config;
         files.read().map_err(NetworkAgentError::Files)?;
@@ -216,14 +219,14 @@ impl NetworkAgent {
         Ok(Self { name, clients, files, machine })
     }
 
-    /// Where the brokers are: `host:port`.
+    /// Addresses of the brokers, as `host:port`.
     pub fn brokers(&self) -> Vec<&str> {
         self.clients.iter().map(Client::address).collect()
     }
 
-    /// Works until `end` is there; then it takes its leave.
+    /// Runs until `end` completes, then deregisters.
     ///
-    /// Errors: the broker says that this agent may never join.
+    /// Errors: the broker refuses this agent for good.
     pub async fn run(mut self, end: impl Future<Output = ()>) -> Result<(), NetworkAgentError> {
         let ended = tokio::select! {
             refused = self.work() => Some(refused),
@@ -236,15 +239,15 @@ impl NetworkAgent {
         Ok(())
     }
 
-    /// The client of the broker that requests go to.
+    /// Client of the broker that currently receives the requests.
     fn client(&self) -> &Client {
         &self.clients[self.machine.broker()]
     }
 
-    /// Does what the machine asks for, until it gives up: why, in one line.
+    /// Runs the session's requests until the session gives up. Returns the reason in one line.
     async fn work(&mut self) -> String {
-        // Each answer resets the machine's clock, as [`Instant`] ends after 213 days. No deadline
-        // outlives an answer.
+        // Each answer resets the session's clock, because [`Instant`] ends after 213 days. No
+        // deadline outlives an answer.
         let mut epoch = std::time::Instant::now();
         loop {
             while let Some(event) = self.machine.poll_event() {
@@ -263,7 +266,7 @@ impl NetworkAgent {
                 None => {
                     let due = self.machine.poll_timeout().expect("an agent that asks for nothing pauses");
                     let now = || Instant::from_std(epoch.elapsed());
-                    // A millisecond more: timers fire early by their rounding, and would spin.
+                    // One millisecond more: timers round down, and the loop would spin.
                     let pause = due.saturating_since(now()) + Duration::from_ms(1);
                     tokio::time::sleep(pause.to_std()).await;
                     self.machine.handle_timeout(now());
@@ -290,8 +293,7 @@ impl NetworkAgent {
         }
     }
 
-    /// The network's estimates as its files have them now. With files that cannot be read it sits a
-    /// round out.
+    /// Reads the network's estimates. If the files are unreadable, the network sits out one round.
     fn estimates(&self) -> FromFiles {
         self.files.read().unwrap_or_else(|error| {
             tracing::error!("{error}: nothing is bid in this round");
@@ -299,7 +301,7 @@ impl NetworkAgent {
         })
     }
 
-    /// Sends a request, and returns the broker's answer.
+    /// Sends a request and returns the broker's answer.
     async fn send(&self, ask: Ask) -> Result<Answer, ClientError> {
         let (client, name, session) = (self.client(), &*self.name, self.machine.session());
         match ask {

@@ -1,9 +1,9 @@
-//! Routes of the players' port: content steering in both dialects, a redirect for players without
-//! steering, and reports of playback. Plain HTTP/1.1, open to everyone.
+//! Routes of the players' port: content steering for HLS and DASH, a redirect for players without
+//! steering, and playback reports. Plain HTTP/1.1, open to everyone.
 //!
-//! TLS is for a proxy in front, which certificates of public authorities need in any case. Leaves
-//! out: connections and their limits (`http::plain`), what is answered (`media::steering`).
-//! Read [`PublicServer`] first.
+//! A proxy in front terminates TLS, because players need a publicly trusted certificate. Leaves
+//! out: connections and their limits (`http::plain`), the answers (`media::steering`). Read
+//! [`PublicServer`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 
 use crate::service::BrokerService;
@@ -25,24 +25,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// How players are answered.
+/// Configuration of the players' port.
 #[derive(Clone, Debug)]
 pub struct PublicConfig {
-    /// Where to listen; port 0 takes a free one. Loopback unless somebody chose otherwise.
+    /// Address to listen on; port 0 takes a free port. Loopback by default.
     pub address: SocketAddr,
-    /// Connections and bodies, and how long they may take.
+    /// Limits of connections and bodies, in number, size and time.
     pub limits: PlainLimits,
-    /// Answers a second. Beyond them a player is told to ask again later, if its address has had
-    /// [`anabranch_http::plain::ADDRESS_REQUESTS_PER_S`] in this second.
+    /// Maximum answers per second. Above it a player is told to retry later if its address has had
+    /// [`anabranch_http::plain::ADDRESS_REQUESTS_PER_S`] answers in this second.
     pub answers_per_s_max: u64,
-    /// Locations of viewers, by address.
+    /// Locations and providers of viewers, by address.
     pub places: PrefixTable,
-    /// What a viewer is taken to watch at of whom nothing is known.
+    /// Bitrate assumed for a viewer whose request states none.
     pub bitrate: BitRate,
-    /// Redirects go by TLS.
+    /// True if redirects lead to `https` addresses.
     pub redirects_to_tls: bool,
-    /// Where players reach this, as `https://steer.example`: then the address to reload from is whole. Without, it is relative, as the standards
-    /// have it; Shaka takes that for the manifest's.
+    /// Public address of this port, such as `https://steer.example`, from which absolute reload
+    /// addresses are built. `None` gives relative ones, as in the standards; Shaka resolves them
+    /// against the manifest's address.
     pub url: Option<String>,
 }
 
@@ -60,7 +61,7 @@ impl Default for PublicConfig {
     }
 }
 
-/// The name of a place that is not in the table.
+/// Location and provider of an address that is not in the table.
 const ELSEWHERE: &str = "elsewhere";
 /// A bound listener, not yet serving.
 pub struct PublicServer {
@@ -74,15 +75,15 @@ struct Public(Arc<Shared>);
 struct Shared {
     service: BrokerService,
     config: PublicConfig,
-    /// The next viewer's number: each is another one.
+    /// Number of the next viewer; no two viewers share one.
     numbers: AtomicU64,
     rate: RequestRate,
 }
 
 impl PublicServer {
-    /// Listens.
+    /// Binds the listener.
     ///
-    /// Errors: an address that cannot be listened on; no random numbers.
+    /// Errors: an address that cannot be bound; no random numbers.
     pub fn bind(service: BrokerService, config: PublicConfig) -> std::io::Result<Self> {
         let server = PlainServer::bind(config.address, config.limits)?;
         let numbers = AtomicU64::new(anabranch_net::random()?);
@@ -90,15 +91,16 @@ impl PublicServer {
         Ok(Self { server, public: Public(Arc::new(Shared { service, config, numbers, rate })) })
     }
 
-    /// Where it listens.
+    /// Address of the listener.
     ///
     /// Errors: the system's.
     pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
         self.server.local_addr()
     }
 
-    /// Serves, on a thread of its own: what networks say, and what is searched for, may take the other threads for tenths of a second. Returns only where
-    /// there can be no such thread; drop it to stop.
+    /// Serves players on a separate thread, because messages of networks and searches can occupy
+    /// the other threads for tenths of a second. Returns only if that thread cannot start; drop the
+    /// future to stop.
     ///
     /// Errors: the system's.
     pub async fn run(self) -> std::io::Result<()> {
@@ -116,7 +118,7 @@ impl Public {
         !self.0.rate.admits(Instant::now(), from)
     }
 
-    /// A question, and what the player reports with it.
+    /// Parses a steering request and records the playback report in it.
     fn ask(&self, dialect: Dialect, uri: &Uri, from: IpAddr) -> Result<SteeringQuery, QueryError> {
         let query = uri.query().unwrap_or_default();
         if query.len() > QUERY_BYTES_MAX {
@@ -162,7 +164,7 @@ async fn steer(
         Ok(ask) => ask,
         Err(error) => return refuse_player(StatusCode::BAD_REQUEST, &error.to_string()),
     };
-    // Who is told so does without, and does not ask again (HLS, section 7.3; DASH the same).
+    // With status 410 a player stops asking (HLS, section 7.3; DASH the same).
     if !public.0.service.steers() {
         return refuse_player(StatusCode::GONE, "players are not steered any more");
     }
@@ -176,7 +178,7 @@ async fn steer(
     for_players(([(header::CONTENT_TYPE, dialect.content_type())], Body::from(body)).into_response())
 }
 
-/// Reports of a player by itself, one a line (CTA-5004-A, event mode).
+/// Takes playback reports, one a line (CTA-5004-A, event mode).
 async fn report(
     State(public): State<Public>,
     Extension(PeerAddress(from)): Extension<PeerAddress>,
@@ -196,7 +198,7 @@ async fn report(
     }
 }
 
-/// Browsers ask first whether a page of another origin may report.
+/// Answers a browser's preflight request for reports from another origin.
 async fn may_report() -> Response {
     let mut response = for_players(StatusCode::NO_CONTENT.into_response());
     let headers = response.headers_mut();
@@ -221,7 +223,7 @@ async fn redirect(
         return refuse_player(StatusCode::SERVICE_UNAVAILABLE, "no network's host is known");
     };
     let scheme = if public.0.config.redirects_to_tls { "https" } else { "http" };
-    // As it came, so that nothing is decoded twice.
+    // The undecoded path: decoding it twice would change it.
     let path = request.uri().path().strip_prefix("/redirect").unwrap_or_default();
     match HeaderValue::try_from(format!("{scheme}://{host}{path}")) {
         Ok(to) => for_players((StatusCode::FOUND, [(header::LOCATION, to)]).into_response()),

@@ -1,10 +1,10 @@
-//! The broker under the real clock: its machine behind one lock, and what players' questions are
-//! answered from.
+//! The broker under the real clock: its state machine behind one lock, and the state for players'
+//! requests behind another.
 //!
-//! Requests change the machine and wake the driver, which has it go on. What is searched for, and what is asked of the store, runs apart, so that
-//! requests are answered meanwhile; players' questions take another lock. A decision is kept before anybody is told of it, in a file, or in a store that
-//! several brokers share, of which one leads. Leaves out: HTTP; what players are told (`players`), what operators see (`shown`). Read
-//! [`BrokerService`] first.
+//! Requests change the state machine and wake the driver. Searches and store operations run in
+//! tasks, so that requests are answered meanwhile. A decision is stored before it takes effect, in
+//! a file or in a store that several brokers share under one leader. Leaves out: HTTP; answers to
+//! players (`players`), operators' views (`shown`). Read [`BrokerService`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 
 mod config;
@@ -41,25 +41,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-/// How often the driver looks at the machine though nothing is due.
+/// Maximum time between two passes of the driver when no deadline is due.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Counts that are given from outside hold for so long.
+/// Lifetime of client counts that an operator has set.
 const GIVEN_FOR: Duration = Duration::from_secs(900);
-/// Places of one message.
+/// Maximum number of places in one message of counts.
 const PLACES_PER_MESSAGE: usize = 20_000;
-/// By how much a search goes behind all else that this machine does.
+/// Niceness of a search thread, so that searches yield to all other work.
 const NICE: i32 = 5;
-/// How long a lead lasts where nobody else could have it.
+/// Lease of a broker without a shared store, where no other broker can lead.
 const LEASE_ALONE: Duration = Duration::from_secs(3_600);
 
-/// Why a network's request is none.
+/// Reason for refusing a network's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NetworkError {
-    /// There is no contract with it.
+    /// There is no contract with this network.
     Unknown(String),
-    /// It has not joined, or another agent of it has since.
+    /// This network's agent has not joined, or a later agent has replaced it.
     NotJoined(String),
-    /// Another broker leads: where, as far as that is known.
+    /// Another broker leads; its address, if known.
     Follows(Option<String>),
 }
 
@@ -70,7 +70,7 @@ impl From<NotLeading> for NetworkError {
 }
 
 impl NetworkError {
-    /// The refusal of a request that names this network.
+    /// Converts the refusal of a request of the network `name`.
     fn of(name: &str, refusal: Refusal) -> Self {
         match refusal {
             Refusal::NotJoined => Self::NotJoined(name.to_owned()),
@@ -94,7 +94,7 @@ impl std::fmt::Display for NetworkError {
     }
 }
 
-/// A running broker; clones are the same one.
+/// A running broker; clones share it.
 #[derive(Clone)]
 pub struct BrokerService {
     shared: Arc<Shared>,
@@ -107,7 +107,8 @@ struct Shared {
     state: Mutex<State>,
     answering: Mutex<Answering>,
     keeper: Arc<dyn SharedStore<DecisionView>>,
-    /// For what it says to the broker that leads: its own name, and keys. None where no other could.
+    /// Random name and keys with which this broker reports its counts to the leader. `None` without
+    /// a shared store.
     counts_for: Option<(u64, Identity)>,
     /// Wakes the driver.
     changed: Notify,
@@ -118,25 +119,26 @@ struct Shared {
 struct State {
     epoch: std::time::Instant,
     networks: Networks,
-    /// Counts from outside, and until when they hold.
+    /// Client counts set by an operator, and the time at which they expire.
     given: Option<(Vec<Gathered>, Instant)>,
-    /// Counts of viewers from other brokers.
+    /// Viewer counts reported by other brokers.
     counted: Counted,
-    /// What was read from the store, or is to be written, as it stands there.
+    /// Decision last read from the store or handed to it, in its stored form.
     stored: Option<Arc<DecisionView>>,
-    /// The decision that is to be kept, as it is written: asked again, the store gets the same, so that nothing that was kept can change.
+    /// The decision being stored, and its stored form. A retry writes the same form, so a decision
+    /// that reached the store never changes.
     keeping: Option<(Arc<Decision>, Arc<DecisionView>)>,
     decision: Arc<DecisionView>,
     history: History,
-    /// Why the store could not be asked last, and why the last decision could not be kept.
+    /// Error of the last store operation, and error of the last attempt to store a decision.
     store_error: Option<String>,
     keep_error: Option<String>,
-    /// Whether the log says that rounds do not go on.
+    /// True once the log says that rounds are stalled.
     is_stalled: bool,
     counters: Counters,
 }
 
-/// Counts since the start, for metrics.
+/// Counters since the start, for metrics.
 #[derive(Default)]
 struct Counters {
     joins: u64,
@@ -150,7 +152,7 @@ struct Counters {
     leads: u64,
 }
 
-/// In which each player asks once.
+/// Interval within which each player asks once.
 fn ttl(ttl_s: u32) -> Duration {
     Duration::from_secs(ttl_s.into())
 }
@@ -172,9 +174,10 @@ impl State {
 }
 
 impl BrokerService {
-    /// Opens the store; nobody has joined yet. A [`anabranch_http::Server`] then drives it.
+    /// Opens the store; no agent has joined yet. An [`anabranch_http::Server`] then drives the
+    /// service.
     ///
-    /// Errors: a store that cannot be used.
+    /// Errors: a store that is unusable.
     pub fn open(config: BrokerServiceConfig) -> Result<Self, OpenError> {
         let BrokerServiceConfig { settings, contracts, store, ttl_s, believes_players } = config;
         let mut counts_for = None;
@@ -193,7 +196,7 @@ impl BrokerService {
             }
         };
         let lease = keeper.lease().map_or(LEASE_ALONE, Duration::from_std);
-        // Whoever ran before has called no round of a higher number than the time.
+        // Round numbers start at the time of day, above the numbers of every earlier broker.
         let replica = Replica::new(Instant::ZERO, settings, lease, unix_ms());
         let epoch = std::time::Instant::now();
         let answering = Answering {
@@ -231,7 +234,8 @@ impl BrokerService {
         Ok(service)
     }
 
-    /// Gives the lead back, so that another broker need not wait for the lease to end. Of one with a file, nothing.
+    /// Gives up the lead, so that another broker need not wait for the lease to end. Does nothing
+    /// with a file store.
     pub async fn give_lead_back(&self) {
         let keeper = Arc::clone(&self.shared.keeper);
         if let Ok(Err(error)) = tokio::task::spawn_blocking(move || keeper.leave()).await {
@@ -247,7 +251,7 @@ impl BrokerService {
         self.shared.contracts.number(name).ok_or_else(|| NetworkError::Unknown(name.to_owned()))
     }
 
-    /// A network's agent joins: it takes part from the next round on.
+    /// Registers a network's agent, which takes part from the next round on.
     pub(crate) fn join(&self, name: &str, session: u64) -> Result<(), NetworkError> {
         let network = self.network(name)?;
         let mut state = lock(&self.shared.state);
@@ -262,7 +266,7 @@ impl BrokerService {
         Ok(())
     }
 
-    /// A network's agent goes.
+    /// Deregisters a network's agent.
     pub(crate) fn leave(&self, name: &str, session: u64) -> Result<(), NetworkError> {
         let network = self.network(name)?;
         let mut state = lock(&self.shared.state);
@@ -276,7 +280,7 @@ impl BrokerService {
         Ok(())
     }
 
-    /// Messages after this one, as soon as there are any, at most `wait` from now.
+    /// Returns the messages that follow `after` as soon as there are any, or none after `wait`.
     pub(crate) async fn messages(
         &self,
         name: &str,
@@ -305,7 +309,7 @@ impl BrokerService {
         }
     }
 
-    /// A network bids.
+    /// Takes a network's bids.
     pub(crate) fn bids(&self, name: &str, session: u64, bids: Bids) -> Result<BidsReply, NetworkError> {
         let network = self.network(name)?;
         let mut state = lock(&self.shared.state);
@@ -322,7 +326,7 @@ impl BrokerService {
         Ok(reply)
     }
 
-    /// A network answers a proposal.
+    /// Takes a network's answer to a proposal.
     pub(crate) fn assent(&self, name: &str, session: u64, assent: &Assent) -> Result<(), NetworkError> {
         let network = self.network(name)?;
         let mut state = lock(&self.shared.state);
@@ -334,7 +338,7 @@ impl BrokerService {
         Ok(())
     }
 
-    /// Clients are counted by somebody else, who says this; nothing has the broker count again.
+    /// Sets the clients to place. An empty list makes the broker count again.
     pub(crate) fn give_clients(&self, gathered: Vec<Gathered>) -> Result<(), NetworkError> {
         let mut state = lock(&self.shared.state);
         state.networks.leading()?;
@@ -345,7 +349,7 @@ impl BrokerService {
         Ok(())
     }
 
-    /// Another broker has counted these. Says which networks are there.
+    /// Records counts of another broker. Returns the networks whose agents are connected.
     pub(crate) fn note_counted(
         &self,
         broker: u64,
@@ -365,7 +369,7 @@ impl BrokerService {
         Ok(CountedReply { round: roll.round, up: names(roll.up), awaited: names(roll.awaited) })
     }
 
-    /// Players have measured something of a network.
+    /// Records players' measurements of a network.
     pub(crate) fn measured(
         &self,
         name: &str,
@@ -384,12 +388,12 @@ impl BrokerService {
         Ok(())
     }
 
-    /// Seconds after which players ask again.
+    /// Interval after which players ask again, in seconds.
     pub fn ttl_s(&self) -> u32 {
         self.shared.ttl_s
     }
 
-    /// Tells those who answer players which networks are gone.
+    /// Updates the list of disconnected networks used in answers to players.
     fn note_presence(&self) {
         let mut state = lock(&self.shared.state);
         let Some(there) = state.networks.poll_there() else { return };
@@ -398,7 +402,7 @@ impl BrokerService {
         lock(&self.shared.answering).gone = Arc::new(gone);
     }
 
-    /// Has the machine go on, until it is dropped.
+    /// Drives the state machine until the future is dropped.
     pub(crate) async fn go_on(&self) {
         let mut tasks = JoinSet::new();
         if self.shared.counts_for.is_some() {
@@ -409,7 +413,7 @@ impl BrokerService {
             let (job, ask, wait) = {
                 let mut state = lock(&self.shared.state);
                 let now = state.now();
-                // A renewal of the lease needs no list of all clients.
+                // Renewing the lease needs no list of all clients.
                 if state.networks.needs_clients(now) {
                     let gathered = self.gathered(&mut state, now);
                     let reported = lock(&self.shared.answering).reports.as_mut().map(Reports::take);
@@ -436,13 +440,14 @@ impl BrokerService {
                 tasks.spawn(async move { service.ask_store(number, ask).await });
             }
             while tasks.try_join_next().is_some() {}
-            // A millisecond more: timers fire early by their rounding, and would spin.
+            // One millisecond more: timers round down, and the loop would spin.
             let wait = wait + std::time::Duration::from_millis(1);
             let _ = tokio::time::timeout(wait, self.shared.changed.notified()).await;
         }
     }
 
-    /// The clients that there are: as they were said, or counted, here and by other brokers.
+    /// Returns the clients to place: those set by an operator, or else those counted by all
+    /// brokers.
     fn gathered(&self, state: &mut State, now: Instant) -> Vec<Gathered> {
         state.given.take_if(|(_, until)| *until < now);
         if let Some((gathered, _)) = &state.given {
@@ -452,11 +457,12 @@ impl BrokerService {
         state.counted.with(now, own)
     }
 
-    /// Searches for a decision, apart from those who are answered meanwhile.
+    /// Searches for a decision on a blocking thread, while requests are answered.
     async fn search(&self, job: Job) {
         let began = std::time::Instant::now();
         let searched = tokio::task::spawn_blocking(move || {
-            // This thread's alone, and it is for what can wait: players cannot. Where it may not, it is as before.
+            // Linux applies the niceness to this thread alone. If the call fails, the search runs
+            // at normal priority.
             let _ = rustix::process::setpriority_process(None, NICE);
             let answer = job.run();
             (job, answer)
@@ -472,7 +478,7 @@ impl BrokerService {
         self.shared.changed.notify_one();
     }
 
-    /// Tells networks and players what the machine says.
+    /// Passes the state machine's messages and events on to networks and players.
     fn settle(&self) {
         loop {
             let event = lock(&self.shared.state).networks.poll_event();
@@ -498,7 +504,8 @@ impl BrokerService {
             }
             Turn::Ended => {
                 let mut state = lock(&self.shared.state);
-                // A decision that it could not keep may be replaced by another broker's.
+                // Without the lead, another broker's decision may replace the one that was not
+                // stored.
                 (state.given, state.counted, state.keep_error) = (None, Counted::default(), None);
                 drop(state);
                 tracing::warn!("this broker does not lead any more");
@@ -523,7 +530,7 @@ impl BrokerService {
         }
     }
 
-    /// Players are answered by a decision from now on.
+    /// Puts a decision in force for answers to players.
     fn note_decision(&self, decision: &Decision) {
         lock(&self.shared.answering).delivery = Arc::new(Delivery::new(decision));
         let mut state = lock(&self.shared.state);

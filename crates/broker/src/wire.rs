@@ -1,7 +1,7 @@
 //! The JSON that crosses the broker's HTTP interface.
 //!
-//! Leaves out: the messages of the decision protocol, which are `broker_proto::messages`' own. Read [`NetworkMessage`] and [`DecisionView`]
-//! first.
+//! Leaves out: the messages of the decision protocol (`broker_proto::messages`). Read
+//! [`NetworkMessage`] and [`DecisionView`] first.
 
 use anabranch_broker_proto::broker::ToNetwork;
 pub use anabranch_broker_proto::messages::{
@@ -14,11 +14,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// A network's agent is there.
+/// Registration of a network's agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JoinRequest {
-    /// Chosen at random each time that it joins.
+    /// Session number, drawn at random at each registration.
     pub session: u64,
 }
 
@@ -27,16 +27,16 @@ pub struct JoinRequest {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum NetworkMessage {
-    /// A round begins.
+    /// Start of a round.
     Call(Call),
-    /// So much would go to its clusters.
+    /// Clients that a proposed decision would place on each of the network's clusters.
     Proposal(Proposal),
-    /// What became of its bids.
+    /// Result of the network's bids.
     Accepted(Accepted),
 }
 
 impl NetworkMessage {
-    /// A broker's message as it travels; `None` for a kind that this version cannot say.
+    /// Converts a broker's message; `None` for a kind that this version does not know.
     pub(crate) fn of(message: ToNetwork) -> Option<Self> {
         match message {
             ToNetwork::Call(call) => Some(Self::Call(Arc::unwrap_or_clone(call))),
@@ -60,181 +60,185 @@ impl From<NetworkMessage> for ToNetwork {
 /// Messages to a network.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct MessagesReply {
-    /// Those after the one that was asked for, oldest first, each with its number; none if none came in time.
+    /// Messages after the requested number, oldest first, each with its number. Empty if none
+    /// arrived in time.
     #[schema(value_type = Vec<Object>)]
     pub messages: Vec<(u64, NetworkMessage)>,
 }
 
-/// Clients of a place, counted by who asks.
+/// Clients of one city and provider, as counted by the caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PlaceClients {
-    /// Their city.
+    /// City of the clients.
     pub location: String,
-    /// Their internet provider.
+    /// Internet provider of the clients.
     pub isp: String,
-    /// How many, by bitrate.
+    /// Number of clients of each bitrate.
     pub clients: Vec<Clients>,
 }
 
-/// The clients that there are, in place of those that the broker counts itself.
+/// Clients to place, instead of the broker's own counts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClientsRequest {
-    /// Place by place; none has the broker count again.
+    /// Clients of each place. An empty list makes the broker count again.
     pub places: Vec<PlaceClients>,
 }
 
-/// Clients that another broker has counted, of those that share a store.
+/// Viewers counted by one of several brokers that share a store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CountedRequest {
-    /// Which one, by the name that it drew.
+    /// Random name of the counting broker.
     pub broker: u64,
-    /// Which part of what it has counted: another one of the same number takes its place.
+    /// Number of this part of the counts. A later part with the same number replaces it.
     pub part: u32,
-    /// Place by place.
+    /// Viewers of each place.
     pub places: Vec<PlaceClients>,
 }
 
-/// What the broker that leads says to that: which networks there are. Players are sent to all others last.
+/// The leader's reply to counts: the connected networks. Players get all other networks last.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CountedReply {
-    /// The round that it has accepted last, 0 before there was one: a decision of a later one is newer than this.
+    /// Last accepted round, 0 before the first. A decision of a later round is newer than this
+    /// reply.
     pub round: u64,
-    /// Those whose agents are there.
+    /// Names of the networks whose agents are connected.
     pub up: Vec<String>,
-    /// Those that have time yet to join again, as the broker has just begun to lead.
+    /// Names of the networks that still have time to join again, because the leader has just
+    /// changed.
     pub awaited: Vec<String>,
 }
 
-/// Whether players are steered.
+/// Turns steering on or off.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SteeringRequest {
-    /// With false players are told that there is none any more (status 410): who is told so does not ask again while it plays, and goes by
-    /// its manifest.
+    /// If false, players get status 410: they stop asking while they play, and follow their
+    /// manifests.
     pub steers: bool,
 }
 
-/// What players have measured of a network.
+/// Players' measurements of a network.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredRequest {
-    /// Its name.
+    /// Name of the network.
     pub network: String,
-    /// A score that it has bid, and the one that was measured there.
+    /// A score that the network bid, and the score that players measured.
     #[serde(default)]
     pub scores: Option<(f64, f64)>,
-    /// The share that it has sent of what clients who were placed on it wanted.
+    /// Share of the demand of the clients placed on the network that the network delivered.
     #[serde(default)]
     pub delivered_share: Option<f64>,
 }
 
-/// The networks.
+/// List of networks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct NetworksView {
-    /// In the order of the file of contracts.
+    /// Networks in the order of the contracts file.
     pub networks: Vec<NetworkView>,
 }
 
-/// A network.
+/// State of one network.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct NetworkView {
-    /// Its name.
+    /// Name of the network.
     pub name: String,
-    /// Whether its agent is there.
+    /// True if the network's agent is connected.
     pub up: bool,
-    /// The share of its bids that made sense of late.
+    /// Share of the network's valid bids, averaged with more weight on recent rounds.
     pub reputation: f64,
-    /// What its capacities are multiplied by.
+    /// Factor applied to the network's capacities, at most 1.
     pub capacity_trust: f64,
-    /// What its scores are multiplied by.
+    /// Factor applied to the network's scores, at least 1.
     pub score_bias: f64,
-    /// Rounds in which it did not bid in time.
+    /// Rounds without timely bids from the network.
     pub missed: u64,
-    /// Clients that the last decision gives it, and what they get together.
+    /// Clients that the decision in force places on the network.
     pub sessions: u64,
-    /// See above.
+    /// Total bitrate of these clients, in bits per second.
     pub rate_bps: u64,
-    /// Players that said, when they last asked, that they play by it.
+    /// Players whose last request named this network as the one in use.
     pub playing: u64,
 }
 
-/// The rounds of late.
+/// Results of recent rounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RoundsView {
-    /// The last one last; a hundred at the most, since the broker began.
+    /// Rounds since the start of the broker, oldest first, 100 at most.
     pub rounds: Vec<RoundView>,
 }
 
-/// What came of a round.
+/// Result of one round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RoundView {
-    /// Its number.
+    /// Number of the round.
     pub round: u64,
-    /// When it ended, in milliseconds since 1970.
+    /// Time of the end, in milliseconds since 1970.
     pub ended_unix_ms: u64,
-    /// How long it took from the call to networks; none if another broker led it.
+    /// Seconds from the call for bids to the end; none if another broker led the round.
     pub took_s: Option<f64>,
-    /// Why it changed nothing; none if it was accepted.
+    /// Reason why the round changed nothing; none if its decision was accepted.
     pub void: Option<String>,
-    /// Clients by network's name. Of a round that changed nothing none, and so below.
+    /// Clients on each network. This field and those below are empty or 0 if the round changed
+    /// nothing.
     pub sessions: BTreeMap<String, u64>,
-    /// Clients for whom there is no room.
+    /// Clients without a cluster, for lack of capacity.
     pub unplaced: u64,
-    /// Of those who were placed before, how many have another cluster now.
+    /// Clients that moved to another cluster, among those placed before.
     pub moved: u64,
-    /// By how much the best decision may be better at the most.
+    /// Upper bound on the distance from the best decision, as a share.
     pub gap_share: f64,
 }
 
-/// The last decision.
+/// A decision in its stored form.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DecisionView {
-    /// The round; 0 before there was one.
+    /// Number of the round; 0 before the first.
     pub round: u64,
-    /// When it was accepted, in milliseconds since 1970.
+    /// Time of acceptance, in milliseconds since 1970.
     pub accepted_unix_ms: u64,
-    /// By how much the best decision may be better at the most.
+    /// Upper bound on the distance from the best decision, as a share.
     pub gap_share: f64,
-    /// Cities and providers.
+    /// City and provider of each place.
     pub places: Vec<(String, String)>,
-    /// Names of networks.
+    /// Names of the networks.
     pub networks: Vec<String>,
-    /// Clients: their place's and network's numbers in these lists.
+    /// Groups of clients; places and networks are indices into these lists.
     pub placed: Vec<PlacedView>,
-    /// What a megabit a second of each cluster in use costs: the network's number, the cluster's, the price.
+    /// Price per Mbit/s of each cluster in use: network index, cluster number, price.
     pub prices: Vec<(u32, u32, f64)>,
-    /// What was thought of networks then. Decisions of before this was kept have none.
+    /// Standing of each network at that time. Decisions stored by older versions have none.
     #[serde(default)]
     pub standings: Vec<StandingView>,
 }
 
-/// What is thought of a network.
+/// The broker's trust in a network.
 #[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StandingView {
-    /// The network's number.
+    /// Index of the network.
     pub network: u32,
-    /// The share of its bids that made sense of late.
+    /// Share of the network's valid bids, averaged with more weight on recent rounds.
     pub reputation: f64,
-    /// What its capacities are multiplied by.
+    /// Factor applied to the network's capacities, at most 1.
     pub capacity_trust: f64,
-    /// What its scores are multiplied by.
+    /// Factor applied to the network's scores, at least 1.
     pub score_bias: f64,
-    /// Rounds in which it did not bid in time.
+    /// Rounds without timely bids from the network.
     pub missed: u64,
 }
 
-/// Some clients, and where they go.
+/// Interchangeable clients, and their cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PlacedView {
-    /// The place's number.
+    /// Index of the place.
     pub place: u32,
-    /// What each of them gets.
+    /// Bitrate of each client, in bits per second.
     pub bitrate_bps: u64,
-    /// How many.
+    /// Number of clients.
     pub sessions: u32,
-    /// The network's number, the cluster's, and the score that was bid; none if there is room for them nowhere.
+    /// Network index, cluster number and bid score; none if no cluster has room.
     pub to: Option<(u32, u32, f64)>,
 }

@@ -1,9 +1,13 @@
-//! A world of one's own as CSV tables in a folder, to evaluate designs in it.
+//! A user's world as CSV tables in a folder, for the evaluation of designs.
 //!
-//! `cities.csv` (`city`, `country`, `x_km`, `y_km`), `networks.csv` (`network`, `price`; empty for the mean of its clusters' costs), `clusters.csv`
-//! (`cluster`, `network`, `city`, `cost`, `capacity`, `background`), `clients.csv` (`city`, `isp`, `bitrate`, `sessions`), and if there is one `scores.csv`
-//! (`city`, `isp`, `cluster`, `score`); without it scores are drawn by distance. Names are text; mistakes are said with their files and lines. Leaves out:
-//! what comes of it (`broker_proto::evaluate`). Read [`read()`] and [`write()`].
+//! `cities.csv` has the columns `city`, `country`, `x_km`, `y_km`; `networks.csv` has `network`,
+//! `price` (empty for the mean of its clusters' costs). `clusters.csv` has `cluster`, `network`,
+//! `city`, `cost`, `capacity`, `background`; `clients.csv` has `city`, `isp`, `bitrate`,
+//! `sessions`. The optional `scores.csv` has `city`, `isp`, `cluster`, `score`; without it scores
+//! are drawn by distance.
+//!
+//! Names are text. Error messages name file and line. Leaves out: the evaluation
+//! (`broker_proto::evaluate`). Read [`read()`] and [`write()`].
 #![allow(clippy::disallowed_methods, reason = "a driver: reads and writes files")]
 
 use crate::mistake::Mistake;
@@ -17,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The most rows of a table.
+/// Maximum number of rows of a table.
 const ROWS_MAX: usize = 50_000_000;
 
 #[derive(Serialize, Deserialize)]
@@ -65,7 +69,7 @@ struct ScoreRow {
     score: f64,
 }
 
-/// A table under way: each row with how a mistake in it is said.
+/// Iterates over the rows of a table; each row carries a formatter for errors in it.
 fn rows<T: DeserializeOwned>(
     folder: &Path,
     name: &str,
@@ -84,7 +88,7 @@ fn rows<T: DeserializeOwned>(
     Ok(())
 }
 
-/// Names with their numbers.
+/// Names and their numbers.
 #[derive(Default)]
 struct Names(BTreeMap<String, u32>);
 
@@ -105,9 +109,9 @@ fn text(error: OutOfLimits) -> String {
     error.to_string()
 }
 
-/// Reads a world; `seed` is for scores, where there is no table of them.
+/// Reads a world. `seed` draws the scores if the folder has no `scores.csv`.
 ///
-/// Errors: the first mistake, with its file and line.
+/// Errors: the first error, with its file and line.
 pub fn read(folder: &Path, seed: Seed) -> Result<World, Mistake> {
     let mut parts = WorldParts {
         cities: Vec::new(),
@@ -185,7 +189,7 @@ pub fn read(folder: &Path, seed: Seed) -> Result<World, Mistake> {
             let city = cities.number("city", &row.city, "cities.csv")?;
             let cluster = clusters.number("cluster", &row.cluster, "clusters.csv")?;
             check_score(row.score).map_err(text)?;
-            // Of places without clients nothing needs to be known.
+            // Scores of places without clients are ignored.
             let place = providers.0.get(&row.isp).and_then(|provider| places.get(&(city, *provider)));
             if let Some(place) = place {
                 scores[*place as usize].insert(cluster, row.score);
@@ -210,7 +214,7 @@ pub fn read(folder: &Path, seed: Seed) -> Result<World, Mistake> {
     Ok(world)
 }
 
-/// Writes a world into a folder that is there, with the scores of the clusters that networks consider.
+/// Writes a world into an existing folder, with the scores of the clusters that networks consider.
 ///
 /// Errors: files that cannot be written.
 pub fn write(world: &World, folder: &Path) -> Result<(), Mistake> {
@@ -317,7 +321,8 @@ mod tests {
         }
     }
 
-    /// Numbers at their limits are evaluated by all designs: no cluster is dropped, and nothing panics (#48).
+    /// All designs evaluate numbers at their limits: no cluster is dropped, and nothing panics
+    /// (#48).
     #[test]
     fn a_world_at_the_limits_is_evaluated() {
         let folder = tempfile::tempdir().expect("a folder");

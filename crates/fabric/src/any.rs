@@ -9,7 +9,7 @@ use crate::{CircuitSwitch, EventQueue, FifoPort, Port, Switch};
 /// Every kind of element.
 #[derive(Debug)]
 pub enum AnyElement {
-    /// See [`FifoPort`]: the hot one, of which there are many.
+    /// The common port of large networks, used in the hot loop. See [`FifoPort`].
     Fifo(FifoPort),
     /// See [`Port`].
     Port(Box<Port>),

@@ -1,7 +1,8 @@
 //! A buffer that the ports of a switch share, with a threshold that moves with its free space.
 //!
-//! Source: Choudhury and Hahne, *Dynamic queue length thresholds for shared-memory packet switches* (1998), equation 1: a
-//! queue may hold at most alpha times the free space. Leaves out: reserved shares. Read [`SharedBuffer`] first.
+//! Source: Choudhury and Hahne, *Dynamic queue length thresholds for shared-memory packet switches*
+//! (1998), equation 1: a queue may hold at most alpha times the free space. Leaves out: reserved
+//! shares. Read [`SharedBuffer`] first.
 
 use anabranch_units::ByteCount;
 
@@ -9,7 +10,8 @@ use anabranch_units::ByteCount;
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct BufferId(pub u16);
 
-/// The buffer of all ports that name it. As in a port's own queue, the packet being sent is not in it.
+/// The buffer of all ports that name it. As in a port's own queue, the packet being sent is not in
+/// it.
 ///
 /// ```
 /// use anabranch_fabric::SharedBuffer;
@@ -26,13 +28,13 @@ pub struct SharedBuffer {
 }
 
 impl SharedBuffer {
-    /// An empty buffer of `bytes_max`. With `alpha_milli` (alpha times 1,000) no queue holds more than alpha times the
-    /// free space; without, first come is first served.
+    /// An empty buffer of `bytes_max`. With `alpha_milli` (alpha times 1,000) no queue holds more
+    /// than alpha times the free space; without it, space is given first come, first served.
     pub const fn new(bytes_max: ByteCount, alpha_milli: Option<u32>) -> Self {
         Self { bytes_max: bytes_max.as_u64(), bytes: 0, alpha_milli }
     }
 
-    /// The most that a queue may hold now.
+    /// Current maximum of a queue, in bytes.
     pub fn queue_bytes_max(&self) -> u64 {
         let free = self.bytes_max - self.bytes;
         match self.alpha_milli {
@@ -40,12 +42,13 @@ impl SharedBuffer {
             None => u64::MAX,
         }
     }
-    /// Bytes in it.
+    /// Bytes in the buffer.
     pub const fn bytes(&self) -> ByteCount {
         ByteCount::new(self.bytes)
     }
 
-    /// Takes in a packet for a queue that holds `queue_bytes`; false, and nothing taken, if there is no room.
+    /// Adds a packet to a queue that holds `queue_bytes`. Returns false, without a change, if there
+    /// is no room.
     #[inline]
     pub(crate) fn enter(&mut self, queue_bytes: u64, size_bytes: u32) -> bool {
         let size = u64::from(size_bytes);

@@ -1,21 +1,23 @@
-//! A hybrid switch: virtual output queues that an optical circuit switch and a packet switch drain in turns.
+//! A hybrid switch: virtual output queues that an optical circuit switch and a packet switch drain
+//! in turns.
 //!
-//! Racks are ports. Each pair of racks has one queue. The packet network takes packets from all queues of a source in
-//! turns, and has a queue of few packets for each pair inside. A circuit takes packets from its pair's queue alone, at a
-//! higher rate, for a day. A pair's packet path is off during its day and in the night before it, so that packets of one
-//! flow stay in order as the day begins. As it ends, a packet can overtake others whose circuit delays them longer.
+//! Racks are ports. Each pair of racks has one queue. The packet network takes packets from all
+//! queues of a source in turns, and has a queue of few packets for each pair inside. A circuit
+//! takes packets from its pair's queue alone, at a higher rate, for a day. A pair's packet path is
+//! off during its day and in the night before it, so that packets of one flow stay in order as the
+//! day begins. As it ends, a packet can overtake others whose circuit delays them longer.
 //!
-//! Without a packet network the switch is a rotor (Mellette et al., *RotorNet*, SIGCOMM 2017, section 3), less traffic in two
-//! hops.
+//! Without a packet network the switch is a rotor (Mellette et al., *RotorNet*, SIGCOMM 2017,
+//! section 3), less traffic in two hops.
 //!
 //! Source: Mukerjee, *Eliminating Adverse Control Plane Interactions* (CMU-CS-18-106, 2018), §2.3.2
 //! (queues and links), §2.4.2 (sizes that follow the schedule) and §2.4.4 (marks that announce a
-//! circuit).
-//! Differs: a full queue inside the packet network holds packets back in the pair's queue, where the original takes them
-//! and pushes them back. A packet enters a circuit only if its last bit leaves before the night.
+//! circuit). Differs: a full queue inside the packet network holds packets back in the pair's
+//! queue, where the original takes them and pushes them back. A packet enters a circuit only if its
+//! last bit leaves before the night.
 //!
-//! Leaves out: the decision which timetable follows ([`CircuitSwitch::handle_timetable`] takes it). Read [`CircuitSwitch`] and
-//! [`CircuitSettings`] first.
+//! Leaves out: the decision which timetable follows ([`CircuitSwitch::handle_timetable`] takes it).
+//! Read [`CircuitSwitch`] and [`CircuitSettings`] first.
 
 use crate::EventQueue;
 use crate::element::{Cx, Element};
@@ -33,7 +35,8 @@ pub struct CircuitSettings {
     pub circuit_rate: BitRate,
     /// Time on a circuit, after the last bit has entered it.
     pub circuit_delay: Duration,
-    /// Packet network beside the circuits. `None` leaves each packet to its circuit, as in RotorNet.
+    /// Packet network beside the circuits. `None` leaves each packet to its circuit, as in
+    /// RotorNet.
     pub packet: Option<PacketNetwork>,
     /// Size of a pair's queue.
     pub queue: QueueLimits,
@@ -42,8 +45,8 @@ pub struct CircuitSettings {
     /// Time before a circuit from which packets that leave in the opposite direction are marked
     /// ([`Flag::Circuit`]), until the circuit ends (§2.4.4). `None` marks none.
     ///
-    /// Differs: the thesis marks acknowledgements while the circuit is up. The original program marks every packet, and
-    /// from a settable time before the circuit, as here.
+    /// Differs: the thesis marks acknowledgements while the circuit is up. The original program
+    /// marks every packet, and from a settable time before the circuit, as here.
     pub mark_ahead: Option<Duration>,
     /// Matchings in turns. A night is a slot in which the ports that change are dark.
     pub timetable: Timetable<Matching>,
@@ -64,8 +67,9 @@ pub struct PacketNetwork {
 /// The output that each input is connected to; an input beyond the end, or with `None`, is dark.
 pub type Matching = Vec<Option<u16>>;
 
-/// The timetable of matchings by shifts, each for `day` after a night of `night`: a shift by k connects input i to output
-/// (i + k) mod `ports`. All shifts from 1 to `ports` - 1 connect each two ports once in a period.
+/// The timetable of matchings by shifts, each for `day` after a night of `night`: a shift by k
+/// connects input i to output (i + k) mod `ports`. All shifts from 1 to `ports` - 1 connect each
+/// two ports once in a period.
 ///
 /// Errors: no shift, a day or night without length.
 pub fn shifts(
@@ -146,11 +150,13 @@ pub struct QueueLimits {
     pub packets_max: u32,
     /// Most bytes that wait. `None` for no limit.
     pub bytes_max: Option<ByteCount>,
-    /// Packets in the queue from which an arriving packet is marked (ECN), if it may be. `None` marks none.
+    /// Packets in the queue from which an arriving packet is marked (ECN), if it may be. `None`
+    /// marks none.
     pub mark_packets: Option<u32>,
 }
 
-/// Sizes that follow the schedule: resize(s, b, tau) of §2.4.2, where s is [`CircuitSettings::queue`].
+/// Sizes that follow the schedule: resize(s, b, tau) of §2.4.2, where s is
+/// [`CircuitSettings::queue`].
 ///
 /// Marks begin at the same share of the size.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -159,8 +165,8 @@ pub struct Resize {
     pub packets_max: u32,
     /// Time before the circuit from which the larger size holds (tau).
     pub ahead: Duration,
-    /// Whether a queue that shrinks drops the packets beyond its size, from the tail, as the original program does. If not,
-    /// it keeps them.
+    /// Whether a queue that shrinks drops the packets beyond its size, from the tail, as the
+    /// original program does. If not, it keeps them.
     pub drops_excess: bool,
 }
 
@@ -254,8 +260,8 @@ pub struct CircuitSwitch {
 }
 
 impl CircuitSwitch {
-    /// A switch with as many ports as `outputs`. `port_of` has the port of a packet's `src` and `dst`; a packet of a host
-    /// without a port is dropped.
+    /// A switch with as many ports as `outputs`. `port_of` has the port of a packet's `src` and
+    /// `dst`; a packet of a host without a port is dropped.
     ///
     /// Errors: a rate below [`RATE_MIN`], a slot that is no matching of these ports.
     pub fn new(
@@ -316,18 +322,19 @@ impl CircuitSwitch {
         self.outputs.len()
     }
 
-    /// Has `timetable` follow the one in force: at the end of its period, or at once if a period begins at `now`. Until then
-    /// sizes of queues look ahead in the timetable in force, period after period.
+    /// Has `timetable` follow the one in force, with the first period that begins at `from` or later; at once if that is `now`.
+    /// Until then sizes of queues look ahead in the timetable in force, period after period.
     ///
     /// Errors: a slot that is no matching of these ports; nothing changes then.
     pub(crate) fn handle_timetable(
         &mut self,
         now: RunInstant,
         timetable: Timetable<Matching>,
+        from: RunInstant,
     ) -> Result<(), CircuitError> {
         check_all(&timetable, self.outputs.len())?;
         self.turn(now);
-        self.timetable.replace(now, timetable);
+        self.timetable.replace(now.max(from), timetable);
         self.turn(now);
         Ok(())
     }
@@ -344,7 +351,8 @@ impl CircuitSwitch {
         lay_out(&mut self.pairs, self.outputs.len(), self.timetable.current());
     }
 
-    /// The first timer that is armed, before which no packet leaves. `None` if the switch holds no packet.
+    /// The first timer that is armed, before which no packet leaves. `None` if the switch holds no
+    /// packet.
     pub(crate) fn next_departure(&self, meta: &[PacketMeta], now: RunInstant) -> Option<RunInstant> {
         let links = || self.uplinks.iter().chain(&self.downlinks).chain(&self.circuits);
         let arrivals = links().filter_map(|link| link.wire.first()).map(|p| meta[p.index()].due);
@@ -352,7 +360,8 @@ impl CircuitSwitch {
         arrivals.chain(idle).chain(self.slot_ends_at).min()
     }
 
-    /// Largest queue of the pair at `now`, and the number of packets from which an arriving one is marked.
+    /// Largest queue of the pair at `now`, and the number of packets from which an arriving one is
+    /// marked.
     fn limits(&self, pair: &Pair, now: RunInstant) -> (u32, Option<u32>) {
         let QueueLimits { packets_max, mark_packets, .. } = self.settings.queue;
         let Some(resize) = self.settings.resize.filter(|resize| self.is_near(pair, now, resize.ahead)) else {
@@ -376,7 +385,8 @@ impl CircuitSwitch {
         })
     }
 
-    /// True while the pair's packets may take the packet network: not in its day, nor in the night before it.
+    /// True while the pair's packets may take the packet network: not in its day, nor in the night
+    /// before it.
     fn has_packet_path(&self, now: RunInstant, source: usize, destination: usize) -> bool {
         let slot = self.timetable.at(now);
         let joins = |matching: &Matching| matching.get(source).copied().flatten();
@@ -442,7 +452,8 @@ impl CircuitSwitch {
         self.start_uplink(cx, source);
     }
 
-    /// Sends the next packet of `source` into its circuit, if one is up and the packet ends before the night.
+    /// Sends the next packet of `source` into its circuit, if one is up and the packet ends before
+    /// the night.
     fn start_circuit<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, source: usize) {
         let slot = self.timetable.at(cx.now());
         let Some(destination) = slot.state.get(source).copied().flatten() else { return };
@@ -526,13 +537,19 @@ impl CircuitSwitch {
     ) {
         let &mut PacketMeta { src, size_bytes, .. } = cx.meta(p);
         self.latencies.handle_departure(cx.now(), p.index(), size_bytes, network);
-        if let (Some(ahead), Some(source)) = (self.settings.mark_ahead, self.port(src)) {
-            let opposite = &self.pairs[destination * self.outputs.len() + source];
-            if self.is_near(opposite, cx.now(), ahead) {
-                cx.meta(p).set(Flag::Circuit, true);
-            }
+        if let Some(source) = self.port(src) {
+            self.mark(cx, p, source, destination);
         }
         cx.forward(self.outputs[destination], p);
+    }
+
+    /// Marks a packet that leaves against a circuit that is up or near.
+    fn mark<Q: EventQueue>(&self, cx: &mut Cx<'_, Q>, p: PacketId, source: usize, destination: usize) {
+        let Some(ahead) = self.settings.mark_ahead else { return };
+        let opposite = &self.pairs[destination * self.outputs.len() + source];
+        if self.is_near(opposite, cx.now(), ahead) {
+            cx.meta(p).set(Flag::Circuit, true);
+        }
     }
 
     /// Arms the timer for the end of the slot while packets wait.
@@ -559,6 +576,7 @@ impl Element for CircuitSwitch {
         };
         let goes_around = self.settings.around.is_some_and(|most| u64::from(size_bytes) <= most.as_u64());
         if source == destination || goes_around {
+            self.mark(cx, p, source, destination);
             return cx.forward(self.outputs[destination], p);
         }
         let place = source * self.outputs.len() + destination;

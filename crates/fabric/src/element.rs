@@ -31,17 +31,18 @@ impl<Q: EventQueue> Cx<'_, Q> {
     pub fn meta(&mut self, p: PacketId) -> &mut PacketMeta {
         &mut self.meta[p.index()]
     }
-    /// The meta of all packets, for queues threaded through it.
+    /// The metadata of all packets, for queues threaded through it.
     #[inline]
     pub fn all_meta(&mut self) -> &mut [PacketMeta] {
         self.meta
     }
-    /// Hands `p` on, with no delay: it gets there when this call has returned, after those handed on before.
+    /// Passes `p` to `to` without delay: it arrives when this call has returned, after packets
+    /// passed earlier.
     #[inline]
     pub fn forward(&mut self, to: Target, p: PacketId) {
         self.ready.push((to, p));
     }
-    /// Asks for `on_timer(token)` at `at`, which is not before now.
+    /// Schedules `on_timer(token)` at `at`, which must not be in the past.
     #[inline]
     pub fn arm(&mut self, at: RunInstant, token: u32) {
         debug_assert!(at >= self.now, "a timer cannot go off in the past");
@@ -49,7 +50,7 @@ impl<Q: EventQueue> Cx<'_, Q> {
     }
     /// A shared buffer.
     ///
-    /// Panics: if the fabric has none of this id.
+    /// Panics: if the fabric has no buffer with this id.
     #[inline]
     pub(crate) fn buffer(&mut self, id: BufferId) -> &mut SharedBuffer {
         &mut self.buffers[usize::from(id.0)]
@@ -62,10 +63,10 @@ impl<Q: EventQueue> Cx<'_, Q> {
     }
 }
 
-/// A network element: takes packets, and sooner or later forwards or drops each of them.
+/// A network element: takes packets, and forwards or drops each of them in the end.
 pub trait Element {
-    /// A packet arrives; it is this element's until forwarded or dropped.
+    /// Handles an arriving packet, which the element holds until it forwards or drops it.
     fn on_packet<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, p: PacketId);
-    /// A timer that this element armed goes off.
+    /// Handles an expired timer of this element.
     fn on_timer<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, token: u32);
 }

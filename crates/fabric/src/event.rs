@@ -1,19 +1,19 @@
 //! The event queue: events in order of time, and of arming where times are equal.
 //!
-//! [`EventQueue`] is the contract, [`QuadHeap`] the one queue so far. Any queue gives the same order, and hence the same
-//! run.
+//! [`EventQueue`] is the interface, [`QuadHeap`] the only implementation so far. Every
+//! implementation gives the same order, and hence the same run.
 
 use crate::target::Target;
 use anabranch_units::RunInstant;
 
-/// A timer that went off.
+/// An expired timer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// When it was due.
+    /// Due time.
     pub at: RunInstant,
     /// The target that armed it.
     pub target: Target,
-    /// A value for the target that armed it.
+    /// A value chosen by that target.
     pub token: u32,
 }
 
@@ -23,11 +23,11 @@ pub trait EventQueue: Default {
     fn push(&mut self, event: Event);
     /// Removes the first event if it is due at or before `limit`.
     fn pop_due(&mut self, limit: RunInstant) -> Option<Event>;
-    /// When the first event is due.
+    /// Due time of the first event.
     fn next_at(&self) -> Option<RunInstant>;
-    /// How many events wait.
+    /// Number of waiting events.
     fn len(&self) -> usize;
-    /// Whether none waits.
+    /// Whether no event is waiting.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -49,24 +49,26 @@ impl Entry {
     }
 }
 
-/// A heap with four children a node: half the depth of a binary one, siblings side by side in memory.
+/// A heap with four children per node: half the depth of a binary heap, with siblings adjacent in
+/// memory.
 ///
-/// Nearly every event arms the next one of the same port, so the place of the event that was taken out stays open until the
-/// next push, which then sifts once where taking out and putting in would sift twice.
+/// Nearly every event arms the next one of the same port. The slot of a removed event therefore
+/// stays open until the next push, which then sifts once, where removal and insertion would sift
+/// twice.
 ///
 /// Cost: `push` and `pop_due` take O(log n).
 #[derive(Debug, Default)]
 pub struct QuadHeap {
     entries: Vec<Entry>,
     seq: u64,
-    /// Whether the first entry was taken out and nothing put in its place.
+    /// Whether the first entry was removed and not replaced.
     is_open: bool,
 }
 
 const ARITY: usize = 4;
 
 impl QuadHeap {
-    /// Puts `entry`, which is in the heap nowhere else, at the top and sifts it down.
+    /// Puts `entry`, which is nowhere else in the heap, at the top and sifts it down.
     #[inline]
     fn sift_down(&mut self, entry: Entry) {
         let (entries, key) = (&mut self.entries[..], entry.key());
@@ -74,7 +76,7 @@ impl QuadHeap {
         loop {
             let first = hole * ARITY + 1;
             let least = if let Some(children) = entries.get(first..first + ARITY) {
-                // By halves: two comparisons that do not wait for each other, then one.
+                // By halves: two independent comparisons, then one.
                 let a = usize::from(children[1].key() < children[0].key());
                 let b = 2 + usize::from(children[3].key() < children[2].key());
                 first + if children[b].key() < children[a].key() { b } else { a }
@@ -93,7 +95,7 @@ impl QuadHeap {
         entries[hole] = entry;
     }
 
-    /// Fills the open place at the top with the last entry.
+    /// Fills the open slot at the top with the last entry.
     #[inline]
     fn close(&mut self) {
         if std::mem::take(&mut self.is_open) {
@@ -154,7 +156,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// The plain twin is a sorted list.
+        /// The plain counterpart is a sorted list.
         #[test]
         fn heap_gives_events_in_order_of_time_then_of_arming(
             steps in prop::collection::vec((0u64..50, prop::option::of(0u64..50)), 1..200),

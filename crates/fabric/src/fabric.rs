@@ -37,7 +37,7 @@ impl<B, Q: EventQueue> NodeCx<'_, B, Q> {
         let p = self.packets.add(meta, body);
         self.ready.push((to, p));
     }
-    /// Asks for `on_timer(token)` at `at`, which is not before now.
+    /// Schedules `on_timer(token)` at `at`, which must not be in the past.
     #[inline]
     pub fn arm(&mut self, at: Instant, token: u32) {
         let at = RunInstant::from(at);
@@ -48,23 +48,23 @@ impl<B, Q: EventQueue> NodeCx<'_, B, Q> {
 
 /// A host at the edge of the fabric. A system with several kinds supplies an enum of them.
 pub trait Node {
-    /// The body of its packets, which elements never see. Copied only where a port is tapped.
+    /// Body of its packets, invisible to elements. Copied only at tapped ports.
     type Body: Clone;
-    /// A packet has arrived, and is the node's.
+    /// Handles a packet that has arrived, and takes it over.
     fn on_packet<Q: EventQueue>(
         &mut self,
         cx: &mut NodeCx<'_, Self::Body, Q>,
         meta: PacketMeta,
         body: Self::Body,
     );
-    /// A timer that this node armed goes off.
+    /// Handles an expired timer of this node.
     fn on_timer<Q: EventQueue>(&mut self, cx: &mut NodeCx<'_, Self::Body, Q>, token: u32);
 }
 
 /// Counts over the whole fabric: `injected = delivered + drops + in flight`, always.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Packets that came in, from outside or from a node.
+    /// Packets injected from outside or by a node.
     pub injected: u64,
     /// Packets that reached a node.
     pub delivered: u64,
@@ -119,7 +119,7 @@ pub struct Fabric<N: Node, Q = QuadHeap> {
 /// A packet that came off the wire of a tapped port.
 #[derive(Clone, Debug)]
 pub struct Tapped<B> {
-    /// When.
+    /// Time of its arrival.
     pub at: Instant,
     /// The port before the wire.
     pub port: Target,
@@ -154,11 +154,12 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         self
     }
 
-    /// Copies the packets that come off the wire of `port` from now on, until they are fetched with [`Fabric::take_tapped`].
+    /// Copies the packets that come off the wire of `port` from now on, until they are fetched with
+    /// [`Fabric::take_tapped`].
     pub fn tap(&mut self, port: Target) {
         self.taps.push(port);
     }
-    /// The packets of tapped ports since the last call, in the order they came.
+    /// The packets of tapped ports since the last call, in the order of arrival.
     pub fn take_tapped(&mut self) -> Vec<Tapped<N::Body>> {
         std::mem::take(&mut self.tapped)
     }
@@ -179,20 +180,20 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
     pub const fn totals(&self) -> &Totals {
         &self.totals
     }
-    /// Packets that have come in and have neither been delivered nor dropped.
+    /// Packets injected that are neither delivered nor dropped.
     pub fn in_flight(&self) -> u64 {
         self.packets.live() as u64
     }
-    /// When the fabric next has something to do; `None` if it waits for packets from outside.
+    /// Time of the next event; `None` if the fabric waits for packets from outside.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.events.next_at().map(Instant::from)
     }
-    /// A time before which no packet comes off a wire, whatever comes in meanwhile at `now` or later: at most the next
-    /// arrival, at least [`Fabric::next_deadline`]. `None` if nothing is on its way.
+    /// Earliest time at which a packet may come off a wire, whatever is injected meanwhile: at most
+    /// the next arrival, at least [`Fabric::next_deadline`]. `None` if nothing is in flight.
     ///
-    /// A driver under a real clock may sleep until then, since the events before it (ends of transmissions)
-    /// show nowhere and run just as well later, at the times that they were due. Node timers are not looked at.
-    /// Cost: a look at every element.
+    /// A driver under a real clock may sleep until then: earlier events (ends of transmissions) are
+    /// invisible, and can be processed later at their due times. Node timers are not considered.
+    /// Cost: a check of every element.
     pub fn next_arrival(&self) -> Option<Instant> {
         let port = |element: &AnyElement| match element {
             AnyElement::Fifo(port) => port.next_arrival(self.packets.meta()),
@@ -202,8 +203,8 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         };
         self.elements.iter().filter_map(port).min().map(Instant::from)
     }
-    /// The mean share of ways that no short flow took, over all samples of all switches in which there were some; none where none looks
-    /// ([`Caps`](crate::switch::caps::Caps)), or saw any.
+    /// Mean share of paths without short flows, over all samples with short flows of all switches;
+    /// `None` if no switch measures it ([`Caps`](crate::switch::caps::Caps)), or none had a sample.
     pub fn unused_ways_share(&self) -> Option<f64> {
         let unused = self.elements.iter().filter_map(|element| match element {
             AnyElement::Switch(switch) => switch.unused(),
@@ -212,14 +213,14 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         let (samples, sum) = unused.fold((0, 0.0), |(n, sum), one| (n + one.samples, sum + one.share_sum));
         (samples > 0).then(|| sum / samples as f64)
     }
-    /// The hybrid switch at `target`; none if another element stands there.
+    /// The hybrid switch at `target`; `None` for another element.
     pub fn circuit_switch(&self, target: Target) -> Option<&CircuitSwitch> {
         match self.elements.get(target.index()).filter(|_| !target.is_node())? {
             AnyElement::Circuit(switch) => Some(switch),
             _ => None,
         }
     }
-    /// The counters of the port at `target`, of either kind; none if there is no port.
+    /// The counters of the port at `target`, of either kind; `None` if there is no port.
     pub fn port_counters(&self, target: Target) -> Option<PortCounters> {
         match self.elements.get(target.index()).filter(|_| !target.is_node())? {
             AnyElement::Fifo(port) => Some(port.counters(self.packets.meta(), self.now)),
@@ -227,12 +228,13 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
             AnyElement::Switch(_) | AnyElement::Circuit(_) => None,
         }
     }
-    /// Packets and bytes that wait at the port at `target`, of either kind, without the packet being sent.
+    /// Packets and bytes queued at the port at `target`, of either kind, without the packet being
+    /// sent.
     pub fn queue(&self, target: Target) -> Option<(u32, ByteCount)> {
         let element = self.elements.get(target.index()).filter(|_| !target.is_node())?;
         queue(element, self.packets.meta(), self.now)
     }
-    /// A hash over every event so far: when it was due, whose it was, and its token. Equal runs have equal hashes.
+    /// A hash over every event so far: due time, target and token. Equal runs have equal hashes.
     pub const fn event_hash(&self) -> u64 {
         self.hash
     }
@@ -244,7 +246,7 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         }
     }
 
-    /// Asks `target` to get `on_timer(token)` at `at`; this is how a run's first events come about.
+    /// Schedules `on_timer(token)` of `target` at `at`; used for the first events of a run.
     ///
     /// Panics: in a debug build, if `at` is before the fabric's time.
     pub fn arm(&mut self, target: Target, at: Instant, token: u32) {
@@ -253,7 +255,7 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         self.events.push(Event { at, target, token });
     }
 
-    /// Brings a packet in from outside at `now`, after running what is due until then.
+    /// Injects a packet from outside at `now`, after processing events due until then.
     ///
     /// Panics: in a debug build, if `now` is before the fabric's time.
     pub fn inject(&mut self, now: Instant, to: Target, meta: PacketMeta, body: N::Body) -> PacketId {
@@ -265,7 +267,8 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         p
     }
 
-    /// Changes the settings of the port at `target`, at `now`, after running all events that are due until then.
+    /// Changes the settings of the port at `target`, at `now`, after processing events due until
+    /// then.
     ///
     /// Errors: settings that no port can have; nothing changes then.
     /// Panics: if there is no port at `target`.
@@ -285,8 +288,8 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         result
     }
 
-    /// Has `timetable` follow the one of the hybrid switch at `target`, at the end of its period, or at once if a period begins
-    /// at `now`. All events that are due until `now` run before.
+    /// Has `timetable` follow the one of the hybrid switch at `target`, with the first of its periods that begins at `from` or
+    /// later; at once if that is `now`. All events that are due until `now` run before.
     ///
     /// Errors: a slot that is no matching of its ports; nothing changes then.
     /// Panics: if there is no hybrid switch at `target`.
@@ -295,15 +298,16 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         now: Instant,
         target: Target,
         timetable: Timetable<Matching>,
+        from: Instant,
     ) -> Result<(), CircuitError> {
         self.advance(now);
         match self.elements.get_mut(target.index()).filter(|_| !target.is_node()) {
-            Some(AnyElement::Circuit(switch)) => switch.handle_timetable(now.into(), timetable),
+            Some(AnyElement::Circuit(switch)) => switch.handle_timetable(now.into(), timetable, from.into()),
             _ => panic!("{target:?} is not a hybrid switch"),
         }
     }
 
-    /// Runs every event due at or before `until`, and returns how many.
+    /// Processes every event due at or before `until`, and returns their number.
     ///
     /// Panics: in a debug build, if `until` is before the fabric's time.
     pub fn advance(&mut self, until: Instant) -> u64 {
@@ -312,8 +316,8 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         self.totals.events - before
     }
 
-    /// As [`Fabric::advance`], but runs no more than `events_max` events. True if nothing is left that is due by `until`;
-    /// else the fabric's time is that of the last event.
+    /// As [`Fabric::advance`] for at most `events_max` events. Returns true if no event due by
+    /// `until` is left; otherwise the fabric's time is the last event's.
     pub fn advance_some(&mut self, until: Instant, events_max: u64) -> bool {
         let until = RunInstant::from(until);
         debug_assert!(until >= self.now, "time never goes back");
@@ -348,7 +352,7 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         false
     }
 
-    /// Copies what `port` has just handed on, if it is tapped.
+    /// Copies the packet that `port` has just passed on, if it is tapped.
     #[cold]
     fn copy_tapped(&mut self, port: Target) {
         if self.taps.contains(&port) {
@@ -423,7 +427,8 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
     }
 }
 
-/// Packets and bytes that wait at an element at `now`, without the packet being sent; none at a switch.
+/// Packets and bytes queued at an element at `now`, without the packet being sent; `None` at a
+/// switch.
 fn queue(element: &AnyElement, meta: &[PacketMeta], now: RunInstant) -> Option<(u32, ByteCount)> {
     match element {
         AnyElement::Fifo(port) => Some(port.queue(meta, now)),

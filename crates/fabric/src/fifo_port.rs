@@ -1,9 +1,10 @@
-//! An output port for links with one priority: departures are computed on arrival, which leaves one event a hop.
+//! An output port for links with one priority: departures are computed on arrival, which leaves one
+//! event per hop.
 //!
-//! The one-event twin of [`Port`](crate::Port), which it equals packet by packet (tests compare them), except where two
-//! things happen in the same picosecond: here a transmission that ends now has ended before a packet that comes now.
-//! Leaves out: priorities (all packets go in the order they come), shared buffers, settings that change.
-//! Read [`FifoPort`] first.
+//! The one-event counterpart of [`Port`](crate::Port). Both agree packet by packet (tests compare
+//! them), except for simultaneous events: here a transmission that ends now has ended before a
+//! packet that arrives now. Leaves out: priorities (all packets leave in the order of arrival),
+//! shared buffers, settings that change. Read [`FifoPort`] first.
 
 use anabranch_units::{ByteCount, Duration, RandomStream, RunInstant, Serialiser};
 
@@ -13,20 +14,23 @@ use crate::packet::{Drop, DropCounts, Fifo, Flag, PacketId, PacketMeta};
 use crate::port::{Chance, PortCounters, PortError, PortSettings, Wait};
 use crate::target::Target;
 
-/// An output port with one drop-tail queue, a serialiser, and a wire that delays and, by chance, loses or damages.
+/// An output port with one drop-tail queue, a serialiser, and a wire with delay and random losses
+/// and bit errors.
 #[derive(Debug)]
 pub struct FifoPort {
-    /// All packets that were taken in and have not arrived: on the wire, being sent, waiting.
+    /// All packets accepted that have not arrived: on the wire, being sent, and queued.
     held: Fifo,
-    /// The first that waits, as far as was looked; those before it have begun to be sent. So may have those behind.
+    /// First queued packet as of the last check. Earlier packets have begun transmission; later
+    /// ones may have, too.
     waiting: Option<PacketId>,
     waiting_packets: u32,
     waiting_bytes: u64,
-    /// When the last packet will have left.
+    /// End of the last packet's transmission.
     free_at: RunInstant,
     serialiser: Serialiser,
     delay: Duration,
-    /// As long as the work left, this packet's included, is shorter, no limit can be met, and nobody needs to look.
+    /// Backlog, the new packet included, below which no limit can be reached, so that no check is
+    /// necessary.
     easy: Duration,
     peer: Target,
     has_chance: bool,
@@ -39,21 +43,21 @@ pub struct FifoPort {
 }
 const _: () = assert!(size_of::<FifoPort>() <= 144);
 
-/// What few packets need.
+/// Fields that few packets need.
 #[derive(Debug)]
 struct Cold {
     settings: PortSettings,
     chance: Chance,
     drops: DropCounts,
-    /// Packets and bytes that were dropped on the wire.
+    /// Packets and bytes lost on the wire.
     lost: (u64, u64),
-    /// Bytes that were refused.
+    /// Bytes refused.
     refused_bytes: u64,
     marked_packets: u64,
 }
 
 impl FifoPort {
-    /// A port whose packets arrive at `peer`. `random` decides which packets the wire loses or damages.
+    /// A port whose packets arrive at `peer`. `random` decides random losses and bit errors.
     ///
     /// Errors: settings that no port can have.
     pub fn new(peer: Target, settings: PortSettings, random: RandomStream) -> Result<Self, PortError> {
@@ -96,12 +100,13 @@ impl FifoPort {
         &self.cold.settings
     }
 
-    /// Packets waiting, being sent, and on the wire.
+    /// Packets queued, being sent, and on the wire.
     pub const fn packets_held(&self) -> u64 {
         self.held.packets() as u64
     }
 
-    /// What waits at `now`: packets and bytes, without the packet being sent. Cost: a look at every packet that waits.
+    /// Packets and bytes queued at `now`, without the packet being sent. Cost: a check of every
+    /// queued packet.
     pub(crate) fn queue(&self, meta: &[PacketMeta], now: RunInstant) -> (u32, ByteCount) {
         let (mut first, mut packets, mut bytes) = (self.waiting, self.waiting_packets, self.waiting_bytes);
         while let Some(p) = first.filter(|p| self.begins(meta, *p) <= now) {
@@ -111,7 +116,7 @@ impl FifoPort {
         (packets, ByteCount::new(bytes))
     }
 
-    /// What has passed until `now`. Cost: a look at every packet that waits.
+    /// Counters as of `now`. Cost: a check of every queued packet.
     pub(crate) fn counters(&self, meta: &[PacketMeta], now: RunInstant) -> PortCounters {
         let cold = &self.cold;
         let (waiting_packets, waiting_bytes) = self.queue(meta, now);
@@ -137,12 +142,12 @@ impl FifoPort {
         }
     }
 
-    /// When the first packet comes off the wire.
+    /// Arrival of the first packet on the wire.
     pub(crate) fn next_arrival(&self, meta: &[PacketMeta]) -> Option<RunInstant> {
         self.held.first().map(|p| meta[p.index()].due)
     }
 
-    /// The packet that is being sent at `now`.
+    /// The packet being sent at `now`.
     fn sending(&self, meta: &[PacketMeta], now: RunInstant) -> Option<PacketId> {
         let mut p = self.held.first();
         while let Some(gone) = p.filter(|p| meta[p.index()].due - self.delay <= now) {
@@ -151,14 +156,15 @@ impl FifoPort {
         p
     }
 
-    /// When `p` begins to be sent. It leaves one transmission later, and arrives one delay after that.
+    /// Start of the transmission of `p`. The packet leaves one transmission time later, and arrives
+    /// one delay after that.
     #[inline]
     fn begins(&self, meta: &[PacketMeta], p: PacketId) -> RunInstant {
         let meta = &meta[p.index()];
         meta.due - self.delay - self.serialiser.time(meta.size_bytes)
     }
 
-    /// Finds out which packets still wait.
+    /// Updates which packets are still queued.
     #[inline]
     fn settle(&mut self, meta: &[PacketMeta], now: RunInstant) {
         while let Some(p) = self.waiting.filter(|p| self.begins(meta, *p) <= now) {
@@ -166,7 +172,7 @@ impl FifoPort {
         }
     }
 
-    /// Takes `p`, the first that waits, as begun.
+    /// Marks `p`, the first queued packet, as begun.
     #[inline]
     fn pass(&mut self, meta: &[PacketMeta], p: PacketId) {
         self.waiting_packets -= 1;
@@ -181,13 +187,13 @@ impl FifoPort {
         cx.drop(p, reason);
     }
 
-    /// Whether there is room for `p`, exactly; marks it where it must be.
+    /// Whether there is room for `p`, exactly; marks the packet if required.
     fn has_room<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, p: PacketId) -> bool {
         let now = cx.now();
         self.settle(cx.all_meta(), now);
         let meta = cx.meta(p);
         let settings = &self.cold.settings;
-        // Who finds the serialiser free never waits.
+        // A packet that finds the serialiser free never waits.
         if self.free_at <= now {
             return true;
         }

@@ -1,11 +1,13 @@
 //! Hosts: protocol machines at the edge of a fabric, and the user of these machines.
 //!
-//! A [`Hosts`] is a [`Node`] in which all hosts of a network stand: it carries messages between [`Endpoint`]s as packets,
-//! keeps their deadlines, and hands their events to a [`User`] (a workload, a system). Machines know each other by
-//! [`PeerId`], which here is an index into one arena, so that an arriving packet finds its machine without a search.
+//! A [`Hosts`] is a [`Node`] for all hosts of a network. It carries messages between [`Endpoint`]s
+//! as packets, keeps their deadlines, and passes their events to a [`User`] (a workload, a system).
+//! Machines are identified by [`PeerId`], an index into one arena, so that an arriving packet finds
+//! its machine without a search.
 //!
-//! A deadline that only moves later pushes no event: the event that stands goes off, finds that nothing is due, and is set
-//! anew. Between machines and network may stand a [`Layer`]. Leaves out: the meaning of messages. Read [`Hosts`] and [`User`] first.
+//! A deadline that only moves later pushes no event: the existing event expires, finds nothing due,
+//! and is set again. A [`Layer`] may be inserted between machines and network. Leaves out: the
+//! meaning of messages. Read [`Hosts`] and [`User`] first.
 
 use std::collections::VecDeque;
 
@@ -18,45 +20,46 @@ use crate::layer::{Envelope, Layer, LayerCx, LayerWork, Layered};
 use crate::packet::{Flag, PacketMeta};
 use crate::target::Target;
 
-/// The user of the machines of a [`Hosts`]: opens them, gives them work, and hears their events.
+/// The user of the machines of a [`Hosts`]: opens them, gives them work, and handles their events.
 pub trait User {
     /// The machines.
     type End: Endpoint;
-    /// The machine `end` reports something.
+    /// Handles an event of machine `end`.
     fn on_event(
         &mut self,
         cx: &mut HostsCx<'_, Self::End>,
         end: PeerId,
         event: <Self::End as Endpoint>::Event,
     );
-    /// A timer that this user armed goes off.
+    /// Handles an expired timer of this user.
     fn on_timer(&mut self, cx: &mut HostsCx<'_, Self::End>, token: u32);
 }
 
-/// A place for a machine. Its host and flow stay known after the machine is gone, until another takes the place.
+/// A slot for a machine. Its host and flow stay known after the machine is removed, until the slot
+/// is reused.
 struct Place<E: Endpoint> {
     host: u16,
     priority: u8,
     is_touched: bool,
     flow: u32,
-    /// Where its packets go.
+    /// First element of its packets.
     door: Target,
-    /// What its flow has to send in all, where that was said.
+    /// Total bytes of its flow, if announced.
     flow_size: Option<ByteCount>,
-    /// When the event that counts goes off; others that were armed before are stale.
+    /// Time of the valid event; events armed before are stale.
     armed_at: Option<Instant>,
     endpoint: Option<E>,
-    /// Messages whose time has not come (pacing), and those behind them.
+    /// Messages delayed by pacing, and those behind them.
     held: VecDeque<Transmit<E::Msg>>,
 }
 
-/// The machines by id, with free places.
+/// The machines by id, with free slots.
 struct Ends<E: Endpoint> {
     places: Vec<Place<E>>,
     free: Vec<PeerId>,
-    /// Where each host's packets go, by host.
+    /// First element of each host's packets, by host.
     doors: Vec<Target>,
-    /// Machines that were given work and not polled since.
+    /// Machines that got work since they were last polled.
     touched: Vec<PeerId>,
 }
 
@@ -80,12 +83,13 @@ impl<E: Endpoint> HostsCx<'_, E> {
     pub const fn now(&self) -> Instant {
         self.now
     }
-    /// Makes a place for a machine on `host`, so that others can name it before it is there. Its packets belong to `flow` and
-    /// have `priority`; a packet of another flow that comes is a stray, for an earlier machine of this place.
+    /// Reserves a slot for a machine on `host`, so that it can be named before it exists. Its
+    /// packets belong to `flow` and have `priority`; an arriving packet of another flow is a stray
+    /// for an earlier machine of the slot.
     pub fn reserve(&mut self, host: u16, flow: u32, priority: u8) -> PeerId {
         self.reserve_via(self.ends.doors[usize::from(host)], host, flow, priority)
     }
-    /// The same for a machine whose packets leave by a way of their own: `door` is the port of one of its host's links.
+    /// The same for a machine whose packets leave by `door`, the port of one of its host's links.
     pub fn reserve_via(&mut self, door: Target, host: u16, flow: u32, priority: u8) -> PeerId {
         let place = Place {
             host,
@@ -109,16 +113,16 @@ impl<E: Endpoint> HostsCx<'_, E> {
             }
         }
     }
-    /// Says what a flow has to send in all, for a layer that wants to know: of the place of either end.
+    /// Announces the total bytes of a flow to a layer; `id` is either end.
     pub fn note_flow_size(&mut self, id: PeerId, size: Option<ByteCount>) {
         self.ends.places[id.index()].flow_size = size;
     }
-    /// Puts a machine at a place that was reserved.
+    /// Puts a machine into a reserved slot.
     pub fn place(&mut self, id: PeerId, endpoint: E) {
         self.ends.places[id.index()].endpoint = Some(endpoint);
         self.ends.touch(id);
     }
-    /// Takes a machine away, whatever it was doing, and returns it; none if it was gone.
+    /// Removes and returns a machine; `None` if it was already removed.
     pub fn remove(&mut self, id: PeerId) -> Option<E> {
         let place = &mut self.ends.places[id.index()];
         let endpoint = place.endpoint.take()?;
@@ -126,37 +130,37 @@ impl<E: Endpoint> HostsCx<'_, E> {
         self.ends.free.push(id);
         Some(endpoint)
     }
-    /// A machine, to read; none if it was removed.
+    /// A machine, for reading; `None` if it was removed.
     pub fn end(&self, id: PeerId) -> Option<&E> {
         self.ends.places.get(id.index())?.endpoint.as_ref()
     }
-    /// A machine, to give it work; it is polled afterwards. None if it was removed.
+    /// A machine, to give it work; it is polled afterwards. `None` if it was removed.
     pub fn end_mut(&mut self, id: PeerId) -> Option<&mut E> {
         self.ends.touch(id);
         self.ends.places[id.index()].endpoint.as_mut()
     }
     /// The flow of a machine.
     ///
-    /// Panics: if there never was one of this id.
+    /// Panics: if there never was a machine with this id.
     pub fn flow(&self, id: PeerId) -> u32 {
         self.ends.places[id.index()].flow
     }
-    /// Asks for `on_timer(token)` at `at`, which is not before now.
+    /// Schedules `on_timer(token)` at `at`, which must not be in the past.
     ///
-    /// Panics: in a debug build, for a token of 2^31 or more.
+    /// Panics: in a debug build, if the token is 2^31 or more.
     pub fn arm(&mut self, at: Instant, token: u32) {
         debug_assert!(token < USER, "the highest bit of a token says whose it is");
         self.timers.push((at, token));
     }
 }
 
-/// Says of a token that it is the user's.
+/// Flag of the user's tokens.
 const USER: u32 = 1 << 31;
-/// Says of a token that it is the layer's.
+/// Flag of the layer's tokens.
 const LAYER: u32 = 1 << 30;
 
-/// All hosts of a network, as one node of its fabric. Switches name hosts by `dst`; every host's packets are delivered to
-/// this node.
+/// All hosts of a network, as one node of its fabric. Switches identify hosts by `dst`; every
+/// host's packets are delivered to this node.
 pub struct Hosts<U: User> {
     ends: Ends<U::End>,
     user: U,
@@ -171,8 +175,8 @@ pub struct Hosts<U: User> {
 type BoxedLayer<U> = Box<dyn Layer<<<U as User>::End as Endpoint>::Msg>>;
 
 impl<U: User> Hosts<U> {
-    /// Hosts without machines. The packets that host `h` sends go to `doors[h]`, its port or its site's switch, unless a
-    /// machine has a way of its own.
+    /// Hosts without machines. Packets from host `h` enter at `doors[h]`, its port or its site's
+    /// switch, unless the machine has another door.
     pub const fn new(doors: Vec<Target>, user: U) -> Self {
         let ends = Ends { places: Vec::new(), free: Vec::new(), doors, touched: Vec::new() };
         Self { ends, user, timers: Vec::new(), strays: 0, jitter: None, layer: None, work: LayerWork::new() }
@@ -183,15 +187,16 @@ impl<U: User> Hosts<U> {
         self.layer = layer;
         self
     }
-    /// What their layer has counted, by name; nothing without one.
+    /// Counters of the layer, by name; empty without a layer.
     pub fn layer_figures(&self) -> Vec<(&'static str, f64)> {
         self.layer.as_ref().map(|layer| layer.figures()).unwrap_or_default()
     }
-    /// The same hosts, which take a random time up to `max` to send each packet, in order.
+    /// The same hosts with a random delay up to `max` of each packet's departure; order is kept.
     ///
-    /// Without it, flows that are clocked by one bottleneck keep in step to the picosecond, and a full queue may then refuse
-    /// one of them every time. A random time up to that of one packet at the bottleneck ends that.
-    /// Source: Floyd and Jacobson, *On traffic phase effects in packet-switched gateways* (1992), section 5.
+    /// Without it, flows clocked by one bottleneck stay synchronised to the picosecond, and a full
+    /// queue may refuse one of them every time. A random delay up to a packet's time at the
+    /// bottleneck prevents that. Source: Floyd and Jacobson, *On traffic phase effects in
+    /// packet-switched gateways* (1992), section 5.
     pub fn with_jitter(mut self, max: Duration, random: RandomStream) -> Self {
         self.jitter = (max > Duration::ZERO).then_some((max, random));
         self
@@ -200,28 +205,30 @@ impl<U: User> Hosts<U> {
     pub const fn user(&self) -> &U {
         &self.user
     }
-    /// A machine, to read; none if it was removed.
+    /// A machine, for reading; `None` if it was removed.
     pub fn end(&self, id: PeerId) -> Option<&U::End> {
         self.ends.places.get(id.index())?.endpoint.as_ref()
     }
-    /// How many machines there are.
+    /// Number of machines.
     pub fn len(&self) -> usize {
         self.ends.places.len() - self.ends.free.len()
     }
-    /// True without a machine.
+    /// Whether there is no machine.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Packets that came for a machine that was gone.
+    /// Packets that arrived for a removed machine.
     pub const fn strays(&self) -> u64 {
         self.strays
     }
-    /// The token for a fabric's `arm` with which the user's `on_timer` gets `token`; a run's first events are made so.
+    /// Token for a fabric's `arm` with which the user's `on_timer` gets `token`; used for the first
+    /// events of a run.
     pub const fn user_token(token: u32) -> u32 {
         token | USER
     }
 
-    /// Polls `id`, then whoever was given work meanwhile, until nothing is left to do at this instant.
+    /// Polls `id`, then each machine that got work meanwhile, until nothing is left to do at this
+    /// instant.
     #[inline]
     fn settle<Q: EventQueue>(&mut self, cx: &mut NodeCx<'_, Body<U>, Q>, id: Option<PeerId>) {
         if let Some(id) = id {
@@ -306,7 +313,7 @@ impl<U: User> Hosts<U> {
         self.send_layered(cx, meta, Envelope { from, to, msg, label: None });
     }
 
-    /// Apart, so that packets without a layer are not moved for it.
+    /// Out of line, so that packets without a layer are not moved for it.
     #[inline(never)]
     fn send_layered<Q: EventQueue>(
         &mut self,
@@ -331,7 +338,8 @@ impl<U: User> Hosts<U> {
         self.deliver(cx);
     }
 
-    /// Has the layer, if there is one, do something, and sends what it sends. What it delivers stays in its work.
+    /// Calls the layer, if there is one, and sends its packets. Delivered packets stay in its work
+    /// list.
     fn in_layer<Q: EventQueue>(
         &mut self,
         cx: &mut NodeCx<'_, Body<U>, Q>,
@@ -340,7 +348,8 @@ impl<U: User> Hosts<U> {
         let Some(layer) = &mut self.layer else { return };
         act(layer, &mut LayerCx { now: cx.now(), work: &mut self.work });
         for Layered { meta, envelope, .. } in self.work.leaving.drain(..) {
-            // What was held may outlive its machine, whose place another host's may have by now.
+            // A held packet may outlive its machine, whose slot may belong to another host's
+            // machine by now.
             let place = self.ends.places.get(envelope.from.index()).filter(|place| place.host == meta.src);
             let door = place.map_or(self.ends.doors[usize::from(meta.src)], |place| place.door);
             cx.send(door, meta, envelope);
@@ -350,9 +359,10 @@ impl<U: User> Hosts<U> {
         }
     }
 
-    /// Gives machines what the layer has delivered.
+    /// Passes packets delivered by the layer to machines.
     fn deliver<Q: EventQueue>(&mut self, cx: &mut NodeCx<'_, Body<U>, Q>) {
-        // What a machine sends while it takes a packet passes the layer, which delivers nothing then.
+        // Packets that a machine sends while it handles a packet pass the layer, which delivers
+        // nothing then.
         let mut arrived = std::mem::take(&mut self.work.arrived);
         for Layered { meta, envelope, .. } in arrived.drain(..) {
             self.take(cx, meta, envelope);
@@ -361,7 +371,7 @@ impl<U: User> Hosts<U> {
         self.work.arrived = arrived;
     }
 
-    /// Gives a packet to its machine.
+    /// Passes a packet to its machine.
     #[inline]
     fn take<Q: EventQueue>(&mut self, cx: &mut NodeCx<'_, Body<U>, Q>, meta: PacketMeta, body: Body<U>) {
         let place = &mut self.ends.places[body.to.index()];
@@ -381,7 +391,7 @@ impl<U: User> Hosts<U> {
     }
 }
 
-/// What a packet of these hosts carries.
+/// Body of these hosts' packets.
 type Body<U> = Envelope<<<U as User>::End as Endpoint>::Msg>;
 
 impl<U: User> Node for Hosts<U> {

@@ -1,12 +1,12 @@
 //! Time that packets spend in a hybrid switch, by the network that carried them.
 //!
-//! Source: Mukerjee's thesis (as in [`crate::CircuitSwitch`]), §2.4.1: latency is measured for each packet from entering to
-//! leaving the switch. Its program counts packets with more than 1,000 bytes of payload, which excludes acknowledgements.
-//! Read [`CircuitLatency`] first.
+//! Source: Mukerjee's thesis (as in [`crate::CircuitSwitch`]), §2.4.1: latency is measured for each
+//! packet from entering to leaving the switch. Its program counts packets with more than 1,000
+//! bytes of payload, which excludes acknowledgements. Read [`CircuitLatency`] first.
 
 use anabranch_units::{Histogram, RunInstant};
 
-/// Packets up to this size are not counted: they are acknowledgements.
+/// Maximum size of packets that are not counted: acknowledgements.
 const DATA_BYTES_MIN: u32 = 1_000;
 
 /// Latency of data packets through a hybrid switch.

@@ -1,7 +1,8 @@
-//! A layer between the machines of all hosts and the network: it sees each packet that leaves and each that comes, and may label, hold,
-//! add and drop some. Neither machines nor the network know that it is there.
+//! A layer between the machines of all hosts and the network. It sees each departing and each
+//! arriving packet, and may label, hold, add and drop packets. Neither machines nor network know of
+//! it.
 //!
-//! Read [`Layer`] and [`LayerCx`] first. Leaves out: who asks it ([`Hosts`](crate::Hosts)).
+//! Read [`Layer`] and [`LayerCx`] first. Leaves out: its caller ([`Hosts`](crate::Hosts)).
 
 use crate::packet::PacketMeta;
 use anabranch_endpoint::PeerId;
@@ -9,10 +10,10 @@ use anabranch_units::{ByteCount, Instant};
 use std::any::Any;
 use std::sync::Arc;
 
-/// What a layer writes on a packet, for itself at the other end.
+/// A layer's label on a packet, for itself at the other end.
 pub type Label = Arc<dyn Any + Send + Sync>;
 
-/// A message on its way, with the machines at both ends.
+/// A message in flight, with the machines at both ends.
 #[derive(Clone, Debug)]
 pub struct Envelope<M> {
     /// The sender.
@@ -21,30 +22,34 @@ pub struct Envelope<M> {
     pub to: PeerId,
     /// The message.
     pub msg: M,
-    /// What the hosts' layer has written on it.
+    /// Label of the hosts' layer.
     pub label: Option<Label>,
 }
 
 /// A packet between a host's machines and its network.
 #[derive(Clone, Debug)]
 pub struct Layered<M> {
-    /// What the network sees of it. The layer may change it; a packet is of `meta.flow`, from host `meta.src` to host `meta.dst`.
+    /// Metadata seen by the network, which the layer may change. A packet belongs to `meta.flow`,
+    /// from host `meta.src` to host `meta.dst`.
     pub meta: PacketMeta,
-    /// What it carries.
+    /// The message.
     pub envelope: Envelope<M>,
-    /// What its flow has to send in all, where the sending machine's user has said so. Known where it leaves; none where it comes.
+    /// Total bytes of its flow, if announced by the sending machine's user. `None` for an arriving
+    /// packet.
     pub flow_size: Option<ByteCount>,
 }
 
 /// The layer of all hosts of a run.
 pub trait Layer<M>: Send {
-    /// A machine sends a packet: the layer hands it on with [`LayerCx::send`], now or later, or does not.
+    /// Handles a packet sent by a machine: the layer passes it on with [`LayerCx::send`], now or
+    /// later, or drops it.
     fn handle_leaving(&mut self, cx: &mut LayerCx<'_, M>, packet: Layered<M>);
-    /// A packet has come: the layer gives it to its machine with [`LayerCx::deliver`], now or later, or does not.
+    /// Handles an arrived packet: the layer passes it to its machine with [`LayerCx::deliver`], now
+    /// or later, or drops it.
     fn handle_arrived(&mut self, cx: &mut LayerCx<'_, M>, packet: Layered<M>);
-    /// A timer that the layer armed goes off.
+    /// Handles an expired timer of the layer.
     fn handle_timeout(&mut self, cx: &mut LayerCx<'_, M>, token: u32);
-    /// What it has counted so far, by name, with the unit in it.
+    /// Counters so far, by name, with the unit in the name.
     fn figures(&self) -> Vec<(&'static str, f64)> {
         Vec::new()
     }
@@ -56,7 +61,7 @@ pub struct LayerCx<'a, M> {
     pub(crate) work: &'a mut LayerWork<M>,
 }
 
-/// What a layer has asked for.
+/// Requests of a layer.
 pub(crate) struct LayerWork<M> {
     pub(crate) leaving: Vec<Layered<M>>,
     pub(crate) arrived: Vec<Layered<M>>,
@@ -74,17 +79,18 @@ impl<M> LayerCx<'_, M> {
     pub const fn now(&self) -> Instant {
         self.now
     }
-    /// Sends a packet from the host of its envelope's sender, after those before it.
+    /// Sends a packet from the host of its envelope's sender, after earlier packets.
     pub fn send(&mut self, packet: Layered<M>) {
         self.work.leaving.push(packet);
     }
-    /// Gives a packet to the machine that its envelope is for, after those before it. Dropped and counted if that is gone.
+    /// Delivers a packet to the machine of its envelope, after earlier packets. Drops and counts it
+    /// if the machine was removed.
     pub fn deliver(&mut self, packet: Layered<M>) {
         self.work.arrived.push(packet);
     }
-    /// Asks for `handle_timeout(token)` at `at`, which is not before now.
+    /// Schedules `handle_timeout(token)` at `at`, which must not be in the past.
     ///
-    /// Panics: in a debug build, for a token of 2^30 or more.
+    /// Panics: in a debug build, if the token is 2^30 or more.
     pub fn arm(&mut self, at: Instant, token: u32) {
         debug_assert!(token < 1 << 30, "the highest bits of a token say whose it is");
         self.work.timers.push((at, token));

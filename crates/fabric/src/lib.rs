@@ -1,16 +1,17 @@
 //! Packets, an event queue and network elements, under any clock.
 //!
 //! The [`Fabric`] is a sans-IO machine: it never reads a clock. The driver brings packets in with
-//! [`Fabric::inject`], lets time pass with [`Fabric::advance`] and asks [`Fabric::next_deadline`] when to advance
-//! next. The simulator does so in virtual time, the emulator in real time, with the same elements in between.
+//! [`Fabric::inject`], lets time pass with [`Fabric::advance`], and gets the time of the next event
+//! from [`Fabric::next_deadline`]. The simulator does so in virtual time, the emulator in real
+//! time, with the same elements in between.
 //!
-//! Words: an *element* ([`Port`], [`FifoPort`], [`Switch`], [`CircuitSwitch`]) moves packets on and sees
-//! their [`PacketMeta`] only; a *node* ([`Node`])
-//! stands at the edge, takes packets whole and makes new ones; a *target* ([`Target`]) is either of them.
+//! Terms: an *element* ([`Port`], [`FifoPort`], [`Switch`], [`CircuitSwitch`]) forwards packets and
+//! sees their [`PacketMeta`] only; a *node* ([`Node`]) at the edge consumes packets and creates new
+//! ones; a *target* ([`Target`]) is either of them.
 //!
-//! Invariants: packets that came in = delivered + dropped + in flight ([`Totals`]); a port never sends above its rate;
-//! packets of one priority leave a port in the order they came; events of one instant run in the order they were
-//! armed, so that equal inputs give equal runs.
+//! Invariants: injected packets = delivered + dropped + in flight ([`Totals`]); a port never sends
+//! above its rate; packets of one priority leave a port in the order of arrival; simultaneous
+//! events are processed in the order of arming, so that equal inputs give equal runs.
 //!
 //! Read [`Fabric`], [`Port`] and
 //! [`PacketMeta`] first.

@@ -1,10 +1,12 @@
-//! Packets: their metadata, which elements see, the arena that holds them, the queues threaded through it, and reasons of loss.
+//! Packets: their metadata, which elements see, the arena that holds them, the queues threaded
+//! through it, and the reasons of drops.
 //!
-//! Meta and body live apart, so that the hot loop touches 32 bytes a packet. Read [`PacketMeta`] first.
+//! Metadata and bodies are stored separately, so that the hot loop touches 32 bytes per packet.
+//! Read [`PacketMeta`] first.
 
 use anabranch_units::RunInstant;
 
-/// How many priorities there are. Priority 0 goes first.
+/// Number of priorities. Priority 0 goes first.
 pub const PRIORITIES: usize = 3;
 
 /// A packet of one fabric, as an index into its [`Packets`]. Reused after the packet is gone.
@@ -18,15 +20,15 @@ impl PacketId {
     }
 }
 
-/// What a flow is to switches that treat short ones otherwise than long ones.
+/// Class of a flow, for switches that treat short flows differently.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum FlowClass {
-    /// Its sender says nothing.
+    /// The sender does not state a class.
     #[default]
     Unknown,
-    /// Delay counts.
+    /// Short: delay matters.
     Short,
-    /// Throughput counts.
+    /// Long: throughput matters.
     Long,
 }
 
@@ -35,38 +37,39 @@ pub enum FlowClass {
 /// Units: `size_bytes` is the length on the wire, headers included.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct PacketMeta {
-    /// When the packet comes off the wire that it is on; scratch of the element that holds it.
+    /// Arrival at the end of the current wire; scratch space of the element that holds the packet.
     pub(crate) due: RunInstant,
-    /// The packet behind this one in its queue; scratch of the element that holds it.
+    /// The next packet in the queue; scratch space of the element that holds the packet.
     next: Option<NextPacket>,
-    /// Which flow it belongs to, for elements that spread flows over paths.
+    /// Flow number, for elements that spread flows over paths.
     pub flow: u32,
     /// Size on the wire.
     pub size_bytes: u32,
-    /// Host that sent it, as the switches number hosts.
+    /// Sending host, as the switches number hosts.
     pub src: u16,
-    /// Host that it is for, as the switches number hosts.
+    /// Destination host, as the switches number hosts.
     pub dst: u16,
-    /// What its sender varies so that switches that hash headers take it another way: a source port, a flow label. 0 where it does not.
+    /// Value that the sender varies to change the path at switches that hash headers: a source
+    /// port, a flow label. 0 if unused.
     pub entropy: u16,
-    /// Which strict priority it has, 0 first; above the last one counts as the last one.
+    /// Strict priority, 0 first; values above the last priority count as the last.
     pub priority: u8,
     /// Bits of [`Flag`].
     flags: u8,
     /// Links passed so far; stays at 255 beyond that.
     pub hops: u8,
-    /// What its sender says of its flow, as a DSCP would.
+    /// Class of the flow as stated by the sender, like a DSCP.
     pub class: FlowClass,
 }
 const _: () = assert!(size_of::<PacketMeta>() == 32);
 
-/// A property that a packet has or lacks. The value is its bit in [`PacketMeta`].
+/// A property of a packet. The value is its bit in [`PacketMeta`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Flag {
     /// Queues may mark the packet (ECN "ECT").
     Ect = 1,
-    /// A queue on the packet's way was congested (ECN "CE").
+    /// A queue on the packet's path was congested (ECN "CE").
     Ce = 2,
     /// A circuit from the packet's destination to its source is up or near.
     Circuit = 4,
@@ -97,7 +100,7 @@ impl PacketMeta {
     pub const fn has(&self, flag: Flag) -> bool {
         self.flags & flag as u8 != 0
     }
-    /// Gives the packet `flag`, or takes it away.
+    /// Sets or clears `flag`.
     #[inline]
     pub const fn set(&mut self, flag: Flag, is_set: bool) {
         self.flags = if is_set { self.flags | flag as u8 } else { self.flags & !(flag as u8) };
@@ -112,12 +115,12 @@ impl PacketMeta {
         self.entropy = entropy;
         self
     }
-    /// The same packet as one of a flow of this class.
+    /// The same packet with this flow class.
     pub const fn with_class(mut self, class: FlowClass) -> Self {
         self.class = class;
         self
     }
-    /// The same packet as one of `flow`.
+    /// The same packet with flow number `flow`.
     pub const fn with_flow(mut self, flow: u32) -> Self {
         self.flow = flow;
         self
@@ -149,13 +152,13 @@ impl<B> Packets<B> {
         self.body.push(Some(body));
         p
     }
-    /// Takes the packet out; its id may be given to another one from now on.
+    /// Removes the packet; its id may be reused from now on.
     #[inline]
     pub(crate) fn take(&mut self, p: PacketId) -> (PacketMeta, B) {
         self.free.push(p);
         (self.meta[p.index()], self.body[p.index()].take().expect("a packet is taken out once"))
     }
-    /// A packet that is in the fabric.
+    /// Metadata and body of a packet in the fabric.
     pub(crate) fn both(&self, p: PacketId) -> (&PacketMeta, &B) {
         (&self.meta[p.index()], self.body[p.index()].as_ref().expect("it has not been taken out"))
     }
@@ -167,7 +170,7 @@ impl<B> Packets<B> {
     pub(crate) fn meta_mut(&mut self) -> &mut [PacketMeta] {
         &mut self.meta
     }
-    /// Packets that are in the fabric now.
+    /// Number of packets in the fabric.
     pub fn live(&self) -> usize {
         self.meta.len() - self.free.len()
     }
@@ -183,7 +186,7 @@ pub struct Fifo {
 }
 
 impl Fifo {
-    /// Puts `p`, which is in no other queue, behind the others.
+    /// Appends `p`, which is in no other queue.
     #[inline]
     pub fn push(&mut self, meta: &mut [PacketMeta], p: PacketId) {
         let link = NextPacket::new(p.0 + 1);
@@ -196,7 +199,7 @@ impl Fifo {
         self.packets += 1;
         self.bytes += u64::from(meta[p.index()].size_bytes);
     }
-    /// Takes the first packet.
+    /// Removes the first packet.
     #[inline]
     pub fn pop(&mut self, meta: &[PacketMeta]) -> Option<PacketId> {
         let p = self.first()?;
@@ -213,17 +216,17 @@ impl Fifo {
     pub fn first(&self) -> Option<PacketId> {
         self.head.map(|link| PacketId(link.get() - 1))
     }
-    /// The packet behind `p`, which is in this queue.
+    /// The packet after `p`, which is in this queue.
     #[inline]
     pub fn behind(&self, meta: &[PacketMeta], p: PacketId) -> Option<PacketId> {
         meta[p.index()].next.map(|link| PacketId(link.get() - 1))
     }
-    /// How many packets wait.
+    /// Number of packets in the queue.
     #[inline]
     pub const fn packets(&self) -> u32 {
         self.packets
     }
-    /// How many bytes wait.
+    /// Number of bytes in the queue.
     #[inline]
     pub const fn bytes(&self) -> u64 {
         self.bytes
@@ -234,15 +237,15 @@ impl Fifo {
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Drop {
-    /// Its queue had no room for it.
+    /// The queue had no room.
     QueueFull,
-    /// The wire lost it, by chance.
+    /// Random loss on the wire.
     Loss,
-    /// The wire damaged a bit of it, so that its checksum failed.
+    /// Random bit error on the wire, so that the checksum failed.
     BitError,
-    /// Its link was down.
+    /// The link was down.
     LinkDown,
-    /// No link leads to where it was going.
+    /// No route to the destination.
     NoRoute,
 }
 
@@ -250,7 +253,7 @@ impl Drop {
     /// All reasons, in the order of [`DropCounts`].
     pub const ALL: [Self; 5] = [Self::QueueFull, Self::Loss, Self::BitError, Self::LinkDown, Self::NoRoute];
 
-    /// The reason's name in reports.
+    /// Name of the reason in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::QueueFull => "queue_full",
@@ -262,7 +265,7 @@ impl Drop {
     }
 }
 
-/// How many packets were dropped, by reason.
+/// Counts of dropped packets, by reason.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct DropCounts([u64; Drop::ALL.len()]);
 

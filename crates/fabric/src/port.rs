@@ -1,8 +1,9 @@
 //! An output port: queues, a serialiser and the wire behind it.
 //!
-//! This is the plain port with two events a hop (end of transmission, end of the wire), for links with several
-//! priorities, a shared buffer, or settings that change. Its one-event twin for all others is [`crate::FifoPort`]; this
-//! one is the reference that the twin is compared with (STYLE 33). Read [`Port`] first.
+//! This is the plain port with two events per hop (end of transmission, end of the wire), for links
+//! with several priorities, a shared buffer, or settings that change. All other links use its
+//! one-event counterpart [`crate::FifoPort`], which tests compare with this reference (STYLE 33).
+//! Read [`Port`] first.
 
 use anabranch_units::{
     BitRate, ByteCount, Duration, LOSS_BURST_MAX, RandomStream, RunInstant, Serialiser, loss_ppm_max,
@@ -14,38 +15,41 @@ use crate::element::{Cx, Element};
 use crate::packet::{Drop, DropCounts, Fifo, Flag, PRIORITIES, PacketId, PacketMeta};
 use crate::target::Target;
 
-/// The slowest rate of a port. Below it, a byte's time leaves the 32.32 fixed point of [`Serialiser`].
+/// Minimum rate of a port. Below it, a byte's time does not fit the 32.32 fixed point of
+/// [`Serialiser`].
 pub const RATE_MIN: BitRate = BitRate::bps(2_000);
 
-/// The longest delay of a wire. Well beyond any network, and well within what a [`RunInstant`] can count.
+/// Maximum delay of a wire: well beyond any network, and well within the range of a [`RunInstant`].
 pub const DELAY_MAX: Duration = Duration::from_secs(3_600);
 
 /// Settings of a port and its wire. All of them may change at run time.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct PortSettings {
-    /// Bits that leave in a second; at least [`RATE_MIN`].
+    /// Rate; at least [`RATE_MIN`].
     pub rate: BitRate,
-    /// Time on the wire, after the last bit has left; at most [`DELAY_MAX`].
+    /// Delay of the wire, from the departure of the last bit; at most [`DELAY_MAX`].
     pub delay: Duration,
-    /// Packets that the wire loses by chance, parts per million; at most 1,000,000.
+    /// Random losses on the wire, parts per million; at most 1,000,000.
     pub loss_ppm: u32,
-    /// Packets that a burst of such losses takes in the mean, 1 to [`LOSS_BURST_MAX`]. With 1 each packet is lost or not on its
-    /// own; with more, losses are Gilbert's: a wire without an end to its losses has no bursts, so that `loss_ppm` is at most
-    /// [`loss_ppm_max`].
+    /// Mean length of a burst of these losses in packets, 1 to [`LOSS_BURST_MAX`]. With 1, losses
+    /// are independent. With more, they follow Gilbert's model: bursts must end, so `loss_ppm` is
+    /// at most [`loss_ppm_max`].
     pub loss_burst: u32,
-    /// Bits that the wire damages by chance, parts per 10^12; at most 10^12. One of them costs the packet.
+    /// Random bit errors on the wire, parts per 10^12; at most 10^12. A single one costs the
+    /// packet.
     pub bit_errors_ppt: u64,
-    /// Most bytes that wait *in each priority's queue*. The packet being sent has left its queue.
+    /// Maximum bytes *in each priority's queue*. The packet being sent has left its queue.
     pub queue_bytes_max: ByteCount,
-    /// Most packets that wait in each priority's queue, where that is limited too.
+    /// Maximum packets in each priority's queue, if limited.
     pub queue_packets_max: Option<u32>,
-    /// A packet that finds more than so many bytes waiting in its queue is marked, if it may be (DCTCP section 3.1, K).
+    /// Queue length in bytes above which an arriving packet is marked, if ECN-capable (DCTCP
+    /// section 3.1, K).
     pub mark_bytes: Option<ByteCount>,
-    /// Whether the link works.
+    /// Whether the link is up.
     pub up: bool,
 }
 
-/// Why settings cannot be a port's.
+/// Why settings are invalid for a port.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PortError {
@@ -64,18 +68,18 @@ pub enum PortError {
         /// The loss asked for, in parts per million.
         loss_ppm: u32,
     },
-    /// A burst of losses takes no packet, or more than [`LOSS_BURST_MAX`].
+    /// The burst length is 0, or above [`LOSS_BURST_MAX`].
     LossBurst {
         /// The burst asked for, in packets.
         loss_burst: u32,
     },
-    /// Bursts of this length cannot lose so much.
+    /// The loss is too high for bursts of this length.
     LossTooHighForBurst {
         /// The loss asked for, in parts per million.
         loss_ppm: u32,
         /// The burst asked for, in packets.
         loss_burst: u32,
-        /// The most that such bursts lose, in parts per million.
+        /// Maximum loss with bursts of this length, in parts per million.
         loss_ppm_max: u32,
     },
     /// The bit errors are above one.
@@ -124,7 +128,7 @@ impl PortSettings {
         }
     }
 
-    /// Whether a port can have these settings.
+    /// Checks that a port can have these settings.
     ///
     /// Errors: see [`PortError`].
     pub fn check(&self) -> Result<(), PortError> {
@@ -153,16 +157,16 @@ impl PortSettings {
     }
 }
 
-/// Counters of the packets that have passed a port since it was made.
+/// Counters of a port since it was created.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
-    /// Packets that came to the port.
+    /// Packets that arrived at the port.
     pub offered_packets: u64,
-    /// Bytes that came to the port.
+    /// Bytes that arrived at the port.
     pub offered_bytes: u64,
-    /// Packets sent to the end, also those that the wire then lost.
+    /// Packets sent completely, including those lost on the wire afterwards.
     pub sent_packets: u64,
-    /// Bytes of the packets sent to the end.
+    /// Bytes of the packets sent completely.
     pub sent_bytes: u64,
     /// Packets that came off the wire at its far end.
     pub arrived_packets: u64,
@@ -172,15 +176,15 @@ pub struct PortCounters {
     pub drops: DropCounts,
     /// Packets marked here (ECN).
     pub marked_packets: u64,
-    /// Time that packets waited before their own transmission began, all together.
+    /// Sum of the packets' waiting times before transmission.
     pub wait_sum: Wait,
-    /// The longest of these times.
+    /// Maximum of these times.
     pub wait_max: Duration,
 }
 
 /// A sum of waiting times.
 ///
-/// Units: picoseconds; 128 bits, as a long run's packets together wait for longer than a [`Duration`] can say.
+/// Units: picoseconds in 128 bits, as the sum over a long run exceeds the range of a [`Duration`].
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wait(u128);
 
@@ -189,40 +193,45 @@ impl Wait {
     pub(crate) const fn add(&mut self, wait: Duration) {
         self.0 += wait.as_ps() as u128;
     }
-    /// The mean over `packets`; none over none.
+    /// Mean over `packets`; `None` if there are none.
     pub fn mean(self, packets: u64) -> Option<Duration> {
         let mean = self.0.checked_div(u128::from(packets))?;
         Some(Duration::from_ps(u64::try_from(mean).expect("no packet waited for longer than the run")))
     }
 }
 
-/// What a wire does to packets by chance.
+/// Random losses and bit errors of a wire.
 #[derive(Clone, Debug)]
 pub(crate) struct Chance {
     random: RandomStream,
     loss_ppm: u32,
-    /// Where losses come in bursts: how, and whether the last packet was lost. Not known before the first.
+    /// Burst model, and whether the last packet was lost (`None` before the first packet); `None`
+    /// for independent losses.
     bursts: Option<(Bursts, Option<bool>)>,
-    /// How likely a byte arrives undamaged, in parts of 2^63.
+    /// Probability that a byte arrives undamaged, in parts of 2^63.
     byte_intact_q63: u64,
 }
 
-/// How a wire's state follows from the one that the last packet met: Gilbert's model, where the bad state loses all.
+/// Transitions of a wire's state from packet to packet: Gilbert's model, whose bad state loses
+/// every packet.
 ///
-/// Source: Gilbert, *Capacity of a burst-noise channel*, Bell System Technical Journal, 1960, with h = 0 and k = 1 in the words
-/// of Elliott, *Estimates of error rates for codes on burst-noise channels*, 1963.
+/// Source: Gilbert, *Capacity of a burst-noise channel*, Bell System Technical Journal, 1960, with
+/// h = 0 and k = 1 in the notation of Elliott, *Estimates of error rates for codes on burst-noise
+/// channels*, 1963.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 struct Bursts {
-    /// How likely the good state becomes bad with a packet, in parts of 2^63.
+    /// Probability of a change from good to bad per packet, in parts of 2^63.
     begins_q63: u64,
-    /// How likely the bad state becomes good with a packet, in parts of 2^63.
+    /// Probability of a change from bad to good per packet, in parts of 2^63.
     ends_q63: u64,
 }
 
 impl Bursts {
-    /// Bursts of `loss_burst` packets in the mean that together lose `loss_ppm`; `None` where each packet is on its own.
+    /// Bursts of `loss_burst` packets on average with total loss `loss_ppm`; `None` for independent
+    /// losses.
     ///
-    /// The share of time in the bad state is begins / (begins + ends), with ends = 1 / `loss_burst`; hence begins.
+    /// The share of time in the bad state is begins / (begins + ends), with ends = 1 /
+    /// `loss_burst`; hence begins.
     fn of(loss_ppm: u32, loss_burst: u32) -> Option<Self> {
         const ONE_Q63: u128 = 1 << 63;
         if loss_ppm == 0 || loss_burst <= 1 {
@@ -246,7 +255,7 @@ impl Chance {
 
     fn change(&mut self, settings: &PortSettings) {
         let bursts = Bursts::of(settings.loss_ppm, settings.loss_burst);
-        // A burst outlasts a change of anything else.
+        // A burst continues across changes of other settings.
         if bursts != self.bursts.map(|(bursts, _)| bursts) {
             self.bursts = bursts.map(|bursts| (bursts, None));
         }
@@ -255,7 +264,7 @@ impl Chance {
         self.byte_intact_q63 = power_q63(intact, 8);
     }
 
-    /// Whether a packet of `size_bytes` is lost, and why.
+    /// Draws whether a packet of `size_bytes` is lost, and the reason.
     #[inline]
     pub(crate) fn draw(&mut self, size_bytes: u32) -> Option<Drop> {
         if self.loss_ppm == 0 && self.byte_intact_q63 == 1 << 63 {
@@ -268,12 +277,12 @@ impl Chance {
         (intact < 1 << 63 && self.random.next_u64() >> 1 >= intact).then_some(Drop::BitError)
     }
 
-    /// Whether the wire loses the next packet, where it loses any. Cost: one draw.
+    /// Draws whether the wire loses the next packet, if losses are configured. Cost: one draw.
     #[inline]
     fn loses(&mut self) -> bool {
         let Some((bursts, last)) = &mut self.bursts else { return self.random.chance_ppm(self.loss_ppm) };
         let is_lost = match last {
-            // The first packet meets the wire at any time of its life.
+            // The first packet meets the wire's state at a random time.
             None => self.random.chance_ppm(self.loss_ppm),
             Some(false) => self.random.next_u64() >> 1 < bursts.begins_q63,
             Some(true) => self.random.next_u64() >> 1 >= bursts.ends_q63,
@@ -283,7 +292,8 @@ impl Chance {
     }
 }
 
-/// `base` to the power of `exponent`, both `base` and result in parts of 2^63, rounded down at each step.
+/// `base` to the power of `exponent`, both `base` and result in parts of 2^63, rounded down at each
+/// step.
 fn power_q63(base: u64, mut exponent: u32) -> u64 {
     let times = |a: u64, b: u64| ((u128::from(a) * u128::from(b)) >> 63) as u64;
     let (mut square, mut power) = (base, 1 << 63);
@@ -297,12 +307,13 @@ fn power_q63(base: u64, mut exponent: u32) -> u64 {
     power
 }
 
-/// An output port: a drop-tail queue per priority, a serialiser that sends the head of the first queue that holds a
-/// packet and never interrupts it, and a wire that delays and, by chance, loses.
+/// An output port: a drop-tail queue per priority, a serialiser that sends the head of the first
+/// non-empty queue without preemption, and a wire with delay and random losses.
 ///
-/// A link that goes down drops what waits and what is being sent ([`Drop::LinkDown`]), and whatever comes until it is
-/// up again; packets already on the wire arrive. A new rate also holds for the rest of the packet being sent. A shorter
-/// delay never lets a packet overtake one that is on the wire.
+/// A link that goes down drops queued packets and the packet being sent ([`Drop::LinkDown`]), and
+/// each arriving packet until it is up again; packets already on the wire arrive. A new rate also
+/// applies to the rest of the packet being sent. A shorter delay never lets a packet overtake one
+/// on the wire.
 #[derive(Debug)]
 pub struct Port {
     peer: Target,
@@ -312,7 +323,7 @@ pub struct Port {
     buffer: Option<BufferId>,
     queues: [Fifo; PRIORITIES],
     sending: Option<Sending>,
-    /// Tells the running transmission's timer from one that was overtaken by a change.
+    /// Distinguishes the current transmission's timer from stale ones after a change.
     generation: u32,
     wire: Fifo,
     wire_due_first: Option<RunInstant>,
@@ -327,13 +338,13 @@ struct Sending {
     done_at: RunInstant,
 }
 
-/// Token of the timer for when the first packet on the wire arrives.
+/// Token of the timer for the arrival of the first packet on the wire.
 const ARRIVE: u32 = 0;
-/// Low bit of the tokens for when the packet being sent has left; the rest is the generation.
+/// Low bit of the tokens for the end of a transmission; the rest is the generation.
 const SENT: u32 = 1;
 
 impl Port {
-    /// A port whose packets arrive at `peer`. `random` decides which packets the wire loses or damages.
+    /// A port whose packets arrive at `peer`. `random` decides random losses and bit errors.
     ///
     /// Errors: settings that no port can have.
     pub fn new(peer: Target, settings: PortSettings, random: RandomStream) -> Result<Self, PortError> {
@@ -353,13 +364,14 @@ impl Port {
         })
     }
 
-    /// The same port, whose queues stand in the fabric's shared buffer `buffer`, beside their own limits.
+    /// The same port with its queues in the fabric's shared buffer `buffer`, in addition to their
+    /// limits.
     pub const fn with_buffer(mut self, buffer: BufferId) -> Self {
         self.buffer = Some(buffer);
         self
     }
 
-    /// The port's settings now.
+    /// Current settings.
     pub const fn settings(&self) -> &PortSettings {
         &self.settings
     }
@@ -367,11 +379,11 @@ impl Port {
     pub const fn counters(&self) -> &PortCounters {
         &self.counters
     }
-    /// Bytes that wait now, in all queues, without the packet being sent.
+    /// Bytes in all queues, without the packet being sent.
     pub fn queue_bytes(&self) -> ByteCount {
         ByteCount::new(self.queues.iter().map(Fifo::bytes).sum())
     }
-    /// Packets that wait now, in all queues, without the one being sent.
+    /// Packets in all queues, without the packet being sent.
     pub fn queue_packets(&self) -> u32 {
         self.queues.iter().map(Fifo::packets).sum()
     }
@@ -402,7 +414,8 @@ impl Port {
                 self.drop(cx, p, Drop::LinkDown);
             }
         } else if let (Some(sending), true) = (self.sending, settings.rate != rate_before) {
-            // The share of the packet that is left takes its share of the packet's time at the new rate.
+            // The remaining share of the packet takes that share of the packet's time at the new
+            // rate.
             let time = self.serialiser.time(cx.meta(sending.packet).size_bytes);
             let left = u128::from((sending.done_at - cx.now()).as_ps()) * u128::from(time.as_ps())
                 / u128::from(sending.time.as_ps().max(1));
@@ -412,7 +425,8 @@ impl Port {
         Ok(())
     }
 
-    /// When the first packet comes off the wire: the first on it or, if it is empty, the one being sent.
+    /// Arrival of the next packet: the first on the wire or, if the wire is empty, the one being
+    /// sent.
     pub(crate) fn next_arrival(&self) -> Option<RunInstant> {
         let sent = self.sending.map(|s| (s.done_at + self.settings.delay).max(self.wire_due_last));
         self.wire_due_first.or(sent)
@@ -471,7 +485,7 @@ impl Port {
             self.wire.push(cx.all_meta(), p);
         }
         if let Some(next) = self.pop_first(cx) {
-            // Since when it waits stands where its arrival will.
+            // While a packet is queued, its `due` field holds the time of its arrival here.
             let wait = cx.now() - cx.meta(next).due;
             self.counters.wait_sum.add(wait);
             self.counters.wait_max = self.counters.wait_max.max(wait);

@@ -1,8 +1,8 @@
-//! A switch: for every destination the ports that lead to it, and a policy that chooses among several.
+//! A switch: the ports towards each destination, and a policy that chooses among several.
 //!
-//! A switch has no queue (its output ports have) and takes no time. A policy is one file, and one line in the list of
-//! `policies!`: [`ecmp`] keeps a flow on one path, [`rps`] sends every packet its own way, and so on. What a policy may look at is a
-//! [`View`]. Read [`Switch`] first.
+//! A switch has no queue (its output ports have) and takes no time. A policy is one file, and one
+//! line in the list of `policies!`: [`ecmp`] keeps a flow on one path, [`rps`] sprays packets over
+//! all paths, and so on. A [`View`] is a policy's input. Read [`Switch`] first.
 
 pub mod caps;
 pub mod drill;
@@ -18,7 +18,7 @@ use crate::packet::{Drop, PacketId, PacketMeta};
 use crate::target::Target;
 use anabranch_units::{ByteCount, RandomStream, RunInstant};
 
-/// What a policy sees of a packet for which several targets are as near.
+/// Input of a policy: a packet with several equally near targets.
 pub struct View<'a> {
     /// The fabric's time.
     pub now: RunInstant,
@@ -30,7 +30,7 @@ pub struct View<'a> {
 }
 
 impl View<'_> {
-    /// How many targets there are, at least two.
+    /// Number of targets, at least two.
     #[inline]
     pub const fn count(&self) -> u32 {
         self.ways.len() as u32
@@ -40,7 +40,8 @@ impl View<'_> {
     pub const fn ways(&self) -> &[Target] {
         self.ways
     }
-    /// Bytes that wait at a target, without the packet being sent. Cost: a look at every packet that waits there.
+    /// Bytes queued at a target, without the packet being sent. Cost: a check of every packet
+    /// queued there.
     pub fn queue(&self, way: Target) -> ByteCount {
         (self.queues)(way)
     }
@@ -49,19 +50,20 @@ impl View<'_> {
 /// Forwards every packet to a target that its table names for `dst`, with no delay.
 #[derive(Clone, Debug)]
 pub struct Switch {
-    /// By destination, which of `groups`; beyond the end, and at an empty group, there is no route.
+    /// Index in `groups` by destination; a missing entry, or an empty group, is no route.
     group_of: Vec<u16>,
-    /// Where each group begins in `targets`; one more at the end.
+    /// Start of each group in `targets`, with one more entry at the end.
     starts: Vec<u32>,
     targets: Vec<Target>,
     policy: Policy,
 }
 
-/// The list of policies: each is a file with a type that has `drawn` and `choose`, a word of its own, and how a switch holds it. What has much
-/// state is in a box, so that switches are no larger than ports, next to which they stand.
+/// The list of policies: each is a file with a type that has `drawn` and `choose`, a name in files,
+/// and the field type in a switch. Large states are boxed, so that switches are no larger than
+/// ports, which are in the same array.
 macro_rules! policies {
     ($($(#[$says:meta])* $name:ident: $file:ident, $word:literal, $holds:ty;)*) => {
-        /// How a switch chooses where several targets lead to a destination.
+        /// Policy for choosing among several targets of a destination.
         #[derive(Clone, Debug)]
         #[non_exhaustive]
         pub enum Policy {
@@ -69,7 +71,7 @@ macro_rules! policies {
         }
 
         impl Policy {
-            /// Which of the targets, by number, the packet goes to.
+            /// Index of the target for the packet.
             #[inline]
             fn choose(&mut self, view: &View<'_>) -> u32 {
                 match self {
@@ -78,7 +80,7 @@ macro_rules! policies {
             }
         }
 
-        /// A policy's name.
+        /// Kind of a policy.
         #[derive(Copy, Clone, Debug, PartialEq, Eq)]
         #[non_exhaustive]
         pub enum PolicyKind {
@@ -86,17 +88,17 @@ macro_rules! policies {
         }
 
         impl PolicyKind {
-            /// All there are.
+            /// All kinds.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// Its word in files.
+            /// Name in files.
             pub const fn word(self) -> &'static str {
                 match self {
                     $(Self::$name => $word,)*
                 }
             }
 
-            /// The policy of one switch, which draws from the streams of these names.
+            /// The policy of one switch, with random streams of these names.
             pub fn drawn(self, stream: &dyn Fn(&str) -> RandomStream) -> Policy {
                 match self {
                     $(Self::$name => Policy::$name(<$holds>::from($file::$name::drawn(stream))),)*
@@ -111,31 +113,32 @@ policies! {
     Ecmp: ecmp, "ecmp", ecmp::Ecmp;
     /// By packet: see [`rps::Rps`].
     Rps: rps, "rps", rps::Rps;
-    /// Short flows by packet, long ones by flow while short ones are there: see [`caps::Caps`].
+    /// Short flows by packet; long ones by flow while short ones are present: see [`caps::Caps`].
     Caps: caps, "caps", Box<caps::Caps>;
-    /// By 64 KiB of a flow, in turns: see [`presto::Presto`].
+    /// By 64 KiB of a flow in turns: see [`presto::Presto`].
     Presto: presto, "presto", presto::Presto;
     /// By burst of a flow: see [`letflow::LetFlow`].
     LetFlow: letflow, "letflow", Box<letflow::LetFlow>;
-    /// By packet, to the shorter of few queues: see [`drill::Drill`].
+    /// By packet, to the shortest of a few queues: see [`drill::Drill`].
     Drill: drill, "drill", Box<drill::Drill>;
-    /// By flow, short ones apart from long ones: see [`freeway::Freeway`].
+    /// By flow, with separate paths for short and long ones: see [`freeway::Freeway`].
     Freeway: freeway, "freeway", Box<freeway::Freeway>;
 }
 
 impl Switch {
-    /// A switch with at most one target for each destination. Destinations beyond the table's end have no route.
+    /// A switch with at most one target for each destination. Destinations beyond the table's end
+    /// have no route.
     ///
-    /// Panics: for more than 65,535 different targets.
+    /// Panics: if there are more than 65,535 different targets.
     pub fn new(next: Vec<Option<Target>>) -> Self {
         let groups: Vec<_> = next.into_iter().map(|to| to.into_iter().collect()).collect();
         Self::with_groups(&groups, Policy::Ecmp(ecmp::Ecmp::new(0)))
     }
 
-    /// A switch that chooses by `policy` among the targets that `by_destination` lists for each destination; none is no
-    /// route.
+    /// A switch that chooses by `policy` among the targets that `by_destination` lists for each
+    /// destination; an empty list is no route.
     ///
-    /// Panics: for more than 65,535 different lists.
+    /// Panics: if there are more than 65,535 different lists.
     pub fn with_groups(by_destination: &[Vec<Target>], policy: Policy) -> Self {
         let mut known = std::collections::BTreeMap::new();
         let mut new = Self { group_of: Vec::new(), starts: vec![0], targets: Vec::new(), policy };
@@ -153,7 +156,7 @@ impl Switch {
 }
 
 impl Switch {
-    /// What short flows left unused, where the policy looks.
+    /// Paths left unused by short flows, if the policy measures it.
     pub(crate) const fn unused(&self) -> Option<caps::Unused> {
         match &self.policy {
             Policy::Caps(policy) => Some(policy.unused()),
@@ -161,7 +164,7 @@ impl Switch {
         }
     }
 
-    /// Hands a packet on. `queues` says how much waits at a target.
+    /// Forwards a packet. `queues` returns the queue length at a target.
     #[inline]
     pub(crate) fn on_packet<Q: EventQueue>(
         &mut self,
@@ -199,7 +202,7 @@ mod tests {
         Seen::default().of(policy, PacketMeta::new(3, 4, 1_500).with_flow(flow), count)
     }
 
-    /// What a policy is shown: a time, and how much waits at each target.
+    /// Input of a policy in tests: a time, and the queue length at each target.
     #[derive(Default)]
     struct Seen {
         us: u64,
@@ -337,7 +340,7 @@ mod tests {
             assert_eq!(way, chosen(&mut policy, flow, 4));
             flows[way as usize] += 1;
         }
-        // A binomial of 40,000 at 1/4 has a standard deviation of 87: six of them.
+        // A binomial of 40,000 at 1/4 has a standard deviation of 87; the tolerance is six of them.
         assert!(flows.iter().all(|n| n.abs_diff(10_000) < 520), "{flows:?}");
     }
 

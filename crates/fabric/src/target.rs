@@ -1,8 +1,8 @@
-//! Where packets and timers go.
+//! Destinations of packets and timers.
 //!
 //! Read [`Target`].
 
-/// Where a packet or a timer goes: an element or a node of the fabric.
+/// Destination of a packet or a timer: an element or a node of the fabric.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Target(u32);
 
@@ -11,14 +11,14 @@ const NODE_BIT: u32 = 1 << 31;
 impl Target {
     /// The `index`th element.
     ///
-    /// Panics: for an index of 2^31 or more.
+    /// Panics: if the index is 2^31 or more.
     pub const fn element(index: u32) -> Self {
         assert!(index < NODE_BIT);
         Self(index)
     }
     /// The `index`th node.
     ///
-    /// Panics: for an index of 2^31 or more.
+    /// Panics: if the index is 2^31 or more.
     pub const fn node(index: u32) -> Self {
         assert!(index < NODE_BIT);
         Self(index | NODE_BIT)

@@ -1,12 +1,14 @@
 //! Timetables: states that an element takes in turns, each for a fixed time, period after period.
 //!
-//! A timetable is computed, not run: an element asks for the slot of an instant and arms a timer for the end of that
-//! slot only while it has work. So an idle element costs no events, and a run without packets ends.
-//! Leaves out: the meaning of a state ([`crate::CircuitSwitch`] has one). Read [`Timetable`] first.
+//! A timetable is computed, not run: an element asks for the slot of an instant and arms a timer
+//! for the end of that slot only while it has work. So an idle element costs no events, and a run
+//! without packets ends. Leaves out: the meaning of a state ([`crate::CircuitSwitch`] has one).
+//! Read [`Timetable`] first.
 
 use anabranch_units::{Duration, RunInstant};
 
-/// A periodic sequence of slots, each with its length and its state. The first period begins at [`RunInstant::ZERO`].
+/// A periodic sequence of slots, each with its length and its state. The first period begins at
+/// [`RunInstant::ZERO`].
 ///
 /// ```
 /// use anabranch_fabric::Timetable;
@@ -129,11 +131,10 @@ impl<S> Replaceable<S> {
         Slot { ends_at: now + (slot.ends_at - since), ..slot }
     }
 
-    /// Has `timetable` follow as the period of `now` ends, or at once if one begins at `now`. It takes the place of one that
-    /// was to follow.
-    pub(crate) fn replace(&mut self, now: RunInstant, timetable: Timetable<S>) {
-        let into = self.time_in_period(now);
-        let begin = if into == Duration::ZERO { now } else { now + (self.current.period() - into) };
+    /// Has `timetable` follow with the first period that begins at `from` or later. It takes the place of one that was to follow.
+    pub(crate) fn replace(&mut self, from: RunInstant, timetable: Timetable<S>) {
+        let into = self.time_in_period(from);
+        let begin = if into == Duration::ZERO { from } else { from + (self.current.period() - into) };
         self.next = Some((begin, timetable));
     }
 

@@ -1,14 +1,16 @@
-//! Aalo: the coflow that has sent less comes first; remaining volumes are not known.
+//! Aalo: coflows that have sent less come first; remaining volumes are unknown.
 //!
-//! Source: Chowdhury and Stoica, *Efficient Coflow Scheduling Without Prior Knowledge* (SIGCOMM 2015), section 4: D-CLAS
-//! (discretised coflow-aware least-attained service). A coflow falls from queue to queue when its sent bytes cross
-//! thresholds that grow by a factor. Queues share each link by weight; in a queue coflows are in the order of their arrival,
-//! and a coflow's flows share its rate max-min fairly. The rest goes to the next coflow, queue by queue.
-//! Differs: queue i of K, from 1, weighs K - i + 1, where the paper asks only that weights fall; a link is shared among queues
-//! that have flows there. The paper's coordinator looks every 10 ms; here a coflow falls when it crosses. The rate of a flow
-//! that completes before its coflow goes to others on its links in order, shared max-min fairly within a coflow; shares
-//! are set anew when a flow arrives or grows, a coflow completes or one falls. A coflow's sent bytes count as long
-//! as it has flows.
+//! Source: Chowdhury and Stoica, *Efficient Coflow Scheduling Without Prior Knowledge* (SIGCOMM
+//! 2015), section 4: D-CLAS (discretised coflow-aware least-attained service). A coflow falls from
+//! queue to queue when its sent bytes cross thresholds that grow by a factor. Queues share each
+//! link by weight. Within a queue coflows are in the order of their arrival, and a coflow's flows
+//! share its rate max-min fairly. The rest goes to the next coflow, queue by queue. Differs: queue
+//! i of K, from 1, has weight K - i + 1, where the paper only requires falling weights; a link is
+//! shared among queues with flows there. The paper's coordinator checks every 10 ms; here a coflow
+//! falls when it crosses. If a flow completes before its coflow, its rate goes to flows on its
+//! links in order, shared max-min fairly within a coflow. Shares are recomputed when a flow arrives
+//! or grows, and when a coflow completes or falls. A coflow's sent bytes count as long as it has
+//! flows.
 
 use crate::active::Active;
 use crate::allocator::{Allocator, Event};
@@ -19,43 +21,43 @@ use anabranch_units::{ByteCount, Duration, Instant};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The most queues that there may be.
+/// Maximum number of queues.
 const QUEUES_MAX: u32 = 64;
-/// The part of a threshold by which a coflow that is at it may be short of it, for rounding.
+/// Relative shortfall up to which a coflow counts as at its threshold, because of rounding.
 const AT_THRESHOLD: f64 = 1e-9;
 
-/// Least sent first, in steps.
+/// Least sent first, in discrete steps.
 #[derive(Clone, Debug)]
 pub struct Aalo {
-    /// Between queues.
+    /// Thresholds between queues.
     thresholds_bits: Vec<f64>,
     coflows: BTreeMap<CoflowId, Sent>,
-    /// By flow: its coflow's place in the order, and its rate.
+    /// By flow: position of its coflow in the order, and rate.
     flows: Vec<(u32, f64)>,
     plan: Plan,
     filling: Filling,
-    /// When the next coflow falls at the rates that are set.
+    /// Time of the next fall of a coflow at the current rates.
     falls: Option<Instant>,
 }
 
 #[derive(Copy, Clone, Debug)]
 struct Sent {
-    /// At `since`; `bps` holds from then on.
+    /// Sent bits at time `since`; the rate `bps` applies from then on.
     bits: f64,
     bps: f64,
     since: Instant,
     queue: usize,
 }
 
-/// Why there are no such queues.
+/// Why a set of queues is invalid.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AaloError {
-    /// Fewer queues than one, or too many.
+    /// No queue, or too many.
     Queues(u32),
-    /// Thresholds that do not grow.
+    /// The factor does not make thresholds grow.
     Factor(u32),
-    /// A first threshold of nothing.
+    /// The first threshold is 0.
     NoThreshold,
 }
 
@@ -85,8 +87,8 @@ impl Sent {
 }
 
 impl Aalo {
-    /// So many queues; a coflow leaves the first when it has sent the first threshold, and each other at the threshold before
-    /// times the factor.
+    /// A set of `queues` queues. A coflow leaves the first queue after the threshold `first`, and
+    /// each further one at `factor` times the previous threshold.
     ///
     /// Errors: see [`AaloError`].
     pub fn new(queues: u32, first: ByteCount, factor: u32) -> Result<Self, AaloError> {
@@ -110,13 +112,13 @@ impl Aalo {
         })
     }
 
-    /// The queue that a coflow with active flows was in at the last decision, from 0.
+    /// Queue, from 0, of a coflow with active flows at the last decision.
     pub fn queue(&self, coflow: CoflowId) -> Option<usize> {
         self.coflows.get(&coflow).map(|sent| sent.queue)
     }
 
-    /// Notes what coflows have sent and which queue that puts them in, and says their order: queue by queue, then as they
-    /// came.
+    /// Updates the sent bytes and the queue of each coflow. Returns their order: by queue, then by
+    /// arrival.
     fn order(&mut self, active: &Active) -> Vec<(usize, CoflowId)> {
         let was = std::mem::take(&mut self.coflows);
         let mut order: Vec<(usize, Instant, CoflowId)> = Vec::new();
@@ -125,7 +127,7 @@ impl Aalo {
             let left_bits: f64 = active.flows_of(coflow).iter().map(|id| active.remaining_bits(*id)).sum();
             let bits = all_bits - left_bits;
             let crossed = |threshold: &f64| bits >= threshold * (1.0 - AT_THRESHOLD);
-            // A name may be that of a new coflow, which has arrived since.
+            // The name may have been reused by a new coflow since.
             let was = was.get(&coflow).filter(|was| arrived <= was.since).map_or(0, |was| was.queue);
             let queue = self.thresholds_bits.partition_point(crossed).max(was);
             self.coflows.insert(coflow, Sent { bits, bps: 0.0, since: active.now(), queue });
@@ -135,7 +137,7 @@ impl Aalo {
         order.into_iter().map(|(queue, _, coflow)| (queue, coflow)).collect()
     }
 
-    /// Sets all rates.
+    /// Recomputes all rates.
     fn share(&mut self, active: &mut Active) {
         let order = self.order(active);
         let Self { coflows, flows, plan, filling, thresholds_bits, .. } = self;
@@ -144,7 +146,7 @@ impl Aalo {
         let weight = |queue: usize| (thresholds_bits.len() + 1 - queue) as f64;
         let links = active.network().links();
         let mut weights = vec![0.0; links];
-        // By queue: where it has flows.
+        // Links with flows, by queue.
         let mut is_on = vec![vec![false; links]; queues.len()];
         for (queue, is_on) in queues.iter().zip(&mut is_on) {
             let there = queue.iter().flat_map(|(_, coflow)| active.flows_of(*coflow));
@@ -183,12 +185,12 @@ impl Aalo {
         }
     }
 
-    /// When the first coflow is at a threshold.
+    /// Time at which the first coflow reaches a threshold.
     fn first_fall(&self) -> Option<Instant> {
         let falls = |sent: &Sent| {
             let threshold = self.thresholds_bits.get(sent.queue)?;
             let ps = ((threshold - sent.bits).max(0.0) / sent.bps * 1e12).ceil();
-            // Also where nothing moves: that is no number or without end.
+            // Also covers coflows without progress: the time is NaN or infinite.
             (ps < 1e19).then(|| sent.since + Duration::from_ps(ps as u64))
         };
         self.coflows.values().filter_map(falls).min()
@@ -196,8 +198,8 @@ impl Aalo {
 }
 
 impl Allocator for Aalo {
-    /// Cost: where shares are set anew, some walks along the routes of all active flows; else the flows on the links of those
-    /// that have completed, and the number of coflows.
+    /// Cost: when shares are recomputed, some walks along the routes of all active flows; otherwise
+    /// the flows on the links of completed ones, and the number of coflows.
     fn allocate(&mut self, event: &Event, active: &mut Active) {
         let now = active.now();
         let has_gone = |id: &FlowId| active.flows_of(active.coflow(*id)).is_empty();
@@ -208,7 +210,7 @@ impl Allocator for Aalo {
             let mut add = |active: &Active, id: FlowId, more_bps: f64| {
                 let sent = coflows.get_mut(&active.coflow(id)).expect("it has active flows");
                 sent.settle(now);
-                // Rounding may leave it below nothing, and it would fall at once.
+                // Rounding may make the rate negative, which would cause an immediate fall.
                 sent.bps = (sent.bps + more_bps).max(0.0);
             };
             for id in &event.completed {
@@ -243,10 +245,10 @@ mod tests {
     use crate::testing::{keeps_the_laws, networks, on_one_link};
     use proptest::prelude::*;
 
-    /// Sees to it that coflows fall when they are at a threshold, neither earlier nor later.
+    /// Checks that coflows fall exactly at their thresholds.
     struct Watched {
         inner: Aalo,
-        /// Coflow, queue and when, where it is another than before.
+        /// Changes of queues: coflow, queue and time.
         fell: Vec<(CoflowId, usize, Instant)>,
     }
 
@@ -273,7 +275,7 @@ mod tests {
                 let most_bits =
                     thresholds.get(queue).map_or(f64::INFINITY, |most| most * (1.0 + 1e-6) + 1e-3);
                 assert!(sent_bits <= most_bits, "{coflow:?}: {sent_bits} bits, queue {queue}");
-                // By rounding it may be short of its threshold when it wakes.
+                // Rounding may leave it short of its threshold when the decision comes.
                 is_at |= thresholds.get(queue).is_some_and(|most| sent_bits >= most * (1.0 - 1e-6));
                 if was.is_some_and(|was| was != queue) {
                     is_at = true;
@@ -301,13 +303,15 @@ mod tests {
 
     #[test]
     fn queues_share_by_weight_and_are_in_the_order_of_arrival_within() {
-        // 1 Mb/s: the first is in the second queue after 1000 bytes, 8 ms, and the second comes then. It has 4/7.
+        // At 1 Mb/s the first is in the second queue after 1000 bytes, 8 ms, when the second
+        // arrives and gets 4/7.
         let (network, flows) = on_one_link(&[(10_000, 0), (5_000, 8), (5_000, 9)]);
         let mut watched = Watched::new(small());
         let outcome = run(&network, &flows, &mut watched).expect("it ends");
         let at = |us: u64| Instant::ZERO + Duration::from_us(us);
-        // The second falls after 8000 bits at 4/7 Mb/s, 14 ms; then the third has 4/7 and falls 14 ms later. The first has moved
-        // 8000 + 12,000 bits by then and has all of the link, as it came first; each of the others has 32,000 bits left.
+        // The second falls after 8000 bits at 4/7 Mb/s, 14 ms; then the third gets 4/7 and falls 14
+        // ms later. The first has moved 8000 + 12,000 bits by then and gets the whole link, as it
+        // arrived first; the other two have 32,000 bits left each.
         let fell: Vec<_> = watched.fell.iter().map(|(coflow, queue, at)| (coflow.0, *queue, *at)).collect();
         assert_eq!(fell, [(0, 1, at(8_000)), (1, 1, at(22_000)), (2, 1, at(36_000))]);
         let done: Vec<_> = outcome.flows.iter().map(|flow| flow.completed).collect();

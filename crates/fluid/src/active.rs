@@ -1,8 +1,9 @@
-//! The active flows: each one's remaining volume and rate, and when the next one is through.
+//! The active flows: the remaining volume and rate of each, and the next completion.
 //!
-//! A decision costs as much as it changes. A flow's volume is settled only when its rate changes, completions wait in a
-//! heap, and each link and each coflow knows its flows. [`crate::run`] drives this in virtual time; a program that sets rates of
-//! real flows drives it by a real clock.
+//! A decision costs as much as it changes. A flow's volume is updated only when its rate changes,
+//! completions wait in a heap, and each link and each coflow keeps a list of its flows.
+//! [`crate::run`] advances it in virtual time; a program that sets rates of real flows advances it
+//! by a real clock.
 
 use crate::allocator::{Allocator, Event};
 use crate::network::{CoflowId, FlowId, LinkId, Network, NetworkError};
@@ -12,13 +13,16 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::fmt;
 
-/// What would be moved within this is complete: times are whole picoseconds, and volumes are rounded on the way.
+/// Remaining transfer time within which a flow counts as complete: times are whole picoseconds, and
+/// volumes are rounded on the way.
 pub(crate) const COMPLETE_WITHIN: Duration = Duration::from_ps(10);
-/// The part of a link's rate that is nothing: by so much it may be above it, and so little is not left of it.
+/// Relative rounding error of a link's rate: the load may exceed the rate by it, and less than it
+/// does not count as left.
 pub const ROUNDING: f64 = 1e-9;
-/// A decision that changes more than one of so many flows changes many.
+/// A decision that changes more than one in this many flows counts as large.
 const MANY: usize = 16;
-/// After so many changes, what links carry is summed anew, so that rounding does not add up.
+/// Number of changes after which link loads are summed from scratch, so that rounding errors do not
+/// accumulate.
 const CHANGES_MAX: usize = 1 << 16;
 
 /// Active flows of a network.
@@ -27,12 +31,13 @@ pub struct Active {
     network: Network,
     now: Instant,
     slots: Vec<Slot>,
-    /// Slots for flows to come.
+    /// Free slots for new flows.
     free: Vec<FlowId>,
-    /// Number of flows so far.
+    /// Number of flows inserted so far.
     inserted: u64,
     ids: Vec<FlowId>,
-    /// Completion of each of them at the rate that is set; [`Instant::MAX`] if it never completes.
+    /// Completion times at the current rates, in the order of `ids`; [`Instant::MAX`] for a flow
+    /// that never completes.
     completes_at: Vec<Instant>,
     links: Vec<Link>,
     coflows: BTreeMap<CoflowId, Group>,
@@ -46,20 +51,20 @@ struct Slot {
     coflow: CoflowId,
     arrived: Instant,
     volume_bits: f64,
-    /// At `since`; `bps` holds from then on.
+    /// Remaining bits at time `since`; the rate `bps` applies from then on.
     remaining_bits: f64,
     bps: f64,
     since: Instant,
     hops: SmallVec<[Hop; 2]>,
-    /// Place in the list of all flows.
+    /// Index in the list of all flows.
     place: u32,
-    /// Number of flows that were inserted before.
+    /// Number of flows inserted before.
     serial: u64,
-    /// Counts changes of the rate, so that a completion that is not to be is known.
+    /// Number of changes of the rate, which identifies stale completions.
     changes: u32,
 }
 
-/// A link of a flow's route, and the flow's place among its flows.
+/// A link of a flow's route, and the flow's index in the link's list.
 #[derive(Copy, Clone, Debug)]
 struct Hop {
     link: LinkId,
@@ -83,13 +88,13 @@ impl Link {
 #[derive(Clone, Debug)]
 struct Group {
     arrived: Instant,
-    /// Of all flows so far.
+    /// Total volume of all its flows so far.
     volume_bits: f64,
-    /// In the order in which they were inserted.
+    /// Active flows in the order of insertion.
     flows: Vec<FlowId>,
 }
 
-/// What the decision at hand has changed.
+/// Changes of the current decision.
 #[derive(Clone, Debug, Default)]
 struct Changed {
     links: Vec<LinkId>,
@@ -98,31 +103,32 @@ struct Changed {
     error: Option<DecisionError>,
 }
 
-/// Completions at the rates that are set.
+/// Completions at the current rates.
 #[derive(Clone, Debug)]
 enum Completions {
-    /// Instant, flow, and its changes of rate at that time. An entry of an earlier count is stale.
+    /// Time, flow, and its number of changes at that time. An entry with an older number is stale.
     Heap(BinaryHeap<Reverse<(Instant, FlowId, u32)>>),
-    /// A decision changed many: one by one they would cost more in a heap than the search for the first among all.
+    /// After a large decision: updating the heap would cost more than searching all flows for the
+    /// first completion.
     Scan,
 }
 
-/// Why a decision is none.
+/// Why a decision is invalid.
 #[derive(Copy, Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum DecisionError {
-    /// A flow is given a rate that is none.
+    /// A flow got an invalid rate.
     Rate {
         /// The flow.
         flow: FlowId,
-        /// What it is given, in bits a second.
+        /// The rate, in bits per second.
         bps: f64,
     },
-    /// A link's flows are given more than it carries.
+    /// The flows of a link exceed its rate.
     Overload {
         /// The link.
         link: LinkId,
-        /// The sum of its flows' rates, in bits a second.
+        /// Sum of its flows' rates, in bits per second.
         bps: f64,
     },
 }
@@ -141,7 +147,7 @@ impl Slot {
     fn remaining_bits(&self, now: Instant) -> f64 {
         (self.remaining_bits - self.bps * now.saturating_since(self.since).as_secs_f64()).max(0.0)
     }
-    /// Instant of its completion.
+    /// Time of its completion.
     fn completes_at(&self) -> Instant {
         let ps = (self.remaining_bits / self.bps * 1e12).ceil();
         if ps < u64::MAX as f64 { self.since + Duration::from_ps(ps as u64) } else { Instant::MAX }
@@ -149,7 +155,7 @@ impl Slot {
 }
 
 impl Active {
-    /// No flows, at the beginning of time.
+    /// No flows, at time 0.
     pub fn new(network: Network) -> Self {
         let link = |id| Link::new(network.rate(LinkId(id)));
         Self {
@@ -176,11 +182,11 @@ impl Active {
         self.links.push(Link::new(rate));
         Ok(id)
     }
-    /// Sets a link's rate, for the next decision. If it is another, its flows count as grown by nothing, so that allocators set
-    /// their rates anew.
+    /// Sets a link's rate for the next decision. If it changes, its flows count as grown by 0 bits,
+    /// so that allocators recompute their rates.
     ///
     /// Errors: [`NetworkError::NoRate`].
-    /// Panics: for a link that is not there.
+    /// Panics: if the link does not exist.
     pub fn set_link_rate(&mut self, link: LinkId, rate: BitRate) -> Result<(), NetworkError> {
         self.network.set_rate(link, rate)?;
         let link = &mut self.links[link.0 as usize];
@@ -191,17 +197,17 @@ impl Active {
         Ok(())
     }
 
-    /// Goes on to a later instant; flows move at the rates that are set.
+    /// Advances to a later instant; flows move at the current rates.
     ///
-    /// Panics: for an earlier one.
+    /// Panics: if the instant is earlier.
     pub fn advance(&mut self, now: Instant) {
         assert!(now >= self.now, "time does not go back");
         self.now = now;
     }
 
-    /// Adds a flow, which has no rate yet.
+    /// Adds a flow, without a rate yet.
     ///
-    /// Panics: for a route that crosses a link that is not there, one twice, or none.
+    /// Panics: if the route is empty, or has a link twice or one that does not exist.
     pub fn insert(&mut self, coflow: CoflowId, route: &[LinkId], volume: ByteCount) -> FlowId {
         let is_twice = route.iter().enumerate().any(|(at, link)| route[..at].contains(link));
         assert!(!route.is_empty() && !is_twice, "a route crosses at least one link, and each once");
@@ -242,7 +248,7 @@ impl Active {
         id
     }
 
-    /// Gives an active flow more to move.
+    /// Adds to the volume of an active flow.
     pub fn grow(&mut self, id: FlowId, volume: ByteCount) {
         let bits = 8.0 * volume.as_u64() as f64;
         self.settle(id);
@@ -254,7 +260,7 @@ impl Active {
         self.event.grown.push((id, bits));
     }
 
-    /// Takes a flow away, complete or not. Until the next decision is made its name still means it.
+    /// Removes a flow, complete or not. Its name stays valid until the next decision.
     pub fn remove(&mut self, id: FlowId) {
         self.write_bps(id, 0.0);
         let slot = &mut self.slots[id.0 as usize];
@@ -283,8 +289,8 @@ impl Active {
         self.event.completed.push(id);
     }
 
-    /// Takes away a flow that is not to go on: what it has not moved is none of its coflow's. Otherwise as
-    /// [`Active::remove`].
+    /// Removes a flow that is aborted: its unsent volume is subtracted from its coflow. Otherwise
+    /// as [`Active::remove`].
     pub fn withdraw(&mut self, id: FlowId) {
         let left_bits = self.remaining_bits(id);
         let coflow = self.slots[id.0 as usize].coflow;
@@ -292,16 +298,16 @@ impl Active {
         self.remove(id);
     }
 
-    /// Corrects what a flow has still to move, as whoever sends it says.
+    /// Corrects the remaining volume of a flow, as reported by its sender.
     pub fn observe(&mut self, id: FlowId, remaining: ByteCount) {
         let slot = &mut self.slots[id.0 as usize];
         (slot.remaining_bits, slot.since) = (8.0 * remaining.as_u64() as f64, self.now);
         self.schedule(id);
     }
 
-    /// Has the allocator set rates, for all that has happened since it did so last.
+    /// Lets the allocator set rates, given all events since its last decision.
     ///
-    /// Errors: see [`DecisionError`]; rates are as the allocator set them then.
+    /// Errors: see [`DecisionError`]; the allocator's rates stay in force.
     pub fn decide(&mut self, allocator: &mut impl Allocator) -> Result<(), DecisionError> {
         let mut event = std::mem::take(&mut self.event);
         allocator.allocate(&event, self);
@@ -312,25 +318,26 @@ impl Active {
         self.settle_changes()
     }
 
-    /// A copy to decide on elsewhere, which knows what has happened since rates were set last; here nothing has, then.
-    /// [`Active::adopt`] brings its rates back.
+    /// A copy for a decision elsewhere, which takes over the events since the last decision; they
+    /// are cleared here. [`Active::adopt`] brings its rates back.
     pub fn fork(&mut self) -> Self {
         let copy = self.clone();
         let mut event = std::mem::take(&mut self.event);
-        // Flows to come may have their names: of those that are active in the copy none is given away before the next decision.
+        // New flows may reuse these names. The name of a flow that is active in the copy is not
+        // reused before the next decision.
         self.free.append(&mut event.completed);
         copy
     }
 
-    /// Takes over the rates that were decided on a copy, for flows that are active still. Those that have come since keep none,
-    /// and what has happened since stands for the next decision.
+    /// Adopts the rates decided on a copy for flows that are still active. Newer flows keep no
+    /// rate, and events since then stay pending for the next decision.
     pub fn adopt(&mut self, decided: &Self) {
         for id in &decided.ids {
             if self.is_active(*id) {
                 self.set_bps(*id, decided.bps(*id));
             }
         }
-        // A link whose rate has become another since may be overloaded: the next decision sees to that.
+        // A link whose rate has changed since may be overloaded: the next decision corrects that.
         let _ = self.settle_changes();
     }
 
@@ -340,9 +347,9 @@ impl Active {
         place.is_some_and(|place| self.ids.get(place) == Some(&id))
     }
 
-    /// Sees to what changed with the rates.
+    /// Updates the state after changes of rates.
     ///
-    /// Errors: a rate that is none, an overloaded link.
+    /// Errors: an invalid rate, or an overloaded link.
     fn settle_changes(&mut self) -> Result<(), DecisionError> {
         if self.changed.since_summed > CHANGES_MAX.max(4 * self.ids.len()) {
             self.sum_loads();
@@ -363,7 +370,7 @@ impl Active {
         changed.error.take().or(overload).map_or(Ok(()), Err)
     }
 
-    /// When the first flow is through at the rates that are set.
+    /// Time of the first completion at the current rates.
     pub fn next_completion(&mut self) -> Option<Instant> {
         let Self { completions, slots, completes_at, .. } = self;
         let first = match completions {
@@ -380,7 +387,7 @@ impl Active {
         first.filter(|at| *at < Instant::MAX)
     }
 
-    /// Takes away the flows that are through by now, and says which.
+    /// Removes and returns the flows that are complete now.
     pub fn complete(&mut self) -> Vec<FlowId> {
         let until = self.now + COMPLETE_WITHIN;
         let Self { completions, slots, ids, completes_at, .. } = self;
@@ -414,7 +421,7 @@ impl Active {
         self.completions = Completions::Heap(all.map(entry).collect());
     }
 
-    /// Sets a flow's rate in bits a second; it stays until it is set anew.
+    /// Sets a flow's rate in bits per second until the next change.
     pub fn set_bps(&mut self, id: FlowId, bps: f64) {
         if !(bps >= 0.0 && bps.is_finite()) {
             self.changed.error.get_or_insert(DecisionError::Rate { flow: id, bps });
@@ -444,7 +451,7 @@ impl Active {
         (slot.remaining_bits, slot.since) = (slot.remaining_bits(self.now), self.now);
     }
 
-    /// Notes when a flow whose rate or volume is another is through.
+    /// Updates the completion time of a flow after a change of its rate or volume.
     fn schedule(&mut self, id: FlowId) {
         let slot = &mut self.slots[id.0 as usize];
         slot.changes = slot.changes.wrapping_add(1);
@@ -475,81 +482,83 @@ impl Active {
         self.changed.since_summed = 0;
     }
 
-    /// The instant at hand.
+    /// Current time.
     pub const fn now(&self) -> Instant {
         self.now
     }
-    /// Where flows are.
+    /// The network.
     pub const fn network(&self) -> &Network {
         &self.network
     }
-    /// All active flows, in no order that means anything, but the same in every run.
+    /// All active flows, in an arbitrary order that is the same in every run.
     pub fn ids(&self) -> &[FlowId] {
         &self.ids
     }
-    /// More than any active flow's number: the size of a table by flow.
+    /// Upper bound of active flows' numbers: the size of a table by flow.
     pub const fn ids_end(&self) -> usize {
         self.slots.len()
     }
-    /// Coflows that have active flows, by their names.
+    /// Coflows with active flows, by name.
     pub fn coflows(&self) -> impl Iterator<Item = CoflowId> {
         self.coflows.keys().copied()
     }
-    /// A coflow's active flows, in the order in which they were inserted; none where it has none.
+    /// Active flows of a coflow, in the order of insertion.
     pub fn flows_of(&self, coflow: CoflowId) -> &[FlowId] {
         self.coflows.get(&coflow).map_or(&[], |group| &group.flows)
     }
-    /// Number of flows that were inserted before this one. Its name may have been another flow's, and says nothing of the order.
+    /// Number of flows inserted before this one. Names are reused, and are no order.
     pub fn serial(&self, id: FlowId) -> u64 {
         self.slots[id.0 as usize].serial
     }
-    /// When a coflow that has active flows was there, and what all flows that it has had since moved and have to, in bits.
+    /// Arrival of a coflow with active flows, and the total volume of its flows since then, in
+    /// bits.
     pub fn coflow_so_far(&self, coflow: CoflowId) -> Option<(Instant, f64)> {
         self.coflows.get(&coflow).map(|group| (group.arrived, group.volume_bits))
     }
-    /// The active flows that cross a link, in no order that means anything.
+    /// The active flows on a link, in an arbitrary order.
     pub fn flows_on(&self, link: LinkId) -> &[FlowId] {
         &self.links[link.0 as usize].flows
     }
-    /// Links whose flows' rates have changed since the last decision, those of flows that are no longer there among them.
+    /// Links whose flows' rates have changed since the last decision, including links of removed
+    /// flows.
     pub fn changed_links(&self) -> &[LinkId] {
         &self.changed.links
     }
-    /// The links that a flow crosses.
+    /// The links of a flow's route.
     pub fn route(&self, id: FlowId) -> impl ExactSizeIterator<Item = LinkId> {
         self.slots[id.0 as usize].hops.iter().map(|hop| hop.link)
     }
-    /// What a flow is part of.
+    /// The coflow of a flow.
     pub fn coflow(&self, id: FlowId) -> CoflowId {
         self.slots[id.0 as usize].coflow
     }
-    /// When a flow was there.
+    /// Arrival of a flow.
     pub fn arrived(&self, id: FlowId) -> Instant {
         self.slots[id.0 as usize].arrived
     }
-    /// All that a flow has to move, in bits.
+    /// Total volume of a flow, in bits.
     pub fn volume_bits(&self, id: FlowId) -> f64 {
         self.slots[id.0 as usize].volume_bits
     }
-    /// What a flow has still to move, in bits.
+    /// Remaining volume of a flow, in bits.
     pub fn remaining_bits(&self, id: FlowId) -> f64 {
         self.slots[id.0 as usize].remaining_bits(self.now)
     }
-    /// A flow's rate, in bits a second.
+    /// Rate of a flow, in bits per second.
     pub fn bps(&self, id: FlowId) -> f64 {
         self.slots[id.0 as usize].bps
     }
-    /// A link's rate, in bits a second.
+    /// Rate of a link, in bits per second.
     pub fn rate_bps(&self, link: LinkId) -> f64 {
         self.links[link.0 as usize].rate_bps
     }
-    /// What no flow of a link uses, in bits a second; 0 where rounding may have left it.
+    /// Unused rate of a link, in bits per second; 0 if it is only a rounding error.
     pub fn left_bps(&self, link: LinkId) -> f64 {
         let link = &self.links[link.0 as usize];
         let left_bps = link.rate_bps - link.load_bps;
         if left_bps > link.rate_bps * ROUNDING { left_bps } else { 0.0 }
     }
-    /// What all links of a flow's route have left, in bits a second.
+    /// Unused rate along a flow's route, in bits per second.
     pub fn most_bps(&self, id: FlowId) -> f64 {
         self.route(id).map(|link| self.left_bps(link)).fold(f64::INFINITY, f64::min)
     }

@@ -4,26 +4,28 @@ use crate::active::Active; // tidy-allow: circle, a trait and its argument
 use crate::network::FlowId;
 use anabranch_units::Instant;
 
-/// What has happened since rates were set last.
+/// Events since the last decision.
 #[derive(Clone, Debug, Default)]
 pub struct Event {
-    /// Flows that have arrived, in their order.
+    /// New flows, in the order of arrival.
     pub arrived: Vec<FlowId>,
-    /// Flows that have more to move than they had, and how much more, in bits.
+    /// Flows with an increased volume, and the increase in bits.
     pub grown: Vec<(FlowId, f64)>,
-    /// Flows that are no longer there. Their names still mean them for this decision.
+    /// Removed flows. Their names stay valid for this decision.
     pub completed: Vec<FlowId>,
 }
 
-/// Sets the rates of flows whenever one arrives, grows or completes. It sees the flows that are active, and nothing of what is
-/// to come.
+/// Sets the rates of flows whenever one arrives, grows or completes. It sees the active flows, and
+/// no future ones.
 ///
-/// The sum over a link's flows must not be above its rate, but for what rounding adds; [`Active::decide`] refuses what is.
+/// The rates on a link must not exceed the link's rate, apart from rounding; otherwise
+/// [`Active::decide`] fails.
 pub trait Allocator {
-    /// Sets rates by [`Active::set_bps`]. A flow keeps its rate until it gets another; one that has just arrived has none.
+    /// Sets rates with [`Active::set_bps`]. A flow keeps its rate until the next change; a new flow
+    /// has none.
     fn allocate(&mut self, event: &Event, active: &mut Active);
 
-    /// When it wants to set rates again though nothing has happened.
+    /// Time at which the allocator wants to decide again without an event.
     fn next_decision(&self, active: &Active) -> Option<Instant> {
         let _ = active;
         None

@@ -1,35 +1,36 @@
 //! Recorded coflows in the format of the coflow benchmark (github.com/coflow/coflow-benchmark).
 //!
-//! Text: ports and coflows in the first line; then a line for each coflow with its number, its arrival in milliseconds, how
-//! many mappers and each one's port, how many reducers and each one's `PORT:MEGABYTES`. Every reducer gets as much from each
-//! mapper. A megabyte is 2^20 bytes, as in the benchmark's own simulator.
+//! The first line has the numbers of ports and coflows. Each further line is a coflow: its number,
+//! its arrival in milliseconds, the number of mappers and the port of each, the number of reducers
+//! and `PORT:MEGABYTES` of each. Every reducer receives the same amount from each mapper. A
+//! megabyte is 2^20 bytes, as in the benchmark's simulator.
 
 use crate::network::{CoflowId, Flow, Network};
 use anabranch_units::{ByteCount, Duration, Instant};
 use std::fmt;
 use std::str::FromStr;
 
-/// The most ports that a trace may have.
+/// Maximum number of ports in a trace.
 pub const PORTS_MAX: u32 = 1 << 16;
-/// The most flows that are read.
+/// Maximum number of flows read.
 pub const FLOWS_MAX: usize = 1 << 22;
 const MEGABYTE: f64 = 1_048_576.0;
 
-/// A trace: on a [`Network::big_switch`] of so many ports.
+/// A trace on a [`Network::big_switch`] of `ports` ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// Ports of the switch.
+    /// Number of ports of the switch.
     pub ports: u32,
-    /// The flows of all coflows, which have the trace's numbers.
+    /// Flows of all coflows, which have the trace's numbers.
     pub flows: Vec<Flow>,
 }
 
-/// Where a trace cannot be read, and why.
+/// Location and reason of an error in a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceError {
-    /// The line, from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// In one line.
+    /// Reason, in one line.
     pub reason: String,
 }
 
@@ -62,9 +63,9 @@ impl Words<'_> {
     }
 }
 
-/// Reads the first `coflows_max` coflows of a trace.
+/// Parses the first `coflows_max` coflows of a trace.
 ///
-/// Errors: the first line that is not as it must be.
+/// Errors: the first invalid line.
 pub fn parse(text: &str, coflows_max: usize) -> Result<Trace, TraceError> {
     let mut lines = text.lines().enumerate();
     let at = |line: usize| move |reason: String| TraceError { line: line + 1, reason };

@@ -1,22 +1,27 @@
 //! Certified lower bounds on the sum of coflow completion times: no schedule is faster.
 //!
-//! A schedule here may know all flows beforehand, give any rates that no link is overloaded by, and change them at any time.
-//! Five relaxations, each a theorem where it is written:
+//! A schedule here may know all flows in advance, choose any rates that overload no link, and
+//! change them at any time. Five relaxations, each proved where it is implemented:
 //!
-//! 1. *Alone*: a coflow with all links to itself is not faster than its slowest link ([`Bound::alone_s`]).
-//! 2. *Links*: each coflow is counted on one link, where shortest remaining time first is best ([`Bound::links_s`]).
-//! 3. *Prices*: time on links has a price, each coflow chooses for itself when to complete and when to use its links, and their
-//!    payments in sum, less the price of all time, are a bound for any prices ([`Bound::prices_s`]). The best prices are
-//!    those of a linear program that is indexed by time; they are approached by ascent, and every step is a bound.
+//! 1. *Alone*: a coflow with all links to itself is not faster than its slowest link
+//!    ([`Bound::alone_s`]).
+//! 2. *Links*: each coflow is counted on one link, where shortest remaining time first is optimal
+//!    ([`Bound::links_s`]).
+//! 3. *Prices*: time on links has a price, and each coflow chooses its completion and its use of
+//!    links by itself. The sum of their payments less the price of all time is a bound for any
+//!    prices ([`Bound::prices_s`]). The best prices solve a time-indexed linear program; they are
+//!    approached by ascent, and every step gives a bound.
 //!
-//! 4. *Cases*: a coflow completes by an instant or after it, each case has its own prices, and a bound in all cases is a bound
-//!    ([`Bound::cases_s`]).
-//! 5. *Orders*: of few coflows, each waits for those that complete before it ([`Bound::orders_s`]). This is a linear program.
+//! 4. *Cases*: a coflow completes by an instant or after it; each case has different prices, and a
+//!    bound in both cases is a bound ([`Bound::cases_s`]).
+//! 5. *Orders*: with a small number of coflows, each waits for earlier completions
+//! ([`Bound::orders_s`]). This is a linear program.
 //!
-//! Prices see all links at once, links see that a machine serves one after the other; on one link the second is exact. Flows
-//! count by their volume on links only: that a flow uses all links of its route at the same instant is not seen.
+//! Prices consider all links at once; the links relaxation considers that a machine serves one job
+//! after the other, and is exact on one link. Flows count by their volume on links only: that a
+//! flow uses all links of its route at the same instant is ignored.
 //!
-//! Entry point: [`total`] gives a [`Bound`].
+//! Entry point: [`total`] returns a [`Bound`].
 
 mod links;
 mod orders;
@@ -28,21 +33,22 @@ use crate::network::{CoflowId, Flow, LinkId, Network};
 use crate::run::{RunError, check};
 use std::collections::BTreeMap;
 
-/// What rounding may add to a sum of so many terms at most, as a part of it; taken off every bound. A sum of 2^20 terms is exact
-/// to 2^-33 of it.
+/// Relative rounding error of a sum, subtracted from every bound. A sum of 2^20 terms is exact to
+/// 2^-33.
 const ROUNDING: f64 = 1e-9;
-/// What a linear program's solver may be off by, as a part of its answer.
+/// Relative error of a linear program's solver.
 const SOLVER_ROUNDING: f64 = 1e-6;
 
-/// How long to look for prices.
+/// Effort of the search for prices.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Effort {
-    /// How often intervals are split where it may help, which makes half of them more; at most 4,096 there are.
+    /// Number of times that intervals are split where it may help, each adding half as many; there
+    /// are at most 4,096.
     pub splits: u32,
-    /// Steps of ascent before, and after each time.
+    /// Steps of ascent before the first split, and after each.
     pub steps: u32,
-    /// How often a case becomes two, each of which takes a third of these steps. One more than that are kept, each with its
-    /// prices.
+    /// Number of times that a case is split in two, each with a third of these steps. One more case
+    /// than that is kept, each with its prices.
     pub branches: u32,
 }
 
@@ -53,28 +59,28 @@ impl Default for Effort {
     }
 }
 
-/// What no schedule is below, in seconds: sums over coflows, of the time from the first flow's arrival to the last flow's
-/// completion. What rounding may have added is taken off.
+/// Lower bounds for any schedule, in seconds: sums over coflows of the time from the first flow's
+/// arrival to the last flow's completion. Rounding errors are subtracted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bound {
-    /// How many coflows there are.
+    /// Number of coflows.
     pub coflows: usize,
-    /// As if each were alone.
+    /// Bound with each coflow alone.
     pub alone_s: f64,
-    /// As if each used one link only, which it shares with those that do.
+    /// Bound with each coflow on a single link, which it shares with the coflows assigned to it.
     pub links_s: f64,
-    /// Which one that is; none for a coflow that has nothing to move.
+    /// Link of each coflow in that bound; `None` for a coflow without volume.
     pub assignment: BTreeMap<CoflowId, Option<LinkId>>,
-    /// As if each used links at the best prices that were found, rather than by turns.
+    /// Bound with links used at the best prices found, rather than in turns.
     pub prices_s: f64,
-    /// The same, where some coflows complete by an instant or after it, whichever is less.
+    /// The same with some coflows split into cases, the lower of each pair.
     pub cases_s: f64,
-    /// As if coflows were only ordered, each link for itself; none where there are more than ten. As exact as a solver's
-    /// answer is, which is taken for right to a millionth.
+    /// Bound with coflows ordered on each link separately; `None` with more than ten. It relies on
+    /// a solver, whose answer is assumed to be right to a millionth.
     pub orders_s: Option<f64>,
 }
 
-/// Why a bound is what it is.
+/// The relaxation that gives a bound.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Relaxation {
     /// See [`Bound::alone_s`].
@@ -90,7 +96,7 @@ pub enum Relaxation {
 }
 
 impl Bound {
-    /// The best of all, and which that is; of equal ones the simplest.
+    /// The best bound and its relaxation; among equal ones the simplest.
     pub fn total_s(&self) -> (f64, Relaxation) {
         let all = [
             (self.alone_s, Relaxation::Alone),
@@ -103,32 +109,32 @@ impl Bound {
             .reduce(|best, next| if next.0 > best.0 { next } else { best })
             .expect("there are five")
     }
-    /// The best bound on the mean; 0 where there are no coflows.
+    /// The best bound on the mean; 0 without coflows.
     pub fn mean_s(&self) -> f64 {
         self.total_s().0 / self.coflows.max(1) as f64
     }
 }
 
-/// What each coflow takes with all links to itself at least, in seconds: see [`Bound::alone_s`].
+/// Minimum time of each coflow with all links to itself, in seconds: see [`Bound::alone_s`].
 ///
-/// Errors: as of [`crate::run`], where flows and network do not fit.
+/// Errors: as [`crate::run`] for flows that do not fit the network.
 pub fn alone_s(network: &Network, flows: &[Flow]) -> Result<BTreeMap<CoflowId, f64>, RunError> {
     check(network, flows)?;
     let works = work::of_coflows(network, flows).into_iter();
     Ok(works.map(|(coflow, work)| (coflow, work.alone_s - work.arrived_s)).collect())
 }
 
-/// Bounds what the coflows' completion times add up to, under any schedule.
+/// Bounds the sum of the coflows' completion times under any schedule.
 ///
-/// Cost: for each step of each effort, what coflows do with their links, in all intervals in which they may wait.
-/// Errors: as of [`crate::run`], where flows and network do not fit.
+/// Cost: per step of ascent, the work of coflows on their links over all intervals in which they
+/// may wait. Errors: as [`crate::run`] for flows that do not fit the network.
 pub fn total(network: &Network, flows: &[Flow], effort: Effort) -> Result<Bound, RunError> {
     check(network, flows)?;
     let (names, works): (Vec<CoflowId>, Vec<work::Work>) =
         work::of_coflows(network, flows).into_iter().unzip();
     let last_s = works.iter().map(|work| work.alone_s).fold(0.0, f64::max);
-    // Instants are rounded by so little. Delaying a schedule by as much makes it one for the rounded arrivals, so that no
-    // completion time is off by more than a few times that.
+    // Rounding of instants. A schedule delayed by it is valid for the rounded arrivals, so a
+    // completion time is off by at most a few times the error.
     let instants_s = works.len() as f64 * last_s * 4.0 * f64::EPSILON;
     let certified_s = |total_s: f64| (total_s * (1.0 - ROUNDING) - instants_s).max(0.0);
     let assignment = links::assign(&works, network.links());

@@ -1,26 +1,32 @@
-//! The rules of CoflowSim, the field's reference simulator, where they are not ours: with them its figures can be compared.
+//! The rules of CoflowSim, the field's reference simulator, where they differ from ours, so that
+//! its figures can be reproduced.
 //!
-//! Source: github.com/coflow/coflowsim, at commit b61f209, with its defaults. Its differences, and the reasons for our
-//! defaults:
+//! Source: github.com/coflow/coflowsim, at commit b61f209, with its defaults. The differences, and
+//! the reasons for our defaults:
 //!
-//! - *Arrivals.* Coflows are admitted at the beginning of epochs of [`EPOCH`], and those that arrive during one or at its end
-//!   with it: up to 10.24 s before they arrive. Their times count from then ([`Trace::as_coflowsim`]). Ours are admitted on arrival:
-//!   no scheduler knows the coflows to come.
-//! - *Volumes.* Each flow has whole megabytes, rounded up ([`Trace::as_coflowsim`]). Ours are the trace's, to a byte; those of
-//!   the benchmark's own trace are whole megabytes.
-//! - *Steps.* Time goes by in steps of [`STEP`], in which a port moves a megabyte: [`PORT`]. Its second has 1024 ms. A flow
-//!   that completes within a step does so at the step's end: [`crate::run_in_epochs`] with [`STEP`]. Ours is exact.
-//! - *Decisions.* Rates are set when coflows are admitted or have gone; the rate of a flow that completes before its coflow
-//!   stays unused until then. Ours goes to others at once, as work conservation is for.
-//! - *Order.* SEBF is by a coflow's first volume. Ours is by its remaining volume, as Varys has it.
-//! - *Backfilling.* A coflow that finds a link of its full gets nothing by MADD. Of what is left then the flows of all such
-//!   coflows have the least even share of their links; the rest goes to flows of all coflows by a deadline in whole
-//!   milliseconds, admission and a random 1 to 2 times the time that the coflow takes alone (for that a second has 1000 ms
-//!   and a port 2^30 bits), then by their last and first ports. Ours follows the order of service, which is what it is for.
+//! - *Arrivals.* Coflows are admitted at the beginning of epochs of [`EPOCH`], together with those
+//!   that arrive during the epoch or at its end: up to 10.24 s before their arrival. Their times
+//!   count from the admission ([`Trace::as_coflowsim`]). Ours are admitted on arrival: no scheduler
+//!   knows future coflows.
+//! - *Volumes.* Each flow has whole megabytes, rounded up ([`Trace::as_coflowsim`]). Ours are the
+//!   trace's, to a byte; the benchmark's trace has whole megabytes.
+//! - *Steps.* Time advances in steps of [`STEP`], in which a port moves a megabyte: [`PORT`]. Its
+//!   second has 1024 ms. A flow that completes within a step does so at the step's end:
+//!   [`crate::run_in_epochs`] with [`STEP`]. Ours is exact.
+//! - *Decisions.* Rates are set when coflows are admitted or have ended; the rate of a flow that
+//!   completes before its coflow stays unused until then. Ours goes to other flows at once, for
+//!   work conservation.
+//! - *Order.* SEBF uses a coflow's initial volume. Ours uses its remaining volume, as Varys does.
+//! - *Backfilling.* A coflow with a full link gets nothing by MADD. From the remaining rate, the
+//!   flows of all these coflows first get the least even share of their links. The rest goes to
+//!   flows of all coflows, ordered by a deadline in whole milliseconds: admission plus a random 1
+//!   to 2 times the coflow's time alone (with a second of 1000 ms and a port of 2^30 bits), then by
+//!   their last and first ports. Ours follows the order of service.
 //!
-//! Over the first 170 coflows of the benchmark's trace all completions are CoflowSim's, to the millisecond.
-//! Differs: a link with less than a billionth of its rate left is full. CoflowSim's limit is 0.001 b/s, which what rounding
-//! leaves of its sums exceeds in long runs: such coflows get next to nothing by MADD and no even share either.
+//! Over the first 170 coflows of the benchmark's trace all completions equal CoflowSim's, to the
+//! millisecond. Differs: a link with less than a billionth of its rate left is full. CoflowSim's
+//! limit is 0.001 b/s, which rounding errors of its sums exceed in long runs: coflows there get
+//! next to nothing by MADD and no even share either.
 
 use crate::active::Active;
 use crate::allocator::Event;
@@ -32,19 +38,19 @@ use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 
-/// How often it admits coflows.
+/// Interval between admissions of coflows.
 pub const EPOCH: Duration = Duration::from_ms(10 * 1024);
-/// Its steps.
+/// Length of a step.
 pub const STEP: Duration = Duration::from_ms(8);
-/// The rate of its ports: 2^20 bytes in 8 ms.
+/// Rate of a port: 2^20 bytes in 8 ms.
 pub const PORT: BitRate = BitRate::bps(1_048_576_000);
 const MEGABYTE: u64 = 1 << 20;
 
 impl Trace {
-    /// The coflows as CoflowSim has them: admitted at the beginning of the epoch during which or at whose end they arrive, and
-    /// with whole megabytes for each flow, at least one.
+    /// The coflows under CoflowSim's rules: admitted at the beginning of the epoch during which or
+    /// at whose end they arrive, with whole megabytes for each flow, at least one.
     ///
-    /// Differs: mappers at one port, or reducers, are flows of their own; CoflowSim joins them.
+    /// Differs: mappers at one port, or reducers, stay separate flows; CoflowSim merges them.
     pub fn as_coflowsim(mut self) -> Self {
         for flow in &mut self.flows {
             let (epoch_ps, arrives_ps) = (u128::from(EPOCH.as_ps()), flow.arrives.as_ps());
@@ -55,12 +61,12 @@ impl Trace {
     }
 }
 
-/// In which order coflows get their rates.
+/// Order in which coflows get their rates.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     /// The smallest effective bottleneck first.
     Bottleneck,
-    /// As they came.
+    /// By arrival.
     Arrival,
 }
 
@@ -73,17 +79,19 @@ pub(crate) struct Rates {
     factors: Factors,
 }
 
-/// What is kept of a coflow as it was when it came.
+/// State of a coflow from its admission.
 #[derive(Copy, Clone, Debug)]
 struct Came {
-    /// What it would have taken alone.
+    /// Its time alone at admission.
     alone_s: f64,
     deadline_ms: f64,
 }
 
-/// Random factors as `java.util.Random` draws them with CoflowSim's seed, one for each coflow in the order of their arrival.
+/// Random factors as drawn by `java.util.Random` with CoflowSim's seed, one per coflow in the order
+/// of arrival.
 ///
-/// Source: the documentation of that class, which says its linear congruence (D. H. Lehmer's, in 48 bits).
+/// Source: the documentation of that class, which gives its linear congruence (D. H. Lehmer's, in
+/// 48 bits).
 #[derive(Copy, Clone, Debug)]
 struct Factors(u64);
 
@@ -98,7 +106,7 @@ impl Factors {
         self.0 = (self.0.wrapping_mul(Self::MULTIPLIER) + 0xb) & ((1 << 48) - 1);
         self.0 >> (48 - bits)
     }
-    /// 1 to 2.
+    /// A factor from 1 to 2.
     fn draw(&mut self) -> f64 {
         1.0 + ((self.bits(26) << 27) + self.bits(27)) as f64 / (1u64 << 53) as f64
     }
@@ -109,7 +117,7 @@ impl Rates {
         Self { order, plan: Plan::default(), came: BTreeMap::new(), factors: Factors::new() }
     }
 
-    /// Sets rates anew where a coflow has come or gone, and does nothing else.
+    /// Recomputes rates when a coflow has arrived or ended, and does nothing otherwise.
     pub fn allocate(&mut self, event: &Event, active: &mut Active) {
         if !Ranks::default().is_new_order(event, active) {
             return;
@@ -158,7 +166,7 @@ impl Rates {
     }
 }
 
-/// Gives flows the least even share of what their links have left.
+/// Gives flows the least even share of the unused rates of their links.
 fn share(plan: &mut Plan, active: &Active, mut flows: Vec<FlowId>) {
     flows.retain(|id| plan.most_bps(active, *id) > 0.0);
     let mut count = vec![0u32; active.network().links()];

@@ -1,13 +1,14 @@
-//! FIFO: coflows in the order in which they came, each flow just in time for its coflow's bottleneck, and the rest to the
-//! next coflow.
+//! FIFO: coflows in the order of their arrival, each flow just fast enough to end with its coflow's
+//! bottleneck, and the rest to the next coflow.
 //!
-//! Source: the order is the baseline of Chowdhury and Stoica's work on coflows (*Efficient Coflow Scheduling Without Prior
-//! Knowledge*, SIGCOMM 2015, section 2, and their simulator, github.com/coflow/coflowsim). Rates are MADD's, as in that
-//! simulator: the first coflow is as fast as the network lets it be, its flows end together, and the rest goes
-//! to the second. So FIFO differs from [`crate::Varys`] by the order alone, and the difference of their figures is the worth of an
-//! order. A coflow came with its first flow; of two that came at once the one with the lower name is first.
-//! Differs: MADD needs to know the volumes of flows that have arrived; a FIFO that knows none would share the rest among
-//! a coflow's flows.
+//! Source: the order is the baseline of Chowdhury and Stoica's work on coflows (*Efficient Coflow
+//! Scheduling Without Prior Knowledge*, SIGCOMM 2015, section 2, and their simulator,
+//! github.com/coflow/coflowsim). Rates are MADD's, as in that simulator: the first coflow is as
+//! fast as the network allows, its flows end together, and the rest goes to the second. FIFO thus
+//! differs from [`crate::Varys`] only by the order, and the difference of their figures is the
+//! worth of an order. A coflow arrives with its first flow; of two simultaneous coflows the one
+//! with the lower name is first. Differs: MADD needs the volumes of flows that have arrived; a FIFO
+//! without volumes would share the rest among a coflow's flows.
 
 use crate::active::Active;
 use crate::allocator::{Allocator, Event};
@@ -23,7 +24,7 @@ pub struct Fifo {
 }
 
 impl Fifo {
-    /// One that follows CoflowSim's rules, for comparison: see [`crate::coflowsim`].
+    /// An instance that follows CoflowSim's rules, for comparison: see [`crate::coflowsim`].
     pub fn like_coflowsim() -> Self {
         let rates = coflowsim::Rates::new(coflowsim::Order::Arrival);
         Self { like_coflowsim: Some(rates), ..Self::default() }
@@ -31,8 +32,8 @@ impl Fifo {
 }
 
 impl Allocator for Fifo {
-    /// Cost: a few walks along the routes of all active flows where a coflow arrives, grows or completes; else the flows on
-    /// the links of those that have completed.
+    /// Cost: a few walks along the routes of all active flows when a coflow arrives, grows or
+    /// completes; otherwise the flows on the links of completed ones.
     fn allocate(&mut self, event: &Event, active: &mut Active) {
         if let Some(rates) = &mut self.like_coflowsim {
             return rates.allocate(event, active);

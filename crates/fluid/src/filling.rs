@@ -1,8 +1,8 @@
-//! Weighted max-min among any flows, of their links' remaining rates: rates rise together, each by its weight, until a link is
-//! full.
+//! Weighted max-min allocation of the links' remaining rates to given flows: rates rise together,
+//! in proportion to weights, until a link is full.
 //!
-//! Source: progressive filling (Bertsekas and Gallager, *Data Networks*, section 6.5.2) with weights. [`crate::MaxMin`] does
-//! it faster for all flows, where none has a weight.
+//! Source: progressive filling (Bertsekas and Gallager, *Data Networks*, section 6.5.2) with
+//! weights. [`crate::MaxMin`] is faster for all flows without weights.
 
 use crate::active::Active;
 use crate::allocator::Event;
@@ -10,16 +10,16 @@ use crate::network::{FlowId, LinkId};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What it works with, kept for the next time.
+/// Buffers, reused by the next call.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Filling {
     links: Vec<Level>,
-    /// Those that the flows at hand cross.
+    /// Links of the given flows.
     used: Vec<LinkId>,
-    /// Flows at hand by link: places among them.
+    /// Given flows by link, as indices.
     crossing: Vec<u32>,
     is_set: Vec<bool>,
-    /// Links by what they would give for a weight of 1.
+    /// Links by their rate per weight of 1.
     heap: BinaryHeap<Reverse<(u64, LinkId)>>,
     candidates: Vec<(u32, FlowId)>,
     group: Vec<(FlowId, f64)>,
@@ -28,25 +28,25 @@ pub(crate) struct Filling {
 #[derive(Copy, Clone, Debug, Default)]
 struct Level {
     left_bps: f64,
-    /// Of flows that have no rate yet.
+    /// Total weight of flows without a rate yet.
     weight: f64,
     unset: u32,
-    /// Its part of the list of flows by link.
+    /// Part of the list of flows by link.
     begins: u32,
     ends: u32,
 }
 
 impl Level {
-    /// Shares are not negative, so that their bits are ordered as they are.
+    /// Shares are not negative, so their bits sort as they do.
     fn share_bits(&self) -> u64 {
         (self.left_bps.max(0.0) / self.weight).to_bits()
     }
 }
 
 impl Filling {
-    /// Puts what flows get in the place of their weights, which are above 0.
+    /// Replaces the weights of flows, which are above 0, by their rates.
     ///
-    /// Cost: the links of their routes, and for each link that is full a look at a heap.
+    /// Cost: the links of their routes, and a heap operation per full link.
     pub fn fill(&mut self, active: &Active, flows: &mut [(FlowId, f64)], left_bps: impl Fn(LinkId) -> f64) {
         self.list(active, flows, left_bps);
         let Self { links, used, crossing, is_set, heap, .. } = self;
@@ -57,11 +57,13 @@ impl Filling {
             if link.unset == 0 {
                 continue;
             }
-            // What was subtracted from the weight has rounded it; small ones may be left of large ones.
+            // Subtractions have rounded the weight; small weights may be lost beside large ones, so
+            // it is summed again.
             let there = &crossing[link.begins as usize..link.ends as usize];
             let unset = there.iter().filter(|flow| !is_set[**flow as usize]);
             link.weight = unset.map(|flow| flows[*flow as usize].1).sum();
-            // Shares only grow as flows with less are set: what was put there earlier may be too little.
+            // Shares only grow while flows with smaller shares are set, so an earlier entry may be
+            // too low.
             let now = link.share_bits();
             if now > bits {
                 heap.push(Reverse((now, at)));
@@ -119,8 +121,8 @@ impl Filling {
         }
     }
 
-    /// Shares what flows that have completed leave of their links among others there: rank by rank, by weight among equal ranks.
-    /// `on_more` hears who gets how much more.
+    /// Distributes the rates of completed flows to flows on their links: by rank, and by weight
+    /// among equal ranks. `on_more` is called with each flow's increase.
     ///
     /// Cost: the flows on those links.
     pub fn fill_after(
@@ -172,7 +174,7 @@ mod tests {
             let of = |id: &FlowId| weights[id.0 as usize] as f64;
             let mut rates: Vec<(FlowId, f64)> = ids.iter().map(|id| (*id, of(id))).collect();
             let mut filling = Filling::default();
-            // What is there from another time changes nothing.
+            // State from an earlier call has no effect.
             filling.fill(&active, &mut rates.clone(), |_| 1.0);
             filling.fill(&active, &mut rates, |link| active.rate_bps(link));
             for (id, bps) in &rates {

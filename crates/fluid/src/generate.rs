@@ -1,24 +1,27 @@
-//! Coflows made up with the statistics of a recorded hour, in the coflow benchmark's format, for where that is not at hand.
+//! Synthetic coflows with the statistics of a recorded hour, in the coflow benchmark's format, for
+//! use without that trace.
 //!
-//! Source: measured from `FB2010-1Hr-150-0` of github.com/coflow/coflow-benchmark (526 coflows on 150 ports, one every 6.9 s).
-//! As Varys has them (Chowdhury, Zhong and Stoica, SIGCOMM 2014, table 3), coflows are of four kinds: no flow has 5 MB or
-//! some have, and there are at most 50 flows or more. Of each kind, how many mappers and reducers there are and how much a
-//! mapper sends to a reducer are drawn from the kind's own quantiles.
-//! Differs: the three are drawn independently within a kind, arrivals are a Poisson process, and mappers and reducers are on any
-//! ports, each as likely as another: the recorded hour has ports that are busier than others.
+//! Source: measured from `FB2010-1Hr-150-0` of github.com/coflow/coflow-benchmark (526 coflows on
+//! 150 ports, one every 6.9 s). As in Varys (Chowdhury, Zhong and Stoica, SIGCOMM 2014, table 3),
+//! there are four kinds of coflows: without or with flows of 5 MB or more, and with at most 50
+//! flows or more. The numbers of mappers and reducers, and the megabytes from a mapper to a
+//! reducer, are drawn from the quantiles of each kind. Differs: the three are independent within a
+//! kind, arrivals are a Poisson process, and mappers and reducers are on ports with equal
+//! probability: the recorded hour has busier ports.
 
 use anabranch_units::{RandomStream, Seed};
 use std::fmt::Write as _;
 
-/// Mean time between arrivals in the recorded hour, in milliseconds.
+/// Mean interval between arrivals in the recorded hour, in milliseconds.
 pub const INTERARRIVAL_MS: f64 = 6_913.0;
 
-/// How many of a thousand are of the kind, and its quantiles at 0, 0.1, 0.25, 0.5, 0.75, 0.9 and 1.
+/// A kind of coflows: its frequency in a thousand, and its quantiles at 0, 0.1, 0.25, 0.5, 0.75,
+/// 0.9 and 1.
 struct Kind {
     per_mille: u64,
     mappers: [f64; 7],
     reducers: [f64; 7],
-    /// From a mapper to a reducer, in megabytes; the mean over reducers.
+    /// Megabytes from a mapper to a reducer; the mean over reducers.
     megabytes: [f64; 7],
 }
 
@@ -54,12 +57,13 @@ const KINDS: [Kind; 4] = [
     },
 ];
 
-/// A trace of so many coflows on so many ports, that [`crate::benchmark::parse`] reads. The same seed gives the same one.
+/// A trace of `coflows` coflows on `ports` ports in the format of [`crate::benchmark::parse`].
+/// Equal seeds give equal traces.
 pub fn text(coflows: u32, ports: u32, seed: Seed) -> String {
     let mut text = format!("{ports} {coflows}\n");
     let mut arrives_ms = 0.0;
     for number in 1..=coflows {
-        // A seed's trace depends on this name, which is older than the word coflow here.
+        // A seed's trace depends on this stream name, which must not change.
         let mut random = seed.stream("transfer", number.into());
         arrives_ms -= INTERARRIVAL_MS * (1.0 - random.unit_f64()).ln();
         let mut at = random.below(KINDS.iter().map(|kind| kind.per_mille).sum());
@@ -80,7 +84,8 @@ pub fn text(coflows: u32, ports: u32, seed: Seed) -> String {
         }
         write!(text, " {reducers}").expect("text takes all");
         for port in some_ports(&mut random, ports, reducers) {
-            // Half of the recorded coflows have reducers of one size; others' largest has twice the mean.
+            // Half of the recorded coflows have reducers of equal size; in the rest the largest has
+            // twice the mean.
             let skew = if reducers == 1 { 1.0 } else { 0.5 - 0.5 * (1.0 - random.unit_f64()).ln() };
             write!(text, " {port}:{:.1}", (megabytes * skew).max(1.0)).expect("text takes all");
         }
@@ -89,14 +94,14 @@ pub fn text(coflows: u32, ports: u32, seed: Seed) -> String {
     text
 }
 
-/// The value at a quantile; between two that are known, on a line of their logarithms.
+/// The value at a quantile, interpolated between known ones on a logarithmic scale.
 fn quantile(of: &[f64; 7], q: f64) -> f64 {
     let above = AT.iter().position(|at| q <= *at).unwrap_or(AT.len() - 1).max(1);
     let part = (q - AT[above - 1]) / (AT[above] - AT[above - 1]);
     (of[above - 1].ln() * (1.0 - part) + of[above].ln() * part).exp()
 }
 
-/// So many ports, each once.
+/// `count` distinct random ports.
 fn some_ports(random: &mut RandomStream, ports: u32, count: u32) -> Vec<u32> {
     let mut all: Vec<u32> = (0..ports).collect();
     random.shuffle(&mut all);
@@ -124,8 +129,8 @@ mod tests {
         let share = |is: &dyn Fn(&(u64, u64)) -> bool| {
             coflows.values().filter(|sums| is(sums)).count() as f64 / 2_000.0
         };
-        // The recorded hour's: 0.76 have at most 50 flows, half have at most 25 MB and a tenth has more than 11 GB; a coflow
-        // has 1,343 flows in the mean.
+        // The recorded hour's: 0.76 have at most 50 flows, half have at most 25 MB and a tenth more
+        // than 11 GB; the mean is 1,343 flows.
         let narrow = share(&|(flows, _)| *flows <= 50);
         assert!((0.70..0.82).contains(&narrow), "{narrow} are narrow");
         let small = share(&|(_, bytes)| *bytes <= 25 << 20);

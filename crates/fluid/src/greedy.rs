@@ -1,9 +1,11 @@
-//! Flows in an order, each at the most that those before it leave: flows that a change does not reach are not looked at.
+//! Greedy allocation in an order: each flow gets the maximum that earlier ones leave. Flows
+//! unaffected by a change are not visited.
 //!
-//! On each link of its route a flow has the rate that better ones there leave. So where a flow gets less or more, worse ones on its
-//! links are looked at again, best first, and no others: one that gets a link pushes out a worse one, whose other link is
-//! free then, and so on down the order. Of flows with the same route only the best can have anything, as it leaves one of
-//! the route's links full; hence routes wait rather than flows.
+//! On each link of its route a flow has the rate left by better flows. When a flow's rate changes,
+//! only worse flows on its links are visited again, best first: a flow that gets a link displaces a
+//! worse one, whose other link becomes free, and so on down the order. Of flows with the same route
+//! only the best can have a rate, as it fills one of the route's links; therefore routes wait
+//! rather than flows.
 
 use crate::active::{Active, ROUNDING};
 use crate::allocator::Event;
@@ -12,27 +14,28 @@ use smallvec::SmallVec;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
-/// A flow's place in the order: a key, and its name where keys are equal.
+/// Position of a flow in the order: a key, and the flow's name for equal keys.
 type Place = (u64, FlowId);
 
-/// Rates that are greedy in an order, kept from decision to decision.
+/// Greedy rates in an order, kept between decisions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Greedy {
     links: Vec<Link>,
-    /// All that a flow has ever had, and where they are.
+    /// All routes that flows have ever had, and their indices.
     routes: Vec<Route>,
     route_of: BTreeMap<SmallVec<[LinkId; 2]>, u32>,
     flows: Vec<State>,
-    /// Links with several flows that have a rate: these may change places while they move.
+    /// Links with several served flows, which may swap positions while they progress.
     shared: BTreeSet<LinkId>,
-    /// To be looked at, best first.
+    /// Positions to visit, best first.
     queue: BinaryHeap<Reverse<Place>>,
     decision: u64,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Link {
-    /// Flows that have a rate, and which; a place is that of when it was set, and may be better by now.
+    /// Served flows with their rates; the position is from the time of service, and may have
+    /// improved since.
     served: SmallVec<[(Place, f64); 2]>,
     routes: Vec<u32>,
 }
@@ -40,32 +43,33 @@ struct Link {
 #[derive(Clone, Debug)]
 struct Route {
     links: SmallVec<[LinkId; 2]>,
-    /// Of those that wait. It is looked for so often that it is kept here.
+    /// Best position among the waiting flows, cached because it is looked up often.
     best: Option<Place>,
-    /// Flows that have no rate, worst first.
+    /// Waiting flows, worst first.
     waiting: Vec<Place>,
 }
 
 #[derive(Copy, Clone, Debug, Default)]
 struct State {
     route: u32,
-    /// While it waits.
+    /// Key while it waits.
     key: u64,
     is_served: bool,
     looked_in: u64,
 }
 
 impl Greedy {
-    /// Rates for what has happened. `key` is a flow's key, lower is better; it may fall while the flow has a rate, and else is
-    /// another only after it has grown or after [`Greedy::restart`].
+    /// Updates rates after events. `key` returns a flow's key, lower is better; it may fall while
+    /// the flow is served, and otherwise changes only when the flow grows or after
+    /// [`Greedy::restart`].
     ///
-    /// Cost: for each flow that gets another rate, the routes of its links.
+    /// Cost: for each flow whose rate changes, the routes of its links.
     pub fn allocate(&mut self, event: &Event, active: &mut Active, key: impl Fn(&Active, FlowId) -> u64) {
         self.begin(active);
         for id in &event.arrived {
             self.arrive(active, *id, key(active, *id));
         }
-        // A flow may have come or grown and gone since the last decision.
+        // A flow may have arrived or grown and then ended since the last decision.
         let gone: BTreeSet<FlowId> = event.completed.iter().copied().collect();
         for id in &event.completed {
             if self.flows[id.0 as usize].is_served {
@@ -104,7 +108,7 @@ impl Greedy {
         self.settle(active, key);
     }
 
-    /// Rates for all flows in another order.
+    /// Sets rates for all flows in another order.
     ///
     /// Cost: all active flows.
     pub fn restart(&mut self, active: &mut Active, key: impl Fn(&Active, FlowId) -> u64) {
@@ -156,7 +160,7 @@ impl Greedy {
         *best = waiting.last().copied();
     }
 
-    /// Notes a flow's rate where it is needed.
+    /// Records a flow's rate.
     fn serve(&mut self, active: &Active, (key, id): Place, bps: f64) {
         self.flows[id.0 as usize].is_served = true;
         for link in active.route(id) {
@@ -179,7 +183,8 @@ impl Greedy {
         }
     }
 
-    /// Has those on a link looked at who are worse than a place, or all, where they may have another rate now.
+    /// Schedules visits of flows on a link beyond position `after`, or of all flows, that may get
+    /// another rate now.
     fn look_after(
         &mut self,
         active: &Active,
@@ -190,7 +195,7 @@ impl Greedy {
         let mut queue = std::mem::take(&mut self.queue);
         let Link { served, routes } = &self.links[link.0 as usize];
         let served = served.iter().map(|((_, id), _)| (key(active, *id), *id));
-        // Whom better ones leave nothing now will be looked at when one of them gets less.
+        // A flow left without rate by better ones is visited when one of them gets less.
         let waiting = routes.iter().filter_map(|route| {
             let Route { links, best, .. } = &self.routes[*route as usize];
             let best = best.filter(|_| *best > after)?;
@@ -201,7 +206,7 @@ impl Greedy {
         self.queue = queue;
     }
 
-    /// What those who are better than a place leave of these links.
+    /// Rate on these links left by flows better than a position.
     fn most_bps(
         &self,
         active: &Active,
@@ -220,7 +225,7 @@ impl Greedy {
         links.iter().map(left).fold(f64::INFINITY, f64::min)
     }
 
-    /// Looks at flows, best first, until nobody's rate is another.
+    /// Visits flows, best first, until no rate changes.
     fn settle(&mut self, active: &mut Active, key: impl Fn(&Active, FlowId) -> u64) {
         while let Some(Reverse(place)) = self.queue.pop() {
             let (now, id) = place;
@@ -249,7 +254,7 @@ impl Greedy {
                 if bps < was_bps {
                     self.look_after(active, link, Some(place), &key);
                 } else {
-                    // Those who have nothing there get no more.
+                    // Flows without a rate there get no more.
                     let served = self.links[link.0 as usize].served.iter();
                     let worse =
                         served.map(|((_, id), _)| (key(active, *id), *id)).filter(|other| *other > place);
@@ -266,10 +271,10 @@ pub(crate) mod tests {
     use crate::Allocator;
     use crate::plan::Plan;
 
-    /// Compares each decision with that of who sorts all flows and fills in that order.
+    /// Compares each decision with a full sort and greedy fill of all flows.
     pub(crate) struct Checked<A, K> {
         pub inner: A,
-        /// A flow's key.
+        /// Key of a flow.
         pub key: K,
     }
 

@@ -1,16 +1,19 @@
-//! A network at the level of flows: each flow is a volume on a route, and moves at a rate that an [`Allocator`] sets.
+//! A flow-level network model: each flow is a volume on a route, and moves at a rate set by an
+//! [`Allocator`].
 //!
-//! Nothing happens between two events (a flow arrives, a flow completes), so a run is as long as it has events, whatever the
-//! volumes. Packets, queues and round trips are not modelled: the allocator gives the rates that a transport would reach.
+//! Rates change only at events (a flow arrives, a flow completes), so the cost of a run depends on
+//! the number of events, not on volumes. Packets, queues and round trips are not modelled: the
+//! allocator gives the rates that a transport would reach.
 //!
-//! Words used: a *coflow* is a group of flows of which only the last one's completion counts (Chowdhury and Stoica, *Coflow*,
-//! HotNets 2012). Its completion time is from its first flow's arrival to its last flow's completion. A flow
-//! is *active* from its arrival to its completion.
+//! Terms: a *coflow* is a group of flows that is complete with its last flow (Chowdhury and Stoica,
+//! *Coflow*, HotNets 2012). Its completion time is from its first flow's arrival to its last flow's
+//! completion. A flow is *active* from its arrival to its completion.
 //!
-//! Entry points: [`Network`] and [`Flow`]s go into [`run`] with an allocator, [`Outcome`] comes out; [`benchmark`] reads
-//! recorded coflows. [`MaxMin`] is the fair baseline, [`Srf`] orders flows, [`Wss`] shares among coflows, and [`Fifo`],
-//! [`Aalo`], [`Varys`] and [`Sincronia`] order them; [`coflowsim`] is how the reference simulator has it. Leaves out: how a
-//! program's rates are enforced (systems and drivers).
+//! Entry points: [`run`] takes a [`Network`] and [`Flow`]s with an allocator, and returns an
+//! [`Outcome`]; [`benchmark`] parses recorded coflows. [`MaxMin`] is the fair baseline, [`Srf`]
+//! orders flows, [`Wss`] shares among coflows, and [`Fifo`], [`Aalo`], [`Varys`] and [`Sincronia`]
+//! order them; [`coflowsim`] has the rules of the reference simulator. Leaves out: enforcing a
+//! program's rates (systems and drivers).
 
 mod aalo;
 mod active;

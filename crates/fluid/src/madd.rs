@@ -1,9 +1,9 @@
-//! MADD, minimum allocation for desired duration: coflows in an order, each as fast as those before it let it be
-//! and no flow of it faster than that takes; then the rest to the next coflow.
+//! MADD, minimum allocation for desired duration: coflows in an order, each as fast as earlier ones
+//! allow, with its flows no faster than its bottleneck requires; then the rest to the next coflow.
 //!
-//! Source: Chowdhury, Zhong and Stoica, *Efficient Coflow Scheduling with Varys* (SIGCOMM 2014), section 5. The order is
-//! its user's: [`crate::Varys`]'s or [`crate::Fifo`]'s.
-//! Differs: backfilling is greedy in the same order, flow by flow; Varys's own divides it among flows of a port.
+//! Source: Chowdhury, Zhong and Stoica, *Efficient Coflow Scheduling with Varys* (SIGCOMM 2014),
+//! section 5. The caller gives the order: [`crate::Varys`]'s or [`crate::Fifo`]'s. Differs:
+//! backfilling is greedy in the same order, flow by flow; Varys's divides it among flows of a port.
 
 use crate::active::Active;
 use crate::allocator::Event;
@@ -11,7 +11,7 @@ use crate::network::CoflowId;
 use crate::order::Ranks;
 use crate::plan::Plan;
 
-/// Rates for coflows that come in an order.
+/// Rates for coflows in an order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Madd {
     plan: Plan,
@@ -19,11 +19,11 @@ pub(crate) struct Madd {
 }
 
 impl Madd {
-    /// Sets rates anew where a coflow arrives, grows or completes; a flow that completes before its coflow leaves its
-    /// links' rate to others.
+    /// Recomputes rates when a coflow arrives, grows or completes; a flow that completes before its
+    /// coflow leaves its rate to other flows on its links.
     ///
-    /// Cost: a few walks along the routes of all active flows in the one case; the flows on the links of those that have
-    /// completed in the other.
+    /// Cost: a few walks along the routes of all active flows in the first case; the flows on the
+    /// links of completed ones in the second.
     pub fn allocate(
         &mut self,
         event: &Event,
@@ -54,8 +54,9 @@ mod tests {
     use crate::{Active, Allocator, CoflowId, Fifo, FlowId, LinkId, Network, Varys};
     use anabranch_units::{BitRate, ByteCount};
 
-    /// Rates of two equal flows that want all of link 2, in the order in which they came: after a flow of their coflow has left them its
-    /// rate, and after another coflow has come. The names of `freed` flows are reused, last first.
+    /// Rates of two equal flows that compete for link 2, in the order of arrival: after a flow of
+    /// their coflow has freed its rate, and after another coflow has arrived. The names of `freed`
+    /// flows are reused, last first.
     fn rates(mut allocator: impl Allocator, freed: [usize; 4]) -> [[f64; 2]; 2] {
         let network = Network::new([10, 10, 10, 1, 10].map(BitRate::mbps).to_vec()).expect("all have a rate");
         let mut active = Active::new(network);
@@ -64,7 +65,7 @@ mod tests {
         active.decide(&mut allocator).expect("it decides");
         freed.into_iter().for_each(|at| active.remove(before[at]));
         active.decide(&mut allocator).expect("it decides");
-        // The first one is in the pair's way on link 2, and the second one sets the pace.
+        // The first competes with the pair on link 2, and the second sets the pace.
         let coflow = CoflowId(0);
         let wide = active.insert(coflow, &[LinkId(2)], mb(20));
         active.insert(coflow, &[LinkId(3)], mb(20));
@@ -78,7 +79,7 @@ mod tests {
         [left, pair.map(|id| active.bps(id))]
     }
 
-    /// #48: of equal flows the one that had the lower place in memory was served first.
+    /// #48: of equal flows the one with the lower index in memory was served first.
     #[test]
     fn equal_flows_are_served_as_they_came_wherever_they_lie() {
         for freed in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 0, 3, 2], [2, 0, 3, 1]] {

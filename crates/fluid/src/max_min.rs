@@ -1,8 +1,9 @@
-//! Max-min fair rates, which ideal transports that share every link evenly would reach.
+//! Max-min fair rates, which ideal transports with evenly shared links would reach.
 //!
-//! Source: progressive filling (Bertsekas and Gallager, *Data Networks*, section 6.5.2). A flow's rate is the most that it can
-//! be without making a slower one slower: some link of it is full, and no flow there is faster. Flows with the same route have
-//! the same rate, so routes are filled rather than flows.
+//! Source: progressive filling (Bertsekas and Gallager, *Data Networks*, section 6.5.2). A flow's
+//! rate is the maximum that does not slow down a slower flow: some link of its route is full, and
+//! no flow there is faster. Flows with the same route have the same rate, so routes are filled
+//! rather than flows.
 
 use crate::active::Active;
 use crate::allocator::{Allocator, Event};
@@ -11,21 +12,21 @@ use smallvec::SmallVec;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Max-min fairness among flows, whatever coflow they are of.
+/// Max-min fairness among flows, regardless of coflows.
 #[derive(Clone, Debug, Default)]
 pub struct MaxMin {
     links: Vec<Filling>,
-    /// All that a flow has ever had, and where they are.
+    /// All routes that flows have ever had, and their indices.
     routes: Vec<Route>,
     route_of: BTreeMap<SmallVec<[LinkId; 2]>, u32>,
-    /// By flow: its route, and its place there.
+    /// By flow: index of its route, and position there.
     places: Vec<(u32, u32)>,
     decision: u64,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Filling {
-    /// What is left of its rate, and for how many flows that have none yet.
+    /// Unused rate, and the number of flows without a rate yet.
     left_bps: f64,
     unset: u32,
     routes: Vec<u32>,
@@ -36,11 +37,11 @@ struct Route {
     links: SmallVec<[LinkId; 2]>,
     flows: Vec<FlowId>,
     share_bps: f64,
-    /// The decision in which it was given that.
+    /// Decision in which the share was set.
     set_in: u64,
 }
 
-/// A link's even share; shares are not negative, so that their bits are ordered as they are.
+/// A link's even share; shares are not negative, so their bits sort as they do.
 fn share_bits(link: &Filling) -> u64 {
     (link.left_bps.max(0.0) / f64::from(link.unset)).to_bits()
 }
@@ -50,7 +51,7 @@ impl MaxMin {
         let Self { links, routes, route_of, places, .. } = self;
         links.resize_with(active.network().links(), Filling::default);
         places.resize(active.ids_end(), (0, 0));
-        // A flow may have come and gone since the last decision.
+        // A flow may have arrived and ended since the last decision.
         for id in &event.arrived {
             let on: SmallVec<[LinkId; 2]> = active.route(*id).collect();
             let at = *route_of.entry(on).or_insert_with_key(|on| {
@@ -77,8 +78,8 @@ impl MaxMin {
 }
 
 impl Allocator for MaxMin {
-    /// Cost: the links of all active flows' routes, the flows whose rates change, and for each link that is full a look at a
-    /// heap.
+    /// Cost: the links of all active flows' routes, the flows whose rates change, and a heap
+    /// operation per full link.
     fn allocate(&mut self, event: &Event, active: &mut Active) {
         self.keep_routes(event, active);
         let Self { links, routes, decision, .. } = self;
@@ -95,7 +96,8 @@ impl Allocator for MaxMin {
             if link.unset == 0 {
                 continue;
             }
-            // Shares only grow as flows with less are set: what was put there earlier may be too little.
+            // Shares only grow while flows with smaller shares are set, so an earlier entry may be
+            // too low.
             let now = share_bits(link);
             if now > bits {
                 heap.push(Reverse((now, at)));

@@ -3,15 +3,15 @@
 use anabranch_units::{BitRate, ByteCount, Instant};
 use std::fmt;
 
-/// Names a link of a network, by its place.
+/// A link of a network, by index.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u32);
 
-/// Names a flow of a run, by its place.
+/// A flow of a run, by index.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowId(pub u32);
 
-/// Names a coflow of a run.
+/// A coflow of a run.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CoflowId(pub u32);
 
@@ -21,13 +21,13 @@ pub struct Network {
     rates: Vec<BitRate>,
 }
 
-/// Why there is no such network.
+/// Why a network is invalid.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NetworkError {
-    /// A link of no rate.
+    /// A link with rate 0.
     NoRate(LinkId),
-    /// More links than can be named.
+    /// More links than there are names.
     TooManyLinks(usize),
 }
 
@@ -42,7 +42,7 @@ impl fmt::Display for NetworkError {
 impl std::error::Error for NetworkError {}
 
 impl Network {
-    /// Links of these rates, named by their order.
+    /// Links with these rates, named by index.
     ///
     /// Errors: see [`NetworkError`].
     pub fn new(rates: Vec<BitRate>) -> Result<Self, NetworkError> {
@@ -55,13 +55,14 @@ impl Network {
         }
     }
 
-    /// One switch that never blocks, with so many ports: links are in at the ports first, then out at the ports.
+    /// A non-blocking switch with `ports` ports: the links into the switch come first, then those
+    /// out of it.
     ///
     /// Errors: see [`NetworkError`].
     pub fn big_switch(ports: u32, rate: BitRate) -> Result<Self, NetworkError> {
         Self::new(vec![rate; 2 * ports as usize])
     }
-    /// The route from port to port of a [`Network::big_switch`].
+    /// The route between two ports of a [`Network::big_switch`].
     pub const fn through_switch(ports: u32, from: u32, to: u32) -> [LinkId; 2] {
         [LinkId(from), LinkId(ports + to)]
     }
@@ -81,7 +82,7 @@ impl Network {
     /// Sets a link's rate.
     ///
     /// Errors: [`NetworkError::NoRate`].
-    /// Panics: for a link that is not there.
+    /// Panics: if the link does not exist.
     pub fn set_rate(&mut self, link: LinkId, rate: BitRate) -> Result<(), NetworkError> {
         if rate.as_bps() == 0 {
             return Err(NetworkError::NoRate(link));
@@ -90,13 +91,13 @@ impl Network {
         Ok(())
     }
 
-    /// How many links there are.
+    /// Number of links.
     pub const fn links(&self) -> usize {
         self.rates.len()
     }
     /// A link's rate.
     ///
-    /// Panics: for one that is not there.
+    /// Panics: if the link does not exist.
     pub fn rate(&self, link: LinkId) -> BitRate {
         self.rates[link.0 as usize]
     }
@@ -105,14 +106,14 @@ impl Network {
 /// A volume on a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// What it is part of.
+    /// The coflow.
     pub coflow: CoflowId,
-    /// The links that it crosses, each once.
+    /// The links of the route, each once.
     pub route: Box<[LinkId]>,
-    /// What it has to move.
+    /// Initial volume.
     pub volume: ByteCount,
-    /// When it is there.
+    /// Arrival.
     pub arrives: Instant,
-    /// When it has more to move, and how much more: it is complete with the last.
+    /// Times of later growth, and the added volumes; the flow is complete with the last.
     pub grows: Box<[(Instant, ByteCount)]>,
 }

@@ -1,11 +1,11 @@
-//! Coflows in an order, and the rate that a completed flow leaves to the next ones.
+//! Coflows in an order, and the redistribution of a completed flow's rate.
 
 use crate::active::Active;
 use crate::allocator::Event;
 use crate::network::{CoflowId, FlowId};
 use std::collections::BTreeMap;
 
-/// The coflows that have active flows, in the order in which they came; those that came at once by their names.
+/// Coflows with active flows in the order of arrival; simultaneous ones by name.
 pub(crate) fn by_arrival(active: &Active) -> Vec<CoflowId> {
     let mut order: Vec<CoflowId> = active.coflows().collect();
     order.sort_by_key(|id| active.coflow_so_far(*id).map(|(arrived, _)| arrived));
@@ -17,7 +17,8 @@ pub(crate) fn by_arrival(active: &Active) -> Vec<CoflowId> {
 pub struct Ranks {
     order: Vec<CoflowId>,
     by_coflow: BTreeMap<CoflowId, u32>,
-    /// Flows that may get more, in the order in which they do: by rank, then by what remains, then as they were inserted.
+    /// Flows that may get more, in the order of service: by rank, then by remaining volume, then by
+    /// insertion.
     candidates: Vec<(u32, u64, u64, FlowId)>,
 }
 
@@ -31,18 +32,18 @@ impl Ranks {
     pub fn order(&self) -> &[CoflowId] {
         &self.order
     }
-    /// A coflow's place, from 0; last of all if it has none.
+    /// Position of a coflow, from 0; the maximum if it has none.
     pub fn of(&self, coflow: CoflowId) -> u32 {
         self.by_coflow.get(&coflow).copied().unwrap_or(u32::MAX)
     }
-    /// Whether a coflow has come, has more to move or has gone, rather than some of a coflow's flows only.
+    /// Whether a coflow has arrived, grown or ended, rather than only some of a coflow's flows.
     pub fn is_new_order(&self, event: &Event, active: &Active) -> bool {
         let has_gone = |id: &FlowId| active.flows_of(active.coflow(*id)).is_empty();
         !event.arrived.is_empty() || !event.grown.is_empty() || event.completed.iter().any(has_gone)
     }
 
-    /// Gives what changes since the last decision have left of links to the flows there, in order; within a coflow to the
-    /// one with the least to move first.
+    /// Gives unused rates of links that changed since the last decision to flows there, in order;
+    /// within a coflow the flow with the least remaining volume comes first.
     ///
     /// Cost: the flows on those links.
     pub fn fill_changed(&mut self, active: &mut Active) {
@@ -52,7 +53,7 @@ impl Ranks {
         for id in links.flat_map(|link| active.flows_on(*link)) {
             if active.most_bps(*id) > 0.0 {
                 let rank = by_coflow.get(&active.coflow(*id)).copied().unwrap_or(u32::MAX);
-                // Not negative: ordered as its bits are.
+                // Not negative: sorts like its bits.
                 self.candidates.push((rank, active.remaining_bits(*id).to_bits(), active.serial(*id), *id));
             }
         }

@@ -1,14 +1,14 @@
-//! Rates in the making, for allocators that set all rates at once, before any flow's rate changes.
+//! Rates under construction, for allocators that set all rates at once.
 
 use crate::active::{Active, ROUNDING};
 use crate::filling::Filling;
 use crate::network::{FlowId, LinkId};
 
-/// A rate for every active flow, and what that leaves of each link.
+/// A rate for every active flow, and the unused rate of each link.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     links: Vec<Link>,
-    /// By flow.
+    /// Rates by flow.
     bps: Vec<f64>,
     filling: Filling,
 }
@@ -17,19 +17,19 @@ pub struct Plan {
 struct Link {
     rate_bps: f64,
     left_bps: f64,
-    /// What the flows at hand have to move over it.
+    /// Remaining volume of the given flows on the link.
     bits: f64,
 }
 
 impl Link {
-    /// What is left; 0 where rounding may have left it.
+    /// Unused rate; 0 if it is only a rounding error.
     fn left_bps(&self) -> f64 {
         if self.left_bps > self.rate_bps * ROUNDING { self.left_bps } else { 0.0 }
     }
 }
 
 impl Plan {
-    /// Begins: no flow has a rate.
+    /// Begins a plan: no flow has a rate.
     pub fn begin(&mut self, active: &Active) {
         self.links.resize_with(active.network().links(), Link::default);
         for (id, link) in (0..).map(LinkId).zip(&mut self.links) {
@@ -40,25 +40,25 @@ impl Plan {
         self.bps.resize(active.ids_end(), 0.0);
     }
 
-    /// A flow's rate so far, in bits a second.
+    /// A flow's rate so far, in bits per second.
     pub fn bps(&self, id: FlowId) -> f64 {
         self.bps[id.0 as usize]
     }
-    /// What is left of a link, in bits a second; 0 where rounding may have left it.
+    /// Unused rate of a link, in bits per second; 0 if it is only a rounding error.
     pub fn left_bps(&self, link: LinkId) -> f64 {
         self.links[link.0 as usize].left_bps()
     }
-    /// What all links of a flow's route have left, in bits a second.
+    /// Unused rate along a flow's route, in bits per second.
     pub fn most_bps(&self, active: &Active, id: FlowId) -> f64 {
         active.route(id).map(|link| self.left_bps(link)).fold(f64::INFINITY, f64::min)
     }
 
-    /// Gives a flow more, which its links must have left; or takes back from it.
+    /// Adds `bps` to a flow's rate, which its links must have unused; negative values take it back.
     pub fn give(&mut self, active: &Active, id: FlowId, bps: f64) {
         self.bps[id.0 as usize] += bps;
         active.route(id).for_each(|link| self.links[link.0 as usize].left_bps -= bps);
     }
-    /// Gives these flows, one after the other, all that their links have left.
+    /// Gives each of these flows in turn all the unused rate of its links.
     pub fn fill<'a>(&mut self, active: &Active, flows: impl IntoIterator<Item = &'a FlowId>) {
         for id in flows {
             let most_bps = self.most_bps(active, *id);
@@ -68,13 +68,13 @@ impl Plan {
         }
     }
 
-    /// Gives these flows what their links have left so that each moves the same part of what it has to as long as links
-    /// allow: the slowest is as fast as it can be, then the next.
+    /// Gives these flows unused rates so that each moves the same fraction of its remaining volume
+    /// as long as links allow: the slowest gets its maximum, then the next.
     ///
-    /// Source: progressive filling, weighted by what remains.
-    /// Cost: their routes, and for each link that is full a look at a heap.
+    /// Source: progressive filling, weighted by remaining volumes. Cost: their routes, and a heap
+    /// operation per full link.
     pub fn fill_evenly(&mut self, active: &Active, flows: &[FlowId]) {
-        // Where a link has nothing left its flows do not go on, and others go on without them.
+        // Flows on a full link stop, and the other flows continue.
         let can_go_on = flows.iter().filter(|id| self.most_bps(active, **id) > 0.0);
         let mut bps: Vec<(FlowId, f64)> =
             can_go_on.map(|id| (*id, active.remaining_bits(*id))).filter(|(_, bits)| *bits > 0.0).collect();
@@ -84,12 +84,12 @@ impl Plan {
         self.filling = filling;
     }
 
-    /// The time in which these flows could be complete together with all of their links, in seconds.
+    /// Time in which these flows could complete together with all of their links, in seconds.
     pub fn alone_s(&mut self, active: &Active, flows: &[FlowId]) -> f64 {
         self.together_s(active, flows, |link| link.rate_bps)
     }
-    /// The time in which these flows could be complete together with what their links have left, in seconds; infinite where
-    /// one has nothing.
+    /// Time in which these flows could complete together with the unused rates of their links, in
+    /// seconds; infinite if a link is full.
     pub fn left_s(&mut self, active: &Active, flows: &[FlowId]) -> f64 {
         self.together_s(active, flows, Link::left_bps)
     }
@@ -124,7 +124,7 @@ mod tests {
     use anabranch_units::{BitRate, ByteCount};
     use proptest::prelude::*;
 
-    /// All flows that can go on get what their slowest can have, until none can.
+    /// Gives all flows that can still grow the rate of their slowest, until none can.
     fn fill_in_rounds(plan: &mut Plan, active: &Active, flows: &[FlowId]) {
         let mut flows = flows.to_vec();
         loop {

@@ -1,4 +1,4 @@
-//! From event to event: the flows' volumes and completions.
+//! The event loop: volumes and completions of flows.
 
 use crate::active::{Active, COMPLETE_WITHIN, DecisionError};
 use crate::allocator::Allocator;
@@ -7,77 +7,77 @@ use anabranch_units::{ByteCount, Duration, Instant};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// So often in a row may an allocator want to set rates anew without a flow getting through.
+/// Maximum consecutive decisions of an allocator without a completion.
 const DECISIONS_IN_VAIN_MAX: u32 = 1 << 20;
 
-/// When a flow, or a coflow, was there and done.
+/// Arrival and completion of a flow or coflow.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The flow's arrival, or that of the coflow's first.
+    /// Arrival of the flow, or of the coflow's first flow.
     pub arrived: Instant,
-    /// The flow's completion, or that of the coflow's last.
+    /// Completion of the flow, or of the coflow's last flow.
     pub completed: Instant,
 }
 
 impl Completion {
-    /// From the one to the other.
+    /// Time from arrival to completion.
     pub fn time(&self) -> Duration {
         self.completed - self.arrived
     }
 }
 
-/// What became of all flows.
+/// Results of all flows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// By flow.
     pub flows: Vec<Completion>,
     /// By coflow.
     pub coflows: BTreeMap<CoflowId, Completion>,
-    /// How often rates were set.
+    /// Number of decisions.
     pub decisions: u64,
 }
 
-/// Why a run cannot be, or go on.
+/// Why a run is invalid, or cannot continue.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum RunError {
-    /// A flow on a link that is not there.
+    /// A flow uses a link that does not exist.
     NoSuchLink(FlowId, LinkId),
-    /// A flow that crosses no link, or one twice.
+    /// A flow has an empty route, or a link twice.
     Route(FlowId),
-    /// A flow that grows before it arrives.
+    /// A flow grows before it arrives.
     GrowsBefore {
         /// The flow.
         flow: FlowId,
-        /// When it grows.
+        /// Time of the growth.
         at: Instant,
     },
-    /// More flows than can be named.
+    /// More flows than there are names.
     TooManyFlows(usize),
-    /// The allocator gave a flow a rate that is none.
+    /// The allocator gave a flow an invalid rate.
     Rate {
         /// The flow.
         flow: FlowId,
-        /// What it was given, in bits a second.
+        /// The rate, in bits per second.
         bps: f64,
     },
-    /// The allocator gave a link's flows more than it carries.
+    /// The allocator overloaded a link.
     Overload {
         /// The link.
         link: LinkId,
-        /// The sum of its flows' rates, in bits a second.
+        /// Sum of its flows' rates, in bits per second.
         bps: f64,
     },
-    /// Flows are active, none of them moves, and none is to come.
+    /// Flows are active, none of them moves, and none will arrive.
     Stalled {
-        /// Since then.
+        /// Time of the stall.
         at: Instant,
-        /// How many.
+        /// Number of active flows.
         flows: usize,
     },
-    /// A flow would take longer than a run can be (213 days).
+    /// A flow would take longer than the maximum of a run (213 days).
     TooLong(FlowId),
-    /// Epochs of no length.
+    /// The epoch has length 0.
     NoEpoch,
 }
 
@@ -104,17 +104,16 @@ impl std::error::Error for RunError {}
 
 /// Runs all flows to their completion.
 ///
-/// Units: a flow moves `volume` bytes of 8 bits; rates are bits a second.
-/// Cost: a decision for each instant at which flows arrive, grow or complete; what that one changes, and what the allocator does.
-/// Errors: see [`RunError`].
-/// Differs: volumes and rates are `f64`, so that completions are exact to some picoseconds; what completes within
-/// ten of each other does so together.
+/// Units: a flow moves `volume` bytes of 8 bits; rates are in bits per second. Cost: a decision for
+/// each instant at which flows arrive, grow or complete: its changes, and the allocator's work.
+/// Errors: see [`RunError`]. Differs: volumes and rates are `f64`, so completions are exact to some
+/// picoseconds; completions within ten of each other coincide.
 pub fn run(network: &Network, flows: &[Flow], allocator: &mut impl Allocator) -> Result<Outcome, RunError> {
     run_flows(network, flows, None, allocator)
 }
 
-/// Runs all flows to their completion, with rates that are set only at multiples of an epoch: for all that has happened in it. A
-/// flow that arrives has no rate until then, and what one had that completes nobody has.
+/// Runs all flows to their completion with decisions only at multiples of an epoch, each for all
+/// events in it. A new flow has no rate until then, and the rate of a completed flow stays unused.
 ///
 /// Cost, Differs: as [`run`].
 /// Errors: see [`RunError`].
@@ -137,7 +136,8 @@ fn run_flows(
     allocator: &mut impl Allocator,
 ) -> Result<Outcome, RunError> {
     check(network, flows)?;
-    // When rates may be set first, not before something has happened; what completed within rounding of that is in time.
+    // Time of the next decision, which follows an event; completions within rounding of it are in
+    // time.
     let decides = |at: Instant| match epoch {
         Some(epoch) => {
             let epoch_ps = u128::from(epoch.as_ps());
@@ -156,7 +156,7 @@ fn run_flows(
     volumes.sort();
     let mut volumes = volumes.into_iter().peekable();
     let mut active = Active::new(network.clone());
-    // By flow: its name while it is active, and when it was through with what it had. By name: the flow.
+    // By flow: its name while active, and the completion of its volume so far. By name: the flow.
     let (mut names, mut through) = (vec![None; flows.len()], vec![Instant::ZERO; flows.len()]);
     let mut named: Vec<FlowId> = Vec::new();
     let (mut decisions, mut in_vain) = (0, 0);
@@ -187,7 +187,7 @@ fn run_flows(
         while let Some((_, flow, volume)) = volumes.next_if(|(at, ..)| *at <= next) {
             let (name, Flow { coflow, route, .. }) = (&mut names[flow.0 as usize], &flows[flow.0 as usize]);
             match *name {
-                // What has nothing to move is complete as it arrives.
+                // An empty volume is complete as it arrives.
                 _ if volume == ByteCount::ZERO => through[flow.0 as usize] = next,
                 Some(id) => active.grow(id, volume),
                 None => {

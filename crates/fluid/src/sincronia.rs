@@ -1,11 +1,14 @@
-//! Sincronia: an order of coflows from bottlenecks, last to first; rates are whatever the order allows.
+//! Sincronia: an order of coflows derived from bottlenecks, last to first; rates are greedy in the
+//! order.
 //!
-//! Source: Agarwal et al., *Sincronia: Near-Optimal Network Design for Coflows* (SIGCOMM 2018), section 3: BSSI (bottleneck,
-//! select, scale, iterate) finds an order in which completion times are at most four times the best if rates are greedy in it.
-//! All coflows weigh the same. Sincronia knows the volumes of flows that have arrived, and of no others.
-//! Differs: the order is of flows' remaining volumes when a flow arrives or grows, and is kept until the next one does;
-//! the paper's online version puts coflows off to epochs that double, for its proof's sake. A link's load is in seconds, as
-//! links differ in rate. Of a coflow's flows, whose order is free, those with more to move come first.
+//! Source: Agarwal et al., *Sincronia: Near-Optimal Network Design for Coflows* (SIGCOMM 2018),
+//! section 3: BSSI (bottleneck, select, scale, iterate) finds an order in which completion times
+//! are at most four times the optimum if rates are greedy in it. All coflows have equal weight.
+//! Sincronia knows the volumes of flows that have arrived, and no future ones. Differs: the order
+//! uses flows' remaining volumes when a flow arrives or grows, and is kept until the next such
+//! event; the paper's online version delays coflows to epochs that double, for its proof. A link's
+//! load is in seconds, as links differ in rate. Within a coflow, where the order is free, flows
+//! with larger volumes come first.
 
 use crate::active::Active;
 use crate::allocator::{Allocator, Event};
@@ -16,13 +19,13 @@ use crate::network::CoflowId;
 #[derive(Clone, Debug, Default)]
 pub struct Sincronia {
     greedy: Greedy,
-    /// By flow.
+    /// Keys by flow.
     keys: Vec<u64>,
 }
 
 impl Allocator for Sincronia {
-    /// Cost: where a flow arrives or grows, a walk along all active flows, and for each coflow its and the others' links; else
-    /// for each flow that gets another rate, the routes of its links.
+    /// Cost: when a flow arrives or grows, a walk along all active flows, and for each coflow the
+    /// links of all coflows; otherwise, for each flow whose rate changes, the routes of its links.
     fn allocate(&mut self, event: &Event, active: &mut Active) {
         let Self { greedy, keys } = self;
         if event.arrived.is_empty() && event.grown.is_empty() {
@@ -31,7 +34,7 @@ impl Allocator for Sincronia {
         keys.resize(active.ids_end(), 0);
         for (coflow, rank) in order(active).into_iter().zip(0u64..) {
             for id in active.flows_of(coflow) {
-                // Volumes are not negative, so that their bits are ordered as they are.
+                // Volumes are not negative, so their bits sort as they do.
                 let volume = (active.volume_bits(*id) as f32).to_bits();
                 keys[id.0 as usize] = rank << 32 | u64::from(!volume);
             }
@@ -40,14 +43,15 @@ impl Allocator for Sincronia {
     }
 }
 
-/// What is left to put in order: a weight, and seconds on each link.
+/// A coflow not yet ordered: weight, and load in seconds on each link.
 struct Unordered {
     coflow: CoflowId,
     weight: f64,
     load_s: Vec<f64>,
 }
 
-/// BSSI's order, first to last. Of equal links the first is the bottleneck; of equal coflows the last name goes last.
+/// BSSI's order, first to last. Of equal links the first is the bottleneck; of equal coflows the
+/// last name goes last.
 fn order(active: &Active) -> Vec<CoflowId> {
     let links = active.network().links();
     let mut total_s = vec![0.0; links];
@@ -65,7 +69,7 @@ fn order(active: &Active) -> Vec<CoflowId> {
     while !left.is_empty() {
         let longest = |best: usize, at: usize| if total_s[at] > total_s[best] { at } else { best };
         let bottleneck = (0..links).reduce(longest).expect("flows cross links");
-        // Weight for each second there, without a division by none.
+        // Weight per second there, without a division by 0.
         let is_lighter = |a: &Unordered, b: &Unordered| {
             a.weight * b.load_s[bottleneck] <= b.weight * a.load_s[bottleneck] && a.load_s[bottleneck] > 0.0
         };
@@ -97,7 +101,7 @@ mod tests {
     use anabranch_units::{BitRate, ByteCount};
     use proptest::prelude::*;
 
-    /// A weight without rounding: numerator and denominator.
+    /// An exact weight: numerator and denominator.
     type Weight = (i128, i128);
 
     fn reduced((above, below): Weight) -> Weight {
@@ -108,8 +112,8 @@ mod tests {
         (above / a.max(1), below / a.max(1))
     }
 
-    /// Whether BSSI as the paper has it, without rounding, may find this order of coflows from first to last; it may choose
-    /// among equal ones. `loads` are by coflow and link.
+    /// Whether BSSI as in the paper, in exact arithmetic, may find this order of coflows from first
+    /// to last, with any choice among equal ones. `loads` are by coflow and link.
     fn oracle_is_bssi(order: &[usize], loads: &[Vec<i128>], weights: &[Weight]) -> bool {
         let Some((last, before)) = order.split_last() else { return true };
         let total = |link: usize| order.iter().map(|coflow| loads[*coflow][link]).sum::<i128>();
@@ -119,7 +123,7 @@ mod tests {
         }
         let is_found = |link: usize| {
             let there = order.iter().filter(|coflow| loads[**coflow][link] > 0);
-            // Weight by load: w / d of the last is at most that of each other.
+            // Weight per load: w / d of the last is at most each other coflow's.
             let is_least = |other: &usize| {
                 let ((a, b), (c, d)) = (weights[*last], weights[*other]);
                 a * d * loads[*other][link] <= c * b * loads[*last][link]

@@ -1,25 +1,26 @@
-//! Shortest remaining first, flow by flow, as pFabric's switches approach it.
+//! Shortest remaining first, flow by flow, as approximated by pFabric's switches.
 //!
-//! Source: Alizadeh et al., *pFabric: Minimal Near-Optimal Datacenter Transport* (SIGCOMM 2013), section 3, the ideal
-//! algorithm: flows in the order of their remaining volumes, each on links that no better one fills. Equal ones are in the
-//! order of their names. The scheduler knows nothing of coflows.
-//! Differs: pFabric's flows have a link or do not; where links differ in rate, a flow is given the rate that better ones leave. The
-//! order is seen to at decisions: two that share a link may change places between them, and do so at the next.
+//! Source: Alizadeh et al., *pFabric: Minimal Near-Optimal Datacenter Transport* (SIGCOMM 2013),
+//! section 3, the ideal algorithm: flows in the order of their remaining volumes, each on links
+//! that no better flow fills. Equal ones are ordered by name. The scheduler ignores coflows.
+//! Differs: pFabric's flows have a link or do not; with links of different rates, a flow gets the
+//! rate that better ones leave. The order is updated at decisions: two flows on a link may swap
+//! between decisions, which takes effect at the next.
 
 use crate::active::Active;
 use crate::allocator::{Allocator, Event};
 use crate::greedy::Greedy;
 
-/// The flow with the least still to move first.
+/// The flow with the least remaining volume first.
 #[derive(Clone, Debug, Default)]
 pub struct Srf {
     greedy: Greedy,
 }
 
 impl Allocator for Srf {
-    /// Cost: for each flow that gets another rate, the routes of its links.
+    /// Cost: for each flow whose rate changes, the routes of its links.
     fn allocate(&mut self, event: &Event, active: &mut Active) {
-        // Volumes are not negative, so that their bits are ordered as they are.
+        // Volumes are not negative, so their bits sort as they do.
         self.greedy.allocate(event, active, |active, id| active.remaining_bits(id).to_bits());
     }
 }
@@ -33,7 +34,7 @@ mod tests {
     use crate::{CoflowId, Completion, FlowId, run};
     use proptest::prelude::*;
 
-    /// One link's coflows in a fixed order.
+    /// Serves one link's coflows in a fixed order.
     struct Fixed(Vec<u32>);
     impl Allocator for Fixed {
         fn allocate(&mut self, _: &Event, active: &mut Active) {

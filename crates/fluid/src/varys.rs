@@ -1,10 +1,13 @@
-//! Varys: the coflow with the shortest bottleneck first, each flow just in time for it, and the rest to the next coflow.
+//! Varys: the coflow with the shortest bottleneck first, each flow just fast enough to end with it,
+//! and the rest to the next coflow.
 //!
-//! Source: Chowdhury, Zhong and Stoica, *Efficient Coflow Scheduling with Varys* (SIGCOMM 2014), section 5: SEBF (smallest
-//! effective bottleneck first) orders, MADD (minimum allocation for desired duration) sets rates, backfilling gives away what
-//! that leaves. Order and rates are set anew when a coflow arrives, grows or completes; a flow that completes before its
-//! coflow leaves its links' rate to others. Varys knows the volumes of flows that have arrived, and of no others.
-//! Differs: backfilling is greedy in the same order, flow by flow; Varys's own divides it among flows of a port.
+//! Source: Chowdhury, Zhong and Stoica, *Efficient Coflow Scheduling with Varys* (SIGCOMM 2014),
+//! section 5: SEBF (smallest effective bottleneck first) orders, MADD (minimum allocation for
+//! desired duration) sets rates, backfilling distributes the rest. Order and rates are recomputed
+//! when a coflow arrives, grows or completes; a flow that completes before its coflow leaves its
+//! rate to other flows on its links. Varys knows the volumes of flows that have arrived, and no
+//! future ones. Differs: backfilling is greedy in the same order, flow by flow; Varys's divides it
+//! among flows of a port.
 
 use crate::active::Active;
 use crate::allocator::{Allocator, Event};
@@ -20,7 +23,7 @@ pub struct Varys {
 }
 
 impl Varys {
-    /// One that follows CoflowSim's rules, for comparison: see [`crate::coflowsim`].
+    /// An instance that follows CoflowSim's rules, for comparison: see [`crate::coflowsim`].
     pub fn like_coflowsim() -> Self {
         let rates = coflowsim::Rates::new(coflowsim::Order::Bottleneck);
         Self { like_coflowsim: Some(rates), ..Self::default() }
@@ -28,8 +31,8 @@ impl Varys {
 }
 
 impl Allocator for Varys {
-    /// Cost: a few walks along the routes of all active flows where a coflow arrives, grows or completes; else the flows on
-    /// the links of those that have completed.
+    /// Cost: a few walks along the routes of all active flows when a coflow arrives, grows or
+    /// completes; otherwise the flows on the links of completed ones.
     fn allocate(&mut self, event: &Event, active: &mut Active) {
         if let Some(rates) = &mut self.like_coflowsim {
             return rates.allocate(event, active);
@@ -37,7 +40,7 @@ impl Allocator for Varys {
         self.madd.allocate(event, active, |plan, active| {
             let mut order: Vec<(f64, CoflowId)> =
                 active.coflows().map(|id| (plan.alone_s(active, active.flows_of(id)), id)).collect();
-            // Equal ones in the order of their names.
+            // Equal ones are ordered by name.
             order.sort_by(|a, b| a.0.total_cmp(&b.0));
             order.into_iter().map(|(_, id)| id).collect()
         });

@@ -1,39 +1,40 @@
-//! Laws of every allocator's decisions, checked while a run goes on: for tests of allocators, here and elsewhere.
+//! Invariants of every allocator's decisions, checked during a run: for tests of allocators, here
+//! and elsewhere.
 
 use crate::active::{Active, ROUNDING};
 use crate::allocator::{Allocator, Event};
 use crate::network::{FlowId, LinkId};
 use anabranch_units::Instant;
 
-/// By how much of its volume a flow may have moved more or less than that when it completes, beside what passes in the
-/// picosecond to which its completion is rounded: sums of rates and times are `f64`.
+/// Relative deviation of the moved volume at completion, in addition to the volume of the
+/// picosecond to which the completion is rounded: sums of rates and times are `f64`.
 const TOLERANCE: f64 = 1e-6;
 
-/// What is to hold after each decision; that no link is above its rate, [`Active::decide`] sees to.
+/// Invariant after each decision; [`Active::decide`] itself checks that no link is overloaded.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Law {
-    /// Only that flows move what they have to.
+    /// Only conservation: flows move exactly their volume.
     Conservation,
-    /// Each flow has a link that is full.
+    /// Each flow has a full link.
     WorkConserving,
-    /// Each flow has a link that is full and where none is faster.
+    /// Each flow has a full link on which no flow is faster.
     MaxMin,
 }
 
-/// Another allocator, whose flows must have moved all that they had to when they complete.
+/// Wraps an allocator, and checks that flows have moved their whole volume at completion.
 ///
-/// Panics: where a law does not hold.
+/// Panics: if an invariant does not hold.
 #[derive(Clone, Debug)]
 pub struct Watched<A> {
     inner: A,
     law: Law,
-    /// By flow: what it has moved.
+    /// Moved volume, by flow.
     moved_bits: Vec<f64>,
     last: Option<(Instant, Vec<(FlowId, f64)>)>,
 }
 
 impl<A> Watched<A> {
-    /// Watches this one.
+    /// Wraps `inner`.
     pub const fn new(inner: A, law: Law) -> Self {
         Self { inner, law, moved_bits: Vec::new(), last: None }
     }

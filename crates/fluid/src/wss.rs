@@ -1,15 +1,17 @@
-//! Weighted shuffle scheduling: a coflow's flows have rates in proportion to their volumes, so that they end
-//! together, and coflows share links fairly.
+//! Weighted shuffle scheduling: the rates of a coflow's flows are proportional to their volumes, so
+//! that they end together, and coflows share links fairly.
 //!
-//! Source: Chowdhury, Zaharia, Ma, Jordan and Stoica, *Managing Data Transfers in Computer Clusters with Orchestra* (SIGCOMM
-//! 2011), section 5: its shuffles' WSS, which weighs each flow by its volume; and section 3, its inter-transfer controller's
-//! weighted fair sharing, all coflows weighing the same. A flow's weight is the rate at which it would end together with its
-//! coflow's others were they alone; rates are weighted max-min. So on a link that is the bottleneck of several coflows each
-//! has as much.
-//! Differs: Orchestra's controller divides every congested link evenly among coflows; a coflow whose bottleneck is elsewhere
-//! weighs less here, as much as it needs less, as a flow can have but one weight if rates are to be max-min. Weights follow
-//! remaining volumes when a coflow arrives, grows or completes; Orchestra's follow first volumes. The rate of a flow
-//! that completes before its coflow is shared by weight among others on its links.
+//! Source: Chowdhury, Zaharia, Ma, Jordan and Stoica, *Managing Data Transfers in Computer Clusters
+//! with Orchestra* (SIGCOMM 2011), section 5: its shuffles' WSS, which weights each flow by its
+//! volume; and section 3, its inter-transfer controller's weighted fair sharing, with equal weights
+//! of coflows. A flow's weight is the rate at which it would end together with the rest of its
+//! coflow if the coflow were alone; rates are weighted max-min. On a link that is the bottleneck of
+//! several coflows each therefore gets the same rate. Differs: Orchestra's controller divides every
+//! congested link evenly among coflows. A coflow with its bottleneck elsewhere has less weight
+//! here, in proportion to its lower need, as max-min rates need a single weight per flow. Weights
+//! follow remaining volumes when a coflow arrives, grows or completes; Orchestra's follow initial
+//! volumes. The rate of a flow that completes before its coflow is shared by weight among flows on
+//! its links.
 
 use crate::active::Active;
 use crate::allocator::{Allocator, Event};
@@ -18,20 +20,21 @@ use crate::network::FlowId;
 use crate::order::Ranks;
 use crate::plan::Plan;
 
-/// Weighted fair sharing between coflows and within.
+/// Weighted fair sharing between coflows and within each.
 #[derive(Clone, Debug, Default)]
 pub struct Wss {
     plan: Plan,
     filling: Filling,
     ranks: Ranks,
-    /// By flow.
+    /// Weights by flow.
     weights: Vec<f64>,
     rates: Vec<(FlowId, f64)>,
 }
 
 impl Allocator for Wss {
-    /// Cost: where a coflow arrives, grows or completes, some walks along the routes of all active flows, and for each link
-    /// that is full a look at a heap; else the flows on the links of those that have completed.
+    /// Cost: when a coflow arrives, grows or completes, some walks along the routes of all active
+    /// flows, and a heap operation per full link; otherwise the flows on the links of completed
+    /// ones.
     fn allocate(&mut self, event: &Event, active: &mut Active) {
         let Self { plan, filling, ranks, weights, rates } = self;
         if !ranks.is_new_order(event, active) {
@@ -44,7 +47,8 @@ impl Allocator for Wss {
             let flows = active.flows_of(coflow);
             let time_s = plan.alone_s(active, flows);
             for id in flows {
-                // A flow that has nothing to move has a bit's weight: with none it would never end.
+                // A flow without remaining volume gets a bit's weight: with none it would never
+                // end.
                 let weight = active.remaining_bits(*id).max(1.0) / if time_s > 0.0 { time_s } else { 1.0 };
                 weights[id.0 as usize] = weight;
                 rates.push((*id, weight));
@@ -76,7 +80,7 @@ mod tests {
             let link = |flow: &Flow| flow.route[0];
             let Some(first) = flows.first().map(link) else { return Ok(()) };
             let together = flows.iter().filter(|flow| link(flow) == first).zip(&bytes);
-            // Beyond the first link each has all that it needs: only the first can be the bottleneck.
+            // Only the first link can be the bottleneck: all flows have ample rate elsewhere.
             let rate = |at| if LinkId(at) == first { BitRate::bps(10_000) } else { BitRate::mbps(1) };
             let narrow = Network::new((0..network.links() as u32).map(rate).collect()).expect("links have rates");
             let at_once = |(flow, bytes): (&Flow, &u64)| Flow {
@@ -98,7 +102,7 @@ mod tests {
 
     #[test]
     fn coflows_with_the_same_bottleneck_have_as_much_of_it_whatever_they_move() {
-        // On one link: one flow of 30 Mbit; two, of 5 and 10 Mbit.
+        // On one link: one flow of 30 Mbit; two flows of 5 and 10 Mbit.
         let network = Network::new(vec![BitRate::mbps(10)]).expect("it has a rate");
         let flow = |(coflow, mbit): (u32, u64)| Flow {
             coflow: CoflowId(coflow),

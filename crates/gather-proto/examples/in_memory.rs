@@ -1,4 +1,4 @@
-//! A client and a server wired to each other by hand: no sockets, no clock. See the crate's first page.
+//! A client and a server connected by hand: no sockets, no clock. See the crate's documentation.
 
 use anabranch_endpoint::Bytes;
 use anabranch_gather_proto::{
@@ -11,7 +11,7 @@ fn main() {
     assert!(pull(&object) == object);
 }
 
-/// What a client gets of a server that holds `object`.
+/// Pulls `object` from a server that holds it.
 fn pull(object: &[u8]) -> Vec<u8> {
     let mut client = Client::<Bytes>::new(ClientConfig::default()).expect("the defaults are good");
     let mut server = Server::<Bytes>::new(ServerConfig::default());

@@ -1,15 +1,18 @@
-//! The client: which piece comes from which server, at what rate, and what happens when one fails.
+//! The client: assigns pieces to servers, grants rates, and reassigns the work of failed servers.
 //!
-//! A *piece* is some ranges of one object, with the servers that hold it. A pull asks one of them for one range; if it is
-//! refused, falls silent or is lost, what is lacking of the range is asked of another. A piece fails when no holder is left, and
-//! only that piece does.
+//! A *piece* is a set of ranges of one object, with the servers that hold it. A pull asks one of
+//! them for one range. If the server refuses, falls silent or is lost, the missing part of the
+//! range is requested from another holder. A piece fails when no holder is left; the other pieces
+//! continue.
 //!
-//! The last hop is divided evenly among servers, where its rate is known, or found since several servers overflow it (`link`); what
-//! one has not used for a while the others get ([`crate::share`]; `hop` does it). The first packets of pulls that begin together are
-//! spread over the time that they take on the link, as one from each of many servers is enough to overflow its queue (LTTP section V-F).
+//! The last hop is divided evenly among servers if its rate is configured, or was found because
+//! several servers overflow it (`link`). A share that one server leaves unused for a while goes to
+//! the other servers ([`crate::share`]; `hop` applies it). The first packets of pulls that begin
+//! together are spread over their transmission time on the link: one packet from each of many
+//! servers is enough to overflow its queue (LTTP section V-F).
 //!
-//! Leaves out: whole objects and their hashes (`fetch`), connections and files (the room `gather`). Read [`Piece`],
-//! [`ClientEvent`] and [`Client`] first.
+//! Leaves out: whole objects and their hashes (`fetch`), connections and files (the room `gather`).
+//! Read [`Piece`], [`ClientEvent`] and [`Client`] first.
 
 mod balance;
 mod came;
@@ -32,87 +35,87 @@ use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-/// Names a server of a client, by the order in which they were added.
+/// A server of a client, numbered in the order of addition.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServerId(pub u32);
 
-/// Names a piece of a client, by the order in which they were added.
+/// A piece of a client, numbered in the order of addition.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PieceId(pub u32);
 
-/// What is wanted.
+/// Ranges of one object to fetch, and the servers that hold it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// The object's name at its holders.
     pub object: String,
-    /// Its bytes that are wanted, in order and apart; all of them if this is none.
+    /// The wanted byte ranges, ascending and disjoint; `None` for the whole object.
     pub ranges: Option<Vec<Range<u64>>>,
-    /// Who holds it; the first that can is asked first.
+    /// Servers that hold the object, in order of preference.
     pub holders: Vec<ServerId>,
 }
 
-/// Why a server did not bring a piece.
+/// Why a server did not deliver a piece.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Which server.
+    /// The server.
     pub server: ServerId,
-    /// Why, in one line.
+    /// The reason, in one line.
     pub reason: String,
 }
 
-/// What a client tells its user.
+/// Events of a client for its user.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClientEvent<S> {
-    /// A server has said how long an object is.
+    /// A server has reported the length of an object.
     Accepted {
         /// The piece.
         piece: PieceId,
-        /// Who brings it.
+        /// The server that delivers it.
         server: ServerId,
         /// Bytes of the whole object.
         object_bytes: u64,
     },
-    /// A server has an object of another length than is expected: it is not asked for that any more.
+    /// A server has an object of an unexpected length and is not asked for it again.
     OtherVersion {
         /// The piece.
         piece: PieceId,
-        /// Who has it.
+        /// The server with the other version.
         server: ServerId,
-        /// Bytes of its object.
+        /// Length of its object in bytes.
         object_bytes: u64,
     },
-    /// Bytes of an object have come.
+    /// Bytes of an object have arrived.
     Blocks {
         /// The piece.
         piece: PieceId,
-        /// Which bytes of the object.
+        /// Byte range in the object.
         range: Range<u64>,
         /// The blocks; the last one may be padded.
         blocks: Vec<S>,
     },
-    /// All of a piece has come.
+    /// The whole piece has arrived.
     Complete {
         /// The piece.
         piece: PieceId,
     },
-    /// A server did not bring a piece; another is asked, if there is one.
+    /// A server did not deliver a piece; the next holder is asked, if one is left.
     Left {
         /// The piece.
         piece: PieceId,
-        /// Who, and why.
+        /// The server and the reason.
         failure: Failure,
     },
-    /// No server is left that could bring it.
+    /// No server is left that could deliver the piece.
     Failed {
         /// The piece.
         piece: PieceId,
-        /// Who did not, and why.
+        /// The servers that failed, each with its reason.
         failures: Vec<Failure>,
     },
 }
 
 impl<S> ClientEvent<S> {
-    /// The piece that it is about.
+    /// The piece concerned.
     pub const fn piece(&self) -> PieceId {
         match self {
             Self::Accepted { piece, .. }
@@ -125,33 +128,35 @@ impl<S> ClientEvent<S> {
     }
 }
 
-/// Packets that are kept of a pull that its server has not described yet.
+/// Maximum packets kept for a pull that its server has not described yet.
 const EARLY_MAX: usize = 256;
-/// How long, from the last connection on, a share of the last hop is kept for servers that were not asked for anything yet: so
-/// long, and so many round trips, in which drivers ask what an object is.
+/// Time from the last connection during which servers without requests keep a share of the last
+/// hop, plus `AWAITED_RTTS` round trips. Drivers use it to ask for descriptions of objects.
 const AWAITED: Duration = Duration::from_ms(100);
 const AWAITED_RTTS: u64 = 4;
-/// What a request takes on the link, about: its message with a short name, in a record of TLS, with TCP's and IP's headers.
+/// Approximate size of a request on the link: the message with a short name, in a TLS record, with
+/// TCP and IP headers.
 const REQUEST: ByteCount = ByteCount::new(130);
 
 #[derive(Debug)]
 struct PieceState {
     piece: Piece,
-    /// How long its object is, where that is known before a server says it.
+    /// Length of the object, if known before a server reports it.
     object_bytes: Option<u64>,
-    /// What is lacking and in no pull; none as long as the object's length is not known.
+    /// Missing ranges not in any pull; `None` until the object's length is known.
     missing: Option<VecDeque<Range<u64>>>,
     pulls: u32,
     failures: Vec<Failure>,
-    /// Servers that failed only in that another one seemed faster: they are asked again where nobody else is left.
+    /// Servers that failed only because another server seemed faster. They are asked again if no
+    /// other holder is left.
     slow: Vec<ServerId>,
-    /// It ends where the object does, which may be before its last byte.
+    /// Whether the piece may end at the object's end, before its last byte.
     is_cut: bool,
     is_over: bool,
 }
 
 impl PieceState {
-    /// It is a beginning, and nobody else is asked while it comes.
+    /// Whether the piece is a beginning, requested from a single server.
     fn is_of_one(&self) -> bool {
         self.is_cut && self.piece.holders.len() == 1
     }
@@ -160,29 +165,30 @@ impl PieceState {
 #[derive(Debug)]
 struct ServerState {
     is_connected: bool,
-    /// Why it is gone, or cannot be reached.
+    /// Why the server is unreachable; `None` while it is usable.
     lost: Option<String>,
-    /// It has had a pull.
+    /// Whether the server has had a pull.
     was_asked: bool,
-    /// When the last packet came from it.
+    /// Arrival of its last packet.
     heard_at: Option<Instant>,
-    /// What connecting took, and the shortest time in which a question was answered.
+    /// Round-trip time of the connection's setup; `answered` is the shortest time from a request to
+    /// its answer.
     rtt: Option<Duration>,
     answered: Option<Duration>,
     block_bytes: u32,
-    /// The longest block of it that has come.
+    /// Longest block received from it.
     came_block_bytes: u32,
     pulls: u32,
-    /// The rate at which its fastest pull came, in bytes of objects a second; none before one has ended.
+    /// Rate of its fastest pull, in object bytes per second; `None` until one has ended.
     rate_bytes_per_s: Option<f64>,
-    /// What it has brought lately.
+    /// Recent delivery rate.
     pace: balance::Pace,
-    /// Since when it has pulls without a break.
+    /// Start of the current period with pulls.
     asked_at: Option<Instant>,
-    /// Bytes of datagrams since it was measured last.
+    /// Bytes of datagrams since the last measurement.
     bytes: u64,
-    /// What it was seen to use, in bits of datagrams a second, where that was less than its grant, twice in a row: once may
-    /// be a process that had to wait.
+    /// Measured use in bits of datagrams per second, if below the grant in two measurements in a
+    /// row. A single low one may be a delayed process.
     demand: Option<f64>,
     used_little: bool,
 }
@@ -191,28 +197,28 @@ struct ServerState {
 struct Pull<S> {
     piece: PieceId,
     server: ServerId,
-    /// What was asked for; up to the object's end without.
+    /// Requested byte range; without an end, up to the object's end.
     range: (u64, Option<u64>),
-    /// The longest block and the most of them to a generation that were asked for.
+    /// Requested maximum block length; `blocks_max` is the maximum blocks per generation.
     block_bytes: u32,
     blocks_max: u32,
     asked_at: Instant,
     state: State<S>,
-    /// Its server has said of which object it is; before, nothing of it is handed over.
+    /// Whether the server has described the object; until then no block is delivered to the user.
     is_said: bool,
-    /// It is among those that may have feedback to send.
+    /// Whether the pull is in the queue of pulls with feedback to send.
     is_touched: bool,
 }
 
 impl<S: Symbol> Pull<S> {
-    /// It may have feedback to send: once among those that do, however much comes until that is asked for.
+    /// Queues the pull for feedback, at most once until the feedback is polled.
     fn touch(&mut self, id: PullId, touched: &mut VecDeque<PullId>) {
         if !std::mem::replace(&mut self.is_touched, true) {
             touched.push_back(id);
         }
     }
 
-    /// What it is granted in a second, of datagrams.
+    /// Granted rate, in bits of datagrams per second.
     fn grant(&self) -> Option<BitRate> {
         match &self.state {
             State::Asked { grant, .. } => *grant,
@@ -224,7 +230,7 @@ impl<S: Symbol> Pull<S> {
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly all are receiving")]
 enum State<S> {
-    /// The server has not answered: packets that came before its answer.
+    /// The server has not answered; `early` holds packets that arrived before its answer.
     Asked {
         early: Vec<Packet<S>>,
         grant: Option<BitRate>,
@@ -232,19 +238,20 @@ enum State<S> {
     Receiving(Receiver<S>),
 }
 
-/// Pulls pieces from many servers. See the module's head.
+/// Pulls pieces from many servers. See the module documentation.
 #[derive(Debug)]
 pub struct Client<S> {
     config: ClientConfig,
     servers: Vec<ServerState>,
     pieces: Vec<PieceState>,
-    /// Pieces that are neither complete nor have failed.
+    /// Number of pieces that are neither complete nor failed.
     unfinished: usize,
-    /// Pieces that have something to be asked for.
+    /// Pieces with missing ranges to request.
     queue: VecDeque<PieceId>,
     pulls: BTreeMap<PullId, Pull<S>>,
     next_pull: u16,
-    /// Numbers of pulls begin anew once no pull is left: of two the older one always has the lower number.
+    /// Whether pull numbers are left. Numbers restart when no pull is left, so of two pulls the
+    /// older one always has the lower number.
     has_numbers: bool,
     control: VecDeque<(ServerId, Control)>,
     events: VecDeque<ClientEvent<S>>,
@@ -252,17 +259,17 @@ pub struct Client<S> {
     touched: VecDeque<PullId>,
     measured_at: Option<Instant>,
     look_at: Option<Instant>,
-    /// Until when a share of the last hop is kept for servers that have not been asked yet.
+    /// End of the period in which servers without requests keep a share of the last hop.
     awaits_until: Option<Instant>,
-    /// Some grant was lowered when it was measured last, and nobody has been given what that leaves.
+    /// Whether the last measurement lowered a grant whose share is not yet redistributed.
     is_lowered: bool,
-    /// Bytes of datagrams that have come.
+    /// Bytes of datagrams received.
     came_bytes: u64,
-    /// Packets of servers that see a queue on their paths.
+    /// Packets from servers that see a queue on their paths.
     came_queued: u64,
     overflow: link::Overflow,
     few: few::Few,
-    /// Of pulls that are over.
+    /// Packet counts of ended pulls.
     counts: Counts,
     strays: u64,
 }
@@ -270,7 +277,7 @@ pub struct Client<S> {
 impl<S: Symbol> Client<S> {
     /// A client without servers.
     ///
-    /// Errors: a setting out of its range.
+    /// Errors: a setting is out of range.
     pub fn new(config: ClientConfig) -> Result<Self, ConfigError> {
         config.check()?;
         Ok(Self {
@@ -321,14 +328,14 @@ impl<S: Symbol> Client<S> {
         ServerId(self.servers.len() as u32 - 1)
     }
 
-    /// Says how long a block from this server may be, where its way is known to take less (or more) than others'.
+    /// Sets the maximum block length for a server, if its path MTU differs from the default.
     pub fn set_block_bytes(&mut self, server: ServerId, bytes: u32) {
         self.servers[server.0 as usize].block_bytes = bytes.min(self.config.block_bytes);
     }
 
-    /// Adds a piece. It is asked for by [`Client::begin`], or when something else ends.
+    /// Adds a piece. [`Client::begin`], or the end of another pull, requests it.
     ///
-    /// Panics: for a holder that was not added.
+    /// Panics: if a holder was not added.
     pub fn add(&mut self, piece: Piece) -> PieceId {
         let known = |server: &ServerId| (server.0 as usize) < self.servers.len();
         assert!(piece.holders.iter().all(known), "a piece's holders are servers of this client");
@@ -356,7 +363,7 @@ impl<S: Symbol> Client<S> {
         id
     }
 
-    /// Those of these servers that are gone: they are not heard of again.
+    /// The servers among `holders` that are lost and will not be reported again.
     fn lost_of(&self, holders: &[ServerId]) -> Vec<Failure> {
         let lost = |server: &ServerId| {
             let reason = self.servers[server.0 as usize].lost.clone()?;
@@ -365,10 +372,11 @@ impl<S: Symbol> Client<S> {
         holders.iter().filter_map(lost).collect()
     }
 
-    /// Adds the beginning of an object of which one server is asked, up to so many bytes: all of it, where the object is shorter.
-    /// [`Client::widen`] makes a piece like others of it, and [`Client::cancel`] drops it.
+    /// Adds the first `bytes_max` bytes of an object, or all of it if it is shorter, requested from
+    /// one server. [`Client::widen`] turns the piece into an ordinary one; [`Client::cancel`] drops
+    /// it.
     ///
-    /// Panics: for a server that was not added.
+    /// Panics: if the server was not added.
     pub fn add_beginning(&mut self, object: String, bytes_max: u64, server: ServerId) -> PieceId {
         let ranges = Some(std::iter::once(0..bytes_max).collect());
         let id = self.add(Piece { object, ranges, holders: vec![server] });
@@ -376,10 +384,11 @@ impl<S: Symbol> Client<S> {
         id
     }
 
-    /// Says of a beginning how long its object is, at least a byte, and who holds it: what one server does not bring is asked of
-    /// others from now on. Nothing, where it is over.
+    /// Sets the length of a beginning's object, at least 1 byte, and its holders: from now on bytes
+    /// that one server does not deliver are requested from another. Does nothing if the piece is
+    /// over.
     ///
-    /// Panics: for a holder that was not added.
+    /// Panics: if a holder was not added.
     pub fn widen(&mut self, piece: PieceId, holders: Vec<ServerId>, object_bytes: u64) {
         let known: Vec<ServerId> = self.pieces[piece.0 as usize].piece.holders.clone();
         let new: Vec<ServerId> = holders.iter().copied().filter(|holder| !known.contains(holder)).collect();
@@ -395,12 +404,12 @@ impl<S: Symbol> Client<S> {
         }
     }
 
-    /// Whether a server was left out of a piece only as another one seemed faster.
+    /// Whether a server was dropped from a piece only because another one seemed faster.
     pub fn is_slow(&self, piece: PieceId, server: ServerId) -> bool {
         self.pieces[piece.0 as usize].slow.contains(&server)
     }
 
-    /// Drops a piece: its pulls are stopped, and nothing more is said of it but what has come already.
+    /// Drops a piece: its pulls are stopped, and only events already queued still report it.
     pub fn cancel(&mut self, now: Instant, piece: PieceId) {
         let state = &mut self.pieces[piece.0 as usize];
         if std::mem::replace(&mut state.is_over, true) {
@@ -420,12 +429,13 @@ impl<S: Symbol> Client<S> {
         self.schedule(now);
     }
 
-    /// Says how long a piece's object is: who has one of another length has another version of it, and brings none of it.
+    /// Sets the expected length of a piece's object: a server with another length has another
+    /// version, and none of it is used.
     pub fn expect_bytes(&mut self, piece: PieceId, object_bytes: u64) {
         self.pieces[piece.0 as usize].object_bytes = Some(object_bytes);
     }
 
-    /// Asks for all that can be asked for now.
+    /// Requests every range that can be requested now.
     pub fn begin(&mut self, now: Instant) {
         self.schedule(now);
     }
@@ -434,7 +444,7 @@ impl<S: Symbol> Client<S> {
     pub const fn is_done(&self) -> bool {
         self.unfinished == 0
     }
-    /// What became of packets, over all pulls.
+    /// Packet counts over all pulls.
     pub fn counts(&self) -> Counts {
         let running = self.pulls.values().filter_map(|pull| match &pull.state {
             State::Receiving(receiver) => Some(receiver.counts()),
@@ -442,7 +452,7 @@ impl<S: Symbol> Client<S> {
         });
         running.fold(self.counts, added)
     }
-    /// Bytes of packets that are kept as long as their generations are not complete; at most [`ClientConfig::memory`].
+    /// Bytes of packets held for incomplete generations; at most [`ClientConfig::memory`].
     pub fn held_bytes(&self) -> u64 {
         let held = |pull: &Pull<S>| match &pull.state {
             State::Asked { early, .. } => early.iter().map(|packet| packet.payload.len() as u64).sum(),
@@ -450,15 +460,15 @@ impl<S: Symbol> Client<S> {
         };
         self.pulls.values().map(held).sum()
     }
-    /// What decides how fast servers send.
+    /// Rate control of the servers.
     pub const fn rate_control(&self) -> RateControl {
         self.config.rate_control
     }
-    /// Packets that came for pulls that are over.
+    /// Number of packets received for ended pulls.
     pub const fn strays(&self) -> u64 {
         self.strays
     }
-    /// Pulls under way: whose piece, from which server, and what share of its packets begin a loss event.
+    /// Pulls under way: piece, server, and loss event rate.
     pub fn pulls(&self) -> impl Iterator<Item = (PieceId, ServerId, f64)> + '_ {
         self.pulls.values().map(|pull| {
             let loss = match &pull.state {
@@ -469,7 +479,7 @@ impl<S: Symbol> Client<S> {
         })
     }
 
-    /// A server's control channel stands; `rtt` is what it took to and fro, where that is known.
+    /// Reports that a server's control channel is open; `rtt` is its round-trip time, if known.
     pub fn handle_connected(&mut self, now: Instant, server: ServerId, rtt: Option<Duration>) {
         let state = &mut self.servers[server.0 as usize];
         (state.is_connected, state.lost, state.rtt, state.answered) = (true, None, rtt, None);
@@ -478,7 +488,7 @@ impl<S: Symbol> Client<S> {
         self.schedule(now);
     }
 
-    /// A server cannot be reached, or not any more.
+    /// Reports that a server is unreachable or lost.
     pub fn handle_lost(&mut self, now: Instant, server: ServerId, reason: &str) {
         let state = &mut self.servers[server.0 as usize];
         (state.is_connected, state.lost) = (false, Some(reason.to_owned()));
@@ -488,7 +498,7 @@ impl<S: Symbol> Client<S> {
         for id in its {
             told.extend(self.abandon(id, reason.to_owned()));
         }
-        // Who waits for a server that will not come need not.
+        // Pieces need not wait for a server that will not connect.
         for at in 0..self.pieces.len() {
             let (id, state) = (PieceId(at as u32), &mut self.pieces[at]);
             let is_new = state.piece.holders.contains(&server)
@@ -500,14 +510,14 @@ impl<S: Symbol> Client<S> {
         self.schedule(now);
     }
 
-    /// Who holds a piece and has not failed to bring it.
+    /// Holders of a piece that have not failed to deliver it.
     fn left(&self, piece: PieceId) -> Vec<ServerId> {
         let PieceState { piece, failures, .. } = &self.pieces[piece.0 as usize];
         let failed = |server: &ServerId| failures.iter().any(|failure| failure.server == *server);
         piece.holders.iter().copied().filter(|server| !failed(server)).collect()
     }
 
-    /// Asks servers for pieces while there are both.
+    /// Assigns queued pieces to servers while both are available.
     fn schedule(&mut self, now: Instant) {
         let mut new = Vec::new();
         let fair = self.config.pulls_max.div_ceil(self.servers.len().max(1));
@@ -529,12 +539,13 @@ impl<S: Symbol> Client<S> {
             let left = self.left(piece);
             let is_shared = left.len() > 1;
             let left = self.asked_of(left);
-            // Who has least to do, and of those the fastest; one that has shown nothing yet may be.
+            // Least busy first, and among equals the fastest; a server without a measured rate may
+            // be the fastest.
             let load = |server: &&ServerId| {
                 let server = &self.servers[server.0 as usize];
                 (server.pulls, server.rate_bytes_per_s.map_or(0, |rate| u64::MAX - rate as u64))
             };
-            // Who is connected first is not asked for all that others hold, too.
+            // The first connected server must not get every piece that other servers hold, too.
             let ready = |server: &&ServerId| {
                 let state = &self.servers[server.0 as usize];
                 let is_busy = || state.pulls as usize >= fair || self.ahead_of(**server) >= PULLS_AHEAD;
@@ -562,7 +573,8 @@ impl<S: Symbol> Client<S> {
         }
         self.regrant(false);
         let slot = self.slot();
-        // Requests leave one behind the other: who is asked later has waited already.
+        // Requests leave one behind the other, so a later one has already waited for the earlier
+        // ones.
         let request = self.config.link.map_or(Duration::ZERO, |link| link.transmit_time(REQUEST));
         let step = Duration::from_ps(slot.as_ps().saturating_sub(request.as_ps()));
         for (number, id) in new.into_iter().enumerate() {
@@ -570,7 +582,7 @@ impl<S: Symbol> Client<S> {
         }
     }
 
-    /// Pulls of a server that have more to come than what was lost.
+    /// Number of a server's pulls that expect more than retransmissions.
     fn ahead_of(&self, server: ServerId) -> usize {
         let is_ahead = |pull: &Pull<S>| match &pull.state {
             State::Receiving(receiver) => !receiver.is_ending(),
@@ -579,7 +591,7 @@ impl<S: Symbol> Client<S> {
         self.pulls.values().filter(|pull| pull.server == server && is_ahead(pull)).count()
     }
 
-    /// Has servers asked again for a piece that were only slow. False where there is none.
+    /// Asks servers again that were dropped from a piece as slow. Returns false if there is none.
     fn recall(&mut self, piece: PieceId) -> bool {
         let Self { servers, pieces, .. } = self;
         let PieceState { failures, slow, .. } = &mut pieces[piece.0 as usize];
@@ -658,7 +670,8 @@ impl<S: Symbol> Client<S> {
         self.control.push_back((pull.server, Control::Pull(request)));
     }
 
-    /// Takes in a message of a server. What only a client says is ignored, as is what is of another's pull.
+    /// Handles a server's message. Ignores messages that only clients send, and messages about
+    /// another server's pull.
     pub fn handle_control(&mut self, now: Instant, server: ServerId, message: Control) {
         let Some(id) = message.pull() else { return };
         if self.pulls.get(&id).is_none_or(|pull| pull.server != server) {
@@ -692,7 +705,7 @@ impl<S: Symbol> Client<S> {
             || (wanted.is_none() && accepted.bytes != accepted.object_bytes);
         let layout = self.layout_of(pull, accepted).filter(|layout| match &pull.state {
             State::Asked { .. } => !is_wrong,
-            // What its packets showed.
+            // The layout that the pull's packets implied.
             State::Receiving(receiver) => !is_wrong && receiver.layout() == layout,
         });
         let Some(layout) = layout else {
@@ -703,7 +716,7 @@ impl<S: Symbol> Client<S> {
             );
             return self.schedule(now);
         };
-        // From now on the piece's length is known.
+        // The piece's length is known from here on.
         self.pieces[piece.0 as usize].missing.get_or_insert_default();
         self.events.push_back(ClientEvent::Accepted { piece, server, object_bytes });
         if let Some(pull) = self.pulls.get_mut(&id) {
@@ -717,8 +730,8 @@ impl<S: Symbol> Client<S> {
         self.settle(now, id);
     }
 
-    /// How a pull that was asked for is cut, where a server may cut it so: shorter blocks and generations than are needed only make
-    /// work.
+    /// Layout of a pull, if the server's choice is acceptable: blocks and generations shorter than
+    /// necessary only cost work.
     fn layout_of(&self, pull: &Pull<S>, accepted: &Accepted) -> Option<Layout> {
         let shortest = u64::from(pull.block_bytes.min(BLOCK_BYTES_MIN)).min(accepted.bytes.max(1));
         let is_wrong = accepted.block_bytes > pull.block_bytes
@@ -727,7 +740,7 @@ impl<S: Symbol> Client<S> {
         Layout::new(accepted.bytes, accepted.block_bytes, accepted.blocks_max).ok().filter(|_| !is_wrong)
     }
 
-    /// Begins to receive a pull that is cut so, if that has not begun.
+    /// Starts to receive a pull with this layout, unless it has started.
     fn receive(&mut self, now: Instant, id: PullId, layout: Layout) {
         let Some(pull) = self.pulls.get_mut(&id) else { return };
         let State::Asked { early, grant } = &mut pull.state else { return };
@@ -756,8 +769,8 @@ impl<S: Symbol> Client<S> {
         }
     }
 
-    /// How a pull is cut of which this packet is, where its server's answer is still on its way: all was asked for but how long
-    /// blocks are.
+    /// Layout of the pull of `packet` while its server's answer is in flight. The request
+    /// determines it except for the block length.
     fn presumed(&self, pull: &Pull<S>, packet: &Packet<S>) -> Option<Layout> {
         let is_open = pull.range.1.is_none() || self.pieces[pull.piece.0 as usize].is_cut;
         let bytes =
@@ -769,14 +782,14 @@ impl<S: Symbol> Client<S> {
         )
     }
 
-    /// Takes in a packet of a server.
+    /// Handles a packet of a server.
     pub fn handle_packet(&mut self, now: Instant, server: ServerId, packet: Packet<S>) {
         let id = packet.pull;
         let Some(pull) = self.pulls.get_mut(&id).filter(|pull| pull.server == server) else {
             self.strays += 1;
             return;
         };
-        // A control message that is lost comes some round trips later: data need not wait for that.
+        // A lost control message arrives some round trips later; data need not wait for it.
         if let State::Asked { .. } = pull.state
             && let Some(layout) = self.pulls.get(&id).and_then(|pull| self.presumed(pull, &packet))
         {
@@ -785,10 +798,10 @@ impl<S: Symbol> Client<S> {
         let Some(pull) = self.pulls.get_mut(&id) else { return };
         let is_far = packet.generation >= self.config.window;
         match &mut pull.state {
-            // No more than a window is kept of what may be of another version.
+            // At most one window is kept of data that may belong to another version.
             State::Receiving(_) if !pull.is_said && is_far => self.strays += 1,
             State::Asked { early, .. } => {
-                // No more than the pull may take later.
+                // At most as many packets as the pull may accept later.
                 let most = EARLY_MAX.min(self.config.packets_max() as usize);
                 if early.len() < most && packet.payload.len() <= self.config.block_bytes as usize {
                     early.push(packet);
@@ -817,7 +830,7 @@ impl<S: Symbol> Client<S> {
         }
     }
 
-    /// Hands over what has become complete of a pull.
+    /// Delivers completed generations of a pull to the user.
     fn settle(&mut self, now: Instant, id: PullId) {
         let Some(pull) = self.pulls.get_mut(&id).filter(|pull| pull.is_said) else { return };
         let State::Receiving(receiver) = &mut pull.state else { return };
@@ -835,7 +848,7 @@ impl<S: Symbol> Client<S> {
             receiver.layout().bytes() as f64 / now.saturating_since(pull.asked_at).as_secs_f64().max(1e-6);
         let its = &mut self.servers[server.0 as usize];
         let state = &mut self.pieces[piece.0 as usize];
-        // A beginning is over before a path has shown its rate.
+        // A beginning ends before a path has shown its rate.
         if !state.is_cut {
             its.brought(rate);
         }
@@ -858,7 +871,7 @@ impl<S: Symbol> Client<S> {
         Some(pull)
     }
 
-    /// Gives a pull up, and its piece back to be asked for elsewhere. Returns the piece.
+    /// Gives up a pull and queues its piece for other servers. Returns the piece.
     fn abandon(&mut self, id: PullId, reason: String) -> Option<PieceId> {
         let pull = self.take_back(id)?;
         let (piece, server) = (pull.piece, pull.server);
@@ -867,7 +880,7 @@ impl<S: Symbol> Client<S> {
         let may_be_too_long = self.may_be_too_long(&pull);
         let its = &mut self.servers[server.0 as usize];
         if is_accepted && !heard && its.is_connected && may_be_too_long {
-            // Another pull's packets may have shown it already.
+            // Packets of another pull may have shown already that the MTU is smaller.
             its.block_bytes = self.config.block_bytes_safe;
         } else {
             let failure = Failure { server, reason };
@@ -880,7 +893,7 @@ impl<S: Symbol> Client<S> {
         Some(piece)
     }
 
-    /// Gives a pull up, as another server holds the same and seems faster.
+    /// Gives up a pull because another holder seems faster.
     fn set_aside(&mut self, id: PullId, reason: String) {
         let Some(server) = self.pulls.get(&id).map(|pull| pull.server) else { return };
         let Some(piece) = self.abandon(id, reason) else { return };
@@ -890,7 +903,7 @@ impl<S: Symbol> Client<S> {
         }
     }
 
-    /// Ends a pull; what it lacks is asked for again.
+    /// Ends a pull and returns its missing ranges to the piece.
     fn take_back(&mut self, id: PullId) -> Option<Pull<S>> {
         let pull = self.close(id)?;
         let state = &mut self.pieces[pull.piece.0 as usize];
@@ -904,7 +917,7 @@ impl<S: Symbol> Client<S> {
                     missing.push_front(range);
                 }
             }
-            // Nothing was handed over.
+            // No block was delivered.
             State::Receiving(_) | State::Asked { .. } => {
                 if let (Some(missing), Some(end)) = (&mut state.missing, pull.range.1) {
                     let known = state.object_bytes.filter(|_| state.is_cut).unwrap_or(end);
@@ -917,7 +930,7 @@ impl<S: Symbol> Client<S> {
         Some(pull)
     }
 
-    /// Tells that `now` has come.
+    /// Handles the passing of time up to `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         let give_up = self.config.give_up;
         let dead = self.deadlines().filter(|(_, _, dead_at)| *dead_at <= now);
@@ -939,7 +952,7 @@ impl<S: Symbol> Client<S> {
         self.overtake(now);
     }
 
-    /// The next feedback, and whom it is for.
+    /// The next feedback and its server.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<(ServerId, Feedback)> {
         self.measure(now);
         while let Some(id) = self.touched.pop_front() {
@@ -953,16 +966,16 @@ impl<S: Symbol> Client<S> {
         }
         None
     }
-    /// The next message for a server.
+    /// The next control message and its server.
     pub fn poll_control(&mut self) -> Option<(ServerId, Control)> {
         self.control.pop_front()
     }
-    /// What the user is to know.
+    /// The next event for the user.
     pub fn poll_event(&mut self) -> Option<ClientEvent<S>> {
         self.events.pop_front()
     }
 
-    /// When to call [`Client::handle_timeout`] next.
+    /// Time of the next call of [`Client::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         let due = |(_, pull, dead_at): (PullId, &Pull<S>, Instant)| match &pull.state {
             State::Asked { .. } => dead_at,
@@ -972,7 +985,7 @@ impl<S: Symbol> Client<S> {
     }
 }
 
-/// What of a pull has not come, as ranges of its object.
+/// Missing bytes of a pull, as ranges of its object.
 fn lacking<S: Symbol>(receiver: &Receiver<S>, start: u64) -> Vec<Range<u64>> {
     let mut ranges: Vec<Range<u64>> = Vec::new();
     let layout = receiver.layout();

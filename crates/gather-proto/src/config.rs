@@ -1,4 +1,4 @@
-//! How clients and servers are set up.
+//! Settings of clients and servers.
 
 use crate::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN};
 use crate::mode::{DecoderKind, Mode, RateControl};
@@ -8,48 +8,54 @@ use anabranch_codes::{lt, mds};
 use anabranch_units::{BitRate, ByteCount, Duration};
 use std::fmt;
 
-/// How a client is set up.
+/// Settings of a client.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClientConfig {
-    /// Of its pulls.
+    /// Protocol of its pulls.
     pub mode: Mode,
-    /// Of its pulls' servers.
+    /// Rate control of its servers.
     pub rate_control: RateControl,
-    /// Of its pulls. In [`Mode::Counted`] sums have half of all blocks, which peeling cannot use where several are lacking.
+    /// Decoder of its pulls. In [`Mode::Counted`] coded symbols cover half of all blocks, which
+    /// peeling cannot use if several blocks are missing.
     pub decoder: DecoderKind,
-    /// Bytes of a block; a datagram has [`crate::msg`]'s headers besides.
+    /// Block length in bytes; a datagram adds the headers of [`crate::msg`].
     pub block_bytes: u32,
-    /// The block's length with which a server is asked again of which no packet came: short enough for any path.
+    /// Block length in bytes for a retry at a server without any arrived packet: short enough for
+    /// any path.
     pub block_bytes_safe: u32,
-    /// The most blocks to a generation. Where a server's way takes only shorter ones there are more of them, up to 255, so that
-    /// a generation has as many bytes.
+    /// Maximum blocks per generation. A server whose path takes only shorter blocks gets more of
+    /// them, up to 255, so that the generation's byte length stays the same.
     pub blocks_max: u32,
-    /// Generations that a pull keeps open: with the block's length, what bounds memory.
+    /// Open generations per pull; with the block length this bounds memory.
     pub window: u32,
-    /// Pulls at once, over all servers.
+    /// Maximum pulls at once, over all servers.
     pub pulls_max: usize,
-    /// What the last hop carries, if that is known: it is divided among pulls.
+    /// Rate of the last hop, if known; it is divided among pulls.
     pub link: Option<BitRate>,
-    /// The share of [`ClientConfig::link`] that is granted; the rest is for control messages and for what else there is.
+    /// Share of [`ClientConfig::link`] that is granted; the rest is for control messages and other
+    /// traffic.
     pub link_share: f64,
-    /// Bytes on the link beside each datagram: the headers of UDP, IP and the link.
+    /// Header overhead on the link per datagram, in bytes: UDP, IP and the link.
     pub overhead_bytes: u32,
-    /// The least time between two feedbacks of a pull; a round trip where that is longer.
+    /// Minimum interval between two feedbacks of a pull, or a round trip if that is longer.
     pub feedback_every: Duration,
-    /// A pull of which nothing has come for so long is taken from its server.
+    /// Silence after which a pull is taken from its server.
     pub give_up: Duration,
 }
 
-/// Pulls of a server at once: one that is sent, the next one, so that there is always one, and one that ends, which waits for what was
-/// lost.
+/// Maximum pulls of a server at once: one that sends, the next one, so that the server never idles,
+/// and one that waits for retransmissions.
 pub(crate) const PULLS_PER_SERVER: usize = 3;
-/// Of them, those that do not end yet.
+/// Maximum pulls of a server that expect more than retransmissions.
 pub(crate) const PULLS_AHEAD: usize = 2;
-/// The least window, in generations: with one, a loss at its end would halt the pull for a round trip.
+/// Minimum window, in generations: with a single one, a loss at its end would halt the pull for a
+/// round trip.
 const WINDOW_MIN: u32 = 2;
-/// Bytes of a generation, about: enough blocks that a sum of some lost ones costs little, few enough to be soon whole.
+/// Approximate bytes of a generation: enough blocks that coded symbols for a few losses cost
+/// little, and few enough to complete soon.
 const GENERATION_BYTES: u32 = 256 << 10;
-/// The fewest and the most blocks to a generation: of more no code makes as many packets do as there are blocks.
+/// Minimum and maximum blocks per generation. Beyond the maximum no MDS code exists, so that more
+/// packets than blocks would be needed.
 const BLOCKS_MIN: u32 = 32;
 const BLOCKS_MAX: u32 = mds::BLOCKS_MAX as u32;
 
@@ -60,14 +66,15 @@ impl Default for ClientConfig {
             rate_control: Mode::Counted.rate_control(),
             decoder: DecoderKind::Inactivation,
             block_bytes: 1_024,
-            // IPv6's least MTU of 1,280, less its and UDP's headers, our own and what authentication adds.
+            // IPv6's minimum MTU of 1,280, less the headers of IPv6 and UDP, our headers, and the
+            // bytes of authentication.
             block_bytes_safe: 1_280 - 48 - Packet::<()>::HEADER_BYTES_MAX - SEAL_BYTES,
             blocks_max: Self::blocks_to_generation(1_024),
             window: 16,
             pulls_max: 256,
             link: None,
             link_share: 0.98,
-            // Ethernet with preamble, gap and checksum 38, IPv4 20, UDP 8.
+            // Ethernet with preamble, gap and checksum takes 38 bytes, IPv4 20, UDP 8.
             overhead_bytes: 66,
             feedback_every: Duration::ZERO,
             give_up: Duration::from_secs(5),
@@ -75,25 +82,28 @@ impl Default for ClientConfig {
     }
 }
 
-/// How a server is set up.
+/// Settings of a server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerConfig {
-    /// Pulls of one client at once.
+    /// Maximum pulls of one client at once.
     pub pulls_max: usize,
-    /// What is sent to one client in a second at the most, in bits of datagrams.
+    /// Maximum rate of one client, in bits of datagrams per second.
     pub rate_max: Option<BitRate>,
-    /// The longest block that is sent, in bytes.
+    /// Maximum block length, in bytes.
     pub block_bytes_max: u32,
-    /// The shortest block of a pull that is longer, in bytes.
+    /// Minimum block length of a longer pull, in bytes.
     pub block_bytes_min: u32,
-    /// Bytes that one client may have a server hold: generations, each block with what it takes beside its bytes, and packets
-    /// that are remembered. Each pull may have one generation and its packets nevertheless.
+    /// Maximum memory for one client: generations, each block with its bookkeeping, and records of
+    /// sent packets. Each pull may hold one generation and its packets even beyond it.
     pub memory_max: ByteCount,
-    /// Bytes that a client can have sent by its grant, of a path or with TFRC of a pull, before it has shown that it receives any.
+    /// Maximum bytes sent under a client's grant, per path or with TFRC per pull, before the client
+    /// has proved that it receives any.
     pub unproven_max: ByteCount,
-    /// A pull is over once its client has said nothing for so long, of this pull or another: the timer of LTTP section III-A.
+    /// Silence of the client, over all its pulls, after which a pull ends: the timer of LTTP
+    /// section III-A.
     pub give_up: Duration,
-    /// Packets that are due within this time at least leave together, where a clock is coarse; zero where it is exact.
+    /// Interval within which due packets leave together, if the clock is coarse; zero if it is
+    /// exact.
     pub quantum: Duration,
 }
 
@@ -105,7 +115,7 @@ impl Default for ServerConfig {
             block_bytes_max: BLOCK_BYTES_MAX,
             block_bytes_min: BLOCK_BYTES_MIN,
             memory_max: ByteCount::mib(256),
-            // What 300 Mbit/s bring in 100 ms.
+            // The bytes of 300 Mbit/s in 100 ms.
             unproven_max: ByteCount::mib(4),
             give_up: Duration::from_secs(5),
             quantum: Duration::ZERO,
@@ -113,12 +123,12 @@ impl Default for ServerConfig {
     }
 }
 
-/// A setting that cannot be.
+/// A setting out of range.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConfigError {
-    /// Which.
+    /// Name of the setting.
     pub setting: &'static str,
-    /// What it is, with its unit, and what it must be.
+    /// Its value with unit, and the allowed range.
     pub message: String,
 }
 
@@ -137,9 +147,9 @@ fn within(setting: &'static str, unit: &str, value: u64, least: u64, most: u64) 
 }
 
 impl ClientConfig {
-    /// Whether it can be.
+    /// Checks that every setting is in range.
     ///
-    /// Errors: the first setting out of its range.
+    /// Errors: the first setting out of range.
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.mode == Mode::Counted && self.decoder != DecoderKind::Inactivation {
             let message = format!("{}: must be inactivation in mode counted", self.decoder.name());
@@ -150,7 +160,7 @@ impl ClientConfig {
             return Err(ConfigError { setting: "rate_control", message });
         }
         within("symbol", " B", self.block_bytes.into(), 1, BLOCK_BYTES_MAX.into())?;
-        // As many sums as blocks have numbers.
+        // Packet numbers cover as many coded symbols as blocks.
         let blocks_max = (lt::BLOCKS_MAX as u64).min(u64::from(Numbers::of(self.rate_control).ids) / 2);
         within("generation", " blocks", self.blocks_max.into(), 1, blocks_max)?;
         within("window", " generations", self.window.into(), 1, WINDOW_MAX.into())?;
@@ -166,48 +176,48 @@ impl ClientConfig {
         Ok(())
     }
 
-    /// How many blocks of such a length make a generation that is neither long nor of few blocks.
+    /// Blocks of the given length per generation, within [`BLOCKS_MIN`] and [`BLOCKS_MAX`].
     pub fn blocks_to_generation(block_bytes: u32) -> u32 {
         (GENERATION_BYTES / block_bytes.max(1)).clamp(BLOCKS_MIN, BLOCKS_MAX)
     }
 
-    /// The most blocks of this length to a generation.
+    /// Maximum blocks of this length per generation.
     pub(crate) fn blocks_of(&self, block_bytes: u32) -> u32 {
         let bytes = u64::from(self.block_bytes) * u64::from(self.blocks_max);
         let as_long = (bytes / u64::from(block_bytes.max(1))).min(BLOCKS_MAX.into()) as u32;
         as_long.max(self.blocks_max)
     }
 
-    /// The most that a client keeps of one generation's packets, whatever its server sends.
+    /// Maximum memory for one generation's packets, whatever the server sends.
     pub fn generation_memory(&self) -> ByteCount {
         ByteCount::new(u64::from(self.block_bytes) * packets_max(self.mode, self.decoder, self.blocks_max))
     }
 
-    /// The most packets that a client keeps of a pull.
+    /// Maximum packets held for a pull.
     pub(crate) fn packets_max(&self) -> u64 {
         packets_max(self.mode, self.decoder, self.blocks_max) * u64::from(self.window)
     }
 
-    /// The same for so many servers, with as many pulls at once and generations to each as so much memory allows; none where
-    /// it is too little for one pull.
+    /// The same settings for `servers` servers, with as many pulls and generations as `memory`
+    /// allows. Returns `None` if it is too little for one pull.
     pub fn fitted(self, memory: ByteCount, servers: usize) -> Option<Self> {
         let pulls_max = servers * PULLS_PER_SERVER;
-        // Of each generation that is open; what is whole waits for the disk.
+        // Counts open generations; a complete one waits for the disk.
         let generations = memory.as_u64() / self.generation_memory().as_u64();
         let window = generations / pulls_max.max(1) as u64;
         if window >= WINDOW_MIN.into() {
             let window = window.min(WINDOW_MAX.into()) as u32;
             return Some(Self { pulls_max, window, ..self });
         }
-        // Fewer pulls at once then.
+        // Fewer pulls at once.
         let pulls_max = (generations / u64::from(WINDOW_MIN)) as usize;
         (pulls_max > 0).then_some(Self { pulls_max, window: WINDOW_MIN, ..self })
     }
 
-    /// The most that a client keeps of packets that are not whole generations yet, whatever its servers send.
+    /// Maximum memory for packets of incomplete generations, whatever the servers send.
     ///
-    /// Differs: not in [`Mode::Lttp`], where a generation is all that is asked for.
-    /// Cost: beside this, for the one generation that is solved now, its blocks.
+    /// Differs: not in [`Mode::Lttp`], where a generation is the whole request.
+    /// Cost: one generation's blocks in addition, while it is decoded.
     pub fn memory(&self) -> ByteCount {
         let window = self.generation_memory().as_u64() * u64::from(self.window);
         ByteCount::new(window * self.pulls_max as u64)
@@ -218,10 +228,11 @@ impl ClientConfig {
 mod tests {
     use super::*;
 
-    /// #19: of 256 MiB one server's window had 40 MB, and of 32 blocks to a generation 22: more packets were counted than one keeps.
+    /// #19: one server's window had 40 MB of 256 MiB, and 22 of 32 blocks per generation: the
+    /// estimate counted more packets than are held.
     #[test]
     fn memory_is_a_far_paths_window_and_no_more_than_was_allowed() {
-        // Those of Ethernet, and of its longest frames.
+        // Block lengths for Ethernet's standard and jumbo frames.
         let lengths = [1_434, 8_192];
         let servers = [1, 3, 8, 32, 1_000];
         for (block_bytes, servers) in

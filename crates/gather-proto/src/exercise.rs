@@ -1,8 +1,8 @@
-//! A client and a server to which a fuzzer, or a test, says anything that could come, at any time.
+//! Fuzzing of a client and a server with arbitrary valid messages at arbitrary times.
 //!
-//! Bytes are read as a list of messages and waits. Each message goes over the wire's form, so that no more comes than could.
-//! After each step what is held must be within what the configuration says. Leaves out: what the bytes of messages may be
-//! (`msg::exercise`).
+//! The input bytes are read as a list of messages and waits. Each message passes through its wire
+//! format, so only messages that could arrive do. After each step the held memory must be within
+//! the configured limits. Leaves out: the decoding of arbitrary bytes (`msg::exercise`).
 
 use crate::msg::{
     Accepted, Arrived, Control, Datagram, Feedback, Numbers, Packet, PullId, Report, Request, Timing,
@@ -16,18 +16,18 @@ use anabranch_transport::tfrc;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::BTreeMap;
 
-/// Steps, packets and generations that one list may take, so that it ends soon.
+/// Maximum number of steps, packets and generations of one input, so that it ends soon.
 const STEPS_MAX: usize = 400;
-/// Bytes of a first flight over the longest way, with headers of short blocks.
+/// Bytes of a first flight over the longest path, with headers of short blocks.
 const FIRST_FLIGHT_BYTES: u64 = 75_000;
-/// Bytes that may leave for each one that has come: BBR's start is 2.8 times as fast as what arrives, counts are worth twice what
-/// is proven, and the rate is kept for some round trips.
+/// Maximum bytes sent per byte received. BBR's start sends 2.8 times the arriving rate, counts are
+/// worth twice the proven bytes, and the rate is kept for some round trips.
 const FLOOD_FACTOR: u64 = 16;
-/// Bytes that leave in each time of silence.
+/// Interval between probes of a silent path, and the maximum size of one.
 const ASK_EVERY_US: u64 = 10_000;
 const ASK_BYTES: u64 = 200;
 
-/// Numbers drawn from a list of bytes; all 0 behind its end.
+/// Numbers drawn from a list of bytes; all 0 beyond its end.
 struct Draw<'a> {
     left: &'a [u8],
 }
@@ -41,7 +41,7 @@ impl Draw<'_> {
     fn flag(&mut self) -> bool {
         self.byte() & 1 == 1
     }
-    /// Small ones, those near the ends, and any.
+    /// Small numbers, numbers near powers of two, and arbitrary ones.
     fn number(&mut self) -> u64 {
         match self.byte() {
             small @ 0..=199 => small.into(),
@@ -65,7 +65,7 @@ impl Draw<'_> {
     }
 }
 
-/// A message, as its other end reads it.
+/// A message after encoding and decoding.
 fn carried(message: &Control) -> Control {
     let mut bytes = Vec::new();
     message.encode_framed(&mut bytes);
@@ -78,7 +78,7 @@ fn carried_datagram(datagram: &Datagram<Bytes>) -> Datagram<Bytes> {
     Datagram::decode(&bytes).expect("what is written can be read")
 }
 
-/// A client, to whom its servers say what `bytes` say.
+/// Runs a client against servers whose messages `bytes` describe.
 pub fn exercise_client(bytes: &[u8]) {
     let mut draw = Draw { left: bytes };
     let config = ClientConfig {
@@ -119,7 +119,7 @@ pub fn exercise_client(bytes: &[u8]) {
             5 => client.widen(beginning, servers.clone(), draw.number().max(1)),
             6 => client.cancel(now, beginning),
             7 | 8 => {
-                // What was asked for, or something else.
+                // The requested range, or another one.
                 let bytes = [0, 100, 500, 800, 2_700, draw.number()][draw.small(6) as usize];
                 let object_bytes = if draw.flag() { bytes } else { draw.number() };
                 let block_bytes = if draw.flag() { config.block_bytes } else { draw.number() as u32 };
@@ -147,7 +147,7 @@ pub fn exercise_client(bytes: &[u8]) {
                             as usize
                     ]),
                 };
-                // Some like it behind it, with ids that look alike.
+                // Further packets with ids that look alike.
                 let step = [0, 1, 2, 1 << 24][draw.small(4) as usize];
                 for number in 0..1 + draw.small(40) {
                     let (sequence, id) = (
@@ -177,7 +177,7 @@ pub fn exercise_client(bytes: &[u8]) {
     }
 }
 
-/// Bytes that leave by a grant before any has come, here.
+/// Limit of bytes under an unproven grant in this test.
 const UNPROVEN_MAX: ByteCount = ByteCount::new(20_000);
 
 /// Bytes that a server has sent, and bytes that its client has received.
@@ -189,7 +189,8 @@ struct Flood {
 }
 
 impl Flood {
-    /// Checks the bytes sent against a first flight for each pull, a multiple of the bytes received, and the probes of a silent path.
+    /// Checks the bytes sent against a first flight per pull, a multiple of the bytes received, and
+    /// the probes of a silent path.
     fn check(&self, now: Instant) {
         let first = self.pulls * (FIRST_FLIGHT_BYTES + UNPROVEN_MAX.as_u64());
         let asks = (1 + (now - Instant::ZERO).as_us() / ASK_EVERY_US) * self.pulls * ASK_BYTES;
@@ -198,7 +199,7 @@ impl Flood {
     }
 }
 
-/// A server, to whom its client says what `bytes` say.
+/// Runs a server against a client whose messages `bytes` describe.
 pub fn exercise_server(bytes: &[u8]) {
     let mut draw = Draw { left: bytes };
     let config = ServerConfig {
@@ -315,7 +316,7 @@ pub fn exercise_server(bytes: &[u8]) {
             let Datagram::Packet(packet) = carried_datagram(&Datagram::Packet(packet)) else { continue };
             let bytes = u64::from(packet.wire_len());
             flood.sent_bytes += bytes;
-            // A full link lets few of them through, or all.
+            // A full link delivers a few of the packets, or all.
             if number % (1 + u32::from(comes)) == 0 {
                 flood.received_bytes += bytes;
                 let (next, received) = receipts.entry(packet.pull).or_default();

@@ -1,18 +1,21 @@
-//! A whole fetch: objects from the servers that hold them, from the first question to the verdict.
+//! A whole fetch: objects from the servers that hold them, from the first request to the verdict.
 //!
-//! So many objects are under way at once as the driver has room for; the others wait for their turn (`turns`). For each object one
-//! holder is asked what it is (`describe`): its length, its attributes and its hash, unless a manifest says them; and for its beginning
-//! at once (`early`). Then what lacks of it is pulled by the [`Client`], which knows which server brings what; what has come is
-//! written, and checked against the hash. Where that is wrong all holders are asked for their hashes, and what is wrong is
-//! pulled once more from those that have the right version (`compare`). Of several objects short ones come whole with their
-//! description (`short`). An object fails once no holder can help it further,
-//! or its place cannot be written; others go on.
+//! The driver sets how many objects may be under way at once; the rest wait for their turn
+//! (`turns`). For each object one holder is asked for a description (`describe`): its length,
+//! attributes and hash, unless a manifest gives them. The same holder is asked for the object's
+//! beginning at once (`early`). The missing bytes are then pulled by the [`Client`], which assigns
+//! ranges to servers, and written and checked against the hash. On a mismatch all holders are asked
+//! for their hashes, and the wrong parts are pulled once more from holders of the right version
+//! (`compare`). In a fetch of many objects, short ones arrive whole with their description
+//! (`short`). An object fails once no holder can provide it, or if it cannot be written; the other
+//! objects continue.
 //!
-//! The driver carries messages and datagrams, and does with files what [`FetchEvent`] says. Where nothing else says the length and
-//! the hash of an object, the holder that describes it is trusted: the first one that is named, if it answers soon.
+//! The driver carries messages and datagrams, and performs the file operations of each
+//! [`FetchEvent`]. If no manifest gives an object's length and hash, the holder that describes it
+//! is trusted: the first one listed, if it answers soon.
 //!
-//! Leaves out: sockets, sealing, files, hashing, and connecting again to a server that was lost. Read [`Wanted`],
-//! [`FetchEvent`] and [`Fetch`] first.
+//! Leaves out: sockets, sealing, files, hashing, and reconnecting to a lost server. Read
+//! [`Wanted`], [`FetchEvent`] and [`Fetch`] first.
 
 mod compare;
 mod describe;
@@ -39,135 +42,136 @@ use std::ops::Range;
 
 use early::Early;
 
-/// How far pieces of an object that is streamed are asked for ahead of what has been passed on: what comes early waits in
-/// memory.
+/// Distance ahead of the flushed bytes up to which a streamed object is requested: bytes that
+/// arrive early wait in memory.
 const AHEAD_BYTES: u64 = 64 << 20;
-/// The longest piece of an object that is streamed, in bytes.
+/// Maximum length of a piece of a streamed object, in bytes.
 const AHEAD_PIECE_BYTES: u64 = 16 << 20;
-/// How often a server that has sent nothing yet is shown where packets are taken.
+/// Interval between datagrams that show a silent server where packets are taken.
 const SHOW_EVERY: Duration = Duration::from_ms(50);
-/// How soon after a connection it is shown that once more: the first time may have been lost, or have come before the server knew
-/// the connection's keys.
+/// Time from the connection to the second such datagram: the first may have been lost, or may have
+/// arrived before the server knew the connection's keys.
 const SHOW_AGAIN: Duration = Duration::from_ms(5);
-/// How long the server that was named first is waited for to say what an object is, where another answers before.
+/// Maximum wait for a description by the first listed server, if another server answers earlier.
 const FIRST_WAIT: Duration = Duration::from_ms(500);
-/// How often it is looked for answers that are late.
+/// Interval between checks for late answers.
 const LOOK_EVERY: Duration = Duration::from_ms(200);
 
-/// How a fetch is set up.
+/// Settings of a fetch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FetchConfig {
-    /// Of its pulls. An answer that takes longer than [`ClientConfig::give_up`], and what hashing may take, is late.
+    /// Settings of the client. An answer later than [`ClientConfig::give_up`], plus any hashing
+    /// time, is late.
     pub client: ClientConfig,
-    /// The one object is passed on in order while it comes: it is asked for not far ahead of that, and no second try is
-    /// possible.
+    /// Whether the single object is passed on in order as it arrives. It is then requested only a
+    /// little ahead, and no second try is possible.
     pub streams: bool,
-    /// Objects that are under way at once, at least 1: the others wait for their turn. For each of them a driver may have
-    /// files open, and keep a short content in memory.
+    /// Maximum objects under way at once, at least 1. A driver may hold open files, and a short
+    /// content in memory, for each of them.
     pub objects_max: usize,
 }
 
-/// What has become of an object.
+/// State of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Stage {
-    /// It has not had its turn.
+    /// The object waits for its turn.
     Waiting,
-    /// Its length is asked for.
+    /// A description is requested.
     Describing,
-    /// What lacks is being found out.
+    /// The driver is finding out which bytes are missing.
     Opening,
-    /// Its pieces are coming, so many.
+    /// Its pieces are being pulled; the number of unfinished ones.
     Getting(usize),
-    /// All of it is written; its hash or its attributes are awaited.
+    /// All bytes are written; the hash or the attributes are still unknown.
     Finishing,
-    /// It is checked, and given its name.
+    /// The driver is checking and naming it.
     Checking,
-    /// It is not what its hash says: these servers are to say what they have of these parts.
+    /// The hash does not match: the hashes of these parts are awaited from these servers.
     Comparing(BTreeSet<(usize, ServerId)>),
     Verified,
     Failed(FetchFailure),
 }
 
-/// An object on its way.
+/// An object of a fetch.
 #[derive(Debug)]
 pub struct Object {
     wanted: Wanted,
     stage: Stage,
-    /// The place of the holder of the first part that was asked last what it is.
+    /// Index of the holder of the first part that was last asked for a description.
     asked: Option<usize>,
-    /// The places of all that were asked so far: none is asked twice.
+    /// Indices of the holders asked so far; none is asked twice.
     tried: BTreeSet<usize>,
-    /// The holder that was asked cannot say it, and another one is not connected yet: that one is asked once it is.
+    /// Whether the asked holder cannot describe it, and the next one is not connected yet.
     is_waiting: bool,
-    /// When, or when it was last heard that the answer takes longer.
+    /// Time of the request, or of the last notice that the answer takes longer.
     asked_at: Instant,
     first_asked_at: Option<Instant>,
-    /// It was told that a server still reads it.
+    /// Whether the user knows that a server is still reading it.
     is_told: bool,
-    /// Nobody says who may read it, nor when it was changed.
+    /// Whether no holder gave attributes.
     lacks_attributes: bool,
-    /// What other servers have instead.
+    /// Versions at other servers that differ.
     others: BTreeMap<ServerId, Version>,
-    /// Why servers say nothing of it.
+    /// Refusals by servers, each with its reason.
     refusals: BTreeMap<ServerId, String>,
-    /// Parts that are not asked for at a server, as it has another version of them.
+    /// Parts not requested from a server that has another version of them.
     spoilt: BTreeSet<(usize, ServerId)>,
-    /// Some of them were found by the last comparison.
+    /// Whether the last comparison found further such parts.
     is_wiser: bool,
     fetched_bytes: u64,
     kept_bytes: u64,
-    /// Whether its hash was wrong, and a further try is made.
+    /// Whether its hash was wrong, so that this is a further try.
     was_wrong: bool,
-    /// Who was asked to say all of it at once, and when.
+    /// The server asked for the whole content, and the time of the request.
     brings: Option<(ServerId, Instant)>,
-    /// All of it, as somebody said it, until its place is open.
+    /// The whole content from a server, until the object's place is open.
     content: Option<Content>,
-    /// Its place is open, and all of it is to come so.
+    /// Whether the place is open and the content is expected whole.
     awaits_content: bool,
     ended_at: Option<Instant>,
 }
 
 impl Object {
-    /// Its length in bytes, once that is known.
+    /// Length in bytes, if known.
     pub const fn bytes(&self) -> Option<u64> {
         self.wanted.bytes
     }
-    /// Its BLAKE3 hash, once that is known.
+    /// BLAKE3 hash, if known.
     pub const fn hash(&self) -> Option<[u8; 32]> {
         self.wanted.hash
     }
-    /// Bytes that were not there before, those of a second try included.
+    /// Bytes fetched in this run, further tries included.
     pub const fn fetched_bytes(&self) -> u64 {
         self.fetched_bytes
     }
-    /// Bytes that had come before this fetch.
+    /// Bytes kept from earlier runs.
     pub const fn kept_bytes(&self) -> u64 {
         self.kept_bytes
     }
-    /// Who is known to have another version of it, and which.
+    /// Servers known to have another version, and that version.
     pub const fn others(&self) -> &BTreeMap<ServerId, Version> {
         &self.others
     }
-    /// When it was verified or failed.
+    /// Time at which it was verified or failed.
     pub const fn ended_at(&self) -> Option<Instant> {
         self.ended_at
     }
-    /// Whether it is there, with the right hash.
+    /// Whether it is complete, with the right hash.
     pub const fn is_verified(&self) -> bool {
         matches!(self.stage, Stage::Verified)
     }
-    /// Why it failed, if it has.
+    /// Why it failed; `None` if it has not.
     pub const fn failure(&self) -> Option<&FetchFailure> {
         match &self.stage {
             Stage::Failed(failure) => Some(failure),
             _ => None,
         }
     }
-    /// Whether something may become of it.
+    /// Whether it is neither verified nor failed.
     const fn is_under_way(&self) -> bool {
         !matches!(self.stage, Stage::Verified | Stage::Failed(_))
     }
-    /// Whether its length or its hash must still be said.
+    /// Whether its length or its hash is still unknown.
     const fn lacks_description(&self) -> bool {
         match self.stage {
             Stage::Describing => true,
@@ -175,28 +179,29 @@ impl Object {
             _ => false,
         }
     }
-    /// Whether that is so, and nobody is asked for it.
+    /// Whether it lacks a description and no holder is asked for one.
     const fn waits_to_be_described(&self) -> bool {
         self.lacks_description() && (self.asked.is_none() || self.is_waiting)
     }
-    /// Who was asked last what it is.
+    /// The server that was last asked for a description.
     fn asked_server(&self) -> Option<ServerId> {
         self.asked.map(|at| self.wanted.parts[0].holders[at])
     }
 }
 
-/// A server, as far as a fetch needs to know it.
+/// State of a server within a fetch.
 #[derive(Debug)]
 struct Link {
     is_connected: bool,
     lost: Option<String>,
-    /// A packet has come from it.
+    /// Whether a packet has arrived from it.
     is_heard: bool,
-    /// Objects whose content it was asked for, those first that wait longest: at most [`short::CONTENTS_MAX`].
+    /// Objects whose content it owes, by time of request: at most [`short::CONTENTS_MAX`].
     contents: BTreeSet<(Instant, usize)>,
-    /// How many of them it may owe now.
+    /// Maximum contents that it may owe at present.
     contents_max: usize,
-    /// When that was lowered last, and until when it counts as slow.
+    /// Time of the last reduction of that maximum. `slow_until` is the end of the period in which
+    /// it counts as slow.
     cut_at: Option<Instant>,
     slow_until: Option<Instant>,
     rtt: Option<Duration>,
@@ -215,13 +220,13 @@ impl Link {
             rtt: None,
         }
     }
-    /// Whether it does not know yet where packets are taken.
+    /// Whether the server may not know yet where packets are taken.
     const fn is_silent(&self) -> bool {
         self.is_connected && !self.is_heard
     }
 }
 
-/// A piece that is not asked for yet, where its part begins in its object, and how many bytes its servers' object has.
+/// A piece to request later: its start in the object, and the length of the servers' object.
 #[derive(Debug)]
 struct Later {
     start: u64,
@@ -229,7 +234,7 @@ struct Later {
     piece: Piece,
 }
 
-/// Fetches objects from many servers. See the module's head.
+/// Fetches objects from many servers. See the module documentation.
 #[derive(Debug)]
 pub struct Fetch<S> {
     client: Client<S>,
@@ -237,40 +242,41 @@ pub struct Fetch<S> {
     give_up: Duration,
     links: Vec<Link>,
     objects: Vec<Object>,
-    /// Objects that are neither verified nor have failed.
+    /// Number of objects that are neither verified nor failed.
     left: usize,
     objects_max: usize,
     pulls_max: usize,
-    /// There are several objects: short ones may come whole.
+    /// Whether there are several objects, so that short ones may arrive whole.
     is_many: bool,
-    /// The first object that has not had its turn, and those under way: at most `objects_max`.
+    /// The first object that waits for its turn. `active` are the objects under way: at most
+    /// `objects_max`.
     next: usize,
     active: BTreeSet<usize>,
-    /// Which objects are made of what servers call so.
+    /// Objects by the names of their parts at servers.
     by_name: BTreeMap<String, Vec<usize>>,
-    /// Of each piece, its object and where its part begins there; none of those that were dropped.
+    /// Object of each piece, and the start of the piece's part in it; `None` for a dropped piece.
     pieces: Vec<Option<(usize, u64)>>,
-    /// The beginning of the one object, as long as its place is not open.
+    /// The beginning of the single object, until its place is open.
     early: Option<Early<S>>,
-    /// Pieces that are not asked for yet, as they would come too early.
+    /// Pieces to request once the stream has advanced.
     ahead: VecDeque<Later>,
     done_bytes: u64,
-    /// Questions of what objects are: at most one of each kind for each object and holder waits here.
+    /// Queued requests for descriptions: at most one of each kind per object and holder.
     control: VecDeque<(ServerId, Control)>,
     events: VecDeque<FetchEvent<S>>,
-    /// Servers that are to be shown where packets are taken: each once.
+    /// Servers due for a datagram that shows where packets are taken, without duplicates.
     shows: VecDeque<ServerId>,
     show_at: Instant,
-    /// Until when the server that was named first is waited for.
+    /// End of the wait for the first listed server.
     first_at: Option<Instant>,
     look_at: Instant,
 }
 
 impl<S: Symbol + From<Bytes>> Fetch<S> {
-    /// A fetch of these objects from so many servers, none of which is connected yet.
+    /// A fetch of `objects` from `servers` servers, before any is connected.
     ///
-    /// Errors: a setting out of its range.
-    /// Panics: for an object without parts, and a holder that is none of the servers.
+    /// Errors: a setting is out of range.
+    /// Panics: if an object has no parts, or a holder is none of the servers.
     pub fn new(
         now: Instant,
         config: FetchConfig,
@@ -347,7 +353,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             first_at: Some(now + FIRST_WAIT),
             look_at: now + LOOK_EVERY,
         };
-        // Where bytes are known from a manifest, files are opened while servers are reached.
+        // If a manifest gives the lengths, files are opened while servers are connecting.
         fetch.settle(now);
         Ok(fetch)
     }
@@ -360,33 +366,34 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
     pub fn objects(&self) -> &[Object] {
         &self.objects
     }
-    /// Bytes of all objects that are there, those that had come before included.
+    /// Bytes present of all objects, earlier runs included.
     pub const fn done_bytes(&self) -> u64 {
         self.done_bytes
     }
-    /// Bytes of all objects, once every length is known.
+    /// Total bytes of all objects, once every length is known.
     pub fn total_bytes(&self) -> Option<u64> {
         self.objects.iter().map(Object::bytes).sum()
     }
-    /// What became of packets, over all pulls.
+    /// Packet counts over all pulls.
     pub fn counts(&self) -> Counts {
         self.client.counts()
     }
-    /// Packets that came for pulls that are over.
+    /// Number of packets received for ended pulls.
     pub const fn strays(&self) -> u64 {
         self.client.strays()
     }
-    /// Bytes of packets that are kept as long as their generations are not complete; at most [`ClientConfig::memory`].
+    /// Bytes of packets held for incomplete generations; at most [`ClientConfig::memory`].
     pub fn held_bytes(&self) -> u64 {
         self.client.held_bytes()
     }
-    /// Pulls under way: from which server, and what share of their packets begin a loss event.
+    /// Pulls under way: server, and loss event rate.
     pub fn pulls(&self) -> impl Iterator<Item = (ServerId, f64)> + '_ {
         self.client.pulls().map(|(_, server, loss)| (server, loss))
     }
 
-    /// A server's control channel stands, as far as this end sees: the server may yet drop it. `rtt` is what a message took to and fro, where that is known; `block_bytes` the
-    /// longest block that the way to it is known to take.
+    /// Reports that a server's control channel is open at this end; the server may still drop it.
+    /// `rtt` is the round-trip time, if known; `block_bytes` is the longest block that fits the
+    /// path's known MTU.
     pub fn handle_connected(
         &mut self,
         now: Instant,
@@ -405,7 +412,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.settle(now);
     }
 
-    /// A server cannot be reached, or not any more: why, in one line.
+    /// Reports that a server is unreachable or lost, with a reason in one line.
     pub fn handle_lost(&mut self, now: Instant, server: ServerId, reason: &str) {
         let link = &mut self.links[server.0 as usize];
         (link.is_connected, link.lost) = (false, Some(reason.to_owned()));
@@ -417,7 +424,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.settle(now);
     }
 
-    /// Takes in a message of a server. What only a client says is ignored.
+    /// Handles a server's message. Ignores messages that only clients send.
     pub fn handle_control(&mut self, now: Instant, server: ServerId, message: Control) {
         match message {
             Control::Described { object, found } => self.described(now, server, &object, &found),
@@ -428,14 +435,14 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.settle(now);
     }
 
-    /// Takes in a packet of a server.
+    /// Handles a packet of a server.
     pub fn handle_packet(&mut self, now: Instant, server: ServerId, packet: Packet<S>) {
         self.links[server.0 as usize].is_heard = true;
         self.client.handle_packet(now, server, packet);
         self.settle(now);
     }
 
-    /// An object's place is open, and these ranges of it are lacking.
+    /// Reports that an object's place is open and lacks the ranges `missing`.
     pub fn handle_opened(&mut self, now: Instant, object: ObjectId, missing: &[Range<u64>]) {
         let object = object.0 as usize;
         if self.objects[object].stage == Stage::Opening {
@@ -444,13 +451,13 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         }
     }
 
-    /// So many bytes of the object that is streamed have been passed on, from its beginning.
+    /// Reports that the first `bytes` bytes of the streamed object have been passed on.
     pub fn handle_flushed(&mut self, now: Instant, bytes: u64) {
         self.ask_ahead(now, bytes);
         self.settle(now);
     }
 
-    /// An object has its name.
+    /// Reports that an object has its name.
     pub fn handle_finished(&mut self, now: Instant, object: ObjectId) {
         let it = &mut self.objects[object.0 as usize];
         if it.stage == Stage::Checking {
@@ -461,7 +468,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         }
     }
 
-    /// An object is not what its hash says.
+    /// Reports that an object does not match its hash.
     pub fn handle_mismatch(&mut self, now: Instant, object: ObjectId) {
         let object = object.0 as usize;
         if self.objects[object].stage == Stage::Checking {
@@ -470,13 +477,14 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         }
     }
 
-    /// An object cannot be written: why, in one line. Nothing comes of what was ordered of it since, which may be passed over.
+    /// Reports that an object cannot be written, with a reason in one line. The driver may skip
+    /// later orders for it.
     pub fn handle_unwritable(&mut self, now: Instant, object: ObjectId, reason: String) {
         self.fail(now, object.0 as usize, FetchFailure::NotWritten(reason));
         self.settle(now);
     }
 
-    /// When to call [`Fetch::handle_timeout`] next; none once it is done.
+    /// Time of the next call of [`Fetch::handle_timeout`]; `None` once the fetch is done.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.is_done() {
             return None;
@@ -486,7 +494,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         all.into_iter().flatten().min()
     }
 
-    /// Tells that `now` has come.
+    /// Handles the passing of time up to `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.client.handle_timeout(now);
         if self.show_at <= now {
@@ -503,37 +511,38 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.settle(now);
     }
 
-    /// The next feedback, and whom it is for.
+    /// The next feedback and its server.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<(ServerId, Feedback)> {
         self.client.poll_transmit(now)
     }
-    /// The next server that is to be shown, by a sealed datagram with nothing in it, where packets are taken.
+    /// The next server due for an empty sealed datagram, which shows where packets are taken.
     pub fn poll_show(&mut self) -> Option<ServerId> {
         self.shows.pop_front()
     }
-    /// The next message for a server.
+    /// The next control message and its server.
     pub fn poll_control(&mut self) -> Option<(ServerId, Control)> {
         self.control.pop_front().or_else(|| self.client.poll_control())
     }
-    /// What the driver is to know or to do.
+    /// The next event for the driver.
     pub fn poll_event(&mut self) -> Option<FetchEvent<S>> {
         self.events.pop_front()
     }
 
-    /// Has all servers shown where packets are taken of which none has come.
+    /// Schedules the datagram that shows where packets are taken, for every server without a
+    /// received packet.
     fn show(&mut self, now: Instant) {
         self.show_at = now + SHOW_EVERY;
         let silent = (0u32..).zip(&self.links).filter(|(_, link)| link.is_silent());
         self.shows = silent.map(|(server, _)| ServerId(server)).collect();
     }
 
-    /// Takes in what the client says, and what comes of that.
+    /// Handles the client's events and their consequences.
     fn settle(&mut self, now: Instant) {
         loop {
             while let Some(event) = self.client.poll_event() {
                 self.on_client(now, event);
             }
-            // What fails at once makes room for more.
+            // An object that fails at once makes room for the next.
             if !self.begin_more(now) {
                 break;
             }
@@ -563,7 +572,8 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
                 }
             }
             ClientEvent::Left { failure, .. } => {
-                // Nor will it say the hash, perhaps; the next one may. One that is only slow is there.
+                // This server may not deliver the hash either, so another is asked. A server that
+                // is only slow may still deliver it.
                 let it = &self.objects[object];
                 let was_asked = it.asked_server() == Some(failure.server) && self.may_ask(it);
                 let was_asked = was_asked && !self.client.is_slow(piece, failure.server);
@@ -579,7 +589,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         }
     }
 
-    /// Bytes of an object have come that are to be written.
+    /// Passes received bytes of an object to the driver for writing.
     fn write(&mut self, object: usize, range: Range<u64>, blocks: Vec<S>) {
         let bytes = range.end - range.start;
         self.done_bytes += bytes;
@@ -605,7 +615,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.events.push_back(FetchEvent::Open { object: ObjectId(number as u32), bytes });
     }
 
-    /// Asks for what an object lacks.
+    /// Requests the missing ranges of an opened object.
     fn opened(&mut self, now: Instant, object: usize, missing: &[Range<u64>]) {
         let lacks: u64 = missing.iter().map(|range| range.end - range.start).sum();
         let it = &mut self.objects[object];
@@ -624,7 +634,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.pull(now, object, missing);
     }
 
-    /// Asks servers for what an object lacks.
+    /// Pulls the missing ranges of an object from servers.
     fn pull(&mut self, now: Instant, object: usize, missing: &[Range<u64>]) {
         let (missing, early) = self.take_early(now, object, missing);
         let it = &mut self.objects[object];
@@ -675,7 +685,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.pieces.push(Some((object, later.start)));
     }
 
-    /// Asks for what comes next of the object that is streamed, of which `flushed` bytes have been passed on.
+    /// Requests the next pieces of the streamed object, after `flushed` bytes have been passed on.
     fn ask_ahead(&mut self, now: Instant, flushed: u64) {
         let at = |next: &Later| next.start + next.piece.ranges.as_ref().map_or(0, |ranges| ranges[0].start);
         while self.ahead.front().is_some_and(|next| at(next) < flushed + AHEAD_BYTES) {
@@ -686,17 +696,17 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.client.begin(now);
     }
 
-    /// All of an object has come.
+    /// All bytes of an object have arrived.
     fn finish(&mut self, now: Instant, object: usize) {
         self.objects[object].stage = Stage::Finishing;
         self.finish_if_known(now, object);
     }
 
-    /// Has an object checked and named, once all is known of it.
+    /// Has an object checked and named, once its description is complete.
     fn finish_if_known(&mut self, now: Instant, object: usize) {
         let it = &self.objects[object];
         let (Stage::Finishing, Some(hash)) = (&it.stage, it.wanted.hash) else { return };
-        // Of an object of parts servers know nothing more.
+        // For an object of several parts, servers know no more than the manifest.
         let lacks = it.wanted.attributes.is_none() && !self.streams && it.wanted.parts.len() == 1;
         if lacks && !it.lacks_attributes {
             if it.asked.is_none() {
@@ -713,7 +723,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.events.push_back(FetchEvent::Finish { object: ObjectId(object as u32), hash, attributes });
     }
 
-    /// A server has another version of an object than the one that is pulled.
+    /// Records that a server has another version of an object than the one pulled.
     fn note_other(&mut self, object: usize, server: ServerId, version: Version) {
         if self.objects[object].others.insert(server, version.clone()).is_none() {
             let object = ObjectId(object as u32);

@@ -1,8 +1,10 @@
 //! Max-min fair shares, by which a client divides its last hop among pulls.
 
-/// Max-min fair shares of `capacity` among pulls that each want what `demands` says, or all that they can get.
+/// Max-min fair shares of `capacity` among pulls with the given demands; `None` is an unlimited
+/// demand.
 ///
-/// Units: all alike; rates here. The shares sum to the capacity, or to the demands where those are less.
+/// Units: the same for all; rates here. The shares sum to the capacity, or to the demands if their
+/// sum is lower.
 /// Source: Bertsekas and Gallager, *Data Networks*, section 6.5.2, on one link.
 pub fn share(capacity: f64, demands: &[Option<f64>]) -> Vec<f64> {
     let mut by_demand: Vec<usize> = (0..demands.len()).collect();

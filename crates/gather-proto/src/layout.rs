@@ -1,7 +1,8 @@
-//! How the bytes of a pull become blocks, and blocks become generations.
+//! Division of a pull's bytes into generations of blocks.
 //!
-//! All generations have the same number of blocks, or one more: the first ones (as RFC 6330 section 4.4.1.2 divides an object).
-//! Blocks are of one length; the last one is padded with zeros.
+//! The first generations have one block more than the others, or all have the same number (RFC 6330
+//! section 4.4.1.2 divides an object that way). Blocks have one length; the last block is padded
+//! with zeros.
 
 use crate::mode::Mode;
 use anabranch_codes::lt::{self, BLOCKS_MAX, Params};
@@ -9,38 +10,38 @@ use anabranch_codes::{Symbol, mds};
 use std::fmt;
 use std::ops::Range;
 
-/// Cuts bytes into generations of blocks.
+/// Division of bytes into generations of blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     bytes: u64,
     block_bytes: u32,
     generations: u32,
-    /// Blocks of the generations that have fewer.
+    /// Number of blocks of a shorter generation.
     fewer: u32,
-    /// Generations that have one block more.
+    /// Number of generations that have one block more.
     longer: u32,
 }
 
-/// The longest block, in bytes: what the largest UDP datagram holds beside headers.
+/// Maximum block length in bytes: the largest UDP datagram less headers.
 pub const BLOCK_BYTES_MAX: u32 = 65_000;
 
-/// The shortest block of a pull that is longer, in bytes: headers and what is kept beside each block stay small against it. It
-/// fits the smallest datagram that IPv4 lets nobody refuse.
+/// Minimum block length of a longer pull, in bytes: headers and bookkeeping per block stay small in
+/// comparison. It fits the smallest datagram that every IPv4 host must accept.
 pub const BLOCK_BYTES_MIN: u32 = 512;
 
-/// Why bytes cannot be cut so.
+/// Why bytes cannot be divided.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LayoutError {
-    /// Blocks of so many bytes.
+    /// Block length out of range.
     BlockBytes(u32),
-    /// So many blocks to a generation.
+    /// Number of blocks per generation out of range.
     Blocks(u32),
-    /// More generations than can be numbered.
+    /// More generations than there are numbers.
     TooLong {
-        /// Bytes that were to be cut.
+        /// Bytes to divide.
         bytes: u64,
-        /// The most that can be, with such blocks.
+        /// Maximum bytes with such blocks.
         limit: u64,
     },
 }
@@ -59,9 +60,9 @@ impl fmt::Display for LayoutError {
 impl std::error::Error for LayoutError {}
 
 impl Layout {
-    /// Cuts `bytes` into blocks of `block_bytes`, at most `blocks_max` of them to a generation.
+    /// Divides `bytes` into blocks of `block_bytes`, at most `blocks_max` of them per generation.
     ///
-    /// Errors: see [`LayoutError`]. No bytes are no generations.
+    /// Errors: see [`LayoutError`]. Zero bytes give zero generations.
     pub fn new(bytes: u64, block_bytes: u32, blocks_max: u32) -> Result<Self, LayoutError> {
         if !(1..=BLOCK_BYTES_MAX).contains(&block_bytes) {
             return Err(LayoutError::BlockBytes(block_bytes));
@@ -82,30 +83,30 @@ impl Layout {
         Ok(Self { bytes, block_bytes, generations, fewer, longer })
     }
 
-    /// All bytes.
+    /// Total bytes.
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
-    /// Bytes of a block.
+    /// Block length in bytes.
     pub const fn block_bytes(&self) -> u32 {
         self.block_bytes
     }
-    /// How many generations there are.
+    /// Number of generations.
     pub const fn generations(&self) -> u32 {
         self.generations
     }
-    /// Blocks of the longest generation.
+    /// Number of blocks of the longest generation.
     pub const fn blocks_max(&self) -> u32 {
         self.fewer + (self.longer > 0) as u32
     }
-    /// Blocks of a generation.
+    /// Number of blocks of a generation.
     ///
-    /// Panics: in a debug build, for one that is not there.
+    /// Panics: in a debug build, if `generation` is out of range.
     pub fn blocks(&self, generation: u32) -> u32 {
         debug_assert!(generation < self.generations, "there is such a generation");
         self.fewer + u32::from(generation < self.longer)
     }
-    /// Where a generation's bytes are, from the pull's first byte on.
+    /// Byte range of a generation within the pull.
     pub fn range(&self, generation: u32) -> Range<u64> {
         let blocks_before = |g: u32| u64::from(g) * u64::from(self.fewer) + u64::from(g.min(self.longer));
         let at = |g: u32| (blocks_before(g) * u64::from(self.block_bytes)).min(self.bytes);
@@ -113,16 +114,16 @@ impl Layout {
     }
 }
 
-/// A generation's code.
+/// Code of a generation.
 #[derive(Clone, Debug)]
 pub(crate) enum Code {
-    /// Of few blocks, in [`Mode::Counted`]: no packet more is needed than there are blocks.
+    /// MDS code for a few blocks in [`Mode::Counted`]: as many packets as blocks suffice.
     Mds(mds::Code),
     Lt(lt::Code),
 }
 
 impl Code {
-    /// Whether as many blocks have [`Code::Mds`].
+    /// Whether a generation of this many blocks uses [`Code::Mds`].
     pub(crate) fn is_mds(blocks: u32, mode: Mode) -> bool {
         mode == Mode::Counted && mds::Code::new(blocks as usize).is_ok()
     }
@@ -145,7 +146,7 @@ impl Code {
     }
 }
 
-/// The codes of a layout's generations, which have one of two lengths.
+/// Codes of a layout's generations, which have one of two lengths.
 #[derive(Clone, Debug)]
 pub(crate) struct Codes {
     longer: Option<Code>,

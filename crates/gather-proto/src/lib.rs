@@ -1,22 +1,27 @@
 //! `gather`: one client pulls from many servers at once, and its last hop never collapses.
 //!
-//! Source: Jiang, Li and Xu, *LTTP: An LT-Code Based Transport Protocol for Many-to-One Communication in Data Centers* (JSAC
-//! 2014). Coordination (thesis, chapter 1): hierarchical partitioning. The client, who alone knows how many it asked, divides
-//! its last hop among them; each server reacts by itself (TFRC) to what the network between them does.
+//! Source: Jiang, Li and Xu, *LTTP: An LT-Code Based Transport Protocol for Many-to-One
+//! Communication in Data Centers* (JSAC 2014). Coordination (thesis, chapter 1): hierarchical
+//! partitioning. The client alone knows the number of servers, and divides its last hop among them;
+//! each server reacts by itself (TFRC) to the network between them.
 //!
-//! Words used: a *pull* is one range of one object from one server; its bytes are cut into *generations* of *blocks*; a
-//! *packet* carries a block or a sum of blocks of one generation. What a server may send in a second is *granted* by the
-//! client and bounded by TFRC. Control messages travel on a stream (TLS over TCP), packets and feedback as datagrams.
+//! Terms: a *pull* is one range of one object from one server. Its bytes are divided into
+//! *generations* of *blocks*; a *packet* carries a block, or a sum of blocks, of one generation. A
+//! server's rate is *granted* by the client and bounded by TFRC. Control messages travel on a
+//! stream (TLS over TCP), packets and feedback as datagrams.
 //!
-//! Two modes: [`Mode::Lttp`] is the paper's protocol; [`Mode::Counted`], the default, sends blocks before sums, is told how
-//! many packets each generation lacks, sends no more than those, and begins at the rate that it is granted.
+//! Two modes: [`Mode::Lttp`] is the paper's protocol. [`Mode::Counted`], the default, sends blocks
+//! before sums; feedback tells it how many packets each generation lacks, it sends no more than
+//! those, and it begins at its granted rate.
 //!
-//! Entry points: a [`Fetch`] brings whole objects, verified; in it a [`Client`] asks servers for pieces and puts them together;
-//! a [`Server`] answers one client; all are machines without sockets or files. `Sender` and [`Receiver`] are the two ends of one
-//! pull, [`msg`] is what travels, [`Layout`] how bytes become blocks, [`simulated`] runs them in scenarios. Leaves out: sockets,
-//! encryption and files, which the room `gather` has.
+//! Entry points: a [`Fetch`] delivers whole verified objects. Inside it, a [`Client`] requests
+//! pieces from servers and assembles them; a [`Server`] answers one client. All are state machines
+//! without sockets or files. `Sender` and [`Receiver`] are the two ends of one pull, [`msg`]
+//! defines the messages, [`Layout`] divides bytes into blocks, [`simulated`] runs scenarios. Leaves
+//! out: sockets, encryption and files, which are in the room `gather`.
 //!
-//! A client and a server in one process, wired by hand (`examples/in_memory.rs` has the bytes of an object, too):
+//! A client and a server in one process, connected by hand (`examples/in_memory.rs` adds the
+//! object's bytes):
 //!
 //! ```
 //! # use anabranch_endpoint::Bytes;

@@ -1,4 +1,4 @@
-//! The protocols that a pull may speak, its decoders, its rate controls, and what both ends of a pull must know of TFRC.
+//! Protocols, decoders and rate controls of a pull, and TFRC parameters shared by both ends.
 //!
 //! Read [`Mode`] and [`RateControl`] first.
 
@@ -6,19 +6,20 @@ use anabranch_transport::tfrc::{SlowStart, TcpTimeout};
 use anabranch_units::BitRate;
 use serde::{Deserialize, Serialize};
 
-/// Which protocol a pull speaks.
+/// Protocol of a pull.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// The paper's: sums with its c and delta, sent until the terminating signal comes; TFRC's slow start.
+    /// The paper's protocol: sums with its c and delta, sent until the terminating signal arrives;
+    /// TFRC's slow start.
     Lttp,
-    /// Blocks, then as many sums as the client says that it lacks; the client grants rates.
+    /// Blocks first, then as many sums as the client lacks; the client grants rates.
     #[default]
     Counted,
 }
 
 impl Mode {
-    /// What usually decides how fast a server sends in it.
+    /// Default rate control of the mode.
     pub const fn rate_control(self) -> RateControl {
         match self {
             Self::Lttp => RateControl::Tfrc,
@@ -27,21 +28,22 @@ impl Mode {
     }
 }
 
-/// What decides how fast a server sends. The client chooses.
+/// Rate control of a server, chosen by the client.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RateControl {
-    /// LTTP's: each pull by its own losses, which count as congestion whatever their cause (RFC 5348).
+    /// LTTP's control: each pull reacts to its losses, which count as congestion whatever their
+    /// cause (RFC 5348).
     Tfrc,
-    /// A model of the path, which all pulls on it share. Loss that the path has without a queue is learnt, and costs little more
-    /// than itself.
+    /// A model of the path, shared by all pulls on it. It learns the path's own loss rate, which
+    /// then costs little more than the lost packets.
     Bbr,
 }
 
 impl RateControl {
-    /// All of them.
+    /// All rate controls.
     pub const ALL: [Self; 2] = [Self::Bbr, Self::Tfrc];
-    /// As settings say it.
+    /// Name in settings.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Tfrc => "tfrc",
@@ -50,7 +52,7 @@ impl RateControl {
     }
 }
 
-/// How packets become blocks again.
+/// Decoder of coded packets.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DecoderKind {
@@ -64,7 +66,7 @@ pub enum DecoderKind {
 }
 
 impl DecoderKind {
-    /// As settings say it.
+    /// Name in settings.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Standard => "standard",
@@ -74,9 +76,9 @@ impl DecoderKind {
     }
 }
 
-/// What TFRC's equation counts with instead of TCP's timeout: 4 round trips (RFC 5348 section 3.1).
+/// Timeout in TFRC's equation: 4 round trips (RFC 5348 section 3.1) instead of TCP's.
 pub(crate) const TIMEOUT: TcpTimeout = TcpTimeout::FourRtt;
-/// Who is not granted a rate finds it as fast as TCP; a grant needs no finding.
+/// Slow start of a sender: as fast as TCP's without a grant; a grant makes the search unnecessary.
 pub(crate) const fn slow_start(mode: Mode, grant: Option<BitRate>) -> SlowStart {
     match (mode, grant) {
         (Mode::Counted, None) => SlowStart::Eager,

@@ -1,10 +1,13 @@
-//! The messages between client and servers: packets and feedback as datagrams, control messages on a stream.
+//! Messages between client and servers: packets and feedback as datagrams, control messages on a
+//! stream.
 //!
-//! All integers are big-endian. A control message travels behind its length in two bytes ([`Control::encode_framed`]).
-//! Encryption and its header are below this ([`SEAL_BYTES`] of each datagram). Leaves out: the effects of messages
-//! (`client`, `server`). Read [`Packet`], [`Feedback`] and [`Control`] first.
+//! All integers are big-endian. A control message follows its length in two bytes
+//! ([`Control::encode_framed`]). Encryption and its header are below this layer ([`SEAL_BYTES`] per
+//! datagram). Leaves out: the effects of messages (`client`, `server`). Read [`Packet`],
+//! [`Feedback`] and [`Control`] first.
 //!
-//! Source: LTTP section III-B and Figure 2. Differs: a packet names its blocks by a seed (its id), where the paper lists them.
+//! Source: LTTP section III-B and Figure 2. Differs: a packet names its blocks by a seed (its id),
+//! where the paper lists them.
 
 use anabranch_endpoint::{Bytes, DecodeError, Message, Payload, Wire};
 use anabranch_transport::{bbr, tfrc};
@@ -14,130 +17,138 @@ use crate::layout::BLOCK_BYTES_MAX;
 use crate::mode::{Mode, RateControl};
 use crate::receipt::{NONCE_BITS, Receipt};
 
-/// The version of this protocol, in each [`Control::Hello`].
+/// Protocol version, in each [`Control::Hello`].
 pub const VERSION: u8 = 10;
-/// What authentication adds to a datagram: a channel of 8 bytes, a packet number of 4, and a tag of 16.
+/// Bytes that authentication adds to a datagram: a channel id of 8 bytes, a packet number of 4, and
+/// a tag of 16.
 pub const SEAL_BYTES: u32 = 28;
-/// The longest name of an object, in bytes of UTF-8.
+/// Maximum length of an object's name, in bytes of UTF-8.
 pub const NAME_BYTES_MAX: usize = 1_024;
-/// The longest text of a refusal, in bytes of UTF-8.
+/// Maximum length of a refusal's text, in bytes of UTF-8.
 pub const REASON_BYTES_MAX: usize = 512;
-/// Generations that may be open at once, at the most.
+/// Maximum number of open generations.
 pub const WINDOW_MAX: u32 = 1_023;
-/// The most generations of which a feedback says what they lack, the first ones: of a longer window those behind are told of once these are whole.
+/// Maximum number of generations whose missing packets a feedback counts: the first ones. Later
+/// ones of a longer window follow once these are complete.
 pub const LACKS_MAX: usize = 255;
-/// The longest control message, its length's bytes not counted.
+/// Maximum length of a control message, without its length field.
 pub const CONTROL_BYTES_MAX: usize = 2 * NAME_BYTES_MAX + 64;
-/// The longest object that is short: [`Control::Inspect`] may bring it whole. In bytes.
+/// Maximum length of a short object in bytes: [`Control::Inspect`] may return it whole.
 pub const SHORT_BYTES_MAX: usize = 32 << 10;
-/// The longest [`Control::Short`], its length's bytes not counted. Only servers say it.
+/// Maximum length of a [`Control::Short`], without its length field. Only servers send it.
 pub const SHORT_MESSAGE_BYTES_MAX: usize = CONTROL_BYTES_MAX + SHORT_BYTES_MAX;
-/// The bits of a file's mode that travel: who may read, write and run it.
+/// The transmitted bits of a file's mode: its permissions.
 pub const MODE_BITS: u16 = 0o777;
 
-/// Names a pull among those of a client at a server. Of two at once the one that was asked for first has the lower number.
+/// Number of a pull, unique for a client at a server. Of two concurrent pulls the older one has the
+/// lower number.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PullId(pub u16);
 
 /// A block, or a sum of blocks, of one generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet<P> {
-    /// Of which pull.
+    /// The pull.
     pub pull: PullId,
-    /// Its number among all of the pull, from 0.
+    /// Sequence number within the pull, from 0.
     pub sequence: u32,
-    /// What [`RateControl::Tfrc`] has receivers know; no packet of another rate control has it.
+    /// Data for TFRC's receiver; `None` under any other rate control.
     pub timing: Option<Timing>,
-    /// The server's last round trip has shown a queue on its path; packets of [`RateControl::Tfrc`] do not say.
+    /// Whether the server's last round trip showed a queue on its path; always false with
+    /// [`RateControl::Tfrc`].
     pub queued: bool,
-    /// [`NONCE_BITS`] random bits, which feedback proves to have come.
+    /// [`NONCE_BITS`] random bits, which feedback uses as proof of arrival.
     pub nonce: u8,
-    /// Of which generation.
+    /// The generation.
     pub generation: u32,
-    /// Which blocks it sums: see [`anabranch_codes::lt::Code::neighbours`].
+    /// Id of the summed blocks: see [`anabranch_codes::lt::Code::neighbours`].
     pub id: u32,
-    /// The sum.
+    /// The block or sum.
     pub payload: P,
 }
 
 impl<P> Packet<P> {
-    /// Bytes of the longest header.
+    /// Length of the longest header in bytes.
     pub const HEADER_BYTES_MAX: u32 = Self::header_bytes(RateControl::Tfrc);
 
-    /// Bytes of the header of a packet that is sent by this rate control.
+    /// Length of a packet's header in bytes under this rate control.
     pub const fn header_bytes(rate_control: RateControl) -> u32 {
         match rate_control {
-            // Kind, pull, number, generation and id: the server remembers when it sent what.
+            // Kind, pull, number, generation and id; the server remembers the time of sending.
             RateControl::Bbr => 1 + 2 + 3 + 2 + 2,
             RateControl::Tfrc => 1 + 2 + 4 + TIMING_BYTES + 4 + 4,
         }
     }
 }
 
-/// What packets of a pull can say that is sent by one rate control.
+/// Ranges of a pull's numbers under one rate control.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Numbers {
-    /// Packets of it.
+    /// Number of packets.
     pub packets: u32,
-    /// Its generations.
+    /// Number of generations.
     pub generations: u32,
-    /// Packets of a generation.
+    /// Number of packets per generation.
     pub ids: u32,
 }
 
 impl Numbers {
-    /// Of this rate control.
+    /// Ranges under this rate control.
     pub const fn of(rate_control: RateControl) -> Self {
         match rate_control {
-            // Each byte less to a packet brings 0.07 % more where packets have 1,500 bytes.
+            // Each byte less per packet gains 0.07 % with packets of 1,500 bytes.
             RateControl::Bbr => Self { packets: 1 << 24, generations: 1 << 16, ids: 1 << 16 },
             RateControl::Tfrc => Self { packets: u32::MAX, generations: u32::MAX, ids: u32::MAX },
         }
     }
 
-    /// The longest pull whose blocks are so long, and so many to a generation: half of its numbers are for what is lost. In bytes.
+    /// Maximum length in bytes of a pull with such blocks and generations: half of its numbers are
+    /// for retransmissions.
     pub fn pull_bytes_max(self, block_bytes: u32, blocks_max: u32) -> u64 {
         let blocks = (u64::from(self.generations) * u64::from(blocks_max)).min(u64::from(self.packets) / 2);
         blocks.saturating_mul(block_bytes.into())
     }
 }
 
-/// What TFRC's receiver needs of each packet (RFC 5348 section 3.2.1).
+/// Data of each packet for TFRC's receiver (RFC 5348 section 3.2.1).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// When it was sent, by the server's clock, in whole nanoseconds.
+    /// Time of sending by the server's clock, in whole nanoseconds.
     pub sent_at: Instant,
-    /// The server's estimate of the round trip, in whole microseconds; none before it has one.
+    /// The server's estimate of the round-trip time, in whole microseconds; `None` before the first
+    /// estimate.
     pub rtt: Option<Duration>,
 }
 
-/// What a client says of a pull's packets, and what the server may do next.
+/// Feedback of a client on a pull, and its new grant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Feedback {
-    /// Of which pull.
+    /// The pull.
     pub pull: PullId,
-    /// Behind the highest sequence number that has come.
+    /// One more than the highest sequence number received.
     pub next: u32,
-    /// Proof of the last packets that have come, where there is a report; none travels without.
+    /// Proof of arrival of the last packets; sent only with a report.
     pub receipt: Receipt,
-    /// What the rate control is to know, if that is due.
+    /// Report for the rate control, if due.
     pub report: Option<Report>,
-    /// The most that may be sent in a second, in bits of datagrams; no limit without. See [`Request::grant`].
+    /// Maximum rate in bits of datagrams per second; `None` for no limit. See [`Request::grant`].
     pub grant: Option<BitRate>,
-    /// All generations below this one are complete.
+    /// The lowest incomplete generation.
     pub base: u32,
-    /// Packets that are lacking of generation `base` and those behind it: 0 of one that is complete. At most [`LACKS_MAX`].
+    /// Missing packets of generation `base` and the following ones; 0 for a complete one. At most
+    /// [`LACKS_MAX`].
     pub lacks: Vec<u16>,
-    /// The client has not heard what the server answered ([`Control::Accepted`]), and hands nothing over as long as it has not.
+    /// Whether the client lacks the server's answer ([`Control::Accepted`]), without which it
+    /// cannot deliver any block to its user.
     pub is_unsaid: bool,
 }
 
 impl Feedback {
-    /// The most bytes of a feedback.
+    /// Maximum length of a feedback in bytes.
     pub const BYTES_MAX: u32 = FEEDBACK_BYTES + TFRC_BYTES + 2 * LACKS_MAX as u32;
 }
 
-/// What a client tells the rate control at its server.
+/// Report of a client to the server's rate control.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum Report {
     /// For [`RateControl::Tfrc`].
@@ -146,21 +157,21 @@ pub enum Report {
     Arrived(Arrived),
 }
 
-/// What has come of a pull.
+/// Arrivals of a pull's packets.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Arrived {
-    /// How long ago the packet came that has the highest number.
+    /// Time since the arrival of the packet with the highest number.
     pub delay: Duration,
-    /// Packets that have come.
+    /// Packets received.
     pub received: u32,
-    /// Packets that count as lost.
+    /// Packets counted as lost.
     pub lost: u32,
-    /// Runs of such.
+    /// Runs of lost packets.
     pub runs: u32,
 }
 
 impl Arrived {
-    /// What [`bbr::Arrivals`] counted.
+    /// Converts the counts of [`bbr::Arrivals`].
     pub(crate) fn new(delay: Duration, counts: bbr::Counts) -> Self {
         let count = |of: u64| u32::try_from(of).unwrap_or(u32::MAX);
         Self { delay, received: count(counts.received), lost: count(counts.lost), runs: count(counts.runs) }
@@ -174,8 +185,8 @@ pub enum Datagram<P> {
     Packet(Packet<P>),
     /// From a client.
     Feedback(Feedback),
-    /// From a server, where [`Feedback::is_unsaid`] asks for it: what it has said on the control channel, which may be held up for many
-    /// round trips by a segment that was lost.
+    /// From a server, on request by [`Feedback::is_unsaid`]: a copy of its answer on the control
+    /// channel, which a lost segment may delay for many round trips.
     Accepted(Accepted),
 }
 
@@ -183,24 +194,25 @@ const TIMED_PACKET: u8 = 1;
 const FEEDBACK: u8 = 2;
 const PACKET: u8 = 3;
 const ACCEPTED: u8 = 4;
-/// A packet's kind, where there is a queue on its server's path.
+/// Flag in a packet's kind: its server's path has a queue.
 const QUEUED: u8 = 16;
-/// The bits of a packet's kind that hold its nonce: the highest ones.
+/// Position of the nonce in a packet's kind: the highest bits.
 const NONCE_SHIFT: u32 = u8::BITS - NONCE_BITS as u32;
 const KIND_MASK: u8 = (1 << NONCE_SHIFT) - 1;
-/// Time, round trip.
+/// Time and round-trip time.
 const TIMING_BYTES: u32 = 8 + 4;
-/// A feedback's bytes without its lacks: kind, pull, next, base, grant, how many lacks, and whether there is a report.
+/// Length of a feedback without its counts of missing packets: kind, pull, next, base, grant,
+/// number of counts, and kind of report.
 const FEEDBACK_BYTES: u32 = 1 + 2 + 4 + 4 + 8 + 1 + 1;
-/// A request's kind, where its end may be cut: this bit is set.
+/// Flag in a request's kind: the range may end at the object's end.
 const CUT: u8 = 16;
-/// The same of a report's kind, where the server's answer has not come.
+/// Flag in a report's kind: the server's answer has not arrived.
 const UNSAID: u8 = 16;
-/// Kind, pull, the object's bytes and the pull's, a block's bytes, and how many to a generation.
+/// Kind, pull, the lengths of the object and of the pull, block length, and blocks per generation.
 const ACCEPTED_BYTES: u32 = 1 + 2 + 8 + 8 + 4 + 4;
-/// Of a report: the packets that have come, and the digest of their nonces.
+/// Part of a report: the packets that arrived, and the digest of their nonces.
 const RECEIPT_BYTES: u32 = 4 + 2;
-/// Delay, of at most 18 minutes.
+/// Delay of at most 18 minutes.
 const DELAY_BYTES: u32 = 5;
 /// Time, delay, rate, loss event rate, receipt.
 const TFRC_BYTES: u32 = 8 + DELAY_BYTES + 8 + 4 + RECEIPT_BYTES;
@@ -249,7 +261,7 @@ impl Wire for Datagram<Bytes> {
                 if let Some(timing) = packet.timing {
                     out.extend(packet.sequence.to_be_bytes());
                     out.extend(timing.sent_at.as_ns().to_be_bytes());
-                    // 0 is no round trip: one that is known takes at least a microsecond.
+                    // 0 encodes an unknown round-trip time; a known one is at least 1 us.
                     let rtt = timing.rtt.map_or(0, |rtt| rtt.as_us().clamp(1, u32::MAX.into()) as u32);
                     out.extend(rtt.to_be_bytes());
                     out.extend(packet.generation.to_be_bytes());
@@ -357,7 +369,7 @@ impl Wire for Datagram<Bytes> {
                     Some(_) => Receipt { came: reader.u32()?, digest: reader.u16()? },
                     None => Receipt::default(),
                 };
-                // One byte says how many: no more than [`LACKS_MAX`].
+                // A single byte holds the count: no more than [`LACKS_MAX`].
                 let count = reader.u8()?;
                 let lacks = (0..count).map(|_| reader.u16()).collect::<Result<_, _>>()?;
                 let is_unsaid = kind & UNSAID > 0;
@@ -371,13 +383,14 @@ impl Wire for Datagram<Bytes> {
     }
 }
 
-/// Writes the low `bytes` bytes of a number, at most eight; a greater number is written as the greatest that fits.
+/// Writes the low `bytes` bytes of a number, at most eight; a number that does not fit becomes the
+/// maximum.
 fn put_low(out: &mut Vec<u8>, bytes: usize, number: u64) {
     let most = u64::MAX >> (8 * (8 - bytes));
     out.extend_from_slice(&number.min(most).to_be_bytes()[8 - bytes..]);
 }
 
-/// Checks a number that must be 0 to `most`.
+/// Checks that a number is in 0 to `most`.
 fn number(number: f64, most: f64) -> Result<f64, DecodeError> {
     if (0.0..=most).contains(&number) && !(number == 0.0 && number.is_sign_negative()) {
         Ok(number)
@@ -386,7 +399,7 @@ fn number(number: f64, most: f64) -> Result<f64, DecodeError> {
     }
 }
 
-/// The rest of a packet.
+/// The rest of a packet: its payload.
 fn block(reader: &mut Reader<'_>) -> Result<Bytes, DecodeError> {
     let (payload, limit) = (reader.rest(), BLOCK_BYTES_MAX as usize);
     if payload.len() > limit {
@@ -395,53 +408,54 @@ fn block(reader: &mut Reader<'_>) -> Result<Bytes, DecodeError> {
     Ok(Bytes::copy_from_slice(payload))
 }
 
-/// Which bytes of an object a client wants, and how they are to be sent.
+/// A request for a range of an object, and how to send it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What the client calls this pull.
+    /// The client's number for this pull.
     pub pull: PullId,
     /// The object's name.
     pub object: String,
-    /// The first byte.
+    /// Offset of the first byte.
     pub start: u64,
-    /// How many bytes; up to the object's end without.
+    /// Number of bytes; `None` for all up to the object's end.
     pub length: Option<u64>,
-    /// Where the object ends before that, fewer will do: the client does not know how long it is.
+    /// Whether fewer bytes will do if the object ends before: the client does not know its length.
     pub is_cut: bool,
-    /// Of the protocol's two.
+    /// Protocol of the pull.
     pub mode: Mode,
-    /// In [`Mode::Lttp`] TFRC.
+    /// Rate control; always TFRC in [`Mode::Lttp`].
     pub rate_control: RateControl,
-    /// The longest block that the client takes in, in bytes.
+    /// Maximum block length in bytes.
     pub block_bytes: u32,
-    /// The most blocks to a generation.
+    /// Maximum blocks per generation.
     pub blocks_max: u32,
     /// Generations that the client keeps open.
     pub window: u32,
-    /// What may be sent in a second, from the beginning, in bits of datagrams; without, the rate control's start decides. With
-    /// [`RateControl::Bbr`] it is for all pulls of the server together, and the last one that is said counts.
+    /// Initial maximum rate in bits of datagrams per second; without it the rate control's start
+    /// decides. With [`RateControl::Bbr`] it applies to all pulls of the server together, and the
+    /// latest value counts.
     pub grant: Option<BitRate>,
-    /// How long the server waits before its first packet, so that not all come at once.
+    /// Delay of the server's first packet, so that servers do not start all at once.
     pub start_after: Duration,
-    /// The round trip as the client has measured it.
+    /// Round-trip time measured by the client.
     pub rtt: Option<Duration>,
-    /// How many servers the client may ask at once: what all send before the first feedback comes over one link.
+    /// Number of servers that the client may use at once: their first flights share one link.
     pub servers: u16,
 }
 
-/// What a server sends: LTTP's decoding parameters.
+/// Layout of an accepted pull: LTTP's decoding parameters.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Accepted {
     /// The pull.
     pub pull: PullId,
-    /// Bytes of the whole object.
+    /// Length of the whole object in bytes.
     pub object_bytes: u64,
-    /// Bytes that this pull brings.
+    /// Length of this pull in bytes.
     pub bytes: u64,
-    /// Bytes of a block: at most those that were asked for, and at least [`crate::BLOCK_BYTES_MIN`] of them, but for a pull that
-    /// has fewer.
+    /// Block length in bytes: at most the requested one, and at least [`crate::BLOCK_BYTES_MIN`]
+    /// unless the pull is shorter.
     pub block_bytes: u32,
-    /// The most blocks to a generation: those that were asked for, but in [`Mode::Lttp`].
+    /// Maximum blocks per generation: the requested number, except in [`Mode::Lttp`].
     pub blocks_max: u32,
 }
 
@@ -464,140 +478,144 @@ impl Accepted {
     }
 }
 
-/// What an object is.
+/// Description of an object.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
-    /// Who may read, write and run it where it lies: [`MODE_BITS`] of a mode of POSIX.
+    /// Permission bits at the server: [`MODE_BITS`] of a POSIX mode.
     pub mode: u16,
-    /// When it was changed last, in nanoseconds since 1970.
+    /// Time of the last change, in nanoseconds since 1970.
     pub modified_ns: i64,
-    /// Its BLAKE3 hash, if that was wanted.
+    /// BLAKE3 hash, if requested.
     pub hash: Option<[u8; 32]>,
 }
 
 /// A message on the control channel.
 ///
-/// The first ones of a connection are [`Control::Hello`] and [`Control::Welcome`], which drivers speak before there is a
-/// [`crate::Client`] or [`crate::Server`]; these two ignore them.
+/// A connection begins with [`Control::Hello`] and [`Control::Welcome`], which drivers exchange
+/// before there is a [`crate::Client`] or [`crate::Server`]; those two ignore them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// The client's first. Where it takes packets it shows by sending a datagram from there. The server's answer is not waited
-    /// for: what the client wants may follow at once.
+    /// The client's first message. The client shows where it takes packets by sending a datagram
+    /// from there. Requests may follow at once, before the server's answer.
     Hello {
-        /// Names the channel of datagrams, and with it its keys. The client has drawn it; the server refuses one that it knows.
+        /// Id of the datagram channel, which also selects its keys. The client draws it; the server
+        /// refuses one in use.
         channel: u64,
     },
-    /// The server's first.
+    /// The server's first message.
     Welcome {
-        /// Where it takes feedback, at the address that the stream goes to.
+        /// Port for feedback, at the address of the stream.
         port: u16,
     },
-    /// The client wants to know what an object is.
+    /// Request for an object's description.
     Describe {
         /// The object's name.
         object: String,
-        /// Whether its hash is wanted, which may take as long as reading it does.
+        /// Whether the hash is requested, which may take as long as reading the object.
         with_hash: bool,
     },
-    /// What it is.
+    /// Description of an object.
     Described {
         /// The object's name.
         object: String,
-        /// What is there, or in one line why nothing is said of it.
+        /// The description, or the reason for its absence in one line.
         found: Result<Found, String>,
     },
-    /// The client wants to know what an object is that may be short ([`SHORT_BYTES_MAX`]). Of a short one the answer has the
-    /// hash at once; it is [`Control::Short`] where the content is wanted as well. Of a longer one the answer has no hash;
-    /// another with the hash follows where that is wanted.
+    /// Request for the description of an object that may be short ([`SHORT_BYTES_MAX`]). For a
+    /// short object the answer includes the hash; it is [`Control::Short`] if the content is
+    /// requested, too. For a longer object the answer has no hash; a second answer with the hash
+    /// follows if requested.
     Inspect {
         /// The object's name.
         object: String,
-        /// Whether the hash of a longer one is wanted.
+        /// Whether the hash of a longer object is requested.
         with_hash: bool,
-        /// Whether a short one is wanted itself.
+        /// Whether the content of a short object is requested.
         with_content: bool,
     },
-    /// A short object, whole.
+    /// A short object with its content.
     Short {
         /// The object's name.
         object: String,
-        /// What it is, with its hash.
+        /// Description with hash.
         found: Found,
-        /// All of it.
+        /// The whole content.
         content: Bytes,
     },
-    /// A hash that was asked for is not known yet: the server reads, or others have their turn before. Said again and again.
+    /// Progress on a requested hash, sent repeatedly: the server is reading the object, or serving
+    /// other clients first.
     Hashing {
         /// The object's name.
         object: String,
-        /// Bytes of it that have been read.
+        /// Bytes read so far.
         hashed_bytes: u64,
     },
-    /// The client wants to know which objects there are.
+    /// Request for a list of objects.
     List {
-        /// What their names begin with.
+        /// Prefix of their names.
         prefix: String,
-        /// Those behind this one: what [`Control::ListEnd`] said before; empty at first.
+        /// Start of the page: the position from [`Control::ListEnd`], or empty for the first page.
         after: String,
     },
-    /// One of them.
+    /// One listed object.
     Listed {
         /// The object's name.
         object: String,
-        /// Its length in bytes.
+        /// Length in bytes.
         bytes: u64,
-        /// When it was changed last, in nanoseconds since 1970.
+        /// Time of the last change, in nanoseconds since 1970.
         modified_ns: i64,
     },
-    /// Behind the last [`Control::Listed`] of a page.
+    /// End of a page.
     ListEnd {
-        /// Where the next page begins, if there may be more; or in one line why nothing can be listed.
+        /// Start of the next page, if there may be more; or the reason for a failure in one line.
         next: Result<Option<String>, String>,
     },
-    /// The server's next channel of datagrams, as the keys of the last one wear out. The server takes datagrams of both, and
-    /// sends by the new one once the client does.
+    /// The server's next channel of datagrams, as the keys of the current one wear out. The server
+    /// accepts datagrams of both, and switches to the new one once the client has used it.
     Channel {
-        /// Names it.
+        /// Id of the channel.
         channel: u64,
     },
-    /// The client is there still, though it wants nothing now.
+    /// Keep-alive of a client without requests.
     Here,
     /// The server is about to close the connection.
     Goodbye {
-        /// Why, in one line.
+        /// The reason, in one line.
         reason: String,
     },
-    /// The client asks.
+    /// Request for a pull.
     Pull(Request),
-    /// The server begins to send.
+    /// The server accepts a pull and begins to send.
     Accepted(Accepted),
-    /// The server does not; the client may ask another.
+    /// The server refuses a pull; the client may ask another server.
     Refused {
         /// The pull.
         pull: PullId,
-        /// Why, in one line.
+        /// The reason, in one line.
         reason: String,
     },
-    /// The client has all that it wants of this pull: LTTP's terminating signal.
+    /// The client needs no more of this pull: LTTP's terminating signal.
     Stop {
         /// The pull.
         pull: PullId,
     },
-    /// The server has heard nothing for too long, or cannot read on.
+    /// The server ends a pull: silence of the client, or a read error.
     GaveUp {
         /// The pull.
         pull: PullId,
-        /// Why, in one line.
+        /// The reason, in one line.
         reason: String,
     },
 }
 
 impl Control {
-    /// Appends the message behind its length.
+    /// Appends the length and the message.
     ///
-    /// Panics: in a debug build, for a text above its limit, which [`crate::Client`] and [`crate::Server`] do not write.
+    /// Panics: in a debug build, if a text exceeds its limit, which [`crate::Client`] and
+    /// [`crate::Server`] never do.
     pub fn encode_framed(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend([0; 2]);
@@ -612,7 +630,7 @@ impl Control {
                 };
                 out.push(if request.is_cut { CUT | manner } else { manner });
                 out.extend(request.start.to_be_bytes());
-                // 0 bytes are not asked for: an empty object needs no pull.
+                // 0 encodes a missing length: an empty range needs no pull.
                 out.extend(request.length.unwrap_or(0).to_be_bytes());
                 out.extend(request.block_bytes.to_be_bytes());
                 out.extend(request.blocks_max.to_be_bytes());
@@ -722,16 +740,18 @@ impl Control {
         out[start..start + 2].copy_from_slice(&length.to_be_bytes());
     }
 
-    /// The first message of `bytes` and how long it is with its length; none while it is not whole.
+    /// Decodes the first message of `bytes`. Returns it with its length, prefix included, or `None`
+    /// while it is incomplete.
     ///
-    /// Errors: see [`DecodeError`]; what stands at the beginning will not become a message.
+    /// Errors: see [`DecodeError`]; the bytes cannot become a message.
     pub fn decode_framed(bytes: &[u8]) -> Result<Option<(Self, usize)>, DecodeError> {
         Self::decode_framed_within(bytes, SHORT_MESSAGE_BYTES_MAX)
     }
 
-    /// The same of a message of at most `limit` bytes: [`CONTROL_BYTES_MAX`] for what clients say.
+    /// The same with a limit on the message's length in bytes: [`CONTROL_BYTES_MAX`] for clients'
+    /// messages.
     ///
-    /// Errors: as [`Control::decode_framed`]; a longer message.
+    /// Errors: as [`Control::decode_framed`]; the message is longer.
     pub fn decode_framed_within(bytes: &[u8], limit: usize) -> Result<Option<(Self, usize)>, DecodeError> {
         let Some(length) = bytes.first_chunk() else { return Ok(None) };
         let got = usize::from(u16::from_be_bytes(*length));
@@ -841,7 +861,7 @@ impl Control {
         Ok(message)
     }
 
-    /// The pull that it is about, if it is about one.
+    /// The pull concerned, if any.
     pub const fn pull(&self) -> Option<PullId> {
         match self {
             Self::Pull(request) => Some(request.pull),
@@ -864,7 +884,7 @@ impl Control {
     }
 }
 
-/// A reason, cut to what a message carries.
+/// The reason, cut to the maximum length of a message's text.
 pub fn reason(mut reason: String) -> String {
     if reason.len() > REASON_BYTES_MAX {
         let end = (0..=REASON_BYTES_MAX).rev().find(|end| reason.is_char_boundary(*end)).unwrap_or(0);
@@ -879,7 +899,7 @@ fn text(out: &mut Vec<u8>, text: &str, limit: usize) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Reads fields one after the other.
+/// Reads fields in sequence.
 struct Reader<'a> {
     left: &'a [u8],
     all: usize,
@@ -922,7 +942,7 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_be_bytes)
     }
     fn duration(&mut self) -> Result<Duration, DecodeError> {
-        // Instants and durations are in picoseconds: 213 days and more are no time of ours.
+        // Instants and durations are in picoseconds: 213 days or more overflow.
         let (got, limit) = (self.u64()?, u64::MAX / 1_000);
         if got > limit {
             return Err(DecodeError::TooLong { limit: limit as usize, got: got as usize });
@@ -946,7 +966,7 @@ impl<'a> Reader<'a> {
         let (head, rest) =
             self.left.split_at_checked(got).ok_or(DecodeError::TooShort { need, got: self.all })?;
         self.left = rest;
-        // What is no text is of no kind that is known.
+        // A text that is not UTF-8 is reported as an unknown kind.
         String::from_utf8(head.to_vec()).map_err(|_| DecodeError::UnknownKind(head[0]))
     }
     const fn rest(&mut self) -> &'a [u8] {
@@ -962,8 +982,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What a fuzzer and the corpus's tests do with bytes from a peer: reads them as a datagram and as a control message; what
-/// reads must write back the same. True if either reads.
+/// Fuzz target: decodes bytes from a peer as a datagram and as a control message, and checks that
+/// encoding reproduces them. Returns true if either decodes.
 #[doc(hidden)]
 pub fn exercise(bytes: &[u8]) -> bool {
     let datagram = Datagram::decode(bytes).map(|datagram| {

@@ -1,7 +1,9 @@
-//! The path from a server to one client, as [`RateControl::Bbr`](crate::RateControl) has it: how much of all pulls may be in flight,
-//! and when the next packet may leave. A pull begins with what was learnt by those before it.
+//! The path from a server to one client, as [`RateControl::Bbr`](crate::RateControl) models it: the
+//! bytes in flight of all pulls, and the time of the next packet. A new pull starts from the state
+//! learned by earlier pulls.
 //!
-//! Leaves out: what of a first flight was probably lost (`first`), which packet leaves (`sender`), the model itself ([`anabranch_transport::bbr`]), what clients grant (`server`).
+//! Leaves out: probable losses of the first flight (`first`), the choice of packets (`sender`), the
+//! model itself ([`anabranch_transport::bbr`]), clients' grants (`server`).
 
 mod first;
 
@@ -10,91 +12,100 @@ use anabranch_transport::bbr::{Bbr, Config, PATH_LOSS_MAX, Sent, Train};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, RandomStream, Seed};
 use first::FirstFlight;
 
-/// The share of what may be in flight that is left to others between probes, where no queue shows that others are there.
+/// Share of the in-flight limit left to competing flows between probes, if no queue shows their
+/// presence.
 ///
-/// Differs: the draft has 0.15 always. Where the queue holds a tenth of the product of rate and round trip, as much of the rate is lost
+/// Differs: the draft always has 0.15. If the queue holds a tenth of the bandwidth-delay product,
+/// that wastes as much of the rate when there is no competing flow.
 /// by it for nobody's good where nobody else is there.
 const HEADROOM: f64 = 0.05;
-/// What may be in flight before the first feedback: of all servers together what such a rate brings in a round trip, but no more than so
-/// many bytes, and of one no more than so many.
+/// Initial window before the first feedback. All servers together get the bytes of this rate in a
+/// round trip, at most `FIRST_BYTES_ALL`; one server gets at most `FIRST_BYTES`.
 ///
-/// Differs: RFC 6928 has ten packets on any path. One server brings 64 KiB in one flight over 20 ms, where ten packets need three.
-/// The flight is paced. QUIC's servers begin with 32 packets (Chromium's default), a browser's six connections with sixty together, and
-/// Halfback with 141 kB in a round trip (Li and others, *Halfback: Running Short Flows Quickly and Safely*, 2015). A path
-/// that is too slow for it drops packets that are as good as any others: what of it came says how to go on
-/// ([`anabranch_transport::bbr`]).
+/// Differs: RFC 6928 has ten packets on any path. One server delivers 64 KiB in one flight over 20
+/// ms, where ten packets need three. The flight is paced. QUIC servers begin with 32 packets
+/// (Chromium's default), a browser's six connections with sixty together, and Halfback with 141 kB
+/// in a round trip (Li and others, *Halfback: Running Short Flows Quickly and Safely*, 2015). A
+/// path that is too slow drops some packets, and the code treats all packets alike; the part that
+/// arrives sets the further rate ([`anabranch_transport::bbr`]).
 const FIRST_BYTES_PER_S: f64 = 36e6 / 8.0;
 const FIRST_BYTES_ALL: u64 = 128_000;
 const FIRST_BYTES: u64 = 72_000;
-/// It is ten packets at least; of many servers, as many together as a short queue takes; but BBR keeps four in flight at least.
+/// Minimum initial window in packets, then the maximum for many servers together, as a short queue
+/// takes no more, and the minimum per server: BBR keeps at least four in flight.
 pub(crate) const FIRST_PACKETS: u64 = 10;
 pub(crate) const FIRST_PACKETS_ALL: u64 = 64;
 pub(crate) const FIRST_PACKETS_MIN: u64 = 4;
-/// Where a round trip takes so long, the first flight leaves as a train at such a rate, and the start goes on as fast as that comes: all servers
-/// together, as each sees what the client's link carries. Over shorter ways the start takes less (an eighth of the time of 64 MiB over 1 Gbit/s and
-/// 20 ms), and slow links hold less than a train.
+/// Round-trip time from which the first flight leaves as a train at the rate `TRAIN_BYTES_PER_S`,
+/// and the start continues at the train's arriving rate, for all servers together, as each sees the
+/// client's link. On shorter paths the start costs less (an eighth of the time of 64 MiB over 1
+/// Gbit/s and 20 ms), and slow links hold less than a train.
 const TRAIN_RTT_MIN: Duration = Duration::from_ms(50);
 const TRAIN_BYTES_PER_S: f64 = 1e9 / 8.0;
-/// A grant holds a server down that is less than what the model allows, or hardly more: what arrives is measured no more exactly.
+/// Ratio of grant to model rate below which the grant limits a server; measurements of arrivals are
+/// no more exact than this.
 const HELD: f64 = 1.02;
-/// What is not heard of for so many round trips, and for so long at least, is lost.
+/// Silence after which packets in flight count as lost, in round trips, and at least in time.
 ///
-/// Differs: RFC 6298 section 5.5 doubles the time at each further silence. A packet of each pull leaves in it, until the pull is given
-/// up: some five a second.
+/// Differs: RFC 6298 section 5.5 doubles the timeout at each further silence. Here one packet of
+/// each pull leaves per timeout until the pull is given up: about five a second.
 const SILENT_RTTS: u64 = 4;
 const SILENT_MIN: Duration = Duration::from_ms(200);
-/// Where so many round trips are longer than this, it is this, or [`SILENT_LATE_RTTS`] of them: a client gives a pull up of which
-/// nothing has come for five seconds, and there has to be time for a second try before.
+/// Maximum silence before packets count as lost, or [`SILENT_LATE_RTTS`] round trips if longer. A
+/// client gives up a pull after five seconds of silence, which must leave time for a second try.
 const SILENT_MAX: Duration = Duration::from_secs(2);
 const SILENT_LATE_RTTS: u64 = 2;
-/// After a round trip, so many of its deviations, but no less than the least, and what the client may wait, and after twice as long again each
-/// time, a packet more leaves than the window has room for: where all that is in flight was lost, what comes of it tells so sooner
-/// than patience ends.
+/// Parameters of the probe timeout: the mean deviations added to a round trip, their minimum, and
+/// the deviation of an unmeasured path as a part of its round-trip time. The client's feedback
+/// delay is added, and the timeout doubles with each probe. A probe is one packet beyond the
+/// window: if everything in flight was lost, its feedback shows that before the long timeout.
 ///
-/// Source: RFC 9002 section 6.2.1, with its granularity. Differs: a path of which nothing was heard deviates by a fourth of its round
-/// trip, not by half.
+/// Source: RFC 9002 section 6.2.1, with its granularity. Differs: the deviation of an unmeasured
+/// path is a fourth of its round trip, not half.
 const PROBE_DEVIATIONS: u64 = 4;
 const PROBE_DEVIATIONS_MIN: Duration = Duration::from_ms(1);
 const DEVIATION_UNHEARD_PART: u64 = 4;
-/// The share that may be lost where nothing was heard yet: behind a first flight that holds all there is, two sums leave unasked.
+/// Loss rate assumed before the first feedback: behind a first flight that holds the whole object,
+/// two sums leave unrequested.
 ///
-/// Differs: TCP and QUIC send nothing twice before something is known to be lost. Of such a flight a packet that is lost costs a round trip,
-/// as long as all of it took. Of Google's flows nearly a tenth lost one, and took five times as long as others (Flach and others,
-/// *Reducing Web Latency: the Virtue of Gentle Aggression*, 2013).
+/// Differs: TCP and QUIC repeat nothing before a loss is known. In that flight a lost packet costs
+/// a round trip, as long as the whole transfer. Of Google's flows nearly a tenth had a loss, and
+/// took five times as long as the rest (Flach and others, *Reducing Web Latency: the Virtue of
+/// Gentle Aggression*, 2013).
 const LOSS_UNHEARD: f64 = 0.005;
-/// Packets over which the share that is lost is reckoned: then both sums are halved.
+/// Packets over which the loss rate is averaged; then both sums are halved.
 const LOSS_PACKETS: u64 = 512;
-/// How much may leave late and together: so many packets, or what is sent in such a part of a round trip, as long ways have
-/// longer queues; and after how long it is too late for that (RFC 5348 section 4.6).
+/// Maximum catch-up after lateness: this many packets, or the bytes of this part of a round trip,
+/// as long paths have longer queues; and at most this time (RFC 5348 section 4.6).
 const CATCH_UP_PACKETS: u64 = 4;
 const CATCH_UP_RTT_PART: u64 = 16;
 const CATCH_UP_MAX: Duration = Duration::from_ms(20);
-/// A grant that is higher by this factor than the last one for which a path's rate was looked for has it looked for again.
+/// Factor by which a grant must exceed the last one that restarted the search for the path's rate.
 const LOOKS_AGAIN: f64 = 1.25;
-/// The longest time within which packets leave together: as Linux's TCP hands as much to the card at once as it sends in a
-/// millisecond (`tcp_tso_autosize`).
+/// Maximum interval of packets that leave together. Linux's TCP likewise hands the card the bytes
+/// of one millisecond at a time (`tcp_tso_autosize`).
 const QUANTUM_MAX: Duration = Duration::from_ms(1);
 
-/// How long a packet may be in flight where a round trip takes so long.
+/// Time after which a packet in flight counts as lost, for this round-trip time.
 fn patience(rtt: Duration) -> Duration {
     (rtt * SILENT_RTTS).min(SILENT_MAX.max(rtt * SILENT_LATE_RTTS)).max(SILENT_MIN)
 }
 
-/// How far from this round trip one is in the mean, as long as nothing was heard.
+/// Mean deviation of this round-trip time before the first feedback.
 fn unheard_deviation(rtt: Duration) -> Duration {
     Duration::from_ps(rtt.as_ps() / DEVIATION_UNHEARD_PART)
 }
 
-/// From when on the time counts in which nothing left though it might have: what a clock or a busy machine has made late is made
-/// up for, but for no more packets than a queue takes.
+/// Start of the idle time that may be made up for. Lateness of a clock or a busy machine is made up
+/// for, but with no more packets than a queue takes.
 pub(crate) fn made_up_from(now: Instant, gap: Duration, rtt: Option<Duration>) -> Instant {
     let of_rtt = rtt.map_or(Duration::ZERO, |rtt| Duration::from_ps(rtt.as_ps() / CATCH_UP_RTT_PART));
     let most = (gap * CATCH_UP_PACKETS).max(of_rtt).min(CATCH_UP_MAX);
     Instant::ZERO + now.saturating_since(Instant::ZERO + most)
 }
 
-/// Packets that are due within this time leave together: where that is wanted (`least`), half a round trip if that is not
-/// too long, as a wake for each packet costs more than the packet.
+/// Interval within which due packets leave together: at least `least` and up to half a round trip,
+/// as a wake-up costs more than a packet. Zero if `least` is zero.
 pub(crate) fn quantum(least: Duration, rtt: Option<Duration>) -> Duration {
     let half = rtt.map_or(Duration::ZERO, |rtt| Duration::from_ps(rtt.as_ps() / 2));
     match least {
@@ -103,13 +114,13 @@ pub(crate) fn quantum(least: Duration, rtt: Option<Duration>) -> Duration {
     }
 }
 
-/// How long `bytes` take.
+/// Transmission time of `bytes`.
 pub(crate) fn gap(bytes: u64, bytes_per_s: f64) -> Duration {
     Duration::from_ps((bytes as f64 / bytes_per_s * 1e12) as u64)
 }
 
-/// When the next packet may leave that was to leave at `next_at`, where the rate has grown: it waits for what left before it as that
-/// takes now.
+/// New time of the next packet, due at `next_at`, after the rate has grown: the remaining wait
+/// shrinks in proportion.
 pub(crate) fn sooner(now: Instant, next_at: Instant, before_bytes_per_s: f64, bytes_per_s: f64) -> Instant {
     let waits = next_at.saturating_since(now).as_ps() as f64;
     if bytes_per_s <= before_bytes_per_s || waits <= 0.0 {
@@ -118,28 +129,29 @@ pub(crate) fn sooner(now: Instant, next_at: Instant, before_bytes_per_s: f64, by
     now + Duration::from_ps((waits * before_bytes_per_s / bytes_per_s) as u64)
 }
 
-/// Bytes that all servers together may have in flight before the first feedback, but for the fewest packets of each.
+/// Maximum bytes in flight of all servers together before the first feedback, apart from each
+/// server's minimum packets.
 pub(crate) fn first_bytes_all(rtt: Option<Duration>) -> u64 {
     let in_rtt = rtt.map_or(0.0, |rtt| FIRST_BYTES_PER_S * rtt.as_secs_f64()) as u64;
     in_rtt.min(FIRST_BYTES_ALL)
 }
 
-/// Bytes that one of so many servers may have in flight before the first feedback.
+/// Maximum bytes in flight of one of `servers` servers before the first feedback.
 fn first_bytes(packet_bytes: u64, rtt: Option<Duration>, servers: u16) -> u64 {
     let servers = u64::from(servers.max(1));
     let packets = (FIRST_PACKETS_ALL / servers).clamp(FIRST_PACKETS_MIN, FIRST_PACKETS);
     (first_bytes_all(rtt) / servers).min(FIRST_BYTES).max(packets * packet_bytes)
 }
 
-/// What a report of a pull tells beyond the one before.
+/// Change from one report of a pull to the next.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct News {
     pub(crate) delivered_bytes: u64,
     pub(crate) lost_bytes: u64,
     pub(crate) lost_runs: u32,
-    /// The packet that was sent last of those that came, if it is remembered.
+    /// The last sent of the packets that arrived, if it is remembered.
     pub(crate) newest: Option<Sent>,
-    /// The round trip of that packet, where it is one of those that came since.
+    /// The round trip of that packet, if it arrived since the last report.
     pub(crate) rtt: Option<Duration>,
 }
 
@@ -149,32 +161,34 @@ pub(crate) struct Path {
     bbr: Bbr,
     first: FirstFlight,
     random: RandomStream,
-    /// Bytes of its packets that are neither known to have come nor to be lost.
+    /// Bytes of packets neither acknowledged nor lost.
     inflight: u64,
     next_at: Instant,
-    /// The round trip, and how far from it one is in the mean, both smoothed.
+    /// Smoothed round-trip time, and its smoothed mean deviation.
     rtt: Option<Duration>,
     deviation: Duration,
-    /// Since when nothing was heard, while something is in flight.
+    /// Start of the current silence, while `is_waiting`: packets are in flight.
     silent_since: Instant,
     is_waiting: bool,
-    /// Packets that have left beyond the window in this silence, when the last one did, and whether one more may.
+    /// Packets sent beyond the window in this silence, the time of the last one, and whether one
+    /// more may leave.
     probes: u32,
     probed_at: Instant,
     may_probe: bool,
-    /// Bytes that were lost, and all.
+    /// Decaying sums of lost bytes and of all bytes.
     lost: f64,
     all: f64,
     packet_bytes: u64,
-    /// What the client grants to all pulls on it together, in bytes of datagrams a second.
+    /// The client's grant for all pulls together, in datagram bytes per second.
     ceiling_bytes_per_s: f64,
-    /// The highest grant for which the path's rate was looked for from the beginning.
+    /// Highest grant that has restarted the search for the path's rate.
     looked_for_bytes_per_s: f64,
 }
 
 impl Path {
-    /// A path of which the first pull says its packets' length, the round trip, what it may send and how many servers the client has;
-    /// `seed` is another for each server. For what is granted no more than `granted_max` leave before the first feedback.
+    /// A path with the parameters of its first pull: packet length, round-trip time, grant and
+    /// number of servers. `seed` differs between servers. A grant allows at most `granted_max`
+    /// bytes before the first feedback.
     pub(crate) fn new(
         now: Instant,
         seed: u32,
@@ -183,7 +197,7 @@ impl Path {
         (grant, granted_max): (Option<BitRate>, ByteCount),
         servers: u16,
     ) -> Self {
-        // What is granted is the client's own link, which it knows: it need not be looked for.
+        // The grant reflects the client's link, which the client knows: no search is needed.
         let granted =
             grant.zip(rtt).map_or(0.0, |(grant, rtt)| grant.as_bps() as f64 / 8.0 * rtt.as_secs_f64());
         let config = Config {
@@ -221,7 +235,7 @@ impl Path {
         }
     }
 
-    /// The client grants so much, in bytes of datagrams a second.
+    /// Sets the client's grant, in datagram bytes per second.
     pub(crate) fn set_ceiling(&mut self, now: Instant, bytes_per_s: f64) {
         let before = self.rate_bytes_per_s();
         self.ceiling_bytes_per_s = bytes_per_s;
@@ -229,14 +243,15 @@ impl Path {
             && bytes_per_s > self.bbr.pacing_bytes_per_s()
             && bytes_per_s > LOOKS_AGAIN * self.looked_for_bytes_per_s
         {
-            // The client knows what its last hop carries: what this path has learnt beside others is too little.
+            // The client knows its last hop's rate: this path's rate, learned among competing
+            // flows, is too low.
             self.looked_for_bytes_per_s = bytes_per_s;
             self.bbr.start_anew();
         }
         self.next_at = sooner(now, self.next_at, before, self.rate_bytes_per_s());
     }
 
-    /// A pull has packets of so many bytes: the longest ones count.
+    /// Raises the packet length to a new pull's, if longer.
     pub(crate) fn fit(&mut self, packet_bytes: u64) {
         if packet_bytes > self.packet_bytes {
             self.packet_bytes = packet_bytes;
@@ -244,45 +259,47 @@ impl Path {
         }
     }
 
-    /// Bytes of datagrams that may leave in a second now.
+    /// Current rate, in datagram bytes per second.
     pub(crate) const fn rate_bytes_per_s(&self) -> f64 {
         self.bbr.pacing_bytes_per_s().min(self.ceiling_bytes_per_s)
     }
-    /// The round trip, smoothed.
+    /// Smoothed round-trip time.
     pub(crate) const fn rtt(&self) -> Option<Duration> {
         self.rtt
     }
-    /// Whether the last round trip has shown a queue, or none is over yet.
+    /// Whether the last round trip showed a queue, or none has ended yet.
     pub(crate) const fn has_queue(&self) -> bool {
         !self.bbr.is_calm()
     }
-    /// The share that was lost lately, or may be; what is more than a path's own loss was lost by a flight that was too long.
+    /// Recent or assumed loss rate, capped at the maximum of a path's own loss: a higher rate comes
+    /// from a flight that was too long.
     pub(crate) fn loss_share(&self) -> f64 {
         if self.all > 0.0 { (self.lost / self.all).min(PATH_LOSS_MAX) } else { LOSS_UNHEARD }
     }
 
-    /// The packet that has just left was a sum that nobody has asked for.
+    /// Records that the packet just sent was an unrequested sum.
     pub(crate) const fn note_unasked(&mut self, bytes: u64) {
         self.first.note_unasked(bytes);
     }
 
-    /// Packets of the first flight that are probably lost, not known to be and not made up for: see [`first`].
+    /// Packets of the first flight that are probably lost but not yet known to be, and not yet
+    /// replaced: see [`first`].
     pub(crate) fn lost_unheard(&self) -> u32 {
         let bytes = self.bbr.min_rtt().map_or(0, |rtt| self.first.overflow(self.packet_bytes, rtt));
         (bytes / self.packet_bytes) as u32
     }
 
-    /// Whether a packet more fits into the window, or asks for a word.
+    /// Whether the window has room for a packet, or a probe may leave.
     pub(crate) const fn has_room(&self) -> bool {
         let fits = self.inflight + self.packet_bytes <= self.bbr.window_bytes() || self.inflight == 0;
         fits || self.may_probe
     }
-    /// When the next packet may leave, as far as pacing goes.
+    /// Time of the next packet by pacing.
     pub(crate) const fn next_at(&self) -> Instant {
         self.next_at
     }
 
-    /// A packet leaves.
+    /// Handles a sent packet.
     pub(crate) fn handle_sent(&mut self, now: Instant, bytes: u64) -> Sent {
         if !std::mem::replace(&mut self.is_waiting, true) {
             self.silent_since = now;
@@ -300,30 +317,30 @@ impl Path {
         self.next_at = self.next_at.max(made_up_from(now, gap, self.rtt)) + gap;
         let sent = self.bbr.handle_sent(now, bytes, self.inflight);
         if self.ceiling_bytes_per_s < HELD * self.bbr.pacing_bytes_per_s() {
-            // What arrives tells of the grant, and not of the path.
+            // Arrivals then reflect the grant, not the path.
             self.bbr.note_held();
         }
         sent
     }
 
-    /// There is room, and nothing to be sent.
+    /// Handles room in the window with nothing to send.
     pub(crate) fn handle_idle(&mut self, now: Instant) {
         self.bbr.note_app_limited();
         // Idle time is not lateness.
         self.next_at = self.next_at.max(now);
     }
 
-    /// A pull's packets in flight are `now` bytes in place of `before`: it has ended, or was heard of.
+    /// Updates a pull's bytes in flight from `before` to `now`, after feedback or its end.
     pub(crate) const fn set_inflight(&mut self, before: u64, now: u64) {
         self.inflight = self.inflight.saturating_sub(before) + now;
     }
 
-    /// So many bytes count as lost, though the client has not said so.
+    /// Counts `bytes` as lost without the client's report.
     pub(crate) fn handle_written_off(&mut self, bytes: u64) {
         self.bbr.handle_written_off(bytes);
     }
 
-    /// A client has said what came. What it says is in flight was set before.
+    /// Handles a client's report. The bytes in flight have been updated before.
     pub(crate) fn handle_news(&mut self, now: Instant, news: &News) {
         (self.silent_since, self.is_waiting) = (now, self.inflight > 0);
         (self.probes, self.may_probe) = (0, false);
@@ -351,7 +368,7 @@ impl Path {
                     self.bbr.handle_lost(now, news.lost_bytes, newest, news.lost_runs);
                 }
             }
-            // Without what was known of it neither rate nor losses can be judged.
+            // Without the packet's record neither rate nor losses can be judged.
             None => self.bbr.handle_late(now, news.delivered_bytes),
         }
         let before = self.rate_bytes_per_s();
@@ -362,10 +379,11 @@ impl Path {
         }
     }
 
-    /// Packets of servers that are granted as much leave in the same beat, and those that meet in a full queue meet there each time
-    /// (Floyd and Jacobson, *On Traffic Phase Effects in Packet-Switched Gateways*, 1992). After a loss the next packets leave at
-    /// another time of the beat, drawn at random, as often sooner as later. A server that loses nothing keeps its time, as in
-    /// reservation ALOHA (Crowther and others, 1973).
+    /// Shifts the pacing phase. Servers with equal grants send in the same rhythm, and packets that
+    /// meet in a full queue meet there every time (Floyd and Jacobson, *On Traffic Phase Effects in
+    /// Packet-Switched Gateways*, 1992). After a loss the next packets leave at a random phase, as
+    /// often sooner as later. A server without losses keeps its phase, as in reservation ALOHA
+    /// (Crowther and others, 1973).
     fn shift(&mut self) {
         let gap = gap(self.packet_bytes, self.rate_bytes_per_s());
         let sooner = Duration::from_ps(gap.as_ps() / 2);
@@ -373,16 +391,16 @@ impl Path {
         self.next_at = Instant::ZERO + self.next_at.saturating_since(Instant::ZERO + sooner) + later;
     }
 
-    /// How long a packet may be in flight.
+    /// Time after which a packet in flight counts as lost.
     pub(crate) fn patience(&self) -> Duration {
         self.rtt.map_or(SILENT_MIN, patience)
     }
 
-    /// When silence is too long; none where all that was sent was heard of.
+    /// End of the tolerated silence; `None` if everything sent was acknowledged.
     fn silent_at(&self) -> Option<Instant> {
         self.is_waiting.then(|| self.silent_since + self.patience())
     }
-    /// When a packet more may leave to break it.
+    /// Time of the next probe.
     fn probe_at(&self) -> Option<Instant> {
         let rtt = self.rtt?;
         let deviations = (self.deviation * PROBE_DEVIATIONS).max(PROBE_DEVIATIONS_MIN);
@@ -390,12 +408,12 @@ impl Path {
         let at = self.silent_since.max(self.probed_at) + wait;
         (self.is_waiting && !self.may_probe).then_some(at)
     }
-    /// When to call [`Path::handle_timeout`] next.
+    /// Time of the next call of [`Path::handle_timeout`].
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.silent_at().into_iter().chain(self.probe_at()).min()
     }
 
-    /// Tells that `now` has come; true where nothing was heard for long.
+    /// Handles the passing of time up to `now`. Returns true after a long silence.
     pub(crate) fn handle_timeout(&mut self, now: Instant) -> bool {
         if self.silent_at().is_none_or(|at| at > now) {
             self.may_probe |= self.probe_at().is_some_and(|at| at <= now);
@@ -413,7 +431,8 @@ impl Path {
 mod tests {
     use super::*;
 
-    /// Issue #19: where packets came late the next try was after the client had given the pull up.
+    /// Issue #19: on a path with late packets the next try came after the client had given up the
+    /// pull.
     #[test]
     fn there_is_time_for_a_second_try_before_a_client_gives_a_pull_up() {
         let give_up = crate::ClientConfig::default().give_up;
@@ -436,7 +455,8 @@ mod tests {
         assert_eq!(first_bytes(1_500, None, 1), 15_000);
     }
 
-    /// #19: of a first flight that was too long four fifths were lost, and four times as many sums left unasked as were lacking.
+    /// #19: four fifths of an excessive first flight were lost, and four times as many unrequested
+    /// sums left as were missing.
     #[test]
     fn what_a_flight_lost_that_was_too_long_is_not_what_the_path_loses() {
         let mut path =
@@ -448,7 +468,8 @@ mod tests {
         assert!((0.1..0.2).contains(&path.loss_share()), "{}", path.loss_share());
     }
 
-    /// #19: two round trips and 10 ms were twelve of them over a short way, and say nothing of a queue that comes and goes.
+    /// #19: two round trips and 10 ms were twelve round trips on a short path, and ignore a queue
+    /// that comes and goes.
     #[test]
     fn a_path_asks_soon_where_round_trips_are_alike_and_waits_for_the_long_ones_where_they_are_not() {
         let waits = |rtts_ms: [u64; 2]| {
@@ -471,7 +492,8 @@ mod tests {
         assert!(waits([20, 60]) > Duration::from_ms(60));
     }
 
-    /// #19: of 32 servers on a short queue a third had lost all of their first packets, and stood for 200 ms.
+    /// #19: of 32 servers on a short queue a third had lost all of their first packets, and stalled
+    /// for 200 ms.
     #[test]
     fn a_path_that_hears_nothing_asks_ever_more_rarely_before_patience_ends() {
         let rtt = Duration::from_ms(1);

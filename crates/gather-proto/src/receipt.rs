@@ -1,41 +1,47 @@
 //! Receipts: a client's proof that it has received the packets which it acknowledges.
 //!
-//! Each packet carries [`NONCE_BITS`] bits that only the server can compute. A report names the packets that have come among the last
-//! [`WINDOW`] numbers, and has a digest of their nonces. A client that names a packet which it has not received guesses a nonce: it
-//! is found out in seven of eight cases, and with `n` such packets in all but one of `8^n`. An acknowledgement of a packet that the server
-//! has not sent yet is found out always. A packet is not longer for it: the bits were free in its first byte.
+//! Each packet carries [`NONCE_BITS`] bits that only the server can compute. A report names the
+//! packets received among the last [`WINDOW`] numbers, with a digest of their nonces. A client that
+//! names a packet it has not received must guess a nonce: this is detected in seven of eight cases,
+//! and with `n` such packets in all but one of `8^n`. Acknowledging a packet that the server has
+//! not sent yet is always detected. Packets are no longer for it: the bits were free in the first
+//! byte.
 //!
-//! Feedback holds counts besides, which loss of feedback cannot spoil. The server bounds what a count is worth by what is proven.
+//! Feedback also holds counts, which lost feedback cannot spoil. The server bounds their worth by
+//! the proven packets.
 //!
-//! Source: the nonce sum of RFC 3540. Differs: the sum there is over all packets, and is lost with one of them; a digest over named
-//! packets is not. RFC 9000 section 21.4 skips numbers at random, which leaves a client undetected that learns the numbers from the
-//! packets which a full link lets through, and adds to counts.
+//! Source: the nonce sum of RFC 3540. Differs: the sum there covers all packets, and one loss
+//! spoils it; a digest over named packets survives losses. RFC 9000 section 21.4 skips numbers at
+//! random. That does not detect a client that learns the numbers from the packets which pass a full
+//! link, and inflates its counts.
 
-/// Numbers of packets that a receipt is about: the last ones.
+/// Number of latest packets that a receipt covers.
 pub const WINDOW: u32 = u32::BITS;
-/// Random bits of each packet.
+/// Random bits per packet.
 pub const NONCE_BITS: usize = 3;
-/// Packets that count as received for each one that is proven, at the most.
+/// Maximum number of packets counted as received per proven packet.
 ///
-/// Where packets take two paths of unlike delay, one half arrives after its numbers have left the window, and has no proof.
+/// If packets take two paths of different delay, half of them arrive after their numbers have left
+/// the window, without proof.
 pub const CREDIT_FACTOR: u32 = 2;
-/// Most packets that count as received without proof. Where losses come in bursts, a sample of the last numbers may show less than the mean.
+/// Maximum packets counted as received without proof. With bursts of losses, a sample of the latest
+/// numbers may show less than the mean.
 const CREDIT_MAX: u64 = 4_096;
-/// Packets that count as received without proof at the start.
+/// Packets counted as received without proof at the start.
 const CREDIT_FIRST: u64 = WINDOW as u64;
-/// Number of nonces that one hash gives.
+/// Number of nonces from one hash.
 const BLOCK: u32 = 64;
 
-/// Proof that the last packets have come.
+/// Proof of arrival of the latest packets.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
-    /// The packets that have come: bit `n` stands for the packet that is `n` below the highest one.
+    /// Bit map of received packets: bit `n` is the packet `n` below the highest one.
     pub came: u32,
-    /// The digest of their nonces.
+    /// Digest of their nonces.
     pub digest: u16,
 }
 
-/// Digest of the nonces of packets that have come; `planes` has a word for each bit of a nonce.
+/// Digest of the nonces of received packets; `planes` has a word for each bit of a nonce.
 ///
 /// It need not resist a search: a client that does not know a nonce cannot know the digest either.
 fn digest(came: u32, planes: [u32; NONCE_BITS]) -> u16 {
@@ -46,7 +52,7 @@ fn digest(came: u32, planes: [u32; NONCE_BITS]) -> u16 {
     (sum >> 48) as u16
 }
 
-/// The client's side: the packets that have come of one pull.
+/// The client's side: the received packets of one pull.
 #[derive(Clone, Debug, Default)]
 pub struct Received {
     next: u32,
@@ -55,7 +61,7 @@ pub struct Received {
 }
 
 impl Received {
-    /// A packet has come; a copy of one changes nothing.
+    /// Records a packet; a duplicate has no effect.
     pub fn handle_packet(&mut self, sequence: u32, nonce: u8) {
         if sequence >= self.next {
             let by = sequence - self.next + 1;
@@ -71,7 +77,7 @@ impl Received {
         set(&mut self.planes, at, nonce);
     }
 
-    /// Proof of the last packets that have come.
+    /// Receipt for the latest packets.
     pub fn receipt(&self) -> Receipt {
         Receipt { came: self.came, digest: digest(self.came, self.planes) }
     }
@@ -87,13 +93,13 @@ fn set(planes: &mut [u32; NONCE_BITS], at: u32, nonce: u8) {
 #[derive(Clone, Debug)]
 pub(crate) struct Nonces {
     key: [u8; 32],
-    /// The last block that was computed.
+    /// Number of the cached block.
     number: u32,
     block: [u8; BLOCK as usize],
 }
 
 impl Nonces {
-    /// The nonces that follow from a number which the client cannot guess.
+    /// Nonces derived from a number that the client cannot guess.
     pub fn new(secret: u64) -> Self {
         let key = blake3::derive_key("anabranch gather 2026 nonces of packets", &secret.to_le_bytes());
         Self { key, number: 0, block: block(&key, 0) }
@@ -108,9 +114,9 @@ impl Nonces {
         self.block[(sequence % BLOCK) as usize] >> (u8::BITS as usize - NONCE_BITS)
     }
 
-    /// Whether a receipt of packets below `next` is true.
+    /// Whether a receipt for packets below `next` is true.
     pub fn is_true(&self, next: u32, receipt: Receipt) -> bool {
-        // The highest packet has come, and none has a number below 0.
+        // The highest packet has arrived, and no packet has a number below 0.
         let above = receipt.came.checked_shr(next).unwrap_or(0);
         if (next > 0) != (receipt.came & 1 == 1) || above > 0 {
             return false;
@@ -135,17 +141,17 @@ fn block(key: &[u8; 32], number: u32) -> [u8; BLOCK as usize] {
 
 /// Bound on a client's counts of packets.
 ///
-/// Of the numbers since the last receipt those in the window are a sample of all. A client can choose when it gives a receipt, but not
-/// which packets a full link lets through.
+/// Of the numbers since the last receipt, those in the window are a sample. A client can choose the
+/// time of a receipt, but not which packets pass a full link.
 #[derive(Clone, Debug)]
 pub(crate) struct Credit {
     next: u32,
     came: u32,
-    /// Packets that may still count.
+    /// Packets that may still be counted.
     packets: u64,
-    /// Packets that have come, by all receipts.
+    /// Packets proven by all receipts.
     proven: u64,
-    /// Share of packets that have come, by the last receipt with new ones.
+    /// Share of received packets in the last receipt with new ones.
     share: f64,
 }
 
@@ -156,7 +162,7 @@ impl Default for Credit {
 }
 
 impl Credit {
-    /// Takes in a receipt that is true, of packets below `next`, which is not lower than before.
+    /// Handles a true receipt for packets below `next`, which never falls.
     pub fn handle_receipt(&mut self, next: u32, receipt: Receipt) {
         let passed = next - self.next;
         let window = passed.min(WINDOW);
@@ -166,7 +172,7 @@ impl Credit {
             self.share = f64::from((receipt.came & is_new).count_ones()) / f64::from(window);
             proven = (self.share * f64::from(passed)).ceil() as u64;
         }
-        // Late packets, whose numbers an earlier receipt had passed.
+        // Late packets: an earlier receipt covered their numbers.
         let before = self.came.checked_shl(passed).unwrap_or(0);
         proven += u64::from((receipt.came & !is_new & !before).count_ones());
         (self.next, self.came) = (next, receipt.came);
@@ -175,19 +181,20 @@ impl Credit {
             .min(CREDIT_MAX.max(proven * u64::from(CREDIT_FACTOR)));
     }
 
-    /// Packets that count as received, of `packets` that the client counts.
+    /// Takes credit for `packets` counted by the client. Returns the number that counts as
+    /// received.
     pub fn take(&mut self, packets: u32) -> u32 {
         let taken = u64::from(packets).min(self.packets);
         self.packets -= taken;
         taken as u32
     }
 
-    /// Packets that have come, by all receipts.
+    /// Packets proven by all receipts.
     pub const fn proven(&self) -> u64 {
         self.proven
     }
 
-    /// Share of packets that have come, by the last receipt with new ones.
+    /// Share of received packets in the last receipt with new ones.
     pub const fn share(&self) -> f64 {
         self.share
     }

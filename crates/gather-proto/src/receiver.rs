@@ -1,11 +1,13 @@
-//! One pull at its client: packets become generations, and the server is told what is lacking.
+//! One pull at its client: assembles packets into generations, and reports the missing packets to
+//! the server.
 //!
-//! A packet of a generation that is complete, or beyond the window, counts for the rate control and is dropped. Feedback leaves
-//! when the rate control needs it (TFRC once a round trip, BBR eight times; both at each new loss), where the window has moved or
-//! less is granted, and again while nothing comes. Memory is bounded by the window and by what is kept of a generation: a server
-//! that sends ever more sums of which no block follows begins it anew.
+//! A packet of a complete generation, or beyond the window, counts for the rate control and is
+//! dropped. Feedback leaves when the rate control needs it (TFRC once a round trip, BBR eight
+//! times; both at each new loss), when the window has moved or the grant has fallen, and repeatedly
+//! during silence. Memory is bounded by the window and by a maximum per generation: a generation
+//! restarts if a server keeps sending sums that yield no block.
 //!
-//! Leaves out: which pulls there are, and how the last hop is divided (`client`).
+//! Leaves out: the choice of pulls, and the division of the last hop (`client`).
 
 use crate::layout::{Code, Codes, Layout};
 use crate::mode::{DecoderKind, Mode, RateControl, TIMEOUT, slow_start};
@@ -21,98 +23,107 @@ use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// In [`Mode::Counted`] feedback waits for so many packets where they come more slowly than once a round trip...
+/// Packets for which feedback waits in [`Mode::Counted`], if fewer than one arrives per round trip.
 const FEEDBACK_PACKETS: u64 = 8;
-/// ...but no longer than this.
+/// Maximum wait for [`FEEDBACK_PACKETS`].
 ///
-/// Differs: RFC 5348 section 6.2 has one for each packet then, which is a message up for each message down.
+/// Differs: RFC 5348 section 6.2 then has a feedback for each packet, that is one message up per
+/// message down.
 pub(crate) const FEEDBACK_GAP_MAX: Duration = Duration::from_ms(5);
-/// For BBR feedback leaves after so many packets...
+/// Packets after which feedback for BBR leaves.
 pub(crate) const ARRIVED_PACKETS: u64 = 16;
-/// ...or where fewer have come after such a part of a round trip, so that each round trip has some that tell of its rate...
+/// Part of a round trip after which feedback for BBR leaves with fewer packets, so that every round
+/// trip yields some measurements.
 const ARRIVED_RTT_PART: u64 = 8;
-/// ...which is no longer than this.
+/// Maximum of that wait.
 const ARRIVED_GAP_MAX: Duration = Duration::from_ms(5);
-/// Into so many steps a window is divided: once it has moved by more than one, the server is told.
+/// Steps in a window: the server is told when the window has moved by more than one.
 const WINDOW_STEPS: u32 = 8;
-/// Where nothing comes for a round trip feedback leaves again, and once more after a quarter longer. From this one on it is an outage, and
-/// repeats begin anew, as soon after each other as packets would have feedback ([`arrived_gap`]).
+/// Number of slow repeats in a silence. The first repeat leaves after a round trip of silence, the
+/// next after a quarter more. From this one on the silence is an outage: intervals restart as short
+/// as for arriving packets ([`arrived_gap`]).
 ///
-/// Where they begin so at once, one that leaves just before a packet comes has the report of that packet wait: a pull from one server beside four
-/// flows of Cubic, behind two products, has 1.64 of its share for 1.51 (80 seeds). Where no report waits for a repeat, 64 MiB from 3 to 32
-/// servers over 1 Gbit/s and 100 ms with losses take 2 to 4 % longer.
+/// If they restarted at once, a repeat just before an arriving packet would delay that packet's
+/// report: a pull from one server beside four flows of Cubic, behind two bandwidth-delay products,
+/// gets 1.64 instead of 1.51 of its share (80 seeds). If no report ever waited for a repeat, 64 MiB
+/// from 3 to 32 servers over 1 Gbit/s and 100 ms with losses would take 2 to 4 % longer.
 const SILENCE_SLOW: u32 = 2;
-/// The longest time between two feedbacks while nothing comes.
+/// Maximum interval between feedbacks in a silence.
 const SILENCE_MAX: Duration = Duration::from_ms(500);
-/// The shortest, as long as no round trip is known, and where one is.
+/// Minimum interval in a silence, while no round-trip time is known, and once it is.
 const SILENCE_FIRST: Duration = Duration::from_ms(20);
 const SILENCE_MIN: Duration = Duration::from_ms(1);
-/// No shorter than so many packets take.
+/// Minimum interval in a silence, in packet intervals.
 const SILENCE_GAPS: u64 = 3;
-/// A packet that comes later than by so many times the pace, and such a part of a round trip, counts as one that comes then.
+/// Limit on the packet interval's growth: a later arrival counts as this multiple of the interval
+/// plus this part of a round trip.
 const PACE_GROWTH: u64 = 2;
 const PACE_RTT_PART: u64 = 4;
-/// Each time is longer by such a part of it: feedback is short, and an outage is then heard of after a quarter more than it lasts.
+/// Part by which each interval in a silence grows: feedback is short, and an outage's end is then
+/// noticed after at most a quarter of its length.
 const SILENCE_GROWTH_PART: u64 = 4;
 
-/// How long packets that came may wait until feedback tells of them, where fewer than [`ARRIVED_PACKETS`] come in it.
+/// Maximum time that received packets wait for feedback, if fewer than [`ARRIVED_PACKETS`] arrive
+/// in it.
 pub(crate) fn arrived_gap(rtt: Duration) -> Duration {
     Duration::from_ps(rtt.as_ps() / ARRIVED_RTT_PART).min(ARRIVED_GAP_MAX)
 }
 
-/// The most packets that are kept of a generation. Of one of [`Code::Mds`] those that say something new, as many as there are blocks; of
-/// others twice its blocks, and some more.
+/// Maximum packets held of a generation. With [`Code::Mds`] it is the number of blocks, as only
+/// innovative packets are held; otherwise twice the number of blocks, and some more.
 ///
-/// Chosen sums can lack a block for ever, drawn ones do not: beyond this a server does not send what its code says.
+/// Maliciously chosen sums may never yield a block, while random ones do: beyond this number the
+/// server does not follow its code.
 pub(crate) fn packets_max(mode: Mode, decoder: DecoderKind, blocks: u32) -> u64 {
     if Code::is_mds(blocks, mode) {
         return blocks.into();
     }
     let more = match decoder {
         DecoderKind::Inactivation => 64,
-        // Peeling needs the more, the fewer blocks there are.
+        // The fewer blocks, the more extra packets peeling needs.
         DecoderKind::Standard | DecoderKind::Improved => 256,
     };
     2 * u64::from(blocks) + more
 }
 
-/// How a pull is received.
+/// Parameters of a pull at its client.
 #[derive(Clone, Debug)]
 pub struct Receiving {
-    /// What the client calls it.
+    /// The client's number for the pull.
     pub pull: PullId,
-    /// Its bytes.
+    /// Layout of its bytes.
     pub layout: Layout,
-    /// Of the protocol's two.
+    /// Protocol of the pull.
     pub mode: Mode,
-    /// What decides how fast the server sends.
+    /// Rate control of the server.
     pub rate_control: RateControl,
-    /// How packets become blocks.
+    /// Decoder.
     pub decoder: DecoderKind,
-    /// Generations that are kept open.
+    /// Generations kept open.
     pub window: u32,
-    /// The least time between two feedbacks.
+    /// Minimum interval between feedbacks.
     pub feedback_every: Duration,
-    /// What the server may send in a second.
+    /// Initial grant to the server.
     pub grant: Option<BitRate>,
-    /// The round trip, where the client has measured it: packets of [`RateControl::Tfrc`] say it, others do not.
+    /// Round-trip time measured by the client. Packets of [`RateControl::Tfrc`] carry the server's
+    /// estimate; other packets do not.
     pub rtt: Option<Duration>,
-    /// The server's answer has come: see [`Feedback::is_unsaid`].
+    /// Whether the server's answer has arrived: see [`Feedback::is_unsaid`].
     pub is_said: bool,
 }
 
-/// What became of packets.
+/// Packet counts of a pull.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Packets that have come.
+    /// Packets received.
     pub packets: u64,
-    /// Of them, those of complete generations or beyond the window.
+    /// Received packets of complete generations or beyond the window.
     pub useless: u64,
-    /// Of them, those that cannot be of this pull.
+    /// Received packets that cannot belong to this pull.
     pub malformed: u64,
     /// Feedbacks sent.
     pub feedbacks: u64,
-    /// Packets that count as lost; none are counted with [`RateControl::Tfrc`].
+    /// Packets counted as lost; always 0 with [`RateControl::Tfrc`].
     pub lost: u64,
 }
 
@@ -123,18 +134,18 @@ enum Decoder<S> {
     Inactivation(Inactivation<S>),
 }
 
-/// What the server's rate control is told of.
+/// State of the reports for the server's rate control.
 #[derive(Debug)]
 enum Account {
     Tfrc(Box<Tfrc>),
     Bbr {
         arrivals: Arrivals,
-        /// When the packet came that has the highest number.
+        /// Arrival of the packet with the highest number.
         newest_at: Option<Instant>,
     },
 }
 
-/// A generation that is open, or was and is complete.
+/// A generation of the window, incomplete or complete.
 #[derive(Debug)]
 enum Open<S> {
     Lacking(Box<Decoder<S>>),
@@ -154,22 +165,22 @@ pub struct Receiver<S> {
     received: Received,
     rtt: Option<Duration>,
     heard_at: Option<Instant>,
-    /// The time between two packets, smoothed.
+    /// Smoothed interval between packets.
     gap: Duration,
     told_at: Option<Instant>,
     told_packets: u64,
     told_loss: f64,
     told_base: u32,
     told_grant: Option<BitRate>,
-    /// After how long to say again what is lacking, as nothing comes.
+    /// Time after which feedback is repeated in a silence.
     silence: Duration,
-    /// How often that was done since a packet came.
+    /// Repeats since the last packet.
     repeats: u32,
     counts: Counts,
 }
 
 impl<S: Symbol> Receiver<S> {
-    /// The receiver of a pull of which nothing has come yet.
+    /// A receiver without any packet.
     pub fn new(receiving: Receiving) -> Self {
         let codes = Codes::new(&receiving.layout, receiving.mode);
         let size = Packet::<S>::header_bytes(receiving.rate_control) + receiving.layout.block_bytes();
@@ -202,11 +213,11 @@ impl<S: Symbol> Receiver<S> {
         }
     }
 
-    /// Its bytes.
+    /// Layout of the pull.
     pub const fn layout(&self) -> &Layout {
         &self.receiving.layout
     }
-    /// What became of its packets.
+    /// Packet counts.
     pub const fn counts(&self) -> Counts {
         let lost = match &self.account {
             Account::Bbr { arrivals, .. } => arrivals.counts().lost,
@@ -218,20 +229,20 @@ impl<S: Symbol> Receiver<S> {
     pub fn is_complete(&self) -> bool {
         self.base == self.receiving.layout.generations()
     }
-    /// Runs of generations that are not complete, in order.
+    /// Runs of incomplete generations, in order.
     ///
-    /// Cost: a step for each generation that is open and one for all behind them, however many the layout has.
+    /// Cost: one step per open generation and one for all later ones, whatever their number.
     pub fn incomplete(&self) -> impl Iterator<Item = Range<u32>> + '_ {
         let open = (self.base..).zip(&self.open);
         let lacking = open.filter(|(_, open)| matches!(open, Open::Lacking(_))).map(|(at, _)| at..at + 1);
         let behind = self.base + self.open.len() as u32..self.receiving.layout.generations();
         lacking.chain(Some(behind).filter(|behind| !behind.is_empty()))
     }
-    /// Whether packets of its last generation have come: few are still to come then.
+    /// Whether packets of its last generation have arrived, so that few are still to come.
     pub fn is_ending(&self) -> bool {
         self.base + self.open.len() as u32 == self.receiving.layout.generations()
     }
-    /// Bytes of generations that are complete.
+    /// Bytes of complete generations.
     pub fn complete_bytes(&self) -> u64 {
         let open = (self.base..).zip(&self.open).filter(|(_, open)| matches!(open, Open::Complete));
         let above = open.map(|(generation, _)| self.receiving.layout.range(generation));
@@ -242,24 +253,25 @@ impl<S: Symbol> Receiver<S> {
         };
         below + above.map(|range| range.end - range.start).sum::<u64>()
     }
-    /// When the last packet came.
+    /// Arrival of the last packet.
     pub const fn heard_at(&self) -> Option<Instant> {
         self.heard_at
     }
-    /// The server's answer has come.
+    /// Records the server's answer.
     pub const fn set_said(&mut self) {
         self.receiving.is_said = true;
     }
-    /// Whether nothing is left to be said of it.
+    /// Whether no further feedback is needed.
     fn is_over(&self) -> bool {
         self.is_complete() && self.receiving.is_said
     }
-    /// Grants another rate, which the server hears of with the next feedback; there is some at once where it is a lower one.
+    /// Sets the grant, which the server learns with the next feedback. A lower grant triggers
+    /// feedback at once.
     pub const fn set_grant(&mut self, grant: Option<BitRate>) {
         self.receiving.grant = grant;
     }
-    /// Whether the server is to hear at once that it may send less, as others may send more already, or by so much more that it is
-    /// worth a message.
+    /// Whether a changed grant is worth an immediate message: a lower one always, as other servers
+    /// may already send more; a higher one if it is much higher.
     pub fn is_regranted(&self) -> bool {
         match (self.receiving.grant, self.told_grant) {
             (Some(grant), Some(told)) => grant < told || grant.as_bps() / 8 * 7 > told.as_bps(),
@@ -268,11 +280,11 @@ impl<S: Symbol> Receiver<S> {
             (None, None) => false,
         }
     }
-    /// What the server may send in a second.
+    /// Current grant to the server.
     pub const fn grant(&self) -> Option<BitRate> {
         self.receiving.grant
     }
-    /// Bytes of packets that it keeps of generations which are not complete.
+    /// Bytes of packets held for incomplete generations.
     pub fn held_bytes(&self) -> u64 {
         let packets = |open: &Open<S>| match open {
             Open::Lacking(decoder) => decoder.packets() as u64,
@@ -280,7 +292,7 @@ impl<S: Symbol> Receiver<S> {
         };
         self.open.iter().map(packets).sum::<u64>() * u64::from(self.receiving.layout.block_bytes())
     }
-    /// The share of packets that are lost; with TFRC the share of them that begin a loss event.
+    /// Loss rate; with TFRC the loss event rate.
     pub fn loss_rate(&self) -> f64 {
         self.account.loss_rate()
     }
@@ -297,11 +309,11 @@ impl<S: Symbol> Receiver<S> {
         })
     }
 
-    /// Takes in a packet that came at `now`.
+    /// Handles a packet that arrived at `now`.
     pub fn handle_packet(&mut self, now: Instant, packet: Packet<S>) {
         let Receiving { layout, window, .. } = &self.receiving;
         self.counts.packets += 1;
-        // A sequence number so far ahead that its gap would be all of the pull was not sent.
+        // A sequence number that skips a whole pull was never sent.
         let is_far = packet.sequence.checked_sub(self.next).is_some_and(|ahead| ahead > 1 << 24)
             || packet.sequence == u32::MAX;
         if packet.payload.len() != layout.block_bytes() as usize
@@ -329,7 +341,8 @@ impl<S: Symbol> Receiver<S> {
                 arrivals.handle_packet(sequence);
             }
         }
-        // An outage is not the pace, nor are the few packets with which a server asks in it: a pace that is slower is believed by and by.
+        // Neither an outage nor the few probes during one reflect the packet interval: slower
+        // arrivals change it gradually.
         let of_rtt = Duration::from_ps(self.rtt.unwrap_or(SILENCE_FIRST).as_ps() / PACE_RTT_PART);
         let most = self.gap * PACE_GROWTH + of_rtt;
         let gap = now.saturating_since(self.heard_at.replace(now).unwrap_or(now)).min(most);
@@ -368,19 +381,19 @@ impl<S: Symbol> Receiver<S> {
         }
     }
 
-    /// A generation that has become complete, with its blocks, the last of them padded.
+    /// The next completed generation with its blocks; the last block is padded.
     pub fn poll_complete(&mut self) -> Option<(u32, Vec<S>)> {
         self.complete.pop_front()
     }
 
-    /// What the server is to be told at `now`, if there is something.
+    /// The feedback due at `now`, if any.
     pub fn poll_feedback(&mut self, now: Instant) -> Option<Feedback> {
         let is_silent = self.silent_at().is_some_and(|at| at <= now);
         if self.earliest().is_some_and(|at| at > now) && !is_silent {
             return None;
         }
         let report = self.poll_report(now, is_silent);
-        // Told once a round trip, a server would send two round trips' worth from one window.
+        // Told only once a round trip, a server would have one window for two round trips.
         let has_moved = self.base - self.told_base > self.receiving.window / WINDOW_STEPS;
         if report.is_none() && !is_silent && !has_moved && !self.is_regranted() {
             return None;
@@ -398,10 +411,10 @@ impl<S: Symbol> Receiver<S> {
         let mut lacks: Vec<u16> = self.open.iter().map(Open::lacks).take(LACKS_MAX).collect();
         let mut base = self.base;
         if self.is_complete() && !self.receiving.is_said {
-            // Whose pull is over is not answered any more.
+            // The server does not answer for a pull that is over.
             (base, lacks) = (self.base.saturating_sub(1), vec![0]);
         } else if lacks.is_empty() && !self.is_complete() {
-            // Nothing of the next generation has come.
+            // No packet of the next generation has arrived.
             lacks.push(self.receiving.layout.blocks(self.base).min(u16::MAX.into()) as u16);
         }
         Some(Feedback {
@@ -416,7 +429,8 @@ impl<S: Symbol> Receiver<S> {
         })
     }
 
-    /// What the rate control is to know at `now`, if it is due. For BBR it is where nothing comes, too: what is on its way is lost.
+    /// The report due at `now`, if any. For BBR a silence makes one due, too: packets in flight are
+    /// then lost.
     fn poll_report(&mut self, now: Instant, is_silent: bool) -> Option<Report> {
         let is_due = is_silent || self.report_at().is_some_and(|at| at <= now);
         match &mut self.account {
@@ -428,7 +442,7 @@ impl<S: Symbol> Receiver<S> {
         }
     }
 
-    /// When the next report is due.
+    /// Time of the next report.
     fn report_at(&self) -> Option<Instant> {
         let Account::Bbr { newest_at, .. } = &self.account else {
             let Account::Tfrc(tfrc) = &self.account else { return None };
@@ -444,11 +458,11 @@ impl<S: Symbol> Receiver<S> {
         Some(told_at.map_or(came_at, |told| told + self.rtt.map_or(Duration::ZERO, arrived_gap)))
     }
 
-    /// When feedback may leave next.
+    /// Earliest time of the next feedback.
     fn earliest(&self) -> Option<Instant> {
         let every = self.receiving.feedback_every;
-        // The first packets give the server its round trip; a loss is told at once. Who is granted nothing finds its rate by
-        // feedback and has it every round trip.
+        // The first packets give the server its round-trip time, and a loss is reported at once. A
+        // server without a grant finds its rate by feedback, and needs it every round trip.
         let waits = self.receiving.mode == Mode::Counted
             && self.receiving.rate_control == RateControl::Tfrc
             && self.receiving.grant.is_some()
@@ -458,7 +472,8 @@ impl<S: Symbol> Receiver<S> {
         Some(self.told_at? + if waits { every.max(FEEDBACK_GAP_MAX) } else { every })
     }
 
-    /// How long nothing may come while packets are on their way: such a `part` of a round trip, but some packets' time at least.
+    /// Maximum silence while packets are in flight: `part` of the round-trip time, but at least the
+    /// time of some packets.
     fn patience(&self, part: impl Fn(Duration) -> Duration) -> Duration {
         let granted = self.receiving.grant.map_or(Duration::ZERO, |grant| {
             let bytes =
@@ -469,7 +484,7 @@ impl<S: Symbol> Receiver<S> {
         of_rtt.max(self.gap.max(granted) * SILENCE_GAPS).max(self.receiving.feedback_every)
     }
 
-    /// When silence is to be broken.
+    /// Time of the next repeat in a silence.
     fn silent_at(&self) -> Option<Instant> {
         if self.is_over() || self.receiving.mode == Mode::Lttp {
             return None;
@@ -478,7 +493,7 @@ impl<S: Symbol> Receiver<S> {
         Some(since + self.silence)
     }
 
-    /// When to call [`Receiver::poll_feedback`] next.
+    /// Time of the next call of [`Receiver::poll_feedback`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.is_over() {
             return None;
@@ -489,7 +504,7 @@ impl<S: Symbol> Receiver<S> {
 }
 
 impl Account {
-    /// What grows with each loss that the server should hear of at once.
+    /// A quantity that grows with each loss to report at once.
     fn losses(&self) -> f64 {
         match self {
             Self::Tfrc(tfrc) => tfrc.loss_rate(),
@@ -572,7 +587,8 @@ mod tests {
         Packet { pull: PullId(0), sequence, timing: None, queued: false, nonce: 0, generation, id, payload }
     }
 
-    /// #19: of a generation of which any as many packets as blocks make it whole, no more are kept, whatever comes.
+    /// #19: if any packets in the number of blocks complete a generation, no more than that are
+    /// held.
     #[test]
     fn of_a_generation_no_more_is_kept_than_it_has_blocks() {
         for blocks in [1, 2, 20, 255] {
@@ -590,7 +606,7 @@ mod tests {
         }
     }
 
-    /// #19: a window of more generations than a feedback tells of.
+    /// #19: a window of more generations than a feedback covers.
     #[test]
     fn of_a_long_window_the_first_generations_are_told() {
         let mut receiver =
@@ -603,7 +619,8 @@ mod tests {
         assert_eq!((feedback.base, &feedback.lacks), (0, &vec![1; LACKS_MAX]));
     }
 
-    /// #17: a server that cut 4 GiB into as many generations made the client walk them all, for ten seconds, at a pull's end.
+    /// #17: a server that divided 4 GiB into as many generations made the client visit them all,
+    /// for ten seconds, at a pull's end.
     #[test]
     fn what_lacks_of_endless_generations_is_a_few_runs() {
         let layout = Layout::new(u32::MAX.into(), 1, 1).expect("within limits");
@@ -614,12 +631,12 @@ mod tests {
         for (sequence, generation) in [0, 3].into_iter().enumerate() {
             receiver.handle_packet(Instant::ZERO, packet(sequence as u32, generation, 0));
         }
-        // Iterators are counted by their steps: none is longer than the window and one.
+        // Compares the iterator's steps: no more than the window and one.
         assert!(receiver.incomplete().eq([1..2, 2..3, 4..generations]));
     }
 
-    /// #19: where a burst took the feedback of one round trip, each further try waited twice as long, and a short path stood for half
-    /// a second.
+    /// #19: after a burst that took the feedback of one round trip, each further try waited twice
+    /// as long, and a short path stalled for half a second.
     #[test]
     fn in_silence_feedback_is_repeated_ever_more_rarely_but_not_by_much() {
         let rtt = Duration::from_ms(2);
@@ -639,7 +656,7 @@ mod tests {
             }
         }
         let gaps: Vec<Duration> = at.windows(2).map(|pair| pair[1].saturating_since(pair[0])).collect();
-        // Twice a round trip, about, and then an eighth of one or a millisecond.
+        // About twice a round trip, and then an eighth of one or a millisecond.
         assert!(gaps[..2].iter().all(|&gap| gap <= rtt * 2) && gaps[2] <= SILENCE_MIN, "{gaps:?}");
         assert!(
             gaps[2..].windows(2).all(|pair| pair[0] <= pair[1] && pair[1] * 4 <= pair[0] * 5),
@@ -648,8 +665,9 @@ mod tests {
         assert_eq!(gaps.last(), Some(&SILENCE_MAX));
     }
 
-    /// #19: a server that hears nothing sends a packet each 200 ms. After some of these the client took that for the pace, and each was answered
-    /// once: a path whose losses come in runs of packets stood for 3.4 s.
+    /// #19: during silence a server sends a packet each 200 ms. After some of these the client took
+    /// that for the packet interval, and answered each only once: a path whose losses come in runs
+    /// of packets stalled for 3.4 s.
     #[test]
     fn in_an_outage_feedback_is_repeated_though_a_packet_comes_now_and_then() {
         let layout = Layout::new(1_000, 1, 1_000).expect("within limits");
@@ -671,7 +689,7 @@ mod tests {
         assert!(of_outage.iter().all(|&count| count >= 2), "{of_outage:?}");
     }
 
-    /// #19: a packet that takes longer than a round trip is no silence.
+    /// #19: a packet interval longer than a round trip is no silence.
     #[test]
     fn on_a_slow_link_feedback_is_for_packets_and_not_for_the_time_between_them() {
         let layout = Layout::new(200, 1, 200).expect("within limits");

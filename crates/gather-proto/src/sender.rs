@@ -1,20 +1,26 @@
-//! One pull at its server: which packet leaves next, and when.
+//! One pull at its server: the choice of the next packet, and its time.
 //!
-//! In [`Mode::Counted`] each generation's blocks leave once, in order; then only as many sums as the client's feedback says
-//! are lacking and not on their way already. What was sent longer ago than a round trip and a half and is still not counted
-//! is lost. So a pull without loss sends each block once and stops by itself. In [`Mode::Lttp`] sums leave until the client says
-//! stop. Either way the rate control decides how fast, TFRC for the pull or BBR for its path, and the client's grant bounds it.
+//! In [`Mode::Counted`] each generation's blocks leave once, in order. Then sums leave, as many as
+//! feedback reports missing beyond those in flight. A packet sent more than one and a half round
+//! trips ago and still not counted is lost. A pull without loss thus sends each block once and
+//! stops by itself. In [`Mode::Lttp`] sums leave until the client stops them. In both modes the
+//! rate control sets the rate, TFRC for the pull or BBR for its path, and the client's grant bounds
+//! it.
 //!
-//! Once all blocks have left, of all of the client's pulls, there is nothing else to send in the time in which the client could ask
-//! for what was lost. Then as many sums leave unasked as are likely to be lacking, by the share that was lost lately and two standard
-//! deviations more: of 64 packets over a path that loses 1 % three more leave, and the client has to ask once in some two hundred times.
-//! Behind a first flight that holds all, of which nothing was heard yet, two leave: of 46 packets and 1 % lost, they do in 99 times of 100.
-//! Where that flight seems to be more than the path holds, as many leave as keep it busy until the client sees the gap (`path::first`).
-//! Before that none leaves unasked, as each that is not needed costs a packet of other blocks. But a generation that holds the window (over far and
-//! fat paths) is sent as many sums as it lacks and as many more as are likely to be lost: one that waits for a second try would halt the pull.
+//! Once all blocks of all the client's pulls have left, nothing else can be sent until the client
+//! reports losses. Then as many sums leave unrequested as are likely to be missing: the expected
+//! losses at the recent loss rate, plus two standard deviations. For 64 packets over a path with 1
+//! % loss that is three, and the client has to ask once in some two hundred times. Behind a first
+//! flight that holds the whole object, before any feedback, two leave: for 46 packets and 1 % loss
+//! they suffice in 99 of 100 cases. If that flight seems to exceed the path, as many leave as keep
+//! it busy until the client sees the gap (`path::first`). Before the end of the blocks no sum
+//! leaves unrequested, as each unneeded one costs another block's packet. An exception is a
+//! generation that holds the window, over long fast paths: it gets as many sums as it lacks plus
+//! the likely losses, as waiting for a second try would halt the pull.
 //!
-//! A generation's blocks are asked for ([`Sender::poll_wanted`]) before they are sent and forgotten once the client has them.
-//! Leaves out: whose object it is and what the client may ask for (`server`).
+//! A generation's blocks are requested ([`Sender::poll_wanted`]) before they are sent, and dropped
+//! once the client has them. Leaves out: the owner of the object and the client's limits
+//! (`server`).
 
 use crate::layout::{Codes, Layout};
 use crate::mode::{Mode, RateControl, TIMEOUT, slow_start};
@@ -28,72 +34,73 @@ use anabranch_transport::tfrc::{self, GAP_MAX_S, Sender as Tfrc, SenderConfig};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::VecDeque;
 
-/// The longest time between two packets in [`Mode::Counted`], in seconds.
+/// Maximum interval between two packets in [`Mode::Counted`], in seconds.
 ///
-/// Differs: 64 in RFC 5348. Where nearly all is lost its rate falls to that, and what comes then once in a minute is not worth
-/// waiting for. A TCP whose timer stands at Linux's least one sends as much.
+/// Differs: 64 in RFC 5348. At a very high loss rate the rate falls to that interval, and one
+/// packet a minute is of no use. A TCP at Linux's minimum timeout sends as much.
 const COUNTED_GAP_MAX_S: f64 = 0.2;
-/// Packets on their way that are remembered; the oldest of more count as lost.
+/// Maximum records of packets in flight; beyond it the oldest count as lost.
 const ON_WAY_MAX: usize = 1 << 16;
-/// The least time after which a packet that is not counted is lost: processes take turns more slowly than the shortest ways.
+/// Minimum time after which an uncounted packet is lost: processes are scheduled less often than
+/// the shortest round trips.
 const PATIENCE_MIN: Duration = Duration::from_ms(2);
-/// Standard deviations of what is lost by chance, for which sums leave unasked at a pull's end.
+/// Standard deviations of the random losses that unrequested sums cover at a pull's end.
 const AHEAD_DEVIATIONS: f64 = 2.0;
-/// A generation holds the window where it would be used up within so many round trips: what leaves now is heard of after one, and if it was
-/// lost what leaves then is heard of after another.
+/// Round trips within which an exhausted window counts as held by its first generation: feedback on
+/// a packet sent now takes one round trip, and on its retransmission another.
 const PRESSING_RTTS: f64 = 2.0;
-/// Generations that are asked for before they are due.
+/// Generations requested before they are due.
 const AHEAD: u32 = 2;
 
-/// How a pull is sent.
+/// Parameters of a pull at its server.
 #[derive(Clone, Debug)]
 pub(crate) struct Sending {
-    /// What the client calls it.
+    /// The client's number for the pull.
     pub pull: PullId,
-    /// Its bytes.
+    /// Layout of its bytes.
     pub layout: Layout,
-    /// Of the protocol's two.
+    /// Protocol of the pull.
     pub mode: Mode,
-    /// What decides how fast it leaves.
+    /// Rate control.
     pub rate_control: RateControl,
     /// Generations that the client keeps open.
     pub window: u32,
-    /// The most that may be sent in a second until feedback says otherwise.
+    /// Grant until the first feedback.
     pub grant: Option<BitRate>,
-    /// When the first packet may leave.
+    /// Earliest time of the first packet.
     pub start: Instant,
-    /// The round trip, where the client has measured it.
+    /// Round-trip time measured by the client.
     pub rtt: Option<Duration>,
-    /// After so long without feedback the pull is over.
+    /// Silence after which the pull ends.
     pub give_up: Duration,
-    /// Packets that are due within this time at least leave together; none does so that is not due if this is zero.
+    /// Interval within which due packets leave together; zero for exact pacing.
     pub quantum: Duration,
-    /// The id of each generation's first packet: 0 where blocks come first.
+    /// Id of each generation's first packet: 0 if blocks come first.
     pub first_id: u32,
     /// Number that the client cannot guess.
     pub secret: u64,
-    /// Bytes that TFRC sends before anything was heard.
+    /// Maximum bytes that TFRC sends before the first feedback.
     pub unproven_max: ByteCount,
 }
 
-/// How many of so many packets are lost at the most, but in one case of some fifty.
+/// Number of losses among `packets` that is exceeded in only one of some fifty cases.
 fn likely_lost(packets: u32, share: f64) -> u32 {
     let lost = f64::from(packets) * share;
     (lost + AHEAD_DEVIATIONS * lost.sqrt()).ceil() as u32
 }
 
-/// How a pull ends.
+/// End of a pull.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SenderEvent {
-    /// The client has it all.
+    /// The client has every byte.
     Complete,
-    /// Nothing was heard for too long.
+    /// The client was silent for too long.
     GaveUp,
     /// The client acknowledges packets that it has not received.
     FalseReceipt,
 }
 
-/// Whether sums may leave that no client has asked for: see the module's head.
+/// Whether unrequested sums may leave: see the module documentation.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unasked {
     No,
@@ -104,9 +111,9 @@ pub(crate) enum Unasked {
 struct Open<S> {
     /// Empty until they are supplied.
     blocks: Vec<S>,
-    /// The packet that is next of this generation.
+    /// Id of the generation's next packet.
     next_id: u32,
-    /// What the client said last; nothing yet without.
+    /// Missing packets by the last feedback; `None` before the first.
     lacks: Option<u32>,
     on_way: u32,
 }
@@ -116,29 +123,31 @@ struct OnWay {
     sequence: u32,
     generation: u32,
     sent_at: Instant,
-    /// For BBR.
+    /// Record for BBR.
     sent: Option<Sent>,
 }
 
-/// What decides how fast a pull leaves.
+/// State of the rate control.
 #[derive(Debug)]
 enum Rate {
     Tfrc {
         tfrc: Box<Tfrc>,
-        /// Packets before this one count as heard of: the highest number that feedback has said, or all at a timeout.
+        /// Packets before this one count as acknowledged: the highest number in feedback, or all
+        /// after a timeout.
         heard: u32,
     },
-    /// Its path, which other pulls have, too; and what was heard of the pull last.
+    /// The path, shared with other pulls, controls the rate; the fields hold the last feedback on
+    /// this pull.
     Path {
         received: u32,
         lost: u32,
         runs: u32,
         newest: Option<Sent>,
-        /// Packets before this one count as lost, as nothing was heard for long.
+        /// Packets before this one count as lost after a long silence.
         written_off: u32,
-        /// It is so since it was heard of last.
+        /// Whether that has happened since the last feedback.
         is_silent: bool,
-        /// Bytes that its path has in flight of it.
+        /// Bytes in flight that the path counts for this pull.
         inflight: u64,
     },
 }
@@ -149,37 +158,37 @@ pub(crate) struct Sender<S> {
     sending: Sending,
     codes: Codes,
     rate: Rate,
-    /// Bytes of datagrams in a second.
+    /// Grant in datagram bytes per second.
     ceiling_bytes_per_s: f64,
     packet_bytes: u64,
-    /// When the next packet may leave; the first one, where its path has the pace.
+    /// Time of the next packet; with a path, of the first packet only.
     next_at: Instant,
     sequence: u32,
     nonces: Nonces,
     credit: Credit,
-    /// The lowest generation that the client lacks, and those behind it.
+    /// The lowest incomplete generation at the client; `open` holds it and the following ones.
     base: u32,
     open: VecDeque<Open<S>>,
-    /// The generation whose blocks leave now.
+    /// The generation whose blocks are being sent.
     fresh: u32,
     on_way: VecDeque<OnWay>,
-    /// So many of them, the first ones, should have come by now.
+    /// Number of the oldest records whose packets should have been counted by now.
     late: usize,
-    /// Sums that are owed; 0 where none is to be looked for.
+    /// Number of owed sums; 0 if none needs to be searched for.
     owed: u32,
-    /// The newest that feedback has said.
+    /// Highest `next` in feedback.
     heard_next: u32,
     heard_at: Instant,
-    /// Since the last report less was sent than TFRC would have had.
+    /// Whether less was sent since the last report than TFRC would have allowed.
     is_limited: bool,
-    /// Nothing was sent since TFRC's timer was set.
+    /// Whether no packet was sent since TFRC's timer was set.
     was_idle: bool,
     event: Option<SenderEvent>,
     is_over: bool,
 }
 
 impl<S: Symbol> Sender<S> {
-    /// A pull that is asked for at `now`.
+    /// A pull requested at `now`.
     pub fn new(now: Instant, sending: Sending) -> Self {
         let codes = Codes::new(&sending.layout, sending.mode);
         let size = Packet::<S>::header_bytes(sending.rate_control) + sending.layout.block_bytes();
@@ -187,7 +196,7 @@ impl<S: Symbol> Sender<S> {
         let initial_bytes_per_s = match (sending.mode, sending.grant, sending.rtt) {
             (Mode::Lttp, ..) => 0.0,
             (Mode::Counted, Some(_), _) => ceiling_bytes_per_s,
-            // As TCP's first window (RFC 6928).
+            // TCP's initial window (RFC 6928).
             (Mode::Counted, None, Some(rtt)) => 10.0 * f64::from(size) / rtt.as_secs_f64().max(1e-6),
             (Mode::Counted, None, None) => 0.0,
         };
@@ -241,7 +250,7 @@ impl<S: Symbol> Sender<S> {
         }
     }
 
-    /// Its bytes.
+    /// Layout of the pull.
     pub const fn layout(&self) -> &Layout {
         &self.sending.layout
     }
@@ -249,7 +258,7 @@ impl<S: Symbol> Sender<S> {
     pub const fn sent(&self) -> u32 {
         self.sequence
     }
-    /// Bytes of datagrams that may leave in a second now; of one that has a path what is granted to it: see
+    /// Current rate in datagram bytes per second; with a path, the grant only: see
     /// [`Path::rate_bytes_per_s`].
     pub fn rate_bytes_per_s(&self) -> f64 {
         match &self.rate {
@@ -257,11 +266,11 @@ impl<S: Symbol> Sender<S> {
             Rate::Path { .. } => self.ceiling_bytes_per_s,
         }
     }
-    /// Whether its path decides how fast it leaves.
+    /// Whether a path controls the rate.
     pub const fn has_path(&self) -> bool {
         matches!(self.rate, Rate::Path { .. })
     }
-    /// Tells its path how much of it is in flight: packets that are neither known to have come nor to be lost.
+    /// Updates the path's bytes in flight for this pull: packets neither acknowledged nor lost.
     pub fn count_inflight(&mut self, path: &mut Path) {
         let (is_over, sequence, packet_bytes) = (self.is_over, self.sequence, self.packet_bytes);
         if let Rate::Path { received, lost, written_off, inflight, .. } = &mut self.rate {
@@ -283,32 +292,32 @@ impl<S: Symbol> Sender<S> {
             Rate::Path { .. } => path.map_or(0.0, Path::loss_share),
         }
     }
-    /// Bytes of blocks that it holds, with what each takes beside them.
+    /// Bytes of the blocks held, with their bookkeeping.
     pub fn held_bytes(&self) -> u64 {
         let blocks =
             |open: &Open<S>| open.blocks.iter().map(|b| (b.len() + size_of::<S>()) as u64).sum::<u64>();
         self.open.iter().map(blocks).sum()
     }
-    /// Bytes of the generations that it holds or has asked for, each taken for one of the longest, and of what it remembers of
-    /// packets.
+    /// Bytes of the generations held or requested, each counted as the longest, and of the records
+    /// of packets.
     pub fn wanted_bytes(&self) -> u64 {
         self.open.len() as u64 * self.generation_bytes() + (self.on_way.len() * size_of::<OnWay>()) as u64
     }
-    /// Bytes that the longest generation takes.
+    /// Bytes of the longest generation.
     pub fn generation_bytes(&self) -> u64 {
         let layout = &self.sending.layout;
         generation_bytes::<S>(layout.block_bytes(), layout.blocks_max())
     }
-    /// Whether it holds no generation and has asked for none.
+    /// Whether it holds no generation and has requested none.
     pub fn holds_nothing(&self) -> bool {
         self.open.is_empty()
     }
-    /// Whether no packet will leave any more.
+    /// Whether no further packet will leave.
     pub const fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// A generation whose blocks will be sent soon and are to be supplied; it is asked for once.
+    /// The next generation to supply, whose blocks will be sent soon; each is returned once.
     pub fn poll_wanted(&mut self) -> Option<u32> {
         let next = self.base + self.open.len() as u32;
         let end = self.sending.layout.generations().min(self.base + self.sending.window);
@@ -324,10 +333,10 @@ impl<S: Symbol> Sender<S> {
         Some(next)
     }
 
-    /// Gives a generation's blocks.
+    /// Supplies a generation's blocks.
     ///
-    /// Shape: [`Layout::blocks`] of them, each of [`Layout::block_bytes`], or shorter where the last one ends.
-    /// Panics: for another number of blocks.
+    /// Shape: [`Layout::blocks`] blocks, each of [`Layout::block_bytes`] or shorter at the end.
+    /// Panics: if the number of blocks is wrong.
     pub fn supply(&mut self, generation: u32, blocks: Vec<S>) {
         assert_eq!(blocks.len(), self.sending.layout.blocks(generation) as usize, "a generation's blocks");
         if let Some(open) = self.opened(generation) {
@@ -335,8 +344,8 @@ impl<S: Symbol> Sender<S> {
         }
     }
 
-    /// Gives up the last generation that it has asked for, for now, if nothing of it was sent and it is not the only one. False if
-    /// there is none.
+    /// Gives up the last requested generation for now, if none of it was sent and it is not the
+    /// only one. Returns false if there is none.
     pub fn give_back(&mut self) -> bool {
         let last = self.open.back().filter(|last| last.next_id == self.sending.first_id);
         let gives = last.is_some() && self.open.len() > 1;
@@ -350,7 +359,7 @@ impl<S: Symbol> Sender<S> {
         self.open.get_mut(generation.checked_sub(self.base)? as usize)
     }
 
-    /// Takes in what the client says. `path` is where the pull's packets travel, if that decides how fast.
+    /// Handles feedback. `path` is the pull's path, if it controls the rate.
     pub fn handle_feedback(&mut self, now: Instant, feedback: &Feedback, mut path: Option<&mut Path>) {
         let generations = self.sending.layout.generations();
         let is_old = feedback.next < self.heard_next || feedback.base < self.base;
@@ -384,11 +393,11 @@ impl<S: Symbol> Sender<S> {
             (Rate::Path { .. }, Some(Report::Arrived(arrived)), Some(path)) => {
                 self.handle_arrived(now, feedback.next, arrived, path);
             }
-            // Of another rate control.
+            // A report of another rate control.
             _ => {}
         }
         if let Rate::Tfrc { .. } = self.rate {
-            // Where the rate has grown, the next packet need not wait as long as it would have.
+            // If the rate has grown, the next packet need not wait for its old time.
             self.next_at = self.next_at.min(now.max(self.sending.start) + self.gap(None));
         }
         while self.base < feedback.base {
@@ -402,7 +411,8 @@ impl<S: Symbol> Sender<S> {
             && arrived.delay > Duration::ZERO
             && arrived.received == heard
         {
-            // Nothing has come for long: what left so long ago that it should have is lost.
+            // After long silence, packets are lost that left long enough ago to have been
+            // acknowledged.
             let until = self.on_way.get(self.late).map_or(self.sequence, |first| first.sequence);
             self.write_off(until, path);
         }
@@ -417,11 +427,11 @@ impl<S: Symbol> Sender<S> {
         }
     }
 
-    /// Whether feedback says of packets only what can be.
+    /// Whether feedback makes only possible statements about packets.
     fn is_true(&self, feedback: &Feedback) -> bool {
         let Feedback { next, receipt, report, base, .. } = feedback;
         let counts_more = matches!(report, Some(Report::Arrived(arrived)) if arrived.received > *next);
-        // A generation is whole after as many packets as it has blocks.
+        // A generation is complete after as many packets as it has blocks.
         let base_max = match self.sending.mode {
             Mode::Counted => self.fresh,
             Mode::Lttp => u32::from(self.sequence >= self.sending.layout.blocks(0)),
@@ -431,7 +441,7 @@ impl<S: Symbol> Sender<S> {
         *next <= self.sequence && !counts_more && *base <= base_max && is_proven
     }
 
-    /// Bytes in a second that a client of TFRC may say that it receives.
+    /// Maximum credible receive rate of a TFRC client, in bytes per second.
     fn believed_bytes_per_s(&self) -> f64 {
         f64::from(CREDIT_FACTOR) * self.credit.share() * self.rate_bytes_per_s()
     }
@@ -443,13 +453,13 @@ impl<S: Symbol> Sender<S> {
         u64::from(self.sequence - heard) >= first.max(1) + u64::from(CREDIT_FACTOR) * self.credit.proven()
     }
 
-    /// What a report says beyond the last one, for the path.
+    /// Passes the change since the last report to the path.
     fn handle_arrived(&mut self, now: Instant, next: u32, arrived: &Arrived, path: &mut Path) {
         let first = self.on_way.front().map_or(self.sequence, |first| first.sequence);
         let at = next.checked_sub(1).and_then(|last| last.checked_sub(first));
         let came = at.and_then(|at| self.on_way.get(at as usize)?.sent);
         let Rate::Path { received, lost, runs, newest, is_silent, .. } = &mut self.rate else { return };
-        // More cannot have come or be lost than was passed by.
+        // No more packets can have arrived or be lost than precede `next`.
         if arrived.received < *received || arrived.received.saturating_add(arrived.lost) > next {
             return;
         }
@@ -457,7 +467,7 @@ impl<S: Symbol> Sender<S> {
         let delivered = self.credit.take(arrived.received - *received);
         // Packets without proof count as lost.
         let unproven = arrived.received - *received - delivered;
-        // What the other end says of its time may be anything.
+        // The peer's delay may be any value.
         let rtt = |sent: Sent| {
             let rtt = now.saturating_since(sent.at).as_ps().saturating_sub(arrived.delay.as_ps());
             Duration::from_ps(rtt).max(Duration::from_us(1))
@@ -477,7 +487,7 @@ impl<S: Symbol> Sender<S> {
         }
     }
 
-    /// Forgets packets that have come, and those that should have.
+    /// Drops the records of packets that have arrived or should have.
     fn forget(&mut self, now: Instant, next: u32, path: Option<&Path>) {
         let patience = self
             .rtt(path)
@@ -495,7 +505,7 @@ impl<S: Symbol> Sender<S> {
         }
     }
 
-    /// A packet of this generation is not on its way any more.
+    /// Records that a packet of this generation is no longer in flight.
     fn count_off(&mut self, generation: u32) {
         if let Some(open) = self.opened(generation) {
             open.on_way -= 1;
@@ -510,8 +520,9 @@ impl<S: Symbol> Sender<S> {
         }
     }
 
-    /// What left so long ago that its path has no patience for it is not in flight any more. Until it is heard of again the pull has
-    /// no more than one packet in flight: others on the path may do better.
+    /// Counts packets as no longer in flight once the path's patience has ended. Until the next
+    /// feedback the pull then has at most one packet in flight: other pulls on the path may do
+    /// better.
     pub fn expire(&mut self, now: Instant, path: &mut Path) {
         let patience = path.patience();
         let Rate::Path { .. } = self.rate else { return };
@@ -531,7 +542,7 @@ impl<S: Symbol> Sender<S> {
         }
     }
 
-    /// Packets before this one count as lost, though the client has not said so.
+    /// Counts the packets before `until` as lost without the client's report.
     fn write_off(&mut self, until: u32, path: &mut Path) {
         let Rate::Path { written_off, inflight, .. } = &mut self.rate else { return };
         let before = *inflight;
@@ -542,13 +553,14 @@ impl<S: Symbol> Sender<S> {
         }
     }
 
-    /// Sums that are to be sent of the generation at this place, if the first `pressing` ones hold the window.
+    /// Sums to send of the generation at index `at`, if the first `pressing` ones hold the window.
     fn owed_of(&self, at: usize, pressing: usize, path: Option<&Path>) -> u32 {
         let (open, generation) = (&self.open[at], self.base + at as u32);
         match open.lacks {
             Some(lacks) if lacks > 0 && generation < self.fresh => {
-                // Of what is lacking and leaves now, as much more as was lost lately: where that is less than half a packet, the
-                // client asks again. A path has other packets to carry until it does, but for what holds the window.
+                // Adds the recent loss rate to the missing packets; below half a packet the client
+                // asks again. With a path, other packets use the wait, so only a generation that
+                // holds the window gets more.
                 let more = match self.has_path() {
                     true if at < pressing => likely_lost(lacks, self.loss_share(path)),
                     true => 0,
@@ -560,7 +572,7 @@ impl<S: Symbol> Sender<S> {
         }
     }
 
-    /// How many generations hold the window ([`PRESSING_RTTS`]): so many of the first ones that are open.
+    /// Number of the first open generations that hold the window ([`PRESSING_RTTS`]).
     fn pressing(&self, path: Option<&Path>) -> usize {
         let Sending { layout, window, .. } = &self.sending;
         let Some(rtt) = path.and_then(Path::rtt).filter(|_| self.base + window < layout.generations()) else {
@@ -571,8 +583,8 @@ impl<S: Symbol> Sender<S> {
         (self.fresh - self.base).saturating_add(ahead).saturating_sub(*window) as usize
     }
 
-    /// The first generation that is likely to lack something when all that is on its way has come or is lost: all blocks have
-    /// left, and nothing is owed.
+    /// The first generation that will probably lack packets once those in flight have arrived or
+    /// are lost. All blocks have left, and no sum is owed.
     fn ahead(&self, path: Option<&Path>) -> Option<usize> {
         let loss = self.loss_share(path);
         let unheard = path.map_or(0, Path::lost_unheard);
@@ -587,7 +599,8 @@ impl<S: Symbol> Sender<S> {
         })
     }
 
-    /// Which packet is next, by generation and id. Whose numbers are used up sends nothing more, and is given up.
+    /// Generation and id of the next packet. A pull that has used up its numbers sends nothing
+    /// more, and is given up.
     fn next_packet(&self, path: Option<&Path>, unasked: Unasked) -> Option<(u32, u32)> {
         let most = Numbers::of(self.sending.rate_control);
         let next = self.next_of(path, unasked).filter(|_| !self.is_over && self.sequence < most.packets);
@@ -615,7 +628,7 @@ impl<S: Symbol> Sender<S> {
         Some((self.fresh, open.next_id))
     }
 
-    /// The next packet that is due. `path` is where it travels, if that decides how fast: it has to have room.
+    /// The next packet due. `path` is the pull's path, if it controls the rate, and must have room.
     pub fn poll_transmit(
         &mut self,
         now: Instant,
@@ -648,7 +661,7 @@ impl<S: Symbol> Sender<S> {
             if generation == self.fresh && open.next_id == blocks {
                 self.fresh += 1;
             }
-            // A sum that was owed is on its way now.
+            // An owed sum is now in flight.
             self.owed = self.owed.saturating_sub(u32::from(id >= blocks));
         }
         let sequence = self.sequence;
@@ -690,24 +703,25 @@ impl<S: Symbol> Sender<S> {
         })
     }
 
-    /// How long a packet takes.
+    /// Transmission time of a packet.
     fn gap(&self, path: Option<&Path>) -> Duration {
         let rate = path.map_or(f64::INFINITY, Path::rate_bytes_per_s);
         gap(self.packet_bytes, self.rate_bytes_per_s().min(rate))
     }
 
-    /// When the client was heard of last, of this pull; its start, if nothing was.
+    /// Time of the last feedback on this pull, or its start.
     pub const fn heard_at(&self) -> Instant {
         self.heard_at
     }
 
-    /// When its client has been silent for too long, if `heard_at` is when one of its other pulls was heard of last.
+    /// Time at which a silent client is given up; `heard_at` is the last feedback on any of its
+    /// pulls.
     fn gives_up_at(&self, heard_at: Instant) -> Instant {
         self.heard_at.max(heard_at) + self.sending.give_up
     }
 
-    /// When to call [`Sender::handle_timeout`] or [`Sender::poll_transmit`] next. `heard_at` is when the client was heard of
-    /// last, of any pull: one that waits for those before it has nothing to be heard of.
+    /// Time of the next call of [`Sender::handle_timeout`] or [`Sender::poll_transmit`]. `heard_at`
+    /// is the last feedback on any pull: a pull that waits for earlier ones gets none.
     pub fn poll_timeout(&self, path: Option<&Path>, heard_at: Instant) -> Option<Instant> {
         if self.is_over {
             return None;
@@ -718,7 +732,8 @@ impl<S: Symbol> Sender<S> {
                 (tfrc.timer().min(gives_up), (!self.is_unproven()).then_some(self.next_at))
             }
             (Rate::Path { is_silent, inflight, .. }, Some(path)) => {
-                // Without room for it the next packet waits for feedback, or until what is in flight counts as lost.
+                // Without room, the next packet waits for feedback, or until packets in flight
+                // count as lost.
                 let may = path.has_room() && (!is_silent || *inflight == 0);
                 let expires = self.on_way.front().map(|first| first.sent_at + path.patience());
                 (gives_up.min(expires.unwrap_or(gives_up)), may.then(|| self.next_at.max(path.next_at())))
@@ -729,7 +744,7 @@ impl<S: Symbol> Sender<S> {
         Some(send_at.map_or(due, |at| due.min(at)))
     }
 
-    /// Tells that `now` has come; `heard_at` as above.
+    /// Handles the passing of time up to `now`; `heard_at` as above.
     pub fn handle_timeout(&mut self, now: Instant, heard_at: Instant) {
         if self.is_over {
             return;
@@ -748,12 +763,12 @@ impl<S: Symbol> Sender<S> {
         }
     }
 
-    /// Nothing is heard, and perhaps nothing came: a packet more makes the client say so.
+    /// Schedules one packet more in a silence, to which the client responds.
     fn ask_for_word(&mut self, now: Instant, path: Option<&mut Path>) {
         if self.sending.mode == Mode::Counted && self.sequence > 0 {
             self.forget(now, self.sequence, path.as_deref());
             if let Some(path) = path {
-                // What is forgotten will not expire.
+                // Dropped records will not expire.
                 self.write_off(self.sequence, path);
             }
             if let Some(open) = self.open.front_mut().filter(|_| self.base < self.fresh) {
@@ -763,14 +778,14 @@ impl<S: Symbol> Sender<S> {
         }
     }
 
-    /// Its path has heard nothing for long.
+    /// Handles a long silence of the path.
     pub fn handle_silence(&mut self, now: Instant, path: &mut Path) {
         if !self.is_over && self.has_path() && self.next_packet(Some(path), Unasked::Yes).is_none() {
             self.ask_for_word(now, Some(path));
         }
     }
 
-    /// The client has said stop.
+    /// Ends the pull at the client's request.
     pub fn stop(&mut self) {
         self.end(SenderEvent::Complete);
     }
@@ -783,19 +798,19 @@ impl<S: Symbol> Sender<S> {
         self.late = 0;
     }
 
-    /// How it has ended, once.
+    /// The end of the pull, returned once.
     pub fn poll_event(&mut self) -> Option<SenderEvent> {
         self.event.take()
     }
 }
 
-/// Bytes that a generation of so many blocks takes: its blocks, what holds each of them, and what holds them all.
+/// Memory in bytes for a generation of `blocks` blocks, bookkeeping included.
 pub(crate) fn generation_bytes<S>(block_bytes: u32, blocks: u32) -> u64 {
     let block = u64::from(block_bytes) + size_of::<S>() as u64;
     u64::from(blocks) * block + size_of::<Open<S>>() as u64
 }
 
-/// Bytes in a second.
+/// The grant in bytes per second; infinite without one.
 fn bytes_per_s(grant: Option<BitRate>) -> f64 {
     grant.map_or(f64::INFINITY, |grant| grant.as_bps() as f64 / 8.0)
 }

@@ -1,8 +1,9 @@
-//! A server towards one client: it answers requests, and sends its pulls, those that were asked for first before others.
+//! A server for one client: answers requests, and sends its pulls, older ones first.
 //!
-//! The machine holds no object: it asks what an object is ([`ServerEvent::Asked`]) and for the blocks of generations
-//! ([`Server::poll_wanted`]), and forgets them once they are sent and confirmed. What a client can make it hold, and send,
-//! is bounded by [`ServerConfig`]. It sends nothing before a request has come on the control channel.
+//! The machine holds no object: it asks for an object's description ([`ServerEvent::Asked`]) and
+//! for the blocks of generations ([`Server::poll_wanted`]), and drops them once they are sent and
+//! confirmed. [`ServerConfig`] bounds the memory and the traffic that a client can cause. No packet
+//! leaves before a request has arrived on the control channel.
 
 use crate::config::ServerConfig;
 use crate::layout::{Layout, LayoutError};
@@ -15,29 +16,30 @@ use anabranch_endpoint::Message as _;
 use anabranch_units::{ByteCount, Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// The longest time that a server waits before a pull's first packet.
+/// Maximum delay of a pull's first packet.
 const START_AFTER_MAX: Duration = Duration::from_secs(10);
 
-/// An object, as its holder answers for it.
+/// An object offered for a pull.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// All its bytes.
+    /// Length of the object in bytes.
     pub object_bytes: u64,
-    /// Drawn at random. In [`Mode::Lttp`] the id of the first packet, so that two servers do not send the same sums. In
-    /// [`Mode::Counted`] ids begin with the blocks, and two servers do not look for more at the same time.
+    /// Random number. In [`Mode::Lttp`] it is the id of the first packet, so that two servers do
+    /// not send the same sums. In [`Mode::Counted`] ids begin with the blocks, and it spreads the
+    /// times at which servers probe.
     pub first_id: u32,
-    /// Drawn at random, where the client cannot guess it: the nonces of packets follow from it.
+    /// Random number that the client cannot guess, from which the packets' nonces derive.
     pub secret: u64,
 }
 
-/// What pulls take of the memory that a client may have.
+/// Use of a client's memory by its pulls.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Bytes of one generation of each pull: what each may always hold.
+    /// Bytes of one generation per pull: the part that each may always hold.
     pub least: u64,
-    /// Bytes of the generations that are held or asked for, and of packets that are remembered.
+    /// Bytes of generations held or requested, and of records of packets.
     pub wanted: u64,
-    /// The greater of the two, of each pull.
+    /// Sum over pulls of the greater of the two.
     pub reserved: u64,
 }
 
@@ -52,71 +54,71 @@ impl std::ops::Add for Usage {
     }
 }
 
-/// What a server tells its user.
+/// Events of a server for its user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerEvent {
-    /// A client wants an object: [`Server::offer`] or [`Server::refuse`] is the answer.
+    /// A client requests an object: answer with [`Server::offer`] or [`Server::refuse`].
     Asked {
         /// The pull.
         pull: PullId,
-        /// The object's name, as the client gave it: not to be trusted.
+        /// The object's name as sent by the client, untrusted.
         object: String,
     },
-    /// A pull is over: the client has it all, or said stop.
+    /// A pull is complete, or stopped by the client.
     Complete {
         /// The pull.
         pull: PullId,
-        /// Packets that were sent.
+        /// Packets sent.
         packets: u32,
     },
-    /// A pull is over as nothing was heard of its client.
+    /// A pull ended because its client was silent.
     GaveUp {
         /// The pull.
         pull: PullId,
     },
-    /// The client acknowledges packets that it has not received. All its pulls are over, and nothing more is answered: the connection is
-    /// to be closed.
+    /// The client acknowledges packets that it has not received. All its pulls have ended and
+    /// nothing more is answered; the driver must close the connection.
     FalseReceipt {
         /// The pull.
         pull: PullId,
-        /// Packets that were sent.
+        /// Packets sent.
         packets: u32,
     },
 }
 
-/// A server, towards one client.
+/// A server for one client.
 #[derive(Debug)]
 pub struct Server<S> {
     config: ServerConfig,
-    /// What the same client has of other servers in this process.
+    /// Memory use of the same client's other connections to this process.
     others: Usage,
     /// Requests that the user has not answered.
     asked: BTreeMap<PullId, (Instant, Request)>,
     pulls: BTreeMap<PullId, Pull<S>>,
-    /// The way to the client, once a pull has its rate from there.
+    /// The path to the client, once a pull uses it for rate control.
     path: Option<Path>,
     control: VecDeque<Control>,
-    /// What is to be said again by a datagram, once for each pull.
+    /// Pulls whose answer must be repeated in a datagram, without duplicates.
     unsaid: BTreeSet<PullId>,
     events: VecDeque<ServerEvent>,
-    /// When the next datagram may leave, where all together are limited.
+    /// Time of the next datagram under the total rate limit.
     next_at: Instant,
-    /// When the client was heard of last, of any pull.
+    /// Time of the last feedback on any pull.
     heard_at: Instant,
-    /// The client has acknowledged packets that it has not received.
+    /// Whether the client has acknowledged packets that it has not received.
     is_closed: bool,
 }
 
 #[derive(Debug)]
 struct Pull<S> {
     sender: Sender<S>,
-    /// Where the range begins in the object.
+    /// Start of the range in the object.
     start: u64,
     accepted: Accepted,
 }
 
 impl<S: Symbol> Server<S> {
-    /// A server that has not heard of its client.
+    /// A server without requests.
     pub const fn new(config: ServerConfig) -> Self {
         Self {
             config,
@@ -133,17 +135,17 @@ impl<S: Symbol> Server<S> {
         }
     }
 
-    /// Whether nothing is asked and nothing is sent.
+    /// Whether there are neither requests nor pulls.
     pub fn is_idle(&self) -> bool {
         self.asked.is_empty() && self.pulls.is_empty()
     }
 
-    /// Bytes of blocks that it holds, with what each takes beside them; at most [`ServerConfig::memory_max`].
+    /// Bytes of blocks held, with their bookkeeping; at most [`ServerConfig::memory_max`].
     pub fn held_bytes(&self) -> u64 {
         self.pulls.values().map(|pull| pull.sender.held_bytes()).sum()
     }
 
-    /// What its pulls take of the client's memory.
+    /// Memory use of its pulls.
     pub fn usage(&self) -> Usage {
         self.pulls.values().fold(Usage::default(), |sum, pull| {
             let (least, wanted) = (pull.sender.generation_bytes(), pull.sender.wanted_bytes());
@@ -151,12 +153,12 @@ impl<S: Symbol> Server<S> {
         })
     }
 
-    /// Says what the client's other connections take: all of them share its memory.
+    /// Sets the memory use of the client's other connections, which share its limit.
     pub const fn set_others(&mut self, others: Usage) {
         self.others = others;
     }
 
-    /// Takes in a message of the client. What only a server says is ignored.
+    /// Handles a client's message. Ignores messages that only servers send.
     pub fn handle_control(&mut self, now: Instant, message: Control) {
         match message {
             _ if self.is_closed => {}
@@ -194,7 +196,7 @@ impl<S: Symbol> Server<S> {
         self.asked.insert(pull, (now, request));
     }
 
-    /// Accepts a pull that was asked for.
+    /// Accepts a requested pull.
     pub fn offer(&mut self, now: Instant, pull: PullId, offer: Offer) {
         let Some((asked_at, request)) = self.asked.remove(&pull) else { return };
         let whole = offer.object_bytes;
@@ -205,7 +207,7 @@ impl<S: Symbol> Server<S> {
             return self.refuse(pull, format!("bytes {start} to {end}: the object has {whole}"));
         }
         let bytes = end - request.start;
-        // A short range needs no block as long as it might be.
+        // A short range needs no full-length block.
         let longest = request.block_bytes.min(self.config.block_bytes_max);
         let block_bytes = u64::from(longest).min(bytes.max(1)) as u32;
         let least = self.config.block_bytes_min;
@@ -214,7 +216,7 @@ impl<S: Symbol> Server<S> {
         }
         let blocks_max = match request.mode {
             Mode::Counted => request.blocks_max,
-            // The paper codes over all of what is asked for.
+            // The paper codes over the whole requested range.
             Mode::Lttp => bytes.div_ceil(block_bytes.max(1).into()).clamp(1, u32::MAX.into()) as u32,
         };
         let layout = match Layout::new(bytes, block_bytes, blocks_max) {
@@ -227,7 +229,7 @@ impl<S: Symbol> Server<S> {
             return self.refuse(pull, LayoutError::TooLong { bytes, limit }.to_string());
         }
         let generation = generation_bytes::<S>(block_bytes, layout.blocks_max());
-        // Each pull may always hold one.
+        // Each pull may always hold one generation.
         let others = (self.usage() + self.others).least;
         let most = self.config.memory_max.as_u64();
         if others + generation > most {
@@ -257,7 +259,7 @@ impl<S: Symbol> Server<S> {
         let (rtt, grant, unproven_max) = (sending.rtt, sending.grant, sending.unproven_max);
         let sender = Sender::new(now, sending);
         if sender.has_path() {
-            // A short object has a shorter packet than those to come.
+            // A short object has shorter packets than later ones.
             let packet_bytes = u64::from(Packet::<S>::header_bytes(RateControl::Bbr) + longest);
             let path = self.path.get_or_insert_with(|| {
                 Path::new(now, offer.first_id, packet_bytes, rtt, (grant, unproven_max), request.servers)
@@ -269,13 +271,13 @@ impl<S: Symbol> Server<S> {
         self.sweep();
     }
 
-    /// Refuses a pull that was asked for; `reason` is one line for the client's user.
+    /// Refuses a requested pull; `reason` is one line for the client's user.
     pub fn refuse(&mut self, pull: PullId, reason: String) {
         self.asked.remove(&pull);
         self.control.push_back(Control::Refused { pull, reason: msg::reason(reason) });
     }
 
-    /// Ends a pull that cannot go on.
+    /// Ends a pull that cannot continue.
     pub fn fail(&mut self, pull: PullId, reason: String) {
         if let Some(mut ended) = self.pulls.remove(&pull) {
             ended.sender.stop();
@@ -286,10 +288,10 @@ impl<S: Symbol> Server<S> {
         }
     }
 
-    /// The bytes of an object that are to be supplied soon, with the pull and generation they are for.
+    /// The next byte range of an object to supply, with its pull and generation.
     pub fn poll_wanted(&mut self) -> Option<(PullId, u32, std::ops::Range<u64>)> {
-        // A generation of each pull has its room: those who were there before make it, at once where they have not begun to send. What
-        // is left goes to whoever is first.
+        // Each pull has room for one generation; older pulls give it back at once if they have not
+        // begun to send. The rest goes to the first that asks.
         let most = self.config.memory_max.as_u64();
         while self.pulls.values().any(|pull| pull.sender.holds_nothing() && !pull.sender.is_over())
             && (self.usage() + self.others).reserved > most
@@ -309,12 +311,13 @@ impl<S: Symbol> Server<S> {
         })
     }
 
-    /// Whether some pull waits for memory that others have: [`Server::poll_wanted`] may give more once they have given it back.
+    /// Whether a pull waits for memory of other pulls: [`Server::poll_wanted`] may return more once
+    /// they have freed it.
     pub fn is_short(&self) -> bool {
         self.pulls.values().any(|pull| pull.sender.holds_nothing())
     }
 
-    /// Bits of datagrams that all pulls together may send in a second now, where a client's grants and the rate control decide.
+    /// Total rate of all pulls that grants and rate control allow, in bits of datagrams per second.
     pub fn allowed_bps(&self) -> f64 {
         let (with_path, alone): (Vec<_>, Vec<_>) =
             self.pulls.values().partition(|pull| pull.sender.has_path());
@@ -323,22 +326,22 @@ impl<S: Symbol> Server<S> {
         (alone + of_path.map_or(0.0, Path::rate_bytes_per_s)) * 8.0
     }
 
-    /// The length of a pull's blocks, while there is such a pull.
+    /// Block length of a pull in bytes, while the pull exists.
     pub fn block_bytes(&self, pull: PullId) -> Option<u32> {
         self.pulls.get(&pull).map(|pull| pull.sender.layout().block_bytes())
     }
 
-    /// Gives a generation's blocks. What is not wanted any more is dropped.
+    /// Supplies a generation's blocks. Blocks no longer wanted are dropped.
     ///
-    /// Shape: [`Layout::blocks`] of them, each of [`Layout::block_bytes`], or shorter where the last one ends.
-    /// Panics: for another number of blocks.
+    /// Shape: [`Layout::blocks`] blocks, each of [`Layout::block_bytes`] or shorter at the end.
+    /// Panics: if the number of blocks is wrong.
     pub fn supply(&mut self, pull: PullId, generation: u32, blocks: Vec<S>) {
         if let Some(pull) = self.pulls.get_mut(&pull) {
             pull.sender.supply(generation, blocks);
         }
     }
 
-    /// Takes in what the client says of a pull's packets.
+    /// Handles feedback of the client.
     pub fn handle_feedback(&mut self, now: Instant, feedback: &Feedback) {
         if let Some(pull) = self.pulls.get_mut(&feedback.pull) {
             pull.sender.handle_feedback(now, feedback, self.path.as_mut());
@@ -352,13 +355,14 @@ impl<S: Symbol> Server<S> {
         }
     }
 
-    /// The next answer that the client has not heard on the control channel, to be said by a datagram.
+    /// The next answer to repeat in a datagram, as the client lacks the copy on the control
+    /// channel.
     pub fn poll_unsaid(&mut self) -> Option<Accepted> {
         std::iter::from_fn(|| self.unsaid.pop_first()).find_map(|pull| Some(self.pulls.get(&pull)?.accepted))
     }
 
-    /// The next packet that is due. Of pulls that share their path's rate the one that was asked for first goes first: so the
-    /// client has asked for more before the last one ends.
+    /// The next packet due. Of pulls that share a path's rate, the oldest goes first, so that the
+    /// client requests more before the last one ends.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Packet<S>> {
         if self.config.rate_max.is_some() && self.next_at > now + self.config.quantum {
             return None;
@@ -367,7 +371,7 @@ impl<S: Symbol> Server<S> {
             path.has_room() && path.next_at() <= now + quantum(self.config.quantum, path.rtt())
         });
         let path = &mut self.path;
-        // What nobody asked for leaves only where nothing else does.
+        // Unrequested sums leave only if there is no other packet.
         let next = [Unasked::No, Unasked::Yes].into_iter().find_map(|unasked| {
             let mut pulls = self.pulls.values_mut().filter(|pull| has_room || !pull.sender.has_path());
             pulls.find_map(|pull| pull.sender.poll_transmit(now, path.as_mut(), unasked))
@@ -387,12 +391,12 @@ impl<S: Symbol> Server<S> {
     pub fn poll_control(&mut self) -> Option<Control> {
         self.control.pop_front()
     }
-    /// What the user is to know or to do.
+    /// The next event for the user.
     pub fn poll_event(&mut self) -> Option<ServerEvent> {
         self.events.pop_front()
     }
 
-    /// When to call [`Server::handle_timeout`] and [`Server::poll_transmit`] next.
+    /// Time of the next call of [`Server::handle_timeout`] and [`Server::poll_transmit`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         let path = self.path.as_ref();
         let due = self.pulls.values().filter_map(|pull| pull.sender.poll_timeout(path, self.heard_at));
@@ -400,7 +404,7 @@ impl<S: Symbol> Server<S> {
         Some(if self.config.rate_max.is_some() { due.max(self.next_at) } else { due })
     }
 
-    /// Tells that `now` has come.
+    /// Handles the passing of time up to `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.pulls.values_mut().for_each(|pull| pull.sender.handle_timeout(now, self.heard_at));
         if let Some(path) = &mut self.path {
@@ -412,7 +416,7 @@ impl<S: Symbol> Server<S> {
         self.sweep();
     }
 
-    /// Takes away pulls that are over.
+    /// Removes ended pulls and reports them.
     fn sweep(&mut self) {
         let Self { pulls, events, control, path, is_closed, .. } = self;
         pulls.retain(|id, pull| {

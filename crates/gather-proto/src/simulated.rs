@@ -1,15 +1,17 @@
-//! `gather` in the simulator: a scenario's workload in which the protocol's own machines answer one client.
+//! `gather` in the simulator: a workload in which the protocol's state machines answer one client.
 //!
-//! Control messages travel on simulated TCP connections that stand before the first round, as TLS records; packets and feedback
-//! as datagrams with the size that they have on a wire. Blocks are lengths. In LTTP's mode a packet names its blocks as the
-//! paper does, by a byte for its degree and one for each block (section V-D), and nothing is encrypted.
+//! Control messages travel on simulated TCP connections that are open before the first round, as
+//! TLS records. Packets and feedback travel as datagrams with their size on the wire. Blocks are
+//! represented by their lengths. In LTTP's mode a packet names its blocks as in the paper, by a
+//! byte for its degree and one for each block (section V-D), and nothing is encrypted.
 //!
-//! Ideal, beside real programs: coding and hashing take no time, objects are at hand. What is compared with the paper is how packets
-//! leave and arrive, so the client is a [`Client`], and not the [`crate::Fetch`] around it, which real programs run: all pulls of a round
-//! begin together, their first packets spread over the link (a fetch asks for each object as its place is opened), one client keeps its
-//! numbers of pulls and the rates of its servers through all rounds (a fetch has all its objects from the beginning), and no timers of
-//! questions, of late answers and of unseen addresses are among the events. A fetch is run whole by `tests/faults`.
-//! Read [`Gather`] and [`Gathering`] first.
+//! Idealized: coding and hashing take no time, and objects need no reading. The comparison with the
+//! paper concerns packets only, so the client is a [`Client`], and not the [`crate::Fetch`] around
+//! it that real programs run. Differences from a fetch: all pulls of a round begin together, with
+//! their first packets spread over the link (a fetch requests each object as its place is opened);
+//! one client keeps its pull numbers and its servers' rates through all rounds (a fetch has all its
+//! objects from the beginning); and the timers for requests, late answers and unshown addresses do
+//! not occur. `tests/faults` runs whole fetches. Read [`Gather`] and [`Gathering`] first.
 
 mod settings;
 
@@ -29,9 +31,9 @@ use std::collections::VecDeque;
 
 pub use settings::plan;
 
-/// Datagrams on their way that are remembered of a channel; the oldest of more have been lost.
+/// Maximum records of datagrams in flight on a channel; beyond it the oldest have been lost.
 const FLIGHT_MAX: usize = 1 << 15;
-/// The client's timer; servers' follow.
+/// The client's timer; servers' timers follow.
 const CLIENT: u16 = 0;
 
 /// `gather` in scenarios.
@@ -52,7 +54,7 @@ impl System for Simulated {
     }
 }
 
-/// A workload, looked up.
+/// A validated workload.
 #[derive(Debug)]
 pub struct Gather {
     settings: Settings,
@@ -64,36 +66,36 @@ pub struct Gather {
 }
 
 impl Gather {
-    /// The host that asks.
+    /// Host of the client.
     pub const fn client(&self) -> u16 {
         self.client
     }
-    /// The hosts that answer in a run with this seed.
+    /// Hosts of the servers in a run with this seed.
     pub fn servers(&self, network: &Network, seed: Seed) -> Vec<u16> {
         let draw = self.settings.random_servers.then_some(seed);
         network.servers(self.client, self.settings.servers, draw)
     }
-    /// Bytes from each of them in a round, or from all where it is the same block at all of them.
+    /// Bytes from each server in a round, or from all servers together if the block is the same.
     pub const fn block(&self) -> ByteCount {
         self.settings.block
     }
-    /// Whether it is.
+    /// Whether all servers hold the same block.
     pub const fn is_same_block(&self) -> bool {
         self.settings.same_block
     }
-    /// Bytes that a round brings.
+    /// Bytes fetched in a round.
     pub fn round_bytes(&self) -> u64 {
         self.settings.round_bytes(self.settings.servers)
     }
-    /// Rounds that do not count, and those that do.
+    /// Number of warm-up rounds, and of measured rounds.
     pub const fn rounds(&self) -> (u32, u32) {
         (self.settings.warmup_rounds, self.settings.rounds)
     }
-    /// What the client knows of its last hop.
+    /// Rate of the last hop, if the client knows it.
     pub fn link(&self) -> Option<BitRate> {
         self.config.link
     }
-    /// A setting that real programs cannot be told, if one is set.
+    /// A setting that real programs do not support, if one is set.
     pub fn only_simulated(&self) -> Option<&'static str> {
         self.settings.only_simulated()
     }
@@ -112,7 +114,7 @@ impl SystemPlan for Gather {
     }
 }
 
-/// Rounds of pulls under way in one run.
+/// The rounds of pulls of one run.
 #[derive(Debug)]
 pub struct Gathering {
     settings: Settings,
@@ -121,25 +123,26 @@ pub struct Gathering {
     client: Client<Len>,
     client_armed_at: Option<Instant>,
     servers: Vec<ServerSide>,
-    /// The first server's stream, and its channel; the others' follow, by turns.
+    /// The first server's stream; its channel and the other servers' streams and channels follow in
+    /// turn.
     first_flow: u32,
-    /// Connections that do not stand yet.
+    /// Number of connections that are not open yet.
     connecting: usize,
     rounds_left: u32,
     warmup_left: u32,
     began_at: Instant,
     rounds: Vec<(Instant, Instant)>,
     ended_at: Option<Instant>,
-    /// Draws the first packets' ids in LTTP's mode.
+    /// Random ids of first packets in LTTP's mode.
     random: RandomStream,
     secrets: RandomStream,
-    /// The code of a block in LTTP's mode, to say how many blocks a packet names.
+    /// Code of a block in LTTP's mode, which gives the number of blocks that a packet names.
     code: Option<Code>,
     neighbours: Vec<u32>,
-    /// Packets that servers have sent, and the blocks that those of LTTP's mode name, all together.
+    /// Total packets sent by servers. `named` counts the blocks that packets of LTTP's mode name.
     sent: u64,
     named: u64,
-    /// The longest time that a connection took to stand.
+    /// Maximum time for opening a connection.
     rtt: Duration,
 }
 
@@ -155,12 +158,12 @@ struct ServerSide {
     to_client: Stream,
 }
 
-/// Messages on one direction of a stream.
+/// Messages in one direction of a stream.
 #[derive(Debug, Default)]
 struct Stream {
-    /// With their bytes on the wire.
+    /// Messages with their bytes on the wire.
     messages: VecDeque<(Control, u64)>,
-    /// Bytes that have come of the first.
+    /// Received bytes of the first message.
     bytes: u64,
 }
 
@@ -172,7 +175,7 @@ impl Stream {
         self.messages.push_back((message, bytes));
         bytes
     }
-    /// The first message, if it is whole.
+    /// Removes the first message, if it is complete.
     fn pop(&mut self) -> Option<Control> {
         let (_, bytes) = self.messages.front().filter(|(_, bytes)| *bytes <= self.bytes)?;
         self.bytes -= bytes;
@@ -180,7 +183,7 @@ impl Stream {
     }
 }
 
-/// What datagrams say, by their numbers, while they are on their way.
+/// Contents of datagrams in flight, by number.
 #[derive(Debug)]
 struct Flight<M> {
     first: u64,
@@ -191,7 +194,7 @@ impl<M> Flight<M> {
     const fn new() -> Self {
         Self { first: 0, messages: VecDeque::new() }
     }
-    /// Keeps a message, and says its number.
+    /// Stores a message and returns its number.
     fn push(&mut self, message: M) -> u64 {
         if self.messages.len() == FLIGHT_MAX {
             self.messages.pop_front();
@@ -290,7 +293,7 @@ impl Gathering {
         self.stir_client(cx);
     }
 
-    /// Lets the client do all that it can do now.
+    /// Lets the client do all possible work.
     fn stir_client(&mut self, cx: &mut AppCx<'_, '_>) {
         while let Some((to, feedback)) = self.client.poll_transmit(cx.now()) {
             let server = to.0 as usize;
@@ -327,7 +330,7 @@ impl Gathering {
         }
     }
 
-    /// Lets a server do all that it can do now.
+    /// Lets a server do all possible work.
     fn stir_server(&mut self, cx: &mut AppCx<'_, '_>, server: usize) {
         let (stream, channel) = (self.stream(server), self.channel(server));
         let now = cx.now();
@@ -357,7 +360,7 @@ impl Gathering {
         while let Some(packet) = side.machine.poll_transmit(now) {
             let mut bytes = packet.wire_len() + self.settings.seal_bytes() + self.settings.header_bytes;
             if let Some(code) = &self.code {
-                // A byte for the degree and one for each block, in place of the id.
+                // A byte for the degree and one for each block instead of the id.
                 code.neighbours(packet.id, &mut self.neighbours);
                 bytes = bytes - 4 + 1 + self.neighbours.len() as u32;
                 self.named += self.neighbours.len() as u64;
@@ -477,7 +480,7 @@ impl App for Gathering {
         self.ended_at
     }
     fn allowed_bps(&self, flow: u32) -> Option<f64> {
-        // Streams and channels take turns.
+        // Streams and channels alternate.
         let server = self.servers.get(flow.checked_sub(self.first_flow)? as usize / 2)?;
         Some(server.machine.allowed_bps())
     }
@@ -490,7 +493,7 @@ impl App for Gathering {
         let us = |time: Duration| time.as_secs_f64() * 1e6;
         let bytes = self.settings.round_bytes(self.servers.len());
         if self.rounds.is_empty() {
-            // The run's time was over first: what has come stands, packets that were of no use included.
+            // The run's time ended first: received bytes count, packets without use included.
             return;
         }
         row.rounds(self.rounds.iter().map(|(began, ended)| us(*ended - *began)).collect(), bytes);
@@ -499,7 +502,8 @@ impl App for Gathering {
         row.more.insert("sent_packets_per_block", self.sent as f64 / blocks as f64);
         row.more.insert("received_packets_per_block", self.client.counts().packets as f64 / blocks as f64);
         if self.code.is_some() && self.sent > 0 {
-            // Table I of the paper: each packet that came has a byte for its degree and one for each block it names.
+            // Table I of the paper: each received packet has a byte for its degree and one for each
+            // block it names.
             let pulls = f64::from(all_rounds.max(1)) * self.servers.len() as f64;
             let (packets, degree) =
                 (self.client.counts().packets as f64 / pulls, self.named as f64 / self.sent as f64);

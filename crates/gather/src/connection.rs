@@ -1,16 +1,20 @@
 //! A client's connection to one server: control messages over TLS, keys for datagrams.
 //!
-//! The client draws the channel of its datagrams, so that it has keys once TLS stands: what it wants leaves with its greeting,
-//! and not a round trip later. Until the server has answered, what was written is kept. Where the server drops the connection
-//! instead, all of it is written again to the next one, whose channel is another.
+//! The client draws the channel id of its datagrams, so it has keys as soon as the TLS handshake is
+//! done. Its requests leave together with its greeting, one round trip earlier than after the
+//! server's answer. Written messages are kept until the server has answered. If the server drops
+//! the connection instead, all of them are written again to the next connection, which has another
+//! channel.
 //!
-//! A server that was called from this machine before hears TLS's first message with the first packet (TCP Fast Open, RFC 7413), where
-//! its machine allows that: then the first data comes one round trip after the answer to that packet, and otherwise two.
+//! A server that this machine has called before gets TLS's first message with the first packet (TCP
+//! Fast Open, RFC 7413), if its system allows that. The first data then arrives one round trip
+//! after the answer to that packet; otherwise it takes two.
 //!
-//! Leaves out: TLS's early data (RFC 8446, section 2.3), which would save one more round trip. A command would have to keep the session's
-//! secrets on disk, which rustls does not hand out; who records it can send it again; and a channel whose keys two sessions had would
-//! repeat packet numbers. Sessions are not resumed either, which would save processor time alone: a resumed session does not look at
-//! certificates.
+//! Leaves out: TLS's early data (RFC 8446, section 2.3), which would save one more round trip. A
+//! command would have to keep session secrets on disk, which rustls does not hand out; an
+//! eavesdropper could replay the data; and a channel whose keys two sessions share would repeat
+//! packet numbers. Sessions are not resumed either. Resumption would save processor time only, and
+//! a resumed session does not check certificates.
 
 use crate::control::{Reader, farewell, is_away};
 use crate::targets::Holder;
@@ -26,15 +30,16 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-/// How long a server may take to answer.
+/// Maximum time for a server to answer.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
-/// How often a server is greeted that drops the connection before it answers, and how long after another try.
+/// Maximum number of greetings sent to a server that drops the connection unanswered, and the pause
+/// between them.
 const GREETINGS: u32 = 5;
 const GREET_AGAIN: Duration = Duration::from_millis(20);
-/// How often a server hears that the client is there still: those that say nothing for minutes are sent away.
+/// Interval between keep-alive messages: a server closes connections that are idle for minutes.
 const HERE_EVERY: Duration = Duration::from_secs(60);
 
-/// A connection that opened fast says with its first bytes that nobody is there.
+/// Errors of the first write that mean, with TCP Fast Open, that no connection was established.
 const NEVER_STOOD: [io::ErrorKind; 4] = [
     io::ErrorKind::ConnectionRefused,
     io::ErrorKind::HostUnreachable,
@@ -42,51 +47,52 @@ const NEVER_STOOD: [io::ErrorKind; 4] = [
     io::ErrorKind::TimedOut,
 ];
 
-/// What a connection's reader hands on.
+/// Messages from a connection's task to its client.
 #[derive(Debug)]
 pub enum Incoming {
-    /// It stands, though the server has not answered the greeting yet.
+    /// The connection is established; the server has not answered the greeting yet.
     Connected(Box<Connected>),
-    /// The server dropped it before it had answered, and there is another one in its place; what was said to the last is said to
-    /// this one, too.
+    /// The server dropped the connection before answering, and a new connection replaces it.
+    /// Messages of the old one are sent again on the new one.
     Again(Box<Way>),
     /// The server has answered the greeting: it takes datagrams at this port.
     Welcome(u16),
-    /// The server says something; its words are fit to be shown.
+    /// A control message of the server; its text is printable.
     Control(Control),
-    /// Datagrams have another channel from now on, as the last one's keys wear out.
+    /// New channel for datagrams, as the keys of the current one wear out.
     Channel(Box<Channel>),
-    /// It is over, or never stood; why, in one line that begins with what the server did.
+    /// The connection ended, or was never established; the reason, in one line that begins with the
+    /// server's action.
     Lost(String),
 }
 
-/// Where a server is, and how datagrams go there.
+/// A server's address, and the channel for datagrams.
 #[derive(Debug)]
 pub struct Way {
-    /// The server's name, as its certificate says, fit to be shown.
+    /// The server's name in its certificate, printable.
     pub name: String,
-    /// Where it takes feedback: at the port of its stream, until it names another.
+    /// Address for feedback: the port of the TLS stream, until the server names another.
     pub datagrams_to: SocketAddr,
-    /// How datagrams are sealed and opened.
+    /// Keys that seal and open datagrams.
     pub channel: Channel,
-    /// The round trip.
+    /// Round-trip time.
     pub rtt: Duration,
 }
 
-/// A connection that stands.
+/// An established connection.
 #[derive(Debug)]
 pub struct Connected {
-    /// Where it leads.
+    /// Address and channel of the server.
     pub way: Way,
-    /// The channel before, whose last datagrams may be on their way.
+    /// The previous channel, whose last datagrams may be in flight.
     pub last_channel: Option<Channel>,
-    /// Messages for it. Bounded by what a fetch asks: at most one question of a kind for each object, and two messages for
-    /// each pull.
+    /// Queue of messages for the server. Bounded by the requests of a fetch: one request of a kind
+    /// per object, and two messages per pull.
     pub control: mpsc::UnboundedSender<Control>,
 }
 
 impl Connected {
-    /// What opens datagrams of a channel, if it is the last one or the one before.
+    /// The opener of channel `id`, if it is the current or the previous one.
     pub fn opener(&mut self, id: Option<ChannelId>) -> Option<&mut seal::Opener> {
         let all = [Some(&mut self.way.channel), self.last_channel.as_mut()];
         all.into_iter()
@@ -96,15 +102,15 @@ impl Connected {
     }
 }
 
-/// Connects to `holder` and reads what it says; all of it goes to `incoming` with `server` beside it.
+/// Connects to `holder` and forwards its messages to `incoming`, tagged with `server`.
 pub async fn run(identity: Identity, holder: String, server: u32, incoming: mpsc::Sender<(u32, Incoming)>) {
     let lost =
         converse(&identity, &holder, server, &incoming).await.unwrap_or_else(|error| error.to_string());
-    // Nobody listens any more: the command is at its end.
+    // A closed receiver means that the command is ending.
     let _ = incoming.send((server, Incoming::Lost(lost))).await;
 }
 
-/// Speaks with a server until the connection is over; why it is.
+/// Speaks with a server until the connection ends; returns the reason.
 async fn converse(
     identity: &Identity,
     holder: &str,
@@ -119,7 +125,7 @@ async fn converse(
     drop(begun);
     hand_on(Incoming::Welcome(port)).await?;
     let mut here = tokio::time::interval(HERE_EVERY);
-    // Once for the connection, as to begin it checks the server's certificate.
+    // Created once per connection, because creation checks the server's certificate.
     let mut withdrawn = std::pin::pin!(guard.withdrawn());
     let gone = |error: io::Error| ConnectError::Gone(farewell(&error));
     loop {
@@ -148,7 +154,7 @@ async fn converse(
     }
 }
 
-/// The message with reasons that are fit to be shown. Names stay: they are compared.
+/// The message with printable reasons. Names stay unchanged, as they are compared.
 fn shown(mut message: Control) -> Control {
     let reason = match &mut message {
         Control::Refused { reason, .. } | Control::GaveUp { reason, .. } => reason,
@@ -159,38 +165,38 @@ fn shown(mut message: Control) -> Control {
     message
 }
 
-/// A connection over which a greeting has gone.
+/// A connection on which the greeting is sent.
 struct Opened {
-    /// What the server says next.
+    /// Reader of the server's messages.
     reader: Reader<tokio_rustls::TlsStream<TcpStream>>,
-    /// Tells when the server is trusted no more.
+    /// Reports when the server is no longer trusted.
     guard: Guard,
 }
 
-/// A server that has answered a greeting.
+/// A server that has answered the greeting.
 pub struct Greeted {
-    /// What it says next.
+    /// Reader of the server's further messages.
     pub reader: Reader<tokio_rustls::TlsStream<TcpStream>>,
-    /// Tells when the server is trusted no more.
+    /// Reports when the server is no longer trusted.
     guard: Guard,
-    /// Where it takes datagrams.
+    /// Port for datagrams.
     port: u16,
 }
 
-/// What a client has to say before the server has answered its greeting.
+/// Client messages sent before the server has answered the greeting.
 struct Begun<'a> {
     server: u32,
-    /// Hears of each connection.
+    /// Receiver of events about each connection.
     incoming: &'a mpsc::Sender<(u32, Incoming)>,
-    /// Where messages for it come in: handed on with the first connection.
+    /// Sender of messages for the server; passed on with the first connection.
     control: Option<mpsc::UnboundedSender<Control>>,
     messages: &'a mut mpsc::UnboundedReceiver<Control>,
-    /// What was said. Bounded as `messages` are.
+    /// Messages sent so far, for the next try. Bounded as `messages` are.
     said: Vec<Control>,
 }
 
 impl Begun<'_> {
-    /// Tells of a connection.
+    /// Reports a connection.
     async fn connected(&mut self, way: Way) -> Result<(), ConnectError> {
         let what = match self.control.take() {
             Some(control) => Incoming::Connected(Box::new(Connected { way, last_channel: None, control })),
@@ -199,13 +205,14 @@ impl Begun<'_> {
         self.incoming.send((self.server, what)).await.map_err(|_| ConnectError::NotHeard)
     }
 
-    /// Says what the client wants, also what it has said to a connection before, until the server answers the greeting.
+    /// Sends the client's messages, earlier ones included, until the server answers the greeting.
     ///
-    /// Errors: [`ConnectError::Dropped`], after which all of it may be said to another connection; what the server says instead.
+    /// Errors: [`ConnectError::Dropped`], after which all of them may be sent on another
+    /// connection; or the server's other answer.
     async fn welcomed(&mut self, opened: Opened) -> Result<Greeted, ConnectError> {
         let Opened { mut reader, mut guard } = opened;
         let mut unsaid = self.said.clone();
-        // One that takes in nothing more may have said why.
+        // A server that has stopped reading may still have sent its reason.
         let mut is_deaf = false;
         loop {
             if !is_deaf {
@@ -225,11 +232,12 @@ impl Begun<'_> {
     }
 }
 
-/// Reads a server's answer to a greeting: the port at which it takes datagrams. What has come of it is kept if this is dropped.
+/// Reads the server's answer to a greeting: the port for datagrams. Cancel safe: bytes of a partial
+/// message are kept.
 ///
-/// Errors: it is none, or there is none.
+/// Errors: another message, or the end of the stream.
 async fn welcome(reader: &mut Reader<tokio_rustls::TlsStream<TcpStream>>) -> Result<u16, ConnectError> {
-    // Servers of before go away where a greeting is of another version.
+    // Older servers close the connection at a greeting of another version.
     let more = |error: &io::Error| {
         if is_away(error) { " when it was greeted: does it have this release?" } else { "" }
     };
@@ -242,63 +250,63 @@ async fn welcome(reader: &mut Reader<tokio_rustls::TlsStream<TcpStream>>) -> Res
     }
 }
 
-/// Why there is no connection to a server, or no longer: what the server did. Shown, it is one line without the server's
+/// Why a connection failed or ended: the server's action. Displays as one line without the server's
 /// name.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// It did not answer within so many seconds.
+    /// No answer within this many seconds.
     #[error("no answer in {0} s: deadline has elapsed")]
     Silent(u64),
-    /// Its name leads nowhere.
+    /// The host's name does not resolve.
     #[error("no such host")]
     NoSuchHost,
-    /// Nothing takes a connection there.
+    /// No server accepts a connection at the address.
     #[error("it cannot be reached ({0}): does `anabranch gather serve` run there?")]
     Unreachable(io::ErrorKind),
-    /// One of the two does not trust the other's certificate: why.
+    /// One side rejects the other's certificate; the reason.
     #[error("{0}")]
     Untrusted(String),
-    /// It closed the connection before it had answered the greeting, in its words.
+    /// The server closed the connection before answering the greeting; the reason.
     #[error("it {0}")]
     Dropped(String),
-    /// A server of another name answers.
+    /// Another server answers at the address.
     #[error("server `{name}` answers there, not `{expected}`: check the address, or the name before the @")]
     OtherName {
         /// The name in its certificate.
         name: String,
-        /// The one that was asked for.
+        /// The name that was expected.
         expected: String,
     },
-    /// It has no room for more clients, or speaks another version: its words.
+    /// The server refuses this client: no room, or another version; its words.
     #[error("it does not let this client in: {0}")]
     TurnedAway(String),
-    /// It answers with something else than a welcome.
+    /// The server's first message is not a welcome.
     #[error("it does not answer as a server of this version does")]
     OtherVersion,
-    /// It closed the connection in place of an answer.
+    /// The server closed the connection instead of answering.
     #[error("it closed the connection: does it have this release?")]
     Closed,
-    /// A connection that stood is over: what it did.
+    /// An established connection ended; the server's action.
     #[error("it {0}")]
     Gone(String),
     /// Datagrams cannot be sealed.
     #[error(transparent)]
     Seal(#[from] seal::SealError),
-    /// Nobody listens to what it says.
+    /// The receiver of the connection's events is gone.
     #[error("channel closed")]
     NotHeard,
 }
 
-/// Connects to a server, and greets it. What it answers is waited for.
+/// Connects to a server, greets it and waits for the answer.
 ///
 /// Errors: one line, without the holder.
 pub async fn greet(identity: &Identity, holder: &str) -> Result<Greeted, ConnectError> {
     patiently(identity, holder, None).await
 }
 
-/// Tries to connect; some times, where the server drops the connection before it answers: one with many silent connections makes
-/// room by that.
+/// Connects, with further tries if the server drops the connection unanswered. A server with many
+/// silent connections makes room that way.
 async fn patiently(
     identity: &Identity,
     holder: &str,
@@ -318,7 +326,8 @@ async fn patiently(
     greeted.unwrap_or(Err(ConnectError::Silent(CONNECT_TIME.as_secs())))
 }
 
-/// Connects once, and waits for the answer to the greeting; what has begun meanwhile goes on.
+/// Connects once and waits for the answer to the greeting; meanwhile the messages in `begun` are
+/// sent.
 async fn attempt(
     identity: &Identity,
     holder: &str,
@@ -333,11 +342,11 @@ async fn attempt(
     begun.welcomed(opened).await
 }
 
-/// Connects to a server and says a greeting, without waiting for the answer.
+/// Connects to a server and sends the greeting, without waiting for the answer.
 async fn open(identity: &Identity, holder: Holder<'_>) -> Result<(Opened, Way), ConnectError> {
     let address = tokio::net::lookup_host(holder.at).await.ok().and_then(|mut all| all.next());
     let address = address.ok_or(ConnectError::NoSuchHost)?;
-    // What leaves first begins TLS's handshake, which may come twice.
+    // TCP Fast Open may deliver the first bytes twice, which is harmless for a TLS handshake.
     let options = socket::TcpOptions { opens_fast: true, ..socket::TcpOptions::default() };
     let tcp =
         socket::connect(address, &options).await.map_err(|error| ConnectError::Unreachable(error.kind()))?;
@@ -354,7 +363,7 @@ async fn open(identity: &Identity, holder: Holder<'_>) -> Result<(Opened, Way), 
     })?;
     let rtt = round_trip(socket::rtt(stream.get_ref().0), connected.elapsed());
     let name = printable(&peer.name).into_owned();
-    // Before a word is said: any server's certificate is good for any address.
+    // Checked before any message is sent: a trusted server's certificate is valid for any address.
     if let Some(expected) = holder.name.filter(|expected| peer.name != *expected) {
         return Err(ConnectError::OtherName { name, expected: expected.to_owned() });
     }
@@ -367,8 +376,9 @@ async fn open(identity: &Identity, holder: Holder<'_>) -> Result<(Opened, Way), 
     Ok((Opened { reader, guard }, Way { name, datagrams_to: address, channel, rtt }))
 }
 
-/// The round trip to a server: as the kernel has measured it, and no more than TLS's handshake took. That takes one, or with TCP's, where
-/// that waited for it, two; the kernel counts a second and more where TCP's first packet was lost.
+/// Round-trip time to a server: the kernel's measurement, at most the duration of TLS's handshake.
+/// The handshake takes one round trip, or two if it waits for TCP's. The kernel's figure exceeds a
+/// second if TCP's first packet was lost.
 fn round_trip(measured: Option<Duration>, handshake: Duration) -> Duration {
     measured.map_or(handshake, |rtt| rtt.min(handshake))
 }
@@ -377,7 +387,8 @@ fn round_trip(measured: Option<Duration>, handshake: Duration) -> Duration {
 mod tests {
     use super::*;
 
-    /// #19: of a way that loses packets one connection in ten had a round trip of a second, and a pull over it found its rate late.
+    /// #19: on a lossy path one connection in ten had a measured round trip of a second, and its
+    /// pull found its rate late.
     #[test]
     fn a_first_packet_that_was_lost_is_not_the_round_trip() {
         let ms = Duration::from_millis;

@@ -11,33 +11,34 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-/// Bytes that wait to be written, above which a server reads nothing more: what it reads may be a question. A client reads
-/// always, so that the two never wait for each other.
+/// Unwritten bytes above which a server stops reading, as input may be requests. A client always
+/// reads, so the two never wait for each other.
 const WAITING_MAX: usize = 256 << 10;
-/// Bytes that are read at once, at least.
+/// Minimum bytes per read.
 const READ_BYTES: usize = 16 << 10;
 
-/// Reads messages one by one, and writes some; holds one message and what came with it, and what is not written yet.
+/// Reads and writes control messages. Holds a partly read message with the bytes behind it, and
+/// unwritten bytes.
 pub struct Reader<R> {
     io: R,
     buffer: Vec<u8>,
-    /// Where the next message begins in it.
+    /// Start of the next message in `buffer`.
     at: usize,
-    /// The longest message that may come.
+    /// Maximum length of an incoming message.
     limit: usize,
-    /// What comes may be questions.
+    /// Whether incoming messages may be requests that add to the output.
     answers: bool,
     waiting: Vec<u8>,
-    /// Bytes of it that are written.
+    /// Bytes of `waiting` already written.
     written: usize,
-    /// Some of what was written may not have left.
+    /// Whether written bytes may not have been flushed.
     is_unflushed: bool,
-    /// Since when nothing of what waits was taken.
+    /// Time since which the peer has accepted none of the waiting bytes.
     stuck_since: Instant,
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
-    /// A reader at the beginning of a message of a client.
+    /// A reader of a client's messages.
     pub fn new(io: R) -> Self {
         Self {
             io,
@@ -51,17 +52,17 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             stuck_since: Instant::now(),
         }
     }
-    /// A reader at the beginning of a message of a server, whose messages may be longer.
+    /// A reader of a server's messages, which may be longer.
     pub fn of_server(io: R) -> Self {
         Self { limit: SHORT_MESSAGE_BYTES_MAX, answers: false, ..Self::new(io) }
     }
-    /// The stream.
+    /// The underlying stream.
     pub const fn get_ref(&self) -> &R {
         &self.io
     }
-    /// The next message, if it has come already.
+    /// The next message, if it has been received already.
     ///
-    /// Errors: bytes that are no message (`InvalidData`).
+    /// Errors: malformed bytes (`InvalidData`).
     pub fn next_here(&mut self) -> io::Result<Option<Control>> {
         let found = Control::decode_framed_within(&self.buffer[self.at..], self.limit);
         let found = found.map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
@@ -70,9 +71,10 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             message
         }))
     }
-    /// The next message; none once the other end has closed the stream. What has come of it is kept if this is dropped.
+    /// The next message; `None` after the end of the stream. Cancel safe: bytes of a partial
+    /// message are kept.
     ///
-    /// Errors: the stream's; bytes that are no message (`InvalidData`).
+    /// Errors: the stream's; malformed bytes (`InvalidData`).
     pub async fn next(&mut self) -> io::Result<Option<Control>> {
         loop {
             if let Some(message) = self.next_here()? {
@@ -92,7 +94,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 }
 
 impl<R: AsyncRead + AsyncWrite + Unpin> Reader<R> {
-    /// Writes messages, all at once.
+    /// Writes messages together.
     ///
     /// Errors: the stream's.
     pub async fn write(&mut self, messages: impl IntoIterator<Item = Control>) -> io::Result<()> {
@@ -100,7 +102,7 @@ impl<R: AsyncRead + AsyncWrite + Unpin> Reader<R> {
         poll_fn(|cx| self.poll_write(cx)).await
     }
 
-    /// Has messages written by [`Reader::exchange`].
+    /// Queues messages, which [`Reader::exchange`] writes.
     pub fn queue(&mut self, messages: impl IntoIterator<Item = Control>) {
         if self.waiting.is_empty() {
             self.stuck_since = Instant::now();
@@ -108,21 +110,20 @@ impl<R: AsyncRead + AsyncWrite + Unpin> Reader<R> {
         messages.into_iter().for_each(|message| message.encode_framed(&mut self.waiting));
     }
 
-    /// Whether little enough waits to be written that more may be asked and answered.
+    /// Whether the unwritten bytes are few enough to accept more requests.
     pub const fn has_room(&self) -> bool {
         self.waiting.len() - self.written <= WAITING_MAX
     }
 
-    /// Since when the other end has taken nothing of what waits to be written; none where nothing waits.
+    /// Time since which the peer has accepted none of the waiting bytes; `None` if nothing waits.
     pub fn stuck_since(&self) -> Option<Instant> {
         (!self.waiting.is_empty()).then_some(self.stuck_since)
     }
 
-    /// As [`Reader::next`], while what waits is written; where too much of that waits, a server reads nothing before some is
-    /// written.
-    /// May be dropped and begun again.
+    /// As [`Reader::next`], while queued messages are written. Above [`WAITING_MAX`] unwritten
+    /// bytes a server reads nothing. Cancel safe.
     ///
-    /// Errors: the stream's; bytes that are no message (`InvalidData`).
+    /// Errors: the stream's; malformed bytes (`InvalidData`).
     pub async fn exchange(&mut self) -> io::Result<Option<Control>> {
         poll_fn(|cx| self.poll_exchange(cx)).await
     }
@@ -146,7 +147,7 @@ impl<R: AsyncRead + AsyncWrite + Unpin> Reader<R> {
         }
     }
 
-    /// Ready once nothing waits.
+    /// Ready once every queued byte is written.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.written < self.waiting.len() {
             let some = Pin::new(&mut self.io).poll_write(cx, &self.waiting[self.written..]);
@@ -168,8 +169,8 @@ impl<R: AsyncRead + AsyncWrite + Unpin> Reader<R> {
 }
 
 impl<R: AsyncRead + AsyncWrite + Unpin> Reader<R> {
-    /// Says that nothing more is written, and drops what still comes: until the other end closes the stream, but no more than so
-    /// much, and no longer than so long.
+    /// Closes the stream for writing and discards input until the peer closes it, for at most
+    /// `bytes_max` bytes and `time`.
     ///
     /// Errors: the stream's.
     pub async fn drain(&mut self, bytes_max: usize, time: Duration) -> io::Result<()> {
@@ -189,7 +190,7 @@ impl<R: AsyncRead + AsyncWrite + Unpin> Reader<R> {
     }
 }
 
-/// Whether the other end closed the connection, or is not there any more.
+/// Whether the peer closed the connection, or is gone.
 pub fn is_away(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     matches!(
@@ -202,7 +203,7 @@ pub fn is_away(error: &io::Error) -> bool {
     )
 }
 
-/// The version of the protocol that the other end speaks, where that is why it was not understood.
+/// The peer's protocol version, if that is the cause of the error.
 pub fn other_version(error: &io::Error) -> Option<u8> {
     match error.get_ref()?.downcast_ref::<DecodeError>()? {
         DecodeError::UnknownVersion(version) => Some(*version),
@@ -210,7 +211,8 @@ pub fn other_version(error: &io::Error) -> Option<u8> {
     }
 }
 
-/// Why a connection that stood is over, as it is said of the other end: "went away", or what it did. No library's words.
+/// Why an established connection ended, worded as the peer's action, such as "went away", without
+/// library jargon.
 pub fn farewell(error: &io::Error) -> String {
     use io::ErrorKind as Kind;
     if let Some(refused) = anabranch_net::tls::refusal(error) {
@@ -226,7 +228,7 @@ pub fn farewell(error: &io::Error) -> String {
         (_, Some(_)) => "sent a message that this version does not know".to_owned(),
         _ if is_away(error) => "went away".to_owned(),
         (Kind::TimedOut, _) => "does not answer any more".to_owned(),
-        // TLS's, of bytes that were changed on the way.
+        // A TLS error: bytes were changed on the way.
         (Kind::InvalidData, _) => "sent bytes that do not fit the session's keys".to_owned(),
         _ => printable(&cause(error)).into_owned(),
     }
@@ -236,7 +238,7 @@ pub fn farewell(error: &io::Error) -> String {
 mod tests {
     use super::*;
 
-    /// Issue #19: an end that only wrote while the other one only wrote, too, would have waited for ever.
+    /// Issue #19: two ends that only wrote would have waited for each other for ever.
     #[tokio::test]
     async fn two_ends_that_say_much_to_each_other_both_hear_all() {
         let (a, b) = tokio::io::duplex(1_000);
@@ -272,7 +274,8 @@ mod tests {
         assert!(of_client.next_here().is_err());
     }
 
-    /// #17: users read "peer closed connection without sending TLS close_notify" where a server had gone away.
+    /// #17: users read "peer closed connection without sending TLS close_notify" when a server had
+    /// gone away.
     #[test]
     fn the_end_of_a_connection_is_said_in_our_words() {
         let eof = "peer closed connection without sending TLS close_notify: https://docs.rs/rustls";

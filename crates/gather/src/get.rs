@@ -1,5 +1,5 @@
-//! Pulls objects from many servers at once, verifies them, and gives them their names: the machine of a fetch between sockets
-//! and files.
+//! Pulls objects from many servers at once, verifies them and gives them their names: the driver of
+//! a [`Fetch`] machine with its sockets and files.
 //!
 //! Read [`GetConfig`], [`get`] and [`Report`] first.
 
@@ -29,38 +29,44 @@ use std::io::Write;
 use std::time::Instant as Clock;
 use tokio::sync::mpsc;
 
-/// More feedback than this does not help on the shortest ways, and costs both ends time.
+/// Minimum interval between feedback messages. Shorter ones do not help on the shortest paths, and
+/// cost both ends time.
 const FEEDBACK_EVERY: Duration = Duration::from_us(500);
-/// What connections say that waits to be heard.
+/// Maximum number of queued messages from connections.
 const INCOMING_MAX: usize = 1_024;
-/// What is heard of connections and files before anything else is done.
+/// Maximum number of messages from connections and files handled in a row.
 const HEARD_MAX: usize = 64;
-/// Objects under way at once, at the most: enough for long ways, few enough that what is kept of each is little together.
+/// Maximum number of objects under way: enough to fill long paths, with little memory for their
+/// state.
 const OBJECTS_MAX: u64 = 512;
-/// Descriptors of an object under way: its folder, its bytes, its journal; and one of a file that is looked at.
+/// Descriptors of an object under way: its folder, its bytes, its journal, and a file under
+/// inspection.
 const OBJECT_DESCRIPTORS: u64 = 4;
-/// Descriptors of a server's connection, and those besides: the runtime, sockets, keys, the terminal.
+/// Descriptors of a server's connection. `OWN_DESCRIPTORS` counts the rest: the runtime, sockets,
+/// keys, the terminal.
 const SERVER_DESCRIPTORS: u64 = 4;
 const OWN_DESCRIPTORS: u64 = 64;
 
-/// How objects are pulled.
+/// Settings of a fetch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GetConfig {
-    /// What this machine's own link carries: it is divided among the servers. Without, each has to find its rate.
+    /// Rate of this machine's own link, which is divided among the servers. `None` if each server
+    /// must find its rate.
     pub link: Option<BitRate>,
-    /// What decides how fast servers send.
+    /// Rate control of the servers.
     pub rate_control: RateControl,
-    /// The most memory for blocks that have come and are not written yet.
+    /// Maximum memory for received blocks that are not yet written.
     pub memory: ByteCount,
-    /// The longest datagram, in bytes of UDP payload. A path that carries less gets shorter ones.
+    /// Maximum datagram length, in bytes of UDP payload. Paths with a smaller MTU get shorter
+    /// datagrams.
     pub datagram: ByteCount,
-    /// A server from which nothing comes for this long is asked for nothing more.
+    /// A server that sends nothing for this long gets no further requests.
     pub give_up: Duration,
-    /// Files are on the disk before they get their names.
+    /// Whether files are synced to disk before they get their names.
     pub syncs: bool,
-    /// Files that are there are replaced, whatever is in them.
+    /// Whether existing files are replaced, whatever their content.
     pub replace: bool,
-    /// How often it is said how far all is.
+    /// Interval between progress events.
     pub progress_every: Duration,
 }
 
@@ -79,54 +85,54 @@ impl Default for GetConfig {
     }
 }
 
-/// Why nothing can be pulled at all.
+/// Why the whole fetch cannot run. Displays as one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GetError {
-    /// A datagram's length out of range, in bytes.
+    /// The datagram length is out of range, in bytes.
     #[error("datagram {got}: must be {least} to {most} bytes")]
     Datagram {
-        /// What was asked for.
+        /// Length requested.
         got: ByteCount,
-        /// The least that can be.
+        /// Minimum length.
         least: u32,
-        /// The most that can be.
+        /// Maximum length.
         most: u32,
     },
-    /// Too little memory for anything.
+    /// The memory limit is below the minimum.
     #[error("memory {got}: must be at least {least}")]
     Memory {
-        /// What was asked for.
+        /// Memory requested.
         got: ByteCount,
-        /// The least that can be.
+        /// Minimum memory.
         least: ByteCount,
     },
-    /// Too little memory for datagrams of this length.
+    /// The memory limit is too low for datagrams of this length.
     #[error("memory: too little for a pull of datagrams so long: give more, or a shorter datagram")]
     MemoryForDatagrams,
-    /// Another setting out of its range.
+    /// Another setting is out of range.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The system refuses a socket, a timer or a thread.
     #[error(transparent)]
     System(#[from] io::Error),
-    /// Datagrams cannot be received any more.
+    /// Receiving of datagrams failed.
     #[error("datagrams cannot be received: {0}")]
     Receive(io::Error),
 }
 
 impl GetConfig {
-    /// The least memory: two generations of a pull and what the kernel hands over at once.
+    /// Minimum memory: two generations of a pull, and one batch from the kernel.
     pub const MEMORY_MIN: ByteCount = ByteCount::mib(16);
 
-    /// Whether it can be.
+    /// Checks that every setting is in range.
     ///
-    /// Errors: the first setting out of its range.
+    /// Errors: the first setting out of range.
     pub fn check(&self) -> Result<(), GetError> {
         self.client().map(drop)
     }
 
-    /// What the client's machine is told.
+    /// Settings of the client's state machine.
     fn client(&self) -> Result<ClientConfig, GetError> {
         let headers = SEAL_BYTES + Packet::<()>::header_bytes(self.rate_control);
         let (least, most) = (headers + BLOCK_BYTES_MIN, PAYLOAD_MAX as u32);
@@ -145,7 +151,7 @@ impl GetConfig {
             blocks_max: ClientConfig::blocks_to_generation(block_bytes),
             link: self.link,
             rate_control: self.rate_control,
-            // Ethernet's, IP's and UDP's headers, and what authentication adds.
+            // Headers of Ethernet, IP and UDP, and the bytes that authentication adds.
             overhead_bytes: defaults.overhead_bytes + SEAL_BYTES,
             feedback_every: FEEDBACK_EVERY,
             give_up: self.give_up,
@@ -156,7 +162,8 @@ impl GetConfig {
     }
 }
 
-/// The block of a datagram of so many bytes. Long ones are whole chunks of BLAKE3, so that no two generations share one.
+/// Block size for datagrams of `datagram` bytes. Long blocks are whole BLAKE3 chunks, so that no
+/// two generations share one.
 fn block_bytes(rate_control: RateControl, datagram: u32) -> u32 {
     let headers = SEAL_BYTES + Packet::<()>::header_bytes(rate_control);
     let fits = datagram.saturating_sub(headers).max(1);
@@ -164,7 +171,7 @@ fn block_bytes(rate_control: RateControl, datagram: u32) -> u32 {
     if fits >= 4 * chunk { fits / chunk * chunk } else { fits }
 }
 
-/// All servers that hold some of these targets, each once, in the order in which they are named.
+/// All servers that hold some of these targets, without duplicates, in the order of first mention.
 pub fn holders(targets: &[Target]) -> Vec<&str> {
     let mut holders: Vec<&str> = Vec::new();
     for holder in targets.iter().flat_map(|target| &target.parts).flat_map(|part| &part.holders) {
@@ -175,14 +182,15 @@ pub fn holders(targets: &[Target]) -> Vec<&str> {
     holders
 }
 
-/// Pulls all targets, each to its path, and says what became of each. To break it off, or to hear what happens, use [`Get`].
+/// Pulls all targets, each to its path, and reports the outcome of each. [`Get`] adds interruption
+/// and events.
 ///
-/// Errors: nothing can be pulled at all. That an object failed is in the report.
+/// Errors: the whole fetch cannot run. A failed object is in the report, not an error.
 pub async fn get(identity: &Identity, targets: Vec<Target>, config: &GetConfig) -> Result<Report, GetError> {
     Get::new(identity, targets, config).until(pending(), |_| ()).await
 }
 
-/// What is to be pulled, and how.
+/// A fetch: its targets and its settings.
 pub struct Get<'a> {
     identity: &'a Identity,
     targets: Vec<Target>,
@@ -191,15 +199,15 @@ pub struct Get<'a> {
 }
 
 impl<'a> Get<'a> {
-    /// Pulls these targets, each to its path.
+    /// A fetch of `targets`, each to its path.
     pub const fn new(identity: &'a Identity, targets: Vec<Target>, config: &'a GetConfig) -> Self {
         Self { identity, targets, config, stream: None }
     }
 
-    /// Writes the one object to `stream`, in order and as it comes, instead of to a path. Whether it was right is known at
-    /// the end only.
+    /// Writes the one object to `stream`, in order and as it arrives, instead of to a path. Its
+    /// hash is verified only at the end.
     ///
-    /// Panics: for several targets.
+    /// Panics: if there are several targets.
     #[must_use]
     pub fn streamed(mut self, stream: Box<dyn Write + Send>) -> Self {
         assert!(self.targets.len() == 1, "a stream takes one object");
@@ -207,10 +215,10 @@ impl<'a> Get<'a> {
         self
     }
 
-    /// Does it until all is over, or `stop` is: what has come then is kept. `hear` is told how things stand, now and then,
-    /// and what happens; it must not take long.
+    /// Runs until every object has ended, or until `stop` resolves; received bytes are then kept.
+    /// `hear` gets progress and other events. It must return soon.
     ///
-    /// Errors: nothing can be pulled at all. That an object failed is in the report.
+    /// Errors: the whole fetch cannot run. A failed object is in the report, not an error.
     pub async fn until(
         self,
         stop: impl Future<Output = ()>,
@@ -235,7 +243,7 @@ struct Link {
     connected: Option<Box<Connected>>,
     lost: Option<String>,
     received_bytes: u64,
-    /// How often the keys of its datagrams were changed.
+    /// Number of changes of its datagram keys.
     key_changes: u64,
 }
 
@@ -247,7 +255,7 @@ struct Run<F> {
     streams: bool,
     socket: DatagramSocket,
     links: Vec<Link>,
-    /// Which link each channel is.
+    /// Index of the link that has each channel.
     channels: BTreeMap<u64, usize>,
     targets: Vec<Target>,
     output: Output,
@@ -255,19 +263,19 @@ struct Run<F> {
     progress_every: std::time::Duration,
     progress_at: Clock,
     connected_at: Option<Clock>,
-    /// When the first packet came, and when the last one did.
+    /// Time of the first packet, and of the last.
     packets_at: Option<(Clock, Clock)>,
     unknown_datagrams: u64,
     malformed_datagrams: u64,
 }
 
-/// Objects that may be under way at once, with so many descriptors for the process and so many servers.
+/// Maximum objects under way, given the process's limit of descriptors and the number of servers.
 fn objects_max(descriptors: u64, servers: u64) -> usize {
     let left = descriptors.saturating_sub(OWN_DESCRIPTORS + SERVER_DESCRIPTORS.saturating_mul(servers));
     (left / OBJECT_DESCRIPTORS).clamp(1, OBJECTS_MAX) as usize
 }
 
-/// What the machine is told of a target; `holders` are its servers' names, by their numbers.
+/// Description of a target for the state machine; `holders` are the servers' names, by number.
 fn wanted(target: &Target, holders: &[&str], streams: bool) -> fetch::Wanted {
     let number = |holder: &String| holders.iter().position(|known| known == holder);
     let part = |part: &Part| fetch::Part {
@@ -304,7 +312,7 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
         let fetch = Fetch::new(Instant::ZERO, fetch, holders.len() as u32, all)?;
         let any = (std::net::Ipv6Addr::UNSPECIFIED, 0).into();
         let options = DatagramOptions { receive_buffer: ByteCount::mib(8), ..DatagramOptions::default() };
-        // Without IPv6 there is IPv4.
+        // A machine without IPv6 gets an IPv4 socket.
         let socket = DatagramSocket::bind(any, &options).or_else(|_| {
             DatagramSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0).into(), &DatagramOptions::default())
         })?;
@@ -394,7 +402,7 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
         }
     }
 
-    /// Takes in datagrams.
+    /// Handles received datagrams.
     fn receive(&mut self, batch: &mut Batch) {
         let now = self.now();
         let clock = Clock::now();
@@ -408,7 +416,7 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
                 continue;
             };
             let Some(connected) = link.connected.as_deref_mut() else { continue };
-            // What cannot be opened is counted by the opener.
+            // The opener counts datagrams that fail to open.
             let length = datagram.bytes.len() as u64;
             let Some(opener) = connected.opener(id) else { continue };
             let Ok(opened) = opener.open(datagram.bytes) else { continue };
@@ -425,7 +433,7 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
         }
     }
 
-    /// Carries out what the machine wants.
+    /// Carries out the machine's pending outputs.
     async fn settle(&mut self) {
         let now = self.now();
         let mut buffer = Vec::new();
@@ -444,7 +452,7 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
         }
         while let Some((server, message)) = self.fetch.poll_control() {
             if let Some(connected) = &self.links[server.0 as usize].connected {
-                // One that is gone is told nothing more; its loss is heard of.
+                // A closed connection takes no more messages; its loss is reported separately.
                 let _ = connected.control.send(message);
             }
         }
@@ -494,13 +502,13 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
             FetchEvent::Failed { object, failure } => {
                 Note::Failed { object: name(object), failure: self.named(&failure) }
             }
-            // What is new to the machine is nothing that this driver must do.
+            // Events added to the machine later need no action of this driver.
             _ => return,
         };
         self.note(note);
     }
 
-    /// Why an object failed, with servers' names.
+    /// The reason of a failure, with servers' names.
     fn named(&self, failure: &FetchFailure) -> ObjectFailure {
         match failure {
             FetchFailure::NotBrought(failures) => {
@@ -524,7 +532,7 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
             Incoming::Connected(connected) => {
                 let to = connected.way.datagrams_to;
                 let rtt = Duration::from_std(connected.way.rtt);
-                // What the way takes, as far as this machine knows; the rest is found out by silence.
+                // The path MTU known to this machine; smaller ones further on show as silence.
                 let fits = route_mtu(to).ok().and_then(|mtu| payload_max(mtu, to.ip()));
                 let fits = fits.map_or(self.datagram, |fits| self.datagram.min(fits as u32));
                 self.channels.insert(connected.way.channel.opener.channel().0, server);
@@ -544,7 +552,8 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
                 let link = &mut self.links[server];
                 let Some(connected) = link.connected.as_deref_mut() else { return };
                 connected.way.datagrams_to.set_port(port);
-                // What was sent before it knew the channel, or to the port of a stream that is forwarded, has not reached it.
+                // The server did not receive datagrams sent before it knew the channel, or to the
+                // port of a forwarded stream.
                 if link.received_bytes == 0 {
                     show(&self.socket, connected);
                 }
@@ -561,7 +570,7 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
                 self.channels.retain(|_, link| *link != server);
                 link.connected = None;
                 link.lost = Some(reason.clone());
-                // The loss of the last one is what its objects fail of.
+                // The last server's loss is reported as the failure of its objects.
                 if self.links.iter().any(|link| link.lost.is_none()) {
                     let server = self.links[server].holder.clone();
                     self.note(Note::ServerLost { server, reason: reason.clone() });
@@ -571,13 +580,13 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
         }
     }
 
-    /// The keys of a server's datagrams have worn out: takes the next ones.
+    /// Switches to the next keys of a server's datagrams, as the current ones wear out.
     fn change_keys(&mut self, server: usize, channel: Channel) {
         let link = &mut self.links[server];
         let Some(connected) = link.connected.as_deref_mut() else { return };
         self.channels.insert(channel.opener.channel().0, server);
         let last = std::mem::replace(&mut connected.way.channel, channel);
-        // What is on its way can be opened still, for as long as these last.
+        // Datagrams in flight can still be opened with the previous keys.
         if let Some(older) = connected.last_channel.replace(last) {
             self.channels.remove(&older.opener.channel().0);
         }
@@ -614,7 +623,7 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
         rows
     }
 
-    /// Says how far all is.
+    /// Reports progress.
     fn progress(&mut self) {
         self.progress_at = Clock::now() + self.progress_every;
         let servers = self.servers();
@@ -625,7 +634,7 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
         });
     }
 
-    /// What became of everything.
+    /// The final report.
     fn report(&self, is_interrupted: bool) -> Report {
         let elapsed = self.begun_at.elapsed();
         let objects = self.targets.iter().zip(self.fetch.objects()).map(|(target, object)| ObjectReport {
@@ -673,7 +682,8 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
     }
 }
 
-/// Seals what lies in `buffer` behind a header's room, and sends it; what the kernel has no room for is lost, as on any way.
+/// Seals the payload in `buffer`, which leaves room for the header in front, and sends it. If the
+/// kernel has no room the datagram is lost, as on any path.
 fn send(socket: &DatagramSocket, connected: &mut Connected, buffer: &mut Vec<u8>) {
     buffer.resize(buffer.len() + seal::TAG_BYTES, 0);
     if connected.way.channel.sealer.seal(buffer).is_ok()
@@ -683,7 +693,7 @@ fn send(socket: &DatagramSocket, connected: &mut Connected, buffer: &mut Vec<u8>
     }
 }
 
-/// Shows a server where packets are taken, by a datagram with nothing in it.
+/// Shows a server where packets are taken, by an empty datagram.
 fn show(socket: &DatagramSocket, connected: &mut Connected) {
     send(socket, connected, &mut vec![0; seal::HEADER_BYTES]);
 }

@@ -1,13 +1,15 @@
-//! `gather` for programs that embed it: a server of the files below a folder, and a client that pulls from many servers at
-//! once.
+//! `gather` for programs that embed it: a server of the files below a folder, and a client that
+//! pulls from many servers at once.
 //!
-//! [`Server`] serves, [`get`] pulls and says what became of each [`Target`], [`list()`] asks what a server has, [`stripe()`] cuts a
-//! file for many servers. Both ends know each other by certificates of one authority ([`keys`]). Every error is an enum whose
-//! words are fit for a user; what happens meanwhile comes as [`GetEvent`]s and [`ServeEvent`]s, and in the log ([`tracing`]).
+//! [`Server`] serves, [`get`] pulls and reports the outcome of each [`Target`], [`list()`] lists a
+//! server's objects, [`stripe()`] cuts a file for many servers. Both ends authenticate by
+//! certificates of one authority ([`keys`]). Every error is an enum whose text is fit for a user.
+//! Events arrive as [`GetEvent`]s and [`ServeEvent`]s, and in the log ([`tracing`]).
 //!
-//! What decides is `anabranch_gather_proto`, machines without I/O; this room is their sockets, their files and their clock.
-//! Leaves out: arguments, printing, exit codes (`cli`), reading keys again when their files change
-//! ([`Identity::reload`] does it once). Read [`ServeConfig`], [`GetConfig`] and [`Report`] first.
+//! Decisions are made in `anabranch_gather_proto`, state machines without I/O; this room adds
+//! sockets, files and the clock. Leaves out: arguments, printing, exit codes (`cli`), and reloading
+//! keys when their files change ([`Identity::reload`] does it once). Read [`ServeConfig`],
+//! [`GetConfig`] and [`Report`] first.
 //!
 //! A server and a pull from it, in one program:
 //!

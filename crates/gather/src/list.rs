@@ -1,4 +1,4 @@
-//! A client that asks a server for the list of its objects.
+//! Client of a server's object list.
 
 use crate::connection::{ConnectError, Greeted, greet};
 use crate::control::farewell;
@@ -10,46 +10,46 @@ use std::path::Path;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// How long a server may take for a page.
+/// Maximum time for a page.
 const PAGE_TIME: Duration = Duration::from_secs(60);
 
-/// An object that a server offers.
+/// An object offered by a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its name, as the server says it: not fit to be shown as it is.
+    /// Name as sent by the server; not safe to print unescaped.
     pub object: String,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub bytes: u64,
-    /// When it was changed last, in nanoseconds since 1970.
+    /// Time of the last change, in nanoseconds since 1970.
     pub modified_ns: i64,
 }
 
-/// Why a server's objects are not known. Shown, it is one line without the server's name.
+/// Why a server's objects cannot be listed. Displays as one line without the server's name.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListError {
-    /// It cannot be reached.
+    /// The server cannot be reached.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// It did not answer within so many seconds.
+    /// No answer within this many seconds.
     #[error("no answer in {0} s: deadline has elapsed")]
     Silent(u64),
-    /// It cannot list them: its words.
+    /// The server cannot list its objects; its words.
     #[error("{0}")]
     Refused(String),
-    /// It closed the connection: its words.
+    /// The server closed the connection; its words.
     #[error("it closed the connection: {0}")]
     Goodbye(String),
-    /// It closed the connection.
+    /// The server closed the connection.
     #[error("it closed the connection")]
     Closed,
-    /// The connection is over: what the server did.
+    /// The connection ended; the server's action.
     #[error("it {0}")]
     Gone(String),
-    /// It names a place where it has been.
+    /// The server continues at a name that was listed before.
     #[error("it lists the same names again")]
     Again,
-    /// What was to be done with an entry failed.
+    /// The caller's function failed for an entry.
     #[error("{0}")]
     Each(io::Error),
 }
@@ -58,7 +58,7 @@ fn gone(error: io::Error) -> ListError {
     ListError::Gone(farewell(&error))
 }
 
-/// Hands over all objects of a server whose names begin with `prefix`, in order.
+/// Passes all objects of a server whose names begin with `prefix` to `each`, in order.
 ///
 /// Errors: see [`ListError`]; the first error of `each`.
 pub async fn list(
@@ -90,7 +90,7 @@ pub async fn list(
             }
         };
         match next {
-            // A server that names the same place again would keep this going for ever.
+            // A server that repeats a position would keep this loop running for ever.
             Some(next) if Path::new(&next) > Path::new(&after) => after = next,
             Some(_) => return Err(ListError::Again),
             None => return Ok(()),

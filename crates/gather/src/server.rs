@@ -1,8 +1,9 @@
-//! A server: lets clients pull the files of a folder.
+//! A server that lets clients pull the files of a folder.
 //!
-//! One UDP socket for all clients, one TLS connection for each. What a client may have is bounded: connections, pulls, memory
-//! and rate. No packet leaves before the client has proved its address twice: by its connection, and by an authenticated
-//! datagram from where it takes packets. Read [`ServeConfig`], [`Server`] and [`ServeEvent`] first, then `session`.
+//! One UDP socket serves all clients; each client has one TLS connection. Each client's
+//! connections, pulls, memory and rate are bounded. No packet leaves before the client has proved
+//! its address twice: by its connection, and by an authenticated datagram from the address that
+//! takes packets. Read [`ServeConfig`], [`Server`] and [`ServeEvent`] first, then `session`.
 
 mod channels;
 mod event;
@@ -41,39 +42,43 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// How a server is run.
+/// Settings of a server.
 #[derive(Clone, Debug)]
 pub struct ServeConfig {
-    /// The folder whose files are offered, by their paths below it. Symbolic links that lead out of it are not followed.
+    /// The folder whose files are offered, by their paths below it. Symbolic links out of it are
+    /// not followed.
     pub dir: PathBuf,
-    /// The address and port to listen on, TCP for control and UDP for data. Port 0 is any that is free.
+    /// The address and port to listen on, TCP for control and UDP for data. Port 0 picks a free
+    /// port.
     pub listen: SocketAddr,
-    /// The UDP port that clients are told to use, where a forwarded port differs from that of `listen`.
+    /// UDP port announced to clients, if a forwarded port differs from the port of `listen`.
     pub advertise_port: Option<u16>,
-    /// The server's certificate and key. They may not lie below `dir`.
+    /// The server's certificate and key. They must lie outside `dir`.
     pub credentials: CredentialFiles,
-    /// What else may not lie below `dir`.
+    /// Other paths that must lie outside `dir`.
     pub secrets: Vec<PathBuf>,
-    /// The highest rate at which one connection is sent data, in bits of datagrams; as fast as the client takes it without.
+    /// Maximum rate of one connection, in bits of datagrams per second; `None` for no limit.
     pub rate_max: Option<BitRate>,
-    /// The most connections at once. One client, which is all that use one key, may have a quarter of them.
+    /// Maximum connections at once. One client, that is one key, may have a quarter of them.
     pub clients_max: usize,
-    /// The most pulls of one client at once, over all its connections. A pull is one object, or a part of one.
+    /// Maximum pulls of one client at once, over all its connections. A pull is one object, or a
+    /// part of one.
     pub pulls_max: usize,
-    /// The most memory for the blocks of one client, over all its connections.
+    /// Maximum memory for the blocks of one client, over all its connections.
     pub memory: ByteCount,
-    /// A pull ends when its client says nothing for this long.
+    /// A pull ends after this time without feedback from its client.
     pub give_up: Duration,
-    /// A connection that has no pull and asks for nothing is closed after this long.
+    /// A connection without pulls and requests is closed after this time.
     pub idle: Duration,
-    /// Where hashes of files are remembered over restarts: outside of `dir`. Without, in memory only.
+    /// File of known hashes, outside `dir`, that survives restarts. `None` keeps hashes in memory
+    /// only.
     pub cache: Option<PathBuf>,
-    /// Packets that one key seals at the most: for tests, as ciphers have limits of their own.
+    /// Maximum packets that one key seals; for tests, as ciphers have their limits.
     pub key_packets: Option<u64>,
 }
 
 impl ServeConfig {
-    /// Serves `dir` on a free port of this machine alone, with limits for a few dozen clients.
+    /// Serves `dir` on a free port of the loopback address, with limits for a few dozen clients.
     pub fn new(dir: PathBuf, credentials: CredentialFiles) -> Self {
         Self {
             dir,
@@ -93,7 +98,7 @@ impl ServeConfig {
     }
 }
 
-/// Why no server runs. Shown, it is one line.
+/// Why a server cannot run. Displays as one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
@@ -102,13 +107,13 @@ pub enum ServeError {
     Folder {
         /// The folder.
         dir: PathBuf,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
-    /// A setting that must not be 0.
+    /// A setting that must not be 0 is 0.
     #[error("{setting} 0: must be at least 1")]
     Zero {
-        /// Its name in [`ServeConfig`].
+        /// Name of the setting in [`ServeConfig`].
         setting: &'static str,
     },
     /// A key, or the file of hashes, lies in the folder.
@@ -120,70 +125,72 @@ pub enum ServeError {
     /// The certificate or its key cannot be used.
     #[error(transparent)]
     Credentials(#[from] TlsError),
-    /// The process may have fewer descriptors than clients may need.
+    /// The process's limit of descriptors is too low for the configured clients.
     #[error(
         "clients_max {clients_max} and pulls_max {pulls_max} may need {needed} descriptors, and there are {descriptors} \
          (ulimit -Hn): choose less, or allow more"
     )]
     Descriptors {
-        /// Connections at once.
+        /// Maximum connections.
         clients_max: usize,
-        /// Pulls of each at once.
+        /// Maximum pulls of each client.
         pulls_max: usize,
-        /// Descriptors that may be needed.
+        /// Descriptors needed.
         needed: u64,
         /// Descriptors that the process may have.
         descriptors: u64,
     },
-    /// The system refuses a socket, or what arrives there.
+    /// The system refuses a socket, or an operation on it.
     #[error(transparent)]
     Socket(#[from] io::Error),
 }
 
-/// Datagrams of a client that wait for its session; more are dropped, as a full socket would.
+/// Maximum datagrams queued for a session; more are dropped, as by a full socket.
 const WAITING_MAX: usize = 1_024;
-/// Of all places for clients, one identity may have one in so many.
+/// Divisor of the connection limit: one identity may have one place in this many.
 pub const CLIENT_SHARE: usize = 4;
-/// Descriptors of a connection besides its pulls: itself, its timer, and a file that is hashed.
+/// Descriptors of a connection besides its pulls: its socket, its timer, and a file under hashing.
 const CONNECTION_DESCRIPTORS: u64 = 3;
-/// Descriptors besides clients' connections and pulls: the runtime, the folder, files that are hashed, the terminal.
+/// Descriptors besides connections and pulls: the runtime, the folder, files under hashing, the
+/// terminal.
 const OWN_DESCRIPTORS: u64 = 128;
-/// The time that packets which are due may leave together.
+/// Time within which due packets may leave together.
 const QUANTUM: Duration = Duration::from_us(150);
 
-/// The longest datagram that a client sends: a feedback.
+/// Maximum length of a client's datagram: a feedback.
 const DATAGRAM_BYTES_MAX: usize = OVERHEAD_BYTES + Feedback::BYTES_MAX as usize;
 
-/// A datagram, and where it comes from.
+/// A received datagram and its source address.
 type Arriving = (SocketAddr, Vec<u8>);
-/// Where a session's datagrams go.
+/// Queue of datagrams for a session.
 type Datagrams = mpsc::Sender<Arriving>;
 
-/// What sessions share.
+/// State shared by all sessions.
 struct Shared {
     socket: DatagramSocket,
     files: Files,
     hashes: Hashes,
     config: ServerConfig,
-    /// Where clients send datagrams.
+    /// UDP port to which clients send datagrams.
     port: u16,
-    /// Where each channel's datagrams go.
+    /// Queue of each channel's datagrams.
     channels: Mutex<Channels>,
-    /// Places of clients that have said who they are, with what each has besides connections.
+    /// Admitted clients, each with its resources besides connections.
     places: Places<Share>,
-    /// How many there have been.
+    /// Number of connections so far.
     connections: AtomicU64,
     refusals: Refusals,
     idle: std::time::Duration,
     key_packets: Option<u64>,
-    /// Datagrams of no channel that was open when they came, and those that a session had no room for.
+    /// Datagrams whose channel was not open; `crowded` counts those dropped at a full session
+    /// queue.
     strays: AtomicU64,
     crowded: AtomicU64,
     hear: Box<dyn Fn(&ServeEvent) + Send + Sync>,
 }
 
 impl Shared {
-    /// Says that something has happened; in the log, too, unless its connection has had its lines.
+    /// Reports an event. It is also logged unless its connection has used up its log lines.
     fn say(&self, event: &ServeEvent, is_logged: bool) {
         if is_logged {
             event.log();
@@ -192,26 +199,28 @@ impl Shared {
     }
 }
 
-/// A server that runs. Dropped, it ends.
+/// A running server. Dropping it ends the server.
 ///
-/// Its tasks read files in between: it needs a runtime of several threads (`#[tokio::main]` makes one).
+/// Its tasks block on file reads, so it needs a multi-threaded runtime (the default of
+/// `#[tokio::main]`).
 pub struct Server {
     at: SocketAddr,
     identity: Identity,
     shared: Arc<Shared>,
-    /// Taking in connections and datagrams.
+    /// The tasks that accept connections and receive datagrams.
     tasks: JoinSet<io::Error>,
 }
 
 impl Server {
-    /// Starts one. What happens goes to the log only ([`tracing`]).
+    /// Starts a server. Events go to the log only ([`tracing`]).
     ///
     /// Errors: see [`ServeError`].
     pub async fn start(config: ServeConfig) -> Result<Self, ServeError> {
         Self::start_with(config, |_| ()).await
     }
 
-    /// Starts one; `hear` is told what happens, by all of its tasks. It must not take long.
+    /// Starts a server whose events go to `hear`, called from all of its tasks. `hear` must return
+    /// soon.
     ///
     /// Errors: see [`ServeError`].
     pub async fn start_with(
@@ -258,7 +267,7 @@ impl Server {
         if let Err(error) = let_open_fast(&listener) {
             tracing::debug!(%error, "no caller's first packet says anything");
         }
-        // Port 0 is any that is free: both have the same.
+        // With port 0 the system picks a TCP port; UDP uses the same.
         let at = listener.local_addr()?;
         let socket = DatagramSocket::bind(at, &DatagramOptions::default())?;
         let shared = Arc::new(Shared {
@@ -285,17 +294,18 @@ impl Server {
         Ok(Self { at, identity, shared, tasks })
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     pub const fn address(&self) -> SocketAddr {
         self.at
     }
 
-    /// Who it is: what reads its keys again when they change does so here ([`Identity::reload`]).
+    /// The server's identity, for callers that reload its keys when they change
+    /// ([`Identity::reload`]).
     pub const fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// Waits until it cannot go on, which no client can bring about; why.
+    /// Waits until the server fails, which no client can cause, and returns the error.
     pub async fn failed(&mut self) -> ServeError {
         match self.tasks.join_next().await {
             Some(Ok(error)) => ServeError::Socket(error),
@@ -304,7 +314,7 @@ impl Server {
         }
     }
 
-    /// Ends it: nobody is let in any more once this returns, and connections are being closed.
+    /// Stops the server: once this returns, no client is admitted and connections are being closed.
     pub async fn stop(mut self) {
         self.tasks.shutdown().await;
         let (strays, crowded) = (self.shared.strays.load(Relaxed), self.shared.crowded.load(Relaxed));
@@ -312,13 +322,13 @@ impl Server {
     }
 }
 
-/// What a fuzzer does with bytes that may be a file of hashes.
+/// Fuzz target for the file of hashes.
 #[doc(hidden)]
 pub fn exercise_cache(bytes: &[u8]) {
     hashes::exercise(bytes);
 }
 
-/// Hands datagrams to the sessions they are for, until the socket fails.
+/// Passes datagrams to their sessions, until the socket fails.
 async fn demultiplex(shared: &Shared) -> io::Error {
     let mut batch = Batch::with_messages(8);
     loop {
@@ -346,7 +356,7 @@ async fn accept(
     half_open: AdmissionLimits,
 ) -> Infallible {
     let admission = Admission::new(half_open);
-    // They end with this task: all tasks of the set do.
+    // Dropping the set, at the end of this task, aborts the sessions.
     let mut sessions = JoinSet::new();
     loop {
         let arrival = admission.accept(listener).await;

@@ -1,4 +1,5 @@
-//! Cuts a file into parts for many servers, and writes the manifest that puts them together again.
+//! Cuts a file into parts for many servers, and writes the manifest from which clients reassemble
+//! them.
 
 use crate::targets::{Manifest, Object, Part, TargetError, check_holder, check_name};
 use anabranch_gather_proto::msg::MODE_BITS;
@@ -9,63 +10,63 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-/// The most parts: each is a line of its own in what the client asks for.
+/// Maximum number of parts: each is a separate object for the client.
 pub const PARTS_MAX: u64 = 65_536;
 const READ_BYTES: usize = 1 << 20;
 
-/// What to cut, and for whom.
+/// A file to cut, and the servers for its parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stripe {
     /// The file to cut.
     pub file: PathBuf,
-    /// The folder to write to: `0` in it gets what the first server is to serve, `1` what the second is, and so on. The
-    /// manifest is `NAME.toml` in it, `NAME` being the file's.
+    /// The folder to write to. Subfolder `0` gets the parts of the first server, `1` those for the
+    /// second, and so on. The manifest is `NAME.toml` beside them, where `NAME` is the file's name.
     pub into: PathBuf,
-    /// The servers, as clients will reach them: `[NAME@]HOST:PORT`.
+    /// The servers, as clients reach them: `[NAME@]HOST:PORT`.
     pub servers: Vec<String>,
-    /// How many parts to cut; as many as there are servers without. No part is empty, unless all is.
+    /// Number of parts; `None` for one per server. No part is empty unless the file is.
     pub parts: Option<u64>,
-    /// How many servers get each part. All of these but one may die.
+    /// Number of servers that get each part. The object survives the loss of all of these but one.
     pub copies: usize,
 }
 
-/// What was cut.
+/// Result of a cut.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Striped {
-    /// Where the manifest is.
+    /// Path of the manifest.
     pub manifest: PathBuf,
-    /// What it says.
+    /// Content of the manifest.
     pub object: Object,
-    /// For each server, the folder with its parts.
+    /// The folder of parts for each server.
     pub folders: Vec<PathBuf>,
 }
 
-/// Why a file was not cut. Shown, it is one line.
+/// Why a file was not cut. Displays as one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StripeError {
-    /// What is no server.
+    /// A malformed server address.
     #[error("servers: {0}")]
     Server(TargetError),
-    /// A server that is there twice.
+    /// A server given twice.
     #[error("servers: {0} is named twice")]
     Twice(String),
-    /// More copies than servers, or none.
+    /// More copies than servers, or 0 copies.
     #[error("copies {copies}: must be 1 to {servers} servers")]
     Copies {
-        /// How many were asked for.
+        /// Copies requested.
         copies: usize,
-        /// How many servers there are.
+        /// Number of servers.
         servers: usize,
     },
-    /// Too many parts, or none.
+    /// Too many parts, or 0 parts.
     #[error("parts {0}: must be 1 to {max}", max = PARTS_MAX)]
     Parts(u64),
-    /// A file whose name is no text.
+    /// A file whose name is not UTF-8.
     #[error("{}: a file whose name is plain text", .0.display())]
     NotText(PathBuf),
-    /// A name that no object can have.
+    /// A name that no object may have.
     #[error(transparent)]
     Name(TargetError),
     /// The file cannot be opened.
@@ -73,32 +74,32 @@ pub enum StripeError {
     Open {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
-    /// Something that is no plain file.
+    /// The path is not a plain file.
     #[error("{}: not a plain file", .0.display())]
     NotPlain(PathBuf),
-    /// A time of change that cannot be said in nanoseconds since 1970.
+    /// A modification time that does not fit in nanoseconds since 1970.
     #[error("{}: its time is no time: {error}", path.display())]
     Time {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The conversion's error.
         error: TryFromIntError,
     },
-    /// The file has become longer meanwhile.
+    /// The file grew while it was cut.
     #[error("{}: it grows while it is cut", .0.display())]
     Grows(PathBuf),
-    /// The file has become shorter meanwhile.
+    /// The file shrank while it was cut.
     #[error("{}: it has become shorter while it is cut", .0.display())]
     Shrinks(PathBuf),
     /// A file or folder cannot be read or written.
     #[error("{}: {error}", path.display())]
     At {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
     /// A part of the file cannot be written.
@@ -108,7 +109,7 @@ pub enum StripeError {
         file: PathBuf,
         /// The part.
         part: PathBuf,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
     /// The manifest cannot be written as TOML.
@@ -117,7 +118,7 @@ pub enum StripeError {
 }
 
 impl StripeError {
-    /// Whether what was asked for cannot be, whatever state files are in.
+    /// Whether the request itself is at fault, whatever the state of the files.
     pub const fn is_usage(&self) -> bool {
         matches!(
             self,
@@ -132,9 +133,9 @@ impl StripeError {
     }
 }
 
-/// Cuts the file.
+/// Cuts a file into parts.
 ///
-/// Errors: see [`StripeError`]. What was written before stays.
+/// Errors: see [`StripeError`]. Parts written before the error stay.
 pub fn stripe(stripe: &Stripe) -> Result<Striped, StripeError> {
     let (name, parts) = checked(stripe)?;
     let Stripe { file: path, into, servers, copies, .. } = stripe;
@@ -145,7 +146,7 @@ pub fn stripe(stripe: &Stripe) -> Result<Striped, StripeError> {
         return Err(StripeError::NotPlain(path.clone()));
     }
     let bytes = found.len();
-    // No part is empty, unless all is.
+    // No part is empty unless the file is.
     let parts = parts.min(bytes.max(1));
     let modified = i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec());
     let modified_ns =
@@ -186,7 +187,7 @@ pub fn stripe(stripe: &Stripe) -> Result<Striped, StripeError> {
     let manifest = into.join(format!("{name}.toml"));
     let text = toml::to_string(&Manifest { object: vec![object.clone()] })?;
     let write = || -> io::Result<()> {
-        // As any other program's: what the user's mask leaves.
+        // Permissions as for any program's new file: limited by the user's umask.
         let mut written = beside(&manifest, 0o666)?;
         written.write_all(text.as_bytes())?;
         keep(written, &manifest)
@@ -195,9 +196,9 @@ pub fn stripe(stripe: &Stripe) -> Result<Striped, StripeError> {
     Ok(Striped { manifest, object, folders })
 }
 
-/// The name of the file to cut, and how many parts are wanted.
+/// Name of the file, and the number of parts.
 ///
-/// Errors: what cannot be meant.
+/// Errors: an invalid request.
 fn checked(stripe: &Stripe) -> Result<(&str, u64), StripeError> {
     let Stripe { file, servers, copies, parts, .. } = stripe;
     servers.iter().try_for_each(|server| check_holder(server)).map_err(StripeError::Server)?;
@@ -215,27 +216,27 @@ fn checked(stripe: &Stripe) -> Result<(&str, u64), StripeError> {
     }
     let name = file.file_name().and_then(|name| name.to_str());
     let name = name.ok_or_else(|| StripeError::NotText(file.clone()))?;
-    // Room for the number behind it.
+    // Leaves room for the longest part number.
     check_name(&format!("{name}.{PARTS_MAX}")).map_err(StripeError::Name)?;
     Ok((name, parts))
 }
 
-/// A new file that will be `path`, and who may read it, if the user's mask lets them.
+/// A new temporary file for `path` with permissions `mode`, limited by the user's umask.
 fn beside(path: &Path, mode: u32) -> io::Result<NamedTempFile> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let permissions = Permissions::from_mode(mode);
     tempfile::Builder::new().permissions(permissions).tempfile_in(folder)
 }
 
-/// Gives it its name.
+/// Syncs the temporary file and gives it its final name.
 fn keep(file: NamedTempFile, path: &Path) -> io::Result<()> {
     file.as_file().sync_all()?;
     file.persist(path).map_err(|error| error.error)?;
     Ok(())
 }
 
-/// Writes the next `length` bytes of `file`, which is at `path`, to each of `paths`, which nobody may read who may not read
-/// `file`; their hash.
+/// Writes the next `length` bytes of `file`, which is at `path`, to each of `paths`. The copies are
+/// readable by no user who may not read `file`. Returns their hash.
 fn cut(
     path: &Path,
     file: &mut File,

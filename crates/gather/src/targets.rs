@@ -1,9 +1,12 @@
-//! Objects that a user names, each with the servers that hold it: `[NAME@]HOST:PORT[,[NAME@]HOST:PORT...]/OBJECT`, or a manifest.
+//! Objects that a user names, each with the servers that hold it:
+//! `[NAME@]HOST:PORT[,[NAME@]HOST:PORT...]/OBJECT`, or a manifest.
 //!
-//! A manifest is a TOML file: for each object its `name`, `bytes` and `blake3`, and either `holders` that each have all of it,
-//! or `part`s in order, each with its own `name`, `bytes`, `blake3` (which may be missing) and `holders`; an object of parts
-//! may say its `mode` and `modified_ns`, which no server knows. `anabranch gather stripe` writes one. A list is simpler: an object a
-//! line, as a user names it; empty lines and those that begin with `#` are passed over.
+//! A manifest is a TOML file with, for each object, its `name`, `bytes` and `blake3`. An object has
+//! either `holders` that each have all of it, or `part`s in order, each with its own `name`,
+//! `bytes`, `blake3` (optional) and `holders`. An object of parts may give its `mode` and
+//! `modified_ns`, which no server knows. `anabranch gather stripe` writes manifests. A list is
+//! simpler: one object per line, as a user names it; empty lines and lines that begin with `#` are
+//! skipped.
 
 use anabranch_gather_proto::msg::{MODE_BITS, NAME_BYTES_MAX};
 use anabranch_pieces::Attributes;
@@ -16,25 +19,25 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Component, Path, PathBuf};
 
-/// Objects that one command takes.
+/// Maximum objects of one command.
 const OBJECTS_MAX: usize = 100_000;
-/// The longest manifest, and the longest list.
+/// Maximum length of a manifest, and of a list.
 const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 
-/// Why something is no target. Shown, it is one line.
+/// Why a target is invalid. Displays as one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TargetError {
-    /// What cannot be an object's name.
+    /// Not a valid object name.
     #[error("`{0}`: an object's name is a path without `..` or a `/` in front, of 1 to {max} bytes", max = NAME_BYTES_MAX)]
     ObjectName(String),
-    /// What cannot be a file's name here.
+    /// Not a valid file name on this machine.
     #[error(transparent)]
     FileName(#[from] NameError),
-    /// What is no server.
+    /// Not a valid server address.
     #[error("`{0}`: a server is HOST:PORT, or NAME@HOST:PORT")]
     Holder(String),
-    /// An address of the web.
+    /// An HTTP URL.
     #[error("`{0}`: servers are not asked over HTTP: write HOST:PORT/OBJECT, as host1:7180/big.bin")]
     Http(String),
     /// Servers without an object.
@@ -43,88 +46,88 @@ pub enum TargetError {
     /// More objects than one `get` takes.
     #[error("{0} objects: at most {max} in one command", max = OBJECTS_MAX)]
     TooMany(usize),
-    /// Two objects that would be one file.
+    /// Two objects with the same destination file.
     #[error("{}: two objects would be this file", .0.display())]
     SameFile(PathBuf),
 }
 
-/// Why a manifest cannot be used. Shown, it is one line.
+/// Why a manifest cannot be used. Displays as one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ManifestError {
-    /// What is wrong with this file.
+    /// An error in the manifest file `path`.
     #[error("{}: {error}", path.display())]
     File {
         /// The manifest.
         path: PathBuf,
-        /// What is wrong.
+        /// The error.
         error: Box<ManifestError>,
     },
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{0}")]
     Read(io::Error),
-    /// It is longer than any may be.
+    /// The manifest is too long.
     #[error("a manifest of more than {}: write several", ByteCount::new(MANIFEST_BYTES_MAX))]
     TooLong,
-    /// It is not TOML, or has other fields than a manifest.
+    /// The text is not TOML, or has fields that no manifest has.
     #[error("line {line}: {message}")]
     Syntax {
         /// The line, counted from 1.
         line: usize,
-        /// What is wrong there.
+        /// The parser's message.
         message: String,
     },
-    /// It has no object.
+    /// The manifest has no object.
     #[error("no [[object]] in it")]
     Empty,
-    /// What it says of an object cannot be.
+    /// An invalid object.
     #[error("object `{name}`: {error}")]
     Object {
         /// The object's name.
         name: String,
-        /// What is wrong.
+        /// The error.
         error: ObjectError,
     },
 }
 
-/// Why a list of objects cannot be used. Shown, it is one line.
+/// Why a list of objects cannot be used. Displays as one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ObjectListError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{}: {error}", path.display())]
     Read {
         /// The list.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
-    /// It is longer than any may be.
+    /// The list is too long.
     #[error("{}: a list of more than {}: write several", .0.display(), ByteCount::new(MANIFEST_BYTES_MAX))]
     TooLong(PathBuf),
-    /// A line is no object.
+    /// A line does not name an object.
     #[error("{}: line {line}: {error}", path.display())]
     Line {
         /// The list.
         path: PathBuf,
         /// The line, counted from 1.
         line: usize,
-        /// What is wrong there.
+        /// The error.
         error: TargetError,
     },
-    /// It has no object.
+    /// The list has no object.
     #[error("{}: no object in it: write one a line, as host1:7180,host2:7180/big.bin", .0.display())]
     Empty(PathBuf),
 }
 
-/// What is wrong with an object of a manifest. Shown, it is one line.
+/// Why an object of a manifest is invalid. Displays as one line.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ObjectError {
-    /// A name, or a server.
+    /// An invalid name or server.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// The hash.
+    /// An invalid hash.
     #[error("blake3: 64 hexadecimal digits: {0}")]
     Hash(blake3::HexError),
     /// Both holders and parts, or neither.
@@ -133,16 +136,16 @@ pub enum ObjectError {
     /// A part without holders.
     #[error("part `{0}`: has no holders")]
     NotHeld(String),
-    /// A part's hash.
+    /// An invalid hash of a part.
     #[error("part `{0}`: blake3: 64 hexadecimal digits")]
     PartHash(String),
     /// A part without a length.
     #[error("part `{0}`: bytes: missing")]
     PartBytes(String),
-    /// Parts with more bytes than can be counted.
+    /// Parts whose total length overflows.
     #[error("its parts are longer than any file")]
     TooLong,
-    /// Parts with more or fewer bytes than the object.
+    /// Parts whose total length differs from the object's.
     #[error("its parts have {parts} bytes together, it has {bytes}")]
     Sum {
         /// Bytes of the parts.
@@ -150,10 +153,10 @@ pub enum ObjectError {
         /// Bytes of the object.
         bytes: u64,
     },
-    /// A mode with other bits than those for reading, writing and running.
+    /// A mode with bits other than read, write and execute.
     #[error("mode: {0:#o}: at most {max:#o}", max = MODE_BITS)]
     Mode(u16),
-    /// One of mode and time without the other.
+    /// Mode without time, or time without mode.
     #[error("give both mode and modified_ns, or neither")]
     Attributes,
 }
@@ -161,14 +164,14 @@ pub enum ObjectError {
 /// A server, as users name it: `[NAME@]HOST:PORT`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Holder<'a> {
-    /// Its name in its certificate, if that is to be checked.
+    /// Expected name in the server's certificate; `None` if any name will do.
     pub name: Option<&'a str>,
     /// `HOST:PORT`.
     pub at: &'a str,
 }
 
 impl<'a> Holder<'a> {
-    /// Takes it apart.
+    /// Splits a holder into name and address.
     pub fn of(holder: &'a str) -> Self {
         match holder.rsplit_once('@') {
             Some((name, at)) => Self { name: Some(name), at },
@@ -177,25 +180,26 @@ impl<'a> Holder<'a> {
     }
 }
 
-/// An object, and where its bytes are.
+/// An object, and the location of its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// What it is called here.
+    /// Name of the object on this machine.
     pub name: String,
-    /// Where it is written to.
+    /// Destination path.
     pub path: PathBuf,
-    /// Its length, where that is known.
+    /// Length, if known.
     pub bytes: Option<u64>,
-    /// Its BLAKE3 hash, where that is known.
+    /// BLAKE3 hash, if known.
     pub hash: Option<[u8; 32]>,
-    /// What it is besides its bytes, where that is known.
+    /// File attributes, if known.
     pub attributes: Option<Attributes>,
-    /// What it is made of, in order.
+    /// Parts of the object, in order.
     pub parts: Vec<Part>,
 }
 
 impl Target {
-    /// Reads `[NAME@]HOST:PORT[,[NAME@]HOST:PORT...]/OBJECT`; where it goes is said by [`Target::at`] or [`place`].
+    /// Parses `[NAME@]HOST:PORT[,[NAME@]HOST:PORT...]/OBJECT`. [`Target::at`] or [`place`] sets the
+    /// destination.
     ///
     /// Errors: see [`TargetError`].
     pub fn parse(text: &str) -> Result<Self, TargetError> {
@@ -212,33 +216,33 @@ impl Target {
         Ok(Self { name, path: PathBuf::new(), bytes: None, hash: None, attributes: None, parts: vec![part] })
     }
 
-    /// The same, to be written to `path`.
+    /// The same target with destination `path`.
     #[must_use]
     pub fn at(self, path: PathBuf) -> Self {
         Self { path, ..self }
     }
 }
 
-/// Some of an object's bytes, as its holders have them.
+/// A part of an object, as its holders have it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Part {
     /// The name at its holders.
     pub name: String,
-    /// Its length; of a single part it may be unknown.
+    /// Length; optional for a single part.
     pub bytes: Option<u64>, // tidy-allow: quantity: a manifest's own word
-    /// Its BLAKE3 hash, in hexadecimal, which shows whose part is wrong.
+    /// BLAKE3 hash in hexadecimal, which identifies the holder of a wrong part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blake3: Option<String>,
-    /// `[NAME@]HOST:PORT` of each that holds it.
+    /// `[NAME@]HOST:PORT` of each holder.
     pub holders: Vec<String>,
 }
 
-/// A manifest, as it is written.
+/// Format of a manifest.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// Its objects.
+    /// Objects of the manifest.
     pub object: Vec<Object>,
 }
 
@@ -246,27 +250,28 @@ pub struct Manifest {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Object {
-    /// What it is called.
+    /// Name of the object.
     pub name: String,
-    /// Its length.
+    /// Length.
     pub bytes: u64, // tidy-allow: quantity: a manifest's own word
-    /// Its BLAKE3 hash, in hexadecimal.
+    /// BLAKE3 hash in hexadecimal.
     pub blake3: String,
-    /// Who may read, write and run it, as in `0o640`; as its servers say where it is missing, or, in parts, its owner only.
+    /// Permission bits, as in `0o640`. If missing, the servers' bits; for an object of parts,
+    /// access for the owner only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<u16>,
-    /// When it was changed last, in nanoseconds since 1970.
+    /// Time of the last change, in nanoseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modified_ns: Option<i64>,
-    /// Who holds all of it, by its name.
+    /// Holders of the whole object.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<String>,
-    /// What it is made of, where nobody holds all of it.
+    /// Parts of the object, if no server holds all of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub part: Vec<Part>,
 }
 
-/// Whether an object may be called so.
+/// Checks that `name` is valid for an object.
 ///
 /// Errors: one line.
 pub fn check_name(name: &str) -> Result<(), TargetError> {
@@ -274,12 +279,12 @@ pub fn check_name(name: &str) -> Result<(), TargetError> {
     if !is_plain || name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains('\0') {
         return Err(TargetError::ObjectName(name.to_owned()));
     }
-    // What is no name of a file here is not asked for: least of all a working file's.
+    // A name that cannot be a file's here is never requested, least of all a partial file's.
     normal(name)?;
     Ok(())
 }
 
-/// Whether it is `[NAME@]HOST:PORT`.
+/// Checks that `holder` is `[NAME@]HOST:PORT`.
 ///
 /// Errors: one line.
 pub fn check_holder(holder: &str) -> Result<(), TargetError> {
@@ -292,9 +297,10 @@ pub fn check_holder(holder: &str) -> Result<(), TargetError> {
     if is_one { Ok(()) } else { Err(TargetError::Holder(holder.to_owned())) }
 }
 
-/// Reads a manifest's file.
+/// Reads a manifest from a file.
 ///
-/// Errors: one line that names the file: it cannot be read, is too long, or as [`parse_manifest`].
+/// Errors: one line that names the file: it cannot be read, is too long, or is invalid
+/// ([`parse_manifest`]).
 #[expect(clippy::disallowed_methods, reason = "the user's own file")]
 pub fn read_manifest(path: &Path) -> Result<Vec<Target>, ManifestError> {
     let read = || {
@@ -309,7 +315,7 @@ pub fn read_manifest(path: &Path) -> Result<Vec<Target>, ManifestError> {
     read().map_err(|error| ManifestError::File { path: path.to_owned(), error: Box::new(error) })
 }
 
-/// Reads a manifest.
+/// Parses a manifest.
 ///
 /// Errors: one line that names the object.
 pub fn parse_manifest(text: &str) -> Result<Vec<Target>, ManifestError> {
@@ -373,9 +379,9 @@ impl Object {
     }
 }
 
-/// Reads a list of objects, one a line; of `-` what comes on standard input.
+/// Reads a list of objects, one per line; `-` is standard input.
 ///
-/// Errors: one line that names the file, and the line where one is wrong.
+/// Errors: one line that names the file, and the line number of an invalid line.
 #[expect(clippy::disallowed_methods, reason = "the user's own file")]
 pub fn read_object_list(path: &Path) -> Result<Vec<Target>, ObjectListError> {
     let opened: io::Result<Box<dyn io::Read>> = if path.as_os_str() == "-" {
@@ -404,9 +410,10 @@ pub fn read_object_list(path: &Path) -> Result<Vec<Target>, ObjectListError> {
     if targets.is_empty() { Err(ObjectListError::Empty(path.to_owned())) } else { Ok(targets) }
 }
 
-/// Says where each object goes: the one object to `output`, or each by its name below it.
+/// Sets the destination of each object: `output` for a single object, or each object's name below
+/// it.
 ///
-/// Errors: too many of them, or two that would be one file.
+/// Errors: too many objects, or two with the same destination.
 pub fn place(targets: &mut [Target], output: &Path, is_folder: bool) -> Result<(), TargetError> {
     if targets.len() > OBJECTS_MAX {
         return Err(TargetError::TooMany(targets.len()));
@@ -454,7 +461,7 @@ mod tests {
             let error = format!("{}", Target::parse(bad).expect_err("must be refused"));
             assert!(!error.contains('\n'), "{error}");
         }
-        // #17: it was the object that was called wrong, "/host1:7180/x".
+        // #17: the message called the object wrong, "/host1:7180/x".
         let error = format!("{:#}", Target::parse("http://host1:7180/x").expect_err("not over HTTP"));
         assert!(error.contains("write HOST:PORT/OBJECT"), "{error}");
     }
@@ -491,7 +498,7 @@ mod tests {
         assert_eq!(known[0].attributes, Some(Attributes { mode: 0o640, modified_ns: -5 }));
     }
 
-    /// #17: a manifest was read whole, however long.
+    /// #17: a manifest of any length was read whole.
     #[test]
     fn a_manifest_that_is_too_long_is_refused() {
         let folder = tempfile::tempdir().expect("a temporary folder");

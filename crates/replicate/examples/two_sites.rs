@@ -1,4 +1,5 @@
-//! A controller, two sites' relays and a transfer between them, in one program: `cargo run -p anabranch-replicate --example two_sites`.
+//! A controller, two sites' relays and a transfer between them, in a single program. Run it with
+//! `cargo run -p anabranch-replicate --example two_sites`.
 #![allow(clippy::disallowed_methods, reason = "an example: it opens files and sockets")]
 
 use anabranch_disk::folder::{Folder, Links};

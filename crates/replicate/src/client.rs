@@ -1,6 +1,7 @@
 //! The typed client of the controller: for sites, and for the command line.
 //!
-//! Leaves out: connections (the `http` room), carrying out commands. Read [`Client`] and [`SiteLink`] first.
+//! Leaves out: connections (the `http` room), executing commands. Read [`Client`] and [`SiteLink`]
+//! first.
 
 use crate::wire::{
     CommandsReply, EventView, RegisterReply, RegisterRequest, ReportsRequest, SourceReply, SubmitReply,
@@ -21,11 +22,11 @@ use std::time::Duration;
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep, timeout};
 
-/// How long one call waits for commands: short, so that a controller that vanished is noticed.
+/// Duration of one long poll for commands: short, so that a vanished controller is noticed.
 const COMMANDS_WAIT: Duration = Duration::from_secs(5);
-/// How long a source may look for a file: longer than the controller waits for it.
+/// Time limit of a source's search for a file: longer than the controller waits for the source.
 const SOURCE_TIME: Duration = Duration::from_secs(40);
-/// Silence after which a watched stream counts as broken; the server sends a sign of life every 15 s.
+/// Silence after which a watched stream counts as broken; the server sends a keep-alive every 15 s.
 const WATCH_SILENCE: Duration = Duration::from_secs(40);
 
 /// A connection to the controller; clones share it.
@@ -35,10 +36,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the controller at `address` (`host:port`). Connects at the first request; `patience` is how long a
-    /// repeatable request is tried.
+    /// Creates a client of the controller at `address` (`host:port`). The client connects at the
+    /// first request; `patience` is the time during which a repeatable request is retried.
     ///
-    /// Errors: keys of another system, an address without port.
+    /// Errors: keys of another system, an address without a port.
     pub fn new(
         address: impl Into<String>,
         identity: &Identity,
@@ -47,13 +48,13 @@ impl Client {
         Ok(Self { connection: Connection::new(crate::SYSTEM, address, identity, patience)? })
     }
 
-    /// Another client of the same controller, which tries a repeatable request for so long.
+    /// Returns a client of the same controller with another retry time.
     #[must_use]
     pub fn with_patience(&self, patience: Duration) -> Self {
         Self { connection: self.connection.with_patience(patience) }
     }
 
-    /// Submits a transfer. Tried once: repeated, it might be taken on twice.
+    /// Submits a transfer. Not retried, because a repeated request could start a second transfer.
     ///
     /// Errors: see [`ClientError`].
     pub async fn submit(&self, request: &SubmitRequest) -> Result<TransferId, ClientError> {
@@ -62,10 +63,12 @@ impl Client {
         Ok(TransferId(self.connection.read::<SubmitReply>(&reply)?.id))
     }
 
-    /// Submits a transfer, unless one that is under way does the same already. Repeated where the answer got lost: the
-    /// transfer that the first request began is then [`Submitted::Attached`]; if it ended meanwhile, another is begun.
+    /// Submits a transfer, unless an equal one is active. Retried if the answer is lost: a transfer
+    /// started by the first attempt is then [`Submitted::Attached`]. If that transfer has ended
+    /// meanwhile, the retry starts another one.
     ///
-    /// Errors: see [`ClientError`]; status 409 where one under way does the same by other settings.
+    /// Errors: see [`ClientError`]; status 409 if an active transfer does the same with other
+    /// settings.
     pub async fn submit_or_attach(&self, request: &SubmitRequest) -> Result<Submitted, ClientError> {
         let body = self.connection.write(&SubmitRequest { attach: true, ..request.clone() })?;
         let reply = self.connection.send_again(Method::POST, "/v1/transfers", body, REPLY_TIME).await?;
@@ -74,7 +77,7 @@ impl Client {
         Ok(if reply.attached { Submitted::Attached(id) } else { Submitted::New(id) })
     }
 
-    /// Has a file sent, or follows the transfer under way that does the same already, and watches that.
+    /// Submits a transfer, or attaches to an equal active one, and watches it.
     ///
     /// Errors: as [`Client::submit_or_attach`].
     pub async fn send(&self, request: &SubmitRequest) -> Result<Watch, ClientError> {
@@ -82,23 +85,24 @@ impl Client {
         Ok(self.watch(id))
     }
 
-    /// The length of the file that a request would send, as its source says; nothing is begun.
+    /// Asks the source for the length of the file that a request would send, without starting a
+    /// transfer.
     ///
-    /// Errors: see [`ClientError`]; status 422 where the source would not send it.
+    /// Errors: see [`ClientError`]; status 422 if the source would not send the file.
     pub async fn ask_source(&self, request: &SubmitRequest) -> Result<u64, ClientError> {
         let body = self.connection.write(request)?;
         let reply = self.connection.send(&Method::POST, "/v1/source", &body, SOURCE_TIME).await?;
         Ok(self.connection.read::<SourceReply>(&reply)?.length_bytes)
     }
 
-    /// How a transfer stands.
+    /// Returns the status of a transfer.
     ///
     /// Errors: see [`ClientError`].
     pub async fn status(&self, id: TransferId) -> Result<TransferView, ClientError> {
         self.connection.get(&format!("/v1/transfers/{id}")).await
     }
 
-    /// How all transfers stand, oldest first.
+    /// Returns the status of all transfers, oldest first.
     ///
     /// Errors: see [`ClientError`].
     pub async fn statuses(&self) -> Result<Vec<TransferView>, ClientError> {
@@ -114,29 +118,30 @@ impl Client {
         }
     }
 
-    /// The plan of a transfer's present or last attempt.
+    /// Returns the plan of a transfer's current or last attempt.
     ///
-    /// Errors: see [`ClientError`]; status 404 before the first.
+    /// Errors: see [`ClientError`]; status 404 before the first plan.
     pub async fn plan(&self, id: TransferId) -> Result<Plan, ClientError> {
         self.connection.get(&format!("/v1/transfers/{id}/plan")).await
     }
 
-    /// Of the plans of a transfer's attempts, the last that served the most destinations.
+    /// Returns the latest of the plans that served the most destinations, over all attempts of a
+    /// transfer.
     ///
-    /// Errors: see [`ClientError`]; status 404 before the first.
+    /// Errors: see [`ClientError`]; status 404 before the first plan.
     pub async fn widest_plan(&self, id: TransferId) -> Result<Plan, ClientError> {
         self.connection.get(&format!("/v1/transfers/{id}/plan?widest=true")).await
     }
 
-    /// The controller's network, and which sites are up.
+    /// Returns the controller's network, and the state of each site.
     ///
     /// Errors: see [`ClientError`].
     pub async fn topology(&self) -> Result<TopologyView, ClientError> {
         self.connection.get("/v1/topology").await
     }
 
-    /// Gives a transfer up; false if it was over already. Repeated where the answer got lost: false then, too, for one that
-    /// the first request cancelled.
+    /// Cancels a transfer; returns false if it was already over. A retry after a lost answer also
+    /// returns false if the first attempt cancelled the transfer.
     ///
     /// Errors: see [`ClientError`].
     pub async fn cancel(&self, id: TransferId) -> Result<bool, ClientError> {
@@ -151,14 +156,14 @@ impl Client {
         }
     }
 
-    /// Any address that answers with text: `/metrics`, `/openapi.json`, `/healthz`.
+    /// Fetches any address that answers with text: `/metrics`, `/openapi.json`, `/healthz`.
     ///
     /// Errors: see [`ClientError`].
     pub async fn text(&self, path: &str) -> Result<String, ClientError> {
         self.connection.text(path).await
     }
 
-    /// Watches a transfer until it is over; reconnects by itself.
+    /// Watches a transfer to its end; reconnects by itself.
     pub fn watch(&self, id: TransferId) -> Watch {
         Watch {
             client: self.clone(),
@@ -174,7 +179,7 @@ impl Client {
         }
     }
 
-    /// Tells the controller that a site is there. [`SiteLink`] does this by itself.
+    /// Registers a site with the controller. [`SiteLink`] does this by itself.
     ///
     /// Errors: see [`ClientError`].
     pub async fn register(
@@ -199,25 +204,25 @@ impl Client {
             escaped(site),
             COMMANDS_WAIT.as_millis()
         );
-        // One try: the caller acknowledges anew each time.
+        // A single attempt, because each call of the caller acknowledges the previous commands.
         self.connection.read(
             &self.connection.send(&Method::GET, &path, &Bytes::new(), COMMANDS_WAIT + REPLY_TIME).await?,
         )
     }
 }
 
-/// An item for a watcher.
+/// One update about a watched transfer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WatchItem {
-    /// How the transfer stands now.
+    /// Current status of the transfer.
     Status(Box<TransferView>),
     /// An event.
     Event(Box<EventView>),
-    /// The controller cannot be reached, and why: it is tried on.
+    /// The controller is unreachable, with the reason; the watch keeps trying.
     Away(String),
 }
 
-/// A transfer being watched.
+/// A watch on one transfer.
 pub struct Watch {
     client: Client,
     id: TransferId,
@@ -231,26 +236,26 @@ pub struct Watch {
     lost: Option<Lost>,
 }
 
-/// The controller cannot be reached.
+/// State while the controller is unreachable.
 struct Lost {
-    /// Until when it is tried.
+    /// Time at which the watch gives up.
     until: Instant,
-    /// The watcher has been told.
+    /// True once the watcher has been told.
     is_said: bool,
 }
 
 impl Watch {
-    /// The same, where a controller that went away is tried for so long.
+    /// Sets the time during which the watch retries an unreachable controller.
     pub fn with_patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }
 
-    /// The transfer.
+    /// Id of the transfer.
     pub fn id(&self) -> TransferId {
         self.id
     }
 
-    /// Waits for the transfer's end, passing over what happens meanwhile: how it stands then.
+    /// Waits for the end of the transfer, discarding other updates. Returns the final status.
     ///
     /// Errors: as [`Watch::next`].
     pub async fn end(mut self) -> Result<TransferView, ClientError> {
@@ -263,9 +268,9 @@ impl Watch {
         Ok(last.expect("a watch is over only after a status with the outcome"))
     }
 
-    /// The next thing to show; `None` once the transfer is over and everything was shown.
+    /// Returns the next update, or `None` after the last one.
     ///
-    /// Errors: see [`ClientError`], after the watch's patience.
+    /// Errors: see [`ClientError`], once the watch's retry time is over.
     pub async fn next(&mut self) -> Result<Option<WatchItem>, ClientError> {
         let mut backoff = BACKOFF;
         loop {
@@ -288,7 +293,8 @@ impl Watch {
             if !error.is_passing() || Instant::now() + pause >= lost.until {
                 return Err(error);
             }
-            // A restart is over at the second try, and worth no word.
+            // A restarted controller answers the second attempt, so the watcher is told only after
+            // that.
             if !is_first && !std::mem::replace(&mut lost.is_said, true) {
                 self.ready.push_back(WatchItem::Away(error.to_string()));
             }
@@ -321,7 +327,7 @@ impl Watch {
         };
         let frame = timeout(WATCH_SILENCE, body.frame()).await.map_err(|_| broken("fell silent".into()))?;
         let Some(frame) = frame else {
-            // The server ends the stream of a transfer that is over, after its last event.
+            // The server ends the stream of a finished transfer after the last event.
             self.over = self.told_over;
             return if self.over { Ok(()) } else { Err(broken("the stream ended".into())) };
         };
@@ -353,9 +359,10 @@ impl Watch {
     }
 }
 
-/// The id and the item of a block of an event stream, as far as it has any (HTML Living Standard, section 9.2.6).
+/// Parses one block of an event stream into its id and item, both optional (HTML Living Standard,
+/// section 9.2.6).
 ///
-/// Errors: data that is not what its event holds.
+/// Errors: data that does not fit the event's type.
 pub(crate) fn read_block(block: &str) -> Result<(Option<String>, Option<WatchItem>), serde_json::Error> {
     let (mut kind, mut id, mut data) = ("", None, String::new());
     for line in block.lines() {
@@ -376,22 +383,22 @@ pub(crate) fn read_block(block: &str) -> Result<(Option<String>, Option<WatchIte
     Ok((id, item))
 }
 
-/// A site's standing conversation with the controller: registers, again where need be, and never loses or repeats a
-/// command while the site's process lives.
+/// A site's lasting session with the controller. It registers, repeatedly if needed, and delivers
+/// every command exactly once while the site's process lives.
 pub struct SiteLink {
     client: Client,
     site: String,
     registration: RegisterRequest,
     session: Mutex<PeerSession>,
-    /// The number of the last batch of reports.
+    /// Number of the last batch of reports.
     batch: Mutex<u64>,
-    /// How often it has registered.
+    /// Number of registrations so far.
     registered: watch::Sender<u64>,
 }
 
 impl SiteLink {
-    /// A link for `site`; the registration's session must be chosen at random when the site's process starts. The place of
-    /// another process is taken at most once.
+    /// Creates a link for `site`. The caller must draw the registration's session at random when
+    /// the site's process starts. A link replaces another process of the site at most once.
     pub fn new(client: Client, site: impl Into<String>, registration: RegisterRequest) -> Self {
         Self {
             client,
@@ -414,14 +421,15 @@ impl SiteLink {
             }
             session.handle_joined(reply.queue, reply.after);
             self.registered.send_replace(session.joins());
-            // Reports travel while a request for commands waits.
+            // Reports use a second connection while a long poll occupies the first.
             self.client.connection.warm();
         }
         Ok((session.joins(), session.position()))
     }
 
-    /// The answer to a request of the registration `times`, none once there is a newer one: a controller whose machine lost its
-    /// power closes no connection, and its successor answers nothing that was asked on one.
+    /// Returns the answer to a request of registration number `times`, or `None` after a newer
+    /// registration. A controller that lost power closes no connection, and its successor cannot
+    /// answer old requests.
     async fn answered<T>(&self, times: u64, request: impl Future<Output = T>) -> Option<T> {
         let mut registered = self.registered.subscribe();
         tokio::select! {
@@ -430,9 +438,10 @@ impl SiteLink {
         }
     }
 
-    /// The next commands, in order; an empty list now and then. They count as carried out when this is called again.
+    /// Returns the next commands, in order; the list may be empty. The next call acknowledges them
+    /// as executed.
     ///
-    /// Errors: see [`ClientError`], after the client's patience; calling again goes on.
+    /// Errors: see [`ClientError`], once the client's retry time is over; the next call continues.
     pub async fn next_commands(&self) -> Result<Vec<Command>, ClientError> {
         let end = Instant::now() + self.client.connection.patience();
         let mut backoff = BACKOFF;
@@ -461,9 +470,10 @@ impl SiteLink {
         }
     }
 
-    /// Sends reports, in order, each exactly once. Callers take turns.
+    /// Sends reports, in order, each exactly once. Concurrent callers wait for each other.
     ///
-    /// Errors: see [`ClientError`], after the client's patience; the reports may then not have arrived.
+    /// Errors: see [`ClientError`], once the client's retry time is over; the reports may then be
+    /// lost.
     pub async fn report(&self, reports: &[Report]) -> Result<(), ClientError> {
         let mut batch = self.batch.lock().await;
         *batch += 1;

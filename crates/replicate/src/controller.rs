@@ -1,7 +1,7 @@
-//! The controller: the coordinator, its store, and the queues for sites and watchers, behind one lock.
+//! The controller: coordinator, store, and queues for sites and watchers, behind one lock.
 //!
-//! After every change the order is: make the change durable, then let commands and events out. While the store cannot be written,
-//! nothing goes out. Leaves out: HTTP. Read [`Controller`] first.
+//! Each change becomes durable before its commands and events are sent. While the store is not
+//! writable, nothing is sent. Leaves out: HTTP. Read [`Controller`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 
 mod log;
@@ -29,11 +29,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, oneshot, watch};
 
-/// The planner that a controller is given.
+/// The controller's planner, boxed.
 pub struct BoxedPlanner(Box<dyn Planner + Send + Sync>);
 
 impl BoxedPlanner {
-    /// Boxes it.
+    /// Boxes a planner.
     pub fn new(planner: impl Planner + Send + Sync + 'static) -> Self {
         Self(Box::new(planner))
     }
@@ -48,25 +48,25 @@ impl Planner for BoxedPlanner {
     }
 }
 
-/// Work under the lock that takes longer than this excuses sites that were not heard of meanwhile.
+/// Time under the lock above which sites' silence during that time does not count.
 const LONG_WORK: Duration = Duration::from_ms(500);
 
-/// How a controller is set up.
+/// Configuration of a controller.
 pub struct ControllerConfig {
     /// The network.
     pub topology: Topology,
-    /// Decides what transfers do on it.
+    /// Planner of the transfers.
     pub planner: BoxedPlanner,
-    /// Limits and patience.
+    /// Limits and timeouts of the coordinator.
     pub coordinator: CoordinatorConfig,
-    /// The durable store's file; made if it is not there.
+    /// File of the durable store, created if it does not exist.
     pub store: PathBuf,
-    /// How long a site may be silent before it counts as gone.
+    /// Silence after which a site counts as down.
     pub site_grace: Duration,
 }
 
 impl ControllerConfig {
-    /// A controller with every setting at its default.
+    /// Creates a configuration with every setting at its default.
     pub fn new(
         topology: Topology,
         planner: impl Planner + Send + Sync + 'static,
@@ -82,13 +82,13 @@ impl ControllerConfig {
     }
 }
 
-/// Why a controller took a transfer not on.
+/// Reason for not accepting a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotTaken {
     /// The request is refused.
     Refused(SubmitError),
-    /// The store cannot be written, and why: the same request may be taken later.
+    /// The store is not writable, with the reason; the same request may succeed later.
     NotDurable(String),
 }
 
@@ -108,17 +108,17 @@ impl From<SubmitError> for NotTaken {
     }
 }
 
-/// Another process serves the site.
+/// Refusal of a registration: another process serves the site.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
-    /// Its session.
+    /// Session of the other process.
     pub(crate) session: u64,
-    /// Address at which it takes in data.
+    /// Data address of the other process.
     pub(crate) address: String,
 }
 
-/// A transfer is given up as soon as the store can be written, which it cannot be now, and why. A controller that ends before goes
-/// on with the transfer when it starts again.
+/// A cancellation is not durable yet, with the store's error. It takes effect once the store is
+/// writable; if the controller ends before that, its next start resumes the transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotDurable(pub String);
 
@@ -129,7 +129,7 @@ impl std::fmt::Display for NotDurable {
 }
 impl std::error::Error for NotDurable {}
 
-/// A running controller; clones are the same one.
+/// A running controller; clones share it.
 #[derive(Clone)]
 pub struct Controller {
     shared: Arc<Shared>,
@@ -139,13 +139,13 @@ struct Shared {
     topology: Topology,
     site_grace: Duration,
     state: Mutex<State>,
-    /// Wakes the driver when a deadline may have moved.
+    /// Wakes the driver when a deadline may have changed.
     moved: Notify,
-    /// Wakes those who wait for one site's commands.
+    /// Wakes requests that wait for one site's commands.
     commands: Vec<Notify>,
     /// Wakes watchers.
     events: watch::Sender<u64>,
-    /// What is said of sites that register, which they do as often as they like.
+    /// Rate limit for log lines about registrations, which sites may repeat at will.
     notes: Refusals,
 }
 
@@ -155,16 +155,16 @@ struct State {
     store: Store,
     unsaved: Unsaved,
     sessions: SiteSessions,
-    /// By site, the address at which its process takes in data.
+    /// Data address of each site's process.
     data_addresses: Vec<String>,
     logs: BTreeMap<TransferId, EventLog>,
     times: BTreeMap<TransferId, Times>,
     counters: Counters,
-    /// Who waits for the answers to which questions.
+    /// Waiting callers of each question to a source.
     asking: BTreeMap<TransferId, oneshot::Sender<Answer>>,
 }
 
-/// Counts since the start, for metrics.
+/// Counters since the start, for metrics.
 #[derive(Default)]
 struct Counters {
     reports: u64,
@@ -172,15 +172,16 @@ struct Counters {
 }
 
 impl Controller {
-    /// Opens the store and goes on with what is in it. A [`anabranch_http::Server`] then drives it.
+    /// Opens the store and resumes its transfers. An [`anabranch_http::Server`] then drives the
+    /// controller.
     ///
-    /// Errors: a store that cannot be used, or that was written on another topology.
+    /// Errors: a store that is unusable, or was written for another topology.
     pub fn open(config: ControllerConfig) -> Result<Self, StoreError> {
         let opened = Store::open(&config.store, &config.topology)?;
         Self::new(config, opened)
     }
 
-    /// The same without a file, for what only talks to it.
+    /// Creates a controller without a file, for exercises of requests.
     pub(crate) fn open_in_memory(config: ControllerConfig) -> Result<Self, StoreError> {
         let opened = Store::in_memory(&config.topology)?;
         Self::new(config, opened)
@@ -227,7 +228,8 @@ impl Controller {
         })
     }
 
-    /// Drives deadlines: the coordinator's, and those of silent sites. Never returns; drop it to stop.
+    /// Drives the deadlines of the coordinator and the timeouts of silent sites. Never returns;
+    /// drop it to stop.
     pub(crate) async fn run(&self) {
         loop {
             let wait = {
@@ -237,23 +239,23 @@ impl Controller {
                 Self::next_deadline(&state).saturating_since(state.now())
             };
             let moved = self.shared.moved.notified();
-            // A millisecond more: timers fire early by their rounding, and would spin.
+            // One millisecond more: timers round down, and the loop would spin.
             let wait = wait.to_std() + std::time::Duration::from_millis(1);
             let _ = tokio::time::timeout(wait, moved).await;
         }
     }
 
-    /// The network.
+    /// Returns the network.
     pub fn topology(&self) -> &Topology {
         &self.shared.topology
     }
 
-    /// What is said of sites that register.
+    /// Rate limit for log lines about registrations.
     pub(crate) fn notes(&self) -> &Refusals {
         &self.shared.notes
     }
 
-    /// Takes a transfer on: it is durable when this returns.
+    /// Submits a transfer, which is durable when this returns.
     ///
     /// Errors: see [`NotTaken`].
     pub fn submit(&self, request: TransferRequest) -> Result<TransferId, NotTaken> {
@@ -261,7 +263,7 @@ impl Controller {
         taken.map(|(Submitted::New(id) | Submitted::Attached(id))| id)
     }
 
-    /// Takes a transfer on, unless one that is under way does the same already.
+    /// Submits a transfer, unless an equal one is active.
     ///
     /// Errors: see [`NotTaken`].
     pub fn submit_or_attach(&self, request: TransferRequest) -> Result<Submitted, NotTaken> {
@@ -284,7 +286,8 @@ impl Controller {
         })
     }
 
-    /// Asks the source of a request for its file, without beginning anything. Dropped, it asks no more.
+    /// Asks the source of a request for its file, without starting a transfer. Dropping the future
+    /// cancels the question.
     ///
     /// Errors: see [`NotTaken`].
     pub async fn ask_source(&self, request: TransferRequest) -> Result<Answer, NotTaken> {
@@ -299,7 +302,7 @@ impl Controller {
         Ok(answer.await.unwrap_or_else(|_| Err("the controller ends: ask again".to_owned())))
     }
 
-    /// Gives a transfer up: that is durable when this returns. False if there is none under way.
+    /// Cancels a transfer durably. Returns false if no such transfer is active.
     ///
     /// Errors: see [`NotDurable`].
     pub fn cancel(&self, id: TransferId) -> Result<bool, NotDurable> {
@@ -310,44 +313,44 @@ impl Controller {
         })
     }
 
-    /// How a transfer stands.
+    /// Status of a transfer.
     pub fn status(&self, id: TransferId) -> Option<TransferStatus> {
         self.lock().coordinator.status(id)
     }
 
-    /// How the first transfer after `id` that is remembered stands.
+    /// Status of the first remembered transfer after `id`.
     pub fn status_after(&self, id: TransferId) -> Option<TransferStatus> {
         let state = self.lock();
         state.coordinator.status(state.coordinator.next_after(id)?)
     }
 
-    /// The plan of a transfer's present or last attempt, since the controller's start.
+    /// Plan of a transfer's current or last attempt, since the controller's start.
     pub fn plan(&self, id: TransferId) -> Option<Plan> {
         self.lock().coordinator.plan(id).cloned()
     }
 
-    /// The plan of the attempt that served the most destinations, since the controller's start.
+    /// Plan of the attempt that served the most destinations, since the controller's start.
     pub fn widest_plan(&self, id: TransferId) -> Option<Plan> {
         self.lock().coordinator.widest_plan(id).cloned()
     }
 
-    /// When a transfer was accepted, and when it ended.
+    /// Times at which a transfer was accepted and ended.
     pub fn times(&self, id: TransferId) -> Times {
         self.lock().times.get(&id).copied().unwrap_or_default()
     }
 
-    /// Whether a site is registered and answers.
+    /// Returns true if a site is registered and responsive.
     pub fn is_up(&self, site: SiteId) -> bool {
         self.lock().coordinator.is_up(site)
     }
 
-    /// What is wrong with the controller, if anything: the store cannot be written.
+    /// Reason why the controller is unhealthy, if any: the store is not writable.
     pub fn trouble(&self) -> Option<String> {
         self.lock().unsaved.trouble().map(str::to_owned)
     }
 
-    /// Notes that a site's process is there, unless another one of the same site is and goes on answering: then that
-    /// one's, after at most 3 s. With `take_over` the new one takes its place in any case.
+    /// Registers a site's process. Without `take_over`, fails with the other process of the same
+    /// site if that one still responds, which takes at most 3 s to find out.
     pub(crate) async fn register(
         &self,
         site: SiteId,
@@ -374,7 +377,7 @@ impl Controller {
         }))
     }
 
-    /// The site's process of another session, if there is one that gives a sign of life.
+    /// Returns another process of the site if it responds to a probe.
     async fn answers_still(&self, site: SiteId, session: u64) -> Option<Taken> {
         let probe = self.lock().sessions.probe(&site, session)?;
         self.shared.commands[site.index()].notify_waiters();
@@ -415,7 +418,7 @@ impl Controller {
         })
     }
 
-    /// Commands that follow `position`, as soon as there are any, at most `wait` from now.
+    /// Returns the commands after `position` as soon as there are any, at most `wait` from now.
     pub(crate) async fn commands(
         &self,
         site: SiteId,
@@ -443,7 +446,7 @@ impl Controller {
         }
     }
 
-    /// Events of a transfer from number `from` on, the number that follows them, and whether the transfer is over.
+    /// Returns a transfer's events from number `from` on, and true if the transfer is over.
     pub(crate) fn events_from(&self, id: TransferId, from: u64) -> (Vec<(u64, EventView)>, bool) {
         let state = self.lock();
         let name = |site: SiteId| self.shared.topology.site(site).name.clone();
@@ -534,11 +537,12 @@ impl Controller {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic under the lock is a bug that the panic's own message tells of; the state's tables stay valid.
+        // A panic under the lock is a bug that the panic's own message tells of; the state's tables
+        // stay valid.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state, and lets out what follows from it.
+    /// Changes the state, and sends what follows from the change.
     fn change<T>(&self, f: impl FnOnce(&mut State, Instant) -> T) -> T {
         let mut state = self.lock();
         let now = state.now();
@@ -550,7 +554,7 @@ impl Controller {
         result
     }
 
-    /// While the lock was held for long (a hard plan, a slow disk) nobody could be heard: silence then counts for nothing.
+    /// Excuses sites for silence while the lock was held for long (a hard plan, a slow disk).
     fn excuse(&self, state: &mut State, began: Instant) {
         let now = state.now();
         if now.saturating_since(began) > LONG_WORK {
@@ -572,7 +576,7 @@ impl Controller {
             }
         }
         while let Some((id, answer)) = state.coordinator.poll_answer() {
-            // Whoever asked may have gone.
+            // The caller may have gone.
             let _ = state.asking.remove(&id).map(|waiting| waiting.send(answer));
         }
         let mut news = false;
@@ -586,7 +590,7 @@ impl Controller {
         }
     }
 
-    /// A line for the log: what becomes of a transfer and of its destinations; how its attempts go is for who looks closer.
+    /// Logs the state of a transfer and its destinations; attempts are logged at debug level.
     fn note(&self, state: &State, event: &Event) {
         let name = |site: SiteId| self.shared.topology.site(site).name.clone();
         let (transfer, attempt) = (event.transfer.0, event.attempt);
@@ -641,12 +645,12 @@ impl State {
         Instant::from_std(self.epoch.elapsed())
     }
 
-    /// Errors: the store cannot be written.
+    /// Errors: the store is not writable.
     fn is_writable(&self) -> Result<(), NotTaken> {
         self.unsaved.trouble().map_or(Ok(()), |trouble| Err(NotTaken::NotDurable(trouble.to_owned())))
     }
 
-    /// Makes transfers durable, or notes why not.
+    /// Makes transfers durable, or records the error.
     fn save(&mut self, now: Instant, transfers: &[TransferId]) {
         let changes: Vec<_> = transfers.iter().map(|&id| (id, self.coordinator.snapshot(id))).collect();
         self.note_times(&changes);
@@ -654,7 +658,7 @@ impl State {
         let changes: Vec<_> = changes.into_iter().map(|(id, s)| (id, s.map(|s| (s, times(id))))).collect();
         if let Err(error) = self.store.save(self.coordinator.next_transfer(), &changes) {
             let reason = error.to_string();
-            // It is tried every second.
+            // Writing is retried every second, so an unchanged error is logged once.
             if self.unsaved.trouble() != Some(&reason) {
                 tracing::error!("nothing is begun or changed until it can be written: {reason}");
             }
@@ -670,7 +674,7 @@ impl State {
         self.unsaved.handle_saved();
     }
 
-    /// Notes which transfers were accepted or ended just now.
+    /// Records the times of transfers that were just accepted or have just ended.
     fn note_times(&mut self, changes: &[(TransferId, Option<TransferSnapshot>)]) {
         let now = unix_ms();
         for (id, snapshot) in changes {
@@ -686,7 +690,7 @@ impl State {
     }
 }
 
-/// Somebody waits for the answer to a question.
+/// A caller that waits for the answer to a question.
 struct Asking<'a> {
     controller: &'a Controller,
     id: TransferId,
@@ -700,7 +704,7 @@ impl Drop for Asking<'_> {
     }
 }
 
-/// Counts a long poll as a sign of life for as long as its connection stands.
+/// Marks a site as alive while the connection of its long poll lasts.
 struct PollGuard<'a> {
     controller: &'a Controller,
     site: SiteId,

@@ -1,6 +1,7 @@
-//! Exercises of requests to the controller, and of its replies to clients, for fuzz targets and their corpora's tests.
+//! Exercises of requests to the controller, and of its replies, for fuzz targets and their
+//! corpora's tests.
 //!
-//! Leaves out: HTTP's own syntax and TLS, which are libraries'.
+//! Leaves out: the syntax of HTTP and TLS, which libraries parse.
 
 use crate::client::read_block;
 use crate::controller::{Controller, ControllerConfig};
@@ -18,9 +19,10 @@ use anabranch_replicate_proto::coordinator::{Coordinator, CoordinatorConfig, Def
 use anabranch_replicate_proto::plan::Plan;
 use anabranch_units::{BitRate, Instant, SiteId};
 
-/// Takes lines for requests of site `s` of a butterfly, of an operator (`!`) and of site `t1` (`!!`).
+/// Takes lines for requests of site `s` of a butterfly, of an operator (`!`) and of site `t1`
+/// (`!!`).
 ///
-/// Panics: where the controller does.
+/// Panics: if the controller panics.
 #[doc(hidden)]
 pub fn exercise_http(bytes: &[u8]) -> bool {
     let Ok(topology) = builtin("butterfly", BitRate::mbps(10)) else { return false };
@@ -31,7 +33,8 @@ pub fn exercise_http(bytes: &[u8]) -> bool {
     requests(&router(controller), peers, bytes, || {})
 }
 
-/// Reads `bytes` as each of a controller's replies, and as a stream of events. True if one of them reads.
+/// Parses `bytes` as each of a controller's replies, and as a stream of events. Returns true if one
+/// is valid.
 #[doc(hidden)]
 pub fn exercise_replies(bytes: &[u8]) -> bool {
     fn reads<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> bool {
@@ -57,8 +60,8 @@ pub fn exercise_replies(bytes: &[u8]) -> bool {
     matches!(first, Some(Ok((_, Some(_))))) && blocks.all(|block| read_block(block).is_ok())
 }
 
-/// Reads `bytes` as each of the three kinds and gives them to a coordinator with one transfer under way. True if they were
-/// taken.
+/// Parses `bytes` as each of the three kinds, and gives the results to a coordinator with one
+/// active transfer. Returns true if the coordinator accepted them.
 #[doc(hidden)]
 pub fn exercise(bytes: &[u8]) -> bool {
     let Ok(topology) = builtin("butterfly", BitRate::mbps(10)) else { return false };

@@ -1,7 +1,8 @@
 //! The controller's routes: each caller's rights, and requests and answers in JSON.
 //!
-//! Sites may only speak for themselves; operators submit, watch and cancel; a site may also submit and cancel transfers
-//! that it is the source of (CodedBulk section 2.4, step 1). Leaves out: TLS and connections. Read [`router`] first.
+//! A site may speak for itself only; operators submit, watch and cancel. A site may also submit and
+//! cancel transfers whose source it is (CodedBulk section 2.4, step 1). Leaves out: TLS and
+//! connections. Read [`router`] first.
 
 use crate::controller::{Controller, NotTaken, Taken};
 use crate::wire::{
@@ -37,11 +38,11 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use utoipa::OpenApi;
 
-/// The longest that a site may wait for commands.
+/// Maximum time for which a site may wait for commands.
 const COMMANDS_WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(10);
-/// Bytes of a request for a transfer.
+/// Maximum bytes of a request for a transfer.
 const SUBMIT_BYTES_MAX: usize = 64 << 10;
-/// About how many bytes of transfers go into one reply, unless one alone has more.
+/// Approximate bytes of transfers in one reply; a single larger transfer still fits.
 const PAGE_BYTES: usize = 1 << 20;
 
 #[derive(OpenApi)]
@@ -82,12 +83,12 @@ const PAGE_BYTES: usize = 1 << 20;
 )]
 struct Description;
 
-/// The OpenAPI description, JSON.
+/// OpenAPI description, as JSON.
 pub(crate) fn openapi() -> String {
     Description::openapi().to_json().expect("the description is made of strings")
 }
 
-/// All routes. The caller's [`PeerIdentity`] must be among the request's extensions.
+/// Builds all routes. The caller's [`PeerIdentity`] must be among the request's extensions.
 pub(crate) fn router(controller: Controller) -> Router {
     let routes = Router::new()
         .route("/v1/sites/{site}/register", post(register))
@@ -131,7 +132,7 @@ fn unregistered() -> Refusal {
 fn no_transfer(peer: &PeerIdentity, id: u64) -> Refusal {
     let why = match peer.role {
         Role::Operator => "it never existed, or is forgotten".to_owned(),
-        // Which of the three is not for it to know.
+        // The peer may not learn which of the three applies.
         role => format!("it never existed, is forgotten, or is none of {} `{}`", role.word(), peer.name),
     };
     Refusal(StatusCode::NOT_FOUND, format!("no transfer {id}: {why}"))
@@ -275,7 +276,7 @@ async fn topology(State(controller): State<Controller>) -> Json<TopologyView> {
     Json(TopologyView { name: t.name().to_owned(), sites: sites.collect(), links: links.collect() })
 }
 
-/// Names to ids.
+/// Converts a request's names to ids.
 pub(crate) fn request(t: &Topology, r: SubmitRequest) -> Result<TransferRequest, Refusal> {
     let bad = |e: &dyn std::fmt::Display| Refusal(StatusCode::BAD_REQUEST, e.to_string());
     let site = |name: &str| t.find_site(name).map_err(|e| bad(&e));
@@ -357,7 +358,8 @@ async fn submit(
     }
 }
 
-/// What is asked for by whom, if he may, and whether he would follow what is under way.
+/// Parses a transfer request and checks the peer's rights. Returns the request and whether to
+/// attach to an equal active transfer.
 fn asked(
     controller: &Controller,
     peer: &PeerIdentity,
@@ -403,7 +405,7 @@ async fn source(
     Ok(Json(SourceReply { length_bytes }))
 }
 
-/// As much of a line as the peer may read.
+/// Truncates a line to the part that the peer may read.
 fn readable(peer: &PeerIdentity, line: String) -> String {
     if peer.role == Role::Operator { line } else { without_connecting(&line).to_owned() }
 }
@@ -474,7 +476,8 @@ fn view(controller: &Controller, peer: &PeerIdentity, s: TransferStatus) -> Tran
     }
 }
 
-/// Whether the peer may look at a transfer: operators at all, a site at those of which it is source or destination.
+/// Returns true if the peer may see a transfer: operators see all, a site sees transfers with
+/// itself as source or destination.
 fn may_look(controller: &Controller, peer: &PeerIdentity, request: &TransferRequest) -> bool {
     let is_own = |site| controller.topology().site(site).name == peer.name;
     match peer.role {
@@ -484,7 +487,7 @@ fn may_look(controller: &Controller, peer: &PeerIdentity, request: &TransferRequ
     }
 }
 
-/// A transfer that the peer may look at. Others are to it as if they were not.
+/// Finds a transfer that the peer may see. Hidden transfers are reported as missing.
 fn seen(controller: &Controller, peer: &PeerIdentity, id: u64) -> Result<TransferStatus, Refusal> {
     let status = controller.status(TransferId(id)).filter(|s| may_look(controller, peer, &s.request));
     status.ok_or_else(|| no_transfer(peer, id))
@@ -515,7 +518,8 @@ async fn transfers(
         if !may_look(&controller, &peer, &status.request) {
             continue;
         }
-        // Its texts and lists; numbers and names of fields besides.
+        // Texts and lists, each byte up to twice in JSON; numbers and field names add the
+        // constants.
         bytes += 2 * status.request.bytes() + 512 * (1 + status.destinations.len());
         page.transfers.push(view(&controller, &peer, status));
     }
@@ -533,7 +537,7 @@ async fn transfer(
     Ok(Json(view(&controller, &peer, status)))
 }
 
-/// Which plan of a transfer.
+/// Selects a plan of a transfer.
 #[derive(Deserialize)]
 struct WhichPlan {
     #[serde(default)]
@@ -554,7 +558,7 @@ async fn plan(
     let plan = if which.widest { controller.widest_plan(id_of) } else { controller.plan(id_of) };
     Ok(match plan {
         Some(plan) => Json(plan).into_response(),
-        // No refusal: who watches a transfer asks until there is one.
+        // A normal answer rather than an error: a watcher polls until there is a plan.
         None => {
             let error = format!("no plan of a transfer {id} yet");
             (StatusCode::NOT_FOUND, Json(ErrorBody { error })).into_response()
@@ -579,7 +583,7 @@ async fn cancel(
     }
 }
 
-/// The state of one watcher's stream.
+/// State of one watcher's stream.
 struct Watcher {
     controller: Controller,
     peer: PeerIdentity,

@@ -1,9 +1,10 @@
-//! `replicate` for programs that embed it: one file to many sites, through relays that code.
+//! `replicate` for programs that embed it: one file to many sites, through coding relays.
 //!
-//! A [`Controller`] is the system's coordinator behind HTTP/1.1 over mutual TLS, with its transfers in an embedded store: killed
-//! at any time, it goes on from the last state that anybody outside could have seen. A [`Relay`] is a site's daemon: it asks the
-//! controller for commands, carries them out with sockets and files, and reports. A site may only speak for itself. A [`Client`]
-//! asks for transfers and watches them; events come as [`WatchItem`]s.
+//! A [`Controller`] is the system's coordinator behind HTTP/1.1 over mutual TLS, with its transfers
+//! in an embedded store. A killed controller resumes from the last state that was visible outside.
+//! A [`Relay`] is a site's daemon: it fetches commands from the controller, executes them with
+//! sockets and files, and reports. A site may speak for itself only. A [`Client`] submits transfers
+//! and watches them through [`WatchItem`]s.
 //!
 //! ```
 //! use anabranch_disk::folder::{Folder, Links};

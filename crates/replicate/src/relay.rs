@@ -1,7 +1,8 @@
-//! A site's daemon, whole: a [`Service`] in conversation with the controller.
+//! A site's daemon: a [`Service`] connected to the controller.
 //!
-//! Commands come by long polls, reports go in batches; both are tried again for as long as the controller is away, and data that has
-//! arrived stays. Leaves out: keys that change on the disk, and rights to the folder, which are the program's.
+//! Commands arrive by long polls, reports leave in batches. Both are retried while the controller
+//! is unreachable, and received data is kept. Leaves out: reloading keys, and access rights to the
+//! folder, which are left to the program.
 
 use crate::client::{Client, SiteLink};
 use crate::runner::Fault;
@@ -27,48 +28,51 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-/// How often it is looked for what is too old.
+/// Interval between two searches for expired partial files.
 const LEFTOVERS_EVERY: Duration = Duration::from_secs(3_600);
-/// How long reports are gathered before they are sent together.
+/// Time for which reports are collected into one batch.
 const REPORT_GATHER: Duration = Duration::from_millis(5);
-/// How long to wait after the controller could not be reached.
+/// Pause after a failed request to the controller.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long a request to the controller is tried before its commands are asked for anew.
+/// Retry time of one request to the controller; after it the relay asks for commands again.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How a site's daemon is set up.
+/// Configuration of a site's daemon.
 #[derive(Clone, Debug)]
 pub struct RelayConfig {
-    /// The network, the same as the controller's.
+    /// The network, equal to the controller's.
     pub topology: Topology,
-    /// The site.
+    /// Id of the site.
     pub site: SiteId,
-    /// Where the controller listens, `host:port`.
+    /// Address of the controller, as `host:port`.
     pub controller: String,
-    /// The folder below which files are read and written, and nowhere else.
+    /// Folder that contains all files the relay reads and writes.
     pub folder: Arc<Folder>,
-    /// Where to take in data.
+    /// Address on which to receive data.
     pub listen: SocketAddr,
-    /// Where other sites reach this one, `host:port`; the address of `listen` without.
+    /// Address at which other sites reach this one, as `host:port`. `None`: the address of
+    /// `listen`.
     pub advertise: Option<String>,
-    /// Where the sites at the other ends of these links reach this one, if not where the others do.
+    /// Addresses for the sites at the other ends of these links, where they differ from
+    /// `advertise`.
     pub links: Vec<(LinkId, String)>,
-    /// Which sites may have files put where of their own accord.
+    /// Sites that may write files here without an operator, and the folders they may write to.
     pub accept: Vec<AcceptFrom>,
-    /// The most memory that all transfers together may take.
+    /// Maximum memory of all transfers together.
     pub memory: ByteCount,
-    /// How long the leftover of a file is kept when no transfer goes on with it.
+    /// Time for which a partial file is kept without a transfer that resumes it.
     pub keep_partial: Duration,
-    /// Whether to take the place of another process of this site that is running.
+    /// True to replace another running process of this site.
     pub take_over: bool,
-    /// Data connections of peers that have not shown their identity.
+    /// Limits on data connections of unauthenticated peers.
     pub half_open: AdmissionLimits,
-    /// A fault that the site has on purpose, for tests.
+    /// Fault to inject, for tests.
     pub fault: Fault,
 }
 
 impl RelayConfig {
-    /// A daemon on a free port of loopback, with every other setting as the command has it by default.
+    /// Creates a configuration on a free loopback port, with the command's defaults for all other
+    /// settings.
     pub fn new(
         topology: &Topology,
         site: SiteId,
@@ -93,22 +97,22 @@ impl RelayConfig {
     }
 }
 
-/// Why a site's daemon does not begin.
+/// Reason why a site's daemon does not start.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RelayError {
-    /// It cannot listen.
+    /// The data address cannot be bound.
     Listen(io::Error),
-    /// It would tell others to connect to an address that stands for all of a machine's.
+    /// The advertised address would be a wildcard, to which no site can connect.
     Wildcard {
-        /// The address.
+        /// The wildcard address.
         address: String,
-        /// A site that would have to connect.
+        /// A site that would have to connect to it.
         from: String,
     },
-    /// The controller's address or the keys cannot be used.
+    /// The controller's address or the keys are unusable.
     Client(ClientError),
-    /// The system gives no random numbers.
+    /// The system provides no random numbers.
     Random(io::Error),
 }
 
@@ -126,7 +130,7 @@ impl std::fmt::Display for RelayError {
 }
 impl std::error::Error for RelayError {}
 
-/// A site's daemon that listens.
+/// A site's daemon, listening.
 pub struct Relay {
     listener: TcpListener,
     address: SocketAddr,
@@ -137,7 +141,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Listens. Nothing is served before [`Relay::run`].
+    /// Binds the data address. Nothing is served before [`Relay::run`].
     ///
     /// Must be called inside the runtime. Errors: [`RelayError`].
     pub async fn bind(config: RelayConfig, identity: &Identity) -> Result<Self, RelayError> {
@@ -170,16 +174,16 @@ impl Relay {
         })
     }
 
-    /// Where it takes in data.
+    /// Data address of the site.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// Does what the controller says, until that will have nothing to do with this site: why. Dropped, all of it ends; what has
-    /// arrived is kept.
+    /// Executes the controller's commands until the controller refuses this site. Returns the
+    /// refusal. Dropping the future ends all work; received data is kept.
     pub async fn run(self) -> ClientError {
-        // Emptied at every turn of `send_reports`, which bounds what it holds; a turn takes no longer than the client's
-        // patience.
+        // `send_reports` empties the channel at every turn, which takes at most the client's retry
+        // time; this bounds the channel.
         let (reports, reports_in) = mpsc::unbounded_channel();
         let folder = Arc::clone(&self.site.folder);
         let service = Service::start(self.site, self.identity, vec![self.listener], reports);
@@ -191,7 +195,7 @@ impl Relay {
     }
 }
 
-/// Where each link into this site is taken in.
+/// Address of each link into this site.
 fn addresses(config: &RelayConfig, listen: SocketAddr) -> Result<Vec<LinkAddress>, RelayError> {
     let topology = &config.topology;
     let everywhere = config.advertise.clone().unwrap_or_else(|| listen.to_string());
@@ -207,7 +211,7 @@ fn addresses(config: &RelayConfig, listen: SocketAddr) -> Result<Vec<LinkAddress
     Ok(of_link.into_iter().map(|(link, address)| LinkAddress { link, address }).collect())
 }
 
-/// Looks again and again for what is too old.
+/// Removes expired partial files periodically.
 async fn remove_leftovers(folder: Arc<Folder>, keep: Duration) -> Infallible {
     loop {
         let folder = Arc::clone(&folder);
@@ -217,7 +221,7 @@ async fn remove_leftovers(folder: Arc<Folder>, keep: Duration) -> Infallible {
     }
 }
 
-/// Does what the controller says, until the controller will have nothing to do with this site.
+/// Executes the controller's commands until the controller refuses this site.
 async fn converse(link: &SiteLink, service: &Arc<Service>) -> ClientError {
     let mut lost = false;
     loop {
@@ -228,7 +232,7 @@ async fn converse(link: &SiteLink, service: &Arc<Service>) -> ClientError {
                 }
                 commands.into_iter().for_each(|c| service.handle(c));
             }
-            // No such site here, another topology, another relay of this site: nothing that time mends.
+            // Unknown site, other topology, other relay of this site: waiting does not help.
             Err(error @ ClientError::Refused { status: 403 | 404 | 412 | 423, .. }) => return error,
             Err(error) => {
                 if !std::mem::replace(&mut lost, true) {
@@ -255,7 +259,7 @@ async fn send_reports(link: &SiteLink, mut reports: mpsc::UnboundedReceiver<Repo
                     outbox.handle_sent(count);
                     continue;
                 }
-                // It would be refused for ever.
+                // The controller would refuse this batch again.
                 Err(error @ ClientError::Refused { status: 400 | 413, .. }) => {
                     tracing::warn!(%error, count, "reports refused");
                     outbox.handle_sent(count);
@@ -264,7 +268,7 @@ async fn send_reports(link: &SiteLink, mut reports: mpsc::UnboundedReceiver<Repo
                 Err(error) => tracing::debug!(%error, "reports wait"),
             }
             sleep(RETRY).await;
-            // What came meanwhile joins them.
+            // Reports that arrived meanwhile join the unsent ones.
             outbox.extend(std::iter::from_fn(|| reports.try_recv().ok()));
             outbox.handle_away();
         }

@@ -1,16 +1,18 @@
-//! Runs one site's machine for one attempt: connections, files and cores around a [`Site`].
+//! Runs one attempt at one site: connections, files and coding around a [`Site`].
 //!
-//! One task per connection, one thread that reads the file at the source, one that writes it at a destination, one that
-//! stores flows which may be passed on only whole. Work
-//! (coding, decoding, hashing) runs in whichever task finds it, outside the machine's lock, so it uses all of the
-//! runtime's cores. A hop that breaks ends the attempt: the controller plans the next one from each site's data.
+//! Tasks and threads: one task per connection, one thread that reads the file at the source, one
+//! that writes it at a destination, one that stores flows which may be forwarded only as a whole.
+//! Coding, decoding and hashing run outside the state machine's lock, in the task that finds the
+//! work, so they use all cores of the runtime. A broken hop ends the attempt; the controller plans
+//! the next attempt from each site's data.
 //!
-//! Liveness: the receiving end of a connection sends a byte every [`HEARTBEAT`] the other way; the sending end gives a
-//! hop up after [`HOP_TIMEOUT`] without one, the receiving end when its byte stays unacknowledged for as long.
+//! Liveness: the receiver of a connection sends a byte every [`HEARTBEAT`]. The sender gives up a
+//! hop after [`HOP_TIMEOUT`] without one; the receiver gives up if its byte stays unacknowledged
+//! for as long.
 //!
-//! Flows that fill (lowest priority) may starve, so nothing waits for them: they do not count for `Ready`, are not timed,
-//! and one that breaks is only logged. Their receiving end says, among the heartbeats, how many packets have reached their
-//! destinations; see [`Site::confirmed`].
+//! Fill flows (lowest priority) may starve, so nothing waits for them: they do not delay `Ready`,
+//! have no timeout, and a broken one is only logged. Among the heartbeats, their receiver reports
+//! the number of packets that have reached their destinations; see [`Site::confirmed`].
 
 mod connections;
 #[doc(hidden)]
@@ -47,30 +49,32 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsStream;
 
-/// How often the receiving end of a connection shows that it lives.
+/// Interval between two heartbeats of a connection's receiver.
 pub const HEARTBEAT: Duration = Duration::from_secs(1);
-/// How long a hop may be silent before it is given up.
+/// Silence after which a hop is given up.
 pub const HOP_TIMEOUT: Duration = Duration::from_secs(8);
-/// How long connecting to the next site may take, its own setting-up included: less than a controller waits for it.
+/// Time limit of a connection to the next site, setup included: less than the controller's timeout
+/// for it.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(13);
-/// How long a site may leave a try to connect without any answer: four SYNs of Linux.
+/// Time limit of one connection attempt without an answer: four SYNs of Linux.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
-/// How long a cause that tries most likely do not mend (no such host, nobody listens) is tried against.
+/// Retry time after an error that retries rarely mend, such as an unknown host or a closed port.
 pub const FIRM_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A destination's file, kept over the attempts of its transfer.
+/// A destination's file, kept across the attempts of its transfer.
 pub type SharedFile = Arc<Mutex<PartialFile>>;
 
-/// The source's file, open for as long as an attempt reads it: renaming or replacing it changes nothing of what is sent.
+/// The source's file, held open during an attempt: renaming or replacing it does not change the
+/// data sent.
 #[derive(Debug)]
 pub struct SourceFile {
-    /// The file.
+    /// Open file.
     pub file: File,
-    /// Where it was, for messages.
+    /// Path of the file, for messages.
     pub path: PathBuf,
 }
 
-/// One attempt at one site, running until dropped.
+/// One attempt at one site. Dropping it ends the attempt.
 pub struct Runner {
     shared: Arc<Shared>,
     tasks: Mutex<JoinSet<()>>,
@@ -80,29 +84,29 @@ struct Shared {
     program: SiteProgram,
     source: Option<SourceFile>,
     site: Mutex<Site<Bytes>>,
-    /// Woken when a flow that arrives may have room.
+    /// Wakes the receiver of a flow when there may be buffer space.
     room: BTreeMap<FlowId, Notify>,
-    /// Woken when a flow that leaves may have a frame.
+    /// Wakes the sender of a flow when there may be a frame.
     ready: BTreeMap<FlowId, Notify>,
     supply: Notify,
-    /// When the pace of a source that is held to a rate begins.
+    /// Start of the pace of a rate-limited source.
     begun: Instant,
-    // Bounded by the machine, which hands out no more than its sinks' and spools' capacities until it hears that it is done
-    // ([`SiteProgram::memory_bytes`] counts it).
+    // Bounded by the state machine, whose outstanding writes fit the capacities of its sinks and
+    // spools ([`SiteProgram::memory_bytes`] counts them).
     writes: mpsc::UnboundedSender<Write<Bytes>>,
     errands: mpsc::UnboundedSender<Errand>,
-    // Bounded by what an attempt says: a few reports once, [`CORRUPT_REPORTS_MAX`], and progress twice a second, which
-    // whoever sends them thins out.
+    // Bounded by an attempt's reports: a few single ones, [`CORRUPT_REPORTS_MAX`], and progress
+    // twice a second, which `relay` thins out.
     reports: mpsc::UnboundedSender<Report>,
     flows: BTreeMap<FlowId, FlowCounters>,
     digests: Mutex<Digests>,
     fault: Fault,
-    /// Set once something broke: later troubles of the same attempt are its echo.
+    /// True after the first failure; later failures of the same attempt follow from it.
     broken: AtomicBool,
     stalled: Mutex<Share>,
-    /// Wrong generations that were reported.
+    /// Number of corrupt generations reported.
     corrupt: AtomicU32,
-    /// Connections that arrived, by flow and stripe: each comes once.
+    /// Accepted connections, by flow and stripe; each is accepted once.
     attached: Mutex<BTreeSet<(FlowId, u16)>>,
 }
 
@@ -110,12 +114,12 @@ struct Shared {
 struct FlowCounters {
     sent_bytes: AtomicU64,
     blocked: Mutex<Blocked>,
-    /// Packets in all, once its end was taken from the machine; `u64::MAX` before.
+    /// Total packets, once the end was taken from the state machine; `u64::MAX` before.
     end: Mutex<Option<u64>>,
     congestion_control: Mutex<Option<String>>,
 }
 
-/// The share of time in which every stripe of a flow had a packet that TCP did not take yet.
+/// Share of time in which all stripes of a flow waited for TCP's send buffer.
 #[derive(Default)]
 struct Blocked {
     writing: u16,
@@ -123,21 +127,21 @@ struct Blocked {
 }
 
 impl Blocked {
-    /// One stripe more (or less) of `stripes` waits for TCP.
+    /// Notes that one of `stripes` stripes starts (or stops) waiting for TCP.
     fn note(&mut self, more: bool, stripes: u16) {
         self.writing = if more { self.writing + 1 } else { self.writing - 1 };
         self.share.note(self.writing == stripes);
     }
 }
 
-/// A fault that a site has on purpose, so that tests can see it found. None by default.
+/// A fault that a site injects, so that tests can detect it. None by default.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fault {
-    /// Symbols, in a million, in which one bit is flipped before they are sent.
+    /// Symbols with one flipped bit, per million.
     pub flip_ppm: u32,
 }
 
-/// A text that says no [`Fault`].
+/// Error of a text that names no [`Fault`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownFault(pub String);
 
@@ -158,7 +162,8 @@ impl std::str::FromStr for Fault {
 }
 
 impl Fault {
-    /// Spoils the packet if its turn has come; which ones are spoiled depends on their numbers only.
+    /// Corrupts the packet if its number selects it; the choice depends on flow and generation
+    /// only.
     fn spoil(self, flow: FlowId, packet: &mut Packet<Bytes>) {
         if self.flip_ppm == 0 {
             return;
@@ -173,12 +178,13 @@ impl Fault {
     }
 }
 
-/// What each flow carried lately, by flow, side and generation: enough to say later who changed it.
+/// Digests of recent generations of each flow and side, from which an audit finds the site that
+/// changed a packet.
 #[derive(Default)]
 struct Digests(BTreeMap<(FlowId, FlowSide), VecDeque<(u64, u64)>>);
 
-/// The most wrong generations that an attempt reports: a controller acts on the first few, and a peer that sends nothing
-/// else must not fill the queue to it.
+/// Maximum corrupt generations reported by an attempt. The controller acts on the first few, and a
+/// malicious peer must not fill the report queue.
 const CORRUPT_REPORTS_MAX: u32 = 256;
 impl Digests {
     fn note(&mut self, flow: FlowId, side: FlowSide, generation: u64, digest: u64) {
@@ -190,12 +196,12 @@ impl Digests {
     }
 }
 
-/// The digest by which ends of a flow compare what it carried. Finds faults, not forgers.
+/// Digest for comparing a flow's two ends. Detects faults, not forgeries.
 fn digest(symbol: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(symbol)
 }
 
-/// The share of time in which something was so.
+/// Share of time in which a condition held.
 struct Share {
     asked: Instant,
     since: Option<Instant>,
@@ -212,12 +218,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How a site says that `kind` of thing failed: nothing is to blame where all descriptors are in use, as others give theirs back.
+/// Classifies a failure of `kind`. Running out of descriptors counts as busy, because other users
+/// release theirs.
 pub(crate) fn failure(kind: FailureKind, error: &io::Error) -> (FailureKind, String) {
     (if lacks_descriptors(error) { FailureKind::Busy } else { kind }, error.to_string())
 }
 
-/// Waits until `attempt` gives something, looking again whenever `notify` is woken.
+/// Waits until `attempt` returns a value; retries whenever `notify` fires.
 pub(super) async fn wait_for<T>(notify: &Notify, mut attempt: impl FnMut() -> Option<T>) -> T {
     loop {
         let woken = notify.notified();
@@ -230,7 +237,7 @@ pub(super) async fn wait_for<T>(notify: &Notify, mut attempt: impl FnMut() -> Op
     }
 }
 
-/// The code point of a priority class; see [`Priority`].
+/// DSCP of a priority class; see [`Priority`].
 pub const fn dscp(priority: Priority) -> u8 {
     match priority {
         Priority::Interactive => 46,
@@ -240,7 +247,8 @@ pub const fn dscp(priority: Priority) -> u8 {
 }
 
 impl Runner {
-    /// Sets the attempt up and begins to connect. `Ready` is reported when all flows that leave are connected.
+    /// Installs the attempt and starts to connect. Reports `Ready` once all outgoing flows are
+    /// connected.
     ///
     /// Errors: a program that contradicts itself.
     pub fn install(
@@ -309,7 +317,8 @@ impl Runner {
             }
         }
         if let Some(file) = file {
-            // A weak hold: the channel's sender lives in `Shared`, and its end is the thread's end.
+            // A weak reference: the channel's sender lives in `Shared`, and closing the channel
+            // ends the thread.
             let shared = Arc::downgrade(shared);
             tasks.spawn_blocking(move || files::write_file(&shared, &file, writes));
         }
@@ -331,7 +340,7 @@ impl Runner {
                 }
                 tasks.spawn(async move {
                     let Ok(hash) = shared.supply_group(group, &pace).await else { return };
-                    // One report, when the last group is out: before that the file is still being read.
+                    // One report, after the last group: until then the file is still being read.
                     if supplying.fetch_sub(1, Relaxed) == 1 {
                         shared.report(Report::SourceDone { run: shared.program.run, hash });
                     }
@@ -340,25 +349,26 @@ impl Runner {
         }
     }
 
-    /// The program that runs.
+    /// The installed program.
     pub fn program(&self) -> &SiteProgram {
         &self.shared.program
     }
 
-    /// True if `hello` is what the site called `peer` may say here, for the first time.
+    /// Returns true if `hello` names a connection that site `peer` may open here, and that is not
+    /// open yet.
     pub fn expects(&self, hello: Hello, peer: &str) -> bool {
         let known = self.shared.program.incoming.iter().find(|i| i.flow == hello.flow);
         known.is_some_and(|i| i.from_name == peer && hello.stripe < i.stripes)
             && lock(&self.shared.attached).insert((hello.flow, hello.stripe))
     }
 
-    /// True if `flow` arrives here and fills, so that it may starve.
+    /// Returns true if `flow` arrives here and is a fill flow, which may starve.
     pub fn fills(&self, flow: FlowId) -> bool {
         self.shared.program.incoming.iter().any(|i| i.flow == flow && self.shared.fills(i.group))
     }
 
-    /// Takes in a connection that was expected, with the place that it holds among its peer's, for as long as the peer is
-    /// trusted.
+    /// Attaches an expected connection, which holds `place` among its peer's connections, for as
+    /// long as `guard` trusts the peer.
     pub fn attach(&self, hello: Hello, stream: TlsStream<TcpStream>, guard: Guard, place: Place) {
         let shared = Arc::clone(&self.shared);
         lock(&self.tasks).spawn(async move {
@@ -367,14 +377,15 @@ impl Runner {
         });
     }
 
-    /// Where things stand.
+    /// Current progress.
     pub fn progress(&self) -> Report {
         self.shared.progress()
     }
 
-    /// What this site knows of a generation of `group`, for an audit.
+    /// Returns this site's digests of a generation of `group`, for an audit.
     ///
-    /// With `vectors` (at the source) also what each flow ought to have carried, worked out from the file.
+    /// With `vectors` (at the source), also the digests that each flow should have, computed from
+    /// the file.
     pub fn audit(&self, group: u16, generation: u64, vectors: &[FlowVector]) -> Report {
         let shared = &self.shared;
         let of_group = |flow: FlowId| {
@@ -411,7 +422,8 @@ impl Drop for Runner {
 }
 
 impl Share {
-    /// Share of the time since the last call, 0 to 1, in which it was so; it stays as it is.
+    /// Share of the time since the last call in which the condition held, 0 to 1. The condition is
+    /// unchanged.
     fn take(&mut self) -> f64 {
         self.note(self.since.is_some());
         let now = Instant::now();
@@ -433,7 +445,7 @@ struct Hop<'a> {
     flow: FlowId,
     peer: SiteId,
     name: &'a str,
-    /// Whether it goes `to` that site or comes `from` it.
+    /// Direction: `to` or `from`.
     way: &'static str,
 }
 
@@ -450,13 +462,13 @@ impl<'a> From<&'a Incoming> for Hop<'a> {
 }
 
 impl Shared {
-    /// True for a group that fills another.
+    /// Returns true for a group that fills another.
     fn fills(&self, group: u16) -> bool {
         self.program.groups[usize::from(group)].fills.is_some()
     }
 
     fn report(&self, report: Report) {
-        // The receiver goes only when the daemon ends, and then nobody is left to tell.
+        // The receiver is dropped only when the daemon ends.
         let _ = self.reports.send(report);
     }
 
@@ -496,7 +508,7 @@ impl Shared {
         }
     }
 
-    /// Changes the machine, then does all work that this makes possible.
+    /// Changes the state machine, then executes all resulting work.
     fn stir<R>(&self, change: impl FnOnce(&mut Site<Bytes>) -> R) -> R {
         let mut site = lock(&self.site);
         let result = change(&mut site);
@@ -507,7 +519,7 @@ impl Shared {
             site.complete(done);
         }
         while let Some(write) = site.poll_write() {
-            // The writer goes only when it failed, which was reported.
+            // The writer ends early only after a failure that it has reported.
             let _ = self.writes.send(write);
         }
         while let Some(store) = site.poll_store() {
@@ -535,7 +547,8 @@ impl Shared {
             {
                 self.report(Report::Corrupt { run, group, generation });
             }
-            // One report for the file, when the last of its groups is done. The service adds what is there.
+            // One report for the file, after the last of its groups. The service adds the file's
+            // attributes.
             Event::SinkDone { .. } if site.are_sinks_done() => {
                 self.report(Report::SinkDone { run, have: Vec::new() });
             }

@@ -1,8 +1,8 @@
-//! A site: carries out the controller's commands and reports back, over any number of transfers.
+//! A site: executes the controller's commands and reports back, for any number of transfers.
 //!
-//! A [`Daemon`] decides the order of commands and which have to wait; here are its clock, its threads, the files that are arriving,
-//! and one [`Runner`] per installed attempt. Leaves out: how commands and reports travel (`relay`), and the inside of an
-//! attempt (`runner`).
+//! A [`Daemon`] orders the commands and decides which must wait. This module supplies its clock,
+//! its threads, the partial files, and one [`Runner`] per installed attempt. Leaves out: transport
+//! of commands and reports (`relay`), and the inside of an attempt (`runner`).
 
 use crate::runner::{Fault, Runner, SharedFile, SourceFile, failure, wait_for};
 use anabranch_disk::folder::{Folder, Name, at};
@@ -34,48 +34,48 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsStream;
 
-/// How long a peer that greets for an attempt that is not installed yet waits for its answer.
+/// Time for which a connection to an attempt that is not installed yet waits for its installation.
 const INSTALL_WAIT: Duration = Duration::from_secs(2);
-/// Data connections of peers that have shown their identity, and how many of them may be one site's.
+/// Maximum number of data connections of authenticated peers.
 pub const CONNECTIONS_MAX: usize = 8_192;
-/// See [`CONNECTIONS_MAX`].
+/// Maximum number of data connections of one site.
 pub const PEER_CONNECTIONS_MAX: usize = 2_048;
-/// The most hashes of source files remembered.
+/// Maximum number of hashes of source files remembered.
 const HASHES_MAX: usize = 1024;
 
-/// A file as it was when it was hashed: device, inode, length, time of change.
+/// Identity of a file when it was hashed: device, inode, length, time of change.
 type HashKey = (u64, u64, u64, (i64, i64));
 
 fn hash_key(found: &Metadata) -> HashKey {
     (found.dev(), found.ino(), found.len(), (found.mtime(), found.mtime_nsec()))
 }
 
-/// A rule: transfers that `site` asks for itself may write below `prefix`.
+/// A rule: transfers submitted by `site` itself may write below `prefix`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AcceptFrom {
-    /// The site.
+    /// The submitting site.
     pub site: SiteId,
-    /// A folder below the one that is served; all of it without.
+    /// A folder below the served one. `None`: the whole served folder.
     pub prefix: Option<String>,
 }
 
-/// Why a text is no rule of [`AcceptFrom`].
+/// Error of a text that is no rule of [`AcceptFrom`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum RuleError {
-    /// It has not the form `SITE=FOLDER`.
+    /// The text lacks the form `SITE=FOLDER`.
     Form {
         /// The text.
         text: String,
     },
-    /// There is no such site.
+    /// The site is unknown.
     Site(TopologyError),
-    /// The folder is not named as below the one that is served.
+    /// The folder is not below the served folder.
     Folder {
         /// Its name.
         folder: String,
     },
-    /// No folder can be called so.
+    /// The folder's name is invalid.
     Name(NameError),
 }
 
@@ -94,7 +94,7 @@ impl std::fmt::Display for RuleError {
 impl std::error::Error for RuleError {}
 
 impl AcceptFrom {
-    /// Reads `SITE=FOLDER`; `SITE=.` is all of it.
+    /// Parses `SITE=FOLDER`; `SITE=.` covers the whole folder.
     ///
     /// Errors: [`RuleError`].
     pub fn parse(text: &str, topology: &Topology) -> Result<Self, RuleError> {
@@ -115,55 +115,55 @@ impl AcceptFrom {
 /// The configuration of a site.
 #[derive(Clone, Debug)]
 pub struct SiteConfig {
-    /// The folder below which files are read and written.
+    /// Folder that contains all files the site reads and writes.
     pub folder: Arc<Folder>,
-    /// Which sites may have files put where.
+    /// Sites that may write files here without an operator.
     pub accept: Vec<AcceptFrom>,
-    /// The most bytes that all attempts may take, by `daemon::room::memory_bytes`.
+    /// Maximum bytes of all attempts, by `daemon::room::memory_bytes`.
     pub memory_max: u64,
-    /// Data connections of peers that have not shown their identity.
+    /// Limits on data connections of unauthenticated peers.
     pub half_open: AdmissionLimits,
-    /// A fault that it has on purpose, for tests.
+    /// Fault to inject, for tests.
     pub fault: Fault,
 }
 
-/// The site.
+/// A site's service.
 pub struct Service {
     config: SiteConfig,
     identity: Arc<Identity>,
     runners: Mutex<BTreeMap<Run, Arc<Runner>>>,
     files: Mutex<BTreeMap<Name, SharedFile>>,
-    /// Files that are being opened, and the bell for those who wait for one.
+    /// Partial files being opened, and the signal for callers that wait for one.
     opening: Mutex<BTreeSet<Name>>,
     opened: Condvar,
     /// Hashes of whole source files.
     hashes: Mutex<BTreeMap<HashKey, FileHash>>,
-    // Both are bounded by how many attempts there may be and what one says (`runner`); `relay` keeps only the newest of
-    // what waits for a controller that is away.
+    // Both channels are bounded by the number of attempts and the reports of each (`runner`). While
+    // the controller is unreachable, `relay` keeps the newest reports only.
     reports: mpsc::UnboundedSender<Report>,
-    /// What runners say on its way to `reports`.
+    /// Runners' reports, which the service completes and passes on to `reports`.
     from_runners: mpsc::UnboundedSender<Report>,
-    /// Woken when an attempt was installed.
+    /// Wakes waiting connections after an installation.
     installed: Notify,
-    /// Its listeners' tasks, which end with it.
+    /// Tasks of the listeners, which end with the service.
     accepting: Mutex<JoinSet<()>>,
-    /// Decides in which order commands are carried out.
+    /// The order in which commands are executed.
     orders: Mutex<Orders>,
-    /// Where jobs run, whichever thread finds them.
+    /// Runtime for jobs, which any thread may start.
     runtime: Handle,
     refusals: Refusals,
 }
 
-/// The machine, and when its clock has been set to go off.
+/// The state machine, and the time for which its timer is set.
 struct Orders {
     daemon: Daemon,
-    /// Beginning of the machine's time.
+    /// Zero of the state machine's clock.
     begun: Instant,
     alarm: Option<anabranch_units::Instant>,
 }
 
 impl Orders {
-    /// The machine's time at `real`.
+    /// Converts `real` to the state machine's clock.
     fn now(&self, real: Instant) -> anabranch_units::Instant {
         anabranch_units::Instant::from_std(real.saturating_duration_since(self.begun))
     }
@@ -179,7 +179,8 @@ fn failed(run: Run, kind: FailureKind, error: &io::Error) -> Report {
 }
 
 impl Service {
-    /// A site that sends its reports to `reports`, accepting data connections from `listeners`.
+    /// Starts a site that sends its reports to `reports` and accepts data connections from
+    /// `listeners`.
     ///
     /// Must be called inside the runtime.
     pub fn start(
@@ -212,7 +213,8 @@ impl Service {
             let (weak, admission, places) = (Arc::downgrade(&service), admission.clone(), places.clone());
             lock(&service.accepting).spawn(Self::accept(weak, listener, admission, places));
         }
-        // A thread, as it may have to wait for a file; it ends with the service, which holds the other end.
+        // A thread, because it may wait for a file. It ends with the service, which holds the
+        // channel's other end.
         let relaying = Arc::downgrade(&service);
         std::thread::spawn(move || {
             while let Some(report) = runner_reports.blocking_recv() {
@@ -240,20 +242,21 @@ impl Service {
             if run.is_question() {
                 tracing::debug!("a question about a file is answered: {reason}");
             } else if *kind == FailureKind::Busy {
-                // Tried again and again, for hours.
+                // Retried for hours, hence at debug level.
                 tracing::debug!(transfer, "its part here waits: {reason}");
             } else {
                 tracing::warn!(transfer, "its part here failed: {reason}");
             }
         }
-        // The receiver goes only when the daemon ends.
+        // The receiver is dropped only when the daemon ends.
         let _ = self.reports.send(report);
     }
 
-    /// Completes what a runner cannot know alone.
+    /// Completes a runner's report with what only the service knows.
     fn pass_on(self: &Arc<Self>, report: Report) {
         let report = match report {
-            // Nothing, where the file is gone: the controller then looks again what is there, instead of waiting.
+            // Without the file there is no report: the controller then asks for the inventory again
+            // instead of waiting.
             Report::SinkDone { run, .. } => {
                 Report::SinkDone { run, have: self.have(run).unwrap_or_default() }
             }
@@ -270,8 +273,8 @@ impl Service {
         Some(have)
     }
 
-    /// Carries out one command, in the background, and reports when it is done. Those of one transfer are carried out in
-    /// the order in which they came (else an attempt might be installed after it was removed).
+    /// Executes a command in the background, and reports when it is done. Commands of one transfer
+    /// are executed in order; otherwise an attempt might be installed after its removal.
     pub fn handle(self: &Arc<Self>, command: Command) {
         let told = match &command {
             Command::Install { .. } => "to install its part of an attempt",
@@ -289,7 +292,7 @@ impl Service {
         self.turn(|daemon, now| daemon.handle_command(now, command));
     }
 
-    /// Changes the machine, then does all that follows from it.
+    /// Changes the state machine, then executes all that follows.
     fn turn(self: &Arc<Self>, change: impl FnOnce(&mut Daemon, anabranch_units::Instant)) {
         let mut orders = lock(&self.orders);
         let now = orders.now(Instant::now());
@@ -297,7 +300,7 @@ impl Service {
         self.follow(&mut orders);
     }
 
-    /// Does all that the machine wants done.
+    /// Executes all actions of the state machine.
     fn follow(self: &Arc<Self>, orders: &mut Orders) {
         while let Some(report) = orders.daemon.poll_report() {
             self.report(report);
@@ -316,7 +319,7 @@ impl Service {
             let until = alarm.to_std(orders.begun);
             let service = Arc::downgrade(self);
             self.runtime.spawn(async move {
-                // A millisecond more: timers fire early by their rounding.
+                // One millisecond more: timers round down.
                 tokio::time::sleep_until((until + Duration::from_millis(1)).into()).await;
                 let Some(service) = service.upgrade() else { return };
                 service.turn(Daemon::handle_timeout);
@@ -355,14 +358,15 @@ impl Service {
             }
             Job::Forget { transfer } => {
                 lock(&self.runners).retain(|run, _| run.transfer != transfer);
-                // Partial files that no attempt uses are closed; what they hold is verified again when it is wanted.
+                // Closes partial files that no attempt uses; their contents are verified again on
+                // the next use.
                 lock(&self.files).retain(|_, file| Arc::strong_count(file) > 1);
                 Done::Nothing
             }
         }
     }
 
-    /// The source's file, open.
+    /// Opens a source's file.
     fn source(&self, name: &str) -> io::Result<(SourceFile, Metadata)> {
         let folder = &self.config.folder;
         let name = folder.name(name)?;
@@ -391,7 +395,7 @@ impl Service {
             })?;
             self.allow(&name, submitter)?;
             self.config.folder.check(&name)?;
-            // A finished file may be an older version of the one that is arriving: both are told.
+            // A finished file may be an older version of the partial one, so both are reported.
             let there = self.finished(&name)?;
             let attributes = there.as_ref().map(|there| there.attributes);
             let (length, hash) = there.map(|there| (there.length, there.hash)).unzip();
@@ -405,7 +409,7 @@ impl Service {
         looked().unwrap_or_else(|error| failed(run, kind, &error))
     }
 
-    /// Whether `submitter` may have a file put there: operators may, sites where this one's rules say so.
+    /// Checks whether `submitter` may write `name`: operators may, sites need a rule in `accept`.
     fn allow(&self, name: &Name, submitter: Submitter) -> io::Result<()> {
         let Submitter::Site(site) = submitter else { return Ok(()) };
         if self.config.accept.iter().any(|rule| rule.site == site && name.is_below(&rule.prefix)) {
@@ -418,7 +422,7 @@ impl Service {
         Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
     }
 
-    /// Length and hash of the file that has a name here, if one has.
+    /// Length and hash of the finished file with this name, if there is one.
     fn finished(&self, name: &Name) -> io::Result<Option<Finished>> {
         let place = match self.config.folder.place(name, false) {
             Ok(place) => place,
@@ -431,7 +435,7 @@ impl Service {
         Ok(Some(Finished { file, attributes, length, hash }))
     }
 
-    /// Reads a source file whole and remembers its hash for as long as it does not change.
+    /// Hashes a source file, and remembers the hash for as long as the file does not change.
     fn hash(&self, run: Run, name: &str) -> Report {
         let read = || -> io::Result<FileHash> {
             let (source, found) = self.source(name)?;
@@ -453,7 +457,7 @@ impl Service {
         }
     }
 
-    /// The file arriving under `name`, if there is part of it.
+    /// Opens the partial file of `name`, if there is one.
     fn existing(&self, name: &Name) -> io::Result<Option<SharedFile>> {
         self.arriving(name, || match self.config.folder.place(name, false) {
             Ok(place) => PartialFile::open_existing(place),
@@ -462,14 +466,14 @@ impl Service {
         })
     }
 
-    /// The file arriving under `name`, begun if there is nothing of it.
+    /// Opens or creates the partial file of `name`.
     fn begun(&self, name: &Name, length: u64) -> io::Result<SharedFile> {
         let open = || PartialFile::open(self.config.folder.place(name, true)?, length).map(Some);
         Ok(self.arriving(name, open)?.expect("opened if it was not"))
     }
 
-    /// The file arriving under `name`, opened if it is not open; never twice at a time, and holding no other file up (reading
-    /// back what is there takes long).
+    /// Opens the partial file of `name` unless it is open. Never opens a file twice at a time, and
+    /// does not block other files, because verifying the existing data takes long.
     fn arriving(
         &self,
         name: &Name,
@@ -517,7 +521,7 @@ impl Service {
             Ok(file)
         });
         let file = file.transpose().map_err(unwritable)?;
-        // Under the lock to the end: whoever hears that this one is ready must find it.
+        // The lock is held to the end, because a sender that sees `Ready` must find the runner.
         let mut runners = lock(&self.runners);
         let identity = Arc::clone(&self.identity);
         let reports = self.from_runners.clone();
@@ -541,10 +545,10 @@ impl Service {
         let naming = Naming { attributes: file.attributes, replace: file.replace };
         let finish = || -> io::Result<Report> {
             let name = self.config.folder.name(&file.path)?;
-            // Of an empty file nothing arrives: it begins and ends here.
+            // An empty file receives no data: it begins and ends here.
             let known = if length == 0 { Some(self.begun(&name, 0)?) } else { self.existing(&name)? };
             let Some(known) = known else {
-                // Finished before, and the answer was lost.
+                // The file was finished before, and the answer was lost.
                 return Ok(match self.finished(&name)?.filter(|there| there.hash == hash) {
                     Some(there) => {
                         narrow(&there.file, &self.config.folder.path_of(&name), naming.attributes);
@@ -587,8 +591,8 @@ impl Service {
 
     async fn greet(&self, arrival: Arrival, places: &Places) -> io::Result<()> {
         let options = anabranch_net::socket::TcpOptions {
-            // This end sends nothing but acknowledgements and heartbeats. Where the cable's other direction is full of data,
-            // they would wait in its queue, and the flow that they belong to with them.
+            // This end sends only acknowledgements and heartbeats. At a lower priority they would
+            // wait in the queue of the reverse direction, and delay their flow.
             dscp: crate::runner::dscp(anabranch_replicate_proto::control::Priority::Interactive),
             user_timeout: Some(anabranch_units::Duration::from_std(crate::runner::HOP_TIMEOUT)),
             ..Default::default()
@@ -631,7 +635,7 @@ impl Service {
             }
         };
         if runner.as_ref().is_some_and(|r| r.fills(hello.flow)) {
-            // Starved, it acknowledges nothing for as long as others need the link.
+            // A starved fill flow acknowledges nothing while other traffic needs the link.
             let patient = anabranch_net::socket::TcpOptions {
                 user_timeout: Some(anabranch_units::Duration::ZERO),
                 ..Default::default()
@@ -647,7 +651,8 @@ impl Service {
         Ok(())
     }
 
-    /// The attempt's runner, waited for a little: the controller tells everybody at once, and who is near hears it first.
+    /// Waits briefly for the attempt's runner: the controller tells all sites at once, and a near
+    /// site may connect before.
     async fn runner_soon(&self, run: Run) -> Option<Arc<Runner>> {
         let look = || {
             let runners = lock(&self.runners);
@@ -659,7 +664,7 @@ impl Service {
     }
 }
 
-/// A finished file that is there.
+/// A finished file in the folder.
 struct Finished {
     file: File,
     attributes: Attributes,
@@ -667,7 +672,7 @@ struct Finished {
     hash: FileHash,
 }
 
-/// Length and hash of a file, which is read.
+/// Reads a file, and returns its length and hash.
 fn whole_hash(file: &File) -> io::Result<(u64, FileHash)> {
     let length = file.metadata()?.len();
     Ok((length, hash_file_at(file, length)?))

@@ -1,8 +1,9 @@
-//! Flows that a site may pass on only whole are put by: a nameless file for each.
+//! Storage of flows that a site may forward only as a whole: one nameless file for each flow.
 //!
-//! The files lie in the site's own folder, as large as the flow's packets together, and are gone with their attempt or process,
-//! however it ends. Every packet has a place of its own, so a record is found by its number alone. A packet that a bad disk has
-//! changed is found by the hash that each packet carries, as one that a hop has changed is.
+//! The files lie in the site's folder, are as large as the flow's packets together, and vanish with
+//! their attempt or process, however it ends. Each packet has a fixed position, so a record is
+//! found by its number alone. The hash in each packet reveals corruption by the disk, just as it
+//! does corruption by a hop.
 
 use anabranch_disk::folder::{Folder, reworded, shown};
 use anabranch_replicate_proto::msg::FrameHeader;
@@ -15,12 +16,12 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// Something to put by or to bring back.
+/// A packet to store or to fetch.
 #[derive(Debug)]
 pub enum Errand {
-    /// To put by.
+    /// A packet to store.
     Store(Store<Bytes>),
-    /// To bring back.
+    /// A packet to fetch.
     Fetch(Fetch),
 }
 
@@ -33,7 +34,7 @@ pub struct Spool {
 }
 
 impl Spool {
-    /// With its files in `folder`, for packets of at most `symbol_bytes`.
+    /// Creates a spool with its files in `folder`, for packets of at most `symbol_bytes`.
     pub fn new(folder: Arc<Folder>, symbol_bytes: u32) -> Self {
         Self { folder, symbol_bytes, files: BTreeMap::new() }
     }
@@ -42,9 +43,9 @@ impl Spool {
         index * (FrameHeader::LEN as u64 + u64::from(self.symbol_bytes))
     }
 
-    /// Puts a packet by.
+    /// Stores a packet.
     ///
-    /// Errors: the system's, with what was tried where.
+    /// Errors: the system's, with the operation and path.
     pub fn store(&mut self, store: &Store<Bytes>) -> io::Result<()> {
         let Store { flow, index, packet } = store;
         let at = self.offset(*index);
@@ -64,9 +65,10 @@ impl Spool {
         file.write_all_at(&packet.symbol, at + FrameHeader::LEN as u64).map_err(place)
     }
 
-    /// Brings a packet back.
+    /// Fetches a packet.
     ///
-    /// Errors: the system's, or the disk gives something else than what was put there; with what was tried where.
+    /// Errors: the system's, or data that differs from the stored data; with the operation and
+    /// path.
     pub fn fetch(&self, fetch: Fetch) -> io::Result<Packet<Bytes>> {
         let place = |kind, e: &dyn std::fmt::Display| {
             let what = format!("reading back flow {} in {}", fetch.flow.0, shown(self.folder.path()));
@@ -98,7 +100,7 @@ mod tests {
     use anabranch_replicate_proto::control::SiteProgram;
     use anabranch_replicate_proto::site::Site;
 
-    /// A relay that stores flow 0 (two chunks of 10 bytes) before it passes it on as flow 1.
+    /// A relay that stores flow 0 (two chunks of 10 bytes) before it forwards it as flow 1.
     fn relay() -> Site<Bytes> {
         let hop = r#"{"stripes": 1, "priority": "bulk"}"#;
         let program = format!(

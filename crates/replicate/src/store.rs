@@ -1,7 +1,8 @@
 //! The controller's durable state: one record per transfer, in redb.
 //!
-//! Every change is one transaction, synced before anybody outside hears of it. Leaves out: a record's contents
-//! (`replicate_proto::coordinator::TransferSnapshot`), and how a file is opened (`http::store`). Read [`Store`] first.
+//! Every change is one transaction, synced before it is visible outside. Leaves out: a record's
+//! contents (`replicate_proto::coordinator::TransferSnapshot`), and opening a file (`http::store`).
+//! Read [`Store`] first.
 
 use anabranch_graph::Topology;
 use anabranch_http::store::{Failure, META, StoreError, StoreFile, unusable};
@@ -14,7 +15,7 @@ use std::path::Path;
 
 const TRANSFERS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("transfers");
 const TIMES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("times");
-/// Version of the records; another one is refused, not guessed at.
+/// Version of the records. A store of another version is refused.
 const FORMAT: &[u8] = b"1";
 const OTHER_TOPOLOGY: &str = "was written on another topology: start with that one, or with another store";
 
@@ -23,26 +24,26 @@ pub(crate) struct Store {
     file: StoreFile,
 }
 
-/// When a transfer was accepted and when it ended, in milliseconds since 1970; none where that is not known (yet).
+/// Times at which a transfer was accepted and ended, in milliseconds since 1970; `None` if unknown.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Times {
-    /// When it was accepted.
+    /// Time of acceptance.
     pub began_unix_ms: Option<u64>,
-    /// When it was over.
+    /// Time of the end.
     pub ended_unix_ms: Option<u64>,
 }
 
-/// What is kept of a transfer; none once it is forgotten.
+/// A transfer and its new record; `None` once the transfer is forgotten.
 pub(crate) type Change = (TransferId, Option<(TransferSnapshot, Times)>);
 
-/// What was in it.
+/// Contents of a store.
 pub(crate) struct Stored {
     pub(crate) next_transfer: TransferId,
     pub(crate) snapshots: Vec<TransferSnapshot>,
     pub(crate) times: BTreeMap<TransferId, Times>,
 }
 
-/// What ids mean: site names and the ends of links, in order.
+/// Names and link ends in order of ids, which give the ids their meaning.
 pub(crate) fn fingerprint(topology: &Topology) -> Vec<u8> {
     let mut text = String::new();
     for site in topology.sites() {
@@ -55,12 +56,12 @@ pub(crate) fn fingerprint(topology: &Topology) -> Vec<u8> {
 }
 
 impl Store {
-    /// Opens or makes the store.
+    /// Opens or creates the store.
     pub(crate) fn open(path: &Path, topology: &Topology) -> Result<(Self, Stored), StoreError> {
         Self::read(StoreFile::open(path, FORMAT)?, topology)
     }
 
-    /// The same without a file, for what only talks to a controller.
+    /// Creates a store without a file, for exercises of requests.
     pub(crate) fn in_memory(topology: &Topology) -> Result<(Self, Stored), StoreError> {
         Self::read(StoreFile::in_memory(FORMAT)?, topology)
     }
@@ -90,7 +91,7 @@ impl Store {
         Ok((Self { file }, stored))
     }
 
-    /// Makes changes durable, all or none: a snapshot, or the end of a transfer that was forgotten.
+    /// Writes changes in one transaction: a snapshot, or the removal of a forgotten transfer.
     pub(crate) fn save(&self, next_transfer: TransferId, changes: &[Change]) -> Result<(), StoreError> {
         self.file.run(|database| {
             let write = database.begin_write()?;
@@ -116,7 +117,7 @@ impl Store {
     }
 }
 
-/// All that is in it; inside, a record that cannot be understood.
+/// Reads all records. The inner error is a record of unknown form.
 fn read_all(database: &Database) -> Result<Result<Stored, String>, Failure> {
     let read = database.begin_read()?;
     let meta = read.open_table(META)?;

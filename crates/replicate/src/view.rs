@@ -1,24 +1,25 @@
-//! The controller's network, from its description made a topology again, with which a client plans and draws.
+//! Conversion of the controller's description of its network to a topology, for planning and
+//! drawing in clients.
 //!
-//! Leaves out: which sites are up. Read [`TopologyView::topology`].
+//! Leaves out: the state of sites. Read [`TopologyView::topology`].
 
 use crate::wire::TopologyView;
 use anabranch_graph::{DELAY_MAX, LinkProperties, Place, Topology, TopologyError};
 use anabranch_units::{BitRate, Duration};
 
-/// Why a controller's description is no network.
+/// Error of a description that is no network.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ViewError {
-    /// It contradicts itself.
+    /// The description contradicts itself.
     Topology(TopologyError),
-    /// A link with a delay that none may have.
+    /// A link with a delay out of range.
     Delay {
-        /// Where it begins.
+        /// Site at the start of the link.
         from: String,
-        /// Where it ends.
+        /// Site at the end of the link.
         to: String,
-        /// Its delay.
+        /// Delay in seconds.
         delay_s: f64,
     },
 }
@@ -42,9 +43,9 @@ impl From<TopologyError> for ViewError {
 }
 
 impl TopologyView {
-    /// The network as the planner takes it.
+    /// Converts the description to a topology.
     ///
-    /// Errors: one that contradicts itself, a link with a delay that none may have.
+    /// Errors: a description that contradicts itself, a link with a delay out of range.
     pub fn topology(&self) -> Result<Topology, ViewError> {
         let mut topology = Topology::new(&self.name);
         for site in &self.sites {

@@ -1,7 +1,7 @@
-//! The JSON that crosses the controller's HTTP interface, sites and links by name.
+//! The JSON that crosses the controller's HTTP interface, with sites and links by name.
 //!
-//! Leaves out: commands and reports, which are `replicate_proto::control`'s own. Read [`SubmitRequest`] and [`TransferView`]
-//! first.
+//! Leaves out: commands and reports (`replicate_proto::control`). Read [`SubmitRequest`] and
+//! [`TransferView`] first.
 
 use anabranch_pieces::FileHash;
 use anabranch_replicate_proto::control::{Command, Priority, Report};
@@ -15,39 +15,39 @@ use utoipa::ToSchema;
 
 pub use anabranch_http::answer::{ErrorBody, HealthView};
 
-/// A site says that it is there.
+/// Registration of a site's process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RegisterRequest {
-    /// Chosen at random when the site's process starts.
+    /// Session number, drawn at random when the site's process starts.
     pub session: u64,
-    /// Where it listens for data, for each link that ends there.
+    /// Data address for each link into the site.
     pub addresses: Vec<LinkAddress>,
-    /// The network as the site knows it.
+    /// Digest of the site's topology.
     #[serde(default)]
     pub topology: Option<TopologyDigest>,
-    /// Whether to take the place of another process of the site that is there.
+    /// True to replace another running process of the site.
     #[serde(default)]
     pub take_over: bool,
 }
 
 impl RegisterRequest {
-    /// A process that knows what the controller knows, and takes nobody's place.
+    /// Creates a registration with the controller's topology, without `take_over`.
     pub fn new(session: u64, addresses: Vec<LinkAddress>) -> Self {
         Self { session, addresses, topology: None, take_over: false }
     }
 }
 
-/// By which two processes see whether they know the same network.
+/// Digest by which two processes compare their topologies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TopologyDigest {
-    /// Of the sites' names and the links' ends, in order: what ids mean.
+    /// Digest of sites' names and links' ends in order of ids, which give the ids their meaning.
     pub names: u64,
-    /// Of the links' rates, delays and costs, too.
+    /// Digest that also covers the links' rates, delays and costs.
     pub whole: u64,
 }
 
 impl TopologyDigest {
-    /// Of a topology.
+    /// Computes the digest of a topology.
     pub fn of(topology: &anabranch_graph::Topology) -> Self {
         let mut text = crate::store::fingerprint(topology);
         let names = fnv1a(text.iter().copied());
@@ -61,26 +61,26 @@ impl TopologyDigest {
     }
 }
 
-/// Where data of one link is taken in.
+/// Address at which a site receives the data of one link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LinkAddress {
-    /// The link's id.
+    /// Id of the link.
     #[schema(value_type = u32)]
     pub link: LinkId,
-    /// `host:port`.
+    /// Address, as `host:port`.
     pub address: String,
 }
 
-/// The controller has taken note.
+/// Answer to a registration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RegisterReply {
-    /// The number after which commands are delivered next.
+    /// Number after which commands are delivered next.
     pub after: u64,
-    /// Tells one numbering of commands from another: numbers begin anew where this changes.
+    /// Id of the numbering of commands; a new id means that numbers restart.
     pub queue: u64,
-    /// The site's id in the topology.
+    /// Id of the site in the topology.
     pub site: u16,
-    /// What is odd about the site, in one line for its operator.
+    /// Warning about the site for its operator, in one line.
     #[serde(default)]
     pub warning: Option<String>,
 }
@@ -88,41 +88,41 @@ pub struct RegisterReply {
 /// Commands for one site.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CommandsReply {
-    /// In the order in which they must be carried out; none if there was nothing to do in time.
+    /// Commands in the order of execution; empty if there were none in time.
     pub commands: Vec<NumberedCommand>,
 }
 
 /// A command and its number, counted from 1 in a session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct NumberedCommand {
-    /// The number to acknowledge with `after`.
+    /// Number to acknowledge with `after`.
     pub number: u64,
-    /// What to do.
+    /// The command.
     #[schema(value_type = Object)]
     pub command: Command,
 }
 
-/// What a site has to say.
+/// A batch of reports from a site.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ReportsRequest {
-    /// The site's session.
+    /// Session of the site.
     pub session: u64,
-    /// Counted from 1 in a session; a batch that comes twice counts once.
+    /// Number of the batch, counted from 1 in a session; a repeated batch counts once.
     pub batch: u64,
-    /// In order.
+    /// Reports, in order.
     #[schema(value_type = Vec<Object>)]
     pub reports: Vec<Report>,
 }
 
-/// A transfer to be made.
+/// A transfer to start.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SubmitRequest {
-    /// The site that holds the file.
+    /// Site that holds the file.
     pub source: String,
-    /// The file there.
+    /// Path of the file at the source.
     pub source_path: String,
-    /// Who wants it.
+    /// Sites that receive the file.
     pub destinations: Vec<DestinationRequest>,
     /// Sites that must not relay.
     #[serde(default)]
@@ -130,39 +130,40 @@ pub struct SubmitRequest {
     /// Links that must not be used.
     #[serde(default)]
     pub avoid_links: Vec<LinkName>,
-    /// How to plan: auto, coded, packed, steiner, steiner_store_and_forward, steiner_one_tree, multi_path or
-    /// single_path.
+    /// Scheme of the plan: auto, coded, packed, steiner, steiner_store_and_forward,
+    /// steiner_one_tree, multi_path or single_path.
     #[serde(default)]
     #[schema(value_type = String)]
     pub scheme: SchemeChoice,
-    /// How hops are run.
+    /// TCP settings of hops.
     #[serde(default)]
     pub hop: HopRequest,
-    /// Hops that are run differently.
+    /// Hops with other TCP settings.
     #[serde(default)]
     pub hop_overrides: Vec<HopOverrideRequest>,
-    /// Ceiling on what the source sends, as in `20 Mbit/s`.
+    /// Maximum rate of the source, as in `20 Mbit/s`.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub bandwidth_limit: Option<BitRate>,
-    /// Bytes of a symbol.
+    /// Length of a symbol in bytes.
     #[serde(default = "symbol_bytes")]
     pub symbol_bytes: u32,
-    /// Packets that each virtual buffer holds.
+    /// Capacity of each virtual buffer in packets.
     #[serde(default = "buffer_packets")]
     pub buffer_packets: u16,
-    /// What to do about data that arrives wrong: repair or refuse.
+    /// Reaction to corrupt data: repair or refuse.
     #[serde(default)]
     #[schema(value_type = String)]
     pub on_corrupt: CorruptPolicy,
-    /// Whether uncoded data of the lowest priority fills what the plan's flows leave of the links.
+    /// True to fill the capacity that the plan leaves with uncoded data of the lowest priority.
     #[serde(default)]
     pub fill: bool,
-    /// Whether it may take the place of other files of its names at the destinations.
+    /// True to replace existing files of the same name at the destinations.
     #[serde(default)]
     pub replace: bool,
-    /// Whether a transfer of the same submitter that is under way and does the same is answered instead of a new one. One that
-    /// brings the same file to the same places by other settings is refused with 409 then.
+    /// True to attach to an equal active transfer of the same submitter instead of starting one. An
+    /// active transfer of the same file to the same places with other settings then gives status
+    /// 409.
     #[serde(default)]
     pub attach: bool,
 }
@@ -175,7 +176,7 @@ fn buffer_packets() -> u16 {
 }
 
 impl SubmitRequest {
-    /// A transfer with every setting at its default.
+    /// Creates a request with every setting at its default.
     pub fn new(
         source: impl Into<String>,
         source_path: impl Into<String>,
@@ -201,13 +202,13 @@ impl SubmitRequest {
     }
 }
 
-/// A site that wants the file.
+/// A site that receives the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DestinationRequest {
-    /// The site.
+    /// Name of the site.
     pub site: String,
-    /// The file to write there.
+    /// Path of the file to write.
     pub path: String,
 }
 
@@ -215,21 +216,21 @@ pub struct DestinationRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LinkName {
-    /// Where it begins.
+    /// Site at the start of the link.
     pub from: String,
-    /// Where it ends.
+    /// Site at the end of the link.
     pub to: String,
 }
 
-/// How a hop's TCP is run.
+/// TCP settings of a hop.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct HopRequest {
-    /// TCP connections to stripe over.
+    /// Number of TCP connections.
     pub stripes: u16,
-    /// By the kernel's name; the machine's default if left out.
+    /// Kernel's name of the congestion control; the machine's default if absent.
     pub congestion_control: Option<String>,
-    /// interactive, bulk or fill.
+    /// Priority class: interactive, bulk or fill.
     #[schema(value_type = String)]
     pub priority: Priority,
 }
@@ -240,127 +241,128 @@ impl Default for HopRequest {
     }
 }
 
-/// A link that is run differently.
+/// A link with other TCP settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HopOverrideRequest {
     /// The link.
     pub link: LinkName,
-    /// How it is run.
+    /// Its TCP settings.
     pub hop: HopRequest,
 }
 
-/// A transfer was taken on, or is under way already.
+/// Answer to a submission.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SubmitReply {
-    /// Its id.
+    /// Id of the transfer.
     pub id: u64,
-    /// Whether it was under way already; only where that was asked for.
+    /// True if the transfer was already active; only with `attach`.
     #[serde(default)]
     pub attached: bool,
 }
 
-/// What the source says of a file that is not sent yet.
+/// The source's answer about a file that is not sent yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SourceReply {
-    /// Its length.
+    /// Length of the file in bytes.
     pub length_bytes: u64,
 }
 
-/// What happened to a transfer, sites by name; `event` says what.
+/// An event of a transfer, with sites by name; `event` is its kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct EventView {
-    /// Besides `transfer`, `attempt` and `event`: what belongs to that event.
+    /// Fields of this kind of event, besides `transfer`, `attempt` and `event`.
     #[serde(flatten)]
     #[schema(value_type = Object)]
     pub event: Event<String>,
-    /// When, by the controller's clock, in milliseconds since 1970.
+    /// Time of the event by the controller's clock, in milliseconds since 1970.
     #[serde(default)]
     pub at_unix_ms: Option<u64>,
 }
 
-/// How a transfer stands.
+/// Status of a transfer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TransferView {
-    /// Its id.
+    /// Id of the transfer.
     pub id: u64,
-    /// waiting, inquiring, installing, running, finishing or over.
+    /// Phase: waiting, inquiring, installing, running, finishing or over.
     #[schema(value_type = String)]
     pub phase: PhaseName,
-    /// done, some_failed, failed, integrity or cancelled, once it is over.
+    /// Outcome, once over: done, some_failed, failed, integrity or cancelled.
     #[schema(value_type = Option<String>)]
     pub outcome: Option<Outcome>,
-    /// The command line's exit code, once it is over: 0 done, 1 failed, 3 some failed, 4 integrity, 5 cancelled.
+    /// Exit code of the command line, once over: 0 done, 1 failed, 3 some failed, 4 integrity, 5
+    /// cancelled.
     pub exit_code: Option<u8>,
-    /// The site that holds the file.
+    /// Site that holds the file.
     pub source: String,
-    /// The file there.
+    /// Path of the file at the source.
     pub source_path: String,
-    /// How it was asked to be planned.
+    /// Requested scheme.
     #[schema(value_type = String)]
     pub scheme_asked: SchemeChoice,
-    /// How the present or last attempt was planned.
+    /// Scheme of the current or last attempt.
     #[schema(value_type = Option<String>)]
     pub scheme: Option<Scheme>,
-    /// How hops are run.
+    /// TCP settings of hops.
     pub hop: HopRequest,
     /// Attempts so far.
     pub attempts: u32,
-    /// Length of the file, once known.
+    /// Length of the file in bytes, once known.
     pub length_bytes: Option<u64>,
-    /// BLAKE3 of the file, once known.
+    /// BLAKE3 hash of the file, once known.
     #[schema(value_type = Option<String>)]
     pub hash: Option<FileHash>,
-    /// Predicted rate in bit/s.
+    /// Predicted rate in bits per second.
     pub planned_bps: Option<u64>,
-    /// What no scheme can exceed, in bit/s.
+    /// Upper bound on the rate of every scheme, in bits per second.
     pub bound_bps: Option<u64>,
-    /// The transfers that it was planned together with, by id; none if it was planned as if alone.
+    /// Ids of the transfers planned jointly with this one; none if it was planned as if alone.
     pub planned_with: Vec<u64>,
-    /// Generations that arrived wrong.
+    /// Number of corrupt generations.
     pub corrupt: u64,
-    /// Sites that were proven to have sent something wrong.
+    /// Sites proven to have sent corrupt data.
     pub suspects: Vec<String>,
-    /// The congestion controls that its connections ran on, by the kernel's names.
+    /// Congestion controls of the connections, by the kernel's names.
     pub congestion_controls: Vec<String>,
-    /// Why the last attempt was stopped, if one was.
+    /// Reason why the last attempt was stopped, if one was.
     pub last_trouble: Option<String>,
-    /// When it was accepted, in milliseconds since 1970; null if that is not known.
+    /// Time of acceptance, in milliseconds since 1970; null if unknown.
     #[serde(default)]
     pub began_unix_ms: Option<u64>,
-    /// When it was over, in milliseconds since 1970; null before.
+    /// Time of the end, in milliseconds since 1970; null before.
     #[serde(default)]
     pub ended_unix_ms: Option<u64>,
-    /// One for each destination.
+    /// Status of each destination.
     pub destinations: Vec<DestinationView>,
 }
 
-/// How one destination stands.
+/// Status of one destination.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DestinationView {
-    /// The site.
+    /// Name of the site.
     pub site: String,
-    /// The file there.
+    /// Path of the file.
     pub path: String,
-    /// Bytes of the file that are there and verified.
+    /// Verified bytes of the file.
     pub verified_bytes: u64,
-    /// Over the last seconds, bit/s.
+    /// Rate over the last seconds, in bits per second.
     pub rate_bps: u64,
-    /// True while it is left for later because it is slow.
+    /// True while the destination is postponed because it is slow.
     pub postponed: bool,
-    /// Why it is waited for, if it is.
+    /// Reason for waiting for the destination, if any.
     pub away: Option<String>,
-    /// How it ended: `verdict` is done, failed, unreachable or integrity, with a `reason` unless done.
+    /// Result: `verdict` is done, failed, unreachable or integrity, with a `reason` unless done.
     #[schema(value_type = Option<Object>)]
     pub verdict: Option<Verdict>,
 }
 
-/// Transfers that are remembered, as many as fit a reply.
+/// Remembered transfers, as many as fit a reply.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TransfersView {
-    /// Oldest first.
+    /// Transfers, oldest first.
     pub transfers: Vec<TransferView>,
-    /// Whether there are later ones, to be asked for with `after`.
+    /// True if there are later transfers, which a request with `after` returns.
     #[serde(default)]
     pub more: bool,
 }
@@ -368,39 +370,39 @@ pub struct TransfersView {
 /// The network.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TopologyView {
-    /// Its name.
+    /// Name of the network.
     pub name: String,
-    /// By id.
+    /// Sites, by id.
     pub sites: Vec<SiteView>,
-    /// By id.
+    /// Links, by id.
     pub links: Vec<LinkView>,
 }
 
 /// A site.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SiteView {
-    /// Its id.
+    /// Id of the site.
     pub id: u16,
-    /// Its name.
+    /// Name of the site.
     pub name: String,
-    /// Whether it is registered and answers.
+    /// True if the site is registered and responsive.
     pub up: bool,
-    /// Degrees north, if known.
+    /// Latitude in degrees north, if known.
     pub latitude_deg: Option<f64>,
-    /// Degrees east, if known.
+    /// Longitude in degrees east, if known.
     pub longitude_deg: Option<f64>,
 }
 
 /// A directed link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LinkView {
-    /// Its id.
+    /// Id of the link.
     pub id: u32,
-    /// Where it begins.
+    /// Site at the start of the link.
     pub from: String,
-    /// Where it ends.
+    /// Site at the end of the link.
     pub to: String,
-    /// Capacity in bit/s.
+    /// Capacity in bits per second.
     pub capacity_bps: u64,
     /// One-way delay in seconds.
     pub delay_s: f64,

@@ -1,11 +1,13 @@
-//! A host's agent as a machine: when it joins, looks at flows and reports, and which limits are to stand.
+//! A host's agent as a state machine: when it joins, lists connections and reports, and which
+//! limits are in force.
 //!
-//! The machine asks its driver for actions ([`Ask`]), and is told each result ([`Answer`], or a [`Failure`]). While the coordinator is
-//! away, no flow has a limit: after [`SILENCE_MAX`] without a word of the coordinator all are lifted, and when it is back the agent
-//! joins anew with all flows. After any failure between the two they begin anew likewise.
+//! The state machine asks its driver for actions ([`Ask`]), and gets the result of each
+//! ([`Answer`], or a [`Failure`]). While the coordinator is unreachable, no flow has a limit: after
+//! [`SILENCE_MAX`] without an answer all limits are lifted. When the coordinator is back, the agent
+//! joins again with all flows. After any failure between the two they start over in the same way.
 //!
-//! Leaves out: sockets and clocks (the `shuffle` room), the reports ([`crate::book`]), limits that stand
-//! ([`crate::enforcement`]). Read [`Agent`] and [`Ask`] first.
+//! Leaves out: sockets and clocks (the `shuffle` room), the reports ([`crate::book`]), the limits
+//! in force ([`crate::enforcement`]). Read [`Agent`] and [`Ask`] first.
 
 use crate::announcement::Announcement;
 use crate::book::{AnnounceError, Book, Seen};
@@ -19,50 +21,55 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-/// After so long without a word of the coordinator, limits are lifted.
+/// Silence of the coordinator after which limits are lifted.
 pub const SILENCE_MAX: Duration = Duration::from_secs(1);
-/// How long one request may take.
+/// Time limit of one request.
 pub const REPLY_MAX: Duration = SILENCE_MAX;
-/// How often flows are looked at; sooner where one should be through, but no sooner than [`LOOK_SOON`], and later where looks take
-/// more than one part in [`LOOKS_MIN`] of the time.
+/// Interval between two listings of connections. It shrinks to [`LOOK_SOON`] if a flow should
+/// complete earlier, and grows if listings take more than one part in [`LOOKS_MIN`] of the time.
 const LOOK_EVERY: Duration = Duration::from_ms(100);
 const LOOK_SOON: Duration = Duration::from_ms(5);
 const LOOKS_MIN: u64 = 20;
-/// No later than this unless looks take half of the time: flows of which nothing is heard for twice as long count as idle.
+/// Maximum of that interval unless listings take half of the time. Flows without news for twice as
+/// long count as idle.
 const LOOK_LATE: Duration = Duration::from_ms(250);
-/// The agent says something at least this often.
+/// Maximum interval between two requests of the agent.
 pub const SAY_EVERY: Duration = Duration::from_ms(200);
-/// How long one request waits for limits.
+/// Maximum wait of one request for limits.
 pub const LIMITS_WAIT: Duration = Duration::from_secs(10);
-/// Pauses before joining is tried again.
+/// Pauses between two attempts to join.
 const BACKOFF: Backoff = Backoff::new(Duration::from_ms(50), Duration::from_ms(500));
-/// After a session has begun, how long limits of the one before stand that were not said again.
+/// Time after the start of a session for which limits of the previous session stay in force without
+/// being repeated.
 pub const OLD_LIMITS: Duration = SILENCE_MAX;
-/// The most connections that nobody has announced which a listing has, for rules.
+/// Maximum number of unannounced connections in a listing, for rules.
 pub const CONNECTIONS_MAX: usize = 2 * HOST_FLOWS_MAX;
-/// Flows of one request: with these, one stays below the 64 KiB from which on requests take turns.
+/// Maximum number of flows in one request. It keeps requests below 64 KiB, from which on they take
+/// turns.
 pub const FLOWS_TOGETHER: usize = 100;
 
-/// What an agent knows of its host from the start.
+/// Configuration of an agent.
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
-    /// The addresses that flows to its host have; none is for the coordinator to say.
+    /// Addresses of flows to its host. If empty, the coordinator decides.
     pub addresses: Vec<IpAddr>,
-    /// All addresses of its host's network.
+    /// All addresses in its host's network namespace.
     pub addresses_here: Vec<IpAddr>,
-    /// What its host's link has for data, out and in.
+    /// Goodput of its host's link, each way.
     pub link_rate: BitRate,
-    /// Which flows are announced by themselves.
+    /// Rules by which flows are announced on behalf of their programs.
     pub rules: Rules,
-    /// How flows are told apart, as the coordinator does.
+    /// Matching of flows, equal to the coordinator's.
     pub settings: Settings,
-    /// Whether nothing goes wrong, and requests keep their order: then no request waits for the answer to the one before, nobody
-    /// says that it is still there, and whoever runs the agent lists connections when it likes. For simulations.
+    /// True for an ideal network in simulations: nothing fails and requests keep their order. Then
+    /// no request waits for the previous answer, there are no keep-alives, and the caller lists
+    /// connections at will.
     pub is_ideal: bool,
 }
 
 impl AgentConfig {
-    /// A host with a link of this rate, no rules, and addresses that are for the coordinator to say.
+    /// Creates a configuration with a link of this rate, no rules, and addresses left to the
+    /// coordinator.
     pub fn new(link_rate: BitRate) -> Self {
         let (addresses, addresses_here) = (Vec::new(), Vec::new());
         let (rules, settings) = (Rules::default(), Settings::default());
@@ -70,60 +77,61 @@ impl AgentConfig {
     }
 }
 
-/// What an agent wants done.
+/// An action for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// Find what joining needs: answered by [`Answer::Prepared`], within [`REPLY_MAX`].
+    /// Gather the input for joining: answered by [`Answer::Prepared`], within [`REPLY_MAX`].
     Prepare,
     /// List this host's connections: answered by [`Answer::Listing`].
     Look,
-    /// Tell the coordinator that this agent is there: answered by [`Answer::Taken`], within [`REPLY_MAX`].
+    /// Register with the coordinator: answered by [`Answer::Taken`], within [`REPLY_MAX`].
     Join(JoinRequest),
-    /// Tell the coordinator what has become of flows: answered by [`Answer::Taken`], within [`REPLY_MAX`].
+    /// Send reports to the coordinator: answered by [`Answer::Taken`], within [`REPLY_MAX`].
     Report(ReportsRequest),
-    /// Ask the coordinator for limits: answered by [`Answer::Limits`], within [`LIMITS_WAIT`] and [`REPLY_MAX`].
+    /// Ask the coordinator for limits: answered by [`Answer::Limits`], within [`LIMITS_WAIT`] and
+    /// [`REPLY_MAX`].
     Limits {
-        /// The agent's session.
+        /// Session of the agent.
         session: u64,
     },
-    /// Tell the coordinator that this agent goes, once limits are lifted: no answer is needed.
+    /// Deregister from the coordinator, once limits are lifted: no answer is needed.
     Leave {
-        /// The agent's session.
+        /// Session of the agent.
         session: u64,
     },
 }
 
-/// What came of an [`Ask`].
+/// Result of an [`Ask`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// All that joining needs.
+    /// Input for joining.
     Prepared {
-        /// Where the coordinator is; `None` where that could not be found, and it is where it was.
+        /// Addresses of the coordinator; `None` if the lookup failed, which keeps the earlier ones.
         coordinator: Option<Vec<SocketAddr>>,
         /// A number that nobody can guess.
         session: u64,
     },
-    /// This host's connections.
+    /// Connections of this host.
     Listing {
-        /// In the order of flows; the announced ones are among them.
+        /// Connections in the order of flows, announced ones included.
         flows: Vec<Seen>,
-        /// How many others there are.
+        /// Number of further connections.
         left_out: u64,
     },
-    /// The coordinator has heard it.
+    /// The coordinator has accepted the request.
     Taken,
-    /// Limits that have changed; none if none did in time.
+    /// Changed limits; empty if none changed in time.
     Limits(Vec<Limit>),
 }
 
-/// Why nothing came of an [`Ask`]; in one line.
+/// Reason for the failure of an [`Ask`], in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The coordinator does not know the agent's session.
     NotJoined(String),
-    /// The request cannot be: to join is given up after it.
+    /// The request can never succeed; joining is given up after it.
     Refused(String),
-    /// It may be done later.
+    /// The request may succeed later.
     Passing(String),
 }
 
@@ -134,41 +142,43 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What an agent gives out beside asks.
+/// Output of an agent besides asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// What is to become of limits; in order.
+    /// An order about limits; orders must be executed in sequence.
     Order(Order),
-    /// Something to be said to people.
+    /// A message for people.
     Notice(Notice),
-    /// The coordinator never lets this agent join: why, in one line. There is nothing more to do but to end.
+    /// The coordinator refuses this agent for good, with the reason in one line. The driver must
+    /// end the agent.
     GivenUp(String),
 }
 
-/// What happens to an agent, for its log.
+/// An event for the agent's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// It has joined.
+    /// The agent has joined.
     Joined,
-    /// The coordinator is back after it was away.
+    /// The coordinator is reachable again.
     Back,
-    /// The coordinator wants it to join again.
+    /// The coordinator asks the agent to join again.
     Rejoins(String),
-    /// The coordinator is away; said once, until it is back.
+    /// The coordinator is unreachable; reported once until it is back.
     Away(String),
-    /// It still is.
+    /// The coordinator is still unreachable.
     StillAway(String),
-    /// All limits are lifted, as the coordinator says nothing.
+    /// All limits are lifted, because the coordinator is silent.
     Silent,
     /// Connections cannot be listed.
     Unlisted(String),
-    /// So many connections are looked at by no rule. Said when it begins.
+    /// Number of connections that no rule covers for lack of room. Reported at the start of the
+    /// period.
     Cut(u64),
-    /// There are more flows than may be announced. Said when it begins.
+    /// There are more flows than may be announced. Reported at the start of the period.
     Full,
 }
 
-/// What is said when limits are lifted as the coordinator says nothing.
+/// Log text for limits lifted during the coordinator's silence.
 const SILENT: &str = "the coordinator is silent";
 
 impl fmt::Display for Notice {
@@ -191,35 +201,36 @@ impl fmt::Display for Notice {
 
 /// A host's agent.
 ///
-/// After any `handle_*`, [`Agent::poll_event`] and [`Agent::poll_ask`] are drained until `None`, then [`Agent::poll_timeout`] is read.
+/// After any `handle_*`, [`Agent::poll_event`] and [`Agent::poll_ask`] are drained until `None`,
+/// then [`Agent::poll_timeout`] is read.
 #[derive(Debug)]
 pub struct Agent {
     config: AgentConfig,
     book: Book,
-    /// Where the coordinator was last found: connections with it are for no rule.
+    /// Last known addresses of the coordinator. Rules do not apply to connections with it.
     coordinator: Vec<SocketAddr>,
     now: Instant,
     phase: Phase,
-    /// The last session that the coordinator has taken.
+    /// Last session that the coordinator has accepted.
     last_session: Option<u64>,
-    /// When the coordinator last answered; `None` once limits are lifted for its silence.
+    /// Time of the coordinator's last answer; `None` once limits are lifted because of its silence.
     heard_at: Option<Instant>,
-    /// When limits are lifted that were set before the last session, and not in it; `None` if there are none. Another session that
-    /// begins meanwhile does not put it off.
+    /// Time at which limits of sessions before the last one are lifted; `None` if there are none. A
+    /// further session does not postpone it.
     lift_old_at: Option<Instant>,
-    /// The only controller is the coordinator.
+    /// Sessions with the coordinator, the only controller.
     controllers: Controllers,
     is_cut: bool,
     is_full: bool,
-    /// Flows that were announced since the listing that is awaited was asked for, as the kernel described them then: it may lack
-    /// them.
+    /// Flows announced since the pending listing was requested, which may lack them, as the kernel
+    /// described them then.
     newer: BTreeMap<FlowKey, Seen>,
     asks_so_far: u64,
     asks: VecDeque<(u64, Ask)>,
     events: VecDeque<Event>,
 }
 
-/// How far the agent is. Numbers are those of asks that are not answered yet.
+/// Phase of the agent. Numbers refer to unanswered asks.
 #[derive(Debug)]
 enum Phase {
     Pausing { until: Instant },
@@ -239,12 +250,13 @@ struct Session {
     looked_at: Instant,
     look_took: Duration,
     said_at: Instant,
-    /// Whether there was something to be said when that was last asked: it is said to its end before flows are looked at.
+    /// True if there was something to report at the last check. Reports finish before the next
+    /// listing.
     is_saying: bool,
 }
 
 impl Agent {
-    /// An agent that is about to join.
+    /// Creates an agent that is about to join.
     pub fn new(now: Instant, config: AgentConfig) -> Self {
         Self {
             book: Book::new(config.settings),
@@ -265,12 +277,12 @@ impl Agent {
         }
     }
 
-    /// Time has passed.
+    /// Handles a timeout.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.advance(now);
     }
 
-    /// A program says something of its flow, which the kernel describes so.
+    /// Handles a program's announcement about its flow, whose state in the kernel is given.
     ///
     /// Errors: see [`AnnounceError`].
     pub fn handle_announcement(
@@ -300,7 +312,8 @@ impl Agent {
         }
     }
 
-    /// These are the host's connections now, in the order of flows, and so many others were left out.
+    /// Handles a listing of the host's connections in the order of flows, with the number of
+    /// connections left out.
     pub fn handle_listing(&mut self, now: Instant, flows: &[Seen], left_out: u64) {
         self.advance(now);
         let is_cut = left_out > 0;
@@ -323,13 +336,14 @@ impl Agent {
         self.events.push_back(Event::Order(Order::Keep(flows)));
     }
 
-    /// A flow is over, whatever its connection does.
+    /// Handles the end of a flow, whatever its connection does.
     pub fn handle_over(&mut self, now: Instant, flow: FlowKey) {
         self.advance(now);
         self.book.end(flow);
     }
 
-    /// What came of the ask with this number. Nothing changes if it is not awaited any more.
+    /// Handles the result of the ask with this number. A result that is no longer awaited is
+    /// ignored.
     pub fn handle_answer(&mut self, now: Instant, number: u64, answer: Result<Answer, Failure>) {
         self.advance(now);
         match &self.phase {
@@ -388,7 +402,7 @@ impl Agent {
         }
     }
 
-    /// The agent is to end: limits are lifted, and the coordinator is told.
+    /// Ends the agent: limits are lifted, and the coordinator is told.
     pub fn handle_end(&mut self, now: Instant) {
         self.advance(now);
         if matches!(self.phase, Phase::Ended { asked: Some(_) }) {
@@ -397,12 +411,12 @@ impl Agent {
         (self.heard_at, self.lift_old_at) = (None, None);
         self.asks.clear();
         self.events.push_back(Event::Order(Order::LiftAll));
-        // Without this the agent counts as gone a second later.
+        // Without this request the agent would count as gone a second later.
         let asked = self.last_session.map(|session| self.ask(Ask::Leave { session }));
         self.phase = Phase::Ended { asked };
     }
 
-    /// What is to be done next, with the number by which it is answered.
+    /// Returns the next action, and the number by which it is answered.
     pub fn poll_ask(&mut self) -> Option<(u64, Ask)> {
         if self.asks.is_empty() {
             self.go_on();
@@ -410,7 +424,8 @@ impl Agent {
         self.asks.pop_front()
     }
 
-    /// Whether somebody still waits for the answer to the ask with this number; whatever else is under way may be given up.
+    /// Returns true if the answer to the ask with this number is still awaited. All other requests
+    /// in flight may be cancelled.
     pub fn is_awaited(&self, number: u64) -> bool {
         match &self.phase {
             Phase::Pausing { .. } => false,
@@ -427,12 +442,12 @@ impl Agent {
         }
     }
 
-    /// What has happened next.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// When [`Agent::handle_timeout`] is to be called although nothing has happened.
+    /// Time of the next [`Agent::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         let silent_at = self.heard_at.map(|heard_at| heard_at + SILENCE_MAX);
         let lift_at = silent_at.into_iter().chain(self.lift_old_at).filter(|_| !self.config.is_ideal).min();
@@ -448,12 +463,12 @@ impl Agent {
         next.into_iter().chain(lift_at).min()
     }
 
-    /// Flows that were announced and whose connections are there still, for all that is known: a listing has them.
+    /// Announced flows whose connections still exist, as far as known; a listing includes them.
     pub fn connections(&self) -> BTreeSet<FlowKey> {
         self.book.connections()
     }
 
-    /// Whether the coordinator has taken this agent, for all that is known.
+    /// Returns true if the coordinator has accepted this agent, as far as known.
     pub const fn is_joined(&self) -> bool {
         matches!(self.phase, Phase::Joined(_))
     }
@@ -471,7 +486,7 @@ impl Agent {
         self.events.push_back(Event::Notice(notice));
     }
 
-    /// Brings all up to this instant: limits are lifted that stand for too long.
+    /// Advances to this instant: lifts limits that have been in force for too long.
     fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
         if self.config.is_ideal {
@@ -488,7 +503,7 @@ impl Agent {
         }
     }
 
-    /// Asks for what is due.
+    /// Asks for the next due actions.
     fn go_on(&mut self) {
         let (now, is_ideal) = (self.now, self.config.is_ideal);
         match &self.phase {
@@ -523,7 +538,7 @@ impl Agent {
         }
     }
 
-    /// When flows are to be looked at. Whoever waits for a flow's end should not wait for a look.
+    /// Time of the next listing. It must not delay programs that wait for a flow's end.
     fn look_at(&self, session: &Session) -> Instant {
         session.looked_at + look_after(session.look_took, self.book.soonest_end())
     }
@@ -547,13 +562,13 @@ impl Agent {
         for Limit { flow, rate_bps } in limits {
             let rate = rate_bps.map(BitRate::bps);
             self.book.limit(*flow, rate);
-            // One that has ended meanwhile needs none.
+            // A flow that has ended meanwhile needs no limit.
             known.extend(self.book.socket(*flow).map(|socket| (*flow, rate, socket)));
         }
         self.events.push_back(Event::Order(Order::Set(known)));
     }
 
-    /// Joins with all flows, or the first of them.
+    /// Joins with all flows, or with the first of them.
     fn join(&mut self, session: u64) {
         self.book.say_all();
         let reports = self.book.take(FLOWS_TOGETHER);
@@ -565,7 +580,7 @@ impl Agent {
         }
     }
 
-    /// The coordinator has taken it.
+    /// Starts the session after the coordinator has accepted it.
     fn begin(&mut self, number: u64) {
         let now = self.now;
         (self.heard_at, self.last_session) = (Some(now), Some(number));
@@ -587,12 +602,12 @@ impl Agent {
         });
     }
 
-    /// Something went wrong: it joins again after a while.
+    /// Handles a failure: the agent joins again after a pause.
     fn fail(&mut self, failure: Failure) {
         let is_joining = !matches!(self.phase, Phase::Joined(_));
         self.asks.clear();
         let retry = match failure {
-            // The keys are another's, or the settings are none: that stays so.
+            // Keys of another host or invalid settings: retrying does not help.
             Failure::Refused(line) if is_joining => {
                 self.phase = Phase::Ended { asked: None };
                 self.events.push_back(Event::GivenUp(line));
@@ -612,13 +627,15 @@ impl Agent {
     }
 }
 
-/// How long after a look that took so long has begun the next one is due, if so soon a flow should be through.
+/// Interval from the start of a listing of this duration to the next one, if a flow should complete
+/// after `soonest_end`.
 fn look_after(look_took: Duration, soonest_end: Option<Duration>) -> Duration {
     let soonest = soonest_end.unwrap_or(LOOK_EVERY).clamp(LOOK_SOON, LOOK_EVERY);
     soonest.max((look_took * LOOKS_MIN).min(LOOK_LATE)).max(look_took * 2)
 }
 
-/// Whether a connection is one with the coordinator: the agent's own, or another agent's where it runs on this host.
+/// Returns true for a connection with the coordinator: the agent's own, or another agent's if the
+/// coordinator runs on this host.
 fn is_control(key: FlowKey, coordinator: &[SocketAddr], addresses: &[IpAddr]) -> bool {
     coordinator.iter().any(|at| {
         let is_here = at.ip() == key.local.ip() || at.ip().is_loopback() || addresses.contains(&at.ip());

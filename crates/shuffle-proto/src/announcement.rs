@@ -1,47 +1,50 @@
-//! Announcements of flows, from a program to its host's agent: one JSON object a line, each answered by one.
+//! Announcements of flows, from a program to its host's agent: one JSON object a line, each
+//! answered by one.
 //!
-//! `{"flow":{"local":…,"remote":…},"coflow":"…","size_bytes":…}` announces a flow or that it has more to move,
-//! `{"ended":{"local":…,"remote":…},"coflow":"…"}` says that all of that has been written, though the connection stays; without
-//! the coflow it is of whichever the flow is then.
-//! Leaves out: how lines travel, who may speak of a flow, and whether there is one. Read [`Announcement`].
+//! `{"flow":{"local":…,"remote":…},"coflow":"…","size_bytes":…}` announces a flow, or more data for
+//! it. `{"ended":{"local":…,"remote":…},"coflow":"…"}` states that all of its data is written,
+//! although the connection stays open; without `coflow` it applies to the flow's current coflow.
+//!
+//! Leaves out: transport of lines, permissions, and existence of flows. Read [`Announcement`].
 
 use crate::control::FlowKey;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The most bytes of a line, its end counted.
+/// Maximum bytes of a line, its line end included.
 pub const LINE_BYTES_MAX: usize = 1_024;
 
-/// What a line says. Addresses are as the program has them; an IPv4 address may be mapped into IPv6.
+/// Content of a line. Addresses are as the program sees them; an IPv4 address may be mapped into
+/// IPv6.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Announcement {
-    /// There is a flow, or it has more to move than was said.
+    /// A flow exists, or has more data than announced before.
     Flow {
-        /// Which.
+        /// Addresses and ports of the flow.
         flow: FlowKey,
-        /// Its coflow's name. Any text: what takes it checks whether it is a name.
+        /// Name of its coflow. Any text; the receiver validates it.
         coflow: String,
-        /// All that it has had to move so far for that.
+        /// Total bytes of the flow for this coflow so far.
         size_bytes: u64,
     },
-    /// All that it has for its coflow has been written.
+    /// All data of the flow for its coflow has been written.
     Ended {
-        /// Which.
+        /// Addresses and ports of the flow.
         flow: FlowKey,
-        /// Of which coflow; if the flow is another one's by now, nothing changes.
+        /// Name of the coflow; ignored if the flow belongs to another coflow by now.
         coflow: Option<String>,
     },
 }
 
-/// Why a line says nothing.
+/// Error of an invalid line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LineError {
-    /// More bytes than [`LINE_BYTES_MAX`].
+    /// The line is longer than [`LINE_BYTES_MAX`].
     TooLong,
-    /// No JSON, or other fields than a line has: what the parser says, in one line.
+    /// Invalid JSON or unknown fields, with the parser's message in one line.
     Json(String),
-    /// Fields that make neither an announcement nor an end.
+    /// Fields that form neither an announcement nor an end.
     Fields,
 }
 
@@ -61,7 +64,7 @@ impl std::error::Error for LineError {}
 #[serde(deny_unknown_fields)]
 struct Line {
     flow: Option<FlowKey>,
-    /// Programs with libraries of before say `transfer`.
+    /// Earlier versions of the libraries send `transfer`.
     #[serde(alias = "transfer")]
     coflow: Option<String>,
     size_bytes: Option<u64>,
@@ -69,14 +72,14 @@ struct Line {
 }
 
 impl Announcement {
-    /// What this line says, with its end or without.
+    /// Parses a line, with or without its line end.
     ///
     /// Errors: see [`LineError`].
     pub fn read(line: &[u8]) -> Result<Self, LineError> {
         if line.len() > LINE_BYTES_MAX {
             return Err(LineError::TooLong);
         }
-        // What the reason quotes of the line may have line ends in it.
+        // The quoted part of the line may contain line ends.
         let reason =
             |error: serde_json::Error| LineError::Json(error.to_string().replace(char::is_control, " "));
         match serde_json::from_slice(line).map_err(reason)? {
@@ -91,12 +94,12 @@ impl Announcement {
     }
 }
 
-/// What is answered to a line.
+/// Answer to a line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reply {
-    /// Whether it was taken.
+    /// True if the line was accepted.
     pub ok: bool,
-    /// Why not, in one line.
+    /// Reason for refusing it, in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }

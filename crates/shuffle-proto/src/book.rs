@@ -1,8 +1,8 @@
-//! An agent's knowledge of its host's flows, and the news in it for the coordinator.
+//! An agent's knowledge of its host's flows, and the updates that the coordinator has not received.
 //!
-//! Flows come from announcements and from rules, their progress and their ends from listings. Reports are made when they are
-//! asked for, from what has changed by then, so however long the coordinator is away nothing piles up. Leaves out: clocks,
-//! sockets, listing flows (drivers). Read [`Book`] first.
+//! Flows come from announcements and rules, their progress and their ends from listings. Reports
+//! are built on request from the changes so far, so nothing piles up while the coordinator is
+//! unreachable. Leaves out: clocks, sockets, listing flows (drivers). Read [`Book`] first.
 
 use crate::control::{FlowKey, Report};
 use crate::coordinator::{HOST_COFLOWS_MAX, HOST_FLOWS_MAX, ReportError, Settings, check_name};
@@ -10,47 +10,47 @@ use anabranch_units::{BitRate, ByteCount, Duration};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
-/// The most ends that wait to be said; then the first is dropped. A coordinator that is there hears of them long before, and one
-/// that comes back hears of all flows anew.
+/// Maximum number of unreported ends, above which the oldest is dropped. A reachable coordinator
+/// gets them long before; a restarted one gets all flows again.
 const ENDED_MAX: usize = HOST_FLOWS_MAX;
 
-/// The most connections of one user that are known, and the most coflows that they are of: a part of what the host may have.
+/// Maximum number of known connections of one user, a part of the host's maximum.
 pub const USER_FLOWS_MAX: usize = HOST_FLOWS_MAX / 4;
-/// See [`USER_FLOWS_MAX`].
+/// Maximum number of coflows of one user, a part of the host's maximum.
 pub const USER_COFLOWS_MAX: usize = HOST_COFLOWS_MAX / 2;
 
-/// A TCP connection of this host as a listing has it.
+/// A TCP connection of this host, as listed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Which.
+    /// Addresses and ports.
     pub flow: FlowKey,
-    /// What tells it from all others of this boot.
+    /// Socket cookie, unique since boot.
     pub cookie: u64,
-    /// The user who made its socket.
+    /// User who created the socket.
     pub user: u32,
-    /// Whether its program may still write.
+    /// True if the program may still write.
     pub may_send: bool,
-    /// What has arrived of it.
+    /// Bytes acknowledged.
     pub acked_bytes: u64,
-    /// What its program has written.
+    /// Bytes written by the program.
     pub written_bytes: u64,
-    /// How fast it may be.
+    /// Rate limit of the socket.
     pub limit: Option<BitRate>,
 }
 
-/// Why a flow is not taken into the book.
+/// Reason for refusing an announcement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AnnounceError {
-    /// A name that no coflow can have.
+    /// An invalid name of a coflow.
     Name(ReportError),
-    /// As many flows are known as the host may have.
+    /// The host has reached its maximum number of flows.
     TooManyFlows,
-    /// As many flows of this user are known as a user may have.
+    /// This user has reached the maximum number of flows.
     TooManyUserFlows(u32),
-    /// Flows of as many coflows are known as the host may have.
+    /// The host has reached its maximum number of coflows.
     TooManyCoflows,
-    /// Flows of as many coflows of this user are known as a user may have.
+    /// This user has reached the maximum number of coflows.
     TooManyUserCoflows(u32),
 }
 
@@ -71,27 +71,27 @@ impl fmt::Display for AnnounceError {
 
 impl std::error::Error for AnnounceError {}
 
-/// The flows of this host that have been announced.
+/// Announced flows of this host.
 #[derive(Debug)]
 pub struct Book {
     settings: Settings,
     flows: BTreeMap<FlowKey, Entry>,
-    /// Those of which something is to be said.
+    /// Flows with an update not yet sent to the coordinator.
     unsaid: BTreeSet<FlowKey>,
-    /// Those whose end is to be said, in that order: of one connection there may be several.
+    /// Ends not yet sent to the coordinator, in order; a connection may have several.
     ended: VecDeque<Ended>,
-    /// What users have of it.
+    /// Flows and coflows of each user.
     shares: BTreeMap<u32, Share>,
-    /// Whether there was no room for a flow.
+    /// True if a flow was refused for lack of room.
     is_full: bool,
 }
 
-/// What one user has of the book.
+/// One user's part of the book.
 #[derive(Debug, Default)]
 struct Share {
-    /// Connections that are known.
+    /// Number of known connections.
     flows: usize,
-    /// What they are of, and of which how many.
+    /// Number of this user's connections in each coflow.
     coflows: BTreeMap<String, usize>,
 }
 
@@ -99,56 +99,57 @@ struct Share {
 struct Entry {
     socket: Socket,
     user: u32,
-    /// Its coflow's name; `None` when that is over and the connection stays.
+    /// Name of its coflow; `None` if that is complete and the connection is still open.
     coflow: Option<String>,
-    /// What its connection had moved before this coflow.
+    /// Byte count of the connection at the start of this coflow.
     before_bytes: u64,
     size_bytes: u64,
     moved_bytes: u64,
     is_size_said: bool,
-    /// Whether a rule has announced it, which knows what is written and no more.
+    /// True if a rule has announced the flow, so only its written bytes are known.
     is_open: bool,
-    /// What its connection has to have moved for it to be over, once its program has said that all is written.
+    /// Byte count of the connection at which the flow is complete. `None` until the program
+    /// announces its last write.
     ends_at_bytes: Option<u64>,
-    /// How fast it may be.
+    /// Rate limit in force.
     rate: Option<BitRate>,
 }
 
 impl Entry {
-    /// What has arrived of it once its connection has moved so much.
+    /// Bytes of this flow delivered when the connection has delivered `acked_bytes`.
     fn moved_by(&self, acked_bytes: u64) -> u64 {
         let end_bytes = self.ends_at_bytes.unwrap_or(u64::MAX);
         acked_bytes.min(end_bytes).saturating_sub(self.before_bytes).max(self.moved_bytes)
     }
 }
 
-/// What is to be said of a flow that is over.
+/// Unreported end of a flow.
 #[derive(Debug)]
 struct Ended {
     flow: FlowKey,
-    /// If that is to be said first: what waited for it, and its size.
+    /// Coflow and size to report first, if they are unreported, too.
     unsaid: Option<(String, u64)>,
     moved_bytes: u64,
 }
 
-/// What a limit's enforcement has to know of a connection.
+/// A connection's identity and earlier limit, for the enforcement of limits.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Socket {
-    /// What tells it from all others of this boot.
+    /// Socket cookie, unique since boot.
     pub cookie: u64,
-    /// The limit that it had when it became known.
+    /// Rate limit when the connection was first known.
     pub limit: Option<BitRate>,
 }
 
 impl Default for Book {
-    /// An empty one with default settings.
+    /// Creates an empty book with default settings.
     fn default() -> Self {
         Self::new(Settings::default())
     }
 }
 
 impl Book {
-    /// An empty one. Flows are told apart as the coordinator does.
+    /// Creates an empty book. Flows are matched as by the coordinator.
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,
@@ -160,7 +161,7 @@ impl Book {
         }
     }
 
-    /// A program says which coflow a flow is of, and how much it moves in all for that.
+    /// Handles a program's announcement of a flow's coflow, and of its total bytes for that coflow.
     ///
     /// Errors: see [`AnnounceError`].
     pub fn announce(&mut self, state: &Seen, coflow: &str, size_bytes: u64) -> Result<(), AnnounceError> {
@@ -181,8 +182,9 @@ impl Book {
             }
             (entry.size_bytes, entry.is_size_said) = (size_bytes, false);
         } else {
-            // The first coflow of a connection may have begun before it was announced; what comes after is another's. What
-            // was written for the one before is not this one's either, though it may still have to arrive.
+            // The first coflow of a connection may have begun before its announcement; any later
+            // data belongs to another coflow. Data written for the previous coflow does not count
+            // for this one, even if it is still in flight.
             let before_bytes = self.flows.get_mut(&flow).map_or(0, |before| {
                 before.moved_bytes = before.moved_by(state.acked_bytes);
                 match (&before.coflow, before.ends_at_bytes) {
@@ -193,7 +195,7 @@ impl Book {
             });
             self.end(flow);
             let known = self.flows.get(&flow);
-            // What it had before any limit of ours.
+            // The rate limit before any limit of ours.
             let limit = known.map_or(state.limit, |known| known.socket.limit);
             let entry = Entry {
                 socket: Socket { cookie: state.cookie, limit },
@@ -215,9 +217,9 @@ impl Book {
         Ok(())
     }
 
-    /// Whether this flow may be of this coflow.
+    /// Checks that there is room for this flow in this coflow.
     ///
-    /// Errors: there is no room.
+    /// Errors: the book, or the user's part of it, is full.
     fn check_room(&self, state: &Seen, coflow: &str) -> Result<(), AnnounceError> {
         let (known, user) = (self.flows.get(&state.flow), state.user);
         let share = self.shares.get(&user);
@@ -240,7 +242,7 @@ impl Book {
         Ok(())
     }
 
-    /// A connection is gone, or is another one.
+    /// Forgets a connection that is closed or replaced.
     fn forget(&mut self, flow: FlowKey) {
         self.end(flow);
         let Some(entry) = self.flows.remove(&flow) else { return };
@@ -252,8 +254,9 @@ impl Book {
         }
     }
 
-    /// A program says that it has written all that a flow has for its coflow: that is over once it has arrived. The
-    /// connection may stay, for another one. If it says which coflow, and that is not the flow's any more, nothing changes.
+    /// Handles a program's announcement that it has written a flow's last byte for its coflow. The
+    /// flow is complete once these bytes have arrived; the connection may serve another coflow. An
+    /// announcement for a coflow that is no longer the flow's is ignored.
     pub fn finish(&mut self, state: &Seen, coflow: Option<&str>) {
         let Some(entry) = self.flows.get_mut(&state.flow) else { return };
         if entry.socket.cookie != state.cookie {
@@ -270,14 +273,15 @@ impl Book {
         }
     }
 
-    /// How fast a flow may be; none for no limit.
+    /// Sets a flow's rate limit; `None` for no limit.
     pub fn limit(&mut self, flow: FlowKey, rate: Option<BitRate>) {
         if let Some(entry) = self.flows.get_mut(&flow) {
             entry.rate = rate;
         }
     }
 
-    /// How long it takes after the last listing until a flow has moved all that is known of, at the rate that it may have.
+    /// Shortest time after the last listing in which a flow can deliver its known bytes at its rate
+    /// limit.
     pub fn soonest_end(&self) -> Option<Duration> {
         let entries = self.flows.values().filter(|entry| entry.coflow.is_some());
         let end = |entry: &Entry| {
@@ -288,7 +292,7 @@ impl Book {
         entries.filter_map(end).min()
     }
 
-    /// What a flow has for its coflow has arrived, or never will.
+    /// Ends a flow's part in its coflow: its data has arrived, or never will.
     pub fn end(&mut self, flow: FlowKey) {
         let Some(entry) = self.flows.get_mut(&flow) else { return };
         let Some(coflow) = entry.coflow.take() else { return };
@@ -310,8 +314,8 @@ impl Book {
         self.ended.push_back(Ended { flow, unsaid, moved_bytes: entry.moved_bytes });
     }
 
-    /// Takes in what there is now, in the order of flows. What flows are that nobody has announced, and that are no mice,
-    /// `rule` says.
+    /// Handles a listing, in the order of flows. `rule` names the coflow of an unannounced flow
+    /// that is not a mouse.
     pub fn observe(&mut self, listing: &[Seen], rule: impl Fn(FlowKey) -> Option<String>) {
         let find =
             |flow: &FlowKey| listing.binary_search_by_key(flow, |state| state.flow).ok().map(|i| &listing[i]);
@@ -350,43 +354,43 @@ impl Book {
         }
         let mice_below = self.settings.mice_below.as_u64();
         for state in listing {
-            // The coordinator need not hear of mice.
+            // The coordinator need not know mice.
             let is_new =
                 state.may_send && state.written_bytes >= mice_below && !self.flows.contains_key(&state.flow);
             if !is_new {
                 continue;
             }
             let Some(coflow) = rule(state.flow) else { continue };
-            // One for which there is no room is told of by `take_full`; a name that is none, by who made the rule.
+            // `take_full` reports a lack of room; an invalid name is the rule author's error.
             if self.announce(state, &coflow, state.written_bytes).is_ok() {
                 self.flows.get_mut(&state.flow).expect("it has been announced").is_open = true;
             }
         }
     }
 
-    /// The connection of a flow that is announced.
+    /// Connection of an announced flow.
     pub fn socket(&self, flow: FlowKey) -> Option<Socket> {
         self.flows.get(&flow).filter(|entry| entry.coflow.is_some()).map(|entry| entry.socket)
     }
 
-    /// Connections that were announced and are there still, for all that is known.
+    /// Announced connections that still exist, as far as known.
     pub fn connections(&self) -> BTreeSet<FlowKey> {
         self.flows.keys().copied().collect()
     }
 
-    /// The flows that are announced.
+    /// Announced flows.
     pub fn flows(&self) -> BTreeSet<FlowKey> {
         self.flows.iter().filter(|(_, entry)| entry.coflow.is_some()).map(|(flow, _)| *flow).collect()
     }
 
-    /// From now on, everything is unsaid: a coordinator has to hear of all flows anew.
+    /// Marks everything as unreported, because a coordinator must receive all flows again.
     pub fn say_all(&mut self) {
         self.ended.clear();
         self.unsaid = self.flows();
         self.flows.values_mut().for_each(|entry| entry.is_size_said = false);
     }
 
-    /// What is to be said, at most so many flows of it. It counts as said.
+    /// Returns reports of at most `flows_max` flows, and marks them as sent.
     pub fn take(&mut self, flows_max: usize) -> Vec<Report> {
         let mut reports = Vec::new();
         for _ in 0..flows_max {
@@ -417,7 +421,7 @@ impl Book {
         reports
     }
 
-    /// Whether there was no room for a flow since this was asked last.
+    /// Returns true if a flow was refused for lack of room since the last call.
     pub fn take_full(&mut self) -> bool {
         std::mem::take(&mut self.is_full)
     }
@@ -455,11 +459,11 @@ mod tests {
         assert_eq!(book.take(9), []);
         book.observe(&[seen(999_999, 1_000_000)], NOBODY);
         assert_eq!(book.take(9), [moved(999_999)]);
-        // What is written later is nobody's.
+        // Later data belongs to no coflow.
         book.observe(&[seen(1_000_000, 1_000_001)], NOBODY);
         assert_eq!(book.take(9), [moved(1_000_000), ended()]);
         assert!(book.flows().is_empty());
-        // Where all has arrived it is over at once.
+        // A flow is complete at once if all of its data has arrived.
         book.announce(&seen(1_000_000, 1_000_000), "b", 60_000).expect("there is room");
         book.finish(&seen(1_060_000, 1_060_000), None);
         assert_eq!(book.take(9), [said("b", 60_000), moved(60_000), ended()]);
@@ -536,7 +540,7 @@ mod tests {
         assert_eq!(book.take(9), [said("a", 1_000_000)]);
         book.announce(&seen(400_000, 1_000_000), "b", 500_000).expect("there is room");
         assert_eq!(book.take(9), [moved(400_000), ended(), said("b", 500_000)]);
-        // What was in the socket's buffer is a's.
+        // Data in the socket's buffer belongs to a.
         book.observe(&[seen(900_000, 1_400_000)], NOBODY);
         assert_eq!(book.take(9), []);
         book.observe(&[seen(1_200_000, 1_600_000)], NOBODY);
@@ -563,7 +567,7 @@ mod tests {
         assert_eq!(book.soonest_end(), Some(Duration::from_secs(1)));
         book.observe(&[seen(900_000, 1_000_000)], NOBODY);
         assert_eq!(book.soonest_end(), Some(Duration::from_ms(100)));
-        // Nobody knows when a connection whose data has moved is closed.
+        // A connection whose data has moved may close at any time.
         book.observe(&[seen(1_000_000, 1_000_000)], NOBODY);
         assert_eq!(book.soonest_end(), None);
         book.limit(flow(), None);
@@ -575,7 +579,7 @@ mod tests {
         seen
     }
 
-    /// One user could once have all of a host's flows, and nobody else any (#17).
+    /// One user could take all of a host's flows (#17).
     #[test]
     fn a_user_has_a_part_of_a_hosts_flows_and_coflows_and_no_more() {
         let mut book = Book::default();
@@ -584,10 +588,10 @@ mod tests {
         }
         let error = book.announce(&of_user(1, USER_FLOWS_MAX), "a", 60_000).expect_err("no more");
         assert_eq!(error, AnnounceError::TooManyUserFlows(1));
-        // What is known may still grow, and others have theirs.
+        // Known flows may still grow, and other users have their own part.
         book.announce(&of_user(1, 0), "a", 70_000).expect("it is known");
         book.announce(&of_user(2, USER_FLOWS_MAX), "a", 60_000).expect("another's");
-        // What has gone makes room.
+        // Closed connections make room.
         let mut listing: Vec<Seen> = (1..USER_FLOWS_MAX).map(|number| of_user(1, number)).collect();
         listing.sort_by_key(|seen| seen.flow);
         book.observe(&listing, NOBODY);
@@ -602,7 +606,7 @@ mod tests {
         assert!(book.take_full());
         book.end(of_user(1, 0).flow);
         book.announce(&of_user(1, USER_COFLOWS_MAX), "more", 60_000).expect("one has ended");
-        // All users together have what the coordinator takes of one host.
+        // All users together have the coordinator's maximum for one host.
         let mut user = 2;
         while let Ok(()) =
             book.announce(&of_user(user, usize::try_from(user).expect("few") + 60_000), "x", 60_000)

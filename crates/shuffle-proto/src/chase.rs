@@ -1,25 +1,29 @@
-//! Flow Chasing as published: each flow catches up with its coflow's last, and the remaining rate is given away.
+//! Flow Chasing as published: each flow finishes with its coflow's last, and the remaining rate is
+//! given away.
 //!
-//! Source: Ren and Wang, *Managing Flow Transfers in Enterprise Datacenter Networks with Flow Chasing* (2016), which calls a
-//! coflow a transfer. Algorithm 1 when a flow arrives, then equations 7 to 9 (a coflow that can be through earlier is, smallest
-//! first) and equation 10 (nothing is left unused); when one completes, only the latter two, for the coflows on its links
-//! (section 4.3). Data that comes later is a flow that arrives (section 4.4).
+//! Source: Ren and Wang, *Managing Flow Transfers in Enterprise Datacenter Networks with Flow
+//! Chasing* (2016), which calls a coflow a transfer. When a flow arrives: Algorithm 1, then
+//! equations 7 to 9 (every coflow that can finish earlier does, smallest first) and equation 10 (no
+//! rate is left unused). When a flow completes: equations 7 to 10 for the coflows on its links
+//! (section 4.3). Data that comes later counts as a flow that arrives (section 4.4).
 //!
-//! In short, `bits[l]` being the volume of a coflow over link `l`: the coflow is through in `max_l bits[l] / bps[l]`, if all of
-//! its flows are through then.
+//! In short, with `bits[l]` the volume of a coflow on link `l`: the coflow finishes in `max_l
+//! bits[l] / bps[l]` if all of its flows finish then.
 //!
-//! Differs: remaining volumes of coflows are compared when one arrives or completes, not at each flow's completion. Equations 7 to 9
-//! then have all of a coflow's flows be through together: a flow that is faster than that is slowed down.
+//! Differs: remaining volumes of coflows are compared when a coflow arrives or completes, not at
+//! each flow's completion. Equations 7 to 9 then make all flows of a coflow finish together: a
+//! faster flow is slowed down.
 
 use anabranch_fluid::{Active, Allocator, CoflowId, Event, FlowId, LinkId, Plan, ROUNDING, Ranks};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Which coflows come first where there is something left.
+/// Order of coflows for leftover rate.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Priority {
-    /// Those with the least to move in all (section 5.2, as what remains is not known exactly on real hosts).
+    /// Smallest total volume first (section 5.2: remaining volumes are not exactly known on real
+    /// hosts).
     Total,
-    /// Those with the least still to move (section 4.3).
+    /// Smallest remaining volume first (section 4.3).
     #[default]
     Remaining,
 }
@@ -31,12 +35,13 @@ pub struct Chase {
     is_work_conserving: bool,
     plan: Plan,
     ranks: Ranks,
-    /// Of a coflow that could not be sped up: the link that does not let it, for as long as that has nothing left.
+    /// For each coflow that could not be sped up: the link that prevents it, valid while the link
+    /// has no spare rate.
     held_by: BTreeMap<CoflowId, LinkId>,
-    /// By link, for the coflow at hand: what it has to move, and what it is given.
+    /// For the current coflow: its volume on each link, and its rate there.
     bits: Vec<f64>,
     given_bps: Vec<f64>,
-    /// By flow: whether it has just come.
+    /// For each flow: true if it has just arrived.
     is_new: Vec<bool>,
 }
 
@@ -47,7 +52,7 @@ impl Default for Chase {
 }
 
 impl Chase {
-    /// Rate control with this priority; without work conservation, equation 10's step is left out.
+    /// Creates the allocator with this priority. Without work conservation, equation 10 is skipped.
     pub fn new(priority: Priority, is_work_conserving: bool) -> Self {
         Self {
             priority,
@@ -61,10 +66,10 @@ impl Chase {
         }
     }
 
-    /// Algorithm 1, for each flow that has come. Returns by coflow the time in which it is through, in seconds.
+    /// Algorithm 1, for each arrived flow. Returns each coflow's time to completion in seconds.
     fn intra_coflow(&mut self, event: &Event, active: &Active) -> BTreeMap<CoflowId, f64> {
         let mut through_s = BTreeMap::new();
-        // Lines 1 to 6: nobody is through before its coflow's last.
+        // Lines 1 to 6: no flow finishes before its coflow's last.
         for coflow in active.coflows() {
             let flows = active.flows_of(coflow);
             let old = flows.iter().filter(|id| !self.is_new[id.0 as usize]);
@@ -74,13 +79,13 @@ impl Chase {
             }
             through_s.insert(coflow, time_s);
         }
-        // Lines 7 to 16, coflow by coflow: flows that come at the same time do so in no order that means anything.
+        // Lines 7 to 16, coflow by coflow; simultaneous flows have no meaningful order.
         let mut coming: BTreeMap<CoflowId, Vec<FlowId>> = BTreeMap::new();
         for id in came(event).filter(|id| self.is_new[id.0 as usize]) {
             coming.entry(active.coflow(id)).or_default().push(id);
         }
         for flows in coming.values_mut() {
-            // One that has come and grown since is there once.
+            // A flow that has both arrived and grown appears once.
             flows.sort_unstable();
             flows.dedup();
         }
@@ -91,7 +96,7 @@ impl Chase {
         through_s
     }
 
-    /// Lines 7 to 16 for flows that have come to one coflow, which is through in `time_s` without them.
+    /// Lines 7 to 16 for the arrived flows of one coflow, which finishes in `time_s` without them.
     fn arrive(&mut self, active: &Active, coflow: CoflowId, coming: &[FlowId], time_s: &mut f64) {
         let flows = active.flows_of(coflow);
         for id in flows.iter().filter(|id| !self.is_new[id.0 as usize]) {
@@ -106,7 +111,7 @@ impl Chase {
                 if left_bps > active.rate_bps(link) * ROUNDING { left_bps } else { 0.0 }
             };
             let most_bps = active.route(*id).map(left).fold(f64::INFINITY, f64::min);
-            // Line 9: it is its coflow's last, and the others are not through before it.
+            // Line 9: this flow is its coflow's last, and the other flows do not finish before it.
             *time_s = time_s.max(volume_bits / most_bps);
             active.route(*id).for_each(|link| self.bits[link.0 as usize] += volume_bits);
         }
@@ -116,7 +121,7 @@ impl Chase {
         }
     }
 
-    /// Coflows in the order in which they are given what is left.
+    /// Coflows in the order in which they get leftover rate.
     fn order(&self, active: &Active) -> Vec<CoflowId> {
         let bits = |coflow| match self.priority {
             Priority::Total => active.coflow_so_far(coflow).map_or(0.0, |(_, bits)| bits),
@@ -145,7 +150,7 @@ impl Chase {
                 flows.clear();
                 let all = active.flows_of(*coflow).iter();
                 flows.extend(all.map(|id| (active.remaining_bits(*id), *id)));
-                // Equal ones as they were inserted.
+                // A stable sort: equal coflows keep the order of insertion.
                 flows.sort_by(|a, b| a.0.total_cmp(&b.0));
                 plan.fill(active, flows.iter().map(|(_, id)| id));
             }
@@ -153,7 +158,7 @@ impl Chase {
         plan.set(active);
     }
 
-    /// Equations 7 to 9 for the coflows on links that a flow has left.
+    /// Equations 7 to 9 for the coflows on links that a completed flow used.
     fn inter_coflow_on(&mut self, active: &mut Active, links: &[LinkId]) {
         let there: BTreeSet<CoflowId> = links
             .iter()
@@ -171,7 +176,8 @@ impl Chase {
         }
     }
 
-    /// Has a coflow be through as early as what its links have left allows, and notes which of them holds it.
+    /// Makes a coflow finish as early as the spare rate of its links allows, and records the link
+    /// that limits it.
     fn speed_up(&mut self, active: &mut Active, coflow: CoflowId) {
         let flows = active.flows_of(coflow);
         let mut through_s = 0.0f64;
@@ -197,29 +203,30 @@ impl Chase {
             for id in active.flows_of(coflow).to_vec() {
                 active.set_bps(id, active.remaining_bits(id) / time_s);
             }
-            // A flow that was faster than that leaves others more, on links that nobody is asked about.
+            // A slowed-down flow frees rate on other links, so recorded limits may no longer hold.
             self.held_by.clear();
         }
         self.held_by.extend(held_by.map(|link| (coflow, link)));
     }
 }
 
-/// The part of its time that a coflow must gain for its rates to be changed: less is rounding.
+/// Minimum relative gain of a coflow's time for a change of its rates; less is rounding.
 const SPEED_UP_MIN: f64 = 1e-9;
 
-/// Flows that are to be taken for new.
+/// Flows to treat as new.
 fn came(event: &Event) -> impl Iterator<Item = FlowId> {
     event.arrived.iter().copied().chain(event.grown.iter().map(|(id, _)| *id))
 }
 
-/// The rate at which this is through in that time: none where that is for ever.
+/// Rate at which these bits finish in this time; 0 for an infinite time.
 fn pace_bps(bits: f64, time_s: f64) -> f64 {
     if time_s > 0.0 { bits / time_s } else { 0.0 }
 }
 
 impl Allocator for Chase {
-    /// Cost: when a flow arrives, a few walks along the routes of all active flows, and a sort of them. When one completes,
-    /// the flows on its links, and those of the coflows there that can be sped up.
+    /// Cost: when a flow arrives, a few passes over the routes of all active flows, and a sort of
+    /// them. When a flow completes, the flows on its links, and the flows of coflows there that can
+    /// be sped up.
     fn allocate(&mut self, event: &Event, active: &mut Active) {
         self.bits.resize(active.network().links(), 0.0);
         self.given_bps.resize(active.network().links(), 0.0);
@@ -237,7 +244,7 @@ impl Allocator for Chase {
         self.is_new.clear();
         self.is_new.resize(active.ids_end(), false);
         came(event).for_each(|id| self.is_new[id.0 as usize] = true);
-        // Who has come and gone since is not there any more.
+        // Flows that arrived and completed since the last decision are no longer present.
         event.completed.iter().for_each(|id| self.is_new[id.0 as usize] = false);
         self.held_by.clear();
         self.plan.begin(active);

@@ -1,62 +1,69 @@
-//! Flow Chasing, further: the coflow that could be through first goes first, and all of its flows chase its last.
+//! Flow Chasing extended: the coflow that can finish first goes first, and all of its flows chase
+//! its last.
 //!
-//! The paper keeps every coflow's pace when another comes, so a small one waits for large ones, and the rest goes to
-//! flows one after the other. Three things differ here.
+//! The paper keeps every coflow's pace when another arrives, so a small coflow waits for large
+//! ones, and leftover rate goes to flows one by one. Three things differ here.
 //!
-//! 1. *Order*: a coflow may take from those after it. The next in order is the one that would be through first behind those
-//!    before it, if each link served coflows in that order: `min over k of max over l of (behind[l] + bits[k][l]) / rate[l]`.
-//!    This is SEBF (Varys), but a coflow counts at the links where it waits, not where it has most to move.
-//! 2. *Chase*: a coflow's flows move the same part of their volumes in the same time, as long as links let them; where
-//!    a link is full, the others go on together. Its last flow is as early as it can be, then the one before. MADD followed by
-//!    backfilling instead serves a coflow's other flows one after the other, in no proportion.
-//! 3. *Nobody starves*: a coflow that has been there for longer than [`SLOWDOWN_DUE`] times what it needs alone is due. Those
-//!    that are due are first, in the order in which they became so. From then on a coflow waits for no more than those that
-//!    were due before it have to move, whatever comes. (Coflows become due when a coflow comes or goes; those before
-//!    it in the order go sooner than it would, so that is soon.)
+//! 1. *Order*: a coflow may take rate from coflows after it. The next in order is the coflow that
+//!    would finish first behind those already ordered, if each link served coflows in that order:
+//!    `min over k of max over l of (behind[l] + bits[k][l]) / rate[l]`. This is SEBF (Varys),
+//!    except that a coflow is judged by the links where it waits rather than by its largest volume.
+//! 2. *Chase*: a coflow's flows deliver the same part of their volumes in the same time, as long as
+//!    links allow; where a link is full, the remaining flows continue together. The last flow
+//!    finishes as early as possible, then the one before. MADD with backfilling instead serves the
+//!    remaining flows one by one, without proportion.
+//! 3. *No starvation*: a coflow that is present for longer than [`SLOWDOWN_DUE`] times its isolated
+//!    completion time is due. Due coflows go first, in the order in which they became due. From
+//!    then on a coflow waits only for the volumes of the coflows due before it, whatever arrives.
+//!    (A coflow can become due only when a coflow arrives or completes. Coflows before it in the
+//!    order complete sooner than it would, so that is soon.)
 //!
-//! The scheduler knows the volumes of flows that have arrived, and nothing of flows to come.
+//! The scheduler knows the volumes of arrived flows, and nothing about future flows.
 
 use anabranch_fluid::{Active, Allocator, CoflowId, Event, FlowId, LinkId, Plan, Ranks};
 use anabranch_units::{Duration, Instant};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
-/// A coflow that takes so many times what it would alone goes before all that came after it.
+/// Slowdown, relative to the isolated completion time, from which a coflow goes before all later
+/// ones.
 pub const SLOWDOWN_DUE: f64 = 20.0;
 
-/// Which of the three is left out, to see what each one brings.
+/// A part to leave out, to measure its contribution.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Without {
-    /// Coflows are ordered by what each needs alone (SEBF).
+    /// Coflows are ordered by isolated completion time (SEBF).
     Order,
-    /// A coflow's flows get what its last needs (MADD); what that leaves goes to one after the other.
+    /// A coflow's flows get the rates that its last flow needs (MADD); leftover rate goes to flows
+    /// one by one.
     Chase,
     /// No coflow is ever due.
     Due,
 }
 
-/// Earliest completion first, each coflow's flows together, and nobody starves.
+/// Earliest completion first, a coflow's flows in proportion, no starvation.
 #[derive(Clone, Debug, Default)]
 pub struct ChasePlus {
     without: BTreeSet<Without>,
     plan: Plan,
     ranks: Ranks,
-    /// By link, in seconds: what the coflows that have their place have to move over it; and the one at hand.
+    /// For each link, in seconds: load of the coflows ordered so far, and of the current coflow.
     behind_s: Vec<f64>,
     load_s: Vec<f64>,
-    /// When a coflow is due: so many times what it needs alone after it came. What comes later puts that off by so many
-    /// times what that needs alone.
+    /// Deadline of each coflow: its arrival plus [`SLOWDOWN_DUE`] times its isolated completion
+    /// time. Growth of the coflow postpones it by the same multiple of the growth's isolated
+    /// completion time.
     due: BTreeMap<CoflowId, Instant>,
 }
 
-/// A coflow that is to have its place, and what it has to move over each of its links, in seconds.
+/// A coflow to be ordered, and its load on each of its links, in seconds.
 struct Waiting {
     coflow: CoflowId,
     loads_s: Vec<(LinkId, f64)>,
 }
 
 impl Waiting {
-    /// When it would be through behind these, and the place of the link that it waits for longest.
+    /// Its completion time behind these loads, and the index of the link that limits it.
     fn through_s(&self, behind_s: &[f64]) -> (f64, usize) {
         let through = |(at, _): (usize, &(LinkId, f64))| (self.on_link_s(behind_s, at), at);
         self.loads_s.iter().enumerate().map(through).fold((0.0, 0), |a, b| if b.0 > a.0 { b } else { a })
@@ -67,7 +74,7 @@ impl Waiting {
 }
 
 impl ChasePlus {
-    /// All but these.
+    /// Creates the allocator without these parts.
     pub fn without(parts: impl IntoIterator<Item = Without>) -> Self {
         Self { without: parts.into_iter().collect(), ..Self::default() }
     }
@@ -91,7 +98,7 @@ impl ChasePlus {
             if let Some(since) = self.due.get(&one.coflow).filter(is_due) {
                 due.push((*since, at));
             } else {
-                // Not negative: ordered as their bits are.
+                // Nonnegative floats have the order of their bits.
                 heap.push(Reverse((through_s.to_bits(), at)));
             }
         }
@@ -101,8 +108,8 @@ impl ChasePlus {
             order.push(waiting[at].coflow);
         };
         due.iter().for_each(|(_, at)| place(*at, &mut self.behind_s, &mut order));
-        // Those with a place only put others off: what was put there earlier may be too early. The link that one waited for
-        // longest says so mostly, without a look at the others.
+        // Ordering a coflow only delays the others, so queued times may be too early. Checking the
+        // link that limited a coflow before usually proves it, without checking the other links.
         while let Some(Reverse((_, at))) = heap.pop() {
             let next = heap.peek().filter(|_| !self.without.contains(&Without::Order)).map(|next| next.0);
             let is_after = |through_s: f64| next.is_some_and(|next| (through_s.to_bits(), at) > next);
@@ -119,7 +126,7 @@ impl ChasePlus {
         order
     }
 
-    /// Notes when coflows that have come, or have more to move, are due.
+    /// Sets the deadlines of coflows that have arrived or grown.
     fn note_due(&mut self, event: &Event, active: &Active) {
         self.due.retain(|coflow, _| !active.flows_of(*coflow).is_empty());
         let mut came: BTreeMap<CoflowId, Vec<(FlowId, f64)>> = BTreeMap::new();
@@ -131,13 +138,13 @@ impl ChasePlus {
             let loads_s = loads_s(&mut self.load_s, active, flows.into_iter());
             let alone_s = loads_s.iter().map(|(_, load_s)| *load_s).fold(0.0, f64::max);
             let due = self.due.entry(coflow).or_insert(active.now());
-            // A conversion of floats saturates.
+            // Float conversion saturates.
             *due = (*due).max(active.now()) + Duration::from_ps((SLOWDOWN_DUE * alone_s * 1e12) as u64);
         }
     }
 }
 
-/// What these flows have to move over each of their links, in seconds; `by_link` is all zeros before and after.
+/// Load of these flows on each of their links, in seconds. `by_link` is all zeros before and after.
 fn loads_s(
     by_link: &mut Vec<f64>,
     active: &Active,
@@ -154,13 +161,14 @@ fn loads_s(
             *load_s += bits / active.rate_bps(link);
         }
     }
-    // A link that is there twice had nothing on it at first.
+    // A link that appears twice was zero at its second appearance; taking its load twice yields
+    // zero.
     links.into_iter().map(|link| (link, std::mem::take(&mut by_link[link.0 as usize]))).collect()
 }
 
 impl Allocator for ChasePlus {
-    /// Cost: when a coflow arrives, grows or completes, a few walks along the routes of all active flows; else the flows on
-    /// the links of those that have completed.
+    /// Cost: when a coflow arrives, grows or completes, a few passes over the routes of all active
+    /// flows; otherwise the flows on the links of completed flows.
     fn allocate(&mut self, event: &Event, active: &mut Active) {
         if !self.ranks.is_new_order(event, active) {
             return self.ranks.fill_changed(active);

@@ -1,94 +1,95 @@
-//! The messages between hosts' agents and the coordinator: reports of flows, and limits of their rates.
+//! Messages between hosts' agents and the coordinator: reports of flows, and rate limits.
 //!
-//! Requests and replies are JSON in the bodies of HTTP. Leaves out: how messages travel, and operators' requests. Everything here
-//! comes from outside and is bounded by [`crate::Coordinator`].
+//! Requests and replies are JSON bodies of HTTP. Leaves out: transport, and operators' requests.
+//! All input comes from outside and is bounded by [`crate::Coordinator`].
 
 pub use anabranch_units::FlowKey;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use utoipa::ToSchema;
 
-/// From an agent: what has become of a flow that its host sends.
+/// From an agent: an update about a flow that its host sends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "report", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum Report {
-    /// There is one, or one has more to move than was said. Said again, it changes nothing.
+    /// A flow exists, or has more data than reported before. A repeated report changes nothing.
     Flow {
-        /// Which.
+        /// Addresses and ports of the flow.
         flow: FlowKey,
-        /// Its coflow's name.
+        /// Name of its coflow.
         coflow: String,
-        /// All that it has had to move so far.
+        /// Total bytes of the flow so far.
         size_bytes: u64,
-        /// Whether that is all that anybody knows of, and more is likely to come: what its program has written.
+        /// True if the size is only the bytes written so far, and more is likely to follow.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         open_ended: bool,
     },
-    /// So much of it has arrived.
+    /// Progress of a flow.
     Moved {
-        /// Which.
+        /// Addresses and ports of the flow.
         flow: FlowKey,
-        /// How much, in all.
+        /// Total bytes delivered.
         moved_bytes: u64,
     },
-    /// It is through, or its program has gone.
+    /// The flow is complete, or its program has exited.
     Ended {
-        /// Which.
+        /// Addresses and ports of the flow.
         flow: FlowKey,
     },
 }
 
-/// To an agent: how fast a flow may be from now on.
+/// To an agent: new rate limit of a flow.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limit {
-    /// Which.
+    /// Addresses and ports of the flow.
     pub flow: FlowKey,
-    /// At most so fast, until it is said anew; `None` is no limit.
+    /// Maximum rate in bits per second until the next limit; `None` for no limit.
     pub rate_bps: Option<u64>,
 }
 
-/// An agent is there.
+/// Registration of an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JoinRequest {
-    /// Chosen at random each time that it joins.
+    /// Session number, drawn at random at each registration.
     pub session: u64,
-    /// Those that flows to its host have; none is all that the coordinator takes for its host's.
+    /// Addresses of flows to its host. If empty, the coordinator uses the host's known addresses.
     #[schema(value_type = Vec<String>)]
     pub addresses: Vec<IpAddr>,
-    /// What its host's link has for data, out and in, unless the coordinator's file of hosts says it.
+    /// Goodput of its host's link each way, in bits per second, unless the coordinator's hosts file
+    /// sets it.
     pub link_rate_bps: u64,
-    /// The flows that there are, or the first of them.
+    /// Existing flows, or the first of them.
     #[serde(default)]
     #[schema(value_type = Vec<Object>)]
     pub reports: Vec<Report>,
 }
 
-/// What has become of flows. An empty one says that the agent is there.
+/// Updates about flows. An empty request is a keep-alive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReportsRequest {
-    /// The agent's session.
+    /// Session of the agent.
     pub session: u64,
-    /// In order.
+    /// Reports, in order.
     #[schema(value_type = Vec<Object>)]
     pub reports: Vec<Report>,
 }
 
-/// An agent goes.
+/// Deregistration of an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LeaveRequest {
-    /// Its session.
+    /// Session of the agent.
     pub session: u64,
 }
 
-/// How fast flows may be from now on.
+/// New rate limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LimitsReply {
-    /// Those that have changed; none if none did in time.
+    /// Changed limits; empty if none changed in time.
     #[schema(value_type = Vec<Object>)]
     pub limits: Vec<Limit>,
 }

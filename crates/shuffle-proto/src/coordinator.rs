@@ -1,24 +1,29 @@
-//! The coordinator: it hears of flows from the agents of hosts, and sets each one's limit.
+//! The coordinator: receives flows from hosts' agents, and sets each flow's rate limit.
 //!
-//! Each host is one link out and one in (the hose model), which is all where hosts' own links are the narrow ones. Where hosts
-//! share a narrower way to the others (a rack's uplinks, a site's line), they say so, and the network is a tree: a flow
-//! crosses the uplinks that its ends do not share. A flow to a host whose agent has never been there crosses
-//! its sender's links only.
+//! Each host is one link out and one in (the hose model), which is the whole network if hosts' own
+//! links are the bottlenecks. Hosts that share a narrower link to the others (a rack's uplinks, a
+//! site's line) declare it, and the network becomes a tree: a flow crosses the uplinks that its
+//! ends do not share. A flow to a host that never had an agent crosses its sender's links only.
 //!
-//! Volumes are known from agents' reports, from time to time. A flow that should be through and is not is taken to have
-//! [`REMAINING_MIN`] to move. A flow of which nothing has arrived for [`IDLE_AFTER`] is idle: its program has nothing to send, or
-//! its receiver takes nothing. An idle flow passes without a limit and its coflow does not wait for it, as if it were small, until it
-//! moves again. A flow that moves slower than its limit, because of its program, its receiver or a link that no agent has reported, is
-//! slow: it keeps its limit, but its share of its links is only a little more than it moves; others get the rest.
-//! The volume of an open-ended flow is not known beyond its buffer, which says little: such flows are
-//! taken to have as much to move as those of their coflow have moved so far, on average. (The longer one has gone on, the
-//! longer it will, where few flows move most of the bytes.) With nothing in its buffer, such a flow is idle at once.
-//! Nothing is kept that agents could not report again: a coordinator that starts anew hears of all flows when they join.
+//! Volumes are known from agents' periodic reports. An overdue flow is assumed to have
+//! [`REMAINING_MIN`] left. A flow without arrivals for [`IDLE_AFTER`] is idle: its program has
+//! nothing to send, or its receiver reads nothing. An idle flow has no limit and its coflow does
+//! not wait for it, as for a mouse, until it moves again. A flow slower than its limit, because of
+//! its program, its receiver or an unreported link, is slow: it keeps its limit, but reserves only
+//! a little more than its actual rate on its links; the remainder goes to other flows.
 //!
-//! Source: Ren and Wang (2016), sections 4.4 (volumes that grow; small flows pass) and 5.2 (a central controller, which hears
-//! of each flow that enters or completes).
-//! Leaves out: HTTP, clocks, enforcing rates (drivers). One call of [`Coordinator::decide`] after a batch of reports sets
-//! all rates.
+//! The volume of an open-ended flow is unknown beyond its buffer, which says little. The flow is
+//! assumed to have as much left as its coflow's open-ended flows have moved on average. (With few
+//! flows moving most of the bytes, a flow that has lasted long tends to last longer.) With an empty
+//! buffer an open-ended flow is idle at once.
+//!
+//! All state can be reported again by agents: a restarted coordinator receives all flows when they
+//! join.
+//!
+//! Source: Ren and Wang (2016), sections 4.4 (growing volumes; small flows pass) and 5.2 (a central
+//! controller that learns of each flow that arrives or completes). Leaves out: HTTP, clocks,
+//! enforcing rates (drivers). One call of [`Coordinator::decide`] after a batch of reports sets all
+//! rates.
 
 mod messages;
 mod progress;
@@ -32,47 +37,47 @@ use progress::{LOOK_STEP, Progress, Verdict};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
-/// What a flow that has not ended has still to move at least, whatever was said.
+/// Minimum assumed remaining bytes of a flow that has not ended, whatever was reported.
 pub const REMAINING_MIN: ByteCount = ByteCount::new(64 * 1024);
-/// No flow's limit is below this: a connection that may send nothing cannot tell that it has ended.
+/// Minimum rate limit of a flow: a connection that may send nothing cannot report its end.
 pub const RATE_MIN: BitRate = BitRate::bps(100_000);
-/// Nor below this part of its link's, over all flows there: what has been sent at a low rate holds up what follows when the
-/// rate is raised, by two segments' time at the least.
+/// Minimum share of its link, divided among all flows there. After a raise, data sent at a low rate
+/// still delays what follows by the time of two segments.
 pub const PART_MIN: f64 = 0.02;
-/// A flow is slow that moves less than this part of what it may.
+/// Share of its limit below which a flow becomes slow.
 const SLOW_BELOW: f64 = 0.75;
-/// It is slow until it moves more than this part of it.
+/// Share of its limit above which a slow flow recovers.
 const SLOW_UNTIL: f64 = 0.9;
-/// What is kept for a slow flow, in what it moves.
+/// Rate reserved for a slow flow, relative to its measured rate.
 const SLOW_KEEPS: f64 = 1.25;
-/// By so much a rate is another one where rates are measured.
+/// Minimum relative change of a measured rate that counts.
 const MEASURED_CHANGE_MIN: f64 = 0.1;
-/// A limit is said anew when it is another by more than this part.
+/// Minimum relative change of a limit that is sent to the agent.
 const CHANGE_MIN: f64 = 0.01;
 
-/// The most coflows that have begun or ended and that nobody has asked for; of more, the oldest are forgotten.
+/// Maximum number of begun or ended coflows waiting to be polled; above it the oldest are dropped.
 pub const ENDED_MAX: usize = 4_096;
 
-/// Agents' flows, and the rates that an allocator gives them.
+/// Flows of all agents, and the rates that an allocator gives them.
 #[derive(Debug)]
 pub struct Coordinator<A> {
     settings: Settings,
-    /// Away while a decision is made elsewhere.
+    /// `None` while a decision is made elsewhere.
     allocator: Option<A>,
     active: Active,
-    /// By link: its rate, and how much of that is kept for slow flows, in bits a second.
+    /// For each link: its rate, and the part reserved for slow flows in bits per second.
     links: Vec<(BitRate, u64)>,
     hosts: BTreeMap<String, Joined>,
     uplinks: BTreeMap<String, Links>,
     by_address: BTreeMap<IpAddr, String>,
-    /// Of active flows: whose, and which.
+    /// Host and key of each active flow.
     keys: BTreeMap<FlowId, (String, FlowKey)>,
-    /// When each active or slow flow is to be looked at; the first one first.
+    /// Next check of each active or slow flow, in order of time.
     looks: BTreeSet<(Instant, String, FlowKey)>,
-    /// Those that have flows other than mice.
+    /// Coflows with flows other than mice.
     coflows: BTreeMap<String, Coflow>,
     coflows_so_far: u32,
-    /// Names of those that have begun and that nobody has asked for.
+    /// Names of begun coflows, until polled.
     begun: VecDeque<String>,
     ended: VecDeque<Ended>,
     is_changed: bool,
@@ -81,13 +86,13 @@ pub struct Coordinator<A> {
 #[derive(Debug)]
 struct Coflow {
     id: CoflowId,
-    /// When its first flow was there.
+    /// Time of its first flow.
     since: Instant,
-    /// How many it has, idle ones among them.
+    /// Number of its flows, idle ones included.
     flows: usize,
-    /// Of those that have ended.
+    /// Number of ended flows.
     flows_ended: u64,
-    /// What its open-ended flows have moved, those that have ended among them.
+    /// Bytes moved by its open-ended flows, ended ones included.
     open_moved: u64,
     moved: ByteCount,
 }
@@ -103,16 +108,16 @@ struct Links {
 #[derive(Debug)]
 struct Joined {
     session: u64,
-    /// While its agent is there. What it was told before it left, it has forgotten.
+    /// True while its agent is connected. An agent forgets its limits when it leaves.
     is_up: bool,
     joins: u64,
     addresses: Vec<IpAddr>,
     link: Links,
     uplinks: Vec<String>,
     flows: BTreeMap<FlowKey, Known>,
-    /// What its flows are of, and of which how many.
+    /// Number of its flows in each coflow.
     coflows: BTreeMap<String, usize>,
-    /// Limits to be said.
+    /// Flows with limits not yet sent.
     changed: BTreeSet<FlowKey>,
 }
 
@@ -123,24 +128,24 @@ struct Known {
     moved: ByteCount,
     is_open: bool,
     state: State,
-    /// What its agent has been told, or is about to be.
+    /// Limit that its agent has, or is about to get, in bits per second.
     rate_bps: Option<u64>,
 }
 
-/// What becomes of a flow.
+/// State of a flow.
 #[derive(Clone, Debug)]
 enum State {
-    /// It is small, or crosses no link: it passes.
+    /// A mouse, or a flow that crosses no link: no limit.
     Passes,
-    /// It has a rate.
+    /// A flow with a rate.
     Active { id: FlowId, watch: Watch },
-    /// It has the limit that it had, and so much is kept for it on these links, in bits a second.
+    /// A slow flow: it keeps its limit, and reserves `keeps_bps` on the links of `route`.
     Slow { keeps_bps: u64, route: Vec<LinkId>, watch: Watch },
-    /// It passes until it moves, and had moved so much when it stopped.
+    /// An idle flow without a limit, with the bytes that it had moved when it stopped.
     Idle { moved: ByteCount },
 }
 
-/// How a flow gets on, and when it is looked at next.
+/// Progress of a flow, and the time of its next check.
 #[derive(Copy, Clone, Debug)]
 struct Watch {
     progress: Progress,
@@ -172,13 +177,13 @@ impl Known {
         }
     }
 
-    /// Whether its coflow has ended only when it has.
+    /// Returns true if its coflow must wait for it.
     const fn is_waited_for(&self) -> bool {
         !matches!(self.state, State::Passes)
     }
 }
 
-/// A decision that is made apart from the coordinator, on the flows that were there when it began.
+/// A decision made apart from the coordinator, on the flows at the time of its start.
 #[derive(Debug)]
 pub struct Decision<A> {
     active: Active,
@@ -187,14 +192,14 @@ pub struct Decision<A> {
 }
 
 impl<A: Allocator> Decision<A> {
-    /// Decides, which is what takes time.
+    /// Makes the decision; the only slow step.
     pub fn make(&mut self) {
         self.result = self.active.decide(&mut self.allocator);
     }
 }
 
 impl<A: Allocator> Coordinator<A> {
-    /// No hosts.
+    /// Creates a coordinator without hosts.
     pub fn new(settings: Settings, allocator: A) -> Self {
         let network = Network::new(Vec::new()).expect("a network may have no links");
         Self {
@@ -215,7 +220,8 @@ impl<A: Allocator> Coordinator<A> {
         }
     }
 
-    /// An agent is there. What an earlier one of the same host said is forgotten; this one says all anew.
+    /// Handles a joining agent. State of an earlier agent of the same host is dropped; this agent
+    /// reports everything again.
     ///
     /// Errors: see [`ReportError`].
     pub fn handle_join(
@@ -241,7 +247,8 @@ impl<A: Allocator> Coordinator<A> {
         let uplinks: Vec<String> = uplinks.into_iter().map(|uplink| uplink.name).collect();
         let known = match self.hosts.get(name) {
             Some(joined) => Some(joined.link),
-            // Whoever has gone is forgotten where there is no room, and its links are another's.
+            // At the maximum number of hosts, a disconnected one is forgotten and its links are
+            // reused.
             None if self.hosts.len() >= HOSTS_MAX => self.unused_host().cloned().map(|unused| {
                 self.by_address.retain(|_, host| *host != unused);
                 self.hosts.remove(&unused).expect("it is there").link
@@ -251,7 +258,7 @@ impl<A: Allocator> Coordinator<A> {
         let link = set_links(&mut self.active, &mut self.links, known, rate);
         if let Some(joined) = self.hosts.get_mut(name) {
             for address in joined.addresses.drain(..) {
-                // Another host may have it by now.
+                // The address may belong to another host by now.
                 if self.by_address.get(&address).is_some_and(|other| other == name) {
                     self.by_address.remove(&address);
                 }
@@ -274,11 +281,11 @@ impl<A: Allocator> Coordinator<A> {
             self.hosts.insert(name.to_owned(), joined);
         }
         self.by_address.extend(addresses.into_iter().map(|address| (address, name.to_owned())));
-        // Flows to it cross its links from now on, and what those carry may be another.
+        // Flows to this host cross its links from now on, and the links' rates may have changed.
         let is_to_it = |key: &FlowKey| self.by_address.get(&key.remote.ip()).is_some_and(|to| to == name);
         let mut to_it: Vec<(String, FlowKey)> =
             self.keys.values().filter(|(_, key)| is_to_it(key)).cloned().collect();
-        // A loopback address of no host was taken for the sender's own.
+        // A loopback address without a host counted as the sender's own.
         if self.hosts[name].addresses.iter().any(IpAddr::is_loopback) {
             let passes = |(key, known): &(&FlowKey, &Known)| {
                 is_to_it(key) && !known.is_waited_for() && known.size >= self.settings.mice_below
@@ -293,7 +300,7 @@ impl<A: Allocator> Coordinator<A> {
         Ok(())
     }
 
-    /// A host whose agent is not there and to which there are no flows.
+    /// Finds a host without an agent and without flows to it.
     fn unused_host(&self) -> Option<&String> {
         let is_unused = |host: &Joined| {
             let into = host.link.into;
@@ -302,7 +309,7 @@ impl<A: Allocator> Coordinator<A> {
         self.hosts.iter().find(|(_, host)| is_unused(host)).map(|(name, _)| name)
     }
 
-    /// Whether a host may join.
+    /// Checks that a host may join.
     fn check_host(&self, name: &str, host: &Host) -> Result<(), ReportError> {
         check_name(name)?;
         if host.addresses.len() > ADDRESSES_MAX {
@@ -348,7 +355,7 @@ impl<A: Allocator> Coordinator<A> {
         Ok(())
     }
 
-    /// An agent has gone: its flows are forgotten, and others get what they had.
+    /// Handles a leaving agent: its flows are forgotten, and their rates go to other flows.
     pub fn handle_leave(&mut self, now: Instant, name: &str, session: u64) {
         self.active.advance(now);
         if self.hosts.get(name).is_some_and(|host| host.session == session) {
@@ -359,9 +366,10 @@ impl<A: Allocator> Coordinator<A> {
         }
     }
 
-    /// What an agent says of its flows, in its order. A report of a flow that is not known changes nothing.
+    /// Handles an agent's reports about its flows, in order. A report of an unknown flow is
+    /// ignored.
     ///
-    /// Errors: the first report that cannot be taken; those before it count.
+    /// Errors: the first refused report; the reports before it count.
     pub fn handle_reports(
         &mut self,
         now: Instant,
@@ -395,12 +403,12 @@ impl<A: Allocator> Coordinator<A> {
             }
             Ok(())
         });
-        // What is in a buffer is known only once both has been said, what was written and what has arrived.
+        // The buffered bytes are known only after both the written and the delivered bytes.
         open.into_iter().for_each(|flow| self.on_buffer(now, name, flow));
         result
     }
 
-    /// Has an open-ended flow begin that has something to move, and be idle that has not.
+    /// Activates an open-ended flow with buffered data, or makes one without data idle.
     fn on_buffer(&mut self, now: Instant, name: &str, key: FlowKey) {
         let Some(known) = self.hosts[name].flows.get(&key) else { return };
         let (moved, waits) = (known.moved, known.size.as_u64() - known.moved.as_u64());
@@ -431,7 +439,7 @@ impl<A: Allocator> Coordinator<A> {
     ) -> Result<(), ReportError> {
         check_name(coflow)?;
         let is_other = |known: &Known| known.coflow != coflow;
-        // The same addresses and ports for another coflow: the connection is another one.
+        // The same addresses and ports with another coflow belong to a new connection.
         if self.hosts[name].flows.get(&key).is_some_and(is_other) {
             self.forget_flow(now, name, key);
         }
@@ -446,7 +454,7 @@ impl<A: Allocator> Coordinator<A> {
                 return Err(ReportError::TooManyCoflows);
             }
             *host.coflows.entry(coflow.to_owned()).or_default() += 1;
-            // Its connection may have a limit still, of what it moved before.
+            // The connection may still have the limit of its earlier coflow.
             host.changed.insert(key);
         }
         let known = host.flows.entry(key).or_insert_with(|| Known {
@@ -472,7 +480,7 @@ impl<A: Allocator> Coordinator<A> {
                 self.active.grow(id, more);
                 self.is_changed = true;
             }
-            // There is more to move: it is taken to begin.
+            // There is more data: the flow is assumed to send.
             State::Idle { .. } => self.route(now, name, key),
             State::Slow { .. } => {}
             State::Passes if known.size >= mice_below => self.route(now, name, key),
@@ -481,7 +489,7 @@ impl<A: Allocator> Coordinator<A> {
         Ok(())
     }
 
-    /// Has a flow that is no mouse cross its links, once more if it does already.
+    /// Puts a flow that is not a mouse on its links, also if it is already there.
     fn route(&mut self, now: Instant, name: &str, key: FlowKey) {
         let route = self.links(name, key);
         self.set_state(now, name, key, |active, known, id| {
@@ -494,7 +502,7 @@ impl<A: Allocator> Coordinator<A> {
         });
     }
 
-    /// The links that a flow crosses; to itself a host sends over none.
+    /// Links that a flow crosses; none if a host sends to itself.
     fn links(&self, name: &str, key: FlowKey) -> Vec<LinkId> {
         let from = &self.hosts[name];
         let to = self.by_address.get(&key.remote.ip());
@@ -513,7 +521,7 @@ impl<A: Allocator> Coordinator<A> {
         [from.link.out].into_iter().chain(out).chain(into).chain([to.link.into]).collect()
     }
 
-    /// Has a flow be in another state, and all that depends on that follow.
+    /// Changes the state of a flow, with all consequences.
     fn set_state(
         &mut self,
         now: Instant,
@@ -643,12 +651,13 @@ impl<A: Allocator> Coordinator<A> {
         flows.into_iter().for_each(|key| self.forget_flow(now, name, key));
     }
 
-    /// When [`Coordinator::decide`] is to be called although nobody has said anything: a flow may be idle or slow.
+    /// Time of the next [`Coordinator::decide`] without a report: a flow may have become idle or
+    /// slow.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.looks.first().map(|(at, ..)| *at)
     }
 
-    /// Looks at the flows of which it is time to tell whether they are idle or slow.
+    /// Checks the flows whose time has come for being idle or slow.
     fn look(&mut self, now: Instant) {
         while self.looks.first().is_some_and(|(at, ..)| *at <= now) {
             let (_, name, key) = self.looks.pop_first().expect("there is a first one");
@@ -668,11 +677,12 @@ impl<A: Allocator> Coordinator<A> {
         }
     }
 
-    /// Has a flow be slow, or slow no longer, that moves so much, and such a part of what it may.
+    /// Makes a flow slow, or no longer slow, by its measured rate and its share of the permitted
+    /// bytes.
     fn judge(&mut self, now: Instant, name: &str, key: FlowKey, bps: f64, part: f64) {
         let keeps_bps = ((SLOW_KEEPS * bps) as u64).max(RATE_MIN.as_bps());
         let (route, watch) = match &self.hosts[name].flows[&key].state {
-            // Whoever waits cannot tell what it might move.
+            // A flow held at the minimum rate shows nothing about its potential.
             State::Active { id, watch }
                 if part < SLOW_BELOW && self.active.bps(*id) >= self.least_bps(*id) =>
             {
@@ -689,9 +699,9 @@ impl<A: Allocator> Coordinator<A> {
         self.set_state(now, name, key, |_, _, _| State::Slow { keeps_bps, route, watch });
     }
 
-    /// Sets all rates, if anything has happened that changes them; says whether it has.
+    /// Sets all rates if anything has changed. Returns true if it has.
     ///
-    /// Errors: what the allocator decided is no decision; the limits of before hold.
+    /// Errors: the allocator's decision is invalid; earlier limits stay in force.
     /// Panics: while a decision is made elsewhere.
     pub fn decide(&mut self, now: Instant) -> Result<bool, DecisionError> {
         if !self.is_due(now) {
@@ -703,8 +713,8 @@ impl<A: Allocator> Coordinator<A> {
         Ok(true)
     }
 
-    /// What is to be decided, if anything has happened that changes rates, so that it can be decided elsewhere while agents are
-    /// heard. Nothing else is decided until it comes back by [`Coordinator::end_decision`].
+    /// Starts a decision if anything has changed, to be made elsewhere while agents are served. No
+    /// other decision starts until [`Coordinator::end_decision`].
     pub fn begin_decision(&mut self, now: Instant) -> Option<Decision<A>> {
         if self.allocator.is_none() || !self.is_due(now) {
             return None;
@@ -713,7 +723,7 @@ impl<A: Allocator> Coordinator<A> {
         Some(Decision { active: self.active.fork(), allocator, result: Ok(()) })
     }
 
-    /// Sets the rates that were decided, for flows that are there still. What has come since waits for the next decision.
+    /// Applies a decision to the flows that still exist. Later changes wait for the next decision.
     ///
     /// Errors: as [`Coordinator::decide`].
     pub fn end_decision(&mut self, now: Instant, decision: Decision<A>) -> Result<(), DecisionError> {
@@ -726,7 +736,7 @@ impl<A: Allocator> Coordinator<A> {
         Ok(())
     }
 
-    /// Brings all up to this instant; whether anything has happened that changes rates.
+    /// Advances to this instant. Returns true if rates must change.
     fn is_due(&mut self, now: Instant) -> bool {
         self.active.advance(now);
         self.look(now);
@@ -737,7 +747,7 @@ impl<A: Allocator> Coordinator<A> {
         is_changed
     }
 
-    /// Has agents be told of the rates of those flows that were decided on.
+    /// Queues the limits of the flows that the decision covers, where they have changed.
     fn set_limits(&mut self, now: Instant, is_decided: impl Fn(FlowId) -> bool) {
         let limits = self.limits_bps();
         for (id, rate_bps) in limits.iter().filter(|(id, _)| is_decided(*id)) {
@@ -758,7 +768,7 @@ impl<A: Allocator> Coordinator<A> {
         }
     }
 
-    /// Has flows have something to move of which that is not known: who should be through and is not, and who is open-ended.
+    /// Sets the remaining bytes of flows with unknown volume: overdue flows and open-ended flows.
     fn estimate(&mut self) {
         let Self { active, keys, hosts, coflows, .. } = self;
         for (id, (name, key)) in keys {
@@ -779,12 +789,12 @@ impl<A: Allocator> Coordinator<A> {
         }
     }
 
-    /// The rates that were decided, but that each flow has the least that it may; what those that wait have so is taken from
-    /// the others on their links, in proportion.
+    /// Returns the decided rates with each flow's minimum applied. The minimum rates of waiting
+    /// flows are taken from the other flows on their links, in proportion.
     fn limits_bps(&self) -> Vec<(FlowId, f64)> {
         let active = &self.active;
         let least_bps = |id| self.least_bps(id);
-        // By link: what flows that wait have, and the others.
+        // For each link: total rate of waiting flows, and of the other flows.
         let mut links = vec![(0.0, 0.0); active.network().links()];
         for id in active.ids() {
             let (bps, least_bps) = (active.bps(*id), least_bps(*id));
@@ -809,14 +819,14 @@ impl<A: Allocator> Coordinator<A> {
         active.ids().iter().map(limit_bps).collect()
     }
 
-    /// The least that a flow may have.
+    /// Minimum rate of a flow.
     fn least_bps(&self, id: FlowId) -> f64 {
         let active = &self.active;
         let part = |link| PART_MIN * active.rate_bps(link) / active.flows_on(link).len() as f64;
         active.route(id).map(part).fold(f64::INFINITY, f64::min).max(RATE_MIN.as_bps() as f64)
     }
 
-    /// The limits that an agent has not been told yet.
+    /// Takes the limits that an agent has not received yet.
     pub fn poll_limits(&mut self, name: &str, session: u64) -> Vec<Limit> {
         let host = self.hosts.get_mut(name).filter(|host| host.session == session && host.is_up);
         let Some(host) = host else { return Vec::new() };
@@ -824,17 +834,18 @@ impl<A: Allocator> Coordinator<A> {
         changed.into_iter().map(|flow| Limit { flow, rate_bps: host.flows[&flow].rate_bps }).collect()
     }
 
-    /// The name of the next coflow that has begun.
+    /// Returns the name of the next begun coflow.
     pub fn poll_begun(&mut self) -> Option<String> {
         self.begun.pop_front()
     }
 
-    /// The next coflow whose flows have all ended. One whose last flow went with its agent has not: it may be back.
+    /// Returns the next coflow whose flows have all ended. A coflow whose last flow vanished with
+    /// its agent has not ended: the flow may return.
     pub fn poll_ended(&mut self) -> Option<Ended> {
         self.ended.pop_front()
     }
 
-    /// Hosts whose agents have limits to be told, with their agents' sessions.
+    /// Hosts with limits to send, with their agents' sessions.
     pub fn hosts_changed(&self) -> impl Iterator<Item = (&str, u64)> {
         let is_changed = |host: &Joined| host.is_up && !host.changed.is_empty();
         self.hosts
@@ -843,9 +854,9 @@ impl<A: Allocator> Coordinator<A> {
             .map(|(name, host)| (name.as_str(), host.session))
     }
 
-    /// Coflows under way, by name, with their flows at this instant.
+    /// Active coflows, by name, with their flows at this instant.
     ///
-    /// Panics: for an instant before the last one that it was told of.
+    /// Panics: for an instant before an earlier one.
     pub fn coflows(&mut self, now: Instant) -> Vec<CoflowView> {
         self.active.advance(now);
         let mut flows: BTreeMap<&str, Vec<FlowView>> = BTreeMap::new();
@@ -869,7 +880,7 @@ impl<A: Allocator> Coordinator<A> {
         self.coflows.iter().map(view).collect()
     }
 
-    /// How many flows there are, but for mice; how many of them have rates; and how many coflows they make.
+    /// Number of flows without mice, number of flows with rates, and number of coflows.
     pub fn count(&self) -> (usize, usize, usize) {
         let flows = self.coflows.values().map(|coflow| coflow.flows).sum();
         (flows, self.keys.len(), self.coflows.len())
@@ -887,7 +898,7 @@ impl<A: Allocator> Coordinator<A> {
     }
 }
 
-/// A link's two directions at this rate, which is not 0, added unless they are known.
+/// Sets a link's two directions to this nonzero rate; adds the link if it is unknown.
 fn set_links(
     active: &mut Active,
     links: &mut Vec<(BitRate, u64)>,
@@ -907,7 +918,7 @@ fn set_links(
     Links { rate, out: add(), into: add() }
 }
 
-/// Has links carry what is not kept for slow flows, but never nothing.
+/// Sets the capacity of links to the part not reserved for slow flows, but at least a minimum.
 fn set_rates(active: &mut Active, links: &[(BitRate, u64)], changed: &[LinkId]) {
     for link in changed {
         let (rate, kept_bps) = links[link.0 as usize];
@@ -917,7 +928,7 @@ fn set_rates(active: &mut Active, links: &[(BitRate, u64)], changed: &[LinkId]) 
     }
 }
 
-/// What a flow that is known has still to move.
+/// Assumed remaining bytes of a known flow.
 fn remaining(known: &Known) -> ByteCount {
     ByteCount::new(known.size.as_u64() - known.moved.as_u64()).max(REMAINING_MIN)
 }

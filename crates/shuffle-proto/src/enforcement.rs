@@ -1,9 +1,11 @@
-//! Limits that stand: which flows of a host have limits, of which session, and which could not be lifted.
+//! Limits in force on a host: the limited flows, the session of each limit, and limits that could
+//! not be lifted.
 //!
-//! The agent's machine gives [`Order`]s; the [`Host`] writes down and sets. Before a flow gets its first limit, its earlier rate
-//! is written down, so that a process that finds a killed agent's notes can set it back. A limit that cannot be lifted is tried again
-//! with each [`Order::Keep`]. [`lift_left`] lifts the limits of a killed agent, by its notes. Leaves out: how a limit is enforced, and
-//! the file of notes (drivers). Read [`Enforcement`] first.
+//! The agent's state machine gives [`Order`]s; the [`Host`] records and sets limits. Before a flow
+//! gets its first limit, its earlier rate is recorded, so that another process can restore it after
+//! a kill. A limit that cannot be lifted is retried with each [`Order::Keep`]. [`lift_left`] lifts
+//! the limits of a killed agent by its records. Leaves out: how a limit is enforced, and the file
+//! of records (drivers). Read [`Enforcement`] first.
 
 use crate::book::Socket;
 use crate::control::FlowKey;
@@ -12,63 +14,63 @@ use anabranch_units::BitRate;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// What is to become of limits.
+/// An order about limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// These flows have these limits from now on; no rate lifts. Of several words on one flow the last counts.
+    /// Set these limits; no rate lifts. The last entry of a flow counts.
     Set(Vec<(FlowKey, Option<BitRate>, Socket)>),
-    /// No other flows than these are there: limits of others are forgotten, and lifted where that is still possible.
+    /// Only these flows exist: forget the limits of all others, and lift them where still possible.
     Keep(BTreeSet<FlowKey>),
-    /// From now on limits are those of a new session.
+    /// Attribute limits set from now on to a new session.
     BeginSession,
-    /// Limits that were not set since the session began are lifted.
+    /// Lift the limits that were not set in the current session.
     LiftOld,
-    /// All limits are lifted.
+    /// Lift all limits.
     LiftAll,
 }
 
-/// A limit that is to be set on one connection.
+/// A limit to set on one connection.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Its addresses and ports.
+    /// Addresses and ports.
     pub flow: FlowKey,
-    /// What tells it from all others of this boot: others may have the same addresses before it and after it.
+    /// Socket cookie, unique since boot; addresses and ports may be reused.
     pub cookie: u64,
-    /// How fast it may be; `None` lifts its limit.
+    /// Rate limit; `None` lifts it.
     pub rate: Option<BitRate>,
 }
 
-/// What became of one flow's limit.
+/// Result of setting one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is set, or lifted.
+    /// The limit is set, or lifted.
     Done,
-    /// There is no such connection any more.
+    /// The connection no longer exists.
     Gone,
-    /// It could not be done: why, in one line.
+    /// The change failed, with the reason in one line.
     Failed(String),
 }
 
-/// What went wrong with limits, for the log.
+/// A problem with limits, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// So many flows have no limit, as nothing could be written down: a limit that nobody knows of is worse than none.
+    /// Flows without limits because recording failed: an unrecorded limit is worse than none.
     Unnoted {
-        /// How many.
+        /// Number of flows.
         flows: usize,
-        /// Why, in one line.
+        /// Reason, in one line.
         error: String,
     },
     /// A flow runs without its limit.
     Unlimited {
-        /// Why, in one line.
+        /// Reason, in one line.
         error: String,
-        /// Whether it is the first one.
+        /// True for the first flow in this state.
         is_first: bool,
     },
-    /// A limit could not be lifted, which is tried again. Said once of a flow.
+    /// A limit could not be lifted, and is retried. Reported once for a flow.
     Unlifted {
-        /// Why, in one line.
+        /// Reason, in one line.
         error: String,
     },
 }
@@ -85,50 +87,51 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// The machine on which limits are set.
+/// The host on which limits are set.
 pub trait Host {
-    /// Writes down, so that it outlives the process, that these connections are about to have limits.
+    /// Records, beyond the life of the process, that these connections are about to get limits.
     ///
-    /// Errors: why that is not possible, in one line.
+    /// Errors: the reason, in one line.
     fn note(&mut self, limited: &[Limited]) -> Result<(), String>;
-    /// Sets and lifts limits; one outcome for each, in order.
+    /// Sets and lifts limits. Returns one outcome for each change, in order.
     fn set(&mut self, changes: &[Change]) -> Vec<Outcome>;
-    /// Limits were lifted: of all that was written down, only this counts still.
+    /// Drops all records except these, after limits were lifted.
     fn forget_all_but(&mut self, limited: &BTreeMap<FlowKey, Limited>);
-    /// Says what went wrong.
+    /// Reports a problem.
     fn warn(&mut self, trouble: &Trouble);
 }
 
-/// The machine on which a killed agent has left limits.
+/// The host on which a killed agent has left limits.
 pub trait Remains {
-    /// Why connections cannot be looked up.
+    /// Error of looking up connections.
     type Error;
-    /// The connection that has these addresses, with the limit that it has.
+    /// Finds the connection with these addresses, and its current limit.
     ///
-    /// Errors: it cannot be told.
+    /// Errors: the lookup failed.
     fn find(&mut self, flow: FlowKey) -> Result<Option<Socket>, Self::Error>;
-    /// Gives a connection, which has this limit, back what it had before.
+    /// Restores a connection with limit `limit` to its earlier rate.
     fn restore(&mut self, limited: &Limited, limit: BitRate) -> Outcome;
 }
 
-/// What became of limits that were left.
+/// Result of lifting a killed agent's limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lifted {
-    /// How many are lifted.
+    /// Number of lifted limits.
     pub lifted: usize,
-    /// Those that are not, each with why, in one line.
+    /// Limits that could not be lifted, each with the reason in one line.
     pub stuck: Vec<(Limited, String)>,
 }
 
-/// Lifts what a killed agent has left, by its notes in their order, on connections that are still there.
+/// Lifts a killed agent's limits by its records, in order, on connections that still exist.
 ///
-/// Errors: connections cannot be looked up; some limits may be lifted by then, and all notes are to be kept.
+/// Errors: connections cannot be looked up. Some limits may be lifted by then; all records must be
+/// kept.
 pub fn lift_left<R: Remains>(
     left: impl IntoIterator<Item = Limited>,
     host: &mut R,
 ) -> Result<Lifted, R::Error> {
     let mut outcome = Lifted::default();
-    // The first note of a connection says what it had before any limit of ours.
+    // The first record of a connection has its rate before any limit of ours.
     let mut seen = BTreeSet::new();
     for limited in left {
         let flow = FlowKey { local: limited.local, remote: limited.remote };
@@ -141,7 +144,7 @@ pub fn lift_left<R: Remains>(
         }
         match host.restore(&limited, limit) {
             Outcome::Done => outcome.lifted += 1,
-            // It has ended meanwhile.
+            // The connection has closed meanwhile.
             Outcome::Gone => {}
             Outcome::Failed(error) => outcome.stuck.push((limited, error)),
         }
@@ -149,33 +152,33 @@ pub fn lift_left<R: Remains>(
     Ok(outcome)
 }
 
-/// A host's limits.
+/// Limits of a host.
 #[derive(Debug)]
 pub struct Enforcement<H> {
     host: H,
     limited: BTreeMap<FlowKey, Limited>,
-    /// Flows with limits of this session.
+    /// Flows with limits of the current session.
     fresh: BTreeSet<FlowKey>,
-    /// Flows whose limits were to be lifted or to become others, and could not: they are to be lifted.
+    /// Flows whose limits could not be lifted or changed, and must still be lifted.
     unlifted: BTreeSet<FlowKey>,
     is_warned: bool,
 }
 
 impl<H: Host> Enforcement<H> {
-    /// No limits.
+    /// Creates the state of a host without limits.
     pub fn new(host: H) -> Self {
         let (limited, fresh, unlifted) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
         Self { host, limited, fresh, unlifted, is_warned: false }
     }
 
-    /// Does what is ordered.
+    /// Executes an order.
     pub fn carry_out(&mut self, order: Order) {
         match order {
             Order::Set(limits) => {
                 self.set(limits.into_iter().map(|(flow, rate, socket)| (flow, (rate, socket))).collect());
             }
             Order::Keep(flows) => {
-                // What could not be lifted is tried again, as often as flows are looked at.
+                // Failed lifts are retried with every listing of flows.
                 let unlifted = self.unlifted.clone();
                 self.lift(|flow| !flows.contains(flow) || unlifted.contains(flow));
             }
@@ -189,12 +192,12 @@ impl<H: Host> Enforcement<H> {
         }
     }
 
-    /// The machine.
+    /// The host.
     pub const fn host(&self) -> &H {
         &self.host
     }
 
-    /// The machine, to be changed.
+    /// The host, mutable.
     pub const fn host_mut(&mut self) -> &mut H {
         &mut self.host
     }
@@ -219,7 +222,7 @@ impl<H: Host> Enforcement<H> {
             let lines: Vec<Limited> = noted.iter().map(|(_, limited)| *limited).collect();
             match self.host.note(&lines) {
                 Ok(()) => self.limited.extend(noted),
-                // Flows whose limits are known go on.
+                // Flows with recorded limits go on.
                 Err(error) => {
                     for flow in &news {
                         limits.remove(flow);
@@ -245,11 +248,11 @@ impl<H: Host> Enforcement<H> {
                     self.fresh.remove(&flow);
                     self.unlifted.remove(&flow);
                 }
-                // It has ended; the next listing says so.
+                // The flow has ended; the next listing shows that.
                 (Outcome::Gone, _) => {}
                 (Outcome::Failed(error), None) => self.note_unlifted(flow, error),
                 (Outcome::Failed(error), Some(_)) => {
-                    // The limit of before may be far less than what it may have now.
+                    // The earlier limit may be far below the permitted rate.
                     if !news.contains(&flow) {
                         self.unlifted.insert(flow);
                     }
@@ -260,14 +263,14 @@ impl<H: Host> Enforcement<H> {
         }
     }
 
-    /// Says it once of a flow, however often it is tried.
+    /// Reports a failed lift once for each flow, however often it is retried.
     fn note_unlifted(&mut self, flow: FlowKey, error: String) {
         if self.unlifted.insert(flow) {
             self.host.warn(&Trouble::Unlifted { error });
         }
     }
 
-    /// Lifts the limits of the flows for which this says yes.
+    /// Lifts the limits of the selected flows.
     fn lift(&mut self, is_lifted: impl Fn(&FlowKey) -> bool) {
         let lift = |(flow, limited): (&FlowKey, &Limited)| Change {
             flow: *flow,
@@ -297,7 +300,7 @@ impl<H: Host> Enforcement<H> {
 mod tests {
     use super::*;
 
-    /// Limits as they stand, and whether the next ones can be set.
+    /// A kernel with current limits, which may refuse the next ones.
     #[derive(Default)]
     struct Kernel {
         limits: BTreeMap<FlowKey, BitRate>,
@@ -349,7 +352,7 @@ mod tests {
         assert_eq!((limits.host().noted, limits.host().limits.len()), (0, 0));
     }
 
-    /// Connections as a killed agent has left them, with the flows whose limits cannot be lifted.
+    /// Connections left by a killed agent, and the flows whose limits cannot be lifted.
     struct Machine(BTreeMap<FlowKey, Socket>, BTreeSet<FlowKey>);
 
     impl Remains for Machine {
@@ -380,10 +383,10 @@ mod tests {
         let sockets = sockets.map(|(port, cookie, limit)| (flow(port), Socket { cookie, limit }));
         let mut machine = Machine(BTreeMap::from(sockets), BTreeSet::from([flow(4)]));
         let notes = [
-            // Noted again with a limit of ours as that of before.
+            // Recorded again, with a limit of ours as the earlier rate.
             note(1, 1, mbps(40)),
             note(1, 1, mbps(7)),
-            // Another connection's by now; its own; one that cannot be lifted; gone.
+            // Reused by another connection; still the same; one that cannot be lifted; closed.
             note(2, 2, None),
             note(3, 3, mbps(5)),
             note(4, 4, None),
@@ -396,7 +399,8 @@ mod tests {
         assert_eq!(limits, [mbps(40), mbps(5), mbps(5), mbps(5), None]);
     }
 
-    /// A raise that could not be set left the low limit, and the coordinator took the flow for slow, for ever (#18).
+    /// A failed raise left the low limit in force, and the coordinator took the flow for slow, for
+    /// ever (#18).
     #[test]
     fn a_flow_that_cannot_have_its_new_limit_does_not_keep_its_old_one() {
         let mut limits = Enforcement::new(Kernel::default());
@@ -408,7 +412,7 @@ mod tests {
         limits.host_mut().is_refusing = false;
         limits.carry_out(Order::Keep(BTreeSet::from([flow(1)])));
         assert!(limits.host().limits.is_empty());
-        // It gets the next one.
+        // The flow gets the next limit.
         limits.carry_out(set(1, 60));
         limits.carry_out(Order::Keep(BTreeSet::from([flow(1)])));
         assert_eq!(limits.host().limits[&flow(1)], BitRate::mbps(60));

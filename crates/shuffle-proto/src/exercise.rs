@@ -10,7 +10,8 @@ use crate::{Chase, ChasePlus, Coordinator};
 use anabranch_fluid::{Law, Network, RunError, Watched, benchmark, run};
 use anabranch_units::{BitRate, Duration, Instant};
 
-/// Reads a trace; a small one is run under both of Flow Chasing's rules. True if it reads.
+/// Parses a trace; a small one runs under both of Flow Chasing's rules. Returns true if it is
+/// valid.
 #[doc(hidden)]
 pub fn exercise_trace(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
@@ -27,8 +28,8 @@ pub fn exercise_trace(bytes: &[u8]) -> bool {
     true
 }
 
-/// Takes lines of JSON for the reports of two agents in turns, each 100 ms after the one before. True if all of them
-/// read.
+/// Takes JSON lines for the reports of two agents in turn, 100 ms apart. Returns true if all lines
+/// are valid.
 #[doc(hidden)]
 pub fn exercise_reports(bytes: &[u8]) -> bool {
     let mut coordinator = Coordinator::new(Settings::default(), ChasePlus::default());
@@ -42,7 +43,7 @@ pub fn exercise_reports(bytes: &[u8]) -> bool {
     for (line, name) in bytes.split(|byte| *byte == b'\n').zip(["a", "b"].into_iter().cycle()) {
         now += Duration::from_ms(100);
         match serde_json::from_slice::<Report>(line) {
-            // What is refused changes nothing that links carry.
+            // A refused report does not change the links' loads.
             Ok(report) => drop(coordinator.handle_reports(now, name, 1, &[report])),
             Err(_) => do_all_read = false,
         }
@@ -53,7 +54,8 @@ pub fn exercise_reports(bytes: &[u8]) -> bool {
     do_all_read
 }
 
-/// Takes lines for what programs of one host announce, each a millisecond after the one before. True if all of them are taken.
+/// Takes lines for announcements of one host's programs, a millisecond apart. Returns true if all
+/// are accepted.
 #[doc(hidden)]
 pub fn exercise_announcements(bytes: &[u8]) -> bool {
     let mut coordinator = Coordinator::new(Settings::default(), ChasePlus::default());
@@ -81,7 +83,7 @@ pub fn exercise_announcements(bytes: &[u8]) -> bool {
     are_all_taken
 }
 
-/// Reads rules, and names some flows by them. True if they read.
+/// Parses rules, and names some flows by them. Returns true if the rules are valid.
 #[doc(hidden)]
 pub fn exercise_rules(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
@@ -106,7 +108,7 @@ pub fn exercise_rules(bytes: &[u8]) -> bool {
     true
 }
 
-/// Reads a file of hosts; those that it has may join. True if it reads.
+/// Parses a hosts file; its hosts may join. Returns true if it is valid.
 #[doc(hidden)]
 pub fn exercise_hosts(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
@@ -128,7 +130,8 @@ pub fn exercise_hosts(bytes: &[u8]) -> bool {
     true
 }
 
-/// Reads an agent's state file, writes it and reads it again. True if it has a line that counts.
+/// Parses an agent's state file, writes it and parses it again. Returns true if it has a valid
+/// line.
 #[doc(hidden)]
 pub fn exercise_state(bytes: &[u8]) -> bool {
     let left = state::read(bytes);

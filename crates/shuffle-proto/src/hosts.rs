@@ -1,7 +1,7 @@
-//! The hosts, as the coordinator's operator lists them: their addresses, their links, and the uplinks that they share.
+//! The operator's hosts file: addresses, links and shared uplinks of hosts.
 //!
-//! A TOML file of `[[host]]` and `[[uplink]]` tables. Where there is one, no host has another address than the file says, and none
-//! that the file does not name may join. Leaves out: files. Read [`Hosts`].
+//! A TOML file of `[[host]]` and `[[uplink]]` tables. With this file, hosts may only use the
+//! listed addresses, and unlisted hosts may not join. Leaves out: reading files. Read [`Hosts`].
 
 use crate::coordinator::{
     ADDRESSES_MAX, HOST_UPLINKS_MAX, HOSTS_MAX, RATE_MIN, UPLINKS_MAX, Uplink, check_address, check_name,
@@ -14,21 +14,21 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use toml::Spanned;
 
-/// The most bytes of a file.
+/// Maximum bytes of a file.
 pub const FILE_BYTES_MAX: usize = 8 << 20;
 
 /// Hosts by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hosts(BTreeMap<String, Placed>);
 
-/// A host's place in the network.
+/// A host's position in the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
-    /// The addresses that flows to it have; none is the one from which its agent speaks.
+    /// Addresses of flows to the host. If empty, its agent's source address.
     pub addresses: Vec<IpAddr>,
-    /// What its link has for data, out and in; what its agent says if there is none.
+    /// Goodput of its link, each way; `None` for the agent's value.
     pub link: Option<BitRate>,
-    /// What it shares with other hosts.
+    /// Uplinks that it shares with other hosts.
     pub uplinks: Vec<Uplink>,
 }
 
@@ -58,20 +58,20 @@ struct UplinkTable {
     rate: Spanned<String>,
 }
 
-/// What is wrong with a file of hosts, and where.
+/// Error in a hosts file, with its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HostsError {
     /// More than [`FILE_BYTES_MAX`].
     TooLarge {
-        /// Bytes.
+        /// Size of the file.
         bytes: usize,
     },
-    /// Something else.
+    /// Any other error.
     Wrong {
-        /// Where, from 1.
+        /// Line, from 1.
         line: usize,
-        /// One line.
+        /// Reason, in one line.
         reason: String,
     },
 }
@@ -172,7 +172,7 @@ impl FromStr for Hosts {
 }
 
 impl Hosts {
-    /// The place of the host of this name, if the file has it.
+    /// Returns the host of this name, if the file has it.
     pub fn place(&self, name: &str) -> Option<&Placed> {
         self.0.get(name)
     }
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(h1.uplinks, [Uplink { name: "rack-7".into(), rate: BitRate::gbps(40) }]);
         assert_eq!(hosts.place("h2").map(|h2| (h2.link, h2.uplinks.len())), Some((None, 0)));
         assert_eq!(hosts.place("h3"), None);
-        // One that is only behind something.
+        // A host with only an uplink.
         let hosts: Hosts = "[[host]]\nname = 'h'".parse().expect("good hosts");
         assert_eq!(hosts.place("h"), Some(&Placed { addresses: vec![], link: None, uplinks: vec![] }));
     }

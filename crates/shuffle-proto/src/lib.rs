@@ -1,17 +1,20 @@
-//! Rates for the flows of coflows, so that the mean coflow completes early.
+//! Rate control for coflows that minimises the mean coflow completion time.
 //!
-//! A stage waits for the last of the flows that feed it. Together they are a *coflow* (Chowdhury and Stoica, *Coflow*, HotNets
-//! 2012). A flow that is through before its coflow's last has gained nothing, and has kept others from their links. So each flow
-//! gets the rate at which it is through with that last one.
+//! A stage of a computation waits for the last of the flows that feed it. Together they are a
+//! *coflow* (Chowdhury and Stoica, *Coflow*, HotNets 2012). A flow that completes before its
+//! coflow's last gains nothing and delays other flows on its links. So each flow gets the rate at
+//! which it completes together with the last one.
 //!
-//! Source: Ren and Wang, *Managing Flow Transfers in Enterprise Datacenter Networks with Flow Chasing* (2016).
+//! Source: Ren and Wang, *Managing Flow Transfers in Enterprise Datacenter Networks with Flow
+//! Chasing* (2016).
 //!
-//! Entry points: [`Chase`] decides as the paper does, [`ChasePlus`] better; both are allocators for [`anabranch_fluid::run`].
-//! [`Coordinator`] has any allocator decide for real flows, of which the agents of their hosts tell it by [`control`];
-//! an [`Agent`] hears of them by [`announcement`], finds them by [`rules`], keeps a [`book::Book`] of them, and has limits
-//! enforced ([`enforcement`]);
-//! [`hosts`] lists the hosts whose agents may join. [`simulated`] has all of it run in the packet simulator.
-//! Leaves out: the other schedulers (`fluid`), how messages travel and enforcing rates (drivers).
+//! Entry points: [`Chase`] decides as the paper does, [`ChasePlus`] better; both are allocators for
+//! [`anabranch_fluid::run`]. [`Coordinator`] applies any allocator to real flows, which hosts'
+//! agents report by [`control`]. An [`Agent`] learns of flows by [`announcement`] and [`rules`],
+//! keeps them in a [`book::Book`], and has limits enforced ([`enforcement`]). [`hosts`] lists the
+//! hosts whose agents may join. [`simulated`] runs all of it in the packet simulator.
+//!
+//! Leaves out: the other schedulers (`fluid`), transport of messages and enforcing rates (drivers).
 
 pub mod agent;
 pub mod announcement;

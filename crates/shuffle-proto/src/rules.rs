@@ -1,7 +1,7 @@
-//! Rules: which flows an agent announces by itself, and the coflow of each.
+//! Rules by which an agent announces flows, and the coflow of each.
 //!
-//! A TOML file of `[[rule]]` tables, the first that fits a flow counts. Leaves out: listing flows, and
-//! files. Read [`Rules`].
+//! A TOML file of `[[rule]]` tables; the first rule that matches a flow applies. Leaves out:
+//! listing flows, and reading files. Read [`Rules`].
 
 use crate::control::FlowKey;
 use crate::coordinator::NAME_MAX;
@@ -10,16 +10,16 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// The most bytes of a file.
+/// Maximum bytes of a file.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
-/// The most rules.
+/// Maximum number of rules.
 pub const RULES_MAX: usize = 1_024;
-/// What may stand in a coflow's name for what a flow has.
+/// Placeholders in a coflow's name.
 const PLACES: [&str; 3] = ["{remote_host}", "{remote_port}", "{local_host}"];
-/// What is kept free for them: two IPv6 addresses and a port.
+/// Bytes reserved for their values: two IPv6 addresses and a port.
 const FILLED_BYTES_MAX: usize = 83;
 
-/// Which flows are announced, as what.
+/// The rules, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules(Vec<Rule>);
 
@@ -39,7 +39,7 @@ struct File {
     rule: Vec<Rule>,
 }
 
-/// Addresses that begin alike.
+/// A range of addresses with a common prefix.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 struct Net {
     address: IpAddr,
@@ -79,7 +79,7 @@ impl Net {
     }
 }
 
-/// This address's first bits, so many, and zeros. There are as many, or more.
+/// Masks an address to its first `length` bits; `length` is within the address's length.
 fn network(address: IpAddr, length: u8) -> IpAddr {
     let left = |all: u32| all - u32::from(length);
     match address {
@@ -92,25 +92,25 @@ fn network(address: IpAddr, length: u8) -> IpAddr {
     }
 }
 
-/// What is wrong with a file of rules, and where.
+/// Error in a rules file, with its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RulesError {
     /// More than [`FILE_BYTES_MAX`].
     TooLarge {
-        /// Bytes.
+        /// Size of the file.
         bytes: usize,
     },
     /// More than [`RULES_MAX`].
     TooMany {
-        /// Rules.
+        /// Number of rules.
         rules: usize,
     },
-    /// Something else.
+    /// Any other error.
     Wrong {
-        /// Where, from 1.
+        /// Line, from 1.
         line: usize,
-        /// One line.
+        /// Reason, in one line.
         reason: String,
     },
 }
@@ -168,7 +168,8 @@ impl FromStr for Rules {
 }
 
 impl Rules {
-    /// This flow's coflow by the first rule that fits it; `None` if none fits, or if the name gets too long.
+    /// Coflow of a flow by the first matching rule; `None` without a match, or if the name is too
+    /// long.
     pub fn coflow(&self, flow: FlowKey) -> Option<String> {
         let FlowKey { local, remote } = flow;
         let fits = |rule: &&Rule| {
@@ -180,7 +181,7 @@ impl Rules {
         let values = [remote.ip().to_string(), remote.port().to_string(), local.ip().to_string()];
         let fill = |text: String, (place, value): (&&str, &String)| text.replace(place, value);
         let name = PLACES.iter().zip(&values).fold(rule.coflow.get_ref().clone(), fill);
-        // A place that is there several times may make it too long.
+        // A repeated placeholder may make the name too long.
         (name.len() <= NAME_MAX).then_some(name)
     }
 }

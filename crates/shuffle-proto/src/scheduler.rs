@@ -1,16 +1,17 @@
 //! The list of schedulers, by name: command lines and scenarios choose among them.
 //!
-//! A scheduler that is added needs one entry of [`Scheduler::ALL`], besides its allocator. Read [`Scheduler`].
+//! A new scheduler needs one entry in [`Scheduler::ALL`], besides its allocator. Read
+//! [`Scheduler`].
 
 use crate::{Chase, ChasePlus, Priority, Without};
 use anabranch_fluid::{Aalo, Allocator, Fifo, MaxMin, Sincronia, Srf, Varys, Wss};
 use std::fmt;
 use std::str::FromStr;
 
-/// A scheduler that has decided nothing yet.
+/// An allocator without state from earlier decisions.
 pub type BoxedAllocator = Box<dyn Allocator + Send>;
 
-/// A rule by which rates are set, with its name.
+/// A named scheduling rule.
 #[derive(Copy, Clone)]
 pub struct Scheduler {
     name: &'static str,
@@ -21,7 +22,7 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// All of them, in the order in which they are listed.
+    /// All schedulers, in the order of listings.
     pub const ALL: [Self; 14] = [
         Self::new("max-min", "Max-min fair rates, as ideal transports reach them", || {
             Box::new(MaxMin::default())
@@ -97,32 +98,33 @@ impl Scheduler {
         Self { make_like_coflowsim: Some(make), ..self }
     }
 
-    /// It only shows what a part of another one brings.
+    /// Marks a variant that shows the contribution of one part.
     const fn part(self) -> Self {
         Self { is_whole: false, ..self }
     }
 
-    /// Its name on command lines and in scenarios.
+    /// Name on command lines and in scenarios.
     pub const fn name(self) -> &'static str {
         self.name
     }
 
-    /// Its rule, in a few words.
+    /// Short description.
     pub const fn about(self) -> &'static str {
         self.about
     }
 
-    /// Whether it is a scheduler of its own, rather than one that shows what a part of another one brings.
+    /// Returns true for a full scheduler, false for a variant that shows the contribution of one
+    /// part.
     pub const fn is_whole(self) -> bool {
         self.is_whole
     }
 
-    /// An allocator that has decided nothing yet.
+    /// Creates its allocator.
     pub fn make(self) -> BoxedAllocator {
         (self.make)()
     }
 
-    /// The same by CoflowSim's rules; `None` where these are not known to be its own.
+    /// Creates its allocator with CoflowSim's rules; `None` if it has no known counterpart there.
     pub fn make_like_coflowsim(self) -> Option<BoxedAllocator> {
         self.make_like_coflowsim.map(|make| make())
     }
@@ -155,7 +157,7 @@ impl fmt::Debug for Scheduler {
     }
 }
 
-/// A name that no scheduler has.
+/// Error of an unknown scheduler's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownScheduler(String);
 
@@ -182,7 +184,8 @@ mod tests {
     use anabranch_fluid::{Active, CoflowId, LinkId, Network};
     use anabranch_units::{BitRate, ByteCount};
 
-    /// max-min set the rate of a flow that was no longer there: it panicked, or the link was overloaded (#18).
+    /// max-min set the rate of a flow that no longer existed: it panicked, or the link was
+    /// overloaded (#18).
     #[test]
     fn a_flow_that_comes_and_goes_between_two_decisions_leaves_rates_as_they_were() {
         for scheduler in Scheduler::ALL {

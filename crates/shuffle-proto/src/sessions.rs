@@ -1,13 +1,13 @@
-//! The coordinator and its agents: which requests wait for limits, and when rates are decided.
+//! The coordinator's sessions with agents: waiting requests for limits, and the time of decisions.
 //!
 //! An agent is joined until it leaves, another agent of its host joins, or it is silent for
-//! [`SessionsConfig::silence_max`]; the machine for that is `anabranch_sessions`. A request for
-//! limits waits until the agent has new limits, its time is over, or the session ends. Limits need
-//! no mailbox, as the last one of a flow replaces all before. Agents' reports are decided on
-//! together, when the driver asks for the next decision.
+//! [`SessionsConfig::silence_max`]; `anabranch_sessions` tracks that. A request for limits waits
+//! until the agent has new limits, its time is over, or the session ends. Limits need no mailbox,
+//! because a flow's last limit replaces all earlier ones. One decision covers all reports received
+//! until the driver asks for it.
 //!
-//! Leaves out: HTTP and clocks, which addresses a host may have (the `shuffle` room); flows and rates ([`Coordinator`]). Read
-//! [`Sessions`] first.
+//! Leaves out: HTTP and clocks, permitted addresses of hosts (the `shuffle` room); flows and rates
+//! ([`Coordinator`]). Read [`Sessions`] first.
 
 use crate::Coordinator;
 use crate::control::{Limit, Report};
@@ -18,26 +18,26 @@ use anabranch_units::{Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 
-/// The most requests of one agent that wait for limits; of more, the oldest is answered without any.
+/// Maximum number of waiting requests of one agent; above it the oldest is answered without limits.
 pub const WAITS_MAX: usize = 64;
 
-/// How sessions are kept.
+/// Settings of the sessions.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct SessionsConfig {
-    /// How flows are told apart.
+    /// Classification of flows.
     pub settings: Settings,
-    /// How long an agent may be silent before it counts as gone.
+    /// Silence after which an agent counts as gone.
     pub silence_max: Duration,
 }
 
 impl Default for SessionsConfig {
-    /// A second of silence.
+    /// One second of silence.
     fn default() -> Self {
         Self { settings: Settings::default(), silence_max: Duration::from_secs(1) }
     }
 }
 
-/// What has happened, for the log and the history.
+/// An event for the log and the history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The agent of this host has left.
@@ -50,36 +50,37 @@ pub enum Event {
     Ended(Ended),
 }
 
-/// Counts since the start.
+/// Counters since the start.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Agents that have joined, each as often as it has.
+    /// Number of registrations of agents.
     pub joins: u64,
-    /// Agents that have fallen silent.
+    /// Number of agents that fell silent.
     pub silent: u64,
-    /// Reports that agents have made.
+    /// Number of agents' reports.
     pub reports: u64,
-    /// Requests with a report that was refused.
+    /// Number of requests with a refused report.
     pub reports_refused: u64,
-    /// Limits that agents were answered.
+    /// Number of limits sent to agents.
     pub limits: u64,
 }
 
 /// The coordinator, and the sessions of its agents.
 ///
-/// After any `handle_*`, [`Sessions::begin_decision`] and [`Sessions::end_decision`], [`Sessions::poll_answer`] and
-/// [`Sessions::poll_event`] are drained until `None`, then [`Sessions::poll_timeout`] is read.
+/// After any `handle_*`, [`Sessions::begin_decision`] and [`Sessions::end_decision`],
+/// [`Sessions::poll_answer`] and [`Sessions::poll_event`] are drained until `None`, then
+/// [`Sessions::poll_timeout`] is read.
 #[derive(Debug)]
 pub struct Sessions<A> {
     coordinator: Coordinator<A>,
     /// Agents by host.
     sessions: anabranch_sessions::Sessions<String, Infallible>,
-    /// Requests for limits that wait, by host and number, and until when each waits.
+    /// Waiting requests for limits by host and number, each with its deadline.
     waits: BTreeMap<String, BTreeMap<u64, Instant>>,
     waits_so_far: u64,
-    /// Whether something has been said since the last decision began.
+    /// True if input has arrived since the last decision began.
     is_undecided: bool,
-    /// Whether a decision is made elsewhere.
+    /// True while a decision is made elsewhere.
     is_deciding: bool,
     answers: VecDeque<(u64, Result<Vec<Limit>, ReportError>)>,
     events: VecDeque<Event>,
@@ -87,7 +88,7 @@ pub struct Sessions<A> {
 }
 
 impl<A: Allocator> Sessions<A> {
-    /// No agent has joined.
+    /// Creates sessions without agents.
     pub fn new(config: SessionsConfig, allocator: A) -> Self {
         Self {
             coordinator: Coordinator::new(config.settings, allocator),
@@ -109,10 +110,11 @@ impl<A: Allocator> Sessions<A> {
         }
     }
 
-    /// A host's agent joins, and says what flows there are. It takes the place of an earlier one, whose requests are refused.
+    /// Handles a joining agent with its flows. An earlier agent of the host is replaced, and its
+    /// requests are refused.
     ///
-    /// Errors: see [`ReportError`]. After a report that cannot be taken the agent has joined all the same, and the reports before it
-    /// count.
+    /// Errors: see [`ReportError`]. After a refused report the agent has joined nevertheless, and
+    /// the reports before it count.
     pub fn handle_join(
         &mut self,
         now: Instant,
@@ -128,9 +130,9 @@ impl<A: Allocator> Sessions<A> {
         self.take(now, name, session, reports)
     }
 
-    /// A host's agent says what has become of flows; nothing, where it only says that it is there.
+    /// Handles an agent's reports; without reports the request is a keep-alive.
     ///
-    /// Errors: see [`ReportError`]; the reports before the one that cannot be taken count.
+    /// Errors: see [`ReportError`]; the reports before the refused one count.
     pub fn handle_reports(
         &mut self,
         now: Instant,
@@ -142,7 +144,8 @@ impl<A: Allocator> Sessions<A> {
         self.take(now, name, session, reports)
     }
 
-    /// A host's agent asks for limits, and waits for them until then: the number by which [`Sessions::poll_answer`] answers.
+    /// Handles an agent's request for limits, which waits until `until`. Returns the number by
+    /// which [`Sessions::poll_answer`] answers it.
     ///
     /// Errors: [`ReportError::NotJoined`].
     pub fn handle_limits(
@@ -163,14 +166,14 @@ impl<A: Allocator> Sessions<A> {
         Ok(number)
     }
 
-    /// A request for limits is given up: they are kept for the agent's next one.
+    /// Handles a cancelled request for limits: they are kept for the agent's next request.
     pub fn handle_given_up(&mut self, name: &str, number: u64) {
         if let Some(waits) = self.waits.get_mut(name) {
             waits.remove(&number);
         }
     }
 
-    /// A host's agent goes. One that has not joined, or not in this session, changes nothing.
+    /// Handles a leaving agent. Ignored unless it has joined with this session.
     pub fn handle_leave(&mut self, now: Instant, name: &str, session: u64) {
         if self.sessions.handle_leave(&name.to_owned(), session).is_ok() {
             self.end(now, name, session);
@@ -178,7 +181,8 @@ impl<A: Allocator> Sessions<A> {
         }
     }
 
-    /// Time has passed: agents that were silent for too long are gone, and requests whose time is over are answered without limits.
+    /// Handles a timeout: drops agents that were silent for too long, and answers expired requests
+    /// without limits.
     pub fn handle_timeout(&mut self, now: Instant) {
         for (name, session) in self.sessions.handle_timeout(now) {
             self.counts.silent += 1;
@@ -195,8 +199,8 @@ impl<A: Allocator> Sessions<A> {
         }
     }
 
-    /// What is to be decided, if anything: the driver makes the decision where it likes, and brings it back by
-    /// [`Sessions::end_decision`]. Until then agents are heard, and nothing else is decided.
+    /// Starts a decision if one is due. The driver makes it anywhere, and returns it by
+    /// [`Sessions::end_decision`]. Until then agents are served, and no other decision starts.
     pub fn begin_decision(&mut self, now: Instant) -> Option<Decision<A>> {
         let is_due = self.is_undecided || self.coordinator.poll_timeout().is_some_and(|at| at <= now);
         if self.is_deciding || !is_due {
@@ -211,9 +215,9 @@ impl<A: Allocator> Sessions<A> {
         decision
     }
 
-    /// Takes a decision, and answers agents that wait for limits.
+    /// Applies a decision, and answers agents that wait for limits.
     ///
-    /// Errors: the allocator's decision is none; the limits of before hold.
+    /// Errors: the allocator's decision is invalid; earlier limits stay in force.
     pub fn end_decision(&mut self, now: Instant, decision: Decision<A>) -> Result<(), DecisionError> {
         self.is_deciding = false;
         let decided = self.coordinator.end_decision(now, decision);
@@ -221,18 +225,20 @@ impl<A: Allocator> Sessions<A> {
         decided
     }
 
-    /// The next answer to a request for limits, with its number: limits, which are said once, or none within its time.
+    /// Returns the next answer to a request for limits, with its number: limits, which are sent
+    /// once, or none after its time.
     pub fn poll_answer(&mut self) -> Option<(u64, Result<Vec<Limit>, ReportError>)> {
         self.answers.pop_front()
     }
 
-    /// What has happened next.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         let event = self.events.pop_front().or_else(|| self.coordinator.poll_begun().map(Event::Begun));
         event.or_else(|| self.coordinator.poll_ended().map(Event::Ended))
     }
 
-    /// When [`Sessions::handle_timeout`] and [`Sessions::begin_decision`] are to be called although no agent has said anything.
+    /// Time of the next [`Sessions::handle_timeout`] and [`Sessions::begin_decision`] without a
+    /// request.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let silent_at = self.sessions.poll_timeout();
         let waits = self.waits.values().flat_map(|waits| waits.values().copied());
@@ -240,29 +246,29 @@ impl<A: Allocator> Sessions<A> {
         waits.chain(silent_at).chain(look).min()
     }
 
-    /// Whether a host's agent is there in this session.
+    /// Returns true if a host's agent is joined with this session.
     pub fn is_joined(&self, name: &str, session: u64) -> bool {
         self.sessions.is_joined(&name.to_owned(), session)
     }
 
-    /// Coflows under way, by name, with their flows at this instant.
+    /// Active coflows, by name, with their flows at this instant.
     ///
-    /// Panics: for an instant before the last one that it was told of.
+    /// Panics: for an instant before an earlier one.
     pub fn coflows(&mut self, now: Instant) -> Vec<CoflowView> {
         self.coordinator.coflows(now)
     }
 
-    /// What is known of hosts and flows.
+    /// The coordinator, read-only.
     pub const fn coordinator(&self) -> &Coordinator<A> {
         &self.coordinator
     }
 
-    /// Counts since the start.
+    /// Counters since the start.
     pub const fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Notes that the host's present agent has said something.
+    /// Records a sign of life of the host's current agent.
     fn hear(&mut self, now: Instant, name: &str, session: u64) -> Result<(), ReportError> {
         let name = name.to_owned();
         self.sessions.handle_request(now, &name, session).map_err(|_| ReportError::NotJoined(name))
@@ -282,8 +288,7 @@ impl<A: Allocator> Sessions<A> {
         taken
     }
 
-    /// A session has ended: the coordinator forgets the host's flows, and requests that wait are
-    /// refused.
+    /// Ends a session: the coordinator forgets the host's flows, and waiting requests are refused.
     fn end(&mut self, now: Instant, name: &str, session: u64) {
         self.coordinator.handle_leave(now, name, session);
         self.is_undecided = true;
@@ -296,7 +301,7 @@ impl<A: Allocator> Sessions<A> {
         self.answers.extend(waits.into_keys().map(refused));
     }
 
-    /// Answers the oldest request of a host's agent, if it has limits to be told.
+    /// Answers the oldest request of a host's agent, if there are limits to send.
     fn tell(&mut self, name: &str) {
         let Some(waits) = self.waits.get_mut(name).filter(|waits| !waits.is_empty()) else { return };
         let session = self.sessions.session(&name.to_owned()).expect("requests wait in a session");

@@ -1,14 +1,16 @@
-//! `shuffle` in the simulator: a scenario's workload in which the coordinator's and the agents' own machines set the rates of
-//! simulated TCP.
+//! `shuffle` in the simulator: a workload in which the coordinator's and the agents' state machines
+//! set the rates of simulated TCP.
 //!
-//! Each host that sends or receives has an agent. Messages of agents and coordinator travel on TCP connections
-//! through the same network, in as many bytes as the real ones write (JSON in HTTP/1.1 in TLS records), so that a limit comes as
-//! late as the network makes it. Limits hold the flows' senders as `SO_MAX_PACING_RATE` holds sockets: they count data, so
-//! agents report their hosts' links by their rate of data.
+//! Each host that sends or receives has an agent. Messages of agents and coordinator travel over
+//! TCP connections in the same network, with the byte counts of the real programs (JSON in HTTP/1.1
+//! in TLS records), so limits arrive with realistic delay. Limits pace the flows' senders as
+//! `SO_MAX_PACING_RATE` paces sockets: they count data, so agents report their hosts' links by
+//! goodput.
 //!
-//! Ideal, beside real programs: decisions take no time, agents look at their flows in step, programs know at once that all bytes have
-//! arrived, and no agent ever goes away, so none says that it is still there. Two connections of each agent, of which one
-//! waits for limits, are one here. Read [`Shuffle`] and [`Shuffling`] first.
+//! Ideal, compared with real programs: decisions take no time, agents list their flows in step,
+//! programs know at once that all bytes have arrived, and no agent fails, so there are no
+//! keep-alives. Each agent's two connections, one for waiting requests, are a single one here. Read
+//! [`Shuffle`] and [`Shuffling`] first.
 
 mod settings;
 
@@ -35,16 +37,17 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 pub use settings::plan;
 
-/// About what the lines before the body of a request have.
+/// Approximate bytes before the body of a request.
 const REQUEST_HEAD_BYTES: u64 = 150;
-/// The same of an answer.
+/// Approximate bytes before the body of an answer.
 const ANSWER_HEAD_BYTES: u64 = 110;
-/// Agents' sessions: as many digits as a random number has.
+/// Session number of all agents, with as many digits as a random number.
 const SESSION: u64 = 1 << 63;
-/// Flows come from these ports, so many behind the first, by turns; and go to this one, and those behind it.
+/// First local port and number of local ports, used in turn; and first remote port.
 const LOCAL_PORTS: (u16, u32) = (10_000, 50_000);
 const REMOTE_PORT: u16 = 7_000;
-/// Timers: the next flow begins; agents look at their flows; the coordinator decides though nobody has said anything.
+/// Timers: the next flow begins; agents list their flows; the coordinator decides without new
+/// input.
 const BEGIN: u16 = 0;
 const LOOK: u16 = 1;
 const DECIDE: u16 = 2;
@@ -67,22 +70,22 @@ impl System for Simulated {
     }
 }
 
-/// A workload, looked up.
+/// A workload, resolved against its network.
 #[derive(Debug)]
 pub struct Shuffle {
     allocator: Option<Scheduler>,
     settings: Settings,
     coordinator: u16,
     look_every: Duration,
-    /// Priorities of data and of what is said about it.
+    /// Priorities of data and of control messages.
     priorities: Vec<u8>,
-    /// By name.
+    /// Coflows by name.
     coflows: Vec<(String, Vec<FlowSpec>)>,
-    /// Those with an agent, with the bits in a second that their links carry.
+    /// Hosts with an agent, and the rates of their links.
     hosts: BTreeMap<u16, BitRate>,
 }
 
-/// A flow that is to come.
+/// A flow to start.
 #[derive(Copy, Clone, Debug)]
 struct FlowSpec {
     from: u16,
@@ -92,7 +95,7 @@ struct FlowSpec {
 }
 
 impl Shuffle {
-    /// Whether there are a coordinator and agents.
+    /// Returns true if there is a coordinator with agents.
     pub const fn has_coordinator(&self) -> bool {
         self.allocator.is_some()
     }
@@ -106,21 +109,21 @@ impl Shuffle {
     pub fn priority(&self) -> u8 {
         self.priorities[0]
     }
-    /// What decides; `None` without a coordinator.
+    /// Scheduler; `None` without a coordinator.
     pub const fn allocator(&self) -> Option<Scheduler> {
         self.allocator
     }
-    /// The host where the coordinator is.
+    /// Host of the coordinator.
     pub const fn coordinator_host(&self) -> u16 {
         self.coordinator
     }
-    /// Hosts with an agent, and the bits in a second that their links carry, headers included.
+    /// Hosts with an agent, and the rates of their links, headers included.
     pub const fn hosts(&self) -> &BTreeMap<u16, BitRate> {
         &self.hosts
     }
 }
 
-/// Fills in coflows' completion times, in microseconds: of all coflows, those that ended.
+/// Reports the completion times of ended coflows in microseconds, and their share of all coflows.
 pub fn report_coflows(mut times: Vec<f64>, all: usize, row: &mut WorkloadRow) {
     times.sort_by(f64::total_cmp);
     row.more.insert("finished_coflows_share", times.len() as f64 / all.max(1) as f64);
@@ -142,33 +145,33 @@ impl SystemPlan for Shuffle {
     }
 }
 
-/// Coflows under way in one run.
+/// Active coflows of a run.
 pub struct Shuffling {
     coordinator: Option<Coordinator<BoxedAllocator>>,
     settings: Settings,
     coordinator_host: u16,
-    /// When it decides though nobody has said anything.
+    /// Time of the next decision without new input.
     decides_at: Option<Instant>,
     look_every: Duration,
     priority: u8,
     control_priority: u8,
     agents: BTreeMap<u16, HostAgent>,
     coflows: Vec<String>,
-    /// In the order in which they begin.
+    /// Flows in the order of their start.
     flows: Vec<Flow>,
     begun: usize,
     finished: usize,
     ended_at: Option<Instant>,
-    /// What streams carry, by their numbers.
+    /// Content of each stream, by stream number.
     streams: Vec<Option<Carries>>,
-    /// How long each flow went without the first limit, in microseconds.
+    /// Time of each flow without its first limit, in microseconds.
     unlimited_us: Vec<f64>,
     control_bytes: u64,
 }
 
 impl fmt::Debug for Shuffling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // An allocator shows nothing of itself.
+        // An allocator has no debug output.
         f.debug_struct("Shuffling")
             .field("agents", &self.agents)
             .field("flows", &self.flows)
@@ -176,10 +179,10 @@ impl fmt::Debug for Shuffling {
     }
 }
 
-/// What a stream carries.
+/// Content of a stream.
 #[derive(Copy, Clone, Debug)]
 enum Carries {
-    /// What the agent of this host and the coordinator say.
+    /// Control messages between this host's agent and the coordinator.
     Control(u16),
     /// The data of this flow.
     Data(usize),
@@ -189,22 +192,22 @@ enum Carries {
 #[derive(Debug)]
 struct HostAgent {
     link: BitRate,
-    /// `None` at the coordinator's own host, where nothing travels.
+    /// `None` on the coordinator's own host, where messages need no stream.
     stream: Option<u32>,
     machine: Agent,
-    /// Whether the coordinator can be spoken to.
+    /// True once the coordinator is reachable.
     is_connected: bool,
-    /// The number by which limits are awaited.
+    /// Number of the pending request for limits.
     limits_asked: u64,
-    /// The flows that its host sends, once they have begun.
+    /// Begun flows that its host sends.
     flows: Vec<usize>,
     to_coordinator: Messages<Request>,
-    /// Without limits: that the coordinator has heard.
+    /// Limits on their way to the agent; an empty list is an acknowledgement.
     to_agent: Messages<Vec<Limit>>,
 }
 
 impl HostAgent {
-    /// Its host's connections that send, in order.
+    /// Sending connections of its host, in order.
     fn listing(&self, cx: &AppCx<'_, '_>, flows: &[Flow]) -> Vec<Seen> {
         let mut listing: Vec<Seen> =
             self.flows.iter().map(|number| flows[*number].seen(cx, *number)).collect();
@@ -212,7 +215,7 @@ impl HostAgent {
         listing
     }
 
-    /// Looks at what has become of its host's flows.
+    /// Lists the flows of its host.
     fn look(&mut self, cx: &AppCx<'_, '_>, flows: &[Flow]) {
         let listing = self.listing(cx, flows);
         self.machine.handle_listing(cx.now(), &listing, 0);
@@ -220,7 +223,7 @@ impl HostAgent {
 }
 
 impl Flow {
-    /// As a listing of its host's connections has it. The number stands for the socket's cookie.
+    /// Returns the flow as a listing shows it. `number` serves as the socket's cookie.
     fn seen(&self, cx: &AppCx<'_, '_>, number: usize) -> Seen {
         let written_bytes = self.written_bytes;
         let acked_bytes = written_bytes - cx.unacknowledged_bytes(self.stream, Side::Opener);
@@ -236,23 +239,23 @@ impl Flow {
     }
 }
 
-/// What an agent says.
+/// An agent's message.
 #[derive(Debug)]
 enum Request {
-    /// It is there.
+    /// Registration.
     Join(JoinRequest),
-    /// What has become of its flows.
+    /// Reports about its flows.
     Report(ReportsRequest),
 }
 
-/// A flow.
+/// A flow of the run.
 #[derive(Debug)]
 struct Flow {
     spec: FlowSpec,
     coflow: usize,
     key: FlowKey,
     stream: u32,
-    /// When it was announced, until it has its first limit.
+    /// Time of its announcement, until it has its first limit.
     unlimited_since: Option<Instant>,
     written_bytes: u64,
     arrived_bytes: u64,
@@ -261,13 +264,13 @@ struct Flow {
     limit: Option<BitRate>,
 }
 
-/// The flow of a key, which [`Shuffling::new`] made.
+/// Index of the flow with a key made by [`Shuffling::new`].
 fn number_of(key: FlowKey) -> usize {
     let (local, remote) = (key.local.port() - LOCAL_PORTS.0, key.remote.port() - REMOTE_PORT);
     (u32::from(remote) * LOCAL_PORTS.1 + u32::from(local)) as usize
 }
 
-/// The address of a host.
+/// Address of a host.
 const fn address(host: u16) -> IpAddr {
     let [high, low] = host.to_be_bytes();
     IpAddr::V4(Ipv4Addr::new(10, 0, high, low))
@@ -303,7 +306,7 @@ impl Shuffling {
             })
             .collect();
         flows.sort_by_key(|flow| flow.spec.start);
-        // Any two flows between two hosts have ports of their own.
+        // Any two flows between two hosts have different ports.
         for (number, flow) in flows.iter_mut().enumerate() {
             let number = number as u32;
             flow.key.local.set_port(LOCAL_PORTS.0 + (number % LOCAL_PORTS.1) as u16);
@@ -348,7 +351,7 @@ impl Shuffling {
         self.streams[at] = Some(carries);
     }
 
-    /// Begins flows whose time has come.
+    /// Starts flows whose time has come.
     fn begin(&mut self, cx: &mut AppCx<'_, '_>) {
         while let Some(flow) = self.flows.get(self.begun).filter(|flow| flow.spec.start <= cx.now()) {
             let FlowSpec { from, to, size, .. } = flow.spec;
@@ -373,7 +376,7 @@ impl Shuffling {
         }
     }
 
-    /// A flow's program says which coflow it is of, and sends.
+    /// Announces a flow on behalf of its program, which then sends.
     fn announce(&mut self, cx: &mut AppCx<'_, '_>, number: usize) {
         let flow = &mut self.flows[number];
         let (host, stream, size_bytes) = (flow.spec.from, flow.stream, flow.spec.size.as_u64());
@@ -390,7 +393,7 @@ impl Shuffling {
         cx.write(stream, Side::Opener, size_bytes);
     }
 
-    /// A flow's program knows that all has arrived, or that it never will.
+    /// Handles the end of a flow at its program: all data has arrived, or never will.
     fn end(&mut self, cx: &mut AppCx<'_, '_>, number: usize) {
         let flow = &mut self.flows[number];
         flow.is_over = true;
@@ -403,7 +406,7 @@ impl Shuffling {
         }
     }
 
-    /// Agents look at what has become of their flows.
+    /// Lets agents list their flows.
     fn look(&mut self, cx: &mut AppCx<'_, '_>) {
         let hosts: Vec<u16> = self.agents.keys().copied().collect();
         for host in hosts {
@@ -416,7 +419,7 @@ impl Shuffling {
         }
     }
 
-    /// An agent says what it has to say, and sets limits.
+    /// Sends an agent's messages, and applies its limits.
     fn say(&mut self, cx: &mut AppCx<'_, '_>, host: u16) {
         loop {
             let agent = self.agent(host);
@@ -427,7 +430,7 @@ impl Shuffling {
                     self.enforce(cx, limits);
                     continue;
                 }
-                // No session is the second one, and flows that have ended need no limit.
+                // There is no second session, and ended flows need no limit.
                 Some(_) => continue,
                 None => {}
             }
@@ -472,7 +475,7 @@ impl Shuffling {
         cx.write(stream, Side::Opener, bytes);
     }
 
-    /// The coordinator takes in what an agent says, and decides.
+    /// Handles an agent's message at the coordinator, which then decides.
     fn answer(&mut self, cx: &mut AppCx<'_, '_>, host: u16, request: Request) {
         let (now, name) = (cx.now(), host_name(host));
         let Some(coordinator) = &mut self.coordinator else { return };
@@ -491,7 +494,7 @@ impl Shuffling {
         self.decide(cx);
     }
 
-    /// The coordinator decides, and tells all agents what has changed for them.
+    /// Decides, and sends changed limits to all agents.
     fn decide(&mut self, cx: &mut AppCx<'_, '_>) {
         let now = cx.now();
         let Some(coordinator) = &mut self.coordinator else { return };
@@ -513,7 +516,7 @@ impl Shuffling {
         self.agents.get_mut(&host).expect("hosts that are told or heard have agents")
     }
 
-    /// The coordinator answers: that it has heard, or with limits.
+    /// Sends the coordinator's answer: an acknowledgement, or limits.
     fn tell(&mut self, cx: &mut AppCx<'_, '_>, host: u16, limits: Vec<Limit>) {
         let agent = self.agent(host);
         let Some(stream) = agent.stream else { return self.hear(cx, host, limits) };
@@ -525,7 +528,7 @@ impl Shuffling {
         cx.write(stream, Side::Acceptor, bytes);
     }
 
-    /// An agent is answered.
+    /// Handles an answer at an agent.
     fn hear(&mut self, cx: &mut AppCx<'_, '_>, host: u16, limits: Vec<Limit>) {
         let agent = self.agent(host);
         if !limits.is_empty() {
@@ -534,17 +537,17 @@ impl Shuffling {
         self.say(cx, host);
     }
 
-    /// An agent sets limits.
+    /// Applies limits at an agent.
     fn enforce(&mut self, cx: &mut AppCx<'_, '_>, limits: impl Iterator<Item = (FlowKey, Option<BitRate>)>) {
         for (flow, rate) in limits {
             let flow = &mut self.flows[number_of(flow)];
-            // One that has ended meanwhile needs none.
+            // A flow that has ended meanwhile needs no limit.
             if flow.is_over {
                 continue;
             }
             flow.limit = rate;
             cx.set_pacing_limit(flow.stream, Side::Opener, flow.limit);
-            // Of a mouse it is said that it has none.
+            // A mouse is told that it has no limit.
             if let Some(announced_at) = flow.limit.and_then(|_| flow.unlimited_since.take()) {
                 self.unlimited_us.push(us(cx.now() - announced_at));
             }

@@ -1,26 +1,27 @@
-//! An agent's notes before each change, by which the changes of a killed agent can be set back: lines of JSON.
+//! An agent's records before each change, from which a killed agent's changes are undone: lines of
+//! JSON.
 //!
-//! Leaves out: the file, and setting back. Read [`Line`] and [`read`].
+//! Leaves out: the file, and undoing changes. Read [`Line`] and [`read`].
 
 use anabranch_units::BitRate;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
-/// A connection that is to have a limit.
+/// A connection about to get a limit.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limited {
-    /// This host's end.
+    /// Local address and port.
     pub local: SocketAddr,
-    /// The other end.
+    /// Remote address and port.
     pub remote: SocketAddr,
-    /// What tells it from all others of this boot.
+    /// Socket cookie, unique since boot.
     pub cookie: u64,
-    /// What it had before, in bits a second.
+    /// Earlier rate limit in bits per second.
     pub before_bps: Option<u64>,
 }
 
 impl Limited {
-    /// What it had before.
+    /// Earlier rate limit.
     pub fn before(&self) -> Option<BitRate> {
         self.before_bps.map(BitRate::bps)
     }
@@ -30,27 +31,27 @@ impl Limited {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Line {
-    /// A connection gets a limit.
+    /// A connection about to get a limit.
     Limited(Limited),
-    /// What `net.ipv4.tcp_tso_rtt_log` is to be set to again, if anything. The last one counts.
+    /// Value of `net.ipv4.tcp_tso_rtt_log` to restore, if any. The last such line counts.
     Bursts {
-        /// That.
+        /// The value.
         tso_rtt_log: Option<u8>,
     },
 }
 
-/// What was left.
+/// State left by a killed agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Left {
     /// Connections that may have limits, in order.
     pub limited: Vec<Limited>,
-    /// What is to be set back of bursts.
+    /// Value of the bursts setting to restore.
     pub tso_rtt_log: Option<u8>,
-    /// Bytes of whole lines: a line that was cut off is of something that has not been done.
+    /// Bytes of complete lines. A truncated line belongs to a change that was not made.
     pub whole_bytes: usize,
 }
 
-/// Reads lines; those that say nothing are passed over.
+/// Parses lines; invalid ones are skipped.
 pub fn read(text: &[u8]) -> Left {
     let whole_bytes = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
     let mut left = Left { whole_bytes, ..Left::default() };

@@ -1,4 +1,5 @@
-//! A coordinator, two hosts' agents and an announced flow that gets a limit, in one program: `cargo run -p anabranch-shuffle --example announce`.
+//! A coordinator, two hosts' agents and an announced flow that gets a limit, in a single program.
+//! Run it with `cargo run -p anabranch-shuffle --example announce`.
 #![allow(clippy::disallowed_methods, reason = "an example: it opens files and sockets")]
 
 use anabranch_announce::Announcer;
@@ -37,12 +38,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let coordinator = server.local_addr()?.to_string();
     tokio::spawn(server.run());
 
-    // Both hosts are this machine, by two of its addresses.
+    // This machine plays both hosts, with two of its addresses.
     for (host, address) in [("a", "127.0.0.1"), ("b", "127.0.0.2")] {
         let mut config = AgentConfig::new(host, &coordinator, path(&format!("{host}.jsonl")));
         (config.addresses, config.link_rate) = (vec![address.parse()?], Some(BitRate::mbps(80)));
         config.listen = Some(Listen { path: path(&format!("{host}.sock")), group: None });
-        // One process holds the limits of both hosts, so the kernel's program has no place.
+        // One process sets the limits of both hosts, so it leaves the BPF program out.
         (config.pacer.bpf, config.has_small_bursts) = (false, false);
         tokio::spawn(Agent::start(config, &identity(Role::Site, host)?)?.run(pending()));
     }

@@ -1,9 +1,11 @@
-//! A host's agent: it reports the host's flows, and holds them to the rates that come back.
+//! A host's agent: it reports the host's flows, and holds them to the coordinator's rates.
 //!
-//! Its machine decides when it joins, looks, reports and lifts limits ([`anabranch_shuffle_proto::Agent`]); this room gives the machine
-//! a clock, the kernel's listing of connections, the coordinator's answers, programs' announcements, and a thread that sets limits.
-//! While it runs, `net.ipv4.tcp_tso_rtt_log` is 0, so that limits that are raised take effect soon (`pace::set_tso_rtt_log` says
-//! why). Read [`Agent`] and [`AgentConfig`] first.
+//! The state machine [`anabranch_shuffle_proto::Agent`] decides when the agent joins, lists
+//! connections, reports and lifts limits. This module supplies the clock, the kernel's list of
+//! connections, the coordinator's answers, programs' announcements, and a thread that sets limits.
+//!
+//! The agent keeps `net.ipv4.tcp_tso_rtt_log` at 0 while it runs, so that raised limits take effect
+//! soon (see `pace::set_tso_rtt_log`). Read [`Agent`] and [`AgentConfig`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 
 pub mod announce;
@@ -42,44 +44,44 @@ use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
-/// How an agent is set up.
+/// Configuration of an agent.
 pub struct AgentConfig {
-    /// The host's name, as its certificate has it.
+    /// Name of the host, as in its certificate.
     pub name: String,
-    /// Where the coordinator listens, as `HOST:PORT` or `https://HOST:PORT`.
+    /// Address of the coordinator, as `HOST:PORT` or `https://HOST:PORT`.
     pub coordinator: String,
-    /// What the host's link carries of data, out and in. `None`: reckoned from the default route's device.
+    /// Goodput of the host's link, each way. `None`: derived from the device of the default route.
     pub link_rate: Option<BitRate>,
-    /// The addresses that flows to this host have; none is for the coordinator to say.
+    /// Addresses of flows to this host. If empty, the coordinator decides.
     pub addresses: Vec<IpAddr>,
-    /// Flows that are announced though their programs say nothing.
+    /// Rules by which flows are announced on behalf of their programs.
     pub rules: Rules,
-    /// Where programs announce their flows; `None` where none does.
+    /// Socket on which programs announce their flows; `None` for no socket.
     pub listen: Option<Listen>,
-    /// By which mechanisms flows may be held to rates.
+    /// Mechanisms by which flows may be held to rates.
     pub pacer: PacerOptions,
-    /// Whether `net.ipv4.tcp_tso_rtt_log` is 0 while the agent runs, for all programs of the network namespace: raised limits take
-    /// effect soon then.
+    /// True if the agent keeps `net.ipv4.tcp_tso_rtt_log` at 0 for the network namespace, so that
+    /// raised limits take effect soon.
     pub has_small_bursts: bool,
-    /// The file that says which flows have limits, so that the guard or the next agent lifts what a killed one left. Made if it is
-    /// not there; held by one agent at a time.
+    /// File that lists the flows with limits, so that the guard or the next agent can lift the
+    /// limits of a killed agent. Created if it does not exist; locked by one agent at a time.
     pub state: PathBuf,
-    /// The program that is started as the agent's guard: one that calls [`guard::watch`] with the same state file and device. `None`:
-    /// what a killed agent leaves stays until the next one.
+    /// Command that starts the agent's guard; it must call [`guard::watch`] with the same state
+    /// file and device. With `None`, a killed agent's limits stay until the next agent.
     pub guard: Option<Command>,
 }
 
 /// A Unix socket over which programs announce flows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
-    /// Its path.
+    /// Path of the socket.
     pub path: PathBuf,
-    /// The group that may use it beside its owner, by name or number.
+    /// Group that may use the socket beside its owner, by name or number.
     pub group: Option<String>,
 }
 
 impl AgentConfig {
-    /// An agent with every setting at its default, and no guard.
+    /// Creates a configuration without a guard, with every setting at its default.
     pub fn new(name: impl Into<String>, coordinator: impl Into<String>, state: impl Into<PathBuf>) -> Self {
         Self {
             name: name.into(),
@@ -105,7 +107,7 @@ pub struct Agent {
     reader: Arc<Mutex<FlowReader>>,
     enforcer: Enforcer,
     announcements: Option<(UnixListener, FlowReader)>,
-    /// What is in the way of nobody once the agent has ended.
+    /// Files and processes to remove after the agent's end.
     leavings: Leavings,
 }
 
@@ -116,14 +118,14 @@ struct Leavings {
     guard: Option<Child>,
 }
 
-/// What programs that announce and the agent's own task share.
+/// State shared by the announcement server and the agent's task.
 struct Shared {
     clocked: Mutex<Clocked>,
     /// Wakes the agent's task.
     changed: Notify,
 }
 
-/// The machine and its clock.
+/// The state machine and its clock.
 struct Clocked {
     machine: machine::Agent,
     epoch: std::time::Instant,
@@ -133,7 +135,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the agent's book takes in of a connection.
+/// Converts the kernel's state of a connection for the agent's book.
 fn seen(state: &FlowState) -> Seen {
     let bytes = |count: Option<ByteCount>| count.map_or(0, ByteCount::as_u64);
     let acked_bytes = bytes(state.bytes_acked);
@@ -149,8 +151,8 @@ fn seen(state: &FlowState) -> Seen {
     }
 }
 
-/// Has the kernel send small bursts, so that raised limits take effect soon. What is to be set again in the end is in the state
-/// file, as an agent that was killed may have left it there.
+/// Sets the kernel to small bursts, so that raised limits take effect soon. The value to restore is
+/// in the state file, because a killed agent may have left a value there.
 fn small_bursts(state: &mut State) {
     let mut set = || match tso_rtt_log()? {
         0 => Ok(()),
@@ -160,7 +162,7 @@ fn small_bursts(state: &mut State) {
         }
     };
     match set() {
-        // Older kernels have no other bursts.
+        // Older kernels have no such setting, and small bursts only.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => tracing::warn!("limits that are raised take effect late: {error}"),
         Ok(()) => {}
@@ -171,7 +173,7 @@ fn failure(error: ClientError) -> Failure {
     let line = error.to_string();
     match error {
         ClientError::Refused { status: 409, .. } => Failure::NotJoined(line),
-        // The keys are another's, or the settings are none.
+        // Keys of another host, or invalid settings: retrying does not help.
         ClientError::Refused { status: 400 | 403, .. } | ClientError::Settings(_) => Failure::Refused(line),
         _ => Failure::Passing(line),
     }
@@ -184,7 +186,7 @@ impl Clocked {
 }
 
 impl Shared {
-    /// Has the machine take in something that happens now.
+    /// Applies an event to the state machine at the current time.
     fn change<T>(&self, change: impl FnOnce(&mut machine::Agent, Instant) -> T) -> T {
         let mut clocked = lock(&self.clocked);
         let now = clocked.now();
@@ -192,13 +194,13 @@ impl Shared {
     }
 }
 
-/// What the agent's task does next.
+/// Next step of the agent's task.
 enum Next {
     Event(Event),
     Ask(u64, Ask),
 }
 
-/// What is asked and not answered yet.
+/// Requests in flight.
 #[derive(Default)]
 struct UnderWay {
     tasks: JoinSet<(u64, Result<Answer, Failure>)>,
@@ -211,7 +213,7 @@ impl UnderWay {
         self.handles.insert(number, handle);
     }
 
-    /// Gives up what nobody waits for.
+    /// Cancels requests whose answer the state machine no longer awaits.
     fn keep_only(&mut self, is_awaited: impl Fn(u64) -> bool) {
         self.handles.retain(|number, handle| {
             let is_kept = is_awaited(*number);
@@ -222,12 +224,12 @@ impl UnderWay {
         });
     }
 
-    /// The next answer; never while there is none to come.
+    /// Waits for the next answer; pending for ever without a request in flight.
     async fn next(&mut self) -> (u64, Result<Answer, Failure>) {
         loop {
             match self.tasks.join_next().await {
                 Some(Ok(answered)) => return answered,
-                // It was given up.
+                // The request was cancelled.
                 Some(Err(_)) => {}
                 None => pending().await,
             }
@@ -236,7 +238,8 @@ impl UnderWay {
 }
 
 impl Agent {
-    /// Lifts what an earlier agent has left, and opens all that this one needs; [`Agent::run`] then has it work.
+    /// Lifts what an earlier agent has left, and opens sockets and files; [`Agent::run`] starts the
+    /// work.
     ///
     /// Errors: see [`AgentError`].
     /// Panics: outside of a tokio runtime.
@@ -305,19 +308,20 @@ impl Agent {
         })
     }
 
-    /// What its host's link carries of data, out and in.
+    /// Goodput of the host's link, each way.
     pub const fn link_rate(&self) -> BitRate {
         self.link_rate
     }
 
-    /// Where the coordinator is: `host:port`.
+    /// Address of the coordinator, as `host:port`.
     pub fn coordinator(&self) -> &str {
         self.client.address()
     }
 
-    /// Works until `end` is there; then it lifts its limits, takes its leave, and sets back what it has changed.
+    /// Runs until `end` completes, then lifts its limits, leaves the coordinator and restores the
+    /// kernel's settings.
     ///
-    /// Errors: the coordinator says that this agent may never join; something could not be set back.
+    /// Errors: the coordinator refuses this agent for good; a setting could not be restored.
     pub async fn run(mut self, end: impl Future<Output = ()>) -> Result<(), AgentError> {
         let announcements = self.announcements.take();
         let shared = self.shared.clone();
@@ -347,7 +351,7 @@ impl Agent {
         ended.and(set_back)
     }
 
-    /// Does what the machine asks for, until it gives up: why, in one line.
+    /// Runs the state machine's requests until it gives up. Returns the reason in one line.
     async fn work(&self) -> String {
         let mut under_way = UnderWay::default();
         loop {
@@ -398,13 +402,14 @@ impl Agent {
         }
     }
 
-    /// Begins what the machine asks for.
+    /// Starts a request of the state machine.
     fn begin(&self, under_way: &mut UnderWay, number: u64, ask: Ask) {
         let (client, name) = (self.client.clone(), self.name.clone());
         let within = REPLY_MAX.to_std();
         match ask {
             Ask::Prepare => under_way.begin(number, async move {
-                // Names may change; where one is not found, the client fails as well, and says so.
+                // The address of a name may change. If the lookup fails, the client fails as well,
+                // and reports it.
                 let found = timeout(within, lookup_host(client.address())).await;
                 let coordinator = found.ok().and_then(Result::ok).map(Iterator::collect);
                 let failed = |error| Failure::Refused(format!("/dev/urandom: {error}"));
@@ -413,7 +418,7 @@ impl Agent {
             Ask::Look => {
                 let (reader, shared) = (self.reader.clone(), self.shared.clone());
                 under_way.begin(number, async move {
-                    // A pass over the kernel's table takes some microseconds for each flow.
+                    // Listing the kernel's table takes some microseconds for each flow.
                     let listing = spawn_blocking(move || list(&reader, &shared)).await;
                     let listing = listing.map_err(std::io::Error::other).and_then(|listing| listing);
                     let Listing { flows, left_out } =
@@ -434,7 +439,7 @@ impl Agent {
                 let limits = client.limits(&name, session, LIMITS_WAIT.to_std(), within).await;
                 limits.map(Answer::Limits).map_err(failure)
             }),
-            // Asked for at the end only.
+            // Requested at the end only.
             Ask::Leave { .. } => {}
         }
     }
@@ -455,7 +460,7 @@ impl Agent {
     }
 }
 
-/// This host's connections; those that are announced first, where there are too many.
+/// Lists this host's connections. If there are too many, announced connections take precedence.
 fn list(reader: &Mutex<FlowReader>, shared: &Shared) -> std::io::Result<Listing> {
     let mut reader = lock(reader);
     let listing = reader.list(CONNECTIONS_MAX)?;
@@ -467,7 +472,7 @@ fn list(reader: &Mutex<FlowReader>, shared: &Shared) -> std::io::Result<Listing>
 }
 
 impl Leavings {
-    /// Removes the socket, and has the guard set back the size of bursts, or does so where there is none.
+    /// Removes the socket, and restores the size of bursts, through the guard if there is one.
     fn clear(self) -> Result<(), AgentError> {
         if let Some(path) = &self.listen {
             let _ = remove_file(path);

@@ -1,7 +1,7 @@
 //! The typed client of `shuffle`'s coordinator: for agents, and for the command line.
 //!
-//! An agent's request is tried once and in the time that the agent gives, as it has to know at once when the coordinator is away.
-//! Leaves out: enforcing limits. Read [`Client`] first.
+//! An agent's request is tried once, within the agent's time limit, because the agent must learn at
+//! once that the coordinator is unreachable. Leaves out: enforcing limits. Read [`Client`] first.
 
 use crate::wire::{
     CoflowsView, EndedView, HistoryView, HostView, HostsView, JoinRequest, LeaveRequest, LimitsReply,
@@ -23,35 +23,36 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the coordinator at `address` (`host:port`, `https://` before it is allowed). Connects at the first
-    /// request; `patience` is how long an operator's request is tried.
+    /// Creates a client of the coordinator at `address` (`host:port`, with an optional `https://`).
+    /// The client connects at the first request; `patience` is the time during which an operator's
+    /// request is retried.
     ///
-    /// Errors: keys of another system, an address without port, `http://`.
+    /// Errors: keys of another system, an address without a port, `http://`.
     pub fn new(address: &str, identity: &Identity, patience: Duration) -> Result<Self, ClientError> {
         Ok(Self { connection: Connection::new(crate::SYSTEM, address, identity, patience)? })
     }
 
-    /// Another client of the same coordinator, which tries a repeatable request for so long.
+    /// Returns a client of the same coordinator with another retry time.
     #[must_use]
     pub fn with_patience(&self, patience: Duration) -> Self {
         Self { connection: self.connection.with_patience(patience) }
     }
 
-    /// Where the coordinator is: `host:port`.
+    /// Address of the coordinator, as `host:port`.
     pub fn address(&self) -> &str {
         self.connection.address()
     }
 
-    /// An agent joins.
+    /// Registers an agent.
     ///
     /// Errors: see [`ClientError`].
     pub async fn join(&self, host: &str, request: &JoinRequest, within: Duration) -> Result<(), ClientError> {
         self.tell(host, "join", request, within).await
     }
 
-    /// An agent reports.
+    /// Sends an agent's report.
     ///
-    /// Errors: see [`ClientError`]; status 409 if it must join again.
+    /// Errors: see [`ClientError`]; status 409 if the agent must join again.
     pub async fn report(
         &self,
         host: &str,
@@ -61,7 +62,7 @@ impl Client {
         self.tell(host, "reports", request, within).await
     }
 
-    /// An agent goes.
+    /// Deregisters an agent.
     ///
     /// Errors: see [`ClientError`].
     pub async fn leave(&self, host: &str, session: u64, within: Duration) -> Result<(), ClientError> {
@@ -80,10 +81,11 @@ impl Client {
         self.connection.once(Method::POST, &path, body, within).await.map(drop)
     }
 
-    /// The limits that an agent has not been told, as soon as there are any; none after `wait`. They are said once: after
-    /// an error, some may be lost, and the agent joins again.
+    /// Returns the limits that the agent has not received yet as soon as there are any, or none
+    /// after `wait`. Each limit is sent once: after an error some may be lost, and the agent joins
+    /// again.
     ///
-    /// Errors: see [`ClientError`]; status 409 if it must join again.
+    /// Errors: see [`ClientError`]; status 409 if the agent must join again.
     pub async fn limits(
         &self,
         host: &str,
@@ -97,14 +99,14 @@ impl Client {
         self.connection.read::<LimitsReply>(&reply).map(|reply| reply.limits)
     }
 
-    /// The coflows that are under way.
+    /// Lists the active coflows.
     ///
     /// Errors: see [`ClientError`].
     pub async fn coflows(&self) -> Result<CoflowsView, ClientError> {
         self.connection.get("/v1/coflows").await
     }
 
-    /// The last `count` coflows that have ended, the last of all first.
+    /// Lists the last `count` coflows that have ended, newest first.
     ///
     /// Errors: see [`ClientError`].
     pub async fn history(&self, count: u64) -> Result<Vec<EndedView>, ClientError> {
@@ -112,14 +114,14 @@ impl Client {
         self.connection.get::<HistoryView>(&path).await.map(|view| view.coflows)
     }
 
-    /// The hosts, by name.
+    /// Lists the hosts, by name.
     ///
     /// Errors: see [`ClientError`].
     pub async fn hosts(&self) -> Result<Vec<HostView>, ClientError> {
         self.connection.get::<HostsView>("/v1/hosts").await.map(|view| view.hosts)
     }
 
-    /// Any address that answers with text: `/metrics`, `/openapi.json`, `/healthz`.
+    /// Fetches any address that answers with text: `/metrics`, `/openapi.json`, `/healthz`.
     ///
     /// Errors: see [`ClientError`].
     pub async fn text(&self, path: &str) -> Result<String, ClientError> {

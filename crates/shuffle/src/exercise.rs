@@ -1,6 +1,6 @@
-//! The exercise of requests to the coordinator, for the fuzz target and its corpus's test.
+//! Exercises of requests to the coordinator, for the fuzz target and its corpus's test.
 //!
-//! Leaves out: HTTP's own syntax and TLS, which are libraries'.
+//! Leaves out: the syntax of HTTP and TLS, which libraries parse.
 
 use crate::service::{CoordinatorService, CoordinatorServiceConfig};
 use crate::wire::LimitsReply;
@@ -14,7 +14,8 @@ use anabranch_shuffle_proto::control::{FlowKey, Limit};
 use anabranch_units::BitRate;
 use axum::extract::Extension;
 
-/// Takes the bytes for what a coordinator answers to an agent that waits for limits. True if it reads.
+/// Parses the bytes as a coordinator's answer to an agent that waits for limits. Returns true if
+/// they are valid.
 #[doc(hidden)]
 pub fn exercise_limits(bytes: &[u8]) -> bool {
     let Ok(LimitsReply { limits }) = serde_json::from_slice(bytes) else { return false };
@@ -26,15 +27,16 @@ pub fn exercise_limits(bytes: &[u8]) -> bool {
     book.announce(&state, "a", 60_000).expect("there is room");
     for Limit { flow, rate_bps } in limits {
         book.limit(flow, rate_bps.map(BitRate::bps));
-        // As the agent hands it on.
+        // As the agent does with each limit.
         let _ = (book.socket(flow), book.soonest_end());
     }
     book.observe(&[Seen { acked_bytes: 10, ..state }], |_| None);
     true
 }
 
-/// Takes each line for a request of the agent of host `a`, as in `POST /v1/hosts/a/leave {"session":1}`, or, after a `!`, of an
-/// operator. Decides after each. True if none was refused.
+/// Takes each line for a request of the agent of host `a`, as in `POST /v1/hosts/a/leave
+/// {"session":1}`, or, after a `!`, of an operator. Decides after each. Returns true if no request
+/// was refused.
 #[doc(hidden)]
 pub fn exercise(bytes: &[u8]) -> bool {
     let mut config = CoordinatorServiceConfig::new(|| Box::new(ChasePlus::default()), "");

@@ -1,6 +1,7 @@
 //! The coordinator's routes: each caller's rights, and requests and answers in JSON.
 //!
-//! An agent may only speak for its host; operators look. Leaves out: TLS and connections. Read [`router`] first.
+//! An agent may speak for its own host only; operators read. Leaves out: TLS and connections. Read
+//! [`router`] first.
 
 use crate::service::{CoordinatorService, JoinError};
 use crate::wire::{
@@ -24,12 +25,12 @@ use axum::routing::{get, post};
 use std::time::Duration;
 use utoipa::OpenApi;
 
-/// The longest that an agent may wait for limits.
+/// Maximum time for which an agent may wait for limits, in milliseconds.
 const LIMITS_WAIT_MAX_MS: u64 = 10_000;
-/// Flows in one reply unless another number is asked for, and the most that may be.
+/// Default and maximum number of flows in one reply.
 const FLOWS_DEFAULT: usize = 4_096;
 const FLOWS_MAX: usize = 65_536;
-/// Ended coflows in one reply unless another number is asked for, and the most that may be.
+/// Default and maximum number of ended coflows in one reply.
 const COUNT_DEFAULT: usize = 100;
 const COUNT_MAX: usize = 10_000;
 
@@ -74,7 +75,7 @@ impl Service for CoordinatorService {
     }
 }
 
-/// All routes. The caller's [`PeerIdentity`] must be among the request's extensions.
+/// Builds all routes. The caller's [`PeerIdentity`] must be among the request's extensions.
 pub(crate) fn router(service: CoordinatorService) -> Router {
     let routes = Router::new()
         .route("/v1/hosts/{host}/join", post(join))
@@ -97,7 +98,7 @@ fn refused(error: &ReportError) -> Refusal {
         | ReportError::TooManyUplinks
         | ReportError::TooManyFlows
         | ReportError::TooManyCoflows => StatusCode::TOO_MANY_REQUESTS,
-        // Once the other one has gone it may.
+        // The request may succeed once the other host has left.
         ReportError::AddressTaken { .. } | ReportError::UplinkRate { .. } => StatusCode::LOCKED,
         _ => StatusCode::BAD_REQUEST,
     };
@@ -113,7 +114,7 @@ impl From<JoinError> for Refusal {
     }
 }
 
-/// A number that a query may give, up to a limit.
+/// Checks a number in a query against its maximum.
 fn at_most<T: PartialOrd + std::fmt::Display>(
     name: &str,
     given: Option<T>,

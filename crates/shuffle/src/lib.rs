@@ -1,10 +1,13 @@
-//! `shuffle` for programs that embed it: the coordinator as a service behind HTTP, a host's agent, and the coordinator's client.
+//! `shuffle` for programs that embed it: the coordinator as an HTTP service, a host's agent, and
+//! the coordinator's client.
 //!
-//! Agents join, report the progress of their hosts' flows, and hold them to the limits that come back; operators look. One
-//! decision follows the reports so far, at once: reports that come while one is made are in the next. Rates need no store, as
-//! agents report all flows anew; coflows (flows of which only the last one's end counts) that have ended are kept in one.
+//! Agents join, report the progress of their hosts' flows, and hold the flows to the coordinator's
+//! limits; operators read. Each decision covers all reports so far; reports that arrive meanwhile
+//! wait for the next one. Rates need no store, because agents report all flows again after a
+//! restart. Ended coflows (groups of flows that are complete with their last flow) are stored.
 //!
-//! A coordinator, two hosts' agents on one machine, and a flow between the two that is announced and gets a limit:
+//! A coordinator, two hosts' agents on one machine, and an announced flow between them that gets a
+//! limit:
 //!
 //! ```
 //! use anabranch_announce::Announcer;
@@ -52,8 +55,9 @@
 //! # }
 //! ```
 //!
-//! Source: Ren and Wang (2016), section 5.2. Leaves out: decisions, and when an agent speaks (`anabranch_shuffle_proto`); how a
-//! limit is enforced (`anabranch_pace`). Read [`CoordinatorService`], [`Agent`], [`Client`] and [`wire`] first.
+//! Source: Ren and Wang (2016), section 5.2. Leaves out: decisions, and the timing of agents'
+//! requests (`anabranch_shuffle_proto`); how a limit is enforced (`anabranch_pace`). Read
+//! [`CoordinatorService`], [`Agent`], [`Client`] and [`wire`] first.
 
 pub mod agent;
 mod client;

@@ -1,9 +1,10 @@
-//! The coordinator under the real clock: its machine behind one lock, and ended coflows on their way to the store.
+//! The coordinator under the real clock: its state machine behind one lock, and the writer of ended
+//! coflows.
 //!
-//! The machine knows which agents are joined and which requests wait ([`anabranch_shuffle_proto::Sessions`]). Requests change it
-//! and wake the driver, which has it decide. A decision is made on a copy of the flows, so that requests are answered meanwhile.
-//! The driver lets every request that is already here go first, and so decides once for all of them. Leaves out: HTTP. Read
-//! [`CoordinatorService`] first.
+//! The state machine ([`anabranch_shuffle_proto::Sessions`]) tracks agents and waiting requests.
+//! Requests change it and wake the driver, which decides. A decision works on a copy of the flows,
+//! so that requests are answered meanwhile. The driver lets all pending requests go first, so one
+//! decision covers them all. Leaves out: HTTP. Read [`CoordinatorService`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 
 use crate::store::History;
@@ -25,33 +26,35 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::{Notify, oneshot};
 
-/// How long to wait before a failed write to the store is tried again.
+/// Interval between a failed write to the store and the next attempt.
 const STORE_RETRY: std::time::Duration = std::time::Duration::from_secs(1);
-/// How often the driver looks at the machine though nothing is due, as the clock may be.
+/// Maximum time between two passes of the driver when no deadline is due.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
-/// After a decision that takes longer than this, the next waits for as long as it took: half of a processor is for others.
+/// Duration of a decision above which the next one is delayed by as much, to leave half of a
+/// processor to other work.
 const COSTLY_DECISION: Duration = Duration::from_ms(20);
-/// The most ended coflows that wait for the store; of more, the oldest are dropped.
+/// Maximum number of ended coflows waiting for the store; above it the oldest are dropped.
 const UNSAVED_MAX: usize = 4_096;
 
-/// How a coordinator is set up.
+/// Configuration of a coordinator.
 pub struct CoordinatorServiceConfig {
-    /// Makes what decides. Called at the start, and whenever the clock begins anew.
+    /// Creates the allocator, at the start and whenever the clock restarts.
     pub allocator: Box<dyn Fn() -> BoxedAllocator + Send + Sync>,
-    /// Its name, for those who look.
+    /// Name of the allocator, for operators.
     pub allocator_name: String,
-    /// How flows are told apart, and how long agents may be silent.
+    /// Matching of flows, and timeouts of agents.
     pub sessions: SessionsConfig,
-    /// The file in which coflows that have ended are kept; made if it is not there.
+    /// File for ended coflows, created if it does not exist.
     pub store: PathBuf,
-    /// Which hosts there are and where. Without, a host has the address from which its agent speaks, and no uplinks.
+    /// Hosts and their locations. Without it, a host has its agent's source address and no uplinks.
     pub hosts: Option<Hosts>,
-    /// Whether agents' word is taken for their hosts' addresses, whatever they are: where all agents are one's own.
+    /// True if agents may claim any address for their hosts, which suits a network whose agents are
+    /// all trusted.
     pub are_addresses_trusted: bool,
 }
 
 impl CoordinatorServiceConfig {
-    /// A coordinator with every setting at its default.
+    /// Creates a configuration with every setting at its default.
     pub fn new(
         allocator: impl Fn() -> BoxedAllocator + Send + Sync + 'static,
         store: impl Into<PathBuf>,
@@ -67,22 +70,22 @@ impl CoordinatorServiceConfig {
     }
 }
 
-/// Why an agent may not join.
+/// Reason for refusing an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JoinError {
-    /// The coordinator does not take it.
+    /// The state machine refuses the agent.
     Refused(ReportError),
-    /// The file of hosts does not have its host.
+    /// The host is missing from the hosts file.
     Unknown(String),
-    /// An address that is not its host's.
+    /// The agent claims an address that its host does not have.
     Address {
-        /// Which.
+        /// The claimed address.
         address: IpAddr,
-        /// Whose agent says it.
+        /// Name of the agent's host.
         host: String,
-        /// From where it speaks.
+        /// Source address of the agent.
         from: IpAddr,
-        /// Whether the file of hosts says which it has.
+        /// True if the hosts file lists the host's addresses.
         is_in_file: bool,
     },
 }
@@ -113,9 +116,9 @@ impl From<ReportError> for JoinError {
 }
 
 impl CoordinatorServiceConfig {
-    /// A host that says this of itself, from this address, as it is: its addresses, its link and its uplinks are those of the
-    /// file of hosts; else its address is that from which it speaks. From the coordinator's own machine it may have any that this
-    /// machine has.
+    /// Determines a host's addresses, link and uplinks. They are taken from the hosts file if there
+    /// is one; otherwise the agent's source address is the host's only address. An agent on the
+    /// coordinator's machine may claim any address of this machine.
     fn place(&self, name: &str, from: IpAddr, said: Host) -> Result<Host, JoinError> {
         let placed = self.hosts.as_ref().map(|hosts| hosts.place(name).cloned());
         let placed =
@@ -126,7 +129,7 @@ impl CoordinatorServiceConfig {
         let is_its = |address: IpAddr| match address.to_canonical() {
             address if is_in_file => known.contains(&address),
             address if self.are_addresses_trusted || address == from => true,
-            // Only what this machine has can be bound. It says nothing to anybody.
+            // Only an address of this machine can be bound. Binding sends nothing.
             address => from.is_loopback() && UdpSocket::bind((address, 0)).is_ok(),
         };
         for address in &said.addresses {
@@ -145,7 +148,7 @@ impl CoordinatorServiceConfig {
     }
 }
 
-/// A running coordinator; clones are the same one.
+/// A running coordinator; clones share it.
 #[derive(Clone)]
 pub struct CoordinatorService {
     shared: Arc<Shared>,
@@ -156,25 +159,25 @@ struct Shared {
     state: Mutex<State>,
     /// Wakes the driver.
     changed: Notify,
-    /// What has ended; `None` where it is not kept.
+    /// Store of ended coflows; `None` if they are not stored.
     history: Option<Arc<History>>,
-    /// Wakes who writes the store.
+    /// Wakes the writer of the store.
     ended: Notify,
 }
 
 struct State {
     epoch: std::time::Instant,
     machine: Sessions<BoxedAllocator>,
-    /// By the machine's numbers: the requests that wait for limits. No more than the machine has.
+    /// Requests that wait for limits, by the state machine's numbers, which bounds them.
     waiting: BTreeMap<u64, oneshot::Sender<Result<Vec<Limit>, ReportError>>>,
-    /// When the driver looks at the machine next, if nothing wakes it before.
+    /// Time of the driver's next pass unless it is woken before.
     looks_at: Instant,
     unsaved: VecDeque<EndedView>,
     store_error: Option<String>,
     counters: Counters,
 }
 
-/// Counts since the start, for metrics, besides the machine's.
+/// Counters since the start, for metrics, besides the state machine's.
 #[derive(Default)]
 struct Counters {
     joins_refused: u64,
@@ -184,7 +187,7 @@ struct Counters {
     store_errors: u64,
 }
 
-/// A request that waits for limits. Dropped, it waits no more.
+/// A request that waits for limits, until dropped.
 struct Waiting<'a> {
     service: &'a CoordinatorService,
     name: &'a str,
@@ -194,7 +197,7 @@ struct Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let mut state = self.service.lock();
-        // Answered, it waits no more.
+        // An answered request is no longer in the table.
         if state.waiting.remove(&self.number).is_some() {
             state.machine.handle_given_up(self.name, self.number);
         }
@@ -202,15 +205,16 @@ impl Drop for Waiting<'_> {
 }
 
 impl CoordinatorService {
-    /// Opens the store; nobody has joined yet. A [`anabranch_http::Server`] then drives it.
+    /// Opens the store; no agent has joined yet. An [`anabranch_http::Server`] then drives the
+    /// service.
     ///
-    /// Errors: a store that cannot be used.
+    /// Errors: a store that is unusable.
     pub fn open(config: CoordinatorServiceConfig) -> Result<Self, StoreError> {
         let history = History::open(&config.store)?;
         Ok(Self::new(config, Some(history)))
     }
 
-    /// The same without a store, for what only talks to it.
+    /// Creates a service without a store, for exercises of requests.
     pub(crate) fn without_history(config: CoordinatorServiceConfig) -> Self {
         Self::new(config, None)
     }
@@ -230,7 +234,7 @@ impl CoordinatorService {
         Self { shared: Arc::new(Shared { config, state, changed, history, ended }) }
     }
 
-    /// A host's agent joins, speaking from this address.
+    /// Registers a host's agent with source address `from`.
     pub(crate) fn join(&self, name: &str, from: IpAddr, request: JoinRequest) -> Result<(), JoinError> {
         let JoinRequest { session, addresses, link_rate_bps, reports } = request;
         let said = Host { addresses, rate: BitRate::bps(link_rate_bps), uplinks: Vec::new() };
@@ -255,7 +259,7 @@ impl CoordinatorService {
         self.change(|machine, now| machine.handle_leave(now, name, session));
     }
 
-    /// Limits that have not been said, as soon as there are any, at most `wait` from now.
+    /// Returns the limits not sent yet as soon as there are any, at most `wait` from now.
     pub(crate) async fn limits(
         &self,
         name: &str,
@@ -325,7 +329,7 @@ impl CoordinatorService {
         read.await.expect("reading does not panic, and the runtime is there while requests are")
     }
 
-    /// What is wrong, if anything: the store cannot be written.
+    /// Reason why the coordinator is unhealthy, if any: the store is not writable.
     pub fn trouble(&self) -> Option<String> {
         self.lock().store_error.clone()
     }
@@ -363,11 +367,12 @@ impl CoordinatorService {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic under the lock is a bug that the panic's own message tells of; the state's tables stay valid.
+        // A panic under the lock is a bug that the panic's own message tells of; the state's tables
+        // stay valid.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the machine take in what happens now, and the driver see to what follows.
+    /// Applies an event to the state machine at the current time, and wakes the driver.
     fn change<T>(&self, f: impl FnOnce(&mut Sessions<BoxedAllocator>, Instant) -> T) -> T {
         let mut state = self.lock();
         let now = state.now();
@@ -378,20 +383,20 @@ impl CoordinatorService {
         result
     }
 
-    /// Decides now; what drives it decides by itself.
+    /// Decides once, for exercises; the driver decides by itself.
     pub(crate) fn decide_once(&self) {
         self.decide();
         assert_eq!(self.lock().counters.decisions_failed, 0, "links carry what is decided");
     }
 
-    /// Decides, and writes what has ended, until it is dropped.
+    /// Decides, and writes ended coflows, until dropped.
     pub(crate) async fn go_on(&self) {
         tokio::join!(self.decide_on_and_on(), self.save_on_and_on());
     }
 
     async fn decide_on_and_on(&self) {
         loop {
-            // Apart from this task, which accepts connections, too.
+            // A separate task, because this one also accepts connections.
             let service = self.clone();
             let decided = tokio::task::spawn_blocking(move || service.decide()).await;
             let took = decided.expect("deciding does not panic, and the runtime is there");
@@ -405,15 +410,16 @@ impl CoordinatorService {
             if took > COSTLY_DECISION {
                 tokio::time::sleep(took.to_std()).await;
             }
-            // A millisecond more: timers fire early by their rounding, and would spin.
+            // One millisecond more: timers round down, and the loop would spin.
             let wait = wait.to_std() + std::time::Duration::from_millis(1);
             let _ = tokio::time::timeout(wait, self.shared.changed.notified()).await;
-            // Requests that are here already go first.
+            // Pending requests go first.
             tokio::task::yield_now().await;
         }
     }
 
-    /// Sees to what is due, decides if there is something to decide, and says how long that took. Meanwhile agents are heard.
+    /// Handles deadlines and decides if needed. Requests are answered meanwhile. Returns the
+    /// duration of the decision.
     fn decide(&self) -> Duration {
         let (began, decision) = {
             let mut state = self.lock();
@@ -429,7 +435,7 @@ impl CoordinatorService {
         self.take(&mut state, began, decision)
     }
 
-    /// Takes a decision that began then, and says how long it took.
+    /// Applies a decision that was started at `began`. Returns its duration.
     fn take(&self, state: &mut State, began: Instant, decision: Decision<BoxedAllocator>) -> Duration {
         let now = state.now();
         if let Err(error) = state.machine.end_decision(now, decision) {
@@ -443,7 +449,7 @@ impl CoordinatorService {
         took
     }
 
-    /// Answers requests, and notes what has happened.
+    /// Answers requests, and logs events.
     fn settle(&self, state: &mut State) {
         state.answer();
         let (now, now_unix_ms) = (state.now(), unix_ms());
@@ -483,14 +489,14 @@ impl CoordinatorService {
         }
     }
 
-    /// Notes how writing went; what was not written is kept for another try.
+    /// Records the result of a write. Unwritten coflows are kept for the next attempt.
     fn is_saved(&self, result: Result<(), StoreError>, unsaved: Vec<EndedView>) -> bool {
         let mut state = self.lock();
         state.store_error = result.err().map(|error| error.to_string());
         let Some(error) = &state.store_error else { return true };
         tracing::error!("{error}");
         state.counters.store_errors += 1;
-        // What has come meanwhile is younger.
+        // Coflows that ended meanwhile are newer.
         unsaved.into_iter().rev().for_each(|ended| state.unsaved.push_front(ended));
         let surplus = state.unsaved.len().saturating_sub(UNSAVED_MAX);
         state.unsaved.drain(..surplus);
@@ -503,7 +509,8 @@ impl State {
         Instant::from_std(self.epoch.elapsed())
     }
 
-    /// Hands on what the machine answers. A request that has gone meanwhile, and its agent with it, joins again.
+    /// Sends the state machine's answers to their requests. The agent of a request that has gone
+    /// meanwhile joins again.
     fn answer(&mut self) {
         while let Some((number, answer)) = self.machine.poll_answer() {
             if let Some(waiting) = self.waiting.remove(&number) {
@@ -512,7 +519,7 @@ impl State {
         }
     }
 
-    /// Keeps a coflow that has ended, for the store.
+    /// Queues an ended coflow for the store.
     fn keep(&mut self, ended: Ended, now: Instant, now_unix_ms: u64) {
         let Ended { name, since, at, flows, bytes } = ended;
         let ago = |then: Instant| now_unix_ms.saturating_sub(now.saturating_since(then).as_us() / 1_000);

@@ -1,6 +1,6 @@
 //! Coflows that have ended, in redb: the last [`HISTORY_MAX`].
 //!
-//! Leaves out: all that agents say anew. Read [`History`] first.
+//! Leaves out: all state that agents report again. Read [`History`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: its test makes files")]
 
 use crate::wire::EndedView;
@@ -10,7 +10,7 @@ use std::path::Path;
 
 const ENDED: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("ended");
 const FORMAT: &[u8] = b"shuffle 1";
-/// The most coflows that are kept; of more, the oldest are dropped.
+/// Maximum number of coflows stored; above it the oldest are dropped.
 pub(crate) const HISTORY_MAX: u64 = 10_000;
 
 /// An open store.
@@ -19,14 +19,14 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// Opens or makes it.
+    /// Opens or creates the store.
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
         let history = Self { file: StoreFile::open(path, FORMAT)? };
         history.add(&[])?;
         Ok(history)
     }
 
-    /// Adds coflows, oldest first, all or none.
+    /// Adds coflows, oldest first, in one transaction.
     pub(crate) fn add(&self, ended: &[EndedView]) -> Result<(), StoreError> {
         self.file.run(|database| {
             let write = database.begin_write()?;
@@ -44,7 +44,7 @@ impl History {
         })
     }
 
-    /// The last ones, the last of all first.
+    /// Returns the last `count` coflows, newest first.
     pub(crate) fn last(&self, count: usize) -> Result<Vec<EndedView>, StoreError> {
         self.file.run(|database| {
             let table = database.begin_read()?.open_table(ENDED)?;

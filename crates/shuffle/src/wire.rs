@@ -1,6 +1,6 @@
 //! The JSON that crosses the HTTP interface of `shuffle`'s coordinator.
 //!
-//! Leaves out: the messages of agents, which are `shuffle_proto::control`'s own. Read [`CoflowView`] first.
+//! Leaves out: the messages of agents (`shuffle_proto::control`). Read [`CoflowView`] first.
 
 pub use anabranch_http::answer::{ErrorBody, HealthView};
 pub use anabranch_shuffle_proto::control::{JoinRequest, LeaveRequest, LimitsReply, ReportsRequest};
@@ -8,76 +8,78 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use utoipa::ToSchema;
 
-/// What carries all that some hosts send to others, and all that these send to them.
+/// A link that several hosts share for their traffic to and from all other hosts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Uplink {
-    /// Its name, the same for all hosts behind it.
+    /// Name of the uplink, the same for all hosts behind it.
     pub name: String,
-    /// What it has for data, out and in; the same, too.
+    /// Goodput of the uplink each way, in bits per second, the same for all hosts behind it.
     pub rate_bps: u64,
 }
 
-/// What is under way.
+/// Active coflows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CoflowsView {
-    /// By name.
+    /// Coflows, by name.
     pub coflows: Vec<CoflowView>,
-    /// Flows beyond the most that was asked for.
+    /// Number of flows beyond the requested maximum.
     pub flows_left_out: u64,
-    /// The allocator that decides, as the coordinator's command line names it.
+    /// Name of the allocator, as on the coordinator's command line.
     #[serde(default)]
     pub allocator: String,
 }
 
-/// A coflow that is under way.
+/// An active coflow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CoflowView {
-    /// Its name.
+    /// Name of the coflow.
     pub name: String,
-    /// When its first flow was there, in milliseconds since 1970.
+    /// Time of the first flow, in milliseconds since 1970.
     pub since_unix_ms: u64,
-    /// Its flows that are no mice.
+    /// Flows of the coflow, without mice.
     pub flows: Vec<FlowView>,
 }
 
-/// A flow that is under way.
+/// An active flow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FlowView {
-    /// Who sends it.
+    /// Name of the sending host.
     pub host: String,
-    /// The sender's end.
+    /// Address and port of the sender.
     #[schema(value_type = String)]
     pub local: SocketAddr,
-    /// The receiver's.
+    /// Address and port of the receiver.
     #[schema(value_type = String)]
     pub remote: SocketAddr,
-    /// What it has still to move, as far as is known.
+    /// Known number of bytes left to send.
     pub remaining_bytes: u64,
-    /// How fast it may be; null while nothing of it arrives, and it passes without a limit.
+    /// Limit of the flow in bits per second; null while nothing of it arrives, when it has no
+    /// limit.
     pub rate_bps: Option<u64>,
 }
 
 /// The hosts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct HostsView {
-    /// By name.
+    /// Hosts, by name.
     pub hosts: Vec<HostView>,
 }
 
 /// A host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct HostView {
-    /// Its name.
+    /// Name of the host.
     pub name: String,
-    /// Whether its agent is there.
+    /// True if the host's agent is connected.
     pub up: bool,
-    /// How often an agent of it has joined. One that has lifted its limits, as the coordinator was silent, joins again.
+    /// Number of times that an agent of the host has joined. An agent that lifted its limits during
+    /// a silence of the coordinator joins again.
     #[serde(default)]
     pub joins: u64,
-    /// What its link has for data, out and in.
+    /// Goodput of the host's link each way, in bits per second.
     pub link_rate_bps: u64,
-    /// What it shares with other hosts.
+    /// Links that the host shares with other hosts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub uplinks: Vec<Uplink>,
 }
@@ -85,22 +87,22 @@ pub struct HostView {
 /// Coflows that have ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct HistoryView {
-    /// The last one first.
+    /// Coflows, newest first.
     pub coflows: Vec<EndedView>,
 }
 
-/// A coflow that has ended: all its flows are through, or their programs have gone.
+/// An ended coflow: all its flows are complete, or their programs have exited.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EndedView {
-    /// Its name.
+    /// Name of the coflow.
     pub name: String,
-    /// When its first flow was there, in milliseconds since 1970.
+    /// Time of the first flow, in milliseconds since 1970.
     pub began_unix_ms: u64,
-    /// When its last one had ended.
+    /// Time at which the last flow had ended, in milliseconds since 1970.
     pub ended_unix_ms: u64,
-    /// How many flows it had that were no mice.
+    /// Number of flows, without mice.
     pub flows: u64,
-    /// What they had moved when they were last looked at. Stores of earlier versions have it as `bytes`.
+    /// Bytes sent as of the last report. Stores of earlier versions name it `bytes`.
     #[serde(alias = "bytes")]
     pub moved_bytes: u64,
 }

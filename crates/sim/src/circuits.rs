@@ -1,7 +1,8 @@
 //! Circuits that follow demand: a system decides the weeks of a scenario's hybrid switch.
 //!
-//! This room has the switch, its queues and the flows; the system has the estimate and the scheduler. The run asks it once a week,
-//! gives the switch its answer, and keeps a row for each week. Read [`CircuitControl`] first. Leaves out: the switch
+//! This room has the switch, its queues and the flows; the system has the estimate and the
+//! scheduler. The run asks the system once a week, installs its answer in the switch, and keeps a
+//! row for each week. Read [`CircuitControl`] first. Leaves out: the switch
 //! ([`anabranch_fabric::CircuitSwitch`]), the decisions (a system's).
 
 use crate::end::Msg;
@@ -14,7 +15,7 @@ use anabranch_fabric::{
 use anabranch_units::{ByteCount, Duration, Instant};
 use std::fmt::Debug;
 
-/// The control of a hybrid switch, looked up: runs start from it.
+/// The control of a hybrid switch, validated: runs start from it.
 pub trait CircuitPlan: Debug + Send + Sync {
     /// The control of one run.
     fn control(&self) -> Box<dyn CircuitControl>;
@@ -24,39 +25,42 @@ pub trait CircuitPlan: Debug + Send + Sync {
 
 /// Decides the weeks of a hybrid switch in one run.
 ///
-/// The run calls `handle_queues` at the time of `poll_timeout`, and before it all that happened to flows since the last
-/// time, in order; then `poll_week` until `None`. The first week is there from the beginning.
+/// At the time of `poll_timeout` the run first reports all events of flows since the last time, in
+/// order; then it calls `handle_queues`, and `poll_week` until `None`. The first week is available
+/// from the beginning.
 pub trait CircuitControl: Debug {
-    /// Flow `flow` has begun between two racks, with `bytes` to send.
+    /// Handles the start of flow `flow` between two racks, with `bytes` to send.
     fn handle_announced(&mut self, flow: u32, racks: [u16; 2], bytes: ByteCount);
-    /// The switch has forwarded `bytes` of `flow`, from `position` in its stream on.
+    /// Handles the forwarding of `bytes` of `flow`, from `position` in its stream on.
     fn handle_forwarded(&mut self, flow: u32, position: u64, bytes: u32);
-    /// Flow `flow` is over.
+    /// Handles the end of flow `flow`.
     fn handle_closed(&mut self, flow: u32);
-    /// Bytes wait in the switch's queues, the source's row first.
+    /// Handles the bytes waiting in the switch's queues, row by row of sources.
     ///
     /// Panics: may panic if it is not called at the time of `poll_timeout`.
     fn handle_queues(&mut self, now: Instant, bytes: Vec<u64>);
-    /// When to call `handle_queues` next.
+    /// Time of the next call of `handle_queues`.
     fn poll_timeout(&self) -> Instant;
-    /// The week that the switch is to get, until `None`.
+    /// The next week for the switch, until `None`.
     fn poll_week(&mut self) -> Option<CircuitWeek>;
 }
 
-/// Days of one week, and of the weeks after it until another one begins.
+/// Days of one week, and of the following weeks until a new one begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CircuitWeek {
     /// Beginning of the week.
     pub begins_at: Instant,
-    /// Demand that was seen when it was decided.
+    /// Demand on which the decision was based.
     pub demand: ByteCount,
-    /// Reports of flows so far that were beyond a limit of the control, so that its demand can be wrong.
+    /// Reports of flows so far that exceeded a limit of the control, so that its demand may be
+    /// wrong.
     pub unknown_reports: u64,
-    /// Time and matching of each day. A night precedes each; time of the week after the last day is dark.
+    /// Duration and matching of each day. A night precedes each; the rest of the week after the
+    /// last day is dark.
     pub days: Vec<(Duration, Matching)>,
 }
 
-/// Most rows of weeks that a run keeps. Weeks after them count in totals only.
+/// Maximum rows of weeks that a run keeps. Later weeks count in totals only.
 const ROWS_MAX: usize = 1_000_000;
 
 /// The weeks of one run.
@@ -65,17 +69,17 @@ pub(crate) struct Weeks {
     control: Box<dyn CircuitControl>,
     follows_flows: bool,
     switch: Target,
-    /// Rack of each host, by the host's number.
+    /// Rack of each host, by host number.
     racks: Vec<Option<u16>>,
     spec: CircuitSpec,
     week: Duration,
-    /// Flows that the control has been told of, whether or not they are over.
+    /// Number of flows reported to the control, ended ones included.
     flows: usize,
     open: Vec<u32>,
     /// Week in force, and the one that follows it.
     current: CircuitWeek,
     next: Option<CircuitWeek>,
-    /// End of the week that is counted.
+    /// End of the week being counted.
     ends_at: Instant,
     counted: CircuitCounters,
     rows: Vec<WeekRow>,
@@ -122,13 +126,13 @@ impl Weeks {
         weeks
     }
 
-    /// When the run is to call [`Self::advance`] next.
+    /// Time of the next call of [`Self::advance`].
     pub(crate) fn next_at(&self) -> Instant {
         self.control.poll_timeout().min(self.ends_at)
     }
 
-    /// Counts the week that ends at `now`, and decides another one if that is due. Packets that have left the switch are
-    /// among `tapped`; the others stay there.
+    /// Counts the week that ends at `now`, and decides the next one if that is due. Packets that
+    /// left the switch are taken from `tapped`; the rest stays there.
     pub(crate) fn advance<Q: EventQueue>(
         &mut self,
         now: Instant,
@@ -183,7 +187,7 @@ impl Weeks {
             slots.push((left, Matching::new()));
         }
         let timetable = Timetable::new(slots).expect("nights and days have a length");
-        let installed = fabric.handle_timetable(now, self.switch, timetable);
+        let installed = fabric.handle_timetable(now, self.switch, timetable, week.begins_at);
         installed.expect("a control's days are matchings of the switch's racks");
     }
 
@@ -215,10 +219,11 @@ impl Weeks {
         });
     }
 
-    /// Tells the control of flows that have begun, of their bytes that the switch has forwarded, and of flows that are over.
+    /// Reports flows to the control: starts, bytes forwarded by the switch, and ends.
     ///
-    /// A flow announces its size as it begins, as a program that writes all at once; an endless one what it writes. A system's
-    /// flow without a stated size announces nothing.
+    /// A flow announces its size when it starts, as a program that writes everything at once. An
+    /// endless flow announces the bytes it writes; a system's flow without a known size announces
+    /// nothing.
     fn tell_of_flows(&mut self, traffic: &Traffic, tapped: &mut Vec<Tapped<Envelope<Msg>>>) {
         let flows = traffic.flows();
         let rack = |host: u16| self.racks.get(usize::from(host)).copied().flatten();
@@ -227,9 +232,11 @@ impl Weeks {
             let size = flow.size.or(is_endless.then_some(ByteCount::new(ENDLESS_BYTES)));
             let racks =
                 rack(flow.src).zip(rack(flow.dst)).filter(|(source, destination)| source != destination);
-            let (Some((source, destination)), Some(size)) = (racks, size) else { continue };
-            self.control.handle_announced(number, [source, destination], size);
+            // The switch forwards packets of the others, too, so each flow is closed.
             self.open.push(number);
+            if let (Some((source, destination)), Some(size)) = (racks, size) {
+                self.control.handle_announced(number, [source, destination], size);
+            }
         }
         self.flows = flows.len();
         tapped.retain(|packet| {

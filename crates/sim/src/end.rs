@@ -24,7 +24,7 @@ pub enum End {
     Port(Box<Port>),
 }
 
-/// What travels between them.
+/// A message between machines.
 #[derive(Copy, Clone, Debug)]
 pub enum Msg {
     /// Between [`End::Tcp`].
@@ -33,21 +33,22 @@ pub enum Msg {
     Datagram(Datagram),
 }
 
-/// What a machine reports.
+/// A report of a machine.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Report {
     /// A connection's event.
     Tcp(Event),
     /// Datagrams have arrived.
     Datagrams {
-        /// Their bytes on the wire.
+        /// Bytes on the wire.
         bytes: u64,
     },
     /// A system's datagram has arrived.
     Datagram(Datagram),
 }
 
-/// One end of a channel on which a system sends datagrams: what they say is the system's, here they are numbers.
+/// One end of a channel for a system's datagrams. Their contents are the system's; here they are
+/// numbers.
 #[derive(Clone, Debug)]
 pub struct Port {
     peer: PeerId,
@@ -56,7 +57,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// The end whose datagrams go to `peer`.
+    /// The end that sends to `peer`.
     pub const fn new(peer: PeerId) -> Self {
         Self { peer, leaving: VecDeque::new(), arrived: VecDeque::new() }
     }
@@ -66,18 +67,18 @@ impl Port {
     }
 }
 
-/// Receives datagrams, and keeps count of what arrives and how late and out of order.
+/// Receives datagrams, and counts arrivals, delays and reordering.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct UdpSink {
     /// Datagrams that have arrived.
     pub received: u64,
-    /// Of them, those that a later one had overtaken.
+    /// Received datagrams that a later one had overtaken.
     pub overtaken: u64,
-    /// Time that they were on their way, all together, in picoseconds.
+    /// Sum of their delays, in picoseconds.
     pub delay_sum_ps: u128,
-    /// The longest time that one was on its way, in picoseconds.
+    /// Maximum delay, in picoseconds.
     pub delay_max_ps: u64,
-    /// These times.
+    /// Histogram of their delays.
     pub delays: Histogram,
     highest: Option<u64>,
     untold_bytes: u64,
@@ -122,7 +123,7 @@ impl Endpoint for End {
             (Self::Tcp(connection), Msg::Segment(segment)) => connection.handle_message(now, from, segment),
             (Self::UdpSink(sink), Msg::Datagram(datagram)) => sink.handle(now, &datagram),
             (Self::Port(port), Msg::Datagram(datagram)) => port.arrived.push_back(datagram),
-            // Flows join like to like.
+            // Both ends of a flow are of the same kind.
             (Self::Tcp(_), Msg::Datagram(_))
             | (Self::UdpSink(_) | Self::Port(_), Msg::Segment(_))
             | (Self::UdpSource(_), _) => {}
@@ -174,7 +175,7 @@ impl Endpoint for End {
 }
 
 impl UdpSink {
-    /// Counts one that has arrived.
+    /// Counts a received datagram.
     pub fn handle(&mut self, now: Instant, datagram: &Datagram) {
         let delay = now.saturating_since(datagram.sent_at);
         self.received += 1;

@@ -1,13 +1,13 @@
-//! Why a scenario cannot be planned.
+//! Error of a scenario that cannot be planned.
 //!
 //! Read [`PlanError`].
 
-/// A setting that cannot be, as `network.rate`, and why.
+/// An invalid setting, such as `network.rate`, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanError {
     /// The setting.
     pub field: String,
-    /// What is wrong.
+    /// The reason.
     pub message: String,
 }
 

@@ -1,4 +1,5 @@
-//! One exercise for fuzz targets and their corpora's tests: a scenario with the files that it names, and `--set`.
+//! Fuzz targets for scenarios, the files that they name, and `--set`; also used by the tests of
+//! their corpora.
 //!
 //! Leaves out: the settings of systems' workloads, which this room does not know.
 
@@ -7,13 +8,14 @@ use crate::scenario::{Workload, read};
 use anabranch_units::Seed;
 use std::io::ErrorKind;
 
-/// The most overrides of one input.
+/// Maximum overrides of one input.
 const SETS_MAX: usize = 32;
 
-/// What the fuzz target and the replay of its corpus call: reads `bytes`, and if they are a scenario, checks that its resolved
-/// form reads back as the same, and looks everything up. Whether they were a scenario of which a run could begin; systems'
-/// workloads, and schedules of circuits, which this room does not know, aside.
+/// Fuzz target: parses `bytes` as a scenario, checks that its resolved form parses to the same, and
+/// plans it. Returns whether a run could start. Systems' workloads, and schedules of circuits, are
+/// left out, as this room does not know them.
 ///
+/// Panics: if the parser is wrong.
 /// Panics: where the reader is wrong.
 #[doc(hidden)]
 pub fn exercise_scenario(bytes: &[u8]) -> bool {
@@ -34,10 +36,10 @@ pub fn exercise_scenario(bytes: &[u8]) -> bool {
     })
 }
 
-/// Takes the first line for what the rest is, `trace`, `sizes`, `topology.toml` or `topology.graphml`, and makes a plan of a
-/// scenario with such a file. True if it could be made.
+/// Fuzz target: the first line names the kind of the rest, `trace`, `sizes`, `topology.toml` or
+/// `topology.graphml`. Plans a scenario with that file, and returns whether that succeeded.
 ///
-/// Panics: where the readers do, or with a flow that starts before the one before it.
+/// Panics: if the parsers are wrong, or a flow starts before its predecessor.
 #[doc(hidden)]
 pub fn exercise_files(bytes: &[u8]) -> bool {
     let Some((kind, file)) = std::str::from_utf8(bytes).ok().and_then(|text| text.split_once('\n')) else {
@@ -61,9 +63,10 @@ pub fn exercise_files(bytes: &[u8]) -> bool {
     true
 }
 
-/// Takes each line for an override, as `--set` has them, of a scenario of every kind of workload. True if all were taken.
+/// Fuzz target: applies each line as an override (`--set`) to a scenario with every kind of
+/// workload. Returns whether all were accepted.
 ///
-/// Panics: where the reader does, or with a message of several lines or without end.
+/// Panics: if the parser is wrong, or a message has several lines or excessive length.
 #[doc(hidden)]
 pub fn exercise_sets(bytes: &[u8]) -> bool {
     const SCENARIO: &str = include_str!("../../../fuzz/corpus/scenario_toml/every_workload.toml");

@@ -1,7 +1,8 @@
-//! From a scenario's network to elements: a port for each link, a switch for each site that forwards.
+//! From a scenario's network to elements: a port for each link, a switch for each site that
+//! forwards.
 //!
-//! Links with one priority that never change get the one-event port. Hosts are numbered by site, switches left out; all of
-//! them stand in one node. Read [`Network`] first.
+//! Links with one priority that never change get the one-event port. Hosts are numbered by site,
+//! without switches; all of them share one node. Read [`Network`] first.
 
 use crate::scenario::{CircuitSpec, NetworkSpec, Spread};
 use crate::topologies::GENERATED;
@@ -15,39 +16,39 @@ use anabranch_graph::{LinkProperties, Routes, Topology, TopologyError, datacentr
 use anabranch_units::text::known;
 use anabranch_units::{ByteCount, LinkId, Seed, SiteId};
 
-/// The node that all hosts stand in.
+/// The node of all hosts.
 pub(crate) const HOSTS: Target = Target::node(0);
 
-/// A network, ready to be built for one run after the other.
+/// A network, ready to be built for each run.
 #[derive(Debug)]
 pub struct Network {
-    /// As it is wired, ways back included.
+    /// The wired topology, reverse links included.
     topology: Topology,
-    /// As it is named, if that is not the same.
+    /// The topology without added reverse links, if that differs.
     named: Option<Topology>,
-    /// Hosts by number.
+    /// Sites of the hosts, by number.
     hosts: Vec<SiteId>,
     routes: Routes,
     ports: Vec<PortSettings>,
     spread: Spread,
     shared: Option<SharedBuffer>,
-    /// The switch that is a hybrid switch, and its settings.
+    /// Site of the hybrid switch, and its settings.
     circuit: Option<(SiteId, CircuitSettings)>,
 }
 
-/// Why a network cannot be built: which setting, and what is wrong with it.
+/// Why a network cannot be built: the setting and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkError {
     /// The setting, as in `network.rate`.
     pub field: &'static str,
-    /// What is wrong.
+    /// The reason.
     pub message: String,
 }
 
 impl Network {
-    /// The network that `spec` describes. `read` reads a file by name.
+    /// The network that `spec` describes. `read` returns a file's text by name.
     ///
-    /// Errors: a topology that cannot be, a rate or delay that no port can have.
+    /// Errors: an invalid topology, or a rate or delay that no port can have.
     pub fn new(
         spec: &NetworkSpec,
         read: &dyn Fn(&str) -> std::io::Result<String>,
@@ -76,7 +77,8 @@ impl Network {
                 wrong(field, error.to_string())
             })?;
         }
-        // Inside a data centre every hop counts alike; between cities the shortest fibre wins.
+        // Inside a data centre every hop has the same weight; between cities the shortest fibre
+        // wins.
         let is_generated = GENERATED.contains(&spec.topology.as_str());
         let length =
             |link| if is_generated { 1 } else { topology.link(link).properties.delay.as_ps().max(1) };
@@ -87,7 +89,8 @@ impl Network {
         Ok(Self { topology, named, hosts, routes, ports, spread: spec.spread, shared, circuit: None })
     }
 
-    /// The same network with the hybrid switch that `spec` describes, for packets of at most `packet`.
+    /// The same network with the hybrid switch that `spec` describes, for packets of at most
+    /// `packet`.
     ///
     /// Errors: a switch that the topology lacks, or settings that do not fit its links.
     pub(crate) fn with_circuit_spec(
@@ -102,7 +105,7 @@ impl Network {
         self.with_circuits(site, settings).map_err(|error| wrong("circuit", error.to_string()))
     }
 
-    /// The switch of this name.
+    /// The switch named `name`.
     ///
     /// Errors: one line: no such site, or it is a host.
     pub(crate) fn find_switch(&self, name: &str) -> Result<SiteId, String> {
@@ -113,7 +116,8 @@ impl Network {
         Err(format!("`{name}` is a host: name a switch"))
     }
 
-    /// The same network with a hybrid switch as the switch at `site`. Its ports are the site's links, in their order.
+    /// The same network with a hybrid switch as the switch at `site`. Its ports are the site's
+    /// links, in their order.
     ///
     /// Errors: settings that do not fit these ports.
     pub(crate) fn with_circuits(
@@ -135,7 +139,8 @@ impl Network {
         CircuitSwitch::new(self.ports_of(site), outputs, settings)
     }
 
-    /// The link of the switch at `site`, by its place among the switch's links, that leads to each host.
+    /// For each host, the index of the link that leads to it among the links of the switch at
+    /// `site`.
     fn ports_of(&self, site: SiteId) -> Vec<Option<u16>> {
         let links: Vec<LinkId> = self.topology.links_out(site).collect();
         let port_of = |host: &SiteId| {
@@ -146,51 +151,52 @@ impl Network {
         self.hosts.iter().map(port_of).collect()
     }
 
-    /// The rack of each host behind the hybrid switch, by the host's number, and the number of racks. `None` without a hybrid
-    /// switch.
+    /// Rack of each host behind the hybrid switch, by host number, and the number of racks. `None`
+    /// without a hybrid switch.
     pub(crate) fn racks(&self) -> Option<(Vec<Option<u16>>, u16)> {
         let (site, _) = self.circuit.as_ref()?;
         let racks = self.topology.links_out(*site).count() as u16;
         Some((self.ports_of(*site), racks))
     }
 
-    /// The hybrid switch: its site and its settings. `None` in a network without one.
+    /// Site and settings of the hybrid switch. `None` in a network without one.
     pub fn circuit(&self) -> Option<(SiteId, &CircuitSettings)> {
         self.circuit.as_ref().map(|(site, settings)| (*site, settings))
     }
 
-    /// Where the hybrid switch is among the elements. `None` in a network without one.
+    /// Element of the hybrid switch. `None` in a network without one.
     pub(crate) fn circuit_switch(&self) -> Option<Target> {
         let links = self.topology.links().len() as u32;
         self.circuit.as_ref().map(|(site, _)| Target::element(links + u32::from(site.0)))
     }
 
-    /// Its sites and links, as they are wired.
+    /// Sites and links as wired.
     pub const fn topology(&self) -> &Topology {
         &self.topology
     }
-    /// The same without links that are only ways back: what systems plan with. Their ids follow these.
+    /// The topology without added reverse links, for systems' plans. The ids of reverse links
+    /// follow the named links.
     pub fn named_topology(&self) -> &Topology {
         self.named.as_ref().unwrap_or(&self.topology)
     }
-    /// Its hosts, by number.
+    /// Sites of the hosts, by number.
     pub fn hosts(&self) -> &[SiteId] {
         &self.hosts
     }
-    /// What the port of `link` is like at first.
+    /// Initial settings of the port of `link`.
     pub fn port_settings(&self, link: LinkId) -> &PortSettings {
         &self.ports[link.index()]
     }
-    /// Where the port of `link` is among the elements.
+    /// Element of the port of `link`.
     pub const fn port(link: LinkId) -> Target {
         Target::element(link.0)
     }
-    /// The number of the host at `site`; none for a switch.
+    /// Number of the host at `site`; `None` for a switch.
     pub fn host(&self, site: SiteId) -> Option<u16> {
         self.hosts.binary_search(&site).ok().map(|host| host as u16)
     }
 
-    /// The host that is called so.
+    /// The host named `name`.
     ///
     /// Errors: one line: no such site, or it is a switch, and which there are.
     pub fn find_host(&self, name: &str) -> Result<u16, String> {
@@ -201,7 +207,7 @@ impl Network {
         })
     }
 
-    /// Links between two hosts; 0 where there is no way.
+    /// Number of links between two hosts; 0 without a route.
     pub(crate) fn hops(&self, src: u16, dst: u16) -> u64 {
         let (mut at, end, mut hops) = (self.hosts[usize::from(src)], self.hosts[usize::from(dst)], 0);
         while at != end {
@@ -210,15 +216,15 @@ impl Network {
         }
         hops
     }
-    /// Whether packets find a way from one host to another.
+    /// Whether there is a route from one host to another.
     pub fn is_reachable(&self, src: u16, dst: u16) -> bool {
         src == dst || self.hops(src, dst) > 0
     }
 
-    /// So many servers of host `client`: those after it, or with a seed as many others drawn from it. Whoever asks with the same
-    /// seed for the same client gets the same.
+    /// The servers of host `client`: the `count` hosts after it, or with a seed as many others
+    /// drawn from it. The same seed and client give the same servers.
     ///
-    /// Panics: for as many servers as there are hosts, or more.
+    /// Panics: if `count` is not below the number of hosts.
     pub fn servers(&self, client: u16, count: usize, seed: Option<Seed>) -> Vec<u16> {
         let hosts = self.hosts.len();
         assert!(count < hosts, "the client is none of its servers");
@@ -230,23 +236,23 @@ impl Network {
         others
     }
 
-    /// The link that `FROM-TO` names.
+    /// The link named `FROM-TO`.
     ///
-    /// Errors: one line: no such sites, or no link between them, and which there are.
+    /// Errors: one line: no such site or link, and a list of those that exist.
     pub fn find_link(&self, name: &str) -> Result<LinkId, String> {
         self.topology.find_link(name).map_err(|error| error.to_string())
     }
 
-    /// True where packets only come to `site` if they are for it: a host with one link, or none of whose neighbours send
-    /// through it.
+    /// Whether `site` receives only its own packets: a host with one link, or with no neighbour
+    /// that routes through it.
     fn is_leaf(&self, site: SiteId) -> bool {
         !self.topology.site(site).is_switch
             && (self.topology.links_out(site).count() == 1
                 || self.topology.sites().iter().any(|site| site.is_switch))
     }
 
-    /// For who builds it elsewhere: the links over which `site` sends towards each site, none towards itself and switches,
-    /// and how it chooses among several.
+    /// Forwarding of `site` for an implementation outside this room: its links towards each site
+    /// (none towards itself and switches), and its policy for choosing among several.
     pub fn switching(&self, site: SiteId, seed: Seed) -> (Vec<Vec<LinkId>>, Policy) {
         let next = |dst| match self.host(dst) {
             Some(_) if dst != site => self.next(site, dst).to_vec(),
@@ -263,22 +269,23 @@ impl Network {
         kind.drawn(&|name| seed.stream(name, site.0.into()))
     }
 
-    /// The links that lead from `site` to `dst`: of several the one that the destination decides on, where it does.
+    /// The links from `site` towards `dst`; a single one if the destination alone decides.
     fn next(&self, site: SiteId, dst: SiteId) -> &[LinkId] {
         let next = self.routes.next(site, dst);
         let half = next.len();
         let Some(core) = self.spread.core(dst.0.into(), half as u64).filter(|_| half > 1) else {
             return next;
         };
-        // Sites of a fat tree: hosts, edge switches, aggregation switches, cores; 2h pods of h switches each.
+        // Sites of a fat tree: hosts, edge switches, aggregation switches, cores; 2h pods of h
+        // switches each.
         let is_edge = site.index() < self.hosts.len() + 2 * half * half;
         let way = if is_edge { core as usize / half } else { core as usize % half };
         &next[way..=way]
     }
 
-    /// Whether each queue holds a packet of this size.
+    /// Checks that each queue holds a packet of this size.
     ///
-    /// Errors: which does not, and the setting that says so.
+    /// Errors: the queue that does not, and the setting responsible.
     pub(crate) fn check_queues(&self, spec: &NetworkSpec, packet: ByteCount) -> Result<(), NetworkError> {
         for link in self.topology.link_ids() {
             let queue = self.ports[link.index()].queue_bytes_max;
@@ -298,7 +305,8 @@ impl Network {
         Ok(())
     }
 
-    /// The elements, where each host's packets go, and the shared buffers. Links for which `changes` says so can change.
+    /// The elements, the first element of each host's packets, and the shared buffers.
+    /// `needs_plain` selects links that may change.
     pub(crate) fn build(
         &self,
         seed: Seed,
@@ -371,12 +379,12 @@ fn topology(spec: &NetworkSpec, read: &dyn Fn(&str) -> std::io::Result<String>) 
     generated.map_err(|error| error.to_string())
 }
 
-/// Whose port a link's is.
+/// Kind of a link's port.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Kind {
-    /// A host's own, where there are switches.
+    /// A host's port, in a network with switches.
     Host,
-    /// A switch's towards a host, or any where there are no switches.
+    /// A switch's port towards a host, or any port in a network without switches.
     Edge,
     /// A switch's towards another switch.
     Uplink,
@@ -393,7 +401,7 @@ impl Kind {
         }
     }
 
-    /// What waits at most at such a port where the link does not say, and the setting that says so.
+    /// Default queue limit of this kind of port, and the responsible setting.
     fn queue(self, spec: &NetworkSpec) -> (&'static str, ByteCount) {
         match (self, spec.uplink_queue) {
             (Self::Host, _) => ("network.host_queue", spec.host_queue),
@@ -417,7 +425,7 @@ fn port_settings(spec: &NetworkSpec, topology: &Topology, link: LinkId) -> PortS
     }
 }
 
-/// The most bytes of data that a host can send in a second, by its own links.
+/// Total rate of a host's links, in bits per second.
 pub(crate) fn host_rate_bps(network: &Network, host: SiteId) -> u64 {
     let links = network.topology.links_out(host);
     links.map(|link| network.topology.link(link).properties.capacity.as_bps()).sum()

@@ -1,4 +1,5 @@
-//! A scenario with everything looked up: names are numbers, files are read, routes are found. Runs start from it.
+//! A scenario with everything resolved: names as numbers, files read, routes computed. Runs start
+//! from it.
 
 use crate::circuits::CircuitPlan;
 use crate::end::Msg;
@@ -20,17 +21,17 @@ pub struct Plan {
     pub(crate) scenario: Scenario,
     pub(crate) network: Network,
     work: Vec<Work>,
-    /// What changes when, by time.
+    /// Changes of links, by time.
     pub(crate) changes: Vec<(Instant, LinkId, PortSettings)>,
     pub(crate) probed_links: Vec<LinkId>,
     /// The control of a hybrid switch whose circuits follow demand.
     pub(crate) circuits: Option<Box<dyn CircuitPlan>>,
 }
 
-/// The most flows that a workload opens at once. Each takes some 2 kB.
+/// Maximum flows that a workload opens at once. Each takes some 2 kB.
 const FLOWS_AT_ONCE_MAX: usize = 1_000_000;
 
-/// A workload, looked up.
+/// A resolved workload.
 #[derive(Debug)]
 enum Work {
     Long { pairs: Who, size: Option<ByteCount>, start: Duration, jitter: Duration, streams: u32 },
@@ -42,14 +43,14 @@ enum Work {
     System(Box<dyn SystemPlan>),
 }
 
-/// Whom each host sends to.
+/// Pairs of sender and receiver.
 #[derive(Clone, Debug)]
 enum Who {
     Listed(Vec<(u16, u16)>),
     Permutation,
 }
 
-/// The error of a workload whose kind neither this room nor any of `systems` has.
+/// Error for a workload kind that neither this room nor any of `systems` has.
 fn unknown(kind: &str, field: &str, systems: &[&dyn System]) -> PlanError {
     let kinds = KINDS.into_iter().chain(systems.iter().map(|system| system.kind())).collect::<Vec<_>>();
     wrong(format!("{field}.kind"), format!("`{kind}`: must be one of {}", kinds.join(", ")))
@@ -60,16 +61,17 @@ fn wrong(field: impl Into<String>, message: impl std::fmt::Display) -> PlanError
 }
 
 impl Plan {
-    /// Looks everything up. `read` reads files that the scenario names.
+    /// Resolves a scenario. `read` returns the text of files that the scenario names.
     ///
-    /// Errors: unknown hosts and links, unreadable or wrong files, more servers than hosts, a system's workload.
+    /// Errors: unknown hosts and links, unreadable or invalid files, more servers than hosts, a
+    /// system's workload.
     pub fn new(scenario: Scenario, read: &dyn Fn(&str) -> io::Result<String>) -> Result<Self, PlanError> {
         Self::with_systems(scenario, read, &[])
     }
 
-    /// The same where workloads may be those of `systems`.
+    /// The same with workloads of `systems`.
     ///
-    /// Errors: those of [`Self::new`], and what a system finds wrong with its workload.
+    /// Errors: as [`Self::new`], and errors of a system's workload.
     pub fn with_systems(
         scenario: Scenario,
         read: &dyn Fn(&str) -> io::Result<String>,
@@ -137,7 +139,7 @@ impl Plan {
         Ok(Self { scenario, network, work, changes, probed_links, circuits })
     }
 
-    /// The same plan with a hybrid switch in place of the switch of this name.
+    /// The same plan with a hybrid switch in place of the named switch.
     ///
     /// Errors: no such switch, or settings that do not fit its ports.
     pub fn with_circuits(self, switch: &str, settings: CircuitSettings) -> Result<Self, PlanError> {
@@ -159,13 +161,14 @@ impl Plan {
     pub const fn seed(&self, trial: u64) -> u64 {
         self.scenario.seed.wrapping_add(trial)
     }
-    /// What changes when, by time: a link and what its port is like from then on.
+    /// Changes by time: a link, and the settings of its port from then on.
     pub fn changes(&self) -> &[(Instant, LinkId, PortSettings)] {
         &self.changes
     }
 
-    /// The flows that workload `index` starts in a run with this seed, by time, for who runs them elsewhere; `None` for
-    /// workloads that start their flows otherwise. Where neither the workload nor its list has an end, nor has this.
+    /// Flows that workload `index` starts in a run with this seed, by time, for an implementation
+    /// outside this room. `None` for workloads that start flows otherwise. Endless if the workload
+    /// is.
     pub fn starts(&self, seed: Seed, index: usize) -> Option<impl Iterator<Item = Start>> {
         match self.job(seed, index as u64, self.work.get(index)?, self.scenario.workload.get(index)?) {
             Ok(Job::Transfers(transfers)) => Some(transfers.into_starts()),
@@ -179,7 +182,7 @@ impl Plan {
             _ => None,
         }
     }
-    /// The hosts of incast `index` in a run with this seed: client, then servers.
+    /// Hosts of incast `index` in a run with this seed: client, then servers.
     pub fn incast_hosts(&self, seed: Seed, index: usize) -> Option<(u16, Vec<u16>)> {
         match self.work.get(index)? {
             Work::Incast { client, servers, is_random, .. } => {
@@ -189,7 +192,7 @@ impl Plan {
         }
     }
 
-    /// Whether the port of `link` must be able to change, or to tell priorities apart.
+    /// Whether the port of `link` may change, or has to distinguish priorities.
     pub(crate) fn needs_plain(&self, link: LinkId) -> bool {
         let own = self.scenario.workload.iter().filter_map(Workload::priority);
         let systems = self.work.iter().filter_map(|work| match work {
@@ -202,21 +205,21 @@ impl Plan {
         priorities.any(|p| Some(p) != first) || self.changes.iter().any(|(_, l, _)| *l == link)
     }
 
-    /// What stands between machines and network in a run with this seed.
+    /// The layer between machines and network in a run with this seed, if a workload has one.
     pub(crate) fn layer(&self, seed: Seed) -> Option<Box<dyn Layer<Msg>>> {
         self.work.iter().find_map(|work| match work {
             Work::System(system) => system.layer(&self.network, seed),
             _ => None,
         })
     }
-    /// Which workload's that is.
+    /// Index of the workload with the layer.
     pub(crate) fn layer_workload(&self) -> Option<usize> {
         self.work.iter().position(has_layer)
     }
 
-    /// What the hosts do in a run with this seed.
+    /// Traffic of the hosts in a run with this seed.
     ///
-    /// Errors: what a system finds impossible only when it has drawn.
+    /// Errors: failures of a system's random draw.
     pub(crate) fn traffic(&self, seed: Seed) -> Result<Traffic, PlanError> {
         let jobs = self.work.iter().zip(&self.scenario.workload).enumerate();
         let jobs = jobs.map(|(number, (work, workload))| self.job(seed, number as u64, work, workload));
@@ -307,7 +310,7 @@ impl Who {
     fn draw(&self, hosts: u16, random: &mut anabranch_units::RandomStream) -> Vec<(u16, u16)> {
         match self {
             Self::Listed(pairs) => pairs.clone(),
-            // Drawn until nobody sends to itself: e tries in the mean.
+            // Drawn until no host sends to itself: e tries on average.
             Self::Permutation => loop {
                 let mut to: Vec<u16> = (0..hosts).collect();
                 random.shuffle(&mut to);
@@ -357,13 +360,14 @@ fn who(network: &Network, pairs: &Pairs, field: &str) -> Result<Who, PlanError> 
     }))
 }
 
-/// What each pair sends so that `load` of the links' rates is taken, in the mean over all links.
+/// Rate of each pair at which the share `load` of the links' rates is used, on average over all
+/// links.
 fn pair_rate(network: &Network, pairs: &Who, load: f64) -> BitRate {
     let capacity: u64 = network.topology().links().iter().map(|l| l.properties.capacity.as_bps()).sum();
     let hosts = network.hosts().len() as u16;
     let hops: u64 = match pairs {
         Who::Listed(pairs) => pairs.iter().map(|(src, dst)| network.hops(*src, *dst)).sum(),
-        // Which one is drawn later: each pair is as likely, hosts of them at a time.
+        // The permutation is drawn later: every pair is equally likely.
         Who::Permutation => {
             let all = (0..hosts).flat_map(|src| (0..hosts).map(move |dst| (src, dst)));
             let sum: u64 = all.filter(|(src, dst)| src != dst).map(|(src, dst)| network.hops(src, dst)).sum();
@@ -373,9 +377,9 @@ fn pair_rate(network: &Network, pairs: &Who, load: f64) -> BitRate {
     BitRate::bps((load * capacity as f64 / hops.max(1) as f64) as u64)
 }
 
-/// The control of circuits that follow demand, if the scenario has a schedule.
+/// Control of circuits that follow demand, if the scenario has a schedule.
 ///
-/// Errors: no system that decides circuits, and what one finds wrong.
+/// Errors: no system decides circuits, or the system refuses the settings.
 fn circuits(
     scenario: &Scenario,
     network: &Network,
@@ -388,7 +392,7 @@ fn circuits(
     found.unwrap_or_else(missing).map(Some)
 }
 
-/// Flows between racks, looked up.
+/// Resolved flows between racks.
 fn rack_load(
     network: &Network,
     spec: &Racks,
@@ -425,7 +429,7 @@ fn rack_load(
     Ok(load)
 }
 
-/// Sizes of flows: a distribution that the project carries, one size, a range, or a file.
+/// Sizes of flows: a built-in distribution, one size, a range, or a file.
 fn sizes(text: &str, field: &str, read: &dyn Fn(&str) -> io::Result<String>) -> Result<Sizes, PlanError> {
     let wrong = |message: String| wrong(format!("{field}.sizes"), message);
     let size = |text: &str| text.trim().parse::<ByteCount>().ok().filter(|size| size.as_u64() > 0);
@@ -519,7 +523,7 @@ fn look_up(
     })
 }
 
-/// The flows of a trace: CSV with the header `start_s,from,to,size_bytes`.
+/// Flows of a trace: CSV with the header `start_s,from,to,size_bytes`.
 fn read_trace(network: &Network, text: &str) -> Result<Vec<Start>, String> {
     const HEADER: &str = "start_s,from,to,size_bytes";
     let mut lines = text.lines();

@@ -1,38 +1,38 @@
-//! Figures from a run's samples, besides the table of them: how evenly probed flows shared, interval by interval, and how long a
-//! flow got nothing.
+//! Summary figures of a run's samples: evenness of the probed flows' shares per interval, and the
+//! longest time of a flow without data.
 //!
-//! Intervals count that lie behind the warm-up. Read [`Seen`] first.
+//! Intervals after the warm-up count. Read [`Seen`] first.
 
 use anabranch_units::Duration;
 
-/// What was seen of all probed links and flows.
+/// Summary of all probed links and flows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Seen {
-    /// The least share of its rate that a probed link carried in an interval.
+    /// Minimum use of a probed link in an interval, as a share of its rate.
     pub link_use_share_min: Option<f64>,
-    /// One for each probed flow, in their order.
+    /// Summaries of the probed flows, in order.
     pub flows: Vec<SeenFlow>,
 }
 
-/// What was seen of a probed flow.
+/// Summary of a probed flow.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub(crate) struct SeenFlow {
-    /// The least and the most that it got in an interval, as a share of the mean of all probed flows.
+    /// Minimum and maximum share in an interval, relative to the mean of all probed flows.
     pub shares: Option<(f64, f64)>,
-    /// The longest time in which it got nothing after it had begun, in whole intervals.
+    /// Longest time without data after its start, in whole intervals.
     pub idle_max: Duration,
     idle: Duration,
 }
 
 impl Seen {
-    /// A link carried this share of its rate in an interval.
+    /// Records the use of a link in an interval, as a share of its rate.
     pub(crate) fn link(&mut self, use_share: f64) {
         self.link_use_share_min =
             Some(self.link_use_share_min.map_or(use_share, |least| least.min(use_share)));
     }
 
-    /// Each probed flow got so much in an interval, in the same unit, and has begun by its end or has not; or it is over. Flows
-    /// that are new come last.
+    /// Records an interval of the probed flows: the amount that each received, in one common unit,
+    /// and whether it has started; `None` for an ended flow. New flows come last.
     pub(crate) fn flows(&mut self, interval: Duration, got: &[Option<(f64, bool)>]) {
         self.flows.resize(got.len().max(self.flows.len()), SeenFlow::default());
         let sum: f64 = got.iter().flatten().map(|(got, _)| got).sum();

@@ -1,6 +1,7 @@
-//! Counts a run's results: a row for each workload, and for more detail rows for links, flows and samples.
+//! Computes a run's results: a row for each workload, and detailed rows for links, flows and
+//! samples.
 //!
-//! Columns carry their units; a column that does not apply is left out. Read [`Outcome`] first.
+//! Columns carry their units; inapplicable columns are left out. Read [`Outcome`] first.
 
 use crate::end::End;
 use crate::network::Network;
@@ -28,7 +29,7 @@ impl<Q: EventQueue> Simulation<'_, Q> {
         self.finish()
     }
 
-    /// What it has given so far, which is all once [`Self::step`] has said that it is over.
+    /// The results so far, which are complete once [`Self::step`] has returned false.
     pub fn finish(self) -> Outcome {
         Outcome::of(self)
     }
@@ -104,10 +105,10 @@ const QUANTILES: [(f64, &str, &str); 7] = [
     (0.99, "all_fct_us_p99", "all_flow_mbps_p99"),
 ];
 
-/// Quantiles of completion times and rates over all flows, whole or not.
+/// Quantiles of completion times and rates over all flows, incomplete ones included.
 ///
-/// A flow that is not whole in the end counts as longer than all that are: a quantile that falls on one is left out. Its rate
-/// counts the bytes that arrived, over its time until the end.
+/// An incomplete flow counts as longer than every complete one, and a quantile that falls on one is
+/// left out. Its rate counts the received bytes, over its time until the end.
 fn quantiles<'a>(end: Instant, flows: impl Iterator<Item = &'a Flow>) -> Vec<(&'static str, f64)> {
     let (mut times, mut rates) = (Vec::new(), Vec::new());
     for flow in flows {
@@ -124,7 +125,7 @@ fn quantiles<'a>(end: Instant, flows: impl Iterator<Item = &'a Flow>) -> Vec<(&'
     QUANTILES.iter().flat_map(of).flatten().filter(|(_, value)| value.is_finite()).collect()
 }
 
-/// What a flow's sender has done, and the segments that reached its receiver out of order.
+/// Counters of a flow's sender, and the number of segments received out of order.
 fn counters<Q: EventQueue>(s: &Simulation<'_, Q>, flow: &Flow) -> (Counters, u64) {
     let of = |id| match s.hosts().end(id) {
         Some(End::Tcp(connection)) => connection.counters(),
@@ -136,7 +137,7 @@ fn counters<Q: EventQueue>(s: &Simulation<'_, Q>, flow: &Flow) -> (Counters, u64
     }
 }
 
-/// Fills in what a probe saw of a workload's flows.
+/// Fills in the probe's figures for a workload's flows.
 fn seen<Q: EventQueue>(s: &Simulation<'_, Q>, number: u16, row: &mut WorkloadRow) {
     let (flows, link_use) = s.seen(number);
     row.probed_link_use_share_min = link_use;
@@ -150,7 +151,7 @@ fn seen<Q: EventQueue>(s: &Simulation<'_, Q>, number: u16, row: &mut WorkloadRow
 
 fn row<Q: EventQueue>(s: &Simulation<'_, Q>, job: &Job, flows: &[(&Flow, &(Counters, u64))]) -> WorkloadRow {
     let from = Instant::ZERO + s.plan().scenario.warmup;
-    // A run goes on for some events after its work is done.
+    // A run continues for some events after its work is done.
     let measured = s.traffic().ended_at().unwrap_or(s.now()).saturating_since(from);
     let counts = |flow: &Flow| !flow.is_control && !flow.is_copy;
     let bytes = |flow: &Flow| if !counts(flow) { 0 } else { flow.delivered_bytes - flow.warmup_bytes };

@@ -9,81 +9,81 @@ use anabranch_units::stats::{fairness, percentile};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What a run gave.
+/// Results of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// One for each workload, in the scenario's order.
+    /// Rows of the workloads, in the scenario's order.
     pub workloads: Vec<WorkloadRow>,
-    /// What the network did.
+    /// Row of the network.
     pub network: NetworkRow,
-    /// One for each link.
+    /// Rows of the links.
     pub links: Vec<LinkRow>,
-    /// One for each flow.
+    /// Rows of the flows.
     pub flows: Vec<FlowRow>,
-    /// One for each coflow, of workloads that have coflows.
+    /// Rows of the coflows, of workloads that have any.
     pub coflows: Vec<CoflowRow>,
-    /// What was probed, by time.
+    /// Samples by time.
     pub series: Vec<Sample>,
-    /// One for each week of circuits that follow demand.
+    /// Rows of the weeks of circuits that follow demand.
     pub weeks: Vec<WeekRow>,
 }
 
-/// What a workload got.
+/// Results of a workload.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct WorkloadRow {
-    /// Which kind of workload.
+    /// Kind of the workload.
     pub workload: String,
-    /// Bytes that arrived in order, after the warm-up, over the time from there to the end of all work or of the run (incast:
-    /// in all rounds, over the time of the rounds).
+    /// Bytes received in order after the warm-up, over the time from there to the end of all work
+    /// or of the run (incast: in all rounds, over the time of the rounds).
     pub goodput_mbps: Option<f64>,
-    /// Flows that began.
+    /// Number of flows started.
     pub flows: u64,
-    /// Of those with a size, how many were whole in the end.
+    /// Number of complete flows, among those with a size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finished: Option<u64>,
-    /// Of the slowest flow.
+    /// Goodput of the slowest flow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flow_mbps_min: Option<f64>,
-    /// Of the fastest flow.
+    /// Goodput of the fastest flow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flow_mbps_max: Option<f64>,
     /// Jain's index over the flows' goodput.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fairness_share: Option<f64>,
-    /// Flow completion times: from the opening to the last byte's arrival.
+    /// Mean flow completion time: from the opening to the arrival of the last byte.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fct_us_mean: Option<f64>,
-    /// Of the flow that took the least time.
+    /// Minimum completion time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fct_us_min: Option<f64>,
-    /// Of the flow that took the longest.
+    /// Maximum completion time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fct_us_max: Option<f64>,
-    /// The median.
+    /// Median completion time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fct_us_p50: Option<f64>,
-    /// The 99th percentile.
+    /// 99th percentile of completion times.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fct_us_p99: Option<f64>,
-    /// Of flows up to 100 kB.
+    /// Mean completion time of flows up to 100 kB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub small_fct_us_mean: Option<f64>,
-    /// Of flows up to 100 kB.
+    /// 99th percentile of completion times of flows up to 100 kB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub small_fct_us_p99: Option<f64>,
-    /// Of flows of 10 MB and more.
+    /// Mean completion time of flows of 10 MB and more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub large_fct_us_mean: Option<f64>,
-    /// Goodput of flows above 100 kB that were whole, each over its own time, in the mean over them.
+    /// Mean goodput of complete flows above 100 kB, each over its duration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub long_flow_mbps_mean: Option<f64>,
-    /// Rounds of an incast that ended.
+    /// Number of complete rounds of an incast.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rounds: Option<u64>,
-    /// How long they took.
+    /// Median duration of a round.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub round_us_p50: Option<f64>,
-    /// How long the longest took.
+    /// Maximum duration of a round.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub round_us_max: Option<f64>,
     /// Datagrams sent.
@@ -92,28 +92,28 @@ pub struct WorkloadRow {
     /// Datagrams received.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub received_packets: Option<u64>,
-    /// Of them, how many came after a later one.
+    /// Received datagrams that a later one had overtaken.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overtaken_packets: Option<u64>,
-    /// Time from a datagram's leaving to its arrival.
+    /// Mean delay of datagrams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_us_mean: Option<f64>,
-    /// The median, to within 1/32.
+    /// Median delay, to within 1/32.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_us_p50: Option<f64>,
-    /// The 99th percentile, to within 1/32.
+    /// 99th percentile of delays, to within 1/32.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_us_p99: Option<f64>,
-    /// The longest.
+    /// Maximum delay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_us_max: Option<f64>,
-    /// Segments that were sent again.
+    /// Segments retransmitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retransmitted_segments: Option<u64>,
     /// Retransmission timeouts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeouts: Option<u64>,
-    /// The congestion window of a flow when its first timeout went off, in the mean over flows that had one.
+    /// Mean congestion window at a flow's first timeout, over flows that had one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_timeout_cwnd_bytes_mean: Option<f64>,
     /// Losses found without a timeout.
@@ -122,37 +122,38 @@ pub struct WorkloadRow {
     /// Segments that arrived beyond a gap.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub out_of_order_segments: Option<u64>,
-    /// The least that a probed flow got in an interval of the probe, as a share of the mean of all probed flows, after the
-    /// warm-up.
+    /// Minimum share of a probed flow in an interval after the warm-up, relative to the mean of all
+    /// probed flows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probed_share_min: Option<f64>,
-    /// The most.
+    /// Maximum of that share.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probed_share_max: Option<f64>,
-    /// The longest time in which a probed flow got nothing after it had begun, in whole intervals.
+    /// Longest time of a probed flow without data after its start, in whole intervals.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probed_idle_us_max: Option<f64>,
-    /// The least share of its rate that a probed link carried in an interval, by all workloads together.
+    /// Minimum use of a probed link in an interval by all workloads together, as a share of its
+    /// rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probed_link_use_share_min: Option<f64>,
-    /// What a system has to say besides, by column, with its unit in the name.
+    /// Further figures of a system by column, with the unit in the name.
     #[serde(flatten)]
     pub more: BTreeMap<&'static str, f64>,
 }
 
-/// Flows that were whole: size in bytes, completion time in microseconds.
+/// Complete flows: size in bytes, completion time in microseconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Times(pub Vec<(u64, f64)>);
 
 impl WorkloadRow {
-    /// Fills in what endless flows got: one goodput each, in Mbit/s.
+    /// Fills in the goodput of endless flows, in Mbit/s.
     pub fn share(&mut self, mut rates_mbps: Vec<f64>) {
         self.fairness_share = fairness(&rates_mbps);
         rates_mbps.sort_by(f64::total_cmp);
         (self.flow_mbps_min, self.flow_mbps_max) = (rates_mbps.first().copied(), rates_mbps.last().copied());
     }
 
-    /// Fills in how long flows took.
+    /// Fills in completion times.
     pub fn complete(&mut self, whole: &Times) {
         let times = |least: u64, most: u64| {
             let sized = whole.0.iter().filter(|(size, _)| (least..=most).contains(size));
@@ -170,12 +171,12 @@ impl WorkloadRow {
         (self.small_fct_us_mean, self.small_fct_us_p99) = (mean(&small), percentile(&small, 0.99));
         self.large_fct_us_mean = mean(&large);
         let long = whole.0.iter().filter(|(size, _)| *size > 100_000);
-        // Bits in a microsecond are megabits in a second.
+        // Bits per microsecond are megabits per second.
         let rates: Vec<f64> = long.map(|(size, us)| *size as f64 * 8.0 / us).collect();
         self.long_flow_mbps_mean = mean(&rates);
     }
 
-    /// Fills in what became of datagrams: how many were sent, and what their receivers counted.
+    /// Fills in counts of datagrams: the number sent, and the receivers' counts.
     pub fn datagrams<'a>(&mut self, sent: u64, sinks: impl Iterator<Item = &'a UdpSink>) {
         let (mut received, mut overtaken, mut delay, mut delay_max) = (0, 0, 0, 0);
         let mut delays = Histogram::new();
@@ -194,11 +195,11 @@ impl WorkloadRow {
         self.delay_us_max = (received > 0).then_some(delay_max as f64 / 1e6);
     }
 
-    /// Fills in how long the rounds of an incast took, each of `round_bytes`.
+    /// Fills in durations of an incast's rounds, each of `round_bytes`.
     pub fn rounds(&mut self, mut times_us: Vec<f64>, round_bytes: u64) {
         let total_us: f64 = times_us.iter().sum();
         let bits = (round_bytes * times_us.len() as u64) as f64 * 8.0;
-        // Bits in a microsecond are megabits in a second.
+        // Bits per microsecond are megabits per second.
         self.goodput_mbps = (total_us > 0.0).then(|| bits / total_us);
         self.rounds = Some(times_us.len() as u64);
         times_us.sort_by(f64::total_cmp);
@@ -206,52 +207,54 @@ impl WorkloadRow {
     }
 }
 
-/// What the network did.
+/// Results of the network.
 ///
-/// Packets are conserved: those that hosts sent are those that were delivered, that were dropped, and that are on their way.
+/// Packets are conserved: each packet sent by a host was delivered or dropped, or is in flight.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NetworkRow {
-    /// The run's own time.
+    /// Simulated time.
     pub simulated_s: f64,
     /// Packets that hosts sent.
     pub injected_packets: u64,
     /// Packets that reached their host.
     pub delivered_packets: u64,
-    /// Packets that were on their way in the end.
+    /// Packets in flight at the end.
     pub in_flight_packets: u64,
-    /// Packets that found their queue full.
+    /// Packets dropped at a full queue.
     pub dropped_queue_full: u64,
-    /// Packets lost otherwise: by chance, by bit errors, with a link that went down, without a route.
+    /// Packets lost otherwise: random losses, bit errors, links that went down, missing routes.
     pub dropped_otherwise: u64,
-    /// Packets that queues marked.
+    /// Packets marked by queues.
     pub marked_packets: u64,
-    /// With `spread = "caps"`: the ways that no short flow took, among all, in the mean of a switch's samples in which some were there.
+    /// With `spread = "caps"`: mean share of a switch's paths without short flows, over samples in
+    /// which some were present.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unused_ways_share_mean: Option<f64>,
-    /// Bytes that a hybrid switch has sent by circuits.
+    /// Bytes sent over circuits by a hybrid switch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub circuit_bytes: Option<u64>,
-    /// Bytes that a hybrid switch has sent by its packet network.
+    /// Bytes sent over the packet network by a hybrid switch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packet_network_bytes: Option<u64>,
-    /// Weeks of circuits that follow demand, the last one whole or not.
+    /// Number of weeks of circuits that follow demand, an incomplete last one included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weeks: Option<u64>,
-    /// Days of these weeks.
+    /// Number of days of these weeks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub days: Option<u64>,
     /// Latency of packets through a hybrid switch.
     #[serde(flatten)]
     pub latency: LatencyRow,
-    /// Links that packets have passed, all together.
+    /// Links passed by packets, summed over packets.
     pub packet_hops: u64,
-    /// Events of the simulator.
+    /// Number of events of the simulator.
     pub events: u64,
-    /// Equal runs have equal hashes; in hexadecimal.
+    /// Event hash in hexadecimal; equal runs have equal hashes.
     pub event_hash: String,
 }
 
-/// Latency of data packets from entering a hybrid switch to leaving it, to within 1/32. `None` if no packet did.
+/// Latency of data packets from entering a hybrid switch to leaving it, to within 1/32. `None` if
+/// no packet did.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LatencyRow {
     /// Median over all data packets.
@@ -298,68 +301,68 @@ impl NetworkRow {
     }
 }
 
-/// What a link carried.
+/// Results of a link.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LinkRow {
-    /// Where it begins.
+    /// Start of the link.
     pub from: String,
-    /// Where it ends.
+    /// End of the link.
     pub to: String,
     /// Packets sent.
     pub sent_packets: u64,
     /// Bytes sent.
     pub sent_bytes: u64,
-    /// Of what it could have sent in the whole run.
+    /// Use over the whole run, as a share of the link's rate.
     pub use_share: f64,
-    /// Packets that found its queue full.
+    /// Packets dropped at the full queue.
     pub dropped_queue_full: u64,
-    /// Packets lost here otherwise.
+    /// Packets lost otherwise on this link.
     pub dropped_otherwise: u64,
-    /// Packets marked here.
+    /// Packets marked at this link.
     pub marked_packets: u64,
-    /// Time that a packet waited here.
+    /// Mean waiting time of packets at this link.
     pub wait_us_mean: f64,
-    /// The longest.
+    /// Maximum waiting time.
     pub wait_us_max: f64,
 }
 
-/// What became of a flow.
+/// Results of a flow.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FlowRow {
-    /// Which workload, from 0.
+    /// Index of the workload, from 0.
     pub workload_index: u16,
-    /// The host that sends.
+    /// Sending host.
     pub from: String,
-    /// The host that receives.
+    /// Receiving host.
     pub to: String,
-    /// Its size; none if it is endless.
+    /// Size in bytes; `None` if endless.
     pub size_bytes: Option<u64>,
-    /// When it was opened.
+    /// Start time.
     pub started_s: f64,
-    /// How long it took, if it was whole.
+    /// Completion time; `None` if incomplete.
     pub fct_us: Option<f64>,
-    /// Bytes that arrived in order.
+    /// Bytes received in order.
     pub delivered_bytes: u64,
-    /// Segments that were sent again.
+    /// Segments retransmitted.
     pub retransmitted_segments: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
 }
 
-/// What became of a coflow.
+/// Results of a coflow.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CoflowRow {
-    /// Which workload, from 0.
+    /// Index of the workload, from 0.
     pub workload_index: u16,
-    /// What it is called.
+    /// Name.
     pub coflow: String,
-    /// How many flows it has.
+    /// Number of flows.
     pub flows: u64,
-    /// What they move, all together.
+    /// Total size of its flows in bytes.
     pub size_bytes: u64,
-    /// When the first of them was to begin.
+    /// Scheduled start of its first flow.
     pub started_s: f64,
-    /// How long it took until the last was whole, if it was.
+    /// Coflow completion time; `None` if incomplete.
     pub cct_us: Option<f64>,
 }
 
@@ -372,45 +375,46 @@ pub struct WeekRow {
     pub length_s: f64,
     /// Days of the week.
     pub days: u64,
-    /// Demand that was seen when the week was decided.
+    /// Demand on which the week's decision was based.
     pub demand_bytes: u64,
-    /// Reports of flows so far that were beyond a limit, so that the demand can be wrong.
+    /// Reports of flows so far that exceeded a limit, so that the demand may be wrong.
     pub unknown_reports: u64,
     /// Bytes that entered circuits.
     pub circuit_bytes: u64,
-    /// Bytes that left by the packet network.
+    /// Bytes that left over the packet network.
     pub packet_network_bytes: u64,
-    /// Share of the bytes that the week's circuits could have carried. `None` without circuits, or if the week was not whole.
+    /// Bytes in circuits as a share of the week's circuit capacity. `None` without circuits, or for
+    /// an incomplete week.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub circuit_use_share: Option<f64>,
 }
 
-/// What was seen of a link or flow at a time; what does not apply is left out.
+/// State of a link or flow at a time; inapplicable columns are left out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Sample {
-    /// When.
+    /// Time of the sample.
     pub time_s: f64,
-    /// Which link, as the scenario names it, or which flow.
+    /// The link, as the scenario names it, or the flow.
     pub what: String,
-    /// Bytes that waited.
+    /// Bytes queued.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_bytes: Option<u64>,
-    /// Packets that waited.
+    /// Packets queued.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_packets: Option<u32>,
-    /// What the link sent since the sample before.
+    /// Rate sent over the link since the last sample.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_mbps: Option<f64>,
-    /// What arrived of the flow in order since the sample before.
+    /// Rate received in order by the flow since the last sample.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub goodput_mbps: Option<f64>,
-    /// What the sender's rate control allows, where it has one.
+    /// Rate allowed by the sender's rate control, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allowed_mbps: Option<f64>,
     /// The sender's congestion window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwnd_bytes: Option<u64>,
-    /// The sender's smoothed round trip.
+    /// The sender's smoothed round-trip time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub srtt_us: Option<f64>,
 }

@@ -13,15 +13,15 @@ use crate::traffic::{Flow, Job, Traffic};
 use anabranch_fabric::{Envelope, EventQueue, Fabric, Hosts, QuadHeap, Tapped, Totals};
 use anabranch_units::{Duration, Instant, LinkId, Seed};
 
-/// Events between two looks at whether the work is done. Fixed, so that equal runs end at the same event.
+/// Events between checks for the end of the work. Fixed, so that equal runs end at the same event.
 const SLICE_EVENTS: u64 = 1 << 14;
 
-/// A run on its way.
+/// A run in progress.
 pub struct Simulation<'a, Q: EventQueue = QuadHeap> {
     plan: &'a Plan,
     seed: u64,
     fabric: Fabric<Hosts<Traffic>, Q>,
-    /// The next of the plan's changes.
+    /// Index of the next change.
     next_change: usize,
     next_sample: Option<Instant>,
     series: Vec<Sample>,
@@ -30,20 +30,20 @@ pub struct Simulation<'a, Q: EventQueue = QuadHeap> {
     seen: Seen,
     /// Circuits that follow demand.
     weeks: Option<Weeks>,
-    /// Copies of packets that have not been fetched.
+    /// Tapped packets not yet taken.
     tapped: Vec<Tapped<Envelope<Msg>>>,
 }
 
 impl<'a, Q: EventQueue> Simulation<'a, Q> {
     /// Trial `trial` of the plan, at its beginning.
     ///
-    /// Errors: what a system finds impossible only when it has drawn.
+    /// Errors: failures of a system's random draw.
     pub fn new(plan: &'a Plan, trial: u64) -> Result<Self, PlanError> {
         let seed = plan.seed(trial);
         Ok(Self::with_traffic(plan, seed, plan.traffic(Seed::new(seed))?))
     }
 
-    /// A run of the plan's network in which hosts do something else than the plan says.
+    /// A run of the plan's network with other traffic than the plan's.
     pub fn with_traffic(plan: &'a Plan, seed: u64, traffic: Traffic) -> Self {
         let (elements, doors, buffers) = plan.network.build(Seed::new(seed), |link| plan.needs_plain(link));
         let first: Vec<_> = traffic.first_timers().collect();
@@ -84,53 +84,53 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
     pub fn seed(&self) -> u64 {
         self.seed
     }
-    /// How far it has come in its own time.
+    /// Current simulated time.
     pub fn now(&self) -> Instant {
         self.fabric.now()
     }
-    /// What it has done so far.
+    /// Totals so far.
     pub const fn totals(&self) -> &Totals {
         self.fabric.totals()
     }
-    /// Packets that have come in and have neither been delivered nor dropped.
+    /// Packets in flight: neither delivered nor dropped.
     pub fn in_flight(&self) -> u64 {
         self.fabric.in_flight()
     }
-    /// Equal runs have equal hashes.
+    /// Event hash; equal runs have equal hashes.
     pub const fn event_hash(&self) -> u64 {
         self.fabric.event_hash()
     }
-    /// What the hosts have done.
+    /// Traffic of the hosts.
     pub fn traffic(&self) -> &Traffic {
         self.fabric.nodes()[0].user()
     }
-    /// What it runs.
+    /// The plan.
     pub const fn plan(&self) -> &'a Plan {
         self.plan
     }
     pub(crate) fn hosts(&self) -> &Hosts<Traffic> {
         &self.fabric.nodes()[0]
     }
-    /// The fabric, to look at its ports.
+    /// The fabric, for access to its ports.
     pub const fn fabric(&self) -> &Fabric<Hosts<Traffic>, Q> {
         &self.fabric
     }
-    /// Copies the packets that `link` delivers from now on.
+    /// Starts to copy the packets that `link` delivers.
     pub fn tap(&mut self, link: LinkId) {
         self.fabric.tap(Network::port(link));
     }
-    /// The packets of tapped links since the last call, each with its link.
+    /// Packets of tapped links since the last call, each with its link.
     pub fn take_tapped(&mut self) -> impl Iterator<Item = (LinkId, Tapped<Envelope<Msg>>)> {
         let links = |tapped: Tapped<Envelope<Msg>>| (LinkId(tapped.port.index() as u32), tapped);
         let mut tapped = std::mem::take(&mut self.tapped);
         tapped.append(&mut self.fabric.take_tapped());
-        // Packets of the switch are for the weeks alone.
+        // Packets of the switch are used for the weeks only.
         let switch = self.plan.network.circuit_switch();
         let (of_switch, of_links) = tapped.into_iter().partition(|packet| Some(packet.port) == switch);
         self.tapped = of_switch;
         of_links.into_iter().map(links)
     }
-    /// Packets that have come off links, all together: packet-hops.
+    /// Packet-hops: packets delivered by links, summed over links.
     pub fn packet_hops(&self) -> u64 {
         let links = self.plan.network.topology().link_ids();
         let hops = links.filter_map(|link| self.fabric.port_counters(Network::port(link)));
@@ -141,13 +141,13 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
         self.plan.scenario.duration.map_or(Instant::MAX, |duration| Instant::ZERO + duration)
     }
 
-    /// The share of the run that is done, by its time or its work, whichever is further.
+    /// Share of the run that is done, by its time or its work, whichever is further.
     pub fn progress(&self) -> f64 {
         let by_time = self.plan.scenario.duration.map(|d| self.now().as_secs_f64() / d.as_secs_f64());
         by_time.unwrap_or(0.0).max(self.traffic().progress().unwrap_or(0.0)).min(1.0)
     }
 
-    /// Runs on for some events. False once the run is over.
+    /// Processes some events. Returns false once the run is over.
     pub fn step(&mut self) -> bool {
         let end = self.end();
         let change = self.plan.changes.get(self.next_change).map(|(at, ..)| *at);
@@ -237,7 +237,7 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
         }
     }
 
-    /// What was seen of the flows of job `number`, and of links.
+    /// Summaries of the probed flows of job `number`, and of links.
     pub(crate) fn seen(&self, number: u16) -> (impl Iterator<Item = &SeenFlow>, Option<f64>) {
         let flows = self.plan.scenario.probe.as_ref().map_or(0, |probe| probe.flows);
         let of_job = probed(self.traffic(), flows).zip(&self.seen.flows);

@@ -1,8 +1,8 @@
 //! Scenarios: network, transport, workloads, probes, changes, and sweeps of settings.
 //!
-//! A scenario is a TOML file (or the same as a [`toml::Table`]); `read` makes [`Point`]s of it, one for each combination of
-//! the swept values, each with its resolved [`Scenario`]. A setting that the file lacks has a default, and a setting that is
-//! unknown, impossible or senseless is refused with its line.
+//! A scenario is a TOML file (or an equivalent [`toml::Table`]). `read` expands it into [`Point`]s,
+//! one for each combination of swept values, each with its resolved [`Scenario`]. A missing setting
+//! has a default; a setting that is unknown, impossible or contradictory is refused with its line.
 //!
 //! ```toml
 //! [network]
@@ -18,7 +18,7 @@
 //! "workload.servers" = [1, 2, 4, 8, 16, 32]
 //! ```
 //!
-//! Leaves out: how a scenario runs (`network`, `traffic`). Read [`Scenario`] and [`Workload`] first.
+//! Leaves out: running a scenario (`network`, `traffic`). Read [`Scenario`] and [`Workload`] first.
 
 mod check;
 mod circuit;
@@ -38,36 +38,36 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// For people.
+    /// Name for people.
     #[serde(default)]
     pub name: String,
-    /// Of everything random. Trial `t` runs with `seed + t`.
+    /// Seed of all random draws. Trial `t` runs with `seed + t`.
     #[serde(default = "one")]
     pub seed: u64,
-    /// When the run ends at the latest. Needed if a workload has no end of its own.
+    /// Latest end of the run. Required if a workload is endless.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration: Option<Duration>,
-    /// Goodput is measured from here on.
+    /// Start of the measurement of goodput.
     #[serde(default)]
     pub warmup: Duration,
     /// Hosts, links and queues.
     pub network: NetworkSpec,
-    /// A switch of circuits and packets in place of one of the topology's.
+    /// A hybrid switch in place of one of the topology's switches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub circuit: Option<CircuitSpec>,
-    /// How TCP is set up, on all hosts.
+    /// TCP settings of all hosts.
     #[serde(default)]
     pub transport: Config,
-    /// What the hosts do.
+    /// Workloads of the hosts.
     #[serde(default)]
     pub workload: Vec<Workload>,
-    /// What is sampled over time.
+    /// Samples over time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe: Option<Probe>,
-    /// What changes on the way.
+    /// Changes of links during the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub change: Vec<Change>,
-    /// What else the hosts' kernels are told where the scenario is emulated: a path below `/proc/sys/net`, as
+    /// Further kernel settings of the hosts in emulation: a path below `/proc/sys/net`, such as
     /// `ipv4/tcp_early_retrans`, and its value. The simulator has no kernel.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub kernel: BTreeMap<String, String>,
@@ -77,7 +77,7 @@ pub struct Scenario {
     pub dilation: Option<u32>,
 }
 
-/// Largest time dilation: a millisecond of the network takes a second.
+/// Maximum time dilation: a millisecond of the network takes a second.
 pub const DILATION_MAX: u32 = 1_024;
 
 const fn one() -> u64 {
@@ -88,8 +88,8 @@ const fn one() -> u64 {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NetworkSpec {
-    /// `star` (needs `hosts`), `dumbbell` (`pairs`), `leaf-spine` (`tors`, `spines`, `hosts`: per tor), `fat-tree` (`k`), a
-    /// built-in topology, or a file.
+    /// `star` (needs `hosts`), `dumbbell` (`pairs`), `leaf-spine` (`tors`, `spines`, `hosts`: per
+    /// tor), `fat-tree` (`k`), a built-in topology, or a file.
     pub topology: String,
     /// Hosts of a star, or below each tor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -106,61 +106,65 @@ pub struct NetworkSpec {
     /// Ports of each switch of a fat tree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub k: Option<usize>,
-    /// Of every link that does not say otherwise.
+    /// Rate of links without their own.
     #[serde(default = "gigabit")]
     pub rate: BitRate,
-    /// One way, of every link that does not say otherwise.
+    /// One-way delay of links without their own.
     #[serde(default = "microsecond")]
     pub delay: Duration,
-    /// Bytes that wait at most at a switch's port.
+    /// Queue limit of a switch's port in bytes.
     #[serde(default = "queue")]
     pub queue: ByteCount,
-    /// Packets that wait at most at a switch's port, if that is limited too.
+    /// Queue limit of a switch's port in packets, if limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_packets: Option<u32>,
-    /// Bytes that wait at most at a host's own port. Large, as hosts hold back rather than drop.
+    /// Queue limit of a host's port in bytes. Large, as hosts hold data back rather than drop it.
     #[serde(default = "host_queue")]
     pub host_queue: ByteCount,
-    /// Waiting bytes above which a switch's port marks (ECN).
+    /// Queue length in bytes above which a switch's port marks (ECN).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<ByteCount>,
-    /// Whether what the receiver of a flow sends, acknowledgements, has the first priority at all ports.
+    /// Whether packets of a flow's receiver, that is acknowledgements, have the first priority at
+    /// all ports.
     #[serde(default)]
     pub acks_first: bool,
-    /// A buffer that all ports of a switch share, beside `queue`.
+    /// Buffer shared by all ports of a switch, in addition to `queue`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_buffer: Option<ByteCount>,
-    /// With a shared buffer: no queue holds more than so many times what is free of it.
+    /// Maximum of a queue in a shared buffer, as a multiple of the buffer's free space.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_factor: Option<f64>,
-    /// Whether a one-way link gets a way back of the same kind, for acknowledgements: systems do not plan with it.
+    /// Whether each one-way link gets an equal reverse link for acknowledgements, which systems do
+    /// not plan with.
     #[serde(default)]
     pub ways_back: bool,
-    /// Packets lost by chance on every link, parts per million.
+    /// Random packet loss on every link, parts per million.
     #[serde(default)]
     pub loss_ppm: u32,
-    /// Packets that a burst of such losses takes in the mean, on every link; with 1 each packet is lost or not on its own (see
+    /// Mean length of a burst of these losses in packets; 1 for independent losses (see
     /// [`anabranch_fabric::PortSettings`]).
     #[serde(default = "one_packet", skip_serializing_if = "is_one_packet")]
     pub loss_burst: u32,
-    /// Bits damaged by chance on every link, parts per 10^12.
+    /// Random bit errors on every link, parts per 10^12.
     #[serde(default)]
     pub bit_errors_ppt: u64,
-    /// Of links between switches, where it differs: a dumbbell's bottleneck, a leaf-spine's uplinks.
+    /// Rate of links between switches, if different: a dumbbell's bottleneck, a leaf-spine's
+    /// uplinks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink_rate: Option<BitRate>,
-    /// Of links between switches, where it differs.
+    /// Delay of links between switches, if different.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink_delay: Option<Duration>,
-    /// Of links between switches, where it differs.
+    /// Queue limit of links between switches, if different.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink_queue: Option<ByteCount>,
     /// How switches choose among equal paths.
     #[serde(default)]
     pub spread: Spread,
-    /// Each packet leaves its host up to so much later, by chance and in order. The time of a packet at the bottleneck keeps
-    /// flows from falling into step (see [`anabranch_fabric::Hosts::with_jitter`]). Of the simulator: emulated hosts are
-    /// irregular of themselves.
+    /// Maximum random delay of a packet's departure from its host; order is kept. A packet's time
+    /// at the bottleneck prevents flows from synchronising (see
+    /// [`anabranch_fabric::Hosts::with_jitter`]). Simulator only: emulated hosts are irregular
+    /// anyway.
     #[serde(default)]
     pub jitter: Duration,
 }
@@ -189,10 +193,10 @@ const fn host_queue() -> ByteCount {
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Spread {
-    /// By a policy of each switch, which has this word.
+    /// By the switches' policy with this name.
     By(PolicyKind),
-    /// By destination, evenly: host d of a fat tree is reached over core (d mod h) h + (d / h) mod h, with h = k / 2 (Zahavi,
-    /// *D-Mod-K routing*, 2010).
+    /// By destination, evenly: host d of a fat tree is reached over core (d mod h) h + (d / h) mod
+    /// h, with h = k / 2 (Zahavi, *D-Mod-K routing*, 2010).
     DModK,
     /// By destination, by a hash: host d of a fat tree is reached over core splitmix64(d) mod h^2.
     DHash,
@@ -234,7 +238,8 @@ impl Spread {
         }
     }
 
-    /// The core over which host `dst` of a fat tree with `half` times `half` cores is reached, where it depends on that alone.
+    /// Core over which host `dst` of a fat tree with `half` times `half` cores is reached, if the
+    /// destination alone decides.
     pub(crate) fn core(self, dst: u64, half: u64) -> Option<u64> {
         match self {
             Self::By(_) => None,
@@ -252,41 +257,42 @@ pub const fn splitmix64(x: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The kinds of workloads that are no system's.
+/// Kinds of workloads of this room.
 pub const KINDS: [&str; 6] = ["long", "incast", "poisson", "udp", "trace", "racks"];
 
-/// What hosts do.
+/// A workload of the hosts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Workload {
-    /// Each of some pairs moves one stream, endless or of a size.
+    /// One stream per pair, endless or of a given size.
     Long(Long),
-    /// Barrier-synchronised requests: a client asks all servers for a block each, and again once all have come.
+    /// Barrier-synchronised requests: a client requests a block from each server, and again once
+    /// all have arrived.
     Incast(Incast),
     /// Flows that begin at random times, of random sizes, between random hosts.
     Poisson(Poisson),
     /// Datagrams at a constant rate, or in bursts.
     Udp(Udp),
-    /// Flows as a file lists them.
+    /// Flows listed in a file.
     Trace(Trace),
-    /// Flows between racks, at a rate for each rack.
+    /// Flows between racks, at a rate per rack.
     Racks(Racks),
-    /// What a system's machines do: any kind that is not in [`KINDS`].
+    /// A system's workload: any kind that is not in [`KINDS`].
     #[serde(untagged)]
     System(SystemWorkload),
 }
 
-/// See [`Workload::System`].
+/// A system's workload; see [`Workload::System`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SystemWorkload {
-    /// Which system.
+    /// Name of the system.
     pub kind: String,
-    /// Its settings, as they were written: the system reads them.
+    /// Settings as written: the system reads them.
     #[serde(flatten)]
     pub settings: toml::Table,
 }
 
-/// Whom each host sends to.
+/// Pairs of sender and receiver.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Pairs {
@@ -294,7 +300,7 @@ pub enum Pairs {
     Named(Pattern),
     /// Host i to host (i + n) mod hosts.
     Stride(usize),
-    /// As listed, by name or number.
+    /// Listed pairs, by name or number.
     Listed(Vec<(String, String)>),
 }
 
@@ -302,39 +308,39 @@ pub enum Pairs {
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pattern {
-    /// A random one, in which nobody sends to itself.
+    /// A random permutation without fixed points.
     Permutation,
     /// Host i of the first half to host i of the second.
     Halves,
-    /// Every host to every other.
+    /// Every host to every other host.
     All,
 }
 
-/// See [`Workload::Long`].
+/// Streams between pairs; see [`Workload::Long`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Long {
-    /// Who sends to whom: `"permutation"`, `"halves"`, `"all"`, a stride, or `[["h0", "h1"], …]`.
+    /// Pairs: `"permutation"`, `"halves"`, `"all"`, a stride, or `[["h0", "h1"], …]`.
     pub pairs: Pairs,
-    /// Bytes that each stream has; endless without.
+    /// Bytes of each stream; endless by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<ByteCount>,
-    /// When streams begin.
+    /// Start of the streams.
     #[serde(default)]
     pub start: Duration,
-    /// Each begins up to so much later, by chance.
+    /// Maximum random delay of each start.
     #[serde(default)]
     pub jitter: Duration,
-    /// Streams of each pair.
+    /// Streams per pair.
     #[serde(default = "one_stream")]
     pub streams: u32,
-    /// Flows smaller than this are sent twice, and the first of the two to be whole counts (RepFlow).
+    /// Size below which flows are sent twice; the first complete copy counts (RepFlow).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub twice_below: Option<ByteCount>,
-    /// Their congestion control, where it is not the transport's.
+    /// Congestion control, if different from the transport's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control: Option<Control>,
-    /// Strict priority of their packets, 0 first.
+    /// Strict priority of the packets, 0 first.
     #[serde(default = "middle")]
     pub priority: u8,
 }
@@ -346,37 +352,37 @@ const fn middle() -> u8 {
     1
 }
 
-/// See [`Workload::Incast`].
+/// Barrier-synchronised requests; see [`Workload::Incast`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Incast {
-    /// Who asks; the first host without.
+    /// Host of the client; the first host by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<String>,
-    /// How many answer: the hosts after the client, in order.
+    /// Number of servers: the hosts after the client, in order.
     pub servers: usize,
-    /// Whether they are drawn from the run's seed among all other hosts instead.
+    /// Whether the servers are drawn from all other hosts with the run's seed instead.
     #[serde(default)]
     pub random_servers: bool,
-    /// Bytes that each server sends in a round.
+    /// Bytes from each server in a round.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block: Option<ByteCount>,
-    /// Bytes that all servers together send in a round, where `block` is not given.
+    /// Bytes from all servers together in a round, instead of `block`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<ByteCount>,
-    /// How often.
+    /// Number of measured rounds.
     #[serde(default = "twenty")]
     pub rounds: u32,
-    /// Rounds before those that count: in the first ones windows find their size.
+    /// Number of warm-up rounds, in which windows find their size.
     #[serde(default)]
     pub warmup_rounds: u32,
     /// Bytes of a request.
     #[serde(default = "request")]
     pub request: ByteCount,
-    /// Each request leaves up to so much later, by chance.
+    /// Maximum random delay of each request.
     #[serde(default)]
     pub jitter: Duration,
-    /// Strict priority of their packets, 0 first.
+    /// Strict priority of the packets, 0 first.
     #[serde(default = "middle")]
     pub priority: u8,
 }
@@ -388,61 +394,62 @@ const fn request() -> ByteCount {
     ByteCount::new(64)
 }
 
-/// See [`Workload::Poisson`].
+/// Random flows; see [`Workload::Poisson`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Poisson {
-    /// The mean share of the hosts' own links that the flows' bytes take, headers not counted: above 0, below 1.
+    /// Mean load of the hosts' links by the flows' bytes without headers, above 0 and below 1.
     pub load: f64,
-    /// `web-search`, `data-mining`, a size such as `"100 kB"`, a range such as `"90 kB to 900 kB"`, all alike, or a file of
-    /// the distribution.
+    /// `web-search`, `data-mining`, a size such as `"100 kB"`, a range such as `"90 kB to 900 kB"`
+    /// with equal probabilities, or a file of the distribution.
     pub sizes: String,
-    /// How many flows; without, they come until the run ends.
+    /// Number of flows; by default they arrive until the run ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flows: Option<u64>,
-    /// Flows smaller than this are sent twice, and the first of the two to be whole counts (RepFlow).
+    /// Size below which flows are sent twice; the first complete copy counts (RepFlow).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub twice_below: Option<ByteCount>,
-    /// Strict priority of their packets, 0 first.
+    /// Strict priority of the packets, 0 first.
     #[serde(default = "middle")]
     pub priority: u8,
 }
 
-/// See [`Workload::Udp`].
+/// Datagrams; see [`Workload::Udp`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Udp {
-    /// Who sends to whom, as for `long`.
+    /// Pairs, as for `long`.
     pub pairs: Pairs,
-    /// Bits on the wire in a second, while it sends.
+    /// Rate on the wire while sending.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<BitRate>,
-    /// In place of the rate: every pair sends so much that this share of the links' rates is taken, in the mean over all
-    /// links of the network.
+    /// Load instead of the rate: every pair sends at the rate that uses this share of the links'
+    /// rates, on average over all links.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<f64>,
-    /// Bytes of a datagram on the wire.
+    /// Length of a datagram on the wire in bytes.
     #[serde(default = "mtu")]
     pub packet: ByteCount,
-    /// Mean length of a burst, drawn from an exponential distribution; no pauses without.
+    /// Mean length of a burst, exponentially distributed; by default there are no pauses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on: Option<Duration>,
     /// Mean length of a pause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub off: Option<Duration>,
-    /// When it begins.
+    /// Start.
     #[serde(default)]
     pub start: Duration,
-    /// When it ends; with the run without.
+    /// End; by default the end of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<Duration>,
-    /// Whether datagrams come at random, as a Poisson process of this mean rate, rather than evenly.
+    /// Whether datagrams leave at random, as a Poisson process with this mean rate, rather than
+    /// evenly.
     #[serde(default)]
     pub random: bool,
-    /// With `random`: datagrams that leave back to back.
+    /// Datagrams that leave back to back, with `random`.
     #[serde(default = "one_stream")]
     pub batch: u32,
-    /// Strict priority of their packets, 0 first.
+    /// Strict priority of the packets, 0 first.
     #[serde(default = "middle")]
     pub priority: u8,
 }
@@ -451,75 +458,76 @@ const fn mtu() -> ByteCount {
     ByteCount::new(1_500)
 }
 
-/// See [`Workload::Trace`].
+/// Flows of a file; see [`Workload::Trace`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Trace {
     /// A CSV file with the header `start_s,from,to,size_bytes`, sorted or not.
     pub file: String,
-    /// Flows smaller than this are sent twice, and the first of the two to be whole counts (RepFlow).
+    /// Size below which flows are sent twice; the first complete copy counts (RepFlow).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub twice_below: Option<ByteCount>,
-    /// Strict priority of their packets, 0 first.
+    /// Strict priority of the packets, 0 first.
     #[serde(default = "middle")]
     pub priority: u8,
 }
 
-/// See [`Workload::Racks`].
+/// Flows between racks; see [`Workload::Racks`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Racks {
-    /// Data in a second that the flows of each rack have in the mean. A flow begins as the one before it would end at this
-    /// rate; the first one at a random time within its own.
+    /// Mean data rate of each rack's flows. A flow starts when its predecessor would end at this
+    /// rate; the first starts at a random time within its duration.
     pub rate: BitRate,
-    /// Sizes, as for `poisson`.
+    /// Sizes of flows, as for `poisson`.
     pub sizes: String,
-    /// A flow goes to the rack that follows by one of these numbers; all numbers alike without it.
+    /// Numbers by which the destination's rack follows the source's; by default all, with equal
+    /// probability.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shifts: Option<Vec<u16>>,
-    /// Their congestion control, where it is not the transport's.
+    /// Congestion control, if different from the transport's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control: Option<Control>,
-    /// Strict priority of their packets, 0 first.
+    /// Strict priority of the packets, 0 first.
     #[serde(default = "middle")]
     pub priority: u8,
 }
 
-/// What is sampled over time.
+/// Samples over time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Probe {
-    /// How often.
+    /// Interval between samples.
     pub interval: Duration,
-    /// Links, as `FROM-TO`; queue length and use are sampled.
+    /// Links, as `FROM-TO`, whose queue length and use are sampled.
     #[serde(default)]
     pub links: Vec<String>,
-    /// The first so many flows of data; goodput is sampled, and how fast their senders may be.
+    /// Number of data flows, the first ones, whose goodput and allowed rate are sampled.
     #[serde(default)]
     pub flows: u32,
 }
 
-/// What changes on the way.
+/// A change of a link during the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
-    /// When.
+    /// Time of the change.
     pub at: Duration,
     /// The link, as `FROM-TO`, in this direction.
     pub link: String,
-    /// Whether it works from now on.
+    /// Whether the link is up from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub up: Option<bool>,
-    /// Its rate from now on.
+    /// Rate from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<BitRate>,
-    /// Its delay from now on.
+    /// Delay from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<Duration>,
-    /// Its loss from now on.
+    /// Loss from now on, parts per million.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_ppm: Option<u32>,
-    /// What a burst of its losses takes in the mean, from now on.
+    /// Mean length of a loss burst from now on, in packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_burst: Option<u32>,
 }

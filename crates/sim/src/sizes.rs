@@ -1,13 +1,14 @@
-//! Flow sizes: distributions from files, and the two published ones that the project carries.
+//! Flow sizes: distributions from files, and two built-in published ones.
 //!
-//! A file has a header `size_bytes,cdf` and one row a point of the cumulative distribution, both columns ascending, the last
-//! at 1; between points sizes are interpolated linearly. The two carried: `web-search` (DCTCP, SIGCOMM 2010, Figure 4) and
-//! `data-mining` (VL2, SIGCOMM 2009, Figure 2), both in the packets of 1,460 bytes of PIAS's simulations (NSDI 2015).
-//! Read [`Sizes`] first.
+//! A file has a header `size_bytes,cdf` and one row per point of the cumulative distribution; both
+//! columns ascend, and the last share is 1. Sizes are interpolated linearly between points. The
+//! built-in ones: `web-search` (DCTCP, SIGCOMM 2010, Figure 4) and `data-mining` (VL2, SIGCOMM
+//! 2009, Figure 2), both in the packets of 1,460 bytes of PIAS's simulations (NSDI 2015). Read
+//! [`Sizes`] first.
 
 use anabranch_units::{ByteCount, RandomStream};
 
-/// The names and files of the distributions that the project carries.
+/// Names and files of the built-in distributions.
 const CARRIED: [(&str, &str); 2] = [
     ("web-search", include_str!("data/web_search.csv")),
     ("data-mining", include_str!("data/data_mining.csv")),
@@ -16,11 +17,11 @@ const CARRIED: [(&str, &str); 2] = [
 /// A cumulative distribution of flow sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sizes {
-    /// Size in bytes, and the share of flows that are no larger.
+    /// Points: size in bytes, and share of flows that are no larger.
     points: Vec<(f64, f64)>,
 }
 
-/// Why a file is no distribution.
+/// Why a file is not a valid distribution.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum SizesError {
@@ -28,14 +29,14 @@ pub enum SizesError {
     Header(String),
     /// A line does not hold two numbers in range.
     Row {
-        /// Which, from 1.
+        /// Line number, from 1.
         line: usize,
-        /// What stands there.
+        /// Text of the line.
         text: String,
     },
-    /// A line's size or share is below the line's before it.
+    /// A line's size or share is below the previous line's.
     Order {
-        /// Which, from 1.
+        /// Line number, from 1.
         line: usize,
     },
     /// The last share is not 1, or there is no row.
@@ -60,12 +61,12 @@ impl std::fmt::Display for SizesError {
 impl std::error::Error for SizesError {}
 
 impl Sizes {
-    /// All flows of one size.
+    /// A single size.
     pub fn fixed(size: ByteCount) -> Self {
         Self { points: vec![(size.as_u64() as f64, 1.0)] }
     }
 
-    /// Any size from `least` to `most`, all alike.
+    /// Sizes from `least` to `most` with equal probability.
     ///
     /// Panics: if `least` is larger than `most`.
     pub fn uniform(least: ByteCount, most: ByteCount) -> Self {
@@ -73,13 +74,13 @@ impl Sizes {
         Self { points: vec![(least.as_u64() as f64, 0.0), (most.as_u64() as f64, 1.0)] }
     }
 
-    /// The one that the project carries under `name`.
+    /// The built-in distribution `name`.
     pub fn carried(name: &str) -> Option<Self> {
         let (_, text) = CARRIED.iter().find(|(n, _)| *n == name)?;
         Some(Self::parse(text).expect("the carried files are checked by a test"))
     }
 
-    /// Reads a file's text.
+    /// Parses a file's text.
     ///
     /// Errors: see [`SizesError`].
     pub fn parse(text: &str) -> Result<Self, SizesError> {
@@ -110,14 +111,14 @@ impl Sizes {
         }
     }
 
-    /// The mean size in bytes.
+    /// Mean size in bytes.
     pub fn mean_bytes(&self) -> f64 {
         let (first_size, first_share) = self.points[0];
         let between = self.points.windows(2).map(|w| (w[1].1 - w[0].1) * (w[0].0 + w[1].0) / 2.0);
         first_size * first_share + between.sum::<f64>()
     }
 
-    /// A draw, in whole bytes, at least 1.
+    /// A random size in whole bytes, at least 1.
     pub fn draw(&self, random: &mut RandomStream) -> ByteCount {
         let u = random.unit_f64();
         let next = self.points.partition_point(|(_, share)| *share <= u).min(self.points.len() - 1);
@@ -144,11 +145,11 @@ mod tests {
             let mut random = Seed::new(1).stream("sizes", 0);
             let draws: Vec<f64> = (0..400_000).map(|_| sizes.draw(&mut random).as_u64() as f64).collect();
             let mean = draws.iter().sum::<f64>() / draws.len() as f64;
-            // Heavy tails: the mean of so many draws still moves by one or two percent.
+            // Heavy tails: the mean of these draws still varies by one or two percent.
             assert!((mean / sizes.mean_bytes() - 1.0).abs() < 0.05, "{name}: {mean} {}", sizes.mean_bytes());
             for (size, share) in &sizes.points {
                 let below = draws.iter().filter(|d| *d <= size).count() as f64 / draws.len() as f64;
-                // Where the distribution jumps, the upper end counts.
+                // At a jump of the distribution, the upper end counts.
                 assert!(below >= share - 0.01, "{name}: {size}: {below} {share}");
             }
         }

@@ -1,8 +1,9 @@
 //! Systems in scenarios: the traits by which a system's workload is planned and run.
 //!
-//! This room knows no system. A workload of a kind that this room does not have keeps its settings as they were read, and
-//! the [`System`] of that kind makes machines of these settings. A system may also stand between the other workloads' machines and the
-//! network, as a [`Layer`]. Leaves out: the machines' interface ([`crate::traffic::App`]).
+//! This room knows no system. A workload of an unknown kind keeps its settings as parsed, and the
+//! [`System`] of that kind builds machines from them. A system may also provide a [`Layer`] between
+//! the machines of other workloads and the network. Leaves out: the machines' interface
+//! ([`crate::traffic::App`]).
 
 use crate::circuits::CircuitPlan;
 use crate::end::Msg;
@@ -15,38 +16,39 @@ use anabranch_units::Seed;
 
 /// A system that scenarios may run.
 pub trait System: Sync {
-    /// What workloads call it: `kind = "gather"`.
+    /// Name in workloads: `kind = "gather"`.
     fn kind(&self) -> &'static str;
-    /// What `workload`, which messages call `field`, is to do on `network`.
+    /// The plan of `workload` on `network`; `field` names the workload in messages.
     ///
-    /// Errors: a setting that is unknown or cannot be, with its place below `field`.
+    /// Errors: a setting that is unknown or out of range, located below `field`.
     fn plan(
         &self,
         workload: &SystemWorkload,
         network: &Network,
         field: &str,
     ) -> Result<Box<dyn SystemPlan>, PlanError>;
-    /// The control of the hybrid switch that `spec` describes, with a schedule that follows demand, for `racks` racks. `None` in
-    /// a system without schedules.
+    /// Control of the hybrid switch that `spec` describes, with a schedule that follows demand, for
+    /// `racks` racks. `None` in a system without schedules.
     ///
-    /// Errors: an unknown scheduler, impossible times; the setting with its place.
+    /// Errors: an unknown scheduler or impossible times; the setting with its location.
     fn circuits(&self, _spec: &CircuitSpec, _racks: u16) -> Option<Result<Box<dyn CircuitPlan>, PlanError>> {
         None
     }
 }
 
-/// A system's workload, looked up: runs start from it.
+/// A resolved workload of a system: runs start from it.
 pub trait SystemPlan: std::fmt::Debug + Send + Sync {
-    /// What it does in a run with this seed.
+    /// The system's work in a run with this seed.
     ///
-    /// Errors: what only the draw shows to be impossible, in one line.
+    /// Errors: failures of the random draw, in one line.
     fn app(&self, network: &Network, seed: Seed) -> Result<Box<dyn App>, PlanError>;
-    /// What stands between all hosts' machines and the network in a run with this seed, whichever workload they belong to. One workload
-    /// of a scenario may have such a layer; what it counts is that workload's figures.
+    /// The layer between the machines of all hosts, of every workload, and the network in a run
+    /// with this seed. At most one workload of a scenario may have one; its counters are that
+    /// workload's figures.
     fn layer(&self, _network: &Network, _seed: Seed) -> Option<Box<dyn Layer<Msg>>> {
         None
     }
-    /// Whether it has one.
+    /// Whether it has a layer.
     fn has_layer(&self) -> bool {
         false
     }
@@ -54,7 +56,7 @@ pub trait SystemPlan: std::fmt::Debug + Send + Sync {
     fn has_end(&self) -> bool {
         true
     }
-    /// The strict priorities that its packets have.
+    /// Strict priorities of its packets.
     fn priorities(&self) -> &[u8] {
         &[1]
     }

@@ -1,4 +1,4 @@
-//! The names that a scenario's topology may have.
+//! Names of topologies in scenarios.
 //!
 //! Read [`unknown_topology`].
 
@@ -6,10 +6,11 @@ use anabranch_graph::builtin::BUILTINS;
 use anabranch_graph::file::resolve;
 use anabranch_units::text::{known, printable};
 
-/// The networks that are made from numbers.
+/// Topologies generated from numbers.
 pub(crate) const GENERATED: [&str; 4] = ["star", "dumbbell", "leaf-spine", "fat-tree"];
 
-/// That there is no such topology, and which there are; `None` for one that there is, or that may be a file.
+/// The message for an unknown topology, with a list of the known ones; `None` for a known one, or
+/// one that may be a file.
 pub(crate) fn unknown_topology(name: &str) -> Option<String> {
     if GENERATED.contains(&name) || resolve(name).is_ok() {
         return None;

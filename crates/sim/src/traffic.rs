@@ -1,8 +1,10 @@
-//! Traffic of the hosts: the user of all machines, which opens flows, answers requests, and keeps figures for the report.
+//! Traffic of the hosts: the user of all machines, which opens flows, answers requests, and keeps
+//! figures for the report.
 //!
-//! Each workload of a scenario is a *job*; each flow belongs to one. [`Traffic`] holds both and is the only user that the
-//! fabric's hosts have, so that a job may span hosts (a barrier does). One file a kind of job; `app` is the one for systems.
-//! Leaves out: the report of the figures (`report`). Read [`Traffic`], [`Flow`] and [`Job`] first.
+//! Each workload of a scenario is a *job*; each flow belongs to one job. [`Traffic`] holds both and
+//! is the only user of the fabric's hosts, so that a job may span hosts (a barrier does). There is
+//! a file for each kind of job; `app` is the one for systems. Leaves out: the report of the figures
+//! (`report`). Read [`Traffic`], [`Flow`] and [`Job`] first.
 
 mod app;
 mod incast;
@@ -24,41 +26,42 @@ use anabranch_fabric::{HostsCx, Target, User};
 use anabranch_transport::{Config, Connection, Control, Counters, Event};
 use anabranch_units::{ByteCount, Instant, Seed};
 
-/// What TLS 1.3 adds to a record (RFC 8446 section 5.2), for jobs whose connections would be encrypted.
+/// Bytes that TLS 1.3 adds to a record (RFC 8446 section 5.2), for jobs whose connections would be
+/// encrypted.
 pub const TLS_RECORD_BYTES: u64 = 22;
 
 /// A flow: bytes from one host to another.
 #[derive(Clone, Debug)]
 pub struct Flow {
-    /// Which job it belongs to.
+    /// Index of its job.
     pub job: u16,
-    /// The host that sends.
+    /// Sending host.
     pub src: u16,
-    /// The host that receives.
+    /// Receiving host.
     pub dst: u16,
-    /// How much; endless without.
+    /// Size; `None` if endless.
     pub size: Option<ByteCount>,
-    /// When it was opened.
+    /// Time of its opening.
     pub started_at: Instant,
-    /// When its last byte had arrived in order.
+    /// Arrival of its last byte in order.
     pub finished_at: Option<Instant>,
-    /// Bytes that have arrived in order.
+    /// Bytes received in order.
     pub delivered_bytes: u64,
-    /// Of them, those until the end of the warm-up.
+    /// Bytes received before the end of the warm-up.
     pub warmup_bytes: u64,
-    /// The machine that sends.
+    /// Sending machine.
     pub sender: PeerId,
-    /// The machine that receives.
+    /// Receiving machine.
     pub receiver: PeerId,
-    /// What its sender had done when it was taken away; none while it is there.
+    /// Counters of its removed sender; `None` while it exists.
     pub sent: Option<Counters>,
-    /// Segments that arrived beyond a gap, when its receiver was taken away.
+    /// Segments received out of order by its removed receiver.
     pub out_of_order_segments: u64,
-    /// Whether it only carries what is said about data that other flows carry.
+    /// Whether it only carries control messages about data of other flows.
     pub is_control: bool,
-    /// The flow that carries the same bytes, where there are two of them.
+    /// The flow with the same bytes, if the flow is sent twice.
     pub twin: Option<u32>,
-    /// Whether it is the second of the two: what becomes of both is told of the first.
+    /// Whether it is the second copy; results of both are reported for the first.
     pub is_copy: bool,
 }
 
@@ -69,10 +72,10 @@ impl Flow {
     }
 }
 
-/// What one workload does.
+/// The work of one workload.
 #[derive(Debug)]
 pub enum Job {
-    /// Flows that start at their times.
+    /// Flows with start times.
     Transfers(Transfers),
     /// Barrier-synchronised requests.
     Incast(Incast),
@@ -82,33 +85,33 @@ pub enum Job {
     App(Box<dyn App>),
 }
 
-/// All that the hosts of a run do.
+/// The work of all hosts of a run.
 #[derive(Debug)]
 pub struct Traffic {
     jobs: Vec<Job>,
     world: World,
 }
 
-/// What jobs share.
+/// State shared by jobs.
 #[derive(Debug)]
 pub struct World {
     config: Config,
-    /// What a receiver sends, which is acknowledgements, has the first priority.
+    /// Whether packets of receivers, that is acknowledgements, have the first priority.
     acks_first: bool,
     seed: Seed,
-    /// All flows, by the number that their packets carry.
+    /// All flows, by the number in their packets.
     flows: Vec<Flow>,
-    /// Flows with a size that are not whole yet.
+    /// Number of incomplete flows with a size.
     unfinished: u64,
 }
 
-/// Timer tokens below this are a job's; this one ends the warm-up.
+/// Timer token that ends the warm-up; lower ones are jobs'.
 const WARMUP: u32 = u32::MAX >> 1;
 
-/// Written at once to a stream without end. At 400 Gbit/s it takes 6 hours to send.
+/// Bytes written at once to an endless stream. At 400 Gbit/s they take 6 hours to send.
 pub(crate) const ENDLESS_BYTES: u64 = 1 << 50;
 
-/// A flow that is to be opened.
+/// A flow to open.
 #[derive(Copy, Clone, Debug)]
 struct Opening {
     job: u16,
@@ -116,14 +119,14 @@ struct Opening {
     src: u16,
     dst: u16,
     size: Option<ByteCount>,
-    /// What its sender knows that it has to send at a time, where it knows that: its size, or what answers one question.
+    /// Bytes that its sender knows it will send in one go: its size, or the answer to one request.
     to_send: Option<ByteCount>,
-    /// The ports by which packets leave its two ends, where that is not what the network chooses.
+    /// First elements of packets from both ends, if not chosen by the network.
     doors: [Option<Target>; 2],
 }
 
 impl World {
-    /// Opens a connection on which `src` sends to `dst`, and writes what there is to send.
+    /// Opens a connection from `src` to `dst`, and writes its data.
     fn open(
         &mut self,
         cx: &mut HostsCx<'_, End>,
@@ -142,7 +145,7 @@ impl World {
         flow
     }
 
-    /// Opens a connection from `src`, and writes nothing.
+    /// Opens a connection from `src` without writing.
     fn connect(&mut self, cx: &mut HostsCx<'_, End>, opening: &Opening) -> u32 {
         let checked = "a scenario's transport is checked before it runs";
         let (flow, sender, receiver) = self.enter(cx, opening);
@@ -156,7 +159,7 @@ impl World {
         flow
     }
 
-    /// The same, where what arrives waits until it is read.
+    /// The same for a connection whose received data waits until it is read.
     fn connect_unread(&mut self, cx: &mut HostsCx<'_, End>, opening: &Opening) -> u32 {
         let reads_at_once = std::mem::replace(&mut self.config.reads_at_once, false);
         let flow = self.connect(cx, opening);
@@ -164,7 +167,7 @@ impl World {
         flow
     }
 
-    /// Makes places for the two ends of a flow, and notes it.
+    /// Reserves both ends of a flow, and records it.
     fn enter(&mut self, cx: &mut HostsCx<'_, End>, opening: &Opening) -> (u32, PeerId, PeerId) {
         let Opening { job, priority, src, dst, size, to_send, doors } = *opening;
         let flow = u32::try_from(self.flows.len()).expect("so many flows do not fit into memory");
@@ -203,7 +206,7 @@ impl World {
     }
 }
 
-/// Gives a connection more to send.
+/// Writes further bytes to a connection.
 fn write(cx: &mut HostsCx<'_, End>, id: PeerId, bytes: u64) {
     if let Some(End::Tcp(connection)) = cx.end_mut(id) {
         connection.write(bytes);
@@ -211,20 +214,20 @@ fn write(cx: &mut HostsCx<'_, End>, id: PeerId, bytes: u64) {
 }
 
 impl Traffic {
-    /// The user for these jobs. TCP is set up by `config`.
+    /// The user for these jobs, with TCP settings `config`.
     pub const fn new(config: Config, jobs: Vec<Job>) -> Self {
         Self {
             jobs,
             world: World { config, acks_first: false, seed: Seed::new(0), flows: Vec::new(), unfinished: 0 },
         }
     }
-    /// The same, with connections that draw from this seed.
+    /// The same, with this seed for the connections' random draws.
     #[must_use]
     pub const fn with_seed(mut self, seed: Seed) -> Self {
         self.world.seed = seed;
         self
     }
-    /// The same, where receivers of flows send with the first priority.
+    /// The same, with first priority for packets of flows' receivers.
     #[must_use]
     pub const fn with_acks_first(mut self, acks_first: bool) -> Self {
         self.world.acks_first = acks_first;
@@ -234,11 +237,11 @@ impl Traffic {
     pub fn jobs(&self) -> &[Job] {
         &self.jobs
     }
-    /// All flows that were opened, by number.
+    /// All opened flows, by number.
     pub fn flows(&self) -> &[Flow] {
         self.world.flows()
     }
-    /// When each job wants its first timer, with its token.
+    /// First timer of each job, with its token.
     pub fn first_timers(&self) -> impl Iterator<Item = (Instant, u32)> + '_ {
         self.jobs.iter().enumerate().filter_map(|(number, job)| {
             let at = match job {
@@ -250,11 +253,11 @@ impl Traffic {
             Some((at, number as u32))
         })
     }
-    /// The token of the timer that ends the warm-up.
+    /// Token of the timer that ends the warm-up.
     pub const fn warmup_token() -> u32 {
         WARMUP
     }
-    /// Whether nothing is left to be done.
+    /// Whether all work is done.
     pub fn is_done(&self) -> bool {
         self.world.unfinished == 0
             && self.jobs.iter().all(|job| match job {
@@ -264,7 +267,7 @@ impl Traffic {
                 Job::App(job) => job.ended_at().is_some(),
             })
     }
-    /// When the last of the work was done; none while there is more.
+    /// End of the last work; `None` while some is left.
     pub fn ended_at(&self) -> Option<Instant> {
         if !self.is_done() {
             return None;
@@ -278,7 +281,7 @@ impl Traffic {
         });
         flows.chain(jobs).max()
     }
-    /// The share of the work that is done, where that is known: of finite work only.
+    /// Share of the work that is done; `None` if some work is endless.
     pub fn progress(&self) -> Option<f64> {
         let shares: Option<Vec<f64>> = self
             .jobs
@@ -350,7 +353,7 @@ impl User for Traffic {
             }
             return;
         }
-        // An app's own tokens stand above the job's number.
+        // An app's tokens are stored above the job's number.
         let (job, own) = (token as u16, (token >> 16) as u16);
         let number = job;
         match &mut self.jobs[usize::from(job)] {

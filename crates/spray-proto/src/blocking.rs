@@ -1,26 +1,28 @@
-//! How likely a packet is blocked, and how long round trips are with and without: what a sender learns from echoes.
+//! Estimates of a sender from echoes: the probability that a packet is blocked, and round trips
+//! with and without blocking.
 //!
-//! Source: CAPS, sections VI-A, VI-B and IX-C: a round trip of more than twice the smoothed one is a blocked packet's; round trips are smoothed
-//! over the means of 200 us. Differs: the paper's probability is that of one flow's last period. A short flow is over before it has one
-//! worth the name, so here all flows to the same host count together, for some tens of milliseconds, and those to other hosts stand in
-//! where there are few.
+//! Source: CAPS, sections VI-A, VI-B and IX-C. A round trip of more than twice the smoothed one
+//! belongs to a blocked packet; round trips are smoothed over the means of 200 us. Differs: the
+//! paper measures the probability in one flow's last period. A short flow ends before that is
+//! meaningful, so all flows to the same host count together, for some tens of milliseconds. Flows
+//! to other hosts supplement a small sample.
 //!
 //! Read [`Blocking`] and [`Share`] first.
 
 use crate::model::BLOCKED_MAX;
 use anabranch_units::{Duration, Instant};
 
-/// Over which round trips are averaged before they are smoothed.
+/// Period over which round trips are averaged before smoothing.
 const PERIOD: Duration = Duration::from_us(200);
-/// How long a packet counts: its weight falls to 1/e within this time. Long flows last for tens of milliseconds, and a host has a short one
-/// as often.
+/// Time constant within which a packet's weight falls to 1/e. Long flows last for tens of
+/// milliseconds, and a host has a short flow about as often.
 const MEMORY: Duration = Duration::from_ms(50);
-/// As how many packets to the same host those to other hosts count, at most.
+/// Maximum weight of packets to other hosts, in packets to the same host.
 const OTHERS: f64 = 8.0;
-/// Fewer packets than this are no share.
+/// Minimum number of packets from which a share is estimated.
 const PACKETS_MIN: f64 = 4.0;
 
-/// Packets that were blocked, among all; the older the less.
+/// Exponentially decaying share of blocked packets.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct Share {
     blocked: f64,
@@ -39,7 +41,7 @@ impl Share {
         self.all = self.all * weight + 1.0;
         self.at = now;
     }
-    /// The probability of being blocked, where few packets say little and `others` are asked, too.
+    /// Probability of being blocked. `others` supplements a small sample.
     pub(crate) fn probability(&self, now: Instant, others: &Self) -> f64 {
         let weight = self.weight(now);
         let (blocked, all) = (self.blocked * weight, self.all * weight);
@@ -53,14 +55,14 @@ impl Share {
     }
 }
 
-/// Round trips to one host.
+/// Round-trip statistics of one host.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Blocking {
     smoothed: Option<Duration>,
     period_at: Instant,
-    /// Sum in seconds, and how many, of the period.
+    /// Sum in seconds, and number, of the period's round trips.
     period: (f64, u32),
-    /// Of the last period, until it is asked for: the mean in seconds, and by how much of it the smoothed round trip differs.
+    /// Last period until read: mean in seconds, and relative difference of the smoothed round trip.
     ended: Option<(f64, f64)>,
     free_max: Option<Duration>,
     blocked_max: Option<Duration>,
@@ -68,7 +70,8 @@ pub(crate) struct Blocking {
 }
 
 impl Blocking {
-    /// Takes in a packet's round trip, and says whether it was blocked, once that can be said. Less than `jitter` above the usual is no sign.
+    /// Records a packet's round trip. Returns whether the packet was blocked, once that is known.
+    /// An excess below `jitter` does not count as blocking.
     pub(crate) fn sample(&mut self, now: Instant, rtt: Duration, jitter: Duration) -> Option<bool> {
         if now.saturating_since(self.period_at) >= PERIOD && self.period.1 > 0 {
             let mean = self.period.0 / f64::from(self.period.1);
@@ -83,12 +86,12 @@ impl Blocking {
         let is_blocked = rtt > (smoothed + smoothed).max(smoothed + jitter);
         self.share.count(now, is_blocked);
         let longest = if is_blocked { &mut self.blocked_max } else { &mut self.free_max };
-        // The longest round trip is forgotten slowly.
+        // The longest round trip decays slowly.
         let faded = longest.map_or(0, |longest| longest.as_ps() - longest.as_ps() / 64);
         *longest = Some(Duration::from_ps(faded.max(rtt.as_ps())));
         Some(is_blocked)
     }
-    /// What a period that has ended was like (see the paper's Figure 19), once.
+    /// Returns the statistics of an ended period (see the paper's Figure 19), once.
     pub(crate) const fn take_period(&mut self) -> Option<(f64, f64)> {
         self.ended.take()
     }
@@ -96,11 +99,11 @@ impl Blocking {
     pub(crate) const fn smoothed(&self) -> Option<Duration> {
         self.smoothed
     }
-    /// The longest round trips of packets that were not blocked, and of those that were.
+    /// Longest round trips of unblocked and of blocked packets.
     pub(crate) const fn longest(&self) -> (Option<Duration>, Option<Duration>) {
         (self.free_max, self.blocked_max)
     }
-    /// The probability of being blocked. `others` is what was seen on the way to other hosts.
+    /// Probability of being blocked. `others` has the statistics of all hosts.
     pub(crate) fn probability(&self, now: Instant, others: &Share) -> f64 {
         self.share.probability(now, others)
     }
@@ -120,7 +123,8 @@ mod tests {
         for (us, rtt) in [(0, 100), (100, 300), (300, 400), (600, 400)] {
             blocking.sample(at(us), Duration::from_us(rtt), Duration::ZERO);
         }
-        // The second period's mean is 400, the smoothed round trip an eighth of the way there from 200.
+        // The second period's mean is 400; the smoothed round trip moves an eighth of the way from
+        // 200 to it.
         let (mean, apart) = blocking.take_period().expect("two have ended");
         assert!((mean - 400e-6).abs() < 1e-12 && (apart - 175.0 / 400.0).abs() < 1e-6, "{mean} {apart}");
         assert_eq!(blocking.take_period(), None);
@@ -142,9 +146,9 @@ mod tests {
         let (free, blocked) = blocking.longest();
         assert_eq!(free, Some(Duration::from_us(100)));
         assert_eq!(blocked, Some(Duration::from_us(1_000)));
-        // A host of which nothing is known is taken to be like the others.
+        // An unknown host is assumed to be like the others.
         assert!((Blocking::default().probability(now, &pooled) - 0.1).abs() < 0.01);
-        // What was seen long ago does not count.
+        // Old observations do not count.
         assert!(blocking.probability(at(1_040_000), &pooled) == 0.0);
     }
 

@@ -1,4 +1,4 @@
-//! How a host's layer is set up.
+//! Settings of a host's layer.
 //!
 //! Read [`Config`] first.
 
@@ -10,65 +10,72 @@ use std::fmt;
 /// Settings of a [`Host`](crate::Host).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// A flow with this much to send, or more, is long.
+    /// Size from which a flow is long.
     pub long: ByteCount,
-    /// Whether flows say what they have to send; else each is short until it has sent so much that it is long.
+    /// True if flows state their size; otherwise a flow is short until it has sent `long` bytes.
     pub knows_sizes: bool,
-    /// Whether packets of short flows get parities, and are handed over in order.
+    /// True if packets of short flows get parities, and are delivered in order.
     pub codes: bool,
-    /// How many packets are a unit.
+    /// Number of packets in a unit.
     pub unit: UnitSize,
-    /// How many parities a unit has.
+    /// Number of parities of a unit.
     pub parities: Parities,
-    /// The rate of the narrowest link on the way.
+    /// Rate of the narrowest link on the path.
     pub rate: BitRate,
-    /// The longest that a packet is waited for which others have overtaken.
+    /// Maximum time to wait for a packet that later packets have overtaken.
     pub hold_max: Duration,
-    /// How long what came may wait for a datagram the other way that says so: the paper's period over which round trips are averaged.
+    /// Maximum delay of an echo that waits for a datagram in the reverse direction: the paper's
+    /// period over which round trips are averaged.
     pub say_within: Duration,
-    /// By how much round trips differ for no reason in the network: a packet that took less than this above the usual was not blocked.
+    /// Variation of round trips without a cause in the network. A packet delayed by less was not
+    /// blocked.
     pub jitter: Duration,
-    /// The most packets of a flow that are held back for one before them; with one more the first gap is given up.
+    /// Maximum number of a flow's packets held behind a gap; one more packet gives up the first
+    /// gap.
     pub held_max: usize,
-    /// Whether packets of long flows are put in order, too, though they get no parities: for hosts that send them by several ways.
+    /// True if packets of long flows are delivered in order, too, without parities: for hosts that
+    /// send them over several paths.
     pub orders_long: bool,
-    /// Whether all packets are numbered, so that the other end says of each when it came: for hosts that choose ways.
+    /// True if all packets are numbered and so echoed: for hosts that choose paths.
     pub numbers_all: bool,
-    /// Whether packets of short flows that should have come are sent again: for hosts that choose ways, as another one may be better.
+    /// True if overdue packets of short flows are sent again: for hosts that choose paths, because
+    /// another path may be better.
     pub repeats: bool,
-    /// The most bytes that are held for one peer. State of silent flows then expires by a timer,
-    /// and not with the next flow that begins. `None`: only numbers of flows and packets are
-    /// bounded, for simulators, whose hosts trust each other.
+    /// Maximum bytes held for one peer. State of silent flows then expires by a timer rather than
+    /// when the next flow begins. `None` bounds only the numbers of flows and packets: for
+    /// simulators, whose hosts trust each other.
     pub memory: Option<ByteCount>,
 }
 
-/// How many packets are a unit.
+/// Number of packets in a unit.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum UnitSize {
-    /// As many as equation 4 finds the best of units with few parities ([`Ways::frugal_unit`](crate::model::Ways::frugal_unit)).
+    /// Optimum of equation 4 among units with few parities
+    /// ([`Ways::frugal_unit`](crate::model::Ways::frugal_unit)).
     Best,
-    /// All of a window.
+    /// A whole window.
     Window,
-    /// So many.
+    /// A fixed number.
     Fixed(u8),
 }
 
-/// How many parities a unit has.
+/// Number of parities of a unit.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Parities {
-    /// As many as are blocked in the mean.
+    /// Mean number of blocked packets.
     Blocking,
-    /// So many.
+    /// A fixed number.
     Fixed(u8),
 }
 
 impl Config {
-    /// What an agent of a real host has, simulated or not: sizes are not known, hosts choose ways, and long flows take several of them. A real
-    /// one adds what its machine costs, [`Config::say_within`] and [`Config::jitter`].
+    /// Settings of an agent, real or simulated: flow sizes are unknown, hosts choose paths, and a
+    /// long flow uses several paths. A real agent sets its machine's costs, too:
+    /// [`Config::say_within`] and [`Config::jitter`].
     pub fn of_agent() -> Self {
         Self {
             knows_sizes: false,
-            // Queues of real networks are longer than those of the paper.
+            // Queues of real networks are longer than the paper's.
             hold_max: Duration::from_ms(50),
             held_max: AGENT_HELD_MAX,
             orders_long: true,
@@ -79,7 +86,8 @@ impl Config {
     }
 }
 
-/// The most packets of a flow that an agent holds back: what a long flow has under way at a gigabit a second in the longest hold.
+/// Maximum number of a flow's packets that an agent holds: a long flow's packets in flight at 1
+/// Gbit/s within the longest hold.
 pub const AGENT_HELD_MAX: usize = 4_096;
 
 impl Default for Config {
@@ -103,23 +111,23 @@ impl Default for Config {
     }
 }
 
-/// A setting that no host can have.
+/// A setting out of range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// Units of no packets, or too many.
+    /// Number of packets in a unit: zero, or too many.
     Unit(u8),
-    /// Too many parities.
+    /// Number of parities: too many.
     Parities(u8),
-    /// A link without a rate.
+    /// Rate of a link: zero.
     Rate(BitRate),
-    /// Holding for too long.
+    /// Time of a hold: too long.
     Hold(Duration),
-    /// Too little memory for a peer.
+    /// Memory of a peer: too little.
     Memory(ByteCount),
 }
 
-/// The longest hold that can be set: a second, within which TCP repeats whatever it misses.
+/// Maximum hold that can be set: after a second TCP has retransmitted the missing data.
 const HOLD_LIMIT: Duration = Duration::from_secs(1);
 
 impl fmt::Display for ConfigError {
@@ -136,7 +144,7 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl ConfigError {
-    /// The setting's name.
+    /// Name of the setting.
     pub const fn setting(&self) -> &'static str {
         match self {
             Self::Unit(_) => "unit",
@@ -149,9 +157,9 @@ impl ConfigError {
 }
 
 impl Config {
-    /// Whether a host can have these settings.
+    /// Validates the settings.
     ///
-    /// Errors: the first that it cannot have.
+    /// Errors: the first setting out of range.
     pub fn check(&self) -> Result<(), ConfigError> {
         match self.unit {
             UnitSize::Fixed(packets) if !(1..=UNIT_MAX).contains(&usize::from(packets)) => {

@@ -1,48 +1,57 @@
-//! What two agents say to each other over the connection that keys their datagrams, and the form of it on a wire.
+//! Control messages between two agents, over the connection that keys their datagrams, and their
+//! wire format.
 //!
-//! Format, all numbers big-endian: a byte that says which message it is, then its fields. A *hello* (1) has a byte for the version, 2, and the
-//! channel of the datagrams, 64 bits; who was called answers with the same. An *alive* (2) has a byte for whether datagrams may come (0 for no, 1 for
-//! yes, from 2 on the fault of the sender's host), the longest datagram that came lately, 16 bits, and the count of all that came, 64 bits. A *bye* (3) has nothing. A *probe* is a datagram whose first byte
-//! is 0, as no version of [`Datagram`](crate::Datagram) has, then an *alive* or a *bye*, then zeros: what is said over a connection goes by one
-//! path, which may die alone. Read [`Control`] first.
+//! Format, all numbers big-endian: one byte for the kind of message, then its fields.
+//!
+//! 1. *Hello*: one byte for the version, 2, and the channel of the datagrams, 64 bits. The callee
+//!    answers with the same.
+//! 2. *Alive*: one byte for readiness (0 for no, 1 for yes, from 2 on the fault of the sender's
+//!    host), the longest datagram received recently, 16 bits, and the count of all received
+//!    datagrams, 64 bits.
+//! 3. *Bye*: no fields.
+//!
+//! A *probe* is a datagram whose first byte is 0, which no version of [`Datagram`](crate::Datagram)
+//! uses, followed by an *alive* or a *bye* and zeros. Probes repeat what the connection carries,
+//! because the connection's path may fail alone. Read [`Control`] first.
 
 use crate::kernel::Fault;
 use anabranch_endpoint::DecodeError;
 
-/// A message.
+/// A control message.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// The first one of either end.
+    /// The first message of either end.
     Hello {
-        /// The channel of the datagrams, which the caller has drawn.
+        /// Channel of the datagrams, drawn by the caller.
         channel: u64,
     },
-    /// What came so far.
+    /// Report of received datagrams.
     Alive {
-        /// Whether the sender would send packets in datagrams.
+        /// Readiness of the sender to send packets in datagrams.
         readiness: Readiness,
-        /// Bytes of the longest datagram that came within the last seconds, before it was opened; 0 for none.
+        /// Length of the longest sealed datagram received within the last seconds, in bytes; 0 for
+        /// none.
         longest_bytes: u16,
-        /// Datagrams that came.
+        /// Number of received datagrams.
         came: u64,
     },
     /// The agent ends.
     Bye,
 }
 
-/// Whether an end would send packets in datagrams.
+/// Readiness of an end to send packets in datagrams.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// It does not know that its datagrams come.
+    /// The end does not know whether its datagrams arrive.
     Untested,
-    /// It would.
+    /// The end is ready.
     Ready,
-    /// Its host is not in order.
+    /// The end's host has a fault.
     Faulty(Fault),
 }
 
 impl Readiness {
-    /// The byte on the wire.
+    /// Byte on the wire.
     fn code(self) -> u8 {
         match self {
             Self::Untested => 0,
@@ -51,7 +60,7 @@ impl Readiness {
         }
     }
 
-    /// Faults of later versions are no reason to send.
+    /// An unknown fault, of a later version, also counts as a fault.
     fn of_code(code: u8) -> Self {
         match code.checked_sub(FIRST_FAULT) {
             None if code == 1 => Self::Ready,
@@ -71,7 +80,7 @@ const BYE: u8 = 3;
 const VERSION: u8 = 2;
 
 impl Control {
-    /// Appends it.
+    /// Appends the message.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Hello { channel } => {
@@ -87,9 +96,10 @@ impl Control {
         }
     }
 
-    /// The first message of a stream's bytes, and its length; none while it is not whole.
+    /// Decodes the first message of a stream's bytes. Returns the message and its length, or `None`
+    /// while it is incomplete.
     ///
-    /// Errors: bytes that begin no message.
+    /// Errors: bytes that start no message.
     pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, DecodeError> {
         let Some((kind, fields)) = bytes.split_first() else { return Ok(None) };
         let whole = |length: usize| (fields.len() >= length).then(|| &fields[..length]);
@@ -116,7 +126,7 @@ fn u64_of(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(bytes.try_into().expect("eight bytes"))
 }
 
-/// A datagram of so many bytes, or as few as it takes, that says this and that its length passes.
+/// Builds a probe of `bytes` bytes, or the shortest one if `bytes` is less, with this message.
 pub fn probe(bytes: usize, says: &Control) -> Vec<u8> {
     let mut probe = vec![0];
     says.encode(&mut probe);
@@ -124,12 +134,12 @@ pub fn probe(bytes: usize, says: &Control) -> Vec<u8> {
     probe
 }
 
-/// Whether a datagram is a probe.
+/// Returns true if a datagram is a probe.
 pub fn is_probe(bytes: &[u8]) -> bool {
     bytes.first() == Some(&0)
 }
 
-/// What a probe says; none if that is nothing for a probe to say.
+/// Returns the message of a probe; `None` for a kind that probes do not carry.
 pub fn said_by_probe(bytes: &[u8]) -> Option<Control> {
     match Control::decode(bytes.get(1..)?) {
         Ok(Some((says @ (Control::Alive { .. } | Control::Bye), _))) => Some(says),
@@ -137,10 +147,10 @@ pub fn said_by_probe(bytes: &[u8]) -> Option<Control> {
     }
 }
 
-/// What a fuzzer does with a stream's bytes: reads them as a probe, then all messages, and writes these again. True if there is one and nothing
-/// is wrong.
+/// Exercise for fuzz targets: decodes the bytes as a probe and then as messages, and encodes these
+/// again. Returns true if there is at least one message and no error.
 ///
-/// Panics: where that panics, or gives other messages.
+/// Panics: if decoding panics, or encoding changes a message.
 #[doc(hidden)]
 pub fn exercise(bytes: &[u8]) -> bool {
     if let Some(says) = said_by_probe(bytes) {

@@ -1,84 +1,91 @@
-//! What travels between the layers of two hosts, and its form on a wire.
+//! Datagrams between the layers of two hosts, and their wire format.
 //!
-//! Format, all numbers big-endian: a byte whose upper half is the version, 1, and whose lower half the kind (0 plain, 1 source, 2 parity, 3
-//! bare, 4 probe); a byte with the count of echoes; the datagram's number, 32 bits; when it left, 48 bits of microseconds of its sender's clock; the flow, 32
-//! bits. A probe's flow is 1 where its sender hears nothing, and it is answered at once then; else 0. A source has its epoch, 48 such bits, and its number, 32; a parity its epoch, its unit's first number, the unit's packets and its own
-//! index, a byte each. Then the echoes, each a datagram's number, a bit that says whether it was marked, and 31 bits of microseconds since it
-//! came; then the packet or parity to the end. Whatever is finer than a microsecond is lost. Leaves out: encryption, which also
-//! says how long a datagram may be.
-//! Read [`Datagram`] first.
+//! Format, all numbers big-endian: one byte with the version, 1, in the upper half and the kind in
+//! the lower half (0 plain, 1 source, 2 parity, 3 bare, 4 probe); one byte with the count of
+//! echoes; the datagram's number, 32 bits; its send time, 48 bits of microseconds of its sender's
+//! clock; the flow, 32 bits. A probe's flow is 1 if its sender hears nothing, which asks for an
+//! answer at once, and else 0.
+//!
+//! A source continues with its epoch, 48 bits of microseconds, and its number, 32 bits. A parity
+//! continues with its epoch, its unit's first number, and one byte each for the unit's packets and
+//! the parity's index. Then follow the echoes: each a datagram's number, one bit for a mark, and 31
+//! bits of microseconds since its arrival. The packet or parity takes the remaining bytes. Times
+//! are rounded to microseconds. Leaves out: encryption, which also limits a datagram's length. Read
+//! [`Datagram`] first.
 
 use anabranch_endpoint::{Bytes, DecodeError, Message, Payload, Wire};
 use anabranch_units::{Duration, Instant};
 
-/// A flow, in both directions, by the host at its other end and its number.
+/// A flow in both directions, by the host at its other end and its number.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FlowId {
-    /// The host at the other end, by the user's number.
+    /// Number that the user gives to the host at the other end.
     pub peer: u32,
-    /// Its number, which both ends have alike.
+    /// Number of the flow, the same at both ends.
     pub flow: u32,
 }
 
-/// One packet of the layer.
+/// One datagram of the layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram<P> {
-    /// Counts the sources and parities from one host to another, from 0, and after the last one from 0 again. Others have no number: 0.
+    /// Number among the sources and parities from one host to another; starts at 0 and wraps
+    /// around. 0 in other datagrams.
     pub number: u32,
-    /// When it left, by its sender's clock.
+    /// Send time by the sender's clock.
     pub sent_at: Instant,
-    /// Which flow: both directions of a connection have the same number.
+    /// Number of the flow, the same in both directions of a connection.
     pub flow: u32,
-    /// What it carries.
+    /// Content of the datagram.
     pub body: Body<P>,
-    /// Which sources and parities have come since the last datagram the other way, at most 32.
+    /// Sources and parities received since the last datagram in the reverse direction, 32 at most.
     pub echoes: Vec<Echo>,
 }
 
-/// The most echoes of a datagram.
+/// Maximum number of echoes in a datagram.
 pub const ECHOES_MAX: usize = 32;
 
-/// What a datagram carries.
+/// Content of a datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body<P> {
-    /// Nothing: only echoes.
+    /// No content besides echoes.
     Bare,
-    /// Nothing, but it is to be told of when it came: it finds out how a way is.
+    /// No content, but an echo is requested: a probe of a path.
     Probe,
-    /// A packet that is handed over as it comes.
+    /// A packet to deliver on arrival.
     Plain(P),
-    /// A source packet, to be handed over in order.
+    /// A source packet, to deliver in order.
     Source {
-        /// When its sender began to remember the flow, by its clock: packets are numbered from then on.
+        /// Start of the sender's state of the flow, by its clock; packets are numbered from then
+        /// on.
         epoch: Instant,
-        /// Counts the flow's source packets, from 0.
+        /// Number of the packet among the flow's source packets, from 0.
         number: u32,
         /// The packet.
         packet: P,
     },
     /// A parity of a unit.
     Parity {
-        /// As a source's.
+        /// Epoch, as in a source.
         epoch: Instant,
-        /// The number of the unit's first packet.
+        /// Number of the unit's first packet.
         first: u32,
-        /// Packets of the unit.
+        /// Number of the unit's packets.
         packets: u8,
-        /// Which of the unit's parities, from 0.
+        /// Index among the unit's parities, from 0.
         index: u8,
         /// The parity.
         parity: P,
     },
 }
 
-/// A source or parity has come.
+/// Acknowledgement of a source or parity.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Echo {
-    /// Which.
+    /// Number of the datagram.
     pub number: u32,
-    /// How long ago it came.
+    /// Time since its arrival.
     pub ago: Duration,
-    /// Whether a queue on its way was congested (ECN).
+    /// True if it arrived with a congestion mark (ECN).
     pub is_marked: bool,
 }
 
@@ -88,7 +95,7 @@ const SOURCE: u8 = 1;
 const PARITY: u8 = 2;
 const BARE: u8 = 3;
 const PROBE: u8 = 4;
-/// Kind, count of echoes, number, when it left, flow.
+/// Kind, count of echoes, number, send time, flow.
 const HEAD_BYTES: usize = 1 + 1 + 4 + 6 + 4;
 const SOURCE_BYTES: usize = 6 + 4;
 const PARITY_BYTES: usize = 6 + 4 + 1 + 1;
@@ -96,16 +103,16 @@ const PARITY_BYTES: usize = 6 + 4 + 1 + 1;
 pub const ECHO_BYTES: usize = 4 + 4;
 /// Bytes before a source packet, without echoes.
 pub const SOURCE_HEAD_BYTES: usize = HEAD_BYTES + SOURCE_BYTES;
-/// The most bytes of a datagram beside the longest packet of a unit, without echoes: a parity's head, and the packet's length that is coded
-/// with it.
+/// Maximum bytes of a datagram beside the longest packet of a unit, without echoes: a parity's
+/// head, and the packet's length that is coded with it.
 pub const HEAD_BYTES_MAX: usize = HEAD_BYTES + PARITY_BYTES + 2;
-/// Latest instant that the field of 48 bits holds, in microseconds: 8.9 years. A later one is written as this one.
+/// Maximum of the 48-bit field in microseconds, 8.9 years. Later times are clamped to it.
 const US_MAX: u64 = (1 << 48) - 1;
-/// Says of an echo that its datagram was marked.
+/// Flag of an echo for a marked datagram.
 const MARKED: u32 = 1 << 31;
 
 impl<P> Datagram<P> {
-    /// Bytes of all that is no packet or parity.
+    /// Bytes besides the packet or parity.
     pub const fn header_bytes(&self) -> usize {
         let body = match self.body {
             Body::Bare | Body::Probe | Body::Plain(_) => 0,
@@ -114,7 +121,7 @@ impl<P> Datagram<P> {
         };
         HEAD_BYTES + body + self.echoes.len() * ECHO_BYTES
     }
-    /// The same, with something else in the place of its packet or parity.
+    /// Converts the packet or parity, and keeps the other fields.
     pub fn map<Q>(self, change: impl FnOnce(P) -> Q) -> Datagram<Q> {
         let Self { number, sent_at, flow, body, echoes } = self;
         let body = match body {
@@ -194,7 +201,7 @@ impl Wire for Datagram<Bytes> {
             return Err(DecodeError::TooLong { limit: ECHOES_MAX, got: echoes });
         }
         let (number, sent_at, flow) = (fields.u32()?, fields.instant()?, fields.u32()?);
-        // What it carries comes behind the echoes.
+        // The content follows the echoes.
         let mut body = match first & 0xf {
             PLAIN => Body::Plain(Bytes::new()),
             BARE => Body::Bare,
@@ -226,7 +233,7 @@ impl Wire for Datagram<Bytes> {
     }
 }
 
-/// Reads fields one after the other.
+/// Reads fields in sequence.
 struct Fields<'a> {
     left: &'a [u8],
     all: usize,

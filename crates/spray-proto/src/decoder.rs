@@ -1,42 +1,44 @@
-//! The receiving end of a short flow: what is lost or late comes back from parities, and TCP gets packets in order.
+//! The receiving end of a short flow: recovers lost or late packets from parities, and delivers
+//! packets to TCP in order.
 //!
-//! A packet that others have overtaken is waited for as long as it may still be on its way, but no longer: then TCP sees the gap, and
-//! does what it does about losses. What comes after all is handed over then. What came twice, or was mended already, is dropped.
-//! Source: CAPS, sections IV and VI-A. Differs: the paper's receiver holds no packet back in time. Read [`Decoder`] first.
+//! The decoder waits for an overtaken packet as long as it may still be in flight. After that TCP
+//! sees the gap and recovers the loss itself. A packet that arrives later still is delivered at
+//! once. Duplicates, and packets already recovered, are dropped. Source: CAPS, sections IV and
+//! VI-A. Differs: the paper's receiver has no time limit on holding. Read [`Decoder`] first.
 
 use crate::memory::{PACKET_BYTES, SKIPPED_BYTES, UNIT_BYTES};
 use crate::packet::{Packet, UNIT_MAX};
 use anabranch_units::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// The most units that are remembered, and gaps that were given up: the oldest of more are forgotten.
+/// Maximum number of units remembered, and of given-up gaps; above it the oldest are forgotten.
 const UNITS_MAX: usize = 16;
 const SKIPPED_MAX: usize = 512;
-/// The highest number of a packet: a sender that has had half as many begins anew.
+/// Limit of packet numbers. A sender starts a new epoch at half of it.
 pub(crate) const NUMBER_MAX: u32 = 1 << 31;
 
-/// A flow's packets that came out of order, and those with which lost ones are mended.
+/// A flow's out-of-order packets, and the packets needed for recovery.
 #[derive(Clone, Debug)]
 pub(crate) struct Decoder<P> {
-    /// The number of the packet that is handed over next.
+    /// Number of the next packet to deliver.
     next: u32,
-    /// Those handed over before it, the last one last; none for one that was given up.
+    /// Recently delivered packets, oldest first; `None` for a given-up one.
     recent: VecDeque<Option<P>>,
-    /// Those that came beyond a gap, and until when the gap is waited for on their account.
+    /// Packets beyond a gap, each with its deadline for the gap.
     held: BTreeMap<u32, (P, Instant)>,
-    /// Parities by their units' first packets.
+    /// Parities, by the first packet of their unit.
     units: BTreeMap<u32, Parities<P>>,
-    /// The most that are held.
+    /// Maximum number of held packets.
     held_max: usize,
-    /// The longest that a mended packet waits for a gap, and a unit for its packets. `None`:
-    /// without end, in simulators, whose published figures have it so.
+    /// Maximum time that a recovered packet waits for a gap, and a unit for its packets. `None` for
+    /// no limit: simulators, whose published figures assume it.
     hold_max: Option<Duration>,
-    /// Number from which on packets get no parities, so that none is kept for mends. `None` for a
+    /// Number from which packets have no parities, so that none is kept for recovery. `None` for a
     /// short flow.
     parities_end: Option<u32>,
-    /// Bytes of packets and parities, with what each counts beside.
+    /// Bytes of packets and parities, with their overheads.
     bytes: u64,
-    /// Packets that were given up and have not come.
+    /// Numbers of given-up packets that have not arrived.
     skipped: BTreeSet<u32>,
     until: Option<Instant>,
     pub(crate) counts: DecoderCounts,
@@ -46,7 +48,7 @@ pub(crate) struct Decoder<P> {
 struct Parities<P> {
     packets: u8,
     parities: Vec<(u8, P)>,
-    /// When the unit is given up: its last parity's arrival plus the longest hold.
+    /// Expiry of the unit: its last parity's arrival plus the longest hold.
     until: Instant,
 }
 
@@ -61,27 +63,27 @@ fn packet_bytes<P: Packet>(packet: &P) -> u64 {
     packet.len_bytes() as u64 + PACKET_BYTES
 }
 
-/// Bytes that a place among the recent packets counts.
+/// Bytes that a slot of the recent packets counts.
 fn recent_bytes<P: Packet>(packet: Option<&P>) -> u64 {
     packet.map_or(PACKET_BYTES, packet_bytes)
 }
 
-/// What became of packets.
+/// Counters of the decoder.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DecoderCounts {
-    /// Packets that parities brought back.
+    /// Packets recovered from parities.
     pub(crate) recovered: u64,
-    /// Packets and parities that were of no use.
+    /// Unneeded packets and parities.
     pub(crate) surplus: u64,
-    /// Packets that were no longer waited for.
+    /// Packets given up.
     pub(crate) given_up: u64,
-    /// Packets that came beyond a gap.
+    /// Packets received beyond a gap.
     pub(crate) early: u64,
 }
 
 impl<P: Packet> Decoder<P> {
-    /// The start of a flow that holds at most `held_max` packets; mended packets and units wait for
-    /// `hold_max`.
+    /// Creates the decoder of a flow that holds at most `held_max` packets. Recovered packets and
+    /// units wait for `hold_max`.
     pub(crate) const fn new(held_max: usize, hold_max: Option<Duration>) -> Self {
         Self {
             next: 0,
@@ -98,11 +100,11 @@ impl<P: Packet> Decoder<P> {
         }
     }
 
-    /// How many packets wait for a gap.
+    /// Number of packets that wait for a gap.
     pub(crate) fn held(&self) -> usize {
         self.held.len()
     }
-    /// Bytes of packets and parities, with what each counts beside.
+    /// Bytes of packets and parities, with their overheads.
     pub(crate) const fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -116,17 +118,18 @@ impl<P: Packet> Decoder<P> {
     pub(crate) fn skipped_bytes(&self) -> u64 {
         self.skipped.len() as u64 * SKIPPED_BYTES
     }
-    /// Notes that the flow is long: packets with higher numbers than any so far get no parities.
+    /// Marks the flow as long: packets with numbers above all current ones get no parities.
     pub(crate) fn end_parities(&mut self) {
         let beyond = self.held.last_key_value().map_or(self.next, |(number, _)| number + 1);
         self.parities_end.get_or_insert(beyond);
     }
-    /// When a gap is given up.
+    /// Deadline of the current gap.
     pub(crate) const fn due(&self) -> Option<Instant> {
         self.until
     }
 
-    /// A source packet has come; `hold` is how long those before it are waited for. What can be handed over goes to `out`.
+    /// Handles a source packet; `hold` is the maximum wait for earlier packets. Appends deliverable
+    /// packets to `out`.
     pub(crate) fn handle_source(
         &mut self,
         (now, hold): (Instant, Duration),
@@ -153,7 +156,7 @@ impl<P: Packet> Decoder<P> {
         let until = now + hold;
         self.hold(number, packet, until);
         if number > self.next && self.units.is_empty() {
-            // Nothing can be handed over on its account.
+            // The packet does not make any packet deliverable.
             self.until = Some(self.until.map_or(until, |first| first.min(until)));
         } else {
             self.settle(now, coder, out);
@@ -163,7 +166,7 @@ impl<P: Packet> Decoder<P> {
         }
     }
 
-    /// Until when what is mended now waits for a gap.
+    /// Deadline of a gap before a packet recovered now.
     fn mended_until(&self, now: Instant) -> Instant {
         self.hold_max.map_or(Instant::MAX, |hold| now + hold)
     }
@@ -173,7 +176,7 @@ impl<P: Packet> Decoder<P> {
         self.held.insert(number, (packet, until));
     }
 
-    /// A parity has come.
+    /// Handles a parity.
     pub(crate) fn handle_parity(
         &mut self,
         now: Instant,
@@ -208,26 +211,26 @@ impl<P: Packet> Decoder<P> {
         self.settle(now, coder, out);
     }
 
-    /// Gives up the gaps whose time is over.
+    /// Gives up the gaps whose deadline has passed.
     pub(crate) fn handle_timeout(&mut self, now: Instant, out: &mut Vec<P>) {
         while self.until.is_some_and(|until| until <= now) {
             self.give_up(out);
         }
     }
 
-    /// Hands over all that is held, gaps or not.
+    /// Delivers all held packets, across gaps.
     pub(crate) fn finish(&mut self, out: &mut Vec<P>) {
         while !self.held.is_empty() {
             self.give_up(out);
         }
     }
 
-    /// Begins again at packet 0, with nothing held.
+    /// Resets to packet 0, with nothing held.
     pub(crate) fn restart(&mut self) {
         *self = Self { counts: self.counts, ..Self::new(self.held_max, self.hold_max) };
     }
 
-    /// Drops the parities of units whose time is over.
+    /// Drops the parities of expired units.
     pub(crate) fn expire(&mut self, now: Instant) {
         let (bytes, surplus) = (&mut self.bytes, &mut self.counts.surplus);
         self.units.retain(|_, unit| {
@@ -240,7 +243,7 @@ impl<P: Packet> Decoder<P> {
         });
     }
 
-    /// Gives back the memory of all packets. Held packets are handed over, parities are dropped.
+    /// Frees the memory of all packets. Held packets are delivered, parities are dropped.
     pub(crate) fn shed(&mut self, out: &mut Vec<P>) {
         self.finish(out);
         self.counts.surplus += self.units.values().map(|unit| unit.parities.len() as u64).sum::<u64>();
@@ -248,7 +251,7 @@ impl<P: Packet> Decoder<P> {
         self.bytes = 0;
     }
 
-    /// Hands over what is in order, and mends what can be.
+    /// Recovers and delivers as many packets as possible.
     fn settle(&mut self, now: Instant, coder: &mut P::Coder, out: &mut Vec<P>) {
         self.advance(out);
         while let Some((first, recovered)) = self.mend(coder) {
@@ -268,7 +271,8 @@ impl<P: Packet> Decoder<P> {
         self.until = self.held.values().map(|(_, until)| *until).min();
     }
 
-    /// The first unit that parities make whole, and what they bring back, by number.
+    /// Recovers the packets of the first unit with enough parities. Returns the unit, and the
+    /// packets by number.
     fn mend(&mut self, coder: &mut P::Coder) -> Option<(u32, Vec<(u32, P)>)> {
         while let Some((first, unit)) = self.units.first_key_value()
             && self.is_over(*first, first + u32::from(unit.packets))
@@ -286,7 +290,7 @@ impl<P: Packet> Decoder<P> {
             });
             let (first, packets, lost) = candidate?;
             let Some(back) = P::recover(coder, &packets, &self.units[&first].parities[..lost]) else {
-                // They do not fit together.
+                // The packets and parities are inconsistent.
                 self.bytes -= self.units.remove(&first).map_or(0, |unit| unit.bytes());
                 continue;
             };
@@ -296,7 +300,7 @@ impl<P: Packet> Decoder<P> {
         }
     }
 
-    /// Whether all packets from one number to another have come.
+    /// Returns true if all packets of a range of numbers have arrived.
     fn is_over(&self, first: u32, end: u32) -> bool {
         end <= self.next && self.skipped.range(first..end).next().is_none()
     }
@@ -343,7 +347,7 @@ impl<P: Packet> Decoder<P> {
     /// Gives up the first gap.
     fn give_up(&mut self, out: &mut Vec<P>) {
         let Some(first) = self.held.keys().next().copied() else { return };
-        // A gap of a sender that errs may be wide: only its end can come late.
+        // A faulty sender may cause a wide gap, so only its end is remembered.
         let skipped = first - self.next;
         self.counts.given_up += u64::from(skipped);
         if skipped > UNIT_MAX as u32 {
@@ -417,7 +421,7 @@ mod tests {
         assert_eq!(end.handed(), packets([0]));
         end.parity(3, (0, 4), 1);
         assert_eq!(end.handed(), packets(0..4));
-        // What was mended and comes after all is of no use.
+        // A recovered packet that arrives later is not needed.
         end.source(50, 1);
         assert_eq!(
             (end.handed(), end.decoder.counts.recovered, end.decoder.counts.surplus),
@@ -443,7 +447,7 @@ mod tests {
         assert_eq!((end.decoder.counts.given_up, end.decoder.counts.surplus), (2, 1));
     }
 
-    /// #48: a packet that was mended beyond a gap waited for it without end.
+    /// #48: a packet recovered beyond a gap waited for it without limit.
     #[test]
     fn mended_packets_wait_for_a_gap_no_longer_than_held_ones() {
         let mut end = End::new();
@@ -454,7 +458,7 @@ mod tests {
         assert_eq!((end.handed(), end.decoder.due()), (packets([5]), None));
     }
 
-    /// #48: parities of a unit that is never whole were kept without end.
+    /// #48: parities of a unit that never completes were kept without limit.
     #[test]
     fn units_expire_with_the_longest_hold() {
         let mut end = End::new();
@@ -466,7 +470,7 @@ mod tests {
         assert_eq!((end.decoder.bytes(), end.decoder.counts.surplus), (0, 2));
     }
 
-    /// A long flow's packets get no parities: none of them is kept once it was handed over.
+    /// A long flow's packets get no parities, so none is kept after its delivery.
     #[test]
     fn packets_of_long_flows_are_not_kept() {
         let mut end = End::new();
@@ -488,8 +492,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is lost, late or doubled: nothing is handed over twice, nothing that came is missing in the end, and without timeouts all is
-        /// in order.
+        /// Under any loss, delay and duplication, no packet is delivered twice and none that
+        /// arrived is missing; without timeouts the order is kept.
         #[test]
         fn nothing_is_lost_or_doubled(
             order in Just((0u32..60).collect::<Vec<u32>>()).prop_shuffle(),

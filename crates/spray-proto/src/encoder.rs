@@ -1,38 +1,40 @@
-//! The sending end of a short flow: source packets leave as they come, and parities follow once a unit is whole or TCP has paused.
+//! The sending end of a short flow: source packets leave at once, and parities follow when a unit
+//! is complete or TCP pauses.
 //!
-//! Nothing waits for a unit: it is packets that have left already. What the other end is known to have needs no parity.
-//! Source: CAPS, sections IV and VI. Leaves out: how many parities (`host`). Read [`Encoder`] first.
+//! A unit consists of packets that have already left, so no packet waits for it. Packets that the
+//! other end has acknowledged need no parity. Source: CAPS, sections IV and VI. Leaves out: the
+//! number of parities (`host`). Read [`Encoder`] first.
 
 use crate::memory::PACKET_BYTES;
 use crate::packet::{Packet, UNIT_MAX};
 use anabranch_units::{Duration, Instant};
 use std::collections::VecDeque;
 
-/// What TCP sends before it has heard anything (RFC 6928).
+/// TCP's initial window (RFC 6928).
 const FIRST_WINDOW: u32 = 10;
 
-/// A flow's source packets of which no parity has been made.
+/// A flow's source packets without parities.
 #[derive(Clone, Debug)]
 pub(crate) struct Encoder<P> {
-    /// The number of the next source packet.
+    /// Number of the next source packet.
     next: u32,
-    /// Those before it, without parities so far.
+    /// Packets before `next` that have no parities yet.
     unit: VecDeque<P>,
-    /// Which of these have come, from the lowest bit on.
+    /// Bitmap of acknowledged packets in `unit`, lowest bit first.
     come: u64,
-    /// After how many packets the unit is whole.
+    /// Number of packets that completes the unit.
     whole: usize,
     began_at: Instant,
     last_at: Instant,
-    /// Packets up to this one have come, or were lost.
+    /// Packets before this one are acknowledged or lost.
     echoed: u32,
-    /// The most packets that were on their way: a short flow's window seldom shrinks.
+    /// Maximum number of packets in flight. A short flow's window rarely shrinks.
     flight_max: u32,
 }
 
-/// A unit that is to get parities.
+/// A complete unit, for which parities are computed.
 pub(crate) struct Unit<P> {
-    /// The number of its first packet.
+    /// Number of its first packet.
     pub(crate) first: u32,
     pub(crate) packets: Vec<P>,
 }
@@ -51,19 +53,19 @@ impl<P: Packet> Encoder<P> {
         }
     }
 
-    /// Packets of TCP's window, as far as they show.
+    /// Observed window of TCP, in packets.
     pub(crate) fn window(&self) -> u32 {
         self.flight_max
     }
-    /// Whether the next packet begins a unit.
+    /// Returns true if the next packet begins a unit.
     pub(crate) fn is_between(&self) -> bool {
         self.unit.is_empty()
     }
-    /// The unit that begins is to have so many packets.
+    /// Sets the size of the unit that begins.
     pub(crate) fn begin(&mut self, packets: usize) {
         self.whole = packets.clamp(1, UNIT_MAX);
     }
-    /// Bytes of the packets that are kept, with what each counts beside.
+    /// Bytes of the kept packets, with their overheads.
     pub(crate) fn bytes(&self) -> u64 {
         self.unit.iter().map(|packet| packet.len_bytes() as u64 + PACKET_BYTES).sum()
     }
@@ -71,7 +73,7 @@ impl<P: Packet> Encoder<P> {
         self.next - self.echoed
     }
 
-    /// Takes in a packet that leaves; its number, and whether its unit is whole.
+    /// Records a packet that leaves. Returns its number, and true if its unit is complete.
     pub(crate) fn push(&mut self, now: Instant, packet: P) -> (u32, bool) {
         if self.unit.is_empty() {
             self.began_at = now;
@@ -83,21 +85,21 @@ impl<P: Packet> Encoder<P> {
         (self.next - 1, self.unit.len() >= self.whole)
     }
 
-    /// The number of a packet that leaves and is part of no unit.
+    /// Returns the number of a packet that leaves outside of any unit.
     ///
-    /// Panics: a unit is under way.
+    /// Panics: if a unit is incomplete.
     pub(crate) fn pass(&mut self) -> u32 {
         assert!(self.unit.is_empty(), "numbers of a unit follow each other");
         self.next += 1;
         self.next - 1
     }
 
-    /// Whether so many packets have been numbered.
+    /// Returns true if `numbers` packets have been numbered.
     pub(crate) const fn is_worn_out(&self, numbers: u32) -> bool {
         self.next >= numbers
     }
 
-    /// A packet has come.
+    /// Handles the echo of a packet.
     pub(crate) fn handle_echo(&mut self, number: u32) {
         if number < self.next {
             self.echoed = self.echoed.max(number + 1);
@@ -111,14 +113,15 @@ impl<P: Packet> Encoder<P> {
         }
     }
 
-    /// Takes the unit as it is; none where nothing is without parities.
+    /// Takes the unit as it is; `None` if it is empty.
     pub(crate) fn take(&mut self) -> Option<Unit<P>> {
         let first = self.next - self.unit.len() as u32;
         self.come = 0;
         (!self.unit.is_empty()).then(|| Unit { first, packets: self.unit.drain(..).collect() })
     }
 
-    /// When parities are due although the unit is not whole: TCP has paused for `idle`, or the unit is `most` old.
+    /// Time at which parities of an incomplete unit are due: TCP has paused for `idle`, or the unit
+    /// is `most` old.
     pub(crate) fn due(&self, idle: Duration, most: Duration) -> Option<Instant> {
         (!self.unit.is_empty()).then(|| (self.last_at + idle).min(self.began_at + most))
     }
@@ -140,14 +143,14 @@ mod tests {
         assert_eq!(push(&mut encoder, 1), (1, false));
         let (idle, most) = (Duration::from_us(10), Duration::from_us(100));
         assert_eq!(encoder.due(idle, most), Some(at(11)));
-        // The second has come: it stays, as the first is needed with it.
+        // The second packet is acknowledged but stays, because the first one needs it for recovery.
         encoder.handle_echo(1);
         assert_eq!(push(&mut encoder, 2), (2, true));
         encoder.handle_echo(0);
         let unit = encoder.take().expect("one is left");
         assert_eq!((unit.first, unit.packets.len()), (2, 1));
         assert_eq!(encoder.due(idle, most), None);
-        // Echoes of what was never sent are none.
+        // Echoes of numbers that were never sent are ignored.
         encoder.handle_echo(u32::MAX);
         assert_eq!(push(&mut encoder, 3), (3, false));
     }

@@ -1,8 +1,8 @@
-//! A host to which a fuzzer, or a test, says anything that could come from another, at any time.
+//! An exercise that feeds a host any sequence of datagrams that a peer could send, at any time.
 //!
-//! Bytes are read as a list of datagrams, each behind a byte for the time before it and one for its
-//! length. The host's memory must stay within its bounds, in packets and in bytes. Every packet handed
-//! over must have arrived, or be recoverable from packets that did. At the end every peer falls
+//! The input is a list of datagrams, each preceded by a byte for the time before it and one for its
+//! length. The host's memory must stay within its bounds, in packets and in bytes. Every delivered
+//! packet must have arrived, or be recoverable from packets that did. At the end every peer falls
 //! silent, and the host must hold nothing.
 
 use crate::Config;
@@ -15,19 +15,21 @@ use crate::segment::{CE, Segment, mark};
 use anabranch_endpoint::{Bytes, Wire as _};
 use anabranch_units::{ByteCount, Duration, Instant};
 
-/// Steps that one list may take, so that it ends soon.
+/// Maximum steps of one list, to bound the running time.
 const STEPS_MAX: usize = 400;
-/// The most packets that a datagram can set free beside those that are held: those that its parities bring back, and itself.
+/// Maximum number of packets that one datagram can release besides held packets: itself, and the
+/// packets that its parities recover.
 const FREED_MAX: usize = 1_500;
 
-/// Peers that say something.
+/// Number of peers that send.
 const PEERS: u32 = 3;
-/// Time after which nothing is held for a peer that has fallen silent.
+/// Time after which nothing is held for a silent peer.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// Says them all, to a host as simulated and to an agent's. True if one of them was a datagram.
+/// Feeds all datagrams to a simulated host and to an agent's. Returns true if one datagram was
+/// valid.
 ///
-/// Panics: where the host does, or holds more than it may.
+/// Panics: if the host panics, or exceeds its bounds.
 pub fn exercise(bytes: &[u8]) -> bool {
     let bounded = Config { memory: Some(MEMORY_MIN), ..Config::of_agent() };
     let all = [Config::default(), bounded].map(|config| exercise_host(bytes, config));
@@ -83,13 +85,12 @@ fn exercise_host(bytes: &[u8], config: Config) -> bool {
     is_any
 }
 
-/// Mends a unit of a peer's packets as an agent does, then reads and marks each packet. The first
-/// byte says whether the parities are the peer's own or made of its packets, the second which
-/// packets are lost; then each packet follows two bytes of its length. True if any packet, mended
-/// or not, is TCP.
+/// Recovers a unit of a peer's packets as an agent does, then parses and marks each packet. The
+/// first byte selects the peer's own parities or correct ones, the second the lost packets; then
+/// each packet follows two bytes of its length. Returns true if any packet, received or recovered,
+/// is TCP.
 ///
-/// Panics: where a mark changes more than a mark, or what comes back from right parities is not
-/// what was lost.
+/// Panics: if marking changes more than the mark, or correct parities recover a wrong packet.
 pub fn exercise_segments(bytes: &[u8]) -> bool {
     let [kind, lost, left @ ..] = bytes else { return false };
     let (mut left, mut packets) = (left, Vec::new());
@@ -122,7 +123,7 @@ pub fn exercise_segments(bytes: &[u8]) -> bool {
     all.fold(false, |is_any, packet| is_any | exercise_segment(&packet))
 }
 
-/// True if it is a packet of TCP.
+/// Returns true if the bytes are a packet of TCP.
 fn exercise_segment(packet: &[u8]) -> bool {
     let segment = Segment::of(packet);
     let mut marked = packet.to_vec();
@@ -139,7 +140,7 @@ fn exercise_segment(packet: &[u8]) -> bool {
     segment.is_some()
 }
 
-/// The sum of a header (RFC 1071); 0 where it has the right one in it.
+/// Checksum of a header (RFC 1071); 0 for a header with a correct checksum.
 fn checksum(header: &[u8]) -> u16 {
     let words =
         header.chunks(2).map(|word| u32::from(word[0]) << 8 | word.get(1).map_or(0, |low| u32::from(*low)));

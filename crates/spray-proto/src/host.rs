@@ -1,9 +1,10 @@
-//! The layer of one host, towards all others: which packets are coded, with how many parities, and what is handed over when.
+//! The layer of one host towards all other hosts: selects packets to code, the number of parities,
+//! and the time of delivery.
 //!
-//! A machine without I/O: packets of TCP go in by [`Host::handle_packet`] and come out by [`Host::poll_arrived`], datagrams come in by
-//! [`Host::handle_datagram`] and leave by [`Host::poll_leaving`]. Its parts are one file each: `encoder`, `decoder`, `blocking`, `spread`,
-//! `repeats`, `memory`.
-//! Source: CAPS, sections IV, VI and VII. Read [`Host`] first.
+//! A state machine without I/O: packets of TCP enter by [`Host::handle_packet`] and leave by
+//! [`Host::poll_arrived`], datagrams enter by [`Host::handle_datagram`] and leave by
+//! [`Host::poll_leaving`]. Its parts are one file each: `encoder`, `decoder`, `blocking`, `spread`,
+//! `repeats`, `memory`. Source: CAPS, sections IV, VI and VII. Read [`Host`] first.
 
 use crate::blocking::{Blocking, Share};
 use crate::config::{Config, ConfigError, Parities, UnitSize};
@@ -19,55 +20,58 @@ use crate::spread::{Least, Spread};
 use anabranch_units::{ByteCount, Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// The most flows that are remembered; packets of more pass as they are. Memory bounds them before
-/// ([`crate::PEER_FLOWS_MAX`]) where it is bounded.
+/// Maximum number of flows with state; packets of further flows pass unchanged. With a memory
+/// limit, [`crate::PEER_FLOWS_MAX`] applies first.
 const FLOWS_MAX: usize = 1 << 16;
-/// A flow is forgotten when it was silent for so long.
+/// Silence after which a flow is forgotten.
 const SILENCE: Duration = Duration::from_secs(2);
-/// A packet's length with which equations reckon.
+/// Packet length assumed by the equations.
 const PACKET: ByteCount = ByteCount::new(1_500);
-/// Round trips without and with long flows with which they reckon while none is known (section VI-D).
+/// Round trips without and with long flows that the equations assume while none is known (section
+/// VI-D).
 const RTT_FREE: Duration = Duration::from_us(100);
 const RTT_BLOCKED: Duration = Duration::from_ms(3);
-/// What has not come within four round trips, and at least this time, is forgotten. It is not counted as blocked: mostly a queue was full that
-/// all ways share, which parities fill only more.
+/// Minimum age, besides four round trips, at which an unacknowledged datagram is forgotten. It does
+/// not count as blocked: its loss mostly means a full queue that all paths share, which parities
+/// would fill further.
 const FORGOTTEN: Duration = Duration::from_ms(10);
-/// Where hosts choose ways a packet of a short flow is waited for no longer than two of the fastest round trips, or this.
+/// Lower bound of a short flow's hold on hosts that choose paths; the hold is otherwise two of the
+/// fastest round trips.
 const HOLD_SHORT_MIN: Duration = Duration::from_ms(1);
-/// While no round trip is known a packet is sent again after this.
+/// Delay of the first repeat while no round trip is known.
 const REPEAT_FIRST: Duration = Duration::from_ms(50);
-/// The flow that probes of a host have that hears nothing: they are answered at once, each by itself.
+/// Flow number in probes of a host that hears nothing. Each one is answered at once and separately.
 const DARK: u32 = 1;
-/// TCP has paused when it sent nothing for a round trip, within these bounds.
+/// Bounds of the pause that ends a unit; within them it is one round trip.
 const PAUSE: (Duration, Duration) = (Duration::from_us(10), Duration::from_ms(4));
 
-/// What TCP sends.
+/// A packet from TCP.
 #[derive(Clone, Debug)]
 pub struct Outgoing<P> {
     /// The packet.
     pub packet: P,
-    /// Bytes of data in it; none for an acknowledgement alone.
+    /// Bytes of data in the packet; 0 for a pure acknowledgement.
     pub payload_bytes: u32,
-    /// Whether it only acknowledges.
+    /// True for a pure acknowledgement.
     pub is_acknowledgement: bool,
-    /// Whether the stream ends with it.
+    /// True if the stream ends with this packet.
     pub is_end: bool,
-    /// What its flow has to send in all, where that is known.
+    /// Total size of the flow, if known.
     pub flow_size: Option<ByteCount>,
 }
 
-/// A datagram that leaves.
+/// A datagram to send.
 #[derive(Clone, Debug)]
 pub struct Leaving<P> {
-    /// To which host.
+    /// Number of the destination host.
     pub to: u32,
-    /// Whether its flow is short, or so far.
+    /// True if the flow is short so far.
     pub is_short: bool,
-    /// Bytes of data that its flow had sent before.
+    /// Bytes of data that the flow had sent before.
     pub sent_bytes: u64,
-    /// Whether it carries data or a parity, and not only what acknowledges.
+    /// True if the datagram carries data or a parity.
     pub is_data: bool,
-    /// Whether it is bare, and answers a host that hears nothing.
+    /// True for a bare answer to a host that hears nothing.
     pub is_answer: bool,
     /// The datagram.
     pub datagram: Datagram<P>,
@@ -76,52 +80,51 @@ pub struct Leaving<P> {
 /// A packet for TCP.
 #[derive(Clone, Debug)]
 pub struct Arrived<P> {
-    /// Of which flow.
+    /// Flow of the packet.
     pub id: FlowId,
     /// The packet.
     pub packet: P,
 }
 
-/// What a host's layer has done.
+/// Counters of a host's layer.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub struct Counts {
-    /// Source packets that left.
+    /// Source packets sent.
     pub sources: u64,
-    /// Parities that left.
+    /// Parities sent.
     pub parities: u64,
-    /// Units that got parities, or would have where none were due.
+    /// Units that got parities, or needed none.
     pub units: u64,
     /// Packets of these units.
     pub unit_packets: u64,
-    /// Probabilities of being blocked when a unit ended, all together.
+    /// Sum of the blocking probabilities at the ends of units.
     pub blocked_sum: f64,
-    /// Packets that parities brought back.
+    /// Packets recovered from parities.
     pub recovered: u64,
-    /// Source packets and parities that came and were of no use.
+    /// Unneeded source packets and parities received.
     pub surplus: u64,
-    /// Packets that were no longer waited for.
+    /// Packets given up.
     pub given_up: u64,
-    /// Source packets that came beyond a gap.
+    /// Source packets received beyond a gap.
     pub early: u64,
-    /// Source packets that left again.
+    /// Source packets sent again.
     pub repeated: u64,
-    /// How long packets that came beyond a gap waited for it, all together, in seconds.
+    /// Total time in seconds that packets beyond a gap waited for it.
     pub held_s: f64,
-    /// The means of round trips over the periods of the paper's section IX-C, in seconds, and by how much of each it differs from the smoothed
-    /// round trip; the sums of so many periods.
+    /// Number of periods of the paper's section IX-C in the following sums.
     pub periods: u64,
-    /// See `periods`.
+    /// Sum of the periods' mean round trips, in seconds.
     pub rtt_s: f64,
-    /// See `periods`.
+    /// Sum of the relative differences between each period's mean and the smoothed round trip.
     pub rtt_apart_share: f64,
-    /// Flows that gave up their packets, or were forgotten, because the memory of their peer was
-    /// full.
+    /// Flows that lost their packets or their state because their peer's memory was full.
     pub shed: u64,
 }
 
 #[derive(Debug)]
 struct Flow<P> {
-    /// When this end began to remember it, and when the other one did: packets are numbered anew with that.
+    /// Start of this end's state of the flow, and of the other end's: each numbers its packets from
+    /// then on.
     epoch: Instant,
     their_epoch: Option<Instant>,
     encoder: Encoder<P>,
@@ -129,15 +132,15 @@ struct Flow<P> {
     sent_bytes: u64,
     received_bytes: u64,
     flow_size: Option<ByteCount>,
-    /// Parities of units that ended early, of which none was sent: less than one.
+    /// Fraction of a parity carried over from units that ended early.
     owed: f64,
     last_at: Instant,
-    /// Since when as many packets are held as are now.
+    /// Time since which the number of held packets is constant.
     held_at: Instant,
     due: Option<Instant>,
-    /// Bytes that are counted for the flow in its peer's sum.
+    /// Bytes of the flow that are included in its peer's sum.
     held: Held,
-    /// Place in the list of ages, while the flow is in the table.
+    /// Position in the list of ages, while the flow is in the table.
     place: Option<Place>,
 }
 
@@ -147,9 +150,9 @@ struct Peer {
     least: Least,
     sent: Sent,
     came: Came,
-    /// The longest datagram that passes.
+    /// Maximum length of a datagram.
     datagram_max: usize,
-    /// The fastest round trip.
+    /// Fastest round trip.
     base: Option<Duration>,
     /// Bytes that its flows hold.
     held: Held,
@@ -170,12 +173,12 @@ impl Default for Peer {
 }
 
 impl Peer {
-    /// A round trip, once one is known.
+    /// Smoothed round trip, or another estimate, once known.
     fn round_trip(&self) -> Option<Duration> {
         self.blocking.smoothed().or(self.base)
     }
 
-    /// After which time a packet is sent again that left again so often.
+    /// Delay before a packet with `repeats` repeats so far is sent again.
     fn patience(&self, config: &Config, repeats: u32) -> Duration {
         let rtt = self.round_trip();
         let usual = rtt.map_or(REPEAT_FIRST, |rtt| {
@@ -186,49 +189,49 @@ impl Peer {
     }
 }
 
-/// What is known of the way to another host.
+/// Estimates for the path to another host.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub struct PeerView {
-    /// How likely a packet of a short flow is blocked.
+    /// Probability that a packet of a short flow is blocked.
     pub blocked: f64,
-    /// The smoothed round trip of packets of short flows, once known.
+    /// Smoothed round trip of short flows' packets, once known.
     pub rtt: Option<Duration>,
-    /// The longest round trip of those that were not blocked, lately.
+    /// Longest recent round trip of unblocked packets.
     pub rtt_free: Option<Duration>,
-    /// The longest round trip of those that were.
+    /// Longest recent round trip of blocked packets.
     pub rtt_blocked: Option<Duration>,
 }
 
-/// What is to be sent.
+/// A datagram to assemble.
 struct Going<P> {
     body: Body<P>,
     is_short: bool,
     is_data: bool,
     sent_bytes: u64,
-    /// How often it left before.
+    /// Number of earlier transmissions.
     repeats: u32,
 }
 
 impl<P> Going<P> {
-    /// Only what is to be said of what came.
+    /// A datagram with echoes only.
     const fn bare() -> Self {
         Self { body: Body::Bare, is_short: true, is_data: false, sent_bytes: 0, repeats: 0 }
     }
 }
 
-/// The layer of one host.
+/// State machine of one host's layer.
 #[derive(Debug)]
 pub struct Host<P: Packet> {
     config: Config,
     coder: P::Coder,
     peers: BTreeMap<u32, Peer>,
-    /// What was seen of all of them together.
+    /// Blocking statistics of all peers together.
     others: Share,
-    /// Of packets of short flows, and of long ones.
+    /// Delay statistics of short flows' packets, and of long flows'.
     spread: [Spread; 2],
     flows: BTreeMap<FlowId, Box<Flow<P>>>,
     due: BTreeSet<(Instant, FlowId)>,
-    /// When what came of whom is to be said.
+    /// Deadlines of the echoes to each peer.
     say_due: BTreeSet<(Instant, u32)>,
     repeats: Repeats<P>,
     ages: Ages,
@@ -239,9 +242,9 @@ pub struct Host<P: Packet> {
 }
 
 impl<P: Packet> Host<P> {
-    /// A host's layer.
+    /// Creates a host's layer.
     ///
-    /// Errors: settings that none can have.
+    /// Errors: settings out of range.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         config.check()?;
         Ok(Self {
@@ -262,26 +265,26 @@ impl<P: Packet> Host<P> {
         })
     }
 
-    /// What it has done so far.
+    /// Counters so far.
     pub const fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// What is known of the way to a host.
+    /// Estimates for the path to a host.
     pub fn peer(&self, now: Instant, peer: u32) -> PeerView {
         let Some(known) = self.peers.get(&peer) else { return PeerView::default() };
         let (rtt_free, rtt_blocked) = known.blocking.longest();
         PeerView { blocked: self.blocked(now, peer), rtt: known.blocking.smoothed(), rtt_free, rtt_blocked }
     }
 
-    /// Flows that are remembered.
+    /// Number of flows with state.
     pub fn flows(&self) -> usize {
         self.flows.len()
     }
 
-    /// Bytes that are held for a peer: packets and parities, states of flows, packets that are kept
-    /// to be sent again, and what is remembered of datagrams. Packets that wait for
-    /// [`Host::poll_arrived`] and [`Host::poll_leaving`] are not counted.
+    /// Bytes held for a peer: packets and parities, states of flows, packets kept for repeats, and
+    /// the history of datagrams. Excludes packets that wait for [`Host::poll_arrived`] and
+    /// [`Host::poll_leaving`].
     pub fn held(&self, peer: u32) -> ByteCount {
         let known =
             self.peers.get(&peer).map_or(0, |peer| peer.held.all() + peer.sent.bytes() + peer.came.bytes());
@@ -297,19 +300,19 @@ impl<P: Packet> Host<P> {
         ByteCount::new(self.flows.range(of_peer).map(|(_, flow)| bytes(flow)).sum())
     }
 
-    /// Bytes that flows of a peer hold: a running count.
+    /// Bytes that the flows of a peer hold: a running count.
     pub(crate) fn flows_held(&self, peer: u32) -> ByteCount {
         ByteCount::new(self.peers.get(&peer).map_or(0, |peer| peer.held.all()))
     }
 
-    /// Has a peer give up memory until it holds `most` or less: its oldest flows first, whose held
-    /// packets are handed over.
+    /// Makes a peer give up memory until it holds at most `most`, oldest flows first. Their held
+    /// packets are delivered.
     pub fn limit_memory(&mut self, now: Instant, peer: u32, most: ByteCount) {
         self.bound(now, peer, most.as_u64());
     }
 
-    /// Forgets the flows of a peer and gives their memory back, as its packets go another way from
-    /// now on. Held packets are handed over. Estimates of ways stay.
+    /// Forgets the flows of a peer and frees their memory, because its packets take another route
+    /// from now on. Held packets are delivered. Estimates of paths stay.
     pub fn forget(&mut self, now: Instant, peer: u32) {
         let of_peer = FlowId { peer, flow: 0 }..=FlowId { peer, flow: u32::MAX };
         while let Some(id) = self.flows.range(of_peer.clone()).next().map(|(id, _)| *id) {
@@ -323,16 +326,16 @@ impl<P: Packet> Host<P> {
         }
     }
 
-    /// Datagrams to a host have so many bytes at most, as long as TCP sends packets that leave room for their heads: what is to be said
-    /// beside takes no more than what is left.
+    /// Sets the maximum length of datagrams to a host. TCP must leave room for their heads; echoes
+    /// use the remaining room.
     ///
-    /// Panics: fewer than 100 bytes, of which one that carries nothing would say too little.
+    /// Panics: below 100 bytes, which hold too few echoes.
     pub fn limit_datagrams(&mut self, peer: u32, bytes: usize) {
         assert!(bytes >= 100, "datagrams of {bytes} bytes say nothing");
         self.peers.entry(peer).or_default().datagram_max = bytes;
     }
 
-    /// TCP sends a packet.
+    /// Handles a packet from TCP.
     pub fn handle_packet(&mut self, now: Instant, id: FlowId, outgoing: Outgoing<P>) {
         let Outgoing { packet, payload_bytes, is_acknowledgement, is_end, flow_size } = outgoing;
         let Some(mut flow) = self.open(now, id) else {
@@ -345,7 +348,7 @@ impl<P: Packet> Host<P> {
         flow.sent_bytes += u64::from(payload_bytes);
         let mut is_whole = false;
         let body = if !is_short && self.config.orders_long && !is_acknowledgement {
-            // A flow that has become long leaves no unit behind.
+            // A flow that has become long leaves no incomplete unit behind.
             self.protect(now, id, &mut flow, true);
             if flow.encoder.is_worn_out(NUMBER_MAX / 2) {
                 (flow.encoder, flow.epoch) = (Encoder::new(), now);
@@ -363,7 +366,7 @@ impl<P: Packet> Host<P> {
             self.counts.sources += 1;
             Body::Source { epoch: flow.epoch, number, packet }
         };
-        // A flow that has become long leaves no unit behind.
+        // A flow that has become long leaves no incomplete unit behind.
         is_whole |= !is_short && !flow.encoder.is_between();
         self.send(now, id, Going { body, is_short, is_data: !is_acknowledgement, sent_bytes, repeats: 0 });
         if is_whole {
@@ -373,8 +376,8 @@ impl<P: Packet> Host<P> {
         self.bound_memory(now, id.peer);
     }
 
-    /// A datagram has come from another host. `payload_bytes` of its packet are data; `is_marked` says that a queue on its way was
-    /// congested.
+    /// Handles a datagram from another host. Its packet has `payload_bytes` of data; `is_marked`
+    /// means a congestion mark.
     pub fn handle_datagram(
         &mut self,
         now: Instant,
@@ -401,13 +404,13 @@ impl<P: Packet> Host<P> {
         let is_numbered = match body {
             Body::Bare => return,
             Body::Probe => true,
-            // What is not coded goes other ways: it says nothing of these.
+            // Uncoded packets take other paths, so their delays do not apply.
             Body::Plain(_) => self.config.numbers_all,
             Body::Source { .. } | Body::Parity { .. } => {
                 let is_long = self.config.orders_long
                     && self.flows.get(&id).is_some_and(|flow| !flow.is_short(&self.config));
                 if self.config.numbers_all && !is_long {
-                    // So long what is sent again takes, be it by the other host or by its TCP.
+                    // Time for a retransmission by the other host or by its TCP.
                     let again = |rtt: Duration| rtt * 2 + self.config.jitter + self.config.say_within;
                     hold = peer.round_trip().map_or(HOLD_SHORT_MIN, again).max(HOLD_SHORT_MIN).min(hold);
                 }
@@ -435,8 +438,8 @@ impl<P: Packet> Host<P> {
             return;
         };
         flow.received_bytes += u64::from(payload_bytes);
-        // Twice the length, as the last unit of a flow that has just become long still gets
-        // parities, and packets that came twice count twice.
+        // Twice the length, because the last unit of a flow that has just become long still gets
+        // parities, and duplicates count twice.
         if self.config.memory.is_some() && flow.received_bytes / 2 >= self.config.long.as_u64() {
             flow.decoder.end_parities();
         }
@@ -451,7 +454,7 @@ impl<P: Packet> Host<P> {
                     let coder = &mut self.coder;
                     flow.decoder.handle_source((now, hold), (number, packet), coder, &mut out);
                 } else {
-                    // A number of an earlier count: TCP knows what to do with it.
+                    // A packet of an earlier epoch: TCP can handle it.
                     out.push(packet);
                 }
             }
@@ -470,7 +473,7 @@ impl<P: Packet> Host<P> {
         self.close(id, flow);
     }
 
-    /// Datagrams of ours have come to another host.
+    /// Handles acknowledgements of this host's datagrams.
     fn handle_echoes(&mut self, now: Instant, from: u32, echoes: &[Echo]) {
         let peer = self.peers.entry(from).or_default();
         let was_known = peer.round_trip().is_some();
@@ -496,14 +499,14 @@ impl<P: Packet> Host<P> {
             }
         }
         if !was_known && peer.round_trip().is_some() {
-            // What waits for the first round trip need not wait so long.
+            // Repeats that wait for the first round trip become due earlier.
             self.repeats.hasten(from, now + peer.patience(&self.config, 0));
         }
         let limit = peer.blocking.smoothed().map_or(FORGOTTEN, |rtt| (rtt * 4).max(FORGOTTEN));
         peer.sent.forget(now, limit);
     }
 
-    /// Sends a datagram, with what is to be said of those that came, as far as there is room.
+    /// Sends a datagram, with as many echoes as fit.
     fn send(&mut self, now: Instant, id: FlowId, going: Going<P>) {
         let Going { body, is_short, is_data, sent_bytes, repeats } = going;
         let peer = self.peers.entry(id.peer).or_default();
@@ -520,7 +523,8 @@ impl<P: Packet> Host<P> {
             Body::Bare | Body::Plain(_) => 0,
         };
         let mut datagram = Datagram { number, sent_at: now, flow: id.flow, body, echoes: Vec::new() };
-        // A long flow's way may have a long queue, in which it would be said late, and the other host take its own ways for slow.
+        // A long flow's path may have a long queue, which would delay echoes and inflate the other
+        // host's round trips.
         let is_quick = is_short || !is_data || !self.config.numbers_all;
         if let Some(due) = peer.came.due.filter(|_| is_quick) {
             self.say_due.remove(&(due, id.peer));
@@ -532,15 +536,16 @@ impl<P: Packet> Host<P> {
         self.leaving.push_back(Leaving { to: id.peer, is_short, sent_bytes, is_data, is_answer, datagram });
     }
 
-    /// A datagram to a host that carries nothing, and of which that host will say when it came: at once and by any way, if nothing is heard of
-    /// it. It is the next to leave.
+    /// Sends a probe, whose arrival the other host echoes. With `is_dark`, nothing is heard from
+    /// that host, and it must answer at once over any path. The probe is the next datagram to
+    /// leave.
     pub fn handle_probe(&mut self, now: Instant, peer: u32, is_dark: bool) {
         let going = Going { body: Body::Probe, is_short: false, is_data: false, sent_bytes: 0, repeats: 0 };
         self.send(now, FlowId { peer, flow: if is_dark { DARK } else { 0 } }, going);
         self.bound_memory(now, peer);
     }
 
-    /// Does what is due.
+    /// Handles due deadlines.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some((_, peer)) = self.say_due.first().copied().filter(|(at, _)| *at <= now) {
             let id = FlowId { peer, flow: 0 };
@@ -577,23 +582,22 @@ impl<P: Packet> Host<P> {
         }
     }
 
-    /// The next datagram to send, until none.
+    /// Returns the next datagram to send, until `None`.
     pub fn poll_leaving(&mut self) -> Option<Leaving<P>> {
         self.leaving.pop_front()
     }
-    /// The next packet for TCP, until none.
+    /// Returns the next packet for TCP, until `None`.
     pub fn poll_arrived(&mut self) -> Option<Arrived<P>> {
         self.arrived.pop_front()
     }
-    /// When to call [`Host::handle_timeout`] next.
+    /// Time of the next [`Host::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         let say = self.say_due.first().map(|(at, _)| *at);
         let due = self.due.first().map(|(at, _)| *at);
         due.into_iter().chain(say).chain(self.repeats.due()).chain(self.expires_at()).min()
     }
 
-    /// The next time at which state of a silent flow, or of an unanswered datagram, expires. `None`
-    /// where memory is unbounded.
+    /// Next expiry of a silent flow or an unacknowledged datagram. `None` without a memory limit.
     fn expires_at(&self) -> Option<Instant> {
         self.config.memory?;
         let kept = kept_time(self.config.hold_max);
@@ -605,7 +609,7 @@ impl<P: Packet> Host<P> {
         self.peers.iter().filter_map(of_peer).min()
     }
 
-    /// Gives up the state of silent flows and of unanswered datagrams.
+    /// Drops the state of silent flows and of unacknowledged datagrams.
     fn expire(&mut self, now: Instant) {
         let peers: Vec<u32> = self.peers.keys().copied().collect();
         for peer in peers {
@@ -617,8 +621,7 @@ impl<P: Packet> Host<P> {
         }
     }
 
-    /// Gives up the packets of a peer's flows that are silent, and the units of others that are
-    /// old.
+    /// Drops the packets of a peer's silent flows, and the old units of its active flows.
     fn expire_packets(&mut self, now: Instant, peer: u32) {
         let kept = kept_time(self.config.hold_max);
         while let Some((at, id)) = self.ages.first(peer, true)
@@ -636,7 +639,7 @@ impl<P: Packet> Host<P> {
         }
     }
 
-    /// Forgets flows of a peer that were silent for long.
+    /// Forgets a peer's flows after a long silence.
     fn forget_silent(&mut self, now: Instant, peer: u32) {
         while let Some((at, id)) = self.ages.first(peer, false)
             && now.saturating_since(at) >= SILENCE
@@ -649,7 +652,7 @@ impl<P: Packet> Host<P> {
         }
     }
 
-    /// The flow of a peer whose last packet is the oldest, and the packet's time.
+    /// Finds the peer's flow with the oldest last packet. Returns the packet's time and the flow.
     fn oldest(&mut self, peer: u32, is_laden: bool) -> Option<(Instant, FlowId)> {
         loop {
             let (at, id) = self.ages.first(peer, is_laden)?;
@@ -668,8 +671,8 @@ impl<P: Packet> Host<P> {
         }
     }
 
-    /// Has a peer give up memory until it holds `most` bytes or less. States of flows have a part
-    /// of it, so that many flows without packets do not take the room of packets.
+    /// Makes a peer give up memory until it holds at most `most` bytes. States of flows have a
+    /// fixed part of the budget, so that many flows without packets do not take the packets' room.
     fn bound(&mut self, now: Instant, peer: u32, most: u64) {
         while self.peers.get(&peer).is_some_and(|peer| peer.held.states > states_max(most)) {
             let oldest = [true, false].into_iter().filter_map(|is_laden| self.oldest(peer, is_laden)).min();
@@ -686,7 +689,7 @@ impl<P: Packet> Host<P> {
             } else if self.repeats.kept_bytes(peer) > 0 {
                 self.repeats.forget(peer);
             } else {
-                // The history of datagrams that left goes last.
+                // The history of sent datagrams goes last.
                 let Some(known) = self.peers.get_mut(&peer) else { break };
                 known.sent.expire(now, Duration::ZERO);
                 break;
@@ -694,7 +697,7 @@ impl<P: Packet> Host<P> {
         }
     }
 
-    /// Has a flow give up its packets.
+    /// Makes a flow give up its packets.
     fn shed(&mut self, now: Instant, id: FlowId, flow: &mut Flow<P>) {
         let mut out = Vec::new();
         let before = flow.decoder.counts;
@@ -705,7 +708,7 @@ impl<P: Packet> Host<P> {
         self.arrived.extend(out.into_iter().map(|packet| Arrived { id, packet }));
     }
 
-    /// Forgets a flow. Its held packets are handed over.
+    /// Forgets a flow. Its held packets are delivered.
     fn remove(&mut self, now: Instant, id: FlowId) {
         let Some(mut flow) = self.take(id) else { return };
         self.shed(now, id, &mut flow);
@@ -717,7 +720,7 @@ impl<P: Packet> Host<P> {
         }
     }
 
-    /// Takes a flow out of the table and its list.
+    /// Removes a flow from the table and its list.
     fn take(&mut self, id: FlowId) -> Option<Box<Flow<P>>> {
         let mut flow = self.flows.remove(&id)?;
         if let Some(place) = flow.place.take() {
@@ -726,7 +729,7 @@ impl<P: Packet> Host<P> {
         Some(flow)
     }
 
-    /// Takes a flow out of the table; a new one if it was not there; none if there are too many.
+    /// Takes a flow out of the table, or creates it; `None` if there are too many.
     fn open(&mut self, now: Instant, id: FlowId) -> Option<Box<Flow<P>>> {
         if let Some(mut flow) = self.flows.remove(&id) {
             flow.last_at = now;
@@ -740,7 +743,7 @@ impl<P: Packet> Host<P> {
         (self.flows.len() < FLOWS_MAX).then(|| Box::new(Flow::new(now, &self.config)))
     }
 
-    /// Puts a flow into the table again, and notes when something is due of it.
+    /// Returns a flow to the table, and schedules its next deadline.
     fn close(&mut self, id: FlowId, mut flow: Box<Flow<P>>) {
         let (idle, most) = self.patience(id.peer);
         let due = flow.encoder.due(idle, most).into_iter().chain(flow.decoder.due()).min();
@@ -765,7 +768,7 @@ impl<P: Packet> Host<P> {
         self.flows.insert(id, flow);
     }
 
-    /// After which pause a unit ends, and after which time at the latest.
+    /// Pause that ends a unit, and maximum age of a unit.
     fn patience(&self, peer: u32) -> (Duration, Duration) {
         let rtt = self.peers.get(&peer).and_then(|peer| peer.blocking.smoothed()).unwrap_or(RTT_FREE);
         (rtt.clamp(PAUSE.0, PAUSE.1), rtt + rtt)
@@ -777,7 +780,7 @@ impl<P: Packet> Host<P> {
         blocking.probability(now, &self.others)
     }
 
-    /// How many packets the unit that begins is to have.
+    /// Number of packets in the unit that begins.
     fn unit_size(&self, now: Instant, peer: u32, flow: &Flow<P>) -> usize {
         let left = flow.left(&self.config).filter(|left| *left > 0);
         let left = left.map_or(u64::MAX, |left| left.div_ceil(PACKET.as_u64()));
@@ -796,8 +799,9 @@ impl<P: Packet> Host<P> {
         size as usize
     }
 
-    /// Sends the parities of what a flow's encoder has: as many as are blocked in the mean, rounded up where the unit is whole. Of one that
-    /// ended early, as those of a window of few packets do, what rounding would add is left to the next.
+    /// Sends the parities of the unit in a flow's encoder: the mean number of blocked packets,
+    /// rounded up for a complete unit. For a unit that ended early, as small windows cause, the
+    /// fraction is carried over to the next unit.
     fn protect(&mut self, now: Instant, id: FlowId, flow: &mut Flow<P>, is_whole: bool) {
         let Some(unit) = flow.encoder.take() else { return };
         let packets = unit.packets.len() as u32;
@@ -860,28 +864,29 @@ impl<P: Packet> Flow<P> {
         Held { states, packets: self.decoder.bytes() + self.encoder.bytes() }
     }
 
-    /// For how long its packets were held since this was asked last, all together, in seconds.
+    /// Total holding time of its packets since the last call, in seconds.
     fn take_held(&mut self, now: Instant) -> f64 {
         let since = std::mem::replace(&mut self.held_at, now);
         now.saturating_since(since).as_secs_f64() * self.decoder.held() as f64
     }
-    /// Whether it is short, or so far.
+    /// Returns true if the flow is short so far.
     fn is_short(&self, config: &Config) -> bool {
         let size = self.flow_size.filter(|_| config.knows_sizes);
         let moved = ByteCount::new(self.sent_bytes.max(self.received_bytes));
         size.unwrap_or(moved) < config.long
     }
-    /// Bytes that it has not sent yet, where that is known.
+    /// Bytes that the flow has not sent yet, if known.
     fn left(&self, config: &Config) -> Option<u64> {
         let size = self.flow_size.filter(|_| config.knows_sizes)?;
         Some(size.as_u64().saturating_sub(self.sent_bytes))
     }
-    /// Whether the last byte has just left, after `before` of them: what follows is sent again.
+    /// Returns true if the last byte has just left, after `before` bytes; later data are
+    /// retransmissions.
     fn is_all_sent(&self, config: &Config, before: u64) -> bool {
         let size = self.flow_size.filter(|_| config.knows_sizes).map(ByteCount::as_u64);
         size.is_some_and(|size| (before + 1..=self.sent_bytes).contains(&size))
     }
-    /// Whether numbers are those of the other end's count. A newer count begins with an empty decoder.
+    /// Returns true if the epoch is current. A newer epoch resets the decoder.
     fn follow(&mut self, epoch: Instant, out: &mut Vec<P>) -> bool {
         let known = *self.their_epoch.get_or_insert(epoch);
         if epoch > known {

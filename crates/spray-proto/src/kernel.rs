@@ -1,13 +1,19 @@
-//! An agent's needs of its host's kernel, compared with the kernel's state, and the repairs of each difference.
+//! The kernel state that an agent needs, its comparison with the actual state, and the repairs of
+//! differences.
 //!
-//! An agent needs a device that is up, rules, and a route for each peer whose packets go by datagrams. Other programs change all of them:
-//! network managers remove rules that they do not know, `sysctl --system` turns on reverse path filtering. A [`Reconciler`] compares what
-//! the driver lists with what is needed. A fault that returns [`REPAIRS_MAX`] times within [`FAULT_WINDOW`] ends the repairs: some other program
-//! insists on it, and TCP goes the ordinary way until a hold has passed.
+//! An agent needs a device that is up, rules, and a route for each peer whose packets travel in
+//! datagrams. Other programs change all of these: network managers remove unknown rules, `sysctl
+//! --system` turns on reverse path filtering. A [`Reconciler`] compares the driver's lists with the
+//! needed state. A fault that returns [`REPAIRS_MAX`] times within [`FAULT_WINDOW`] ends the
+//! repairs, because another program insists on its state; TCP then takes the ordinary route until a
+//! hold has passed.
 //!
-//! Three rules stand for each peer. The first two let agents speak to each other by the ordinary way: TCP to the peer's agent, and TCP from
-//! ours, jump over the third, by which all other TCP that begins on this host looks into the agent's table. With reverse path filtering
-//! three more say the same of packets from our address, as the kernel looks up the way back with that address.
+//! Each peer has three rules. The first two keep agents reachable over the ordinary route: TCP to
+//! the peer's agent, and TCP from this host's agent, skip the third rule. The third rule sends all
+//! other TCP from this host to the agent's table. With reverse path filtering three more rules do
+//! the same for packets from our address, because the kernel looks up the reverse route with that
+//! address.
+//!
 //! Leaves out: netlink and the device (`spray`). Read [`Rule`] and [`Reconciler`] first.
 
 use anabranch_units::{Duration, Instant};
@@ -15,27 +21,27 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::net::IpAddr;
 
-/// The `protocol` of an agent's rules and routes, by which agents recognise them. No number of a routing daemon
-/// (`include/uapi/linux/rtnetlink.h`, `RTPROT_*`).
+/// `protocol` of an agent's rules and routes, by which agents recognise them. Not used by any
+/// routing daemon (`include/uapi/linux/rtnetlink.h`, `RTPROT_*`).
 pub const PROTOCOL: u8 = 72;
-/// Repairs of one fault within [`FAULT_WINDOW`] after which the next one is not made: managers that insist do so every few seconds, and a
-/// reload of the network's settings changes things once or twice.
+/// Maximum repairs of one fault within [`FAULT_WINDOW`]. Insistent managers interfere every few
+/// seconds, while a reload of the network's settings causes one or two changes.
 pub const REPAIRS_MAX: usize = 5;
-/// See [`REPAIRS_MAX`].
+/// Window for counting repairs of one fault.
 pub const FAULT_WINDOW: Duration = Duration::from_secs(60);
-/// Time without repairs after a fault was given up; it doubles each time, up to [`HOLD_MAX`].
+/// Pause after a fault was given up; it doubles each time, up to [`HOLD_MAX`].
 const HOLD_MIN: Duration = Duration::from_secs(60);
-/// Longest time without repairs. A fault that stays away for so long starts again at [`HOLD_MIN`].
+/// Maximum pause. A fault that stays away for this time starts again at [`HOLD_MIN`].
 const HOLD_MAX: Duration = Duration::from_secs(960);
-/// Time without repairs after the kernel has refused one.
+/// Pause after the kernel has refused a repair.
 const HOLD_REFUSED: Duration = Duration::from_secs(2);
-/// Observations without a new beat of the forwarding thread after which it counts as standing still.
+/// Observations without a new beat of the forwarding thread after which it counts as stalled.
 const STALLS_MAX: u32 = 3;
 
 /// A difference between what the agent needs and what the kernel has.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
-    /// The forwarding thread does not beat.
+    /// The forwarding thread is stalled.
     Standstill,
     /// The device does not exist any more.
     DeviceDeleted,
@@ -47,7 +53,7 @@ pub enum Fault {
     RulesRemoved,
     /// Routes are missing or differ.
     RoutesRemoved,
-    /// Everything is in place, and TCP to a peer still does not go into the device.
+    /// Everything is in place, but the kernel does not send TCP to a peer into the device.
     Bypassed,
 }
 
@@ -78,7 +84,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// The packets that a rule is for, all of them TCP.
+/// Selector of a rule; rules apply to TCP only.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Selector {
     /// Source address; `None` for packets that begin on this host.
@@ -101,31 +107,31 @@ pub enum Port {
 /// The action of a rule.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RuleAction {
-    /// Looks into a table.
+    /// Look up a table.
     Lookup(u32),
-    /// Goes on at the rule of this priority.
+    /// Continue at the rule of this priority.
     Goto(u32),
-    /// Nothing: the target of jumps.
+    /// No action: the target of jumps.
     Nop,
 }
 
-/// A rule of the form that agents' rules have.
+/// A rule of the form that agents use.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rule {
-    /// Place among all rules, the least first.
+    /// Position among all rules, lowest first.
     pub priority: u32,
     /// Address family.
     pub is_ipv6: bool,
-    /// Packets that it is for; `None` for all.
+    /// Matching packets; `None` for all.
     pub selector: Option<Selector>,
     /// The action for these packets.
     pub action: RuleAction,
-    /// Number of the program that has set it: [`PROTOCOL`] for an agent.
+    /// Number of the program that has set the rule: [`PROTOCOL`] for an agent.
     pub protocol: u8,
 }
 
 impl Rule {
-    /// Table of the agent that sets a rule of this form; `None` if no agent does.
+    /// Table of the agent that sets a rule of this form; `None` if the form is not an agent's.
     pub fn table(&self) -> Option<u32> {
         match (self.action, self.selector) {
             (RuleAction::Lookup(table), Some(Selector { port: None, .. })) if self.priority == table => {
@@ -153,7 +159,7 @@ pub struct Route {
     pub mtu_bytes: u32,
 }
 
-/// A peer, as far as rules go.
+/// A peer's addresses and port.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct PeerPlace {
     /// The peer's address.
@@ -164,26 +170,26 @@ pub struct PeerPlace {
     pub port: u16,
 }
 
-/// The kernel's state.
+/// The kernel's actual state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observed {
-    /// Beats of the forwarding thread so far.
+    /// Number of beats of the forwarding thread so far.
     pub beats: u64,
-    /// Whether the device is up; `None` if it does not exist.
+    /// True if the device is up; `None` if it does not exist.
     pub device_is_up: Option<bool>,
-    /// Whether the host filters by reverse path on all devices.
+    /// True if the host filters by reverse path on all devices.
     pub host_filters: bool,
-    /// Whether the device's own setting filters.
+    /// True if the device's own setting filters.
     pub device_filters: bool,
-    /// Rules of the form that agents' rules have.
+    /// Rules of the form that agents use.
     pub rules: Vec<Rule>,
     /// Routes of the agent's table into its device.
     pub routes: Vec<Route>,
-    /// Peers with a route to which the kernel does not send TCP through the device.
+    /// Peers with a route whose TCP the kernel sends past the device.
     pub bypassed: Vec<IpAddr>,
 }
 
-/// One step towards what is needed.
+/// One repair.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Repair {
     /// Make the device again. The next observation shows other faults.
@@ -202,31 +208,31 @@ pub enum Repair {
     DeleteRoute(IpAddr),
 }
 
-/// News for the log.
+/// An event for the log.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The first fault of its kind within [`FAULT_WINDOW`]; repairs follow.
     Found(Fault),
-    /// Repairs end for this long: they do not last, or there are none.
+    /// Repairs pause for this time, because they do not last or do not exist.
     GaveUp(Fault, Duration),
-    /// The kernel has all that is needed again.
+    /// The kernel's state is complete again.
     Recovered,
 }
 
 #[derive(Debug)]
 struct GivenUp {
     fault: Fault,
-    /// When repairs are tried again.
+    /// Time of the next attempt.
     until: Instant,
-    /// Time without repairs after a failed try.
+    /// Pause after a failed attempt.
     hold: Duration,
-    /// Whether the repairs of the last try are still unproven.
+    /// True while the last attempt is unproven.
     is_trial: bool,
 }
 
-/// Compares what is needed with what the kernel has. A machine without I/O.
+/// State machine that compares the needed state with the kernel's.
 ///
-/// Cost: of one comparison, one step of a sorted set for each rule and route.
+/// Cost: one step of a sorted set for each rule and route in each comparison.
 #[derive(Debug)]
 pub struct Reconciler {
     table: u32,
@@ -240,13 +246,13 @@ pub struct Reconciler {
     given_up: Option<GivenUp>,
     hold: Duration,
     last_given_up_at: Option<Instant>,
-    /// The last count of beats, and observations since it changed.
+    /// Last count of beats, and number of observations since it changed.
     beats: (u64, u32),
     events: VecDeque<Event>,
 }
 
 impl Reconciler {
-    /// The agent has this table, listens on `port`, and has these peers; none has a route yet.
+    /// Creates a reconciler for an agent with this table, port and peers, without routes.
     pub fn new(table: u32, port: u16, peers: Vec<PeerPlace>, host_filters: bool) -> Self {
         Self {
             rules: rules(table, port, &peers, host_filters),
@@ -264,7 +270,8 @@ impl Reconciler {
         }
     }
 
-    /// Replaces stale rules by this agent's rules. `live_tables` are the tables of other running agents.
+    /// Replaces stale rules by this agent's rules. `live_tables` are the tables of other running
+    /// agents.
     pub fn begin(&self, rules: &[Rule], live_tables: &BTreeSet<u32>) -> Vec<Repair> {
         let is_stale = |rule: &&Rule| match rule.table() {
             Some(table) if table == self.table => true,
@@ -275,7 +282,7 @@ impl Reconciler {
         delete.chain(self.rules.iter().copied().map(Repair::AddRule)).collect()
     }
 
-    /// A peer's packets go by datagrams, or not any more.
+    /// Sets or removes the route that a peer needs.
     pub fn handle_route(&mut self, to: IpAddr, route: Option<Route>) {
         match route {
             Some(route) => _ = self.routes.insert(to, route),
@@ -283,7 +290,7 @@ impl Reconciler {
         }
     }
 
-    /// The route that a peer needs, if any.
+    /// Route that a peer needs, if any.
     pub fn route(&self, to: IpAddr) -> Option<&Route> {
         self.routes.get(&to)
     }
@@ -293,18 +300,18 @@ impl Reconciler {
         self.routes.keys().copied()
     }
 
-    /// Why TCP goes the ordinary way, if no peer can have a route now.
+    /// Fault that keeps TCP on the ordinary route, if any.
     pub fn fault(&self) -> Option<Fault> {
         let is_still = self.beats.1 >= STALLS_MAX;
         is_still.then_some(Fault::Standstill).or(self.given_up.as_ref().map(|given_up| given_up.fault))
     }
 
-    /// News for the log, until none.
+    /// Returns the next event for the log, until `None`.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// Compares, and returns the repairs to make, in this order.
+    /// Compares the states, and returns the repairs in order.
     pub fn handle_observed(&mut self, now: Instant, observed: &Observed) -> Vec<Repair> {
         let was_still = self.beats.1 >= STALLS_MAX;
         let stalls = if observed.beats == self.beats.0 { self.beats.1.saturating_add(1) } else { 0 };
@@ -315,7 +322,7 @@ impl Reconciler {
             _ => {}
         }
         if stalls >= STALLS_MAX {
-            // The guard removes the routes of a forwarding thread that stands still.
+            // The guard removes the routes of a stalled forwarding thread.
             return Vec::new();
         }
         let (fault, repairs) = self.compare(observed);
@@ -333,7 +340,7 @@ impl Reconciler {
                 (given_up.fault, given_up.until) = (fault, now + given_up.hold);
                 return Vec::new();
             }
-            // The next observation shows whether these last.
+            // The next observation shows whether the repairs last.
             (given_up.is_trial, given_up.until) = (true, now);
             return repairs;
         }
@@ -352,7 +359,7 @@ impl Reconciler {
         repairs
     }
 
-    /// The kernel has refused a repair.
+    /// Handles the kernel's refusal of a repair.
     pub fn handle_refused(&mut self, now: Instant, repair: &Repair) {
         let fault = match repair {
             Repair::MakeDevice => Fault::DeviceDeleted,
@@ -360,7 +367,7 @@ impl Reconciler {
             Repair::StopFilter => Fault::ReversePathFilter,
             Repair::AddRule(_) => Fault::RulesRemoved,
             Repair::SetRoute(_) => Fault::RoutesRemoved,
-            // A rule or route that is gone already cannot be deleted.
+            // A rule or route that is already gone cannot be deleted.
             Repair::DeleteRule(_) | Repair::DeleteRoute(_) => return,
         };
         let (until, hold) = (now + HOLD_REFUSED, HOLD_REFUSED);
@@ -380,7 +387,7 @@ impl Reconciler {
         self.events.push_back(Event::GaveUp(fault, hold));
     }
 
-    /// The first fault, which may cause later faults, and all repairs.
+    /// Returns the first fault, which may cause later faults, and all repairs.
     fn compare(&mut self, observed: &Observed) -> (Option<Fault>, Vec<Repair>) {
         let Some(is_up) = observed.device_is_up else {
             return (Some(Fault::DeviceDeleted), vec![Repair::MakeDevice]);
@@ -434,7 +441,7 @@ fn rules(table: u32, port: u16, peers: &[PeerPlace], host_filters: bool) -> BTre
         let rule =
             |priority, selector, action| Rule { priority, is_ipv6, selector, action, protocol: PROTOCOL };
         rules.insert(rule(table + 1, None, RuleAction::Nop));
-        // There is no such filter for IPv6.
+        // IPv6 has no such filter.
         let back = Some(Some(peer.local)).filter(|_| host_filters && !is_ipv6);
         for from in [None].into_iter().chain(back) {
             let to = peer.address;

@@ -1,17 +1,22 @@
-//! `spray`: short flows go over every path, coded so that a late packet delays nobody; long flows keep out of their way.
+//! `spray`: short flows use every path, coded against late packets; long flows give way to them.
 //!
-//! Source: Hu and others, *CAPS: Coding-Based Adaptive Packet Spraying to Reduce Flow Completion Time in Data Center* (2019).
-//! Recipe: layering, with transparency. A layer between TCP and IP makes of a fabric with many paths, some of them crowded, one that seems to
-//! have no reordering; TCP above it and switches below it stay as they are.
+//! Source: Hu and others, *CAPS: Coding-Based Adaptive Packet Spraying to Reduce Flow Completion
+//! Time in Data Center* (2019). Recipe: layering, with transparency. A layer between TCP and IP
+//! hides the reordering and congestion of a multi-path fabric; TCP above it and switches below it
+//! are unchanged.
 //!
-//! Words used: a *short* flow has less than 100 kB to send, a *long* one more. A *source packet* is one that TCP sent; a *unit* is so many of
-//! them that follow each other, for which *parities* are made, each as good as any of them. A packet is *blocked* where it waits
-//! behind a long flow; how likely that is, senders learn from *echoes*: the other end says when each datagram came. A *hold* is how long the
-//! receiving end waits for a packet that others have overtaken.
+//! Terms: a *short* flow has less than 100 kB to send, a *long* flow more. A *source packet* is a
+//! packet of TCP; a *unit* is a number of consecutive source packets with common *parities*. Each
+//! parity can replace any packet of its unit. A packet is *blocked* if it waits behind a long flow.
+//! Senders learn the probability of blocking from *echoes*, which report the arrival of each
+//! datagram. A *hold* is the receiver's maximum wait for an overtaken packet.
+//! *hold* is the receiver's maximum wait for an overtaken packet.
 //!
-//! Entry points: a [`Host`] is the layer of one host, a machine without sockets; [`Datagram`] is what travels; [`model`] has the formulas.
-//! Packets are bytes, or what the simulator has in their place ([`Packet`]). [`ways`] chooses paths where only hosts can; [`kernel`] says what an agent's host needs; [`simulated`] runs hosts in scenarios. Leaves out: how switches
-//! choose paths (`fabric::switch`), sockets, encryption and devices.
+//! Entry points: a [`Host`] is the layer of one host, a state machine without sockets; [`Datagram`]
+//! is its message; [`model`] has the formulas. Packets are bytes, or the simulator's substitute
+//! ([`Packet`]). [`ways`] chooses paths on hosts; [`kernel`] lists an agent's needs of its host;
+//! [`simulated`] runs hosts in scenarios. Leaves out: path choice by switches (`fabric::switch`),
+//! sockets, encryption and devices.
 
 mod blocking;
 mod config;

@@ -1,9 +1,12 @@
-//! Whether packets for another host go by datagrams, and how long these may be: one end's view of its agent and of the ways there.
+//! One end's view of the link to a peer: whether packets travel in datagrams, and the maximum
+//! length of these.
 //!
-//! Both ends say every second what came. Packets go by datagrams once both know that theirs come, and not any more when nothing was heard for
-//! three seconds, or nothing came: then they go as they would without agents. They say so over their connection and by datagrams, as a path that
-//! dies may be the one of the connection. How long datagrams may be is found out by sending some of several lengths, as routers that drop the
-//! long ones need not say so (RFC 8899). Leaves out: connections and keys. Read [`Link`] first.
+//! Each end reports every second the datagrams that it has received. Packets travel in datagrams
+//! once both ends know that their datagrams arrive. They return to the ordinary route after three
+//! seconds without a report, or five without a datagram. Reports go over the connection and in
+//! datagrams, because the connection's path may fail alone. The maximum length of datagrams is
+//! found by probes of several lengths, because routers may drop long ones silently (RFC 8899).
+//! Leaves out: connections and keys. Read [`Link`] first.
 
 use crate::control::{Control, Readiness};
 use crate::kernel::Fault;
@@ -11,36 +14,38 @@ use anabranch_units::{Duration, Instant};
 use std::collections::VecDeque;
 use std::fmt;
 
-/// How often an end says what came, before packets go by datagrams and after.
+/// Intervals between two reports, before packets travel in datagrams and after.
 const SAY_SOON: Duration = Duration::from_ms(50);
 const SAY: Duration = Duration::from_secs(1);
-/// An end that says nothing for so long is gone.
+/// Silence after which the other end counts as gone.
 const SILENCE_MAX: Duration = Duration::from_secs(3);
-/// The same for datagrams: of one a second all would have to be lost.
+/// Time without a received datagram after which datagrams count as blocked: all of several
+/// one-second probes must be lost.
 const NOTHING_MAX: Duration = Duration::from_secs(5);
-/// How often lengths are tried that did not pass.
+/// Interval between two searches for longer datagrams.
 const LONGER: Duration = Duration::from_secs(60);
-/// Lengths beside the one that the first hop allows: of jumbo frames, Ethernet, common tunnels, and what IPv6 promises, less headers.
+/// Lengths to try besides the first hop's maximum: jumbo frames, Ethernet, common tunnels, and the
+/// minimum MTU of IPv6, less headers.
 const LENGTHS: [usize; 5] = [8_952, 4_000, 1_452, 1_372, 1_232];
-/// How many datagrams besides the longest say what came while packets go by datagrams: several paths may be dead.
+/// Number of short probes with reports, besides the longest: several paths may be dead.
 const SHORT_PROBES: usize = 3;
-/// Of how many tries of a length one has to come.
+/// Number of probes of each length; one arrival is enough.
 const TRIES: u32 = 6;
 
-/// Why packets do not go by datagrams any more.
+/// Reason why packets do not travel in datagrams.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// The other agent says nothing.
+    /// The other agent is silent.
     Silent,
-    /// Datagrams do not come, though the agent is there.
+    /// Datagrams do not arrive, although the agent is reachable.
     Blocked,
     /// The other agent ends.
     Bye,
-    /// The other agent does not know that its datagrams come.
+    /// The other agent does not know whether its datagrams arrive.
     NotReady,
-    /// This host is not in order.
+    /// This host has a fault.
     Faulty(Fault),
-    /// The other agent's host is not in order.
+    /// The other agent's host has a fault.
     OtherFaulty(Fault),
 }
 
@@ -58,43 +63,44 @@ impl fmt::Display for Why {
     }
 }
 
-/// What is to be done.
+/// An action for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Say this over the connection.
+    /// Send this message over the connection.
     Say(Control),
-    /// Send a probe that says this, of so many bytes or as few as that takes, by any way.
+    /// Send a probe with this message over any path, padded to this length, or the shortest probe
+    /// if the length is less.
     Probe(usize, Control),
-    /// Packets go by datagrams, of so many bytes at most; or that has changed.
+    /// Send packets in datagrams up to this length; repeated when the length changes.
     Up(usize),
-    /// They do not any more.
+    /// Send packets over the ordinary route.
     Down(Why),
-    /// The connection is of no use.
+    /// Close the connection.
     Close(Why),
 }
 
-/// One end's view. A machine without I/O: what is to be done comes from [`Link::poll_action`].
+/// State machine of one end. Actions come from [`Link::poll_action`].
 #[derive(Debug)]
 pub struct Link {
-    /// What the first hop allows.
+    /// Maximum datagram length of the first hop.
     longest: usize,
-    /// What may be sent, once it is known to pass.
+    /// Maximum datagram length of the path, once known.
     passes: Option<usize>,
-    /// The longest that came there in this search, and how often all lengths were sent.
+    /// Longest datagram that has arrived in the current search, and number of rounds of probes.
     found: usize,
     tries: u32,
-    /// When lengths were last tried.
+    /// Time of the last round of probes.
     tried_at: Instant,
     began_at: Instant,
     heard_at: Instant,
-    /// When the other end last said that datagrams come, and what it said of their count.
+    /// Time of the other end's last report of new datagrams, and the count in it.
     came_at: Instant,
     came: u64,
     other: Readiness,
-    /// The fault of this host, if any.
+    /// Fault of this host, if any.
     fault: Option<Fault>,
     up: Option<usize>,
-    /// The reason of the last [`Action::Down`], until packets go by datagrams.
+    /// Reason in the last [`Action::Down`], until packets travel in datagrams.
     told: Option<Why>,
     say_at: Instant,
     search_at: Option<Instant>,
@@ -103,7 +109,8 @@ pub struct Link {
 }
 
 impl Link {
-    /// The connection stands; the first hop allows datagrams of `longest` bytes.
+    /// Creates the state of an established connection whose first hop allows datagrams of `longest`
+    /// bytes.
     pub fn new(now: Instant, longest: usize) -> Self {
         Self {
             longest,
@@ -126,20 +133,20 @@ impl Link {
         }
     }
 
-    /// Whether packets go by datagrams, and of how many bytes at most.
+    /// Maximum datagram length if packets travel in datagrams, else `None`.
     pub const fn up(&self) -> Option<usize> {
         self.up
     }
 
-    /// The other end says something, over the connection or by a probe.
+    /// Handles a message of the other end, from the connection or a probe.
     pub fn handle_message(&mut self, now: Instant, message: Control) {
-        // By another path, something newer was faster.
+        // A newer message has arrived over a faster path.
         if matches!(message, Control::Alive { came, .. } if came < self.came) {
             return;
         }
         self.heard_at = now;
         match message {
-            // Said once, before there is a link.
+            // Only valid before the link exists.
             Control::Hello { .. } => {}
             Control::Bye => self.close(Why::Bye),
             Control::Alive { readiness, longest_bytes, came } => {
@@ -154,7 +161,8 @@ impl Link {
                     && usize::from(longest_bytes) < passes
                     && now.saturating_since(self.came_at) < SAY * 2
                 {
-                    // Short ones come, long ones do not: the way has become narrower. Looked into before it is believed.
+                    // Short datagrams arrive, long ones do not: the path's MTU may have shrunk. A
+                    // search verifies it.
                     self.search(now);
                 }
                 self.decide();
@@ -162,7 +170,7 @@ impl Link {
         }
     }
 
-    /// This host has a fault, or none any more. The other end is told at once.
+    /// Sets or clears this host's fault. The other end is told at once.
     pub fn handle_fault(&mut self, now: Instant, fault: Option<Fault>) {
         if self.fault != fault && !self.is_closed {
             (self.fault, self.say_at) = (fault, now);
@@ -170,7 +178,7 @@ impl Link {
         }
     }
 
-    /// The first hop allows other lengths than before.
+    /// Sets a new maximum datagram length of the first hop.
     pub fn handle_longest(&mut self, now: Instant, longest: usize) {
         if longest == self.longest {
             return;
@@ -185,7 +193,7 @@ impl Link {
         }
     }
 
-    /// When to call [`Link::handle_timeout`] next.
+    /// Time of the next [`Link::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.is_closed {
             return None;
@@ -194,7 +202,7 @@ impl Link {
         Some(self.search_at.unwrap_or(Instant::MAX).min(self.say_at).min(gone_at))
     }
 
-    /// Does what is due. `longest_bytes` and `came` are of the datagrams that came here.
+    /// Handles due deadlines. `longest_bytes` and `came` describe the datagrams received here.
     pub fn handle_timeout(&mut self, now: Instant, longest_bytes: u16, came: u64) {
         if self.is_closed {
             return;
@@ -229,7 +237,7 @@ impl Link {
                     self.search(now);
                 }
             }
-            // Perhaps only long ones do not come.
+            // Perhaps only long datagrams are lost.
             if now.saturating_since(self.came_at) >= SAY * 2 {
                 self.search(now);
             }
@@ -246,12 +254,12 @@ impl Link {
         }
     }
 
-    /// The next thing to do, until none.
+    /// Returns the next action, until `None`.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// Lengths to try, the longest first.
+    /// Lengths to try, longest first.
     fn lengths(&self) -> Vec<usize> {
         let shorter = LENGTHS.into_iter().filter(|length| *length < self.longest);
         std::iter::once(self.longest).chain(shorter).collect()
@@ -263,17 +271,17 @@ impl Link {
         }
     }
 
-    /// Ends the search where the longest length came, or has been tried often enough.
+    /// Ends the search if the longest length has arrived, or was tried often enough.
     fn settle(&mut self, now: Instant) {
         let found = self.lengths().into_iter().find(|length| *length <= self.found);
-        // The other end may say only every second what came.
+        // The other end may report only once a second.
         let is_over = self.tries > TRIES + 2 && self.heard_at > self.tried_at + SAY_SOON * 2;
         if found == Some(self.longest) || (is_over && found.is_some()) {
             (self.passes, self.search_at, self.began_at) = (found, None, now);
-            // Said at once: the other end waits for it.
+            // Reported at once, because the other end waits for it.
             self.say_at = now;
         } else if is_over {
-            // Not even the shortest: tried again, but not all the time.
+            // Not even the shortest arrived: the search repeats at a lower rate.
             (self.tries, self.search_at) = (0, Some(now + SAY));
             self.passes = None;
         }
@@ -296,7 +304,7 @@ impl Link {
                 let not_passing = if self.passes.is_none() { Why::Blocked } else { Why::NotReady };
                 self.tell(fault.unwrap_or(not_passing));
             }
-            // Of a host that is not in order the reason is told in any case.
+            // A faulty host's peer is told the reason in any case.
             (None, None) => _ = fault.map(|why| self.tell(why)),
             _ => {}
         }
@@ -326,15 +334,15 @@ mod tests {
         Instant::ZERO + Duration::from_ms(ms)
     }
 
-    /// Two ends, and what passes between them.
+    /// Two ends, and the messages between them.
     struct World {
         ends: [Link; 2],
         came: [(Vec<(u64, usize)>, u64); 2],
         said: Vec<(usize, Control)>,
         now_ms: u64,
-        /// The longest datagram that passes towards each end.
+        /// Maximum datagram length towards each end.
         passes: [usize; 2],
-        /// Whether what an end says over the connection is heard.
+        /// True if messages over the connection arrive.
         is_heard: bool,
         happened: [Vec<Action>; 2],
     }
@@ -404,7 +412,7 @@ mod tests {
         world.passes = [1_444; 2];
         world.run(10_000);
         assert_eq!(world.happened[0], [Action::Up(8_944), Action::Up(1_372)]);
-        // And it may become wide again.
+        // The path's MTU may grow again.
         world.passes = [8_944; 2];
         world.run(140_000);
         assert_eq!(world.ends.each_ref().map(Link::up), [Some(8_944); 2]);
@@ -441,7 +449,8 @@ mod tests {
         assert_eq!(link.poll_action(), Some(Action::Close(Why::Bye)));
     }
 
-    /// #48: the reason is told at both ends, and packets go by datagrams again once it is gone.
+    /// #48: the reason is shown at both ends, and packets travel in datagrams again once the fault
+    /// is gone.
     #[test]
     fn a_fault_of_one_host_is_told_at_both_ends() {
         let mut world = World::new(1_444, [1_444; 2]);

@@ -1,23 +1,25 @@
-//! What coding costs and gains, as formulas: how many parities a unit needs, with which probability it decodes without a blocked
-//! packet, how long a window takes, and which unit is the best.
+//! Costs and gains of coding as formulas: parities that a unit needs, probability of decoding
+//! without a blocked packet, delay of a window, and the optimal unit.
 //!
-//! A packet is *blocked* where it waits behind a long flow. Each packet takes a way of its own, so that each is blocked with the same
-//! probability, independently of the others: that is the model.
+//! A packet is *blocked* if it waits behind a long flow. The model assumes that each packet takes
+//! its own path, so that packets are blocked independently with equal probability.
 //!
-//! Source: Hu and others, *CAPS: Coding-Based Adaptive Packet Spraying to Reduce Flow Completion Time in Data Center* (2019), section
-//! VI, equations 1 to 7. Letters: `k` source packets and `r` parities are a unit, `w` packets a window, `p` is the probability of being
-//! blocked (the paper's p_B). Leaves out: how `p` is measured (`blocking`).
+//! Source: Hu and others, *CAPS: Coding-Based Adaptive Packet Spraying to Reduce Flow Completion
+//! Time in Data Center* (2019), section VI, equations 1 to 7. Symbols: a unit has `k` source
+//! packets and `r` parities, a window has `w` packets, `p` is the probability of being blocked (the
+//! paper's p_B). Leaves out: measuring `p` (`blocking`).
 
 use anabranch_units::{BitRate, ByteCount, Duration};
 
-/// A blocking probability at which parities are still reckoned: beyond it a unit would need more parities than packets.
+/// Maximum blocking probability in the equations: above it a unit needs more parities than packets.
 pub const BLOCKED_MAX: f64 = 0.5;
-/// How many times the mean of blocked packets a frugal unit's parities may be.
+/// Maximum parities of a frugal unit, relative to the mean number of blocked packets.
 const FRUGAL: f64 = 1.25;
-/// What rounding may have made of a whole number of parities.
+/// Tolerance for rounding errors in a whole number of parities.
 const ROUNDING: f64 = 1e-9;
 
-/// Parities with which `k` of a unit's packets come without being blocked, in the mean: the least `r` with (1 - p)(k + r) >= k.
+/// Number of parities with which a mean of `k` of a unit's packets arrive unblocked: the minimum
+/// `r` with (1 - p)(k + r) >= k.
 ///
 /// Panics: in a debug build, for a probability outside 0 to [`BLOCKED_MAX`].
 /// Source: section VI-B.
@@ -27,21 +29,22 @@ pub fn parities(k: u32, p: f64) -> u32 {
     (more - ROUNDING).max(0.0).ceil() as u32
 }
 
-/// The probability that exactly `blocked` of `packets` are blocked.
+/// Probability that exactly `blocked` of `packets` are blocked.
 ///
 /// Source: equation 1, with `packets` for k + r.
 pub fn blocked_probability(blocked: u32, packets: u32, p: f64) -> f64 {
     binomial(packets, p).nth(blocked as usize).unwrap_or(0.0)
 }
 
-/// The probability that a unit decodes from packets that were not blocked.
+/// Probability that a unit decodes from its unblocked packets.
 ///
-/// Source: equation 2. A code of which any `k` packets decode: see [`anabranch_codes::mds`].
+/// Source: equation 2. Assumes a code in which any `k` packets decode: see
+/// [`anabranch_codes::mds`].
 pub fn decoding_probability(k: u32, r: u32, p: f64) -> f64 {
     binomial(k + r, p).take(r as usize + 1).sum::<f64>().min(1.0)
 }
 
-/// Probabilities of 0, 1, ... successes of `n` tries.
+/// Probabilities of 0, 1, ... successes in `n` trials.
 fn binomial(n: u32, p: f64) -> impl Iterator<Item = f64> {
     let odds = p / (1.0 - p);
     let first = (1.0 - p).powf(f64::from(n));
@@ -55,27 +58,28 @@ fn binomial(n: u32, p: f64) -> impl Iterator<Item = f64> {
 /// The network that a window crosses.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Ways {
-    /// The rate of the narrowest link.
+    /// Rate of the narrowest link.
     pub rate: BitRate,
-    /// A packet's length on it.
+    /// Packet length on that link.
     pub packet: ByteCount,
-    /// The longest round trip of ways without long flows.
+    /// Longest round trip of paths without long flows.
     pub rtt_free: Duration,
-    /// The longest round trip of ways with long flows.
+    /// Longest round trip of paths with long flows.
     pub rtt_blocked: Duration,
 }
 
 impl Ways {
-    /// How long a packet waits in the mean for the rest of its unit.
+    /// Mean wait of a packet for the rest of its unit, in seconds.
     ///
     /// Source: equation 3.
     pub fn buffering_delay_s(&self, k: u32) -> f64 {
         f64::from(k.saturating_sub(1)) * self.rate.transmit_time(self.packet).as_secs_f64() / 2.0
     }
 
-    /// How long a window of `w` packets takes in units of `k` packets and `r` parities each.
+    /// Delay of a window of `w` packets, in units of `k` packets and `r` parities, in seconds.
     ///
-    /// Source: equation 4, which equation 6 writes out. A window that is not a whole number of units counts as w / k of them, as there.
+    /// Source: equation 4, which equation 6 writes out. A window that is not a whole number of
+    /// units counts as w / k units, as in the paper.
     pub fn window_delay_s(&self, w: u32, k: u32, r: u32, p: f64) -> f64 {
         let units = f64::from(w) / f64::from(k);
         let free = decoding_probability(k, r, p).powf(units);
@@ -83,7 +87,7 @@ impl Ways {
             + (1.0 - free) * self.rtt_blocked.as_secs_f64()
     }
 
-    /// How long a window of `w` packets takes uncoded.
+    /// Delay of a window of `w` packets without coding, in seconds.
     ///
     /// Source: equation 5.
     pub fn uncoded_window_delay_s(&self, w: u32, p: f64) -> f64 {
@@ -91,20 +95,22 @@ impl Ways {
         free * self.rtt_free.as_secs_f64() + (1.0 - free) * self.rtt_blocked.as_secs_f64()
     }
 
-    /// The unit with which a window of `w` packets takes the shortest time, and that time in seconds; the smallest one of those that
-    /// are as good.
+    /// The unit with the shortest delay of a window of `w` packets, and that delay in seconds. Of
+    /// equally good units the smallest.
     ///
     /// Cost: w^2 operations.
-    /// Differs: the paper gives 29, 31, 33 and 40 for 64 packets and p of 0.2, 0.25, 0.3 and 0.35. Equation 4 with the numbers given there has
-    /// its least value at 61, 64, 61 and 64, and at 64 in all four where r is not rounded (`experiments/spray`).
+    /// Differs: the paper gives 29, 31, 33 and 40 for 64 packets and p of 0.2, 0.25, 0.3 and 0.35.
+    /// Equation 4 with the paper's numbers has its minimum at 61, 64, 61 and 64, and at 64 in all
+    /// four cases if r is not rounded (`experiments/spray`).
     pub fn best_unit(&self, w: u32, p: f64) -> (u32, f64) {
         self.best_of(w, p, |_, _| true)
     }
 
-    /// The same of those units whose parities, rounded up, are at most a quarter more than are blocked in the mean, and of the whole window.
+    /// As [`Ways::best_unit`], among the whole window and the units whose rounded parities exceed
+    /// the mean number of blocked packets by at most a quarter.
     ///
-    /// Differs: equation 4 has no price for parities. With few packets it finds units of one or two the best, each with a parity, so that all
-    /// packets are sent twice.
+    /// Differs: equation 4 has no cost for parities. For few packets its optimum is a unit of one
+    /// or two packets with one parity, which sends every packet twice.
     pub fn frugal_unit(&self, w: u32, p: f64) -> (u32, f64) {
         let blocked = p / (1.0 - p);
         self.best_of(w, p, |k, r| k == w || f64::from(r) <= FRUGAL * blocked * f64::from(k))
@@ -117,9 +123,10 @@ impl Ways {
     }
 }
 
-/// The part of all packets that are parities, where `long` packets of long flows travel for each one of a short flow.
+/// Share of parities among all packets, with `long` packets of long flows for each packet of a
+/// short flow.
 ///
-/// Source: equation 7, in which r is not rounded up.
+/// Source: equation 7, where r is not rounded up.
 pub fn overhead(long: f64, p: f64) -> f64 {
     p / (1.0 + long * (1.0 - p))
 }
@@ -143,7 +150,7 @@ mod tests {
 
     #[test]
     fn parities_are_those_of_section_vi_b() {
-        // By hand: 10 / 0.9 - 10 = 1.11, 10 / 0.8 - 10 = 2.5, 20 / 0.75 - 20 = 6.67.
+        // Computed by hand: 10 / 0.9 - 10 = 1.11, 10 / 0.8 - 10 = 2.5, 20 / 0.75 - 20 = 6.67.
         assert_eq!((parities(10, 0.1), parities(10, 0.2), parities(20, 0.25)), (2, 3, 7));
         // Whole numbers stay whole: 9 / 0.9 - 9 = 1, 30 / 0.75 - 30 = 10.
         assert_eq!((parities(9, 0.1), parities(30, 0.25), parities(1, 0.5)), (1, 10, 1));
@@ -227,7 +234,7 @@ mod tests {
         }
     }
 
-    /// The paper has 29, 31, 33 and 40 here (section VI-D), and its equation 4 does not.
+    /// The paper has 29, 31, 33 and 40 here (section VI-D); its equation 4 gives other values.
     #[test]
     fn equation_4_has_other_best_units_than_figure_9() {
         let best = |p| paper().best_unit(64, p).0;

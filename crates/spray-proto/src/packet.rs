@@ -1,4 +1,4 @@
-//! Packets as the layer codes them: bytes on a wire, or what the simulator has in their place.
+//! Packets as the layer codes them: bytes on a wire, or the simulator's substitute.
 //!
 //! Read [`Packet`] first.
 
@@ -8,18 +8,19 @@ use std::collections::BTreeMap;
 
 /// A packet that can be part of a unit.
 pub trait Packet: Clone {
-    /// What is kept from unit to unit, so that it is not made again.
+    /// State shared between units, such as precomputed coefficients.
     type Coder: Default;
-    /// Its bytes.
+    /// Length of the packet in bytes.
     fn len_bytes(&self) -> usize;
-    /// So many parities of these packets.
+    /// Computes `count` parities of these packets.
     ///
     /// Shape: 1 to 64 packets, 0 to as many parities.
     fn parities(coder: &mut Self::Coder, packets: &[Self], count: usize) -> Vec<Self>;
-    /// The packets that are lost, in order, from those that are there and from parities.
+    /// Recovers the lost packets, in order, from the received packets and parities.
     ///
-    /// Shape: `packets` has a place for each of the unit, none where it is lost; `parities` are numbered from 0 and at least as many as are lost.
-    /// Errors: none where they do not fit together, which only a sender that errs or lies can bring about.
+    /// Shape: `packets` has an entry for each packet of the unit, `None` for a lost one; `parities`
+    /// are numbered from 0, at least as many as lost packets. Errors: `None` if the input is
+    /// inconsistent, which takes a faulty or malicious sender.
     fn recover(
         coder: &mut Self::Coder,
         packets: &[Option<Self>],
@@ -27,14 +28,14 @@ pub trait Packet: Clone {
     ) -> Option<Vec<Self>>;
 }
 
-/// The most packets of a unit, and the most parities.
+/// Maximum number of packets in a unit, and of parities.
 pub const UNIT_MAX: usize = 64;
-/// Bytes of a packet's length before it, where it is coded: packets of a unit are of several lengths.
+/// Bytes of the length that precedes each coded packet, because packets of a unit differ in length.
 pub(crate) const LENGTH_BYTES: usize = 2;
-/// Units that are kept made.
+/// Maximum number of cached units.
 const UNITS_MAX: usize = 64;
 
-/// Units by packets and parities.
+/// Cached units, by number of packets and parities.
 #[derive(Debug, Default)]
 pub struct Coder(BTreeMap<(usize, usize), Unit>);
 
@@ -52,7 +53,7 @@ impl Coder {
     }
 }
 
-/// A packet behind its length.
+/// Prefixes a packet with its length.
 fn framed(packet: &[u8]) -> Vec<u8> {
     let length = u16::try_from(packet.len()).expect("packets are shorter than 64 KiB");
     [&length.to_be_bytes(), packet].concat()
@@ -104,13 +105,13 @@ impl Packet for Bytes {
     }
 }
 
-/// A packet's bytes as they were sent, and whether a queue on its way was congested (ECN): that must not change them before the packets
-/// that are lost beside it are mended.
+/// A packet's bytes as sent, with its congestion mark (ECN) kept apart: applying the mark earlier
+/// would change the bytes that recovery needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Carried {
     /// The bytes.
     pub bytes: Bytes,
-    /// Whether it came marked.
+    /// True if it arrived with a mark.
     pub is_marked: bool,
 }
 
@@ -156,7 +157,7 @@ mod tests {
             prop_assert_eq!(made.len(), parities);
             let mut there: Vec<Option<Bytes>> = packets.iter().cloned().map(Some).collect();
             lost.iter().take(parities).for_each(|lost| there[lost.index(packets.len())] = None);
-            // The last parities are as good as the first.
+            // The last parities serve as well as the first.
             let missing = there.iter().filter(|packet| packet.is_none()).count();
             let made: Vec<(u8, Bytes)> = (0u8..).zip(made).skip(parities - missing).collect();
             let back = Bytes::recover(&mut coder, &there, &made).expect("as many parities as are lost");

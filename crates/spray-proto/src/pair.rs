@@ -1,6 +1,7 @@
-//! Tests of two hosts together, each with its layer and its ways to the other, in virtual time: what becomes of packets where ways die.
+//! Tests of two hosts, each with its layer and its choice of paths, in virtual time, while paths
+//! fail.
 //!
-//! Leaves out: what each part does alone, which is tested beside it. Read [`Pair`] first.
+//! Leaves out: the behaviour of each part alone, which is tested beside it. Read [`Pair`] first.
 
 use crate::ways::{Chooser, Going};
 use crate::{Body, Config, Datagram, FlowId, Host, Outgoing};
@@ -8,24 +9,24 @@ use anabranch_endpoint::Bytes;
 use anabranch_units::{BitRate, Duration, Instant, Seed};
 
 const WAYS: u16 = 64;
-/// How long a datagram flies.
+/// One-way delay of a datagram.
 const FLIGHT: Duration = Duration::from_ms(2);
-/// How often an end says that it is there, and by how many datagrams, as `link` has it.
+/// Interval between two reports of an end, and number of datagrams that carry one, as in `link`.
 const SAY: Duration = Duration::from_secs(1);
 const SAID: u32 = 3;
 
-/// Two ends. Packets that one's TCP sends are numbered, and what the other hands over is noted.
+/// Two ends. Packets from TCP are numbered, and deliveries are recorded.
 struct Pair {
     hosts: [Host<Bytes>; 2],
     choosers: [Chooser; 2],
     flying: Vec<(Instant, usize, Option<Datagram<Bytes>>)>,
     now: Instant,
-    /// Whether datagrams come by a way towards an end.
+    /// Returns true if a path towards an end is dead.
     is_dead: fn(usize, u16) -> bool,
-    /// What was handed over at each end: the first byte of a packet.
+    /// First byte of each packet delivered at each end.
     handed: [Vec<u8>; 2],
     say_at: Instant,
-    /// When each end last heard that the other is there.
+    /// Time at which each end last heard from the other.
     said_at: [Instant; 2],
 }
 
@@ -91,7 +92,7 @@ impl Pair {
         }
     }
 
-    /// Lets time pass until then.
+    /// Advances time to `until`.
     fn pass(&mut self, until: Instant) {
         loop {
             let due = self.hosts.iter().filter_map(Host::poll_timeout);
@@ -137,7 +138,7 @@ impl Pair {
     }
 }
 
-/// Of half of the ways nothing is known but that nothing comes. Connections begin without TCP's having to send again, but for some of the first.
+/// Half of all paths are dead and unknown. Most connections begin without a retransmission by TCP.
 #[test]
 fn where_half_of_the_ways_are_dead_connections_begin_soon() {
     let mut slow = [0; 4];
@@ -153,14 +154,14 @@ fn where_half_of_the_ways_are_dead_connections_begin_soon() {
     assert!(slow[0] <= 30 && slow[1..].iter().all(|slow| *slow <= 2), "{slow:?} of 200 took more than 30 ms");
 }
 
-/// Of the ways one half is dead, then the other, all at once. TCP goes on by its own timer, mostly with the second try and within
-/// a second and a half, and both ends know of each other.
+/// One half of the paths dies, then the other half, all at once. TCP continues by its own timer,
+/// mostly with the second attempt and within a second and a half, and both ends stay connected.
 #[test]
 fn when_all_ways_that_were_taken_die_others_are_found() {
     let mut took = Vec::new();
     for seed in 0..200 {
         let mut pair = Pair::new(seed, |_, way| way % 2 == 0);
-        // A stream of data one way, and acknowledgements the other.
+        // A stream of data in one direction, acknowledgements in the other.
         for _ in 0..3_000 {
             pair.send(1, 1, 0, 1_400);
             pair.pass(pair.now + Duration::from_us(300));
@@ -174,7 +175,7 @@ fn when_all_ways_that_were_taken_die_others_are_found() {
         }
         pair.handed = Default::default();
         let mut timer = Duration::from_ms(200);
-        // Until an answer has come, the data is sent again.
+        // The data is retransmitted until an answer arrives.
         'tries: for n in 1..10 {
             pair.pass(pair.now + timer);
             timer = timer * 2;

@@ -1,8 +1,10 @@
-//! Packets of short flows that are sent again where nothing is heard of them: when, how often, and how many at the most.
+//! Repeats of short flows' packets that are not acknowledged: their times, their number, and their
+//! budget.
 //!
-//! A host that chooses ways knows from echoes what has come, and by which way nothing does: long before TCP's timer it sends by another one.
-//! Invariant: each packet that is kept has one entry in `due`. Leaves out: what is short, and how long is waited (`host`). Read
-//! [`Repeats`] first.
+//! A host that chooses paths learns from echoes which packets arrived, and which paths deliver
+//! nothing. It repeats a packet over another path long before TCP's timer fires. Invariant: each
+//! kept packet has one entry in `due`. Leaves out: which flows are short, and the delays (`host`).
+//! Read [`Repeats`] first.
 
 use crate::datagram::{Body, FlowId};
 use crate::memory::PACKET_BYTES;
@@ -10,24 +12,25 @@ use crate::packet::Packet;
 use anabranch_units::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How often a packet is sent again, each time after twice as long.
+/// Maximum number of repeats of a packet; each waits twice as long as the one before.
 pub(crate) const REPEATS_MAX: u32 = 2;
-/// Of so many bytes to a host one may be sent again, and so many more at first or after a pause: where many are lost, a queue is full that all ways
-/// share, which repeats fill only more. A lone packet of a connection that begins is short.
+/// Repeat budget of a host: one byte for each of this many bytes sent, plus a burst at the start
+/// and after a pause. Heavy loss means a full queue that all paths share, which repeats would fill
+/// further. A lone packet of a new connection is short.
 const BYTES_PER_REPEATED: u64 = 20;
 const REPEATED_AT_ONCE: u64 = 3_000;
-/// The most packets to a host that are kept to be sent again.
+/// Maximum number of packets kept for repeats to one host.
 pub const UNHEARD_MAX: usize = 1_024;
 
-/// A source packet that left.
+/// A source packet that has left.
 #[derive(Debug)]
 pub(crate) struct Unheard<P> {
     pub(crate) body: Body<P>,
     /// Bytes of data that its flow had sent before.
     pub(crate) sent_bytes: u64,
-    /// How often it left before.
+    /// Number of earlier transmissions.
     pub(crate) repeats: u32,
-    /// When it is sent again.
+    /// Time of the next repeat.
     pub(crate) due: Instant,
 }
 
@@ -38,14 +41,14 @@ impl<P: Packet> Unheard<P> {
     }
 }
 
-/// What may be sent again to one host.
+/// Repeat budget of one host.
 #[derive(Copy, Clone, Debug)]
 struct Budget {
-    /// Packets that are kept.
+    /// Number of packets kept.
     kept: usize,
-    /// Their bytes, with what each counts beside.
+    /// Bytes of these packets, with their overheads.
     kept_bytes: u64,
-    /// Bytes that have been sent and entitle to repeats, [`BYTES_PER_REPEATED`] to one.
+    /// Credit in sent bytes, [`BYTES_PER_REPEATED`] for each repeated byte.
     left: u64,
 }
 
@@ -55,7 +58,7 @@ impl Default for Budget {
     }
 }
 
-/// All packets of a host that are sent again unless they are heard of, by flow and number.
+/// A host's unacknowledged packets, by flow and number.
 #[derive(Debug)]
 pub(crate) struct Repeats<P> {
     unheard: BTreeMap<(FlowId, u32), Unheard<P>>,
@@ -68,7 +71,7 @@ impl<P: Packet> Repeats<P> {
         Self { unheard: BTreeMap::new(), due: BTreeSet::new(), budgets: BTreeMap::new() }
     }
 
-    /// A source packet leaves; it is kept if there is room.
+    /// Keeps a source packet that leaves, if there is room.
     pub(crate) fn keep(&mut self, id: FlowId, unheard: Unheard<P>) {
         let Body::Source { number, packet, .. } = &unheard.body else { return };
         let budget = self.budgets.entry(id.peer).or_default();
@@ -91,7 +94,7 @@ impl<P: Packet> Repeats<P> {
         self.due.insert((due, id, number));
     }
 
-    /// It has come.
+    /// Handles the echo of a packet.
     pub(crate) fn handle_echo(&mut self, id: FlowId, number: u32) {
         self.take(id, number);
     }
@@ -106,12 +109,12 @@ impl<P: Packet> Repeats<P> {
         Some(unheard)
     }
 
-    /// Bytes of packets to a host that are kept, with what each counts beside.
+    /// Bytes of packets kept for a host, with their overheads.
     pub(crate) fn kept_bytes(&self, peer: u32) -> u64 {
         self.budgets.get(&peer).map_or(0, |budget| budget.kept_bytes)
     }
 
-    /// Gives up all packets to a host.
+    /// Drops all packets for a host.
     pub(crate) fn forget(&mut self, peer: u32) {
         let (first, last) = (FlowId { peer, flow: 0 }, FlowId { peer, flow: u32::MAX });
         let of_peer = (first, 0)..=(last, u32::MAX);
@@ -120,7 +123,7 @@ impl<P: Packet> Repeats<P> {
         }
     }
 
-    /// None of a host's waits for longer than until then.
+    /// Limits the deadline of all packets for a host to `at`.
     pub(crate) fn hasten(&mut self, peer: u32, at: Instant) {
         let (first, last) = (FlowId { peer, flow: 0 }, FlowId { peer, flow: u32::MAX });
         for (&(id, number), unheard) in self.unheard.range_mut((first, 0)..=(last, u32::MAX)) {
@@ -132,7 +135,7 @@ impl<P: Packet> Repeats<P> {
         }
     }
 
-    /// The next that is to be sent again by now and may be, until none. It is kept no longer.
+    /// Takes the next packet that is due and within the budget, until `None`.
     pub(crate) fn poll(&mut self, now: Instant) -> Option<(FlowId, Unheard<P>)> {
         while let Some((_, id, number)) = self.due.first().copied().filter(|(due, ..)| *due <= now) {
             let Some(unheard) = self.take(id, number) else { break };
@@ -147,7 +150,7 @@ impl<P: Packet> Repeats<P> {
         None
     }
 
-    /// When to call [`Self::poll`] next.
+    /// Time of the next [`Self::poll`].
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due.first().map(|(due, ..)| *due)
     }
@@ -192,7 +195,7 @@ mod tests {
         for number in 0..200 {
             repeats.keep(flow(1), unheard(number, 1_000, 10));
         }
-        // What entitles does not add up beyond what may go at once.
+        // Credit does not accumulate beyond one burst.
         assert_eq!(polled(&mut repeats, 10), 3);
         for number in 0..20 {
             repeats.keep(flow(1), unheard(number, 1_000, 20));

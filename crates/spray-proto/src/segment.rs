@@ -1,6 +1,8 @@
-//! What the layer has to know of a packet of TCP: its flow, how much data it has, and whether it only acknowledges.
+//! Properties of a TCP packet that the layer needs: its flow, its data bytes, and whether it is a
+//! pure acknowledgement.
 //!
-//! Headers are read by `etherparse`. Leaves out: packets that are no TCP, which pass as they are. Read [`Segment::of`].
+//! Headers are parsed by `etherparse`. Leaves out: packets of other protocols, which pass
+//! unchanged. Read [`Segment::of`].
 
 use anabranch_sim::scenario::splitmix64;
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
@@ -9,35 +11,36 @@ use std::net::IpAddr;
 /// A packet of TCP over IPv4 or IPv6.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// The same for both directions of a connection. Of two connections with the same number packets are coded and put in order together,
-    /// which costs some time and is no mistake.
+    /// Hash that is equal for both directions of a connection. Connections with equal hashes are
+    /// coded and ordered together, which costs some delay and is no error.
     pub flow: u32,
     /// Bytes of data.
     pub payload_bytes: u32,
-    /// Whether it only acknowledges.
+    /// True for a pure acknowledgement.
     pub is_acknowledgement: bool,
-    /// Whether the stream ends with it.
+    /// True if the stream ends with this packet.
     pub is_end: bool,
-    /// Where it comes from, and where it goes.
+    /// Source address.
     pub source: IpAddr,
-    /// See above.
+    /// Destination address.
     pub destination: IpAddr,
-    /// Whether its IP header has options (IPv4) or extension headers follow it: an agent takes no
-    /// such packet.
+    /// True if the IP header has options (IPv4) or extension headers (IPv6). An agent refuses such
+    /// packets.
     pub has_options: bool,
-    /// The congestion that its IP header tells (RFC 3168): the lowest two bits of the second byte.
+    /// ECN field of the IP header (RFC 3168): the lowest two bits of the traffic class.
     pub ecn: u8,
 }
 
-/// The codepoint of a packet that met congestion, of one whose transport takes no marks, and where it is.
+/// ECN codepoints: congestion experienced, and not ECN-capable.
 pub(crate) const CE: u8 = 0b11;
 
-/// Says of a packet that it met congestion, as a tunnel's end does whose outer packet did (RFC 6040, section 4.2). False if its transport
-/// takes no marks: it has to be dropped then.
+/// Marks a packet as having met congestion, as a tunnel's end does for a marked outer packet (RFC
+/// 6040, section 4.2). Returns false if the transport is not ECN-capable: the packet must then be
+/// dropped.
 pub fn mark(packet: &mut [u8]) -> bool {
     let [first, second, ..] = packet else { return false };
     if *first >> 4 == 6 {
-        // The traffic class is shared between the two bytes; its last two bits are the second one's upper half's.
+        // The traffic class spans two bytes; its ECN bits are in the upper half of the second byte.
         let ecn = *second >> 4 & CE;
         *second |= if ecn == 0 { 0 } else { CE << 4 };
         return ecn != 0;
@@ -59,7 +62,8 @@ pub fn mark(packet: &mut [u8]) -> bool {
 }
 
 impl Segment {
-    /// What a packet is, from its IP header on; none if it is no TCP, is a fragment, or is not whole.
+    /// Parses a packet from its IP header on. Returns `None` if it is not TCP, is a fragment, or is
+    /// truncated.
     pub fn of(packet: &[u8]) -> Option<Self> {
         let sliced = SlicedPacket::from_ip(packet).ok()?;
         let Some(TransportSlice::Tcp(tcp)) = sliced.transport else { return None };
@@ -101,7 +105,7 @@ impl Segment {
     }
 }
 
-/// splitmix64 over the addresses and ports.
+/// Hashes the addresses and ports with splitmix64.
 fn hash(ends: &[(u128, u16)]) -> u32 {
     let words = ends.iter().flat_map(|(at, port)| [(at >> 64) as u64, *at as u64, u64::from(*port)]);
     (words.fold(0, |state, word| splitmix64(state ^ word)) >> 32) as u32
@@ -193,7 +197,7 @@ mod tests {
         let ip = etherparse::IpHeaders::Ipv6(etherparse::Ipv6Header::default(), Default::default());
         PacketBuilder::ip(ip).tcp(80, 4_000, 5, 1_000).write(&mut six, b"x").expect("room");
         assert_eq!(Segment::of(&six).map(|segment| segment.has_options), Some(false));
-        // Eight bytes of options for the destination before TCP, all padding.
+        // Eight bytes of destination options before TCP, all padding.
         let tcp = std::mem::replace(&mut six[6], 60);
         six[5] += 8;
         six.splice(40..40, [tcp, 0, 1, 4, 0, 0, 0, 0]);

@@ -1,4 +1,5 @@
-//! Coded datagrams that left for one host, until it is known that they came, and those that came from it, until that is said.
+//! History of coded datagrams sent to one host until acknowledged, and of datagrams received from
+//! it until echoed.
 //!
 //! Read [`Sent`] and [`Came`] first.
 
@@ -6,21 +7,21 @@ use crate::datagram::{ECHOES_MAX, Echo};
 use anabranch_units::{Duration, Instant};
 use std::collections::VecDeque;
 
-/// The most datagrams that are remembered; of the oldest of more it does not matter any more whether they came.
+/// Maximum number of datagrams remembered. The arrival of older ones no longer matters.
 const SENT_MAX: usize = 1 << 14;
 
-/// What is remembered of a datagram that left.
+/// Record of a sent datagram.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Left {
     pub(crate) at: Instant,
-    /// The flow, and its number there, of a source packet.
+    /// Flow and number of a source packet; `None` for other datagrams.
     pub(crate) source: Option<(u32, u32)>,
-    /// Whether it was a short flow's, or a parity.
+    /// True for a short flow's packet, or a parity.
     pub(crate) is_short: bool,
     is_known: bool,
 }
 
-/// Datagrams that left, by number.
+/// Sent datagrams, by number.
 #[derive(Debug, Default)]
 pub(crate) struct Sent {
     left: VecDeque<Left>,
@@ -28,7 +29,7 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// Notes a datagram that leaves, and says its number.
+    /// Records a sent datagram, and returns its number.
     pub(crate) fn push(&mut self, at: Instant, source: Option<(u32, u32)>, is_short: bool) -> u32 {
         if self.left.len() == SENT_MAX {
             self.left.pop_front();
@@ -39,7 +40,8 @@ impl Sent {
         number
     }
 
-    /// What is known of a datagram that has come, and its round trip; none if it was said before, or never left.
+    /// Returns the record and the round trip of an acknowledged datagram; `None` if it was
+    /// acknowledged before, or never sent.
     pub(crate) fn take(&mut self, now: Instant, echo: &Echo) -> Option<(Left, Duration)> {
         let back = self.next.wrapping_sub(echo.number) as usize;
         let place = self.left.len().checked_sub(back).filter(|_| back > 0)?;
@@ -56,12 +58,11 @@ impl Sent {
     pub(crate) fn bytes(&self) -> u64 {
         (self.left.len() * size_of::<Left>()) as u64
     }
-    /// When the oldest datagram left.
+    /// Send time of the oldest datagram.
     pub(crate) fn oldest_at(&self) -> Option<Instant> {
         self.left.front().map(|left| left.at)
     }
-    /// Forgets all datagrams that left `age` ago or before, and gives the memory back where none is
-    /// left.
+    /// Forgets all datagrams sent at least `age` ago, and frees the memory of an empty history.
     pub(crate) fn expire(&mut self, now: Instant, age: Duration) {
         while self.left.front().is_some_and(|left| now.saturating_since(left.at) >= age) {
             self.left.pop_front();
@@ -71,7 +72,7 @@ impl Sent {
         }
     }
 
-    /// Forgets the oldest datagrams: those that are known to have come, and those that left before `limit` ago.
+    /// Forgets the oldest datagrams while they are acknowledged or older than `limit`.
     pub(crate) fn forget(&mut self, now: Instant, limit: Duration) {
         let is_over = |left: &Left| left.is_known || now.saturating_since(left.at) > limit;
         while self.left.front().is_some_and(is_over) {
@@ -80,28 +81,28 @@ impl Sent {
     }
 }
 
-/// Datagrams that came and of which nothing was said.
+/// Received datagrams that wait for their echo.
 #[derive(Debug, Default)]
 pub(crate) struct Came {
     waiting: VecDeque<(u32, Instant, bool)>,
-    /// When all of it is to be said at the latest.
+    /// Deadline of the echoes.
     pub(crate) due: Option<Instant>,
     within: Duration,
 }
 
 impl Came {
-    /// Bytes of the entries that wait.
+    /// Bytes of the waiting entries.
     pub(crate) fn bytes(&self) -> u64 {
         (self.waiting.len() * size_of::<(u32, Instant, bool)>()) as u64
     }
-    /// Notes one, which is to be said `within` a time. True if so many wait that they must be said now.
+    /// Records a datagram, to be echoed `within` a time. Returns true if the echoes must leave now.
     pub(crate) fn push(&mut self, number: u32, at: Instant, is_marked: bool, within: Duration) -> bool {
         self.waiting.push_back((number, at, is_marked));
         self.within = within;
         self.due.get_or_insert(at + within);
         self.waiting.len() >= ECHOES_MAX
     }
-    /// What is to be said, of so many at most: the rest is due as it was.
+    /// Takes at most `most` echoes; the deadline of the rest is unchanged.
     pub(crate) fn take(&mut self, now: Instant, most: usize) -> Vec<Echo> {
         let waiting = self.waiting.drain(..self.waiting.len().min(ECHOES_MAX).min(most));
         let echo = |(number, at, is_marked)| Echo { number, ago: now.saturating_since(at), is_marked };

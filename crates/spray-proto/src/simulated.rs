@@ -1,9 +1,11 @@
-//! `spray` in the simulator: a workload of a scenario that is no traffic of its own, but the layer through which all other workloads' TCP goes.
+//! `spray` in the simulator: a workload without traffic, whose layer carries the TCP of all other
+//! workloads.
 //!
-//! The layer is a [`Host`](crate::Host) for each host, the machine that real hosts run. Segments have no bytes here: a parity refers to the segments of
-//! its unit, and is as long as the longest of them. Ideal, beside real hosts: coding takes no time, and flows know their size where the
-//! scenario says so. Other ways of spreading traffic that hosts take part in are schemes of the same workload: one file each.
-//! Read [`Spray`] first, then `layer`.
+//! The layer has one [`Host`](crate::Host) for each host, the same state machine as in real hosts.
+//! Segments have no bytes here: a parity refers to the segments of its unit, and is as long as the
+//! longest. Ideal, compared with real hosts: coding takes no time, and flows know their size if the
+//! scenario says so. Other host-based methods of spreading traffic are schemes of the same
+//! workload, one file each. Read [`Spray`] first, then `layer`.
 
 mod layer;
 mod settings;
@@ -41,33 +43,35 @@ impl System for Simulated {
     }
 }
 
-/// A workload, looked up.
+/// A workload, resolved against its network.
 #[derive(Clone, Debug)]
 pub struct Spray {
     scheme: Scheme,
     config: Config,
     header_bytes: u32,
-    /// How many ways an agent has to each other host.
+    /// Number of paths from an agent to each other host.
     ways: u16,
-    /// Whether packets of short flows have the first strict priority.
+    /// True if packets of short flows have the first strict priority.
     short_first: bool,
 }
 
-/// What hosts do about paths, beside what switches do.
+/// Hosts' part in spreading traffic, besides the switches'.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 enum Scheme {
-    /// Short flows are coded, and packets say which flows are short.
+    /// Short flows are coded, and packets carry the class of their flow.
     Caps,
-    /// Packets say which flows are short.
+    /// Packets carry the class of their flow.
     Classes,
-    /// The same, and those of short flows have the first strict priority.
+    /// As `Classes`, and packets of short flows have the first strict priority.
     Priority,
-    /// Flows are cut into cells of 64 KiB, each of which goes its own way, and put in order where they come out.
+    /// Flows are cut into cells of 64 KiB with separate paths, and are put in order at the
+    /// receiver.
     Presto,
-    /// What real hosts run: short flows are coded, and hosts choose ways by headers, over switches that hash these.
+    /// As real hosts: short flows are coded, and hosts choose paths by headers, over switches that
+    /// hash these.
     Agent,
-    /// Hosts choose ways by headers.
+    /// Hosts choose paths by headers.
     Ways(SpreaderKind),
 }
 
@@ -98,15 +102,15 @@ impl TryFrom<String> for Scheme {
 }
 
 impl Spray {
-    /// Whether it is what real hosts run.
+    /// Returns true for the scheme of real hosts.
     pub fn is_agent(&self) -> bool {
         self.scheme == Scheme::Agent
     }
-    /// The settings of each host.
+    /// Settings of each host.
     pub const fn config(&self) -> &Config {
         &self.config
     }
-    /// How many ways an agent has to each other host.
+    /// Number of paths from an agent to each other host.
     pub const fn ways(&self) -> u16 {
         self.ways
     }
@@ -130,7 +134,7 @@ impl SystemPlan for Spray {
     }
 }
 
-/// The layer has no work of its own.
+/// An application without work.
 #[derive(Debug)]
 struct Idle;
 

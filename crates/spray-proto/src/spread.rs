@@ -1,19 +1,20 @@
-//! How long to wait for a packet that others have overtaken: as long as the slowest way is slower than the one that they took.
+//! Hold time for an overtaken packet: the delay difference between the slowest path and the
+//! overtaking packet's path.
 //!
-//! A packet's *excess* is by how much longer it took than the fastest from the same host. By two clocks all delays are off by the same
-//! time, which does not show in it. Short flows are over before much is known of one host, so excesses of packets from all hosts
-//! count together. Read [`Spread`] first.
+//! A packet's *excess* is its delay beyond the fastest packet from the same host. The offset
+//! between two clocks shifts all delays equally, so it cancels out. Short flows end before much is
+//! known of one host, so excesses of packets from all hosts count together. Read [`Spread`] first.
 
 use anabranch_units::{Duration, Instant};
 
-/// Over which time the longest excess, and the least delay, are taken; two such windows count.
+/// Window of the longest excess and of the least delay; the current and the previous window count.
 const WINDOW: Duration = Duration::from_ms(50);
-/// Packets by which excesses are known.
+/// Minimum number of packets from which excesses are known.
 const PACKETS_MIN: u32 = 32;
-/// Waiting for less would take a packet that comes right behind for a lost one.
+/// Minimum hold. A shorter one would treat a packet that follows immediately as lost.
 const HOLD_MIN: Duration = Duration::from_us(20);
 
-/// The last two windows of a value of which one in each counts.
+/// Extreme values of the current and the previous window.
 #[derive(Copy, Clone, Debug, Default)]
 struct Windows<T> {
     now: Option<T>,
@@ -22,7 +23,7 @@ struct Windows<T> {
 }
 
 impl<T: Copy> Windows<T> {
-    /// Takes a value in; what counts of both windows by `better`.
+    /// Records a value. Returns the extreme of both windows by `better`.
     fn push(&mut self, now: Instant, value: T, better: impl Fn(T, T) -> T) -> T {
         let age = now.saturating_since(self.since);
         if age >= WINDOW {
@@ -35,7 +36,7 @@ impl<T: Copy> Windows<T> {
     }
 }
 
-/// The least delay of packets from one host, in picoseconds by two clocks.
+/// Least delay of packets from one host, in picoseconds between two clocks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Least(Windows<i128>);
 
@@ -47,8 +48,8 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// Takes in a packet, and says how long those that were sent before it may still be on their way: at most `hold_max`, and that where
-    /// excesses are not known.
+    /// Records a packet. Returns how long earlier packets may still be in flight, at most
+    /// `hold_max`, and `hold_max` while excesses are unknown.
     pub(crate) fn sample(
         &mut self,
         least: &mut Least,
@@ -88,11 +89,11 @@ mod tests {
         }
         assert_eq!(hold(&mut least, 5_000, 5_100), Duration::from_us(1_000));
         assert_eq!(hold(&mut least, 5_000, 5_900), Duration::from_us(200));
-        // Another host, by another clock: what is known of the first one counts.
+        // A host with another clock uses the excesses of the first one.
         let mut other = Least::default();
         assert_eq!(hold(&mut other, 9_000_000, 6_000), Duration::from_us(1_000));
         assert_eq!(hold(&mut other, 9_000_000, 6_700), Duration::from_us(300));
-        // What was long ago says nothing.
+        // Old observations do not count.
         assert_eq!(hold(&mut least, 500_000, 500_100), hold_max);
     }
 }

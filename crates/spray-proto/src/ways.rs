@@ -1,8 +1,10 @@
-//! Which way a host's packets take where switches hash headers: by a value that the sender varies (a source port, a flow label).
+//! Choice of a host's paths through switches that hash headers: the sender varies a value (a source
+//! port, a flow label).
 //!
-//! A [`Spreader`] chooses the value of each packet, and hears what became of those before. Each is one file, and one line in the list of
-//! `spreaders!`. [`Flight`] is what all need: which packet left with which value, how long ago, and which have not come.
-//! Leaves out: switches that spread by themselves (`fabric::switch`). Read [`Spreader`] and [`Flight`] first.
+//! A [`Spreader`] chooses the value of each packet, and learns the fate of earlier packets. Each
+//! spreader is one file, and one line in the list of `spreaders!`. [`Flight`] is common to all: it
+//! records each packet's value and age, and detects missing packets. Leaves out: switches that
+//! spread by themselves (`fabric::switch`). Read [`Spreader`] and [`Flight`] first.
 
 mod bitmap;
 mod chooser;
@@ -19,40 +21,41 @@ use anabranch_units::{Duration, Instant, RandomStream};
 use std::collections::VecDeque;
 use std::fmt::Debug;
 
-/// What became of a packet.
+/// Fate of a packet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It has come.
+    /// The packet has arrived.
     Came,
-    /// It has come, and a queue on its way was congested (ECN).
+    /// The packet has arrived with a congestion mark (ECN).
     Marked,
-    /// It has not come in twice the usual time.
+    /// The packet is late: not acknowledged within twice the usual time.
     Late,
 }
 
-/// How one flow's packets are spread.
+/// Spreading of one flow's packets.
 pub trait Spreader: Debug + Send {
-    /// The value with which the next packet leaves. `in_flight` packets are on their way.
+    /// Returns the value of the next packet. `in_flight` packets are in flight.
     fn choose(&mut self, now: Instant, in_flight: usize) -> u16;
-    /// The same of a packet whose data left before: it is waited for more than others.
+    /// Returns the value of a retransmission, whose delay matters more.
     fn choose_again(&mut self, now: Instant, in_flight: usize) -> u16 {
         self.choose(now, in_flight)
     }
-    /// A packet leaves with this value.
+    /// Handles a packet that leaves with this value.
     fn handle_leaving(&mut self, _now: Instant, _value: u16) {}
-    /// A packet that left with this value has come, or is late.
+    /// Handles the fate of a packet with this value.
     fn handle_fate(&mut self, now: Instant, value: u16, fate: Fate);
-    /// The same, and how long its way there and back took; said before its fate.
+    /// Handles a packet's round trip; called before its fate.
     fn handle_round_trip(&mut self, _now: Instant, _value: u16, _rtt: Duration) {}
-    /// A packet that was said to be late has come after all.
+    /// Handles the arrival of a packet that had been reported late.
     fn handle_belated(&mut self, _now: Instant, _value: u16, _rtt: Duration) {}
-    /// A packet is late, and of none that left later was anything heard: all ways that were taken may be dead. Said before its fate.
+    /// Handles a late packet when nothing sent after it is acknowledged either: all paths in use
+    /// may be dead. Called before its fate.
     fn handle_darkness(&mut self, _now: Instant) {}
-    /// The sender's retransmission timer went off.
+    /// Handles a firing of the sender's retransmission timer.
     fn handle_timeout(&mut self, _now: Instant) {}
 }
 
-/// The list of spreaders: each is a file with a type that has `new`, and a word of its own.
+/// The list of spreaders: each is a file with a type that has `new`, and a word in files.
 macro_rules! spreaders {
     ($($(#[$says:meta])* $name:ident: $file:ident, $word:literal;)*) => {
         /// A spreader's name.
@@ -63,17 +66,17 @@ macro_rules! spreaders {
         }
 
         impl SpreaderKind {
-            /// All there are.
+            /// All spreaders.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// Its word in files.
+            /// Word of the spreader in files.
             pub const fn word(self) -> &'static str {
                 match self {
                     $(Self::$name => $word,)*
                 }
             }
 
-            /// The spreader of one flow, which draws from this stream.
+            /// Creates the spreader of one flow, which draws from this stream.
             pub fn spreader(self, random: RandomStream) -> Box<dyn Spreader> {
                 match self {
                     $(Self::$name => Box::new($file::$name::new(random)),)*
@@ -84,36 +87,37 @@ macro_rules! spreaders {
 }
 
 spreaders! {
-    /// Another way after rounds of marks: see `plb.rs`.
+    /// Another path after rounds of marks: see `plb.rs`.
     Plb: plb, "plb";
-    /// Another way after a timeout: see `prr.rs`.
+    /// Another path after a timeout: see `prr.rs`.
     Prr: prr, "prr";
-    /// Ways of packets that came unmarked are taken again: see `reps.rs`.
+    /// Reuse of paths whose packets arrived unmarked: see `reps.rs`.
     Reps: reps, "reps";
-    /// All ways in turns, but for those with marks: see `bitmap.rs`.
+    /// All paths in turn, with penalties for marks: see `bitmap.rs`.
     Bitmap: bitmap, "bitmap";
-    /// The two together: see `mixed.rs`.
+    /// Reuse, and else the bitmap: see `mixed.rs`.
     Mixed: mixed, "mixed";
-    /// The quickest of some: see `least.rs`.
+    /// The fastest of several: see `least.rs`.
     Least: least, "least";
-    /// Ways of packets that were quick are taken again: see `timed.rs`.
+    /// Reuse of paths with fast packets: see `timed.rs`.
     Timed: timed, "timed";
 }
 
-/// Packets that are on their way, oldest first: of one flow, or of all to one host.
+/// Packets in flight, oldest first: of one flow, or of all flows to one host.
 #[derive(Debug)]
 pub struct Flight<S: ?Sized = dyn Spreader> {
     sent: VecDeque<Sent>,
     next: u32,
-    /// How many of those in `sent`, from the oldest on, were judged.
+    /// Number of packets in `sent`, from the oldest on, whose lateness was decided.
     judged: usize,
-    /// How many are on their way, as far as is known.
+    /// Number of packets in flight, as far as known.
     in_flight: usize,
     smoothed: Option<Duration>,
     heard_at: Instant,
-    /// When the newest packet that is known to have come left.
+    /// Send time of the newest acknowledged packet.
     came_at: Option<Instant>,
-    /// A packet is late after two round trips, and not before so much more than one.
+    /// Variation of round trips without a cause in the network. A packet is late after two round
+    /// trips, but no earlier than one plus this.
     jitter: Duration,
     spreader: Box<S>,
 }
@@ -133,17 +137,17 @@ enum State {
     Known,
 }
 
-/// The most packets of a flow that are remembered; the oldest of more are forgotten.
+/// Maximum number of packets of a flow that are remembered; above it the oldest are forgotten.
 const SENT_MAX: usize = 1 << 14;
-/// A round trip while none is known.
+/// Round trip assumed while none is known.
 const RTT: Duration = Duration::from_ms(1);
-/// A packet that is late is still waited for, for so many times as long as until it was.
+/// Factor on the time until a packet is late, for which its late arrival is still recognised.
 const BELATED: u64 = 8;
-/// A segment that leaves again so long after anything was heard leaves because a timer went off.
+/// Minimum silence after which a retransmission counts as caused by a timer.
 const QUIET_MIN: Duration = Duration::from_ms(1);
 
 impl<S: Spreader + ?Sized> Flight<S> {
-    /// No packets yet.
+    /// Creates a state without packets.
     pub const fn new(spreader: Box<S>) -> Self {
         Self {
             sent: VecDeque::new(),
@@ -158,32 +162,33 @@ impl<S: Spreader + ?Sized> Flight<S> {
         }
     }
 
-    /// The same, where round trips differ by so much for no reason in the network.
+    /// Sets the variation of round trips that has no cause in the network.
     #[must_use]
     pub const fn with_jitter(mut self, jitter: Duration) -> Self {
         self.jitter = jitter;
         self
     }
 
-    /// How its packets are spread.
+    /// Spreader of the packets.
     pub const fn spreader(&self) -> &S {
         &self.spreader
     }
-    /// The same, to be told more.
+    /// Spreader of the packets, for further input.
     pub(crate) const fn spreader_mut(&mut self) -> &mut S {
         &mut self.spreader
     }
-    /// The smoothed round trip, once known.
+    /// Smoothed round trip, once known.
     pub const fn smoothed(&self) -> Option<Duration> {
         self.smoothed
     }
 
-    /// A packet leaves: its number and the value that it takes. `is_repeated` says of it that its data left before.
+    /// Records a packet that leaves. Returns its number and value. `is_repeated` marks a
+    /// retransmission.
     pub fn handle_leaving(&mut self, now: Instant, is_repeated: bool) -> (u32, u16) {
         let quiet = self.smoothed.map_or(QUIET_MIN, |rtt| (rtt + rtt).max(QUIET_MIN));
         if is_repeated && now.saturating_since(self.heard_at) > quiet {
             self.spreader.handle_timeout(now);
-            // One timer is one timeout, however much leaves again.
+            // One firing of the timer counts once, however many packets it retransmits.
             self.heard_at = now;
         }
         self.judge(now);
@@ -195,7 +200,8 @@ impl<S: Spreader + ?Sized> Flight<S> {
         (self.handle_leaving_by(now, value, false), value)
     }
 
-    /// A packet leaves with this value: its number. Of a probe it is of no further concern that it is late.
+    /// Records a packet that leaves with this value. Returns its number. A late probe has no
+    /// further effect.
     pub fn handle_leaving_by(&mut self, now: Instant, value: u16, is_probe: bool) -> u32 {
         if self.sent.len() == SENT_MAX {
             self.forget_first(now);
@@ -207,7 +213,7 @@ impl<S: Spreader + ?Sized> Flight<S> {
         self.next.wrapping_sub(1)
     }
 
-    /// The packet of this number has come, `ago` before the other end said so.
+    /// Handles the echo of a packet that arrived `ago` before the echo was sent.
     pub fn handle_echo(&mut self, now: Instant, number: u32, ago: Duration, is_marked: bool) {
         self.heard_at = now;
         let back = self.next.wrapping_sub(number) as usize;
@@ -218,7 +224,7 @@ impl<S: Spreader + ?Sized> Flight<S> {
             return;
         }
         self.came_at = self.came_at.max(Some(at));
-        // Also of one that is late: where all are, round trips have become longer.
+        // Late packets count, too: if all packets are late, the round trip has grown.
         let smoothed = |before: Duration| before.as_ps() - before.as_ps() / 8 + rtt.as_ps() / 8;
         self.smoothed = Some(self.smoothed.map_or(rtt, |before| Duration::from_ps(smoothed(before))));
         match state {
@@ -234,7 +240,7 @@ impl<S: Spreader + ?Sized> Flight<S> {
         self.judge(now);
     }
 
-    /// Finds out which packets are late, and forgets those of which all is known.
+    /// Finds late packets, and forgets those with a final state.
     pub(crate) fn judge(&mut self, now: Instant) {
         let late = self.late_after();
         while let Some(sent) = self.sent.get_mut(self.judged)
@@ -257,7 +263,7 @@ impl<S: Spreader + ?Sized> Flight<S> {
         }
     }
 
-    /// When the oldest packet of which nothing is known is late.
+    /// Time at which the oldest undecided packet becomes late.
     pub(crate) fn late_at(&mut self) -> Option<Instant> {
         while self.sent.get(self.judged).is_some_and(|sent| sent.state == State::Known) {
             self.judged += 1;
@@ -265,7 +271,7 @@ impl<S: Spreader + ?Sized> Flight<S> {
         self.sent.get(self.judged).map(|sent| sent.at + self.late_after() + Duration::from_ns(1))
     }
 
-    /// A packet is late that has not come in more than this.
+    /// Time after which a packet counts as late.
     fn late_after(&self) -> Duration {
         let rtt = self.smoothed.unwrap_or(RTT);
         (rtt + rtt).max(rtt + self.jitter)
@@ -274,7 +280,7 @@ impl<S: Spreader + ?Sized> Flight<S> {
     fn forget_first(&mut self, now: Instant) {
         self.judged = self.judged.saturating_sub(1);
         if let Some(first) = self.sent.pop_front().filter(|sent| sent.state == State::OnItsWay) {
-            // There are too many to wait for it.
+            // The list is full, so this packet is no longer awaited.
             self.in_flight -= 1;
             self.spreader.handle_fate(now, first.value, Fate::Late);
         }
@@ -294,7 +300,8 @@ mod tests {
         Flight::new(kind.spreader(Seed::new(1).stream("ways", 0)))
     }
 
-    /// Sends so many packets, 10 us apart, each echoed 100 us later; `fate` says whether it comes, and whether it is marked.
+    /// Sends packets 10 us apart, each echoed 100 us later; `fate` returns whether a packet
+    /// arrives, and whether it is marked.
     fn run(kind: SpreaderKind, packets: u64, fate: impl Fn(u64, u16) -> Option<bool>) -> Vec<u16> {
         let (mut flight, mut values, mut echoes) = (flight(kind), Vec::new(), VecDeque::new());
         for n in 0..packets {
@@ -324,7 +331,7 @@ mod tests {
     fn plb_leaves_a_way_after_twelve_rounds_of_marks() {
         let values = run(SpreaderKind::Plb, 1_000, |_, _| Some(true));
         let first = values.iter().position(|value| *value != values[0]).expect("it leaves");
-        // A round is a round trip, which is ten packets here; the first one begins with what is on its way.
+        // A round is a round trip of ten packets; the first round includes the packets in flight.
         assert!((110..140).contains(&first), "{first}");
     }
 
@@ -353,14 +360,14 @@ mod tests {
                     );
                 let bad = |part: &[u16]| part.iter().filter(|value| is_bad(**value)).count();
                 let (first, last) = (bad(&values[..1_000]), bad(&values[3_000..]));
-                // A bitmap passes over a marked way once, and over a dead one fifteen times.
+                // A bitmap skips a marked path once, and a dead one fifteen times.
                 let most = if is_dead { 70 } else { 150 };
                 assert!(first > 0 && last < most, "{}: {first} of 1000, then {last}", kind.word());
             }
         }
     }
 
-    /// Before, a packet that was late was never heard of again, so that a round trip that had grown was never known.
+    /// A late packet was never recognised on arrival, so an increased round trip stayed unknown.
     #[test]
     fn round_trips_that_have_grown_are_known_after_some_packets() {
         let (mut flight, mut echoes) = (flight(SpreaderKind::Bitmap), VecDeque::new());

@@ -1,7 +1,8 @@
-//! A host's agent: it opens all that is needed, lets peers in, and takes everything away in the end.
+//! A host's agent: it opens the device and sockets, accepts peers, and removes everything at its
+//! end.
 //!
-//! Its parts: `forward` carries packets on a thread of its own, a `session` speaks to each peer, `routing` has the kernel give the packets.
-//! Read [`Agent`] first.
+//! `forward` carries packets on a separate thread, a `session` speaks to each peer, and `routing`
+//! makes the kernel route TCP into the device. Read [`Agent`] first.
 
 use crate::config::{AgentConfig, Peer};
 use crate::forward::{Came, Command, Forwarder, Setup};
@@ -31,53 +32,54 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsStream;
 
-/// Round trips of programs differ by so much for no reason in the network.
+/// Variation of round trips that programs cause by themselves, without a change in the network.
 const JITTER: anabranch_units::Duration = anabranch_units::Duration::from_us(500);
-/// How long what came may wait for a datagram the other way that says so: programs answer within that, mostly.
+/// Maximum delay of an acknowledgement that waits for a datagram in the reverse direction. Most
+/// programs answer within this time.
 const SAY_WITHIN: anabranch_units::Duration = anabranch_units::Duration::from_us(500);
-/// Commands that wait for the thread.
+/// Capacity of the queue of commands to the forwarding thread.
 const COMMANDS_MAX: usize = 64;
-/// How long sessions may take to say that they end, and packets that are on their way to come.
+/// Time for sessions to announce their end, and for packets in flight to arrive.
 const END_TIME: Duration = Duration::from_secs(2);
-/// Time within which the forwarding thread answers for `spray status`.
+/// Time limit of the forwarding thread's answer to `spray status`.
 const FIGURES_TIME: Duration = Duration::from_secs(1);
 const LAST_PACKETS: Duration = Duration::from_millis(100);
 
-/// Why an agent does not start, or ends. Each is one line that says what to do.
+/// Reason why an agent does not start, or ends: one line that names the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentError {
-    /// A setting that none can have.
+    /// A setting out of range.
     #[error("{0}")]
     Setting(String),
-    /// The machines cannot have such settings.
+    /// Settings that the state machines refuse.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A peer has no address.
     #[error("peer `{peer}`: {host}: {error}: check the name, or give NAME=ADDRESS")]
     Unknown {
-        /// Which peer.
+        /// Name of the peer.
         peer: String,
-        /// What has no address.
+        /// Host name without an address.
         host: String,
-        /// What the system said.
+        /// Error of the system's resolver.
         error: io::Error,
     },
     /// Two peers have the same address.
     #[error("peers `{0}` and `{1}`: both are {2}: name each once")]
     Twice(String, String, IpAddr),
-    /// There is no way to a peer.
+    /// There is no route to a peer.
     #[error("peer `{peer}`: no way there: {error}")]
     NoWay {
-        /// Which peer.
+        /// Name of the peer.
         peer: String,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
-    /// Another agent has the device.
+    /// Another agent owns the device.
     #[error("{error}: another agent of this host runs: end it, or choose another --device and --table")]
     Busy {
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
     /// The device cannot be made.
@@ -85,21 +87,21 @@ pub enum AgentError {
         "{error}: run the agent as root, or with CAP_NET_ADMIN; /dev/net/tun has to be there (modprobe tun)"
     )]
     Forbidden {
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
     /// The kernel's rules cannot be set.
     #[error(transparent)]
     Routing(#[from] RoutingError),
-    /// The socket that tells how it fares cannot be made.
+    /// The status socket cannot be created.
     #[error("--socket {0}")]
     Listen(#[from] ListenError),
-    /// What the system said.
+    /// Any other error of the system.
     #[error(transparent)]
     System(#[from] io::Error),
 }
 
-/// A host's agent. Dropped, it takes its device and its rules away.
+/// A host's agent. Dropping it removes its device and its rules.
 pub struct Agent {
     config: AgentConfig,
     at: SocketAddr,
@@ -113,14 +115,14 @@ pub struct Agent {
     thread: JoinHandle<io::Result<()>>,
     pulse: Arc<Pulse>,
     guard: Option<Guard>,
-    // Dropped last: rules stay as long as there may be routes.
+    // Dropped last: rules must outlive routes.
     routing: Arc<Routing>,
 }
 
 impl Agent {
-    /// Opens all that it needs, and has the kernel know its peers; [`Agent::run`] then has it work.
+    /// Opens the device and sockets and sets the kernel's rules; [`Agent::run`] starts the work.
     ///
-    /// Errors: see [`AgentError`]; nothing stays then.
+    /// Errors: see [`AgentError`]; an error leaves nothing behind.
     /// Panics: outside of a tokio runtime.
     pub async fn start(mut config: AgentConfig, identity: &Identity) -> Result<Self, AgentError> {
         config.check().map_err(AgentError::Setting)?;
@@ -202,14 +204,14 @@ impl Agent {
         })
     }
 
-    /// Where it listens.
+    /// Address on which the agent listens.
     pub const fn address(&self) -> SocketAddr {
         self.at
     }
 
-    /// Works until `end` is there; then it tells its peers, and takes its device and its rules away.
+    /// Runs until `end` completes, then tells its peers and removes its device and its rules.
     ///
-    /// Errors: it cannot go on, which no peer can bring about; see [`AgentError`].
+    /// Errors: a failure that prevents further work, see [`AgentError`]. No peer can cause one.
     pub async fn run(self, end: impl Future<Output = ()>) -> Result<(), AgentError> {
         let Self { config, at, identity, places, came, shown, listener, told, commands, thread, .. } = self;
         let Self { pulse, mut guard, routing, .. } = self;
@@ -266,7 +268,7 @@ impl Agent {
         }
         sessions.shutdown().await;
         drop(routing);
-        // What peers sent before they heard of it.
+        // Packets that peers sent before they learnt of the end.
         tokio::time::sleep(LAST_PACKETS).await;
         drop((commands, callers));
         if let Some(path) = &config.socket {
@@ -287,11 +289,11 @@ impl Agent {
     }
 }
 
-/// Where a peer is, and from which address of ours packets go there.
+/// Resolves a peer's address, and the local address from which its packets leave.
 async fn place(peer: &Peer, listen: Option<SocketAddr>) -> Result<PeerPlace, AgentError> {
     let unknown = |error| AgentError::Unknown { peer: peer.name.clone(), host: peer.host.clone(), error };
     let found = lookup_host((peer.host.as_str(), peer.port)).await.map_err(unknown)?;
-    // An agent that listens at an IPv4 address alone cannot be reached by IPv6.
+    // An agent on an IPv4 address cannot be reached over IPv6.
     let fits = |to: &SocketAddr| listen.is_none_or(|listen| listen.is_ipv6() || to.is_ipv4());
     let to = found.into_iter().find(fits);
     let to = to.ok_or_else(|| unknown(io::Error::other("it has no address that --listen goes with")))?;
@@ -313,7 +315,7 @@ async fn place(peer: &Peer, listen: Option<SocketAddr>) -> Result<PeerPlace, Age
     Ok(PeerPlace { address: to.ip(), local, port: peer.port })
 }
 
-/// Starts the thread that carries packets. Returns it, and its device's index.
+/// Starts the forwarding thread. Returns the thread and the index of its device.
 async fn forward(setup: Setup) -> io::Result<(JoinHandle<io::Result<()>>, u32)> {
     let (opened, is_open) = oneshot::channel();
     let run = move || {
@@ -341,7 +343,7 @@ async fn forward(setup: Setup) -> io::Result<(JoinHandle<io::Result<()>>, u32)> 
     Ok((thread, index))
 }
 
-/// Lets peers in, and hands their connections to their sessions.
+/// Accepts peers, and hands their connections to their sessions.
 async fn accept(
     listener: &TcpListener,
     identity: &Identity,
@@ -373,13 +375,13 @@ async fn accept(
                 let line = format!("{peer} calls from {from}: no --peer says so");
                 return refusals.note(Some(&peer), &line);
             };
-            // One that is there already is let go of by its session, as it hears nothing.
+            // The session closes a connection that a newer one replaces once it falls silent.
             let _ = half_open.within(async { call.send(stream).await.map_err(io::Error::other) }).await;
         });
     }
 }
 
-/// How it fares.
+/// Builds the agent's status.
 async fn tell(
     config: &AgentConfig,
     at: SocketAddr,
@@ -392,7 +394,7 @@ async fn tell(
         commands.send(Command::Figures { reply }).await.ok()?;
         figures.await.ok()
     };
-    // A thread that stands still says nothing.
+    // A stalled thread gives no answer.
     let figures = tokio::time::timeout(FIGURES_TIME, ask).await.ok().flatten().unwrap_or_default();
     let peer = |(number, peer): (usize, &Peer)| {
         let shown = shown[number].lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -1,4 +1,4 @@
-//! How an agent is set up. Read [`AgentConfig`] first.
+//! Configuration of an agent. Read [`AgentConfig`] first.
 
 use anabranch_spray_proto::Config;
 #[cfg(doc)]
@@ -11,26 +11,26 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::str::FromStr;
 
-/// The port on which agents listen: TCP for what they say to each other, UDP for packets.
+/// Port of agents: TCP for control, UDP for packets.
 pub const PORT: u16 = 7_200;
-/// The most peers of an agent.
+/// Maximum number of peers of an agent.
 pub const PEERS_MAX: usize = 1_024;
-/// The most bytes that an agent holds for all peers together: the whole budget of sixteen peers
-/// ([`PEER_MEMORY_MAX`]). Beyond it the peer that holds the most gives up half.
+/// Maximum bytes held for all peers together: the full budget of sixteen peers
+/// ([`PEER_MEMORY_MAX`]). Above it the peer with the most bytes gives up half of them.
 pub const MEMORY_MAX: ByteCount = ByteCount::mib(256);
 
-/// A host to which TCP goes over every path.
+/// A peer: a host to which TCP is spread over every path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its name, as its certificate has it.
+    /// Name of the peer, as in its certificate.
     pub name: String,
-    /// Its address, or a name that has one.
+    /// Address of the peer, or a name that resolves to one.
     pub host: String,
-    /// Where its agent listens.
+    /// Port of the peer's agent.
     pub port: u16,
 }
 
-/// Text that is no peer.
+/// Error of a text that names no peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerError {
     text: String,
@@ -47,7 +47,8 @@ impl std::error::Error for PeerError {}
 impl FromStr for Peer {
     type Err = PeerError;
 
-    /// `HOST`, `HOST:PORT` or `NAME=HOST[:PORT]`; an IPv6 address with a port stands in brackets. Without a name it is the host's.
+    /// Parses `HOST`, `HOST:PORT` or `NAME=HOST[:PORT]`. An IPv6 address with a port needs
+    /// brackets. `NAME` defaults to `HOST`.
     fn from_str(text: &str) -> Result<Self, PeerError> {
         let bad = |what| PeerError { text: text.to_owned(), what };
         let (name, place) = text.split_once('=').map_or((None, text), |(name, place)| (Some(name), place));
@@ -85,38 +86,40 @@ impl fmt::Display for Peer {
     }
 }
 
-/// How an agent is set up.
+/// Configuration of an agent.
 #[derive(Debug)]
 pub struct AgentConfig {
-    /// The host's name, as its certificate has it.
+    /// Name of the host, as in its certificate.
     pub name: String,
-    /// The hosts to which TCP goes over every path. Each has to name this one, too.
+    /// Hosts to which TCP is spread over every path. Each must name this host, too.
     pub peers: Vec<Peer>,
-    /// Where to listen: TCP for what agents say to each other, UDP for packets. `None`: [`PORT`] on all addresses.
+    /// Address to listen on: TCP for control, UDP for packets. `None`: [`PORT`] on all addresses.
     pub listen: Option<SocketAddr>,
-    /// From how many UDP ports packets leave. One is no choice of ways.
+    /// Number of UDP source ports, each a possible path. One port leaves no choice of paths.
     pub ways: u16,
-    /// A flow that has sent so much is long.
+    /// Bytes sent from which a flow counts as long.
     pub long: ByteCount,
-    /// The longest that a packet is waited for which others have overtaken.
+    /// Maximum time to wait for a packet that later packets have overtaken.
     pub hold_max: Duration,
-    /// The rate of the narrowest link on the way, with which the size of units is reckoned.
+    /// Rate of the narrowest link on the path, from which the size of units is computed.
     pub rate: BitRate,
-    /// The TUN device's name.
+    /// Name of the TUN device.
     pub device: String,
-    /// The number of the routing table that the agent has for itself. Rules have this priority, and those next to it.
+    /// Number of the agent's own routing table. The agent's rules have this priority and the
+    /// following ones.
     pub table: u32,
-    /// The Unix socket that tells how the agent fares ([`crate::status`]); `None` for none.
+    /// Unix socket that answers with the agent's status ([`crate::status`]). `None` for no socket.
     pub socket: Option<PathBuf>,
-    /// The program that is started as the agent's guard: one that calls [`crate::guard::watch`] with the same table. `None`: if this
-    /// agent stands still, TCP to its peers does too, and if it is killed, its rules stay until the next agent.
+    /// Command that starts the agent's guard; it must call [`crate::guard::watch`] with the same
+    /// table. With `None`, TCP to peers stalls while the agent is stopped, and a killed agent's
+    /// rules stay until the next agent.
     pub guard: Option<Command>,
-    /// Datagrams that one key seals at the most: for tests, as ciphers have limits of their own.
+    /// Maximum datagrams sealed with one key, for tests. `None` for the cipher's limit.
     pub key_packets: Option<u64>,
 }
 
 impl AgentConfig {
-    /// An agent without peers, with every setting at its default.
+    /// Creates a configuration without peers, with every setting at its default.
     pub fn new(name: impl Into<String>) -> Self {
         let machine = Config::of_agent();
         Self {
@@ -135,9 +138,9 @@ impl AgentConfig {
         }
     }
 
-    /// Whether an agent can have these settings.
+    /// Validates the settings.
     ///
-    /// Errors: the first one that it cannot have, in a line.
+    /// Errors: the first invalid setting, in one line.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.peers.is_empty() {
             return Err("no peers: name at least one other host".into());
@@ -156,7 +159,8 @@ impl AgentConfig {
         if !(1..=WAYS_MAX).contains(&self.ways) {
             return Err(format!("{} ways: must be 1 to {WAYS_MAX}", self.ways));
         }
-        // What tables the system has stands at both ends, and the main table's rule at 32766.
+        // The system's tables are at both ends of the range, and the main table's rule has priority
+        // 32766.
         if !(2..32_000).contains(&self.table) || (253..=255).contains(&self.table) {
             return Err(format!("table {}: must be 2 to 31999, and none of 253 to 255", self.table));
         }

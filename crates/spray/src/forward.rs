@@ -1,8 +1,10 @@
-//! The thread that carries packets: from the device through each peer's machine to UDP, and back.
+//! The forwarding thread: packets go from the device through each peer's state machine to UDP, and
+//! back.
 //!
-//! Everything that it does begins with packets, datagrams, a machine's deadline, or a [`Command`] of a session. Sessions have the keys and
-//! say which lengths pass; this thread knows nothing of connections. What it reads at once leaves at once, so that packets for one way go to
-//! the kernel together. Where the kernel has no room, datagrams are dropped, as a queue would. Read [`Forwarder`] first.
+//! The thread reacts to packets, datagrams, deadlines, and [`Command`]s of sessions. Sessions own
+//! the connections; they hand over keys and length limits. Packets read together are sent together,
+//! so that one system call sends all datagrams of a path. Datagrams for which the kernel has no
+//! room are dropped, as in a full queue. Read [`Forwarder`] first.
 
 use crate::config::MEMORY_MAX;
 use crate::outbox::{Left, Outbox};
@@ -27,45 +29,45 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// What the kernel holds of datagrams that have not left by one way: there are many.
+/// Send buffer of each path's socket. Kept small because there are many sockets.
 const SEND_BUFFER: ByteCount = ByteCount::mib(1);
-/// The device's own limit for packets. The limits of routes are lower, and count.
+/// MTU of the device. The routes' MTUs are lower and apply instead.
 const MTU_BYTES: u16 = 16_000;
-/// How often the device, and the socket, are read before the other has its turn.
+/// Maximum consecutive reads of the device, or the socket, before the other is read.
 const READS_MAX: usize = 8;
-/// The number of the one host that a machine knows.
+/// Number of the single peer that each `Host` knows.
 const PEER: u32 = 0;
 
-/// What sessions have this thread do.
+/// Commands of sessions to this thread.
 pub(crate) enum Command {
-    /// Datagrams of this peer have these keys, and so many bytes at most. Answered with whether the channel is free.
+    /// Install keys of this peer. The reply is true if the channel number is free.
     Open { link: usize, channel: Box<Channel>, reply: oneshot::Sender<bool> },
-    /// Datagrams of this peer have so many bytes at most; none: its packets are not taken.
+    /// Limit the peer's sealed datagrams to `bytes`. `None` stops taking its packets.
     Limit { link: usize, bytes: Option<usize> },
-    /// Send a datagram of so many bytes, or as few as it takes, that says this.
+    /// Send `says` in a datagram padded to `bytes`, or in the shortest datagram if `bytes` is less.
     Probe { link: usize, bytes: usize, says: Control },
-    /// Its keys are of no use any more.
+    /// Discard the keys of this channel.
     Close { link: usize, channel: ChannelId },
-    /// Make the device again, which another program has deleted. Answered with its index.
+    /// Create the device again, after another program has deleted it. The reply is its index.
     MakeDevice { reply: oneshot::Sender<io::Result<u32>> },
-    /// Say how all fare.
+    /// Report the figures of all peers.
     Figures { reply: oneshot::Sender<Vec<LinkFigures>> },
 }
 
-/// What a session reads of its peer's datagrams without asking.
+/// State of a peer's received datagrams that its session reads without a command.
 #[derive(Debug, Default)]
 pub(crate) struct Came {
-    /// How many came with the last keys.
+    /// Datagrams received with the current keys.
     pub(crate) count: AtomicU64,
-    /// The longest since this was last taken.
+    /// Length of the longest datagram received since the last read, in bytes.
     pub(crate) longest: AtomicUsize,
-    /// The keys have sealed as much as they may.
+    /// True once the keys have sealed as many datagrams as they may.
     pub(crate) is_worn_out: AtomicBool,
-    /// What the last probe said.
+    /// Control message of the last probe.
     pub(crate) said: watch::Sender<Option<Control>>,
 }
 
-/// What this thread is started with.
+/// Arguments at the start of the thread.
 pub(crate) struct Setup {
     pub(crate) device: String,
     pub(crate) listen: SocketAddr,
@@ -78,31 +80,31 @@ pub(crate) struct Setup {
     pub(crate) commands: mpsc::Receiver<Command>,
 }
 
-/// A peer.
+/// State of one peer.
 struct Link {
     place: PeerPlace,
     to: SocketAddr,
     host: Host<Carried>,
     chooser: Chooser,
     keys: Option<(Sealer, Opener)>,
-    /// Datagrams that its keys may still seal, if that is less than the cipher allows.
+    /// Datagrams that the keys may still seal, if the configured limit is below the cipher's.
     seals_left: u64,
     bytes_max: Option<usize>,
     came: Arc<Came>,
     figures: LinkFigures,
-    /// Something may wait in its machine.
+    /// True if the state machine may have output.
     is_touched: bool,
-    /// Bytes that its machine held when it was looked at last.
+    /// Bytes that the state machine held at the last check.
     held_bytes: u64,
 }
 
 impl Link {
-    /// When its machines have something to do.
+    /// Earliest deadline of the peer's state machines.
     fn poll_timeout(&mut self) -> Option<Instant> {
         self.host.poll_timeout().into_iter().chain(self.chooser.poll_timeout()).min()
     }
 
-    /// Datagrams have so many bytes at most, sealed; none: packets are not taken.
+    /// Sets the maximum length of sealed datagrams. `None` stops taking packets.
     fn limit(&mut self, bytes: Option<usize>) {
         self.bytes_max = bytes;
         if let Some(bytes) = bytes {
@@ -110,14 +112,14 @@ impl Link {
         }
     }
 
-    /// Gives back the memory of flows, whose packets go the ordinary way from now on.
+    /// Frees the memory of all flows, whose packets take the ordinary route from now on.
     fn forget(&mut self, now: Instant) {
         self.host.forget(now, PEER);
         self.is_touched = true;
     }
 }
 
-/// The thread's state. See the module.
+/// State of the forwarding thread.
 pub(crate) struct Forwarder {
     epoch: std::time::Instant,
     device: Device,
@@ -128,19 +130,20 @@ pub(crate) struct Forwarder {
     by_address: BTreeMap<IpAddr, usize>,
     by_channel: BTreeMap<u64, usize>,
     key_packets: Option<u64>,
-    /// Bytes that all machines hold.
+    /// Bytes held by all peers' state machines.
     held_bytes: u64,
-    /// Packets for the device.
+    /// Packets to write to the device.
     writes: Vec<Vec<u8>>,
     spare: Vec<Vec<u8>>,
     pulse: Arc<Pulse>,
 }
 
-/// Buffers that are kept for packets to the device.
+/// Maximum number of buffers kept for reuse.
 const SPARE_MAX: usize = 256;
 
-/// Turns off the filters of a device without an address: where the system filters by the way back, `routing` has a rule, and
-/// nobody speaks IPv6 to the device itself. Kernels without these files have no such setting.
+/// Turns off reverse-path filtering and router advertisements of a device. `routing` has a rule for
+/// the system's reverse-path filter, and no router speaks IPv6 on the device. Kernels without these
+/// files have no such settings.
 fn set_filters(device: &str) {
     let _ = std::fs::write(format!("/proc/sys/net/ipv4/conf/{device}/rp_filter"), "0");
     let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{device}/accept_ra"), "0");
@@ -152,9 +155,9 @@ fn machines(config: &Config, ways: u16, seed: Seed, number: usize) -> (Host<Carr
 }
 
 impl Forwarder {
-    /// Opens all that it needs.
+    /// Creates the device and the sockets.
     ///
-    /// Errors: the system's, with what could not be opened in the text.
+    /// Errors: the system's error, with the name of the failed object.
     /// Panics: outside of a tokio runtime.
     pub(crate) fn new(setup: Setup) -> io::Result<(Self, mpsc::Receiver<Command>)> {
         let Setup { device, listen, ways, config, places, came, key_packets, pulse, commands } = setup;
@@ -170,7 +173,7 @@ impl Forwarder {
         };
         let at = SocketAddr::new(listen.ip(), 0);
         let sockets = (0..ways).map(|_| SendSocket::bind(at, &options)).collect::<io::Result<Vec<_>>>()?;
-        // Which ways are drawn need not be the same in any two runs.
+        // The choice of paths may differ between two runs.
         let seed = Seed::new(anabranch_net::random()?);
         let link = |(number, (place, came)): (usize, (PeerPlace, Arc<Came>))| {
             let (host, chooser) = machines(&config, ways, seed, number);
@@ -208,7 +211,7 @@ impl Forwarder {
         Ok((forwarder, commands))
     }
 
-    /// The device's index.
+    /// Index of the device.
     ///
     /// Errors: the system's.
     pub(crate) fn device_index(&self) -> io::Result<u32> {
@@ -219,9 +222,9 @@ impl Forwarder {
         Instant::from_std(self.epoch.elapsed())
     }
 
-    /// Carries packets until nobody commands any more.
+    /// Carries packets until all command senders are dropped.
     ///
-    /// Errors: the device or the socket cannot be read any more.
+    /// Errors: the device or the socket is no longer readable.
     pub(crate) async fn run(mut self, mut commands: mpsc::Receiver<Command>) -> io::Result<()> {
         let mut timer = FineTimer::new()?;
         let mut batch = Batch::with_messages(16);
@@ -241,7 +244,7 @@ impl Forwarder {
                 came = self.socket.recv(&mut batch) => {
                     came?;
                     self.take_datagrams(&mut batch);
-                    // Handed over before it is asked for more.
+                    // Packets are handed over before more are read.
                     self.stir();
                     for _ in 1..READS_MAX {
                         if self.socket.try_recv(&mut batch)? == 0 {
@@ -302,7 +305,8 @@ impl Forwarder {
                 let probe = control::probe(bytes.saturating_sub(OVERHEAD_BYTES), &says);
                 self.post(link, way, (OVERHEAD_BYTES + probe.len(), None), |out| out.extend(&probe));
                 if bytes == 0 {
-                    // Where TCP sends nothing, this one finds out that ways have died. A long one may not come for its length.
+                    // Short probes detect dead paths while TCP is idle. A long probe may be lost
+                    // because of its length alone.
                     self.links[link].host.handle_probe(now, PEER, false);
                     self.links[link].is_touched = true;
                 }
@@ -332,14 +336,14 @@ impl Forwarder {
         }
     }
 
-    /// Reads packets that TCP sends.
+    /// Reads packets of TCP from the device.
     fn take_packets(&mut self) -> io::Result<()> {
         for _ in 0..READS_MAX {
             let now = self.now();
             let mut is_any = false;
             for packet in self.device.read()? {
                 is_any = true;
-                // Neighbour discovery and the like: of nobody's concern.
+                // Other packets, such as neighbour discovery, are ignored.
                 let Some(segment) = Segment::of(packet) else { continue };
                 let Some(number) = self.by_address.get(&segment.destination) else { continue };
                 let link = &mut self.links[*number];
@@ -362,13 +366,13 @@ impl Forwarder {
             if !is_any {
                 break;
             }
-            // What was read at once leaves at once.
+            // Packets read together leave together.
             self.stir();
         }
         Ok(())
     }
 
-    /// Takes in datagrams.
+    /// Handles received datagrams.
     fn take_datagrams(&mut self, batch: &mut Batch) {
         let now = self.now();
         for came in batch.datagrams() {
@@ -407,7 +411,7 @@ impl Forwarder {
         }
     }
 
-    /// Has all machines that were told something say what follows.
+    /// Drains the output of all state machines with new input.
     fn stir_links(&mut self) {
         let now = self.now();
         for number in 0..self.links.len() {
@@ -433,14 +437,14 @@ impl Forwarder {
         }
     }
 
-    /// Has all machines that were told something say what follows, within the memory that they have
-    /// together.
+    /// Drains the output of all state machines with new input, and enforces the common memory
+    /// limit.
     fn stir(&mut self) {
         self.stir_links();
         if self.bound_memory() {
             self.stir_links();
         }
-        // A device that is full, or down, loses what it is given.
+        // A device that is full or down loses packets.
         if !self.writes.is_empty() {
             let written = self.device.write(&mut self.writes);
             if let Err(error) = written {
@@ -455,8 +459,8 @@ impl Forwarder {
         }
     }
 
-    /// Has the peers that hold the most give up memory until all together hold no more than they
-    /// may. True if one had to.
+    /// Makes the peers with the most bytes give up memory until the total is within the limit.
+    /// Returns true if a peer had to.
     fn bound_memory(&mut self) -> bool {
         let (now, is_full) = (self.now(), self.held_bytes > MEMORY_MAX.as_u64());
         while self.held_bytes > MEMORY_MAX.as_u64()
@@ -470,7 +474,7 @@ impl Forwarder {
         is_full
     }
 
-    /// Sends what a machine has to say.
+    /// Sends a datagram that a state machine emitted.
     fn leave(&mut self, now: Instant, number: usize, leaving: Leaving<Carried>) {
         let link = &mut self.links[number];
         let going = Going::of(&leaving);
@@ -495,7 +499,7 @@ impl Forwarder {
         self.post(number, way, (length, ecn), |out| datagram.encode(out));
     }
 
-    /// Seals a datagram of so many bytes, and has it wait for the others by its way.
+    /// Seals a datagram and appends it to the outbox of its path. `length` is its sealed length.
     fn post(
         &mut self,
         number: usize,
@@ -526,7 +530,7 @@ impl Forwarder {
         }
     }
 
-    /// Sends what waits, by all ways.
+    /// Sends the outboxes of all paths.
     fn send(&mut self, number: usize) {
         let link = &mut self.links[number];
         for (outbox, socket) in self.outboxes.iter_mut().zip(&self.ways) {
@@ -534,7 +538,8 @@ impl Forwarder {
         }
     }
 
-    /// Has a packet that came written to the device, if it may come from there.
+    /// Queues a received packet for the device if it carries the addresses of the peer and
+    /// this host.
     fn deliver(&mut self, number: usize, packet: Carried) {
         let Link { place, figures, .. } = &mut self.links[number];
         let fits = Segment::of(&packet.bytes).is_some_and(|segment| {
@@ -556,15 +561,16 @@ impl Forwarder {
     }
 }
 
-/// The longest packet of TCP in datagrams of so many bytes.
+/// Longest packet of TCP that fits a datagram of `datagram_bytes`.
 pub(crate) const fn packet_max(datagram_bytes: usize) -> usize {
-    // Two echoes go beside the longest packet: as many as come between two of a long flow's.
+    // Room for two echoes beside the longest packet: as many arrive between two packets of a long
+    // flow.
     let beside =
         OVERHEAD_BYTES + anabranch_spray_proto::HEAD_BYTES_MAX + 2 * anabranch_spray_proto::ECHO_BYTES;
     datagram_bytes.saturating_sub(beside)
 }
 
-/// The outer header says what the inner one does (RFC 6040, section 4.1).
+/// ECN bits of the inner header, for the outer one (RFC 6040, section 4.1).
 fn ecn_of(packet: &[u8]) -> Option<Ecn> {
     let [first, second, ..] = packet else { return None };
     match if first >> 4 == 6 { second >> 4 } else { *second } & 3 {
@@ -581,7 +587,7 @@ fn count(figures: &mut LinkFigures, left: Left) {
     figures.too_long_datagrams += left.too_long;
 }
 
-/// How a peer fares.
+/// Figures of one peer for its status.
 fn figures(link: &Link, now: Instant) -> LinkFigures {
     let counts = link.host.counts();
     let view = link.host.peer(now, PEER);

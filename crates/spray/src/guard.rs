@@ -1,9 +1,12 @@
-//! The agent's guard: a process that takes TCP off an agent that stands still or is killed.
+//! The agent's guard: a process that removes the routes of a stopped or killed agent.
 //!
-//! An agent that stands still (a stop signal, a debugger) leaves routes into a device that nobody reads. The forwarding thread
-//! writes a beat at intervals into a pipe; after `SILENCE_MAX` without one the guard deletes the agent's routes, and the agent puts them back
-//! once it runs. The guard of an agent that is gone deletes its rules, too. Leaves out: a frozen cgroup that has both, and a stop of both.
-//! Then the peers' agents take their side off, and this host's answers are lost. Read [`watch`].
+//! A stopped agent (a stop signal, a debugger) leaves routes into a device that is not read. The
+//! forwarding thread writes a beat into a pipe at intervals. After `SILENCE_MAX` without a beat the
+//! guard deletes the agent's routes, which the agent restores once it runs. The guard of a killed
+//! agent deletes its rules, too.
+//!
+//! Leaves out: a frozen cgroup with both processes, and a stop of both. In these cases the peers'
+//! agents remove their side, and this host's answers are lost. Read [`watch`].
 
 use crate::kernel::Kernel;
 use anabranch_linux::guard::{self, Sign, Watch};
@@ -12,13 +15,15 @@ use std::io::{self, PipeReader, PipeWriter, pipe};
 use std::process::{Child, Command};
 use std::time::Duration;
 
-/// Time without a beat after which TCP goes the ordinary way: the time after which peers' agents take an agent for gone.
+/// Time without a beat after which TCP takes the ordinary route: the peers' timeout for a silent
+/// agent.
 const SILENCE_MAX: Duration = Duration::from_secs(3);
-/// Looks at a process that ends, and the time between two: it closes one file after the other.
+/// Number of checks on a process that is ending, and the interval between two: a process closes its
+/// files one by one.
 const LOOKS: u32 = 200;
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// A guard as its agent sees it.
+/// The guard process, as its agent sees it.
 #[derive(Debug)]
 pub(crate) struct Guard {
     command: Command,
@@ -27,7 +32,7 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// Starts it. Returns the end of the pipe that takes beats, which never blocks.
+    /// Starts the guard. Returns the non-blocking write end of the pipe for beats.
     ///
     /// Errors: the system's.
     pub(crate) fn start(mut command: Command) -> io::Result<(Self, PipeWriter)> {
@@ -37,7 +42,7 @@ impl Guard {
         Ok((Self { command, pipe, child }, beats))
     }
 
-    /// Starts it again if another program has killed it.
+    /// Restarts the guard if another program has killed it.
     pub(crate) fn keep(&mut self) {
         if let Some(child) = &mut self.child
             && matches!(child.try_wait(), Ok(Some(_)))
@@ -48,7 +53,8 @@ impl Guard {
         }
     }
 
-    /// Waits until it has ended, after the last end that takes beats is closed. A guard that stands still is left behind.
+    /// Waits for the guard to end, after all write ends of the pipe are closed. A stopped guard is
+    /// left behind.
     pub(crate) fn wait(mut self) {
         let Some(mut child) = self.child.take() else { return };
         for _ in 0..LOOKS {
@@ -60,7 +66,8 @@ impl Guard {
     }
 }
 
-/// Watches the agent that has started this process and that has this table, until the agent is gone; then deletes what it has left.
+/// Watches the parent process, which is the agent with this table, until it ends; then deletes its
+/// rules and routes.
 ///
 /// Errors: the system's.
 pub fn watch(table: u32) -> io::Result<()> {
@@ -88,6 +95,6 @@ pub fn watch(table: u32) -> io::Result<()> {
         }
         std::thread::sleep(LOOK_AGAIN);
     }
-    // The next agent is there already, and has deleted them.
+    // The next agent is already running, and has deleted them.
     Ok(())
 }

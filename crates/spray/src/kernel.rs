@@ -1,8 +1,9 @@
 //! The kernel's rules, routes and devices, as an agent sees them: lists and changes.
 //!
-//! An agent's device bears its table's number in its alias, by which other agents see that it runs: the device goes with
-//! its process. Leaves out: netlink (`anabranch_linux::rtnetlink`), and which rules and routes an agent needs
-//! (`spray_proto::kernel`). Read [`Kernel`] first.
+//! An agent's device carries the table's number in its alias, which shows other agents that this
+//! agent runs: the device ends with its process. Leaves out: netlink
+//! (`anabranch_linux::rtnetlink`), and the choice of rules and routes (`spray_proto::kernel`). Read
+//! [`Kernel`] first.
 
 use anabranch_linux::netlink::Result;
 use anabranch_linux::rtnetlink::{self as linux, IpProtocol, LinkChange, Prefix, Rtnetlink};
@@ -29,14 +30,14 @@ impl Kernel {
         Ok(Self { rtnetlink: Rtnetlink::open()? })
     }
 
-    /// Rules of the form that agents' rules have, of one address family.
+    /// Lists the rules of one address family that have the form of agents' rules.
     ///
     /// Errors: the system's.
     pub(crate) fn rules(&mut self, is_ipv6: bool) -> Result<Vec<Rule>> {
         Ok(self.rtnetlink.rules(is_ipv6)?.iter().filter_map(read_rule).collect())
     }
 
-    /// Routes of a table to one address each, of one address family, each with the index of its device.
+    /// Lists the host routes of one table and address family, each with the index of its device.
     ///
     /// Errors: the system's.
     pub(crate) fn routes(&mut self, is_ipv6: bool, table: u32) -> Result<Vec<(u32, Route)>> {
@@ -44,14 +45,14 @@ impl Kernel {
         Ok(routes.iter().filter_map(read_route).collect())
     }
 
-    /// Whether a device is up; `None` if it does not exist.
+    /// Returns whether a device is up; `None` if it does not exist.
     ///
     /// Errors: the system's.
     pub(crate) fn device_is_up(&mut self, index: u32) -> Result<Option<bool>> {
         Ok(self.rtnetlink.link(index)?.map(|link| link.is_up))
     }
 
-    /// The tables of agents that run.
+    /// Lists the tables of running agents.
     ///
     /// Errors: the system's.
     pub(crate) fn live_tables(&mut self) -> Result<BTreeSet<u32>> {
@@ -74,7 +75,7 @@ impl Kernel {
         self.rtnetlink.change_link(index, &LinkChange { set_up: true, ..LinkChange::default() })
     }
 
-    /// Whether TCP from this host to an address leaves by a device. False where the kernel finds no route.
+    /// Returns true if TCP from this host to `to` leaves through `device`. False without a route.
     ///
     /// Errors: the system's.
     pub(crate) fn goes_by(&mut self, to: IpAddr, device: u32) -> Result<bool> {
@@ -141,10 +142,11 @@ fn route_to(table: u32, device: u32, to: IpAddr) -> linux::Route {
     linux::Route { table, device, to, from: None, mtu_bytes: None, quick_ack: false, protocol: PROTOCOL }
 }
 
-/// A route to one address; `None` for others.
+/// Converts a host route; `None` for any other route.
 fn read_route(route: &linux::Route) -> Option<(u32, Route)> {
     let to = route.to.address;
-    // A route without a source or a length is none of an agent's, and differs from any.
+    // A route without a source or an MTU was not set by an agent, and differs from every agent's
+    // route.
     let (from, mtu_bytes) = (route.from.unwrap_or(to), route.mtu_bytes.unwrap_or(0));
     route.to.is_host().then_some((route.device, Route { to, from, mtu_bytes }))
 }
@@ -176,7 +178,7 @@ fn write_rule(rule: &Rule) -> linux::Rule {
     }
 }
 
-/// A rule of the form that agents' rules have; `None` for others.
+/// Converts a rule of the form that agents use; `None` for any other rule.
 fn read_rule(rule: &linux::Rule) -> Option<Rule> {
     let action = match rule.action {
         linux::RuleAction::Lookup(table) => RuleAction::Lookup(table),
@@ -201,7 +203,7 @@ fn read_rule(rule: &linux::Rule) -> Option<Rule> {
     };
     let read =
         Rule { priority: rule.priority, is_ipv6: rule.is_ipv6, selector, action, protocol: rule.protocol };
-    // Newer kernels list more of an agent's rules than the agent wrote, as the masks of ports.
+    // Newer kernels list attributes that the agent did not write, such as port masks.
     let is_whole = !rule.has_unknown || rule.protocol == PROTOCOL;
     (is_whole && write_rule(&read) == linux::Rule { has_unknown: false, ..rule.clone() }).then_some(read)
 }
@@ -211,7 +213,7 @@ mod tests {
     use super::*;
     use std::net::{Ipv4Addr, Ipv6Addr};
 
-    /// #48: a rule is read as it was written, and a rule that says more is none of an agent's.
+    /// #48: a rule reads back as written, and a rule with further attributes is not an agent's.
     #[test]
     fn rules_are_read_as_written() {
         let pairs: [(IpAddr, IpAddr); 2] = [

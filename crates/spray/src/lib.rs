@@ -1,10 +1,11 @@
-//! `spray` for programs that embed it: a host's agent, by which unmodified TCP between hosts takes every path of a network.
+//! `spray` for programs that embed it: a host's agent that spreads unmodified TCP over every path
+//! of a network.
 //!
-//! An [`Agent`] has a TUN device, into which the kernel routes TCP to its peers, and sends what comes there in sealed datagrams from many
-//! UDP ports: switches that spread flows by their headers (ECMP) so spread packets. Short flows are coded and put in order again; long ones keep
-//! out of their way; ways that are crowded or dead are left (`anabranch_spray_proto`). Addresses stay what they are, so where an agent
-//! ends, or does not answer, connections go on by the ordinary way. Linux only; it takes the right to set up the network
-//! (`CAP_NET_ADMIN`).
+//! The kernel routes TCP to peers into an [`Agent`]'s TUN device. The agent sends these packets in
+//! sealed datagrams from many UDP ports, so switches that hash headers (ECMP) spread packets rather
+//! than flows. Short flows are coded and reordered; long flows give way to them; congested and dead
+//! paths are avoided (`anabranch_spray_proto`). Addresses stay the same, so connections continue on
+//! the ordinary route where an agent ends or does not answer. Linux only; needs `CAP_NET_ADMIN`.
 //!
 //! ```no_run
 //! use anabranch_net::identity::Identity;
@@ -23,8 +24,9 @@
 //! # }
 //! ```
 //!
-//! Source: CAPS, sections VII and VIII, whose layer is a kernel module. Leaves out: what decides (`anabranch_spray_proto`), arguments and
-//! tables (`cli`). Read [`AgentConfig`], [`Agent`] and [`status`] first.
+//! Source: CAPS, sections VII and VIII, where the layer is a kernel module. Leaves out: the
+//! protocol's decisions (`anabranch_spray_proto`), arguments and tables (`cli`). Read
+//! [`AgentConfig`], [`Agent`] and [`status`] first.
 #![cfg(target_os = "linux")]
 #![allow(clippy::disallowed_methods, reason = "a service: it reads the clock, opens files and runs programs")]
 

@@ -1,35 +1,35 @@
-//! Datagrams that wait to leave by one way: those of one length go to the kernel together.
+//! Datagrams queued for one path: datagrams of equal length go to the kernel in one call.
 //!
 //! Read [`Outbox`] first.
 
 use anabranch_net::datagram::{Ecn, Segments, SendError, SendSocket};
 use std::net::SocketAddr;
 
-/// The most bytes that wait.
+/// Maximum bytes queued.
 const BYTES_MAX: usize = 60_000;
 
-/// Datagrams to one host, one after the other.
+/// Consecutive datagrams to one host.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     bytes: Vec<u8>,
     segment_bytes: usize,
     ecn: Option<Ecn>,
-    /// A shorter one is the last.
+    /// True once a shorter datagram was queued, which must be the last.
     is_closed: bool,
 }
 
-/// What became of datagrams.
+/// Result of sending the queue.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Left {
     pub(crate) sent: u64,
-    /// The kernel had no room, or no way.
+    /// Datagrams that the kernel refused for lack of buffer space or a route.
     pub(crate) dropped: u64,
-    /// They are longer than the way allows.
+    /// Datagrams longer than the path's MTU.
     pub(crate) too_long: u64,
 }
 
 impl Outbox {
-    /// Whether one of so many bytes can wait with the others.
+    /// Returns true if a datagram of `length` bytes can join the queue.
     pub(crate) fn takes(&self, length: usize, ecn: Option<Ecn>) -> bool {
         self.bytes.is_empty()
             || !self.is_closed
@@ -38,7 +38,7 @@ impl Outbox {
                 && self.bytes.len() + length <= BYTES_MAX
     }
 
-    /// Room for one of so many bytes, which it [`takes`](Outbox::takes).
+    /// Appends a datagram of `length` bytes, which the outbox must [`take`](Outbox::takes).
     pub(crate) fn push(&mut self, length: usize, ecn: Option<Ecn>, write: impl FnOnce(&mut Vec<u8>)) {
         if self.bytes.is_empty() {
             (self.segment_bytes, self.ecn, self.is_closed) = (length, ecn, false);
@@ -49,19 +49,19 @@ impl Outbox {
         self.is_closed |= length < self.segment_bytes;
     }
 
-    /// The bytes of the last one, which began here.
+    /// Bytes from `begin` on, which is the last datagram.
     pub(crate) fn since(&mut self, begin: usize) -> &mut [u8] {
         &mut self.bytes[begin..]
     }
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
-    /// Takes the last one back.
+    /// Removes the last datagram, which starts at `begin`.
     pub(crate) fn cut(&mut self, begin: usize) {
         self.bytes.truncate(begin);
     }
 
-    /// Sends what waits.
+    /// Sends and clears the queue.
     pub(crate) fn send(&mut self, socket: &SendSocket, to: SocketAddr) -> Left {
         let mut left = Left::default();
         if self.bytes.is_empty() {

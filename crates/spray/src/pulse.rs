@@ -4,7 +4,7 @@ use std::io::{PipeWriter, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Time between two beats.
+/// Interval between two beats.
 pub(crate) const BEAT_EVERY: Duration = Duration::from_millis(500);
 
 /// The beats of the forwarding thread.
@@ -20,13 +20,13 @@ impl Pulse {
         Self { count: AtomicU64::new(0), pipe }
     }
 
-    /// Counts a beat and writes it. The pipe is full if the guard stands still.
+    /// Counts a beat and writes it. A full pipe means that the guard is stopped, and is ignored.
     pub(crate) fn beat(&self) {
         self.count.fetch_add(1, Relaxed);
         let _ = self.pipe.as_ref().map(|mut pipe| pipe.write(&[1]));
     }
 
-    /// Beats so far.
+    /// Number of beats so far.
     pub(crate) fn count(&self) -> u64 {
         self.count.load(Relaxed)
     }

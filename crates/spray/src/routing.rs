@@ -1,8 +1,12 @@
-//! Which packets the kernel gives the agent: its rules and its table, compared every second with what the kernel has.
+//! Kernel rules and routes of the agent, compared with the kernel's state every second.
 //!
-//! A peer has a route into the device while packets go by datagrams, and none otherwise: then the kernel goes on to the next rules. The device
-//! goes with the agent's process, and its routes with the device, so a killed agent leaves rules that lead nowhere; its guard or the next agent
-//! deletes them. `spray_proto::kernel` decides on repairs; this module lists the kernel's state and makes the repairs. Leaves out: forwarded packets, which keep their way. Read [`Routing`] first.
+//! A peer has a route into the device while its packets travel in datagrams, and no route
+//! otherwise: then the kernel tries its next rules. The device ends with the agent's process, and
+//! the routes end with the device. A killed agent leaves rules without effect, which its guard or
+//! the next agent deletes.
+//!
+//! `spray_proto::kernel` decides on repairs; this module lists the kernel's state and makes the
+//! repairs. Leaves out: forwarded packets, which keep their route. Read [`Routing`] first.
 
 use crate::forward::Command;
 use crate::kernel::Kernel;
@@ -17,12 +21,12 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// Time between two comparisons with the kernel's state.
+/// Interval between two comparisons with the kernel's state.
 const COMPARE_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
-/// Time within which the forwarding thread makes a device.
+/// Time limit for the forwarding thread to create a device.
 const MAKE_TIME: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// Why the kernel's rules cannot be set.
+/// Error in setting the kernel's rules.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RoutingError {
@@ -42,7 +46,7 @@ pub enum RoutingError {
     },
 }
 
-/// The rules of one agent. They are deleted when it is dropped.
+/// Rules and routes of one agent. Dropping the value deletes them.
 #[derive(Debug)]
 pub(crate) struct Routing {
     state: Mutex<State>,
@@ -56,14 +60,15 @@ pub(crate) struct Routing {
 struct State {
     kernel: Kernel,
     reconciler: Reconciler,
-    /// The device's index.
+    /// Index of the device.
     index: u32,
 }
 
 impl Routing {
-    /// Deletes what agents have left, and sets the rules of this one, which listens on `port` and has the device of this index.
+    /// Deletes what earlier agents have left, and sets the rules of this agent, which listens on
+    /// `port` and owns the device with this index.
     ///
-    /// Errors: see [`RoutingError`]; nothing stays then.
+    /// Errors: see [`RoutingError`]; an error leaves nothing behind.
     pub(crate) fn set_up(
         (device, index): (&str, u32),
         table: u32,
@@ -98,7 +103,7 @@ impl Routing {
             epoch: std::time::Instant::now(),
         };
         for repair in repairs {
-            // What was set before an error goes with the value.
+            // After an error, dropping the value removes the rules set so far.
             routing.apply(&mut routing.lock(), &repair)?;
         }
         Ok(routing)
@@ -112,7 +117,7 @@ impl Routing {
         Instant::from_std(self.epoch.elapsed())
     }
 
-    /// Has packets for a peer come to the agent, of so many bytes at most.
+    /// Routes a peer's packets of up to `mtu` bytes to the agent.
     ///
     /// Errors: see [`RoutingError`].
     pub(crate) fn up(&self, place: &PeerPlace, mtu: usize) -> Result<(), RoutingError> {
@@ -122,7 +127,7 @@ impl Routing {
         self.apply(&mut state, &Repair::SetRoute(place.address))
     }
 
-    /// Has them go the ordinary way.
+    /// Returns a peer's packets to the ordinary route.
     ///
     /// Errors: see [`RoutingError`].
     pub(crate) fn down(&self, place: &PeerPlace) -> Result<(), RoutingError> {
@@ -131,7 +136,8 @@ impl Routing {
         self.apply(&mut state, &Repair::DeleteRoute(place.address))
     }
 
-    /// Compares every second, repairs, and tells by `faults` why TCP goes the ordinary way.
+    /// Compares every second, repairs, and reports through `faults` why TCP takes the ordinary
+    /// route.
     pub(crate) async fn keep(
         self: Arc<Self>,
         pulse: Arc<Pulse>,
@@ -139,7 +145,8 @@ impl Routing {
         faults: watch::Sender<Option<Fault>>,
     ) -> Infallible {
         let mut ticks = tokio::time::interval(COMPARE_EVERY);
-        // After a standstill the next comparison follows a second later, when the forwarding thread has beaten.
+        // After a standstill the next comparison is a full interval later, when the forwarding
+        // thread has beaten.
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
@@ -160,7 +167,7 @@ impl Routing {
         }
     }
 
-    /// Compares once and repairs. True if the device has to be made.
+    /// Compares once and repairs. Returns true if the device must be created again.
     fn compare(&self, beats: u64) -> bool {
         let state = &mut *self.lock();
         let observed = match self.observe(state, beats) {
@@ -183,14 +190,14 @@ impl Routing {
         makes_device
     }
 
-    /// The forwarding thread has made the device, or could not.
+    /// Handles the result of creating the device again.
     fn renew(&self, made: Option<io::Result<u32>>) {
         let state = &mut *self.lock();
         match made {
             Some(Ok(index)) => {
                 state.index = index;
                 let _ = state.kernel.mark_device(index, self.table);
-                // Its routes went with the last one.
+                // The routes vanished with the old device.
                 let routed: Vec<IpAddr> = state.reconciler.routed().collect();
                 for to in routed {
                     if let Err(error) = self.apply(state, &Repair::SetRoute(to)) {
@@ -211,7 +218,7 @@ impl Routing {
         state.reconciler.handle_refused(self.now(), repair);
     }
 
-    /// Lists what the kernel has.
+    /// Lists the kernel's state.
     fn observe(&self, state: &mut State, beats: u64) -> io::Result<Observed> {
         let State { kernel, reconciler, index } = state;
         let mut observed = Observed {
@@ -256,7 +263,7 @@ impl Routing {
                 let set = kernel.set_route(self.table, *index, route);
                 set.map_err(|error| refused(format!("route to {to}"), error))
             }),
-            // A rule or route that is gone already need not be deleted.
+            // A rule or route that is already gone is no error.
             Repair::DeleteRule(rule) => {
                 let _ = kernel.delete_rule(rule);
                 Ok(())
@@ -284,7 +291,8 @@ fn filter_path(device: &str) -> String {
     format!("/proc/sys/net/ipv4/conf/{device}/rp_filter")
 }
 
-/// Whether IPv4 packets that come by a device are dropped where answers would take another way. A kernel without the file filters nothing.
+/// Returns true if the kernel's reverse-path filter drops IPv4 packets of a device whose answers
+/// would take another route. A kernel without the file filters nothing.
 fn filters(device: &str) -> bool {
     std::fs::read_to_string(filter_path(device)).is_ok_and(|value| value.trim() != "0")
 }

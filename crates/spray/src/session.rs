@@ -1,8 +1,10 @@
-//! A peer's agent: who calls, what is said, and what the kernel's routes become of it.
+//! The session with a peer's agent: connection, control messages, and the peer's route in the
+//! kernel.
 //!
-//! Of two agents the one with the lesser name calls, again and again; the other one waits. Each connection has one channel, so its end is
-//! the end of the datagrams' keys, and a key that wears out is followed by another connection. Meanwhile packets go the ordinary way.
-//! Leaves out: what to say, and what follows from what is heard (`spray_proto::link`). Read [`Session::keep`] first.
+//! Of two agents the one with the lesser name calls and retries; the other one waits. Each
+//! connection has one channel, so the keys end with the connection, and worn-out keys are followed
+//! by a new connection. Between connections packets take the ordinary route. Leaves out: the
+//! control protocol's decisions (`spray_proto::link`). Read [`Session::keep`] first.
 
 use crate::forward::{Came, Command, packet_max};
 use crate::routing::Routing;
@@ -29,24 +31,25 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsStream;
 
-/// Pauses before the peer is called again.
+/// Pauses between two calls.
 const BACKOFF: Backoff = Backoff::new(Duration::from_ms(100), Duration::from_secs(5));
-/// A connection that stood for longer was a success: the next pause is the shortest.
+/// Duration from which a connection counts as a success, which resets the back-off.
 const STOOD_MIN: std::time::Duration = std::time::Duration::from_secs(5);
-/// How long one try to connect takes at the most: the next one goes by another port, and so perhaps by another path.
+/// Time limit of one connection attempt. The next attempt uses another source port, and so perhaps
+/// another path.
 const TRY_TIME: std::time::Duration = std::time::Duration::from_secs(1);
-/// How long a connection may take with all tries, and a greeting.
+/// Time limit of a connection with all attempts, and of a greeting.
 const CONNECT_TIME: std::time::Duration = std::time::Duration::from_secs(5);
-/// A datagram that came counts as one that came lately for so long.
+/// Period over which the longest received datagram is reported.
 const LATELY: Duration = Duration::from_secs(4);
-/// A longest packet below this is no way for TCP.
+/// Minimum length of a packet of TCP. A path with a smaller MTU is not used.
 const PACKET_MIN: usize = 512;
-/// How many datagrams say that this agent ends.
+/// Number of datagrams that announce the end of this agent; some may be lost.
 const BYES: usize = 3;
-/// The most bytes of a message that has not come whole.
+/// Maximum bytes of an incomplete message.
 const UNREAD_MAX: usize = 64;
 
-/// What is shown of a peer.
+/// Status of a peer.
 #[derive(Clone, Debug)]
 pub(crate) struct Shown {
     pub(crate) up: Option<usize>,
@@ -54,7 +57,7 @@ pub(crate) struct Shown {
     pub(crate) why: Option<String>,
 }
 
-/// What it takes to speak to one peer.
+/// State of a session with one peer.
 pub(crate) struct Session {
     pub(crate) number: usize,
     pub(crate) name: String,
@@ -64,17 +67,17 @@ pub(crate) struct Session {
     pub(crate) commands: mpsc::Sender<Command>,
     pub(crate) came: Arc<Came>,
     pub(crate) shown: Arc<Mutex<Shown>>,
-    /// Whether its route stands, or may.
+    /// True while the peer's route exists, or may exist.
     pub(crate) is_routed: Arc<tokio::sync::Mutex<bool>>,
-    /// Why no peer's packets go by datagrams, if so.
+    /// Fault that keeps all peers' packets on the ordinary route, if any.
     pub(crate) faults: watch::Receiver<Option<Fault>>,
     /// True once the agent ends.
     pub(crate) end: watch::Receiver<bool>,
-    /// Connections of a peer that calls.
+    /// Connections from a peer that calls.
     pub(crate) calls: mpsc::Receiver<TlsStream<TcpStream>>,
 }
 
-/// Why a connection that stood is over. No library's words.
+/// Reason for the end of an established connection, without a library's wording.
 fn farewell(error: &io::Error) -> String {
     use io::ErrorKind as Kind;
     if let Some(refusal) = tls::refusal(error) {
@@ -89,13 +92,13 @@ fn farewell(error: &io::Error) -> String {
     }
 }
 
-/// The thread that carries packets is gone.
+/// Error for the end of the forwarding thread.
 fn gone() -> io::Error {
     io::Error::other("the thread that carries packets has ended")
 }
 
 impl Session {
-    /// Speaks to the peer until the agent ends.
+    /// Runs the session until the agent ends.
     pub(crate) async fn run(mut self) {
         let is_caller = self.identity.own().name < self.name;
         let mut backoff = BACKOFF;
@@ -155,13 +158,14 @@ impl Session {
         };
         match connected {
             Ok(Ok(stream)) => Ok(stream),
-            // The address is in the system's own words.
+            // `explain` includes the address.
             Ok(Err(error)) => Err(io::Error::other(explain("its agent", &error))),
             Err(_) => Err(io::Error::other(format!("its agent at {to} does not answer"))),
         }
     }
 
-    /// Says and logs that packets go by datagrams, or why they do not. The same twice is said once.
+    /// Stores and logs whether packets travel in datagrams, and if not, why. An unchanged state is
+    /// logged once.
     fn show(&self, up: Option<usize>, why: String) {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         let is_new = shown.up.is_some() != up.is_some() || (up.is_none() && shown.why.as_ref() != Some(&why));
@@ -180,9 +184,10 @@ impl Session {
         shown.why = up.is_none().then_some(why);
     }
 
-    /// Greets, then keeps the connection until it is of no use. Packets go the ordinary way afterwards.
+    /// Greets, then serves the connection until it fails. Packets take the ordinary route
+    /// afterwards.
     ///
-    /// Errors: why it is not.
+    /// Errors: the reason for the end of the connection.
     async fn keep(&mut self, mut stream: TlsStream<TcpStream>, is_caller: bool) -> io::Result<()> {
         let greeted = timeout(CONNECT_TIME, greet(&mut stream, is_caller)).await;
         let channel = greeted.unwrap_or_else(|_| Err(io::Error::other("its agent does not greet")))?;
@@ -201,12 +206,13 @@ impl Session {
         talked
     }
 
-    /// Has packets go by datagrams of so many bytes, or the ordinary way.
+    /// Moves the peer's packets into datagrams of up to `bytes`, or back to the ordinary route.
     async fn limit(&self, bytes: Option<usize>) -> io::Result<()> {
         let set = Command::Limit { link: self.number, bytes };
         let (routing, place) = (Arc::clone(&self.routing), self.place);
         let route = async {
-            // A route that is being set is set to the end, though nobody waits for it any more; what follows comes after it.
+            // A route change runs to its end even if this future is dropped. The lock orders the
+            // next change after it.
             let mut is_routed = Arc::clone(&self.is_routed).lock_owned().await;
             let route = move || match bytes {
                 Some(bytes) => {
@@ -218,7 +224,8 @@ impl Session {
             };
             tokio::task::spawn_blocking(route).await.map_err(io::Error::other)?.map_err(io::Error::other)
         };
-        // The kernel gives the thread no packet that it would not take.
+        // The order of both steps keeps the kernel from handing over packets that the thread would
+        // refuse.
         if bytes.is_some() {
             self.commands.send(set).await.map_err(|_| gone())?;
             route.await
@@ -229,7 +236,7 @@ impl Session {
         }
     }
 
-    /// Has a probe sent.
+    /// Sends a control message in a datagram.
     async fn probe(&self, bytes: usize, says: Control) -> io::Result<()> {
         let probe = Command::Probe { link: self.number, bytes, says };
         self.commands.send(probe).await.map_err(|_| gone())
@@ -301,7 +308,7 @@ impl Session {
                 }
                 Ok(()) = faults.changed() => link.handle_fault(now(), *faults.borrow_and_update()),
                 _ = end.changed() => {
-                    // By the connection and by others, as in `link`.
+                    // The end is announced by datagrams and over the connection, as `link` expects.
                     for _ in 0..BYES {
                         self.probe(0, Control::Bye).await?;
                     }
@@ -321,7 +328,7 @@ async fn say(stream: &mut TlsStream<TcpStream>, message: Control) -> io::Result<
     stream.flush().await
 }
 
-/// Agrees on a channel, which the caller draws.
+/// Agrees on a channel number, which the caller draws.
 async fn greet(stream: &mut TlsStream<TcpStream>, is_caller: bool) -> io::Result<ChannelId> {
     let own = ChannelId::random().map_err(io::Error::other)?;
     if is_caller {
@@ -333,7 +340,7 @@ async fn greet(stream: &mut TlsStream<TcpStream>, is_caller: bool) -> io::Result
             return Err(io::Error::other("its agent went away: does it name this host as a peer?"));
         }
         if let Some((message, length)) = Control::decode(&unread).map_err(io::Error::other)? {
-            // What else it says waits for the answer.
+            // The peer must wait for the answer before its next message.
             if length < unread.len() {
                 return Err(io::Error::other("its agent speaks before it is answered"));
             }

@@ -1,4 +1,4 @@
-//! How an agent fares, as it tells over its Unix socket: one JSON object to whoever connects.
+//! Status of an agent over its Unix socket: one JSON object for each connection.
 //!
 //! Read [`Status`] and [`ask`] first.
 
@@ -12,141 +12,142 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
 
-/// How long an answer may take.
+/// Time limit of an answer.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
-/// The most bytes of an answer: of some hundreds for each way of each peer.
+/// Maximum bytes of an answer, with some hundreds for each path of each peer.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
-/// How an agent fares.
+/// Status of an agent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// Its host's name.
+    /// Name of the host.
     pub name: String,
-    /// Its TUN device.
+    /// Name of the TUN device.
     pub device: String,
-    /// Where it listens.
+    /// Address on which the agent listens.
     pub listen: String,
-    /// From how many ports packets leave.
+    /// Number of UDP source ports, each a possible path.
     pub ways: u16,
-    /// Its peers.
+    /// Status of each peer.
     pub peers: Vec<PeerStatus>,
 }
 
-/// How it fares with a peer.
+/// Status of one peer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PeerStatus {
-    /// The peer's name.
+    /// Name of the peer.
     pub name: String,
-    /// Its address.
+    /// Address of the peer.
     pub address: String,
-    /// Whether TCP to it goes over every path now.
+    /// True while TCP to the peer is spread over every path.
     pub is_up: bool,
-    /// For how long it has been so, or not.
+    /// Seconds since `is_up` last changed.
     pub since_s: f64,
-    /// If it is not: why.
+    /// Reason why TCP is not spread; none if it is.
     pub why: Option<String>,
-    /// The longest packet of TCP that goes there, IP header included.
+    /// Longest packet of TCP to this peer, IP header included, in bytes.
     pub mtu_bytes: Option<u64>,
-    /// What the packets did.
+    /// Counters and measurements.
     #[serde(flatten)]
     pub figures: LinkFigures,
 }
 
-/// What was sent to a peer and what came from there, since the agent began.
+/// Counters of a peer since the start of the agent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkFigures {
-    /// Flows that are remembered: those of the last seconds.
+    /// Flows with state, which expires some seconds after their last packet.
     pub flows: u64,
-    /// How likely a packet of a short flow is blocked, now.
+    /// Current probability that a short flow's packet is blocked.
     pub blocked_share: f64,
-    /// Packets of a unit, in the mean.
+    /// Mean number of source packets in a unit.
     pub unit_packets_mean: f64,
-    /// Parities of a unit, in the mean.
+    /// Mean number of parities of a unit.
     pub parities_mean: f64,
-    /// Packets of short flows, and parities beside them.
+    /// Packets of short flows, sent in units.
     pub source_packets: u64,
-    /// See above.
+    /// Parities of these units.
     pub parity_packets: u64,
     /// Packets with data, and parities.
     pub sprayable_packets: u64,
-    /// Those of them that left by the quickest way. The others are a long flow's, while short ones were under way.
+    /// Sprayable packets that left by the fastest path. The remainder belongs to long flows that
+    /// gave way to active short flows.
     pub sprayed_packets: u64,
-    /// Packets of short flows that left again, as they should have come by then.
+    /// Packets of short flows sent again because they were overdue.
     pub repeated_packets: u64,
-    /// Bytes of packets and of flows' states that are held, now.
+    /// Bytes of packets and flow states currently held.
     #[serde(default)]
     pub held_bytes: u64,
-    /// Flows that gave up their packets, or were forgotten, because the peer's memory was full.
+    /// Flows that lost their packets or their state because the peer's memory was full.
     #[serde(default)]
     pub shed_flows: u64,
-    /// Packets that came back from parities.
+    /// Packets recovered from parities.
     pub recovered_packets: u64,
-    /// Packets and parities that came and were of no use.
+    /// Packets and parities received without need.
     pub surplus_packets: u64,
-    /// Packets that were no longer waited for.
+    /// Packets that the receiver stopped waiting for.
     pub given_up_packets: u64,
-    /// Packets that came before others that had left first.
+    /// Packets that overtook earlier packets.
     pub early_packets: u64,
-    /// The round trip over all ways, smoothed, and the fastest on any.
+    /// Smoothed round trip over all paths, in seconds.
     pub rtt_s: Option<f64>,
-    /// See above.
+    /// Fastest recent round trip of any path, in seconds.
     pub rtt_fastest_s: Option<f64>,
-    /// The longest round trip of a short flow's packets that were not blocked, and of those that were, lately.
+    /// Longest recent round trip of a short flow's unblocked packets, in seconds.
     pub rtt_free_max_s: Option<f64>,
-    /// See above.
+    /// Longest recent round trip of a short flow's blocked packets, in seconds.
     pub rtt_blocked_max_s: Option<f64>,
-    /// How often a long flow has changed its way because nothing came by it.
+    /// Path changes of long flows because their path delivered nothing.
     pub moved_long_flows: u64,
-    /// Datagrams that left.
+    /// Datagrams sent.
     pub sent_datagrams: u64,
-    /// Those that the kernel did not take.
+    /// Datagrams that the kernel refused.
     pub unsent_datagrams: u64,
-    /// Those that were too long for the way.
+    /// Datagrams longer than the path's MTU.
     pub too_long_datagrams: u64,
-    /// Datagrams that came with the keys of now.
+    /// Datagrams received with the current keys.
     pub came_datagrams: u64,
-    /// Those that had come before, or were very old.
+    /// Received datagrams that are duplicates, or older than the replay window.
     pub replayed_datagrams: u64,
-    /// Those that the peer had not sealed.
+    /// Received datagrams that the peer did not seal.
     pub forged_datagrams: u64,
-    /// Packets that came and may not come from there.
+    /// Received packets whose addresses the peer may not use.
     pub refused_in_packets: u64,
-    /// Packets that TCP sent and that did not fit.
+    /// Packets of TCP that were too long for a datagram.
     pub refused_out_packets: u64,
-    /// Each way.
+    /// Figures of each path.
     pub ways: Vec<WayFigures>,
 }
 
-/// How a way fares.
+/// Figures of one path.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WayFigures {
-    /// Its number, from 0.
+    /// Number of the path, from 0.
     pub number: u16,
-    /// Datagrams that came by it.
+    /// Datagrams received over the path.
     pub came_datagrams: u64,
-    /// Those of them that were marked.
+    /// Received datagrams with an ECN mark.
     pub marked_datagrams: u64,
-    /// Datagrams that had not come when they should have.
+    /// Datagrams that were overdue.
     pub late_datagrams: u64,
-    /// Its round trip, smoothed.
+    /// Smoothed round trip, in seconds.
     pub rtt_s: Option<f64>,
-    /// Why it is not taken now, if it is not.
+    /// Reason why the path is currently avoided, if it is.
     pub left: Option<WhyLeft>,
-    /// Long flows that keep to it.
+    /// Long flows assigned to the path.
     pub long_flows: u32,
 }
 
 impl LinkFigures {
-    /// Parities among all packets of short flows and parities.
+    /// Share of parities among packets of short flows and parities.
     pub fn redundancy_share(&self) -> f64 {
         let all = self.source_packets + self.parity_packets;
         if all > 0 { self.parity_packets as f64 / all as f64 } else { 0.0 }
     }
 }
 
-/// Asks the agent whose socket this is.
+/// Asks the agent with this status socket.
 ///
-/// Errors: nobody answers there, in a line; an answer that is none.
+/// Errors: no agent answers, with a one-line reason; a malformed answer.
 pub async fn ask(socket: &Path) -> io::Result<Status> {
     let named = |error: io::Error| {
         io::Error::new(error.kind(), format!("{}: {error}: does the agent run?", socket.display()))
@@ -161,16 +162,16 @@ pub async fn ask(socket: &Path) -> io::Result<Status> {
     serde_json::from_slice(&text.map_err(named)?).map_err(|error| named(io::Error::other(error)))
 }
 
-/// Answers all that connect, one after the other.
+/// Answers connections one after the other.
 pub(crate) async fn answer(listener: UnixListener, status: impl AsyncFn() -> Status) {
     loop {
         let Ok((mut stream, _)) = listener.accept().await else {
-            // Out of descriptors, say: others may be let go of meanwhile.
+            // Accepting may fail for lack of descriptors, which may be freed meanwhile.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
         let text = serde_json::to_vec(&status().await).expect("a status is JSON");
-        // Who does not read it has had its time.
+        // A slow reader gets a truncated answer.
         let _ = timeout(ANSWER_TIME, stream.write_all(&text)).await;
     }
 }

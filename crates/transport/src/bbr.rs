@@ -1,21 +1,26 @@
-//! BBR: a rate and a window from a model of the path, which is how fast data arrives and how long its least round trip is.
+//! BBR: a sending rate and a window from a model of the path, which consists of the delivery rate
+//! and the minimum round-trip time.
 //!
-//! The sender measures both as data is acknowledged, sends as fast as data arrives, sends faster for some round trips every few
-//! seconds to see whether more would arrive, and slower to see how short a round trip is without a queue. A loss is no sign of
-//! congestion by itself: the share that is lost is. The data is the user's: this is the control only, to be driven beside a data
-//! channel. It serves simulated TCP and `gather`.
+//! The sender measures both from acknowledgements and sends at the delivery rate. Every few seconds
+//! it sends faster for some round trips to see whether more would arrive, and more slowly to
+//! measure a round trip without a queue. A loss by itself is no sign of congestion; a high loss
+//! rate is. This is the control only, driven beside the user's data channel. It serves simulated
+//! TCP and `gather`.
 //!
-//! For each packet that leaves [`Bbr::handle_sent`] gives a [`Sent`], to be kept until the packet is acknowledged or lost. When an
-//! acknowledgement comes: [`Bbr::handle_delivered`] and [`Bbr::handle_lost`] for what it says, then [`Bbr::handle_ack`]. What may
-//! be in flight is [`Bbr::window_bytes`], how fast it may leave [`Bbr::pacing_bytes_per_s`].
+//! [`Bbr::handle_sent`] returns a [`Sent`] for each packet, to be kept until the packet is
+//! acknowledged or lost. For each acknowledgement, call [`Bbr::handle_delivered`] and
+//! [`Bbr::handle_lost`] for its contents, then [`Bbr::handle_ack`]. [`Bbr::window_bytes`] limits
+//! the bytes in flight, [`Bbr::pacing_bytes_per_s`] the rate.
 //!
-//! Source: Cardwell, Swett and Beshay, *BBR Congestion Control*, draft-ietf-ccwg-bbr-06 (CCWG, work in progress); sections are
-//! its own. Differs: a recovery that proves to be spurious is not undone (section 5.5.11), as no user of this finds such; there is
-//! no answer to ECN, so that users may not let packets be marked (section 3.7). With [`Config::learns_loss`] the loss that a path has
-//! without a queue is told from congestion's (`congestion` says how); the draft gives half its rate away where 3 % are lost at random.
+//! Source: Cardwell, Swett and Beshay, *BBR Congestion Control*, draft-ietf-ccwg-bbr-06 (CCWG, work
+//! in progress), whose sections are cited. Differs: a spurious recovery is not undone (section
+//! 5.5.11), as no user of this detects one. There is no response to ECN, so users may not let
+//! packets be marked (section 3.7). With [`Config::learns_loss`] the path's own loss is told from
+//! congestion's (see `congestion`); the draft gives half its rate away at 3 % random loss.
 //!
-//! Rates are in bytes a second, in `f64`: sums, products, quotients and square roots only, which are the same on every machine.
-//! Leaves out: when each packet leaves (the user's pacing), which packets are lost, what is sent again. Read [`Bbr`] first.
+//! Rates are in bytes per second, in `f64`: only sums, products, quotients and square roots, which
+//! are the same on every machine. Leaves out: pacing of single packets (the user's), loss
+//! detection, retransmission. Read [`Bbr`] first.
 
 mod arrivals;
 mod congestion;
@@ -39,58 +44,63 @@ use first_flight::FirstFlight;
 use phases::Cycle;
 use trains::Trains;
 
-/// Pacing stays so much below the rate at which data arrives (PacingMarginPercent, section 2.5).
+/// Fraction by which pacing stays below the delivery rate (PacingMarginPercent, section 2.5).
 const PACING_MARGIN: f64 = 0.01;
-/// The fewest packets in flight (MinPipeCwnd, section 2.8).
+/// Minimum packets in flight (MinPipeCwnd, section 2.8).
 const LEAST_PACKETS: u64 = 4;
-/// The round trip that the first rate is reckoned with where none is known (section 5.6.2).
+/// Round-trip time assumed for the first pacing rate if none is known (section 5.6.2).
 const FIRST_RTT: Duration = Duration::from_ms(1);
-/// What leaves together (section 5.6.3): so long a time's, and the most.
+/// Duration of a quantum, which leaves together, and its maximum length (section 5.6.3).
 const QUANTUM_TIME: Duration = Duration::from_ms(1);
 const QUANTUM_MAX_BYTES: u64 = 64 << 10;
 
-/// The share of what may be in flight that is left to others between probes (Headroom, section 2.8).
+/// Share of the bytes in flight left to competing flows between probes (Headroom, section 2.8).
 pub const HEADROOM: f64 = 0.15;
-/// The share of what the path holds without a queue that is left to others which keep one.
+/// Share of the path's capacity without a queue that is left to competing flows which keep a queue.
 ///
-/// Differs: the draft leaves them no more than [`HEADROOM`], and that of an amount which holds what stands in the queue, too. With that, of the
-/// path alone, one server of `gather` had up to 2.2 times its share beside four flows of Cubic, and three servers of one pull 3.2 times that
+/// Differs: the draft leaves [`HEADROOM`] only, and of an amount that includes the queue. With that
+/// share of the path alone, one server of `gather` had up to 2.2 times its share beside four flows
+/// of Cubic, and a pull from three servers 3.2 times its share (`experiments/gather-fairness`).
 /// pull's (`experiments/gather-fairness`).
 const COMPANY_HEADROOM: f64 = 0.45;
 
-/// How a [`Bbr`] is set up.
+/// Settings of a [`Bbr`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Bytes of a full packet that count (C.SMSS).
+    /// Payload bytes of a full packet (C.SMSS).
     pub packet_bytes: u64,
-    /// Bytes that may be in flight before the first acknowledgement (RFC 6928: ten packets).
+    /// Bytes allowed in flight before the first acknowledgement (RFC 6928: ten packets).
     pub initial_window_bytes: u64,
-    /// The round trip, where one was measured already.
+    /// Round-trip time, if measured already.
     pub initial_rtt: Option<Duration>,
-    /// Bytes that the other end may let come before it acknowledges them (section 5.5.8).
+    /// Bytes that the peer may receive before it acknowledges them (section 5.5.8).
     pub ack_bytes: u64,
-    /// Whether the share that is lost without a queue is learnt, and not taken for congestion.
+    /// Whether the path's own loss rate is learned, and not taken for congestion.
     pub learns_loss: bool,
-    /// The share of the highest amount in flight that is left to others between probes, where losses bound that, as long as round trips
-    /// show no queue; where they do others are there, and have the draft's [`HEADROOM`]. Where the queue lasts they have all of it, and
-    /// 45 % of the path, unless they answer no losses (`congestion` says how that is told). Without [`Config::learns_loss`] they have the
-    /// draft's share always.
+    /// Share of the maximum in flight left to competing flows between probes, if losses set that
+    /// maximum and round trips show no queue. While a queue shows, competing flows are present and
+    /// get the draft's [`HEADROOM`]. If the queue lasts, they get all of it, and 45 % of the path,
+    /// unless they are loss-insensitive (see `congestion`). Without [`Config::learns_loss`] the
+    /// draft's share always applies.
     pub headroom: f64,
-    /// So many senders to one receiver, this one among them, count as one party: each goes on with its part of what a train
-    /// shows, and excuses its part of what is lost beside others that answer no losses. None counts as one.
+    /// Number of senders to one receiver, this one included, that count as one party. Each uses its
+    /// part of the rate that a train shows, and tolerates its part of the losses beside
+    /// loss-insensitive flows. `None` counts as one.
     pub senders: u16,
-    /// Whether what leaves together, and what comes between two acknowledgements, is no more than half a round trip's. The draft counts
-    /// with a millisecond's; inside a data centre that is many times what the path holds, and all of it stands in a queue.
+    /// Whether quanta and aggregated acknowledgements are limited to half a round trip. The draft
+    /// uses one millisecond; inside a data centre that is many times the path's capacity, and all
+    /// of it stands in a queue.
     pub fits_rtt: bool,
-    /// Whether the start goes on with what came of the first flight, and as fast: see `first_flight`.
+    /// Whether the start continues at the arriving rate of the first flight: see `first_flight`.
     pub heeds_first_flight: bool,
-    /// Whether, and how, the start over a far path is shortened by trains.
+    /// Parameters of trains that shorten the start over a long path; `None` for none.
     pub train: Option<Train>,
-    /// Draws when the rate is probed: flows that share a link should not probe together (section 5.3.3.7).
+    /// Seed of the times of probes: flows that share a link should not probe together (section
+    /// 5.3.3.7).
     pub seed: Seed,
 }
 
-/// The model of one path, and what may be sent on it.
+/// Model of one path, with the limits that follow from it.
 #[derive(Clone, Debug)]
 pub struct Bbr {
     config: Config,
@@ -101,31 +111,33 @@ pub struct Bbr {
     min_rtt: MinRtt,
     congestion: Congestion,
     cycle: Cycle,
-    /// The highest rate that was measured in the present cycle of probes and in the one before (BBR.max_bw_filter).
+    /// Highest rates measured in the current cycle of probes and in the previous one
+    /// (BBR.max_bw_filter).
     rates: [f64; 2],
-    /// The rate that the model has for the path now (BBR.bw).
+    /// Current rate of the model (BBR.bw).
     rate: f64,
     pacing: f64,
     window: u64,
-    /// The last window that neither a repair nor a look for the least round trip had cut (BBR.prior_cwnd).
+    /// Last window before a recovery or a probe for the round-trip time reduced it
+    /// (BBR.prior_cwnd).
     prior_window: u64,
     first_flight: FirstFlight,
     trains: Trains,
     is_repairing: bool,
-    /// What counts as lost since nothing was heard for long may come yet.
+    /// Whether bytes that count as lost after a silence may still arrive.
     is_silent: bool,
     /// Bytes in flight after the last acknowledgement.
     inflight: u64,
 }
 
-/// At how many bytes a second a first flight leaves (section 5.6.2).
+/// Pacing rate of a first flight, in bytes per second (section 5.6.2).
 fn first_pacing(gain: f64, window: u64, rtt: Option<Duration>) -> f64 {
     let rtt = rtt.unwrap_or(FIRST_RTT).max(Duration::from_us(1));
     gain * window as f64 / rtt.as_secs_f64()
 }
 
 impl Bbr {
-    /// A path of which nothing is known but what `config` says.
+    /// Model of an unmeasured path.
     ///
     /// Source: section 5.2.1, OnInit.
     pub fn new(now: Instant, config: Config) -> Self {
@@ -156,11 +168,11 @@ impl Bbr {
         }
     }
 
-    /// Bytes that may be in flight (C.cwnd).
+    /// Limit of bytes in flight (C.cwnd).
     pub const fn window_bytes(&self) -> u64 {
         self.window
     }
-    /// Bytes that may leave in a second (C.pacing_rate).
+    /// Pacing rate in bytes per second (C.pacing_rate).
     pub const fn pacing_bytes_per_s(&self) -> f64 {
         match self.trains.leaves_at() {
             Some(rate) if rate > self.pacing => rate,
@@ -176,41 +188,41 @@ impl Bbr {
         self.together_bytes().min(QUANTUM_MAX_BYTES).max(2 * self.config.packet_bytes)
     }
 
-    /// What leaves in [`QUANTUM_TIME`], or in half a round trip where that is shorter.
+    /// Bytes paced in [`QUANTUM_TIME`], or in half a round trip if that is shorter.
     fn together_bytes(&self) -> u64 {
         let half = self.min_rtt.least().filter(|_| self.config.fits_rtt);
         let half = half.map_or(QUANTUM_TIME, |least| Duration::from_ps(least.as_ps() / 2));
         (self.pacing * half.min(QUANTUM_TIME).as_secs_f64()) as u64
     }
 
-    /// Packets of another length are sent from now on.
+    /// Sets the packet length for packets sent from now on.
     pub const fn set_packet_bytes(&mut self, bytes: u64) {
         self.config.packet_bytes = bytes;
     }
-    /// What it does now.
+    /// Current phase.
     pub const fn phase(&self) -> Phase {
         self.cycle.phase
     }
-    /// The rate at which data is taken to arrive, in bytes a second; 0 before it was measured.
+    /// Estimated delivery rate, in bytes per second; 0 before the first measurement.
     pub const fn rate_bytes_per_s(&self) -> f64 {
         self.rate
     }
-    /// The least round trip of the last ten seconds.
+    /// Minimum round-trip time of the last ten seconds.
     pub const fn min_rtt(&self) -> Option<Duration> {
         self.min_rtt.least()
     }
-    /// The share of packets that the path loses whatever this sender does: without a queue, or beside others that answer no losses; 0 unless
-    /// it is learnt.
+    /// Loss rate of the path that is independent of this sender: without a queue, or beside
+    /// loss-insensitive flows. 0 unless it is learned.
     pub fn path_loss(&self) -> f64 {
         self.congestion.path_loss()
     }
 
-    /// Whether the last round trip has shown no queue. It is not told without [`Config::learns_loss`].
+    /// Whether the last round trip showed no queue; always false without [`Config::learns_loss`].
     pub const fn is_calm(&self) -> bool {
         self.congestion.is_calm
     }
 
-    /// A packet of `bytes` leaves; `inflight` bytes are in flight with it.
+    /// Handles a sent packet of `bytes`; `inflight` includes it.
     ///
     /// Source: section 4.1.2.2 and, after idle time, 5.4.1.
     pub fn handle_sent(&mut self, now: Instant, bytes: u64, inflight: u64) -> Sent {
@@ -218,12 +230,13 @@ impl Bbr {
             if self.delivery.is_app_limited() {
                 self.handle_restart(now);
             }
-            // After a silence nothing seems to be in flight. Of what comes nevertheless, only the time since it left says how fast it came.
+            // After a silence no packet counts as in flight. For packets that arrive nevertheless,
+            // only the time since they left gives a rate.
             if !self.is_silent {
                 self.delivery.handle_idle(now);
             }
         }
-        // Less than a packet more would fit: the window is what keeps it back (C.is_cwnd_limited).
+        // No full packet would fit: the window limits the sender (C.is_cwnd_limited).
         if inflight + self.config.packet_bytes > self.window {
             self.rounds.is_window_limited = true;
         }
@@ -235,7 +248,7 @@ impl Bbr {
         self.delivery.sent(now, bytes, inflight, self.congestion.lost(), self.cycle.pressure())
     }
 
-    /// Less is sent than might be, as there is nothing to send: what arrives now tells nothing of the path's rate.
+    /// Marks the sender as application-limited: arrivals are no evidence of the path's rate.
     ///
     /// Source: section 4.1.2.4, MarkConnectionAppLimited.
     pub fn note_app_limited(&mut self) {
@@ -243,18 +256,20 @@ impl Bbr {
         self.delivery.mark_app_limited(self.inflight, false);
     }
 
-    /// Less is sent than the model allows, as another limit holds it down: what arrives tells nothing of the path's rate, but
-    /// what is lost does. Where the window keeps back more than that limit does, what arrives tells of the path nevertheless.
+    /// Marks the sender as limited by an external rate: arrivals are no evidence of the path's
+    /// rate, but losses are. If the window limits the sender more than that rate, arrivals count
+    /// nevertheless.
     ///
-    /// Differs: the draft has no such limit. Taken for a lack of data it kept the start going for ever, in which no loss counts, and a
-    /// rate for as long that was found before others came.
+    /// Differs: the draft has no such rate. Treated as application-limited, the start would last
+    /// for ever, without response to losses, and a rate found before competing flows began would
+    /// stay.
     pub fn note_held(&mut self) {
         if !self.rounds.has_filled_window() {
             self.delivery.mark_app_limited(self.inflight, true);
         }
     }
 
-    /// An acknowledgement says that `bytes` have arrived; `sent` is the packet among them that was sent last.
+    /// Handles the delivery of `bytes`; `sent` is the last sent packet among them.
     pub fn handle_delivered(&mut self, now: Instant, bytes: u64, sent: &Sent) {
         let packet_bytes = self.config.packet_bytes;
         if let Some(rate) = self.first_flight.handle_delivered(now, bytes, sent, packet_bytes)
@@ -267,17 +282,17 @@ impl Bbr {
         self.delivery.handle_delivered(now, bytes, sent);
     }
 
-    /// The same of packets that nothing is known of any more: they tell nothing of the rate.
+    /// The same for packets whose records were dropped: they are no evidence of the rate.
     pub const fn handle_late(&mut self, now: Instant, bytes: u64) {
         self.delivery.handle_late(now, bytes);
     }
 
-    /// `bytes` are lost that were sent as `sent`; `runs` of them begin behind a packet that
-    /// was not lost.
+    /// Handles the loss of `bytes` sent as `sent`; `runs` of them follow a packet that was not
+    /// lost.
     ///
     /// Source: section 5.5.10.2, HandleLostPacket.
     pub fn handle_lost(&mut self, now: Instant, bytes: u64, sent: &Sent, runs: u32) {
-        // The start drops in runs what a short queue does not take.
+        // The start loses runs of packets at a short queue.
         let packets = bytes as f64 / self.config.packet_bytes as f64;
         let learnt_runs = if self.cycle.has_filled_pipe { f64::from(runs) } else { packets };
         self.congestion.note_loss(bytes, (runs, learnt_runs), self.delivery.delivered(), sent.pressure);
@@ -292,8 +307,8 @@ impl Bbr {
         }
     }
 
-    /// `bytes` count as lost, as nothing was heard of them for long; [`Bbr::handle_lost`] may follow. Only of the first flight does it
-    /// say anything.
+    /// Counts `bytes` as lost after a long silence; [`Bbr::handle_lost`] may follow. The model uses
+    /// this for the first flight only.
     pub fn handle_written_off(&mut self, bytes: u64) {
         let window = self.first_flight.handle_lost(bytes, self.window, self.config.packet_bytes);
         if !self.cycle.has_filled_pipe {
@@ -302,8 +317,8 @@ impl Bbr {
         }
     }
 
-    /// All that an acknowledgement says has been told; `inflight` bytes are left in flight, and the packet that was sent last of
-    /// those that it acknowledges took `rtt`.
+    /// Completes an acknowledgement: `inflight` bytes are left in flight, and its last sent packet
+    /// took `rtt`.
     ///
     /// Source: section 5.2.3, UpdateOnACK.
     pub fn handle_ack(&mut self, now: Instant, inflight: u64, rtt: Option<Duration>) {
@@ -338,9 +353,9 @@ impl Bbr {
         self.set_window(sample.newly_delivered);
     }
 
-    /// Over a far path the start goes on with what trains have shown.
+    /// On a long path, continues the start with the rate that trains have shown.
     ///
-    /// Differs: the draft has nothing like it. See `trains`.
+    /// Differs: the draft has no trains. See `trains`.
     fn update_trains(&mut self, sample: &delivery::Sample) {
         if self.cycle.has_filled_pipe {
             return self.trains.end();
@@ -368,15 +383,16 @@ impl Bbr {
         }
     }
 
-    /// The path is known to carry more than what was found: its rate is looked for as in the beginning.
+    /// Searches for the path's rate as in the beginning, because the path is known to carry more
+    /// than found.
     ///
-    /// Differs: the draft has nothing like it, as no sender is told.
+    /// Differs: the draft has no such case, as no external information exists.
     pub fn start_anew(&mut self) {
         self.congestion.forget_bounds();
         self.cycle.start_anew();
     }
 
-    /// A loss was found that is to be repaired. Told once for a repair, or not at all.
+    /// Starts a recovery after a loss. Called once per recovery, or not at all.
     ///
     /// Source: section 5.6.4.4, OnEnterFastRecovery.
     pub fn handle_repair(&mut self) {
@@ -384,7 +400,8 @@ impl Bbr {
         self.is_repairing = true;
     }
 
-    /// Nothing was heard for so long that all that was in flight counts as lost: one packet more may leave.
+    /// Handles a retransmission timeout: everything in flight counts as lost, and one more packet
+    /// may leave.
     ///
     /// Source: section 5.6.4.4, OnEnterRTO.
     pub fn handle_timeout(&mut self) {
@@ -395,7 +412,7 @@ impl Bbr {
         self.delivery.mark_app_limited(0, false);
     }
 
-    /// What was lost is repaired: the window is what it was before.
+    /// Ends a recovery: the window returns to its value before.
     ///
     /// Source: section 5.6.4.4, RestoreCwnd.
     pub fn handle_recovered(&mut self) {
@@ -410,12 +427,12 @@ impl Bbr {
         self.prior_window = if is_cut { self.prior_window.max(self.window) } else { self.window };
     }
 
-    /// BBR.max_bw.
+    /// Maximum rate of the last two cycles (BBR.max_bw).
     const fn max_rate(&self) -> f64 {
         self.rates[0].max(self.rates[1])
     }
 
-    /// What has to leave for the model's rate to arrive.
+    /// Sending rate at which the model's rate arrives.
     fn sending_rate(&self, rate: f64) -> f64 {
         rate / (1.0 - self.congestion.path_loss())
     }
@@ -439,11 +456,11 @@ impl Bbr {
 
     /// Source: section 5.6.2.
     fn set_pacing(&mut self, gain: f64) {
-        // What is held down to less than the path carries makes no queue that has to drain.
+        // A sender below the path's rate builds no queue that would have to drain.
         let margin = if self.delivery.is_held() { 0.0 } else { PACING_MARGIN };
         let rate = gain * self.sending_rate(self.rate) * (1.0 - margin);
         if let (Some(shown), Some(rtt)) = (self.trains.bytes_per_s(), self.min_rtt.least()) {
-            // The window leaves in half a round trip, but no faster than it comes.
+            // The window leaves in half a round trip, but no faster than the path's rate.
             let in_half = 2.0 * self.window as f64 / rtt.as_secs_f64();
             self.pacing = rate.max(shown.min(in_half)).max(self.config.packet_bytes as f64);
         } else if self.cycle.has_filled_pipe || rate > self.pacing {

@@ -1,89 +1,95 @@
-//! How a TCP connection is set up.
+//! Settings of a TCP connection.
 
 use crate::controls::Control;
 use anabranch_units::{ByteCount, Duration};
 use serde::{Deserialize, Serialize};
 
-/// The largest window, in bytes.
+/// Maximum window in bytes.
 pub(crate) const WINDOW_BYTES_MAX: u64 = 1 << 40;
 
-/// The settings of one end of a connection.
+/// Settings of one end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Most bytes of data in a segment; at least 1.
+    /// Maximum bytes of data in a segment; at least 1.
     pub mss: u32,
-    /// Bytes of headers on every segment.
+    /// Header bytes of every segment.
     pub header_bytes: u32,
-    /// Which congestion control.
+    /// Congestion control.
     pub control: Control,
     /// Segments that may be sent before the first acknowledgement (RFC 6928: 10).
     pub initial_window_segments: u32,
-    /// Segments by which an acknowledgement lets the window grow at most in slow start, however many it acknowledges: L of RFC
-    /// 3465.
+    /// Maximum growth of the window per acknowledgement in slow start, in segments, however many it
+    /// acknowledges: L of RFC 3465.
     ///
     /// Differs: RFC 5681 section 3.1 has 1, as here; Linux has no limit.
     pub abc_limit_segments: u32,
-    /// Where slow start ends at first; without one, at the first loss.
+    /// Initial slow start threshold; without it slow start ends at the first loss.
     pub initial_ssthresh: Option<ByteCount>,
-    /// Whether the first slow start ends when round trips grow longer (HyStart++, RFC 9406). Where it is not said, with Cubic
-    /// only (RFC 9438 section 4.10).
+    /// Whether the first slow start ends when round trips grow longer (HyStart++, RFC 9406). By
+    /// default with Cubic only (RFC 9438 section 4.10).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hystart: Option<bool>,
-    /// The most that the congestion window grows to.
+    /// Maximum congestion window.
     pub cwnd_max: Option<ByteCount>,
-    /// The weight of a window's marks in DCTCP's mean, in millionths: g of RFC 8257 section 3.3, which has 1/16 there.
+    /// Weight of a window's marks in DCTCP's mean, in millionths: g of RFC 8257 section 3.3, which
+    /// has 1/16.
     pub dctcp_gain_ppm: u32,
-    /// That mean at the beginning of a connection, in millionths: RFC 8257 section 3.3 has 1, so that the first marks count as
-    /// much as a loss; DCTCP's authors' ns-2 has 0.
+    /// Initial value of that mean, in millionths: RFC 8257 section 3.3 has 1, so that the first
+    /// marks count as much as a loss; the ns-2 code of DCTCP's authors has 0.
     pub dctcp_alpha_ppm: u32,
     /// Whether selective acknowledgements are sent and used.
     pub sack: bool,
-    /// Whether losses are found by time, and the loss of a tail by a probe (RFC 8985: RACK and TLP). Needs [`Config::sack`].
+    /// Whether losses are found by time, and the loss of a tail by a probe (RFC 8985: RACK and
+    /// TLP). Needs [`Config::sack`].
     ///
-    /// Differs: off unless asked for, so that earlier measurements stay; Linux has both on.
+    /// Differs: off by default, so that earlier measurements stay comparable; Linux has both on.
     pub rack: bool,
-    /// By how many quarters of the least round trip a segment may be overtaken before it counts as lost; never more than a smoothed
-    /// round trip (RFC 8985 section 6.2 step 4: RACK.reo_wnd_mult).
+    /// Reordering window in quarters of the minimum round trip: a segment counts as lost if it is
+    /// overtaken by more. At most a smoothed round trip (RFC 8985 section 6.2 step 4:
+    /// RACK.reo_wnd_mult).
     ///
-    /// Differs: RFC 8985 begins with 1, as here, and lets what came twice add to it.
+    /// Differs: RFC 8985 begins with 1, as here, and raises it after spurious retransmissions.
     pub rack_reo_wnd_mult: u32,
-    /// Whether segments may be marked by queues.
+    /// Whether queues may mark segments.
     pub ecn: bool,
-    /// How long an acknowledgement may wait for a second segment; none waits without one. In text `off`.
+    /// Maximum delay of an acknowledgement that waits for a second segment; `None` for no delay. In
+    /// text `off`.
     #[serde(with = "off_or_duration")]
     pub delayed_ack: Option<Duration>,
-    /// For how many full segments one acknowledgement stands at the most, where they may wait: then one of every so many is
-    /// acknowledged, also of those that come out of order.
+    /// Maximum full segments per acknowledgement, if acknowledgements may wait. Above 2, one in
+    /// this many segments is acknowledged, out-of-order ones included.
     ///
-    /// Differs: RFC 5681 section 4.2 has 2, as here, where what comes out of order is acknowledged at once; more are not TCP's.
+    /// Differs: RFC 5681 section 4.2 has 2, as here, with immediate acknowledgement of out-of-order
+    /// segments; larger values are not TCP's.
     pub ack_every: u32,
-    /// How many acknowledgements do not wait when a connection is new, was idle, or has a gap, unless it is in conversation;
-    /// 0: none.
+    /// Number of immediate acknowledgements when a connection is new, was idle, or has a gap,
+    /// unless it is in conversation; 0 for none.
     ///
-    /// Source: what Linux calls quick acknowledgements (net/ipv4/tcp_input.c), of which it sends up to 16.
+    /// Source: Linux's quick acknowledgements (net/ipv4/tcp_input.c), up to 16.
     pub quick_ack: u32,
-    /// The least retransmission timeout.
+    /// Minimum retransmission timeout.
     ///
     /// Differs: RFC 6298 section 2.4 says 1 s; Linux 200 ms.
     pub rto_min: Duration,
-    /// The timeout before the first sample (RFC 6298 section 2.1: 1 s).
+    /// Timeout before the first sample (RFC 6298 section 2.1: 1 s).
     pub rto_initial: Duration,
-    /// The most that backing off leads to (section 2.5: at least 60 s).
+    /// Maximum timeout after back-off (section 2.5: at least 60 s).
     pub rto_max: Duration,
-    /// Timeouts in a row after which the connection is given up (RFC 9293 section 3.8.3: R2).
+    /// Consecutive timeouts after which the connection is given up (RFC 9293 section 3.8.3: R2).
     pub timeouts_max: u32,
-    /// Bytes that may wait to be read, gaps included. Its value at the start is the first window.
+    /// Receive buffer in bytes, gaps included. Its initial value is the first window.
     pub receive_buffer: ByteCount,
     /// Whether the user reads all arriving bytes at once.
     pub reads_at_once: bool,
-    /// Whether the window begins anew after a pause of one timeout (RFC 5681 section 4.1).
+    /// Whether the window restarts after a pause of one timeout (RFC 5681 section 4.1).
     pub slow_start_restart: bool,
-    /// Whether the connection begins with SYN segments. Without, both ends are connected at once.
+    /// Whether the connection begins with SYN segments. Without them both ends are connected at
+    /// once.
     pub handshake: bool,
 }
 
-/// A length of time, or `off`.
+/// A duration, or `off`.
 mod off_or_duration {
     use anabranch_units::Duration;
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
@@ -132,29 +138,29 @@ impl Default for Config {
     }
 }
 
-/// Why settings cannot be a connection's.
+/// Why settings are invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// A number is out of its range.
     OutOfRange {
-        /// Which.
+        /// The setting.
         what: &'static str,
         /// Its value.
         value: u64,
-        /// The least and most allowed.
+        /// Minimum and maximum allowed.
         allowed: (u64, u64),
     },
-    /// A congestion control without a setting that it needs.
+    /// A congestion control lacks a setting that it needs.
     ControlNeeds {
         /// The control.
         control: Control,
-        /// Why it needs the setting.
+        /// The reason that messages give.
         reason: &'static str,
-        /// The setting, as a scenario has it.
+        /// The setting as written in a scenario.
         remedy: &'static str,
     },
-    /// Loss detection by time without selective acknowledgements, which it needs.
+    /// Loss detection by time is on without selective acknowledgements, which it needs.
     RackWithoutSack,
 }
 
@@ -176,7 +182,7 @@ impl std::fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Config {
-    /// Whether a connection can have these settings.
+    /// Checks that a connection can have these settings.
     ///
     /// Errors: see [`ConfigError`].
     pub fn check(&self) -> Result<(), ConfigError> {

@@ -3,8 +3,8 @@
 //! Each control is one file with an [`Algorithm`], and one line of the list `controls`.
 //! [`Congestion`] has the rules that window-based controls share: slow start (whose end `hystart`
 //! may see coming), and the window after marks and timeouts. BBR shares none: it has a model of the
-//! path, which `send` tells of each segment. NSCC shares the window after a timeout only. reTCP
-//! and TDTCP wrap other controls. Leaves out: which loss counts, and which data is sent again (`send`).
+//! path, which `send` tells of each segment. NSCC shares the window after a timeout only. reTCP and
+//! TDTCP wrap other controls. Leaves out: which loss counts, and which data is sent again (`send`).
 
 mod bbr;
 mod cubic;
@@ -36,7 +36,7 @@ pub struct Window {
     pub mss: u64,
     /// The most that `cwnd` grows to.
     pub cwnd_max: u64,
-    /// The most that one acknowledgement lets it grow by in slow start.
+    /// Maximum growth per acknowledgement in slow start.
     pub abc_limit: u64,
 }
 
@@ -48,28 +48,28 @@ impl Window {
     pub(crate) fn grow(&mut self, bytes: u64) {
         self.cwnd = (self.cwnd + bytes).min(self.cwnd_max);
     }
-    /// Two segments: below that nothing shrinks (RFC 5681 equation 4).
+    /// Two segments: no reduction goes below it (RFC 5681 equation 4).
     pub(crate) const fn least(&self) -> u64 {
         2 * self.mss
     }
 }
 
-/// What an acknowledgement of new data says.
+/// An acknowledgement of new data.
 #[derive(Copy, Clone, Debug)]
 pub struct Ack {
-    /// Bytes that are acknowledged now and were not before.
+    /// Newly acknowledged bytes.
     pub bytes: u64,
-    /// Of them, those behind which the peer has seen marks.
+    /// Whether the peer echoes marks for them.
     pub marked: bool,
-    /// Positions: what is acknowledged, and what has been sent.
+    /// First unacknowledged position.
     pub una: u64,
     /// The position behind the last byte sent.
     pub sent: u64,
-    /// The smoothed round trip, once known.
+    /// Smoothed round-trip time, once known.
     pub srtt: Option<Duration>,
-    /// The round trip that this acknowledgement measured, if it did.
+    /// Round-trip time measured by this acknowledgement, if any.
     pub rtt: Option<Duration>,
-    /// Whether the window is what kept the sender back. Only then it grows (RFC 9438 section 5.8, RFC 7661).
+    /// Whether the window limited the sender. Only then it grows (RFC 9438 section 5.8, RFC 7661).
     pub limited: bool,
 }
 
@@ -198,7 +198,7 @@ controls!(states);
 #[derive(Clone, Debug)]
 pub struct Congestion {
     state: State,
-    /// Until the first slow start is over, where it ends by round trips.
+    /// State of HyStart++ during the first slow start, if enabled.
     hystart: Option<Box<hystart::HyStart>>,
 }
 
@@ -209,7 +209,7 @@ impl Congestion {
         Self { state: State::new(config), hystart: has_hystart.then(Box::default) }
     }
 
-    /// Seeds the control's random draws. To be called before the first segment leaves.
+    /// Seeds the control's random draws. Must be called before the first segment leaves.
     pub fn set_seed(&mut self, seed: Seed) {
         with!(&mut self.state, it => it.set_seed(seed));
     }
@@ -231,7 +231,8 @@ impl Congestion {
 
     /// New data was acknowledged outside of a recovery.
     ///
-    /// Source: slow start is RFC 5681 equation 2, `cwnd += min(N, SMSS)`, with RFC 3465's L in place of one segment.
+    /// Source: slow start is RFC 5681 equation 2, `cwnd += min(N, SMSS)`, with RFC 3465's L in
+    /// place of one segment.
     pub fn handle_ack(&mut self, now: Instant, w: &mut Window, ack: &Ack) {
         with!(&mut self.state, it => {
             if it.takes_ack(now, w, ack) {
@@ -245,7 +246,8 @@ impl Congestion {
                 return it.avoid(now, w, ack);
             }
         });
-        // Growth ends at the threshold: the rest of the acknowledgement belongs to what follows.
+        // Growth ends at the threshold: the rest of the acknowledgement belongs to congestion
+        // avoidance.
         let bytes = ack.bytes.min(w.abc_limit).min(w.ssthresh - w.cwnd);
         let bytes = self.hystart.as_mut().map_or(bytes, |hystart| hystart.growth(w, ack, bytes));
         w.grow(bytes);

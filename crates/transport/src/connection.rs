@@ -1,7 +1,7 @@
-//! One end of a TCP connection: both halves, the handshake, and the contract with the driver.
+//! One end of a TCP connection: both halves, the handshake, and the interface to the driver.
 //!
-//! Differs from RFC 9293: no reset, no urgent data, no TIME-WAIT (a connection's number is never used again), and a
-//! connection that is closed on both sides is over.
+//! Differs from RFC 9293: no reset, no urgent data, no TIME-WAIT (a connection's number is never
+//! reused). A connection closed on both sides is over.
 
 use crate::config::{Config, ConfigError};
 use crate::congestion::Window;
@@ -11,18 +11,18 @@ use crate::send::{Piece, SendHalf};
 use anabranch_endpoint::{Duration, Endpoint, Instant, PeerId, Transmit};
 use anabranch_units::{BitRate, RunInstant, Seed};
 
-/// How far a connection has come.
+/// State of a connection.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// Waits for a SYN.
     Listening,
-    /// Has asked, and waits for the answer.
+    /// Has sent a SYN, and waits for the answer.
     SynSent,
-    /// Has answered, and waits for the acknowledgement.
+    /// Has answered a SYN, and waits for the acknowledgement.
     SynReceived,
     /// Both sides may send.
     Established,
-    /// Both streams are whole and acknowledged.
+    /// Both streams are complete and acknowledged.
     Over,
     /// Given up: the peer was silent for too long.
     GivenUp,
@@ -34,19 +34,19 @@ pub enum State {
 pub enum Event {
     /// The handshake is done.
     Connected,
-    /// So many bytes more have arrived in order.
+    /// Further bytes have arrived in order.
     Received {
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
     },
-    /// So many bytes more are acknowledged.
+    /// Further bytes are acknowledged.
     Acknowledged {
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
     },
-    /// The peer has sent all that it will.
+    /// The peer's stream has ended.
     PeerClosed,
-    /// All that was written is acknowledged, the end too.
+    /// Everything written is acknowledged, the end included.
     Finished,
     /// The peer was silent for too long.
     GivenUp,
@@ -55,15 +55,15 @@ pub enum Event {
 /// Counters of one end since it was made.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Segments with data that were sent, also again.
+    /// Segments with data sent, retransmissions included.
     pub sent_segments: u64,
-    /// Of them, those that were sent again.
+    /// Segments with data retransmitted.
     pub retransmitted_segments: u64,
-    /// How often the retransmission timer found data unacknowledged.
+    /// Expirations of the retransmission timer with unacknowledged data.
     pub timeouts: u64,
-    /// The congestion window when it first did, in bytes; none where it never did.
+    /// Congestion window at the first of them, in bytes; `None` if there was none.
     pub first_timeout_cwnd_bytes: Option<u64>,
-    /// How often duplicates or selective acknowledgements showed a loss.
+    /// Losses shown by duplicates or selective acknowledgements.
     pub fast_recoveries: u64,
     /// Segments with data that arrived beyond a gap.
     pub out_of_order_segments: u64,
@@ -105,15 +105,15 @@ pub struct Connection {
     retransmitted_segments: u64,
     peer_closed: bool,
     finished: bool,
-    /// SYN segments that went unanswered, and when to send the next.
+    /// Unanswered SYN segments, and the time of the next.
     syn_timeouts: u32,
     syn_at: Option<Instant>,
     syn_now: bool,
-    /// When the peer's SYN was sent, for the answer's echo.
+    /// Time at which the peer's SYN was sent, for the answer's echo.
     syn_echo: Option<RunInstant>,
-    /// An acknowledgement that goes before the data that came last (RFC 8257 section 3.2).
+    /// An acknowledgement that must precede the last received data (RFC 8257 section 3.2).
     early: Option<Segment>,
-    /// What the user is to be told. Counts are gathered, so that it stays small.
+    /// Pending events for the user. Counts are accumulated, so that the state stays small.
     connected: bool,
     received: u64,
     acknowledged: u64,
@@ -123,14 +123,14 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// One that asks `peer` for a connection as soon as it is polled.
+    /// A connection that sends a SYN to `peer` as soon as it is polled.
     ///
     /// Errors: settings that no connection can have.
     pub fn connect(config: &Config, peer: PeerId) -> Result<Self, ConfigError> {
         Self::new(config, peer, State::SynSent)
     }
 
-    /// One that waits for `peer` to ask.
+    /// A connection that waits for a SYN from `peer`.
     ///
     /// Errors: settings that no connection can have.
     pub fn listen(config: &Config, peer: PeerId) -> Result<Self, ConfigError> {
@@ -166,17 +166,17 @@ impl Connection {
         };
         if !config.handshake {
             (new.state, new.syn_now) = (State::Established, false);
-            // Both ends have the same settings where nothing is agreed on.
+            // Without a handshake both ends have the same settings.
             new.send.open(config.receive_buffer.as_u64());
         }
         Ok(new)
     }
 
-    /// How far it has come.
+    /// Current state.
     pub const fn state(&self) -> State {
         self.state
     }
-    /// The counters so far.
+    /// Counters so far.
     pub fn counters(&self) -> Counters {
         Counters {
             sent_segments: self.sent_segments,
@@ -191,51 +191,51 @@ impl Connection {
     pub fn window(&self) -> &Window {
         self.send.window()
     }
-    /// The smoothed round trip, once known.
+    /// Smoothed round-trip time, once known.
     pub fn srtt(&self) -> Option<Duration> {
         self.send.srtt()
     }
-    /// Bytes written and not acknowledged.
+    /// Bytes written but not acknowledged.
     pub fn unacknowledged_bytes(&self) -> u64 {
         self.send.unacknowledged()
     }
-    /// Bytes that have arrived in order and were not read.
+    /// Bytes received in order but not read.
     pub fn unread_bytes(&self) -> u64 {
         self.receive.unread()
     }
 
-    /// Gives `bytes` more to be sent. How many may wait is the user's to bound ([`Self::unacknowledged_bytes`]).
+    /// Adds `bytes` to the stream. The user limits the waiting bytes
+    /// ([`Self::unacknowledged_bytes`]).
     ///
     /// Panics: in a debug build, after [`Self::close`].
     pub fn write(&mut self, bytes: u64) {
         self.send.write(bytes);
     }
-    /// The stream ends behind the bytes written so far.
+    /// Ends the stream after the bytes written so far.
     pub fn close(&mut self) {
         self.send.close();
     }
-    /// Sends data no faster than this from now on, also where the windows allow more; with `None` as fast as they do, at once. The
-    /// connection is to be polled afterwards.
+    /// Limits the rate of data from now on, in addition to the windows; `None` removes the limit.
+    /// The connection must be polled afterwards.
     ///
-    /// Units: of data, repeated data included; headers, acknowledgements and the handshake are not counted. Over any time
-    /// it sends at most the limit times that time, and one segment more.
-    /// Panics: for a limit of zero.
-    /// Cost: a timer for each segment; without a limit nothing.
+    /// Units: counts data, retransmissions included, but not headers, acknowledgements and the
+    /// handshake. In any interval it sends at most the limit times the interval, and one segment
+    /// more. Panics: if the limit is zero. Cost: a timer per segment; nothing without a limit.
     pub fn set_pacing_limit(&mut self, limit: Option<BitRate>) {
         self.send.set_pacing_limit(limit);
     }
-    /// What the congestion control's draws come from, where it draws: two of one seed draw alike. To be said before anything leaves.
+    /// Seeds the congestion control's random draws. Must be called before the first segment leaves.
     pub fn set_seed(&mut self, seed: Seed) {
         self.send.set_seed(seed);
     }
-    /// Takes `bytes` out of the receive buffer, which makes room for more.
+    /// Removes `bytes` from the receive buffer, which makes room for more.
     pub fn read(&mut self, bytes: u64) {
         if self.receive.read(bytes) {
             self.receive.ask_ack();
         }
     }
 
-    /// A segment without data, with all that it may say.
+    /// A segment without data, with all other fields set.
     fn segment(&mut self, now: Instant) -> Segment {
         let mut segment = Segment {
             seq: self.send.next(),
@@ -289,7 +289,7 @@ impl Connection {
                 self.establish();
                 self.receive.ask_ack();
             }
-            // The answer again: the acknowledgement was lost.
+            // Repeats the answer: the acknowledgement was lost.
             State::Established | State::Over => self.receive.ask_ack(),
             State::SynSent | State::GivenUp => {}
         }
@@ -377,7 +377,7 @@ impl Endpoint for Connection {
             let mut segment = self.segment(now);
             (segment.seq, segment.len, segment.fin) = (seq, len, fin);
             segment.cwr = !is_retransmission && self.ecn && self.send.take_cwr();
-            // RFC 3168 section 6.1.5: what is sent again is not marked.
+            // RFC 3168 section 6.1.5: retransmissions are not ECN-capable.
             segment.ect = self.ecn && !is_retransmission;
             return to(segment);
         }

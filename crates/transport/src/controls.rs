@@ -2,12 +2,12 @@
 //! field type.
 //!
 //! A control is a file below `congestion` with an `Algorithm`, and a line here. [`Control`] and the
-//! dispatch of `congestion` are made of the list. Large states are in a box, so that connections of
-//! the other controls stay small.
+//! dispatch of `congestion` are generated from the list. Large states are boxed, so that
+//! connections with other controls stay small.
 
 use serde::{Deserialize, Serialize};
 
-/// Hands the list of congestion controls to the macro `$make`.
+/// Passes the list of congestion controls to the macro `$make`.
 macro_rules! controls {
     ($make:ident) => {
         $make! {
@@ -52,7 +52,7 @@ macro_rules! control_names {
             /// All controls.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// Its word in scenarios.
+            /// Name in scenarios.
             pub(crate) const fn word(self) -> &'static str {
                 match self {
                     $(Self::$name => $word,)*

@@ -1,21 +1,27 @@
-//! Transports as protocol machines: TCP with its congestion controls, BBR and TFRC for other streams, and UDP sources.
+//! Transports as protocol machines: TCP with its congestion controls, BBR and TFRC for other
+//! streams, and UDP sources.
 //!
-//! Each is an [`anabranch_endpoint::Endpoint`]: time and segments come in, segments, events and a deadline go out. They
-//! carry lengths, not bytes: a stream is known by its positions, and a caller that needs contents keeps them by position.
+//! Each is an [`anabranch_endpoint::Endpoint`]: its inputs are time and segments, its outputs
+//! segments, events and a deadline. Segments carry lengths, not bytes: a stream is known by its
+//! positions, and a caller that needs contents keeps them by position.
 //!
-//! Words: a *position* counts the bytes of one direction of a connection from 0; *in flight* are bytes that were sent and neither
-//! acknowledged nor found lost; an *episode* is one recovery from loss.
+//! Terms: a *position* counts the bytes of one direction of a connection from 0; bytes *in flight*
+//! were sent and are neither acknowledged nor found lost; an *episode* is one recovery from loss.
 //!
-//! Sources: RFC 9293 (TCP), 5681 and 6582 (NewReno), 2018 and 6675 (SACK), 6298 (retransmission timer), 7323 (timestamps),
-//! 8985 (RACK and TLP), 2883 (DSACK), 3042 (limited transmit), 6928 (initial window), 9438 (Cubic), 9406 (HyStart++), 8257
-//! (DCTCP), 3168 (ECN), 5348 (TFRC), draft-ietf-ccwg-bbr-06 (BBR) and draft-cardwell-iccrg-bbr-congestion-control-00 (its first version), Ultra Ethernet Specification 1.0 (NSCC), Mukerjee's thesis, §2.4.4 (reTCP). Each file cites its sections and marks where it differs.
+//! Sources: RFC 9293 (TCP), 5681 and 6582 (NewReno), 2018 and 6675 (SACK), 6298 (retransmission
+//! timer), 7323 (timestamps), 8985 (RACK and TLP), 2883 (DSACK), 3042 (limited transmit), 6928
+//! (initial window), 9438 (Cubic), 9406 (HyStart++), 8257 (DCTCP), 3168 (ECN), 5348 (TFRC),
+//! draft-ietf-ccwg-bbr-06 (BBR) and draft-cardwell-iccrg-bbr-congestion-control-00 (its first
+//! version), Ultra Ethernet Specification 1.0 (NSCC), Mukerjee's thesis, §2.4.4 (reTCP). Each file
+//! cites its sections and marks where it differs.
 //!
-//! Invariants: nothing is sent beyond the peer's window, probes apart, or beyond the congestion window, limited
-//! transmit, loss probes and the first segment of a repair apart; with a pacing limit nothing is sent faster than that;
-//! bytes are delivered once and in order; every loss is repaired or the connection is given up with an event.
+//! Invariants: nothing is sent beyond the peer's window except probes, or beyond the congestion
+//! window except limited transmit, loss probes and the first segment of a recovery. With a pacing
+//! limit nothing is sent faster. Bytes are delivered once and in order. Every loss is repaired, or
+//! the connection is given up with an event.
 //!
-//! Leaves out: packets and links (`fabric`), and real sockets (`net`; there the kernel's TCP is used). Read [`Connection`],
-//! [`Config`] and [`Segment`] first.
+//! Leaves out: packets and links (`fabric`), and real sockets (`net`; there the kernel's TCP is
+//! used). Read [`Connection`], [`Config`] and [`Segment`] first.
 
 pub mod bbr;
 mod config;

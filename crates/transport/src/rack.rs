@@ -1,19 +1,21 @@
 //! Loss detection by time (RFC 8985): RACK finds lost segments, TLP probes for the loss of a tail.
 //!
-//! RACK knows when each segment was sent. One that was sent before the segment that arrived last, and that had a round trip
-//! and the reordering window to be acknowledged since, is lost, whether it was sent once or again. TLP sends one segment more
-//! where nothing was acknowledged for two round trips, so that the loss of a tail is seen long before the timeout.
+//! RACK records the departure of each segment. A segment is lost if it left before the last arrived
+//! one, and a round trip plus the reordering window have passed without its acknowledgement; this
+//! holds for retransmissions, too. TLP sends one more segment after two round trips without
+//! acknowledgement, so that the loss of a tail shows long before the timeout.
 //!
-//! Invariant: each position that was sent is acknowledged, cumulatively or selectively, or lies in one entry of `first` or
-//! `again`, or in `lost`.
+//! Invariant: each sent position is acknowledged, cumulatively or selectively, or lies in exactly
+//! one entry of `first` or `again`, or in `lost`.
 //!
-//! Differs: the least round trip is that of the whole connection, where section 6.2 step 1 takes that of some minutes. The
-//! reordering window is not adapted by DSACK (step 4), which ends a probe's episode only. The reordering timer is that of the
-//! first segment to be due, where step 5 takes the last one's. That a segment which is found lost arrives before it is sent
-//! again is not taken for reordering (step 3).
+//! Differs: the minimum round trip covers the whole connection, where section 6.2 step 1 uses some
+//! minutes. The reordering window is not adapted by DSACK (step 4), which ends a probe's episode
+//! only. The reordering timer is set for the first segment to be due, where step 5 uses the last. A
+//! segment found lost that arrives before its retransmission does not count as reordering (step 3).
 //!
-//! Leaves out: how a loss changes the window, and which segment is sent when (`send`). What a model of the path (`bbr`) knows of a
-//! segment is kept beside it, and handed back when the segment is acknowledged or lost. Read [`Rack`] first.
+//! Leaves out: the effect of a loss on the window, and the choice of segments to send (`send`). The
+//! path model's (`bbr`) record of a segment is kept here, and returned when the segment is
+//! acknowledged or lost. Read [`Rack`] first.
 
 use crate::bbr;
 use crate::ranges::Ranges;
@@ -21,38 +23,39 @@ use crate::segment::Segment;
 use anabranch_units::{Duration, Instant};
 use std::collections::VecDeque;
 
-/// How long to wait for an acknowledgement before the first round trip is known (section 7.2).
+/// Probe timeout before the first round trip is known (section 7.2).
 const PTO_INITIAL: Duration = Duration::from_secs(1);
 
-/// A segment that is on its way.
+/// A segment in flight.
 #[derive(Copy, Clone, Debug, PartialEq)]
 struct Sent {
     start: u64,
     end: u64,
     at: Instant,
-    /// Among all that were sent.
+    /// Number among all sent segments.
     number: u64,
 }
 
 impl Sent {
-    /// What orders segments by when they were sent (section 6.2 step 2, RACK_sent_after).
+    /// Order of segments by departure (section 6.2 step 2, RACK_sent_after).
     const fn order(&self) -> (Instant, u64) {
         (self.at, self.end)
     }
 }
 
-/// A loss probe whose fate is not known.
+/// A loss probe whose fate is unknown.
 #[derive(Copy, Clone, Debug)]
 struct Probe {
-    /// What had been sent with it.
+    /// Position behind everything sent, the probe included.
     end: u64,
     is_retransmission: bool,
 }
 
-/// What the model of the path knows of segments, by their numbers. Apart from them, as most connections have no model.
+/// The path model's records of segments, by number. Stored separately, as most connections have no
+/// model.
 #[derive(Clone, Debug, Default)]
 struct Known {
-    /// The number of the first.
+    /// Number of the first record.
     first: u64,
     sent: VecDeque<bbr::Sent>,
 }
@@ -67,23 +70,23 @@ impl Known {
     }
 }
 
-/// What is lost.
+/// Lost positions.
 #[derive(Clone, Debug, Default)]
 struct Lost {
-    /// Found lost, and not sent again since.
+    /// Positions found lost and not retransmitted.
     ranges: Ranges,
-    /// What the model of the path is to be told.
+    /// Lost segments not yet reported to the path model.
     found: Vec<Found>,
-    /// Behind the segment that was found last.
+    /// Position behind the last segment found lost.
     end: Option<u64>,
 }
 
-/// A segment that was found lost, for the model of the path.
+/// A segment found lost, for the path model.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Found {
     pub(crate) sent: bbr::Sent,
     pub(crate) bytes: u64,
-    /// The segment before it was not lost.
+    /// Whether the segment before it was not lost.
     pub(crate) begins_run: bool,
 }
 
@@ -101,49 +104,50 @@ impl Lost {
     }
 }
 
-/// What is known of a sender's segments by time.
+/// Loss detection state of a sender.
 #[derive(Clone, Debug)]
 pub(crate) struct Rack {
-    /// Sent once; ascending in position as in time. Some may have been acknowledged selectively.
+    /// Segments sent once, ascending in position and time. Some may be selectively acknowledged.
     first: VecDeque<Sent>,
-    /// Sent again, in the order of sending.
+    /// Retransmitted segments, in order of sending.
     again: Vec<Sent>,
-    /// How many were sent.
+    /// Number of sent segments.
     count: u64,
     known: Known,
     lost: Lost,
-    /// The segment that was sent last of those that arrived, and how long it took (RACK.xmit_ts, RACK.end_seq, RACK.rtt).
+    /// Last sent segment among the arrived ones, and its round trip (RACK.xmit_ts, RACK.end_seq,
+    /// RACK.rtt).
     newest: Option<(Instant, u64)>,
     rtt: Duration,
     rtt_min: Option<Duration>,
-    /// The highest position that arrived (RACK.fack).
+    /// Highest arrived position (RACK.fack).
     highest: u64,
     reordering_seen: bool,
     reorder_at: Option<Instant>,
     probe_at: Option<Instant>,
-    /// Send a probe (section 7.3).
+    /// Whether a probe is due (section 7.3).
     must_probe: bool,
     probe: Option<Probe>,
-    /// A round trip was measured since the last probe.
+    /// Whether a round trip was measured since the last probe.
     is_sampled: bool,
-    /// How long the peer may keep an acknowledgement back (TLP.max_ack_delay).
+    /// Maximum delay of the peer's acknowledgements (TLP.max_ack_delay).
     ack_delay_max: Duration,
-    /// How wide the reordering window is (RACK.reo_wnd_mult).
+    /// Width of the reordering window (RACK.reo_wnd_mult).
     reo_wnd_mult: u32,
-    /// The round trip of the newest that the last acknowledgement brought.
+    /// Round trip of the newest segment in the last acknowledgement.
     sample: Option<Duration>,
 }
 
-/// What a sender knows beside its segments, for a look at what is lost.
+/// The sender's state for loss detection, besides its segments.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct View<'a> {
     pub(crate) sacked: &'a Ranges,
     pub(crate) srtt: Option<Duration>,
-    /// A loss is being repaired.
+    /// Whether a recovery is under way.
     pub(crate) is_repairing: bool,
-    /// Bytes beyond a gap that are as good as DupThresh segments.
+    /// Bytes beyond a gap that are equivalent to DupThresh segments.
     pub(crate) dup_bytes: u64,
-    /// All that there is has been sent.
+    /// Whether everything written has been sent.
     pub(crate) is_tail: bool,
 }
 
@@ -184,28 +188,29 @@ impl Rack {
         all.forget_below(una);
         bytes == sent - una && all.total() == sent - una
     }
-    /// Bytes that are lost and were not sent again.
+    /// Bytes lost and not retransmitted.
     pub(crate) fn lost_bytes(&self) -> u64 {
         self.lost.ranges.total()
     }
-    /// The first piece that is to be sent again.
+    /// The first range to retransmit.
     pub(crate) fn first_lost(&self) -> Option<(u64, u64)> {
         self.lost.ranges.first()
     }
-    /// The round trip of the segment that left last of those that the last acknowledgement was the first to bring.
+    /// Round trip of the last sent segment among those that the last acknowledgement newly
+    /// acknowledged.
     pub(crate) const fn sample(&self) -> Option<Duration> {
         self.sample
     }
-    /// What was found lost since that was asked last, for the model of the path.
+    /// Removes the lost segments not yet reported to the path model.
     pub(crate) fn take_found(&mut self) -> impl Iterator<Item = Found> + '_ {
         self.lost.found.drain(..)
     }
-    /// When to look for losses again, or to probe, whichever is first (section 8).
+    /// Time of the next check for losses or probe, whichever is first (section 8).
     pub(crate) fn timer(&self) -> Option<Instant> {
         [self.reorder_at, self.probe_at].into_iter().flatten().min()
     }
 
-    /// The piece from `start` to `end` leaves now.
+    /// Records the departure of the range `start` to `end`.
     ///
     /// Source: section 6.1.
     pub(crate) fn note_sent(
@@ -222,7 +227,7 @@ impl Rack {
             return self.first.push_back(sent);
         }
         self.lost.ranges.remove(start, end);
-        // A probe goes again without having been lost.
+        // A probe retransmits a segment that was not found lost.
         if self.first.back().is_some_and(|last| last.start == start) {
             self.first.pop_back();
         }
@@ -230,14 +235,15 @@ impl Rack {
         self.again.push(sent);
     }
 
-    /// The last segment that was sent, which a probe sends again.
+    /// The last segment of the stream sent so far, which a probe retransmits.
     pub(crate) fn last(&self) -> Option<(u64, u64)> {
         let last = self.first.back().into_iter().chain(&self.again).max_by_key(|sent| sent.end);
         last.map(|sent| (sent.start, sent.end))
     }
 
-    /// Takes in what a segment acknowledges, before `sacked` knows of it. `blocks` are those that are news to it. The segment that
-    /// was sent last of those that are acknowledged only now, as the model of the path knows it; none where that is not known.
+    /// Handles an acknowledgement, before `sacked` includes it. `blocks` are the new blocks.
+    /// Returns the path model's record of the last sent segment among the newly acknowledged ones,
+    /// if it is known.
     ///
     /// Source: section 6.2 steps 1 to 3.
     pub(crate) fn handle_ack(
@@ -279,7 +285,8 @@ impl Rack {
         again.retain(|sent| {
             let has_arrived =
                 sent.end <= ack || blocks.clone().any(|(start, end)| start <= sent.start && sent.end <= end);
-            // It may be the first copy that is acknowledged (step 2). Beyond a gap the echo is that of what lies before it.
+            // The first copy may be the acknowledged one (step 2). For a segment beyond a gap, the
+            // echo belongs to an earlier segment.
             let is_its_own = (sent.end > ack || echo.is_some_and(|echo| echo >= sent.at))
                 && self.rtt_min.is_none_or(|least| now.saturating_since(sent.at) >= least);
             if has_arrived && is_its_own {
@@ -301,7 +308,7 @@ impl Rack {
         news
     }
 
-    /// The last that lies from `start` to `end` of those that were sent once, which is the last to have been sent.
+    /// The last segment within `start` to `end` among those sent once, which is also the last sent.
     fn last_within(&self, start: u64, end: u64) -> Option<Sent> {
         let behind = self.first.partition_point(|sent| sent.end <= end);
         behind.checked_sub(1).map(|last| self.first[last]).filter(|sent| sent.start >= start)
@@ -316,11 +323,12 @@ impl Rack {
         }
     }
 
-    /// The reordering window.
+    /// Width of the reordering window.
     ///
-    /// Source: section 6.2 step 4. Differs where more than one quarter is set, as for a flow whose packets take many ways: reordering is
-    /// expected before it was seen, and a smoothed round trip is no limit, as the slowest way takes longer. Once all is sent the window is
-    /// half as wide: then nothing else waits, and what goes twice for nothing takes nothing away from new data.
+    /// Source: section 6.2 step 4. Differs with more than one quarter, as for a flow over many
+    /// paths: reordering is expected before it was seen, and a smoothed round trip is no limit, as
+    /// the slowest path takes longer. Once everything is sent the window is half as wide: then
+    /// nothing else waits, and a spurious retransmission takes no capacity from new data.
     fn reorder_window(&self, view: &View<'_>) -> Duration {
         let quarter = self.rtt_min.unwrap_or(Duration::ZERO).as_ps() / 4;
         let quarters = |count: u32| Duration::from_ps(quarter * u64::from(count));
@@ -333,10 +341,10 @@ impl Rack {
         view.srtt.map_or(quarters(1), |srtt| srtt.min(quarters(1)))
     }
 
-    /// Looks for what is lost by now, and sets the reordering timer. So many bytes are that were not before.
+    /// Finds lost segments, and sets the reordering timer. Returns the newly lost bytes.
     ///
-    /// Source: section 6.2 step 5. Cost: a look at each segment that was sent again; those that were sent once are looked at
-    /// once.
+    /// Source: section 6.2 step 5. Cost: a check of each retransmitted segment; segments sent once
+    /// are checked once.
     pub(crate) fn detect(&mut self, now: Instant, view: &View<'_>) -> u64 {
         self.reorder_at = None;
         let Some(newest) = self.newest else { return 0 };
@@ -374,7 +382,7 @@ impl Rack {
         self.lost.ranges.total() - lost_before
     }
 
-    /// The retransmission timer has gone off: the first segment is lost, and all that had its time.
+    /// Handles the retransmission timer: the first segment is lost, and each that has had its time.
     ///
     /// Source: section 6.3.
     pub(crate) fn handle_timeout(&mut self, now: Instant, una: u64, view: &View<'_>) {
@@ -396,23 +404,23 @@ impl Rack {
         self.forget_probe();
     }
 
-    /// True if the probe timer has gone off; [`Self::take_probe`] then asks for a probe.
+    /// Whether the probe timer has expired; [`Self::take_probe`] then asks for a probe.
     pub(crate) fn is_probe_due(&mut self, now: Instant) -> bool {
         self.must_probe |= self.probe_at.take_if(|at| *at <= now).is_some();
         self.must_probe
     }
-    /// True once where a probe is to be sent.
+    /// Returns true once if a probe is due.
     pub(crate) fn take_probe(&mut self) -> bool {
         std::mem::take(&mut self.must_probe)
     }
-    /// True if it is time to look for losses.
+    /// Whether it is time to check for losses.
     pub(crate) fn must_detect(&self, now: Instant) -> bool {
         self.reorder_at.is_some_and(|at| at <= now)
     }
 
-    /// Sets the probe timer, or stops it where nothing is to be probed.
+    /// Sets the probe timer, or stops it if there is nothing to probe.
     ///
-    /// Source: section 7.2, TLP_calc_PTO. `rto_at` is when the retransmission timer goes off.
+    /// Source: section 7.2, TLP_calc_PTO. `rto_at` is the expiration of the retransmission timer.
     pub(crate) fn mind_probe(
         &mut self,
         now: Instant,
@@ -431,7 +439,7 @@ impl Rack {
         });
     }
 
-    /// A probe leaves, with which `end` is all that was sent.
+    /// Records the departure of a probe; `end` is the position behind everything sent.
     ///
     /// Source: section 7.3.
     pub(crate) fn note_probe(&mut self, end: u64, is_retransmission: bool) {
@@ -439,7 +447,7 @@ impl Rack {
         (self.probe_at, self.is_sampled) = (None, false);
     }
 
-    /// The episode of a probe is over: another repair has begun (section 7.1).
+    /// Ends a probe's episode because another recovery has begun (section 7.1).
     pub(crate) fn forget_probe(&mut self) {
         (self.probe, self.probe_at, self.must_probe) = (None, None, false);
     }

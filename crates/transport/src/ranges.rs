@@ -26,7 +26,7 @@ impl Ranges {
             *start = position;
         }
     }
-    /// Takes out what lies from `start` to `end`.
+    /// Removes the positions from `start` to `end`.
     pub(crate) fn remove(&mut self, start: u64, end: u64) {
         let first = self.ranges.partition_point(|(_, e)| *e <= start);
         let last = self.ranges.partition_point(|(s, _)| *s < end);
@@ -61,11 +61,11 @@ impl Ranges {
     pub(crate) fn first(&self) -> Option<(u64, u64)> {
         self.ranges.first().copied()
     }
-    /// Whether all from `start` to `end` is in it.
+    /// Whether the set contains all positions from `start` to `end`.
     pub(crate) fn covers(&self, start: u64, end: u64) -> bool {
         self.containing(start).is_some_and(|(_, behind)| behind >= end)
     }
-    /// What from `start` to `end` is not in it.
+    /// The ranges from `start` to `end` that are missing from the set.
     pub(crate) fn gaps(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let first = self.ranges.partition_point(|(_, e)| *e <= start);
         let last = self.ranges.partition_point(|(s, _)| *s < end).max(first);
@@ -74,7 +74,7 @@ impl Ranges {
         let ends = inside.iter().map(|(s, _)| *s).chain(std::iter::once(end));
         starts.zip(ends).filter(|(s, e)| s < e)
     }
-    /// How many ranges, and bytes in them, lie beyond `position`.
+    /// Number of ranges beyond `position`, and their bytes.
     pub(crate) fn beyond(&self, position: u64) -> (usize, u64) {
         let at = self.ranges.partition_point(|(start, _)| *start <= position);
         let rest = &self.ranges[at..];

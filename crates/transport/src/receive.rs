@@ -1,15 +1,16 @@
-//! The receiving half of a connection: puts data in order, decides when to acknowledge, and says how much more may come.
+//! The receiving half of a connection: orders data, decides when to acknowledge, and announces the
+//! window.
 //!
-//! Leaves out: segments (`connection` makes them), and retransmission (the other end's `send`).
+//! Leaves out: segments (`connection` makes them), and retransmission (the peer's `send`).
 
 use crate::config::Config;
 use crate::segment::Segment;
 use anabranch_units::{Duration, Instant, RunInstant};
 
-/// The most gaps that are remembered. Data beyond one more is not taken in, and comes again.
+/// Maximum number of recorded gaps. Data beyond one more is dropped, and sent again by the peer.
 const GAPS_MAX: usize = 4_096;
 
-/// What the other end has sent.
+/// The receiving half.
 #[derive(Clone, Debug)]
 pub(crate) struct ReceiveHalf {
     buffer: u64,
@@ -17,47 +18,48 @@ pub(crate) struct ReceiveHalf {
     mss: u64,
     delayed_ack: Option<Duration>,
     ack_every: u32,
-    /// Marks are echoed segment by segment.
+    /// Whether marks are echoed segment by segment.
     has_exact_echo: bool,
-    /// The first position that has not arrived.
+    /// The first missing position.
     next: u64,
-    /// What was read, as a position.
+    /// Position behind the bytes read.
     read: u64,
-    /// Where the stream ends, once the FIN has arrived.
+    /// End of the stream, once the FIN has arrived.
     end: Option<u64>,
-    /// Ranges beyond `next`, the one that changed last first. Disjoint, with gaps between them.
+    /// Ranges beyond `next`, the last changed one first. Disjoint, with gaps between them.
     beyond: Vec<(u64, u64)>,
-    /// The largest position that was ever offered.
+    /// Highest announced position.
     edge: u64,
     /// Full segments since the last acknowledgement.
     unacked: u32,
     ack_at: Option<Instant>,
     ack_now: bool,
-    /// When the segment was sent that the next acknowledgement echoes (RFC 7323 section 4.3).
+    /// Departure of the segment that the next acknowledgement echoes (RFC 7323 section 4.3).
     echo: Option<RunInstant>,
-    /// Congestion marks to be echoed: until CWR (RFC 3168), or as the last segment had it (RFC 8257).
+    /// Whether marks are to echo: until CWR (RFC 3168), or for the last segment (RFC 8257).
     ece: bool,
     out_of_order_total: u64,
-    /// None where the settings ask for nothing of it, as a flow is to be small.
+    /// State of optional features; `None` if the settings use none, which keeps a flow small.
     extras: Option<Box<Extras>>,
 }
 
-/// What not every receiver does.
+/// State of optional features.
 #[derive(Clone, Debug)]
 struct Extras {
-    /// Whether to say what came twice (RFC 2883), and what last did.
+    /// Whether duplicates are reported (RFC 2883), and the last one.
     says_repeats: bool,
     repeat: Option<(u64, u64)>,
     quick: QuickAck,
 }
 
-/// When acknowledgements do not wait though they may.
+/// Immediate acknowledgements despite a delay.
 ///
-/// Source: Linux, net/ipv4/tcp_input.c, `tcp_event_data_recv` and `tcp_enter_quickack_mode`: so many are sent at once when a
-/// connection is new, was idle, or has a gap, so that a window in slow start grows as fast as it can. Whoever sends data soon
-/// after it received some is in conversation ("pingpong mode"), where acknowledgements travel with the answer; until a gap.
-/// Differs: idle is a pause of the least retransmission timeout, where Linux takes the current one; the time to wait does not
-/// adapt; what a user reads early is not acknowledged early.
+/// Source: Linux, net/ipv4/tcp_input.c, `tcp_event_data_recv` and `tcp_enter_quickack_mode`: a
+/// number of acknowledgements is immediate when a connection is new, was idle, or has a gap, so
+/// that a window in slow start grows fast. An end that sends data soon after it received some is in
+/// conversation ("pingpong mode"), where acknowledgements travel with the answer, until a gap.
+/// Differs: idle is a pause of the minimum retransmission timeout, where Linux takes the current
+/// one; the delay does not adapt; an early read causes no early acknowledgement.
 #[derive(Clone, Debug)]
 struct QuickAck {
     most: u32,
@@ -82,12 +84,12 @@ impl QuickAck {
     }
 }
 
-/// What a segment's data did.
+/// Effect of a segment's data.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Taken {
-    /// Bytes that are in order now and were not before.
+    /// Bytes newly in order.
     pub(crate) in_order: u64,
-    /// Whether the stream is whole with it.
+    /// Whether the stream is now complete.
     pub(crate) ended: bool,
 }
 
@@ -124,14 +126,15 @@ impl ReceiveHalf {
         self.out_of_order_total
     }
 
-    /// True if the mark of `segment` differs from those that wait to be acknowledged, so that they must be first.
+    /// Whether the mark of `segment` differs from the waiting segments' marks, so that those must
+    /// be acknowledged first.
     ///
     /// Source: RFC 8257 section 3.2.
     pub(crate) fn must_ack_before(&self, segment: &Segment) -> bool {
         self.has_exact_echo && segment.len > 0 && segment.ce != self.ece && self.unacked > 0
     }
 
-    /// Takes in the data of a segment.
+    /// Handles a segment's data.
     pub(crate) fn handle_segment(&mut self, now: Instant, segment: &Segment) -> Taken {
         let mut taken = Taken::default();
         if segment.len == 0 && !segment.fin {
@@ -148,11 +151,12 @@ impl ReceiveHalf {
             extras.quick.note_data(now);
         }
         if segment.seq <= self.next {
-            // The echo is that of the segment that moves the edge, or of the first of those that wait.
+            // Echoes the segment that moves the edge, or the first of the waiting ones.
             self.echo = Some(self.echo.filter(|_| self.unacked > 0).unwrap_or(segment.sent_at));
         }
         if start >= end {
-            // Seen before, or beyond the window (a probe): say at once where things stand (RFC 9293 section 3.10.7.4).
+            // A duplicate, or data beyond the window (a probe): acknowledge at once (RFC 9293
+            // section 3.10.7.4).
             self.ack_now = true;
             if let Some(extras) = &mut self.extras {
                 extras.quick.note_gap();
@@ -167,7 +171,7 @@ impl ReceiveHalf {
         if start > self.next {
             self.keep(start, end);
             self.out_of_order_total += 1;
-            // RFC 5681 section 4.2: at once, unless an acknowledgement stands for many.
+            // RFC 5681 section 4.2: at once, unless an acknowledgement covers many segments.
             if self.ack_every > 2 {
                 self.unacked += 1;
                 self.wait_to_ack(now, true);
@@ -193,14 +197,15 @@ impl ReceiveHalf {
         if self.reads_at_once {
             self.read = self.next;
         }
-        // RFC 5681 section 4.2: every second full segment, at once where a gap closes, else within the delay.
+        // RFC 5681 section 4.2: every second full segment, at once if a gap closes, otherwise
+        // within the delay.
         self.unacked += 1;
         let is_quick = self.extras.as_ref().is_some_and(|extras| extras.quick.is_on());
         self.wait_to_ack(now, (!had_gap || self.ack_every > 2) && !taken.ended && !is_quick);
         taken
     }
 
-    /// Puts the acknowledgement of what came off, where it may wait and not enough has come.
+    /// Delays the acknowledgement, if it may wait and too few segments have arrived.
     fn wait_to_ack(&mut self, now: Instant, may_wait: bool) {
         match self.delayed_ack {
             Some(wait) if may_wait && self.unacked < self.ack_every => {
@@ -210,7 +215,7 @@ impl ReceiveHalf {
         }
     }
 
-    /// The user's own data leaves now.
+    /// Records that the user's data leaves now.
     pub(crate) fn note_data_sent(&mut self, now: Instant) {
         if let (Some(extras), Some(wait)) = (&mut self.extras, self.delayed_ack) {
             extras.quick.in_conversation |=
@@ -231,9 +236,11 @@ impl ReceiveHalf {
         }
     }
 
-    /// The user has read `bytes` more. True if the window is to be told at once.
+    /// Records that the user has read `bytes`. Returns true if the window must be announced at
+    /// once.
     ///
-    /// Source: RFC 9293 section 3.8.6.2.2: a window moves by at least a segment or half of the buffer.
+    /// Source: RFC 9293 section 3.8.6.2.2: a window moves by at least a segment or half of the
+    /// buffer.
     pub(crate) fn read(&mut self, bytes: u64) -> bool {
         self.read = (self.read + bytes).min(self.next);
         let gain = (self.read + self.buffer).saturating_sub(self.edge);
@@ -241,22 +248,22 @@ impl ReceiveHalf {
         gain >= self.mss.min(self.buffer / 2) && told < 2 * self.mss
     }
 
-    /// Until when an acknowledgement may wait, if one does.
+    /// Deadline of a delayed acknowledgement, if there is one.
     pub(crate) fn ack_at(&self) -> Option<Instant> {
         self.ack_at
     }
-    /// The user asks for an acknowledgement.
+    /// Requests an acknowledgement.
     pub(crate) fn ask_ack(&mut self) {
         self.ack_now = true;
     }
-    /// True if an acknowledgement must be sent at once, or `now` is when it was put off to.
+    /// Whether an acknowledgement must be sent now.
     pub(crate) fn must_ack(&self, now: Instant) -> bool {
         self.ack_now || self.ack_at.is_some_and(|t| t <= now)
     }
 
-    /// Writes what there is to acknowledge into a segment, which counts as sent.
+    /// Writes the acknowledgement fields of a segment, which counts as sent.
     pub(crate) fn stamp(&mut self, segment: &mut Segment, sack: bool) {
-        // The right edge never moves back, and not by less than makes sense.
+        // The right edge never moves back, and only moves by a useful amount.
         let gain = (self.read + self.buffer).saturating_sub(self.edge);
         if gain >= self.mss.min(self.buffer / 2) {
             self.edge += gain;
@@ -266,7 +273,7 @@ impl ReceiveHalf {
         segment.ece = self.ece;
         segment.echo = self.echo;
         if sack {
-            // What came twice goes first (RFC 2883 section 4).
+            // The duplicate goes first (RFC 2883 section 4).
             let repeat = self.extras.as_mut().and_then(|extras| extras.repeat.take());
             repeat.into_iter().for_each(|(start, end)| segment.sack.push(start, end));
             self.beyond.iter().for_each(|(start, end)| segment.sack.push(*start, *end));
@@ -277,7 +284,7 @@ impl ReceiveHalf {
         }
     }
 
-    /// Bytes that wait to be read.
+    /// Bytes that wait for the user to read them.
     pub(crate) fn unread(&self) -> u64 {
         let fin = u64::from(self.end.is_some_and(|end| self.next > end));
         (self.next - fin).saturating_sub(self.read)
@@ -343,7 +350,7 @@ mod tests {
         let ack = stamped(&mut half);
         assert_eq!(ack.ack, Some(0));
         assert_eq!(ack.sack.iter().collect::<Vec<_>>(), [(4_000, 5_000), (6_000, 7_000), (2_000, 3_000)]);
-        // Two blocks become one.
+        // Two blocks merge into one.
         half.handle_segment(Instant::ZERO, &data(5_000, MSS));
         assert_eq!(stamped(&mut half).sack.iter().collect::<Vec<_>>(), [(4_000, 7_000), (2_000, 3_000)]);
         let taken = half.handle_segment(Instant::ZERO, &data(0, 2 * MSS));
@@ -363,7 +370,7 @@ mod tests {
         assert_eq!(stamped(&mut half).window, 0, "a silly window is not told");
         assert!(half.read(1));
         assert_eq!(stamped(&mut half).window, 1_000);
-        // Beyond the window nothing is taken in.
+        // Data beyond the window is dropped.
         let taken = half.handle_segment(Instant::ZERO, &data(10_000, 2 * MSS));
         assert_eq!(taken.in_order, 1_000);
     }

@@ -2,10 +2,10 @@
 
 use anabranch_units::Duration;
 
-/// Estimates the round trip and says how long to wait for an acknowledgement.
+/// Estimates the round-trip time and the retransmission timeout.
 #[derive(Clone, Debug)]
 pub struct RttEstimator {
-    /// Smoothed round trip and its variation, once there is a sample.
+    /// Smoothed round-trip time and its variation, once there is a sample.
     estimate: Option<(Duration, Duration)>,
     rto: Duration,
     /// Doublings since the last new acknowledgement.
@@ -15,16 +15,17 @@ pub struct RttEstimator {
 }
 
 impl RttEstimator {
-    /// Without a sample; `rto_initial` is the timeout until there is one (section 2.1).
+    /// An estimator without samples; `rto_initial` is the timeout until the first (section 2.1).
     pub fn new(rto_initial: Duration, rto_min: Duration, rto_max: Duration) -> Self {
         Self { estimate: None, rto: rto_initial, backoff: 0, rto_min, rto_max }
     }
 
-    /// Takes in a round trip.
+    /// Adds a round-trip sample.
     ///
-    /// Source: sections 2.2 and 2.3, alpha = 1/8, beta = 1/4. With timestamps every acknowledgement gives one, so both are
-    /// divided by half the number expected in a window of `flight_segments` (RFC 7323, appendix G).
-    /// Differs: the clock granularity G of section 2.2 is zero here; the floor is a setting.
+    /// Source: sections 2.2 and 2.3, alpha = 1/8, beta = 1/4. With timestamps every acknowledgement
+    /// gives one, so both are divided by half the number expected in a window of `flight_segments`
+    /// (RFC 7323, appendix G). Differs: the clock granularity G of section 2.2 is zero here; the
+    /// minimum is a setting.
     pub fn sample(&mut self, rtt: Duration, flight_segments: u64) {
         let (ps, shift) = (rtt.as_ps(), (flight_segments / 2).max(1));
         let (srtt, var) = match self.estimate {
@@ -42,22 +43,22 @@ impl RttEstimator {
         self.rto = rto.clamp(self.rto_min, self.rto_max);
     }
 
-    /// New data was acknowledged: the timeout is that of the estimate again.
+    /// Resets the back-off after an acknowledgement of new data.
     pub fn handle_progress(&mut self) {
         self.backoff = 0;
     }
 
-    /// The timer has gone off: twice as long the next time (section 5.5).
+    /// Doubles the timeout after an expiration (section 5.5).
     pub fn back_off(&mut self) {
         self.backoff += 1;
     }
 
-    /// The smoothed round trip.
+    /// Smoothed round-trip time.
     pub fn srtt(&self) -> Option<Duration> {
         self.estimate.map(|(srtt, _)| srtt)
     }
 
-    /// How long to wait now.
+    /// Current timeout.
     pub fn rto(&self) -> Duration {
         let factor = 1u64.checked_shl(self.backoff).unwrap_or(u64::MAX);
         Duration::from_ps(self.rto.as_ps().saturating_mul(factor)).min(self.rto_max)

@@ -1,24 +1,25 @@
 //! Segments, the messages between TCP endpoints.
 //!
-//! Differs: positions are 64 bits from 0 and never wrap; the window is in bytes without a scale; timestamps are exact
-//! instants of the sender's clock; SYN takes no position (FIN takes one, as in RFC 9293).
+//! Differs: positions are 64 bits from 0 and never wrap; the window is in bytes without a scale;
+//! timestamps are exact instants of the sender's clock; SYN takes no position (FIN takes one, as in
+//! RFC 9293).
 
 use anabranch_endpoint::Message;
 use anabranch_units::RunInstant;
 
-/// The most blocks that a segment reports: three fit beside timestamps (RFC 2018 section 3).
+/// Maximum blocks in a segment: three fit beside timestamps (RFC 2018 section 3).
 pub const SACK_BLOCKS_MAX: usize = 3;
 
-/// Blocks that arrived beyond a gap, the one that changed last first (RFC 2018 section 4).
+/// Blocks that arrived beyond a gap, the last changed one first (RFC 2018 section 4).
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct SackBlocks {
     count: u8,
-    /// First position and the one behind the last.
+    /// First position, and the position behind the last.
     blocks: [(u64, u64); SACK_BLOCKS_MAX],
 }
 
 impl SackBlocks {
-    /// Adds a block behind the others; what does not fit is left out.
+    /// Appends a block; beyond the maximum it is dropped.
     pub fn push(&mut self, start: u64, end: u64) {
         if let Some(free) = self.blocks.get_mut(usize::from(self.count)) {
             *free = (start, end);
@@ -29,50 +30,50 @@ impl SackBlocks {
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + Clone + '_ {
         self.blocks[..usize::from(self.count)].iter().copied()
     }
-    /// True without a block.
+    /// Whether there is no block.
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }
 }
 
-/// One TCP segment. Lengths only; see the module for what differs from the wire's format.
+/// One TCP segment. Lengths only; the module lists differences from the wire format.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Position of its first byte.
+    /// Position of the first byte.
     pub seq: u64,
     /// Bytes of data.
     pub len: u32,
-    /// Bytes of all headers below and with TCP's.
+    /// Bytes of all headers, TCP's included.
     pub header_bytes: u32,
-    /// Asks for a connection.
+    /// Connection request.
     pub syn: bool,
-    /// The stream ends behind its data. Takes one position.
+    /// End of the stream after the data. Takes one position.
     pub fin: bool,
-    /// The first position that has not arrived, if the segment acknowledges.
+    /// First missing position, if the segment acknowledges.
     pub ack: Option<u64>,
-    /// Bytes that may follow `ack`.
+    /// Bytes accepted after `ack`.
     pub window: u64,
     /// Blocks that arrived beyond `ack`.
     pub sack: SackBlocks,
-    /// When it was sent.
+    /// Departure time.
     pub sent_at: RunInstant,
-    /// `sent_at` of the segment that it answers (RFC 7323 section 4).
+    /// `sent_at` of the segment answered (RFC 7323 section 4).
     pub echo: Option<RunInstant>,
-    /// Congestion was met (RFC 3168: ECE).
+    /// Congestion was signalled (RFC 3168: ECE).
     pub ece: bool,
-    /// The sender has slowed down (RFC 3168: CWR).
+    /// The sender has reduced its window (RFC 3168: CWR).
     pub cwr: bool,
-    /// Queues may mark it instead of dropping (ECT).
+    /// Queues may mark the segment instead of dropping it (ECT).
     pub ect: bool,
-    /// A queue has marked it (CE). Set by the network.
+    /// A queue has marked the segment (CE). Set by the network.
     pub ce: bool,
-    /// A circuit from its receiver to its sender is up or near (Etalon's mark for reTCP). Set by
+    /// A circuit from the receiver to the sender is up or near (Etalon's mark for reTCP). Set by
     /// the network.
     pub circuit: bool,
 }
 
 impl Segment {
-    /// The position behind its last.
+    /// Position behind the last one.
     pub fn end(&self) -> u64 {
         self.seq + u64::from(self.len) + u64::from(self.fin)
     }

@@ -1,10 +1,10 @@
-//! The sending half of a connection: which data may be sent when, which is lost, and which is sent again.
+//! The sending half of a connection: the data that may be sent, loss detection, and retransmission.
 //!
-//! Three ways to repair a loss: NewReno (RFC 6582) where acknowledgements are cumulative only, and where they are selective
-//! RFC 6675, or RFC 8985 by time (`rack`). After a timeout the first two begin again at the first byte that is not
-//! acknowledged, and skip acknowledged ranges; the third sends again the segments that it takes for lost.
+//! Three ways of recovery: NewReno (RFC 6582) with cumulative acknowledgements; with selective ones
+//! RFC 6675, or RFC 8985 by time (`rack`). After a timeout the first two restart at the first
+//! unacknowledged byte and skip acknowledged ranges; the third retransmits the segments found lost.
 //!
-//! Leaves out: segments (`connection` makes them), how the window moves (`congestion`).
+//! Leaves out: segments (`connection` makes them), changes of the window (`congestion`).
 
 use crate::config::{Config, WINDOW_BYTES_MAX};
 use crate::congestion::{Ack, Arrival, ByModel, Congestion, Window};
@@ -15,12 +15,13 @@ use crate::rtt::RttEstimator;
 use crate::segment::Segment;
 use anabranch_units::{BitRate, Duration, Instant, Seed};
 
-/// Duplicate acknowledgements that mean a loss (RFC 5681 section 3.2).
+/// Number of duplicate acknowledgements that mean a loss (RFC 5681 section 3.2).
 const DUP_THRESHOLD: u32 = 3;
-/// Where slow start ends at first if nothing is set: above every window (RFC 5681 section 3.1, "arbitrarily high").
+/// Initial slow start threshold if none is set: above every window (RFC 5681 section 3.1,
+/// "arbitrarily high").
 const SSTHRESH_BYTES: u64 = 2 * WINDOW_BYTES_MAX;
 
-/// What one end sends.
+/// The sending half.
 #[derive(Clone, Debug)]
 pub(crate) struct SendHalf {
     control: Congestion,
@@ -30,73 +31,74 @@ pub(crate) struct SendHalf {
     initial_window: u64,
     slow_start_restart: bool,
     timeouts_max: u32,
-    /// Where the stream ends so far, and whether for good.
+    /// End of the stream so far, and whether it is final.
     written: u64,
     closed: bool,
-    /// The first position that is not acknowledged.
+    /// First unacknowledged position.
     una: u64,
-    /// The position to be sent next; behind `sent` while a timeout is repaired.
+    /// Next position to send; below `sent` during recovery from a timeout.
     next: u64,
-    /// The position behind all that was sent.
+    /// Position behind everything sent.
     sent: u64,
-    /// The position up to which the peer takes data.
+    /// Position up to which the peer accepts data.
     edge: u64,
     dup_acks: u32,
     repair: Repair,
-    /// What had been sent at the last loss: duplicates below it are that loss's (RFC 6582 section 3.2, "recover").
+    /// Value of `sent` at the last loss: duplicates below it belong to that loss (RFC 6582 section
+    /// 3.2, "recover").
     recover: Option<u64>,
     sacked: Ranges,
-    /// What was sent again in this recovery and has not arrived, ascending.
+    /// Ranges retransmitted in this recovery that have not arrived, ascending.
     resent: Vec<Resent>,
-    /// Send the first unacknowledged segment again, whatever the window.
+    /// Whether to retransmit the first unacknowledged segment, whatever the window.
     again: bool,
-    /// Send a probe of the peer's window.
+    /// Whether to send a probe of the peer's window.
     probe: bool,
     timeouts: u32,
-    /// The retransmission timer, or that of a closed window's probes.
+    /// The retransmission timer, or the timer of a closed window's probes.
     timer: Option<Instant>,
-    /// Loss detection by time, where it is set.
+    /// Loss detection by time, if enabled.
     rack: Option<Box<Rack>>,
-    /// A limit from outside, while there is one.
+    /// External rate limit, if set.
     pacing: Option<Box<Pacing>>,
     last_sent_at: Option<Instant>,
-    /// Marks echoed below this position belong to a reaction that was made.
+    /// Position below which echoed marks belong to an earlier reaction.
     marks_seen: u64,
     say_cwr: bool,
     timeouts_total: u32,
-    /// The window at the first of them.
+    /// Congestion window at the first timeout.
     first_timeout_cwnd: Option<u64>,
     recoveries_total: u32,
 }
 
-/// What is being repaired.
+/// Kind of the current recovery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Repair {
     Nothing,
-    /// A loss found by duplicates, until `end` is acknowledged.
+    /// Recovery from a loss shown by duplicates, until `end` is acknowledged.
     Fast {
         end: u64,
-        /// The one segment of RFC 6675's NextSeg rule 4 was sent.
+        /// Whether the one segment of RFC 6675's NextSeg rule 4 was sent.
         rescued: bool,
-        /// The timer was set back by a partial acknowledgement, which only the first may do.
+        /// Whether a partial acknowledgement has restarted the timer, which only the first may do.
         partial: bool,
     },
-    /// A timeout, until `end` is acknowledged.
+    /// Recovery from a timeout, until `end` is acknowledged.
     Timeout {
         end: u64,
     },
 }
 
-/// A piece that was sent again.
+/// A retransmitted range.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 struct Resent {
     start: u64,
     end: u64,
-    /// What had been sent before it: what lies beyond was sent later.
+    /// Value of `sent` at its retransmission: positions beyond were sent later.
     behind: u64,
 }
 
-/// A piece of the stream to be sent.
+/// A range of the stream to send.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) seq: u64,
@@ -105,11 +107,11 @@ pub(crate) struct Piece {
     pub(crate) is_retransmission: bool,
 }
 
-/// What an acknowledgement brought.
+/// Effect of an acknowledgement.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Acked {
     pub(crate) bytes: u64,
-    /// All of a closed stream is acknowledged.
+    /// Whether all of a closed stream is acknowledged.
     pub(crate) finished: bool,
 }
 
@@ -179,16 +181,17 @@ impl SendHalf {
     pub(crate) fn srtt(&self) -> Option<Duration> {
         self.rtt.srtt()
     }
-    /// Bytes that are not acknowledged, sent or not.
+    /// Bytes not acknowledged, sent or not.
     pub(crate) fn unacknowledged(&self) -> u64 {
         self.written - self.una.min(self.written)
     }
-    /// The position for segments without data.
+    /// Position for segments without data.
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
-    /// When to call [`Self::handle_timeout`]: the first of five timers, for retransmission, reordering, loss probes, pacing by a limit
-    /// and pacing by the congestion control.
+    /// Time of the next call of [`Self::handle_timeout`]: the first of five timers, for
+    /// retransmission, reordering, loss probes, the pacing limit, and pacing by the congestion
+    /// control.
     pub(crate) fn timer(&self) -> Option<Instant> {
         let rack = self.rack.as_ref().and_then(|rack| rack.timer());
         let pacing = self.pacing.as_ref().and_then(|pacing| pacing.timer());
@@ -199,9 +202,9 @@ impl SendHalf {
         };
         first(first(first(self.timer, rack), pacing), self.control.paced_until())
     }
-    /// Sends no faster than this from now on; as fast as the windows allow without.
+    /// Limits the rate of data from now on; `None` removes the limit.
     ///
-    /// Panics: for a limit of zero.
+    /// Panics: if the limit is zero.
     pub(crate) fn set_pacing_limit(&mut self, limit: Option<BitRate>) {
         match (limit, &mut self.pacing) {
             (Some(limit), Some(pacing)) => pacing.set(limit, 0),
@@ -219,7 +222,7 @@ impl SendHalf {
     pub(crate) fn set_seed(&mut self, seed: Seed) {
         self.control.set_seed(seed);
     }
-    /// The peer takes data up to `window` now.
+    /// Sets the position up to which the peer accepts data.
     pub(crate) fn open(&mut self, window: u64) {
         self.edge = self.edge.max(window);
     }
@@ -231,16 +234,16 @@ impl SendHalf {
         self.closed = true;
     }
 
-    /// Bytes on their way, as far as is known (RFC 5681: FlightSize).
+    /// Bytes in flight, as far as known (RFC 5681: FlightSize).
     fn flight(&self) -> u64 {
         self.next - self.una
     }
-    /// The position behind all that there is to send.
+    /// Position behind the stream written so far, its end included.
     fn end(&self) -> u64 {
         self.written + u64::from(self.closed)
     }
 
-    /// Takes in what a segment acknowledges.
+    /// Handles a segment's acknowledgement.
     pub(crate) fn handle_ack(&mut self, now: Instant, segment: &Segment) -> Acked {
         let Some(ack) = segment.ack.filter(|a| *a <= self.sent) else { return Acked::default() };
         if ack < self.una {
@@ -306,7 +309,7 @@ impl SendHalf {
         self.sacked.total() > before
     }
 
-    /// Looks by time for what is lost, once the scoreboard is up to date.
+    /// Checks for losses by time, once the scoreboard is up to date.
     ///
     /// Source: RFC 8985 sections 6.2 step 5, 7.2 and 7.4.2.
     fn handle_ack_by_time(&mut self, now: Instant, segment: &Segment, bytes: u64, moved: bool) {
@@ -314,7 +317,7 @@ impl SendHalf {
         let (una, flight) = (self.una, self.flight() + bytes);
         let Some(rack) = &mut self.rack else { return };
         if rack.handle_probe_ack(una, segment, is_duplicate) && self.repair == Repair::Nothing {
-            // There was a loss, and it is repaired: what is left is to slow down.
+            // There was a loss, and it is repaired: only the window reduction is left.
             self.control.handle_loss(&mut self.window, flight);
             self.window.cwnd = self.window.ssthresh;
         }
@@ -326,7 +329,7 @@ impl SendHalf {
         }
     }
 
-    /// Whether what `rack` knows is whole. Of long flights only some are looked at, for the tests' time.
+    /// Whether the state of `rack` is consistent. Long flights are sampled, to save time in tests.
     #[cfg(test)]
     fn looks_whole(&self) -> bool {
         let is_passed =
@@ -334,7 +337,7 @@ impl SendHalf {
         is_passed || self.rack.as_ref().is_none_or(|rack| rack.is_whole(self.una, self.sent, &self.sacked))
     }
 
-    /// Finds what is lost by now, and begins to repair it.
+    /// Finds lost segments, and starts their recovery.
     fn detect(&mut self, now: Instant) {
         let view = View {
             sacked: &self.sacked,
@@ -353,7 +356,7 @@ impl SendHalf {
         self.tell_lost(now);
     }
 
-    /// Tells the model of the path what was found lost.
+    /// Reports lost segments to the path model.
     fn tell_lost(&mut self, now: Instant) {
         if let (Some(rack), Some(model)) = (&mut self.rack, self.control.model()) {
             rack.take_found().for_each(|found| model.handle_segment_lost(now, &found));
@@ -362,7 +365,8 @@ impl SendHalf {
 
     /// Sets the timer of the loss probe.
     ///
-    /// Source: RFC 8985 section 7.2: not in a recovery, and not with anything acknowledged beyond a gap.
+    /// Source: RFC 8985 section 7.2: not in a recovery, and not with anything acknowledged beyond a
+    /// gap.
     fn mind_loss_probe(&mut self, now: Instant) {
         let is_due = self.repair == Repair::Nothing && self.sacked.is_empty() && self.flight() > 0;
         if let Some(rack) = &mut self.rack {
@@ -384,7 +388,8 @@ impl SendHalf {
         let mss = self.window.mss;
         match &mut self.repair {
             Repair::Fast { end, .. } if ack >= *end => {
-                // RFC 6582 section 3.2 step 3, full acknowledgement: the first way, which sends no burst.
+                // RFC 6582 section 3.2 step 3, full acknowledgement: the first option, which sends
+                // no burst.
                 if !self.sack {
                     let left = (self.next - self.una).max(mss) + mss;
                     self.window.cwnd = self.window.ssthresh.min(left);
@@ -396,7 +401,8 @@ impl SendHalf {
             Repair::Fast { partial, .. } => {
                 restart = !std::mem::replace(partial, true) || self.sack;
                 if !self.sack {
-                    // Partial acknowledgement: the next hole is sent again, and the window loses what has left.
+                    // Partial acknowledgement: the next hole is retransmitted, and the window
+                    // shrinks by the acknowledged bytes.
                     self.again = true;
                     let w = &mut self.window;
                     w.cwnd = w.cwnd.saturating_sub(bytes).max(mss) + if bytes >= mss { mss } else { 0 };
@@ -409,7 +415,8 @@ impl SendHalf {
                 }
                 self.dup_acks = 0;
                 let w = &self.window;
-                // In slow start a window counts as used from half of it on, as it is about to double.
+                // In slow start a window counts as used from half of it on, as it is about to
+                // double.
                 let used = if w.is_slow_start() { 2 * flight } else { flight + mss };
                 let ack = Ack {
                     bytes,
@@ -434,7 +441,8 @@ impl SendHalf {
         match &self.repair {
             Repair::Nothing => {
                 let lost = self.dup_acks >= DUP_THRESHOLD || self.sack && self.is_lost(self.una);
-                // RFC 6582 section 3.2 step 1: not for what was sent before the last loss was found.
+                // RFC 6582 section 3.2 step 1: not for segments sent before the last loss was
+                // found.
                 if lost && self.recover.is_none_or(|recover| self.una >= recover) {
                     self.enter_recovery(now);
                 }
@@ -468,7 +476,8 @@ impl SendHalf {
         position < self.lost_edge()
     }
 
-    /// The position below which all that was not acknowledged counts as lost: where the last ranges begin that are enough.
+    /// Position below which every unacknowledged byte counts as lost: the start of the last ranges
+    /// that suffice as evidence.
     fn lost_edge(&self) -> u64 {
         let enough = u64::from(DUP_THRESHOLD - 1) * self.window.mss;
         let (mut ranges, mut bytes) = (0, 0);
@@ -479,9 +488,10 @@ impl SendHalf {
         self.sacked.iter().rev().find(is_enough).map_or(0, |(start, _)| start)
     }
 
-    /// Bytes that are on their way, by what was acknowledged selectively.
+    /// Bytes in flight by selective acknowledgements.
     ///
-    /// Source: RFC 6675 section 4, SetPipe. Cost: a look at what was sent again, and at the last three ranges.
+    /// Source: RFC 6675 section 4, SetPipe. Cost: a check of the retransmitted ranges, and of the
+    /// last three ranges.
     fn pipe(&self) -> u64 {
         let highest = self.sacked.end().unwrap_or(self.una);
         let mut pipe = self.sent.saturating_sub(highest.max(self.una));
@@ -490,11 +500,11 @@ impl SendHalf {
         pipe + self.resent.iter().map(|resent| resent.end - resent.start).sum::<u64>()
     }
 
-    /// Forgets what was sent again and has arrived, or was lost once more: data that was sent three segments after it has
-    /// arrived and it has not.
+    /// Drops records of retransmissions that have arrived or were lost again: data sent three
+    /// segments later has arrived, and the retransmission has not.
     ///
-    /// Differs: RFC 6675 lets such a loss wait for the timer. Linux found it so (`tcp_mark_lost_retrans`) until it had RACK
-    /// (RFC 8985), which finds it by time.
+    /// Differs: RFC 6675 leaves this loss to the timer. Linux found it this way
+    /// (`tcp_mark_lost_retrans`) until it had RACK (RFC 8985), which finds it by time.
     fn review_resent(&mut self) {
         let late = u64::from(DUP_THRESHOLD) * self.window.mss;
         let (una, highest, sacked) = (self.una, self.sacked.end().unwrap_or(self.una), &self.sacked);
@@ -504,8 +514,8 @@ impl SendHalf {
         });
     }
 
-    /// The first piece of a hole that was not sent again: of those that count as lost, or of any. Cost: a look at the holes
-    /// before it and at what was sent again of them.
+    /// The first part of a hole that was not retransmitted: of lost bytes, or of any. Cost: a check
+    /// of the earlier holes and of their retransmissions.
     fn hole(&self, lost: bool) -> Option<(u64, u64)> {
         let edge = if lost { self.lost_edge() } else { u64::MAX };
         let mut resent = self.resent.iter().peekable();
@@ -517,7 +527,7 @@ impl SendHalf {
                 }
                 start = start.max(next.end);
                 if next.end > end {
-                    // It reaches into the next hole, too.
+                    // The range continues in the next hole.
                     break;
                 }
                 resent.next();
@@ -535,7 +545,7 @@ impl SendHalf {
         self.resent.insert(at, Resent { start, end, behind: self.sent });
     }
 
-    /// The next piece, until `None`. Counts as sent.
+    /// The next range to send, until `None`. It counts as sent.
     pub(crate) fn poll(&mut self, now: Instant) -> Option<Piece> {
         let is_modelled = self.control.model().is_some();
         if self.pacing.is_none() && !is_modelled {
@@ -550,7 +560,7 @@ impl SendHalf {
         piece
     }
 
-    /// Whether pacing lets a segment leave, by the limit from outside and by the congestion control.
+    /// Whether the external limit and the congestion control's pacing let a segment leave.
     fn may_leave(&mut self, now: Instant) -> bool {
         let (has_more, mss, srtt) = (self.una < self.end(), self.window.mss, self.rtt.srtt());
         let by_limit = self.pacing.as_mut().is_none_or(|pacing| pacing.may_send(now, mss, has_more));
@@ -567,7 +577,7 @@ impl SendHalf {
         }
     }
 
-    /// Tells the model of the path where less is in flight than might be for want of data.
+    /// Tells the path model if the sender is application-limited.
     ///
     /// Source: draft-ietf-ccwg-bbr-06 section 4.1.2.4, CheckIfApplicationLimited.
     fn mind_app_limit(&mut self) {
@@ -579,7 +589,8 @@ impl SendHalf {
 
     fn poll_unpaced(&mut self, now: Instant) -> Option<Piece> {
         if std::mem::take(&mut self.probe) {
-            // RFC 9293 section 3.8.6.1. A byte that the peer has, or that lies beyond its window: it must answer.
+            // RFC 9293 section 3.8.6.1. A byte that the peer has, or beyond its window: the peer
+            // must answer.
             return Some(Piece {
                 seq: self.una.saturating_sub(1),
                 len: 1,
@@ -603,7 +614,7 @@ impl SendHalf {
         if self.slow_start_restart && self.flight() == 0 {
             self.note_idle(now);
         }
-        // What the peer has already, after a timeout.
+        // Skips ranges that the peer has, after a timeout.
         while let Some((_, end)) = self.sacked.containing(self.next).filter(|_| self.next < self.sent) {
             self.next = end;
         }
@@ -612,12 +623,13 @@ impl SendHalf {
             Repair::Nothing => u64::from(self.dup_acks.min(DUP_THRESHOLD - 1)) * self.window.mss,
             _ => 0,
         };
-        // What the peer has is not on its way any more.
+        // Bytes that the peer has are no longer in flight.
         let arrived = self.sacked.total() - self.sacked.beyond(self.next).1;
         let may = (self.una + self.window.cwnd + extra + arrived).min(self.edge);
         let piece = self.piece(self.next, may.max(self.next).min(self.end()))?;
         let is_cut = u64::from(piece.len) < self.window.mss.min(self.written.saturating_sub(self.next));
-        // A segment cut short by the window waits for more of it while anything is on its way (RFC 1122 section 4.2.3.4).
+        // A segment cut short by the window waits for a larger window while anything is in flight
+        // (RFC 1122 section 4.2.3.4).
         if is_cut && self.flight() > 0 && piece.seq == self.sent {
             return None;
         }
@@ -625,7 +637,7 @@ impl SendHalf {
         Some(self.note_sent(now, piece))
     }
 
-    /// What recovery with selective acknowledgements sends next.
+    /// The next range in a recovery with selective acknowledgements.
     ///
     /// Source: RFC 6675 section 5 step C and section 4, NextSeg.
     fn poll_selective(&mut self, now: Instant) -> Option<Piece> {
@@ -635,7 +647,8 @@ impl SendHalf {
         if pipe > 0 && self.window.cwnd < pipe + self.window.mss {
             return None;
         }
-        // Rule 1: what is lost. Rule 2: what is new. Rule 3: what may be lost. Rule 4: once, the last segment.
+        // Rule 1: lost data. Rule 2: new data. Rule 3: data that may be lost. Rule 4: the last
+        // segment, once.
         let piece = if let Some((start, end)) = self.hole(true) {
             self.piece(start, end)?
         } else if let Some(new) = self.piece(self.sent, self.edge.min(self.end()).max(self.sent)) {
@@ -663,7 +676,7 @@ impl SendHalf {
         Some(self.note_sent(now, piece))
     }
 
-    /// Bytes that are on their way, where losses are found by time.
+    /// Bytes in flight with loss detection by time.
     ///
     /// Source: RFC 6675 section 4, SetPipe.
     fn pipe_by_time(&self) -> u64 {
@@ -671,9 +684,9 @@ impl SendHalf {
         self.flight() - self.sacked.total() - lost
     }
 
-    /// What is sent next where losses are found by time: what is lost, then what is new.
+    /// The next range with loss detection by time: lost data, then new data.
     ///
-    /// Source: RFC 8985 sections 6.2 and 7.3; what is on its way is RFC 6675's pipe.
+    /// Source: RFC 8985 sections 6.2 and 7.3; bytes in flight are RFC 6675's pipe.
     fn poll_by_time(&mut self, now: Instant) -> Option<Piece> {
         if self.slow_start_restart && self.flight() == 0 {
             self.note_idle(now);
@@ -700,7 +713,8 @@ impl SendHalf {
         let may = self.sent + self.window.cwnd.saturating_sub(pipe);
         let piece = self.piece(self.sent, may.min(new_end))?;
         let is_cut = u64::from(piece.len) < mss.min(self.written.saturating_sub(self.sent));
-        // A segment cut short by the window waits for more of it, as it does without RACK (RFC 1122 section 4.2.3.4).
+        // A segment cut short by the window waits for a larger one, as without RACK (RFC 1122
+        // section 4.2.3.4).
         if is_cut && self.flight() > 0 {
             return None;
         }
@@ -721,7 +735,7 @@ impl SendHalf {
         piece
     }
 
-    /// The segment from `seq` to `end` at most; none where that is empty.
+    /// A segment from `seq` up to `end`; `None` if it would be empty.
     fn piece(&self, seq: u64, end: u64) -> Option<Piece> {
         let len = (end.min(self.written).saturating_sub(seq)).min(self.window.mss);
         let fin = self.closed && seq + len == self.written && end > self.written;
@@ -746,7 +760,8 @@ impl SendHalf {
         }
     }
 
-    /// To be called when nothing more can be sent: a stream held up by a closed window must ask.
+    /// Must be called when nothing more can be sent: a stream blocked by a closed window has to
+    /// probe it.
     pub(crate) fn mind_probe(&mut self, now: Instant) {
         let held_up = self.flight() == 0 && self.next < self.end() && self.edge <= self.next;
         if held_up && self.timer.is_none() {
@@ -754,9 +769,10 @@ impl SendHalf {
         }
     }
 
-    /// A timer has gone off. False if the connection is to be given up.
+    /// Handles an expired timer. Returns false if the connection must be given up.
     ///
-    /// Source: RFC 8985 section 8 for what a look for losses and a probe do to the retransmission timer.
+    /// Source: RFC 8985 section 8 for the effects of loss detection and probes on the
+    /// retransmission timer.
     pub(crate) fn handle_timeout(&mut self, now: Instant) -> bool {
         if self.rack.as_ref().is_some_and(|rack| rack.must_detect(now)) {
             self.detect(now);
@@ -770,12 +786,12 @@ impl SendHalf {
         }
     }
 
-    /// The retransmission timer has gone off. False if the connection is to be given up.
+    /// Handles the retransmission timer. Returns false if the connection must be given up.
     fn handle_rto(&mut self, now: Instant) -> bool {
         self.rtt.back_off();
         self.timer = Some(now + self.rtt.rto());
         if self.flight() == 0 && self.una == self.sent {
-            // Probes go on for as long as the peer answers; that it does not, its silence to data will tell.
+            // Probes continue while the peer answers; its silence to data would show otherwise.
             self.probe = self.next < self.end();
             if !self.probe {
                 self.timer = None;
@@ -804,13 +820,13 @@ impl SendHalf {
         true
     }
 
-    /// Whether to say that the window was reduced, once.
+    /// Returns once whether to announce the reduced window.
     pub(crate) fn take_cwr(&mut self) -> bool {
         std::mem::take(&mut self.say_cwr)
     }
 }
 
-/// What a segment acknowledges beyond a gap.
+/// The blocks of a segment's acknowledgement beyond a gap.
 fn news_of(segment: &Segment, una: u64, sent: u64) -> impl Iterator<Item = (u64, u64)> + Clone + '_ {
     segment.sack.iter().filter(move |(start, end)| *start > una && *end <= sent)
 }

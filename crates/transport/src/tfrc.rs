@@ -1,12 +1,15 @@
-//! TFRC (RFC 5348): a rate for a stream of datagrams that is fair beside TCP, and smoother than TCP's.
+//! TFRC (RFC 5348): a rate for a stream of datagrams that is fair beside TCP, and smoother than
+//! TCP's.
 //!
-//! The receiver counts *loss events* (all losses within a round trip are one) and says how often they come and how fast data
-//! arrives; the sender puts the loss event rate into TCP's throughput equation. The data is the user's: these are the
-//! two halves of the control only, [`Sender`] and [`Receiver`], to be driven beside a data channel.
+//! The receiver counts *loss events* (all losses within a round trip are one) and reports their
+//! rate and the receive rate; the sender puts the loss event rate into TCP's throughput equation.
+//! These are the two halves of the control only, [`Sender`] and [`Receiver`], driven beside the
+//! user's data channel.
 //!
-//! Rates are in bytes a second, as the RFC's, in `f64`: sums, products, quotients and square roots only, which are the same on
-//! every machine. Leaves out: history discounting (section 5.5, optional), sending by the sender's idle times (section 4.4's
-//! data-limited cases are kept). Read [`Sender`], [`Receiver`] and [`throughput_bytes_per_s`] first.
+//! Rates are in bytes per second, as in the RFC, in `f64`: only sums, products, quotients and
+//! square roots, which are the same on every machine. Leaves out: history discounting (section 5.5,
+//! optional), and the sender's idle times (section 4.4's data-limited cases are kept). Read
+//! [`Sender`], [`Receiver`] and [`throughput_bytes_per_s`] first.
 
 mod loss;
 mod receiver;
@@ -21,7 +24,7 @@ pub use sender::{GAP_MAX_S, Sender, SenderConfig};
 pub enum TcpTimeout {
     /// Four round trips.
     FourRtt,
-    /// Four round trips, and at least so many seconds: 1 in RFC 6298, 0.2 for Linux and LTTP.
+    /// Four round trips, and at least this many seconds: 1 in RFC 6298, 0.2 for Linux and LTTP.
     AtLeast(f64),
 }
 
@@ -34,23 +37,24 @@ impl TcpTimeout {
     }
 }
 
-/// How the rate grows until the first loss. Both ends must have the same.
+/// Growth of the rate until the first loss. Both ends must use the same.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum SlowStart {
-    /// As the RFC has it: at most twice the bytes that arrived in the round trip before, reported once a round trip; that doubles the rate
-    /// in some two round trips.
+    /// As in the RFC: at most twice the bytes that arrived in the previous round trip, reported
+    /// once a round trip, which doubles the rate in some two round trips.
     #[default]
     Rfc,
-    /// As fast as TCP: four reports to a round trip, of which each may double its rate, in some 1.25 round trips. Where
-    /// round trips have grown by as much as in HyStart++ (RFC 9406 section 4.2: an eighth, 4 to 16 ms) a queue is building up,
-    /// and the rate is but a sixteenth above what arrives, so that the first losses are few.
+    /// As fast as TCP: four reports per round trip, each of which may double its rate, in some 1.25
+    /// round trips. If round trips have grown by as much as in HyStart++ (RFC 9406 section 4.2: an
+    /// eighth, 4 to 16 ms), a queue is building up, and the rate is limited to a sixteenth above
+    /// the receive rate, so that the first losses are few.
     ///
     /// Differs: RFC 5348 section 4.3 step 4. Never more than TCP's slow start would send.
     Eager,
 }
 
-/// Bytes in a second that TCP would send: segments of `size` bytes, a round trip of `rtt_s`, a timeout of `rto_s`, losses in
-/// a share `p` of the segments.
+/// TCP's throughput in bytes per second: segments of `size` bytes, a round trip of `rtt_s`, a
+/// timeout of `rto_s`, and a loss event rate `p`.
 ///
 /// Source: RFC 5348 section 3.1 with b = 1; LTTP equation 4.
 pub fn throughput_bytes_per_s(size: f64, rtt_s: f64, rto_s: f64, p: f64) -> f64 {
@@ -62,7 +66,7 @@ pub fn throughput_bytes_per_s(size: f64, rtt_s: f64, rto_s: f64, p: f64) -> f64 
 ///
 /// Source: RFC 5348 section 6.3.1, which asks for 5 %.
 pub fn loss_rate_for(bytes_per_s: f64, size: f64, rtt_s: f64, rto_s: f64) -> f64 {
-    // The rate falls as losses grow.
+    // The rate falls with growing loss.
     let (mut low, mut high) = (1e-12f64, 1.0f64);
     for _ in 0..200 {
         let middle = (low * high).sqrt();

@@ -1,7 +1,7 @@
 //! UDP sources: datagrams at a constant rate, or in bursts with pauses.
 //!
-//! A source only sends; arrivals are counted at the receiver. Gaps are kept exactly: a late call sends what was due,
-//! each datagram once.
+//! A source only sends; the receiver counts arrivals. Intervals are kept exactly: a late call sends
+//! all due datagrams, each once.
 
 use anabranch_endpoint::{Endpoint, Message, PeerId, Transmit};
 use anabranch_units::{BitRate, Duration, Instant, RandomStream, Serialiser};
@@ -9,11 +9,11 @@ use anabranch_units::{BitRate, Duration, Instant, RandomStream, Serialiser};
 /// One datagram.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// Its number, from 0.
+    /// Number, from 0.
     pub number: u64,
     /// Bytes on the wire, headers included.
     pub size_bytes: u32,
-    /// When it was due to leave.
+    /// Due time of departure.
     pub sent_at: Instant,
 }
 
@@ -23,26 +23,27 @@ impl Message for Datagram {
     }
 }
 
-/// When a source sends.
+/// Sending pattern of a source.
 #[derive(Clone, Debug)]
 pub enum Pattern {
     /// Without a pause.
     Constant,
-    /// At random, a batch at a time: gaps are drawn from the exponential distribution with the rate's mean (a Poisson
-    /// process).
+    /// At random, a batch at a time: intervals are exponentially distributed with the rate's mean
+    /// (a Poisson process).
     Poisson {
         /// Datagrams that leave back to back, at least 1.
         batch: u32,
-        /// What draws them.
+        /// Random stream of the intervals.
         random: RandomStream,
     },
-    /// In turns, on first; both lengths are drawn from exponential distributions with these means.
+    /// Bursts and pauses in turns, a burst first; both lengths are exponentially distributed with
+    /// these means.
     OnOff {
         /// Mean length of a burst.
         on: Duration,
         /// Mean length of a pause.
         off: Duration,
-        /// What draws them.
+        /// Random stream of the lengths.
         random: RandomStream,
     },
 }
@@ -55,15 +56,16 @@ pub struct UdpSource {
     gap: Serialiser,
     pattern: Pattern,
     next_at: Instant,
-    /// When the present burst ends.
+    /// End of the current burst.
     burst_until: Option<Instant>,
     stop_at: Option<Instant>,
     number: u64,
 }
 
 impl UdpSource {
-    /// A source that sends `rate` (while it sends) from `start` on, until `stop_at` if there is one. `None` for a rate that
-    /// is too low or too high to be kept ([`BitRate::serialiser`]), or a size or batch of zero.
+    /// A source that sends at `rate` (during bursts) from `start` on, until `stop_at` if given.
+    /// Returns `None` if the rate is too low or too high to be kept ([`BitRate::serialiser`]), or
+    /// if the size or batch is zero.
     pub fn new(
         peer: PeerId,
         rate: BitRate,
@@ -80,7 +82,7 @@ impl UdpSource {
         Some(new)
     }
 
-    /// Datagrams sent so far.
+    /// Number of datagrams sent.
     pub const fn sent(&self) -> u64 {
         self.number
     }
@@ -96,13 +98,14 @@ impl UdpSource {
     }
 }
 
-/// Draws of a longer mean are whole nanoseconds.
+/// Mean above which draws are whole nanoseconds.
 const EXACT_MEAN_MAX: Duration = Duration::from_ms(1);
 
-/// A draw from the exponential distribution of this mean, in whole picoseconds; in whole nanoseconds where the mean is longer than
-/// `EXACT_MEAN_MAX`.
+/// A draw from the exponential distribution with this mean, in whole picoseconds, or in whole
+/// nanoseconds if the mean exceeds `EXACT_MEAN_MAX`.
 pub fn exponential(mean: Duration, random: &mut RandomStream) -> Duration {
-    // 1 - u is above 0. The logarithm's last digits may differ between machines: of 1 ms these are far below a picosecond.
+    // 1 - u is above 0. The logarithm's last digits may differ between machines: for 1 ms they are
+    // far below a picosecond.
     let factor = -(1.0 - random.unit_f64()).ln();
     let ps = mean.as_ps() as f64 * factor;
     if mean > EXACT_MEAN_MAX {
@@ -186,7 +189,8 @@ mod tests {
             .expect("a good rate");
         let seconds = 300;
         let all = sent(&mut source, Instant::ZERO + Duration::from_secs(seconds));
-        // A third of the time, with some 3,300 bursts: two percent is more than three standard deviations.
+        // A third of the time, with some 3,300 bursts: two percent is more than three standard
+        // deviations.
         let share = all.len() as f64 / (1_000 * seconds) as f64;
         assert!((0.31..0.37).contains(&share), "{share}");
     }
@@ -205,7 +209,7 @@ mod tests {
         assert!((0.97..1.03).contains(&share), "{share}");
     }
 
-    /// #48: gaps were cut to whole nanoseconds: 200 Gbit/s that were asked for became 245.
+    /// #48: intervals were cut to whole nanoseconds: 200 Gbit/s became 245.
     #[test]
     fn random_gaps_keep_the_mean_of_fast_links() {
         for (gbps, size_bytes) in [(90, 64), (90, 1_500), (200, 64), (200, 1_500)] {
@@ -220,7 +224,7 @@ mod tests {
                 at
             });
             let measured = f64::from(count) * f64::from(size_bytes) * 8.0 / last.as_ps() as f64 * 1e3;
-            // The mean of a million gaps deviates by a thousandth.
+            // The mean of a million intervals deviates by a thousandth.
             assert!(
                 (measured / gbps as f64 - 1.0).abs() < 0.004,
                 "{measured} Gbit/s of {gbps}, {size_bytes} B"

@@ -1,6 +1,6 @@
-//! Which of a network's bids count. What comes from a network can be anything: each bid is taken or refused by itself, with a reason.
+//! Validation of a network's bids: each bid is accepted or refused separately, with a reason.
 //!
-//! Leaves out: whether a network's bids came in time (`broker`), whether they come true (`standing`). Read [`check`] first.
+//! Leaves out: the deadline of bids (`broker`), and their truth (`standing`). Read [`check`] first.
 
 use super::Contract;
 use crate::designs::Announced;
@@ -9,23 +9,23 @@ use crate::messages::{Bids, BidsReply};
 use anabranch_units::BitRate;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Reasons that are said; further bids are only counted.
+/// Maximum number of reasons reported; further refusals are only counted.
 const REASONS_MAX: usize = 20;
 
-/// Bids of a network that count.
+/// Valid bids of a network.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Checked {
-    /// No more follow.
+    /// True if no more bids follow.
     pub(super) is_all: bool,
-    /// How many there are.
+    /// Number of valid bids.
     taken: u64,
-    /// By the network's number.
+    /// Announcements, by the network's number of the cluster.
     pub(super) clusters: BTreeMap<u32, Announced>,
-    /// By share: clusters and scores.
+    /// Clusters and scores, by share.
     pub(super) shares: BTreeMap<u32, Vec<(u32, f64)>>,
 }
 
-/// Keeps account of what is taken.
+/// Counts of accepted and refused bids.
 #[derive(Default)]
 struct Account(BidsReply);
 
@@ -38,7 +38,8 @@ impl Account {
     }
 }
 
-/// Adds the bids that count of those that came for a round of so many shares, and says what becomes of the others. A bid is a cluster for a share.
+/// Validates bids for a round of `shares` shares, and adds the valid ones to `checked`. Returns the
+/// counts and reasons of refusals. A bid is one cluster for one share.
 pub(super) fn check(contract: &Contract, shares: u32, bids: Bids, checked: &mut Checked) -> BidsReply {
     let mut account = Account::default();
     checked.is_all = !bids.more;
@@ -171,7 +172,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes, what counts is within the contract, and each bid is either taken or refused.
+        /// For any input, valid bids are within the contract, and each bid is either accepted or
+        /// refused.
         #[test]
         fn what_counts_is_within_the_contract(
             clusters in proptest::collection::vec((0u32..6, proptest::option::of(proptest::num::f64::ANY), proptest::option::of(0u64..u64::MAX)), 0..8),

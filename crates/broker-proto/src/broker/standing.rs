@@ -1,28 +1,29 @@
-//! What the broker thinks of a network: whether what it says comes true.
+//! The broker's trust in a network: how far the network's statements have come true.
 //!
-//! A network that bids nonsense, or does not keep what it bids, is believed less: its bids count as worse than they say, and its capacities as less. It
-//! costs nobody else anything, and comes back as it does better. Source: section 3.6.3, *Fraud*: a reputation, and bids at lower
-//! priority. Read [`Standing`] first.
+//! A network that bids nonsense, or does not keep its bids, loses trust: its scores count as worse
+//! than bid, and its capacities as lower. Other networks are unaffected, and trust returns as the
+//! network improves. Source: section 3.6.3, *Fraud*: a reputation, and bids at lower priority. Read
+//! [`Standing`] first.
 
-/// How much the newest thing that is known of a network counts beside all before.
+/// Weight of the newest observation of a network.
 const NEWEST: f64 = 0.25;
-/// A capacity is believed to this part at least, so that a network can show that it does better.
+/// Minimum trust in capacities, so that a network can show improvement.
 const TRUST_LEAST: f64 = 0.05;
-/// How much of the way to full trust a round goes in which all was delivered.
+/// Share of the missing trust that a fully delivered round restores.
 const TRUST_BACK: f64 = 0.05;
-/// What scores may count at the most, beside what they say.
+/// Maximum factor on scores.
 const BIAS_MOST: f64 = 10.0;
 
-/// What is thought of a network.
+/// Trust in a network.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Standing {
-    /// The share of its bids that made sense, the newest rounds counting most: 1 at first.
+    /// Share of valid bids, with more weight on recent rounds; initially 1.
     pub reputation: f64,
-    /// What its capacities are multiplied by: 1 at first.
+    /// Factor on the network's capacities, at most 1; initially 1.
     pub capacity_trust: f64,
-    /// What its scores are multiplied by, as clients measure others: 1 at first, and at least.
+    /// Factor on the network's scores, from clients' measurements, at least 1; initially 1.
     pub score_bias: f64,
-    /// Rounds in which it did not bid in time, all together.
+    /// Total rounds without timely bids.
     pub missed: u64,
 }
 
@@ -33,35 +34,36 @@ impl Default for Standing {
 }
 
 impl Standing {
-    /// Whether it can have come about: what a store says may be anything.
+    /// Returns true if all values are within range; a stored standing may hold anything.
     pub fn is_possible(&self) -> bool {
         (0.0..=1.0).contains(&self.reputation)
             && (TRUST_LEAST..=1.0).contains(&self.capacity_trust)
             && (1.0..=BIAS_MOST).contains(&self.score_bias)
     }
 
-    /// By how much worse its scores count than they say.
+    /// Factor by which the network's scores count as worse than bid.
     pub fn score_factor(&self) -> f64 {
         self.score_bias * (2.0 - self.reputation)
     }
 
-    /// Of its bids in a round this share made sense.
+    /// Records the share of valid bids in a round.
     pub(super) fn note_bids(&mut self, share: f64) {
         self.reputation += NEWEST * (share - self.reputation);
     }
 
-    /// It was called and has not bid in time. Its clients go to others: that is all.
+    /// Records a call without timely bids. The only consequence is the count.
     pub(super) const fn note_missed(&mut self) {
         self.missed += 1;
     }
 
-    /// Clients measured so many times the score that it had bid.
+    /// Records the ratio of a score measured by clients to the score bid.
     pub(super) fn note_score(&mut self, ratio: f64) {
         let bias = self.score_bias + NEWEST * (ratio - self.score_bias);
         self.score_bias = bias.clamp(1.0, BIAS_MOST);
     }
 
-    /// A cluster has sent this share of what it was given, which was what it had bid, as far as that was believed.
+    /// Records the share of its placed demand that a cluster delivered. The placed demand was at
+    /// most the trusted part of the bid capacity.
     pub(super) fn note_delivered(&mut self, share: f64) {
         self.capacity_trust = if share < 1.0 {
             (self.capacity_trust * share).max(TRUST_LEAST)

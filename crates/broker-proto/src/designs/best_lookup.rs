@@ -1,9 +1,11 @@
-//! Many clusters for each place, what each costs and what it can send; but a network does not know which clients the broker has.
+//! Many clusters for each place, with costs and capacities; but a network does not know the
+//! broker's clients.
 
 use super::{Announced, Design, MATCHES_MANY, first};
 use crate::world::{Offer, Site};
 
-/// A network says of each cluster all that it can say without knowing of the clients: its whole capacity, part of which others take.
+/// A network announces the whole capacity of each cluster. It cannot subtract its other traffic
+/// without knowing the broker's clients.
 #[derive(Copy, Clone, Debug)]
 pub struct BestLookup;
 

@@ -1,9 +1,9 @@
-//! Today's world: a network is one price and, for each place, one cluster.
+//! The present market: a network is one price and, for each place, one cluster.
 
 use super::{Announced, Design, first};
 use crate::world::{Offer, Site};
 
-/// A network matches the cheapest cluster and says nothing of it.
+/// A network matches its cheapest cluster and announces nothing.
 #[derive(Copy, Clone, Debug)]
 pub struct Brokered;
 

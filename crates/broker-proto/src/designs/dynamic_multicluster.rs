@@ -1,9 +1,9 @@
-//! Many clusters for each place, and what each costs, but not what it can send.
+//! Many clusters for each place, with costs but without capacities.
 
 use super::{Announced, Design, MATCHES_MANY, first};
 use crate::world::{Offer, Site};
 
-/// A network matches many clusters and says what each costs.
+/// A network matches many clusters and announces the cost of each.
 #[derive(Copy, Clone, Debug)]
 pub struct DynamicMulticluster;
 

@@ -1,9 +1,9 @@
-//! One cluster for each place, and what it costs.
+//! One cluster for each place, with its cost.
 
 use super::{Announced, Design, first};
 use crate::world::{Offer, Site};
 
-/// A network matches the cheapest cluster and says what it costs.
+/// A network matches its cheapest cluster and announces its cost.
 #[derive(Copy, Clone, Debug)]
 pub struct DynamicPricing;
 

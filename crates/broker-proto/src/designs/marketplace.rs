@@ -3,10 +3,10 @@
 use super::{Announced, Design, MATCHES_MANY, first};
 use crate::world::{Offer, Site};
 
-/// A network knows which clients the broker has, so it bids what it has left beside its other traffic.
+/// A network knows the broker's clients, so it bids the capacity that its other traffic leaves.
 #[derive(Copy, Clone, Debug)]
 pub struct Marketplace {
-    /// The most clusters that it bids for a place.
+    /// Maximum number of clusters that a network bids for a place.
     pub bids: usize,
 }
 

@@ -1,12 +1,12 @@
-//! Some clusters for each place, at the one price of their network.
+//! Several clusters for each place, at the network's single price.
 
 use super::{Announced, Design, first};
 use crate::world::{Offer, Site};
 
-/// A network matches the cheapest clusters, and the broker learns how well each serves.
+/// A network matches its cheapest clusters, and the broker learns how well each serves.
 #[derive(Copy, Clone, Debug)]
 pub struct Multicluster {
-    /// How many; the thesis has 2 and 100.
+    /// Maximum number of clusters for a place; the thesis has 2 and 100.
     pub clusters: usize,
 }
 

@@ -1,9 +1,9 @@
-//! The broker knows all that networks know.
+//! The broker has complete knowledge of all networks.
 
 use super::{Announced, Design};
 use crate::world::{Offer, Site};
 
-/// Every cluster of every network may serve every place, and nothing of it is hidden.
+/// Every cluster of every network may serve every place, and all values are announced.
 #[derive(Copy, Clone, Debug)]
 pub struct Omniscient;
 

@@ -3,9 +3,11 @@
 use super::{Announced, Design, Marketplace};
 use crate::world::{Offer, Site};
 
-/// Bids as in [`Marketplace`]; after the broker has chosen, each network is asked, and what one refuses is withdrawn from all.
+/// Bids as in [`Marketplace`]; then each network is asked, and one refusal withdraws the whole
+/// decision.
 ///
-/// Differs: the thesis leaves it aside, as they may never all agree. Here rounds have a limit.
+/// Differs: the thesis leaves this design aside, because the networks may never all agree. Here
+/// rounds have a limit.
 #[derive(Copy, Clone, Debug)]
 pub struct Transactions;
 

@@ -1,4 +1,4 @@
-//! Answers beside the best of all, bounds beside costs, and viewers who are not served.
+//! Answers compared with the optimum, bounds compared with costs, and unserved viewers.
 
 use super::*;
 use crate::market::Candidate;
@@ -32,7 +32,7 @@ fn market(random: &mut RandomStream, counts: (u64, u64, u64), sessions: u64, sha
     Market::new(clusters, &places, groups).expect("it can be")
 }
 
-/// Load of each cluster in bits a second. Checks that the answer counts each viewer once.
+/// Load of each cluster in bits per second. Checks that the answer counts each viewer once.
 fn used(market: &Market, answer: &Answer) -> Vec<u64> {
     let mut used = vec![0; market.clusters().len()];
     let mut sessions = vec![0; market.groups().len()];
@@ -50,7 +50,7 @@ fn used(market: &Market, answer: &Answer) -> Vec<u64> {
     used
 }
 
-/// The least that viewers from this one on cost: every way to place them.
+/// Minimum cost of the viewers from this one on, by exhaustive search.
 fn least(market: &Market, sessions: &[u32], room: &mut [u64], cost: f64, best: &mut f64) {
     if cost >= *best {
         return;
@@ -122,7 +122,7 @@ fn where_there_is_room_for_all_each_goes_where_it_is_cheapest() {
     assert!(answer.gap_share() < 1e-9, "{}", answer.gap_share());
 }
 
-/// A viewer goes unserved only while none of its candidates has room for it (#48).
+/// A viewer goes unserved only while none of its candidates has room (#48).
 #[test]
 fn no_viewer_is_unserved_beside_room() {
     for seed in 0..300 {
@@ -142,7 +142,8 @@ fn no_viewer_is_unserved_beside_room() {
     }
 }
 
-/// A viewer may go unserved where a chain of moves, each dearer, would serve all: two dearest placements are the price of that (#48).
+/// A viewer may go unserved even if a chain of costlier moves would serve all viewers; being
+/// unserved costs as much as two of the costliest placements (#48).
 #[test]
 fn a_chain_of_dear_moves_is_not_made_for_one_viewer() {
     let cluster = Cluster { capacity: BitRate::mbps(1), cost_per_mbps: 0.0 };
@@ -157,7 +158,8 @@ fn a_chain_of_dear_moves_is_not_made_for_one_viewer() {
     assert_eq!((answer.unserved(), answer.cost, answer.bound), (1, 2.0, 2.0));
 }
 
-/// Each viewer has one cluster, and capacities are short: the answer is forced, and the gap is below 4 % (#48).
+/// Each viewer has one candidate, and capacities are short: the answer is forced, and the gap is
+/// below 4 % (#48).
 #[test]
 fn a_forced_answer_has_a_tight_gap() {
     let mut widest: f64 = 0.0;

@@ -1,19 +1,19 @@
-//! What a simulated network knows of its clusters.
+//! A simulated network's knowledge of its clusters.
 //!
-//! Leaves out: what it bids (`agent`). Read [`Own`].
+//! Leaves out: bids (`agent`). Read [`Own`].
 
 use crate::agent::Estimates;
 use crate::world::{Offer, Site, considered};
 use anabranch_units::BitRate;
 use std::collections::BTreeMap;
 
-/// What a network knows of its clusters.
+/// A network's knowledge of its clusters.
 #[derive(Debug)]
 pub(super) struct Own {
     pub(super) network: u32,
     pub(super) cost: f64,
     pub(super) capacities: Vec<BitRate>,
-    /// By city.
+    /// Offers for each city.
     pub(super) offers: BTreeMap<String, Vec<Offer>>,
 }
 

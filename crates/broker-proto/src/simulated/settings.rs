@@ -1,4 +1,4 @@
-//! The settings of a `broker` workload in a scenario, and whether they fit its network.
+//! Settings of a `broker` workload in a scenario, and their validation against its network.
 
 use super::Stage;
 use crate::designs;
@@ -10,80 +10,81 @@ use anabranch_sim::{Network, PlanError};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, Seed};
 use serde::Deserialize;
 
-/// The most networks, clusters of one, and players.
+/// Maximum numbers of networks, of clusters of one, and of players.
 const NETWORKS_MAX: u32 = 1_000;
 const CLUSTERS_MAX: u32 = 1_000;
 const PLAYERS_MAX: u32 = 10_000;
-/// The latest that anything happens.
+/// Maximum of all times.
 const TIME_MAX: Duration = Duration::from_secs(100_000);
 
-/// A workload's settings. Hosts are taken in order: the broker's, one for each cluster, and the players share all that are left.
+/// A workload's settings. Hosts are assigned in order: one to the broker, one to each cluster, and
+/// the remaining ones to players.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// As `broker serve --design` has it.
+    /// Design, as in `broker serve --design`.
     pub design: String,
-    /// How many networks.
+    /// Number of networks.
     pub networks: u32,
-    /// Clusters of each.
+    /// Number of clusters of each network.
     pub clusters: u32,
-    /// How many players.
+    /// Number of players.
     pub players: u32,
-    /// What a player gets.
+    /// Bitrate of a player.
     pub bitrate: BitRate,
-    /// What a segment plays, and what a buffer holds.
+    /// Playback time of a segment.
     pub segment: Duration,
-    /// See above.
+    /// Playback time of a full buffer.
     pub buffer: Duration,
-    /// After how long players ask again.
+    /// Interval after which players ask again.
     pub ttl: Duration,
-    /// How often there is a round, and how long networks have to bid.
+    /// Interval between two rounds.
     pub every: Duration,
-    /// See above.
+    /// Time for networks to bid.
     pub bids_within: Duration,
-    /// An agent that says nothing for so long has gone.
+    /// Silence after which an agent counts as gone.
     pub silent_after: Duration,
-    /// What a cluster says that it can send; nine tenths of what its host's links carry without.
+    /// Capacity that a cluster announces. `None`: nine tenths of the capacity of its host's links.
     pub capacity: Option<BitRate>,
-    /// What a megabit costs each network; drawn from 1 to 3 by the seed without.
+    /// Cost per Mbit/s of each network. Missing values are drawn from 1 to 3 by the seed.
     pub costs: Vec<f64>,
-    /// What a unit of money is worth where a ms of round trip is worth 1.
+    /// Weight of one unit of money, where one ms of round trip has weight 1.
     pub cost_weight: f64,
-    /// Players come within so long of the beginning.
+    /// Time after the start within which players arrive.
     pub arrivals: Duration,
-    /// What goes wrong.
+    /// Faults to inject.
     pub faults: Vec<Fault>,
     /// Strict priority of segments.
     pub priority: u8,
-    /// The same of questions, bids and answers.
+    /// Strict priority of requests, bids and answers.
     pub control_priority: u8,
 }
 
-/// Something that goes wrong for a while.
+/// A temporary fault.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
-    /// What.
+    /// Kind of the fault.
     pub what: FaultKind,
-    /// Of which network; none for the broker.
+    /// Number of the network; `None` for the broker.
     pub network: Option<u32>,
-    /// From when on.
+    /// Time of the start.
     pub at: Duration,
-    /// Until when; to the end of the run without.
+    /// Time of the end; `None` for the end of the run.
     pub until: Option<Duration>,
 }
 
-/// What may go wrong.
+/// Kind of a fault.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FaultKind {
-    /// A network's agent says nothing; its clusters go on.
+    /// A network's agent is silent; its clusters keep serving.
     AgentDies,
     /// A network's agent bids after the deadline.
     AgentLate,
-    /// A network's agent and clusters say nothing.
+    /// A network's agent and clusters are silent.
     NetworkDies,
-    /// The broker says nothing; one that knows the last round begins in the end.
+    /// The broker is silent; at the end a new broker starts that knows the last round.
     BrokerDies,
 }
 
@@ -113,14 +114,14 @@ impl Default for Settings {
 }
 
 impl Fault {
-    /// Whether it is there at a time.
+    /// Returns true if the fault is active at a time.
     pub fn holds(&self, now: Instant) -> bool {
         now >= Instant::ZERO + self.at && self.until.is_none_or(|until| now < Instant::ZERO + until)
     }
 }
 
 impl Settings {
-    /// A setting that real programs cannot be told, if one is set.
+    /// Returns a setting that is set and has no counterpart in real programs, if there is one.
     pub fn only_simulated(&self) -> Option<&'static str> {
         let late = self.faults.iter().any(|fault| fault.what == FaultKind::AgentLate);
         let silent = self.silent_after != Self::default().silent_after;
@@ -129,26 +130,26 @@ impl Settings {
             .find_map(|(is_set, name)| is_set.then_some(name))
     }
 
-    /// Hosts that the broker and the networks have; players have the others.
+    /// First host of the players, after the hosts of the broker and the networks.
     pub fn first_viewer(&self) -> u16 {
         (1 + self.networks * self.clusters) as u16
     }
-    /// The host of a network's cluster.
+    /// Host of a network's cluster.
     pub fn cluster_host(&self, network: u32, cluster: u32) -> u16 {
         (1 + network * self.clusters + cluster) as u16
     }
-    /// The host of a player.
+    /// Host of a player.
     pub fn player_host(&self, player: u32, hosts: u16) -> u16 {
         let first = self.first_viewer();
         first + (player % u32::from(hosts - first)) as u16
     }
-    /// What a megabit costs each network.
+    /// Cost per Mbit/s of each network.
     pub fn costs(&self, seed: Seed) -> Vec<f64> {
         let mut random = seed.stream("broker-costs", 0);
         let mut draw = || 1.0 + 2.0 * random.unit_f64();
         (0..self.networks as usize).map(|at| self.costs.get(at).copied().unwrap_or_else(&mut draw)).collect()
     }
-    /// Bytes of a segment.
+    /// Size of a segment in bytes.
     pub fn segment_bytes(&self) -> u64 {
         segment_bytes(self.bitrate, self.segment)
     }
@@ -226,9 +227,10 @@ impl Settings {
     }
 }
 
-/// Looks a workload up, which messages call `field`.
+/// Resolves a workload, which messages call `field`, against its network.
 ///
-/// Errors: a setting that is unknown or cannot be, a network with too few hosts or without ways between them.
+/// Errors: a setting that is unknown or out of range; a network with too few hosts, or without
+/// paths between them.
 pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result<Stage, PlanError> {
     let wrong = |name: &str, message: String| PlanError { field: format!("{field}.{name}"), message };
     let settings: Settings = workload.settings(field)?;
@@ -249,7 +251,7 @@ pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result
     Ok(Stage { capacities: capacities.collect(), scores, priorities, settings, hosts: hosts as u16 })
 }
 
-/// By viewers' host and cluster: the round trip without queues, in ms.
+/// Round trip without queues in ms, by viewers' host and cluster.
 fn scores(settings: &Settings, network: &Network) -> Vec<Vec<f64>> {
     let topology = network.topology();
     let lengths: Vec<u64> = topology.links().iter().map(|link| link.properties.delay.as_ps()).collect();
@@ -264,7 +266,7 @@ fn scores(settings: &Settings, network: &Network) -> Vec<Vec<f64>> {
     viewers.map(|site| from_clusters.iter().map(|from| ms(from[site.index()])).collect()).collect()
 }
 
-/// Nine tenths of what a host's links carry.
+/// Nine tenths of the capacity of a host's links.
 fn room(network: &Network, host: u16) -> BitRate {
     let site = network.hosts()[usize::from(host)];
     let out = network.topology().links().iter().filter(|link| link.from == site);

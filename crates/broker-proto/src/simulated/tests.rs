@@ -1,4 +1,5 @@
-//! Rounds, agents and players in the simulator: who plays from where, what faults cost, and what a scenario may say.
+//! Rounds, agents and players in the simulator: choice of clusters, cost of faults, and validation
+//! of scenarios.
 
 use super::Simulated;
 use anabranch_sim::{Outcome, Plan, Simulation, scenario};
@@ -41,7 +42,7 @@ fn players_come_to_the_cheapest_network_and_never_stand_still() {
     let outcome = run("", 0);
     let more = &outcome.workloads[0].more;
     assert_eq!((more["players_begun"], more["stalls"], more["failures"]), (40.0, 0.0, 0.0), "{more:?}");
-    // The first has room for 60 clients at nine tenths of its link.
+    // The first cluster has room for 60 clients at nine tenths of its link.
     assert_eq!((more["cost_mean"], more["unplaced"]), (1.0, 0.0), "{more:?}");
     assert!(more["rounds_accepted"] >= 10.0, "{more:?}");
     assert!(more["decided_us_max"] < 500_000.0, "{more:?}");

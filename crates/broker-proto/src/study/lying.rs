@@ -1,13 +1,14 @@
-//! Which network gains by lying about its costs or capacities, and what rule of payment removes the gain: a small game, one network against all
-//! others that are honest.
+//! Gains of a network that lies about its costs or capacities, and a payment rule that removes the
+//! gain: one network against honest competitors.
 //!
-//! An honest network asks [`MARKUP`] times what a cluster costs it. One that lies asks another multiple, or says that its clusters can send a factor more than they
-//! can. It is paid what it asked for what it sends (*as bid*), or what the others would be worse off without it, beside what it asked (*Clarke's
-//! rule*): then nobody gains by asking anything but what it costs, where the best placement is found, as what a network asks decides what it
-//! sends and not what it is paid.
+//! An honest network asks [`MARKUP`] times a cluster's cost. A lying network asks another multiple,
+//! or multiplies its clusters' capacities by a factor. Its payment is the price asked for its
+//! traffic (*as bid*), or the increase of the competitors' total cost without it (*Clarke's rule*).
+//! Under Clarke's rule truthful prices are optimal if the best placement is found, because the
+//! asked price then decides the traffic but not the payment.
 //!
-//! Source: the thesis leaves cheating open (sections 3.6.3 and 7); Clarke, *Multipart Pricing of Public Goods* (1971). Read [`Lie`] and [`payoff`]
-//! first.
+//! Source: the thesis leaves cheating open (sections 3.6.3 and 7); Clarke, *Multipart Pricing of
+//! Public Goods* (1971). Read [`Lie`] and [`payoff`] first.
 
 use crate::agent::Reserve;
 use crate::broker::{Broker, Decision};
@@ -20,37 +21,38 @@ use crate::world::World;
 use anabranch_units::{BitRate, Instant, PeerId};
 use std::sync::Arc;
 
-/// What one network says, beside what is so.
+/// False statements of one network.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Lie {
-    /// Whose clusters.
+    /// Number of the lying network.
     pub network: u32,
-    /// So many times what it costs is what it asks.
+    /// Asked price as a multiple of the cost.
     pub price: f64,
-    /// What it says that it can send is multiplied by this.
+    /// Factor on the announced spare capacity.
     pub capacity: f64,
 }
 
-/// What a network has of a round.
+/// Result of a round for one network.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub struct Payoff {
-    /// Megabits a second that it is given.
+    /// Assigned traffic in Mbit/s.
     pub traffic_mbps: f64,
-    /// What is left if it is paid what it asked.
+    /// Profit if paid as bid.
     pub as_bid: f64,
-    /// What is left if it is paid by Clarke's rule.
+    /// Profit if paid by Clarke's rule.
     pub clarke: f64,
-    /// The share of its traffic that its clusters cannot send.
+    /// Share of the assigned traffic that its clusters cannot send.
     pub overloaded_share: f64,
 }
 
-/// A round, and what it costs all in the broker's eyes, in money.
+/// A round, and its total cost to the broker in money.
 struct Round {
     decision: Arc<Decision>,
     cost: f64,
 }
 
-/// One round in which the networks say what `said` has; weights are those of the world as it is. A network may stay away.
+/// Runs one round in which networks state the values of `said`; weights come from the real `world`.
+/// The network `away` takes no part.
 fn round(
     world: &World,
     said: &World,
@@ -81,9 +83,10 @@ fn round(
     Round { decision, cost }
 }
 
-/// What a network has if it lies so and all others are honest; `without` is what all costs if it stays away ([`without`]).
+/// Computes the payoff of a lying network among honest ones. `without` is the total cost if that
+/// network stays away ([`without`]).
 ///
-/// Panics: for a weight of cost of 0, with which money means nothing.
+/// Panics: if `cost_weight` is 0, where money has no value.
 pub fn payoff(world: &World, design: &Arc<dyn Design>, cost_weight: f64, lie: Lie, without: f64) -> Payoff {
     assert!(cost_weight > 0.0, "money has to mean something");
     let said = said(world, Some(lie));
@@ -112,12 +115,12 @@ pub fn payoff(world: &World, design: &Arc<dyn Design>, cost_weight: f64, lie: Li
     }
 }
 
-/// What all costs in the broker's eyes, in money, if a network stays away and the others are honest.
+/// Total cost to the broker, in money, if a network stays away and all other networks are honest.
 pub fn without(world: &World, design: &Arc<dyn Design>, cost_weight: f64, network: u32) -> f64 {
     round(world, &said(world, None), design, cost_weight, Some(network)).cost
 }
 
-/// A world as networks speak of it: prices with their markup, and one network's with its lie.
+/// Returns a world as the networks state it: prices with their markup, and one network's lie.
 fn said(world: &World, lie: Option<Lie>) -> World {
     let mut said = world.clone();
     let lie_of = |network: u32| {
@@ -126,7 +129,7 @@ fn said(world: &World, lie: Option<Lie>) -> World {
     for site in &mut said.sites {
         let (price, capacity) = lie_of(site.network);
         site.cost_per_mbps *= price;
-        // What is left beside other traffic is what it lies about.
+        // The lie is about the capacity beside background traffic.
         let room = site.room().as_bps() as f64 * capacity;
         site.capacity = BitRate::bps(site.background.as_bps() + room as u64);
     }
@@ -164,7 +167,7 @@ mod tests {
             for price in [0.8, 0.9, 1.1, 1.2, 1.3, 1.6, 2.4] {
                 let lied = of(price);
                 gains += u32::from(lied.as_bid > honest.as_bid * 1.01);
-                // The best placement is found to a hundredth of a percent.
+                // The optimiser finds the best placement within a hundredth of a percent.
                 let noise = 1e-3 * without;
                 assert!(lied.clarke <= true_cost.clarke + noise, "{network} {price}: {lied:?} {true_cost:?}");
             }

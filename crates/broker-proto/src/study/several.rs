@@ -1,8 +1,12 @@
-//! Several brokers whose clients go to the same clusters, round after round while demand changes: what networks bid them, and what comes of it.
+//! Several brokers whose clients share clusters, over rounds of changing demand: networks' bids,
+//! and their results.
 //!
-//! Source: the thesis leaves it open (chapter 7): with several brokers a network's bids overlap, and if all are accepted its clusters have too much. Are bids
-//! hints or guarantees? Here each broker runs its rounds, one after the other; networks keep of each cluster what their [`Reserve`] says.
-//! Demand of each broker in each place wanders by itself (a lognormal factor, of which each round keeps nine tenths).
+//! Source: the thesis leaves this open (chapter 7). With several brokers a network's bids overlap,
+//! and if all are accepted its clusters are overloaded: are bids hints or guarantees? Here the
+//! brokers run their rounds in turn, and networks reserve capacity by their [`Reserve`]. Demand of
+//! each broker in each place follows a random walk (a lognormal factor that keeps nine tenths in
+//! each round).
+//!
 //! Read [`Several`] and [`run`] first.
 
 use crate::agent::{Agent, Reserve};
@@ -17,47 +21,48 @@ use anabranch_units::{Duration, Instant, PeerId, Seed};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// How much of its level a place's demand keeps from round to round.
+/// Share of the log demand that a place keeps from round to round.
 const KEEPS: f64 = 0.9;
 
-/// Who decides, how often, and how demand changes.
+/// Parameters of a study.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Several {
-    /// Brokers; each has an equal part of the world's clients in the mean.
+    /// Number of brokers; each has an equal mean share of the world's clients.
     pub brokers: u32,
-    /// Rounds of each.
+    /// Number of rounds of each broker.
     pub rounds: u32,
-    /// What networks keep for other brokers.
+    /// Capacity that networks reserve for other brokers.
     pub reserve: Reserve,
     /// The standard deviation of the logarithm of a place's demand.
     pub swing: f64,
-    /// What cost weighs.
+    /// Weight of cost.
     pub cost_weight: f64,
-    /// What demand is drawn from.
+    /// Seed of the demand.
     pub seed: Seed,
 }
 
-/// What comes of a round of all brokers.
+/// Outcome of one round of all brokers.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub struct RoundOutcome {
-    /// The share of clients whose cluster has more than it can send beside its other traffic.
+    /// Share of clients whose cluster is overloaded.
     pub overloaded_share: f64,
-    /// The share of clients for whom no room was found.
+    /// Share of unserved clients.
     pub unserved_share: f64,
-    /// What a megabit costs the network that sends it, in the mean.
+    /// Mean cost per Mbit/s to the serving network.
     pub cost_mean: f64,
-    /// The score of those who are served, in the mean.
+    /// Mean score of the served clients.
     pub score_mean: f64,
-    /// What clusters send beyond or below what their networks expected, to what they send.
+    /// Sum of the differences between actual and expected rates of clusters, relative to the total
+    /// traffic.
     pub surprise_share: f64,
-    /// The share of brokers whose round changed nothing, as networks did not agree.
+    /// Share of brokers whose round changed nothing for lack of agreement.
     pub void_share: f64,
 }
 
 /// Demand of one broker.
 struct Demand {
     draws: Draws,
-    /// By place: the logarithm of its factor.
+    /// Logarithm of each place's factor.
     levels: Vec<f64>,
 }
 
@@ -68,7 +73,7 @@ impl Demand {
         Self { draws, levels }
     }
 
-    /// The next round's clients.
+    /// Returns the clients of the next round.
     fn next(&mut self, several: &Several, all: &[Gathered]) -> Vec<Gathered> {
         let (draws, part) = (&mut self.draws, f64::from(several.brokers.max(1)).recip());
         let fresh = (1.0 - KEEPS * KEEPS).sqrt() * several.swing;
@@ -78,7 +83,7 @@ impl Demand {
             let factor = part * mean * level.exp();
             let mut of = of.clone();
             for some in &mut of.clients {
-                // Rounded by chance, so that the mean stays.
+                // Random rounding keeps the mean.
                 some.sessions = f64::from(some.sessions).mul_add(factor, draws.0.unit_f64()) as u32;
             }
             of
@@ -87,7 +92,7 @@ impl Demand {
     }
 }
 
-/// Runs all rounds.
+/// Runs all rounds of a study.
 pub fn run(world: &World, design: &Arc<dyn Design>, several: &Several) -> Vec<RoundOutcome> {
     let (parties, second) = (Parties::new(world), Duration::from_secs(1));
     let mut agents = parties.agents(several.reserve);
@@ -108,7 +113,7 @@ pub fn run(world: &World, design: &Arc<dyn Design>, several: &Several) -> Vec<Ro
         let now = Instant::ZERO + second * u64::from(round);
         let expected = expected(&agents, several.brokers, world);
         let mut voids = 0;
-        // Each is the first in its turn.
+        // The brokers take turns at being first.
         for turn in 0..several.brokers {
             let number = (turn + round) % several.brokers;
             let broker = &mut brokers[number as usize];
@@ -126,7 +131,7 @@ pub fn run(world: &World, design: &Arc<dyn Design>, several: &Several) -> Vec<Ro
     outcomes
 }
 
-/// What networks expect each cluster to send to all brokers together, in bits a second.
+/// Rate that networks expect of each cluster for all brokers together, in bits per second.
 fn expected(agents: &[Agent], brokers: u32, world: &World) -> Vec<f64> {
     let of = |(cluster, site): (u32, &crate::world::Site)| {
         let agent = &agents[site.network as usize];

@@ -1,11 +1,11 @@
 //! Brokers and the agents of networks under faults, in virtual time: joins, silence, mailboxes,
 //! back-off and the lead.
 //!
-//! Each seed draws which faults there are and how many: lost and late messages, cuts between agents
-//! and brokers, a store that is away, crashes of agents and brokers, a second process of a network,
+//! Each seed draws the kinds and rates of faults: lost and late messages, cuts between agents and
+//! brokers, an unreachable store, crashes of agents and brokers, a second process of a network,
 //! frozen agents, brokers that reset their clocks. After every event [`World`] checks the
 //! invariants; then all faults end, and every agent must join the leader and take part in rounds.
-//! `testing::faults` says how to run one seed, or more.
+//! `testing::faults` explains how to run one seed, or more.
 #![allow(clippy::disallowed_methods, reason = "a test reads what it is told")]
 
 #[path = "../it/store.rs"]

@@ -10,8 +10,8 @@
 //! 4. An agent is silent for [`SILENCE_MAX`] when its session ends, and no session outlives that.
 //! 5. An agent that runs has a request under way, or joins within the longest pause.
 //!
-//! When all faults have ended, one of several brokers stays away. Of the others one leads, every
-//! agent is joined with it, all brokers know so, and every network hears of a new round.
+//! After all faults have ended, one of several brokers stays away. One of the remaining brokers
+//! leads, every agent joins it, all brokers know so, and every network hears of a new round.
 
 use super::store::{LEASE, Store};
 use anabranch_broker_proto::agent_session::{self, Answer, Ask, Failure, WITHIN};
@@ -25,14 +25,14 @@ use anabranch_units::{Duration, Instant, PeerId, RandomStream, Seed};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-/// Time between rounds.
+/// Interval between two rounds.
 const EVERY: Duration = Duration::from_secs(20);
-/// How long faults come.
+/// Duration of the faults.
 const CHAOS: Duration = Duration::from_secs(150);
-/// Time in which all comes back after the last fault: an agent's slowest request, the lead, and two
+/// Time limit of recovery after the last fault: an agent's slowest request, the election, and two
 /// rounds.
 const HEALED: Duration = Duration::from_secs(120);
-/// How often faults are drawn.
+/// Interval between two draws of faults.
 const TICK: Duration = Duration::from_ms(500);
 /// An agent's longest pause between two attempts to join.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -48,7 +48,7 @@ static MARKET: LazyLock<Market> = LazyLock::new(|| {
 enum Fault {
     Lost,
     Late,
-    /// A connection breaks at the agent, and its broker does not see that.
+    /// A connection breaks at the agent, unnoticed by its broker.
     Broken,
     Cut,
     StoreAway,
@@ -59,8 +59,8 @@ enum Fault {
 }
 
 impl Fault {
-    /// Each fault with its highest chance in a million: for each message, or at each [`TICK`]. For
-    /// [`Fault::Late`] the number is the longest delay in microseconds.
+    /// Each fault with its maximum rate per million: for each message, or at each [`TICK`]. For
+    /// [`Fault::Late`] the number is the maximum delay in microseconds.
     const ALL: [(Self, u64); 9] = [
         (Self::Lost, 200_000),
         (Self::Late, 3_000_000),
@@ -92,7 +92,7 @@ enum What {
         number: u64,
         answer: Result<Answer, Failure>,
     },
-    /// A request's time is over at the agent, or its connection breaks there.
+    /// A request times out at the agent, or its connection breaks there.
     TimeOver {
         from: From,
         number: u64,
@@ -114,7 +114,7 @@ enum What {
         number: u64,
         told: Option<StoreTold>,
     },
-    /// A broker asks the leader which networks are there.
+    /// A broker asks the leader for the connected networks.
     AskRoll {
         by: usize,
         life: u64,
@@ -127,7 +127,7 @@ enum What {
     },
     StartAgent(usize),
     StartBroker(usize),
-    /// A frozen agent goes on, or the schedule ends.
+    /// A frozen agent resumes, or the schedule ends.
     Wake,
 }
 
@@ -135,10 +135,10 @@ enum What {
 struct Process {
     life: u64,
     machine: AgentSession,
-    /// The request under way: its number.
+    /// Number of the request in flight.
     pending: Option<u64>,
     frozen_until: Instant,
-    /// Last message that was taken in the present join.
+    /// Last message received in the current join.
     after: u64,
     /// Last accepted round that it has heard of.
     round: u64,
@@ -156,10 +156,10 @@ struct Poll {
 struct Running {
     life: u64,
     networks: Networks,
-    /// When its clock began.
+    /// Zero of its clock.
     began: Instant,
     polls: BTreeMap<u64, Poll>,
-    /// The session of each network that joined last, and when it was heard last.
+    /// Session of each network that joined last, and the time of its last request.
     joined: BTreeMap<usize, (u64, Instant)>,
 }
 
@@ -175,7 +175,7 @@ pub struct World {
     store_away_until: Instant,
     agents: Vec<Option<Process>>,
     brokers: Vec<Option<Running>>,
-    /// Until when no message passes between an agent and a broker.
+    /// End of each cut between an agent and a broker.
     cuts: BTreeMap<(usize, usize), Instant>,
     faults: Chances<Fault>,
     lives: u64,
@@ -183,7 +183,7 @@ pub struct World {
     design: &'static str,
     /// The broker that stays away after all faults.
     dead: Option<usize>,
-    /// When all faults ended, and the last round that was kept then.
+    /// Time at which all faults ended, and the last stored round then.
     healed: Option<(Instant, u64)>,
     network: RandomStream,
     chaos: RandomStream,
@@ -251,7 +251,7 @@ impl World {
         agents.chain(brokers).min()
     }
 
-    /// Does what is due at agents and brokers.
+    /// Delivers due timeouts to agents and brokers.
     fn keep_time(&mut self) {
         let now = self.schedule.now();
         for process in self.agents.iter_mut().flatten().filter(|process| process.frozen_until <= now) {
@@ -384,7 +384,7 @@ impl World {
                 let away = some_time(&mut self.chaos, 40);
                 self.schedule.after(away, What::StartAgent(at));
             }
-            // The one before is not asked.
+            // The previous process is not told.
             if self.chaos.chance_ppm(self.faults.ppm(Fault::SecondProcess)) && self.agents[at].is_some() {
                 self.start_agent(at);
             }
@@ -417,7 +417,7 @@ impl World {
     fn kill_broker(&mut self, at: usize) {
         self.schedule.say(format!("broker {at} dies"));
         let running = self.brokers[at].take().expect("callers asked");
-        // Its host closes the connections of polls that wait.
+        // The broker's host closes the connections of waiting polls.
         for poll in running.polls.into_values() {
             self.reply(at, poll.from, poll.number, Err(Failure::Away("the connection broke".to_owned())));
         }
@@ -437,7 +437,7 @@ impl World {
                 self.start_agent(at);
             }
         }
-        // One of several stays away for good: agents have to move on.
+        // One of several brokers stays away for good, so its agents must move on.
         if self.brokers.len() > 1 {
             let dead = self.chaos.below(self.brokers.len() as u64) as usize;
             self.dead = Some(dead);
@@ -452,7 +452,7 @@ impl World {
 
     // ---- an agent's side ----
 
-    /// Sends what the agent asks for, and notes its events.
+    /// Sends an agent's requests, and records its events.
     fn drain_agent(&mut self, at: usize) {
         let now = self.schedule.now();
         let parties = Parties::new(&MARKET);
@@ -592,7 +592,7 @@ impl World {
         }
     }
 
-    /// Takes what all machines have to say.
+    /// Drains all state machines.
     fn drain(&mut self) {
         for at in 0..self.brokers.len() {
             while self.drain_broker(at) {}
@@ -600,7 +600,7 @@ impl World {
         (0..self.agents.len()).for_each(|at| self.drain_agent(at));
     }
 
-    /// Takes one thing that a broker has to say; false if it has nothing.
+    /// Drains one output of a broker; returns false if there is none.
     fn drain_broker(&mut self, at: usize) -> bool {
         let now = self.schedule.now();
         let Some(running) = &mut self.brokers[at] else { return false };
@@ -653,9 +653,9 @@ impl World {
         }
     }
 
-    // ---- what must hold ----
+    // ---- invariants ----
 
-    /// A broker has taken or refused a request of a session.
+    /// Checks that a broker rightly accepted or refused a request of a session.
     fn check_taken(&mut self, at: usize, network: usize, session: u64, refusal: Option<&Refusal>) {
         let now = self.schedule.now();
         let running = self.brokers[at].as_mut().expect("it has answered");
@@ -682,7 +682,7 @@ impl World {
             let Some(running) = running.as_ref().filter(|running| running.networks.replica().leads()) else {
                 continue;
             };
-            // An event at the very instant of a deadline comes before it.
+            // An event at the very instant of a deadline precedes it.
             for (network, (_, heard_at)) in &running.joined {
                 assert!(
                     now <= *heard_at + SILENCE_MAX,
@@ -707,7 +707,7 @@ impl World {
         self.store.kept.last().map_or(0, |decision| decision.round)
     }
 
-    /// All faults ended a while ago.
+    /// Checks the state some time after all faults have ended.
     fn check_end(&self) {
         let leads = |running: &&Running| running.networks.replica().leads();
         let leaders: Vec<&Running> = self.brokers.iter().flatten().filter(leads).collect();

@@ -1,7 +1,9 @@
-//! Several brokers around a store that they share, with agents and players, under kills, cuts and lost answers, in virtual time.
+//! Several brokers around a shared store, with agents and players, under kills, cuts and lost
+//! answers, in virtual time.
 //!
-//! What must hold is in [`Stage::check_turn`], [`Stage::check_told`] and [`Stage::check_players`]. The store is a model of etcd: leases, and writes that
-//! compare; it may be away, its answers may be lost after they were carried out, and somebody else may delete, replace or spoil its values.
+//! The invariants are in [`Stage::check_turn`], [`Stage::check_told`] and [`Stage::check_players`].
+//! The store models etcd: leases, and compare-and-set writes. It may be unreachable, its answers
+//! may be lost after the operation, and its values may be deleted, replaced or corrupted.
 
 use super::store::{LEASE, Store};
 use anabranch_broker_proto::broker::{Settings, ToNetwork};
@@ -28,16 +30,16 @@ enum Message {
     Joined(PeerId),
 }
 
-/// One program that runs the machine.
+/// A running broker.
 struct Running {
     replica: Replica,
-    /// A number for each life: what is meant for one life does not reach another.
+    /// Number of this life: messages for one life do not reach another.
     life: u64,
     delivery: Delivery,
-    /// It cannot ask the store until then.
+    /// Time until which it cannot reach the store.
     cut_until: Instant,
     rounds_seen: Vec<u64>,
-    /// By how much its clock of day is ahead.
+    /// Lead of its clock of day.
     ahead: Duration,
 }
 
@@ -56,9 +58,9 @@ struct Stage<'a> {
     on_the_way: BTreeMap<(Instant, u64), (usize, u64, Message)>,
     messages: u64,
     begun: u64,
-    /// Whether another store has taken the store's place: then decisions may go back.
+    /// True if another store has replaced the store: then decisions may go back.
     is_replaced: bool,
-    /// When somebody has deleted the lead.
+    /// Time at which the lead was deleted from the store.
     lead_deleted_at: Option<Instant>,
 }
 
@@ -133,8 +135,8 @@ impl<'a> Stage<'a> {
         self.on_the_way.insert((self.now + delay, self.messages), (at, life, message));
     }
 
-    /// Runs until then. Clocks are one here, so that no two brokers lead at once; only where somebody has deleted the lead, its holder leads on until its
-    /// lease ends, and can keep nothing.
+    /// Runs until `until`. All clocks agree, so no two brokers lead at once, with one exception:
+    /// the holder of a deleted lead leads on until its lease ends, and can store nothing.
     fn run(&mut self, until: Instant) {
         loop {
             (0..BROKERS).for_each(|at| self.drain(at));
@@ -190,7 +192,7 @@ impl<'a> Stage<'a> {
         let now = self.now;
         let is_cut = |running: &Running| running.cut_until > now;
         if let Message::ToStore(number, ask) = message {
-            // What has left is carried out, whatever has become of the broker.
+            // An operation that was sent is carried out, even if its broker has died.
             let cut =
                 self.brokers[at].as_ref().is_some_and(|running| running.life == life && is_cut(running));
             let is_away = self.store_away_until > now;
@@ -251,7 +253,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// The networks' agents that live find the broker.
+    /// Joins the agents of all live networks.
     fn join_all(&mut self, at: usize) {
         let dead = self.agents_dead.clone();
         for network in (0..NETWORKS).map(PeerId).filter(|network| !dead.contains(network)) {
@@ -259,7 +261,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// What a broker says of itself.
+    /// Checks a broker's change of lead or decision.
     fn check_turn(&mut self, at: usize, turn: Turn) {
         match turn {
             Turn::Began => {
@@ -270,7 +272,8 @@ impl<'a> Stage<'a> {
                 assert!(self.store.kept.contains(&decision), "players are told of what is kept");
                 let running = self.brokers[at].as_mut().expect("it runs");
                 let goes_on = running.rounds_seen.last().is_none_or(|last| *last < decision.round);
-                // A clock of day that is far ahead numbers its rounds so: a later lead's decision is newer all the same.
+                // A fast clock of day inflates round numbers, yet the decision of a later lead is
+                // still newer.
                 assert!(goes_on || self.is_replaced || running.ahead > LEASE, "{}", decision.round);
                 running.rounds_seen.push(decision.round);
                 running.delivery = Delivery::new(&decision);
@@ -279,7 +282,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// What networks are told of accepted rounds is what is kept of them.
+    /// Checks that networks hear of stored rounds only.
     fn check_told(&self, message: &ToNetwork) {
         let ToNetwork::Accepted(accepted) = message else { return };
         let kept = self.store.kept.iter().find(|decision| decision.round == accepted.round);
@@ -294,7 +297,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// The broker that leads.
+    /// Returns the leading broker.
     fn leader(&self) -> usize {
         let leads = |running: &Option<Running>| running.as_ref().is_some_and(|one| one.replica.leads());
         self.brokers.iter().position(leads).expect("one leads")
@@ -305,12 +308,12 @@ impl<'a> Stage<'a> {
         self.lead_deleted_at = Some(self.now);
     }
 
-    /// Whether any broker says that rounds do not go on.
+    /// Returns a broker's report of stalled rounds, if there is one.
     fn stall(&self) -> Option<Stall> {
         self.brokers.iter().flatten().find_map(|running| running.replica.stall(self.now))
     }
 
-    /// Once a decision was seen, every client has a place at every broker that runs.
+    /// Checks that, after the first decision, every client has a cluster at every running broker.
     fn check_players(&self) {
         for running in self.brokers.iter().flatten() {
             if running.delivery.round() == 0 {
@@ -356,7 +359,7 @@ fn another_broker_leads_within_the_lease_and_knows_the_last_round() {
     stage.check_store();
 }
 
-/// A leader that cannot reach the store says nothing more, and ends before another begins.
+/// A leader that cannot reach the store stops sending, and resigns before another broker leads.
 #[test]
 fn a_leader_that_is_cut_off_ends_by_its_own_clock() {
     let world = world(2);
@@ -410,7 +413,7 @@ fn two_hundred_schedules_of_kills() {
                 _ => {}
             }
         }
-        // All is well again: somebody leads, and rounds go on.
+        // All faults end: a broker leads, and rounds continue.
         (0..BROKERS).filter(|at| stage.brokers[*at].is_none()).collect::<Vec<_>>().into_iter().for_each(
             |at| {
                 stage.begin(at);
@@ -455,7 +458,7 @@ fn damage(stage: &mut Stage<'_>, random: &mut RandomStream) {
     }
 }
 
-/// A backup, or an empty store, takes the store's place.
+/// Replaces the store by a backup or an empty store.
 fn replace(stage: &mut Stage<'_>, random: &mut RandomStream) {
     let written = &stage.store.written;
     let at = random.below(written.len() as u64 + 1) as usize;
@@ -466,7 +469,7 @@ fn replace(stage: &mut Stage<'_>, random: &mut RandomStream) {
     stage.is_replaced = true;
 }
 
-/// Rounds go on after the last fault, whatever was done to the store's values (#48).
+/// Rounds continue after the last fault, after any damage to the store's values (#48).
 #[test]
 fn rounds_go_on_after_any_damage_to_the_store() {
     let worlds: Vec<World> = (1..=3).map(world).collect();
@@ -510,7 +513,8 @@ fn rounds_go_on_after_any_damage_to_the_store() {
     assert!(rewritten > 100, "known decisions were written again: {rewritten}");
 }
 
-/// The value is there again within a part of the lease, and rounds keep their pace: the lead stands (#48).
+/// The value is restored within a part of the lease, and rounds keep their pace under the same lead
+/// (#48).
 #[test]
 fn a_leader_writes_its_decision_over_a_damaged_value() {
     let world = world(1);
@@ -534,7 +538,8 @@ fn a_leader_writes_its_decision_over_a_damaged_value() {
     }
 }
 
-/// A broker whose clock is a day ahead follows the later leads' lower rounds, though its own decision was lost from the store (#48).
+/// A broker with a clock one day ahead follows the lower rounds of later leads, even after its
+/// decision was lost from the store (#48).
 #[test]
 fn a_later_lead_counts_more_than_a_higher_round() {
     let world = world(2);
@@ -553,7 +558,7 @@ fn a_later_lead_counts_more_than_a_higher_round() {
     assert_eq!((stage.leaders(), stage.stall()), (1, None));
 }
 
-/// A broker is stalled after three rounds without a decision that is kept, and not before (#48).
+/// A broker is stalled after three rounds without a stored decision, and not before (#48).
 #[test]
 fn three_missed_rounds_are_a_stall() {
     let world = world(3);

@@ -1,6 +1,7 @@
-//! Rounds between a broker and agents of which some are late, dead, come and go, or bid nonsense, over ways that delay and lose.
+//! Rounds between a broker and agents that may be late, dead, unstable or malicious, over channels
+//! with delay and loss.
 //!
-//! What must hold is in [`Hall::check`], and looked at after every message.
+//! [`Hall::check`] checks the invariants after every message.
 
 use anabranch_broker_proto::broker::{
     ClusterId, Decision, Event, Gathered, Settings, Standing, ToNetwork, Why,
@@ -24,22 +25,22 @@ fn world(seed: u64) -> World {
     generate(&shape, Seed::new(seed))
 }
 
-/// What a network's agent is like.
+/// Behaviour of a network's agent.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Manner {
-    /// It does as it should.
+    /// Correct.
     Good,
-    /// It says nothing.
+    /// Silent.
     Dead,
     /// Its bids come after the deadline.
     Late,
-    /// All that it says is wrong.
+    /// Sends invalid messages only.
     Nonsense,
-    /// It bids everything many times.
+    /// Bids everything many times.
     Floods,
-    /// It comes and goes.
+    /// Joins and leaves repeatedly.
     Flaps,
-    /// It refuses every proposal, and says that it can send nothing.
+    /// Refuses every proposal, with capacity 0.
     Refuses,
 }
 
@@ -49,7 +50,7 @@ enum Message {
     Assent(Assent),
 }
 
-/// A broker, its agents, and the ways between them.
+/// A broker, its agents, and the channels between them.
 struct Hall<'a> {
     now: Instant,
     parties: &'a Parties<'a>,
@@ -60,12 +61,12 @@ struct Hall<'a> {
     loss_ppm: u32,
     on_the_way: BTreeMap<(Instant, u64), (PeerId, Message)>,
     messages: u64,
-    /// What the broker has taken of the present round: networks, and what they bid that their clusters can send.
+    /// Capacity of each cluster in the bids that the broker has accepted in the current round.
     bid: BTreeMap<ClusterId, u64>,
     calling: u64,
     decisions: Vec<Arc<Decision>>,
     voids: Vec<(u64, Why)>,
-    /// What networks were told.
+    /// Results sent to each network, by round.
     told: BTreeMap<(PeerId, u64), Accepted>,
     began_at: Instant,
 }
@@ -120,7 +121,7 @@ impl<'a> Hall<'a> {
         }
     }
 
-    /// Runs until then.
+    /// Runs until `until`.
     fn run(&mut self, until: Instant) {
         loop {
             self.drain();
@@ -192,7 +193,7 @@ impl<'a> Hall<'a> {
         }
     }
 
-    /// What a network does with what it is told.
+    /// Processes a message at a network's agent.
     fn answer(&mut self, network: PeerId, message: ToNetwork) {
         let own = self.parties.own(network.0);
         let (agent, manner) = &mut self.agents[network.index()];
@@ -236,7 +237,7 @@ impl<'a> Hall<'a> {
         }
     }
 
-    /// What must hold of a decision when it is accepted.
+    /// Checks the invariants of a decision on its acceptance.
     fn check(&mut self, decision: Arc<Decision>) {
         assert_eq!(decision.round, self.calling);
         let before = self.decisions.last().map_or(0, |before| before.round);
@@ -269,7 +270,7 @@ impl<'a> Hall<'a> {
         self.broker.standing(PeerId(network)).expect("it is known")
     }
 
-    /// What a network's own clusters get in the last decision, in bits a second.
+    /// Rate of a network's clusters in the last decision, in bits per second.
     fn gets(&self, network: u32) -> u64 {
         let decision = self.decisions.last().expect("a round was accepted");
         let its =
@@ -278,7 +279,7 @@ impl<'a> Hall<'a> {
     }
 }
 
-/// Makes all bids wrong, in ways by chance.
+/// Makes all bids invalid, in random ways.
 fn spoil(bids: &mut Bids, random: &mut RandomStream) {
     let wrong = [f64::NAN, f64::INFINITY, -1.0, 1e300];
     for bid in &mut bids.clusters {
@@ -337,11 +338,11 @@ fn who_is_dead_late_or_talks_nonsense_costs_nobody_else_anything() {
     assert_eq!(hall.standing(0), Standing::default());
     assert!(hall.standing(1).missed >= 10 && hall.standing(2).missed >= 10);
     assert!(hall.standing(3).reputation < 0.1, "{:?}", hall.standing(3));
-    // Half of what it says is said twice.
+    // Half of the flooding agent's bids are duplicates.
     assert!((0.45..0.55).contains(&hall.standing(4).reputation), "{:?}", hall.standing(4));
 }
 
-/// What is thought of a network is kept with each decision, while it is away, too.
+/// Each decision stores the standings of all networks, absent ones included.
 #[test]
 fn a_broker_that_begins_again_thinks_of_networks_as_before() {
     let world = world(2);
@@ -361,7 +362,7 @@ fn a_broker_that_begins_again_thinks_of_networks_as_before() {
     assert_eq!(new.standing(PeerId(0)), Some(Standing::default()));
 }
 
-/// Whatever networks do and ways lose, what [`Hall::check`] says holds, and rounds go on.
+/// For any faults of networks and channels, [`Hall::check`] holds and rounds continue.
 #[test]
 fn two_hundred_schedules_of_faults() {
     let worlds: Vec<World> = (1..=4).map(world).collect();
@@ -388,7 +389,7 @@ fn two_hundred_schedules_of_faults() {
         for _ in 0..6 {
             let until = hall.now + Duration::from_secs(1 + random.below(60));
             hall.run(until);
-            // The broker ends, and one that knows its last accepted round begins.
+            // The broker ends, and a new one starts from its last accepted round.
             if random.below(4) == 0 {
                 let mut new = Broker::new(hall.now, settings(&hall.design)).with_rounds_after(hall.calling);
                 if let Some(decision) = hall.decisions.last() {
@@ -418,13 +419,13 @@ fn a_network_that_refuses_all_is_asked_again_and_has_nothing_in_the_end() {
     hall.run(Instant::ZERO + Duration::from_secs(50));
     assert_eq!((hall.decisions.len(), hall.gets(1)), (1, 0));
     assert_eq!(hall.voids, []);
-    // One that says nothing agrees to nothing, and the others are asked again.
+    // A silent agent agrees to nothing, and the remaining networks are asked again.
     hall.agents[2].1 = Manner::Dead;
     hall.run(Instant::ZERO + EVERY * 2);
     assert_eq!((hall.decisions.len(), hall.gets(1), hall.gets(2)), (2, 0, 0));
 }
 
-/// One that has agreed and goes before all others have: what it agreed to does not count any more.
+/// An agent that assents and leaves before the last answer gets nothing.
 #[test]
 fn who_has_agreed_and_goes_has_nothing() {
     let world = world(3);
@@ -475,7 +476,7 @@ fn without_any_bid_the_last_decision_stands() {
     assert_eq!(hall.broker.accepted().map(|decision| decision.round), Some(1));
 }
 
-/// Brokers that each place as much as they may on the same clusters.
+/// Two brokers that each place the maximum on the same clusters.
 #[test]
 fn two_brokers_overbook_clusters_unless_networks_are_asked() {
     let mut over = BTreeMap::new();

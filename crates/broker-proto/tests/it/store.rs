@@ -1,4 +1,5 @@
-//! A model of the store that brokers share: leases, and writes that compare, as etcd promises them.
+//! A model of the brokers' shared store: leases, and compare-and-set writes, as etcd guarantees
+//! them.
 //!
 //! Leaves out: failures, which its callers model. Read [`Store`].
 
@@ -7,7 +8,7 @@ use anabranch_broker_proto::replica::{Stamp, StoreAsk, StoreTold};
 use anabranch_units::{Duration, Instant};
 use std::sync::Arc;
 
-/// Time for which a lead lasts that is not renewed.
+/// Lifetime of a lead that is not renewed.
 pub const LEASE: Duration = Duration::from_secs(9);
 
 /// The value of the last decision. Without a decision it is unreadable.
@@ -17,16 +18,16 @@ pub struct Value {
     pub decision: Option<Arc<Decision>>,
 }
 
-/// etcd as it is promised: one thing after the other.
+/// A linearizable etcd.
 #[derive(Default)]
 pub struct Store {
     pub revision: u64,
-    /// The life that leads, its epoch, and until when.
+    /// Life of the leader, its epoch, and the end of its lease.
     pub leader: Option<(u64, u64, Instant)>,
     pub value: Value,
     /// All values that brokers have written, in order.
     pub written: Vec<Value>,
-    /// All that was ever kept, in order; a decision that was written again is there once.
+    /// All decisions ever stored, in order; a decision that was written twice appears once.
     pub kept: Vec<Arc<Decision>>,
 }
 
@@ -79,7 +80,7 @@ impl Store {
         }
     }
 
-    /// Somebody else writes this value, or deletes it.
+    /// Writes or deletes the value from outside.
     pub fn tamper(&mut self, value: Option<Value>) {
         self.revision += 1;
         self.value = value.unwrap_or_default();
@@ -88,7 +89,7 @@ impl Store {
         }
     }
 
-    /// A value that is none, as far as its stamp can be read.
+    /// Corrupts the value, with a readable stamp as far as given.
     pub fn spoil(&mut self, epoch: u64, round: u64) {
         self.revision += 1;
         self.value = Value { stamp: Stamp { revision: self.revision, epoch, round }, decision: None };

@@ -1,6 +1,6 @@
-//! How a broker is set up, and why it cannot begin.
+//! Configuration of a broker, and errors at its start.
 //!
-//! Leaves out: what it then does. Read [`BrokerServiceConfig`].
+//! Leaves out: the running broker. Read [`BrokerServiceConfig`].
 
 use crate::contracts::Contracts;
 use anabranch_broker_proto::broker::Settings;
@@ -9,51 +9,51 @@ use anabranch_media::steering::TTL_S;
 use anabranch_net::identity::Identity;
 use std::path::PathBuf;
 
-/// How a broker is set up.
+/// Configuration of a broker.
 pub struct BrokerServiceConfig {
-    /// How it decides.
+    /// Settings of the decisions.
     pub settings: Settings,
-    /// The networks, and what is agreed with them.
+    /// The networks, and the contract with each.
     pub contracts: Contracts,
-    /// Where the last decision is kept.
+    /// Store of the last decision.
     pub store: StoreConfig,
-    /// Seconds after which players ask again.
+    /// Interval after which players ask again, in seconds.
     pub ttl_s: u32,
-    /// Whether what players report of networks counts: anybody may report anything.
+    /// True if players' reports affect the trust in networks. Anybody can send reports.
     pub believes_players: bool,
 }
 
-/// Where a broker keeps the last decision.
+/// Kind of store for the last decision.
 #[non_exhaustive]
 pub enum StoreConfig {
-    /// In a file of its own; made if it is not there.
+    /// A file, created if it does not exist.
     File(PathBuf),
-    /// Nowhere: it is gone when the broker ends. For tests.
+    /// Memory only, for tests: the decision is lost when the broker ends.
     Memory,
-    /// In etcd, with other brokers, of which one leads.
+    /// An etcd cluster that several brokers share; one of them leads.
     Etcd {
-        /// Where etcd is.
+        /// Address and settings of etcd.
         etcd: EtcdConfig,
-        /// The keys by which this one says to the one that leads how many viewers it has counted.
+        /// Keys with which this broker reports its viewer counts to the leader.
         identity: Identity,
     },
 }
 
 impl BrokerServiceConfig {
-    /// A broker with a file, and every other setting at its default.
+    /// Creates a configuration with a decision file and defaults for all other settings.
     pub fn new(settings: Settings, contracts: Contracts, file: impl Into<PathBuf>) -> Self {
         let store = StoreConfig::File(file.into());
         Self { settings, contracts, store, ttl_s: TTL_S, believes_players: false }
     }
 }
 
-/// Why a broker cannot begin.
+/// Error at the start of a broker.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The broker's file cannot be used.
+    /// The broker's file is unusable.
     Store(LeaseError),
-    /// The settings of etcd cannot be used.
+    /// The settings of etcd are unusable.
     Etcd(EtcdConfigError),
 }
 

@@ -1,5 +1,4 @@
-//! Counts of viewers from other brokers, for the broker that leads: bounded in messages and in
-//! bytes.
+//! Viewer counts reported by other brokers to the leader, bounded in messages and in bytes.
 //!
 //! Leaves out: this broker's own counts (`broker_proto::counting`). Read [`Counted`].
 
@@ -8,25 +7,25 @@ use anabranch_broker_proto::counting;
 use anabranch_units::Instant;
 use std::collections::BTreeMap;
 
-/// Most messages with counts that are kept, each a part of one broker's counts.
+/// Maximum number of count messages kept, each a part of one broker's counts.
 pub const COUNTED_MAX: usize = 64;
-/// Byte budget of these messages: strangers choose the names of places in them.
+/// Maximum total bytes of these messages: strangers choose the names of places in them.
 pub const COUNTED_BYTES_MAX: usize = 128 << 20;
 
-/// A message of another broker.
+/// Counts from one message of another broker, valid until `until`.
 struct Part {
     gathered: Vec<Gathered>,
     bytes: usize,
     until: Instant,
 }
 
-/// By broker and part, the messages that still hold.
+/// Unexpired messages, by broker and part.
 #[derive(Default)]
 pub(super) struct Counted(BTreeMap<(u64, u32), Part>);
 
 impl Counted {
-    /// Keeps a part until a time, in place of an earlier one of the same number. Returns whether
-    /// there was room for it.
+    /// Stores a part until `until`, replacing an earlier part with the same number. Returns false
+    /// if there is no room.
     pub(super) fn note(
         &mut self,
         now: Instant,
@@ -45,7 +44,7 @@ impl Counted {
         has_room
     }
 
-    /// The sum of `own` and all parts that hold.
+    /// Returns the sum of `own` and all unexpired parts.
     pub(super) fn with(&mut self, now: Instant, own: Vec<Gathered>) -> Vec<Gathered> {
         self.0.retain(|_, part| part.until > now);
         if self.0.is_empty() {
@@ -69,7 +68,7 @@ mod tests {
         (0..count).map(place).collect()
     }
 
-    /// #48: parts were counted, and each could have 32 MiB.
+    /// #48: the number of parts was bounded, yet each part could have 32 MiB.
     #[test]
     fn what_others_count_has_a_budget_of_bytes() {
         let (now, until) = (Instant::ZERO, Instant::ZERO + Duration::from_secs(30));

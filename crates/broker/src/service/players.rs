@@ -1,6 +1,8 @@
-//! The side of players: what they are told and what they report, under a lock of its own; and what was counted of them, for the broker that leads.
+//! The players' side: answers, playback reports and viewer counts for the leader, under a separate
+//! lock.
 //!
-//! Leaves out: what is answered (`broker_proto::steering`), HTTP (`public`). Read [`Answering`].
+//! Leaves out: the choice of pathways (`broker_proto::steering`), HTTP (`public`). Read
+//! [`Answering`].
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 
 use super::{BrokerService, PLACES_PER_MESSAGE, lock};
@@ -18,16 +20,16 @@ use anabranch_units::{Instant, PeerId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What players' questions need: small, and held for microseconds.
+/// State behind players' requests. Its lock is held for microseconds.
 pub(super) struct Answering {
     pub(super) epoch: std::time::Instant,
     pub(super) delivery: Arc<Delivery>,
     pub(super) gone: Arc<BTreeSet<PeerId>>,
     pub(super) counting: Counting,
-    /// None where players are not believed.
+    /// Aggregated playback reports. `None` if players' reports do not count.
     pub(super) reports: Option<Reports>,
     pub(super) reported: u64,
-    /// Whether players are steered at all.
+    /// True if players are steered at all.
     pub(super) steers: bool,
     pub(super) answers: u64,
     pub(super) unknown: u64,
@@ -40,7 +42,7 @@ impl Answering {
 }
 
 impl BrokerService {
-    /// What a player is told; none before anything is known of any way.
+    /// Answers a steering request. Returns `None` until a pathway is known.
     pub fn steer(&self, query: &SteeringQuery) -> Option<SteeringManifest> {
         let plays_by = query.pathways.iter().find_map(|id| pathway_key(&self.shared.catalogue, id));
         let (delivery, gone) = {
@@ -57,7 +59,7 @@ impl BrokerService {
         steering
     }
 
-    /// Whether players are steered, by an operator's word.
+    /// True unless an operator has turned steering off.
     pub(crate) fn steers(&self) -> bool {
         lock(&self.shared.answering).steers
     }
@@ -65,7 +67,8 @@ impl BrokerService {
         lock(&self.shared.answering).steers = steers;
     }
 
-    /// A player reports how it fares: with a question, or by itself. Whether what players report counts.
+    /// Records playback reports, sent with a steering request or separately. Returns false if
+    /// reports do not count.
     pub(crate) fn report<'a>(
         &self,
         reports: impl Iterator<Item = &'a str>,
@@ -88,7 +91,7 @@ impl BrokerService {
         true
     }
 
-    /// The host of the best cluster for a viewer whose player cannot steer.
+    /// Host of the best cluster for a viewer whose player does not support steering.
     pub fn host(&self, query: &SteeringQuery) -> Option<String> {
         let steering = self.steer(query)?;
         let clones = steering.pathway_clones.into_iter();
@@ -97,7 +100,7 @@ impl BrokerService {
         steering.pathway_priority.iter().find_map(|way| hosts.remove(way))
     }
 
-    /// Says to the broker that leads how many viewers this one has counted, again and again.
+    /// Reports this broker's viewer counts to the leader periodically.
     pub(super) async fn say_counts(&self) {
         let Some(((name, identity), every)) = self.shared.counts_for.as_ref().zip(self.shared.keeper.lease())
         else {
@@ -115,7 +118,7 @@ impl BrokerService {
             }
             let Some(client) = &client else { continue };
             let gathered = self.counted_here();
-            // With nothing counted it is asked all the same which networks there are.
+            // An empty report still fetches the list of connected networks.
             let parts = gathered.chunks(PLACES_PER_MESSAGE).chain(gathered.is_empty().then_some(&[][..]));
             for (part, some) in (0..).zip(parts) {
                 let of =
@@ -130,14 +133,14 @@ impl BrokerService {
         }
     }
 
-    /// The viewers that were counted here.
+    /// Viewers counted by this broker.
     pub(super) fn counted_here(&self) -> Vec<Gathered> {
         let mut answering = lock(&self.shared.answering);
         let now = answering.now();
         answering.counting.gathered(now)
     }
 
-    /// The broker that leads says which networks are there.
+    /// Records the leader's list of connected networks.
     fn note_networks(&self, leader: &str, reply: &CountedReply) {
         let numbers = |names: &[String]| {
             names.iter().filter_map(|name| self.shared.contracts.number(name)).collect::<Vec<_>>()

@@ -1,6 +1,6 @@
-//! What operators see of a broker: networks, rounds, the last decision, metrics.
+//! Read-only views for operators: networks, rounds, the last decision, metrics.
 //!
-//! Leaves out: rounds of late themselves (`history`), HTTP (`http`). Everything here only reads.
+//! Leaves out: the record of recent rounds (`history`), HTTP (`http`).
 
 use super::{BrokerService, lock};
 use crate::wire::{DecisionView, NetworkView, RoundView};
@@ -11,18 +11,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl BrokerService {
-    /// The reason why the broker is not healthy, if any: the store cannot be asked, the last decision could not be kept, or rounds do not go on.
+    /// Reason why the broker is unhealthy: the store fails, the last decision was not stored, or
+    /// rounds are stalled. `None` if healthy.
     pub fn trouble(&self) -> Option<String> {
         let state = lock(&self.shared.state);
         state.keep_error.as_ref().or(state.store_error.as_ref()).cloned().or_else(|| state.stall())
     }
 
-    /// The last decision.
+    /// Returns the decision in force.
     pub fn decision(&self) -> Arc<DecisionView> {
         Arc::clone(&lock(&self.shared.state).decision)
     }
 
-    /// The rounds of late.
+    /// Returns the most recent rounds, oldest first.
     pub(crate) fn rounds(&self) -> Vec<RoundView> {
         lock(&self.shared.state).history.rounds()
     }

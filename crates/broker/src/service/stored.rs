@@ -1,6 +1,6 @@
-//! The broker's questions to its store, and the effects of the answers.
+//! The broker's operations on its store, and the effects of the results.
 //!
-//! Leaves out: the stores (`http::lease`), and which question is due (`election`).
+//! Leaves out: the stores (`http::lease`), and the choice of the next operation (`election`).
 #![allow(clippy::disallowed_methods, reason = "a driver: waits by the clock")]
 
 use super::{BrokerService, State, lock, ttl};
@@ -14,7 +14,7 @@ use anabranch_http::lease::LeaseError;
 use std::sync::Arc;
 
 impl BrokerService {
-    /// Leads at once where the store is a file, so that players are answered by what is in it.
+    /// Takes the lead at once if the store is a file, so that the stored decision answers players.
     pub(super) fn read_file(&self) -> Result<(), LeaseError> {
         if self.shared.keeper.lease().is_some() {
             return Ok(());
@@ -31,7 +31,7 @@ impl BrokerService {
         }
         {
             let state = lock(&self.shared.state);
-            // Until viewers ask, the viewers of the last decision count.
+            // Until viewers ask, the viewers of the stored decision count.
             if let Some(known) = state.networks.replica().known() {
                 let mut answering = lock(&self.shared.answering);
                 answering.counting = Counting::new(answering.now(), ttl(self.shared.ttl_s)).after(known);
@@ -41,7 +41,7 @@ impl BrokerService {
         Ok(())
     }
 
-    /// Asks the store, apart from those who are answered meanwhile.
+    /// Runs a store operation in a task, while requests are answered.
     pub(super) async fn ask_store(&self, number: u64, ask: StoreAsk) {
         let ask = ask.map(|decision| self.written(&decision));
         let keeper = Arc::clone(&self.shared.keeper);
@@ -60,7 +60,8 @@ impl BrokerService {
         self.shared.changed.notify_one();
     }
 
-    /// Stored form of a decision: it has the time of day of its first writing, and of the decision in force it is the form that was read.
+    /// Stored form of a decision, stamped with the time of its first writing. The decision in force
+    /// keeps the form that was read.
     pub(super) fn written(&self, decision: &Arc<Decision>) -> Arc<DecisionView> {
         let known = {
             let state = lock(&self.shared.state);
@@ -78,7 +79,8 @@ impl BrokerService {
         view
     }
 
-    /// The store has answered a question: to keep the decision of this round, or another question.
+    /// Handles the result of a store operation: storing the decision of `round`, or another
+    /// operation.
     pub(super) fn note_told(
         &self,
         state: &mut State,
@@ -89,7 +91,7 @@ impl BrokerService {
         let now = state.now();
         let before = state.store_error.take();
         if keeps.is_some() {
-            // Until a decision is kept, whatever else the store answers.
+            // Results of other operations leave this error in place; storing a decision clears it.
             state.keep_error = answer.as_ref().err().cloned();
         }
         let told = match answer {
@@ -100,7 +102,8 @@ impl BrokerService {
                 }
                 state.counters.store_errors += 1;
                 state.store_error = Some(error);
-                // One that is alone goes on without having kept it; of several, another may lead by now.
+                // A broker with a file store continues without the stored decision. With a shared
+                // store, another broker may lead by now.
                 let is_alone = self.shared.counts_for.is_none();
                 keeps.filter(|_| is_alone).map(|revision| StoreTold::Kept { revision })
             }
@@ -113,7 +116,7 @@ impl BrokerService {
         state.networks.handle_told(now, number, told);
     }
 
-    /// Says in the log that rounds do not go on, or that they do again, once each.
+    /// Logs once that rounds are stalled, and once that they continue.
     pub(super) fn note_stall(&self) {
         let mut state = lock(&self.shared.state);
         let stall = state.stall();
@@ -127,7 +130,7 @@ impl BrokerService {
 }
 
 impl State {
-    /// Why rounds do not go on, in a line.
+    /// Reason why rounds are stalled, in one line.
     pub(super) fn stall(&self) -> Option<String> {
         let missed = |lasts: anabranch_units::Duration, why: &str| {
             let lasts_s = lasts.to_std().as_secs();

@@ -1,4 +1,4 @@
-//! The state that a failing store leaves, which cannot be seen from outside.
+//! State after store failures, which is not visible from outside.
 
 use super::*;
 use crate::kept::read_decision;
@@ -17,7 +17,7 @@ fn service(folder: &tempfile::TempDir) -> BrokerService {
     BrokerService::open(config).expect("the file is free")
 }
 
-/// What was kept is not written otherwise when the store is asked again, as its answer was lost.
+/// Storing a decision again, after a lost answer, writes the same bytes.
 #[tokio::test]
 async fn a_decision_that_is_kept_again_is_written_as_before() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -35,7 +35,8 @@ async fn a_decision_that_is_kept_again_is_written_as_before() {
     assert!(other.accepted_unix_ms > view.accepted_unix_ms && other.round == 2);
 }
 
-/// A decision that could not be kept is trouble until one is, whatever the store answers meanwhile.
+/// The error of an unstored decision stays until a decision is stored, whatever other operations
+/// return.
 #[tokio::test]
 async fn a_decision_that_is_not_kept_is_not_forgotten() {
     let folder = tempfile::tempdir().expect("a folder");

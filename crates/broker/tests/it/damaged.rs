@@ -1,6 +1,7 @@
-//! Brokers around an etcd whose keys somebody deletes, sets back or spoils.
+//! Brokers around an etcd whose keys are deleted, restored or corrupted.
 //!
-//! Damage at any time is in virtual time (`broker-proto`); this says that the store's answers are read as that takes them to be.
+//! The simulation in `broker-proto` injects damage at any time. These tests verify its assumptions
+//! about the store's answers.
 
 use crate::service::send;
 use crate::shared::{Etcd, Stage};
@@ -10,10 +11,10 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// Rounds have to go on within this time.
+/// Time limit for the next accepted round.
 const ROUNDS_WITHIN: Duration = Duration::from_secs(30);
 
-/// Asks etcd.
+/// Sends a request to etcd and parses the answer.
 fn post(etcd: &Etcd, path: &str, body: &Value) -> Value {
     let body = body.to_string();
     let head = format!(
@@ -22,7 +23,7 @@ fn post(etcd: &Etcd, path: &str, body: &Value) -> Value {
     );
     let (status, _, text) = send(etcd.clients, &format!("{head}{body}"));
     assert_eq!(status, 200, "{text}");
-    // The body may come in chunks.
+    // The body may arrive in chunks.
     let (start, end) = (text.find('{').expect("an object"), text.rfind('}').expect("an object"));
     serde_json::from_str(&text[start..=end]).expect("JSON")
 }
@@ -35,7 +36,7 @@ fn put(etcd: &Etcd, name: &str, value: &[u8]) {
     post(etcd, "/v3/kv/put", &json!({ "key": key(name), "value": BASE64.encode(value) }));
 }
 
-/// Deletes a key, or all keys that begin with the prefix.
+/// Deletes a key, or all keys with a prefix.
 fn delete(etcd: &Etcd, name: &str) {
     let end = if name.is_empty() {
         json!({ "key": key(""), "range_end": BASE64.encode("/test0") })
@@ -50,7 +51,7 @@ fn last(etcd: &Etcd) -> Vec<u8> {
     BASE64.decode(found["kvs"][0]["value"].as_str().expect("it is there")).expect("base64")
 }
 
-/// Waits until all brokers know a round that was accepted after the one that any of them knows now.
+/// Waits until all brokers know a round later than every round known at the call.
 async fn next_round(stage: &Stage) -> Duration {
     let mut before = 0;
     for at in 0..stage.brokers.len() {
@@ -60,7 +61,7 @@ async fn next_round(stage: &Stage) -> Duration {
     for at in 0..stage.brokers.len() {
         while stage.round(at).await <= before {
             assert!(began.elapsed() < ROUNDS_WITHIN, "broker {at} knows no new round");
-            // Viewers ask on, and are counted.
+            // Viewers keep asking, and are counted.
             (0..stage.brokers.len()).for_each(|at| drop(stage.first(at)));
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -77,7 +78,7 @@ async fn is_healthy(stage: &Stage) -> bool {
     is_healthy
 }
 
-/// Rounds go on within 30 s, and no broker is started again (#48).
+/// Rounds continue within 30 s, and no broker restarts (#48).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn damage_to_the_keys_in_etcd_stops_no_rounds() {
     let Some(mut etcd) = Etcd::new() else {
@@ -113,7 +114,8 @@ async fn damage_to_the_keys_in_etcd_stops_no_rounds() {
     assert!(is_healthy(&stage).await);
 }
 
-/// A decision of another version is left as it is: brokers say so, and go on once it is gone (#48).
+/// Brokers report a decision of another version, leave it in place, and continue once it is gone
+/// (#48).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_decision_of_another_format_is_not_overwritten() {
     let Some(mut etcd) = Etcd::new() else {

@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinHandle};
 
 pub const WITHIN: Duration = Duration::from_secs(20);
-/// Longer than any of these tests: viewers who have asked once are there.
+/// Longer than any of these tests, so a viewer that asked once counts throughout.
 const TTL_S: u32 = 60;
 const CONTRACTS: &str = r#"
 [[network]]
@@ -36,7 +36,7 @@ host = "cheap-1.example"
 name = "near"
 "#;
 
-/// A broker that runs.
+/// A running broker.
 pub struct Running {
     pub players: SocketAddr,
     pub address: String,
@@ -44,7 +44,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// As a killed process: nothing more is done.
+    /// Stops the broker as a kill would: nothing more runs.
     pub fn kill(&mut self) {
         self.tasks.drain(..).for_each(|task| task.abort());
     }
@@ -59,14 +59,14 @@ pub struct House {
 }
 
 impl House {
-    /// With a broker of this design, which players reach at `url` if it is given.
+    /// Starts a broker with this design. Players reach the broker at `url` if given.
     async fn new(design: &str, url: Option<&str>) -> Self {
         let mut house = Self::empty();
         house.start(design, url).await;
         house
     }
 
-    /// Without any broker.
+    /// Creates the folder without a broker.
     pub fn empty() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
@@ -94,7 +94,7 @@ impl House {
         Identity::load(&files).expect("keys were made")
     }
 
-    /// A network's files.
+    /// Writes a network's files.
     fn write(&self, network: &str, clusters: &[(u32, f64)], scores: &[(&str, u32, f64)]) {
         let clusters: Vec<String> = clusters
             .iter()
@@ -109,12 +109,12 @@ impl House {
         std::fs::write(self.path(&format!("{network}.csv")), text).expect("room");
     }
 
-    /// Starts a broker, in place of the one that runs.
+    /// Starts a broker in place of the running one.
     async fn start(&mut self, design: &str, url: Option<&str>) {
         for running in self.running.drain(..) {
             running.abort();
         }
-        // The store is free once the one before has ended.
+        // The store is locked until the previous broker has ended.
         let began = Instant::now();
         let running = loop {
             let store = StoreConfig::File(self.path("store"));
@@ -127,7 +127,7 @@ impl House {
         (self.players, self.address, self.running) = (running.players, running.address, running.tasks);
     }
 
-    /// A broker with this store, which listens for networks at this address.
+    /// Starts a broker with this store and this address for networks.
     pub async fn serve(
         &self,
         design: &str,
@@ -165,7 +165,7 @@ impl House {
         self.agent_of(name, vec![self.address.clone()])
     }
 
-    /// A network's agent of these brokers.
+    /// Starts a network's agent for these brokers.
     pub fn agent_of(&self, name: &str, brokers: Vec<String>) -> (JoinHandle<()>, oneshot::Sender<()>) {
         let files =
             Files { clusters: self.path(&format!("{name}.toml")), scores: self.path(&format!("{name}.csv")) };
@@ -185,7 +185,7 @@ impl House {
         self.operator_of(&self.address)
     }
 
-    /// An operator of this broker.
+    /// Creates an operator's client of this broker.
     pub fn operator_of(&self, address: &str) -> Client {
         Client::new(address, &self.identity(Role::Operator, "me"), WITHIN).expect("right")
     }
@@ -200,7 +200,7 @@ impl House {
         self.operator().clients(&request, WITHIN).await.expect("it is taken");
     }
 
-    /// What a player in a city is told, once it is told of this way first.
+    /// Asks for a player in a city until the first pathway is `way`. Returns that answer.
     async fn told_first(&self, location: &str, way: &str) -> SteeringManifest {
         let began = Instant::now();
         loop {
@@ -250,12 +250,12 @@ async fn players_go_where_the_networks_bid_the_broker_decided_and_somebody_is_th
     let steering = house.told_first("berlin", "cheap.1").await;
     assert_eq!(steering.ttl, TTL_S);
     assert_eq!(steering.pathway_clones[0].uri_replacement.host, "cheap-1.example");
-    // Where only one network bids, others come after it for when it fails.
+    // The other pathways follow as fallbacks, although one network alone has bid.
     assert_eq!(house.told_first("paris", "near").await.pathway_priority, ["near", "cheap.1", "cheap"]);
-    // What it reloads says the same, without the broker having kept anything.
+    // The reload address repeats the answer without state in the broker.
     let (_, _, again) = ask(house.players, &format!("/steering/hls{}", steering.reload_uri));
     assert_eq!(serde_json::from_str::<SteeringManifest>(&again).expect("JSON"), steering);
-    // Whoever cannot steer is sent there.
+    // Players without steering are redirected to that cluster.
     let (status, head, _) = ask(house.players, "/redirect/show/1%20a.m3u8?location=berlin&isp=x");
     assert_eq!(status, 302);
     assert!(head.contains("location: https://cheap-1.example/show/1%20a.m3u8"), "{head}");
@@ -266,7 +266,7 @@ async fn players_go_where_the_networks_bid_the_broker_decided_and_somebody_is_th
         [(true, 40), (true, 10)]
     );
 
-    // A broker that starts again knows the last decision.
+    // A restarted broker knows the last decision.
     let before = house.operator().decision().await.expect("it is there");
     house.start("marketplace", None).await;
     let after = house.operator().decision().await.expect("it is there");
@@ -280,7 +280,7 @@ async fn when_a_network_goes_players_are_told_of_another_at_once() {
     let (_near, _end_near) = house.agent("near");
     house.count(&[("berlin", 40)]).await;
     let steering = house.told_first("berlin", "cheap.1").await;
-    // Shaka takes a relative address for the manifest's.
+    // Shaka resolves a relative address against the manifest's.
     let whole = "https://steer.example/steering/hls?location=berlin&isp=x&";
     assert!(steering.reload_uri.starts_with(whole), "{}", steering.reload_uri);
     end.send(()).expect("it runs");
@@ -290,7 +290,7 @@ async fn when_a_network_goes_players_are_told_of_another_at_once() {
     assert!(metrics.contains("broker_networks_up 1"), "{metrics}");
 }
 
-/// Nothing tells of a machine that is cut off but that it says nothing.
+/// A machine that is cut off is silent; no error arrives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_of_several_brokers_does_not_wait_long_for_one_that_says_nothing() {
     let house = House::new("marketplace", None).await;
@@ -304,7 +304,7 @@ async fn an_agent_of_several_brokers_does_not_wait_long_for_one_that_says_nothin
     }
 }
 
-/// Too many questions of a second are to come later; who is told that there is no steering any more does not come again.
+/// Requests above the rate are told to retry later. Players without steering do not ask again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn players_are_told_to_come_later_or_no_more() {
     let house = House::new("marketplace", None).await;
@@ -334,7 +334,7 @@ async fn players_are_told_to_come_later_or_no_more() {
     let late: Vec<_> = answers.iter().filter(|(status, _)| *status == 429).collect();
     assert!(answers.iter().any(|(status, _)| *status == 200) && !late.is_empty(), "{answers:?}");
     assert!(late.iter().all(|(_, head)| head.contains("retry-after: 77")), "{late:?}");
-    // Dropped, it does not listen any more.
+    // A dropped broker stops listening.
     running.abort();
     let began = Instant::now();
     while TcpStream::connect(address).is_ok() {
@@ -343,7 +343,7 @@ async fn players_are_told_to_come_later_or_no_more() {
     }
 }
 
-/// CMCD, with questions and by itself.
+/// CMCD reports, with steering requests and separately.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_network_whose_players_stand_still_is_trusted_with_less_after_a_restart_too() {
     let mut house = House::new("marketplace", None).await;
@@ -372,7 +372,7 @@ async fn a_network_whose_players_stand_still_is_trusted_with_less_after_a_restar
         assert!(began.elapsed() < WITHIN, "{trusts:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    // It is kept with the next decision.
+    // The trust is stored with the next decision.
     let kept = loop {
         let decision = house.operator().decision().await.expect("it is there");
         match decision.standings.first() {
@@ -387,7 +387,8 @@ async fn a_network_whose_players_stand_still_is_trusted_with_less_after_a_restar
     assert!(networks[0].capacity_trust < 0.97, "{} {kept}", networks[0].capacity_trust);
 }
 
-/// A broker that counts viewers itself knows them again when it has begun again, and need not wait until all have asked.
+/// A restarted broker uses the viewers of its stored decision, and need not wait until all viewers
+/// have asked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_restart_those_of_the_last_decision_are_placed_until_all_may_have_asked() {
     let mut house = House::new("marketplace", None).await;
@@ -410,7 +411,7 @@ async fn after_a_restart_those_of_the_last_decision_are_placed_until_all_may_hav
     let (_again, _end_again) = house.agent("cheap");
     loop {
         let decision = house.operator().decision().await.expect("it is there");
-        // Some round of the broker of before may have been kept after the one that was looked at.
+        // The previous broker may have stored another round after the one read above.
         assert!(placed(&decision) >= 30, "{decision:?}");
         if decision.round > before.round && house.operator().rounds().await.expect("it is there").len() >= 3 {
             break;
@@ -440,7 +441,7 @@ async fn what_is_wrong_is_refused_in_a_line() {
     );
     assert_eq!(status, 405);
 
-    // A network speaks for itself alone, and for as long as it has joined.
+    // An agent speaks for its own network alone, and only after joining.
     let near = Client::new(&house.address, &house.identity(Role::Site, "near"), WITHIN).expect("right");
     let said = |result: Result<(), ClientError>| match result {
         Err(ClientError::Refused { status, .. }) => status,

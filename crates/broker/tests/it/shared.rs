@@ -1,6 +1,7 @@
-//! Three brokers around a real etcd: who leads is killed, and then etcd.
+//! Three brokers around a real etcd: the leader is killed, and then etcd.
 //!
-//! Faults by the hundred are in virtual time (`broker-proto`); this says that the store is as that takes it to be.
+//! The simulation in `broker-proto` covers hundreds of faults. These tests verify its assumptions
+//! about the store.
 
 use crate::service::{House, Running, WITHIN, ask};
 use anabranch_broker::wire::{Clients, ClientsRequest, PlaceClients};
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 
 pub const LEASE: Duration = Duration::from_secs(2);
 
-/// An address that was free a moment ago.
+/// Returns an address with a port that was just free.
 fn free() -> SocketAddr {
     TcpListener::bind(("127.0.0.1", 0)).and_then(|socket| socket.local_addr()).expect("a free port")
 }
@@ -37,7 +38,7 @@ impl Etcd {
         Some(Self { program, folder, clients: free(), peers: free(), child: None })
     }
 
-    /// Begins, with what it had before.
+    /// Starts with the data of the last run.
     pub fn start(&mut self) {
         let (clients, peers) = (format!("http://{}", self.clients), format!("http://{}", self.peers));
         let mut command = Command::new(&self.program);
@@ -57,7 +58,7 @@ impl Etcd {
 }
 
 impl Etcd {
-    /// Begins with nothing, as another store in this one's place.
+    /// Starts empty, as another store in its place.
     pub fn start_empty(&mut self) {
         self.kill();
         std::fs::remove_dir_all(self.folder.path().join("data")).expect("it was there");
@@ -100,7 +101,7 @@ impl Stage {
         metrics.expect("it answers").contains("\nanabranch_broker_leads 1\n")
     }
 
-    /// Which of these leads, once one does.
+    /// Waits for a leader among the brokers `of`, and returns its index.
     pub async fn leader(&self, of: &[usize]) -> usize {
         let began = Instant::now();
         loop {
@@ -118,7 +119,7 @@ impl Stage {
         self.house.operator_of(&self.brokers[at].address).decision().await.expect("it answers").round
     }
 
-    /// Waits until this one knows a round after that one.
+    /// Waits until broker `at` knows a round later than `round`. Returns its number.
     async fn knows_after(&self, at: usize, round: u64) -> u64 {
         let began = Instant::now();
         loop {
@@ -131,14 +132,14 @@ impl Stage {
         }
     }
 
-    /// The first way that a broker's players are told.
+    /// The first pathway in a broker's answer to a player.
     pub fn first(&self, at: usize) -> String {
         let (status, _, body) = ask(self.brokers[at].players, "/steering/hls?location=berlin&isp=x&viewer=5");
         assert_eq!(status, 200, "{body}");
         serde_json::from_str::<SteeringManifest>(&body).expect("JSON").pathway_priority[0].clone()
     }
 
-    /// Waits until a broker says that a network's agent is there, or that it is not.
+    /// Waits until a broker reports a network's agent as connected or disconnected.
     async fn is_up(&self, at: usize, network: &str, is_up: bool) {
         let began = Instant::now();
         loop {
@@ -152,7 +153,7 @@ impl Stage {
         }
     }
 
-    /// Clients, as only the one that leads takes them.
+    /// Sets clients, which the leader alone accepts.
     async fn count(&self, at: usize) -> Result<(), ClientError> {
         let places = vec![PlaceClients {
             location: "berlin".to_owned(),
@@ -174,7 +175,7 @@ async fn a_killed_broker_is_replaced_within_the_lease_and_a_killed_etcd_costs_pl
     let (_cheap, end_cheap) = stage.house.agent_of("cheap", stage.addresses());
     let (_near, _end_near) = stage.house.agent_of("near", stage.addresses());
 
-    // One leads; what players ask of the others is counted there.
+    // One broker leads and counts the players of the other brokers, too.
     let first = stage.leader(&[0, 1, 2]).await;
     let others: Vec<usize> = (0..3).filter(|at| *at != first).collect();
     match stage.count(others[0]).await {
@@ -192,10 +193,10 @@ async fn a_killed_broker_is_replaced_within_the_lease_and_a_killed_etcd_costs_pl
         stage.house.operator_of(&stage.brokers[first].address).decision().await.expect("it answers");
     assert!(decision.placed.iter().map(|placed| placed.sessions).sum::<u32>() >= 30, "{decision:?}");
 
-    // Between rounds, too, the others hear which networks there are.
+    // Followers hear of connected networks between rounds, too.
     stage.is_up(others[0], "cheap", true).await;
 
-    // The one that leads is killed.
+    // The leader is killed.
     let before = stage.round(first).await;
     let killed_at = Instant::now();
     stage.brokers[first].kill();
@@ -207,7 +208,8 @@ async fn a_killed_broker_is_replaced_within_the_lease_and_a_killed_etcd_costs_pl
     let third = others[usize::from(others[0] == second)];
     stage.knows_after(third, after).await;
 
-    // etcd is killed: players go on with what is known, nobody leads, and no round is accepted.
+    // etcd is killed: players are served by the last decision, no broker leads, and no round is
+    // accepted.
     etcd.kill();
     let began = Instant::now();
     while stage.leads(second).await {
@@ -219,13 +221,13 @@ async fn a_killed_broker_is_replaced_within_the_lease_and_a_killed_etcd_costs_pl
     assert_eq!(stage.round(second).await, stands);
     assert_eq!((&*stage.first(second), &*stage.first(third)), ("cheap.1", "cheap.1"));
 
-    // It begins again, with what it had.
+    // etcd starts again with its data.
     etcd.start();
     let again = stage.leader(&others).await;
     stage.count(again).await.expect("it leads");
     stage.knows_after(again, stands).await;
 
-    // A network's agent ends: whoever does not lead hears that it has gone.
+    // A network's agent ends: the followers learn that it is disconnected.
     let follows = if again == second { third } else { second };
     stage.is_up(follows, "cheap", true).await;
     end_cheap.send(()).expect("it runs");

@@ -35,7 +35,7 @@ pub(super) fn is_scenario(name: &str) -> bool {
 ///
 /// Errors: one line for the user.
 pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
-    let points = match load(args) {
+    let points = match load(args).and_then(|points| without_command(args).map(|()| points)) {
         Ok(points) => points,
         Err(error) => {
             eprintln!("anabranch: {error:#}");
@@ -47,7 +47,12 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let mut record = args.record.as_deref().map(RunDir::claim).transpose()?;
     let (mut done, mut pipe): (Vec<table::Line>, _) = (Vec::new(), Pipe::default());
     let (mut trusted, mut coflows) = (true, Vec::new());
-    let dilation = dilation(args, &points, quiet, &interrupted)?;
+    let measured = measured(args, &points, quiet, &interrupted);
+    if interrupted.load(Ordering::Relaxed) {
+        eprintln!("anabranch: interrupted");
+        return Ok(ExitCode::from(130));
+    }
+    let measured = measured?;
     for (index, point) in points.iter().enumerate() {
         for trial in 0..args.trials {
             if !quiet {
@@ -56,6 +61,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
                 eprintln!("emulating{swept}, trial {} of {}", trial + 1, args.trials);
             }
             let plan = plan(args, point)?;
+            let dilation = stated(args, &plan)?.unwrap_or(measured);
             let systems = family::emulated();
             let options = Options { dilation: Some(dilation), ..options(args, &systems, &interrupted) };
             let run = anabranch_emu::scenario::run(&plan, trial, &options)?;
@@ -136,9 +142,14 @@ fn options<'a>(
     }
 }
 
-/// One dilation for all runs: the user's, the scenario's, or the smallest at which this machine
-/// carries the circuits of all points on time. Without circuits there is none.
-fn dilation(
+/// The user's dilation, or the scenario's.
+fn stated(args: &Args, plan: &Plan) -> anyhow::Result<Option<Dilation>> {
+    Ok(args.kernel.dilation.map_or_else(|| stated_dilation(plan), |known| Ok(Some(known)))?)
+}
+
+/// One dilation for all points that state none: the smallest at which this machine carries their
+/// circuits on time. Without circuits there is none.
+fn measured(
     args: &Args,
     points: &[Point],
     quiet: bool,
@@ -149,11 +160,7 @@ fn dilation(
     for point in points {
         let plan = plan(args, point)?;
         let has_systems = point.scenario.workload.iter().any(|w| matches!(w, scenario::Workload::System(_)));
-        if let Some(known) =
-            args.kernel.dilation.map_or_else(|| stated_dilation(&plan), |known| Ok(Some(known)))?
-        {
-            least = known;
-        } else if plan.network().circuit().is_some() && !has_systems {
+        if stated(args, &plan)?.is_none() && plan.network().circuit().is_some() && !has_systems {
             least = measured_dilation(&plan, least, &options(args, &systems, interrupted))?;
             if !quiet {
                 eprintln!(
@@ -179,14 +186,13 @@ pub(super) fn network(args: &Args, quiet: bool) -> anyhow::Result<(Topology, Emu
         );
     };
     ensure!(args.trials == 1, "--trials {}: a command runs once", args.trials);
-    ensure!(
-        args.loss.is_none() && args.queue.is_none(),
-        "--loss and --queue are for topologies: --set network.loss_ppm and network.queue"
-    );
     ensure!(point.scenario.change.is_empty(), "[[change]]: not beside a command: use --at");
     let plan = plan(args, point)?;
     let (interrupted, systems) = (AtomicBool::new(false), family::emulated());
-    let dilation = dilation(args, &points, quiet, &interrupted)?;
+    let dilation = match stated(args, &plan)? {
+        Some(dilation) => dilation,
+        None => measured(args, &points, quiet, &interrupted)?,
+    };
     let control = args.kernel.congestion_control.clone();
     let control = control.map_or_else(|| congestion_control(&plan).map(str::to_owned), Ok)?;
     let options = emulation_options(&plan, 0, dilation)?;
@@ -199,7 +205,25 @@ pub(super) fn network(args: &Args, quiet: bool) -> anyhow::Result<(Topology, Emu
     Ok((plan.network().topology().clone(), options))
 }
 
+/// Refuses options that only a command's run heeds.
+fn without_command(args: &Args) -> anyhow::Result<()> {
+    let given = [
+        ("--preload", args.kernel.preload.is_some()),
+        ("--tcp-buffer", args.kernel.tcp_buffer.is_some()),
+        ("--site", args.site.is_some()),
+        ("--at", !args.changes.is_empty()),
+    ];
+    let given = given.into_iter().find(|(_, is_given)| *is_given);
+    given.map_or(Ok(()), |(option, _)| {
+        anyhow::bail!("{option}: only for a command in the scenario's hosts: add it after `--`")
+    })
+}
+
 fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
+    ensure!(
+        args.loss.is_none() && args.queue.is_none(),
+        "--loss and --queue are for topologies: --set network.loss_ppm and network.queue"
+    );
     let text = std::fs::read_to_string(&args.topology).with_context(|| args.topology.clone())?;
     let points = scenario::read(&args.topology, &text, &args.sets)?;
     for point in &points {

@@ -51,10 +51,10 @@ pub(super) fn begin_ns(plan: &Plan, emulation: &Emulation, dilation: Dilation) -
 }
 
 /// The smallest dilation from `least` at which a run of `plan` is trusted on this machine, to one
-/// part in eight; the largest if none is. Each one is tried for a second or a week of circuits,
-/// whichever is longer.
+/// part in eight; the largest if none is. Each one is tried for half a second and for four seconds,
+/// or for a week of circuits if that is longer.
 ///
-/// Errors: see [`ScenarioError`].
+/// Errors: a run that sends no packet in that time; see [`ScenarioError`].
 pub fn measured_dilation(
     plan: &Plan,
     least: Dilation,
@@ -65,12 +65,17 @@ pub fn measured_dilation(
         let week =
             plan.network().circuit().map_or(Duration::ZERO, |(_, settings)| settings.timetable.period());
         for real in TRIALS {
-            let limit = Some(dilation.emulated(real).max(week));
-            let run = run_at(plan, 0, options, dilation, limit)?;
             if options.interrupted.load(Ordering::Relaxed) {
                 return Ok(true);
             }
-            if run.report.packets == 0 || !run.emulated.trusted {
+            let limit = dilation.emulated(real).max(week);
+            let run = run_at(plan, 0, options, dilation, Some(limit))?;
+            let is_interrupted = options.interrupted.load(Ordering::Relaxed);
+            if run.report.packets == 0 && !is_interrupted {
+                let why = format!("dilation: not measured, as no packet is sent within {limit}: state one");
+                return Err(ScenarioError::new(why));
+            }
+            if !run.emulated.trusted && !is_interrupted {
                 return Ok(false);
             }
         }

@@ -1,10 +1,11 @@
-//! Coding-based adaptive packet spraying (CAPS): short flows are sprayed; long ones keep to one path while short ones are there, and are
-//! sprayed while they are not.
+//! Coding-based adaptive packet spraying (CAPS): short flows are sprayed; long ones keep to one
+//! path while short ones are present, and are sprayed otherwise.
 //!
-//! Source: Hu and others, *CAPS: Coding-Based Adaptive Packet Spraying to Reduce Flow Completion Time in Data Center* (2019), section V
-//! and Algorithm 1. Differs: hosts say which flows are short, as they know and count it, where the paper's switch adds up each
-//! flow's bytes itself; and only packets for which there is a choice are sampled, not those on their way down. A packet of
-//! whose flow nobody says anything is as one of a long flow. Leaves out: coding (`spray-proto`).
+//! Source: Hu and others, *CAPS: Coding-Based Adaptive Packet Spraying to Reduce Flow Completion
+//! Time in Data Center* (2019), section V and Algorithm 1. Differs: hosts state which flows are
+//! short, as they know and count it, where the paper's switch counts each flow's bytes. Only
+//! packets with a choice of paths are sampled, not those on their way down. A packet without a
+//! stated class counts as a long flow's. Leaves out: coding (`spray-proto`).
 
 use super::View;
 use super::ecmp::Ecmp;
@@ -12,34 +13,36 @@ use super::rps::Rps;
 use crate::packet::FlowClass;
 use anabranch_units::{Duration, RandomStream};
 
-/// How long a sample is.
+/// Length of a sample.
 const SAMPLE: Duration = Duration::from_us(500);
 
-/// The policy's state: what the sample before this one said, and what was seen in this one.
+/// State of the policy: the result of the last sample, and observations of the current one.
 #[derive(Clone, Debug)]
 pub struct Caps {
     by_flow: Ecmp,
     by_packet: Rps,
-    /// The sample's number.
+    /// Number of the sample.
     sample: u64,
-    /// Whether short flows were there in the sample before.
+    /// Whether the last sample had short flows.
     is_on: bool,
     was_seen: bool,
-    /// The ways that short flows have taken in this sample, a bit for each of up to [`WAYS_MAX`], and how many there are.
+    /// Paths taken by short flows in this sample as a bit map of up to [`WAYS_MAX`], and the number
+    /// of paths.
     used: u64,
     ways: u32,
     unused: Unused,
 }
 
-/// The most ways that are told apart.
+/// Maximum number of paths distinguished.
 const WAYS_MAX: u32 = 64;
 
-/// Ways that no short flow took in a sample in which some were there: long flows keep off them, too (section IX-E, Figure 23 c).
+/// Paths without short flows in samples that had some: long flows avoid them, too (section IX-E,
+/// Figure 23 c).
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub struct Unused {
     /// Samples with short flows.
     pub samples: u64,
-    /// The shares of the ways that none of them took, all samples together.
+    /// Sum over samples of the share of paths without short flows.
     pub share_sum: f64,
 }
 
@@ -82,7 +85,7 @@ impl Caps {
         way
     }
 
-    /// What short flows left unused in the samples that are over.
+    /// Paths left unused by short flows in completed samples.
     pub(crate) const fn unused(&self) -> Unused {
         self.unused
     }

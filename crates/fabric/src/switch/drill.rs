@@ -1,18 +1,19 @@
-//! DRILL: each packet goes to the shortest of two queues drawn at random and of the one that was shortest the last time.
+//! DRILL: each packet goes to the shortest among two random queues and the shortest one of the last
+//! packet.
 //!
-//! Source: Ghorbani and others, *DRILL: Micro Load Balancing for Low-latency Data Center Networks* (2017), section 3: d = 2 samples and
-//! m = 1 remembered. Leaves out: the weights for networks whose links differ (section 3.4), and the receiver's shim that puts packets in
-//! order.
+//! Source: Ghorbani and others, *DRILL: Micro Load Balancing for Low-latency Data Center Networks*
+//! (2017), section 3: d = 2 samples and m = 1 remembered. Leaves out: the weights for networks with
+//! unequal links (section 3.4), and the receiver's shim that restores order.
 
 use super::View;
 use super::rps::Rps;
 use crate::target::Target;
 use anabranch_units::RandomStream;
 
-/// How many queues are drawn.
+/// Number of random queues.
 const SAMPLES: u32 = 2;
 
-/// The policy's state: the shortest queue of the last packet.
+/// State of the policy: the shortest queue of the last packet.
 #[derive(Clone, Debug)]
 pub struct Drill {
     draw: Rps,
@@ -27,7 +28,7 @@ impl Drill {
     #[inline]
     pub(super) fn choose(&mut self, view: &View<'_>) -> u32 {
         let ways = view.ways();
-        // The one that is remembered may lead elsewhere.
+        // The remembered queue may lead elsewhere.
         let last = self.last.and_then(|last| ways.iter().position(|way| *way == last));
         let drawn = (0..SAMPLES).map(|_| self.draw.choose(view));
         let all = last.map(|way| way as u32).into_iter().chain(drawn);

@@ -1,19 +1,20 @@
 //! Equal-cost multipath: a flow keeps to one path, chosen by a hash.
 //!
-//! Source: RFC 2992, hash-threshold; the hash is splitmix64's finaliser over source, destination and flow, which stand for
-//! the five-tuple, the entropy that a sender may vary, and the switch's own salt, so that the layers of a network choose independently.
+//! Source: RFC 2992, hash-threshold. The hash is splitmix64's finaliser over source, destination
+//! and flow, which represent the five-tuple, the entropy that a sender may vary, and the switch's
+//! salt, so that the layers of a network choose independently.
 
 use super::View;
 use anabranch_units::RandomStream;
 
-/// The policy's state: a salt.
+/// State of the policy: a salt.
 #[derive(Clone, Debug)]
 pub struct Ecmp {
     salt: u64,
 }
 
 impl Ecmp {
-    /// A policy of this salt, which each switch of a network should have of its own.
+    /// A policy with this salt, which should differ between the switches of a network.
     pub const fn new(salt: u64) -> Self {
         Self { salt }
     }
@@ -27,13 +28,13 @@ impl Ecmp {
         self.way(view, view.count())
     }
 
-    /// One of so many ways.
+    /// One of `count` paths.
     #[inline]
     pub(super) fn way(&self, view: &View<'_>, count: u32) -> u32 {
         self.hashed(view, count, view.meta.entropy)
     }
 
-    /// The way that its flow has, whatever the packet's entropy.
+    /// The path of the packet's flow, whatever the packet's entropy.
     #[inline]
     pub(super) fn of_flow(&self, view: &View<'_>) -> u32 {
         self.hashed(view, view.count(), 0)

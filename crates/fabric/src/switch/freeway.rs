@@ -1,26 +1,28 @@
-//! Freeway: some paths are for long flows, the others for short ones, and how many changes with the long flows there are.
+//! Freeway: some paths are for long flows and the rest for short ones, in a ratio that follows the
+//! number of long flows.
 //!
-//! Source: Wang and others, *Freeway: Adaptively isolating the elephant and mice flows on different transmission paths* (2014), as Hu and
-//! others describe and simulate it (*CAPS*, sections II and IX). Choices that neither states: there are as many paths for long flows
-//! as long flows were seen in the last 500 us, and half of all at most; with none all paths are for short ones. Within its part a flow is
-//! hashed to a path. Hosts say which flows are short.
+//! Source: Wang and others, *Freeway: Adaptively isolating the elephant and mice flows on different
+//! transmission paths* (2014), as described and simulated by Hu and others (*CAPS*, sections II and
+//! IX). Choices that neither paper states: the number of paths for long flows equals the number of
+//! long flows in the last 500 us, up to half of all paths; without long flows all paths are for
+//! short ones. Within its part a flow is hashed to a path. Hosts state which flows are short.
 
 use super::View;
 use super::ecmp::Ecmp;
 use crate::packet::FlowClass;
 use anabranch_units::{Duration, RandomStream};
 
-/// How long a sample is.
+/// Length of a sample.
 const SAMPLE: Duration = Duration::from_us(500);
-/// The most long flows that are told apart.
+/// Maximum number of long flows distinguished.
 const FLOWS_MAX: usize = 256;
 
-/// The policy's state: the long flows of this sample, and how many there were in the one before.
+/// State of the policy: the long flows of this sample, and their number in the last one.
 #[derive(Clone, Debug)]
 pub struct Freeway {
     hash: Ecmp,
     sample: u64,
-    /// In order.
+    /// Long flows of this sample, sorted.
     flows: Vec<u32>,
     before: u32,
 }

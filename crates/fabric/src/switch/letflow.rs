@@ -1,24 +1,26 @@
-//! LetFlow: a flow goes on another path, drawn at random, where it has paused for long enough that nothing can be overtaken.
+//! LetFlow: a flow switches to another random path after a pause long enough that no packet can be
+//! overtaken.
 //!
-//! Source: Vanini and others, *Let It Flow: Resilient Asymmetric Load Balancing with Flowlet Switching* (2017), sections 3 and 4: a pause of
-//! 500 us, a table of hashed flows without tags, so that two flows of one place are as one.
+//! Source: Vanini and others, *Let It Flow: Resilient Asymmetric Load Balancing with Flowlet
+//! Switching* (2017), sections 3 and 4: a pause of 500 us, and a table of hashed flows without
+//! tags, so that two flows in one slot count as one.
 
 use super::View;
 use super::ecmp::Ecmp;
 use super::rps::Rps;
 use anabranch_units::{Duration, RandomStream, RunInstant};
 
-/// After which pause a flow may go another way.
+/// Pause after which a flow may take another path.
 const PAUSE: Duration = Duration::from_us(500);
-/// Places for flows.
+/// Number of slots for flows.
 const FLOWS: u32 = 1 << 14;
 
-/// The policy's state: of each place when its last packet came, and which way that went.
+/// State of the policy: time and path of the last packet of each slot.
 #[derive(Clone, Debug)]
 pub struct LetFlow {
     hash: Ecmp,
     draw: Rps,
-    /// Made when the first packet comes: most switches of a large network never have a choice.
+    /// Allocated at the first packet: most switches of a large network never have a choice.
     places: Vec<(RunInstant, u32)>,
 }
 

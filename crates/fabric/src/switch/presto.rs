@@ -1,15 +1,16 @@
-//! Presto: 64 KiB of a flow after the other, each its own way.
+//! Presto: each cell of 64 KiB of a flow takes the next path.
 //!
-//! Source: He and others, *Presto: Edge-based Load Balancing for Fast Datacenter Networks* (2015), section 3. There the sender's host
-//! cuts flows into cells and gives each the label of a way, in turns. Here it gives each a number (`entropy`), and the switch where
-//! a flow enters takes its ways in turns by that number; switches above it, in networks of more layers, choose by a hash of flow and cell.
-//! Leaves out: how hosts cut flows and hide what comes out of order (`spray-proto`).
+//! Source: He and others, *Presto: Edge-based Load Balancing for Fast Datacenter Networks* (2015),
+//! section 3. There the sender's host cuts flows into cells and labels each with a path, in turns.
+//! Here it numbers the cells (`entropy`), and the first switch takes its paths in turns by that
+//! number; switches above it, in networks with more layers, choose by a hash of flow and cell.
+//! Leaves out: cutting of flows by hosts, and restoring order (`spray-proto`).
 
 use super::View;
 use super::ecmp::Ecmp;
 use anabranch_units::RandomStream;
 
-/// The policy's state: that of the hash.
+/// State of the policy: the hash's.
 #[derive(Clone, Debug)]
 pub struct Presto {
     hash: Ecmp,
@@ -25,7 +26,7 @@ impl Presto {
         if view.meta.hops > 1 {
             return self.hash.choose(view);
         }
-        // Each flow begins at a way of its own.
+        // Each flow starts at a different path.
         (self.hash.of_flow(view) + u32::from(view.meta.entropy)) % view.count()
     }
 }

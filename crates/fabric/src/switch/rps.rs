@@ -1,24 +1,24 @@
-//! Random packet spraying (RPS): every packet takes a path of its own.
+//! Random packet spraying (RPS): every packet takes a random path.
 //!
-//! Source: Dixit and others, *On the impact of packet spraying in data center networks* (2013), section 3: uniform, without
-//! regard to queues.
+//! Source: Dixit and others, *On the impact of packet spraying in data center networks* (2013),
+//! section 3: uniform, regardless of queues.
 
 use super::View;
 use anabranch_units::RandomStream;
 
-/// The policy's state: its random stream.
+/// State of the policy: its random stream.
 #[derive(Clone, Debug)]
 pub struct Rps {
     random: RandomStream,
 }
 
 impl Rps {
-    /// A policy that draws from `random`, which each switch of a network should have of its own.
+    /// A policy that draws from `random`, which should differ between the switches of a network.
     pub const fn new(random: RandomStream) -> Self {
         Self { random }
     }
 
-    /// The stream's name decides what is drawn: it is what it was before the policy's was changed.
+    /// The stream keeps its older name, as the name decides the draws.
     pub(super) fn drawn(stream: &dyn Fn(&str) -> RandomStream) -> Self {
         Self::new(stream("spray")) // tidy-allow: systems, a stream's name
     }

@@ -1,4 +1,5 @@
-//! Properties of the hybrid switch: order, rates and delays of both networks, and sizes that follow the schedule.
+//! Properties of the hybrid switch: order, rates and delays of both networks, and sizes that follow
+//! the schedule.
 
 use super::Sink;
 use anabranch_fabric::*;
@@ -72,6 +73,20 @@ fn small_packets_go_round_the_switch_at_once() {
     assert_eq!(fabric.nodes()[1].0.len(), 1);
     fabric.advance(Instant::MAX);
     assert_eq!(counters(&fabric), CircuitCounters { circuit_bytes: 101, packet_bytes: 0 });
+}
+
+#[test]
+fn packets_round_the_switch_are_marked_too() {
+    let settings =
+        CircuitSettings { around: Some(ByteCount::new(100)), mark_ahead: Some(Duration::ZERO), ..settings() };
+    let mut fabric = between_racks(settings);
+    // The circuit from rack 0 to rack 1 is up from 20 to 200 us.
+    for (at, number) in [(10, 0), (100, 1)] {
+        fabric.inject(Instant::from_us(at), SWITCH, PacketMeta::new(1, 0, 100), number);
+    }
+    fabric.advance(Instant::MAX);
+    let marked: Vec<bool> = fabric.nodes()[0].0.iter().map(|(_, meta, _)| meta.has(Flag::Circuit)).collect();
+    assert_eq!(marked, [false, true]);
 }
 
 #[test]
@@ -153,7 +168,9 @@ fn timetables_change_at_the_end_of_a_week() {
     let send = |fabric: &mut Fabric<Sink>, at, to| {
         fabric.inject(Instant::from_us(at), SWITCH, PacketMeta::new(0, to, FRAME), 0);
     };
-    fabric.handle_timetable(Instant::from_us(100), SWITCH, week(2)).expect("shifts are matchings");
+    fabric
+        .handle_timetable(Instant::from_us(100), SWITCH, week(2), Instant::ZERO)
+        .expect("shifts are matchings");
     send(&mut fabric, 110, 1);
     send(&mut fabric, 110, 2);
     fabric.advance(Instant::from_us(200));
@@ -169,13 +186,32 @@ fn timetables_change_at_the_end_of_a_week() {
 }
 
 #[test]
+fn timetable_waits_for_the_week_that_it_is_for() {
+    for (from, until) in [(0, 200), (200, 200), (201, 400), (400, 400)] {
+        let mut fabric = between_racks(CircuitSettings { timetable: week(1), ..settings() });
+        let from = Instant::from_us(from);
+        fabric.handle_timetable(Instant::from_us(100), SWITCH, week(2), from).expect("shifts are matchings");
+        // Rack 0 reaches rack 1 by circuit in each week of the first timetable.
+        for (number, at) in [150, 350, 550].into_iter().enumerate() {
+            let before = counters(&fabric).circuit_bytes;
+            fabric.inject(Instant::from_us(at), SWITCH, PacketMeta::new(0, 1, FRAME), number as u32);
+            fabric.advance(Instant::from_us(at + 10));
+            let is_by_circuit = counters(&fabric).circuit_bytes > before;
+            assert_eq!(is_by_circuit, at < until, "at {at} us, {until}");
+        }
+    }
+}
+
+#[test]
 fn queue_sizes_follow_a_new_timetable() {
     let resize = Some(Resize { packets_max: 64, ahead: Duration::from_us(40), drops_excess: false });
     for (at, size) in [(170, 64), (199, 64), (200, 16), (520, 16)] {
         let settings = CircuitSettings { resize, timetable: week(1), ..settings() };
         let mut fabric = between_racks(settings);
         // Rack 0 reaches rack 1 until 200 us, and never again.
-        fabric.handle_timetable(Instant::from_us(1), SWITCH, week(2)).expect("shifts are matchings");
+        fabric
+            .handle_timetable(Instant::from_us(1), SWITCH, week(2), Instant::ZERO)
+            .expect("shifts are matchings");
         fabric.advance(Instant::from_us(at));
         for number in 0..100 {
             fabric.inject(Instant::from_us(at), SWITCH, PacketMeta::new(0, 1, FRAME), number);
@@ -189,7 +225,8 @@ fn queue_sizes_follow_a_new_timetable() {
 fn wrong_timetables_are_refused_and_change_nothing() {
     let mut fabric = between_racks(CircuitSettings { timetable: week(1), ..settings() });
     let wrong = Timetable::new(vec![(DAY, vec![Some(RACKS)])]).expect("a day has a length");
-    let error = fabric.handle_timetable(Instant::ZERO, SWITCH, wrong).expect_err("no such output");
+    let error =
+        fabric.handle_timetable(Instant::ZERO, SWITCH, wrong, Instant::ZERO).expect_err("no such output");
     assert_eq!(error, CircuitError::NoMatching { slot: 0, output: RACKS });
     fabric.inject(Instant::from_us(100), SWITCH, PacketMeta::new(0, 1, FRAME), 0);
     fabric.advance(Instant::MAX);
@@ -296,7 +333,8 @@ fn traffic_within_a_rack_passes_at_once() {
 }
 
 proptest! {
-    /// A circuit that delays longer than the packet network lets packets after a day overtake the last ones of the day.
+    /// A circuit that delays longer than the packet network lets packets after a day overtake the
+    /// last ones of the day.
     #[test]
     fn packets_of_a_pair_arrive_in_order(
         resized in any::<bool>(),

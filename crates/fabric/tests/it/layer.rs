@@ -1,11 +1,12 @@
-//! A layer between machines and network: what it may do with packets, and that machines do not see it.
+//! Tests of a layer between machines and network: its actions on packets, and its invisibility to
+//! machines.
 
 use anabranch_endpoint::{Endpoint, Message, PeerId, Transmit};
 use anabranch_fabric::*;
 use anabranch_units::*;
 use std::sync::Arc;
 
-/// Sends so many numbered messages at once, and reports what comes.
+/// Sends numbered messages at once, and reports those it receives.
 #[derive(Debug)]
 struct End {
     peer: PeerId,
@@ -41,8 +42,8 @@ impl Endpoint for End {
     }
 }
 
-/// Opens two ends, and keeps what the second one reports. If it moves out, another host's machine has the first one's place before the layer
-/// sends what it holds.
+/// Opens two ends, and keeps the second end's reports. With `moves_out`, another host's machine
+/// takes the first end's slot before the layer sends a held packet.
 #[derive(Default)]
 struct Pair {
     came: Vec<(Instant, u32)>,
@@ -71,7 +72,8 @@ impl User for Pair {
     }
 }
 
-/// Labels each packet with its flow's size, drops the second, sends the first twice, and holds the third back for a millisecond.
+/// Labels each packet with its flow's size, drops the second, sends the first twice, and delays the
+/// third by a millisecond.
 #[derive(Default)]
 struct Meddling {
     seen: u32,
@@ -130,7 +132,7 @@ fn it_may_double_drop_hold_and_label_packets() {
     let hosts = &fabric.nodes()[0];
     let us: Vec<(u64, u32)> =
         hosts.user().came.iter().map(|(at, number)| (at.as_ns() / 1_000, *number)).collect();
-    // Each takes 8 us on a link of 10 us.
+    // Each takes 8 us on a link with 10 us delay.
     assert_eq!(us, [(18, 2), (26, 2), (1_018, 0)]);
     assert_eq!(hosts.layer_figures(), [("labels", 9_000.0)]);
     assert_eq!(fabric.totals().injected, 3);

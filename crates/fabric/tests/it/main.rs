@@ -8,7 +8,7 @@ use anabranch_fabric::*;
 use anabranch_units::*;
 use proptest::prelude::*;
 
-/// Keeps what arrives, and when.
+/// Records arriving packets with their times.
 #[derive(Default)]
 struct Sink(Vec<(Instant, PacketMeta, u32)>);
 
@@ -40,7 +40,7 @@ fn bodies(fabric: &Fabric<Sink>) -> Vec<u32> {
     fabric.nodes()[0].0.iter().map(|&(_, _, body)| body).collect()
 }
 
-/// A packet (gap before it in us, priority, size), or a change of the link.
+/// A packet (gap before it in us, priority, size), or a change of the link's settings.
 #[derive(Clone, Debug)]
 enum Step {
     Packet { gap_us: u64, priority: u8, size: u32 },
@@ -58,7 +58,7 @@ fn settings() -> impl Strategy<Value = PortSettings> {
     )
 }
 
-/// A share below `ppm`, at most half of all, and the bursts that it comes in.
+/// A loss rate below `ppm`, at most one half, and a burst length.
 fn losses(ppm: u32) -> impl Strategy<Value = (u32, u32)> {
     (0..ppm, prop_oneof![Just(1), 2u32..20])
 }
@@ -108,7 +108,8 @@ proptest! {
         prop_assert!(fabric.port(PORT).expect("element 0").queue_bytes() == ByteCount::ZERO);
     }
 
-    /// Running only at the times that `next_arrival` names gives the same arrivals as running at every event.
+    /// Processing only at the times of `next_arrival` gives the same arrivals as processing every
+    /// event.
     #[test]
     fn nothing_arrives_before_the_next_arrival_and_sleeping_until_it_changes_nothing(first in settings(), steps in steps()) {
         let (mut often, mut seldom) = (one_port(first), one_port(first));
@@ -122,7 +123,7 @@ proptest! {
         while let Some(next) = seldom.next_arrival() {
             prop_assert!(next >= seldom.next_deadline().expect("something is on its way"));
             seldom.advance(next);
-            // Only a packet that the wire lost does not come.
+            // Only a packet lost on the wire does not arrive.
             let came = seldom.nodes()[0].0.last().is_some_and(|&(at, ..)| at == next);
             prop_assert!(came || seldom.port(PORT).expect("element 0").settings().loss_ppm > 0);
         }
@@ -239,7 +240,8 @@ fn a_link_that_goes_down_drops_what_waits_and_what_comes_and_keeps_what_is_on_th
     fabric.inject(at, PORT, packet(1, 1_250), 5);
     fabric.advance(Instant::MAX);
     assert_eq!(bodies(&fabric), [0, 5]);
-    // The timer of the interrupted transmission (due at 2 ms) must not end that of packet 5.
+    // The timer of the interrupted transmission (due at 2 ms) must not end the transmission of
+    // packet 5.
     assert_eq!(fabric.nodes()[0].0[1].0, Instant::from_us(1_500 + 1_000 + 5_000));
 }
 
@@ -270,7 +272,7 @@ fn loss_is_near_its_probability_and_the_same_for_the_same_seed() {
     assert_eq!(arrived, run());
 }
 
-/// Which of `packets` packets a wire loses, whose settings are `settings` before the packet that each is for.
+/// Losses of `packets` packets on a wire, whose settings before each packet are `settings`.
 fn lost(packets: u32, settings: impl Fn(u32) -> PortSettings) -> Vec<bool> {
     let mut fabric = one_port(settings(0));
     let mut before = settings(0);
@@ -291,14 +293,15 @@ fn lost(packets: u32, settings: impl Fn(u32) -> PortSettings) -> Vec<bool> {
     lost
 }
 
-/// How long each run of losses is.
+/// Length of each run of losses.
 fn runs(lost: &[bool]) -> Vec<usize> {
     lost.split(|is_lost| !is_lost).map(<[bool]>::len).filter(|len| *len > 0).collect()
 }
 
 #[test]
 fn bursts_are_as_long_as_they_are_said_to_be_and_lose_their_share() {
-    // Bursts are geometric: of 2,000,000 p / b bursts the mean's standard deviation is below b / sqrt of that.
+    // Burst lengths are geometric: with 2,000,000 p / b bursts the standard deviation of the mean
+    // is below b / sqrt of that number.
     for (loss_ppm, loss_burst) in
         [(10_000, 2), (10_000, 8), (1_000, 8), (50_000, 40), (500_000, 2), (800_000, 4)]
     {
@@ -309,9 +312,10 @@ fn bursts_are_as_long_as_they_are_said_to_be_and_lose_their_share() {
         let five = 5.0 / (runs.len() as f64).sqrt();
         assert!((mean / expected - 1.0).abs() < five, "{loss_ppm} ppm, {loss_burst}: runs of {mean}");
         let share = runs.iter().sum::<usize>() as f64 / seen.len() as f64 * 1e6 / f64::from(loss_ppm);
-        // A burst and the gap behind it are each spread as widely as they are long.
+        // The length of a burst, and of the gap after it, have standard deviations near their
+        // means.
         assert!((share - 1.0).abs() < 1.5 * five, "{loss_ppm} ppm, {loss_burst}: {share} of it");
-        // So many bursts are longer than their mean as of a geometric distribution.
+        // The share of bursts longer than the mean is the geometric distribution's.
         let longer = runs.iter().filter(|len| **len > loss_burst as usize).count() as f64 / runs.len() as f64;
         let geometric = (1.0 - 1.0 / expected).powf(expected);
         assert!(
@@ -394,9 +398,10 @@ fn a_switch_sends_by_destination_and_counts_what_it_cannot_send() {
     assert_eq!(fabric.totals().drops.of(Drop::NoRoute), 2);
 }
 
-/// What a packet and its links are like for the twin test: gap before it in ps, size, whether it may be marked.
+/// Packets for the comparison of both ports: gap before each in ps, size, and whether it is
+/// ECN-capable.
 fn arrivals() -> impl Strategy<Value = Vec<(u64, u32, bool)>> {
-    // Gaps of random picoseconds: two things of one picosecond are where the twins may differ.
+    // Gaps of random picoseconds: the two ports may differ for simultaneous events.
     prop::collection::vec((1u64..200_000_000, 40u32..1501, any::<bool>()), 1..300)
 }
 
@@ -425,7 +430,7 @@ fn limits() -> impl Strategy<Value = PortSettings> {
 }
 
 proptest! {
-    /// The one-event port is the two-event port, packet by packet and counter by counter.
+    /// The one-event port equals the two-event port, packet by packet and counter by counter.
     #[test]
     fn the_one_event_port_equals_its_twin(settings in limits(), arrivals in arrivals()) {
         let random = || Seed::new(1).stream("loss", 0);
@@ -462,7 +467,7 @@ proptest! {
 
 #[test]
 fn a_packet_is_marked_just_past_the_threshold_and_only_if_it_may_be() {
-    // 1,000 bytes each: the first is sent at once, so the n-th finds n - 2 waiting.
+    // 1,000 bytes each: the first is sent at once, so the n-th finds n - 2 queued.
     let settings = PortSettings { mark_bytes: Some(ByteCount::new(2_000)), ..link(1, 0, 100_000) };
     let mut fabric = one_port(settings);
     for i in 0..6 {
@@ -472,7 +477,8 @@ fn a_packet_is_marked_just_past_the_threshold_and_only_if_it_may_be() {
     }
     fabric.advance(Instant::MAX);
     let marked: Vec<_> = fabric.nodes()[0].0.iter().map(|(_, meta, _)| meta.has(Flag::Ce)).collect();
-    // The fifth may not be marked; the fourth found 2,000 waiting, which is not more than the threshold.
+    // The fifth is not ECN-capable; the fourth found 2,000 queued, which is not above the
+    // threshold.
     assert_eq!(marked, [false, false, false, false, false, true]);
 }
 
@@ -501,12 +507,12 @@ fn ports_of_a_shared_buffer_drop_when_it_is_full_and_not_before() {
     let buffer = SharedBuffer::new(ByteCount::new(5_000), None);
     let mut fabric = Fabric::<Sink>::new(vec![port(0), port(1)], vec![Sink::default(), Sink::default()])
         .with_buffers(vec![buffer]);
-    // Each port sends one packet and the buffer holds five of the ten others.
+    // Each port sends one packet, and the buffer holds five of the other ten.
     for i in 0..12 {
         fabric.inject(Instant::ZERO, Target::element(i % 2), packet(1, 1_000), i);
     }
     assert_eq!(fabric.totals().drops.of(Drop::QueueFull), 5);
-    // Once some have left, others fit.
+    // Once some have left, further packets fit.
     fabric.advance(Instant::from_us(8_000));
     fabric.inject(Instant::from_us(8_000), Target::element(0), packet(1, 1_000), 12);
     assert_eq!(fabric.totals().drops.of(Drop::QueueFull), 5);
@@ -514,13 +520,13 @@ fn ports_of_a_shared_buffer_drop_when_it_is_full_and_not_before() {
     assert_eq!(fabric.totals().delivered, 8);
 }
 
-/// A draw from the exponential distribution of this mean.
+/// A draw from the exponential distribution with this mean.
 fn exponential(mean: f64, random: &mut RandomStream) -> f64 {
     -mean * (1.0 - random.unit_f64()).ln()
 }
 
-/// Mean wait in units of the mean service time, of packets that come at random to a port with load `rho`; their sizes are
-/// all the same, or exponential.
+/// Mean wait, in units of the mean service time, of packets with random arrivals at a port with
+/// load `rho`; sizes are constant or exponential.
 fn mean_wait(rho: f64, is_exponential: bool, packets: u32) -> f64 {
     const SIZE: f64 = 10_000.0;
     let settings = link(1_000, 0, 1 << 40);
@@ -539,7 +545,7 @@ fn mean_wait(rho: f64, is_exponential: bool, packets: u32) -> f64 {
     wait.expect("packets came").as_ps() as f64 / service_ps
 }
 
-/// Keeps nothing.
+/// Discards packets.
 struct Counter;
 impl Node for Counter {
     type Body = ();
@@ -547,8 +553,8 @@ impl Node for Counter {
     fn on_timer<Q: EventQueue>(&mut self, _: &mut NodeCx<'_, (), Q>, _: u32) {}
 }
 
-/// Kleinrock, *Queueing Systems* volume 1 (1975), section 5.6 (Pollaczek and Khinchin): M/D/1 waits rho / (2 (1 - rho)) service times, M/M/1
-/// rho / (1 - rho).
+/// Kleinrock, *Queueing Systems* volume 1 (1975), section 5.6 (Pollaczek and Khinchin): the mean
+/// wait is rho / (2 (1 - rho)) service times for M/D/1, rho / (1 - rho) for M/M/1.
 #[test]
 fn packets_that_come_at_random_wait_as_long_as_queueing_theory_says() {
     for rho in [0.3, 0.5, 0.8] {

@@ -1,4 +1,5 @@
-//! Properties of the rotor: packets leave within the days of their circuits, and an idle rotor costs no events.
+//! Properties of the rotor: packets leave within the days of their circuits, and an idle rotor
+//! costs no events.
 
 use super::Sink;
 use anabranch_fabric::*;
@@ -115,7 +116,8 @@ fn an_idle_rotor_arms_no_timer() {
     assert_eq!(fabric.next_deadline(), Some(Instant::ZERO + NIGHT));
     fabric.advance(Instant::from_us(10_000));
     assert_eq!((fabric.next_deadline(), fabric.next_arrival()), (None, None));
-    // The ends of night and day three times, less the last day's, the end of the transmission, and the arrival.
+    // The ends of night and day three times, less the last day's, the end of the transmission, and
+    // the arrival.
     assert_eq!(fabric.totals().events, 7);
 }
 

@@ -5,25 +5,25 @@ use crate::network::LinkId;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// So often each coflow may look for a link that proves more.
+/// Maximum passes in which coflows look for a better link.
 const PASSES_MAX: u32 = 8;
 
-/// Which link each coflow is counted on, and what that proves.
+/// Assignment of each coflow to a link, and the resulting bound.
 #[derive(Clone, Debug)]
 pub struct Assignment {
-    /// By coflow; none for one that has nothing to move.
+    /// By coflow; `None` for one without volume.
     pub links: Vec<Option<LinkId>>,
     pub total_s: f64,
 }
 
-/// The least sum of completion times of jobs on one machine that may change between them at any time: of each, its arrival
-/// and how long it takes. In seconds.
+/// Minimum sum of completion times of jobs on one machine with preemption; a job is its arrival and
+/// its duration. In seconds.
 ///
-/// Source: shortest remaining time first is the best (Schrage, *Operations Research* 16, 1968).
+/// Source: shortest remaining time first is optimal (Schrage, *Operations Research* 16, 1968).
 pub fn shortest_first_s(mut jobs: Vec<(f64, f64)>) -> f64 {
     jobs.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut jobs = jobs.into_iter().peekable();
-    // What they have left, as bits (which are ordered as it is, for it is not negative), and their arrivals.
+    // Remaining times as bits, which sort like the times, as these are not negative; with arrivals.
     let mut waiting: BinaryHeap<Reverse<(u64, u64)>> = BinaryHeap::new();
     let (mut now_s, mut total_s) = (0.0f64, 0.0);
     loop {
@@ -49,12 +49,14 @@ pub fn shortest_first_s(mut jobs: Vec<(f64, f64)>) -> f64 {
     }
 }
 
-/// Counts each coflow on one of its links, on which it is alone with others that are counted there.
+/// Assigns each coflow to one of its links, where it competes only with coflows assigned to the
+/// same link.
 ///
-/// A link carries a coflow's load no sooner than were all of it there as the coflow arrives, and other coflows that are
-/// not counted there none at all. So the sum over a set that is counted on one link is at least what shortest remaining time
-/// first makes of the loads there, and at least what each takes alone; disjoint sets add up. Coflows begin on the link on
-/// which they have most to move; then each goes where the sum grows most.
+/// A link carries a coflow's load no sooner than if all of it were present at the coflow's arrival,
+/// and no load of coflows assigned elsewhere. The sum over the coflows of one link is therefore at
+/// least the result of shortest remaining time first for their loads there, and at least their
+/// times alone; disjoint sets add up. Coflows start on the link with their largest load; then each
+/// moves to the link that increases the sum most.
 pub fn assign(works: &[Work], links: usize) -> Assignment {
     let mut on: Vec<Vec<usize>> = vec![Vec::new(); links];
     let longest =
@@ -100,7 +102,7 @@ pub fn assign(works: &[Work], links: usize) -> Assignment {
             break;
         }
     }
-    // Who has nothing to move is complete when the last of nothing is there.
+    // A coflow without volume is complete at its last arrival.
     let idle = works.iter().filter(|work| work.loads.is_empty()).map(|work| work.alone_s - work.arrived_s);
     Assignment { total_s: proved.iter().sum::<f64>() + idle.sum::<f64>(), links: assigned }
 }

@@ -1,22 +1,24 @@
-//! Few coflows: a linear program over the orders in which they complete.
+//! A few coflows: a linear program over their order of completion.
 //!
-//! Any schedule's coflows complete in some order. Let `before[k][j]` be 1 where `k` completes no later than `j`, and 0 where
-//! not; one of `before[k][j]` and `before[j][k]` is 1. By when `j` is complete, a link has carried all of `j` and all of those before
-//! it, and what arrived at `r` or later after `r`. So for every link and every arrival `r` no later than `j`'s,
-//! `complete[j] >= r + busy[j] + sum over k that arrived at r or later of busy[k] * before[k][j]`. The program lets `before` be any
-//! part of one, and keeps that of three coflows none is before the next all around.
+//! Any schedule's coflows complete in some order. Let `before[k][j]` be 1 if `k` completes no later
+//! than `j`, and 0 otherwise; one of `before[k][j]` and `before[j][k]` is 1. When `j` completes, a
+//! link has carried all of `j` and of the coflows before it, and any part that arrived at `r` or
+//! later was carried after `r`. So for every link and every arrival `r` no later than `j`'s,
+//! `complete[j] >= r + busy[j] + sum over k that arrived at r or later of busy[k] * before[k][j]`.
+//! The program allows fractions for `before`, and forbids cycles of three coflows.
 //!
-//! Source: the relaxation by linear ordering of Potts (*Mathematical Programming Study* 13, 1980), on every link (concurrent
-//! open shop: Mastrolilli and others, *Operations Research Letters* 38, 2010). microlp solves it.
+//! Source: the relaxation by linear ordering of Potts (*Mathematical Programming Study* 13, 1980),
+//! on every link (concurrent open shop: Mastrolilli and others, *Operations Research Letters* 38,
+//! 2010). The solver is microlp.
 
 use super::work::{Load, Work};
 use microlp::{ComparisonOp, OptimizationDirection, Problem, Variable};
 
-/// The most coflows: rows grow with their third power.
+/// Maximum number of coflows: rows grow with the third power.
 pub const COFLOWS_MAX: usize = 10;
 
-/// What completion times, each from its coflow's arrival on, add up to at least, in seconds; none where there are too many
-/// coflows, or the solver gives up.
+/// Lower bound of the sum of completion times, each from the coflow's arrival on, in seconds.
+/// `None` with too many coflows, or if the solver fails.
 pub fn total_s(works: &[Work]) -> Option<f64> {
     if works.len() > COFLOWS_MAX {
         return None;
@@ -24,7 +26,7 @@ pub fn total_s(works: &[Work]) -> Option<f64> {
     let mut problem = Problem::new(OptimizationDirection::Minimize);
     let completes: Vec<Variable> =
         works.iter().map(|work| problem.add_var(1.0, (work.alone_s, f64::INFINITY))).collect();
-    // For k < j whether k is before j; the other way around it is the rest of one.
+    // For k < j: whether k is before j; the opposite is one minus it.
     let pairs: Vec<Vec<Variable>> =
         (0..works.len()).map(|j| (0..j).map(|_| problem.add_var(0.0, (0.0, 1.0))).collect()).collect();
     let before = |k: usize, j: usize| if k < j { (pairs[j][k], 1.0, 0.0) } else { (pairs[k][j], -1.0, 1.0) };
@@ -46,7 +48,7 @@ pub fn total_s(works: &[Work]) -> Option<f64> {
         }
         for k in 0..j {
             for i in 0..k {
-                // i before k before j before i, or the other way around.
+                // Neither the cycle i before k before j before i, nor its reverse.
                 let cycle = [(pairs[k][i], 1.0), (pairs[j][k], 1.0), (pairs[j][i], -1.0)];
                 problem.add_constraint(cycle, ComparisonOp::Le, 1.0);
                 problem.add_constraint(cycle, ComparisonOp::Ge, 0.0);

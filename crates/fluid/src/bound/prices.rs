@@ -3,79 +3,82 @@
 use super::ROUNDING;
 use super::work::{Load, Work};
 
-/// A price for each link and each interval of time: seconds of delay that a second of the link is worth.
+/// Prices by link and interval of time: the seconds of delay that a second of the link is worth.
 #[derive(Clone, Debug)]
 pub struct Prices {
-    /// Where intervals begin, from 0 on. The last one has no end, and costs nothing.
+    /// Starts of the intervals, from 0 on. The last one is unbounded, and free.
     pub starts_s: Vec<f64>,
     links: Vec<Vec<f64>>,
 }
 
-/// When a coflow may complete: from, to.
+/// Window of a coflow's completion: from, to.
 pub type Window = (f64, f64);
 
-/// What came of prices.
+/// Result of an evaluation of prices.
 #[derive(Clone, Debug, Default)]
 pub struct Value {
-    /// No schedule's sum of completion times is below that.
+    /// Lower bound of any schedule's sum of completion times.
     pub total_s: f64,
-    /// By coflow: when it would complete.
+    /// Preferred completion, by coflow.
     pub completes_s: Vec<f64>,
-    /// By link and interval: for how long they would be busy.
+    /// Demanded time, by link and interval.
     pub busy_s: Vec<Vec<f64>>,
 }
 
-/// Intervals in which one link is busy with one coflow: price, seconds, interval; from cheap to dear.
+/// Intervals in which one link is busy with one coflow: price, seconds, interval; from cheap to
+/// expensive.
 #[derive(Debug, Default)]
 pub struct Pattern {
     chosen: Vec<(f64, f64, usize)>,
     free: Vec<(f64, f64, usize)>,
 }
 
-/// How what a coflow pays changes over one interval as its completion moves through it.
+/// Change of a coflow's cost over one interval as its completion moves through it.
 #[derive(Copy, Clone, Debug, Default)]
 struct Change {
-    /// A second, at the interval's begin and at its end; convex between them.
+    /// Slope at the interval's beginning and at its end; convex between them.
     slopes: [f64; 2],
     total_s: f64,
 }
 
-/// What an evaluation writes in, kept for the next.
+/// Buffers of an evaluation, reused by the next.
 #[derive(Debug, Default)]
 pub struct Scratch {
     pattern: Pattern,
-    /// One coflow's patterns if it completes as soon as it may, link by link, and where each one ends.
+    /// Patterns of one coflow for its earliest completion, link by link, and the end of each
+    /// pattern.
     soonest: Vec<(f64, f64, usize)>,
     ends: Vec<usize>,
     changes: Vec<Change>,
 }
 
 impl Prices {
-    /// All links for nothing, in so many intervals up to the end and one after it.
+    /// Prices of 0 for all links, with `intervals` intervals up to the end and one after it.
     pub fn zero(links: usize, intervals: u32, end_s: f64) -> Self {
         let starts_s: Vec<f64> =
             (0..=intervals).map(|at| end_s * f64::from(at) / f64::from(intervals)).collect();
         Self { links: vec![vec![0.0; starts_s.len()]; links], starts_s }
     }
-    /// How many links there are.
+    /// Number of links.
     pub fn links(&self) -> usize {
         self.links.len()
     }
-    /// Intervals that may cost something.
+    /// Number of intervals with a price.
     pub fn intervals(&self) -> usize {
         self.starts_s.len() - 1
     }
-    /// How long one of these is.
+    /// Length of an interval with a price.
     pub fn length_s(&self, interval: usize) -> f64 {
         self.starts_s[interval + 1] - self.starts_s[interval]
     }
-    /// One link's prices, by interval; the last one stays nothing.
+    /// Prices of one link, by interval; the last interval stays free.
     pub fn of_link_mut(&mut self, link: usize) -> &mut [f64] {
         let intervals = self.intervals();
         &mut self.links[link][..intervals]
     }
 
-    /// How much prices differ on both sides of each interval and in it, over all links: where finer ones are worth it.
+    /// Variation of prices within each interval and to its neighbours, over all links: a measure of
+    /// the benefit of a split.
     pub fn variations(&self) -> Vec<f64> {
         let mut all = vec![0.0; self.intervals()];
         for link in &self.links {
@@ -86,7 +89,7 @@ impl Prices {
         }
         all
     }
-    /// The same prices with more intervals: these begin too.
+    /// The same prices with additional starts of intervals.
     pub fn split(&self, more_s: impl IntoIterator<Item = f64>) -> Self {
         let mut starts_s = self.starts_s.clone();
         starts_s.extend(more_s);
@@ -96,7 +99,7 @@ impl Prices {
         let links = links.map(|old| starts_s.iter().map(|at| old[self.interval(*at)]).collect()).collect();
         Self { starts_s, links }
     }
-    /// Which interval an instant is in; the later one of two that meet there.
+    /// Index of the interval of an instant; at a boundary the later one.
     pub fn interval(&self, at_s: f64) -> usize {
         self.starts_s.partition_point(|start| *start <= at_s).saturating_sub(1)
     }
@@ -104,15 +107,16 @@ impl Prices {
         self.starts_s.get(interval + 1).copied().unwrap_or(f64::INFINITY)
     }
 
-    /// What the prices prove: coflows complete, each in its window, no sooner in sum.
+    /// Lower bound of the sum of completion times, with each coflow's completion in its window.
     ///
-    /// In any schedule, let coflow k keep link l busy for the part x[k,l](t) of its rate at t. The sum over k is at most 1,
-    /// prices p are not negative, so the sum of completion times is at least
-    /// sum of (C[k] - r[k] + integral of p x) - integral of p. k's term is what it pays for a pattern of work on its links
-    /// that ends by C[k], is nowhere above a link's rate and does nothing before it is there: at least the cheapest such
-    /// pattern's price, and the minimum over C[k]. So the sum of these minima, less the links' worth, is a bound whatever the
-    /// prices. Source: Lagrangian relaxation (Fisher, *Management Science* 27, 1981, section 2) of a time-indexed program
-    /// (Dyer and Wolsey, *Discrete Applied Mathematics* 26, 1990).
+    /// In any schedule, let coflow k keep link l busy for the part x[k,l](t) of its rate at t. The
+    /// sum over k is at most 1, and prices p are not negative, so the sum of completion times is at
+    /// least sum of (C[k] - r[k] + integral of p x) - integral of p. The term of k is its cost for
+    /// a pattern of work on its links that ends by C[k], never exceeds a link's rate and does
+    /// nothing before arrival: at least the cheapest such pattern's price, and the minimum over
+    /// C[k]. So the sum of these minima, less the links' worth, is a bound whatever the prices.
+    /// Source: Lagrangian relaxation (Fisher, *Management Science* 27, 1981, section 2) of a
+    /// time-indexed program (Dyer and Wolsey, *Discrete Applied Mathematics* 26, 1990).
     pub fn evaluate(&self, works: &[Work], windows: &[Window], scratch: &mut Scratch, value: &mut Value) {
         value.completes_s.clear();
         value.busy_s.resize_with(self.links.len(), Vec::new);
@@ -143,14 +147,14 @@ impl Prices {
         value.total_s = paid_s - worth_s - (paid_s + worth_s) * ROUNDING;
     }
 
-    /// The least that a coflow takes and pays, and when it completes then.
+    /// Minimum of a coflow's time plus payment, and the completion at which it is reached.
     pub fn least(&self, work: &Work, (from_s, to_s): Window, scratch: &mut Scratch) -> (f64, f64) {
         let Scratch { pattern, soonest, ends, changes } = scratch;
         let at_first_s = from_s - work.arrived_s;
         let mut pays_s = 0.0;
         soonest.clear();
         ends.clear();
-        // Waiting can save no more than is paid, so that nothing later is cheaper.
+        // Waiting saves at most the payment, so no later completion is cheaper.
         for load in &work.loads {
             pays_s += pattern.cheapest(self, load, from_s);
             soonest.extend_from_slice(&pattern.chosen);
@@ -183,7 +187,8 @@ impl Prices {
             let length_s = self.end_s(at).min(to_s) - begins_s;
             let [begin, end] = change.slopes.map(|slope| 1.0 + slope);
             let ends_at_s = at_s + length_s + change.total_s;
-            // A convex function is above its tangents, so nowhere below where those at both ends meet.
+            // A convex function lies above its tangents, so its minimum is at least the height at
+            // which the tangents of both ends meet.
             let (least_s, into_s) = if begin < 0.0 && end > 0.0 {
                 let into_s = ((ends_at_s - at_s - end * length_s) / (begin - end)).clamp(0.0, length_s);
                 ((at_s + begin * into_s).min(ends_at_s - end * (length_s - into_s)), into_s)
@@ -202,17 +207,18 @@ impl Prices {
 }
 
 impl Pattern {
-    /// Chooses the cheapest time on a link in which a coflow's load fits until `to_s`, and says what it costs.
+    /// Chooses the cheapest time on a link in which a coflow's load fits until `to_s`. Returns its
+    /// price.
     ///
-    /// The latest part first, each in the cheapest time that is left: what comes from an instant on needs so much time after
-    /// it, these needs are nested, and so the greedy choice is the best.
+    /// The latest part goes first, each into the cheapest time left. The load that arrives from an
+    /// instant on needs time after it; these needs are nested, so the greedy choice is optimal.
     pub fn cheapest(&mut self, prices: &Prices, load: &Load, to_s: f64) -> f64 {
         let Self { chosen, free } = self;
         let of_link = &prices.links[load.link.0 as usize];
         chosen.clear();
         if let [(since_s, busy_s)] = load.parts[..] {
             let at = prices.interval(since_s);
-            // Most have one place to go.
+            // Most parts have only one possible interval.
             if to_s <= prices.end_s(at) {
                 chosen.push((of_link[at], busy_s, at));
                 return of_link[at] * busy_s;
@@ -229,7 +235,7 @@ impl Pattern {
                 (at, from_s) = (at + 1, end_s);
             }
             until_s = since_s.min(until_s);
-            // From dear to cheap; of equal ones the latest is used first.
+            // From expensive to cheap; of equal prices the latest is used first.
             free.sort_by(|a, b| b.0.total_cmp(&a.0));
             let mut left_s = *busy_s;
             while left_s > 0.0 {
@@ -248,7 +254,8 @@ impl Pattern {
         cost_s
     }
 
-    /// Lets the pattern end so much later, in an interval of that price: its dearest time moves there. Adds what changes.
+    /// Extends the pattern's end by `length_s` in interval `at` with this price: its most expensive
+    /// time moves there. Adds the change.
     fn lengthen(&mut self, price: f64, length_s: f64, at: usize, change: &mut Change) {
         let (mut left_s, mut is_first, mut last) = (length_s, true, 0.0);
         while left_s > 0.0 {
@@ -266,14 +273,14 @@ impl Pattern {
                 self.chosen.pop();
             }
         }
-        // With time left over, nothing dearer is left to move.
+        // If time is left over, no more expensive time remains to be moved.
         change.slopes[1] += if left_s > 0.0 { 0.0 } else { last };
         if left_s < length_s {
             let place = self.chosen.partition_point(|(other, ..)| *other <= price);
             self.chosen.insert(place, (price, length_s - left_s, at));
         }
     }
-    /// Whether it costs anything, so that something later could be cheaper.
+    /// Whether it costs anything, so that a later completion could be cheaper.
     fn is_dear(&self) -> bool {
         self.chosen.last().is_some_and(|(dear, ..)| *dear > 0.0)
     }

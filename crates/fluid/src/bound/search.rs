@@ -1,34 +1,36 @@
-//! Prices that prove much: found by ascent, on ever finer intervals, and in two cases where one set of prices does not do.
+//! Search for prices that give a high bound: ascent on refined intervals, and case splits where one
+//! set of prices does not suffice.
 
 use super::Effort;
 use super::prices::{Prices, Scratch, Value, Window};
 use super::work::Work;
 
-/// Intervals of the first prices.
+/// Number of intervals of the first prices.
 const INTERVALS_FIRST: u32 = 32;
-/// The most intervals that they are split into.
+/// Maximum number of intervals after splits.
 const INTERVALS_MAX: usize = 4096;
-/// Prices of a case begin near its best: it gets one of so many parts of the steps.
+/// Divisor of the steps for a case, whose prices start near the optimum.
 const STEPS_WHOLE: u32 = 3;
-/// How far a price goes in a step at first, in seconds a second; later ones go less far.
+/// Initial change of a price per step, in seconds per second; later ones are smaller.
 const STEP: f64 = 0.05;
-/// The decay of the means of slopes and of their squares (Kingma and Ba, *Adam*, ICLR 2015, section 2).
+/// Decay of the means of slopes and of their squares (Kingma and Ba, *Adam*, ICLR 2015, section 2).
 const MEAN: f64 = 0.9;
 const SQUARE: f64 = 0.99;
-/// What a slope is taken for at least.
+/// Minimum magnitude assumed for a slope.
 const SLOPE_LEAST: f64 = 1e-3;
 
-/// Prices, and what they prove.
+/// Prices, and their bound.
 #[derive(Clone, Debug)]
 pub struct Proof {
     pub prices: Prices,
     pub total_s: f64,
-    /// By coflow: mean and variance of when it completes in the later half of the steps. What varies has no one good place.
+    /// By coflow: mean and variance of its completion in the later half of the steps. A high
+    /// variance means that no single completion is best.
     pub completes_s: Vec<(f64, f64)>,
 }
 
-/// Climbs from these prices in so many steps. A link whose time more is wanted of than there is becomes dearer, and the other
-/// way round; the best prices on the way are kept.
+/// Ascends from these prices in `steps` steps. A link with more demand than time becomes more
+/// expensive, and vice versa. Returns the best prices found.
 pub fn ascend(works: &[Work], windows: &[Window], mut prices: Prices, steps: u32) -> Proof {
     let (links, intervals) = (prices.links(), prices.intervals());
     let (mut value, mut scratch) = (Value::default(), Scratch::default());
@@ -67,8 +69,8 @@ pub fn ascend(works: &[Work], windows: &[Window], mut prices: Prices, steps: u32
     best
 }
 
-/// Where intervals are split in two: those over which prices vary most, in the middle; and those in which a long coflow
-/// arrives, or could complete at the soonest, there. A quarter each.
+/// New starts of intervals: the middle of intervals over which prices vary most, and of intervals
+/// in which a long coflow arrives or has its earliest completion. A quarter each.
 fn splits(works: &[Work], prices: &Prices) -> Vec<f64> {
     let middle = |at: usize| prices.starts_s[at] + prices.length_s(at) / 2.0;
     let varies =
@@ -93,12 +95,12 @@ fn splits(works: &[Work], prices: &Prices) -> Vec<f64> {
     all
 }
 
-/// Whenever it can be complete.
+/// Windows without a restriction.
 pub fn windows(works: &[Work]) -> Vec<Window> {
     works.iter().map(|work| (work.alone_s, f64::INFINITY)).collect()
 }
 
-/// Prices from none, on intervals that are split again and again.
+/// Prices from 0, on intervals that are split repeatedly.
 pub fn prove(works: &[Work], links: usize, effort: Effort) -> Proof {
     let windows = windows(works);
     let mut busy_s = vec![0.0; links];
@@ -117,17 +119,19 @@ pub fn prove(works: &[Work], links: usize, effort: Effort) -> Proof {
     proof
 }
 
-/// What is assumed of when coflows complete, and what holds then.
+/// An assumption about completions, and its bound.
 struct Case {
     windows: Vec<Window>,
     proof: Proof,
 }
 
-/// What holds whatever is the case, in seconds: so often, the case that proves least becomes two.
+/// Lower bound over all cases, in seconds: the case with the lowest bound is repeatedly split in
+/// two.
 ///
-/// A coflow completes by some instant or after it, so that what holds in both cases holds. It is the coflow whose completion
-/// varies most, and the instant about which it does: there, prices are between two schedules of which neither is half of one.
-/// Source: branch and bound (Land and Doig, *Econometrica* 28, 1960), on completion times rather than on variables.
+/// A coflow completes by some instant or after it, so a bound in both cases is a bound. The split
+/// is at the mean completion of the coflow with the highest variance: there the prices are between
+/// two schedules, and their average is no schedule. Source: branch and bound (Land and Doig,
+/// *Econometrica* 28, 1960), on completion times rather than on variables.
 pub fn branch(works: &[Work], proof: Proof, effort: Effort) -> f64 {
     let mut cases = vec![Case { windows: windows(works), proof }];
     let total_s = |case: &Case| case.proof.total_s;
@@ -149,7 +153,7 @@ pub fn branch(works: &[Work], proof: Proof, effort: Effort) -> f64 {
             windows[on] = window;
             let steps = effort.steps.div_ceil(STEPS_WHOLE);
             let mut proof = ascend(works, &windows, case.proof.prices.clone(), steps);
-            // What holds in general holds in each case.
+            // A general bound holds in each case.
             proof.total_s = proof.total_s.max(case.proof.total_s);
             cases.push(Case { windows, proof });
         }

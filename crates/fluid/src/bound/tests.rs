@@ -1,4 +1,5 @@
-//! No allocator, in no order, is below a bound; on one link the best is reached; fast paths against plain ones.
+//! Tests: no allocator, in any order, beats a bound; on one link the bound is reached; fast paths
+//! agree with plain ones.
 
 use super::*;
 use crate::testing::networks;
@@ -9,17 +10,17 @@ use prices::{Pattern, Prices, Scratch, Value};
 use proptest::prelude::*;
 use work::{Load, Work};
 
-/// A run rounds completions to picoseconds and lets links carry a billionth more.
+/// Error of a run, which rounds completions to picoseconds and lets links carry a billionth more.
 const RUN_ROUNDING: f64 = 1e-7;
-/// Enough to see a wrong bound; a few hundred cases take seconds.
+/// Enough effort to detect a wrong bound; a few hundred cases take seconds.
 const LITTLE: Effort = Effort { splits: 1, steps: 20, branches: 2 };
 
 fn sum_s(outcome: &Outcome) -> f64 {
     outcome.coflows.values().map(Completion::time).map(|time| time.as_secs_f64()).sum()
 }
 
-/// Serves coflows in one order from begin to end: each as fast as its slowest link lets it, what that leaves in order; or each
-/// flow as fast as it can be.
+/// Serves coflows in one fixed order: each as fast as its slowest link allows, with the rest to the
+/// next; or each flow at its maximum.
 struct InOrder {
     order: Vec<CoflowId>,
     is_even: bool,
@@ -47,7 +48,7 @@ impl Allocator for InOrder {
     }
 }
 
-/// All orders of these.
+/// All permutations.
 fn orders(of: &[CoflowId]) -> Vec<Vec<CoflowId>> {
     if of.is_empty() {
         return vec![Vec::new()];
@@ -59,7 +60,7 @@ fn orders(of: &[CoflowId]) -> Vec<Vec<CoflowId>> {
     of.iter().flat_map(begin).collect()
 }
 
-/// The least sum that any of these reaches: fair, Varys, and every order of coflows.
+/// The lowest sum reached by fair sharing, Varys, and every order of coflows.
 fn best_s(network: &Network, flows: &[Flow]) -> f64 {
     let fair = run(network, flows, &mut MaxMin::default()).expect("it ends");
     let mut best_s = sum_s(&fair).min(sum_s(&run(network, flows, &mut Varys::default()).expect("it ends")));
@@ -102,42 +103,44 @@ fn nothing_takes_no_time_and_what_is_wrong_is_said() {
 #[test]
 fn alone_is_the_slowest_link_from_each_arrival_on() {
     let network = Network::new(vec![BitRate::bps(1_000), BitRate::bps(2_000)]).expect("they have rates");
-    // Link 0: 1 s of work at 0 s and 2 s of work at 5 s. Link 1: 3 s of work at 0 s, half a second at 1 s and 1 s at 5 s.
+    // Link 0: 1 s of work at 0 s and 2 s of work at 5 s. Link 1: 3 s of work at 0 s, half a second
+    // at 1 s and 1 s at 5 s.
     let mut flows = vec![flow(0, &[0], 1, 0), flow(0, &[1], 6, 0), flow(0, &[0, 1], 2, 5)];
     flows[1].grows = Box::new([(Instant::ZERO + Duration::from_secs(1), ByteCount::new(125))]);
     let alone_s = |flows: &[Flow]| {
         total(&network, flows, Effort { splits: 0, steps: 0, branches: 0 }).expect("it fits").alone_s
     };
     assert!(near(alone_s(&flows), 7.0));
-    // 6 s more of link 1 from 2 s on: 3 s, these, and 1 s.
+    // 6 s more on link 1 from 2 s on: 3 s, these, and 1 s.
     flows[1].grows = Box::new([(Instant::ZERO + Duration::from_secs(2), ByteCount::new(1_500))]);
     assert!(near(alone_s(&flows), 10.0));
     flows[1].grows = Box::default();
-    // Nothing more to move, but it is there at 9 s only.
+    // No further volume, but an arrival at 9 s.
     flows.push(flow(0, &[0], 0, 9));
     assert!(near(alone_s(&flows), 9.0));
 }
 
 #[test]
 fn prices_prove_of_all_links_what_none_proves_alone() {
-    // Three coflows, each on two of three links for a second: one after the other is the best, 6 s. Counted on one link each,
-    // two share a link at best: 1 + 2 + 1 s.
+    // Three coflows, each on two of three links for a second: one after the other is optimal, 6 s.
+    // Assigned to one link each, two share a link at best: 1 + 2 + 1 s.
     let network = Network::new(vec![BitRate::bps(1_000); 3]).expect("they have rates");
     let flows = [flow(0, &[0, 1], 1, 0), flow(1, &[1, 2], 1, 0), flow(2, &[2, 0], 1, 0)];
     assert!(near(best_s(&network, &flows), 6.0));
     let bound = total(&network, &flows, Effort::default()).expect("it fits");
     assert!(near(bound.alone_s, 3.0) && near(bound.links_s, 4.0), "{bound:?}");
-    // On each link one second is behind another, 3 s in sum, and each coflow is on two: 9/2. That the three cannot all be
-    // first is what prices do not tell.
+    // On each link one second waits for another, 3 s in sum, and each coflow is on two links: 9/2.
+    // Prices ignore that not all three can be first.
     assert!((4.49..=4.5).contains(&bound.prices_s), "{bound:?}");
-    // Cases tell some of that.
+    // Cases recover part of that.
     assert!((4.98..=6.0).contains(&bound.cases_s), "{bound:?}");
     assert_eq!(bound.total_s(), (bound.cases_s, Relaxation::Cases));
 }
 
 #[test]
 fn orders_prove_of_two_links_what_neither_proves_alone() {
-    // Each of two coflows has 3 s on one link and 1 s on the other's: whichever waits completes after 4 s, the other after 3 s.
+    // Each of two coflows has 3 s on one link and 1 s on the other coflow's: the one that waits
+    // completes after 4 s, the other after 3 s.
     let network = Network::new(vec![BitRate::bps(1_000); 2]).expect("they have rates");
     let flows = [flow(0, &[0], 3, 0), flow(0, &[1], 1, 0), flow(1, &[1], 3, 0), flow(1, &[0], 1, 0)];
     assert!(near(best_s(&network, &flows), 7.0));
@@ -155,7 +158,7 @@ fn more_coflows_than_a_program_takes_are_bounded_by_the_others() {
     assert!(of(10).is_some_and(|total_s| (total_s - 55.0).abs() < 1e-3) && of(11).is_none());
 }
 
-/// Whole seconds, each for the job that has least left of those that are there.
+/// Simulates whole seconds, each for the present job with the least remaining time.
 fn shortest_first_by_seconds(jobs: &[(u32, u32)]) -> u32 {
     let mut left: Vec<(u32, u32)> = jobs.to_vec();
     let (mut total_s, mut now_s) = (0, 0);
@@ -172,7 +175,7 @@ fn shortest_first_by_seconds(jobs: &[(u32, u32)]) -> u32 {
     total_s
 }
 
-/// A link's load: whole seconds of work that are there at whole seconds, the latest first.
+/// A link's load: whole seconds of work that arrive at whole seconds, the latest first.
 fn loads() -> impl Strategy<Value = Load> {
     proptest::collection::btree_map(0u32..5, 1u32..4, 1..3).prop_map(|parts| Load {
         link: LinkId(0),
@@ -181,7 +184,7 @@ fn loads() -> impl Strategy<Value = Load> {
     })
 }
 
-/// So many links' prices for each of the first twelve seconds.
+/// Prices of `links` links for each of the first twelve seconds.
 fn prices(links: usize) -> impl Strategy<Value = Prices> {
     let link = proptest::collection::vec(0u32..6, 12);
     proptest::collection::vec(link, links).prop_map(move |all| {
@@ -231,10 +234,11 @@ proptest! {
         let network = Network::new(vec![BitRate::bps(10_000)]).expect("it has a rate");
         let flows: Vec<Flow> = (0..).zip(&coflows).map(|(id, (kbit, at))| flow(id, &[0], *kbit, *at)).collect();
         let bound = total(&network, &flows, LITTLE).expect("it fits");
-        // One link, one flow each: Varys has the shortest bottleneck first, which is the shortest remaining time.
+        // One link with one flow per coflow: Varys takes the shortest bottleneck first, which is
+        // the shortest remaining time.
         let reached_s = sum_s(&run(&network, &flows, &mut Varys::default()).expect("it ends"));
         prop_assert!(near(bound.links_s, reached_s), "{bound:?}, {reached_s} s");
-        // Of what is there from the beginning, an order is all there is to choose.
+        // Without later arrivals, a schedule is an order.
         if coflows.iter().all(|(_, at)| *at == coflows[0].1) {
             let orders_s = bound.orders_s.expect("there are few");
             prop_assert!((orders_s / reached_s - 1.0).abs() < 1e-5, "{bound:?}, {reached_s} s");

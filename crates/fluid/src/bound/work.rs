@@ -5,26 +5,26 @@ use anabranch_units::Instant;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 
-/// A coflow, as far as bounds look. Seconds count from the first arrival of all.
+/// A coflow as seen by bounds. Seconds count from the first arrival of all.
 #[derive(Clone, Debug)]
 pub struct Work {
     pub arrived_s: f64,
-    /// Before that it is not complete, were all links its own.
+    /// Earliest completion with all links to itself.
     pub alone_s: f64,
     pub loads: Vec<Load>,
 }
 
-/// What it puts on one link.
+/// Load of a coflow on one link.
 #[derive(Clone, Debug)]
 pub struct Load {
     pub link: LinkId,
     pub busy_s: f64,
-    /// Since when, and for how long the link is busy with it; the latest first.
+    /// Parts: arrival, and seconds of work; the latest first.
     pub parts: SmallVec<[(f64, f64); 1]>,
 }
 
 impl Load {
-    /// Before that, the link has not carried it: what comes from some instant on is carried after it.
+    /// Earliest time at which the link has carried the load: a part is carried after its arrival.
     pub fn end_s(&self) -> f64 {
         let mut busy_s = 0.0;
         let end = |(since_s, more_s): &(f64, f64)| {
@@ -35,9 +35,9 @@ impl Load {
     }
 }
 
-/// All coflows, by their names.
+/// All coflows, by name.
 pub fn of_coflows(network: &Network, flows: &[Flow]) -> Vec<(CoflowId, Work)> {
-    // Bytes are summed as whole numbers and rounded once.
+    // Bytes are summed as integers and rounded once.
     type Parts = BTreeMap<LinkId, BTreeMap<Instant, u128>>;
     let mut coflows: BTreeMap<CoflowId, (Instant, Instant, Parts)> = BTreeMap::new();
     for flow in flows {
@@ -45,7 +45,7 @@ pub fn of_coflows(network: &Network, flows: &[Flow]) -> Vec<(CoflowId, Work)> {
             coflows.entry(flow.coflow).or_insert((flow.arrives, flow.arrives, Parts::new()));
         *first = flow.arrives.min(*first);
         for (at, volume) in std::iter::once((flow.arrives, flow.volume)).chain(flow.grows.iter().copied()) {
-            // What has nothing to move is there all the same, and complete then.
+            // A flow without volume still arrives, and completes then.
             *last = at.max(*last);
             for link in flow.route.iter().filter(|_| volume.as_u64() > 0) {
                 *parts.entry(*link).or_default().entry(at).or_default() += u128::from(volume.as_u64());

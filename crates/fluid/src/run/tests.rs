@@ -1,4 +1,4 @@
-//! The paper's example, limits, and laws on random networks.
+//! The paper's example, limits, and invariants on random networks.
 
 use super::*;
 use crate::allocator::Event;
@@ -7,8 +7,8 @@ use crate::{Aalo, MaxMin, Varys};
 use anabranch_units::BitRate;
 use proptest::prelude::*;
 
-/// Flow Chasing's Figure 5: coflows `a` and `b` of two flows each, 30 Mbit a flow. `links` are the rates of (s1, d1),
-/// (s2, d2) and (s3, d3), of which a2 and b2 share the last.
+/// Flow Chasing's Figure 5: coflows `a` and `b` of two flows each, 30 Mbit per flow. `links` are
+/// the rates of (s1, d1), (s2, d2) and (s3, d3); a2 and b2 share the last.
 fn figure_5(links: [u64; 3], b_arrives_s: u64) -> (Network, Vec<Flow>) {
     let network = Network::new(links.map(BitRate::mbps).to_vec()).expect("all links have a rate");
     let flow = |coflow, link, arrives_s| Flow {
@@ -45,7 +45,8 @@ fn in_epochs_rates_are_set_at_multiples_only() {
     let (network, flows) = on_one_link(&[(12_500, 0), (12_500, 3)]);
     let outcome =
         run_in_epochs(&network, &flows, Duration::from_ms(7), &mut MaxMin::default()).expect("it ends");
-    // 1 Mb/s: 7 ms alone, then half of it until 193 ms; the second has the other half to 196 ms, and all to its end.
+    // At 1 Mb/s: 7 ms alone, then half of it until 193 ms; the second has the other half to 196 ms,
+    // and all of it to its end.
     let done: Vec<u64> = outcome.flows.iter().map(|flow| flow.completed.as_ns() / 1000).collect();
     assert_eq!(done, [193_000, 201_500]);
     assert_eq!(outcome.decisions, 4);
@@ -53,7 +54,7 @@ fn in_epochs_rates_are_set_at_multiples_only() {
     assert_eq!(error, Err(RunError::NoEpoch));
 }
 
-/// Gives every flow the same rate, whatever there is.
+/// Gives every flow the same rate.
 struct Same(f64);
 impl Allocator for Same {
     fn allocate(&mut self, _: &Event, active: &mut Active) {

@@ -1,4 +1,4 @@
-//! The Facebook trace of the coflow benchmark, where it lies beside the checkout.
+//! The Facebook trace of the coflow benchmark, if it is present beside the checkout.
 
 use anabranch_fluid::benchmark::Trace;
 use anabranch_fluid::{
@@ -9,7 +9,7 @@ use anabranch_testing::skip::skip;
 use anabranch_units::BitRate;
 use std::collections::BTreeMap;
 
-/// As the benchmark's simulator has it: 2^30 bits a second.
+/// Rate of a port in the benchmark's simulator: 2^30 bits per second.
 const PORT: BitRate = BitRate::bps(1 << 30);
 
 fn recorded(coflows: usize) -> Option<Trace> {
@@ -27,7 +27,7 @@ fn trace(coflows: usize) -> Option<(Network, Vec<Flow>)> {
     Some((Network::big_switch(trace.ports, PORT).expect("ports have a rate"), trace.flows))
 }
 
-/// The time that each coflow takes with all links to itself, in seconds: nobody can be faster.
+/// Time of each coflow with all links to itself, in seconds: a lower bound.
 fn alone_s(network: &Network, flows: &[Flow]) -> BTreeMap<CoflowId, f64> {
     let mut bits: BTreeMap<(CoflowId, LinkId), f64> = BTreeMap::new();
     for flow in flows {
@@ -52,7 +52,7 @@ fn replay(network: &Network, flows: &[Flow], mut allocator: impl Allocator) -> O
     outcome
 }
 
-/// The mean of completion times is nowhere below the bound's.
+/// Whether the mean completion time is at least the bound's.
 fn is_above(outcome: &Outcome, bound: &bound::Bound) -> bool {
     mean_s(outcome) >= bound.mean_s() * (1.0 - 1e-7)
 }
@@ -88,7 +88,7 @@ fn varys_is_within_a_thousandth_of_what_no_schedule_beats() {
 fn nobody_is_faster_than_alone_and_the_means_are_what_they_were() {
     let Some((network, flows)) = trace(170) else { return };
     let mean_s = |allocator: Box<dyn Allocator>| mean_s(&replay(&network, &flows, allocator));
-    // Published nowhere: what ours took when they were written, so that a change of them is seen.
+    // Unpublished: the results of our first versions, as regression values.
     for (name, allocator, earlier_s) in [
         ("FIFO", Box::<Fifo>::default() as Box<dyn Allocator>, 10.584),
         ("shortest remaining first", Box::<Srf>::default(), 7.757),
@@ -101,11 +101,11 @@ fn nobody_is_faster_than_alone_and_the_means_are_what_they_were() {
     }
 }
 
-/// All coflows' times together, the median, and the 95th and 99th of a hundred, as CoflowSim has them: what completes in a
-/// step does so at its end. In milliseconds.
+/// Sum of all coflows' times, the median, and the 95th and 99th percentile by CoflowSim's rules: a
+/// completion within a step counts at the step's end. In milliseconds.
 fn in_steps(network: &Network, flows: &[Flow], mut allocator: impl Allocator) -> (u64, [u64; 3]) {
     let outcome = run_in_epochs(network, flows, coflowsim::STEP, &mut allocator).expect("it ends");
-    // What completes within rounding of a step's end is in it.
+    // A completion within rounding of a step's end belongs to that step.
     let in_steps = |all: &Completion| (all.time().as_ps() - 10).div_ceil(coflowsim::STEP.as_ps());
     let mut times_ms: Vec<u64> =
         outcome.coflows.values().map(|all| in_steps(all) * coflowsim::STEP.as_us() / 1000).collect();
@@ -114,8 +114,8 @@ fn in_steps(network: &Network, flows: &[Flow], mut allocator: impl Allocator) ->
     (times_ms.iter().sum(), [at(50), at(95), at(99)])
 }
 
-/// CoflowSim's own figures for the first 170 coflows, from a run of it with its defaults (SEBF and FIFO): means of 7.793 and
-/// 10.916 s.
+/// CoflowSim's figures for the first 170 coflows, from a run of it with its defaults (SEBF and
+/// FIFO): means of 7.793 and 10.916 s.
 #[test]
 fn by_coflowsims_rules_varys_and_fifo_have_its_figures_to_the_millisecond() {
     let Some(trace) = recorded(170) else { return };

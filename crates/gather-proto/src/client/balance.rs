@@ -1,7 +1,7 @@
-//! How much each of several servers brings of a piece that all of them hold, so that all end together: how long a pull is, and what
-//! is taken from a server that others overtake.
+//! Division of a piece among its holders, so that all of them end together: the length of each
+//! pull, and when to take work from a slow server.
 //!
-//! Leaves out: which pieces there are and who holds them (`client`), rates on the last hop (`hop`).
+//! Leaves out: pieces and their holders (`client`), rates on the last hop (`hop`).
 
 use super::{Client, PieceId, Pull, PullId, ServerId, ServerState, State};
 use crate::layout::BLOCK_BYTES_MIN;
@@ -12,38 +12,46 @@ use anabranch_units::{Duration, Instant};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// The fewest bytes of a pull of what several hold, where more are missing; portions end at multiples of it.
+/// Minimum bytes of a pull if several servers hold the piece and more is missing. Portions end at
+/// multiples of it.
 const PORTION_MIN: u64 = 64 << 10;
-/// A piece that is no longer is asked of one server: several would each look for the rate of one link, and for little.
+/// Maximum length of a piece that is requested from one server only. Dividing a short piece would
+/// make several servers search for one link's rate, for little gain.
 const ALONE_MAX: u64 = 256 << 10;
-/// How long a server is to have work for with its shortest portion, and for how many round trips at least.
+/// Minimum duration of a server's shortest portion; it also covers at least `PORTION_RTTS` round
+/// trips.
 const PORTION_TIME: Duration = Duration::from_ms(50);
 const PORTION_RTTS: u64 = 2;
-/// The longest portion is so many times as long, as nobody knows how fast servers will be by its end.
+/// Ratio of the longest portion to the shortest. It is limited because the rates of servers at its
+/// end are unknown.
 const PORTION_LONG: u64 = 8;
-/// The longest portion of a server that has shown nothing yet; it has half as much as others. Of very many it is the shortest one,
-/// as perhaps few of them are enough.
+/// Maximum first portion of a server without a measured rate; it gets half the usual share. With
+/// very many servers it is the shortest portion, as a few of them may be enough.
 const PORTION_FIRST: u64 = 1 << 20;
-/// The least time over which it is measured how fast a server brings something.
+/// Minimum interval over which a server's delivery rate is measured.
 const PACE_MIN: Duration = Duration::from_ms(200);
-/// How often it is looked for servers that others would overtake, and how old a pull must be for that.
+/// Interval between searches for servers to overtake, and minimum age of a pull that may be taken.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How often where nothing is left to be asked for and a server is idle: so often, or each so many round trips.
+/// Interval between searches when no range is left to request and a server is idle; at least
+/// `LOOK_RTTS` round trips.
 const LOOK_AT_END: Duration = Duration::from_ms(100);
 const LOOK_RTTS: u64 = 4;
-/// A server has stopped of which nothing has come for so long, and so many round trips, though something was asked for.
+/// Silence after which a server with requests counts as stopped; at least `STOPPED_RTTS` round
+/// trips.
 const STOPPED_MIN: Duration = Duration::from_ms(300);
 const STOPPED_RTTS: u64 = 8;
-/// What will have come within this is left alone.
+/// A pull that ends within this time, in seconds, is not taken from its server.
 const SOON_S: f64 = 2.0;
-/// A pull is taken only if it ends sooner then by this factor.
+/// Minimum speed-up for which a pull is taken from its server.
 const GAIN_MIN: f64 = 1.25;
-/// For a server that has shown nothing yet no more than such a part of what is left may be lost.
+/// Divisor of the remaining bytes: for a server without a measured rate, at most this part may be
+/// lost by taking a pull.
 const STAKE_PART: u64 = 8;
-/// A server crawls that is slower than an idle one by this factor: it is not asked for that piece again.
+/// Rate relative to an idle server below which a server crawls and is not asked for that piece
+/// again.
 const CRAWL_SHARE: f64 = 0.25;
 
-/// How fast a server has brought something lately.
+/// Measurement of a server's recent delivery rate.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Pace {
     since: Option<Instant>,
@@ -52,19 +60,19 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// A server that had nothing to do is asked for something.
+    /// Starts the measurement at the first request to an idle server.
     pub(super) const fn begin(&mut self, now: Instant) {
         (self.since, self.bytes) = (Some(now), 0);
     }
-    /// So many bytes of blocks and sums have come.
+    /// Records `bytes` received in blocks and coded symbols.
     pub(super) const fn note(&mut self, bytes: u64) {
         self.bytes += bytes;
     }
-    /// Bytes a second, as they were measured last.
+    /// Last measured rate, in bytes per second.
     pub(super) const fn last(&self) -> Option<f64> {
         self.bytes_per_s
     }
-    /// Bytes a second, once they have come for long enough.
+    /// Current rate in bytes per second, once the interval is long enough.
     pub(super) fn bytes_per_s(&mut self, now: Instant) -> Option<f64> {
         let time = self.since.map_or(Duration::ZERO, |since| now.saturating_since(since));
         if time >= PACE_MIN && self.bytes > 0 {
@@ -75,13 +83,14 @@ impl Pace {
     }
 }
 
-/// A server's part among those that hold what is missing.
+/// A server's part of the missing bytes of a piece.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Part {
-    /// Of all that is missing, by what each has brought lately; 1 where nobody else holds it.
+    /// Fraction of the missing bytes, proportional to recent rates; 1 if no other server holds the
+    /// piece.
     pub(super) share: f64,
-    /// The fewest bytes that it is asked for, where as much is missing, and the most; what nobody else holds is asked for in runs of
-    /// the most.
+    /// Minimum and maximum bytes of one request. A piece with a single holder is requested in runs
+    /// of the maximum.
     pub(super) least: u64,
     pub(super) most: u64,
 }
@@ -95,7 +104,7 @@ impl<S: Symbol> Client<S> {
         server: ServerId,
         holders: &[ServerId],
     ) -> Part {
-        // Its packets must have numbers.
+        // A pull's packets must fit the range of packet numbers.
         let block_bytes = self.servers[server.0 as usize].block_bytes;
         let pull_bytes_max = Numbers::of(self.config.rate_control)
             .pull_bytes_max(block_bytes.min(BLOCK_BYTES_MIN), self.config.blocks_of(block_bytes));
@@ -105,7 +114,7 @@ impl<S: Symbol> Client<S> {
         let paces: Vec<Option<f64>> =
             holders.iter().map(|holder| self.servers[holder.0 as usize].pace.bytes_per_s(now)).collect();
         let known: Vec<f64> = paces.iter().copied().flatten().collect();
-        // One that has shown nothing yet is taken for an ordinary one.
+        // A server without a measured rate counts as average.
         let mean = known.iter().sum::<f64>() / known.len().max(1) as f64;
         let all: f64 = paces.iter().map(|pace| pace.unwrap_or(mean)).sum();
         let own = holders.iter().position(|holder| *holder == server).and_then(|at| paces[at]);
@@ -128,13 +137,14 @@ impl<S: Symbol> Client<S> {
     }
 }
 
-/// Takes from what is missing what one pull asks for: a range, or the most of it, where there is one holder; of what several hold half
-/// of the server's share, but no less than [`Part::least`].
+/// Removes the range of the next pull from `missing`. With a single holder it is a whole range, up
+/// to the maximum; otherwise half of the server's share, at least [`Part::least`].
 ///
-/// Long pulls spare requests, short ones at the end let all servers end together: a pull cannot be taken from its server without
-/// what is on its way. Least are some round trips' worth, as the next one is asked for while the last one comes.
-/// Source: guided self-scheduling (Polychronopoulos and Kuck, IEEE Transactions on Computers 1987), with half the share.
-/// Differs: shares are by what each has brought lately.
+/// Long pulls save requests; short ones at the end let all servers finish together, because a pull
+/// taken from its server loses the bytes in flight. The minimum is worth some round trips, as the
+/// next pull is requested while the last one arrives. Source: guided self-scheduling
+/// (Polychronopoulos and Kuck, IEEE Transactions on Computers 1987), with half the share. Differs:
+/// shares are proportional to recent delivery rates.
 pub(super) fn portion(missing: &mut VecDeque<Range<u64>>, part: Part) -> Range<u64> {
     let left: u64 = missing.iter().map(|range| range.end - range.start).sum();
     let first = missing.front_mut().expect("a piece that is queued lacks something");
@@ -154,7 +164,8 @@ pub(super) fn portion(missing: &mut VecDeque<Range<u64>>, part: Part) -> Range<u
 }
 
 impl<S: Symbol> Client<S> {
-    /// Bytes that a pull's server sends before it, where nothing has come of the pull and something of others lately.
+    /// Bytes that the server sends before this pull, if none of the pull has arrived but packets of
+    /// the server's other pulls have.
     fn awaited(&self, now: Instant, pull: &Pull<S>) -> Option<u64> {
         let is_new = matches!(&pull.state, State::Receiving(receiver) if receiver.heard_at().is_none());
         let heard_at = self.servers[pull.server.0 as usize].heard_at;
@@ -167,7 +178,8 @@ impl<S: Symbol> Client<S> {
         (is_new && is_busy).then(|| self.pulls.values().filter(is_before).map(left).sum())
     }
 
-    /// Whether the server of a pull has stopped: it is frozen, or its path is down. [`Mode::Lttp`]'s sender waits as long by itself.
+    /// Whether a pull's server has stopped: it is frozen, or its path is down. The sender of
+    /// [`Mode::Lttp`] waits as long by itself.
     fn has_stopped(&self, now: Instant, pull: &Pull<S>) -> bool {
         let server = &self.servers[pull.server.0 as usize];
         let since = server.heard_at.max(Some(pull.asked_at)).unwrap_or(pull.asked_at);
@@ -175,9 +187,9 @@ impl<S: Symbol> Client<S> {
         self.config.mode == Mode::Counted && since + STOPPED_MIN.max(rtt * STOPPED_RTTS) <= now
     }
 
-    /// Takes pulls from servers that will not end soon, where an idle one holds the same: nothing else waits to be asked for
-    /// then. What is missing is portioned anew; one that crawls or has stopped, or of whose pull nothing has come, gets none of it
-    /// while another one is left.
+    /// Takes pulls from servers that will end late, if an idle holder exists and no range is left
+    /// to request. The missing bytes are divided again. A server that crawls or has stopped, or
+    /// that has sent none of the pull, gets no part while another holder is left.
     pub(super) fn overtake(&mut self, now: Instant) {
         let is_idle = |server: &ServerState| server.is_connected && server.pulls == 0;
         let is_end = self.queue.is_empty() && self.servers.iter().any(is_idle);
@@ -204,7 +216,7 @@ impl<S: Symbol> Client<S> {
             }
             let State::Receiving(receiver) = &pull.state else { continue };
             let age = now.saturating_since(pull.asked_at);
-            // What came of generations that are not whole is lost with the pull, and shows how fast it is.
+            // Bytes of incomplete generations are lost with the pull, but count for its rate.
             let all = receiver.layout().bytes();
             let came = (receiver.complete_bytes() + receiver.held_bytes()).min(all);
             let rate = came as f64 / age.as_secs_f64();
@@ -219,7 +231,7 @@ impl<S: Symbol> Client<S> {
                 late.push((lasts, *id, rate));
             }
         }
-        // What would last longest is taken first.
+        // The pull with the longest remaining time is taken first.
         late.sort_by(|a, b| b.0.total_cmp(&a.0));
         let mut has_taken = false;
         for id in stopped {
@@ -235,7 +247,7 @@ impl<S: Symbol> Client<S> {
             let pull = &self.pulls[&id];
             let (server, holders) = (pull.server, self.left(pull.piece));
             let rate_of = |server: ServerId| self.servers[server.0 as usize].rate_bytes_per_s;
-            // One that has shown nothing yet may be as fast.
+            // A server without a measured rate may be fast enough.
             let helps = |server: &ServerId| {
                 holders.contains(server) && rate_of(*server).is_none_or(|other| other > rate)
             };
@@ -243,10 +255,11 @@ impl<S: Symbol> Client<S> {
             let other = idle[at];
             let State::Receiving(receiver) = &pull.state else { continue };
             let left = receiver.layout().bytes() - receiver.complete_bytes();
-            // Both bring what is left then, and what was lost.
+            // Both servers then deliver the rest and the lost bytes.
             let together = rate + rate_of(other).unwrap_or(rate);
             let is_gain = left as f64 / together * GAIN_MIN <= lasts;
-            // One that has shown nothing may as well share the same narrow link: little is staked on it.
+            // A server without a measured rate may share the same narrow link, so little is risked
+            // on it.
             let is_risk = rate_of(other).is_none() && receiver.held_bytes() * STAKE_PART > left;
             if !is_gain || is_risk {
                 continue;

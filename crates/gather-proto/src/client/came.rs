@@ -1,32 +1,32 @@
-//! What has come of all servers, as `start` and `link` look at it.
+//! Totals of received packets over all servers, the input of `start` and `link`.
 //!
-//! Leaves out: what follows from it. Read [`Totals`] first.
+//! Leaves out: conclusions from them. Read [`Totals`] first.
 
 use anabranch_units::Duration;
 
-/// The share lost from which on so much more comes than the link carries that nothing else need be seen.
+/// Loss rate from which more arrives than the link carries, without further evidence.
 pub(super) const LOSS_FLOOD: f64 = 0.2;
 
-/// What has come from all servers, since the beginning.
+/// Received from all servers since the beginning.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Totals {
     /// Bytes of datagrams.
     pub(super) bytes: u64,
     pub(super) packets: u64,
-    /// Of them, those of servers that see a queue on their paths.
+    /// Packets from servers that see a queue on their paths.
     pub(super) queued: u64,
     pub(super) lost: u64,
 }
 
-/// The servers that send.
+/// Number and state of the servers that send.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Servers {
-    /// Those that have something to bring.
+    /// Servers with requests.
     pub(super) asked: usize,
-    /// Those of which something has come.
+    /// Servers from which packets have arrived.
     pub(super) heard: usize,
-    /// More may connect soon.
+    /// Whether further servers may connect soon.
     pub(super) awaits: bool,
-    /// The round trip to the farthest.
+    /// Round-trip time to the farthest server.
     pub(super) rtt: Duration,
 }

@@ -1,21 +1,23 @@
-//! When a pull of which nothing comes is given up.
+//! Deadlines after which a silent pull is given up.
 //!
-//! Leaves out: what becomes of it then (`client`), and pulls that come too slowly (`balance`).
+//! Leaves out: the reassignment of its ranges (`client`), and slow pulls (`balance`).
 
 use super::{Client, Pull, PullId, State};
 use anabranch_codes::Symbol;
 use anabranch_units::{Duration, Instant};
 
-/// While packets of a server's other pulls come, one of which nothing comes is given up after so many times as long: on a bad path it
+/// Factor by which the deadline grows while the server's other pulls receive packets: on a lossy
+/// path, each packet of this pull may have been lost.
 /// may be packets of this one that are lost, each time.
 const UNHEARD_MAX: u64 = 4;
-/// How long the first packet of a pull may take before shorter ones are asked for.
+/// Maximum wait for the first packet of a pull before shorter packets are requested.
 const FIRST_MAX: Duration = Duration::from_secs(2);
 
 impl<S: Symbol> Client<S> {
-    /// All pulls, and when each is given up if nothing comes of it.
+    /// All pulls, each with its deadline if no further packet arrives.
     pub(super) fn deadlines(&self) -> impl Iterator<Item = (PullId, &Pull<S>, Instant)> {
-        // A server sends one pull after the other: each waits for its turn as long as packets of those before it come.
+        // A server sends one pull after the other, so each waits while packets of the earlier ones
+        // arrive.
         let mut turns: Vec<Option<Instant>> = vec![None; self.servers.len()];
         self.pulls.iter().map(move |(id, pull)| {
             let turn = &mut turns[pull.server.0 as usize];
@@ -27,13 +29,13 @@ impl<S: Symbol> Client<S> {
         })
     }
 
-    /// Whether its packets may be too long for some link on the way.
+    /// Whether the pull's packets may exceed the MTU of a link on the path.
     pub(super) fn may_be_too_long(&self, pull: &Pull<S>) -> bool {
         let came = self.servers[pull.server.0 as usize].came_block_bytes;
         pull.block_bytes > self.config.block_bytes_safe.max(came)
     }
 
-    /// When a pull is given up whose server had to do with others until `turn_at`.
+    /// Deadline of a pull whose server sent other pulls until `turn_at`.
     fn dead_at(&self, pull: &Pull<S>, turn_at: Option<Instant>) -> Instant {
         let (heard_at, is_accepted) = match &pull.state {
             State::Receiving(receiver) => (receiver.heard_at(), true),

@@ -1,35 +1,43 @@
-//! How many of the servers that hold the same are asked for it, where few of them fill the client's link.
+//! Limits the number of servers asked for the same piece, if a few of them fill the client's link.
 //!
-//! Packets of many servers that meet in a short queue are lost, however slowly each server sends: of 32 servers behind a queue of four packets
-//! a twentieth was, and the link's rate seemed to be a tenth lower than it was. Where a server has less than two packets in flight,
-//! fewer servers fill the link as well, and more evenly. So once the link's rate is known only half of them are asked for more, the first
-//! ones that end a pull; a fourth, where much is lost. That goes on until each has two packets in flight.
-//! Where those that are left bring less than all did, or than they are granted, the link is not what bounds them: all are asked from then on.
+//! Packets of many servers that meet in a short queue are lost, however slowly each server sends.
+//! With 32 servers behind a queue of four packets, 5 % of packets were lost and the link's rate was
+//! underestimated by 10 %. If each server has fewer than two packets in flight, fewer servers fill
+//! the link just as well, and more evenly. Once the link's rate is known, only half of the servers
+//! get further requests: the first ones to end a pull. At a high loss rate it is a quarter. This
+//! repeats until each server has two packets in flight. If the remaining servers deliver less than
+//! all did, or less than their grants, the link is not the bottleneck, and all servers are asked
+//! again from then on.
 //!
-//! Leaves out: what each server is granted (`hop`), what the link carries (`link`), how long pulls are (`balance`). Read [`Few`] first.
+//! Leaves out: the grant of each server (`hop`), the link's rate (`link`), the length of pulls
+//! (`balance`). Read [`Few`] first.
 
 use super::{Client, ServerId};
 use crate::mode::RateControl;
 use anabranch_codes::Symbol;
 
-/// Packets that each server has in flight where fewer are enough, and servers that are asked at least: one may stop.
+/// Packets in flight per server below which the set shrinks. `LEAST` is the minimum number of
+/// servers, as one may stop.
 const IN_FLIGHT: f64 = 2.0;
 const LEAST: usize = 4;
-/// So many measures count together, as servers wait for processors; half of them where less than [`MUCH`] comes.
+/// Measurements that are judged together, because servers wait for processors; half as many if less
+/// than [`MUCH`] arrives.
 const MEASURES: u32 = 4;
-/// Such a part of the servers is asked next; and where a share is lost that is so much beyond what the path loses anyway.
+/// Divisor of the number of servers at each reduction; `PART_LOSSY` applies if the loss rate
+/// exceeds the path's own by `LOSS_MORE`.
 const PART: usize = 2;
 const PART_LOSSY: usize = 4;
 const LOSS_MORE: f64 = 0.01;
-/// Servers that bring this share of what all did fill the link, if they use that share of what is granted. Less than such a share of what
-/// all brought is too little at once.
+/// Share of the full set's throughput that proves a full link, if the servers also use the share
+/// `USES` of their grants. Below the share `MUCH` the set is too small at once.
 const FILLS: f64 = 0.97;
 const USES: f64 = 0.9;
 const MUCH: f64 = 0.85;
-/// So often it is waited that a link whose rate was cut is found to carry more, where all that is granted is used.
+/// Judgements without success before the full set is restored. A link whose rate was cut needs some
+/// to be found faster again.
 const DOUBTS: u32 = 4;
 
-/// What came in measures that count together.
+/// Sums over measurements that are judged together.
 #[derive(Copy, Clone, Debug, Default)]
 struct Came {
     measures: u32,
@@ -39,27 +47,28 @@ struct Came {
     seconds: f64,
 }
 
-/// Which servers are asked where not all are.
+/// The servers that are asked, if not all of them are.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Few {
-    /// How many are asked; all without.
+    /// Maximum number of servers; `None` for all.
     most: Option<usize>,
-    /// Those that are, by when they first were.
+    /// The servers in the set, in the order of their first request.
     kept: Vec<ServerId>,
-    /// They were too few: all are asked.
+    /// Whether the reduced set was too small, so that all servers are asked.
     is_off: bool,
-    /// What came when all were asked, in bits a second.
+    /// Throughput of the full set, in bits per second.
     all_bps: f64,
     came: Came,
     doubts: u32,
-    /// What was granted to all when it was measured last, in bits a second; and packets that were lost until then.
+    /// Total grant at the last measurement, in bits per second; `lost` counts lost packets up to
+    /// then.
     granted_bps: f64,
     lost: u64,
 }
 
 impl Few {
-    /// So much came of `busy` servers, where `enough` would do; `path_loss` is the share that is lost anyway. True where others are to be
-    /// asked than before.
+    /// Judges the sums of `busy` servers where `enough` would do; `path_loss` is the path's own
+    /// loss rate. Returns true if the set of servers changed.
     fn judge(&mut self, came: Came, busy: usize, enough: usize, path_loss: f64) -> bool {
         let sent_bits = came.bits + came.lost_bits;
         let of_all = came.bits / (self.all_bps * came.seconds).max(1.0);
@@ -85,7 +94,7 @@ impl Few {
 }
 
 impl<S: Symbol> Client<S> {
-    /// How many servers are enough for what the link carries; none where nobody knows that.
+    /// Number of servers sufficient to fill the link; `None` while its rate is unknown.
     fn enough(&self) -> Option<usize> {
         if self.config.rate_control != RateControl::Bbr || self.overflow.is_unsure() {
             return None;
@@ -94,7 +103,7 @@ impl<S: Symbol> Client<S> {
         Some(((packets / IN_FLIGHT) as usize).max(LEAST))
     }
 
-    /// Of servers that hold a piece those that may be asked for some of it.
+    /// The servers among `holders` that may be asked for a part of the piece.
     pub(super) fn asked_of(&self, holders: Vec<ServerId>) -> Vec<ServerId> {
         let few = &self.few;
         let Some(most) = few.most.filter(|most| !few.is_off && holders.len() > *most) else { return holders };
@@ -104,15 +113,15 @@ impl<S: Symbol> Client<S> {
         if kept.len() < most { holders } else { kept }
     }
 
-    /// A server is asked for some of a piece that others hold, too.
+    /// Adds a server to the set when it is asked for a piece with several holders.
     pub(super) fn keep(&mut self, server: ServerId) {
         if self.few.most.is_some() && !self.few.kept.contains(&server) {
             self.few.kept.push(server);
         }
     }
 
-    /// So much came of all in so many seconds, in bits, of what is granted to all, in bits a second. True where others are to be asked than
-    /// before.
+    /// Records one measurement: `bits` received in `seconds` under a total grant of `granted_bps`.
+    /// Returns true if the set of servers changed.
     pub(super) fn note_came(&mut self, granted_bps: f64, bits: f64, seconds: f64) -> bool {
         let lost = self.counts().lost;
         let newly_lost = lost.saturating_sub(std::mem::replace(&mut self.few.lost, lost));
@@ -122,13 +131,14 @@ impl<S: Symbol> Client<S> {
         let (path_loss, enough) = (self.overflow.path_loss(), self.enough());
         let few = &mut self.few;
         let last_bps = std::mem::replace(&mut few.granted_bps, granted_bps);
-        // Others may still bring what they were asked for before; and at the end servers have nothing left.
+        // Servers outside the set may still deliver earlier requests, and near the end servers run
+        // out of requests.
         let are_all_kept = !few.is_off && few.most.is_none_or(|_| busy <= few.kept.len());
         let Some(enough) = enough.filter(|_| are_all_kept && !self.queue.is_empty()) else {
             few.came = Came::default();
             return false;
         };
-        // What a probe brings says little, and what is drained after it.
+        // Probes, and the drain after each, are no evidence.
         if !is_held {
             return false;
         }
@@ -157,7 +167,8 @@ mod tests {
 
     const SECONDS: f64 = 0.05;
 
-    /// A client behind so many megabits a second, with eight servers that are `us` away and hold an object which all are asked for.
+    /// A client behind a link of `mbps` Mbit/s with eight servers, `us` microseconds away, that
+    /// hold one object and are all asked for it.
     fn client(mbps: u64, us: u64) -> (Client<Bytes>, Vec<ServerId>) {
         let config = ClientConfig { link: Some(BitRate::mbps(mbps)), ..ClientConfig::default() };
         let mut client = Client::new(config).expect("its settings are in range");
@@ -171,13 +182,14 @@ mod tests {
         (client, holders)
     }
 
-    /// So many measures in which such a share of what is granted comes; whether others are to be asked then.
+    /// Runs `measures` measurements in which `share` of the grant arrives. Returns whether the set
+    /// of servers changed.
     fn measure(client: &mut Client<Bytes>, share: f64, measures: u32) -> bool {
         let granted_bps = client.granted_bps().expect("the link is known");
         (0..measures).any(|_| client.note_came(granted_bps, share * granted_bps * SECONDS, SECONDS))
     }
 
-    /// The first `kept` servers are asked for more, and the others have ended what they had.
+    /// The first `kept` servers have further requests; the rest have ended theirs.
     fn only(client: &mut Client<Bytes>, holders: &[ServerId], kept: usize) {
         holders[..kept].iter().for_each(|server| client.keep(*server));
         holders[kept..].iter().for_each(|server| client.servers[server.0 as usize].pulls = 0);
@@ -185,7 +197,7 @@ mod tests {
 
     #[test]
     fn where_few_fill_the_link_only_those_are_asked() {
-        // Less than a packet is in flight of each.
+        // Less than one packet per server is in flight.
         let (mut client, holders) = client(100, 500);
         assert_eq!(client.asked_of(holders.clone()), holders);
         assert!(!measure(&mut client, 1.0, MEASURES - 1), "that is too soon");
@@ -200,7 +212,7 @@ mod tests {
             "of other holders as many may be asked"
         );
         assert!(!measure(&mut client, 1.0, 10 * MEASURES), "four are the least");
-        // One is gone, and another may take its place.
+        // A kept server is lost, and another may take its slot.
         client.handle_lost(Instant::ZERO, holders[0], "it is gone");
         assert_eq!(client.asked_of(holders.clone()), holders);
     }
@@ -218,7 +230,7 @@ mod tests {
         }
     }
 
-    /// What comes falls then, however many are asked.
+    /// Throughput falls at the end, whatever the number of servers.
     #[test]
     fn where_nothing_is_left_to_be_asked_for_nothing_is_decided() {
         let (mut client, _) = client(100, 500);
@@ -243,7 +255,7 @@ mod tests {
         }
     }
 
-    /// What an overflow leaves of the link is no evidence that servers are slow.
+    /// Throughput reduced by an overflow is no evidence of slow servers.
     #[test]
     fn losses_show_that_the_link_is_full() {
         let mut few = Few::default();

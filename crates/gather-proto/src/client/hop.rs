@@ -1,7 +1,8 @@
-//! The client's last hop: the share that each server is granted, and what servers that use less lend to others.
+//! The client's last hop: the share granted to each server, and the redistribution of unused
+//! shares.
 //!
-//! Leaves out: how shares are reckoned ([`share`]), what the hop carries where nobody says it (`link`), and who is asked for what
-//! (`client`, `balance`).
+//! Leaves out: the arithmetic of shares ([`share`]), the hop's rate if it is not configured
+//! (`link`), and the assignment of pieces (`client`, `balance`).
 
 use super::came::{Servers, Totals};
 use super::{Client, Pull, ServerState, State};
@@ -11,19 +12,19 @@ use crate::msg::Packet;
 use anabranch_codes::Symbol;
 use anabranch_units::{BitRate, Duration, Instant};
 
-/// The least time over which it is measured what servers use.
+/// Minimum interval over which the servers' use of their grants is measured.
 const MEASURE_MIN: Duration = Duration::from_ms(20);
-/// Packets that each server may send meanwhile, at least.
+/// Minimum number of packets that each server may send in that interval.
 const MEASURE_PACKETS: u64 = 16;
-/// A server is not farther away than so many times the middle one.
+/// Maximum ratio of a server's round-trip time to the median; longer ones are outliers.
 const FAR_TIMES: u64 = 4;
-/// A server that uses less than this share of its grant lends the rest.
+/// Share of its grant below which a server lends the rest.
 const USED_SHARE: f64 = 0.7;
-/// A server of which little is left to come is granted such a part of an equal share at least.
+/// Minimum grant, relative to an equal share, of a server that has little left to send.
 const ENDING_LEAST: f64 = 0.25;
 
 impl<S: Symbol> Pull<S> {
-    /// Bytes of it that are still to come; nothing where that is not known.
+    /// Bytes still to arrive; `None` if unknown.
     fn rest(&self) -> Option<u64> {
         match &self.state {
             State::Asked { .. } => Some(self.range.1? - self.range.0),
@@ -36,21 +37,22 @@ impl<S: Symbol> Pull<S> {
 }
 
 impl ServerState {
-    /// A pull came at this rate.
+    /// Records the rate of an ended pull.
     pub(super) fn brought(&mut self, rate_bytes_per_s: f64) {
         self.rate_bytes_per_s =
             Some(self.rate_bytes_per_s.map_or(rate_bytes_per_s, |best| best.max(rate_bytes_per_s)));
     }
 
-    /// How far it is, as far as that is known. Where the first packet of a connection was lost, connecting took a second longer: what was
-    /// asked then was answered sooner. (The round trip by which the link is measured stays that of connecting.)
+    /// Best estimate of the round-trip time, if known. If the first packet of a connection was
+    /// lost, connecting took a second longer and later requests were answered sooner. (Measurements
+    /// of the link keep using the round-trip time of connecting.)
     pub(super) fn round_trip(&self) -> Option<Duration> {
         self.rtt.map(|rtt| self.answered.map_or(rtt, |answered| rtt.min(answered)))
     }
 }
 
 impl<S: Symbol> Client<S> {
-    /// What may be granted in all, in bits of datagrams a second.
+    /// Total rate that may be granted, in bits of datagrams per second.
     pub(super) fn granted_bps(&self) -> Option<f64> {
         let datagram = self.datagram_bytes();
         let on_link = datagram + f64::from(self.config.overhead_bytes);
@@ -59,32 +61,33 @@ impl<S: Symbol> Client<S> {
         stated.or_else(|| Some(self.overflow.allowed_bytes_per_s()? * 8.0))
     }
 
-    /// Has all servers begin as one, where that is needed and the link's rate is not known.
+    /// Starts all servers as one, if that is necessary and the link's rate is unknown.
     pub(super) fn begin_together(&mut self, now: Instant) {
         let is_known = self.config.link.is_some() || self.config.rate_control != RateControl::Bbr;
         if is_known || self.overflow.has_begun() {
             return;
         }
-        // Those that connect later may be asked for something, too.
+        // Servers that connect later may get requests, too.
         let servers = self.servers.iter().filter(|server| server.lost.is_none()).count();
         let (rtt, packet_bytes) = (self.farthest(), self.datagram_bytes());
         self.overflow.begin(now, servers, rtt, packet_bytes);
     }
 
-    /// Servers that have something to bring.
+    /// Number of servers with requests.
     pub(super) fn busy(&self) -> usize {
         self.servers.iter().filter(|server| server.pulls > 0).count()
     }
 
-    /// Bytes of the shortest packets that servers send: the others have fewer headers for as much.
+    /// Size in bytes of the shortest packets that servers send; longer ones have less header
+    /// overhead.
     pub(super) fn datagram_bytes(&self) -> f64 {
         let shortest = self.servers.iter().map(|server| server.block_bytes).min();
         let header = Packet::<S>::header_bytes(self.config.rate_control);
         f64::from(header + shortest.unwrap_or(self.config.block_bytes))
     }
 
-    /// The round trip to the farthest server, as far as connecting showed it: where a packet was lost meanwhile it seems to be a second
-    /// away.
+    /// Round-trip time to the farthest server, as measured when connecting. Outliers are ignored: a
+    /// lost packet makes a server seem a second away.
     pub(super) fn farthest(&self) -> Duration {
         let mut rtts: Vec<Duration> = self.servers.iter().filter_map(|server| server.rtt).collect();
         rtts.sort_unstable();
@@ -92,14 +95,14 @@ impl<S: Symbol> Client<S> {
         rtts.into_iter().rfind(|rtt| *rtt <= middle * FAR_TIMES).unwrap_or(middle)
     }
 
-    /// How long a packet takes of what is granted in all.
+    /// Transmission time of one packet at the total granted rate.
     pub(super) fn slot(&self) -> Duration {
         let bits = 8.0 * self.datagram_bytes();
         self.granted_bps().map_or(Duration::ZERO, |bps| Duration::from_ps((bits / bps * 1e12) as u64))
     }
 
-    /// Divides the last hop. With `only_lowers` nobody is granted more than before: what is taken from one may be given to
-    /// others only once the one has heard of it.
+    /// Divides the last hop. With `only_lowers` no grant rises: a share taken from one server may
+    /// go to another only after the first has heard of it.
     pub(super) fn regrant(&mut self, only_lowers: bool) {
         let Some(capacity) = self.granted_bps() else {
             let rates = self.left_over();
@@ -108,8 +111,8 @@ impl<S: Symbol> Client<S> {
         let is_asked = |server: &&ServerState| server.pulls > 0;
         let mut demands: Vec<Option<f64>> =
             self.servers.iter().filter(is_asked).map(|server| server.demand).collect();
-        // Whoever is connected first may not have all, as it would go on with that until it hears of the others; where all begin as one,
-        // that is not much.
+        // The first connected server must not get the whole link, as it would keep that rate until
+        // it hears of the other servers. If all servers begin as one, the total is small anyway.
         let awaited = self.servers.iter().filter(|server| !server.was_asked && server.lost.is_none()).count();
         let keeps = self.awaits_until.is_some() && !self.overflow.is_starting();
         let awaited = if keeps { awaited } else { 0 };
@@ -119,7 +122,8 @@ impl<S: Symbol> Client<S> {
             self.end_together(&mut shares, &demands);
         }
         let mut shares = shares.into_iter();
-        // With a path all pulls of a server say what it may send; where each has its own rate, all have as much.
+        // With one control per path, each pull of a server carries the server's whole rate;
+        // otherwise its pulls divide the rate evenly.
         let has_path = self.config.rate_control == RateControl::Bbr;
         let of_pull = |server: &ServerState| {
             let share = if server.pulls > 0 { shares.next() } else { None };
@@ -134,8 +138,9 @@ impl<S: Symbol> Client<S> {
         });
     }
 
-    /// Divides what servers that use all they can get are granted by what is left to come of each, where nothing of the last piece is left to
-    /// be asked for: the link is as full at its end then. Pieces of which one ends sooner than another keep their equal shares.
+    /// Divides the shares of servers that use their full grants in proportion to the bytes that
+    /// each still has to send, once no range of the last piece is left to request. The link then
+    /// stays full to the end. With more than one unfinished piece, shares stay equal.
     fn end_together(&self, shares: &mut [f64], demands: &[Option<f64>]) {
         let has_path = self.config.rate_control == RateControl::Bbr;
         if !has_path || self.unfinished != 1 || !self.queue.is_empty() {
@@ -150,7 +155,7 @@ impl<S: Symbol> Client<S> {
         let asked = asked.map(|(_, rest)| rest).enumerate();
         let all: Vec<(usize, f64)> = asked.filter(|(at, _)| demands[*at].is_none()).collect();
         let rest: f64 = all.iter().map(|(_, rest)| rest).sum();
-        // What has come and is not said yet needs no share.
+        // All bytes have arrived but are not reported yet: no share is needed.
         if rest <= 0.0 {
             return;
         }
@@ -162,15 +167,16 @@ impl<S: Symbol> Client<S> {
         }
     }
 
-    /// Where nothing is divided and some servers have nothing to bring any more: what those that are left and bring less than an equal
-    /// part of the link are granted, so that they look for more at once.
+    /// Grants of slow servers when nothing is divided and some servers have run out of requests.
+    /// Each server below an equal part of the link is granted that part, so that it probes for more
+    /// at once.
     fn left_over(&self) -> Vec<Option<BitRate>> {
         let busy = self.busy();
         let is_idle = |server: &ServerState| server.is_connected && server.was_asked && server.pulls == 0;
         let is_ending = self.queue.is_empty() && self.servers.iter().any(is_idle);
         let part = self.overflow.carried_bytes_per_s() / busy.max(1) as f64;
         let of_server = |server: &ServerState| {
-            // One whose pace is not known yet is still finding its rate.
+            // A server without a measured rate is still finding its rate.
             let is_slow = server.pace.last().is_some_and(|brings| part > brings);
             (is_ending && is_slow && server.pulls > 0).then(|| BitRate::bps((part * 8.0) as u64))
         };
@@ -192,7 +198,7 @@ impl<S: Symbol> Client<S> {
         }
     }
 
-    /// Sees what the last hop carries, and which servers do not use what they are granted.
+    /// Measures the rate of the last hop, and finds servers that use less than their grants.
     pub(super) fn measure(&mut self, now: Instant) {
         if self.awaits_until.is_some_and(|until| until <= now) {
             self.awaits_until = None;
@@ -229,14 +235,14 @@ impl<S: Symbol> Client<S> {
             let grant = grant.map_or(0.0, |grant| grant.as_bps() as f64);
             *granted = if has_path { granted.max(grant) } else { *granted + grant };
         }
-        // Whoever uses little may always use some more, so that it is seen when it could.
+        // A server with low use keeps some headroom, so that a rise of its demand shows.
         let least = capacity / 8.0 / busy.max(1) as f64;
         let (mut changed, mut lowers, mut came) = (false, false, 0.0);
         for (server, granted) in self.servers.iter_mut().zip(granted) {
             let bits = 8.0 * std::mem::take(&mut server.bytes) as f64;
             came += bits;
             let used = bits / time.as_secs_f64();
-            // Who was not there all the time is not measured by it.
+            // A server that joined during the interval is not judged by it.
             let is_new = server.asked_at.is_none_or(|at| at + rtt * 2 > since);
             let uses_little = server.pulls > 0 && !is_new && used < USED_SHARE * granted;
             let twice = std::mem::replace(&mut server.used_little, uses_little);

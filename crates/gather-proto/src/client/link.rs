@@ -1,136 +1,160 @@
-//! What the last hop carries, where the client is not told, and only as long as several servers overflow it: found by what arrives.
+//! Estimates the rate of the last hop from arriving packets, if it is not configured and several
+//! servers overflow it.
 //!
-//! Each server finds the rate of its path alone. Where a path loses more than it did before, that is either chance or the sum of what
-//! all servers send. The client finds out which by having them send no more than what arrives: if most of the loss is gone then,
-//! that was what the link carries, and it stays divided among servers. It is looked for more every few seconds, as BBR does: a
-//! quarter more is granted for a round trip, or less where that was too much before.
+//! Each server finds the rate of its path alone. If the loss rate of a path rises, the cause is
+//! either random loss or the total rate of all servers. The client tells them apart by a test: it
+//! grants only the rate that arrives. If most of the loss disappears, that rate is the link's
+//! capacity, and it stays divided among the servers. Every few seconds the client probes for more,
+//! as BBR does: it grants a quarter more for a round trip, or less if that was too much before.
 //!
-//! One measure may be of a process that had to wait, or of what came in a burst after that: a rate counts as high as two measures in a
-//! row show it, and what one alone shows lowers it by a part only. Where many servers have begun as one processors are busier: a rate
-//! counts as high as two means of three measures show it while it is held, and as the middle one of three in a probe.
+//! A single measurement may be distorted by a delayed process, or by the burst that follows. An
+//! estimate therefore rises only to the lower of two measurements in a row, and a single low one
+//! reduces it by a limited factor. When many servers have begun as one, processors are busier: the
+//! estimate then rises to the lower of two means of three measurements while the rate is held, and
+//! to the median of three in a probe.
 //!
-//! What a path loses anyway is made up for. A rate that is a little too high loses as much by the queue, seems to lose it anyway, and
-//! would be made ever higher: of many servers no more is believed than was lost when less was granted, after probes.
+//! Grants compensate for the path's own loss rate. A rate that is slightly too high loses packets
+//! at the queue, which looks like the path's own loss and would raise the rate further. With many
+//! servers, the path's own loss rate is therefore capped at the one measured while less was
+//! granted, after probes.
 //!
-//! What is divided so would be held whatever others on the link do, and would leave a flow of Cubic a tenth of its share. So where a link
-//! that is divided has to be cut twice within seconds, each server finds its rate alone for some time, as fair to others as its BBR
-//! is. Only where servers have hardly a packet in flight each is it divided further: their BBR could not send less.
+//! A divided rate would be held against any competing flow, and would leave a Cubic flow a tenth of
+//! its share. If a divided link has to be cut twice within seconds, each server therefore finds its
+//! rate alone for a while, as fair to competing flows as its BBR is. The link stays divided only if
+//! servers have too few packets in flight for their BBR to send less.
 //!
-//! There losses are chance's, too, as long as servers see no queue: of 128 packets a path that loses 5 % in runs of 8 loses none or a fifth.
-//! How far measures are from each other is learnt, and only what is far beyond that cuts a rate. With a queue it is others that lose.
+//! In that case losses are random, too, as long as servers see no queue: out of 128 packets, a path
+//! with 5 % loss in runs of 8 loses none or a fifth. The spread of measurements is learned, and
+//! only a loss rate far beyond it cuts the rate. With a queue, the losses come from competing
+//! flows.
 //!
-//! Before all of this many servers begin as one (`start`).
+//! Many servers begin as one before all of this (`start`).
 //!
-//! Source: the phases and their lengths are those of BBR's probes (draft-ietf-ccwg-bbr-06 section 5.3.3), of all servers together.
-//! Leaves out: who is granted which share (`hop`). Read [`Overflow`] first.
+//! Source: the phases and their lengths are taken from BBR's probes (draft-ietf-ccwg-bbr-06 section
+//! 5.3.3), applied to all servers together. Leaves out: the share granted to each server (`hop`).
+//! Read [`Overflow`] first.
 
 use super::came::{LOSS_FLOOD, Servers, Totals};
 use super::start::{Said, Start};
 use anabranch_transport::bbr::PATH_LOSS_MAX;
 use anabranch_units::{Duration, Instant};
 
-/// A share lost beyond what is usual that is no chance, as BBR has it (section 2.5, LossThresh), and the fewest lost packets.
+/// Excess loss rate that counts as an overflow, as in BBR (section 2.5, LossThresh). `LOST_MIN` is
+/// the minimum number of lost packets.
 const LOSS_MORE: f64 = 0.02;
 const LOST_MIN: u64 = 8;
-/// How long it is measured at least, in round trips, time and packets.
+/// Minimum length of a measurement, in round trips, time and packets.
 const MEASURE_RTTS: u64 = 2;
 const MEASURE_MIN: Duration = Duration::from_ms(20);
 const MEASURE_PACKETS: u64 = 128;
-/// While the link of many servers is held so many measures count together: where processes wait for processors what comes in 20 ms is from a
-/// half to twice what the link carries, and the highest of two in a row was up to 1.5 times that.
+/// Measurements averaged while the link of many servers is held. When processes wait for
+/// processors, 20 ms show from 0.5 to 2 times the link's rate, and the higher of two in a row was
+/// up to 1.5 times too high.
 const LONG_MEASURES: u32 = 3;
-/// What fewer packets say is nothing, however long it is measured.
+/// Minimum packets of a measurement in a probe or drain; fewer are no evidence, however long it
+/// takes.
 const LEAST_PACKETS: u64 = 8;
-/// A rate shows once so many packets of each server have come.
+/// Minimum packets per server in a measurement.
 const EACH_PACKETS: u64 = 2;
-/// Where a share of [`LOSS_FLOOD`] is lost the first measure is enough, and may be as short as this where servers have few packets in flight.
+/// Minimum length and packets of the first measurement at a loss rate of [`LOSS_FLOOD`], if servers
+/// have few packets in flight.
 const FLOOD_MIN: Duration = Duration::from_ms(5);
 const FLOOD_PACKETS: u64 = 64;
-/// A start that has filled the link is tested as if so much had been lost: it is, soon.
+/// Loss rate assumed for the test after a start that has filled the link: the losses are only found
+/// later.
 const LOSS_FULL: f64 = 2.0 * PATH_LOSS_MAX;
-/// How long losses that were before a test may be found after its beginning.
+/// Time after the beginning of a test in which earlier losses may still be found.
 const SETTLES: Duration = Duration::from_ms(30);
-/// Of many servers the path's own loss is no more than this above what was lost while less was granted; the mean of about so many such
-/// times.
+/// Margin by which the path's loss rate, for many servers, may exceed the one measured while less
+/// was granted. `DRAINED_PART` is the number of such measurements in the moving average.
 const LOSS_DRAINED_MORE: f64 = 0.005;
 const DRAINED_PART: f64 = 4.0;
-/// What a test, and a link that is divided, keep free of what was seen to arrive: a queue drains by that.
+/// Share of the arriving rate that a test grants, and that a divided link is granted, so that a
+/// queue drains.
 const TEST_SHARE: f64 = 0.95;
 const HOLD_SHARE: f64 = 0.99;
-/// Where so much is lost in a test the rate may still be too high, and how often it is tested again at a lower one.
+/// Loss rate in a test above which the tested rate may still be too high. `TESTS_MORE` is the
+/// maximum number of further tests at lower rates.
 const LOSS_DOUBTED: f64 = 0.1;
 const TESTS_MORE: u32 = 2;
-/// The least that is left of a rate where much is lost; and after a probe for a round trip so much less is granted, beside what the
-/// probe granted more.
+/// Minimum factor of one cut of the rate. After a probe, for one round trip the grant falls by
+/// `DRAIN_PART` of the probe's excess.
 const CUT_SHARE: f64 = 0.85;
 const DRAIN_PART: f64 = 0.6;
-/// How long it is not looked for more: at most, or twice the least where that is more; and at least, in round trips, too, where the
-/// rate was just found, or cut.
+/// Maximum interval between probes, unless twice the minimum is longer. The minimum, in time and in
+/// round trips, applies after the rate was found or cut.
 const HOLD_MOST: Duration = Duration::from_secs(2);
 const HOLD_LEAST: Duration = Duration::from_ms(200);
 const HOLD_RTTS: u64 = 8;
-/// With fewer packets in flight a server can hardly send more slowly: BBR keeps four at least.
+/// Packets in flight per server below which its own control can hardly send more slowly: BBR keeps
+/// at least four.
 const FEW_PACKETS: f64 = 8.0;
-/// Where servers see no queue a loss is no chance that is beyond the usual by so many times the mean distance of measures from that; and how
-/// many measures that is the mean of. With 4, 6 and 8 times as far three servers over 100 Mbit/s and 1 ms have 76, 81 and 83 Mbit/s at 5 % lost
-/// in runs of 8 behind a tenth of a product, where every loss that was much cut the rate 54 (simulated, six seeds).
+/// Multiple of the measurements' mean deviation up to which loss counts as random while servers see
+/// no queue. `SPREAD_PART` is the number of measurements in that mean. In simulations with six
+/// seeds, multiples of 4, 6 and 8 gave three servers 76, 81 and 83 Mbit/s over 100 Mbit/s and 1 ms,
+/// with 5 % loss in runs of 8 behind a tenth of a bandwidth-delay product. When every high loss
+/// rate cut the rate, they had 54 Mbit/s.
 const CHANCE_SPREADS: f64 = 8.0;
 const SPREAD_PART: f64 = 8.0;
-/// The most that is taken for chance so: what is lost beyond that is an overflow's.
+/// Maximum loss rate that may count as random; a higher one is an overflow's.
 const CHANCE_MOST: f64 = 2.0 * LOSS_FLOOD;
-/// A link whose rate has to be cut again within this has others on it.
+/// Time within which a second cut means that competing flows share the link.
 const CUT_AGAIN: Duration = Duration::from_secs(5);
-/// How long it is not divided where others were met: twice as long each time that it held for less than twice that.
+/// Minimum and maximum time without division after competing flows were found. The time doubles if
+/// the last division lasted less than twice as long.
 const REST_LEAST: Duration = Duration::from_ms(500);
 const REST_MOST: Duration = Duration::from_secs(30);
-/// How much more is granted to look for more: at first, and at least.
+/// Excess of a probe over the rate: at first, and at least.
 const PROBE_MORE: f64 = 0.25;
 const PROBE_MORE_MIN: f64 = 0.05;
-/// The most where servers have begun as one. A link is full there of which less than such a share of what is granted comes; and where all
-/// but this comes as much is looked for as by others.
+/// Maximum excess of a probe if servers have begun as one. The link is then full if less than
+/// `FILLED_SHARE` of the grant arrives. If less than `ALL_SHARE` arrives, the excess stays at this
+/// maximum.
 const PROBE_MORE_MANY: f64 = 0.125;
 const FILLED_SHARE: f64 = 0.9;
 const ALL_SHARE: f64 = 0.98;
-/// A rate has grown that is higher by this share in two measures in a row, of many servers in two of three. Less than such a share of what
-/// came before, while more is granted and little lost, is of something that had to wait; so many measures are tried.
+/// Growth of the rate by which a probe succeeds: in two measurements in a row, or with many servers
+/// in two of three. Below `WAITED_SHARE` of the earlier rate, with little loss, a process had to
+/// wait; up to `PROBE_MEASURES` measurements are tried.
 const GROWN: f64 = 0.02;
 const WAITED_SHARE: f64 = 0.9;
 const PROBE_MEASURES: u32 = 3;
-/// Losses that are found late fall by this factor at least from one measure of a test to the next; where they grow by as much, the test
-/// has not begun everywhere.
+/// Minimum factor by which the loss rate falls from one measurement of a test to the next while
+/// late losses are still found. If it grows by the inverse, the test has not begun at every server.
 const FALLS: f64 = 0.75;
-/// A link is not full whose rate grows by this factor from one measure to the next, as servers begin.
+/// Growth between two measurements above which the link is not full: servers are starting.
 const GROWS: f64 = 1.5;
-/// A link that overflows is full: where less than this share comes of what came lately, what was lost was lost before, and servers wait for
-/// what is to be made up for.
+/// Minimum share of the recent rate that a full link carries. Below it the losses are older, and
+/// servers wait for retransmissions.
 const FULL_SHARE: f64 = 0.7;
-/// With each measure what came before counts so much less.
+/// Factor by which the recent maximum fades with each measurement.
 const CARRIED_FADES: f64 = 0.95;
 
 #[derive(Copy, Clone, Debug, PartialEq)]
 enum Phase {
-    /// Nothing is granted: each server has its own rate. What the last measure found: whether much was lost, and the rate.
+    /// Nothing is granted: each server has its own rate. The fields hold the last measurement:
+    /// whether the loss rate was high, and the rate.
     Free { was_much: bool, bytes_per_s: f64 },
-    /// No more than what arrived is granted. So much of it was lost before, and in the last measure of the test; and how many tests there
-    /// were before it, at other rates.
+    /// Only the arriving rate is granted. `loss` is the loss rate before the test, `last_loss` in
+    /// its last measurement, and `tests` the number of earlier tests at other rates.
     Test { loss: f64, last_loss: f64, tests: u32 },
-    /// What the link carries is divided.
+    /// The link's rate is divided among the servers.
     Hold { since: Instant },
-    /// More is granted, and was measured so many times.
+    /// More is granted; `measures` counts the measurements so far.
     Probe { measures: u32 },
-    /// So much less is granted, as what the probe left in a queue drains.
+    /// The grant is lowered by the fraction `less` while the queue that a probe left drains.
     Drain { less: f64 },
 }
 
-/// What was measured of one step.
+/// Measurement of one step.
 #[derive(Copy, Clone, Debug)]
 struct Seen {
     bytes_per_s: f64,
     packets: u64,
-    /// Of them, those of servers that see a queue.
+    /// Packets from servers that see a queue.
     queued: u64,
     lost: u64,
-    /// Packets that each server has in flight where as much arrives as ever did, or now if that is more.
+    /// Packets in flight per server at the highest rate of packets so far.
     each_packets: f64,
 }
 
@@ -139,31 +163,33 @@ impl Seen {
         self.lost as f64 / (self.lost + self.packets).max(1) as f64
     }
 
-    /// Whether each server has so few packets in flight, where the link is theirs, that its own control cannot send less than it carries. One that
-    /// has few as others take the link is not meant: held to that it could never have more.
+    /// Whether each server, with the link to itself, has too few packets in flight for its own
+    /// control to send less. Servers with few packets because of competing flows do not count: held
+    /// to that rate they could never get more.
     fn is_few(&self) -> bool {
         self.each_packets < FEW_PACKETS
     }
 
-    /// Whether that is so, and no queue is seen by most: what is lost is lost by chance, unless the link overflows.
+    /// Whether servers have few packets in flight and most see no queue: losses are then random
+    /// unless the link overflows.
     fn is_calm(&self) -> bool {
         self.is_few() && self.queued * 2 <= self.packets
     }
 
-    /// That much more comes than the link carries, and no server can send less by itself.
+    /// Whether far more arrives than the link carries, and no server can send less by itself.
     fn is_flood(&self) -> bool {
         self.loss() > LOSS_FLOOD && self.packets >= FLOOD_PACKETS && self.is_few()
     }
 }
 
-/// What came in measures that count together, in bytes a second.
+/// Measurements that count together, in bytes per second.
 #[derive(Copy, Clone, Debug)]
 struct Several {
     measures: u32,
     sum: f64,
-    /// The mean of [`LONG_MEASURES`] before these.
+    /// Mean of the previous [`LONG_MEASURES`] measurements.
     last_mean: f64,
-    /// The highest of them, and the one below it.
+    /// The highest measurement, and the second highest.
     highest: f64,
     second: f64,
 }
@@ -178,7 +204,7 @@ impl Several {
         self.highest = bytes_per_s.max(self.highest);
     }
 
-    /// The lower one of two means in a row, where there are as many measures; 0 before.
+    /// The lower of the last two means; 0 while there are too few measurements.
     fn long(&mut self) -> f64 {
         if self.measures < LONG_MEASURES {
             return 0.0;
@@ -191,39 +217,43 @@ impl Several {
 const FREE: Phase = Phase::Free { was_much: false, bytes_per_s: 0.0 };
 const PROBE: Phase = Phase::Probe { measures: 0 };
 
-/// Finds what a link carries that overflows.
+/// Estimator of an overflowing link's rate.
 #[derive(Clone, Debug)]
 pub(super) struct Overflow {
     phase: Phase,
-    /// From when on what arrives is of this step, and what had come then; none before.
+    /// Start of the measurements of this step. `began` is the start and the totals of the current
+    /// measurement.
     measures_from: Instant,
     began: Option<(Instant, Totals)>,
-    /// The share that is lost where the link does not overflow.
+    /// Loss rate while the link does not overflow.
     path_loss: f64,
-    /// How far from it measures are in the mean, while the link is divided and servers see no queue.
+    /// Mean deviation of measurements from it, while the link is divided and servers see no queue.
     spread: f64,
-    /// The share that was lost lately where less was granted than the link carries.
+    /// Recent loss rate while less was granted than the link carries.
     drained_loss: f64,
-    /// The most that arrived since the last probe, and since the one before, in bytes a second; and what did in the last measure.
+    /// Highest rate since the last probe, and since the one before, in bytes per second. `last` is
+    /// the last measurement.
     rates: [f64; 2],
     last: f64,
     several: Several,
     probe_more: f64,
-    /// How long it is not looked for more now.
+    /// Current interval between probes.
     wait: Duration,
-    /// Since when it is divided; until when it is not, after others were met; and how long that is.
+    /// Start of the current division. After competing flows were found, division pauses until
+    /// `rests_until`, for the time `rest`.
     held_from: Instant,
-    /// When its rate was cut last.
+    /// Time of the last cut of the rate.
     cut_at: Option<Instant>,
     rests_until: Instant,
     rest: Duration,
     servers: usize,
-    /// Servers have begun as one; and that start, as long as it lasts.
+    /// Whether servers have begun as one; `start` is that start while it lasts.
     has_begun: bool,
     start: Option<Start>,
-    /// What came lately of all servers, in bytes a second: the most, and little less with each measure.
+    /// Recent maximum rate of all servers in bytes per second, which fades with each measurement.
     carried: f64,
-    /// The most packets that ever came in a second, as two measures in a row show it; and those of the last one.
+    /// Highest packet rate so far, confirmed by two measurements in a row; and the rate of the last
+    /// one.
     most_packets_per_s: f64,
     last_packets_per_s: f64,
 }
@@ -255,12 +285,13 @@ impl Overflow {
         }
     }
 
-    /// Bytes of datagrams in a second that came lately.
+    /// Recent rate, in datagram bytes per second.
     pub(super) const fn carried_bytes_per_s(&self) -> f64 {
         self.carried
     }
 
-    /// So many servers begin, the farthest of which is `rtt` away, with packets of so many bytes: as one, if need be.
+    /// Starts `servers` servers as one if necessary. `rtt` is the round-trip time to the farthest,
+    /// `packet_bytes` the size of their packets.
     pub(super) fn begin(&mut self, now: Instant, servers: usize, rtt: Duration, packet_bytes: f64) {
         if let Phase::Free { .. } = self.phase {
             self.start = Start::new(now, servers, rtt, packet_bytes, self.carried);
@@ -270,32 +301,32 @@ impl Overflow {
         }
     }
 
-    /// Whether they have begun as one, which they do once.
+    /// Whether servers have begun as one, which happens at most once.
     pub(super) const fn has_begun(&self) -> bool {
         self.has_begun
     }
 
-    /// Whether it is not known yet, or not any more, what the link carries.
+    /// Whether the link's rate is unknown, or in doubt.
     pub(super) const fn is_unsure(&self) -> bool {
         self.start.is_some() || matches!(self.phase, Phase::Test { .. })
     }
 
-    /// Whether what it carries is divided, and no more is looked for now.
+    /// Whether the link's rate is divided, and no probe is under way.
     pub(super) const fn is_held(&self) -> bool {
         matches!(self.phase, Phase::Hold { .. })
     }
 
-    /// The share that is lost where the link does not overflow.
+    /// Loss rate while the link does not overflow.
     pub(super) const fn path_loss(&self) -> f64 {
         self.path_loss
     }
 
-    /// Whether servers begin as one.
+    /// Whether servers are beginning as one.
     pub(super) const fn is_starting(&self) -> bool {
         self.start.is_some()
     }
 
-    /// Bytes of datagrams that servers may send in a second, all together; no limit without.
+    /// Total rate allowed to all servers, in datagram bytes per second; `None` for no limit.
     pub(super) fn allowed_bytes_per_s(&self) -> Option<f64> {
         if let Some(start) = &self.start {
             return Some(start.allowed_bytes_per_s());
@@ -304,23 +335,23 @@ impl Overflow {
         let share = match self.phase {
             Phase::Free { .. } => return None,
             Phase::Test { .. } => return Some(TEST_SHARE * rate),
-            // Where they wait for processors many servers send some 2 % less than they are granted.
+            // Many servers that wait for processors send some 2 % less than they are granted.
             Phase::Hold { .. } if self.has_begun => 1.0,
             Phase::Hold { .. } => HOLD_SHARE,
             Phase::Probe { .. } => 1.0 + self.probe_more,
-            // Nothing is made up for: what is lost then is not lost by a queue.
+            // No compensation: losses at this rate are not caused by a queue.
             Phase::Drain { less } if self.has_begun => return Some((HOLD_SHARE - less) * rate),
             Phase::Drain { less } => HOLD_SHARE - less,
         };
         Some(share * rate / (1.0 - self.path_loss))
     }
 
-    /// What the link was seen to carry.
+    /// Estimated rate of the link.
     const fn rate(&self) -> f64 {
         self.rates[0].max(self.rates[1])
     }
 
-    /// Takes in what has come from these servers. True where another rate is allowed now.
+    /// Handles the totals of these servers. Returns true if the allowed rate changed.
     pub(super) fn observe(&mut self, now: Instant, totals: Totals, from: Servers) -> bool {
         let Servers { asked: servers, rtt, .. } = from;
         let has_more = servers > std::mem::replace(&mut self.servers, servers);
@@ -338,7 +369,7 @@ impl Overflow {
             return true;
         }
         if has_more && let Phase::Hold { .. } | Phase::Drain { .. } = self.phase {
-            // One that has come may have a way of its own.
+            // A new server may have a path with a bottleneck elsewhere.
             self.enter(now, PROBE, rtt);
             return true;
         }
@@ -348,7 +379,7 @@ impl Overflow {
         let is_free = matches!(self.phase, Phase::Free { .. });
         let (since, before) = *self.began.get_or_insert((now, totals));
         if is_free && totals.packets == before.packets {
-            // Servers have not begun.
+            // The servers have not begun to send.
             self.began = Some((now, totals));
             return false;
         }
@@ -378,29 +409,31 @@ impl Overflow {
     }
 
     fn step(&mut self, now: Instant, seen: Seen, rtt: Duration, servers: usize) -> bool {
-        // Of many servers what was lost while less was granted is the path's own, whether it was made up for before or not. No more than
-        // `LOSS_MORE` is learnt while the link is held, and may be what a probe has lost.
+        // With many servers, the loss rate measured while less was granted is the path's own,
+        // whether grants compensated for it or not. At most `LOSS_MORE` is learned while the link
+        // is held, as it may come from a probe.
         let is_known = self.has_begun && self.drained_loss > LOSS_MORE;
         let usual = if is_known { self.path_loss.max(self.drained_loss) } else { self.path_loss };
         let is_much = seen.loss() > usual + LOSS_MORE && seen.lost >= LOST_MIN;
-        // Less is lost than by chance: what seemed chance was an overflow, which goes on as long as what it loses is made up for.
+        // The loss rate is below the estimate: apparently random loss was an overflow, which lasts
+        // as long as grants compensate for it.
         let parts = match self.phase {
             Phase::Drain { .. } => 2.0,
             Phase::Free { .. } => 8.0,
             Phase::Test { .. } | Phase::Hold { .. } | Phase::Probe { .. } => f64::INFINITY,
         };
         self.path_loss -= (self.path_loss - seen.loss()).max(0.0) / parts;
-        // What came in two measures in a row.
+        // The rate confirmed by two measurements in a row.
         let last = std::mem::replace(&mut self.last, seen.bytes_per_s);
         let sure = seen.bytes_per_s.min(last);
         self.carried = sure.max(CARRIED_FADES * self.carried);
         match self.phase {
             Phase::Free { bytes_per_s, .. } if self.has_room(bytes_per_s, seen) => {
-                // As long as ever more arrives there is no overflow.
+                // While the arriving rate keeps growing there is no overflow.
                 self.phase = Phase::Free { was_much: false, bytes_per_s: seen.bytes_per_s };
                 return false;
             }
-            // Servers that begin lose much once, and see that themselves.
+            // Starting servers have one burst of losses, and react to it themselves.
             Phase::Free { was_much, .. }
                 if is_much
                     && servers > 1
@@ -409,7 +442,7 @@ impl Overflow {
                     && (seen.is_flood() || seen.bytes_per_s >= FULL_SHARE * self.carried) =>
             {
                 let rate = match seen.bytes_per_s {
-                    // What is too high is found by the test.
+                    // The test corrects a rate that is too high.
                     rate if seen.is_flood() => rate.max(last),
                     rate if rate > GROWS * sure => rate,
                     _ => sure,
@@ -421,14 +454,15 @@ impl Overflow {
                 self.phase = Phase::Free { was_much: is_much, bytes_per_s: seen.bytes_per_s };
                 return false;
             }
-            // What was lost before the test is often found only now, and servers that begin in it lose some more.
+            // Losses from before the test are often found only now, and servers that begin during
+            // it lose some more.
             Phase::Test { loss, last_loss, tests }
                 if is_much && !(FALLS * last_loss..last_loss / FALLS).contains(&seen.loss()) =>
             {
                 self.phase = Phase::Test { loss, last_loss: seen.loss(), tests };
                 return false;
             }
-            // Less, and yet much: the rate that was tested may still be more than the link carries.
+            // The loss rate fell but is still high: the tested rate may still exceed the link's.
             Phase::Test { loss, tests, .. }
                 if is_much && (LOSS_DOUBTED..FALLS * loss).contains(&seen.loss()) && tests < TESTS_MORE =>
             {
@@ -440,18 +474,18 @@ impl Overflow {
                 self.path_loss = seen.loss().min(PATH_LOSS_MAX);
                 self.drained_loss = self.path_loss;
                 self.held_from = now;
-                // It was found while servers began, and may be too high or too low.
+                // The rate was found while servers began, and may be too high or too low.
                 let rate = self.rate();
                 self.rates = [(seen.bytes_per_s / TEST_SHARE).clamp(CUT_SHARE * rate, rate), 0.0];
                 self.enter(now, PROBE, rtt);
             }
             Phase::Test { loss, tests: 0, .. } if seen.bytes_per_s < WAITED_SHARE * self.rate() => {
-                // What arrived before may have been a burst.
+                // The rate that arrived before the test may have been a burst.
                 self.rates = [seen.bytes_per_s, 0.0];
                 self.enter(now, Phase::Test { loss, last_loss: loss, tests: 1 }, rtt);
             }
             Phase::Test { loss, .. } => {
-                // Chance has it.
+                // The loss is random.
                 self.path_loss = loss.min(seen.loss()).min(PATH_LOSS_MAX);
                 self.enter(now, FREE, rtt);
             }
@@ -464,12 +498,12 @@ impl Overflow {
                 let was_cut = self.cut_at.is_some_and(|at| now < at + CUT_AGAIN);
                 if is_much && (!was_cut || seen.is_few()) {
                     self.cut_at = Some(now);
-                    // The link carries less than it did, or others have come.
+                    // The link's rate fell, or competing flows began.
                     let rate = self.rate();
                     self.rates = [seen.bytes_per_s.max(CUT_SHARE * rate).min(rate), 0.0];
                     self.wait = HOLD_LEAST;
                 } else if is_much {
-                    // The same, and servers can find out by themselves.
+                    // As above, but the servers can adapt by themselves.
                     let lasted = now.saturating_since(self.held_from);
                     self.rest =
                         if lasted > self.rest * 2 { REST_LEAST } else { (self.rest * 2).min(REST_MOST) };
@@ -478,7 +512,8 @@ impl Overflow {
                     return true;
                 } else {
                     self.path_loss += (seen.loss() - self.path_loss) / 8.0;
-                    // What too high a rate loses looks like the path's own, is made up for, and makes the rate higher still.
+                    // Losses of an excessive rate look like the path's own loss, and compensating
+                    // for them raises the rate further.
                     let most = if self.has_begun || seen.is_calm() {
                         self.drained_loss + LOSS_DRAINED_MORE
                     } else {
@@ -498,9 +533,10 @@ impl Overflow {
             Phase::Probe { measures } => {
                 let rate = self.rate();
                 let grown = rate * (1.0 + GROWN);
-                // Neither that it carries no more nor that it does.
+                // A delayed process: evidence neither for nor against a higher rate.
                 let is_waiting = seen.bytes_per_s < WAITED_SHARE * rate && !is_much;
-                // What had to wait comes in a burst: of three measures the middle one is neither.
+                // Delayed packets arrive in a burst; the median of three measurements is neither
+                // the delay nor the burst.
                 self.several.note(seen.bytes_per_s);
                 let sure = if self.has_begun { self.several.second } else { sure };
                 let has_grown = sure > grown;
@@ -510,7 +546,8 @@ impl Overflow {
                     return false;
                 }
                 let more = self.probe_more;
-                // Of many servers' probes a short queue takes little; and where less comes than is granted the link is full.
+                // A short queue absorbs little of a probe by many servers. If less arrives than is
+                // granted, the link is full.
                 let granted = (1.0 + more) * rate;
                 let (most, is_full, sure) = match self.has_begun {
                     true => (PROBE_MORE_MANY, sure < FILLED_SHARE * granted, sure.min(granted)),
@@ -530,14 +567,14 @@ impl Overflow {
                         self.rates = [0.0, sure];
                         self.enter(now, PROBE, rtt);
                     }
-                    // What comes of more than the link carries is what it carries.
+                    // When more is granted than the link carries, the arriving rate is the link's.
                     (true, true) => {
                         self.rates = [sure, 0.0];
                         let beyond = (granted / sure - 1.0).max(0.0);
                         self.enter(now, Phase::Drain { less: beyond * DRAIN_PART }, rtt);
                     }
                     (false, _) => {
-                        // What arrived before the last probe is forgotten.
+                        // Rates from before the last probe are forgotten.
                         let last = if self.has_begun && measures > 0 { sure } else { seen.bytes_per_s };
                         let shown = self.rates[1].max(last.min(grown));
                         self.rates = [shown.max(CUT_SHARE * rate), 0.0];
@@ -546,11 +583,11 @@ impl Overflow {
                 }
             }
             Phase::Drain { less } => {
-                // What a probe has lost may be found still later.
+                // Losses of a probe may be found even later.
                 let loss = seen.loss().min(self.drained_loss + LOSS_MORE);
                 self.drained_loss += (loss - self.drained_loss) / DRAINED_PART;
                 if is_much {
-                    // What a probe has lost is often found only now.
+                    // Losses of a probe are often found only now.
                     self.probe_more = (less / DRAIN_PART / 2.0).max(PROBE_MORE_MIN);
                 }
                 self.enter(now, Phase::Hold { since: now }, rtt);
@@ -559,18 +596,19 @@ impl Overflow {
         true
     }
 
-    /// Whether so much more arrives than before that the link is not full yet.
+    /// Whether the arriving rate grew enough to show that the link is not full yet.
     fn has_room(&self, before_bytes_per_s: f64, seen: Seen) -> bool {
         before_bytes_per_s > 0.0
             && seen.bytes_per_s > GROWS * before_bytes_per_s
             && seen.loss() < PATH_LOSS_MAX
     }
 
-    /// What is granted now arrives a round trip later; in a queue it takes longer.
+    /// Enters a phase. Its measurements begin a round trip later, when the new grant shows in
+    /// arrivals; behind a queue it takes longer.
     fn enter(&mut self, now: Instant, phase: Phase, rtt: Duration) {
         let settles = match phase {
             Phase::Test { .. } => (rtt * 2).max(SETTLES),
-            // What a probe has lost is found by then.
+            // Losses of a probe have been found by then.
             Phase::Drain { .. } if self.has_begun => rtt.max(MEASURE_MIN),
             _ => rtt,
         };

@@ -1,79 +1,88 @@
-//! The beginning of a pull from many servers. BBR has four packets of each in flight, at the least and from the first round trip on; of 32 servers
-//! that is more than the way and a short queue hold, and a fourth of what short objects have was dropped before the client could know.
-//! So all of them begin as one: the client grants together what one sender would begin with, and twice as much each time that
-//! nearly all of it arrives. Where it does not, the link is full, and is divided as `link` has it. Once as much is granted as servers'
-//! fewest packets need, or the link is fast, each finds its rate alone.
+//! Common start of a pull from many servers. BBR keeps at least four packets per server in flight
+//! from the first round trip on. With 32 servers that exceeds the path and a short queue, and a
+//! fourth of short objects was dropped before the client could react. Therefore all servers begin
+//! as one: the client grants them together the initial window of a single sender, and doubles it
+//! whenever nearly all of it arrives. Otherwise the link is full, and is divided as `link` does.
+//! Once the grant covers the servers' minimum windows, or the link is fast, each server finds its
+//! rate alone.
 //!
-//! Source: slow start (RFC 5681 section 3.1), of all servers together and by grants. Differs: a grant is a rate, so that one server may have
-//! less than a packet in flight; full is known by what arrives, not by a loss. Leaves out: what the link carries later (`link`), and
-//! which share each server is granted (`hop`). Read [`Start`] first.
+//! Source: slow start (RFC 5681 section 3.1), for all servers together and by grants. Differs: a
+//! grant is a rate, so one server may have less than a packet in flight; a full link is detected by
+//! the arriving rate, not by a loss. Leaves out: the link's rate later on (`link`), and each
+//! server's share (`hop`). Read [`Start`] first.
 
 use super::came::{LOSS_FLOOD, Servers, Totals};
 use crate::path::{FIRST_PACKETS, FIRST_PACKETS_ALL, FIRST_PACKETS_MIN, first_bytes_all, gap};
 use anabranch_units::{Duration, Instant};
 
-/// Servers begin as one whose fewest packets are so many times what one sender would begin with, or more.
+/// Servers begin as one if their minimum windows together are at least this multiple of one
+/// sender's initial window.
 const TIMES: f64 = 4.0;
-/// So many bytes a second are enough, whatever servers need: processors do not pace the packets of many servers one by one at such a rate,
-/// and what they are late for looks like a full link.
+/// Rate that is always enough, in bytes per second. At higher rates processors cannot pace the
+/// packets of many servers one by one, and delayed packets look like a full link.
 const FAST_BYTES_PER_S: f64 = 1e9 / 8.0;
-/// A round trip counts as this at least: nothing is measured more exactly.
+/// Minimum round-trip time in calculations; shorter times cannot be measured exactly.
 const RTT_MIN: Duration = Duration::from_us(100);
-/// It is measured once this share of the servers of which something has come had begun before.
+/// Share of the responding servers that must have begun before a measurement starts.
 const BEGUN_SHARE: f64 = 0.8;
-/// What comes so many times as fast as it may leave has waited for a process: it is measured anew.
+/// Ratio of the arriving to the granted rate above which a process was delayed; the measurement
+/// restarts.
 const WAITED_TIMES: f64 = 1.25;
-/// Fewer packets say nothing.
+/// Minimum packets of a measurement.
 const LEAST_PACKETS: u64 = 16;
-/// Where this share of what is sent arrives the link is not full yet. It is measured for such a part of a round trip at least, and as long as
-/// so many packets take, or so long where that is less.
+/// Share of the sent rate whose arrival shows that the link is not full. The measurement takes at
+/// least `1 / MORE_RTT_PART` of a round trip, and the time of `MORE_PACKETS` packets, at most
+/// `MORE_AFTER`.
 const ARRIVES_SHARE: f64 = 0.8;
 const MORE_RTT_PART: u64 = 4;
 const MORE_PACKETS: u64 = 64;
 const MORE_AFTER: Duration = Duration::from_ms(2);
-/// How long it is measured, or a round trip, before less says that the link is full: a process may have had to wait. Of a grant that is twice
-/// as much as had arrived; and of the first one.
+/// Minimum time, besides a round trip, before a low arriving rate shows a full link, as a process
+/// may have been delayed: for a grant that was doubled, and for the first one.
 const FULL_AFTER: Duration = Duration::from_ms(5);
 const FULL_AFTER_FIRST: Duration = Duration::from_ms(20);
-/// A link that is full carries this part at least of a grant that was twice as much as had arrived; and of the first one where little is
-/// lost, as servers may only have been slow.
+/// Minimum rate of a full link relative to a grant that was twice the arriving rate; also to the
+/// first grant, if few packets were lost and servers may only have been slow.
 const FULL_PART: f64 = ARRIVES_SHARE / 2.0;
-/// The same where much is lost: what had arrived before may have been a burst.
+/// The same at a high loss rate: the earlier arriving rate may have been a burst.
 const FULL_PART_FLOOD: f64 = FULL_PART / 2.0;
 
-/// What arrives says...
+/// Conclusion from the arriving packets.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub(super) enum Said {
-    /// ...nothing yet.
+    /// None yet.
     Nothing,
-    /// ...that something else is to be granted: it is now.
+    /// The grant changed.
     Changed,
-    /// ...that servers can go on alone.
+    /// Each server can continue alone.
     Enough,
-    /// ...that the link carries so many bytes a second.
+    /// The link is full; its rate in bytes per second.
     Full(f64),
 }
 
 /// The start of many servers as one.
 #[derive(Clone, Debug)]
 pub(super) struct Start {
-    /// How many there are, and bytes of their packets.
+    /// Number of servers; `packet_bytes` is the size of their packets.
     servers: usize,
     packet_bytes: f64,
-    /// What is granted to all, in bytes of datagrams a second: at first, now, and what is enough.
+    /// First total grant, in datagram bytes per second; then the current one, and the one that is
+    /// enough.
     first_bytes_per_s: f64,
     bytes_per_s: f64,
     enough_bytes_per_s: f64,
-    /// From when on what arrives is of this grant; and when it was measured first, what had come then, and of how many servers.
+    /// Start of the measurements of this grant. `began` is the first measurement: its time, totals,
+    /// and number of responding servers.
     measures_from: Instant,
     began: Option<(Instant, Totals, usize)>,
-    /// Not all that was granted arrived while servers still connected: no more is granted until all have.
+    /// Whether the grant stays fixed until all servers have connected, as not all of it arrived.
     is_held: bool,
 }
 
 impl Start {
-    /// So many servers begin, the farthest of which is `rtt` away, with packets of so many bytes; so much was seen to arrive
-    /// before. None where they need not begin as one, or no round trip is known.
+    /// Starts `servers` servers with round-trip time `rtt` to the farthest and packets of
+    /// `packet_bytes`; `carried_bytes_per_s` arrived before. Returns `None` if they need not begin
+    /// as one, or no round-trip time is known.
     pub(super) fn new(
         now: Instant,
         servers: usize,
@@ -100,12 +109,12 @@ impl Start {
         })
     }
 
-    /// Bytes of datagrams that all servers together may send in a second.
+    /// Total rate allowed to all servers, in datagram bytes per second.
     pub(super) const fn allowed_bytes_per_s(&self) -> f64 {
         self.bytes_per_s
     }
 
-    /// Takes in what has come of these servers.
+    /// Handles the totals of these servers.
     pub(super) fn observe(&mut self, now: Instant, totals: Totals, servers: Servers) -> Said {
         if now < self.measures_from {
             return Said::Nothing;
@@ -122,7 +131,7 @@ impl Start {
         }
         let came = totals.bytes.saturating_sub(before.bytes) as f64 / time.as_secs_f64().max(1e-9);
         let sent = self.bytes_per_s * (begun as f64 / servers.asked.max(1) as f64).min(1.0);
-        // Servers that still connect take processors their time, and what arrives says little.
+        // Connecting servers keep processors busy, so the arriving rate is weak evidence.
         let is_early = servers.awaits && servers.heard < self.servers;
         if came > WAITED_TIMES * self.bytes_per_s {
             self.began = None;
@@ -174,8 +183,8 @@ mod tests {
     const PACKET: f64 = 1_450.0;
     const TICK: Duration = Duration::from_us(50);
 
-    /// A link behind a queue, and servers that send all that they are granted, half a round trip later; what comes is heard of after the
-    /// other half.
+    /// A link behind a queue. Its servers send all that they are granted, half a round trip later,
+    /// and their packets arrive after the other half.
     struct Link {
         start: Start,
         now: Instant,
@@ -183,14 +192,15 @@ mod tests {
         queue_max: f64,
         queue: f64,
         rtt: Duration,
-        /// Those that were asked, and of which the client has heard by the time that something has come.
+        /// Number of servers asked, and of servers from which packets have arrived.
         asked: usize,
         heard: usize,
-        /// What is sent in each tick of the first half of the round trip, and what comes, and was lost, in each of the other.
+        /// Bytes sent in each tick of the first half of the round trip; bytes arrived and lost in
+        /// each tick of the second half.
         to_link: VecDeque<f64>,
         from_link: VecDeque<(f64, f64)>,
         came: (f64, f64),
-        /// Bytes that the client has read, and reads at most each time that it looks.
+        /// Bytes read by the client, and the maximum that it reads at a time.
         read: f64,
         read_max: f64,
         lost_bytes: f64,
@@ -219,7 +229,7 @@ mod tests {
                 lost_bytes: 0.0,
             })
         }
-        /// A tick passes on the link; such a share of servers sends.
+        /// Runs the link for a tick in which the given share of servers sends.
         fn pass(&mut self, share: f64) {
             self.now += TICK;
             self.to_link.push_back(share * self.start.allowed_bytes_per_s() * TICK.as_secs_f64());
@@ -232,7 +242,7 @@ mod tests {
             let (came, lost) = self.from_link.pop_front().unwrap_or_default();
             self.came = (self.came.0 + came, self.came.1 + lost);
         }
-        /// What the client makes of what has come; more servers may connect if it `awaits` them.
+        /// The client's conclusion from the arrivals; with `awaits`, further servers may connect.
         fn look(&mut self, awaits: bool) -> Said {
             let count = |bytes: f64| (bytes / PACKET) as u64;
             self.read = self.came.0.min(self.read + self.read_max);
@@ -246,7 +256,7 @@ mod tests {
             }
             said
         }
-        /// Passes until the start is over; none where it is not within a second.
+        /// Runs until the start ends; `None` if it does not end within a second.
         fn ends(&mut self) -> Option<Said> {
             let end = self.now + Duration::from_secs(1);
             while self.now < end {
@@ -265,11 +275,11 @@ mod tests {
         let begins =
             |servers, ms| Start::new(Instant::ZERO, servers, Duration::from_ms(ms), PACKET, 0.0).is_some();
         assert_eq!([begins(1, 1), begins(16, 1), begins(17, 1), begins(32, 1)], [false, false, true, true]);
-        // Of 32 servers four packets each in 100 ms are less than a link of 20 Mbit/s carries.
+        // Four packets from each of 32 servers in 100 ms are less than 20 Mbit/s.
         assert_eq!([begins(32, 20), begins(32, 100), begins(100, 100)], [false, false, true]);
-        // On one machine, or beside it, ten packets a round trip are a gigabit a second.
+        // On one machine or between neighbours, ten packets a round trip exceed 1 Gbit/s.
         assert!(Start::new(Instant::ZERO, 32, Duration::from_us(100), PACKET, 0.0).is_none());
-        // Where as much is known to arrive it need not be found.
+        // If the minimum rate is known to arrive, no search is needed.
         assert!(Start::new(Instant::ZERO, 32, Duration::from_ms(1), PACKET, 1e8).is_none());
     }
 
@@ -294,12 +304,13 @@ mod tests {
             if said == Some(Said::Enough) {
                 prop_assert!(capacity > ARRIVES_SHARE * enough / 2.0, "{capacity} B/s are not enough, {enough}");
             } else {
-                // As an answer fills the time in which it is measured, and the queue makes it longer.
+                // A response fills the interval of its measurement, and the queue lengthens it.
                 prop_assert!(found > 0.3 * capacity, "{found} of {capacity} B/s");
                 prop_assert!(found < (1.3 * capacity).max(deep * 1.001), "{found} of {capacity} B/s");
             }
-            // Never more than twice what all but a fifth of arrived, but for the first flight. Packets count whole: of the fewest that say
-            // anything the first may have come nearly all before.
+            // At most twice the rate that arrived to 80 %, except for the first flight. Packets
+            // count whole: with the minimum number, the first may have arrived almost entirely
+            // before.
             let most_times = 2.0 / ARRIVES_SHARE * LEAST_PACKETS as f64 / (LEAST_PACKETS - 1) as f64;
             prop_assert!(link.most_granted <= first.max(most_times * capacity), "{}", link.most_granted);
             let too_much = link.most_granted - capacity;
@@ -311,7 +322,8 @@ mod tests {
         }
     }
 
-    /// A burst had made the grant eight times what the link carries, and three times that was tested for 90 ms.
+    /// A burst had made the grant eight times the link's rate, and three times that rate was tested
+    /// for 90 ms.
     #[test]
     fn a_flood_shows_what_the_link_carries_within_twice() {
         let mut link = Link::new(1.25e7, 64_000.0, Duration::from_ms(1), 32).expect("they begin as one");
@@ -320,13 +332,13 @@ mod tests {
         assert!((0.9..2.0).contains(&(found / link.capacity)), "{found}");
     }
 
-    /// A client that read nothing for a while took what it then read for a faster link.
+    /// A client that paused reading took the rate of its later reads for a faster link.
     #[test]
     fn what_waited_for_the_client_is_no_faster_link() {
         for stall_ms in [1, 3, 10, 30] {
             let mut link = Link::new(1.25e7, 64_000.0, Duration::from_ms(1), 32).expect("they begin as one");
             link.read_max = 4.0 * PACKET;
-            // It waits for as long as it is awake.
+            // It pauses for half of the time.
             let every = Duration::from_ms(2 * stall_ms).as_ps();
             let said = loop {
                 link.pass(1.0);
@@ -345,13 +357,14 @@ mod tests {
         }
     }
 
-    /// A link of which nothing had come carried nothing, it was said, and 32 servers stood for five seconds; or little, where little had.
+    /// A link without arrivals was estimated at 0 and 32 servers stalled for five seconds; with few
+    /// arrivals the estimate was too low.
     #[test]
     fn nothing_that_came_says_nothing() {
         let mut link = Link::new(1.25e7, 64_000.0, Duration::from_ms(1), 32).expect("they begin as one");
         link.heard = 2;
         for at in 0..40_000 {
-            // A packet or two of two servers, and then none.
+            // One or two packets from each of two servers, and then none.
             link.pass(if at < 200 { 0.02 } else { 0.0 });
             assert_eq!(link.look(false), Said::Nothing);
         }
@@ -359,7 +372,7 @@ mod tests {
         assert!(matches!(link.ends(), Some(Said::Full(found)) if (0.3..1.1).contains(&(found / 1.25e7))));
     }
 
-    /// What comes of a server more is no evidence of a faster link.
+    /// Packets of a further server are no evidence of a faster link.
     #[test]
     fn servers_that_begin_later_are_no_evidence() {
         let mut link = Link::new(1e7, 640_000.0, Duration::from_ms(1), 32).expect("they begin as one");
@@ -373,7 +386,8 @@ mod tests {
         assert!(link.most_granted <= first, "two thirds arrive of {first} B/s, not of {}", link.most_granted);
     }
 
-    /// While servers connect processors have no time for packets: what did not arrive then was taken for what the link carries.
+    /// While servers connect, processors have no time for packets, and the low arriving rate was
+    /// taken for the link's.
     #[test]
     fn what_arrives_while_servers_connect_bounds_nothing_unless_much_is_lost() {
         // Two of three packets wait for a processor.
@@ -385,7 +399,7 @@ mod tests {
             assert!(matches!(link.look(true), Said::Nothing | Said::Changed));
             assert!(link.start.allowed_bytes_per_s() >= first);
         }
-        // Once it has been so, no more is granted until all are there.
+        // After this measurement, no more is granted until all servers have connected.
         for _ in 0..4_000 {
             link.pass(1.0);
             assert_eq!(link.look(true), Said::Nothing);

@@ -1,9 +1,10 @@
-//! How pulls are numbered, which servers are asked, and how far away they seem. Leaves out: whole pulls, with servers (`tests/it`).
+//! Tests of pull numbers, the choice of servers, and round-trip estimates. Leaves out: whole pulls
+//! with servers (`tests/it`).
 
 use super::*;
 use anabranch_endpoint::Bytes;
 
-/// Numbers of the pulls that are asked for by now.
+/// Numbers of the pulls requested so far.
 fn asked(client: &mut Client<Bytes>) -> Vec<u16> {
     std::iter::from_fn(|| client.poll_control())
         .filter_map(|(_, message)| match message {
@@ -34,7 +35,8 @@ fn of_two_pulls_the_older_one_has_the_lower_number_though_numbers_end() {
     assert_eq!(asked(&mut client), [0, 1]);
 }
 
-/// #19: several servers looked for the rate of one slow link, each with a first flight, where one had brought all in that time.
+/// #19: several servers searched for the rate of one slow link, each with a first flight, in a time
+/// in which one had delivered everything.
 #[test]
 fn a_short_piece_is_asked_of_one_server_and_a_long_one_of_all() {
     let now = Instant::ZERO;
@@ -56,7 +58,7 @@ fn a_short_piece_is_asked_of_one_server_and_a_long_one_of_all() {
     }
 }
 
-/// A user that takes its packets in and asks for no feedback had a list that grew by each.
+/// A user that fed packets in and never polled feedback had a list that grew with each packet.
 #[test]
 fn pulls_that_may_have_feedback_are_listed_once() {
     let now = Instant::ZERO;
@@ -88,7 +90,8 @@ fn pulls_that_may_have_feedback_are_listed_once() {
     assert!(client.touched.len() <= 2, "{} are listed", client.touched.len());
 }
 
-/// #19: of 32 servers one had lost a packet as it connected, and what the link carries was measured once in two seconds.
+/// #19: one of 32 servers had lost a packet while connecting, and the link's rate was measured only
+/// every two seconds.
 #[test]
 fn a_server_that_was_slow_to_connect_is_not_far_away() {
     let farthest = |ms: &[u64]| {
@@ -105,7 +108,8 @@ fn a_server_that_was_slow_to_connect_is_not_far_away() {
     assert_eq!(farthest(&[20, 1_020, 30, 70]), Duration::from_ms(70));
 }
 
-/// #19: of 1 MiB over 10 Mbit/s the last pull came at a third of the link for most of a round trip, as the others had ended.
+/// #19: the last pull of 1 MiB over 10 Mbit/s arrived at a third of the link's rate for most of a
+/// round trip, as the other pulls had ended.
 #[test]
 fn servers_of_the_last_piece_are_granted_as_much_as_is_left_of_each() {
     let now = Instant::ZERO;
@@ -117,7 +121,7 @@ fn servers_of_the_last_piece_are_granted_as_much_as_is_left_of_each() {
         for server in &holders {
             client.handle_connected(now, *server, None);
         }
-        // Portions of 64 KiB, two of each server, and what is left.
+        // Portions of 64 KiB, two per server, and the rest.
         let ranges = Some(std::iter::once(0..300 << 10).collect());
         for _ in 0..pieces {
             client.add(Piece {
@@ -127,7 +131,8 @@ fn servers_of_the_last_piece_are_granted_as_much_as_is_left_of_each() {
             });
         }
         client.begin(now);
-        // The second server brings nothing, the first one all but some blocks of each pull that it is asked for last.
+        // The second server delivers nothing; the first delivers all but some blocks of each of its
+        // last pulls.
         let mut left = 0;
         while let Some((server, message)) = client.poll_control() {
             let Control::Pull(request) = message else { continue };
@@ -170,7 +175,7 @@ fn servers_of_the_last_piece_are_granted_as_much_as_is_left_of_each() {
         let [first, second] =
             [holders[0], holders[1]].map(|of| granted(of).expect("the link is known").as_bps() as f64);
         let (left, others) = (f64::from(left), 128.0 * 1024.0);
-        // Who has little left has a quarter of an equal share at least.
+        // A server with little left has at least a quarter of an equal share.
         let weight = left.max((left + others) / 8.0);
         let part = if lacks.is_some() { weight / (weight + others) } else { 0.5 };
         assert!(
@@ -180,7 +185,8 @@ fn servers_of_the_last_piece_are_granted_as_much_as_is_left_of_each() {
     }
 }
 
-/// #19: where the first packet of a connection was lost the server seemed to be a second away, and feedback that was lost was said again as late.
+/// #19: after the loss of a connection's first packet the server seemed a second away, and lost
+/// feedback was repeated as late.
 #[test]
 fn feedback_is_repeated_as_soon_as_a_servers_first_answer_takes() {
     let at = |ms| Instant::ZERO + Duration::from_ms(ms);
@@ -219,7 +225,8 @@ fn feedback_is_repeated_as_soon_as_a_servers_first_answer_takes() {
     }
 }
 
-/// #19: a server whose first packet was lost, so that connecting took a second longer, got a fourth of an object at once, and brought its end alone.
+/// #19: a server whose first packet was lost, so that connecting took a second longer, got a fourth
+/// of an object at once, and delivered its end alone.
 #[test]
 fn a_server_that_was_slow_to_connect_gets_no_longer_portions() {
     let mut now = Instant::ZERO;
@@ -242,7 +249,7 @@ fn a_server_that_was_slow_to_connect_gets_no_longer_portions() {
             under_way[server.0 as usize].push_back((request, (bytes >> 10) as u32, 0));
         }
         now += Duration::from_ms(1);
-        // Each answers after a round trip, and brings four packets in a millisecond.
+        // Each server answers after a round trip, and delivers four packets per millisecond.
         for (server, pulls) in holders.iter().zip(&mut under_way).filter(|_| ms >= 100) {
             for _ in 0..4 {
                 let Some((request, blocks, came)) = pulls.front_mut() else { continue };

@@ -1,6 +1,7 @@
-//! The second try: an object does not match its hash, so all its servers are asked for theirs, and the object is pulled again from
-//! those that have the right version. A server that was not connected then may have another version, too: further tries are made
-//! for as long as each comparison finds one.
+//! The second try for an object that does not match its hash: all its servers are asked for their
+//! hashes, and the object is pulled again from those with the right version. A server that was not
+//! connected then may have another version, too. Further tries are made for as long as each
+//! comparison excludes one more server.
 
 use super::{Fetch, FetchEvent, FetchFailure, ObjectId, Part, Stage, Version};
 use crate::client::ServerId;
@@ -11,7 +12,7 @@ use anabranch_units::Instant;
 use std::collections::BTreeSet;
 
 impl<S: Symbol + From<Bytes>> Fetch<S> {
-    /// An object is not what its hash says: asks its servers which of them have something else.
+    /// Asks an object's servers for their versions after a hash mismatch.
     pub(super) fn compare(&mut self, now: Instant, object: usize) {
         let it = &mut self.objects[object];
         let mut waiting = BTreeSet::new();
@@ -32,7 +33,8 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.compared(now, object);
     }
 
-    /// Goes on once all have said what they have: what is wrong is pulled again, from the others.
+    /// Continues once all servers have answered: the wrong parts are pulled again from the
+    /// remaining servers.
     pub(super) fn compared(&mut self, now: Instant, object: usize) {
         let it = &mut self.objects[object];
         if !matches!(&it.stage, Stage::Comparing(waiting) if waiting.is_empty()) {
@@ -43,7 +45,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         };
         let is_held = it.wanted.parts.iter().enumerate().all(is_held);
         match it.wanted.bytes {
-            // There are no more tries than holders: each further one knows of one more that is left out.
+            // Bounded by the number of holders: each further try excludes at least one more.
             Some(bytes) if is_held && (!it.was_wrong || it.is_wiser) && !self.streams => {
                 it.was_wrong = true;
                 self.open(object, bytes);
@@ -55,7 +57,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         }
     }
 
-    /// A server says what it has of a part that is compared.
+    /// Handles a server's description of a part under comparison.
     pub(super) fn compare_with(
         &mut self,
         now: Instant,
@@ -66,7 +68,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
     ) {
         let it = &mut self.objects[object];
         let Stage::Comparing(waiting) = &mut it.stage else { return };
-        // What it said to another question has no hash.
+        // An answer to an earlier request has no hash.
         if matches!(found, Ok(Found { hash: None, .. })) {
             return;
         }

@@ -1,5 +1,6 @@
-//! Which holder says what an object is: the first one that is named, if it is reached soon. Where a holder is lost, does not know,
-//! has another version or takes too long, another one is asked that has not been.
+//! Choice of the holder that describes an object: the first one listed, if it connects soon. If a
+//! holder is lost, does not know the object, has another version or takes too long, the next one is
+//! asked.
 
 use super::{Fetch, FetchEvent, FetchFailure, Object, ObjectId, Stage, Version};
 use crate::client::{Failure, ServerId};
@@ -9,23 +10,24 @@ use anabranch_endpoint::Bytes;
 use anabranch_pieces::Attributes;
 use anabranch_units::{Duration, Instant};
 
-/// How long a server that says that it is busy hashing is waited for, beside the time that the object itself takes.
+/// Maximum wait for a server that reports busy hashing, beyond the time for the object itself.
 const BUSY_MAX: Duration = Duration::from_secs(600);
-/// Bytes that a server hashes in a second at the least: from a slow disk, and for others as well.
+/// Minimum hashing rate of a server, in bytes per second: from a slow disk that it shares with
+/// other clients.
 const HASH_BYTES_PER_S: u64 = 20_000_000;
 
-/// What hashing an object may take by itself.
+/// Maximum time to hash an object.
 fn hashing_time(object: &Object) -> Duration {
     Duration::from_secs(object.wanted.bytes.unwrap_or(0) / HASH_BYTES_PER_S)
 }
 
 impl<S: Symbol + From<Bytes>> Fetch<S> {
-    /// Asks what objects are that wait for that: of the server that was named first, if it comes soon.
+    /// Requests descriptions of waiting objects, from the first listed server if it connects soon.
     pub(super) fn describe_waiting(&mut self, now: Instant) {
         self.each_active(|fetch, object| fetch.describe_if_waiting(now, object));
     }
 
-    /// The same of one.
+    /// The same for one object.
     pub(super) fn describe_if_waiting(&mut self, now: Instant, object: usize) {
         let it = &self.objects[object];
         if it.waits_to_be_described() && !(it.asked.is_none() && self.first_comes(it)) {
@@ -33,13 +35,13 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         }
     }
 
-    /// Whether the server that was named first is still waited for.
+    /// Whether the first listed server may still connect in time.
     pub(super) fn first_comes(&self, it: &Object) -> bool {
         let first = it.wanted.parts[0].holders.first().map(|first| &self.links[first.0 as usize]);
         self.first_at.is_some() && first.is_some_and(|link| !link.is_connected && link.lost.is_none())
     }
 
-    /// Whether some holder is there, or may come, that has not been asked what an object is.
+    /// Whether a holder that is connected or may connect has not been asked for a description.
     pub(super) fn may_ask(&self, it: &Object) -> bool {
         let is_left = |(at, holder): (usize, &ServerId)| {
             !it.tried.contains(&at) && self.links[holder.0 as usize].lost.is_none()
@@ -47,9 +49,9 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         it.wanted.parts[0].holders.iter().enumerate().any(is_left)
     }
 
-    /// Asks the first holder what an object is that is connected and has not been asked.
+    /// Asks the first connected holder that has not been asked for a description.
     pub(super) fn describe(&mut self, now: Instant, object: usize) {
-        // What the last one has is perhaps another version.
+        // The previous holder may have had another version.
         self.drop_early(now, object);
         let it = &mut self.objects[object];
         let holders = &it.wanted.parts[0].holders;
@@ -78,7 +80,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
                 (it.asked, it.is_waiting, it.asked_at, it.is_told) = (Some(at), false, now, false);
                 it.tried.insert(at);
                 it.first_asked_at.get_or_insert(now);
-                // Of what is there already the beginning is the likeliest part.
+                // In a partly present object, the beginning is the likeliest part to be there.
                 let is_unknown = it.stage == Stage::Describing && !it.wanted.may_be_there;
                 let holder = *holder;
                 if is_unknown && !self.is_many {
@@ -89,7 +91,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             waits |= link.lost.is_none();
         }
         if it.wanted.bytes.is_some() && it.wanted.hash.is_some() {
-            // The rest is not worth a failure.
+            // Missing attributes are no reason to fail.
             it.lacks_attributes = true;
         } else if waits {
             it.is_waiting = true;
@@ -109,7 +111,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         }
     }
 
-    /// Asks others what objects are of which one does not say that in the time that it may need.
+    /// Asks the next holders for descriptions that are late.
     pub(super) fn ask_others(&mut self, now: Instant) {
         let (give_up, all) = (self.give_up, self.active.clone());
         for object in all {
@@ -117,13 +119,13 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             let it = &mut self.objects[object];
             let is_late = now.saturating_since(it.asked_at) > give_up + hashing_time(it);
             match &mut it.stage {
-                // Who does not say what it has may yet bring it.
+                // A server that does not give its version may still deliver the bytes.
                 Stage::Comparing(waiting) if is_late => {
                     waiting.clear();
                     self.compared(now, object);
                 }
                 _ if it.asked.is_none() || !is_late => {}
-                // Meanwhile the last one may yet say it.
+                // The last holder asked may still answer meanwhile.
                 Stage::Opening | Stage::Getting(_) if !may_ask => {}
                 Stage::Describing => self.describe(now, object),
                 Stage::Opening | Stage::Getting(_) | Stage::Finishing if it.wanted.hash.is_none() => {
@@ -138,7 +140,8 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         }
     }
 
-    /// A server is lost that was perhaps to describe an object: the next one is asked.
+    /// Handles the loss of a server that was possibly asked for a description: the next one is
+    /// asked.
     pub(super) fn describer_lost(&mut self, now: Instant, object: usize, server: ServerId) {
         let it = &mut self.objects[object];
         if let Stage::Comparing(waiting) = &mut it.stage {
@@ -155,11 +158,11 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         }
     }
 
-    /// Asks a server how long an object is there, where another is asked for the rest.
+    /// Asks a server for an object's length, if another server is asked for the rest.
     pub(super) fn ask_length(&mut self, object: usize, server: ServerId) {
         let it = &self.objects[object];
         let part = &it.wanted.parts[0];
-        // A manifest says it.
+        // A manifest gives the length.
         let is_unsure = it.asked.is_some() && part.bytes.is_none() && it.is_under_way() && !it.comes_whole();
         let is_other = part.holders.contains(&server) && it.asked_server() != Some(server);
         if is_unsure && is_other && self.links[server.0 as usize].is_connected {
@@ -168,7 +171,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         }
     }
 
-    /// A server says that a hash takes longer.
+    /// Handles a server's notice that a hash takes longer.
     pub(super) fn hashing(&mut self, now: Instant, server: ServerId, name: &str) {
         for object in &self.active {
             let (it, object) = (&mut self.objects[*object], *object as u32);
@@ -178,7 +181,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             if !(is_comparing || is_asked) {
                 continue;
             }
-            // It hashes one after the other: who waits for another object waits with it.
+            // A server hashes one object after the other, so requests for other objects wait, too.
             let most = BUSY_MAX + hashing_time(it);
             if it.first_asked_at.is_some_and(|at| now.saturating_since(at) < most) {
                 it.asked_at = now;
@@ -190,7 +193,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         }
     }
 
-    /// A server says what it has.
+    /// Handles a server's description of an object.
     pub(super) fn described(
         &mut self,
         now: Instant,
@@ -209,7 +212,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             if part.name != name || !part.holders.contains(&server) || !it.is_under_way() {
                 continue;
             }
-            // Who was asked before, and was late, may be the only one that has the object's version.
+            // A holder that answered late may be the only one with the object's version.
             let says_hash = it.wanted.hash.is_none() && matches!(found, Ok(Found { hash: Some(_), .. }));
             let was_asked = |at: &usize| part.holders[*at] == server;
             let is_asked = it.asked_server() == Some(server) || (says_hash && it.tried.iter().any(was_asked));

@@ -1,13 +1,15 @@
-//! The beginning of an object, which is pulled while its server is asked what the object is: its first bytes come a round trip sooner.
-//! Of several objects descriptions come together, and short ones whole with them (`short`): there it is not done.
+//! The beginning of an object, which is pulled while its server is asked for the description: its
+//! first bytes arrive a round trip sooner. A fetch of several objects does without, as descriptions
+//! arrive together and short objects arrive whole with them (`short`).
 //!
-//! The server is asked for [`EARLY_BYTES`], cut to the object's end, as the length is not known yet. What comes waits until the
-//! object's place is open. Where all of the beginning is lacking there, it is written, and what is still on its way becomes a piece
-//! like others, which any holder may bring. Otherwise it is dropped: where the object was there in part, where it is not of the
-//! length that was said, or where another server has said what the object is. What fails here fails nothing else: the rest goes as
-//! if nobody had been asked.
+//! The server is asked for [`EARLY_BYTES`], or less if the object ends before. Received blocks wait
+//! until the object's place is open. If the whole beginning is missing there, it is written, and
+//! the bytes in flight become an ordinary piece, which any holder may deliver. Otherwise it is
+//! dropped: if the object was partly present, if it has another length than described, or if
+//! another server has described it. A failure here affects nothing else: the fetch continues as if
+//! the beginning had not been requested.
 //!
-//! Leaves out: whose word counts (`describe`).
+//! Leaves out: which description counts (`describe`).
 
 use super::{Fetch, Stage};
 use crate::client::{ClientEvent, PieceId, ServerId};
@@ -16,31 +18,32 @@ use anabranch_endpoint::Bytes;
 use anabranch_units::Instant;
 use std::ops::Range;
 
-/// How much is asked for of a beginning: one generation as the service cuts them. From the first packet on it is enough for the round
-/// trip until the other holders' packets come: a sender that starts with 72 kB and doubles sends no more in that time.
+/// Length of a beginning: one generation of the service's layout. It lasts for the round trip until
+/// packets of the other holders arrive: a sender that starts with 72 kB and doubles sends no more
+/// in that time.
 pub const EARLY_BYTES: u64 = 256 << 10;
 
-/// A beginning.
+/// A requested beginning.
 #[derive(Debug)]
 pub(super) struct Early<S> {
     pub piece: PieceId,
     object: usize,
     server: ServerId,
-    /// How long its server's object is, once that is said.
+    /// Length of its server's object, once known.
     object_bytes: Option<u64>,
-    /// What has come.
+    /// Received blocks with their ranges.
     blocks: Vec<(Range<u64>, Vec<S>)>,
     is_complete: bool,
 }
 
 impl<S: Symbol + From<Bytes>> Fetch<S> {
-    /// Bytes that have come before their object's place was open; at most [`EARLY_BYTES`].
+    /// Bytes received before their object's place was open; at most [`EARLY_BYTES`].
     pub fn early_bytes(&self) -> u64 {
         let all = self.early.iter().flat_map(|early| &early.blocks);
         all.map(|(range, _)| range.end - range.start).sum()
     }
 
-    /// Asks the server that is asked what an object is for its beginning, too.
+    /// Asks the describing server for the object's beginning, too.
     pub(super) fn ask_early(&mut self, now: Instant, object: usize, server: ServerId) {
         debug_assert_eq!(self.objects[object].stage, Stage::Describing, "its length is not known");
         let name = self.objects[object].wanted.parts[0].name.clone();
@@ -51,7 +54,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.client.begin(now);
     }
 
-    /// Drops what has come of a beginning and is on its way.
+    /// Drops the received blocks of a beginning, and cancels the rest.
     pub(super) fn drop_early(&mut self, now: Instant, object: usize) {
         if let Some(early) = self.early.take_if(|early| early.object == object) {
             self.pieces[early.piece.0 as usize] = None;
@@ -59,7 +62,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         }
     }
 
-    /// Takes in what the client says of a beginning.
+    /// Handles the client's events about a beginning.
     pub(super) fn on_early(&mut self, event: ClientEvent<S>) {
         let Some(early) = &mut self.early else { return };
         match event {
@@ -70,13 +73,14 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
                 self.early = None;
                 self.pieces[piece.0 as usize] = None;
             }
-            // It is no other version before its length is known, and a server that leaves it was the only one.
+            // A length mismatch cannot occur before the length is known, and the beginning has no
+            // other server.
             ClientEvent::OtherVersion { .. } | ClientEvent::Left { .. } => {}
         }
     }
 
-    /// An object's place is open, and lacks this: takes what has come of its beginning. What is lacking besides, and how many pieces
-    /// of it are on their way.
+    /// Uses the beginning of an object whose place is open and lacks `missing`. Returns the other
+    /// missing ranges, and the number of its pieces still in flight.
     pub(super) fn take_early(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! The objects that a fetch is given, and its events.
+//! Objects requested from a fetch, and its events.
 
 use crate::client::{Failure, ServerId};
 use anabranch_pieces::Attributes;
@@ -6,54 +6,56 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-/// Names an object of a fetch, by the order in which they were given.
+/// An object of a fetch, numbered in the order of the request.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectId(pub u32);
 
-/// An object that is wanted, with all that is known of it before a server is asked.
+/// A requested object, with the facts known before a server is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Its length in bytes, where that is known.
+    /// Length in bytes, if known.
     pub bytes: Option<u64>,
-    /// Its BLAKE3 hash, where that is known.
+    /// BLAKE3 hash, if known.
     pub hash: Option<[u8; 32]>,
-    /// Its mode and time, where they are known.
+    /// Mode and time, if known.
     pub attributes: Option<Attributes>,
-    /// Its place holds something already, which may be the object itself: what it is is asked before any of it.
+    /// Whether a file exists at its place that may be the object itself: its description is then
+    /// requested first.
     pub may_be_there: bool,
-    /// What it is made of, in order. Of several parts every length must be known, and the whole's length and hash, too.
+    /// Its parts in order. With several parts, every part's length and the object's length and hash
+    /// must be known.
     pub parts: Vec<Part>,
 }
 
-/// Some of an object's bytes, as its holders have them.
+/// A part of an object, as its holders have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The name at its holders.
     pub name: String,
-    /// Its length in bytes; of a single part it may be unknown.
+    /// Length in bytes; optional for a single part.
     pub bytes: Option<u64>,
-    /// Its BLAKE3 hash, where that is known.
+    /// BLAKE3 hash, if known.
     pub hash: Option<[u8; 32]>,
-    /// Who holds all of it. The first is asked first what it is.
+    /// Holders of the whole part. The first is the first to be asked for a description.
     pub holders: Vec<ServerId>,
 }
 
-/// What a server has of an object instead of what is fetched.
+/// A server's version of an object, if it differs from the fetched one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Version {
-    /// Something of another length, in bytes.
+    /// Another length, in bytes.
     Length(u64),
-    /// Something with another hash.
+    /// Another hash.
     Hash {
-        /// Its name there.
+        /// The name at the server.
         name: String,
-        /// Its length in bytes.
+        /// Length in bytes.
         bytes: u64,
-        /// Its BLAKE3 hash.
+        /// BLAKE3 hash.
         hash: [u8; 32],
     },
-    /// Nothing that it would say a hash of: why, in its words.
+    /// The server refused to give a hash; its words.
     Refused(String),
 }
 
@@ -74,83 +76,85 @@ impl fmt::Display for Version {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FetchFailure {
-    /// No holder brought it, or said what it is: why not, each.
+    /// No holder delivered or described the object: each with its reason.
     NotBrought(Vec<Failure>),
-    /// What came is not what its hash says, also at the second try; and who is known to have another version.
+    /// The hash mismatched at every try. Maps each server known to have another version to that
+    /// version.
     Wrong(BTreeMap<ServerId, Version>),
-    /// It cannot be written: why, in one line.
+    /// The object cannot be written; the reason in one line.
     NotWritten(String),
 }
 
-/// What the driver of a fetch is told, or is to do.
+/// Events for the driver of a fetch, and requests to it.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum FetchEvent<S> {
-    /// The place of an object of so many bytes is to be opened: [`super::Fetch::handle_opened`] or [`super::Fetch::handle_unwritable`] is
-    /// the answer. A second time, once it was not what its hash says: what was wrong is lacking again.
+    /// Open the place of an object, and answer with [`super::Fetch::handle_opened`] or
+    /// [`super::Fetch::handle_unwritable`]. Repeated after a hash mismatch, when the wrong parts
+    /// are missing again.
     Open {
-        /// Which object.
+        /// The object.
         object: ObjectId,
-        /// Its length in bytes.
+        /// Length in bytes.
         bytes: u64,
     },
-    /// Bytes of an object have come, and are to be written; [`super::Fetch::handle_unwritable`] says that they cannot be.
+    /// Write received bytes; [`super::Fetch::handle_unwritable`] reports a failure.
     Write {
-        /// Which object.
+        /// The object.
         object: ObjectId,
-        /// Which bytes of it.
+        /// Byte range in the object.
         range: Range<u64>,
         /// The blocks; the last one may be padded.
         blocks: Vec<S>,
     },
-    /// All of an object has come, and is to be checked and named: [`super::Fetch::handle_finished`], [`super::Fetch::handle_mismatch`] or
-    /// [`super::Fetch::handle_unwritable`] is the answer.
+    /// Check and name a complete object, and answer with [`super::Fetch::handle_finished`],
+    /// [`super::Fetch::handle_mismatch`] or [`super::Fetch::handle_unwritable`].
     Finish {
-        /// Which object.
+        /// The object.
         object: ObjectId,
-        /// What its BLAKE3 hash must be.
+        /// Expected BLAKE3 hash.
         hash: [u8; 32],
-        /// Its mode and time, if somebody has said them.
+        /// Mode and time, if known.
         attributes: Option<Attributes>,
     },
-    /// A server has another version of an object, which is not taken.
+    /// A server has another version of an object; it is not used.
     OtherVersion {
-        /// Which object.
+        /// The object.
         object: ObjectId,
-        /// Who has it.
+        /// The server.
         server: ServerId,
-        /// What it has.
+        /// The server's version.
         version: Version,
     },
-    /// A server leaves the rest of an object's bytes to others.
+    /// A server delivers no more of an object; the other holders continue.
     Left {
-        /// Which object.
+        /// The object.
         object: ObjectId,
-        /// Which server, and why.
+        /// The server, and the reason.
         failure: Failure,
     },
-    /// All of an object has come, and the server that is asked for its hash still reads it.
+    /// All bytes of an object have arrived, and its server is still computing the hash.
     StillHashing {
-        /// Which object.
+        /// The object.
         object: ObjectId,
-        /// Who reads it.
+        /// The server.
         server: ServerId,
     },
-    /// An object is not what its hash says: its servers are asked which of them has another version.
+    /// An object does not match its hash: its servers are asked for their versions.
     Comparing {
-        /// Which object.
+        /// The object.
         object: ObjectId,
     },
-    /// An object is there, with the right hash.
+    /// An object is complete, with the right hash.
     Verified {
-        /// Which object.
+        /// The object.
         object: ObjectId,
     },
-    /// An object will not come. What has come of it may be kept.
+    /// An object failed. Its received bytes may be kept.
     Failed {
-        /// Which object.
+        /// The object.
         object: ObjectId,
-        /// Why.
+        /// The cause.
         failure: FetchFailure,
     },
 }

@@ -1,13 +1,17 @@
-//! Short objects of a fetch of many: all of one comes with the answer that says what it is, over the control connection.
+//! Short objects in a fetch of many: the whole content arrives with its description, over the
+//! control connection.
 //!
-//! A pull costs a question, an answer, feedback and a last word for each object; a short one is soon there without. The holder that
-//! is trusted for the description stays the one that was named first. The content is asked of the holder that owes the fewest
-//! contents: so many servers bring as much as they can. How many a server may owe follows how long it takes: one more with each that
-//! comes soon, half as many where one comes late, so that no answer waits for long behind others. Where all owe what they may and
-//! some are slow (their connections lose packets, say), further objects are pulled meanwhile. So is an object whose content does not
-//! come, or is not what its description says.
+//! A pull costs a request, an answer, feedback and a final message per object, which takes longer
+//! than a short object itself. The description is still trusted from the first listed holder only.
+//! The content is requested from the holder that owes the fewest contents, so each server delivers
+//! as much as it can. The number that a server may owe adapts to its delay: one more after each
+//! timely content, half after a late one, so that no answer waits long behind others. If all
+//! servers owe their maximum and some are slow (because of packet loss, for example), further
+//! objects are pulled meanwhile. An object whose content does not arrive, or does not match its
+//! description, is pulled, too.
 //!
-//! Leaves out: whose turn it is (`turns`), which holder describes (`describe`), the check of the hash (the driver).
+//! Leaves out: the order of objects (`turns`), the choice of the describing holder (`describe`),
+//! the check of the hash (the driver).
 
 #[cfg(test)]
 mod tests;
@@ -19,19 +23,20 @@ use anabranch_codes::Symbol;
 use anabranch_endpoint::Bytes;
 use anabranch_units::{Duration, Instant};
 
-/// Contents that one server may owe: at first, at the least and at the most.
+/// Contents that one server may owe: initial, minimum and maximum number.
 pub(super) const CONTENTS_FIRST: usize = 16;
 const CONTENTS_MIN: usize = 2;
 pub(super) const CONTENTS_MAX: usize = 128;
-/// A content is late that is owed for so long, and for so many round trips.
+/// Time after which an owed content is late; at least `LATE_RTTS` round trips.
 const LATE: Duration = Duration::from_ms(200);
 const LATE_RTTS: u64 = 3;
-/// How long a server counts as slow of which one was late.
+/// Time for which a server counts as slow after a late content.
 const SLOW: Duration = Duration::from_secs(1);
-/// Pulled objects under way, in pulls at once, above which no further ones are pulled for slow servers.
+/// Number of pulled objects under way, as a multiple of the pulls at once, above which no more are
+/// pulled for slow servers.
 const AHEAD_PULLS: usize = 2;
 
-/// All of an object, as a server said it.
+/// The content of an object, as received from a server.
 #[derive(Debug)]
 pub(super) struct Content {
     server: ServerId,
@@ -40,34 +45,35 @@ pub(super) struct Content {
 }
 
 impl Object {
-    /// Whether nothing is known of it and of its place, so that it may be short and may be asked for whole.
+    /// Whether its description and its place are unknown, so that it may be short and can be
+    /// requested whole.
     pub(super) const fn may_be_short(&self) -> bool {
         let wanted = &self.wanted;
         wanted.bytes.is_none() && wanted.hash.is_none() && wanted.parts.len() == 1 && !wanted.may_be_there
     }
-    /// Whether it is on its way whole, or there.
+    /// Whether its content is requested or has arrived.
     pub(super) const fn comes_whole(&self) -> bool {
         self.brings.is_some() || self.content.is_some()
     }
 }
 
 impl Link {
-    /// How long a content may take.
+    /// Maximum time for a timely content.
     fn patience(&self) -> Duration {
         self.rtt.map_or(LATE, |rtt| LATE.max(rtt * LATE_RTTS))
     }
-    /// Whether it takes long for what it owes, or did lately.
+    /// Whether an owed content is late, or was recently.
     fn is_slow(&self, now: Instant) -> bool {
         let is_late = self.contents.first().is_some_and(|(since, _)| *since + self.patience() <= now);
         is_late || self.slow_until.is_some_and(|until| now < until)
     }
-    /// A content has come that was asked for then.
+    /// Handles the arrival of a content requested at `since`.
     fn brought(&mut self, now: Instant, since: Instant) {
         let patience = self.patience();
         if now < since + patience {
             self.contents_max = (self.contents_max + 1).min(CONTENTS_MAX);
         } else {
-            // Those that were asked for together are late together.
+            // Contents requested together are late together: one reduction.
             if self.cut_at.is_none_or(|at| at + patience <= now) {
                 self.contents_max = (self.contents_max / 2).max(CONTENTS_MIN);
                 self.cut_at = Some(now);
@@ -87,7 +93,8 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         connected.filter(has_room).min_by_key(owes)
     }
 
-    /// Whether an object is not begun yet, as it may be short and no server may owe more, or none is there to be asked.
+    /// Whether an object has to wait, as it may be short and every server owes its maximum, or none
+    /// is connected.
     pub(super) fn waits_for_room(&self, now: Instant, object: usize) -> bool {
         let it = &self.objects[object];
         if !(self.is_many && it.may_be_short()) {
@@ -106,7 +113,8 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.with_room(it).is_none() && !(is_slow && pulled < AHEAD_PULLS * self.pulls_max)
     }
 
-    /// Asks `describer` what an object is, and the holder that owes least for all of it.
+    /// Asks `describer` for an object's description, and the holder that owes the fewest contents
+    /// for its content.
     pub(super) fn inspect(&mut self, now: Instant, object: usize, describer: ServerId) {
         let it = &self.objects[object];
         let bringer = if it.comes_whole() { None } else { self.with_room(it) };
@@ -122,21 +130,21 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         }
     }
 
-    /// Nobody owes an object's content any more.
+    /// Cancels a content's request.
     fn owe_no_more(&mut self, object: usize) {
         if let Some((server, since)) = self.objects[object].brings.take() {
             self.links[server.0 as usize].contents.remove(&(since, object));
         }
     }
 
-    /// An object needs no content any more.
+    /// Cancels a content's request, and drops a received content.
     pub(super) fn forget_content(&mut self, object: usize) {
         self.owe_no_more(object);
         let it = &mut self.objects[object];
         (it.content, it.awaits_content) = (None, false);
     }
 
-    /// A server that owes an object's content says something else, or nothing: it is pulled.
+    /// Handles an answer without the content: the object is pulled.
     pub(super) fn not_brought(&mut self, now: Instant, object: usize, server: ServerId) {
         if self.objects[object].brings.is_some_and(|(bringer, _)| bringer == server) {
             self.owe_no_more(object);
@@ -144,14 +152,14 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         }
     }
 
-    /// A server is lost: what it owes is pulled from others.
+    /// Handles the loss of a server: the contents that it owes are pulled from other holders.
     pub(super) fn bringer_lost(&mut self, now: Instant, server: ServerId) {
         for (_, object) in std::mem::take(&mut self.links[server.0 as usize].contents) {
             self.not_brought(now, object, server);
         }
     }
 
-    /// What servers have owed for too long is pulled.
+    /// Pulls the objects whose contents have been owed for too long.
     pub(super) fn give_up_contents(&mut self, now: Instant) {
         for server in 0..self.links.len() {
             let late = self.links[server].contents.iter();
@@ -162,7 +170,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         }
     }
 
-    /// A server says all of an object.
+    /// Handles a server's answer with the whole content.
     pub(super) fn short(&mut self, now: Instant, server: ServerId, name: &str, found: Found, bytes: Bytes) {
         for object in self.by_name.get(name).cloned().unwrap_or_default() {
             let it = &mut self.objects[object];
@@ -177,7 +185,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.described(now, server, name, &Ok(found));
     }
 
-    /// Takes an object's content where its place is open; pulls it where there will be none.
+    /// Uses an object's content if its place is open; pulls the object if no content will arrive.
     pub(super) fn take_content(&mut self, now: Instant, object: usize) {
         let it = &mut self.objects[object];
         if !it.awaits_content {

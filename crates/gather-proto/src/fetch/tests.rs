@@ -1,5 +1,5 @@
-//! Which holder is asked what an object is, second tries, and when an object has failed; without bytes that have to be pulled
-//! wherever that does not matter, as their places are whole already.
+//! Tests of the choice of the describing holder, second tries, and the failure of objects. Places
+//! are complete already wherever possible, so that no bytes have to be pulled.
 
 use super::early::EARLY_BYTES;
 use super::{Fetch, FetchConfig, FetchEvent, FetchFailure, ObjectId, Part, Version, Wanted};
@@ -20,7 +20,7 @@ fn at(ms: u64) -> Instant {
     Instant::ZERO + Duration::from_ms(ms)
 }
 
-/// An object that servers A, B and C hold, of which nothing is known.
+/// An undescribed object at servers A, B and C.
 fn unknown() -> Wanted {
     let part = Part { name: "x".into(), bytes: None, hash: None, holders: vec![A, B, C] };
     Wanted { bytes: None, hash: None, attributes: None, may_be_there: false, parts: vec![part] }
@@ -37,7 +37,7 @@ fn connect(fetch: &mut Fetch<Bytes>, ms: u64, servers: &[ServerId]) {
     }
 }
 
-/// What servers are asked: whom, and whether with the hash.
+/// Requests to servers: the server, and whether the hash is requested.
 fn asked(fetch: &mut Fetch<Bytes>) -> Vec<(ServerId, bool)> {
     let all = std::iter::from_fn(|| fetch.poll_control());
     all.filter_map(|(server, message)| match message {
@@ -62,11 +62,11 @@ fn refuse(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId) {
     fetch.handle_control(at(ms), server, Control::Described { object: "x".into(), found });
 }
 
-/// Lets time pass; every deadline is dealt with when it comes.
+/// Lets time pass; every deadline is handled in time.
 fn pass(fetch: &mut Fetch<Bytes>, until_ms: u64) {
     while let Some(next) = fetch.poll_timeout().filter(|next| *next <= at(until_ms)) {
         fetch.handle_timeout(next);
-        // Feedback is on its way.
+        // Feedback is sent.
         while fetch.poll_transmit(next).is_some() {}
     }
 }
@@ -80,7 +80,7 @@ fn the_server_that_is_named_first_is_waited_for_half_a_second() {
     let mut late = fetch;
     pass(&mut late, 500);
     assert_eq!(asked(&mut late), [(B, false), (B, true)]);
-    // Who comes after that is asked for the length alone, and only if the other has not said it.
+    // A server that connects later is asked for the length only, and only if it is not known yet.
     connect(&mut late, 501, &[A]);
     assert_eq!(asked(&mut late), [(A, false)]);
 
@@ -124,7 +124,8 @@ fn an_object_fails_once_nobody_is_left_to_say_what_it_is() {
     assert!(fetch.is_done() && fetch.poll_timeout().is_none());
 }
 
-/// Issue #18: a holder that was passed over, as it was not connected yet, was never asked: the object failed where it alone had it.
+/// Issue #18: a holder that was skipped because it was not connected yet was never asked; an object
+/// that it alone had failed.
 #[test]
 fn the_first_holder_is_asked_once_it_comes_though_it_was_passed_over() {
     let mut fetch = of(unknown());
@@ -140,7 +141,8 @@ fn the_first_holder_is_asked_once_it_comes_though_it_was_passed_over() {
     assert!(fetch.is_done(), "none is asked twice");
 }
 
-/// A holder that came after another had refused was asked only once the other was late, five seconds later.
+/// A holder that connected after another had refused was asked only when the other was late, five
+/// seconds later.
 #[test]
 fn who_comes_after_the_others_have_refused_is_asked_at_once() {
     let mut fetch = of(unknown());
@@ -207,7 +209,8 @@ fn an_object_is_finished_once_however_often_it_is_described() {
     assert_eq!((it.kept_bytes(), it.fetched_bytes(), fetch.done_bytes()), (5, 0, 5));
 }
 
-/// An object that had failed while its file was being opened came to life again, and failed a second time.
+/// An object that had failed while its file was being opened became active again, and failed a
+/// second time.
 #[test]
 fn what_has_failed_stays_so_though_its_place_is_opened_later() {
     let mut fetch = of(unknown());
@@ -232,7 +235,7 @@ fn who_has_another_length_is_named_once_and_describes_nothing() {
     assert_eq!(events(&mut fetch), [FetchEvent::Open { object: OBJECT, bytes: 5 }]);
     fetch.handle_opened(at(0), OBJECT, &[]);
     connect(&mut fetch, 0, &[A, B]);
-    // Nobody is asked before something lacks.
+    // No server is asked before bytes are missing.
     fetch.handle_timeout(at(500));
     asked(&mut fetch);
     describe(&mut fetch, 501, A, 6, None);
@@ -241,7 +244,7 @@ fn who_has_another_length_is_named_once_and_describes_nothing() {
     assert_eq!(events(&mut fetch), [FetchEvent::OtherVersion { object: OBJECT, server: A, version }]);
 }
 
-/// A, B and C hold an object of a known hash, that is whole and is checked.
+/// A complete object of known hash at A, B and C, under check.
 fn checked() -> Fetch<Bytes> {
     let attributes = Some(Attributes { mode: 0o600, modified_ns: 0 });
     let mut fetch = of(Wanted { bytes: Some(5), hash: Some([1; 32]), attributes, ..unknown() });
@@ -258,7 +261,7 @@ fn what_is_wrong_is_pulled_once_more_from_those_that_have_the_right_version() {
     fetch.handle_mismatch(at(2), OBJECT);
     assert_eq!(asked(&mut fetch), [(A, true), (B, true), (C, true)]);
     assert_eq!(events(&mut fetch), [FetchEvent::Comparing { object: OBJECT }]);
-    // An answer to a question of before says nothing.
+    // An answer to an earlier request is ignored.
     describe(&mut fetch, 3, A, 5, None);
     describe(&mut fetch, 4, A, 5, Some(9));
     describe(&mut fetch, 5, B, 5, Some(1));
@@ -271,7 +274,7 @@ fn what_is_wrong_is_pulled_once_more_from_those_that_have_the_right_version() {
     fetch.handle_opened(at(7), OBJECT, std::slice::from_ref(&(2..5)));
     let pulls: Vec<_> = std::iter::from_fn(|| fetch.poll_control()).collect();
     assert!(matches!(&pulls[..], [(B, Control::Pull(pull))] if (pull.start, pull.length) == (2, Some(3))));
-    // Again wrong: there is no third try.
+    // Wrong again: there is no third try.
     fetch.handle_lost(at(8), B, "away");
     let failure = |events: Vec<FetchEvent<Bytes>>| match events.last() {
         Some(FetchEvent::Failed { failure, .. }) => failure.clone(),
@@ -294,8 +297,8 @@ fn what_is_wrong_is_pulled_once_more_from_those_that_have_the_right_version() {
     assert_eq!(failure(events(&mut fetch)), wrong);
 }
 
-/// Found by seed 1,799 of the faults: a holder that was connected only after the comparison, and had another version, spoilt the
-/// second try of every run.
+/// Found by fault test seed 1,799: a holder with another version that connected only after the
+/// comparison spoiled the second try of every run.
 #[test]
 fn a_further_try_is_made_where_a_comparison_finds_one_more_to_leave_out() {
     let mut fetch = of(Wanted { bytes: Some(5), hash: Some([1; 32]), ..unknown() });
@@ -314,7 +317,7 @@ fn a_further_try_is_made_where_a_comparison_finds_one_more_to_leave_out() {
     events(&mut fetch);
     describe(&mut fetch, 8, B, 5, Some(9));
     assert_eq!(events(&mut fetch).last(), Some(&FetchEvent::Open { object: OBJECT, bytes: 5 }));
-    // A third time there is nobody more to leave out.
+    // No server is left to exclude at the third try.
     fetch.handle_opened(at(9), OBJECT, &[]);
     fetch.handle_mismatch(at(10), OBJECT);
     describe(&mut fetch, 11, A, 5, Some(1));
@@ -376,7 +379,7 @@ fn a_silent_server_is_shown_where_packets_are_taken_until_one_comes() {
     connect(&mut fetch, 0, &[A]);
     let shown = |fetch: &mut Fetch<Bytes>| std::iter::from_fn(|| fetch.poll_show()).collect::<Vec<_>>();
     assert_eq!(shown(&mut fetch), [A]);
-    // The first time is lost where it overtakes the greeting: the next is soon.
+    // The first datagram is lost if it overtakes the greeting, so the next one follows soon.
     let mut last = 0;
     for ms in [5, 55, 105, 155] {
         pass(&mut fetch, ms - 1);
@@ -400,7 +403,7 @@ fn a_silent_server_is_shown_where_packets_are_taken_until_one_comes() {
     assert_eq!(shown(&mut fetch), []);
 }
 
-/// Which pulls servers are asked for.
+/// Pulls requested from servers.
 fn pulls(fetch: &mut Fetch<Bytes>) -> Vec<(ServerId, Request)> {
     let all = std::iter::from_fn(|| fetch.poll_control());
     all.filter_map(|(server, message)| match message {
@@ -410,7 +413,7 @@ fn pulls(fetch: &mut Fetch<Bytes>) -> Vec<(ServerId, Request)> {
     .collect()
 }
 
-/// A server accepts a pull of all of an object of so many bytes, in one block.
+/// A server accepts a pull of a whole object of `bytes` bytes in one block.
 fn accept(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId, pull: u16, bytes: u64) {
     let blocks_max = ClientConfig::default().blocks_of(1_024);
     let (pull, block_bytes) = (PullId(pull), bytes as u32);
@@ -418,7 +421,7 @@ fn accept(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId, pull: u16, bytes:
     fetch.handle_control(at(ms), server, Control::Accepted(accepted));
 }
 
-/// A pull's only block comes, of 5 bytes.
+/// The only block of a pull arrives, with 5 bytes.
 fn arrive(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId, pull: u16) {
     let (pull, payload) = (PullId(pull), Bytes::from_static(b"early"));
     let packet =
@@ -426,7 +429,7 @@ fn arrive(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId, pull: u16) {
     fetch.handle_packet(at(ms), server, packet);
 }
 
-/// Bytes that are to be written.
+/// Ranges passed to the driver for writing.
 fn written(events: &[FetchEvent<Bytes>]) -> Vec<std::ops::Range<u64>> {
     let of = |event: &FetchEvent<Bytes>| match event {
         FetchEvent::Write { range, .. } => Some(range.clone()),
@@ -435,7 +438,7 @@ fn written(events: &[FetchEvent<Bytes>]) -> Vec<std::ops::Range<u64>> {
     events.iter().filter_map(of).collect()
 }
 
-/// What an object lacks of which nothing is there.
+/// Missing range of an object without any bytes.
 const ALL: std::ops::Range<u64> = 0..5;
 
 #[test]
@@ -446,11 +449,11 @@ fn who_is_asked_what_an_object_is_is_asked_for_its_beginning() {
     let [(A, request)] = &asked[..] else { panic!("{asked:?}") };
     assert_eq!((request.start, request.length, request.is_cut), (0, Some(EARLY_BYTES), true));
     assert_eq!(request.servers, 1, "nobody else sends meanwhile");
-    // Another one describes it: that one has perhaps another version.
+    // Another server describes the object, and its version may differ.
     refuse(&mut fetch, 1, A);
     let asked = pulls(&mut fetch);
     assert!(matches!(&asked[..], [(B, request)] if request.is_cut), "{asked:?}");
-    // What a manifest says the length of is pulled in the usual way.
+    // An object whose length a manifest gives is pulled in the usual way.
     let mut fetch = of(Wanted { bytes: Some(5), hash: Some([1; 32]), ..unknown() });
     fetch.handle_opened(at(0), OBJECT, std::slice::from_ref(&ALL));
     connect(&mut fetch, 0, &[A, B]);
@@ -479,7 +482,7 @@ fn only_a_single_object_of_which_nothing_is_there_is_asked_for_its_beginning() {
 
 #[test]
 fn what_comes_before_the_place_is_open_is_written_once_it_is() {
-    // It may come before the object is described, while its place is being opened, and after that.
+    // The content may arrive before the description, while the place is being opened, or later.
     for when in 0..3 {
         let mut fetch = of(unknown());
         connect(&mut fetch, 0, &[A, B]);
@@ -550,7 +553,8 @@ fn a_beginning_that_is_on_its_way_is_asked_of_another_holder_where_its_server_is
     assert_eq!(written(&events(&mut fetch)), [ALL]);
 }
 
-/// Nobody is left out of an object for that its beginning was refused, as by a server that allows so many pulls.
+/// A refused beginning, as by a server at its limit of pulls, does not exclude the server from the
+/// object.
 #[test]
 fn a_beginning_that_is_refused_costs_nothing_else() {
     let mut fetch = of(unknown());
@@ -599,8 +603,9 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever comes in whatever order, also what nobody asked for: an object ends once, is finished with one hash, and ends
-    /// in any case once all servers are gone and all answers of the driver have come.
+    /// Property, for any input in any order, unrequested messages included: an object ends once and
+    /// is finished with one hash. It always ends once all servers are gone and the driver has
+    /// answered.
     #[test]
     fn an_object_ends_once_and_always(steps in proptest::collection::vec(step(), 0..60), known: bool, hash: bool) {
         let wanted = Wanted {
@@ -664,7 +669,8 @@ proptest! {
     }
 }
 
-/// Found by seed 1,064 of the faults: the next holder had another version, and the one that said the hash late was not listened to.
+/// Found by fault test seed 1,064: the next holder had another version, and the late hash of the
+/// first was ignored.
 #[test]
 fn a_hash_that_is_said_late_counts_where_the_next_holder_does_not_say_it() {
     let mut fetch = of(unknown());

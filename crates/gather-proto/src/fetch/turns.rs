@@ -1,6 +1,7 @@
-//! Which objects are under way: the first ones that have not ended, as many as the driver has room for.
+//! Selection of the objects under way: the first ones that have not ended, up to the driver's
+//! maximum.
 //!
-//! Leaves out: what is asked of them (`describe`, `short`).
+//! Leaves out: requests about them (`describe`, `short`).
 
 use super::{Fetch, Stage};
 use anabranch_codes::Symbol;
@@ -8,7 +9,7 @@ use anabranch_endpoint::Bytes;
 use anabranch_units::Instant;
 
 impl<S: Symbol + From<Bytes>> Fetch<S> {
-    /// Begins objects while there is room. Whether some were begun.
+    /// Starts objects while there is room. Returns whether any was started.
     pub(super) fn begin_more(&mut self, now: Instant) -> bool {
         let before = self.next;
         while self.next < self.objects.len() && self.active.len() < self.objects_max {
@@ -19,7 +20,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             self.next += 1;
             self.active.insert(object);
             match self.objects[object].wanted.bytes {
-                // Where bytes are known from a manifest, files are opened while servers are reached.
+                // If a manifest gives the length, the file is opened while servers are connecting.
                 Some(bytes) => self.open(object, bytes),
                 None => self.objects[object].stage = Stage::Describing,
             }
@@ -28,14 +29,14 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.next > before
     }
 
-    /// An object has ended: another one may have its place.
+    /// Handles the end of an object, which makes room for another.
     pub(super) fn ended(&mut self, object: usize) {
         self.left -= 1;
         self.active.remove(&object);
         self.forget_content(object);
     }
 
-    /// Does something with each object that is under way now.
+    /// Calls `f` for each object under way at the time of the call.
     pub(super) fn each_active(&mut self, mut f: impl FnMut(&mut Self, usize)) {
         for object in self.active.clone() {
             f(self, object);

@@ -1,4 +1,5 @@
-//! Laws of the encodings: what is written reads back, whatever is cut or wrong is refused.
+//! Properties of the encodings: a written message decodes to itself, and truncated or malformed
+//! ones are refused.
 
 use super::*;
 use proptest::prelude::*;

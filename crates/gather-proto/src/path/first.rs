@@ -1,51 +1,56 @@
-//! A path's first flight: how much of it a queue probably had no room for, before a gap in what comes shows that.
+//! A path's first flight: an estimate of its losses at a full queue, before a gap in the arrivals
+//! shows them.
 //!
-//! A flight that is far too long for a slow way loses its end, and nothing comes behind that end. The client sees the gap when the last
-//! packets of the queue come, and sums that are sent for it come a round trip later: the way stands idle meanwhile. But the first
-//! packets show how fast the way is. If its queue holds one product of rate and round trip, as is usual, the way holds two, and what the flight
-//! had beyond that is lost. As many sums as keep the way busy for a round trip leave then unasked, if nothing else is left to be sent.
-//! Behind a longer queue they are of no use: at most half as many as the flight's packets beyond the first product.
+//! A flight that is far too long for a slow path loses its end, and no packet follows that end. The
+//! client sees the gap when the queue's last packets arrive, and sums sent in response arrive a
+//! round trip later: the path idles meanwhile. But the first packets show the path's rate. If the
+//! queue holds one bandwidth-delay product, as is usual, path and queue hold two, and the part of
+//! the flight beyond that is lost. If nothing else is left to send, sums then leave unrequested,
+//! enough to keep the path busy for a round trip. With a longer queue they are useless; their
+//! number is at most half of the flight's packets beyond the first product.
 //!
-//! Differs: TCP and QUIC wait for the gap, or probe with a packet or two (RFC 8985 section 7). The rate from the spacing of what comes is that
-//! of packet trains (Dovrolis and others, *What Do Packet Dispersion Techniques Measure?*, 2001).
+//! Differs: TCP and QUIC wait for the gap, or probe with a packet or two (RFC 8985 section 7).
+//! Estimating the rate from the spacing of arrivals is known from packet trains (Dovrolis and
+//! others, *What Do Packet Dispersion Techniques Measure?*, 2001).
 //!
-//! Leaves out: which sums leave (`sender`), and what is known to be lost ([`super::News`]). Read [`FirstFlight::overflow`] first.
+//! Leaves out: the choice of sums (`sender`), and known losses ([`super::News`]). Read
+//! [`FirstFlight::overflow`] first.
 
 use anabranch_units::{Duration, Instant};
 
-/// A rate shows once so many packets have come behind the first.
+/// Packets after the first from whose arrivals a rate is estimated.
 const SHOWN_PACKETS: u64 = 4;
-/// A way and its queue together hold so many products of rate and round trip.
+/// Bandwidth-delay products that a path and its queue hold together.
 const HELD_PRODUCTS: f64 = 2.0;
 
-/// What left before anything was heard, and what came of it.
+/// The packets sent before the first feedback, and their arrivals.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct FirstFlight {
-    /// Bytes of it.
+    /// Bytes of the flight.
     bytes: u64,
-    /// Bytes that have come or are known to be lost.
+    /// Bytes acknowledged or known to be lost.
     known: u64,
-    /// When the first news came and the last, and bytes that came in the time between.
+    /// Times of the first report and of the last, and the bytes that arrived in between.
     heard: Option<(Instant, Instant)>,
     came: u64,
-    /// Bytes of sums that have left unasked, of all pulls.
+    /// Bytes of unrequested sums of all pulls.
     unasked: u64,
 }
 
 impl FirstFlight {
-    /// A packet leaves.
+    /// Records a sent packet.
     pub(super) const fn note_sent(&mut self, bytes: u64) {
         if self.heard.is_none() {
             self.bytes += bytes;
         }
     }
 
-    /// It was a sum that nobody has asked for.
+    /// Records that it was an unrequested sum.
     pub(super) const fn note_unasked(&mut self, bytes: u64) {
         self.unasked += bytes;
     }
 
-    /// So much has come, and is known to be lost.
+    /// Records newly acknowledged and newly lost bytes.
     pub(super) fn note_news(&mut self, now: Instant, delivered_bytes: u64, lost_bytes: u64) {
         if self.known >= self.bytes {
             return;
@@ -55,7 +60,8 @@ impl FirstFlight {
         self.heard = Some((self.heard.map_or(now, |(first, _)| first), now));
     }
 
-    /// Bytes that are probably lost, not known to be and not made up for, as many as the way carries in a round trip of `rtt` at most.
+    /// Bytes probably lost but not yet known to be, and not yet replaced; at most the path's bytes
+    /// of a round trip `rtt`.
     pub(super) fn overflow(&self, packet_bytes: u64, rtt: Duration) -> u64 {
         let Some((first, last)) = self.heard else { return 0 };
         if self.came < SHOWN_PACKETS * packet_bytes || self.known >= self.bytes {
@@ -64,7 +70,7 @@ impl FirstFlight {
         let time = last.saturating_since(first).as_secs_f64();
         let product = self.came as f64 / time.max(1e-9) * rtt.as_secs_f64();
         let held = HELD_PRODUCTS * product;
-        // Where more has come the queue is longer.
+        // If more has arrived, the queue is longer.
         let beyond = if self.known as f64 > held { 0.0 } else { self.bytes as f64 - held };
         (beyond.clamp(0.0, product) as u64).saturating_sub(self.unasked)
     }
@@ -78,7 +84,8 @@ mod tests {
     const PACKET: u64 = 1_500;
     const RTT: Duration = Duration::from_ms(20);
 
-    /// A flight of so many packets of which one comes each `gap`, up to so many; the most that was taken for lost, in packets.
+    /// Sends a flight of `packets` of which `come` arrive, one each `gap`. Returns the maximum
+    /// estimate of lost packets.
     fn most(packets: u64, gap: Duration, come: u64) -> u64 {
         let mut first = FirstFlight::default();
         (0..packets).for_each(|_| first.note_sent(PACKET));
@@ -93,12 +100,14 @@ mod tests {
         most
     }
 
-    /// #19: 64 KiB over 10 Mbit/s and 20 ms stood for 17 ms, until the client had seen that half of the first flight was lost.
+    /// #19: 64 KiB over 10 Mbit/s and 20 ms stalled for 17 ms, until the client had seen that half
+    /// of the first flight was lost.
     #[test]
     fn a_flight_that_a_slow_way_cannot_hold_is_made_up_for_before_that_is_seen() {
-        // 10 Mbit/s hold 17 packets in 20 ms, and as many in a queue: of 48 those beyond 34 are lost.
+        // 10 Mbit/s hold 17 packets in 20 ms, and as many in a queue: of 48 packets those beyond 34
+        // are lost.
         assert_eq!(most(48, Duration::from_us(1_200), 10), 14);
-        // 5 Mbit/s: what more is lost than comes in a round trip can be asked for meanwhile.
+        // 5 Mbit/s: losses beyond the arrivals of a round trip can be requested meanwhile.
         assert_eq!(most(48, Duration::from_us(2_400), 10), 8);
     }
 

@@ -1,9 +1,10 @@
-//! Laws of receipts: true ones pass, false ones do not, and counts are worth no more than what is proven.
+//! Properties of receipts: true ones pass, false ones do not, and counts are bounded by the proven
+//! packets.
 
 use super::*;
 use proptest::prelude::*;
 
-/// The receipt of these packets, in the order in which they come.
+/// The receipt for these packets, in order of arrival.
 fn receipt_of(nonces: &mut Nonces, packets: &[u32]) -> (u32, Receipt) {
     let mut received = Received::default();
     packets.iter().for_each(|sequence| received.handle_packet(*sequence, nonces.nonce(*sequence)));
@@ -20,7 +21,7 @@ proptest! {
         let packets: Vec<u32> = packets.into_iter().map(|packet| first + packet).collect();
         let (next, receipt) = receipt_of(&mut nonces, &packets);
         prop_assert!(nonces.is_true(next, receipt));
-        // One bit that is wrong makes it false, whichever.
+        // Any single wrong bit makes it false.
         for bit in 0..16 {
             let wrong = Receipt { digest: receipt.digest ^ 1 << bit, ..receipt };
             prop_assert!(!nonces.is_true(next, wrong));
@@ -60,13 +61,13 @@ fn a_receipt_covers_the_highest_packet_and_none_below_the_first() {
     assert!(!nonces.is_true(3, Receipt { came: 0b1101, ..receipt }), "a packet below the first");
 }
 
-/// #48: beyond a first credit a client's counts are worth twice the packets that it proves.
+/// #48: beyond an initial credit a client's counts are worth twice the packets that it proves.
 #[test]
 fn counts_are_worth_twice_what_is_proven() {
     let mut credit = Credit::default();
     let (mut next, mut counted) = (0, 0);
     for _ in 0..1_000 {
-        // One of twenty comes, and all are counted.
+        // One of twenty packets arrives, and all are counted.
         next += 20;
         credit.handle_receipt(next, Receipt { came: 1, digest: 0 });
         counted += credit.take(20);
@@ -83,7 +84,7 @@ fn a_receipt_after_a_long_time_is_a_sample() {
     assert_eq!((credit.proven(), credit.take(100_000)), (100_000, 100_000));
     credit.handle_receipt(200_000, Receipt { came: u32::MAX >> 16, digest: 0 });
     assert_eq!((credit.proven(), credit.share()), (150_000, 0.5));
-    // One that was passed and comes late counts once.
+    // A packet that a receipt has passed counts once when it arrives late.
     credit.handle_receipt(200_000, Receipt { came: u32::MAX >> 15, digest: 0 });
     credit.handle_receipt(200_001, Receipt { came: u32::MAX >> 14, digest: 0 });
     assert_eq!(credit.proven(), 150_002);

@@ -1,16 +1,17 @@
-//! Tests of a pull at its server: which packets leave, after what was heard.
+//! Tests of a pull at its server: the packets that leave after given feedback.
 
 use super::*;
 use crate::receipt::{Receipt, Received};
 use anabranch_endpoint::Bytes;
 
-/// #19: what a path that is too slow had not brought of a long first flight left as often again as nothing was heard of it.
+/// #19: the part of a long first flight that a slow path had not delivered was sent again in full
+/// before any feedback on it.
 #[test]
 fn what_is_not_heard_of_makes_the_next_flight_shorter() {
     let (mut sender, mut path) = of(100 << 10);
     let blocks = sender.layout().blocks(0);
     assert_eq!(leave(&mut sender, &mut path, Instant::ZERO), 51, "72 kB");
-    // One has come, and for long nothing else.
+    // One packet has arrived, and nothing else for long.
     for (ms, delay) in [(20, 0), (60, 40)] {
         hear(&mut sender, &mut path, ms * 1_000, Duration::from_ms(delay), [1, 0], blocks - 1);
     }
@@ -18,7 +19,8 @@ fn what_is_not_heard_of_makes_the_next_flight_shorter() {
     assert!((9..=12).contains(&more), "{more}");
 }
 
-/// #19: of 64 KiB over 10 Mbit/s half of the first flight was lost, and nothing left for a round trip until that was known.
+/// #19: half of the first flight of 64 KiB over 10 Mbit/s was lost, and nothing left for a round
+/// trip until that was known.
 #[test]
 fn sums_leave_for_the_end_of_a_flight_that_a_slow_path_cannot_hold() {
     for (gap_us, least) in [(1_200, 12), (120, 0)] {
@@ -34,7 +36,7 @@ fn sums_leave_for_the_end_of_a_flight_that_a_slow_path_cannot_hold() {
     }
 }
 
-/// What of a flight is probably lost is made up for once, and not by each pull of it.
+/// Probable losses of a flight are replaced once, and not by each of its pulls.
 #[test]
 fn two_pulls_of_one_path_make_up_for_its_first_flight_once() {
     let (mut one, mut path) = of(32 << 10);
@@ -52,15 +54,16 @@ fn two_pulls_of_one_path_make_up_for_its_first_flight_once() {
 
 const RTT: Duration = Duration::from_ms(20);
 
-/// #19: one server over 1 Gbit/s and 250 ms stood for two thirds of the time, as some generation waited for a sum that was lost, too.
+/// #19: one server over 1 Gbit/s and 250 ms was idle two thirds of the time, as some generation
+/// waited for a sum that was lost, too.
 #[test]
 fn what_holds_the_window_is_sent_with_more_sums_than_it_lacks() {
-    // The window of the last one has room for all.
+    // The window of the last case has room for all.
     for (window, generations, sums) in [(4, 100, 2..=4), (60, 100, 1..=1), (4, 4, 1..=1)] {
         let (mut sender, mut path) = cut(generations * 20 * 1_400, 20, window);
         let before = sender.pressing(Some(&path));
         assert!(leave(&mut sender, &mut path, Instant::ZERO) > 40, "two generations");
-        // The more of the window has left, the more holds it.
+        // The larger the part of the window sent, the more generations hold it.
         let more = sender.pressing(Some(&path)) - before;
         assert_eq!(more, if window == 4 && generations > 4 { 2 } else { 0 });
         let report = Some(Report::Arrived(Arrived { delay: Duration::ZERO, received: 39, lost: 1, runs: 1 }));
@@ -79,7 +82,7 @@ fn what_holds_the_window_is_sent_with_more_sums_than_it_lacks() {
     }
 }
 
-/// What a client says of its round trip and grants may be anything.
+/// A client's round-trip time and grants may be any values.
 #[test]
 fn no_path_is_too_far_to_be_reckoned_with() {
     let (sender, _) = cut(100 * 20 * 1_400, 20, 4);
@@ -97,12 +100,12 @@ fn no_path_is_too_far_to_be_reckoned_with() {
     assert_eq!(begun.pressing(Some(&far)), u32::MAX as usize - 4);
 }
 
-/// The sender of a pull of so many bytes, in one generation, and its path.
+/// The sender of a pull of `bytes` bytes in one generation, and its path.
 fn of(bytes: u64) -> (Sender<Bytes>, Path) {
     cut(bytes, 184, 4)
 }
 
-/// The same in generations of at most so many blocks, so many of them in a window.
+/// The same with at most `blocks_max` blocks per generation, and `window` generations.
 fn cut(bytes: u64, blocks_max: u32, window: u32) -> (Sender<Bytes>, Path) {
     let now = Instant::ZERO;
     let layout = Layout::new(bytes, 1_400, blocks_max).expect("it is in range");
@@ -126,7 +129,7 @@ fn cut(bytes: u64, blocks_max: u32, window: u32) -> (Sender<Bytes>, Path) {
     (sender, Path::new(now, 1, 1_500, Some(RTT), (None, ByteCount::ZERO), 1))
 }
 
-/// Gives the blocks of all generations that it asks for.
+/// Supplies the blocks of all generations requested.
 fn supply(sender: &mut Sender<Bytes>) {
     while let Some(generation) = sender.poll_wanted() {
         let blocks = sender.layout().blocks(generation);
@@ -134,7 +137,7 @@ fn supply(sender: &mut Sender<Bytes>) {
     }
 }
 
-/// All that may leave does, at its time; how many packets do.
+/// Sends all packets that may leave, each at its time. Returns their number.
 fn leave(sender: &mut Sender<Bytes>, path: &mut Path, now: Instant) -> usize {
     let next = |sender: &mut Sender<Bytes>, path: &mut Path| {
         let at = now.max(path.next_at());
@@ -144,14 +147,15 @@ fn leave(sender: &mut Sender<Bytes>, path: &mut Path, now: Instant) -> usize {
     std::iter::from_fn(|| path.has_room().then(|| next(sender, path)).flatten()).count()
 }
 
-/// Proof that these packets have come.
+/// Proof of arrival of these packets.
 fn receipt(packets: std::ops::Range<u32>) -> Receipt {
     let (mut nonces, mut received) = (Nonces::new(0), Received::default());
     packets.for_each(|sequence| received.handle_packet(sequence, nonces.nonce(sequence)));
     received.receipt()
 }
 
-/// The client says that so many have come and so many were lost, and so many blocks are lacking.
+/// Feedback of a client with these counts of arrived and lost packets, and this number of missing
+/// blocks.
 fn hear(
     sender: &mut Sender<Bytes>,
     path: &mut Path,

@@ -1,4 +1,4 @@
-//! The settings of a `gather` workload in a scenario, and whether they fit its network.
+//! Settings of a `gather` workload in a scenario, and their validation against its network.
 
 use super::Gather;
 use crate::config::PULLS_PER_SERVER;
@@ -9,48 +9,48 @@ use anabranch_sim::{Network, PlanError};
 use anabranch_units::{BitRate, ByteCount, Duration};
 use serde::Deserialize;
 
-/// Bytes of headers of UDP and IPv4.
+/// Header length of UDP and IPv4 in bytes.
 const UDP_IP_BYTES: u32 = 28;
-/// What a client may keep of packets, as real ones have it.
+/// Memory limit of a client for packets, as in real programs.
 const MEMORY: ByteCount = ByteCount::mib(256);
-/// The longest that a client or server waits in silence: longer than any run.
+/// Silence after which clients and servers give up: longer than any run.
 const GIVE_UP: Duration = Duration::from_secs(100_000);
 
-/// A workload's settings.
+/// Settings of a workload.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Settings {
-    /// Who asks; host 0 without.
+    /// Host of the client; host 0 by default.
     client: Option<String>,
-    /// How many answer: the hosts behind the client.
+    /// Number of servers: the hosts after the client.
     pub servers: usize,
-    /// Whether they are drawn from the run's seed among all other hosts instead.
+    /// Whether the servers are drawn from all other hosts with the run's seed instead.
     pub random_servers: bool,
-    /// Bytes from each.
+    /// Bytes from each server.
     pub block: ByteCount,
-    /// Whether it is the same block at all servers, of which each brings a part.
+    /// Whether all servers hold the same block, and each delivers a part.
     pub same_block: bool,
-    /// How often, each time once all have come.
+    /// Number of measured rounds; each starts when the previous one is complete.
     pub rounds: u32,
-    /// Rounds before those, which do not count.
+    /// Number of warm-up rounds, which are not measured.
     pub warmup_rounds: u32,
-    /// Of the protocol's two.
+    /// Protocol of the pulls.
     pub mode: Mode,
-    /// What decides how fast servers send; TFRC in LTTP's mode, BBR in ours.
+    /// Rate control of the servers; by default TFRC in LTTP's mode, BBR otherwise.
     pub rate_control: Option<RateControl>,
-    /// How packets become blocks; LTTP's Algorithm 2 in its mode, elimination in ours.
+    /// Decoder; by default LTTP's Algorithm 2 in its mode, elimination otherwise.
     pub decoder: Option<DecoderKind>,
-    /// Bytes of a block that is coded.
+    /// Bytes of a coded block.
     pub symbol: ByteCount,
-    /// The most such blocks to a generation; as many as real clients take without.
+    /// Maximum blocks per generation; by default as in real clients.
     pub generation: Option<u32>,
-    /// Generations that a pull keeps open; what real clients' memory allows without.
+    /// Generations that a pull keeps open; by default as many as real clients' memory allows.
     pub window: Option<u32>,
-    /// Bytes of headers below the protocol's own.
+    /// Header bytes below the protocol.
     pub header_bytes: u32,
-    /// Whether the client knows what its last hop carries.
+    /// Whether the client knows the rate of its last hop.
     pub knows_link: bool,
-    /// The share of it that is granted.
+    /// Share of the last hop that is granted.
     pub link_share: f64,
     /// Strict priority of its packets.
     pub priority: u8,
@@ -81,7 +81,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// What authentication adds to a datagram; the paper has none.
+    /// Bytes that authentication adds to a datagram; none in the paper.
     pub(super) fn seal_bytes(&self) -> u32 {
         match self.mode {
             Mode::Lttp => 0,
@@ -106,7 +106,7 @@ impl Settings {
         set.into_iter().find_map(|(is_set, name)| is_set.then_some(name))
     }
 
-    /// Bytes that a round brings.
+    /// Bytes fetched in a round.
     pub(super) fn round_bytes(&self, servers: usize) -> u64 {
         self.block.as_u64() * if self.same_block { 1 } else { servers as u64 }
     }
@@ -124,7 +124,7 @@ impl Settings {
             block_bytes,
             blocks_max: self.generation.unwrap_or_else(|| ClientConfig::blocks_to_generation(block_bytes)),
             window: self.window.unwrap_or(1),
-            // Of one object the next pull of a server begins while the last one ends.
+            // For a single object, a server's next pull begins while the previous one ends.
             pulls_max: self.servers * if self.same_block { PULLS_PER_SERVER } else { 1 },
             block_bytes_safe: ClientConfig::default().block_bytes_safe,
             link: (self.knows_link && self.mode == Mode::Counted).then_some(link),
@@ -140,9 +140,9 @@ impl Settings {
     }
 }
 
-/// Looks a workload up, which messages call `field`.
+/// Validates a workload, which error messages call `field`.
 ///
-/// Errors: a setting that is unknown or cannot be, more servers than hosts.
+/// Errors: a setting that is unknown or out of range, or more servers than hosts.
 pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result<Gather, PlanError> {
     let wrong = |name: &str, message: String| PlanError { field: format!("{field}.{name}"), message };
     let within = |name: &'static str, value: u64, least: u64, most: u64| {

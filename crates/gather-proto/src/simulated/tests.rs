@@ -1,4 +1,5 @@
-//! Rounds of pulls in the simulator: goodput against the ideal, and what a scenario may say.
+//! Tests of rounds of pulls in the simulator: goodput against the ideal, and validation of
+//! scenarios.
 
 mod shares;
 
@@ -44,7 +45,7 @@ fn goodput_is_near_the_ideal_with_any_number_of_servers_and_never_falls() {
             assert!(row.more["of_ideal_share"] >= 0.93, "{servers} servers: {goodput} Mbit/s");
             assert!(goodput >= before, "{servers} servers: {goodput} Mbit/s, fewer {before}");
             before = goodput;
-            // Nothing is lost, so that each block is sent once.
+            // There is no loss, so each block is sent once.
             assert_eq!((row.more["sent_packets_per_block"], outcome.network.dropped_queue_full), (1.0, 0));
         }
     }
@@ -73,7 +74,8 @@ fn without_the_links_rate_either_rate_control_finds_it() {
     }
 }
 
-/// #19: losses did not count where a grant held servers down, and five flows of TCP had a tenth of the link.
+/// #19: losses did not count while a grant limited servers, and five TCP flows had a tenth of the
+/// link.
 #[test]
 fn beside_tcp_in_a_data_centre_each_has_about_half() {
     let text = include_str!("../../../../experiments/lttp/fairness-counted.toml");
@@ -95,7 +97,7 @@ fn beside_tcp_in_a_data_centre_each_has_about_half() {
     }
 }
 
-/// #19: a rate control that takes every loss for congestion throws the code's gift away.
+/// #19: a rate control that takes every loss for congestion wastes the code's benefit.
 #[test]
 fn random_loss_costs_little_more_than_itself() {
     let share = |servers: u32, loss_ppm: u32, control: &str| {
@@ -162,12 +164,13 @@ fn pulls_that_last_as_long_as_the_run_are_seen_by_probes() {
     assert_eq!(row.probed_idle_us_max, Some(0.0));
     assert!(row.probed_link_use_share_min > Some(0.9));
     let flows = |sample: &&anabranch_sim::Sample| sample.what.starts_with("flow");
-    // Control streams are no flows of data; every sender has a rate.
+    // Control streams are no data flows; every sender has a rate.
     assert_eq!(outcome.series.iter().filter(flows).filter(|sample| sample.time_s < 0.051).count(), 3);
     assert!(outcome.series.iter().filter(flows).all(|sample| sample.allowed_mbps > Some(0.0)));
 }
 
-/// The packets of its three sizes. Of its mean degrees (4.29, 4.73, 6.88) only the last is met: ours are 5.1 and 5.9 before that.
+/// The paper's packet counts for three sizes. Of its mean degrees (4.29, 4.73, 6.88) only the last
+/// is matched: ours are 5.1 and 5.9 for the first two.
 #[test]
 fn table_1_of_the_paper_with_elimination() {
     let trials = 20;

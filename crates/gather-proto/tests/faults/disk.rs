@@ -1,4 +1,5 @@
-//! The client's disk: what has come of each object, and what outlives the client's process.
+//! The client's disk: the received bytes of each object, and the state that survives the client's
+//! process.
 
 use anabranch_gather_proto::fetch::ObjectId;
 use anabranch_pieces::{ByteRange, RangeSet};
@@ -10,7 +11,7 @@ pub fn hash(bytes: &[u8]) -> [u8; 32] {
     *blake3::hash(bytes).as_bytes()
 }
 
-/// What the disk is to do.
+/// An order to the disk.
 #[derive(Clone, Debug)]
 pub enum Order {
     Open(ObjectId, u64),
@@ -36,7 +37,7 @@ pub struct File {
 }
 
 impl File {
-    /// Makes room for so many bytes, and says which of them are lacking.
+    /// Allocates `bytes` bytes, and returns the missing ranges.
     pub fn open(&mut self, bytes: u64) -> Vec<Range<u64>> {
         if self.bytes.len() as u64 != bytes {
             *self = Self { bytes: vec![0; bytes as usize], ..Self::default() };
@@ -55,7 +56,7 @@ impl File {
         self.last = Some(range);
     }
 
-    /// Gives it its name, if it has this hash; else all of it is lacking again.
+    /// Names the object if it has this hash; otherwise all of it is missing again.
     pub fn finish(&mut self, expected: [u8; 32]) -> bool {
         let length = self.bytes.len() as u64;
         assert!(self.have.missing(length).is_empty(), "all of it was written before it is finished");
@@ -69,7 +70,7 @@ impl File {
         is_right
     }
 
-    /// The client was killed: what was written last may not have lasted.
+    /// The client was killed: the last write may be lost.
     fn lose_last(&mut self, random: &mut RandomStream) {
         let Some(last) = self.last.take().filter(|_| random.below(2) == 0) else { return };
         let around = |range: &ByteRange| {
@@ -87,11 +88,11 @@ impl File {
 pub struct Disk {
     pub files: Vec<File>,
     pub full_until: Instant,
-    /// How long it takes for each order.
+    /// Delay of each order.
     pub delay: Duration,
-    /// How often a bit flips that is written.
+    /// Rate of bit flips per write, in parts per million.
     pub rot_ppm: u32,
-    /// What it is to do, in order.
+    /// Pending orders, in sequence.
     pub orders: VecDeque<Order>,
 }
 
@@ -118,7 +119,7 @@ impl Disk {
     }
 }
 
-/// Flips a bit, if there is one.
+/// Flips a random bit, if there is one.
 pub fn flip(random: &mut RandomStream, bytes: &mut [u8]) {
     if !bytes.is_empty() {
         let at = random.below(bytes.len() as u64) as usize;

@@ -1,14 +1,18 @@
-//! Whole fetches under faults, in virtual time: a client with its disk, servers with theirs, and a network that loses and delays.
+//! Whole fetches under faults, in virtual time: a client with its disk, servers with theirs, and a
+//! network with losses and delays.
 //!
-//! Each seed draws the protocol and its settings, and which faults there are and how many: lost, late, overtaken and repeated
-//! datagrams, ways that take only short ones, partitions of the control stream and of datagrams either way, crashes, frozen
-//! processes and jumping clocks of servers and of the client, bits that flip as a server reads or as the client writes, disks that
-//! are full, slow or stuck, objects that are replaced or taken away while they are fetched, servers that hold another version or
-//! nothing. After every event [`world::World`] checks what always holds; then all is healed, and every object has to come, at the
-//! latest with the first command that is begun after that. `testing::faults` says how to run one seed, or more.
+//! Each seed draws the protocol, its settings, and the kinds and number of faults: lost, late,
+//! reordered and duplicated datagrams; paths with a small MTU; partitions of the control stream and
+//! of datagrams in either direction; crashes, frozen processes and jumping clocks of servers and of
+//! the client; bit flips in a server's reads or the client's writes; disks that are full, slow or
+//! stuck; objects replaced or removed during the fetch; servers with another version or none. After
+//! every event [`world::World`] checks the invariants. Then all faults are repaired, and every
+//! object must arrive, at the latest with the first command started after that. `testing::faults`
+//! documents how to run one seed, or more.
 //!
-//! Leaves out: TLS and sealing (a damaged datagram is one that is lost), clocks that jump back (machines take a clock that only goes
-//! forward), and the file system below a client's disk, which the `disk` room tests.
+//! Leaves out: TLS and sealing (a damaged datagram counts as lost), clocks that jump back (the
+//! machines expect a monotonic clock), and the file system below a client's disk, which the `disk`
+//! room tests.
 #![allow(clippy::disallowed_methods, reason = "a test reads what it is told")]
 
 mod disk;
@@ -19,8 +23,9 @@ mod world;
 use anabranch_testing::faults::{self, Ended};
 use world::World;
 
-/// Schedules that failed once, and stay right: in 8273 a silent path stayed shut for what its pulls had forgotten; in 8664 a server gave
-/// up a pull that had waited for others; in the rest a server was left for a faster one that did not have the object, and was not
+/// Seeds of schedules that failed once and must keep passing. In 8273 a silent path stayed blocked
+/// by packets that its pulls had dropped; in 8664 a server gave up a pull that had waited for
+/// earlier ones; in the rest a server was left for a faster one that lacked the object, and was not
 /// asked again.
 const KEPT: [u64; 5] = [3279, 7704, 8273, 8664, 9163];
 

@@ -1,11 +1,12 @@
-//! The way between the client and a server: a stream of control messages, which is slow at the worst, and datagrams, which are lost.
+//! The path between the client and a server: a stream of control messages, which may only be slow,
+//! and datagrams, which may be lost.
 
 use anabranch_units::{Duration, Instant, RandomStream};
 
-/// What a way carries, and can be cut for by itself.
+/// A part of a path's traffic that can be cut separately.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Lane {
-    /// Control messages, to and fro.
+    /// Control messages in both directions.
     Control,
     /// Datagrams to the server.
     Up,
@@ -17,21 +18,21 @@ impl Lane {
     pub const ALL: [Self; 3] = [Self::Control, Self::Up, Self::Down];
 }
 
-/// The way between the client and a server.
+/// The path between the client and a server.
 #[derive(Clone, Debug)]
 pub struct Way {
     pub delay: Duration,
-    /// How long a server takes beside that until a connection stands.
+    /// Additional time of a server for opening a connection.
     pub connecting: Duration,
     pub loss_ppm: u32,
     pub repeat_ppm: u32,
-    /// Of the datagrams that are late, and how much at the most: those that are sent later come earlier.
+    /// Rate of late datagrams, and their maximum extra delay: later ones overtake them.
     pub late_ppm: u32,
     pub late_max: Duration,
-    /// Longer datagrams never come.
+    /// Maximum datagram length; longer ones are lost.
     pub datagram_max: usize,
     cut_until: [Instant; 3],
-    /// When the last control message arrives, each way: they come in order.
+    /// Arrival of the last control message in each direction: they arrive in order.
     last: [Instant; 2],
 }
 
@@ -54,24 +55,25 @@ impl Way {
         self.cut_until[lane as usize] = until;
     }
 
-    /// Until when nothing passes on a lane.
+    /// End of a lane's cut.
     pub fn cut_until(&self, lane: Lane) -> Instant {
         self.cut_until[lane as usize]
     }
 
-    /// A connection stands: its messages do not wait for those of an earlier one.
+    /// Opens a connection: its messages do not wait for an earlier connection's.
     pub fn connect(&mut self, now: Instant) {
         self.last = [now; 2];
     }
 
-    /// When a control message arrives that leaves now: once the stream is not cut any more, and after those before it.
+    /// Arrival time of a control message sent now: after the end of a cut, and after earlier
+    /// messages.
     pub fn control(&mut self, now: Instant, is_up: bool) -> Instant {
         let last = &mut self.last[usize::from(is_up)];
         *last = (now.max(self.cut_until[Lane::Control as usize]) + self.delay).max(*last);
         *last
     }
 
-    /// When a datagram of so many bytes arrives that leaves now: never, once or twice.
+    /// Arrival times of a datagram of `bytes` bytes sent now: none, one or two.
     pub fn datagram(
         &self,
         now: Instant,
@@ -98,7 +100,7 @@ impl Way {
         arrivals
     }
 
-    /// All is well again, but for how long datagrams may be.
+    /// Repairs the path, except for its MTU.
     pub fn heal(&mut self) {
         let Self { delay, connecting, datagram_max, last, .. } = *self;
         *self = Self { connecting, last, ..Self::new(delay, datagram_max) };

@@ -1,4 +1,4 @@
-//! A server: its process, its disk with what it has of each object, and its connections.
+//! A server: its process, its disk with its versions of the objects, and its connections.
 
 use super::disk::{flip, hash};
 use anabranch_endpoint::Bytes;
@@ -13,16 +13,16 @@ use std::ops::Range;
 pub struct Host {
     pub up_at: Instant,
     pub frozen_until: Instant,
-    /// How far its clock is ahead.
+    /// Advance of its clock.
     pub ahead: Duration,
     pub objects: BTreeMap<String, Vec<u8>>,
-    /// What it has when all is well.
+    /// Objects of the repaired server.
     originals: BTreeMap<String, Vec<u8>>,
     pub flip_ppm: u32,
     pub hashing: Duration,
-    /// How long a generation's blocks take to be read.
+    /// Time to read a generation's blocks.
     pub reading: Duration,
-    /// Until then nothing is hashed: what is asked for meanwhile is never answered.
+    /// End of a period without hashing: requests of that time are never answered.
     pub stuck_until: Instant,
 }
 
@@ -39,7 +39,7 @@ impl Host {
         self.originals.insert(name.to_owned(), bytes.to_vec());
     }
 
-    /// Somebody puts another file in an object's place, or takes it away. Returns its name and what it is now.
+    /// Replaces or removes an object's file at random. Returns its name and its new content.
     pub fn replace(&mut self, random: &mut RandomStream) -> Option<(String, Option<Vec<u8>>)> {
         let names: Vec<String> = self.originals.keys().cloned().collect();
         let name = names.get(random.below(names.len().max(1) as u64) as usize)?.clone();
@@ -63,14 +63,14 @@ impl Host {
         self.objects = self.originals.clone();
     }
 
-    /// What it has of an object.
+    /// Description of an object.
     pub fn found(&self, name: &str, with_hash: bool) -> Result<Found, String> {
         let bytes = self.objects.get(name).ok_or_else(|| format!("{name}: no such object"))?;
         let hash = with_hash.then(|| hash(bytes));
         Ok(Found { bytes: bytes.len() as u64, mode: 0o600, modified_ns: 0, hash })
     }
 
-    /// All of a short object, as its disk says it now.
+    /// Content of a short object, as the disk reads it now.
     pub fn short(&self, random: &mut RandomStream, name: &str) -> Option<Bytes> {
         let length = self.objects.get(name)?.len();
         if length > SHORT_BYTES_MAX {
@@ -96,7 +96,7 @@ pub struct Supply {
     pub blocks: Vec<Bytes>,
 }
 
-/// A connection, at its server.
+/// A connection at its server.
 #[derive(Debug)]
 pub struct Conn {
     pub server: usize,
@@ -105,7 +105,7 @@ pub struct Conn {
     names: BTreeMap<PullId, String>,
     /// Whether the client has shown where it takes packets.
     pub knows_where: bool,
-    /// Since when the client has had no pull from it, and nothing has gone wrong that it need not bear.
+    /// Start of the period without pulls and without faults that excuse them.
     pub unpulled_at: Option<Instant>,
 }
 
@@ -115,7 +115,7 @@ impl Conn {
         Self { server, machine, names: BTreeMap::new(), knows_where: false, unpulled_at: None }
     }
 
-    /// Does all that can be done now by the server's clock: what it says, what it sends, and what it has its disk read.
+    /// Does all possible work by the server's clock: messages, packets and requests to its disk.
     pub fn work(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! One seed's client, servers, disks and network, and what must always hold of them.
+//! Client, servers, disks and network of one seed, and their invariants.
 
 use super::disk::{Disk, File, Order, flip, hash};
 use super::network::{Lane, Way};
@@ -12,39 +12,40 @@ use anabranch_testing::faults::{Ended, Schedule, some_of};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, RandomStream, Seed};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How long faults happen, and how long after that all objects have to be there.
+/// Duration of the faults, and of the time after them by which all objects must be present.
 const CHAOS: Duration = Duration::from_secs(60);
 const HEALING: Duration = Duration::from_secs(120);
-/// A connection is over once the network has been cut for so long.
+/// Length of a network cut that ends a connection.
 const CUT_MAX: Duration = Duration::from_secs(10);
-/// How long the user takes to start the command anew.
+/// Time until the user restarts the command.
 const AGAIN: Duration = Duration::from_secs(2);
-/// A server hears that a pull is over after a round trip, and within this time at the latest.
+/// Maximum time, besides a round trip, until a server hears that a pull is over.
 const TOLD_WITHIN: Duration = Duration::from_ms(100);
-/// The longest object, in bytes.
+/// Maximum object length in bytes.
 const OBJECT_MAX: u64 = 1_200_000;
 
 /// The client's process.
 #[derive(Debug)]
 struct Getter {
     fetch: Fetch<Bytes>,
-    /// By server.
+    /// Connection of each server.
     conns: Vec<Option<u32>>,
-    /// The objects that are fetched, of all.
+    /// Numbers of the fetched objects.
     objects: Vec<usize>,
     ended: BTreeSet<u32>,
-    /// Whose places could not be written: what is ordered of them later is passed over.
+    /// Objects whose places could not be written: later orders for them are skipped.
     broken: BTreeSet<u32>,
-    /// Which servers were asked for an object's hash, by its name, the last one last.
+    /// Servers asked for an object's hash, by its name, in sequence.
     asked: BTreeMap<String, Vec<usize>>,
-    /// Objects of which another server has to be asked now what they are.
+    /// Objects for which another server must be asked for a description now.
     unasked: Vec<String>,
-    /// Nothing has gone wrong since it was started that it does not have to bear.
+    /// Whether every fault since its start was one that it must tolerate.
     is_calm: bool,
 }
 
 impl Getter {
-    /// Objects whose hash this server was asked for last and has not said, while another one is there that was not asked.
+    /// Objects for whose hash this server was the last one asked, without an answer, while a
+    /// connected server was not asked.
     fn described_by(&self, wanted: &[Wanted], server: usize) -> Vec<String> {
         let is_left = |(number, object): (usize, &usize)| {
             let part = &wanted[*object].parts[0];
@@ -79,7 +80,7 @@ enum Message {
     Datagram(Vec<u8>),
 }
 
-/// What goes wrong.
+/// Kinds of faults.
 #[derive(Copy, Clone, Debug, PartialEq)]
 enum Kind {
     CrashServer,
@@ -102,7 +103,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// Those of which no object may fail, but in LTTP's mode.
+    /// Faults that no object may fail from, except in LTTP's mode.
     const GENTLE: [Self; 4] = [Self::SlowDisk, Self::Weather, Self::Reorder, Self::SlowReads];
     const ALL: [Self; 17] = [
         Self::CrashServer,
@@ -147,7 +148,7 @@ enum Fault {
 }
 
 impl Fault {
-    /// Whether no object may fail of it. LTTP's sender waits up to a minute where much is lost.
+    /// Whether no object may fail from it. LTTP's sender waits up to a minute at high loss.
     const fn is_gentle(&self, mode: Mode) -> bool {
         match self {
             Self::Weather(..) | Self::Reorder(..) => matches!(mode, Mode::Counted),
@@ -159,7 +160,7 @@ impl Fault {
 
 pub struct World {
     random: RandomStream,
-    /// How many objects are under way at once, and how short ones are read.
+    /// Random stream for the maximum of objects under way, and for reads of short objects.
     random_of_turns: RandomStream,
     schedule: Schedule<Event>,
     ways: Vec<Way>,
@@ -167,24 +168,24 @@ pub struct World {
     conns: BTreeMap<u32, Conn>,
     next_conn: u32,
     wanted: Vec<Wanted>,
-    /// What may be delivered of each object, and what it is made of.
+    /// The acceptable contents of each object.
     right: Vec<Vec<Vec<u8>>>,
     disk: Disk,
     client_frozen_until: Instant,
-    /// How far the client's clock is ahead.
+    /// Advance of the client's clock.
     client_ahead: Duration,
     getter: Option<Getter>,
     run: u32,
     is_healed: bool,
-    /// Whether no fault has come so far that may make an object fail.
+    /// Whether no fault so far may make an object fail.
     is_gentle: bool,
     config: ClientConfig,
     server_config: ServerConfig,
-    /// Whether the client knows how long datagrams may be.
+    /// Whether the client knows the paths' MTU.
     knows_ways: bool,
 }
 
-/// What a client keeps of packets at the most: in LTTP's mode a generation is all that a pull asks for.
+/// Maximum memory of a client for packets: in LTTP's mode a generation is the whole request.
 fn memory_max(config: &ClientConfig) -> ByteCount {
     match config.mode {
         Mode::Counted => config.memory(),
@@ -235,7 +236,7 @@ impl World {
             ways.push(way);
         }
         let hosts = (0..servers).map(|_| Host::new(Duration::from_ms(random.below(3_000)))).collect();
-        // Room for a generation of each pull, with what each block takes beside its bytes, and some more.
+        // Room for a generation per pull with its bookkeeping, and some more.
         let generation = match config.mode {
             Mode::Lttp => OBJECT_MAX,
             Mode::Counted => u64::from(config.block_bytes * config.blocks_max),
@@ -285,7 +286,8 @@ impl World {
         self.random.below(n as u64) as usize
     }
 
-    /// Puts a version of an object at each of some servers. The first holder's is right, so that it is so whoever decides.
+    /// Puts a version of an object at each of some servers. The first holder's version is the right
+    /// one, whichever server decides.
     fn put(&mut self, name: &str, bytes: &[u8]) -> (Vec<ServerId>, Vec<Vec<u8>>) {
         let mut servers: Vec<usize> = (0..self.hosts.len()).collect();
         self.random.shuffle(&mut servers);
@@ -313,7 +315,7 @@ impl World {
         let bytes: Vec<u8> = (0..length).map(|_| self.random.next_u64() as u8).collect();
         let (attributes, whole) = (Some(Attributes { mode: 0o600, modified_ns: 0 }), hash(&bytes));
         let (wanted, right) = match self.random.below(3) {
-            // Nothing is known: whoever describes it decides which version.
+            // No description is given: the describing server decides the version.
             0 => {
                 let (holders, versions) = self.put(name, &bytes);
                 let part = Part { name: name.into(), bytes: None, hash: None, holders };
@@ -344,7 +346,8 @@ impl World {
                     let name = format!("{name}.{end}");
                     let (holders, _) = self.put(&name, of);
                     let hash = Some(hash(of)).filter(|_| self.random.below(2) == 0);
-                    // Without hashes of parts nobody can tell whose is wrong: all have the right version then.
+                    // Without hashes of parts a wrong part cannot be attributed: all holders then
+                    // have the right version.
                     if hash.is_none() {
                         holders.iter().for_each(|holder| self.hosts[holder.0 as usize].put(&name, of));
                     }
@@ -362,7 +365,7 @@ impl World {
         self.disk.files.push(File::default());
     }
 
-    /// Draws which kinds of faults there are, and when each happens. None at all is a schedule, too.
+    /// Draws the kinds of faults, and the time of each. A schedule may have none.
     fn plan_faults(&mut self) {
         // In every fourth schedule no object may fail at all.
         let is_gentle = self.below(4) == 0;
@@ -394,7 +397,7 @@ impl World {
                 Kind::JumpServer => Fault::JumpServer(server, self.jump()),
                 Kind::JumpClient => Fault::JumpClient(self.jump()),
             };
-            // Most fetches are over soon: half of the faults come in the first second.
+            // Most fetches are short: half of the faults come in the first second.
             let span = if self.random.below(2) == 0 { 1_000 } else { CHAOS.as_us() / 1_000 };
             let at = Instant::ZERO + Duration::from_ms(self.random.below(span));
             self.schedule.at(at, Event::Fault(fault));
@@ -403,13 +406,13 @@ impl World {
         self.schedule.at(heals_at, Event::Fault(Fault::Heal));
     }
 
-    /// How far a clock jumps: a little, or by hours.
+    /// A random clock jump, short or of hours.
     fn jump(&mut self) -> Duration {
         let most = [1_000, 30_000, 10_000_000][self.below(3)];
         Duration::from_ms(self.random.below(most))
     }
 
-    /// Runs until all objects are there, as they must be some time after the faults have ended.
+    /// Runs until all objects are present, which must happen within a time after the faults.
     pub fn run(mut self) -> Ended {
         let end = Instant::ZERO + CHAOS + HEALING;
         while !self.is_healed || !self.disk.has_all() {
@@ -421,7 +424,7 @@ impl World {
             let servers = self.conns.values().filter_map(|conn| {
                 let host = &self.hosts[conn.server];
                 let at = self.by_world(conn.machine.poll_timeout()?, host.ahead).max(host.frozen_until);
-                // What is due waits until the client has shown where it takes it.
+                // Until the client has shown its address, due packets wait.
                 Some(if conn.knows_where { at } else { at.max(now + Duration::from_ms(100)) })
             });
             let due = servers.chain(client).min();
@@ -435,13 +438,13 @@ impl World {
         self.schedule.ended()
     }
 
-    /// When a clock that is so far ahead says this.
+    /// World time at which a clock with this advance shows `at`.
     fn by_world(&self, at: Instant, ahead: Duration) -> Instant {
         let now = self.schedule.now();
         now + at.saturating_since(now + ahead)
     }
 
-    /// What always holds.
+    /// Checks the invariants.
     fn check(&mut self) {
         let Some(getter) = &self.getter else { return };
         let most = memory_max(&self.config).as_u64();
@@ -522,7 +525,7 @@ impl World {
         }
     }
 
-    /// Whether the client is frozen: the event comes again once it is not.
+    /// Whether the client is frozen: the event is then repeated afterwards.
     fn defer_client(&mut self, event: &Event) -> bool {
         let is_frozen = self.client_frozen_until > self.schedule.now();
         if is_frozen {
@@ -573,7 +576,7 @@ impl World {
             Fault::Flips(server, ppm) => self.hosts[server].flip_ppm = ppm,
             Fault::Replace(server) => {
                 let Some((name, Some(bytes))) = self.hosts[server].replace(&mut self.random) else { return };
-                // Of what is known nothing else is right.
+                // The version of a described object does not change.
                 for (wanted, right) in self.wanted.iter().zip(&mut self.right) {
                     if wanted.hash.is_none() && wanted.parts[0].name == name {
                         right.push(bytes.clone());
@@ -592,7 +595,7 @@ impl World {
         }
     }
 
-    /// The client will hear that its connections to a server are gone. Returns them.
+    /// Reports the loss of its connections to a server to the client. Returns the connections.
     fn lose(&mut self, server: usize, at: Instant, reason: &'static str) -> Vec<u32> {
         let its = self.conns.iter().filter(|(_, conn)| conn.server == server);
         let its: Vec<u32> = its.map(|(id, _)| *id).collect();
@@ -602,7 +605,7 @@ impl World {
         its
     }
 
-    /// The client's process ends; if it is killed, what it wrote last may not have lasted.
+    /// Ends the client's process; if it is killed, the last write may be lost.
     fn end_run(&mut self, is_killed: bool) {
         if self.getter.take().is_none() {
             return;
@@ -613,7 +616,7 @@ impl World {
         self.schedule.after(AGAIN, Event::Start);
     }
 
-    /// The user runs the command, for all objects that are not there.
+    /// The user runs the command for all missing objects.
     fn start(&mut self) {
         let files = self.disk.files.iter().enumerate().filter(|(_, file)| file.named.is_none());
         let objects: Vec<usize> = files.map(|(object, _)| object).collect();
@@ -622,7 +625,7 @@ impl World {
         }
         self.schedule.say("start");
         let wanted = objects.iter().map(|object| self.wanted[*object].clone()).collect();
-        // Few, so that some wait for their turn.
+        // A small number, so that some objects wait for their turn.
         let objects_max = 1 + self.random_of_turns.below(4) as usize;
         let config = FetchConfig { client: self.config.clone(), streams: false, objects_max };
         let servers = self.hosts.len();
@@ -732,7 +735,7 @@ impl World {
         }
     }
 
-    /// Lets all servers do what they can do now.
+    /// Lets all servers do all possible work.
     fn stir_servers(&mut self) {
         let (now, run) = (self.schedule.now(), self.run);
         let ids: Vec<u32> = self.conns.keys().copied().collect();
@@ -758,7 +761,7 @@ impl World {
         }
     }
 
-    /// Lets the client do what it can do now.
+    /// Lets the client do all possible work.
     fn stir_client(&mut self) {
         let (now, run) = (self.schedule.now(), self.run);
         if self.client_frozen_until > now {
@@ -837,7 +840,7 @@ impl World {
         }
     }
 
-    /// The client's disk does what it was told.
+    /// Lets the client's disk carry out an order.
     fn on_disk(&mut self) {
         if self.defer_client(&Event::Disk { run: self.run }) {
             return;

@@ -1,4 +1,5 @@
-//! What comes from the other end may be anything: no panic, and no more memory than was configured.
+//! Arbitrary input from the peer causes neither a panic nor use of memory beyond the configured
+//! limits.
 
 #![allow(clippy::disallowed_methods, reason = "a test may read its own corpus")]
 
@@ -33,7 +34,7 @@ proptest! {
     }
 }
 
-/// Names that begin with `bad` must be refused and all others read.
+/// Inputs whose name begins with `bad` must be refused, and all others decoded.
 #[test]
 fn corpus_replays() {
     let replay = |target: &str, check: &dyn Fn(&str, &[u8])| {
@@ -75,7 +76,8 @@ fn packet(sequence: u32, id: u32) -> Packet<Bytes> {
     Packet { pull: PullId(0), sequence, timing: None, queued: false, nonce: 0, generation: 0, id, payload }
 }
 
-/// Issue #4: sums that all lack one block were kept without end, as that block never follows from them.
+/// Issue #4: sums that all lack one block were held without limit, as that block never follows from
+/// them.
 #[test]
 fn sums_that_lack_a_block_for_ever_are_not_kept_for_ever() {
     let mds = mds::Code::new(20).expect("a good length");
@@ -103,13 +105,13 @@ fn sums_that_lack_a_block_for_ever_are_not_kept_for_ever() {
             client.handle_packet(Instant::ZERO, server, packet(sequence as u32, id));
             assert!(client.held_bytes() <= most, "{} B held, {most} B allowed", client.held_bytes());
         }
-        // Elimination sees that a sum says nothing new; peeling begins the generation anew.
+        // Elimination detects useless sums; peeling restarts the generation.
         let anew = client.counts().malformed;
         assert!(decoder == DecoderKind::Inactivation || anew >= 30, "{:?}", client.counts());
     }
 }
 
-/// Issue #4: packets that came before their pull was described were kept whatever their length.
+/// Issue #4: packets that arrived before their pull was described were held whatever their length.
 #[test]
 fn packets_longer_than_was_asked_for_are_not_kept_while_a_pull_is_not_described() {
     let config = ClientConfig { block_bytes: 10, blocks_max: 20, window: 2, ..ClientConfig::default() };
@@ -121,11 +123,11 @@ fn packets_longer_than_was_asked_for_are_not_kept_while_a_pull_is_not_described(
     client.handle_packet(Instant::ZERO, server, long);
     assert_eq!((client.held_bytes(), client.strays()), (0, 1));
     (0..100).for_each(|id| client.handle_packet(Instant::ZERO, server, packet(id, id)));
-    // As many as two generations have.
+    // As many as fit two generations.
     assert_eq!((client.held_bytes(), client.strays()), (400, 61));
 }
 
-/// Issue #4: behind the last number that there is, counting overflowed.
+/// Issue #4: counting overflowed beyond the last number.
 #[test]
 fn the_last_sequence_number_is_not_used() {
     let (mut client, server) = receiving(ClientConfig::default());
@@ -136,7 +138,7 @@ fn the_last_sequence_number_is_not_used() {
     assert_eq!(client.counts().malformed, 1);
 }
 
-/// #17: a piece that was added after all its holders had gone waited for them for ever.
+/// #17: a piece added after the loss of all its holders waited for them for ever.
 #[test]
 fn a_piece_of_servers_that_are_gone_already_fails_and_says_why() {
     let mut client = Client::<Bytes>::new(ClientConfig::default()).expect("a good configuration");
@@ -154,8 +156,9 @@ fn a_piece_of_servers_that_are_gone_already_fails_and_says_why() {
     assert!(client.is_done());
 }
 
-/// Found by seed 162 of the faults: of two pulls over a path that loses a third of all packets, one was given up, and its object with it,
-/// while the other's packets came. A server may not keep a client waiting for ever in this way.
+/// Found by fault test seed 162: of two pulls over a path with a third of all packets lost, one was
+/// given up, with its object, while the other's packets arrived. A server may not delay a client
+/// for ever in this way.
 #[test]
 fn a_pull_is_given_up_late_while_others_of_its_server_come() {
     let given_up_after = |was_heard: bool, comes: Option<PullId>| {
@@ -186,13 +189,13 @@ fn a_pull_is_given_up_late_while_others_of_its_server_come() {
     for was_heard in [false, true] {
         assert_eq!(given_up_after(was_heard, None), Some(5));
         assert_eq!(given_up_after(was_heard, Some(PullId(1))), Some(20));
-        // Those that were asked for first go first: the other one has not had its turn.
+        // Older pulls go first: the newer one has not had its turn.
         assert_eq!(given_up_after(was_heard, Some(PullId(0))), None);
     }
 }
 
-/// #19: data waited for a control message that was lost. What comes before it is taken in, but handed over only once the server has
-/// said of which object it is.
+/// #19: data waited for a lost control message. Earlier data is accepted, but delivered to the user
+/// only once the server has described the object.
 #[test]
 fn data_does_not_wait_for_the_answer_and_is_no_other_versions() {
     for object_bytes in [200, 300] {
@@ -207,7 +210,7 @@ fn data_does_not_wait_for_the_answer_and_is_no_other_versions() {
             client.handle_packet(Instant::ZERO, server, packet(id, id));
         }
         let (_, feedback) = client.poll_transmit(Instant::ZERO).expect("the server hears of it");
-        // A pull that is over would not be answered any more.
+        // The server would not answer for a pull that is over.
         assert_eq!((feedback.next, feedback.base, feedback.lacks), (20, 0, vec![0]));
         assert!(feedback.is_unsaid);
         assert_eq!(client.poll_event(), None);
@@ -223,11 +226,11 @@ fn data_does_not_wait_for_the_answer_and_is_no_other_versions() {
     }
 }
 
-/// Issue #4: less than a bit a second for each pull was granted as none, whose packets take for ever.
+/// Issue #4: less than a bit a second per pull was granted as zero, so that packets took for ever.
 #[test]
 fn every_pull_is_granted_something() {
     let link = Some(BitRate::bps(1_000));
-    // With a path's rate control it is the server that is granted something.
+    // With a path's rate control the grant is per server.
     let rate_control = RateControl::Tfrc;
     let config =
         ClientConfig { link, rate_control, block_bytes: 10, pulls_max: 2_000, ..ClientConfig::default() };
@@ -246,7 +249,7 @@ fn every_pull_is_granted_something() {
     assert_eq!(feedback.grant, Some(BitRate::bps(1)));
 }
 
-/// A request for all of an object.
+/// A request for a whole object.
 fn request(pull: u16) -> Request {
     Request {
         pull: PullId(pull),
@@ -266,7 +269,7 @@ fn request(pull: u16) -> Request {
     }
 }
 
-/// What a server answers to a request for all of an object of so many bytes.
+/// A server's answer to a request for a whole object of `bytes` bytes.
 fn ask(
     server: &mut Server<Bytes>,
     pull: u16,
@@ -305,7 +308,8 @@ fn a_pull_has_as_many_generations_as_its_packets_can_say() {
     assert!(matches!(longer, Control::Accepted(_)), "{longer:?}");
 }
 
-/// #17: blocks of one byte, each held by 32 bytes, counted as one: a client had thirty times the memory that was allowed.
+/// #17: blocks of one byte, with 32 bytes of bookkeeping each, counted as one byte: a client had
+/// thirty times its memory limit.
 #[test]
 fn a_block_counts_with_what_holds_it() {
     let config = ServerConfig {
@@ -324,7 +328,7 @@ fn a_block_counts_with_what_holds_it() {
         server.supply(pull, 0, (range.start..range.end).map(|_| byte.clone()).collect());
     }
     assert_eq!(server.held_bytes(), accepted as u64 * 1_000 * (1 + size_of::<Bytes>() as u64));
-    // What the same client has of another server of the process counts as well.
+    // The same client's use of another server in this process counts, too.
     let mut other = Server::<Bytes>::new(ServerConfig {
         memory_max: ByteCount::new(100_000),
         block_bytes_min: 1,
@@ -335,17 +339,17 @@ fn a_block_counts_with_what_holds_it() {
     assert!(reason.contains("other pulls have"), "{reason}");
 }
 
-/// #17: short blocks made a server work and hold much for little.
+/// #17: short blocks made a server work and hold much for little data.
 #[test]
 fn a_block_is_not_shorter_than_it_needs_to_be() {
     let mut server = Server::<Bytes>::new(ServerConfig::default());
     let Control::Refused { reason, .. } = ask(&mut server, 0, 511, 256, 100_000) else { panic!("too short") };
     assert_eq!(reason, "blocks of 511 B: must be at least 512 B");
     assert!(matches!(ask(&mut server, 1, 512, 256, 100_000), Control::Accepted(_)));
-    // All of what is short is one block.
+    // A short object is one block.
     let Control::Accepted(accepted) = ask(&mut server, 2, 1_000, 256, 3) else { panic!("short") };
     assert_eq!(accepted.block_bytes, 3);
-    // Nor does a client take in needlessly many, blocks or generations.
+    // The client rejects a needlessly large number of blocks or generations, too.
     for (block_bytes, blocks_max, is_taken) in [(512, 256, true), (511, 256, false), (512, 255, false)] {
         let config = ClientConfig { block_bytes: 1_024, blocks_max: 256, ..ClientConfig::default() };
         let mut client = Client::<Bytes>::new(config).expect("a good configuration");
@@ -359,7 +363,7 @@ fn a_block_is_not_shorter_than_it_needs_to_be() {
     }
 }
 
-/// Issue #4: the sum of what a client says of its time overflowed.
+/// Issue #4: a sum of times reported by a client overflowed.
 #[test]
 fn a_report_of_another_century_is_survived() {
     let far = Duration::from_ns(u64::MAX / 1_000);
@@ -387,7 +391,8 @@ fn a_report_of_another_century_is_survived() {
     }
 }
 
-/// #19: the sum was granted of what pulls were told at different times, five sixths of the server's share.
+/// #19: the grant was the sum of the pulls' grants at different times, five sixths of the server's
+/// share.
 #[test]
 fn pulls_of_a_path_have_together_what_the_last_of_them_was_granted() {
     let config = ServerConfig { block_bytes_min: 1, ..ServerConfig::default() };

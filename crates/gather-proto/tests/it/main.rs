@@ -1,4 +1,5 @@
-//! Clients and servers over a network that loses, repeats and reorders: what comes is what was asked for.
+//! Clients and servers over a network that loses, duplicates and reorders packets: the requested
+//! bytes arrive.
 
 mod hostile;
 #[expect(dead_code, reason = "its `main` is for `cargo run --example`")]
@@ -95,7 +96,7 @@ fn without_loss_each_block_is_sent_once_and_nothing_more() {
     assert_eq!((world.packets_sent, world.client.strays()), (8 * 250, 0));
 }
 
-/// #19: who hears nothing sends next to nothing, and goes on once something is heard.
+/// #19: a server without feedback sends next to nothing, and continues once feedback arrives.
 #[test]
 fn a_server_falls_silent_with_its_client_and_goes_on() {
     let config = ClientConfig { link: None, ..config(Mode::Counted) };
@@ -111,7 +112,7 @@ fn a_server_falls_silent_with_its_client_and_goes_on() {
     world.run(SECOND);
     let silent = world.packets_sent;
     world.run(SECOND * 2);
-    // Five a second, where thousands were.
+    // Five a second instead of thousands.
     assert!(world.packets_sent - silent <= 11, "{} packets in silence", world.packets_sent - silent);
     world.lose(0);
     world.run(SECOND * 3);
@@ -145,14 +146,15 @@ fn what_a_dead_server_owes_comes_from_another_that_holds_it() {
     world.kill_at(first, Duration::from_ms(20));
     world.run(SECOND * 60);
     assert!(world.is_complete(0) && world.got(0) == object(1, 400_000), "{}", world.story());
-    // What had come before was not asked for again.
+    // The bytes received before are not requested again.
     assert!(world.packets_sent < 2 * 2_000 + 300, "{} packets", world.packets_sent);
     assert!(world.has_failed(1), "{}", world.story());
     let left = |event: &&ClientEvent<_>| matches!(event, ClientEvent::Left { piece: PieceId(1), .. });
     assert_eq!(world.events.iter().filter(left).count(), 1);
 }
 
-/// #19: a server that was stopped near the end was waited for for five seconds, while another one that held the same was idle.
+/// #19: the client waited five seconds for a server that stopped near the end, while an idle server
+/// held the same object.
 #[test]
 fn what_a_server_owes_that_has_stopped_comes_from_an_idle_one() {
     let config = ClientConfig { link: None, ..config(Mode::Counted) };
@@ -200,7 +202,7 @@ fn a_client_that_is_gone_is_given_up() {
     world.client.add(Piece { object: "a".into(), ranges: None, holders: vec![server] });
     world.run(SECOND * 60);
     assert!(world.servers_are_idle() && world.has_failed(0), "{}", world.story());
-    // It had slowed down meanwhile: 500 blocks were to be sent, and a few to ask.
+    // The rate fell meanwhile: 500 blocks, and a few probes.
     assert!(world.packets_sent < 600, "{} packets", world.packets_sent);
 }
 
@@ -218,13 +220,13 @@ fn what_a_crawling_server_owes_comes_from_one_that_is_idle() {
         let ranges = Some(std::iter::once(half).collect());
         world.client.add(Piece { object: "a".into(), ranges, holders: holders.clone() });
     }
-    // The slow one alone would need 10 s for the least that it is asked for.
+    // The slow server alone would need 10 s for its shortest portion.
     world.run(SECOND * 3);
     assert!(world.is_complete(0) && world.is_complete(1), "{}", world.story());
     assert!(world.story().contains("it crawls"), "{}", world.story());
 }
 
-/// Issue #4: who was idle and had brought nothing yet did not help.
+/// Issue #4: an idle server that had delivered nothing yet was not used.
 #[test]
 fn who_is_idle_takes_its_share_of_what_another_has_begun() {
     let mut world = World::new(1, Wire::default(), config(Mode::Counted), ServerConfig::default());
@@ -232,7 +234,7 @@ fn who_is_idle_takes_its_share_of_what_another_has_begun() {
     for server in servers {
         world.put(server, "a", object(1, 2_000_000));
     }
-    // As long as nobody has said how long it is, all of it is asked of one: more than 8 s.
+    // Until the length is known, all of it is requested from one server, which needs more than 8 s.
     world.client.add(Piece { object: "a".into(), ranges: None, holders: servers.to_vec() });
     world.run(SECOND * 7);
     assert!(world.is_complete(0) && world.got(0) == object(1, 2_000_000), "{}", world.story());
@@ -250,7 +252,8 @@ fn a_way_that_takes_only_short_packets_is_found_out() {
     assert!(world.is_complete(0) && world.got(0) == object(1, 300_000), "{}", world.story());
 }
 
-/// Issue #18: a server that another one overtook was never asked again, though the other one turned out not to have the object.
+/// Issue #18: a server that was overtaken was never asked again, even if the faster server turned
+/// out to lack the object.
 #[test]
 fn a_server_that_was_only_slow_is_asked_again_where_nobody_else_is_left() {
     let mut world = World::new(1, Wire::default(), config(Mode::Counted), ServerConfig::default());
@@ -263,8 +266,8 @@ fn a_server_that_was_only_slow_is_asked_again_where_nobody_else_is_left() {
     assert!(world.is_complete(0) && world.got(0) == object(1, 1_000_000), "{}", world.story());
 }
 
-/// Issue #18: of two pulls whose packets were all too long only the first was asked for anew; the second was held against its
-/// server.
+/// Issue #18: of two pulls whose packets were all too long only the first was requested again; the
+/// second counted as a failure of its server.
 #[test]
 fn two_pulls_over_a_way_that_takes_only_short_packets_both_come() {
     let wire = Wire { mtu: 1_300, ..Wire::default() };
@@ -279,8 +282,8 @@ fn two_pulls_over_a_way_that_takes_only_short_packets_both_come() {
     assert!(is_complete, "{}", world.story());
 }
 
-/// Issue #4: a server was told once a round trip how far its window had moved, short blocks made short generations, and a pull
-/// had but a 256th of its server's memory.
+/// Issue #4: a server heard of the moving window once a round trip, short blocks made short
+/// generations, and a pull had only a 256th of its server's memory.
 #[test]
 fn a_long_way_is_filled() {
     let wire = Wire { delay: Duration::from_ms(50), ..Wire::default() };
@@ -290,13 +293,13 @@ fn a_long_way_is_filled() {
     world.client.set_block_bytes(server, 1_000);
     world.put(server, "object", object(1, 10_000_000));
     world.client.add(Piece { object: "object".into(), ranges: None, holders: vec![server] });
-    // 10,000 packets of 1,129 bytes take 0.92 s of the 98 % that are granted.
+    // 10,000 packets of 1,129 bytes take 0.92 s at the granted 98 %.
     world.run(Duration::from_ms(1_200));
     assert!(world.is_complete(0), "{}", world.story());
 }
 
-/// Issue #4: over 100 ms, shares were kept for 100 ms only, and who had to send less heard of it up to a round trip later: what
-/// was lost at the beginning slowed eight servers for as long as they sent.
+/// Issue #4: over 100 ms, shares were reserved for 100 ms only, and servers heard of lower grants
+/// up to a round trip later: the initial losses slowed eight servers for the whole transfer.
 #[test]
 fn who_is_asked_later_finds_its_share_free() {
     let rtt = Some(Duration::from_ms(100));
@@ -327,7 +330,7 @@ fn who_is_asked_later_finds_its_share_free() {
     let (second, _) = ask(&mut client, 250, 1);
     assert_eq!(first, second);
     assert!(first <= 100_000_000 / 3, "a third is kept for the last one: {first} b/s");
-    // Nothing is kept any more, and who has it is told in the moment in which the last one is asked.
+    // The reservation has ended, and its users are told when the last server is asked.
     client.handle_lost(Instant::ZERO + Duration::from_ms(260), servers[2], "away");
     let later = Instant::ZERO + Duration::from_secs(2);
     for number in [0, 1] {
@@ -352,8 +355,8 @@ fn who_is_asked_later_finds_its_share_free() {
     );
 }
 
-/// #19: at the start of many servers the port was full, an answer on the control channel was lost, and what had come waited for a
-/// timeout of TCP's.
+/// #19: at the start of many servers the port was full, an answer on the control channel was lost,
+/// and received data waited for a TCP timeout.
 #[test]
 fn an_answer_that_is_held_up_is_said_again_by_a_datagram() {
     for bytes in [1, 3_000, 60_000] {
@@ -406,15 +409,16 @@ fn a_servers_memory_is_for_whoever_needs_it_with_a_generation_for_each() {
     };
     assert_eq!(ask(1).0, [1, 1, 1], "one alone has it all");
     let (wanted, said) = ask(2);
-    // The first one gives back what it has not begun to send: it may never be able to.
+    // The first pull gives back the generations that it has not begun to send, which it may never
+    // be able to.
     assert!(wanted == [2] && matches!(said[..], [Control::Accepted(_)]), "{wanted:?} {said:?}");
     ask(3);
     let (_, said) = ask(4);
     assert!(matches!(said[..], [Control::Refused { .. }]), "{said:?}");
 }
 
-/// Issue #4: grants were reckoned with the longest block that the client would take, and packets of shorter ones, with more
-/// headers for as much, were more than the link carries.
+/// Issue #4: grants were computed for the longest block that the client accepts. Packets of shorter
+/// blocks, with more header overhead, exceeded the link.
 #[test]
 fn grants_fit_the_link_with_the_blocks_that_servers_send() {
     let config = ClientConfig { block_bytes: 8_000, overhead_bytes: 100, ..config(Mode::Counted) };
@@ -426,7 +430,8 @@ fn grants_fit_the_link_with_the_blocks_that_servers_send() {
         world.client.add(Piece { object: "object".into(), ranges: None, holders: vec![server] });
     }
     world.run(Duration::from_ms(101));
-    // A packet takes 1,110 bytes of 100 Mbit/s; all servers have a tenth of a second, less half a round trip.
+    // A packet takes 1,110 bytes of 100 Mbit/s; all servers have a tenth of a second, less half a
+    // round trip.
     let most = (0.1 * 100e6 / 8.0 / 1_110.0) as usize;
     assert!(
         world.packets_sent <= most && world.packets_sent > most * 9 / 10,

@@ -1,20 +1,21 @@
-//! Laws of the rate control on a thousand random paths, simulated: whatever the rate, the round trip, the losses, the queue and the
-//! number of servers, all comes, in a bounded time, with a bounded number of packets, behind a bounded queue.
+//! Properties of the rate control on a thousand random simulated paths. For every rate, round-trip
+//! time, loss, queue and number of servers, the whole object arrives in a bounded time, with a
+//! bounded number of packets, and behind a bounded queue.
 //!
-//! Leaves out: how near to the best it comes on each kind of path (`experiments/gather-paths`).
+//! Leaves out: efficiency on each kind of path (`experiments/gather-paths`).
 
 use anabranch_gather_proto::simulated::Simulated;
 use anabranch_sim::{Outcome, Plan, Simulation, scenario};
 use anabranch_units::{RandomStream, Seed};
 use std::fmt::Write as _;
 
-/// Paths that are drawn.
+/// Number of random paths.
 const PATHS: u64 = 1_000;
 /// Bytes of a block, and of a packet with all headers.
 const BLOCK: f64 = 1_427.0;
 const PACKET: f64 = 1_500.0;
 
-/// A path, and an object that comes over it.
+/// A path, and an object that is fetched over it.
 #[derive(Debug)]
 struct Path {
     rate_mbps: f64,
@@ -27,7 +28,8 @@ struct Path {
 }
 
 impl Path {
-    /// Rates and round trips of three and two powers of ten; half of the paths lose nothing.
+    /// Rates over three and round-trip times over two powers of ten; half of the paths have no
+    /// loss.
     fn draw(random: &mut RandomStream) -> Self {
         let mut unit = || random.below(1 << 32) as f64 / 2f64.powi(32);
         let mut between = |least: f64, most: f64| least * (most / least).powf(unit());
@@ -47,11 +49,12 @@ impl Path {
             blocks,
         }
     }
-    /// Bytes that the path holds without a queue.
+    /// Bandwidth-delay product in bytes.
     fn bdp_bytes(&self) -> f64 {
         self.rate_mbps * 1e6 / 8.0 * self.rtt_ms / 1e3
     }
-    /// The network: the client behind one link, servers behind that, half to one and a half times as far as their mean.
+    /// The network: the client behind one link, the servers behind that at half to one and a half
+    /// times their mean distance.
     fn network(&self) -> String {
         let mut text = String::from(
             "name = \"paths\"\n[[site]]\nname = \"switch\"\nswitch = true\n[[site]]\nname = \"client\"\n",
@@ -78,7 +81,7 @@ impl Path {
     fn run(&self, trial: u64) -> Outcome {
         self.run_over(&self.network(), trial)
     }
-    /// The same where servers' links carry so much.
+    /// The same with servers' links of `rate_mbps`.
     fn run_with_servers_of(&self, rate_mbps: f64, trial: u64) -> Outcome {
         let capacity = |rate: f64| format!("capacity = \"{rate:.3} Mbit/s\"");
         self.run_over(&self.network().replace(&capacity(2.0 * self.rate_mbps), &capacity(rate_mbps)), trial)
@@ -99,7 +102,7 @@ impl Path {
         let simulation: Simulation<'_> = Simulation::new(&plan, trial).expect("it can be planned");
         simulation.run()
     }
-    /// Panics: where less of the object comes in one of these trials than such a share of the link carries.
+    /// Panics: if one of these trials delivers less than `share` of the link's rate.
     fn brings(&self, trials: std::ops::Range<u64>, share: f64) {
         for trial in trials {
             let goodput = self.run(trial).workloads[0].goodput_mbps.expect("all comes");
@@ -108,17 +111,18 @@ impl Path {
     }
 }
 
-/// What the beginning may lose: servers find the rate by going past it.
+/// Allowed losses of the start, in windows: servers find the rate by exceeding it.
 const BEGINS_WINDOWS: f64 = 7.0;
-/// Round trips that the beginning and the end take besides.
+/// Allowed round trips for the start and the end.
 const BEGINS_RTTS: f64 = 45.0;
-/// What TCP's timeouts may take, where its first segments are lost.
+/// Allowed time for TCP's timeouts, if its first segments are lost.
 const TIMEOUTS_S: f64 = 4.0;
 
-/// So many of a thousand may be beyond these bounds, by chance: of ten draws 7 paths of 10,000 are, and 8 were before the start had trains.
-/// Most have queues of a few packets. On the one of this draw, slow and far, a queue stands after BBR has looked for the least round trip. On two
-/// bursts took what TCP sent of the control channel: 9 and 13 timeouts took 24 and 342 s, as a burst is as long in packets where one leaves
-/// every so many seconds.
+/// Paths out of a thousand that may exceed these bounds by chance. In ten draws 7 of 10,000 paths
+/// do, and 8 did before the start had trains. Most have queues of a few packets. On the one path of
+/// this draw, slow and long, a queue remains after BBR's probe for the minimum round-trip time. On
+/// two paths, bursts hit TCP's control channel: 9 and 13 timeouts took 24 and 342 s. A burst is
+/// measured in packets, so it is long where a packet leaves only every few seconds.
 const BEYOND_MOST: u64 = 1;
 
 #[test]
@@ -132,7 +136,7 @@ fn on_a_thousand_random_paths_all_comes_in_bounds() {
         let Some(goodput) = row.goodput_mbps else { panic!("path {number} brings nothing: {path:?}") };
         let (rtt_s, bdp) = (path.rtt_ms / 1e3, path.bdp_bytes());
 
-        // No flood: what is sent beyond what the path loses is a few windows, whatever the queue.
+        // No flood: packets beyond the path's losses are a few windows, whatever the queue.
         let window = (bdp + path.queue_bytes) / PACKET + 10.0 * path.servers as f64;
         let needed = path.blocks / (1.0 - path.loss);
         let sent = row.more["sent_packets_per_block"] * path.blocks;
@@ -140,7 +144,7 @@ fn on_a_thousand_random_paths_all_comes_in_bounds() {
             beyond.push(format!("path {number}: {sent} packets sent: {path:?}"));
         }
 
-        // No standstill.
+        // No stall.
         let ideal_s = needed * PACKET / bdp * rtt_s;
         let took_s = path.blocks * BLOCK * 8.0 / goodput / 1e6;
         let is_lossy = outcome.network.dropped_queue_full + outcome.network.dropped_otherwise > 0;
@@ -149,7 +153,8 @@ fn on_a_thousand_random_paths_all_comes_in_bounds() {
             beyond.push(format!("path {number}: {took_s} s, ideal {ideal_s}: {path:?}"));
         }
 
-        // The queue that the beginning made drains: in the mean no more stands there than the path holds.
+        // The queue of the start drains: afterwards its mean is at most the path's bandwidth-delay
+        // product.
         let late = outcome.series.iter().filter(|sample| sample.time_s > 30.0 * rtt_s);
         let queues: Vec<f64> =
             late.filter_map(|sample| sample.queue_bytes).map(|bytes| bytes as f64).collect();
@@ -164,8 +169,8 @@ fn on_a_thousand_random_paths_all_comes_in_bounds() {
     assert!(beyond.len() as u64 <= BEYOND_MOST, "{beyond:#?}");
 }
 
-/// #19: what waited behind another pull of its server for two seconds was asked for anew once that ended, in shorter packets: an
-/// eighth of all came twice.
+/// #19: a pull that had waited two seconds behind another one of its server was requested again in
+/// shorter packets when that ended: an eighth of all packets arrived twice.
 #[test]
 fn nothing_comes_twice_that_was_not_lost() {
     let path = Path {
@@ -180,12 +185,12 @@ fn nothing_comes_twice_that_was_not_lost() {
     let outcome = path.run(0);
     assert_eq!(outcome.network.dropped_queue_full + outcome.network.dropped_otherwise, 0);
     let sent = outcome.workloads[0].more["sent_packets_per_block"];
-    // At the end one server takes over what another would bring later.
+    // At the end one server takes over a part that another would deliver later.
     assert!(sent < 1.04, "{sent} packets to a block");
 }
 
-/// #19: servers that were granted as much sent in the same beat, and those that met in the full queue met there each time: half of the
-/// link was left unused.
+/// #19: servers with equal grants sent in the same rhythm, and packets that met in the full queue
+/// met there every time: half of the link was unused.
 #[test]
 fn many_servers_share_a_queue_of_a_few_packets() {
     let path = Path {
@@ -200,8 +205,9 @@ fn many_servers_share_a_queue_of_a_few_packets() {
     path.brings(0..3, 0.8);
 }
 
-/// #19: 32 servers behind a queue of four packets lost a twentieth, and brought 84 Mbit/s, where few bring as much as one server does. Where
-/// servers' own links are slow few do not fill the client's, and all bring their part.
+/// #19: 32 servers behind a queue of four packets had 5 % loss and reached 84 Mbit/s, where a few
+/// reach the rate of a single server. If servers' links are slow, a few do not fill the client's
+/// link, and all are used.
 #[test]
 fn few_of_many_servers_are_asked_where_few_are_enough() {
     let path = Path {
@@ -214,7 +220,8 @@ fn few_of_many_servers_are_asked_where_few_are_enough() {
         blocks: 46_800.0,
     };
     let goodput = |outcome: &Outcome| outcome.workloads[0].goodput_mbps.expect("all comes");
-    // One seed says little of what is dropped: of twelve of such a path one drops 650 packets, and one 2,300.
+    // A single seed is no evidence for drops: of twelve on this path one drops 650 packets, and one
+    // 2,300.
     let outcomes: Vec<Outcome> = (0..5).map(|trial| path.run(trial)).collect();
     let mut dropped: Vec<u64> = outcomes.iter().map(|outcome| outcome.network.dropped_queue_full).collect();
     dropped.sort_unstable();
@@ -227,7 +234,8 @@ fn few_of_many_servers_are_asked_where_few_are_enough() {
     }
 }
 
-/// #19: each of 32 servers began with four packets and doubled them: of 64 KiB from each a fourth was dropped.
+/// #19: each of 32 servers began with four packets and doubled them: of 64 KiB from each a fourth
+/// was dropped.
 #[test]
 fn many_servers_begin_as_one() {
     let path = Path {
@@ -247,8 +255,8 @@ fn many_servers_begin_as_one() {
     }
 }
 
-/// #19: behind a deep queue servers found rates that differ tenfold, and the slowest had the last pulls: the link stood idle for a third
-/// of the time.
+/// #19: behind a deep queue servers found rates that differ tenfold, and the slowest had the last
+/// pulls: the link was idle for a third of the time.
 #[test]
 fn the_last_servers_use_what_the_others_leave() {
     let path = Path {
@@ -263,8 +271,8 @@ fn the_last_servers_use_what_the_others_leave() {
     path.brings(0..2, 0.65);
 }
 
-/// #19: the first servers that had nothing left to bring had the others bounded by what had come while all were still beginning: 1 MiB
-/// took a fifth longer.
+/// #19: the first servers that ran out of requests caused limits for the rest, based on rates from
+/// the start: 1 MiB took a fifth longer.
 #[test]
 fn a_server_that_still_finds_its_rate_is_not_bounded_at_the_end() {
     let path = Path {
@@ -279,7 +287,8 @@ fn a_server_that_still_finds_its_rate_is_not_bounded_at_the_end() {
     path.brings(0..4, 0.59);
 }
 
-/// #19: a packet of a short object that was lost cost a round trip, though nothing else was left to be sent in it.
+/// #19: a lost packet of a short object cost a round trip, though nothing else was left to send in
+/// it.
 #[test]
 fn a_short_objects_first_flight_makes_up_for_a_lost_packet() {
     let path = Path {
@@ -291,7 +300,8 @@ fn a_short_objects_first_flight_makes_up_for_a_lost_packet() {
         servers: 1,
         blocks: 46.0,
     };
-    // One packet or two are lost in 36 of 100 trials, and more in one; what was asked for is lost in some, too.
+    // One or two packets are lost in 36 of 100 trials, and more in one; retransmissions are lost in
+    // some, too.
     let took_rtts = |trial| {
         let goodput = path.run(trial).workloads[0].goodput_mbps.expect("all comes");
         path.blocks * BLOCK * 8.0 / goodput / 1e3 / path.rtt_ms

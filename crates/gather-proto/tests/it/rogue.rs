@@ -8,24 +8,24 @@ use anabranch_transport::tfrc;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::VecDeque;
 
-/// The client's link, the round trip over it, and its queue.
+/// The client's link, its round-trip time, and its queue.
 const LINK: BitRate = BitRate::mbps(50);
 const RTT: Duration = Duration::from_ms(20);
 const ONE_WAY: Duration = Duration::from_ms(10);
 const QUEUE_MAX: Duration = Duration::from_ms(20);
-/// How often a client gives feedback.
+/// Interval between feedbacks of a client.
 const EVERY: Duration = Duration::from_ms(1);
 
 /// A client's false statements.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Lie {
-    /// Nothing.
+    /// None.
     None,
     /// The client acknowledges every packet and guesses nonces. It knows how many were sent.
     All,
-    /// Receipts are true, and counts and rates the highest that can be.
+    /// Receipts are true; counts and rates are the highest possible.
     Counts,
-    /// The same, but the client reports only where the last packets had few losses.
+    /// The same, but the client reports only when the latest packets had few losses.
     BestCounts,
     /// The client grants the highest rate, and gives no feedback.
     Grant,
@@ -72,7 +72,7 @@ fn feedback(
     }
 }
 
-/// A pull of a client that lies, for so long.
+/// A pull of a lying client for `time`.
 fn pull(lie: Lie, rate_control: RateControl, time: Duration, secret: u64) -> Outcome {
     let mut server = Server::<Bytes>::new(ServerConfig::default());
     let pull = PullId(0);
@@ -162,17 +162,17 @@ fn pull(lie: Lie, rate_control: RateControl, time: Duration, secret: u64) -> Out
     outcome
 }
 
-/// Takes the first one, if it is due.
+/// Removes the first one, if it is due.
 fn due<T>(all: &mut VecDeque<T>, is_due: impl Fn(&T) -> bool) -> Option<T> {
     if all.front().is_some_and(is_due) { all.pop_front() } else { None }
 }
 
-/// A receipt of all packets below `next`, as far as it goes.
+/// A receipt of all packets below `next`, within the window.
 fn all(next: u32) -> u32 {
     u32::MAX.checked_shr(WINDOW - next.min(WINDOW)).unwrap_or(0)
 }
 
-/// A pull's bits a second, as a multiple of the link's.
+/// Rate of a pull, as a multiple of the link's.
 fn of_link(lie: Lie, rate_control: RateControl) -> f64 {
     let time = Duration::from_secs(10);
     let outcome = pull(lie, rate_control, time, 1);
@@ -207,11 +207,11 @@ fn counts_beyond_receipts_bring_a_few_times_the_link() {
     }
 }
 
-/// #48: a grant of 1 Pbit/s over 1 s was a first flight of as much.
+/// #48: a grant of 1 Pbit/s over 1 s caused a first flight of that size.
 #[test]
 fn a_grant_without_receipts_brings_a_bounded_flight() {
     let most = ServerConfig::default().unproven_max.as_u64();
-    // TFRC's timer goes off twice until the pull is given up.
+    // TFRC's timer expires twice until the pull is given up.
     for (rate_control, flights) in [(RateControl::Bbr, 1), (RateControl::Tfrc, 3)] {
         let outcome = pull(Lie::Grant, rate_control, Duration::from_secs(10), 1);
         let payload = outcome.sent_bytes - 56 * u64::from(outcome.sent_packets);

@@ -1,4 +1,5 @@
-//! A client and its servers, with objects, over wires that delay, lose, repeat and reorder datagrams.
+//! A client and its servers, with objects, over wires that delay, lose, duplicate and reorder
+//! datagrams.
 
 use anabranch_endpoint::{Bytes, Wire as _};
 use anabranch_gather_proto::msg::{Control, Datagram};
@@ -8,22 +9,22 @@ use anabranch_gather_proto::{
 use anabranch_units::{BitRate, Duration, Instant, RandomStream, Seed};
 use std::collections::BTreeMap;
 
-/// Datagrams that are lost together.
+/// Datagrams lost together.
 const BURST: u32 = 50;
 
-/// What becomes of datagrams. Control messages come after the delay, in order.
+/// Fate of datagrams. Control messages arrive after the delay, in order.
 #[derive(Copy, Clone, Debug)]
 pub struct Wire {
     pub delay: Duration,
     pub loss_ppm: u32,
     pub repeat_ppm: u32,
-    /// Of those that come a delay later than others.
+    /// Share of datagrams that arrive one delay later than the rest.
     pub late_ppm: u32,
     /// Share of datagrams, in either direction, that begin a run of [`BURST`] lost ones.
     pub burst_ppm: u32,
-    /// Longer datagrams are lost.
+    /// Maximum datagram length; longer ones are lost.
     pub mtu: usize,
-    /// So much later come control messages to the client, as behind a segment that was lost.
+    /// Extra delay of control messages to the client, as after a lost segment.
     pub held_up: Duration,
 }
 
@@ -55,7 +56,7 @@ enum Arrival {
 struct Host {
     server: Server<Bytes>,
     objects: BTreeMap<String, Vec<u8>>,
-    /// Which object each pull is of.
+    /// The object of each pull.
     names: BTreeMap<u16, String>,
     is_alive: bool,
 }
@@ -74,7 +75,7 @@ pub struct World {
     burst_left: u32,
 }
 
-/// Bytes that are different for each number.
+/// Bytes that differ for each number.
 pub fn object(number: u64, size: usize) -> Vec<u8> {
     let mut random = Seed::new(number).stream("object", 0);
     (0..size).map(|_| random.next_u64() as u8).collect()
@@ -87,7 +88,7 @@ impl World {
             events: Vec::new(),
             packets_sent: 0,
             servers: Vec::new(),
-            // Objects are short here, and so are blocks.
+            // Objects are short here, and blocks, too.
             server_config: ServerConfig { block_bytes_min: 1, ..server_config },
             now: Instant::ZERO,
             wire,
@@ -103,14 +104,14 @@ impl World {
         self.servers.push(Host { server, objects, names, is_alive: true });
         self.client.add_server()
     }
-    /// A server that sends no faster than this.
+    /// A server with this maximum rate.
     pub fn add_slow_server(&mut self, rate: BitRate) -> ServerId {
         let id = self.add_server();
         let config = ServerConfig { rate_max: Some(rate), ..self.server_config.clone() };
         self.servers[id.0 as usize].server = Server::new(config);
         id
     }
-    /// From now on datagrams that are sent have this share lost.
+    /// Sets the loss rate of datagrams sent from now on.
     pub const fn lose(&mut self, loss_ppm: u32) {
         self.wire.loss_ppm = loss_ppm;
     }
@@ -144,7 +145,7 @@ impl World {
             }
         }
     }
-    /// Runs until nothing is left to do, or for so long.
+    /// Runs until nothing is left to do, at most for `time`.
     pub fn run(&mut self, time: Duration) {
         let end = self.now + time;
         let rtt = Some(self.wire.delay * 2);
@@ -281,7 +282,7 @@ impl World {
     pub fn servers_are_idle(&self) -> bool {
         self.servers.iter().all(|host| host.server.is_idle())
     }
-    /// The object of a piece, as far as it has come; zeros elsewhere.
+    /// The received bytes of a piece's object; zeros elsewhere.
     pub fn got(&self, piece: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         for event in &self.events {
@@ -299,7 +300,7 @@ impl World {
         }
         bytes
     }
-    /// What happened, without bytes.
+    /// The events so far, without bytes.
     pub fn story(&self) -> String {
         let events = self.events.iter().filter(|event| !matches!(event, ClientEvent::Blocks { .. }));
         format!("at {:?}, {} packets: {:?}", self.now, self.packets_sent, events.collect::<Vec<_>>())

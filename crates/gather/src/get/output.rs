@@ -1,8 +1,10 @@
-//! Where objects are written, files or a stream: a thread of its own, so that a slow disk does not hold up the network at once.
+//! Writer of fetched objects, to files or a stream. It runs on its own thread, so that a slow disk
+//! does not stop the network at once.
 //!
-//! What it is told waits in a bounded queue; once that is full the network waits too, and packets are lost as they would be
-//! at any receiver that is too slow. Files are [`PartialFile`]s: an interrupted command goes on where it was. Short ones that come
-//! in one piece stay in memory until they are whole and right, and are put in place then ([`whole`]).
+//! Orders wait in a bounded queue. When the queue is full the network waits too, and packets are
+//! lost as at any slow receiver. Files are [`PartialFile`]s: an interrupted command resumes where
+//! it stopped. A short file that arrives in one piece stays in memory until its hash is verified,
+//! and is then put in place at once ([`whole`]).
 
 use anabranch_disk::folder::{Place as FilePlace, at};
 use anabranch_disk::partial::{FinishError, Naming, PartialFile, exists, hash_file_at, narrow, whole};
@@ -17,95 +19,97 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use tokio::sync::mpsc;
 
-/// What the thread is told, of the object with this number.
+/// An order to the writer thread.
 #[derive(Debug)]
 pub enum Order {
-    /// It will have this many bytes.
+    /// Opens the place of an object.
     Open {
-        /// Which object.
+        /// The object.
         object: ObjectId,
-        /// Its file; the stream without.
+        /// Path of the file; `None` for the stream.
         path: Option<PathBuf>,
-        /// Its length.
+        /// Length of the object.
         bytes: u64,
     },
-    /// Bytes of it.
+    /// Writes bytes of an object.
     Write {
-        /// Which object.
+        /// The object.
         object: ObjectId,
-        /// Which bytes.
+        /// Byte range in the object.
         range: Range<u64>,
-        /// The bytes, end to end; cut to the range.
+        /// The bytes, end to end; the excess beyond the range is cut.
         parts: Vec<Bytes>,
     },
-    /// All of it is there: it is to be checked and given its name.
+    /// Checks a complete object and gives it its name.
     Finish {
-        /// Which object.
+        /// The object.
         object: ObjectId,
-        /// What its hash must be.
+        /// Expected hash.
         hash: [u8; 32],
-        /// What it is besides its bytes; without, only its owner may read it.
+        /// Attributes of the file; without them only its owner may read it.
         attributes: Option<Attributes>,
     },
 }
 
-/// What it says.
+/// A reply of the writer thread.
 #[derive(Debug)]
 pub enum Reply {
-    /// What an object lacks still.
+    /// The object is open.
     Opened {
-        /// Which object.
+        /// The object.
         object: ObjectId,
-        /// Ranges that are to be fetched.
+        /// Byte ranges still to fetch.
         missing: Vec<Range<u64>>,
     },
-    /// So much of an object has gone to the stream.
+    /// Bytes of the object were written to the stream.
     Flushed {
-        /// Bytes from its beginning.
+        /// Bytes from the beginning.
         bytes: u64,
     },
-    /// It has its name.
+    /// The object has its name.
     Finished {
-        /// Which object.
+        /// The object.
         object: ObjectId,
     },
-    /// What was written is not what its hash says.
+    /// The written bytes do not have the expected hash.
     Mismatch {
-        /// Which object.
+        /// The object.
         object: ObjectId,
     },
-    /// It cannot be written.
+    /// The object cannot be written.
     Failed {
-        /// Which object.
+        /// The object.
         object: ObjectId,
-        /// Why, in one line.
+        /// Reason, in one line.
         reason: String,
     },
 }
 
-/// Files that are checked and synced at once.
+/// Files checked and synced at once.
 const FINISHERS: usize = 8;
-/// Orders that wait: a generation each, so some 32 MiB.
+/// Maximum queued orders: one generation each, so about 32 MiB.
 const ORDERS_MAX: usize = 64;
 
-/// The thread, which ends when nobody orders any more.
+/// The writer thread, which ends when the last sender of orders is gone.
 pub struct Output {
     orders: mpsc::Sender<Order>,
     thread: std::thread::JoinHandle<()>,
 }
 
 impl Output {
-    /// Starts it; files are on the disk before they get their names if it `syncs`, and take the place of others if it may
-    /// `replace`. An object without a file goes to `stream`. What it says comes out of the receiver.
+    /// Starts the thread. With `syncs`, files are on disk before they get their names; with
+    /// `replace`, existing files are replaced. An object without a file goes to `stream`. Replies
+    /// arrive at the returned receiver.
     ///
-    /// Errors: the system has no thread to give.
+    /// Errors: the system cannot start a thread.
     pub fn start(
         syncs: bool,
         replace: bool,
         mut stream: Option<Box<dyn Write + Send>>,
     ) -> std::io::Result<(Self, mpsc::UnboundedReceiver<Reply>)> {
         let (orders, mut orders_out) = mpsc::channel(ORDERS_MAX);
-        // Bounded by the orders: each has one reply at the most, and who orders reads them.
+        // Bounded by the orders: each has at most one reply, and the sender of orders reads the
+        // replies.
         let (replies, replies_out) = mpsc::unbounded_channel();
         let thread = std::thread::Builder::new().name("output".into()).spawn(move || {
             let mut files = BTreeMap::new();
@@ -113,7 +117,8 @@ impl Output {
             let (finishing_in, finishing) = std::sync::mpsc::sync_channel(0);
             let finishing = std::sync::Mutex::new(finishing);
             std::thread::scope(|scope| {
-                // Checking and syncing one file does not hold up others: disks sync several together.
+                // Checking and syncing one file does not delay the next: disks sync several
+                // together.
                 for _ in 0..FINISHERS {
                     scope.spawn(|| {
                         loop {
@@ -124,7 +129,7 @@ impl Output {
                     });
                 }
                 while let Some(order) = orders_out.blocking_recv() {
-                    // Where nobody hears of it any more, what is there is kept.
+                    // A closed reply channel is ignored: bytes written so far are kept.
                     match order {
                         Order::Finish { object, hash, attributes } => {
                             if let Some(place) = files.remove(&object) {
@@ -143,33 +148,33 @@ impl Output {
         Ok((Self { orders, thread }, replies_out))
     }
 
-    /// Orders something, once there is room for it.
+    /// Queues an order, once there is room.
     pub async fn order(&self, order: Order) {
-        // The thread ends only after its last order.
+        // The thread ends only after the last order, so sending cannot fail.
         let _ = self.orders.send(order).await;
     }
 
-    /// Waits until all that was ordered is done.
+    /// Waits until all orders are carried out.
     pub async fn end(self) {
         drop(self.orders);
         let _ = tokio::task::spawn_blocking(|| self.thread.join()).await;
     }
 }
 
-/// Where an object goes.
+/// Destination of an object.
 enum Place {
     File {
         file: Box<PartialFile>,
         bytes: u64,
     },
-    /// A short file, kept in memory: all of it, once that has come.
+    /// A short file, kept in memory: `content` is complete or `None`.
     Short {
         place: FilePlace,
         bytes: u64,
         content: Option<Vec<u8>>,
     },
     Stream(Box<Stream>),
-    /// A file that is there and stays.
+    /// An existing file that is not replaced.
     There {
         path: PathBuf,
         file: File,
@@ -177,18 +182,18 @@ enum Place {
     },
 }
 
-/// An object that is passed on as it comes, in order.
+/// An object that is passed on in order as it arrives.
 struct Stream {
     out: Box<dyn Write + Send>,
     bytes: u64,
     flushed: u64,
-    /// What has come too early, by its first byte.
+    /// Bytes received ahead of order, by offset.
     early: BTreeMap<u64, Vec<u8>>,
     hasher: blake3::Hasher,
 }
 
 impl Stream {
-    /// Writes what is next. True if there was some.
+    /// Writes the next bytes in order. Returns true if there were any.
     fn flush(&mut self) -> std::io::Result<bool> {
         let before = self.flushed;
         while let Some(bytes) = self.early.remove(&self.flushed) {
@@ -201,19 +206,19 @@ impl Stream {
     }
 }
 
-/// What is at an object's place.
+/// Result of opening an object's place.
 enum Opened {
-    /// A file of its length, with this hash, that may not be replaced.
+    /// An existing file of the same length, with its hash, that may not be replaced.
     There(File, FileHash),
-    /// What has come of it.
+    /// A partial file, new or resumed.
     New(Box<PartialFile>),
-    /// A short one, of which nothing has come.
+    /// A short file with no bytes yet.
     Short(FilePlace),
 }
 
-/// Opens an object's file, or looks at the one that is there.
+/// Opens an object's file, or inspects the existing one.
 ///
-/// Errors: one line; a file of another length that may not be replaced.
+/// Errors: one line; an existing file of another length may not be replaced.
 fn open(path: &Path, last: &mut Option<FilePlace>, bytes: u64, replace: bool) -> std::io::Result<Opened> {
     let place = FilePlace::beside(path, last.as_ref())?;
     *last = Some(place.clone());
@@ -231,19 +236,19 @@ fn open(path: &Path, last: &mut Option<FilePlace>, bytes: u64, replace: bool) ->
     PartialFile::open(place, bytes).map(|file| Opened::New(Box::new(file)))
 }
 
-/// Whether something has this name, as far as that can be seen.
+/// Whether this name is taken, as far as the user may see.
 pub fn may_be_there(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|found| !found.is_dir())
 }
 
-/// Begins a file of which some bytes have come.
+/// Opens a partial file, new or resumed.
 fn begin(place: FilePlace, bytes: u64, syncs: bool) -> std::io::Result<Box<PartialFile>> {
     let mut file = Box::new(PartialFile::open(place, bytes)?);
     file.set_syncs(syncs);
     Ok(file)
 }
 
-/// Writes some bytes of a file.
+/// Writes a byte range of a file.
 fn write(file: &mut PartialFile, range: ByteRange, bytes: Vec<u8>) -> std::io::Result<()> {
     let mut hasher = PieceHasher::new(range);
     hasher.update(&bytes);
@@ -289,7 +294,8 @@ fn handle(
         }),
         Order::Write { object, range, parts } => {
             let range = ByteRange { start: range.start, end: range.end };
-            // One run of bytes: BLAKE3 hashes many chunks at once, and one write costs less than many.
+            // One contiguous buffer: BLAKE3 hashes many chunks at once, and one write costs less
+            // than many.
             let mut bytes = parts.concat();
             bytes.truncate(range.len() as usize);
             let here = places.get_mut(&object)?;
@@ -302,7 +308,7 @@ fn handle(
             }
             let written = match here {
                 Place::File { file, .. } => write(file, range, bytes),
-                // It comes in several pieces after all.
+                // The short file arrives in several pieces.
                 Place::Short { place, bytes: all, .. } => {
                     let all = *all;
                     begin(place.clone(), all, syncs).and_then(|mut file| {
@@ -329,7 +335,7 @@ fn handle(
     }
 }
 
-/// An object that is whole, its place, hash and attributes.
+/// A complete object with its place, hash and attributes.
 type Job = (ObjectId, Place, [u8; 32], Option<Attributes>);
 
 fn finish((object, place, hash, attributes): Job, syncs: bool, replace: bool) -> Reply {

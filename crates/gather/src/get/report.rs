@@ -1,4 +1,4 @@
-//! Progress while objects come, and the report of each at the end.
+//! Progress events of a fetch, and the final report of each object.
 
 use anabranch_units::Duration;
 use serde::Serialize;
@@ -6,64 +6,64 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-/// What happens while objects come.
+/// Events of a fetch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GetEvent<'a> {
-    /// How far all is: said as often as it was asked for.
+    /// Progress of the whole fetch, at the requested interval.
     Progress {
-        /// Bytes that are there, those that had come before included.
+        /// Bytes that are present, earlier runs included.
         done_bytes: u64,
-        /// Bytes of all objects, once every length is known.
+        /// Total bytes of all objects, once every length is known.
         total_bytes: Option<u64>,
-        /// What each server has brought.
+        /// Bytes from each server.
         servers: &'a [ServerReport],
     },
-    /// Something has happened that a user may want to know.
+    /// A message for the user.
     Note(Note),
 }
 
-/// Something that has happened. Shown, it is a line for people.
+/// A message for the user. Displays as one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Note {
-    /// A server cannot be reached, or not any more; others are there.
+    /// A server is unreachable or was lost; at least one server is left.
     ServerLost {
         /// `[NAME@]HOST:PORT`.
         server: String,
-        /// Why.
+        /// The cause.
         reason: String,
     },
-    /// A server has another version of an object, which is not taken.
+    /// A server has another version of an object; it is not used.
     OtherVersion {
         /// The object's name.
         object: String,
         /// `[NAME@]HOST:PORT`.
         server: String,
-        /// What it has.
+        /// Description of that server's version.
         version: String,
     },
-    /// All of an object has come, and the server that is asked for its hash still reads it.
+    /// All bytes of an object have arrived, and its server is still computing the hash.
     StillHashing {
         /// The object's name.
         object: String,
         /// `[NAME@]HOST:PORT`.
         server: String,
     },
-    /// An object is not what its hash says: its servers are asked which of them has another version.
+    /// An object does not match its hash: its servers are asked for their versions.
     Comparing {
         /// The object's name.
         object: String,
     },
-    /// An object has its name, with the right hash.
+    /// An object has its name, and the right hash.
     Verified {
         /// The object's name.
         object: String,
     },
-    /// An object will not come.
+    /// An object failed.
     Failed {
         /// The object's name.
         object: String,
-        /// Why.
+        /// The cause.
         failure: ObjectFailure,
     },
 }
@@ -90,17 +90,18 @@ impl fmt::Display for Note {
     }
 }
 
-/// Why an object did not come. Shown, it is one line.
+/// Why an object failed. Displays as one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ObjectFailure {
-    /// No holder brought it, or said what it is: each, and why not.
+    /// No holder delivered or described the object: each holder with its reason.
     #[error("{}", each(.0))]
     NotBrought(Vec<(String, String)>),
-    /// What came is not what its hash says; and who is known to have another version, and which.
+    /// The bytes do not match the hash. Maps each server known to have another version to that
+    /// version.
     #[error("its bytes do not match its hash{}", versions(.0))]
     Wrong(BTreeMap<String, String>),
-    /// It cannot be written: why.
+    /// The object cannot be written, for this reason.
     #[error("{0}")]
     NotWritten(String),
 }
@@ -113,124 +114,124 @@ fn versions(others: &BTreeMap<String, String>) -> String {
     others.iter().map(|(server, what)| format!("; {server} has another version: {what}")).collect()
 }
 
-/// What has become of an object.
+/// Outcome of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// It has its name, and the right hash.
+    /// The object has its name, and the right hash.
     Verified,
-    /// It did not come.
+    /// The object failed.
     Failed(ObjectFailure),
-    /// It was broken off. What has come is kept.
+    /// The fetch was interrupted. Received bytes are kept.
     Interrupted,
 }
 
-/// An object, as it ended.
+/// Final report of an object.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ObjectReport {
-    /// What it is called.
+    /// The object's name.
     pub name: String,
-    /// Where it was to be written.
+    /// Destination path.
     pub path: PathBuf,
-    /// Its length in bytes, if anybody has said it.
+    /// Length in bytes, if known.
     pub bytes: Option<u64>,
-    /// Its BLAKE3 hash, if anybody has said it.
+    /// BLAKE3 hash, if known.
     pub hash: Option<[u8; 32]>,
-    /// Bytes that came.
+    /// Bytes fetched in this run.
     pub fetched_bytes: u64,
-    /// Bytes that were there before.
+    /// Bytes kept from earlier runs.
     pub kept_bytes: u64,
-    /// What has become of it.
+    /// Outcome.
     pub verdict: Verdict,
-    /// Servers that have another version, and what each has.
+    /// Servers with another version, each with a description of it.
     pub other_versions: BTreeMap<String, String>,
-    /// When it was verified or failed, from the beginning on.
+    /// Time from the start until the object was verified or failed.
     pub ended_after: Option<Duration>,
 }
 
 impl ObjectReport {
-    /// Whether it failed, and some of it is kept: the next try goes on from there.
+    /// Whether a failed object left bytes from which the next try resumes.
     pub const fn can_go_on(&self) -> bool {
         let is_wrong = matches!(self.verdict, Verdict::Failed(ObjectFailure::Wrong(_)));
         matches!(self.verdict, Verdict::Failed(_)) && !is_wrong && self.fetched_bytes + self.kept_bytes > 0
     }
 }
 
-/// What one server has brought.
+/// Statistics of one server.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ServerReport {
     /// `[NAME@]HOST:PORT`.
     pub server: String,
-    /// Its name, as its certificate says; none if it was never reached.
+    /// Name in the server's certificate; `None` if it was never reached.
     pub name: Option<String>,
-    /// Bytes of datagrams, and of short objects that came whole, from it.
+    /// Bytes received from the server in datagrams and in short whole objects.
     pub received_bytes: u64,
-    /// Its pulls that are under way.
+    /// Pulls under way.
     pub pulls: usize,
-    /// The share of packets that begin a loss event, in the worst of its pulls.
+    /// Loss event rate of the worst of its pulls, from 0 to 1.
     pub loss_event_share: f64,
-    /// Why it is out of use, if it is.
+    /// Why the server is out of use; `None` while it is in use.
     pub lost: Option<String>,
 }
 
-/// What became of datagrams.
+/// Counts of datagrams.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Counters {
     /// Packets of pulls.
     pub received_packets: u64,
-    /// Those that brought nothing new.
+    /// Packets without new information.
     pub useless_packets: u64,
-    /// Authentic datagrams that are no packets.
+    /// Authentic datagrams that do not parse as packets.
     pub malformed_packets: u64,
-    /// Packets of pulls that were over.
+    /// Packets of pulls that had ended.
     pub stray_packets: u64,
-    /// Datagrams that are not authentic.
+    /// Datagrams that failed authentication.
     pub forged_packets: u64,
-    /// Datagrams that had come before, or too long ago to say.
+    /// Datagrams received twice, or too old for the replay window.
     pub replayed_packets: u64,
-    /// Datagrams of no channel.
+    /// Datagrams of an unknown channel.
     pub unknown_datagrams: u64,
-    /// What the kernel had no room for, where it says.
+    /// Datagrams dropped by the kernel's socket buffer; `None` if the kernel does not report it.
     pub dropped_by_the_kernel: Option<u64>,
-    /// How often datagrams' keys were changed, as they wear out.
+    /// Number of changes of datagram keys, which wear out.
     pub key_changes: u64,
 }
 
-/// What became of everything.
+/// Final report of a fetch.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Report {
-    /// The objects, in the order of the targets.
+    /// Reports of the objects, in the order of the targets.
     pub objects: Vec<ObjectReport>,
-    /// It was broken off before its end.
+    /// The fetch was interrupted.
     pub is_interrupted: bool,
-    /// How long it took.
+    /// Duration of the fetch.
     pub elapsed: Duration,
-    /// Until the last server was connected.
+    /// Time until the last server was connected.
     pub connected_after: Option<Duration>,
-    /// Until the first packet came.
+    /// Time until the first packet.
     pub first_packet_after: Option<Duration>,
-    /// Until the last packet came.
+    /// Time until the last packet.
     pub last_packet_after: Option<Duration>,
-    /// What became of datagrams.
+    /// Counts of datagrams.
     pub counters: Counters,
-    /// What each server has brought.
+    /// Statistics of each server.
     pub servers: Vec<ServerReport>,
 }
 
 impl Report {
-    /// Objects that are there, with the right hash.
+    /// Number of objects that are complete, with the right hash.
     pub fn verified(&self) -> usize {
         self.objects.iter().filter(|object| object.verdict == Verdict::Verified).count()
     }
-    /// Whether every object is there, with the right hash.
+    /// Whether every object is complete, with the right hash.
     pub fn is_verified(&self) -> bool {
         self.verified() == self.objects.len()
     }
-    /// Bytes that came, of all objects.
+    /// Bytes fetched, of all objects.
     pub fn fetched_bytes(&self) -> u64 {
         self.objects.iter().map(|object| object.fetched_bytes).sum()
     }

@@ -1,10 +1,12 @@
-//! The channels of datagrams that are open at a server, by their clients' addresses; and, for a moment, what came for a channel that
-//! is not open yet.
+//! Open datagram channels of a server, keyed by client address, and the last datagrams for channels
+//! not yet open.
 //!
-//! A client draws its channel's id. It counts at the client's address only: another client that knows the id, or guesses it, can
-//! neither take it nor keep it from its owner. A client shows where it takes packets as soon as it has keys, and that datagram
-//! mostly overtakes the greeting that names its channel: so the last few such datagrams are kept. They prove nothing before their
-//! session has opened them. Where others push one out, the client shows it again.
+//! The client draws its channel's id at random. An id counts at the client's address only: another
+//! client that knows or guesses it can neither take the channel nor block its owner. As soon as a
+//! client has keys, it sends one datagram to show where it takes packets. That datagram mostly
+//! overtakes the greeting that names its channel, so the last few early datagrams are kept. They
+//! prove nothing until their session has opened them. If the buffer overflows, the client sends its
+//! datagram again.
 
 use super::{Arriving, Datagrams};
 use anabranch_net::seal::{ChannelId, OVERHEAD_BYTES};
@@ -12,10 +14,11 @@ use std::collections::btree_map::Entry as Slot;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
-/// Datagrams that are kept of channels which are not open yet. Each has no more than sealing adds.
+/// Maximum number of kept datagrams of channels not yet open. None is longer than the sealing
+/// overhead.
 const EARLY_MAX: usize = 256;
 
-/// A channel, and the address at which its client is.
+/// Key of a channel: the client's address and the channel's id.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     at: IpAddr,
@@ -23,45 +26,46 @@ pub struct Place {
 }
 
 impl Place {
-    /// The channel of this id of the client at an address.
+    /// The channel `id` of the client at `client`.
     pub fn new(client: SocketAddr, id: ChannelId) -> Self {
         Self { at: client.ip().to_canonical(), id }
     }
 
-    /// Another channel of the same client.
+    /// Channel `id` of the same client.
     pub const fn with(self, id: ChannelId) -> Self {
         Self { id, ..self }
     }
 }
 
-/// What became of a datagram.
+/// Outcome of [`Channels::hand_on`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// Its session has it.
+    /// Passed to the channel's session.
     Handed,
-    /// Its session has no room for it.
+    /// Dropped: the session's queue is full.
     Crowded,
-    /// Its channel is not open.
+    /// The channel is not open.
     Stray,
 }
 
-/// All channels.
+/// All channels of a server.
 #[derive(Debug, Default)]
 pub struct Channels {
     open: BTreeMap<Place, Datagrams>,
-    /// The newest last.
+    /// Datagrams of channels not yet open, the newest last.
     early: VecDeque<(Place, Arriving)>,
 }
 
 impl Channels {
-    /// Opens a channel, whose datagrams go to `datagrams`, also one that has come already. False where it is open.
+    /// Opens a channel whose datagrams go to `datagrams`, early ones included. Returns false if it
+    /// is already open.
     pub fn open(&mut self, place: Place, datagrams: &Datagrams) -> bool {
         let Slot::Vacant(slot) = self.open.entry(place) else { return false };
         slot.insert(datagrams.clone());
         let (its, others) = std::mem::take(&mut self.early).into_iter().partition(|(of, _)| *of == place);
         self.early = others;
         for (_, datagram) in its {
-            // The session takes none before it is made: there is room.
+            // The session is not running yet, so its queue has room.
             let _ = datagrams.try_send(datagram);
         }
         true
@@ -72,11 +76,11 @@ impl Channels {
         self.open.remove(&place);
     }
 
-    /// Hands a datagram to the session of its channel.
+    /// Passes a datagram to the session of its channel.
     pub fn hand_on(&mut self, id: ChannelId, from: SocketAddr, bytes: &[u8]) -> Taken {
         let place = Place::new(from, id);
         let Some(session) = self.open.get(&place) else {
-            // Feedback is of packets, which come of open channels.
+            // A longer datagram is feedback, and feedback is about packets of open channels.
             if bytes.len() <= OVERHEAD_BYTES {
                 if self.early.len() >= EARLY_MAX {
                     self.early.pop_front();
@@ -110,9 +114,9 @@ mod tests {
         let id = ChannelId(5);
         assert_eq!(channels.hand_on(id, at(1, 9), &SHOWN), Taken::Stray);
         assert_eq!(channels.hand_on(ChannelId(6), at(1, 9), &SHOWN), Taken::Stray);
-        // Only what shows an address is kept.
+        // Only a datagram that shows an address is kept.
         assert_eq!(channels.hand_on(id, at(1, 10), &[7; OVERHEAD_BYTES + 1]), Taken::Stray);
-        // Its stream comes from another port.
+        // The client's stream comes from another port.
         assert!(channels.open(Place::new(at(1, 4_000), id), &datagrams));
         assert_eq!(out.try_recv().ok(), Some((at(1, 9), SHOWN.to_vec())));
         assert!(out.try_recv().is_err());
@@ -126,13 +130,13 @@ mod tests {
         let (datagrams, mut out) = mpsc::channel(EARLY_MAX);
         let (others, mut others_out) = mpsc::channel(EARLY_MAX);
         let id = ChannelId(5);
-        // Somebody else was there first, with the same id: that keeps nobody out.
+        // Another client already uses the same id; the owner can still open its channel.
         assert!(channels.open(Place::new(at(2, 1), id), &others));
         assert!(channels.open(Place::new(at(1, 1), id), &datagrams));
         assert!(!channels.open(Place::new(at(1, 2), id), &others), "it is open");
         assert_eq!(channels.hand_on(id, at(1, 3), &SHOWN), Taken::Handed);
         assert!(out.try_recv().is_ok() && others_out.try_recv().is_err());
-        // An address of IPv4 is the same at a socket of either kind.
+        // An IPv4 address is the same at a socket of either family.
         let mapped = SocketAddr::new(std::net::Ipv4Addr::new(192, 0, 2, 1).to_ipv6_mapped().into(), 3);
         assert_eq!(channels.hand_on(id, mapped, &SHOWN), Taken::Handed);
         channels.close(Place::new(at(1, 1), id));

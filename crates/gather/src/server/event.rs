@@ -2,67 +2,67 @@
 
 use std::net::SocketAddr;
 
-/// What happens at a server. Names are fit to be shown.
+/// Events at a server. Names are printable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ServeEvent {
-    /// A client was let in.
+    /// A client was admitted.
     Came {
-        /// Its name, as its certificate says.
+        /// The client's name in its certificate.
         client: String,
-        /// Where it comes from.
+        /// The client's address.
         from: SocketAddr,
     },
-    /// A client's connection is over.
+    /// A client's connection ended.
     Went {
-        /// Its name, as its certificate says.
+        /// The client's name in its certificate.
         client: String,
-        /// Where it came from.
+        /// The client's address.
         from: SocketAddr,
-        /// Bytes of datagrams that were sent to it.
+        /// Bytes of datagrams sent to the client.
         sent_bytes: u64,
-        /// How long it was there, in seconds.
+        /// Duration of the connection, in seconds.
         stayed_s: u64,
-        /// Why, in one line.
+        /// Reason for the end, in one line.
         reason: String,
     },
-    /// A pull has begun.
+    /// A pull has started.
     PullBegun {
         /// The client's name.
         client: String,
-        /// The pull's number among those of its connection.
+        /// Number of the pull within its connection.
         pull: u16,
         /// The object's name.
         object: String,
         /// The object's length.
         length_bytes: u64,
     },
-    /// A pull is over: its client has all that it wants of it.
+    /// A pull is complete: the client has every byte that it asked for.
     PullEnded {
         /// The client's name.
         client: String,
-        /// The pull's number among those of its connection.
+        /// Number of the pull within its connection.
         pull: u16,
         /// The object's name.
         object: String,
-        /// Packets that were sent.
+        /// Packets sent.
         packets: u32,
     },
-    /// A pull could not go on.
+    /// A pull failed.
     PullFailed {
         /// The client's name.
         client: String,
-        /// The pull's number among those of its connection.
+        /// Number of the pull within its connection.
         pull: u16,
         /// The object's name.
         object: String,
-        /// Why, in one line.
+        /// Reason, in one line.
         reason: String,
     },
 }
 
 impl ServeEvent {
-    /// Writes its line in the log.
+    /// Writes the event to the log.
     pub(super) fn log(&self) {
         match self {
             Self::Came { client, from } => tracing::info!(client, %from, "client came"),

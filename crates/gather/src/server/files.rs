@@ -1,4 +1,4 @@
-//! The folder that a server serves: its files by name, and nothing outside of it.
+//! The folder that a server serves: its files by name, and nothing outside it.
 
 use anabranch_disk::folder::{Folder, Links, OpenError};
 use anabranch_disk::partial::attributes;
@@ -10,25 +10,25 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
-/// A folder.
+/// A served folder.
 pub struct Files {
     folder: Folder,
 }
 
-/// A file that is open, and what it was then.
+/// An open file and its state at the time of opening.
 pub struct Opened {
-    /// It.
     pub file: File,
-    /// What clients are told of it, its hash left out.
+    /// Description for clients, without the hash.
     pub found: Found,
-    /// What is another for another file, and for one that was written to.
+    /// Identity and version: differs for another file, and after each write.
     pub state: State,
 }
 
-/// Which file, and in which state: device, inode, length, and when content and inode changed last, in nanoseconds since 1970.
+/// Identity and version of a file: device, inode, length, and the times of the last change of
+/// content and of inode, in nanoseconds since 1970.
 pub type State = [i128; 5];
 
-/// What a file is now.
+/// Current description and state of `file`.
 ///
 /// Errors: the system's.
 pub fn state(file: &File) -> io::Result<(Found, State)> {
@@ -56,7 +56,8 @@ impl Files {
 
     /// Opens the file that clients call `name`.
     ///
-    /// Errors: one line for the client: no such file, not a plain one, a name that leads out of the folder.
+    /// Errors: one line for the client: no such file, not a plain file, or a name that leads out of
+    /// the folder.
     pub fn open(&self, name: &str) -> Result<Opened, String> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains('\0') {
             return Err(format!(
@@ -65,7 +66,7 @@ impl Files {
             ));
         }
         let file = if name.split('/').any(|part| is_reserved(part.as_bytes())) {
-            // What is still arriving here is nobody's object.
+            // A partial file of an incoming transfer is not served.
             Err(OpenError::NotFound)
         } else {
             self.folder.file_at(name)
@@ -81,9 +82,10 @@ impl Files {
         Ok(Opened { file, found, state })
     }
 
-    /// What the file that clients call `name` is; a short one's content and hash as well. Reads it.
+    /// Description of the file `name`; for a short file its content and hash as well. Reads the
+    /// file.
     ///
-    /// Errors: as [`Files::open`]; it cannot be read, or changes meanwhile.
+    /// Errors: as [`Files::open`]; the file cannot be read, or changes during the read.
     pub fn inspect(&self, name: &str) -> Result<(Found, Option<Vec<u8>>), String> {
         let Opened { file, found, state: before } = self.open(name)?;
         if found.bytes > SHORT_BYTES_MAX as u64 {
@@ -103,7 +105,7 @@ impl Files {
         Ok((Found { hash, ..found }, Some(content)))
     }
 
-    /// Opens a folder below this one, to read what is in it; an empty name is this one.
+    /// Opens a folder below this one for listing; an empty name opens this one.
     ///
     /// Errors: the system's.
     pub fn open_folder(&self, name: &str) -> rustix::io::Result<OwnedFd> {

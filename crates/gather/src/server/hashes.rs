@@ -1,8 +1,9 @@
-//! Hashes of files: which are known, and in what order clients have files read.
+//! Hashes of served files: a cache, and the order in which clients have files read.
 //!
-//! A disk reads for one at a time. A turn is [`TURN_BYTES`] long: clients take turns, and so do the connections of one client, so
-//! that a small file waits for as many turns as there are others, however long theirs are. A file is open only from its first
-//! turn on. What is known is kept on disk where that is wanted ([`Hashes::kept_in`]).
+//! The disk reads for one client at a time, in turns of [`TURN_BYTES`]. Clients take turns, and so
+//! do the connections of one client. A small file therefore waits for as many turns as there are
+//! competing readers, however long their files are. A file is open only from its first turn on.
+//! [`Hashes::kept_in`] keeps known hashes on disk.
 
 use super::files::{Files, State, state};
 use anabranch_gather_proto::msg::Found;
@@ -17,48 +18,48 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 
-/// Bytes that are read in a turn.
+/// Bytes read in one turn.
 const TURN_BYTES: u64 = 16 << 20;
 const READ_BYTES: usize = 1 << 20;
-/// Hashes that are known at once; of more, those that were found first are forgotten.
+/// Maximum number of known hashes; beyond it the oldest entries are dropped.
 const KNOWN_MAX: usize = 16_384;
-/// The longest line of the file in which they are kept.
+/// Maximum line length of the cache file.
 const LINE_BYTES_MAX: u64 = 256;
-/// A file that was changed so short a time ago may be changed again without its times' showing it.
+/// Age below which a changed file is not cached: a second write may leave its times unchanged.
 const RECENT_NS: i128 = 2_000_000_000;
 
-/// Why hashes cannot be kept in a file. Shown, it is one line.
+/// Why the cache file cannot be used. Displays as one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CacheError {
-    /// It cannot be opened or read, or is no plain file of this user.
+    /// The file cannot be opened or read, or is no plain file of this user.
     #[error("{}: {error}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
-    /// Another server uses it.
+    /// Another server uses the file.
     #[error("{}: another server uses it: give each its own --cache", .0.display())]
     Taken(PathBuf),
 }
 
-/// Turns of one client; its connections share them.
+/// Turns of one client, shared by its connections.
 pub type Turns = Arc<Semaphore>;
 
-/// One turn at a time.
+/// A semaphore that admits one turn at a time.
 pub fn turns() -> Turns {
     Arc::new(Semaphore::new(1))
 }
 
-/// What is known, and whose turn it is.
+/// Cache of known hashes, and the turns at the disk.
 pub struct Hashes {
     known: Mutex<Known>,
     turn: Turns,
 }
 
-/// A file of which some has been hashed.
+/// A partly hashed file.
 struct Reading {
     file: File,
     found: Found,
@@ -83,14 +84,15 @@ impl Reading {
 }
 
 impl Hashes {
-    /// Nothing is known.
+    /// An empty cache in memory.
     pub fn new() -> Self {
         Self { known: Mutex::default(), turn: turns() }
     }
 
-    /// What is known is what `path` says, and what is found out goes there.
+    /// A cache backed by the file `path`: known hashes are read from it and new ones appended.
     ///
-    /// Errors: one line: it cannot be opened, is no plain file of this user, or another server uses it.
+    /// Errors: one line: the file cannot be opened, is no plain file of this user, or is in use by
+    /// another server.
     pub fn kept_in(path: &Path) -> Result<Self, CacheError> {
         let at = |error| CacheError::File { path: path.to_owned(), error };
         let file = private::open(path, File::options().read(true).append(true)).map_err(at)?;
@@ -104,10 +106,11 @@ impl Hashes {
         self.known.lock().expect("nobody panics with it").by_state.get(state).copied()
     }
 
-    /// What a file is, with its hash, for which it is read if that was not done before: in turns with those of others (`its`
-    /// among those of the same client). `hashed` says how far it is.
+    /// Description of the file `name` with its hash. Reads the file if the hash is unknown, in
+    /// turns with other clients; `its` are the turns of the asking client. `hashed` counts the
+    /// bytes read.
     ///
-    /// Errors: as [`Files::open`]; the file changes.
+    /// Errors: as [`Files::open`]; the file changes during the read.
     pub async fn hash(
         &self,
         files: &Files,
@@ -116,7 +119,7 @@ impl Hashes {
         hashed: &AtomicU64,
     ) -> Result<Found, String> {
         let with = |found: Found, hash| Found { hash: Some(hash), ..found };
-        // Nothing is open while it waits.
+        // No file is open while this waits for a turn.
         let (found, is) = files.open(name).map(|opened| (opened.found, opened.state))?;
         if let Some(hash) = self.known(&is) {
             return Ok(with(found, hash));
@@ -129,7 +132,7 @@ impl Hashes {
                 Some(reading) => reading,
                 None => {
                     let opened = files.open(name)?;
-                    // Another may have asked for the same.
+                    // Another client may have asked for the same file.
                     if let Some(hash) = self.known(&opened.state) {
                         return Ok(with(opened.found, hash));
                     }
@@ -145,7 +148,8 @@ impl Hashes {
             };
             let step = tokio::task::spawn_blocking(move || {
                 let result = now.step();
-                // Whoever asked may be gone: the turn ends with the reading all the same, and not before.
+                // If the asking client has left, the turn still ends with this read, and not
+                // before.
                 drop(turn);
                 result.map(|()| now)
             });
@@ -171,13 +175,13 @@ impl Hashes {
     }
 }
 
-/// Hashes by the state of the file that they are of.
+/// Known hashes by the state of their file.
 #[derive(Default)]
 struct Known {
     by_state: BTreeMap<State, [u8; 32]>,
-    /// Those that were found first are in front.
+    /// States in the order of discovery, the oldest in front.
     order: VecDeque<State>,
-    /// A line for each.
+    /// Cache file with one line per hash.
     file: Option<File>,
 }
 
@@ -187,11 +191,11 @@ impl Known {
         let length = file.metadata()?.len();
         let most = KNOWN_MAX as u64 * 2 * LINE_BYTES_MAX;
         let mut text = Vec::new();
-        // Of one that is far too long only the end counts.
+        // Only the end of an oversized file counts.
         file.seek(io::SeekFrom::Start(length.saturating_sub(most)))?;
         (&file).take(most).read_to_end(&mut text)?;
         let mut lines = 0;
-        // What a crash has torn is no line.
+        // A line torn by a crash does not parse.
         for (state, hash) in text.split(|byte| *byte == b'\n').filter_map(parse) {
             known.insert(state, hash);
             lines += 1;
@@ -250,7 +254,8 @@ fn parse(line: &[u8]) -> Option<(State, [u8; 32])> {
     words.next().is_none().then_some((state, *hash.as_bytes()))
 }
 
-/// What a fuzzer does with bytes that may be a file of hashes: each line that reads is what it writes.
+/// Fuzz target: parses `bytes` as a cache file and checks that each parsed line survives a round
+/// trip.
 pub fn exercise(bytes: &[u8]) {
     for (state, hash) in bytes.split(|byte| *byte == b'\n').filter_map(parse) {
         let again = line(&state, &hash);
@@ -296,7 +301,7 @@ mod tests {
     async fn a_small_file_does_not_wait_for_a_large_one() {
         let (folder, files) = served(&[("small", b"x")]);
         let large = File::create(folder.path().join("large")).expect("it can be made");
-        // No disk is taken, and reading it takes hours.
+        // The sparse file takes no disk space, and reading it takes hours.
         large.set_len(1 << 42).expect("a file with a hole");
         let (hashes, files) = (Arc::new(Hashes::new()), Arc::new(files));
         let begun = Arc::new(AtomicU64::new(0));
@@ -310,7 +315,7 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(hash(&hashes, &files, "small").await, Ok(Some(*blake3::hash(b"x").as_bytes())));
         }
-        // Whoever asked leaves: its turn ends.
+        // The asking client leaves: its turn ends.
         task.abort();
         assert!(task.await.is_err_and(|error| error.is_cancelled()));
         let _turn = hashes.turn.acquire().await.expect("nobody closes it");
@@ -350,7 +355,7 @@ mod tests {
         let mut first =
             Known::read(File::options().read(true).append(true).create(true).open(&path).expect("made"))
                 .expect("empty");
-        // A hash that is wrong shows that it is taken from there.
+        // The wrong hash proves that the answer comes from the cache file.
         first.insert(long_ago("a"), [7; 32]);
         let kept = line(&long_ago("a"), &[7; 32]) + "torn 1 2";
         std::fs::write(&path, kept).expect("it can be written");
@@ -359,7 +364,7 @@ mod tests {
         assert_eq!(hash(&hashes, &files, "b").await, Ok(Some(hash_of(b"beside"))));
         let other = Hashes::kept_in(&path).err().map(|error| error.to_string());
         assert!(other.is_some_and(|line| line.contains("another server uses it")));
-        // What is old enough is kept; the torn line spoils nothing.
+        // A hash of an old enough file is kept, and the torn line before it does no harm.
         let old = SystemTime::now() - Duration::from_secs(10);
         let ns = old.duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_nanos().cast_signed();
         hashes.known.lock().expect("alone").add([1, 2, 3, ns, ns], [8; 32]);

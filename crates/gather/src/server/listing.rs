@@ -1,8 +1,9 @@
-//! The list of objects in the folder that a server serves: names in order, a page at a time.
+//! The list of a server's objects: names in order, one page at a time.
 //!
-//! Names are ordered part by part, as paths are. Each page finds its place anew, so that nothing is kept for a client; what one
-//! page may look at is bounded, and so is what one folder may hold. Links are listed if a file stands behind them; folders
-//! behind links are not. Names that are no text cannot be asked for and are left out.
+//! Names are ordered component by component, as paths are. Each page searches for its start again,
+//! so no state is kept per client. The number of names that one page visits and that one folder may
+//! hold are bounded. A symbolic link is listed if it leads to a file; folders behind links are not
+//! visited. Names that are not UTF-8 cannot be requested and are left out.
 
 use super::files::Files;
 use anabranch_gather_proto::msg::{Control, NAME_BYTES_MAX};
@@ -11,27 +12,28 @@ use rustix::fs::{Dir, FileType};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Objects of a page.
+/// Maximum objects per page.
 const PAGE_OBJECTS: usize = 1_000;
-/// Names that a page looks at.
+/// Maximum names visited per page.
 const PAGE_NAMES: usize = 20_000;
-/// Names of one folder.
+/// Maximum names in one folder.
 const FOLDER_NAMES_MAX: usize = 100_000;
-/// Folders within folders.
+/// Maximum depth of nested folders.
 const DEPTH_MAX: usize = 64;
 
-/// A page that is being filled.
+/// A page under construction.
 struct Page<'a> {
     files: &'a Files,
     prefix: &'a str,
     after: &'a str,
     messages: Vec<Control>,
     looked_at: usize,
-    /// Where the next page begins, once this one is full.
+    /// Start of the next page, once this one is full.
     next: Option<String>,
 }
 
-/// The page of objects whose names begin with `prefix` and come behind `after`, as messages for the client.
+/// The page of objects whose names begin with `prefix` and sort after `after`, as messages for the
+/// client.
 pub fn page(files: &Files, prefix: &str, after: &str) -> Vec<Control> {
     let mut page = Page { files, prefix, after, messages: Vec::new(), looked_at: 0, next: None };
     let next = page.folder("", 0).map(|()| page.next).map_err(anabranch_gather_proto::msg::reason);
@@ -40,12 +42,12 @@ pub fn page(files: &Files, prefix: &str, after: &str) -> Vec<Control> {
 }
 
 impl Page<'_> {
-    /// Lists what is below a folder, whose name ends with a slash or is empty.
+    /// Lists the contents of `folder`, whose name ends with a slash or is empty.
     ///
-    /// Errors: one line: it has too many names.
+    /// Errors: one line: the folder has too many names.
     fn folder(&mut self, folder: &str, depth: usize) -> Result<(), String> {
         let opened = self.files.open_folder(folder);
-        // What was taken away meanwhile, and what may not be read, has nothing in it.
+        // A folder that was removed meanwhile, or that may not be read, counts as empty.
         let Ok(mut entries) = opened.and_then(Dir::new) else { return Ok(()) };
         let mut names: BTreeMap<String, FileType> = BTreeMap::new();
         while let Some(Ok(entry)) = entries.read() {
@@ -63,7 +65,8 @@ impl Page<'_> {
         drop(entries);
         for (name, kind) in names {
             let name = format!("{folder}{name}");
-            // A folder is behind what it holds only once all of that is.
+            // A folder sorts before the files in it, so it may be skipped only if `after` is not
+            // below it.
             let is_before =
                 Path::new(&name) <= Path::new(self.after) && !Path::new(self.after).starts_with(&name);
             if is_before || self.next.is_some() {
@@ -71,7 +74,7 @@ impl Page<'_> {
             }
             let is_folder = match kind {
                 FileType::Directory => true,
-                // Some file systems do not say.
+                // Some file systems do not report the type.
                 FileType::Unknown => self.files.open_folder(&name).is_ok(),
                 _ => false,
             };

@@ -1,4 +1,4 @@
-//! One client's connection at a server: its requests, and the packets that leave for it.
+//! One client's connection at a server: its requests, and the packets sent to it.
 
 use super::channels::Place;
 use super::hashes::Hashes;
@@ -30,36 +30,37 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_rustls::TlsStream;
 
-/// How often a session looks at the clock whose client has not shown where it takes packets.
+/// Polling interval while the client has not yet shown where it takes packets.
 const UNSHOWN_EVERY: std::time::Duration = std::time::Duration::from_millis(100);
-/// How often one looks at the memory that others of the same client may have given back.
+/// Polling interval for memory that the client's other connections may have freed.
 const SHORT_EVERY: std::time::Duration = std::time::Duration::from_millis(50);
-/// How long a client may take to take in what it is told.
+/// Maximum time for writing control messages to a client.
 const WRITE_TIME: std::time::Duration = std::time::Duration::from_secs(10);
-/// How often a client hears that a hash is being worked at.
+/// Interval between messages that tell a client of a hash in progress.
 const HASHING_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
-/// Packets that leave before the session looks at what has come.
+/// Maximum packets sent before the session looks for input.
 const BURST_PACKETS: usize = 256;
-/// Bytes that are handed to the kernel together.
+/// Maximum bytes of one segmented send, which must stay below 64 KiB.
 const TOGETHER_BYTES: usize = 65_000;
-/// Hashes and lists that a connection may wait for.
+/// Maximum number of unanswered hash and list requests of a connection.
 const QUESTIONS_MAX: usize = 4_096;
-/// Answers that wait to be written.
+/// Maximum number of answers that wait to be written.
 const ANSWERS_MAX: usize = 64;
-/// Messages of a client that are heard one after the other, before anything else is done.
+/// Maximum number of control messages handled in a row.
 const HEARD_MAX: usize = 64;
-/// Lines that one connection may have in the log.
+/// Maximum number of log lines of a connection.
 const LINES_MAX: u32 = 10_000;
-/// A channel that may seal only so many packets more is followed by another: more than leave before the client has heard of it.
+/// Remaining packets of a key at which the next channel is announced. More than can leave before
+/// the client has read the announcement.
 const KEY_LEFT_PACKETS: u64 = 1 << 22;
 
-/// What is read of a client that is not let in: a few questions and pulls.
+/// Maximum bytes read from a refused client: a few requests.
 const UNHEARD_BYTES_MAX: usize = 1 << 16;
 const UNHEARD_TIME: std::time::Duration = std::time::Duration::from_secs(1);
 
 type Stream = TlsStream<TcpStream>;
 
-/// A channel's place among those that are open, while its session runs.
+/// Registration of an open channel; dropped, it closes the channel.
 struct Entry<'a> {
     shared: &'a Shared,
     place: Place,
@@ -67,15 +68,17 @@ struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
-    /// A channel of the client at an address, under the id that it has drawn; none where a session has that already.
+    /// Registers the channel `id`, drawn by the client at `client`. Returns `None` if another
+    /// session has that id at the same address.
     fn named(shared: &'a Shared, client: SocketAddr, id: ChannelId, datagrams: &Datagrams) -> Option<Self> {
         let place = Place::new(client, id);
-        // An entry that is made closes its place in the end: none is where the place is another session's.
+        // Constructed only on success: dropping an `Entry` closes its channel, and here that would
+        // be another session's.
         let is_open = shared.channels.lock().expect("nobody panics with it").open(place, datagrams);
         is_open.then(|| Self { shared, place, id })
     }
 
-    /// Another one of the same client.
+    /// Registers one more channel of the same client, with a random id.
     fn another(&self, datagrams: &Datagrams) -> Result<Self, seal::SealError> {
         loop {
             let id = ChannelId::random()?;
@@ -94,7 +97,7 @@ impl Drop for Entry<'_> {
     }
 }
 
-/// The channel that is used, and the one that will be.
+/// The channel in use, and its announced successor.
 struct Keys<'a> {
     entry: Entry<'a>,
     channel: Channel,
@@ -108,7 +111,8 @@ impl<'a> Keys<'a> {
         Ok(Self { entry, channel, sealed_packets: 0, next: None })
     }
 
-    /// Makes the next channel, if the one that is used will wear out soon; what the client is to be told of it.
+    /// Makes the next channel if the current key is nearly used up. Returns the message that
+    /// announces it to the client.
     fn renew(&mut self, datagrams: &Datagrams, stream: &Stream) -> Result<Option<Control>, seal::SealError> {
         let shared = self.entry.shared;
         let is_fresh = self.channel.sealer.packets_left(0) >= KEY_LEFT_PACKETS
@@ -123,8 +127,9 @@ impl<'a> Keys<'a> {
         Ok(Some(message))
     }
 
-    /// Opens a datagram of the client. The first one of the next channel shows that the client has it, and it is used then.
-    /// What it says, if it is authentic; nothing in it only says where packets are taken.
+    /// Opens a datagram of the client. The first datagram on the next channel shows that the client
+    /// has it, and makes it the current one. Returns the feedback in an authentic datagram; an
+    /// empty one only shows where the client takes packets.
     fn open(&mut self, bytes: &mut [u8]) -> Option<Option<Feedback>> {
         let id = ChannelId::of(bytes);
         let next = self.next.take_if(|(entry, _)| Some(entry.id) == id);
@@ -149,13 +154,13 @@ fn feedback(payload: &[u8]) -> Option<Feedback> {
     }
 }
 
-/// What a client asks that takes time.
+/// A request that takes time to answer.
 enum Question {
     Hash { object: String },
     List { prefix: String, after: String },
 }
 
-/// Why a connection was not let in, or is over. Shown, it is one line.
+/// Why a connection was refused or ended. Displays as one line.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     #[error(transparent)]
@@ -188,12 +193,13 @@ fn gone(error: io::Error) -> SessionError {
     SessionError::Gone(farewell(&error))
 }
 
-/// Answers one client until it goes.
+/// Serves one client until its connection ends.
 ///
-/// Errors: why the connection was not let in, or ended, where it did not end well.
+/// Errors: why the connection was refused, or did not end well.
 pub async fn run(shared: &Arc<Shared>, identity: &Identity, arrival: Arrival) -> Result<(), SessionError> {
     let from = arrival.from();
-    // Messages are short and each waits for the one before: none is held back to be sent with others.
+    // Control messages are short and each waits for the one before: Nagle's algorithm would delay
+    // them.
     arrival.tcp().set_nodelay(true)?;
     let identified = arrival.identify(identity.server_config()).await.inspect_err(|error| {
         if let Some(line) = stranger(from.ip().to_canonical(), error) {
@@ -225,7 +231,7 @@ pub async fn run(shared: &Arc<Shared>, identity: &Identity, arrival: Arrival) ->
         Some(_) => return Err(SessionError::OtherGreeting),
         None => return Err(SessionError::Closed),
     };
-    // Here its identity's connections are counted; it is no longer half-open.
+    // From here on the connection counts for its identity and is no longer half-open.
     let place = match shared.places.take(&peer) {
         Ok(place) => place,
         Err(crowded) => {
@@ -268,26 +274,26 @@ pub async fn run(shared: &Arc<Shared>, identity: &Identity, arrival: Arrival) ->
     Ok(())
 }
 
-/// Says why a client is not let in. What it has said meanwhile is read and dropped: a stream that is closed with something unread
-/// is cut off, and with it perhaps what was said last.
+/// Tells a client why it is refused. Reads and drops pending input first: closing a stream with
+/// unread input resets it, which may lose the last message.
 async fn turn_away(mut reader: Reader<Stream>, half_open: &HalfOpen, reason: String) {
     let reason = msg::reason(reason);
     let told = async {
         reader.write([Control::Goodbye { reason }]).await?;
         reader.drain(UNHEARD_BYTES_MAX, UNHEARD_TIME).await
     };
-    // It is gone either way.
+    // The connection closes in either case.
     let _ = half_open.within(told).await;
 }
 
-/// Answers what takes time, one after the other.
+/// Answers slow requests one after the other.
 async fn answer(
     shared: Arc<Shared>,
     share: Arc<Share>,
     mut questions: mpsc::Receiver<Question>,
     answers: mpsc::Sender<Control>,
 ) {
-    // Nobody waits for an answer once the session has ended: this has, too.
+    // When the session has ended, no answer is needed and this task ends, too.
     while let Some(question) = questions.recv().await {
         match question {
             Question::Hash { object } => {
@@ -310,7 +316,7 @@ async fn answer(
                     .await;
             }
             Question::List { prefix, after } => {
-                // One of a client at a time; it may wait for a hash of the same client.
+                // One per client at a time; it may wait for a hash of the same client.
                 let Ok(_turn) = share.turns.acquire().await else { return };
                 let of = Arc::clone(&shared);
                 let page = tokio::task::spawn_blocking(move || listing::page(&of.files, &prefix, &after));
@@ -325,13 +331,14 @@ async fn answer(
     }
 }
 
-/// Tells a client something; one that does not take it in is not waited for.
+/// Writes messages to a client. Fails with [`SessionError::Stuck`] if the client does not read them
+/// within [`WRITE_TIME`].
 async fn tell(reader: &mut Reader<Stream>, messages: Vec<Control>) -> Result<(), SessionError> {
     let written = tokio::time::timeout(WRITE_TIME, reader.write(messages)).await;
     written.map_err(|_| SessionError::Stuck(WRITE_TIME.as_secs()))?.map_err(gone)
 }
 
-/// Has a question answered, behind others; the refusal, where too many wait.
+/// Queues a request. Returns the refusal if too many are waiting.
 fn ask(question: Question, questions: &mpsc::Sender<Question>, waiting: &mut usize) -> Option<Control> {
     let reason = || format!("more than {QUESTIONS_MAX} hashes and lists are asked for at once");
     match questions.try_send(question) {
@@ -346,7 +353,7 @@ fn ask(question: Question, questions: &mpsc::Sender<Question>, waiting: &mut usi
     }
 }
 
-/// An object of which there is a pull.
+/// The object of a pull.
 struct Object {
     name: String,
     file: File,
@@ -354,7 +361,7 @@ struct Object {
 
 struct Session<'a> {
     shared: &'a Arc<Shared>,
-    /// What it has with the client's other connections, and its number among all.
+    /// Usage shared with the client's other connections, and the number of this one.
     share: Arc<Share>,
     number: u64,
     name: String,
@@ -362,7 +369,7 @@ struct Session<'a> {
     server: Server<Bytes>,
     keys: Keys<'a>,
     client: SocketAddr,
-    /// Where the client takes packets, once it has shown that.
+    /// Address at which the client takes packets. `None` until the client has shown it.
     takes_at: Option<SocketAddr>,
     objects: BTreeMap<PullId, Object>,
     begun_at: std::time::Instant,
@@ -378,7 +385,7 @@ impl Drop for Session<'_> {
 }
 
 impl Session<'_> {
-    /// Does what the client wants, until it goes.
+    /// Serves the client's requests until it leaves.
     ///
     /// Errors: one line: what ended the connection.
     async fn serve(
@@ -391,7 +398,7 @@ impl Session<'_> {
         tell(&mut reader, vec![welcome]).await?;
         let (questions, questions_out) = mpsc::channel(QUESTIONS_MAX);
         let (answers_in, mut answers) = mpsc::channel(ANSWERS_MAX);
-        // Ends with this session, as all tasks of the set do.
+        // Ends with this session: dropping the set aborts its tasks.
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(answer(Arc::clone(self.shared), Arc::clone(&self.share), questions_out, answers_in));
         let mut timer = FineTimer::new()?;
@@ -418,7 +425,8 @@ impl Session<'_> {
                         return Ok(());
                     };
                     asked_at = std::time::Instant::now();
-                    // A page of a short object that is not in memory stalls this session; others go on.
+                    // Reading a page that is not in memory blocks this session; other sessions
+                    // continue.
                     let heard = || self.hear_all(first, &mut reader, &questions, &mut waiting);
                     tokio::task::block_in_place(heard)?;
                 }
@@ -453,7 +461,7 @@ impl Session<'_> {
         }
     }
 
-    /// Takes in what the client says, and what has come behind it.
+    /// Handles a control message, and those received after it.
     ///
     /// Errors: bytes that are no message.
     fn hear_all(
@@ -478,7 +486,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Takes in what the client says. What can be answered at once is.
+    /// Handles one control message. Returns the answer if it is known at once.
     fn hear(
         &mut self,
         message: Control,
@@ -518,7 +526,7 @@ impl Session<'_> {
         ask(question, questions, waiting)
     }
 
-    /// Whether one line more of this client goes to the log.
+    /// Whether one more line of this client may be logged.
     fn may_log(&mut self) -> bool {
         self.lines += 1;
         if self.lines == LINES_MAX {
@@ -535,7 +543,7 @@ impl Session<'_> {
         self.shared.say(event, is_logged);
     }
 
-    /// Closes what a pull is of; its name.
+    /// Closes the file of a pull and returns the object's name.
     fn forget(&mut self, pull: PullId) -> String {
         self.objects.remove(&pull).map(|object| object.name).unwrap_or_default()
     }
@@ -545,7 +553,7 @@ impl Session<'_> {
         self.say(&ServeEvent::PullFailed { client, pull: pull.0, object, reason });
     }
 
-    /// What the client is to be told. Refusals are logged.
+    /// Pending control messages to the client. Refusals are logged.
     fn control(&mut self) -> Vec<Control> {
         let all: Vec<Control> = std::iter::from_fn(|| self.server.poll_control()).collect();
         for message in &all {
@@ -563,14 +571,14 @@ impl Session<'_> {
 
     fn wakes_at(&self) -> Option<std::time::Instant> {
         let at = self.server.poll_timeout()?.to_std(self.begun_at);
-        // What is due waits until the client shows where it takes it: only to give up is there a time then.
+        // Until the client has shown its address, due packets wait; only the give-up time matters.
         let is_waiting = self.takes_at.is_none();
         let at = if is_waiting { at.max(std::time::Instant::now() + UNSHOWN_EVERY) } else { at };
         let is_short = self.server.is_short();
         Some(if is_short { at.min(std::time::Instant::now() + SHORT_EVERY) } else { at })
     }
 
-    /// Takes in a datagram that says it is this client's.
+    /// Handles a datagram that claims to come from this client.
     fn take(&mut self, from: SocketAddr, mut bytes: Vec<u8>) {
         let now = self.now();
         if from.ip().to_canonical() != self.client.ip().to_canonical() {
@@ -583,7 +591,7 @@ impl Session<'_> {
         }
     }
 
-    /// Does what can be done now; true if there is more.
+    /// Does the work that is possible now. Returns true if some is left.
     async fn work(&mut self) -> Result<bool, SessionError> {
         while let Some(event) = self.server.poll_event() {
             match event {
@@ -608,7 +616,7 @@ impl Session<'_> {
         self.send().await
     }
 
-    /// Answers a request for an object.
+    /// Starts a pull of the object `name`.
     fn begin(&mut self, pull: PullId, name: String) {
         let now = self.now();
         let pulls_max = self.shared.config.pulls_max;
@@ -624,7 +632,7 @@ impl Session<'_> {
                 server.set_others(others.usage);
                 let object_bytes = opened.found.bytes;
                 server.offer(now, pull, Offer { object_bytes, first_id, secret });
-                // Else it was refused for its range or its length.
+                // Without a block size the pull was refused for its range or length.
                 let is_offered = server.block_bytes(pull).is_some();
                 if is_offered {
                     let name = printable(&name).into_owned();
@@ -644,7 +652,7 @@ impl Session<'_> {
         }
     }
 
-    /// What is to be read next, within what the client's connections may have together.
+    /// The next range to read, within the memory limit of all the client's connections.
     fn next_wanted(&mut self) -> Option<(PullId, u32, std::ops::Range<u64>)> {
         let Self { share, number, server, objects, .. } = self;
         share.take(*number, |others| {
@@ -654,14 +662,14 @@ impl Session<'_> {
         })
     }
 
-    /// Reads a generation's blocks.
+    /// Reads the blocks of one generation.
     fn supply(&mut self, pull: PullId, generation: u32, range: std::ops::Range<u64>) {
         let (Some(object), Some(block_bytes)) = (self.objects.get(&pull), self.server.block_bytes(pull))
         else {
             return;
         };
         let mut bytes = vec![0; (range.end - range.start) as usize];
-        // A page that is not in memory stalls this session; others go on.
+        // Reading a page that is not in memory blocks this session; other sessions continue.
         let read = tokio::task::block_in_place(|| object.file.read_exact_at(&mut bytes, range.start));
         match read {
             Ok(()) => {
@@ -682,7 +690,7 @@ impl Session<'_> {
         }
     }
 
-    /// Sends what is due, to a client that has shown where it takes it; true if there is more.
+    /// Sends due packets if the client's address is known. Returns true if more are due.
     async fn send(&mut self) -> Result<bool, SessionError> {
         let Some(to) = self.takes_at else { return Ok(false) };
         let now = self.now();
@@ -708,7 +716,7 @@ impl Session<'_> {
             self.keys.sealed_packets += 1;
             let length = self.buffer.len() - start;
             if start > 0 && length != segment_bytes {
-                // Datagrams that leave together are of one length.
+                // Datagrams of one segmented send have the same length.
                 let last = self.buffer.split_off(start);
                 self.flush(to, segment_bytes).await?;
                 self.buffer.extend_from_slice(&last);
@@ -731,16 +739,16 @@ impl Session<'_> {
         self.buffer.clear();
         match result {
             Ok(()) => {}
-            // The client asks for shorter blocks once it sees that none comes.
+            // The client asks for shorter blocks once it sees that no packet arrives.
             Err(error @ SendError::TooBig { .. }) => tracing::warn!(client = %self.client, "{error}"),
-            // What is lost on the way is lost: feedback tells, or silence does.
+            // Ordinary loss: the sender learns of it from feedback, or from its absence.
             Err(error) => tracing::debug!(client = %self.client, "{error}"),
         }
         Ok(())
     }
 }
 
-/// A number that nobody can foresee.
+/// An unpredictable number.
 fn drawn() -> Result<u64, String> {
     random().map_err(|error| format!("no random number: {error}"))
 }

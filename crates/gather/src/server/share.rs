@@ -1,28 +1,28 @@
-//! The share of a server that one client has over all its connections: pulls, memory, turns at hashing.
+//! Resources that one client uses over all its connections: pulls, memory, turns at hashing.
 
 use super::hashes::{Turns, turns};
 use anabranch_gather_proto::Usage;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A client's share. Its connections are numbered.
+/// A client's resources, with the usage of each of its connections by number.
 pub struct Share {
     parts: Mutex<BTreeMap<u64, Part>>,
-    /// Its turns at hashing.
+    /// The client's turns at hashing.
     pub turns: Turns,
 }
 
-/// What one of its connections has, or several together.
+/// Usage of one connection, or of several together.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Part {
-    /// Memory.
+    /// Memory in use.
     pub usage: Usage,
-    /// Pulls, each with a file.
+    /// Pulls under way, each with an open file.
     pub pulls: usize,
 }
 
 impl Share {
-    /// Of a client that has just come.
+    /// The share of a new client, with nothing in use.
     pub fn new() -> Self {
         Self { parts: Mutex::default(), turns: turns() }
     }
@@ -31,8 +31,8 @@ impl Share {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets a connection take something, which is shown what the others have and says what it has then. Nobody else takes
-    /// something meanwhile.
+    /// Updates a connection's usage under the lock. `f` gets the total usage of the client's other
+    /// connections and returns the new usage of this one.
     pub fn take<T>(&self, connection: u64, f: impl FnOnce(Part) -> (Part, T)) -> T {
         let mut parts = self.lock();
         let others = parts.iter().filter(|(number, _)| **number != connection).fold(
@@ -44,7 +44,7 @@ impl Share {
         result
     }
 
-    /// A connection is gone.
+    /// Removes a closed connection's usage.
     pub fn leave(&self, connection: u64) {
         self.lock().remove(&connection);
     }

@@ -126,16 +126,14 @@ fn jumps_of_a_paced_flow_alternate_with_its_marks() {
         );
         near.write_all(&vec![7; BYTES]).expect("it is read");
         let state = &wire.state;
-        let mut counts = Counts::default();
-        // Both ends of the wire are quiet in the end: the close is still to come.
-        let is_told = comes(|| {
-            counts = retcp.counts().expect("ours");
-            (counts.jumps_up, counts.jumps_down) == (state.ups.load(Relaxed), state.downs.load(Relaxed))
-                && state.packets.load(Relaxed) > 4 * PHASE
-        });
-        assert!(is_told, "{counts:?} {state:?}");
+        assert!(comes(|| state.packets.load(Relaxed) > 4 * PHASE), "{state:?}");
+        let counts = retcp.counts().expect("ours");
+        // The kernel joins equal acknowledgements that wait while the program writes
+        // (tcp_add_backlog). A jump is missed only where a whole phase is joined or in flight.
+        let joined = state.packets.load(Relaxed) - counts.acks;
+        let missed = state.ups.load(Relaxed) - counts.jumps_up;
+        assert!(missed * (PHASE - 1) <= joined + PHASE, "{counts:?} {state:?}");
         assert!(counts.jumps_up >= 2 && counts.jumps_up - counts.jumps_down <= 1, "{counts:?}");
-        // The kernel joins equal acknowledgements that wait while the program writes (tcp_add_backlog).
         let marked = state.marked.load(Relaxed);
         assert!(
             mark != Mark::Ece || (marked / 2..=marked).contains(&counts.marked_acks),

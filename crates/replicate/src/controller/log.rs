@@ -1,22 +1,22 @@
-//! A bounded log of a transfer's events, for watchers that come later.
+//! A bounded log of a transfer's events, for watchers that connect later.
 //!
-//! Leaves out: how watchers wait for the next one ([`super::Controller`]). Read [`EventLog`] first.
+//! Leaves out: waiting for the next event ([`super::Controller`]). Read [`EventLog`] first.
 
 use anabranch_replicate_proto::coordinator::{Event, EventKind, Verdict};
 use std::collections::VecDeque;
 
-/// Events of one transfer that a watcher can catch up on.
+/// Maximum number of events kept for one transfer.
 const LOG_MAX: usize = 512;
-/// What they take together, at most.
+/// Maximum bytes of these events.
 const LOG_BYTES_MAX: usize = 64 << 10;
 
-/// A number above all that were drawn before it, over restarts too.
+/// Returns a number above all earlier ones, even across restarts.
 pub(super) fn queue_id() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |d| d.as_nanos() as u64)
 }
 
-/// The time of day, as people and their logs have it.
+/// Time of day in milliseconds since 1970.
 pub(super) fn unix_ms() -> Option<u64> {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.ok().and_then(|d| u64::try_from(d.as_millis()).ok())
@@ -24,22 +24,22 @@ pub(super) fn unix_ms() -> Option<u64> {
 
 /// A transfer's events.
 pub(super) struct EventLog {
-    /// The number of the next event.
+    /// Number of the next event.
     next: u64,
     pub(super) events: VecDeque<Logged>,
-    /// What they take, by [`event_bytes`].
+    /// Bytes of all events, by [`event_bytes`].
     bytes: usize,
 }
 
-/// An event that a watcher can catch up on.
+/// An event kept for watchers.
 pub(super) struct Logged {
     pub(super) number: u64,
-    /// The time of day.
+    /// Time of day in milliseconds since 1970.
     pub(super) at_unix_ms: Option<u64>,
     pub(super) event: Event,
 }
 
-/// What an event takes in memory: itself, its lists and its texts.
+/// Memory of an event: the value, its lists and its texts, in bytes.
 fn event_bytes(event: &Event) -> usize {
     let more = match &event.kind {
         EventKind::Planned { destinations, with, .. } => size_of_val(&**destinations) + size_of_val(&**with),
@@ -59,13 +59,14 @@ fn event_bytes(event: &Event) -> usize {
 }
 
 impl EventLog {
-    /// An empty log. Its numbers are above those of every earlier one of the transfer, so that who saw the last event
-    /// before the controller was restarted sees the first after it.
+    /// Creates an empty log. Its numbers exceed those in all earlier logs of the transfer, so a
+    /// watcher that saw the last event before a restart receives the first event after it.
     pub(super) fn new() -> Self {
         Self { next: queue_id(), events: VecDeque::new(), bytes: 0 }
     }
 
-    /// Adds an event. Of a full log the oldest progress goes first: the newest says more, and twice a second another comes.
+    /// Adds an event. A full log drops its oldest progress event first, because progress is
+    /// superseded twice a second.
     pub(super) fn push(&mut self, event: Event) {
         self.bytes += event_bytes(&event);
         self.events.push_back(Logged { number: self.next, at_unix_ms: unix_ms(), event });
@@ -97,7 +98,8 @@ mod tests {
         matches!(logged.event.kind, EventKind::Progress { .. })
     }
 
-    /// #17: after four minutes the log was progress alone: who came then saw neither plan nor early verdicts.
+    /// #17: after four minutes the log held progress only, so a new watcher saw neither the plan
+    /// nor early verdicts.
     #[test]
     fn progress_pushes_nothing_else_out_of_a_log() {
         let mut log = EventLog::new();
@@ -115,7 +117,7 @@ mod tests {
         assert_eq!(told.remove(0).kind, EventKind::Submitted);
         assert_eq!(told, (0..40).map(verdict).collect::<Vec<_>>());
         assert!(log.events.iter().filter(is_progress).count() > 100, "progress has what is left");
-        // Numbers are kept, and say where a watcher was.
+        // Numbers stay with their events, so a watcher's position remains valid.
         let numbers: Vec<_> = log.events.iter().map(|e| e.number - first).collect();
         assert!(numbers.is_sorted_by(|a, b| a < b) && numbers[1] == 1 && numbers.last() == Some(&4_040));
     }

@@ -1,6 +1,7 @@
-//! A runner's connections: each flow's way to the next site, and from the one before.
+//! A runner's connections: to the next site of each flow, and from the previous one.
 //!
-//! Leaves out: rights to connect (`service`), and the frames' contents ([`anabranch_replicate_proto::msg`]).
+//! Leaves out: rights to connect (`service`), and the contents of frames
+//! ([`anabranch_replicate_proto::msg`]).
 
 use super::{
     ANSWER_TIMEOUT, CONNECT_TIMEOUT, FIRM_TIMEOUT, HEARTBEAT, HOP_TIMEOUT, Shared, digest, dscp, lock,
@@ -26,7 +27,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 
-/// Of all attempts, as what it bounds are the process's threads. Names are counted to the site that goes by them.
+/// One resolver for all attempts, because it bounds the process's threads. Lookups are charged to
+/// the site that uses the name.
 static RESOLVER: LazyLock<Resolver> = LazyLock::new(Resolver::default);
 
 const ALIVE: u8 = 1;
@@ -34,12 +36,12 @@ const TAKEN: u8 = 2;
 /// Followed by the number of packets, 8 bytes, big-endian.
 const CONFIRMED: u8 = 3;
 
-/// Why a flow has no connection.
+/// Reason why a flow has no connection.
 #[derive(Debug)]
 enum NoConnection {
-    /// The site could not be reached, or something else answers there.
+    /// The site is unreachable, or another service answers there.
     Unreached(String),
-    /// The site answers, and does not take the flow.
+    /// The site answers, and refuses the flow.
     NotTaken(String),
 }
 
@@ -53,7 +55,7 @@ impl std::fmt::Display for NoConnection {
 impl std::error::Error for NoConnection {}
 
 impl Shared {
-    // ---- flows that leave ----
+    // ---- outgoing flows ----
 
     pub(super) async fn send_flow(
         &self,
@@ -71,7 +73,8 @@ impl Shared {
             Err(NoConnection::NotTaken(reason)) => return self.hop_failed(out, reason),
         };
         if waiting.fetch_sub(1, Relaxed) == 1 {
-            // What the connections run on, also of an attempt that is over before the first regular report.
+            // Reports the congestion control even for an attempt that ends before the first regular
+            // report.
             self.report(self.progress());
             self.report(Report::Ready { run: self.program.run });
         }
@@ -84,7 +87,7 @@ impl Shared {
         };
         let result = tokio::select! {
             alive = watch_peer(read) => alive,
-            // After the last frame the peer's word that it took it is awaited.
+            // After the last frame, `watch_peer` waits for the peer's confirmation.
             Err(error) = sent => Err(error),
             reason = guard.withdrawn() => Err(io::Error::other(reason)),
         };
@@ -93,7 +96,8 @@ impl Shared {
         }
     }
 
-    /// As [`Self::send_flow`], for a flow that fills: tries for as long as the attempt runs, and ends quietly.
+    /// Like [`Self::send_flow`], for a fill flow: retries for as long as the attempt runs, and ends
+    /// without an error.
     pub(super) async fn send_fill(&self, index: usize, identity: &Identity) {
         let out = &self.program.outgoing[index];
         let sent = async {
@@ -117,7 +121,7 @@ impl Shared {
         }
     }
 
-    /// Reads what the receiving end of a flow that fills says, to its end.
+    /// Reads the confirmations of a fill flow's receiver until the stream ends.
     async fn watch_fill(&self, flow: FlowId, read: ReadHalf<TlsStream<TcpStream>>) -> io::Result<()> {
         read_confirmations(read, |packets| {
             self.stir(|s| s.confirm(flow, packets)).map_err(|error| invalid(error.to_string()))
@@ -125,7 +129,7 @@ impl Shared {
         .await
     }
 
-    /// The flow's connection, tried until the site takes it.
+    /// Connects a flow; retries until the site accepts it.
     async fn connect(
         &self,
         out: &Outgoing,
@@ -147,7 +151,7 @@ impl Shared {
         }
     }
 
-    /// `last` is why the latest try failed, where the site could not be reached.
+    /// `last` is the reason why the latest attempt failed, if the site was unreachable.
     async fn try_to_connect(
         &self,
         out: &Outgoing,
@@ -220,7 +224,8 @@ impl Shared {
                 if let Some(packets) = *lock(&counters.end) {
                     return Some(Frame::End { packets });
                 }
-                // Looking costs little, taking stirs the machine. (The lock must be free again before it does.)
+                // Checking is cheap, taking wakes the state machine. The lock must be free before
+                // that.
                 let can = lock(&self.site).can_produce(out.flow);
                 if can { self.stir(|s| s.produce(out.flow)) } else { None }
             })
@@ -240,7 +245,7 @@ impl Shared {
                     counters.sent_bytes.fetch_add(u64::from(length), Relaxed);
                 }
                 Frame::End { packets } => {
-                    // All stripes end, whichever took the end from the machine.
+                    // All stripes end, no matter which one took the end from the state machine.
                     *lock(&counters.end) = Some(packets);
                     notify.notify_waiters();
                     write.write_all(&FrameHeader::End { packets }.encode()).await?;
@@ -250,7 +255,7 @@ impl Shared {
         }
     }
 
-    // ---- flows that arrive ----
+    // ---- incoming flows ----
 
     pub(super) async fn receive_flow(&self, flow: FlowId, stream: TlsStream<TcpStream>, mut guard: Guard) {
         let (mut read, mut write) = tokio::io::split(stream);
@@ -291,7 +296,7 @@ impl Shared {
                     write.write_u8(TAKEN).await?;
                     write.shutdown().await
                 };
-                // The flow is whole here; whether the sender still hears of it is the sender's concern.
+                // The flow is complete here, so a lost confirmation matters to the sender only.
                 let _ = tokio::time::timeout(HOP_TIMEOUT, told).await;
                 return;
             }
@@ -349,7 +354,8 @@ fn invalid(text: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
-/// Reads what the receiving end of a flow that fills says, to its end; `confirm` takes each count of packets.
+/// Reads the confirmations of a fill flow's receiver until the stream ends; `confirm` takes each
+/// count of packets.
 async fn read_confirmations(
     mut read: impl AsyncRead + Unpin,
     mut confirm: impl FnMut(u64) -> io::Result<()>,
@@ -364,7 +370,7 @@ async fn read_confirmations(
     }
 }
 
-/// For the fuzz target: whether the bytes are what a receiving end may say, whose counts only grow.
+/// For the fuzz target: returns true if the bytes are valid confirmations with increasing counts.
 pub fn exercise_confirmations(bytes: &[u8]) -> bool {
     let mut last = 0;
     let read = read_confirmations(bytes, |packets| {
@@ -379,7 +385,7 @@ pub fn exercise_confirmations(bytes: &[u8]) -> bool {
     matches!(polled, std::task::Poll::Ready(Ok(())))
 }
 
-/// Reads what the receiving end says: that it lives, and at the end that it took everything.
+/// Reads the receiver's heartbeats, and the final confirmation of the whole flow.
 async fn watch_peer(mut read: ReadHalf<TlsStream<TcpStream>>) -> io::Result<()> {
     loop {
         let word = tokio::time::timeout(HOP_TIMEOUT, read.read_u8()).await.map_err(|_| {

@@ -1,6 +1,8 @@
-//! A runner's files: the source's is read, a destination's written, and flows that may be passed on only whole are put by.
+//! A runner's files: reads the source's file, writes a destination's, and stores flows that may be
+//! forwarded only as a whole.
 //!
-//! Leaves out: an arriving file's form on the disk (`disk::partial`), and files for flows that are put by (`spool`).
+//! Leaves out: the on-disk form of a partial file (`disk::partial`), and files for stored flows
+//! (`spool`).
 
 use super::{Shared, SharedFile, SourceFile, lock, wait_for};
 use crate::spool::{Errand, Spool};
@@ -18,7 +20,7 @@ use std::sync::{Arc, Weak};
 use tokio::sync::mpsc;
 
 impl Shared {
-    /// The symbols of a generation, read from the source's file.
+    /// Reads the symbols of a generation from the source's file.
     pub(super) fn read_generation(&self, group: u16, generation: u64) -> Option<Vec<Bytes>> {
         let source = self.source.as_ref()?;
         let piece = lock(&self.site).work_map(group)?.piece(generation)?;
@@ -26,14 +28,14 @@ impl Shared {
         Some(cut(read_piece(source, piece).ok()?.into(), streams, length))
     }
 
-    /// Into how many symbols a piece of `group` is cut, and their length where it is fixed.
+    /// Number of symbols of a piece of `group`, and their length if it is fixed.
     fn cutting(&self, group: u16) -> (usize, Option<usize>) {
         let g = &self.program.groups[usize::from(group)];
         let streams = if g.mode == Mode::Coded { usize::from(g.streams) } else { 1 };
         (streams, (g.flush > 0).then_some(self.program.symbol_bytes as usize))
     }
 
-    /// Feeds a group that fills another, as long as it has work.
+    /// Supplies a fill group for as long as it has work.
     pub(super) async fn supply_fill(self: &Arc<Self>, group: u16) {
         loop {
             let wanted = wait_for(&self.supply, || {
@@ -49,13 +51,13 @@ impl Shared {
             let bytes = match read.await {
                 Ok(Some(Ok(bytes))) => bytes,
                 Ok(Some(Err(error))) => return self.fail(FailureKind::Unreadable, &error),
-                // Without a source there is nothing to feed; without an answer the runtime ends.
+                // No source: nothing to supply. No answer: the runtime ends.
                 Ok(None) | Err(_) => return,
             };
             let mut hasher = PieceHasher::new(range);
             hasher.update(&bytes);
             let hash = hasher.finish().expect("the whole piece was read").hash;
-            // A confirmation may have come in between.
+            // A confirmation may have arrived in between.
             self.stir(|s| {
                 if s.wanted(group) == Some(range) {
                     s.supply(group, vec![bytes.into()], hash);
@@ -74,7 +76,7 @@ impl Shared {
         tokio::time::sleep_until((self.begun + since.to_std()).into()).await;
     }
 
-    /// Tells the machine the time whenever it waits for it, as long as the source has work.
+    /// Delivers timeouts to the state machine for as long as the source has work.
     pub(super) async fn keep_time(&self) {
         loop {
             let due = wait_for(&self.supply, || {
@@ -88,9 +90,10 @@ impl Shared {
         }
     }
 
-    /// Feeds a group to its end, and says the hash of the file if it read all of it.
+    /// Supplies a group to its end, and reports the file's hash if the group covered the whole
+    /// file.
     ///
-    /// Errors: the file cannot be read, which was reported.
+    /// Errors: the file is unreadable, which was reported.
     pub(super) async fn supply_group(
         self: &Arc<Self>,
         group: u16,
@@ -128,7 +131,7 @@ impl Shared {
             if over {
                 continue;
             }
-            // One at a time, whichever group's.
+            // The pace covers all groups, one read at a time.
             if let Some(pace) = &mut *pace.lock().await {
                 self.sleep_until(pace.due()).await;
                 pace.spend(self.now(), cost(program, group, bytes.len() as u64));
@@ -141,7 +144,8 @@ impl Shared {
                 }
                 let open = site.wanted(group).is_some();
                 drop(site);
-                // What was wanted may not be any more: a confirmation can come in between.
+                // A confirmation may have arrived in between, so the symbols may no longer be
+                // wanted.
                 let supply = |s: &mut Site<Bytes>| {
                     s.handle_timeout(self.now());
                     s.wanted(group)?;
@@ -154,7 +158,7 @@ impl Shared {
                 if !whole {
                     return Ok(None);
                 }
-                // The rest is read for the file's hash only.
+                // The remainder is read for the file's hash only.
                 over = true;
             }
         }
@@ -201,10 +205,10 @@ fn begins_a_chunk(piece: ByteRange) -> bool {
     piece.start.is_multiple_of(blake3::CHUNK_LEN as u64)
 }
 
-/// Reads a piece of the source's file, all of it.
+/// Reads a piece of the source's file in full.
 fn read_piece(source: &SourceFile, piece: ByteRange) -> io::Result<Vec<u8>> {
     let length = piece.len() as usize;
-    // Without zeros first, as `read_exact_at` would want them.
+    // Avoids zeroing the buffer, which `read_exact_at` would need.
     let mut bytes = Vec::with_capacity(length);
     while bytes.len() < length {
         let from = piece.start + bytes.len() as u64;
@@ -225,7 +229,7 @@ enum Piece {
     Whole(FileHash),
 }
 
-/// Reads a group's pieces in order and hashes them; and the whole file, where the pieces are all of it.
+/// Reads and hashes a group's pieces in order; also hashes the whole file if the pieces cover it.
 fn read_pieces(
     source: &SourceFile,
     length: u64,
@@ -239,7 +243,8 @@ fn read_pieces(
         if before.len() != length {
             return Err(changed(format!("is {} bytes long, was {length} when planned", before.len())));
         }
-        // The pieces' hashes make up the file's, unless one begins within a chunk or it is a single one.
+        // The pieces' hashes combine into the file's, unless a piece begins within a chunk or there
+        // is only one piece.
         let in_tree = map.pieces() > 1 && (0..map.pieces()).filter_map(|i| map.piece(i)).all(begins_a_chunk);
         let (mut tree, mut hasher) = (FileHasher::new(length), blake3::Hasher::new());
         for piece in (0..map.pieces()).filter_map(|i| map.piece(i)) {

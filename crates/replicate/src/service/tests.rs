@@ -10,7 +10,7 @@ use anabranch_replicate_proto::daemon::room::memory_bytes;
 use anabranch_replicate_proto::plan::{FlowId, Input, Mode, Term};
 use anabranch_units::{LinkId, SiteId};
 
-/// Sites named `s0`, `s1`... on loopback with an authority of their own.
+/// Sites named `s0`, `s1`... on loopback, with a common authority.
 struct Loopback {
     folder: tempfile::TempDir,
     sites: Vec<(Arc<Service>, mpsc::UnboundedReceiver<Report>, std::net::SocketAddr)>,
@@ -74,7 +74,7 @@ impl Loopback {
         self.folder.path().join(format!("s{site}")).join(name)
     }
 
-    /// The first report of `site` that `pick` takes, passing over progress.
+    /// Returns the first report of `site` that `pick` accepts, skipping progress.
     async fn report<T>(&mut self, site: usize, mut pick: impl FnMut(&Report) -> Option<T>) -> T {
         let wait = async {
             loop {
@@ -194,7 +194,7 @@ async fn a_relay_that_goes_away_is_reported_by_its_neighbours() {
     assert!(!have.is_empty());
 }
 
-/// #18: who embeds a site and drops it would have kept its port and its files.
+/// #18: a dropped site kept its port and its files.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_site_that_is_dropped_stops_listening() {
     let mut net = Loopback::start(3);
@@ -210,7 +210,8 @@ async fn a_site_that_is_dropped_stops_listening() {
     tokio::time::timeout(Duration::from_secs(20), gone).await.expect("nobody listens");
 }
 
-/// An attempt of the size of a file that takes a while to install, removed at once: it must not stay.
+/// Removes an attempt right after its installation started. The file is large, so that installing
+/// takes a while.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_attempt_removed_while_it_was_being_installed_does_not_stay() {
     let net = Loopback::start(3);
@@ -261,7 +262,7 @@ async fn an_attempt_without_memory_is_busy_and_fits_later() {
     let ready =
         |r: &Report| matches!(r, Report::Ready { run } if run.transfer == TransferId(8)).then_some(());
     let until = async {
-        // The machine's own list, which frees the memory: a runner is gone a moment before.
+        // The state machine's list frees the memory; the runner is gone a moment earlier.
         while lock(&net.sites[2].0.orders).daemon.attempts().any(|r| r.transfer == TransferId(7)) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -297,8 +298,9 @@ async fn a_transfer_may_not_write_the_file_that_another_writes() {
         .await;
 }
 
-/// #18: a transfer whose file was whole took the file that another was writing, cut it and gave it its name; the other wrote
-/// on into nothing, never heard of an end, and was given up after a minute.
+/// #18: a transfer with a complete file took over the file that another transfer was writing,
+/// truncated it and renamed it. The other transfer wrote on into nothing, received no end, and was
+/// given up after a minute.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transfer_may_not_finish_the_file_that_another_writes() {
     let mut net = Loopback::start(3);
@@ -332,7 +334,7 @@ async fn a_transfer_may_not_finish_the_file_that_another_writes() {
     net.report(2, |r| matches!(r, Report::Completed { .. }).then_some(())).await;
 }
 
-/// #18: a sink that was done and whose file was gone said nothing at all.
+/// #18: a sink that was done and whose file was gone reported nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sink_that_is_done_says_so_when_its_file_is_gone() {
     let mut net = Loopback::start(3);
@@ -355,7 +357,7 @@ fn inquire(path: &str, submitter: Submitter) -> Command {
 }
 
 impl Loopback {
-    /// Why a site refuses what it was asked; `None` if it does not.
+    /// Returns the reason why a site refuses a command, or `None` if it does not.
     async fn refusal(&mut self, site: usize, command: Command) -> Option<String> {
         self.sites[site].0.handle(command);
         self.report(site, |r| match r {
@@ -370,7 +372,7 @@ impl Loopback {
     }
 }
 
-/// #17: any site could have a file put anywhere at any other.
+/// #17: any site could write any file at any other site.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_operators_write_everywhere_and_sites_where_they_are_let() {
     let mut topology = Topology::new("four");
@@ -413,7 +415,7 @@ async fn two_spellings_of_a_name_are_one_file() {
     assert!(refusal.contains("transfer 7 is writing this file"), "{refusal}");
 }
 
-/// #18: the words "Too many open files" were looked for in the text.
+/// #18: the failure was detected by the words "Too many open files" in the text.
 #[test]
 fn nothing_is_to_blame_where_all_descriptors_are_in_use() {
     use rustix::io::Errno;

@@ -1,4 +1,4 @@
-//! A controller on loopback, real mutual TLS, and made-up sites that only talk.
+//! A controller on loopback, with real mutual TLS and scripted sites.
 #![allow(clippy::disallowed_methods, reason = "real sockets and files under test")]
 
 use anabranch_graph::file::{Defaults, Format, parse};
@@ -42,7 +42,7 @@ fn pair() -> Topology {
     t
 }
 
-/// The one link there is.
+/// Plans over the single link.
 fn planner(request: &PlanRequest<'_>) -> Result<Plan, String> {
     if request.avoid_links.contains(&LinkId(0)) {
         return Err("no path from seattle to New York".into());
@@ -79,9 +79,9 @@ struct World {
     folder: PathBuf,
     controller: Option<JoinHandle<()>>,
     address: SocketAddr,
-    /// How long a body may take.
+    /// Time limit of a body.
     patience: StdDuration,
-    /// What the controller trusts.
+    /// Identity that the controller trusts.
     identity: Option<Identity>,
     topology: Topology,
 }
@@ -114,7 +114,7 @@ impl World {
     }
 
     async fn start(&mut self) {
-        // A killed process leaves no lock behind; a killed task's connections take a moment to go.
+        // A killed process leaves no lock behind; connections of a killed task close with a delay.
         let mut tries = 0;
         let controller = loop {
             let config =
@@ -134,7 +134,7 @@ impl World {
         self.controller = Some(tokio::spawn(server.run()));
     }
 
-    /// Dropped in the middle of whatever it does: nothing is flushed that was not already.
+    /// Drops the controller in the middle of its work: nothing more is flushed.
     async fn kill(&mut self) {
         let controller = self.controller.take().expect("it runs");
         controller.abort();
@@ -156,7 +156,8 @@ impl World {
         SiteLink::new(self.client(Role::Site, name), name, RegisterRequest::new(session, addresses))
     }
 
-    /// Both sites, which hold the file back while the first flag is set and count their starts in the second.
+    /// Starts both sites, which hold the file back while the first flag is set and count their
+    /// starts in the second.
     fn sites(&self, held: bool) -> ([JoinHandle<()>; 2], Arc<AtomicBool>, Arc<AtomicU64>) {
         let (hold, starts) = (Arc::new(AtomicBool::new(held)), Arc::new(AtomicU64::new(0)));
         let both = [("seattle", 1), ("New York", 2)];
@@ -176,7 +177,8 @@ fn submit_request() -> SubmitRequest {
     SubmitRequest::new("seattle", "/data/in", vec![DestinationRequest { site: "New York".into(), path }])
 }
 
-/// Answers commands as a good site would, until it is dropped; holds the file back while `hold` is set.
+/// Answers commands as a correct site would, until dropped; holds the file back while `hold` is
+/// set.
 fn site(link: SiteLink, hold: Arc<AtomicBool>, starts: Arc<AtomicU64>) -> JoinHandle<()> {
     tokio::spawn(async move {
         let whole = vec![ByteRange { start: 0, end: LENGTH }];
@@ -231,8 +233,8 @@ async fn wait_for_phase(client: &Client, id: TransferId, phase: PhaseName) {
     panic!("never {phase:?}: {:?}", client.status(id).await);
 }
 
-/// Leads connections to `target`. What was connected before the flag was last set leads nowhere: nothing is said of its end, but who
-/// sends on it is told, as by a machine that has lost its power and runs again.
+/// Forwards connections to `target`. Each change of the flag cuts earlier connections without a
+/// FIN, as a power loss does: a sender on one of them gets a reset, as from the restarted machine.
 async fn forgetful_way(target: SocketAddr) -> (SocketAddr, tokio::sync::watch::Sender<u64>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound");
@@ -257,8 +259,8 @@ async fn forgetful_way(target: SocketAddr) -> (SocketAddr, tokio::sync::watch::S
     (address, losses)
 }
 
-/// #18: a site's request for commands waited for 25 s on a connection that nobody had at the other end, though the site had
-/// registered anew meanwhile.
+/// #18: a site's request for commands waited for 25 s on a dead connection, although the site had
+/// registered again meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_site_that_registers_anew_asks_for_commands_at_once() {
     let mut world = World::new("anew").await;
@@ -273,7 +275,7 @@ async fn a_site_that_registers_anew_asks_for_commands_at_once() {
             new.into_iter().for_each(|command| sender.send(command).expect("it is waited for"));
         }
     });
-    // A transfer waits for both.
+    // The transfer needs both sites.
     let _other = site(world.link("New York", 2), Arc::default(), Arc::default());
     let operator = world.client(Role::Operator, "operator");
     let are_up = async |operator: &Client| {
@@ -282,7 +284,7 @@ async fn a_site_that_registers_anew_asks_for_commands_at_once() {
         }
     };
     are_up(&operator).await;
-    // Its request for commands waits.
+    // The site's request for commands waits.
     tokio::time::sleep(StdDuration::from_millis(300)).await;
     losses.send_modify(|losses| *losses += 1);
     world.kill().await;
@@ -342,7 +344,7 @@ async fn a_whole_transfer_is_talked_through() {
     sites.iter().for_each(JoinHandle::abort);
 }
 
-/// #17: a command whose answer or terminal was lost could only begin the same transfer again, which failed.
+/// #17: after a lost answer or terminal, the only choice was a second equal transfer, which failed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_under_way_is_found_by_the_same_request_of_the_same_submitter() {
     let world = World::new("attach").await;
@@ -354,7 +356,7 @@ async fn what_is_under_way_is_found_by_the_same_request_of_the_same_submitter() 
     assert!(
         matches!(&refused, ClientError::Refused { status: 409, error } if error.contains("fill off, not on"))
     );
-    // A site's transfers have a site's rights, an operator's have more.
+    // A site's transfers have a site's rights; an operator's have more.
     let own = seattle.submit_or_attach(&submit_request()).await.expect("its own file");
     assert!(matches!(own, Submitted::New(own) if own != id), "{own:?}");
     assert_eq!(
@@ -383,7 +385,7 @@ async fn a_killed_controller_goes_on_where_it_was() {
     }
     assert!(matches!(watch.next().await, Ok(Some(WatchItem::Status(_)))));
     world.kill().await;
-    // #17: who watched was not told, and gave up soon after.
+    // #17: the watcher was not told, and gave up soon after.
     let mut watch = watch.with_patience(StdDuration::from_secs(60));
     loop {
         if let Some(WatchItem::Away(why)) = watch.next().await.expect("it is tried on") {
@@ -401,7 +403,7 @@ async fn a_killed_controller_goes_on_where_it_was() {
     }
     let last = last.expect("a status ends the stream");
     assert_eq!((last.outcome, last.attempts), (Some(Outcome::Done), 2));
-    // #17: nobody said when a transfer began or how long it took.
+    // #17: the start and duration of a transfer were not reported.
     assert_eq!(last.began_unix_ms, before.began_unix_ms, "kept over the restart");
     assert!(last.ended_unix_ms >= last.began_unix_ms && last.ended_unix_ms.is_some(), "{last:?}");
     let second = operator.submit(&submit_request()).await.expect("a good request");
@@ -414,7 +416,7 @@ async fn a_site_that_falls_silent_counts_as_gone() {
     let world = World::new("silent").await;
     let (hold, starts) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
     let link = site(world.link("seattle", 1), hold.clone(), starts.clone());
-    // A transfer waits for both.
+    // The transfer needs both sites.
     let _other = site(world.link("New York", 2), Arc::default(), Arc::default());
     let operator = world.client(Role::Operator, "operator");
     let is_up = async |want: bool| {
@@ -440,7 +442,8 @@ fn refusal(result: Result<Vec<Command>, ClientError>) -> (u16, String) {
     }
 }
 
-/// #17: two processes of one site took each other's place without a word, and a transfer's parts lay in either's folder.
+/// #17: two processes of one site replaced each other silently, and parts of a transfer lay in
+/// either's folder.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_process_of_a_site_is_refused_while_the_first_one_lives() {
     let world = World::new("second").await;
@@ -457,14 +460,14 @@ async fn a_second_process_of_a_site_is_refused_while_the_first_one_lives() {
         assert!(error.contains("--take-over"), "{error}");
     }
     assert!(!first.is_finished());
-    // One that is gone makes room, at the latest when it gives no sign of life.
+    // A dead process makes room once it fails to respond.
     first.abort();
     let _ = first.await;
     let _second = site(world.link("seattle", 3), hold.clone(), starts.clone());
     let session = async || refusal(world.link("seattle", 4).next_commands().await).1;
     tokio::time::sleep(StdDuration::from_secs(4)).await;
     assert!(session().await.contains("0000000000000003"));
-    // Where the operator says so the new one takes over, and the old one is told.
+    // With the operator's consent the new process takes over, and the old one is told.
     let link = world.link("seattle", 3);
     let mut registration =
         RegisterRequest::new(5, vec![LinkAddress { link: LinkId(1), address: "127.0.0.1:9".into() }]);
@@ -476,7 +479,7 @@ async fn a_second_process_of_a_site_is_refused_while_the_first_one_lives() {
     assert!(status == 423 && error.contains("0000000000000005"), "{error}");
 }
 
-/// #17: a site that knew another network was taken on as if nothing were odd.
+/// #17: a site with another topology was accepted silently.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_site_with_another_topology_is_told_so() {
     let world = World::new("other-topology").await;
@@ -503,7 +506,7 @@ async fn a_site_with_another_topology_is_told_so() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_may_not_is_refused() {
     let world = World::new("refused").await;
-    // A site in another's name, by its own certificate.
+    // A site that uses another site's name, with its own certificate.
     let seattle = world.client(Role::Site, "seattle");
     let impostor = SiteLink::new(seattle.clone(), "New York", RegisterRequest::new(1, vec![]));
     let error = impostor.next_commands().await.expect_err("another's name");
@@ -517,7 +520,7 @@ async fn who_may_not_is_refused() {
         .await
         .expect_err("no site");
     assert!(matches!(error, ClientError::Refused { status: 403, .. }), "{error:?}");
-    // A site submits its own files and nobody else's.
+    // A site submits its own files only.
     let other = SubmitRequest::new(
         "New York",
         "/x",
@@ -527,7 +530,7 @@ async fn who_may_not_is_refused() {
     assert!(matches!(error, ClientError::Refused { status: 403, .. }), "{error:?}");
     let own = seattle.submit(&submit_request()).await.expect("its own file");
     let new_york = world.client(Role::Site, "New York");
-    // Source and destination look at it, and who has no part in it learns nothing of it.
+    // Source and destination see the transfer; an uninvolved site does not.
     for part in [&seattle, &new_york, &operator] {
         assert_eq!(part.statuses().await.expect("it answers").len(), 1);
         part.status(own).await.expect("its own");
@@ -554,11 +557,11 @@ async fn who_may_not_is_refused() {
     assert!(matches!(error, ClientError::Refused { status: 403, .. }), "{error:?}");
     assert_eq!(operator.cancel(own).await, Ok(true), "operators may");
     assert_eq!(operator.status(own).await.expect("it is remembered").exit_code, Some(5));
-    // #48: metrics tell of all transfers.
+    // #48: metrics cover all transfers, so a site may not read them.
     let error = denver.text("/metrics").await.expect_err("others' transfers");
     assert!(matches!(error, ClientError::Refused { status: 403, .. }), "{error:?}");
     assert!(operator.text("/metrics").await.expect("operators may").contains("anabranch_site_up"));
-    // An address of a link that ends elsewhere.
+    // An address for a link that ends at another site.
     let wrong = vec![LinkAddress { link: LinkId(0), address: "127.0.0.1:9".into() }];
     let error = SiteLink::new(seattle, "seattle", RegisterRequest::new(1, wrong))
         .next_commands()
@@ -567,8 +570,8 @@ async fn who_may_not_is_refused() {
     assert!(error.to_string().contains("link 0 does not end at site `seattle`"), "{error}");
 }
 
-/// #17: a site named any address, and all others connected there, to whomever. (That relays keep to what is registered
-/// follows: they know no other.)
+/// #17: a site could register any address, and all other sites connected to it. (Relays connect to
+/// registered addresses only, because they know no other.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_site_is_found_where_the_topology_has_it_and_nowhere_else() {
     let text = r#"
@@ -592,7 +595,7 @@ async fn a_site_is_found_where_the_topology_has_it_and_nowhere_else() {
     };
     for (site, others) in [
         ("New York", &["10.2.0.1:9", "127.0.0.1:9", "[::1]:9", "[::ffff:10.2.0.1]:9", "localhost:9"][..]),
-        // Others' spellings of an address inside, and names that begin so.
+        // Other spellings of an internal address, and names that begin with an allowed one.
         (
             "New York",
             &["0x0a010203:9", "167838211:9", "10.1.2.3.example:9", "10.1.2.3@127.0.0.1:9", " 10.1.2.3:9"],
@@ -687,7 +690,7 @@ async fn a_store_of_another_topology_is_refused() {
     std::fs::remove_dir_all(&folder).expect("ours");
 }
 
-/// #17: questions outlived those who had asked them.
+/// #17: questions outlived their callers.
 #[tokio::test]
 async fn a_question_ends_with_whoever_asked_it() {
     let folder = std::env::temp_dir().join(format!("anabranch-replicate-{}-asked", std::process::id()));
@@ -709,7 +712,8 @@ async fn a_question_ends_with_whoever_asked_it() {
     std::fs::remove_dir_all(&folder).expect("ours");
 }
 
-/// #17: of 347 random damages of a store 13 made its start panic, one of them in a way that ends a process.
+/// #17: of 347 random damages of a store, 13 made the start panic, one of them in a way that ends a
+/// process.
 #[tokio::test]
 async fn a_damaged_store_is_refused_in_one_line_or_read_as_it_was() {
     let folder = std::env::temp_dir().join(format!("anabranch-replicate-{}-damaged", std::process::id()));
@@ -720,7 +724,7 @@ async fn a_damaged_store_is_refused_in_one_line_or_read_as_it_was() {
     std::fs::remove_dir_all(&folder).expect("ours");
 }
 
-/// #17: whoever had a connection kept it, whatever became of his certificate.
+/// #17: a peer kept an open connection after its certificate was revoked.
 #[tokio::test]
 async fn a_connection_that_is_kept_ends_when_its_peer_is_revoked_and_nobody_elses_does() {
     let world = World::new("revoked").await;
@@ -742,7 +746,7 @@ async fn a_connection_that_is_kept_ends_when_its_peer_is_revoked_and_nobody_else
     revoke(&world.folder, anabranch_replicate::SYSTEM, std::slice::from_ref(seattle.own()))
         .expect("the set is there");
     controller.reload().expect("a good list");
-    // Closed, whether or not it asks.
+    // The connection is closed even without a request.
     let mut rest = Vec::new();
     let closed = tokio::time::timeout(PATIENCE, lost.read_to_end(&mut rest)).await.expect("it is closed");
     assert!(rest.is_empty(), "{closed:?}");
@@ -759,7 +763,7 @@ async fn a_body_must_come_in_time_and_of_each_peer_one_large_one_at_a_time() {
     world.patience = StdDuration::from_secs(3);
     world.start().await;
     let identity = world.credentials(Role::Site, "seattle");
-    // The head of a request, and nothing of its body.
+    // The head of a request, without its body.
     let begin = async |length: usize| {
         let tcp = TcpStream::connect(world.address).await.expect("it listens");
         let mut stream = identity.connect(tcp, Role::Controller, "controller").await.expect("good keys");
@@ -781,11 +785,12 @@ async fn a_body_must_come_in_time_and_of_each_peer_one_large_one_at_a_time() {
     let mut answers = [one.await, other.await];
     answers.sort();
     assert_eq!(answers, ["HTTP/1.1 408", "HTTP/1.1 429"]);
-    // Both are over: the next one has its turn.
+    // Both requests have ended, so the next one is served.
     assert_eq!(answer(begin(1 << 20).await).await, "HTTP/1.1 408");
 }
 
-/// The corpora of the fuzz targets: names that begin with `bad` are refused, all others taken.
+/// Corpora of the fuzz targets: the controller refuses files whose names begin with `bad`, and
+/// takes all other files.
 #[test]
 fn corpora_replay() {
     for (target, exercise) in [
@@ -797,7 +802,8 @@ fn corpora_replay() {
     }
 }
 
-/// #17: one site filled the controller's memory, its store and all its places, and nobody could read how transfers stood.
+/// #17: one site filled the controller's memory, its store and all its slots, so that no status
+/// could be read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_one_site_submits_is_bounded_and_can_be_read() {
     let world = World::new("flood").await;

@@ -1,4 +1,4 @@
-//! An agent whose coordinator, programs and connections are the test.
+//! An agent with a scripted coordinator, programs and connections.
 
 use super::*;
 use crate::control::Report;
@@ -30,7 +30,7 @@ fn agent() -> Agent {
     Agent::new(at(0), AgentConfig::new(BitRate::mbps(100)))
 }
 
-/// The next ask, which there is.
+/// Returns the next ask, which must exist.
 fn asked(agent: &mut Agent) -> (u64, Ask) {
     agent.poll_ask().expect("it asks for something")
 }
@@ -51,7 +51,7 @@ fn look(agent: &mut Agent, now: Instant, flows: &[Seen]) {
     assert_eq!(ask, Ask::Look);
     agent.handle_answer(now, number, Ok(Answer::Listing { flows: flows.to_vec(), left_out: 0 }));
 }
-/// Has it join, and says by which numbers it waits for limits.
+/// Makes the agent join. Returns the number by which it waits for limits.
 fn join(agent: &mut Agent, now: Instant, session: u64, flows: &[Seen]) -> u64 {
     prepare(agent, now, session);
     look(agent, now, flows);
@@ -90,7 +90,7 @@ fn it_joins_with_what_there_is_then_says_what_is_new_and_that_it_is_there() {
     announce(&mut agent, at(50), 2);
     let (first, reports) = report(&mut agent);
     assert_eq!(reports.len(), 1);
-    // One request at a time: what comes meanwhile is in the next.
+    // One request at a time: later news is in the next request.
     announce(&mut agent, at(51), 3);
     assert_eq!(agent.poll_ask(), None);
     agent.handle_answer(at(60), first, Ok(Answer::Taken));
@@ -98,7 +98,7 @@ fn it_joins_with_what_there_is_then_says_what_is_new_and_that_it_is_there() {
     agent.handle_answer(at(61), second, Ok(Answer::Taken));
     agent.handle_timeout(at(102));
     look(&mut agent, at(102), &[seen(1, 0), seen(2, 0), seen(3, 0)]);
-    // Nothing has moved.
+    // No flow has moved.
     assert_eq!(agent.poll_ask(), None);
     agent.handle_timeout(at(202));
     look(&mut agent, at(202), &[seen(1, 0), seen(2, 0), seen(3, 0)]);
@@ -140,7 +140,7 @@ fn limits_are_lifted_after_a_second_of_silence_and_it_joins_again() {
     assert_eq!(agent.poll_timeout(), Some(at(1_000)));
     agent.handle_timeout(at(1_000));
     assert!(orders(&mut agent).contains(&Order::LiftAll));
-    // The coordinator answers after all, but does not know that there is no limit any more.
+    // The coordinator answers after all, without knowing that the limits are lifted.
     agent.handle_answer(at(1_001), number, Ok(Answer::Taken));
     assert!(!agent.is_awaited(limits));
     assert_eq!((agent.poll_ask(), agent.poll_timeout()), (None, Some(at(1_051))));
@@ -148,7 +148,8 @@ fn limits_are_lifted_after_a_second_of_silence_and_it_joins_again() {
     join(&mut agent, at(1_052), 10, &[seen(1, 0)]);
 }
 
-/// Limits that came while the session was silent were set once, and stayed for as long as the coordinator was away (#18).
+/// Limits that arrived during the coordinator's silence were set, and stayed for as long as it was
+/// unreachable (#18).
 #[test]
 fn limits_that_come_after_the_coordinator_was_silent_are_not_set() {
     let mut agent = agent();
@@ -162,11 +163,11 @@ fn limits_that_come_after_the_coordinator_was_silent_are_not_set() {
     let limit = Limit { flow: flow(1), rate_bps: Some(1_000_000) };
     agent.handle_answer(at(1_001), limits, Ok(Answer::Limits(vec![limit])));
     assert_eq!(orders(&mut agent), [Order::LiftAll]);
-    // It joins again, and so is told anew.
+    // The agent joins again, and gets all limits again.
     assert_eq!(agent.poll_timeout(), Some(at(1_051)));
 }
 
-/// Sessions that each ended within a second kept what was left of the ones before for ever (#18).
+/// Sessions that each ended within a second kept the limits of earlier sessions for ever (#18).
 #[test]
 fn old_limits_are_lifted_though_no_session_lasts() {
     let mut agent = agent();
@@ -255,7 +256,7 @@ fn looks_take_a_small_part_of_the_time_or_half_of_it_where_flows_would_count_as_
     assert_eq!(look_after(ms(3), Some(ms(0))), ms(60));
     assert_eq!(look_after(ms(5), None), LOOK_EVERY);
     assert_eq!(look_after(ms(12), None), ms(240));
-    // Thousands of flows, of which the coordinator is to hear; and more than that.
+    // Thousands of flows to report to the coordinator; and still more.
     assert_eq!(look_after(ms(120), Some(ms(0))), LOOK_LATE);
     assert_eq!(look_after(ms(260), None), ms(520));
     assert!(LOOK_LATE * 2 <= IDLE_AFTER);
@@ -271,7 +272,7 @@ fn connections_with_the_coordinator_are_known_at_both_ends() {
     assert!(is_control("10.0.0.1:40000", "10.0.0.9:7190", "10.0.0.9:7190"));
     assert!(!is_control("10.0.0.1:40000", "10.0.0.8:7190", "10.0.0.9:7190"));
     assert!(!is_control("10.0.0.1:7190", "10.0.0.8:40000", "10.0.0.9:7190"));
-    // Where the coordinator runs on this host, what it answers other hosts goes from its port.
+    // If the coordinator runs on this host, its answers to other hosts leave from its port.
     for coordinator in ["10.0.0.1:7190", "127.0.0.1:7190"] {
         assert!(is_control("10.0.0.1:7190", "10.0.0.2:40000", coordinator));
         assert!(!is_control("10.0.0.1:7191", "10.0.0.2:40000", coordinator));
@@ -279,7 +280,8 @@ fn connections_with_the_coordinator_are_known_at_both_ends() {
     }
 }
 
-/// #18: a listing that was begun before a connection was there ended the flow that was announced meanwhile, for good.
+/// #18: a listing that was started before a connection existed ended the flow announced meanwhile,
+/// for good.
 #[test]
 fn a_listing_from_before_an_announcement_does_not_end_its_flow() {
     let mut agent = agent();
@@ -293,7 +295,7 @@ fn a_listing_from_before_an_announcement_does_not_end_its_flow() {
     assert!(matches!(reports[..], [Report::Flow { .. }]), "{reports:?}");
     assert_eq!(orders(&mut agent).last(), Some(&Order::Keep(BTreeSet::from([flow(1)]))));
     agent.handle_answer(at(103), reported, Ok(Answer::Taken));
-    // The next one knows better.
+    // The next listing includes the flow.
     agent.handle_timeout(at(203));
     look(&mut agent, at(204), &[]);
     let (_, reports) = report(&mut agent);

@@ -1,4 +1,5 @@
-//! The paper's examples, a plain twin that follows Algorithm 1 line by line, and laws on random networks.
+//! The paper's examples, a plain version that follows Algorithm 1 line by line, and properties on
+//! random networks.
 
 use super::*;
 use crate::ChasePlus;
@@ -6,8 +7,8 @@ use anabranch_fluid::{Completion, Flow, Law, Network, Watched, run};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use proptest::prelude::*;
 
-/// Figure 5: coflows `a` and `b` of two flows each, 30 Mbit a flow. `links` are the rates of (s1, d1), (s2, d2) and (s3, d3),
-/// of which a2 and b2 share the last.
+/// Figure 5: coflows `a` and `b` of two flows each, 30 Mbit a flow. `links` are the rates of (s1,
+/// d1), (s2, d2) and (s3, d3); a2 and b2 share the last link.
 fn figure_5(links: [u64; 3], b_arrives_s: u64, allocator: &mut impl Allocator) -> Vec<f64> {
     let network = Network::new(links.map(BitRate::mbps).to_vec()).expect("all links have a rate");
     let flow = |coflow, link, arrives_s| Flow {
@@ -40,7 +41,8 @@ fn who_comes_late_takes_2_seconds_where_work_was_conserved_and_3_otherwise() {
     assert_eq!(figure_5([5, 15, 15], 2, &mut ChasePlus::default()), [6.0, 2.0]);
 }
 
-/// Algorithm 1 and equations 7 to 10 flow by flow, with nothing kept between decisions but the order.
+/// Algorithm 1 and equations 7 to 10 flow by flow, without state between decisions except the
+/// order.
 struct Plain {
     priority: Priority,
     order: Vec<CoflowId>,
@@ -55,7 +57,7 @@ impl Plain {
     fn most(active: &Active, rates: &BTreeMap<FlowId, f64>, id: FlowId) -> f64 {
         active.route(id).map(|link| Self::left(active, rates, link)).fold(f64::INFINITY, f64::min)
     }
-    /// Lines 1 to 6 for one coflow, but for the flow that comes.
+    /// Lines 1 to 6 for one coflow, without the flow that arrives.
     fn shrink(active: &Active, rates: &mut BTreeMap<FlowId, f64>, placed: &[FlowId]) -> f64 {
         let time = placed.iter().map(|id| active.remaining_bits(*id) / rates[id]).fold(0.0, f64::max);
         placed
@@ -141,7 +143,7 @@ impl Allocator for Plain {
     }
 }
 
-/// Whether two allocators decide alike, as long as a run goes the first one's way.
+/// Compares two allocators during a run that follows the first one.
 struct Beside {
     ours: Chase,
     plain: Plain,
@@ -159,7 +161,7 @@ impl Allocator for Beside {
     }
 }
 
-/// Coflow, route, bytes, arrival, and what comes how much later.
+/// Coflow, route, bytes, arrival, and later growth as bytes and delay.
 type Row = (u32, BTreeSet<u32>, u64, u64, Vec<(u64, u64)>);
 
 /// Random links, and flows on them.

@@ -1,4 +1,4 @@
-//! Order, fairness inside a coflow, and that nobody starves.
+//! Order of coflows, proportions within a coflow, and absence of starvation.
 
 use super::*;
 use anabranch_fluid::{Flow, Network, run};
@@ -23,7 +23,7 @@ fn times_s(links: usize, flows: &[Flow], allocator: &mut impl Allocator) -> Vec<
 
 #[test]
 fn who_came_first_is_through_though_smaller_ones_never_end() {
-    // The first needs 1 s alone; others keep the link full for 50 s, each of them 0.1 s.
+    // The first coflow needs 1 s alone; the others, of 0.1 s each, keep the link full for 50 s.
     let mut flows = vec![flow(0, &[0], 100, 0)];
     flows.extend((0..500).map(|n| flow(n + 1, &[0], 10, 100 * u64::from(n))));
     let starved = times_s(1, &flows, &mut ChasePlus::without([Without::Due]))[0];
@@ -51,7 +51,8 @@ fn what_comes_late_has_its_own_time() {
 
 #[test]
 fn a_coflow_counts_where_it_waits() {
-    // b needs 3 s on link 1, where nobody is; c 2 s on link 0, behind a's 2. SEBF has c before b on link 2.
+    // b needs 3 s on link 1, where no other coflow is; c needs 2 s on link 0, behind a's 2 s. SEBF
+    // puts c before b on link 2.
     let flows = [
         flow(0, &[0], 200, 0),
         flow(1, &[1], 250, 0),
@@ -66,7 +67,7 @@ fn a_coflow_counts_where_it_waits() {
 }
 
 proptest! {
-    /// The next in order is always one that no other would be before: a look at all of them says the same.
+    /// The order equals the result of an exhaustive search for the next coflow.
     #[test]
     fn the_order_is_that_of_a_search_through_all(
         flows in proptest::collection::vec((0u32..6, 0u32..4, 1u64..1_000), 1..30),

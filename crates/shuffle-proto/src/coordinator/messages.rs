@@ -1,5 +1,5 @@
-//! Messages of the coordinator beside reports and limits: settings, hosts, reasons of refusals, and views of flows and coflows
-//! under way.
+//! Types of the coordinator besides reports and limits: settings, hosts, refusals, and views of
+//! active flows and coflows.
 //!
 //! Leaves out: decisions (`coordinator`); reports and limits themselves ([`crate::control`]).
 
@@ -9,25 +9,25 @@ use anabranch_units::{BitRate, ByteCount, Instant};
 use std::fmt;
 use std::net::IpAddr;
 
-/// The most characters that a host's or a coflow's name has.
+/// Maximum number of characters in a host's or a coflow's name.
 pub const NAME_MAX: usize = 128;
-/// The most hosts. Of more, one whose agent has gone is forgotten.
+/// Maximum number of hosts; above it a disconnected one is forgotten.
 pub const HOSTS_MAX: usize = 4_096;
-/// The most uplinks.
+/// Maximum number of uplinks.
 pub const UPLINKS_MAX: usize = 4_096;
-/// The most uplinks that a host is behind.
+/// Maximum number of uplinks of one host.
 pub const HOST_UPLINKS_MAX: usize = 8;
-/// The most addresses of a host.
+/// Maximum number of addresses of a host.
 pub const ADDRESSES_MAX: usize = 64;
-/// The most flows of a host.
+/// Maximum number of flows of a host.
 pub const HOST_FLOWS_MAX: usize = 65_536;
-/// The most coflows that flows of a host are of: what a decision takes grows with the square of their number.
+/// Maximum number of coflows of a host's flows: the cost of a decision grows with its square.
 pub const HOST_COFLOWS_MAX: usize = 1_024;
 
-/// How flows are told apart.
+/// Classification of flows.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Flows with less to move pass without a limit, and nobody waits for them (section 4.4: 50 kB).
+    /// Size below which flows have no limit, and coflows do not wait for them (section 4.4: 50 kB).
     pub mice_below: ByteCount,
 }
 
@@ -37,33 +37,33 @@ impl Default for Settings {
     }
 }
 
-/// What an agent says of its host when it joins.
+/// A host as described by its joining agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
-    /// The addresses that flows to it have.
+    /// Addresses of flows to the host.
     pub addresses: Vec<IpAddr>,
-    /// What its link has for data, out and in.
+    /// Goodput of its link, each way.
     pub rate: BitRate,
-    /// What it shares with other hosts on its way to all others; in any order, and each once.
+    /// Uplinks that it shares with other hosts, each once, in any order.
     pub uplinks: Vec<Uplink>,
 }
 
-/// What carries all that some hosts send to others, and all that these send to them.
+/// A link that several hosts share for their traffic to and from all other hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uplink {
-    /// Its name, the same for all hosts behind it.
+    /// Name of the uplink, the same for all hosts behind it.
     pub name: String,
-    /// What it has for data, out and in; the same, too.
+    /// Goodput of the uplink each way, the same for all hosts behind it.
     pub rate: BitRate,
 }
 
-/// Why the coordinator does not take what an agent says.
+/// Reason for refusing an agent's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReportError {
-    /// A name that is empty, too long, or has other than printable characters.
+    /// A name that is empty, too long, or contains unprintable characters.
     Name(String),
-    /// No agent of this host has joined, or another one has since.
+    /// No agent of this host has joined, or a later one has replaced it.
     NotJoined(String),
     /// More hosts than [`HOSTS_MAX`].
     TooManyHosts,
@@ -75,30 +75,30 @@ pub enum ReportError {
     TooManyCoflows,
     /// A link slower than [`RATE_MIN`].
     SlowLink(BitRate),
-    /// An address that no one host has.
+    /// An address that does not name a single host.
     Address(IpAddr),
-    /// An address that another host has that is there.
+    /// An address of another connected host.
     AddressTaken {
-        /// Which.
+        /// The address.
         address: IpAddr,
-        /// Who has it.
+        /// Name of the other host.
         other: String,
     },
     /// More uplinks than [`UPLINKS_MAX`].
     TooManyUplinks,
     /// More uplinks of a host than [`HOST_UPLINKS_MAX`].
     TooManyHostUplinks(usize),
-    /// An uplink that a host is behind twice.
+    /// An uplink that is listed twice.
     UplinkTwice(String),
-    /// An uplink of which another host that is there says something else.
+    /// An uplink for which another connected host states a different rate.
     UplinkRate {
-        /// Its name.
+        /// Name of the uplink.
         name: String,
-        /// What this host says.
+        /// Rate that this host states.
         said: BitRate,
-        /// Who else is behind it.
+        /// Name of the other host.
         other: String,
-        /// What that one says.
+        /// Rate that the other host states.
         known: BitRate,
     },
 }
@@ -147,58 +147,58 @@ impl std::error::Error for ReportError {}
 /// A coflow whose last flow has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// Its name.
+    /// Name of the coflow.
     pub name: String,
-    /// When its first flow was there.
+    /// Time of its first flow.
     pub since: Instant,
-    /// When its last one had ended.
+    /// Time at which its last flow had ended.
     pub at: Instant,
-    /// Its flows that were no mice.
+    /// Number of its flows, without mice.
     pub flows: u64,
-    /// What they had moved when that was last said.
+    /// Bytes moved, as last reported.
     pub bytes: ByteCount,
 }
 
-/// A coflow that is under way.
+/// An active coflow.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CoflowView {
-    /// Its name.
+    /// Name of the coflow.
     pub name: String,
-    /// When its first flow was there.
+    /// Time of its first flow.
     pub since: Instant,
-    /// Its flows that are no mice, by host.
+    /// Flows without mice, by host.
     pub flows: Vec<FlowView>,
 }
 
 /// A host that has joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostView<'a> {
-    /// Its name.
+    /// Name of the host.
     pub name: &'a str,
-    /// Whether its agent is there.
+    /// True if its agent is connected.
     pub is_up: bool,
-    /// How often an agent of it has joined.
+    /// Number of times that an agent of the host has joined.
     pub joins: u64,
-    /// What its link carries, out and in.
+    /// Goodput of its link, each way.
     pub rate: BitRate,
-    /// Its uplinks' names and rates.
+    /// Names and rates of its uplinks.
     pub uplinks: Vec<(&'a str, BitRate)>,
 }
 
-/// A flow that is under way.
+/// An active flow.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FlowView {
-    /// Who sends it.
+    /// Name of the sending host.
     pub host: String,
-    /// Which one it is.
+    /// Addresses and ports of the flow.
     pub flow: FlowKey,
-    /// What it has still to move, as far as is known.
+    /// Known number of bytes left to send.
     pub remaining: ByteCount,
-    /// How fast it may be; `None` while it is idle, and passes without a limit.
+    /// Rate limit; `None` while the flow is idle and has no limit.
     pub rate: Option<BitRate>,
 }
 
-/// Whether a host or a coflow may be called so.
+/// Checks the name of a host or a coflow.
 ///
 /// Errors: [`ReportError::Name`].
 pub fn check_name(name: &str) -> Result<(), ReportError> {
@@ -206,7 +206,7 @@ pub fn check_name(name: &str) -> Result<(), ReportError> {
     if is_one { Ok(()) } else { Err(ReportError::Name(name.to_owned())) }
 }
 
-/// Whether a host may have this address: one that names a host, and no group of them.
+/// Checks that an address names a single host rather than a group.
 ///
 /// Errors: [`ReportError::Address`].
 pub fn check_address(address: IpAddr) -> Result<(), ReportError> {

@@ -1,53 +1,54 @@
-//! The progress of a flow that has a rate: whether any of its bytes arrive, and whether as fast as its limit.
+//! Progress of a flow with a rate: whether its bytes arrive, and whether as fast as its limit
+//! allows.
 //!
-//! Both are judged over a while, which begins a while after a rate was raised: reports of agents are some tenths of a second old,
-//! and bytes that a kernel has already handed to a link at a lower rate go first. Leaves out: consequences of the verdict. Read
-//! [`Progress::look`].
+//! Both are judged over an interval, which starts some time after a raise: agents' reports are some
+//! tenths of a second old, and bytes already handed to a link at the lower rate go first. Leaves
+//! out: consequences of the verdict. Read [`Progress::look`].
 
 use super::RATE_MIN;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 
-/// A flow of which nothing has arrived for so long is idle, and for as long again as the most that a kernel sends at once
-/// (64 KiB) takes at its rate. Over as long it is judged whether it is slow.
+/// Time without arrivals after which a flow is idle, plus the time of a kernel's largest burst (64
+/// KiB) at the flow's rate. Also the interval over which slowness is judged.
 pub const IDLE_AFTER: Duration = Duration::from_ms(500);
-/// The most that a kernel hands to a link at once (what one segmentation offload may carry).
+/// Maximum burst that a kernel hands to a link at once (one segmentation offload).
 pub(super) const BURST: ByteCount = ByteCount::new(64 * 1024);
-/// Flows are looked at in such steps, many at a time.
+/// Granularity of checks, so that many flows are checked together.
 pub(super) const LOOK_STEP: Duration = Duration::from_ms(50);
-/// What a rate has to grow by for what was before it not to count.
+/// Minimum factor of a rate increase that restarts the interval.
 const RAISE: f64 = 1.25;
-/// For so long after something has arrived, raises may have what was before them not count.
+/// Time after the last arrival within which an increase restarts the interval.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// What was found.
+/// Result of a check.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub(super) enum Verdict {
-    /// Nothing arrives.
+    /// No bytes arrive.
     Idle,
-    /// So much does, in bits a second, and that is this part of what might have.
+    /// Bytes arrive at `bps`, which is this part of the permitted rate.
     Moves { bps: f64, part: f64 },
 }
 
-/// How a flow gets on.
+/// Progress of one flow.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Progress {
     moved: ByteCount,
     moved_at: Instant,
-    /// Nothing had to arrive before.
+    /// Time of the last restart; the flow cannot be idle for longer than since then.
     raised_at: Instant,
     rate_bps: f64,
-    /// What is judged: from when on, what had been moved by then, and what might have been since, up to the last change of the
-    /// rate.
+    /// Judged interval: its start, the bytes moved at the start, and the bits permitted from the
+    /// start to the last change of rate.
     began: Instant,
     moved_before: ByteCount,
     allowed_bits: f64,
     rate_at: Instant,
-    /// Whether its rate has been raised a while before that is judged.
+    /// True if the rate was raised some time before the interval.
     is_settled: bool,
 }
 
 impl Progress {
-    /// Of a flow that has moved so much and has no rate yet.
+    /// Creates the progress of a flow that has moved `moved` bytes and has no rate yet.
     pub const fn new(now: Instant, moved: ByteCount) -> Self {
         Self {
             moved,
@@ -62,14 +63,14 @@ impl Progress {
         }
     }
 
-    /// So much has arrived, in all.
+    /// Records the total bytes delivered.
     pub fn on_moved(&mut self, now: Instant, moved: ByteCount) {
         if moved > self.moved {
             (self.moved, self.moved_at) = (moved, now);
         }
     }
 
-    /// It may go at another rate from now on.
+    /// Sets the current rate.
     pub fn set_rate(&mut self, now: Instant, rate_bps: f64) {
         let is_raised = rate_bps > RAISE * self.rate_bps && now <= self.moved_at + GRACE;
         self.allowed_bits += self.rate_bps * now.saturating_since(self.rate_at).as_secs_f64();
@@ -84,7 +85,7 @@ impl Progress {
         (self.began, self.moved_before, self.allowed_bits, self.rate_at) = (now, self.moved, 0.0, now);
     }
 
-    /// How long none of it may arrive without its being idle.
+    /// Time without arrivals after which the flow is idle.
     fn idle_after(&self) -> Duration {
         let rate = BitRate::bps(self.rate_bps as u64).max(RATE_MIN);
         IDLE_AFTER + rate.transmit_time(BURST)
@@ -94,14 +95,14 @@ impl Progress {
         self.moved_at.max(self.raised_at) + self.idle_after()
     }
 
-    /// When to look.
+    /// Time of the next check.
     pub fn look_at(&self) -> Instant {
         let at = self.idle_at().min(self.began + self.idle_after());
         let step = u128::from(LOOK_STEP.as_ps());
         Instant::from_ps(at.as_ps().div_ceil(step).saturating_mul(step))
     }
 
-    /// Looks; says nothing where it is too early to tell.
+    /// Checks the flow. Returns `None` if it is too early to tell.
     pub fn look(&mut self, now: Instant) -> Option<Verdict> {
         if now >= self.idle_at() {
             return Some(Verdict::Idle);
@@ -114,7 +115,8 @@ impl Progress {
         let bps = bits / now.saturating_since(self.began).as_secs_f64();
         let part = bits / self.allowed_bits.max(1.0);
         self.begin(now);
-        // What goes before it at the old rate takes some time, and so does a sender that speeds up.
+        // The first interval after a raise is skipped: it contains bytes sent at the old rate, and
+        // a sender that accelerates.
         std::mem::replace(&mut self.is_settled, true).then_some(Verdict::Moves { bps, part })
     }
 }
@@ -139,7 +141,7 @@ mod tests {
         let mut progress = going();
         // 64 KiB take 52 ms.
         assert_eq!(progress.look_at(), at(600));
-        // How it begins is not judged.
+        // The first interval is not judged.
         progress.on_moved(at(500), ByteCount::new(1));
         assert_eq!(progress.look(at(550)), None);
         assert_eq!(progress.look(at(600)), None);
@@ -150,7 +152,7 @@ mod tests {
         let Some(Verdict::Moves { bps, part }) = progress.look(at(1_205)) else { panic!("too early") };
         assert!((bps / 2.4e6 * 0.605 - 1.0).abs() < 1e-9, "{bps}");
         assert!((part - 2.4 / 4.525).abs() < 1e-9, "{part}");
-        // From now on anew.
+        // A new interval begins.
         progress.on_moved(at(1_800), ByteCount::new(362_501));
         let Some(Verdict::Moves { part, .. }) = progress.look(at(1_811)) else { panic!("too early") };
         assert!((part - 0.5 / 3.03).abs() < 1e-9, "{part}");

@@ -1,4 +1,4 @@
-//! Agents' limits, and rates that links carry after any report.
+//! Agents' limits, and rates within links' capacities after any report.
 
 use super::*;
 use crate::{Chase, ChasePlus};
@@ -57,7 +57,7 @@ impl Site {
         let limits = self.0.poll_limits(&host.to_string(), 1);
         limits.into_iter().map(|l| (l.flow.local.port(), l.rate_bps.expect("a limit") / 1_000)).collect()
     }
-    /// Flows whose limits are lifted, by their ports.
+    /// Ports of flows whose limits are lifted.
     fn lifted(&mut self, ms: u64, host: u8) -> Vec<u16> {
         self.0.decide(at(ms)).expect("it decides");
         let limits = self.0.poll_limits(&host.to_string(), 1);
@@ -88,7 +88,7 @@ fn a_coflows_flows_are_through_together_and_the_rest_is_for_others() {
     let mut site = Site::new(4);
     site.report(0, 0, &[flow(key(0, 2, 1), "a", 10), flow(key(0, 3, 2), "a", 30)]);
     assert_eq!(site.limits(0, 0), [(1, 25_000), (2, 75_000)]);
-    // What b has is larger, and gets what a leaves at host 3.
+    // b has more data left, and gets the rate that a leaves at host 3.
     site.report(1, 1, &[flow(key(1, 3, 3), "b", 300)]);
     assert_eq!(site.limits(1, 1), [(3, 25_000)]);
     assert_eq!(site.limits(1, 0), []);
@@ -103,7 +103,7 @@ fn mice_pass_until_they_have_grown() {
     let mouse =
         |bytes| Report::Flow { flow: key(0, 1, 1), coflow: "a".into(), size_bytes: bytes, open_ended: false };
     site.report(0, 0, &[mouse(49_999)]);
-    // Whatever its connection had as its limit before.
+    // The mouse gets no limit, whatever its connection had before.
     assert_eq!(site.lifted(0, 0), [1]);
     site.report(1, 0, &[mouse(50_000)]);
     assert_eq!(site.limits(1, 0), [(1, 100_000)]);
@@ -123,7 +123,7 @@ fn what_stays_on_its_host_crosses_no_link() {
         assert_eq!(site.lifted(0, 0), [1]);
         site.report(0, 0, &[Report::Ended { flow: to }]);
     }
-    // Where hosts share a machine, loopback is their network.
+    // Hosts on one machine use loopback as their network.
     let host = Host { addresses: vec![[127, 0, 0, 2].into()], ..host(1) };
     site.0.handle_join(at(0), "1", 2, host).expect("it joins");
     site.report(0, 0, &[flow(loopback(key(0, 1, 1)), "a", 10)]);
@@ -159,12 +159,12 @@ fn flows_to_a_host_that_joins_later_share_its_link() {
     let slow = Host { rate: BitRate::mbps(20), ..host(2) };
     site.0.handle_join(at(1), "2", 1, slow).expect("it joins");
     assert_eq!((site.limits(1, 0), site.limits(1, 1)), (vec![(1, 10_000)], vec![(2, 10_000)]));
-    // It joins again with another link.
+    // The host joins again with another link.
     site.0.handle_join(at(2), "2", 2, host(2)).expect("it joins");
     assert_eq!((site.limits(2, 0), site.limits(2, 1)), (vec![(1, 50_000)], vec![(2, 50_000)]));
 }
 
-/// A flow to a host on loopback that joined after it had been announced never had a limit (#18).
+/// A flow to a host on loopback that joined after the announcement never had a limit (#18).
 #[test]
 fn flows_to_a_host_on_loopback_that_joins_later_cross_its_link() {
     let mut site = Site::new(0);
@@ -196,19 +196,19 @@ fn flows_cross_the_uplinks_that_their_ends_do_not_share() {
         site.report(0, from, &[Report::Ended { flow: key(from, to, 1) }]);
         limits[0].1 / 1_000
     };
-    // In a rack, between racks, between sites, to a host in the core, and to one that nobody knows.
+    // Flows in a rack, between racks, between sites, to a host in the core, and to an unknown host.
     let rates = [(0, 1), (0, 2), (2, 0), (0, 3), (3, 0), (1, 4), (4, 2), (3, 9)]
         .map(|(from, to)| alone(&mut site, from, to));
     assert_eq!(rates, [100, 25, 25, 10, 10, 20, 20, 100]);
-    // Two hosts' flows share it, and one that stays inside has the rest of its link.
+    // Two hosts' flows share the uplink; a flow that stays inside gets the rest of its link.
     site.report(1, 0, &[flow(key(0, 4, 1), "a", 10), flow(key(0, 1, 3), "b", 100)]);
     site.report(1, 1, &[flow(key(1, 4, 2), "a", 10)]);
     assert_eq!((site.limits(1, 0), site.limits(1, 1)), (vec![(1, 10_000), (3, 90_000)], vec![(2, 10_000)]));
-    // It joins again from inside the site.
+    // The host joins again from inside the site.
     site.0.handle_join(at(2), "4", 2, behind(4, &[("site-x", 20)])).expect("it joins");
     assert_eq!((site.limits(2, 0), site.limits(2, 1)), (vec![(1, 15_000), (3, 85_000)], vec![(2, 15_000)]));
 
-    // A rate is what all say that are there.
+    // All connected hosts must state the same rate.
     let error =
         site.0.handle_join(at(2), "0", 1, behind(0, &[("rack-a", 40)])).expect_err("refused").to_string();
     assert_eq!(
@@ -225,7 +225,7 @@ fn who_should_be_through_and_is_not_still_has_a_rate() {
     let mut site = Site::new(3);
     site.report(0, 0, &[flow(key(0, 2, 1), "a", 1)]);
     assert_eq!(site.limits(0, 0), [(1, 100_000)]);
-    // It should have been through long ago when another comes, and is taken to be soon.
+    // The flow is overdue when another arrives, and is assumed to finish soon.
     site.report(400, 1, &[flow(key(1, 2, 2), "b", 100)]);
     assert_eq!(site.limits(400, 1), [(2, 1_000)]);
     assert_eq!(site.limits(400, 0), []);
@@ -242,10 +242,11 @@ fn an_idle_flow_lends_its_rate_until_it_moves_again() {
     let moved = |flow, moved_bytes| [Report::Moved { flow, moved_bytes }];
     site.report(0, 0, &[flow(idle, "a", 30)]);
     site.report(0, 1, &[flow(other, "b", 300)]);
-    // What the one has that waits the other has not.
+    // The minimum rate of the waiting flow is taken from the other one.
     assert_eq!(site.limits(0, 0), [(1, 99_000)]);
     assert_eq!(site.limits(0, 1), [(2, 1_000)]);
-    // 64 KiB take 5.2 ms at the one's rate, and 524 ms at the other's; they are looked at in steps.
+    // 64 KiB take 5.2 ms at the one flow's rate, and 524 ms at the other's; checks are rounded to
+    // steps.
     let due = site.0.poll_timeout().expect("flows are looked at");
     assert_eq!(due, at(550));
     assert_eq!(site.lifted(549, 0), [] as [u16; 0]);
@@ -254,13 +255,13 @@ fn an_idle_flow_lends_its_rate_until_it_moves_again() {
     assert_eq!(site.0.count(), (2, 1, 2));
     let views = site.0.coflows(at(550));
     assert_eq!((views[0].flows[0].rate, views[0].flows[0].remaining.as_u64()), (None, 30_000_000));
-    // What is small wakes nobody.
+    // Small progress does not wake an idle flow.
     site.report(600, 1, &moved(other, 1_000_000));
     site.report(600, 0, &moved(idle, 49_999));
     assert_eq!((site.limits(600, 0), site.limits(600, 1)), (vec![], vec![]));
     site.report(700, 0, &moved(idle, 50_000));
     assert_eq!((site.limits(700, 0), site.limits(700, 1)), (vec![(1, 99_000)], vec![(2, 1_000)]));
-    // While both move as they may, that stays.
+    // While both flows move as permitted, nothing changes.
     for ms in (800..=1_800).step_by(100) {
         site.report(ms, 0, &moved(idle, 50_000 + 12_375 * (ms - 700)));
         site.report(ms, 1, &moved(other, 1_000_000 + 125 * (ms - 700)));
@@ -269,16 +270,16 @@ fn an_idle_flow_lends_its_rate_until_it_moves_again() {
     assert_eq!(site.lifted(1_850, 0), [] as [u16; 0]);
     assert_eq!(site.lifted(2_349, 0), [] as [u16; 0]);
     assert_eq!(site.lifted(2_350, 0), [1]);
-    // More to move wakes it, too.
+    // New data also wakes an idle flow.
     site.report(2_400, 0, &[flow(idle, "a", 31)]);
     assert_eq!((site.limits(2_400, 0), site.limits(2_400, 1)), (vec![(1, 99_000)], vec![(2, 1_000)]));
     assert_eq!(site.lifted(2_950, 0), [1]);
-    // A coflow has ended with its last flow, though that is idle.
+    // A coflow ends with its last flow, even an idle one.
     site.report(3_100, 0, &[Report::Ended { flow: idle }]);
     let bytes = ByteCount::new(13_662_500);
     let ended = Ended { name: "a".into(), since: at(0), at: at(3_100), flows: 1, bytes };
     assert_eq!(site.0.poll_ended(), Some(ended));
-    // The other one has stood still since.
+    // The other flow has been idle since.
     assert_eq!(site.lifted(3_500, 1), [2]);
     assert_eq!(site.0.count(), (1, 0, 1));
 }
@@ -288,7 +289,7 @@ fn a_slow_flow_keeps_little_more_than_it_moves() {
     let mut site = Site::new(3);
     let (slow, other) = (key(0, 2, 1), key(1, 2, 2));
     let moved = |flow, moved_bytes| [Report::Moved { flow, moved_bytes }];
-    // So many bytes a millisecond, from the one instant to the other.
+    // Moves the slow and the other flow at these bytes per millisecond, between two instants.
     let go = |site: &mut Site, from: u64, to: u64, before: u64, slow_each: u64, other_each: u64| {
         for ms in (from + 50..=to).step_by(50) {
             site.report(ms, 0, &moved(slow, before + slow_each * (ms - from)));
@@ -301,19 +302,20 @@ fn a_slow_flow_keeps_little_more_than_it_moves() {
     site.report(0, 0, &[flow(slow, "a", 30)]);
     site.report(0, 1, &[flow(other, "b", 300)]);
     assert_eq!((site.limits(0, 0), site.limits(0, 1)), (vec![(1, 99_000)], vec![(2, 1_000)]));
-    // How it begins is not judged. 8 Mbit/s of 99: it keeps its limit, but of its links 10.
+    // The first interval is not judged. At 8 of 99 Mbit/s the flow keeps its limit, but reserves 10
+    // Mbit/s of its links.
     go(&mut site, 0, 1_100, 0, 1_000, 125);
     assert_eq!((site.limits(1_100, 0), site.limits(1_100, 1)), (vec![], vec![(2, 90_000)]));
     assert_eq!(site.0.count(), (2, 1, 2));
     assert_eq!(site.0.coflows(at(1_100))[0].flows[0].rate, Some(BitRate::mbps(99)));
-    // A little more is the same, much less or much more is not.
+    // Small changes of its rate are ignored, large ones are not.
     go(&mut site, 1_100, 1_650, 1_100_000, 1_050, 11_250);
     assert_eq!((site.limits(1_650, 0), site.limits(1_650, 1)), (vec![], vec![]));
     go(&mut site, 1_650, 2_200, 1_677_500, 500, 11_250);
     assert_eq!((site.limits(2_200, 0), site.limits(2_200, 1)), (vec![], vec![(2, 95_000)]));
     go(&mut site, 2_200, 2_750, 1_952_500, 2_000, 11_250);
     assert_eq!((site.limits(2_750, 0), site.limits(2_750, 1)), (vec![], vec![(2, 80_000)]));
-    // It makes use of its limit, and is slow no longer.
+    // The flow uses its limit again, and is no longer slow.
     go(&mut site, 2_750, 3_300, 3_052_500, 12_000, 11_250);
     assert_eq!((site.limits(3_300, 0), site.limits(3_300, 1)), (vec![], vec![(2, 1_000)]));
     assert_eq!(site.0.count(), (2, 2, 2));
@@ -333,7 +335,7 @@ fn open_ended_flows_of_a_coflow_have_as_much_to_move_as_they_have_moved() {
         ]
     };
     let remaining = |site: &mut Site, ms| -> Vec<u64> {
-        // As if another had come.
+        // As if another flow had arrived.
         site.0.is_changed = true;
         site.0.decide(at(ms)).expect("it decides");
         site.0.coflows(at(ms))[0].flows.iter().map(|flow| flow.remaining.as_u64() / 1_000).collect()
@@ -343,11 +345,11 @@ fn open_ended_flows_of_a_coflow_have_as_much_to_move_as_they_have_moved() {
     site.report(0, 1, &said(two, 200, 0));
     assert_eq!(remaining(&mut site, 0), [1_000, 1_000]);
     assert_eq!((site.limits(0, 0), site.limits(0, 1)), (vec![(1, 50_000)], vec![(2, 50_000)]));
-    // What waits in a buffer counts where it is more.
+    // Buffered bytes count if they are more.
     site.report(1, 1, &said(two, 4_200, 200));
     site.report(1, 0, &said(one, 2_300, 2_200));
     assert_eq!(remaining(&mut site, 1), [1_200, 4_000]);
-    // With an empty buffer one is idle, until as much waits as is not small.
+    // With an empty buffer a flow is idle, until enough is buffered.
     site.report(2, 0, &said(one, 2_300, 2_300));
     assert_eq!(site.lifted(2, 0), [1]);
     assert_eq!(site.limits(2, 1), [(2, 100_000)]);
@@ -369,7 +371,7 @@ fn where_there_is_no_room_who_has_gone_is_forgotten() {
     };
     (2..HOSTS_MAX).for_each(|name| join(&mut site, name).expect("there is room"));
     assert_eq!(join(&mut site, HOSTS_MAX), Err(ReportError::TooManyHosts));
-    // To who is forgotten there are no flows.
+    // There are no flows to a forgotten host.
     site.report(0, 0, &[flow(key(0, 1, 1), "a", 10)]);
     site.0.handle_leave(at(0), "1", 1);
     assert_eq!(join(&mut site, HOSTS_MAX), Err(ReportError::TooManyHosts));
@@ -433,11 +435,11 @@ proptest! {
             _ => Box::new(ChasePlus::default()),
         };
         let mut site = Site::with(3, allocator);
-        // Decided on elsewhere, and brought back after the next act.
+        // A decision made elsewhere, and applied after the next act.
         let mut late = None;
         for (step, (from, what, port, to, megabytes)) in acts.into_iter().enumerate() {
             let (now, name, key) = (at(step as u64 * 50), from.to_string(), key(from, to, port));
-            // What a host may not say is refused, and nothing else comes of it.
+            // A refused report has no effect.
             let _ = match what {
                 0 => {
                     let uplinks = [("a", 50), ("b", 30)];
@@ -492,7 +494,7 @@ proptest! {
     }
 }
 
-/// One host's flows of as many coflows once took all of the coordinator's time (#17).
+/// Flows in very many coflows of one host took all of the coordinator's time (#17).
 #[test]
 fn a_host_has_flows_of_so_many_coflows_and_no_more() {
     let mut site = Site::new(3);
@@ -501,10 +503,10 @@ fn a_host_has_flows_of_so_many_coflows_and_no_more() {
     site.report(0, 0, &all);
     let more = site.0.handle_reports(at(0), "0", 1, &[of(HOST_COFLOWS_MAX)]);
     assert_eq!(more, Err(ReportError::TooManyCoflows));
-    // Another flow of one that is there, and other hosts' coflows.
+    // Another flow of a known coflow, and other hosts' coflows.
     site.report(0, 0, &[flow(key(0, 2, 60_000), "t0", 1)]);
     site.report(0, 2, &[flow(key(2, 1, 1), "mine", 1)]);
-    // The last flow of one makes room for another.
+    // The last flow of a coflow makes room for another coflow.
     site.report(1, 0, &[Report::Ended { flow: key(0, 1, 1) }, of(HOST_COFLOWS_MAX)]);
     let next = of(HOST_COFLOWS_MAX + 1);
     let still = [Report::Ended { flow: key(0, 1, 0) }, next.clone()];

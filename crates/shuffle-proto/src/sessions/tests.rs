@@ -51,7 +51,7 @@ fn a_request_waits_for_limits_and_is_answered_once_they_are_decided() {
     decide(&mut sessions, at(1));
     assert_eq!(sessions.poll_answer(), Some((first, Ok(vec![limit(1, Some(LINK.as_bps()))]))));
     assert_eq!(sessions.poll_event(), Some(Event::Begun("a".into())));
-    // The other one has what comes next.
+    // The other request gets the next limits.
     sessions.handle_reports(at(2), "h", 1, &[Report::Ended { flow: key(1) }, flow(2)]).expect("taken");
     decide(&mut sessions, at(2));
     assert_eq!(sessions.poll_answer().map(|(number, _)| number), Some(second));

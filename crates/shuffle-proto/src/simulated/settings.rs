@@ -1,4 +1,4 @@
-//! The settings of a `shuffle` workload in a scenario, and whether they fit its network.
+//! Settings of a `shuffle` workload in a scenario, and their validation against its network.
 
 use super::{FlowSpec, Shuffle};
 use crate::{Scheduler, coordinator};
@@ -8,30 +8,31 @@ use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// The latest that a coflow may begin, and the most that a flow of it may come after that: the longest that a run may take.
+/// Maximum start time of a coflow, and maximum delay of its flows after that: the maximum duration
+/// of a run.
 const START_MAX: Duration = Duration::from_secs(100_000);
-/// The most flows of a workload.
+/// Maximum number of flows in a workload.
 const FLOWS_MAX: usize = 100_000;
-/// The scheduler that is none: TCP alone, without coordinator and agents.
+/// Name for TCP alone, without coordinator and agents.
 const NONE: &str = "none";
 
 /// A workload's settings.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Settings {
-    /// As `shuffle coordinator --allocator` has it, or `none`.
+    /// Scheduler, as in `shuffle coordinator --allocator`, or `none`.
     allocator: String,
-    /// The host where the coordinator is; host 0 without.
+    /// Host of the coordinator; `None` for host 0.
     coordinator: Option<String>,
-    /// By name.
+    /// Coflows, by name.
     coflows: BTreeMap<String, CoflowSettings>,
-    /// How often agents look at what has become of their flows.
+    /// Interval between two listings of flows.
     look_every: Duration,
-    /// Flows with less to move have no limit.
+    /// Size below which flows have no limit.
     mice_below: ByteCount,
     /// Strict priority of data.
     priority: u8,
-    /// The same of what agents and coordinator say.
+    /// Strict priority of control messages.
     control_priority: u8,
 }
 
@@ -39,7 +40,7 @@ struct Settings {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CoflowSettings {
-    /// When it begins.
+    /// Start time.
     #[serde(default)]
     start: Duration,
     flows: Vec<FlowSettings>,
@@ -51,9 +52,9 @@ struct CoflowSettings {
 struct FlowSettings {
     from: String,
     to: String,
-    /// All that it moves.
+    /// Total bytes of the flow.
     size: ByteCount,
-    /// So much after its coflow begins.
+    /// Delay after the coflow's start.
     #[serde(default)]
     start: Duration,
 }
@@ -72,9 +73,9 @@ impl Default for Settings {
     }
 }
 
-/// Looks a workload up, which messages call `field`.
+/// Resolves a workload, which messages call `field`, against its network.
 ///
-/// Errors: a setting that is unknown or cannot be, a host that is none or that cannot be reached.
+/// Errors: a setting that is unknown or out of range; a host that is unknown or unreachable.
 pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result<Shuffle, PlanError> {
     let wrong = |name: &str, message: String| PlanError { field: format!("{field}.{name}"), message };
     let settings: Settings = workload.settings(field)?;
@@ -153,7 +154,7 @@ pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result
     })
 }
 
-/// What the links of a host carry, out or in, whichever is less: a coordinator knows one number of a host.
+/// Lower rate of a host's links out and in, because a coordinator knows one number for a host.
 fn link_rate(network: &Network, host: u16) -> BitRate {
     let site = network.hosts()[usize::from(host)];
     let (mut out_bps, mut into_bps) = (0, 0);

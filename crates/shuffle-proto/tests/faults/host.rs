@@ -1,4 +1,4 @@
-//! A host: its kernel's flows, the programs that make them, and its agent with the state that outlives it.
+//! A host: its kernel's flows, their programs, and its agent with its persistent state.
 
 use anabranch_shuffle_proto::agent::{Agent, AgentConfig};
 use anabranch_shuffle_proto::book::{Seen, Socket};
@@ -13,10 +13,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-/// What links carry.
+/// Rate of all links.
 pub const LINK: BitRate = BitRate::mbps(100);
 
-/// The address of a host.
+/// Address of a host.
 pub fn address(host: usize) -> IpAddr {
     [10, 0, 0, host as u8 + 1].into()
 }
@@ -28,23 +28,23 @@ pub struct Flow {
     pub coflow: String,
     pub size_bytes: u64,
     pub acked_bytes: u64,
-    /// The limit that its program has given it.
+    /// Rate limit set by its program.
     pub own: Option<BitRate>,
     pub limit: Option<BitRate>,
-    /// When an agent has set its limit last.
+    /// Time of an agent's last limit.
     pub limited_at: Option<Instant>,
-    /// The agent that has heard of it, and when.
+    /// Agent that received its announcement, and the time.
     pub told: Option<(u64, Instant)>,
-    /// Whether its program says that it has ended before it closes.
+    /// True if its program announces the end before it closes.
     pub says_end: bool,
 }
 
-/// What outlives an agent: its host's flows, and its state file.
+/// State that outlives an agent: the host's flows, and the state file.
 #[derive(Debug)]
 pub struct Kernel {
     pub flows: BTreeMap<FlowKey, Flow>,
     pub notes: Vec<Limited>,
-    /// How many in a million limits cannot be set, and state files not be written.
+    /// Rate of failures to set limits and to write state files, per million.
     pub refused_ppm: u32,
     pub full_ppm: u32,
     pub refused_at: Option<Instant>,
@@ -67,17 +67,17 @@ impl Kernel {
         self.flows.iter().map(seen).collect()
     }
 
-    /// Flows that are held to another rate than their programs have said.
+    /// Flows with another rate limit than their programs have set.
     pub fn limited(&self) -> impl Iterator<Item = (&FlowKey, &Flow)> {
         self.flows.iter().filter(|(_, flow)| flow.limit != flow.own)
     }
 
-    /// As a guard or the next agent does: lifts all that is written down.
+    /// Lifts all recorded limits, as a guard or the next agent does.
     pub fn lift_left(&mut self) {
         let Ok(_) = lift_left(std::mem::take(&mut self.notes), self);
     }
 
-    /// Whether the next limit cannot be set.
+    /// Returns true if the next limit cannot be set.
     fn refuses(&mut self) -> bool {
         let is_refused = self.random.chance_ppm(self.refused_ppm);
         if is_refused {
@@ -101,7 +101,7 @@ impl Remains for Kernel {
     }
 }
 
-/// The agent's way to its kernel.
+/// The agent's access to its kernel.
 #[derive(Clone, Debug)]
 pub struct Hand(pub Rc<RefCell<Kernel>>);
 
@@ -133,7 +133,7 @@ impl Machine for Hand {
     }
 
     fn forget_all_but(&mut self, limited: &BTreeMap<FlowKey, Limited>) {
-        // Now and then, as a long file is.
+        // Done occasionally, as with a long file.
         let kernel = &mut *self.0.borrow_mut();
         if limited.is_empty() || kernel.notes.len() > 2 * limited.len() + 4 {
             kernel.notes = limited.values().copied().collect();
@@ -143,24 +143,24 @@ impl Machine for Hand {
     fn warn(&mut self, _: &Trouble) {}
 }
 
-/// An agent that runs.
+/// A running agent.
 #[derive(Debug)]
 pub struct Process {
     pub machine: Agent,
     pub limits: Enforcement<Hand>,
-    /// What tells it from other agents of its host.
+    /// Number that distinguishes it from other agents of its host.
     pub generation: u64,
     pub frozen_until: Option<Instant>,
-    /// When it was frozen last, until then: answers that came meanwhile are older than others.
+    /// Last time of being frozen, and until when: answers from that period are older.
     pub thawed_at: Option<Instant>,
-    /// How far its clock is ahead.
+    /// Lead of its clock.
     pub ahead: Duration,
     pub armed: Option<Instant>,
-    /// When its last session began.
+    /// Start of its last session.
     pub joined_at: Option<Instant>,
-    /// The last session that it has asked for.
+    /// Last session that it has requested.
     pub session: u64,
-    /// When it last had an answer of the coordinator's that counts.
+    /// Time of the coordinator's last valid answer.
     pub heard_at: Instant,
 }
 
@@ -169,7 +169,7 @@ pub struct Process {
 pub struct Host {
     pub kernel: Rc<RefCell<Kernel>>,
     pub agent: Option<Process>,
-    /// While nothing passes between it and the coordinator.
+    /// End of the current cut between the host and the coordinator.
     pub cut_until: Instant,
     pub flows_so_far: u64,
 }
@@ -189,7 +189,7 @@ impl Host {
         Self { kernel, agent: None, cut_until: Instant::ZERO, flows_so_far: 0 }
     }
 
-    /// Starts an agent, which lifts what the last one has left.
+    /// Starts an agent, which lifts the previous one's limits.
     pub fn start(&mut self, now: Instant, host: usize, generation: u64) {
         self.kernel.borrow_mut().lift_left();
         let config = AgentConfig { addresses: vec![address(host)], ..AgentConfig::new(LINK) };

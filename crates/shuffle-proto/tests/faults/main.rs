@@ -1,9 +1,11 @@
-//! Whole systems under faults, in virtual time: a coordinator, agents, programs' flows and a network that loses and delays.
+//! Whole systems under faults, in virtual time: a coordinator, agents, programs' flows and a
+//! network with loss and delay.
 //!
-//! Each seed draws which faults there are and how many: lost, late and overtaken messages, partitions, crashes of agents (with their
-//! guards or without) and of the coordinator, restarts from the agents' state files, frozen agents, clocks that jump, limits that
-//! cannot be set or lifted, full disks. After every event [`World`] checks the invariants. At the end all faults are
-//! healed, and every coflow must end. `testing::faults` says how to run one seed, or more.
+//! Each seed draws the kinds and rates of faults: lost, late and reordered messages, partitions,
+//! crashes of agents (with or without their guards) and of the coordinator, restarts from the
+//! agents' state files, frozen agents, clocks that jump, limits that cannot be set or lifted, full
+//! disks. After every event [`World`] checks the invariants. At the end all faults stop, and every
+//! coflow must end. `testing::faults` explains how to run one seed, or more.
 #![allow(clippy::disallowed_methods, reason = "a test reads what it is told")]
 
 mod host;

@@ -1,4 +1,4 @@
-//! The coordinator's machine under its own clock, with decisions that take time.
+//! The coordinator's state machine under its own clock, with decisions that take time.
 
 use super::host::{LINK, address};
 use anabranch_shuffle_proto::agent::{Answer, Ask, Failure, LIMITS_WAIT, SILENCE_MAX};
@@ -9,24 +9,24 @@ use anabranch_shuffle_proto::{BoxedAllocator, Scheduler, Sessions};
 use anabranch_units::{BitRate, Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who asks: a host, its agent's generation, and the number by which the agent waits.
+/// Origin of a request: host, generation of its agent, and the number by which the agent waits.
 pub type Asker = (usize, u64, u64);
 
 /// A running coordinator.
 pub struct Service {
     machine: Sessions<BoxedAllocator>,
-    /// When its clock began.
+    /// Zero of its clock.
     began: Instant,
     decision_takes: Duration,
-    /// A decision that is made, and when it will be.
+    /// Current decision, and the time at which it will be made.
     deciding: Option<(Instant, Decision<BoxedAllocator>)>,
-    /// Who waits for limits, and until when, by the machine's numbers.
+    /// Waiting requests for limits and their deadlines, by the state machine's numbers.
     waiting: BTreeMap<u64, (Asker, Instant)>,
-    /// When each host's agent was last heard.
+    /// Time of each agent's last request.
     heard_at: BTreeMap<String, Instant>,
 }
 
-/// How much later than it is due the machine may see to something: it is called every so often.
+/// Interval between two calls of the state machine, and so its maximum delay.
 const TICK: Duration = Duration::from_ms(20);
 
 pub type Reply = (Asker, Result<Answer, Failure>);
@@ -62,27 +62,27 @@ impl Service {
         self.machine.is_joined(&name(host), session)
     }
 
-    /// Whether all these hosts' agents have joined, and no flow is known.
+    /// Returns true if all these hosts' agents have joined, and no flow is known.
     pub fn is_idle(&self, hosts: usize) -> bool {
         let coordinator = self.machine.coordinator();
         coordinator.hosts().filter(|host| host.is_up).count() == hosts && coordinator.count() == (0, 0, 0)
     }
 
-    /// How many flows are known and have rates, how many coflows they are of, and which agents are there.
+    /// Summary of known flows, flows with rates, coflows and connected agents.
     pub fn left(&self) -> String {
         let coordinator = self.machine.coordinator();
         let hosts: Vec<_> = coordinator.hosts().map(|host| (host.name.to_owned(), host.is_up)).collect();
         format!("{:?}, {hosts:?}", coordinator.count())
     }
 
-    /// The flows that are known of a host and are no mice.
+    /// Known flows of a host, without mice.
     pub fn flows_of(&mut self, now: Instant, host: usize) -> BTreeSet<FlowKey> {
         let (clock, name) = (self.clock(now), name(host));
         let flows = self.machine.coflows(clock).into_iter().flat_map(|coflow| coflow.flows);
         flows.filter(|flow| flow.host == name).map(|flow| flow.flow).collect()
     }
 
-    /// By host: how fast each flow may be that is no mouse.
+    /// Limit of each flow that is not a mouse, by host.
     pub fn rates(&mut self, now: Instant) -> BTreeMap<usize, BTreeMap<FlowKey, Option<BitRate>>> {
         let mut rates = BTreeMap::<usize, BTreeMap<_, _>>::new();
         let coflows = self.machine.coflows(self.clock(now));
@@ -93,7 +93,7 @@ impl Service {
         rates
     }
 
-    /// Takes a request in, and says all that is answered because of it.
+    /// Handles a request, and returns all resulting answers.
     pub fn handle(&mut self, now: Instant, asker: Asker, ask: Ask) -> Vec<Reply> {
         let (name, clock, machine) = (name(asker.0), self.clock(now), &mut self.machine);
         self.heard_at.insert(name.clone(), now);
@@ -126,7 +126,7 @@ impl Service {
         replies
     }
 
-    /// Some time has passed.
+    /// Handles the passage of time.
     pub fn handle_tick(&mut self, now: Instant) -> Vec<Reply> {
         let mut replies = Vec::new();
         self.machine.handle_timeout(self.clock(now));
@@ -135,7 +135,7 @@ impl Service {
         replies
     }
 
-    /// What always holds: nobody who is silent is there, and no request waits for longer than it may.
+    /// Checks that no silent agent counts as connected, and no request waits for too long.
     fn check(&self, now: Instant) {
         for host in self.machine.coordinator().hosts().filter(|host| host.is_up) {
             let heard_at = self.heard_at[host.name];

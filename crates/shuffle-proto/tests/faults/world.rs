@@ -12,24 +12,25 @@ use anabranch_shuffle_proto::sessions::SessionsConfig;
 use anabranch_testing::faults::{Chances, Ended, Schedule};
 use anabranch_units::{BitRate, Duration, Instant, RandomStream, Seed};
 
-/// How long things go wrong, and after how much more all must have come to its end.
+/// Duration of the faults, and time limit of recovery after them.
 const CHAOS: Duration = Duration::from_secs(15);
 const HEALED_MAX: Duration = Duration::from_secs(120);
-/// How often programs and the coordinator's clock go on.
+/// Interval between two steps of programs and the coordinator's clock.
 const TICK: Duration = Duration::from_ms(20);
-/// What was announced so long ago has been asked of the coordinator in a request that is answered now.
+/// Age of an announcement from which the request now answered must have included it.
 const TOLD_WITHIN: Duration = Duration::from_ms(1_300);
-/// Flows with less to move pass.
+/// Size below which flows have no limit.
 const MICE_BELOW_BYTES: u64 = 50_000;
-/// Within so long after the last flows have begun, all limits are as the coordinator wants them.
+/// Time limit after the last flows' start for all limits to match the coordinator's.
 const AGREED_WITHIN: Duration = Duration::from_secs(5);
-/// What a long flow moves, and the port of one that begins at each host a while after all is healed.
+/// Size of a long flow, and port of the long flow that starts at each host some time after
+/// recovery.
 const LONG_BYTES: u64 = 40_000_000;
 const LAST_PORT: u16 = 20_000;
-/// A lift that was refused is tried again by then.
+/// Time limit for retrying a refused lift.
 const TRIED_AGAIN: Duration = Duration::from_secs(4);
 
-/// What may go wrong in a run.
+/// A fault of a run.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fault {
     Lost,
@@ -46,8 +47,8 @@ enum Fault {
 }
 
 impl Fault {
-    /// Each fault with its highest chance in a million: for each message, or each 20 ms. For late messages
-    /// and decisions the number is the longest delay in microseconds.
+    /// Each fault with its maximum rate per million: for each message, or each 20 ms. For late
+    /// messages and decisions the number is the maximum delay in microseconds.
     const ALL: [(Self, u64); 10] = [
         (Self::Lost, 100_000),
         (Self::Late, 600_000),
@@ -62,7 +63,7 @@ impl Fault {
     ];
 }
 
-/// What happens at some time.
+/// An event of the schedule.
 #[derive(Clone, Debug)]
 enum What {
     Tick,
@@ -70,15 +71,15 @@ enum What {
     Request(Asker, Ask),
     /// An answer reaches an agent.
     Answer(Asker, Result<Answer, Failure>),
-    /// An agent has its listing.
+    /// An agent receives its listing.
     Listing(Asker),
-    /// An agent may have something due.
+    /// An agent may have a due deadline.
     Timer(usize, u64),
     Thaw(usize, u64),
-    /// A killed agent's guard does its work.
+    /// A killed agent's guard cleans up.
     Guard(usize),
     StartAgent(usize),
-    /// A long flow begins at each host.
+    /// A long flow starts at each host.
     LastFlows,
     StartCoordinator,
 }
@@ -91,7 +92,7 @@ pub struct World {
     scheduler: Scheduler,
     faults: Chances<Fault>,
     is_healed: bool,
-    /// When the last flows begin, and whether all limits have been as the coordinator wants them since then.
+    /// Start of the last flows, and whether all limits have matched the coordinator's since then.
     last_flows_at: Option<Instant>,
     is_agreed: bool,
     network: RandomStream,
@@ -133,7 +134,7 @@ impl World {
         world
     }
 
-    /// Runs it until all has come to its end after the chaos.
+    /// Runs the schedule until everything has ended after the faults.
     pub fn run(mut self) -> Ended {
         while let Some(what) = self.schedule.step(None) {
             let now = self.schedule.now();
@@ -149,7 +150,7 @@ impl World {
         self.schedule.ended()
     }
 
-    /// What always holds.
+    /// Checks the invariants.
     fn check(&self) {
         for (number, host) in self.hosts.iter().enumerate() {
             let kernel = host.kernel.borrow();
@@ -176,7 +177,7 @@ impl World {
         }
     }
 
-    /// What is not at its end.
+    /// Description of everything that has not ended.
     fn left(&self) -> String {
         let service = self.service.as_ref().map(Service::left);
         let host = |host: &Host| {
@@ -187,7 +188,7 @@ impl World {
         format!("{service:?}, {:#?}", self.hosts.iter().map(host).collect::<Vec<_>>())
     }
 
-    /// The coordinator has answered a host's agent: it knows all flows that had been announced when it was asked.
+    /// Checks after an answer that the coordinator knows all flows announced before the request.
     fn check_known(&mut self, host: usize) {
         let (now, service) = (self.schedule.now(), self.service.as_mut());
         let Some((agent, service)) = self.hosts[host].agent.as_ref().zip(service) else { return };
@@ -214,7 +215,7 @@ impl World {
         self.is_agreed && is_service_idle && self.hosts.iter().all(is_idle)
     }
 
-    /// Whether there are limits, and each flow of each host has the one that the coordinator wants.
+    /// Returns true if there are limits, and each flow has the limit that the coordinator set.
     fn agree(&mut self) -> bool {
         let (now, mut limits) = (self.schedule.now(), 0);
         let Some(service) = &mut self.service else { return false };
@@ -307,7 +308,7 @@ impl World {
         }
     }
 
-    /// A coordinator that is started now.
+    /// Creates a coordinator that starts now.
     fn coordinator(&self) -> Service {
         let config = SessionsConfig::default();
         let decision_takes = Duration::from_us(self.faults.ppm(Fault::LateDecisions).into());
@@ -318,7 +319,7 @@ impl World {
         self.hosts[host].agent.as_mut().filter(|agent| agent.generation == generation)
     }
 
-    /// The agent, if it is there; one that is frozen has it later.
+    /// Returns the agent if it is running; a frozen one gets the event later.
     fn awake(&mut self, host: usize, generation: u64, what: impl Fn() -> What) -> Option<&mut Process> {
         let thaws_at = self.agent(host, generation)?.frozen_until;
         if let Some(thaws_at) = thaws_at {
@@ -328,7 +329,7 @@ impl World {
         self.agent(host, generation)
     }
 
-    /// Sees to all that an agent wants.
+    /// Drains an agent's output.
     fn settle(&mut self, host: usize) {
         let now = self.schedule.now();
         let Some(agent) = &mut self.hosts[host].agent else { return };
@@ -370,7 +371,7 @@ impl World {
         }
     }
 
-    /// Carries out what an agent asks for.
+    /// Executes an agent's ask.
     fn ask(&mut self, asker: Asker, ask: Ask) {
         let within = match &ask {
             Ask::Prepare => {
@@ -392,12 +393,12 @@ impl World {
         }
     }
 
-    /// How long a message takes between a host and the coordinator; `None` if it never comes.
+    /// Delay of a message between a host and the coordinator; `None` if it is lost.
     fn delay(&mut self, host: usize) -> Option<Duration> {
         let (lost_ppm, late_us) = (self.faults.ppm(Fault::Lost), self.faults.ppm(Fault::Late));
         let is_lost = self.network.chance_ppm(lost_ppm);
         let most = 100 + u64::from(late_us);
-        // Most are fast, some are as slow as may be.
+        // Most are fast, some take the maximum.
         let delay = self.network.below(most) / (1 + self.network.below(20));
         (!is_lost && self.hosts[host].cut_until <= self.schedule.now()).then(|| Duration::from_us(50 + delay))
     }
@@ -410,7 +411,7 @@ impl World {
         }
     }
 
-    /// Programs and the coordinator's clock go on, and something may go wrong.
+    /// Steps programs and the coordinator's clock, and may inject a fault.
     fn tick(&mut self) {
         if !self.is_healed && self.schedule.now() >= Instant::ZERO + CHAOS {
             self.heal();
@@ -481,7 +482,7 @@ impl World {
             agent.machine.handle_end(at);
             self.settle(host);
             self.hosts[host].agent = None;
-            // What it could not lift its guard does.
+            // Its guard lifts the limits that it could not.
             self.schedule.after(guard_after.min(restart), What::Guard(host));
             self.schedule.after(restart, What::StartAgent(host));
         }
@@ -496,7 +497,7 @@ impl World {
             let mut kernel = self.hosts[host].kernel.borrow_mut();
             (kernel.refused_ppm, kernel.full_ppm) = (0, 0);
         }
-        // By then the coordinator or the agent knows of each request or answer that was lost.
+        // By then the coordinator or the agent knows of each lost request or answer.
         self.schedule.after(LIMITS_WAIT + REPLY_MAX + TICK, What::LastFlows);
     }
 
@@ -530,11 +531,11 @@ impl World {
             told: None,
             says_end,
         };
-        // A port that is in use is in use; one that is free again is another connection's.
+        // A port in use is skipped; a free one is reused by a new connection.
         self.hosts[host].kernel.borrow_mut().flows.entry(key).or_insert(flow);
     }
 
-    /// Flows move as fast as they may, and those that are through are closed.
+    /// Moves flows at their limits, and closes complete ones.
     fn move_flows(&mut self, host: usize) {
         let kernel = self.hosts[host].kernel.clone();
         let flows = kernel.borrow().flows.len() as u64;
@@ -559,7 +560,7 @@ impl World {
         }
     }
 
-    /// Programs tell an agent that has not heard of their flows, by and by.
+    /// Announces flows to an agent that has not heard of them, a few at a time.
     fn announce(&mut self, host: usize) {
         let Some(agent) = self.hosts[host].agent.as_ref().filter(|agent| agent.frozen_until.is_none()) else {
             return;

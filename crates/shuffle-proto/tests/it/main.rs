@@ -1,4 +1,4 @@
-//! Any bytes from outside.
+//! Parsing of arbitrary input.
 
 #![allow(clippy::disallowed_methods, reason = "a test may read its own corpus, and the scenarios")]
 
@@ -10,7 +10,7 @@ use anabranch_shuffle_proto::exercise::{
 use proptest::prelude::*;
 use std::path::Path;
 
-/// Names that begin with `bad` must be refused and all others read.
+/// Files whose names begin with `bad` must be refused, all other files accepted.
 #[test]
 fn corpus_replays() {
     for (target, exercise) in [
@@ -41,7 +41,7 @@ fn files_that_the_page_shows_are_such_files() {
         page.split("```toml\n").skip(1).map(|block| block.split("```").next().unwrap_or_default()).collect();
     assert_eq!(shown.len(), 4);
     for block in shown {
-        // Some stand in a list.
+        // Some examples are list items.
         let text: String = block.lines().map(|line| format!("{}\n", line.trim())).collect();
         let exercise = if text.contains("[[host]]") { exercise_hosts } else { exercise_rules };
         assert!(exercise(text.as_bytes()), "{text}");

@@ -1,4 +1,5 @@
-//! Figure 5 of the paper over simulated TCP, agents' reports to the coordinator, and a scenario's settings.
+//! Figure 5 of the paper over simulated TCP, agents' reports to the coordinator, and a scenario's
+//! settings.
 
 use anabranch_shuffle_proto::Scheduler;
 use anabranch_shuffle_proto::simulated::Simulated;
@@ -23,7 +24,7 @@ fn run(plan: &Plan) -> Outcome {
     simulation.run()
 }
 
-/// Seconds that the coflows of `scenarios/shuffle.toml` take, a and b.
+/// Completion times of the coflows a and b of `scenarios/shuffle.toml`, in seconds.
 fn figure_5(allocator: &str, more: &[&str]) -> [f64; 2] {
     let text =
         std::fs::read_to_string(repository().join("scenarios/shuffle.toml")).expect("it is part of it");
@@ -38,7 +39,7 @@ fn figure_5(allocator: &str, more: &[&str]) -> [f64; 2] {
     [seconds("a"), seconds("b")]
 }
 
-/// The second example: b comes 2 s after a, and its own link is wider.
+/// The second example: b arrives 2 s after a, and its link is wider.
 const LATE: [&str; 3] =
     ["workload.coflows.b.start=3 s", "network.topology=networks/figure-5-late.toml", "name=late"];
 
@@ -84,17 +85,17 @@ fn nobody_hears_of_mice_and_without_a_coordinator_nothing_is_said() {
     assert!(row.more["control_bytes"] > 1_000.0 && !row.more.contains_key("first_limit_us_p50"), "{row:?}");
     let limited = of("mice_below = \"0 B\"");
     let row = &limited.workloads[0];
-    // To the coordinator and back it is two links each way, and the request itself.
+    // The coordinator is two links away in each direction; the request itself adds to the delay.
     assert!((500.0..2_000.0).contains(&row.more["first_limit_us_p50"]), "{row:?}");
     let alone = of("allocator = \"none\"");
     let row = &alone.workloads[0];
     assert!(!row.more.contains_key("control_bytes"), "{row:?}");
     assert_eq!((alone.flows.len(), row.finished), (1, Some(1)));
-    // Its reports have a flow for each host's agent besides.
+    // The reports include one flow for each host's agent.
     assert_eq!((limited.flows.len(), limited.workloads[0].flows), (3, 1));
 }
 
-/// Two hosts side by side, and a third far off.
+/// Two hosts side by side, and a distant third.
 const FAR: &str = r#"
     site = [{ name = "a" }, { name = "b" }, { name = "c" }]
     cable = [
@@ -103,7 +104,7 @@ const FAR: &str = r#"
     ]
 "#;
 
-/// The simulated agent once reported flows before it had joined, and the coordinator refused (#18).
+/// The simulated agent reported flows before it had joined, and the coordinator refused (#18).
 #[test]
 fn flows_that_begin_before_their_agent_can_join_are_in_what_it_joins_with() {
     let text = r#"
@@ -116,7 +117,7 @@ fn flows_that_begin_before_their_agent_can_join_are_in_what_it_joins_with() {
     let outcome = run(&plan(text, &[]).expect("it is good"));
     let row = &outcome.workloads[0];
     assert_eq!(row.finished, Some(1));
-    // To the coordinator and back it is 10 ms for the handshake, and 10 ms for what is said.
+    // The handshake with the coordinator takes 10 ms, the messages take 10 ms.
     assert!((19_500.0..20_500.0).contains(&row.more["first_limit_us_p50"]), "{row:?}");
 }
 
@@ -151,7 +152,7 @@ fn every_scheduler_brings_all_flows_of_random_coflows_to_their_end() {
         for coflow in 0..8 {
             let flow = |random: &mut anabranch_units::RandomStream| {
                 let (from, step) = (random.below(4), 1 + random.below(3));
-                // Mice and others, from a byte on.
+                // Mice and other flows, from one byte on.
                 let (size, start) = (1 + random.below(400_000) * random.below(2), random.below(2_000));
                 let to = (from + step) % 4;
                 format!(
@@ -186,7 +187,7 @@ fn what_is_wrong_is_said_with_its_setting() {
         (good.replace("1 MB", "0 B"), "workload[0].coflows.t.flows[0].size: 0 B: must be at least 1 B"),
         (good.replace("h2", "switch"), "workload[0].coflows.t.flows[0].to: "),
         (good.replace("coflows.t", "coflows.\"a b\""), "workload[0].coflows: name \"a b\""),
-        // Both, and their sum, were taken once, and overflowed (#17).
+        // Both values, and their sum, were accepted, and overflowed (#17).
         (format!("{good}\ncoflows.t.start = \"5000 h\""), "workload[0].coflows.t.start: "),
         (
             format!(

@@ -1,10 +1,10 @@
-//! Announcements of this host's programs, over a Unix socket.
+//! Server of announcements from this host's programs, over a Unix socket.
 //!
-//! One JSON object a line, as `shuffle_proto::announcement` has it, each answered by one line. Only the user who made the flow's
-//! socket, or root, may speak of it. A silent connection is closed soon, so that the places are for connections that speak; the
-//! libraries make another when they have more to say. Where all places are taken, a new connection gets a place of the user who
-//! has most, of whose connections the longest silent one goes. Leaves out: what becomes of announcements, and the
-//! socket (`net::local`). Read [`answer`].
+//! Each request is one JSON object on a line (`shuffle_proto::announcement`), each answer one line.
+//! A flow may be announced only by root or by the user who created its socket. An idle connection
+//! is closed soon, to free its slot; the libraries reconnect as needed. If all slots are taken, a
+//! new connection evicts the longest idle connection of the user with the most connections. Leaves
+//! out: the effect of announcements, and the socket (`net::local`). Read [`answer`].
 
 use super::seen;
 use anabranch_pace::FlowReader;
@@ -19,24 +19,25 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-/// The most programs at a time.
+/// Maximum number of connections.
 pub const CONNECTIONS_MAX: usize = 256;
-/// The longest that a program may be silent on a connection, or not read what is answered, before it is closed.
+/// Time after which a connection is closed if the program sends nothing, or does not read its
+/// answer.
 pub const IDLE_MAX: Duration = Duration::from_secs(5);
 
-/// Refusals are logged at most this often.
+/// Minimum interval between two logged refusals.
 const REFUSALS_EVERY: Duration = Duration::from_secs(1);
 
-/// Who is refused, for the log: some programs read no answers.
+/// Rate limit for logged refusals. Refusals are logged because some programs read no answers.
 #[derive(Default)]
 struct Refusals {
     said_at: Option<Instant>,
-    /// Those since then.
+    /// Refusals since the last logged one.
     unsaid: u64,
 }
 
 impl Refusals {
-    /// The line for one more, if it is time for one.
+    /// Returns the log line for a refusal, or `None` within `REFUSALS_EVERY` of the last line.
     fn line(&mut self, now: Instant, reason: &str) -> Option<String> {
         if self.said_at.is_some_and(|at| now.saturating_duration_since(at) < REFUSALS_EVERY) {
             self.unsaid += 1;
@@ -62,7 +63,7 @@ fn log(refusals: &Mutex<Refusals>, reason: &str) {
     }
 }
 
-/// Who is connected, by the order in which they came.
+/// Slots of the connections, in order of arrival.
 #[derive(Default)]
 struct Places {
     taken: BTreeMap<u64, Place>,
@@ -72,12 +73,13 @@ struct Places {
 struct Place {
     user: u32,
     heard_at: Instant,
-    /// Tells it to go.
+    /// Tells the connection to close.
     leave: Arc<Notify>,
 }
 
 impl Places {
-    /// A place for one of this user, which it loses when told so by what comes with it; and whose went for it.
+    /// Takes a slot for a connection of this user. Returns its number, the signal that takes it
+    /// away, and the user who lost a slot for it.
     fn take(&mut self, user: u32, now: Instant) -> (u64, Arc<Notify>, Option<u32>) {
         let loser = (self.taken.len() >= CONNECTIONS_MAX).then(|| self.loser()).flatten();
         let lost = loser.and_then(|number| self.taken.remove(&number));
@@ -90,7 +92,7 @@ impl Places {
         (number, leave, lost.map(|lost| lost.user))
     }
 
-    /// Of the user who has most places, the one of which nothing has been heard for the longest.
+    /// Slot to evict: the longest idle among the slots of the users with the most connections.
     fn loser(&self) -> Option<u64> {
         let mut counts = BTreeMap::<u32, usize>::new();
         for place in self.taken.values() {
@@ -111,7 +113,7 @@ impl Places {
     }
 }
 
-/// A place; dropped with its connection.
+/// A slot, freed when its connection ends.
 struct Guard {
     places: Arc<Mutex<Places>>,
     number: u64,
@@ -129,7 +131,8 @@ impl Drop for Guard {
     }
 }
 
-/// Answers programs until it is dropped, each for as long as it is not silent for `idle_max`; `take` takes in what they may say.
+/// Serves programs until dropped. Closes connections that are idle for `idle_max`; `take` applies
+/// permitted announcements.
 pub async fn answer<F>(listener: UnixListener, reader: FlowReader, take: F, idle_max: Duration)
 where
     F: Fn(&Announcement, &Seen) -> Result<(), AnnounceError> + Send + Sync + 'static,
@@ -141,13 +144,13 @@ where
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                // Out of descriptors, most likely: those who are here will give some back.
+                // Most likely no descriptors are left; open connections will free some.
                 tracing::warn!("cannot take an announcement: {error}");
                 tokio::time::sleep(std::time::Duration::from_millis(100)).await;
                 continue;
             }
         };
-        // Who does not say whose it is has gone.
+        // A connection without peer credentials has already closed.
         let Ok(user) = stream.peer_cred().map(|peer| peer.uid()) else { continue };
         let (number, leave, lost) = lock(&places).take(user, Instant::now());
         if let Some(lost) = lost {
@@ -205,16 +208,16 @@ async fn converse(
     }
 }
 
-/// The line that answers.
+/// Encodes the answer line.
 fn reply(said: Result<(), String>) -> io::Result<Vec<u8>> {
     let mut text = serde_json::to_vec(&Reply { ok: said.is_ok(), error: said.err() })?;
     text.push(b'\n');
     Ok(text)
 }
 
-/// Carries out one line of a program of this user.
+/// Applies one line from a program of this user.
 ///
-/// Errors: one line for its author.
+/// Errors: one line for the program's author.
 fn carry_out(
     line: &[u8],
     uid: u32,
@@ -241,10 +244,10 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::path::Path;
 
-    /// The line that answers this one; none where the connection is closed without.
+    /// Sends a line and returns the answer; empty if the connection is closed without an answer.
     fn say(path: &Path, line: &str) -> String {
         let stream = UnixStream::connect(path).expect("it listens");
-        // Who is turned away may be so before it has spoken.
+        // The server may close an evicted connection before it has sent.
         let _ = (&stream).write_all(line.as_bytes());
         let mut said = String::new();
         let _ = BufReader::new(&stream).read_line(&mut said);
@@ -262,7 +265,8 @@ mod tests {
         assert_eq!(line(2_000).as_deref(), Some("an announcement is refused: a reason"));
     }
 
-    /// One user of the socket's group could once keep all others from it, by a line now and then (#17).
+    /// One user of the socket's group could keep all other users out by sending a line now and then
+    /// (#17).
     #[test]
     fn whoever_comes_gets_a_place_of_the_user_who_has_most() {
         let (mut places, begun) = (Places::default(), Instant::now());
@@ -274,13 +278,14 @@ mod tests {
             assert_eq!(lost, None);
             kept.push((number, leave));
         }
-        // The oldest of the many has spoken since, and the few are silent for longer.
+        // The oldest of the many connections has sent since, and the few connections have been idle
+        // longer.
         places.hear(3, at(1_000));
         let (newest, _, lost) = places.take(2, at(2_000));
         assert_eq!(lost, Some(1));
         assert!(!places.taken.contains_key(&4) && places.taken.contains_key(&3));
         assert!([0, 1, 2, newest].iter().all(|number| places.taken.contains_key(number)));
-        // Of their own, where they have most.
+        // Another connection of the same user is evicted if that user has most.
         assert_eq!(places.take(1, at(3_000)).2, Some(1));
         assert_eq!(places.taken.len(), CONNECTIONS_MAX);
     }
@@ -299,7 +304,7 @@ mod tests {
             (0..=CONNECTIONS_MAX).map(|_| UnixStream::connect(&path).expect("it listens")).collect();
         let said = say(&path, "{}\n");
         assert!(said.contains("write flow, coflow and size_bytes"), "{said}");
-        // The longest silent one has lost its place.
+        // The longest idle connection has lost its slot.
         let mut rest = Vec::new();
         std::io::Read::read_to_end(&mut &silent[0], &mut rest).expect("it is closed");
         assert!(rest.is_empty(), "{rest:?}");

@@ -1,9 +1,10 @@
-//! Limits of this host's flows as they come, in a thread of its own; and the limits that a killed agent leaves.
+//! Limits of this host's flows, set in a separate thread, and the limits of a killed agent.
 //!
-//! Before a flow gets its first limit, a line in the state file names its connection and its earlier rate. An agent
-//! that is killed leaves limits on sockets and those lines; the agent's guard, or the next agent, reads them, and lifts
-//! these limits (`Left`); lines of limits that it cannot lift stay for the next agent. Another line has the setting that is to be set
-//! back for all sockets. Leaves out: how a limit is enforced (the `pace` room). Read `Enforcer` first.
+//! Before a flow gets its first limit, a line in the state file records its connection and its
+//! earlier rate. A killed agent leaves limits on sockets, and these lines; the agent's guard or the
+//! next agent reads them and lifts the limits (`Left`). Lines of limits that it cannot lift stay
+//! for the next agent. One further kind of line records the kernel setting to restore for all
+//! sockets. Leaves out: how a limit is enforced (the `pace` room). Read `Enforcer` first.
 
 use super::AgentError;
 use anabranch_net::private;
@@ -22,45 +23,46 @@ use std::io::{Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use tokio::sync::{mpsc, oneshot};
 
-/// The most orders that wait; who gives more waits.
+/// Capacity of the queue of orders; a sender waits while it is full.
 const ORDERS_MAX: usize = 64;
-/// The most bytes of a state file that are read: a line for each flow that may have a limit, with room.
+/// Maximum bytes read from a state file: a line for each flow that may have a limit, with room to
+/// spare.
 const STATE_BYTES_MAX: u64 = 64 << 20;
-/// Lines beyond twice those that count after which the file is written anew.
+/// Surplus of lines, beyond twice the valid ones, above which the file is rewritten.
 const LINES_SPARE: usize = 1_024;
 
-/// The state file of a host's agent, held by one process at a time.
+/// State file of a host's agent, locked by one process at a time.
 #[derive(Debug)]
 pub(super) struct State {
     file: File,
-    /// Lines of flows that have or had limits of this process.
+    /// Lines written by this process.
     lines: usize,
     tso_rtt_log: Option<u8>,
-    /// What could not be lifted of what was left.
+    /// Limits of an earlier process that could not be lifted.
     stuck: Vec<Limited>,
-    /// Held for as long as this is.
+    /// Lock of the file, held as long as this value.
     _lock: Lock,
 }
 
-/// A file that one process at a time holds, until this is dropped.
+/// An exclusive lock on a file, released when dropped.
 #[derive(Debug)]
 struct Lock(File);
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Closing is not enough: a process that was forked a moment ago has a copy of the descriptor, and the lock, until it has
-        // closed it (flock(2)).
+        // Closing is not enough: a recently forked process shares the descriptor and its lock until
+        // it closes its copy (flock(2)).
         let _ = flock(&self.0, FlockOperation::Unlock);
     }
 }
 
-/// What a process that is gone has left.
+/// Limits left by an earlier process.
 pub(super) struct Left(Vec<Limited>);
 
 impl State {
-    /// Opens or makes the file, and reads what was left in it.
+    /// Opens or creates the file, and reads what an earlier process left in it.
     ///
-    /// Errors: another process holds it; the system's.
+    /// Errors: another process holds the lock; the system's errors.
     pub(super) fn open(path: &Path) -> Result<(Self, Left), AgentError> {
         let open = |file: &Path| {
             let opened = private::open(file, File::options().read(true).write(true));
@@ -76,18 +78,18 @@ impl State {
         let mut text = Vec::new();
         (&file).take(STATE_BYTES_MAX).read_to_end(&mut text)?;
         let state::Left { limited, tso_rtt_log, whole_bytes } = state::read(&text);
-        // The next line is not to be the rest of one that was cut off.
+        // Removes a truncated last line, to which the next line would be appended.
         file.set_len(whole_bytes as u64)?;
         let lines = limited.len();
         Ok((Self { file, lines, tso_rtt_log, stuck: Vec::new(), _lock: lock }, Left(limited)))
     }
 
-    /// What `net.ipv4.tcp_tso_rtt_log` is to be set to again: what the first agent found that has changed it.
+    /// Value of `net.ipv4.tcp_tso_rtt_log` to restore, as found by the first agent that changed it.
     pub(super) fn tso_rtt_log(&self) -> Option<u8> {
         self.tso_rtt_log
     }
 
-    /// Notes that, before it is changed; none after it is as it was.
+    /// Records the value to restore, before the setting changes; `None` once it is restored.
     pub(super) fn note_tso_rtt_log(&mut self, tso_rtt_log: Option<u8>) -> std::io::Result<()> {
         self.write([Line::Bursts { tso_rtt_log }])?;
         self.tso_rtt_log = tso_rtt_log;
@@ -101,9 +103,10 @@ impl State {
             text.push(b'\n');
         }
         let end = self.file.seek(std::io::SeekFrom::End(0))?;
-        // What is written outlives this process; the machine's end is that of its connections.
+        // Written data survives this process without a sync. A machine that crashes loses its
+        // connections, too.
         self.file.write_all(&text).inspect_err(|_| {
-            // The next line is not to be the rest of one that was cut off.
+            // Removes a partial line, to which the next line would be appended.
             let _ = self.file.set_len(end);
         })
     }
@@ -114,8 +117,8 @@ impl State {
         Ok(())
     }
 
-    /// Forgets all flows but these and those that are stuck. A process that is killed meanwhile leaves limits that nobody knows
-    /// of; a write takes microseconds.
+    /// Rewrites the file with these flows and the stuck ones only. A process killed during the
+    /// write, which takes microseconds, leaves limits without a record.
     fn keep_only<'a>(&mut self, limited: impl IntoIterator<Item = &'a Limited>) -> std::io::Result<()> {
         let limited: Vec<Line> = limited.into_iter().copied().map(Line::Limited).collect();
         let tso_rtt_log = self.tso_rtt_log;
@@ -128,12 +131,12 @@ impl State {
 }
 
 impl Left {
-    /// Whether nothing was left.
+    /// Returns true if an earlier process left nothing.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Lifts what was left on connections that are still there, and says on how many.
+    /// Lifts the limits on connections that still exist. Returns their number.
     ///
     /// Errors: the system's.
     pub(super) fn lift(self, state: &mut State, pacer: &mut Pacer) -> Result<usize, AgentError> {
@@ -147,7 +150,7 @@ impl Left {
     }
 }
 
-/// Connections with limits that the kernel has kept.
+/// Connections with limits of an earlier process.
 struct Kept<'a> {
     reader: FlowReader,
     pacer: &'a mut Pacer,
@@ -178,23 +181,23 @@ fn outcome(result: Result<Option<Mechanism>, PaceError>) -> Outcome {
     }
 }
 
-/// What the enforcing thread is to do.
+/// Tasks of the enforcing thread.
 enum Task {
     Order(Order),
-    /// Say when all before it is done.
+    /// Confirm that all earlier tasks are done.
     Say(oneshot::Sender<()>),
 }
 
-/// Has limits set by a thread. Dropping it lifts them all.
+/// Handle of the thread that sets limits. Dropping it lifts all limits.
 pub(super) struct Enforcer {
     tasks: Option<mpsc::Sender<Task>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Enforcer {
-    /// Starts it.
+    /// Starts the thread.
     ///
-    /// Errors: the system's, if there can be no thread.
+    /// Errors: the system's, if no thread can start.
     pub(super) fn start(pacer: Pacer, state: State) -> std::io::Result<Self> {
         let (tasks, inbox) = mpsc::channel(ORDERS_MAX);
         let worker = Enforcement::new(Kernel { pacer, state });
@@ -204,16 +207,16 @@ impl Enforcer {
 
     async fn give(&self, task: Task) {
         let tasks = self.tasks.as_ref().expect("until it is dropped");
-        // The thread ends after this only.
+        // The thread outlives this handle.
         let _ = tasks.send(task).await;
     }
 
-    /// Has an order carried out; waits only while many others do.
+    /// Queues an order; waits only while the queue is full.
     pub(super) async fn order(&self, order: Order) {
         self.give(Task::Order(order)).await;
     }
 
-    /// Waits until all orders are carried out.
+    /// Waits until all queued orders are done.
     pub(super) async fn done(&self) {
         let (tell, done) = oneshot::channel();
         self.give(Task::Say(tell)).await;
@@ -230,13 +233,14 @@ impl Drop for Enforcer {
     }
 }
 
-/// Carries orders out until nobody can give any more, and then lifts all limits.
+/// Executes orders until all senders are dropped, then lifts all limits.
 fn run(mut limits: Enforcement<Kernel>, mut inbox: mpsc::Receiver<Task>) {
     let mut next = None;
     while let Some(task) = next.take().or_else(|| inbox.blocking_recv()) {
         match task {
             Task::Order(Order::Set(mut set)) => {
-                // What else has come is set with it, so that all of it costs one pass; the last word counts.
+                // Orders that are already queued are set together in one pass; the latest limit of
+                // a flow counts.
                 while let Ok(task) = inbox.try_recv() {
                     match task {
                         Task::Order(Order::Set(more)) => set.extend(more),
@@ -255,7 +259,7 @@ fn run(mut limits: Enforcement<Kernel>, mut inbox: mpsc::Receiver<Task>) {
     limits.carry_out(Order::LiftAll);
 }
 
-/// The kernel's limits, and what is written down of them.
+/// The kernel's limits, and their records in the state file.
 #[derive(Debug)]
 struct Kernel {
     pacer: Pacer,

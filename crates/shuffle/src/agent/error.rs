@@ -1,4 +1,4 @@
-//! Why an agent does not start, or ends.
+//! Errors at the start and end of an agent.
 
 use anabranch_http::ClientError;
 use anabranch_net::local::ListenError;
@@ -7,17 +7,17 @@ use anabranch_shuffle_proto::coordinator::{ADDRESSES_MAX, ReportError};
 use std::io;
 use std::path::PathBuf;
 
-/// Why an agent does not start, or ends. Each is one line that says what to do.
+/// Reason why an agent does not start, or ends: one line that names the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentError {
-    /// A host cannot be called so.
+    /// The host's name is invalid.
     #[error(transparent)]
     Name(ReportError),
-    /// The coordinator cannot be asked with these settings.
+    /// The settings or keys for the coordinator are unusable.
     #[error(transparent)]
     Coordinator(ClientError),
-    /// The host's link does not say how fast it is.
+    /// The speed of the host's link is unknown.
     #[error("{0}: give --link RATE")]
     Link(LinkError),
     /// More addresses than a host may have.
@@ -26,35 +26,35 @@ pub enum AgentError {
     /// No mechanism to hold flows to rates works here.
     #[error(transparent)]
     Pacer(NoMechanism),
-    /// The state file cannot be used.
+    /// The state file is unusable.
     #[error("--state {}: {error}", path.display())]
     State {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
     /// Another agent of this host holds the state file.
     #[error("--state {}: another agent of this host runs: {error}", path.display())]
     Held {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
-    /// A limit that was left cannot be lifted.
+    /// A limit of an earlier agent cannot be lifted.
     #[error(transparent)]
     Left(PaceError),
-    /// A queue that was left on a device cannot be cleared.
+    /// A queue that an earlier agent left on a device cannot be cleared.
     #[error(transparent)]
     Queue(StartError),
-    /// Programs cannot announce their flows.
+    /// The socket for announcements cannot be opened.
     #[error("--listen {0}")]
     Listen(#[from] ListenError),
-    /// The coordinator says that this agent may never join: its own line.
+    /// The coordinator refuses this agent for good, with its reason.
     #[error("{0}")]
     GivenUp(String),
-    /// What the system said.
+    /// Any other error of the system.
     #[error(transparent)]
     System(#[from] io::Error),
 }

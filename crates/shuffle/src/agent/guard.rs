@@ -1,9 +1,11 @@
-//! The agent's guard: a process that does nothing until its agent is gone, and then lifts the agent's limits.
+//! The agent's guard: a process that waits for the end of its agent, and then lifts the agent's
+//! limits.
 //!
-//! A killed agent can lift nothing, and limits stay on sockets, its queue on its device and small bursts for all of them. The guard
-//! holds the other end of a pipe of the agent's; when that closes it reads the agent's state file and clears the device. Where the
-//! agent has lifted all by itself, there is only the size of bursts to set back. Leaves out: a kill of both processes. Then the next agent
-//! does the same. Read [`watch`] and [`clean_up`].
+//! A killed agent leaves limits on sockets, a queue on its device, and small bursts for all
+//! sockets. The guard holds the other end of a pipe of the agent. When the pipe closes, the guard
+//! reads the state file and clears the device. After an orderly end only the size of bursts is left
+//! to restore. Leaves out: a kill of both processes, after which the next agent cleans up. Read
+//! [`watch`] and [`clean_up`].
 
 use super::AgentError;
 use super::enforce::{Left, State};
@@ -14,34 +16,34 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// How often what a dying process may still hold is tried, and how long after each.
+/// Number of attempts to take what a dying process still holds, and the interval between two.
 const TRIES: u32 = 200;
 const TRY_AGAIN: Duration = Duration::from_millis(10);
 
-/// Starts an agent's guard; it ends after what is returned is dropped.
+/// Starts an agent's guard, which ends after the returned process handle is dropped.
 ///
 /// Errors: the system's.
 pub(super) fn start(mut command: Command) -> io::Result<Child> {
     guard::start(&mut command, Stdio::piped())
 }
 
-/// Waits until this process's standard input ends, as it does when the agent that has started it is gone, and then sets back and
-/// lifts what the agent has left.
+/// Waits for the end of this process's standard input, which marks the end of the agent that
+/// started it. Then lifts limits and restores settings.
 ///
 /// Errors: as [`clean_up`].
 pub fn watch(state: &Path, device: Option<&str>) -> Result<(), AgentError> {
-    // Without a standard input there is no agent.
+    // A process without standard input has no agent.
     if let Ok(agent) = guard::Watch::by_stdin(None) {
         while agent.next() != guard::Sign::End {}
     }
     clean_up(state, device)
 }
 
-/// Sets back and lifts what an agent that is gone has left.
+/// Lifts limits and restores settings that a dead agent has left.
 ///
-/// Errors: one line for the user, of the first that could not be done; the others are done all the same.
+/// Errors: one line for the user about the first failed step; the remaining steps are still taken.
 pub fn clean_up(state: &Path, device: Option<&str>) -> Result<(), AgentError> {
-    // Held by another for long: the next agent is there already, and sees to it.
+    // A lasting lock belongs to the next agent, which cleans up by itself.
     let Ok((mut state, left)) = try_on(|| State::open(state)) else { return Ok(()) };
     let done = [
         large_bursts(&mut state),
@@ -52,7 +54,8 @@ pub fn clean_up(state: &Path, device: Option<&str>) -> Result<(), AgentError> {
     done.into_iter().collect()
 }
 
-/// A process that dies closes one file after the other: what it holds may outlive the pipe by a little.
+/// Retries an operation. A dying process closes its files one by one, so locks may briefly outlive
+/// its pipe.
 fn try_on<T, E>(attempt: impl Fn() -> Result<T, E>) -> Result<T, E> {
     let again = |_: &E| std::thread::sleep(TRY_AGAIN);
     (1..TRIES).find_map(|_| attempt().inspect_err(again).ok()).map_or_else(&attempt, Ok)

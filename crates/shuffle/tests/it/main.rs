@@ -1,4 +1,4 @@
-//! `shuffle`'s coordinator on loopback, real mutual TLS, and made-up agents that only talk.
+//! `shuffle`'s coordinator on loopback, with real mutual TLS and scripted agents.
 #![allow(clippy::disallowed_methods, reason = "real sockets and files under test")]
 
 use anabranch_fluid::{Active, Allocator, Event};
@@ -31,15 +31,15 @@ struct World {
     running: Option<JoinHandle<()>>,
     address: SocketAddr,
     silence_max: Duration,
-    /// The file of hosts; without, agents are believed.
+    /// The hosts file; without it agents' claims are accepted.
     hosts: Option<Hosts>,
     gate: Arc<Gate>,
 }
 
-/// Where decisions wait while it is shut.
+/// A gate that blocks decisions while it is shut.
 #[derive(Default)]
 struct Gate {
-    /// Whether it is shut, and whether somebody waits.
+    /// True if shut, and true if a decision waits.
     state: Mutex<(bool, bool)>,
     changed: Condvar,
 }
@@ -53,7 +53,7 @@ impl Gate {
     fn pass(&self) {
         let mut state = self.state.lock().expect("no panic");
         state.1 = state.0;
-        // Not for ever, where the test has failed.
+        // The timeout ends a failed test.
         state = self.changed.wait_timeout_while(state, PATIENCE, |state| state.0).expect("no panic").0;
         state.1 = false;
     }
@@ -63,7 +63,7 @@ impl Gate {
     }
 }
 
-/// A scheduler that decides only where the gate is open.
+/// A scheduler that passes the gate before each decision.
 struct Held {
     inner: ChasePlus,
     gate: Arc<Gate>,
@@ -102,7 +102,7 @@ impl World {
     }
 
     async fn start(&mut self) {
-        // A killed task's connections take a moment to go.
+        // Connections of a killed task close with a delay.
         let mut tries = 0;
         let service = loop {
             let store = self.folder.join("coordinator.redb");
@@ -148,14 +148,14 @@ impl World {
         self.client(Role::Operator, "operator")
     }
 
-    /// The agent of one host, which has joined.
+    /// Returns a joined agent of one host.
     async fn agent(&self, host: usize) -> Agent {
         let agent = Agent { client: self.client(Role::Site, HOSTS[host]), host, session: 1 };
         agent.join(vec![]).await.expect("it joins");
         agent
     }
 
-    /// What the coordinator answers to these bytes from a host's agent.
+    /// Sends bytes as a host's agent, and returns the coordinator's answer.
     async fn raw(&self, host: usize, request: &str) -> String {
         let identity = self.credentials(Role::Site, HOSTS[host]);
         let tcp = TcpStream::connect(self.address).await.expect("it listens");
@@ -203,7 +203,7 @@ impl Agent {
         self.client.limits(HOSTS[self.host], self.session, wait, PATIENCE).await
     }
 
-    /// Waits until the only flow has this limit: it has none until it is decided, which waits where decisions are slow.
+    /// Waits until the only flow has this limit, which takes a decision.
     async fn limited(&self, flow: FlowKey, bps: u64) {
         let mut last = Vec::new();
         for _ in 0..8 {
@@ -241,7 +241,7 @@ async fn what_one_agent_reports_becomes_anothers_limit_and_history_outlives_a_re
     agents[0].report(vec![flow(key(0, 2, 1), "a", 30)]).await.expect("it is taken");
     let all = LINK_BPS;
     agents[0].limited(key(0, 2, 1), all).await;
-    // The larger coflow at the same link waits, but for the least that any flow has.
+    // The larger coflow on the same link waits, with the minimum rate of any flow.
     let (waiting, reported) =
         tokio::join!(agents[1].limits(), agents[1].report(vec![flow(key(1, 2, 2), "b", 90)]));
     reported.expect("it is taken");
@@ -285,7 +285,7 @@ async fn what_one_agent_reports_becomes_anothers_limit_and_history_outlives_a_re
     world.restart().await;
     assert_eq!(world.operator().history(9).await.expect("it is there"), ended);
 
-    // Who was there is told to join anew, and says all in one.
+    // Earlier agents are told to join again, and report all flows at once.
     let left = vec![flow(key(1, 2, 2), "b", 90)];
     assert_eq!(status(agents[1].report(vec![]).await), 409);
     assert_eq!(status(agents[1].limits().await), 409);
@@ -334,7 +334,8 @@ async fn nobody_speaks_for_another_and_garbage_is_refused_in_a_line() {
     agent.report(vec![]).await.expect("nothing of it has done any harm");
 }
 
-/// The connection was reset under what the peer still sent, which under load lost it the answer (#18).
+/// The connection was reset while the peer still sent, so under load the peer lost the answer
+/// (#18).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_refused_may_go_on_sending_and_hears_why() {
     let world = World::new("lingers").await;
@@ -388,7 +389,7 @@ async fn an_agent_that_joins_takes_the_place_of_the_one_before() {
     let first = world.agent(0).await;
     let second = Agent { client: world.client(Role::Site, "h0"), host: 0, session: 2 };
     let (refused, joined) = tokio::join!(first.limits(), async {
-        // Sent a moment later, so that the first may wait already; it is refused in any case.
+        // Sent later, so that the first request may already wait; it is refused in any case.
         tokio::time::sleep(StdDuration::from_millis(20)).await;
         second.join(vec![flow(key(0, 1, 1), "a", 1)]).await
     });
@@ -399,7 +400,7 @@ async fn an_agent_that_joins_takes_the_place_of_the_one_before() {
     assert_eq!(second.limits().await.expect("one").len(), 1);
 }
 
-/// A host once had whatever addresses its agent said, others' among them, and slowed what went there (#17).
+/// A host could claim any address, even other hosts' addresses, and so slow their traffic (#17).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_host_has_the_addresses_of_the_file_or_the_one_it_speaks_from() {
     let mut world = World::new("addresses").await;
@@ -427,7 +428,7 @@ async fn a_host_has_the_addresses_of_the_file_or_the_one_it_speaks_from() {
     for addresses in [&["10.0.1.1"][..], &[]] {
         join(&world, 0, addresses).await.expect("its own");
     }
-    // One that the file only names has the address from which it speaks, and those of this machine.
+    // A host without addresses in the file may claim its source address and this machine's.
     refused(join(&world, 1, &["10.0.0.1"]).await, "speaks from 127.0.0.1");
     for addresses in [&["127.0.0.3"][..], &[]] {
         join(&world, 1, addresses).await.expect("its own");
@@ -437,14 +438,14 @@ async fn a_host_has_the_addresses_of_the_file_or_the_one_it_speaks_from() {
     let h0 = &hosts[0];
     assert_eq!((h0.link_rate_bps, h0.uplinks[0].name.as_str()), (1_000_000_000, "rack"));
     assert_eq!((hosts[1].link_rate_bps, hosts[1].uplinks.len()), (LINK_BPS, 0));
-    // What goes to h0 crosses the link that the file says.
+    // Traffic to h0 crosses the uplink in the file.
     join(&world, 1, &["127.0.0.1"]).await.expect("its own");
     let metrics = world.operator().text("/metrics").await.expect("text");
     assert!(metrics.contains("anabranch_shuffle_joins_refused_total 5"), "{metrics}");
 }
 
-/// #17: with 64,000 flows of one host decisions took more than a second, for which nobody was heard, so that all agents lifted
-/// their limits.
+/// #17: with 64,000 flows of one host a decision took more than a second, during which no request
+/// was answered, so all agents lifted their limits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn agents_and_operators_are_heard_while_a_decision_is_made() {
     let world = World::new("held").await;
@@ -454,7 +455,7 @@ async fn agents_and_operators_are_heard_while_a_decision_is_made() {
     while !world.gate.is_waited_at() {
         tokio::time::sleep(StdDuration::from_millis(5)).await;
     }
-    // Each of these is answered before the decision is made.
+    // Each of these requests is answered before the decision ends.
     second.report(vec![flow(key(1, 0, 2), "b", 100)]).await.expect("it is heard");
     let third = world.agent(2).await;
     third.report(vec![flow(key(2, 0, 3), "c", 100)]).await.expect("it is heard");
@@ -466,7 +467,7 @@ async fn agents_and_operators_are_heard_while_a_decision_is_made() {
     second.limited(key(1, 0, 2), LINK_BPS).await;
 }
 
-/// #17: a damaged store once made the start panic.
+/// #17: a damaged store made the start panic.
 #[tokio::test]
 async fn a_damaged_store_is_refused_in_one_line_or_read_as_it_was() {
     let folder = std::env::temp_dir().join(format!("anabranch-shuffle-{}-damaged", std::process::id()));
@@ -478,7 +479,8 @@ async fn a_damaged_store_is_refused_in_one_line_or_read_as_it_was() {
     std::fs::remove_dir_all(&folder).expect("ours");
 }
 
-/// The corpora of the fuzz targets: names that begin with `bad` are refused, all others taken.
+/// Corpora of the fuzz targets: the coordinator refuses files whose names begin with `bad`, and
+/// takes all other files.
 #[test]
 fn corpora_replay() {
     assert!(anabranch_testing::replay("shuffle_http", anabranch_shuffle::exercise) >= 8);

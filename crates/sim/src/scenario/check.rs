@@ -1,4 +1,4 @@
-//! Checks whether settings make sense, alone and together, beyond the types' own checks.
+//! Checks of settings, alone and together, beyond the checks of their types.
 
 use super::read::Wrong;
 use super::{DILATION_MAX, Incast, Scenario, Udp, Workload};
@@ -7,12 +7,12 @@ use anabranch_fabric::switch::PolicyKind;
 use anabranch_transport::{Config, ConfigError, Control};
 use anabranch_units::{BitRate, ByteCount, Duration, LOSS_BURST_MAX, loss_ppm_max};
 
-/// The longest run. An hour of a busy network is more than anyone waits for.
+/// Maximum duration of a run: an hour of a busy network takes longer than is practical.
 pub(crate) const DURATION_MAX: Duration = Duration::from_secs(100_000);
-/// The least rate of a source of datagrams.
+/// Minimum rate of a source of datagrams.
 pub(crate) const UDP_RATE_MIN: BitRate = BitRate::bps(1_000);
 
-/// Whether a time is one that a run can reach.
+/// Checks that a run can reach this time.
 pub(super) fn time(field: &str, value: Duration) -> Result<(), Wrong> {
     if value <= DURATION_MAX {
         return Ok(());
@@ -81,7 +81,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// Refuses a congestion control that waits for marks that no switch sets.
+    /// Refuses a congestion control that needs marks which no switch sets.
     fn check_marks_of_circuits(&self) -> Result<(), Wrong> {
         let has_marks = self.circuit.as_ref().is_some_and(|circuit| circuit.mark_ahead.is_some());
         let own = self.workload.iter().filter_map(Workload::control);
@@ -97,7 +97,7 @@ impl Scenario {
 
     fn network_check(&self) -> Result<(), Wrong> {
         let n = &self.network;
-        // First of all: numbers that belong to `fat-tree` are no mistake of who wrote `fat_tree`.
+        // Checked first: if the topology's name is misspelt, its numbers are no error.
         if let Some(message) = unknown_topology(&n.topology) {
             return Err(Wrong::new("network.topology", message));
         }
@@ -145,7 +145,7 @@ impl Scenario {
 }
 
 impl Workload {
-    /// The congestion control of its streams, where it is not the transport's.
+    /// Congestion control of its streams, if different from the transport's.
     pub const fn control(&self) -> Option<Control> {
         match self {
             Self::Long(long) => long.control,
@@ -153,7 +153,7 @@ impl Workload {
             _ => None,
         }
     }
-    /// Below which size its flows are sent twice, if they are.
+    /// Size below which its flows are sent twice, if any are.
     pub const fn twice_below(&self) -> Option<ByteCount> {
         match self {
             Self::Long(long) => long.twice_below,
@@ -162,10 +162,10 @@ impl Workload {
             _ => None,
         }
     }
-    /// Whether it ends by itself.
+    /// Whether the workload ends by itself.
     pub(crate) const fn has_end(&self) -> bool {
         match self {
-            // What its plan says, where it has one.
+            // The system's plan decides.
             Self::System(_) => true,
             Self::Long(long) => long.size.is_some(),
             Self::Incast(_) | Self::Trace(_) => true,
@@ -175,7 +175,7 @@ impl Workload {
         }
     }
 
-    /// Strict priority of its packets; a system's are its own.
+    /// Strict priority of its packets; `None` for a system, which has its own.
     pub const fn priority(&self) -> Option<u8> {
         Some(match self {
             Self::System(_) => return None,
@@ -188,7 +188,7 @@ impl Workload {
         })
     }
 
-    /// Its kind, as files call it.
+    /// Kind, as named in files.
     pub fn kind(&self) -> &str {
         match self {
             Self::System(system) => &system.kind,
@@ -252,7 +252,7 @@ impl Workload {
         }
     }
 
-    /// The largest packet that it sends of itself, on the wire: what TCP and systems send aside.
+    /// Maximum size on the wire of packets besides TCP's and systems'.
     pub(crate) const fn packet(&self) -> ByteCount {
         match self {
             Self::Udp(udp) => udp.packet,
@@ -288,9 +288,9 @@ impl Udp {
 }
 
 impl Incast {
-    /// Bytes that each server sends in a round.
+    /// Bytes from each server in a round.
     ///
-    /// Errors: not exactly one of `block` and `total`, or nothing left for a server.
+    /// Errors: not exactly one of `block` and `total`, or 0 bytes per server.
     pub fn block_bytes(&self) -> Result<u64, String> {
         let bytes = match (self.block, self.total) {
             (Some(block), None) => block.as_u64(),

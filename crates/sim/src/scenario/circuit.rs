@@ -15,7 +15,8 @@
 //! night = "20 us"
 //! ```
 //!
-//! Leaves out: the switch itself ([`anabranch_fabric::CircuitSwitch`]), the schedulers (a system's). Read [`CircuitSpec`] first.
+//! Leaves out: the switch itself ([`anabranch_fabric::CircuitSwitch`]), the schedulers (a
+//! system's). Read [`CircuitSpec`] first.
 
 use super::read::Wrong;
 use anabranch_fabric::{
@@ -24,10 +25,10 @@ use anabranch_fabric::{
 use anabranch_units::{BitRate, ByteCount, Duration};
 use serde::{Deserialize, Serialize};
 
-/// Most racks of a hybrid switch: it keeps a queue for each pair.
+/// Maximum racks of a hybrid switch, which keeps a queue for each pair.
 const RACKS_MAX: usize = 1024;
 
-/// A switch whose links lead to racks, and join by circuits in turns.
+/// A switch whose links lead to racks, joined by circuits in turns.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CircuitSpec {
@@ -39,46 +40,48 @@ pub struct CircuitSpec {
     /// Time before each day in which all circuits are dark.
     #[serde(default = "night")]
     pub night: Duration,
-    /// Days that a scheduler decides week by week, in place of equal days without end. `day` is the shortest one then.
+    /// Days decided week by week by a scheduler, instead of equal days without end. `day` is then
+    /// the minimum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<ScheduleSpec>,
-    /// Matchings in turns: each joins rack i to the rack that follows by this number. All numbers in order without it, so
-    /// that each pair has one day (a strobe).
+    /// Matchings in turns: each joins rack i to the rack that follows by this number. By default
+    /// all numbers in order, so that each pair has one day (a strobe).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shifts: Option<Vec<u16>>,
     /// Rate of a circuit.
     #[serde(default = "circuit_rate")]
     pub rate: BitRate,
-    /// Time on a circuit.
+    /// Delay of a circuit.
     #[serde(default = "circuit_delay")]
     pub delay: Duration,
-    /// Rate of each rack's link to the packet network and back. A network of circuits alone has `packet = false`.
+    /// Rate of each rack's link to the packet network and back. `packet = false` leaves circuits
+    /// only.
     #[serde(default = "packet_rate")]
     pub packet_rate: BitRate,
-    /// Time on each of these links.
+    /// Delay of each of these links.
     #[serde(default = "packet_delay")]
     pub packet_delay: Duration,
     /// Whether there is a packet network beside the circuits.
     #[serde(default = "yes")]
     pub packet: bool,
-    /// Most packets that wait for each pair of racks (s).
+    /// Maximum packets queued per pair of racks (s).
     #[serde(default = "queue_packets")]
     pub queue_packets: u32,
-    /// Most bytes that wait for each pair, if that is limited, too.
+    /// Maximum bytes queued per pair, if limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<ByteCount>,
-    /// Waiting packets from which arriving ones are marked (ECN).
+    /// Queue length in packets from which arriving packets are marked (ECN).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark_packets: Option<u32>,
-    /// Sizes that follow the schedule. `None` keeps the size.
+    /// Queue sizes that follow the schedule. `None` keeps the size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resize: Option<ResizeSpec>,
-    /// Size up to which packets go round the switch, without queue and delay. `None` sends all
+    /// Maximum size of packets that bypass the switch, without queue and delay. `None` sends all
     /// packets through it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub around: Option<ByteCount>,
-    /// Time before a circuit from which acknowledgements of its flows are marked, until it ends: 0 s marks while it is up.
-    /// No packet is marked without it.
+    /// Time before a circuit from which acknowledgements of its flows are marked, until it ends: 0
+    /// s marks only while it is up. By default no packet is marked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark_ahead: Option<Duration>,
 }
@@ -87,7 +90,7 @@ pub struct CircuitSpec {
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResizeSpec {
-    /// Most packets that wait then (b).
+    /// Maximum packets queued in that time (b).
     pub packets: u32,
     /// Time before a circuit from which the larger queue holds (tau).
     pub ahead: Duration,
@@ -105,10 +108,10 @@ pub struct ScheduleSpec {
     /// Estimate of demand.
     #[serde(default)]
     pub demand: DemandSource,
-    /// Bytes from which a pair's demand counts as large.
+    /// Demand of a pair in bytes from which it counts as large.
     #[serde(default = "threshold")]
     pub threshold: ByteCount,
-    /// Time of all days and nights of a week.
+    /// Total time of all days and nights of a week.
     #[serde(default = "window")]
     pub window: Duration,
     /// Time from an estimate to the beginning of its week.
@@ -120,10 +123,10 @@ pub struct ScheduleSpec {
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DemandSource {
-    /// Bytes that wait in the switch's queues.
+    /// Bytes in the switch's queues.
     #[default]
     Queues,
-    /// Bytes that flows have announced, less the bytes that the switch has forwarded (ADUs, §2.5.2).
+    /// Bytes announced by flows, less the bytes forwarded by the switch (ADUs, §2.5.2).
     Announced,
 }
 
@@ -221,8 +224,8 @@ impl CircuitSpec {
 
     /// Settings of a switch with `racks` racks, for packets of at most `packet`.
     ///
-    /// Errors: the setting and one line: a number of racks that no hybrid switch has, a shift that joins racks to
-    /// themselves, a queue that holds no packet.
+    /// Errors: the setting and one line: an unsupported number of racks, a shift that joins racks
+    /// to themselves, or a queue that holds no packet.
     pub(crate) fn settings(
         &self,
         racks: usize,

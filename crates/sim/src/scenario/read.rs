@@ -1,4 +1,4 @@
-//! Reads scenarios: TOML, settings that override it, sweeps, and errors that name their place.
+//! Parser of scenarios: TOML, overrides, sweeps, and errors with their location.
 
 use super::{KINDS, Scenario, SystemWorkload, Workload};
 use crate::error::PlanError;
@@ -8,33 +8,33 @@ use std::fmt;
 use toml::de::{DeArray, DeTable, DeValue};
 use toml::{Table, Value};
 
-/// The most combinations of swept values.
+/// Maximum combinations of swept values.
 const POINTS_MAX: usize = 10_000;
-/// The most steps of a setting's path: what it makes tables for is copied and read recursively. The longest path that
-/// means something has 6.
+/// Maximum steps of a setting's path: the resulting nested tables are copied and read recursively.
+/// The longest valid path has 6.
 const STEPS_MAX: usize = 16;
-/// The most characters of a setting or an override that a message repeats.
+/// Maximum characters of a setting or an override that a message repeats.
 const QUOTED_CHARS_MAX: usize = 120;
-/// The most characters of what is said to be wrong: values may be of any length.
+/// Maximum characters of an error's message: values may have any length.
 const MESSAGE_CHARS_MAX: usize = 1_200;
 
 /// One combination of swept values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// The swept settings with their values here, in the file's order.
+    /// Swept settings with their values at this point, in the file's order.
     pub swept: Vec<(String, Value)>,
-    /// Everything resolved.
+    /// The resolved scenario.
     pub scenario: Scenario,
 }
 
-/// Why a file is no scenario.
+/// Why a file is not a valid scenario.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScenarioError {
-    /// Where: a file with its line, or the override.
+    /// Location: a file with its line, or the override.
     pub place: String,
-    /// Which setting, as `network.rate`; empty for the whole.
+    /// The setting, such as `network.rate`; empty for the whole file.
     pub field: String,
-    /// What is wrong, the value, what is allowed.
+    /// The reason, with the value and the allowed range.
     pub message: String,
 }
 
@@ -49,7 +49,7 @@ impl fmt::Display for ScenarioError {
 }
 impl std::error::Error for ScenarioError {}
 
-/// `text` as a message repeats it: at most so many characters.
+/// The first `chars_max` characters of `text`, for a message.
 fn cut(text: &str, chars_max: usize) -> Cow<'_, str> {
     match text.char_indices().nth(chars_max) {
         Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),
@@ -57,7 +57,7 @@ fn cut(text: &str, chars_max: usize) -> Cow<'_, str> {
     }
 }
 
-/// A setting that is wrong, before its place is known.
+/// An invalid setting, before its location is known.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Wrong {
     pub field: String,
@@ -70,9 +70,10 @@ impl Wrong {
     }
 }
 
-/// The points of the scenario in `text`, which messages call `file`, with `sets` (`key=value`) in place of what it says.
+/// Parses the scenario in `text`, named `file` in messages, with the overrides `sets`
+/// (`key=value`), into its points.
 ///
-/// Errors: the first thing wrong, with its place.
+/// Errors: the first error with its location.
 pub fn read(file: &str, text: &str, sets: &[String]) -> Result<Vec<Point>, ScenarioError> {
     DeTable::parse(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
@@ -88,7 +89,7 @@ pub fn read(file: &str, text: &str, sets: &[String]) -> Result<Vec<Point>, Scena
         let wrong = |message: String| ScenarioError { place: set_place(set), field: String::new(), message };
         let (key, value) = set.split_once('=').ok_or_else(|| wrong("must be KEY=VALUE".into()))?;
         assign(&mut root, key.trim(), set_value(value)).map_err(wrong)?;
-        // What is set is not swept over.
+        // An overridden setting is not swept.
         if let Some(Value::Table(sweep)) = root.get_mut("sweep") {
             sweep.retain(|swept, _| indexed(swept) != indexed(key.trim()));
         }
@@ -99,9 +100,10 @@ pub fn read(file: &str, text: &str, sets: &[String]) -> Result<Vec<Point>, Scena
     })
 }
 
-/// Where the setting `field` of a scenario was said: the override, or `file` with the line, as in `incast.toml:7`.
+/// Location of the setting `field` of a scenario: the override, or `file` with the line, as in
+/// `incast.toml:7`.
 ///
-/// For what goes wrong with a setting after [`read`] has taken it: arguments are those of `read`.
+/// For errors found after [`read`]; the arguments are the same.
 pub fn place(file: &str, text: &str, sets: &[String], field: &str) -> String {
     let of_field = indexed(field);
     let is_it = |set: &&String| {
@@ -128,7 +130,7 @@ fn line_of(text: &str, at: usize) -> usize {
     text.as_bytes()[..at.min(text.len())].iter().filter(|b| **b == b'\n').count() + 1
 }
 
-/// What `--set` gives: TOML where it is some, else text. Units have no quotes there.
+/// Value of an override: TOML if it parses, otherwise text. Values with units need no quotes.
 fn set_value(text: &str) -> Value {
     let text = text.trim();
     match toml::from_str::<Table>(&format!("value = {text}")) {
@@ -137,7 +139,7 @@ fn set_value(text: &str) -> Value {
     }
 }
 
-/// The parts of `workload[1].block`: names, and indices as numbers.
+/// The steps of a path such as `workload[1].block`: names, and indices as numbers.
 fn parts(path: &str) -> impl Iterator<Item = Result<&str, usize>> {
     path.split(['.', '[']).filter(|p| !p.is_empty()).map(|part| match part.strip_suffix(']') {
         Some(index) => index.parse().map_err(|_| part).map_or_else(Ok, Err),
@@ -145,7 +147,8 @@ fn parts(path: &str) -> impl Iterator<Item = Result<&str, usize>> {
     })
 }
 
-/// Puts `value` at `path`, making tables on the way. A list of one table may go without its index.
+/// Sets `path` to `value`, creating tables as needed. The index of a one-element list may be left
+/// out.
 fn assign(root: &mut Table, path: &str, value: Value) -> Result<(), String> {
     let steps: Vec<_> = parts(path).take(STEPS_MAX + 1).collect();
     let path = cut(path, QUOTED_CHARS_MAX);
@@ -183,10 +186,10 @@ fn assign(root: &mut Table, path: &str, value: Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Where the setting at `path` stands in the text, or what it is in if it is not there.
+/// Offset of the setting at `path` in the text, or of the innermost existing table around it.
 fn find(root: &DeTable<'_>, path: &str) -> usize {
     let (mut best, mut table, mut list): (_, _, Option<&DeArray<'_>>) = (0, Some(root), None);
-    // What is swept over is one key, dots and all.
+    // A swept setting is a single key, dots included.
     let swept = path.strip_prefix("sweep.").map(|key| [Ok("sweep"), Ok(key)]);
     let steps: Vec<_> = swept.map_or_else(|| parts(path).collect(), |steps| steps.to_vec());
     for part in steps {
@@ -198,7 +201,7 @@ fn find(root: &DeTable<'_>, path: &str) -> usize {
             }),
             Err(index) => match list {
                 Some(items) => items.get(index).inspect(|item| best = item.span().start),
-                // A table where a list may stand, too.
+                // A table is allowed in place of a list.
                 None => continue,
             },
         };
@@ -212,7 +215,7 @@ fn find(root: &DeTable<'_>, path: &str) -> usize {
     best
 }
 
-/// The table by value, its path prefixed to what goes wrong.
+/// Deserializes a table; `prefix` completes the path in errors.
 fn typed<T: DeserializeOwned>(value: Value, prefix: &str) -> Result<T, Wrong> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
@@ -222,17 +225,17 @@ fn typed<T: DeserializeOwned>(value: Value, prefix: &str) -> Result<T, Wrong> {
             (prefix, path) => format!("{prefix}.{path}"),
         };
         let message = error.into_inner().to_string();
-        // What it says of the place behind that is ours to say.
+        // The location appended by the library is dropped; ours is added later.
         let message = message.split("\nin `").next().unwrap_or_default().trim().replace('\n', ", ");
         Wrong::new(field, message)
     })
 }
 
 impl SystemWorkload {
-    /// Its settings as a `T`.
+    /// The settings as a `T`.
     ///
-    /// Errors: what is unknown, missing or of the wrong kind, with its place below `field`, which is what messages call this
-    /// workload.
+    /// Errors: unknown, missing or mistyped settings, located below `field`, the name of this
+    /// workload in messages.
     pub fn settings<T: DeserializeOwned>(&self, field: &str) -> Result<T, PlanError> {
         typed(Value::Table(self.settings.clone()), field)
             .map_err(|Wrong { field, message }| PlanError { field, message })
@@ -272,7 +275,7 @@ fn points(mut root: Table) -> Result<Vec<Point>, Wrong> {
                 .map_err(|message| Wrong::new(format!("sweep.{key}"), message))?;
         }
         let scenario = scenario(table).and_then(|s| s.check().map(|()| s)).map_err(|wrong| {
-            // Who sweeps finds the value in the sweep.
+            // The value of a swept setting is in the sweep.
             match swept.iter().find(|(key, _)| is_within(&indexed(&wrong.field), &indexed(key))) {
                 Some((key, value)) => {
                     Wrong::new(format!("sweep.{key}"), format!("at {value}: {}", wrong.message))
@@ -285,7 +288,7 @@ fn points(mut root: Table) -> Result<Vec<Point>, Wrong> {
     combinations.into_iter().map(point).collect()
 }
 
-/// The path with the index that a list of one table may go without.
+/// The path with the index of a one-element list added.
 fn indexed(path: &str) -> String {
     match path.strip_prefix("workload.") {
         Some(rest) => format!("workload[0].{rest}"),
@@ -305,7 +308,8 @@ fn scenario(mut root: Table) -> Result<Scenario, Wrong> {
     Ok(scenario)
 }
 
-/// A workload by its `kind`. By hand, as serde's tagged enums forget where in the table something is wrong.
+/// Parses a workload by its `kind`. Written by hand, as serde's tagged enums lose the location of
+/// an error.
 fn workload(index: usize, value: Value) -> Result<Workload, Wrong> {
     let field = format!("workload[{index}]");
     let Value::Table(mut table) = value else { return Err(Wrong::new(field, "must be a table")) };

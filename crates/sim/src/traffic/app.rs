@@ -1,9 +1,10 @@
-//! A system on the hosts of a run: its machines keep their messages, this room carries lengths over streams and datagrams over
-//! channels.
+//! A system on the hosts of a run: its machines keep their messages, and this room carries lengths
+//! over streams and datagrams over channels.
 //!
-//! A stream is a TCP connection between two hosts, set up as the scenario's transport is. Arrived bytes stay in the receive
-//! buffer until the machine reads them: a machine that reads late closes the window. Streams carry lengths, and an [`App`] knows by
-//! order which messages they are. A channel carries datagrams, which may be lost; an [`App`] knows them by their numbers.
+//! A stream is a TCP connection between two hosts with the scenario's transport settings. Received
+//! bytes stay in the receive buffer until the machine reads them: a machine that reads late closes
+//! the window. Streams carry lengths, and an [`App`] identifies messages by their order. A channel
+//! carries datagrams, which may be lost; an [`App`] identifies them by their numbers.
 //!
 //! Leaves out: the systems themselves (`system`). Read [`App`] and [`AppCx`] first.
 
@@ -16,94 +17,99 @@ use anabranch_fabric::HostsCx;
 use anabranch_transport::{Datagram, Event};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId};
 
-/// What a system does on the hosts of one run.
+/// A system's work on the hosts of one run.
 pub trait App: std::fmt::Debug + Send {
-    /// The run begins.
+    /// Handles the start of the run.
     fn start(&mut self, cx: &mut AppCx<'_, '_>);
-    /// A stream reports something of its end at `side`. Never for a system that opens none.
+    /// Handles an event of a stream's end at `side`. Never called if the system opens no stream.
     fn on_stream(&mut self, _cx: &mut AppCx<'_, '_>, _stream: u32, _side: Side, _event: StreamEvent) {}
-    /// A datagram has come out at `side` of a channel. Never for a system that opens none.
+    /// Handles a datagram that arrived at `side` of a channel. Never called if the system opens no
+    /// channel.
     fn on_datagram(&mut self, _cx: &mut AppCx<'_, '_>, _channel: u32, _side: Side, _number: u64) {}
-    /// A timer that was armed goes off.
+    /// Handles an expired timer.
     fn on_timer(&mut self, _cx: &mut AppCx<'_, '_>, _token: u16) {}
-    /// The warm-up is over: what is measured is measured from here on. What streams delivered is counted without the system.
+    /// Handles the end of the warm-up, where measurements start. Bytes delivered on streams are
+    /// counted without the system.
     fn end_warmup(&mut self) {}
-    /// When the last of its work was done; none while there is more.
+    /// End of its last work; `None` while some is left.
     fn ended_at(&self) -> Option<Instant>;
-    /// Bits in a second that the sender of a flow may send now, where something but TCP decides that; for probes.
+    /// Rate in bit/s that the sender of a flow may use now, if not decided by TCP; for probes.
     fn allowed_bps(&self, _flow: u32) -> Option<f64> {
         None
     }
-    /// The share of the work that is done, where its end is known.
+    /// Share of the work that is done, if its end is known.
     fn progress(&self) -> Option<f64> {
         None
     }
-    /// What it got in the `measured` time since the warm-up. Sums over its streams are filled in already.
+    /// Adds results for the `measured` time since the warm-up. Sums over its streams are already
+    /// filled in.
     fn report(&self, _measured: Duration, _row: &mut WorkloadRow) {}
-    /// Its coflows, where it has any.
+    /// Its coflows, if any.
     fn coflows(&self) -> Vec<Coflow> {
         Vec::new()
     }
 }
 
-/// A group of flows of which the last one counts (Chowdhury and Stoica, *Coflow*, HotNets 2012).
+/// A group of flows that is complete with its last flow (Chowdhury and Stoica, *Coflow*, HotNets
+/// 2012).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Coflow {
-    /// What it is called.
+    /// Name.
     pub name: String,
-    /// How many flows it has.
+    /// Number of flows.
     pub flows: u64,
-    /// What they move, all together.
+    /// Total size of its flows.
     pub size: ByteCount,
-    /// When the first of them was to begin.
+    /// Scheduled start of its first flow.
     pub started_at: Instant,
-    /// When the last of them was whole; none while one is not.
+    /// Completion of its last flow; `None` while one is incomplete.
     pub finished_at: Option<Instant>,
 }
 
 /// One end of a stream.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Who opened it.
+    /// The end that opened the stream.
     Opener,
-    /// Who was asked.
+    /// The end that accepted it.
     Acceptor,
 }
 
-/// What a stream reports.
+/// An event of a stream.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum StreamEvent {
-    /// Both ends are there.
+    /// The connection is established.
     Connected,
-    /// So many bytes more wait to be read.
+    /// Further bytes wait to be read.
     Arrived {
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
     },
-    /// The other end has taken in more, so there is room to write.
+    /// The peer has acknowledged data, so there is room to write.
     Acknowledged,
-    /// The other end was silent for too long.
+    /// The peer was silent for too long.
     GivenUp,
 }
 
-/// A stream that is to be opened.
+/// A stream to open.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct StreamSpec {
-    /// The host that opens it.
+    /// Opening host.
     pub from: u16,
-    /// The host that is asked, another one.
+    /// Accepting host, another one.
     pub to: u16,
-    /// The links that its packets take there and back, each between these hosts; what the network chooses without.
+    /// First links of its packets in each direction, both between these hosts; `None` leaves the
+    /// choice to the network.
     pub links: [Option<LinkId>; 2],
-    /// What the opener sends on it in all, where that is known: reports then say when it was whole.
+    /// Total bytes sent by the opener, if known: reports then include the completion time.
     pub size: Option<ByteCount>,
     /// Strict priority of its packets, 0 first.
     pub priority: u8,
-    /// Whether it only carries what is said about data that travels elsewhere: then it is no flow to be measured.
+    /// Whether it only carries control messages about data of other flows, and is not measured.
     pub is_control: bool,
 }
 
-/// What an [`App`] may do while it is told something.
+/// Interface of an [`App`] during a callback.
 pub struct AppCx<'a, 'b> {
     pub(super) world: &'a mut World,
     pub(super) cx: &'a mut HostsCx<'b, End>,
@@ -115,16 +121,17 @@ impl AppCx<'_, '_> {
     pub const fn now(&self) -> Instant {
         self.cx.now()
     }
-    /// Whether streams begin with a handshake, after which they are [`StreamEvent::Connected`]; without, they stand at once.
+    /// Whether streams begin with a handshake that ends with [`StreamEvent::Connected`]; otherwise
+    /// they are established at once.
     pub const fn has_handshakes(&self) -> bool {
         self.world.config.handshake
     }
-    /// The part of what full segments take of a link that is data; headers are the rest.
+    /// Share of data in the bytes of full segments on a link; the rest is headers.
     pub fn data_share(&self) -> f64 {
         let (mss, header) = (self.world.config.mss, self.world.config.header_bytes);
         f64::from(mss) / f64::from(mss + header)
     }
-    /// Opens a stream, and says its number: streams are numbered in the order in which a run opens them.
+    /// Opens a stream and returns its number, in the order of opening within a run.
     pub fn open(&mut self, spec: &StreamSpec) -> u32 {
         let StreamSpec { from: src, to: dst, links, size, priority, is_control } = *spec;
         let doors = links.map(|link| link.map(Network::port));
@@ -133,7 +140,8 @@ impl AppCx<'_, '_> {
         self.world.flows[stream as usize].is_control = is_control;
         stream
     }
-    /// Opens a channel for datagrams both ways, and says its number, which is one among those of streams.
+    /// Opens a channel for datagrams in both directions. Returns its number, which shares the range
+    /// of streams' numbers.
     pub fn open_channel(&mut self, from: u16, to: u16, priority: u8) -> u32 {
         let (size, to_send, doors) = (None, None, [None; 2]);
         let opening = Opening { job: self.job, priority, src: from, dst: to, size, to_send, doors };
@@ -142,14 +150,15 @@ impl AppCx<'_, '_> {
         self.cx.place(acceptor, End::Port(Box::new(Port::new(opener))));
         flow
     }
-    /// Sends a datagram of `size_bytes` on the wire, headers included, from the end at `side` of a channel.
+    /// Sends a datagram of `size_bytes` on the wire, headers included, from the end at `side` of a
+    /// channel.
     pub fn send(&mut self, channel: u32, side: Side, number: u64, size_bytes: u32) {
         let sent_at = self.cx.now();
         if let Some(End::Port(port)) = self.cx.end_mut(self.end(channel, side)) {
             port.send(Datagram { number, size_bytes, sent_at });
         }
     }
-    /// Counts bytes that a datagram of a channel has brought, headers left out.
+    /// Counts bytes delivered by a datagram of a channel, without headers.
     pub fn deliver(&mut self, channel: u32, bytes: u64) {
         self.world.flows[channel as usize].delivered_bytes += bytes;
     }
@@ -160,34 +169,34 @@ impl AppCx<'_, '_> {
             Side::Acceptor => flow.receiver,
         }
     }
-    /// Gives the end at `side` so many bytes more to send.
+    /// Writes `bytes` at the end at `side`.
     pub fn write(&mut self, stream: u32, side: Side, bytes: u64) {
         super::write(self.cx, self.end(stream, side), bytes);
     }
-    /// Takes so many bytes out of what has arrived at `side`.
+    /// Removes `bytes` from the receive buffer of `side`.
     pub fn read(&mut self, stream: u32, side: Side, bytes: u64) {
         if let Some(End::Tcp(connection)) = self.cx.end_mut(self.end(stream, side)) {
             connection.read(bytes);
         }
     }
-    /// Holds what is sent at `side` to a rate, headers not counted; lifts that with `None`.
+    /// Limits the rate of data sent at `side`, headers not counted; `None` removes the limit.
     ///
-    /// Panics: for a limit of zero.
+    /// Panics: if the limit is zero.
     pub fn set_pacing_limit(&mut self, stream: u32, side: Side, limit: Option<BitRate>) {
         if let Some(End::Tcp(connection)) = self.cx.end_mut(self.end(stream, side)) {
             connection.set_pacing_limit(limit);
         }
     }
-    /// Bytes that were written at `side` and that the other end has not acknowledged: what a send buffer holds.
+    /// Bytes written at `side` but not acknowledged: the content of a send buffer.
     pub fn unacknowledged_bytes(&self, stream: u32, side: Side) -> u64 {
         match self.cx.end(self.end(stream, side)) {
             Some(End::Tcp(connection)) => connection.unacknowledged_bytes(),
             _ => 0,
         }
     }
-    /// Asks for `on_timer(token)` at `at`, which is not before now.
+    /// Schedules `on_timer(token)` at `at`, which must not be in the past.
     ///
-    /// Panics: in a debug build, for a token of 2^14 or more.
+    /// Panics: in a debug build, if the token is 2^14 or more.
     pub fn arm(&mut self, at: Instant, token: u16) {
         debug_assert!(token < 1 << 14, "tokens are 14 bits wide");
         // 0 is the start.
@@ -195,7 +204,7 @@ impl AppCx<'_, '_> {
     }
 }
 
-/// What a connection's event means for who uses its stream.
+/// A connection's event as an event of its stream.
 pub(super) const fn stream_event(event: Event) -> Option<StreamEvent> {
     match event {
         Event::Connected => Some(StreamEvent::Connected),

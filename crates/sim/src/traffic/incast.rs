@@ -1,7 +1,8 @@
-//! Barrier-synchronised requests: a client asks all its servers for a block each, and again when all blocks have come.
+//! Barrier-synchronised requests: a client requests a block from each server, and again once all
+//! blocks have arrived.
 //!
-//! Source: LTTP section II-B (and Phanishayee and others, FAST 2008). Connections are made before the first round and kept;
-//! requests and blocks travel on the same connection.
+//! Source: LTTP section II-B (and Phanishayee and others, FAST 2008). Connections are opened before
+//! the first round and kept; requests and blocks travel on the same connection.
 
 use super::{Opening, World, write};
 use crate::end::End;
@@ -10,16 +11,16 @@ use anabranch_fabric::HostsCx;
 use anabranch_transport::Event;
 use anabranch_units::{ByteCount, Duration, Instant, RandomStream};
 
-/// A round that is over.
+/// A completed round.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Round {
-    /// When the client began to ask.
+    /// Time of the first request.
     pub began_at: Instant,
-    /// When the last block was whole.
+    /// Arrival of the last byte.
     pub ended_at: Instant,
 }
 
-/// What a server's connection has to do still.
+/// Remaining work on a server's connection.
 #[derive(Clone, Debug)]
 struct Server {
     host: u16,
@@ -39,35 +40,35 @@ pub struct Incast {
     rounds_left: u32,
     warmup_rounds_left: u32,
     servers: Vec<Server>,
-    /// Servers whose connection or block is awaited.
+    /// Number of servers whose connection or block is awaited.
     waiting: usize,
     began_at: Instant,
     rounds: Vec<Round>,
-    /// Requests that are to leave: when, and which server's; the next one last.
+    /// Scheduled requests: time and server, the next one last.
     requests: Vec<(Instant, usize)>,
     has_opened: bool,
-    /// The flow of the first server; the others' follow.
+    /// Flow of the first server; the other servers' flows follow.
     first_flow: u32,
 }
 
-/// How an incast is set up.
+/// Settings of an incast.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Who asks.
+    /// Host of the client.
     pub client: u16,
-    /// Who answers.
+    /// Hosts of the servers.
     pub servers: Vec<u16>,
-    /// Bytes of each answer.
+    /// Bytes of each response.
     pub block_bytes: u64,
     /// Bytes of each request.
     pub request_bytes: u64,
-    /// Each request leaves up to so much later, by chance.
+    /// Maximum random delay of each request.
     pub jitter: Duration,
-    /// What draws that.
+    /// Random stream of these delays.
     pub random: RandomStream,
-    /// How often.
+    /// Number of measured rounds.
     pub rounds: u32,
-    /// Rounds before those, which do not count.
+    /// Number of warm-up rounds.
     pub warmup_rounds: u32,
     /// Strict priority of all packets.
     pub priority: u8,
@@ -107,15 +108,15 @@ impl Incast {
         }
     }
 
-    /// Rounds that are over and count.
+    /// Completed measured rounds.
     pub fn rounds(&self) -> &[Round] {
         &self.rounds
     }
-    /// How many servers there are.
+    /// Number of servers.
     pub fn servers(&self) -> usize {
         self.servers.len()
     }
-    /// Bytes that all servers together send in a round.
+    /// Bytes from all servers together in a round.
     pub fn round_bytes(&self) -> u64 {
         self.block_bytes * self.servers.len() as u64
     }
@@ -142,7 +143,7 @@ impl Incast {
         for server in &self.servers {
             let (priority, src, dst, doors) = (self.priority, self.client, server.host, [None; 2]);
             let flow = world.connect(cx, &Opening { job, priority, src, dst, size: None, to_send, doors });
-            // The client connects, but what counts is the data that flows to it.
+            // The client connects, but the measured data flows to it.
             let flow = &mut world.flows[flow as usize];
             std::mem::swap(&mut flow.sender, &mut flow.receiver);
             std::mem::swap(&mut flow.src, &mut flow.dst);

@@ -1,15 +1,16 @@
-//! Messages on one direction of a stream: a stream carries lengths, and who uses it knows by order which messages they are.
+//! Messages on one direction of a stream: a stream carries lengths, and its user identifies
+//! messages by their order.
 //!
 //! Leaves out: streams (`app`). Read [`Messages`].
 
 use std::collections::VecDeque;
 
-/// What was written and has not come whole, in order.
+/// Messages written but not completely received, in order.
 #[derive(Debug)]
 pub struct Messages<M> {
-    /// With their bytes.
+    /// Messages with their lengths in bytes.
     written: VecDeque<(M, u64)>,
-    /// Bytes that have come of the first.
+    /// Received bytes of the first message.
     arrived_bytes: u64,
 }
 
@@ -20,15 +21,15 @@ impl<M> Default for Messages<M> {
 }
 
 impl<M> Messages<M> {
-    /// A message of so many bytes was written.
+    /// Records a written message of `bytes`.
     pub fn write(&mut self, message: M, bytes: u64) {
         self.written.push_back((message, bytes));
     }
-    /// So many bytes have come.
+    /// Records received bytes.
     pub const fn note_arrived(&mut self, bytes: u64) {
         self.arrived_bytes += bytes;
     }
-    /// The first message, if it is whole.
+    /// Removes the first message, if it is complete.
     pub fn pop(&mut self) -> Option<M> {
         let (_, bytes) = self.written.front().filter(|(_, bytes)| *bytes <= self.arrived_bytes)?;
         self.arrived_bytes -= bytes;

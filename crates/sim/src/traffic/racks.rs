@@ -1,7 +1,8 @@
 //! Flows between racks, at a rate for each rack.
 //!
-//! Source: the thesis on Etalon (Mukerjee, 2018), §2.5.3: given the sizes of a rack's flows, each begins so that all of
-//! them together use a given rate. Read [`RackLoad`]. Leaves out: the flows' run ([`super::Transfers`]).
+//! Source: the thesis on Etalon (Mukerjee, 2018), §2.5.3: given the sizes of a rack's flows, each
+//! begins so that all of them together use a given rate. Read [`RackLoad`]. Leaves out: the flows'
+//! run ([`super::Transfers`]).
 
 use super::Start;
 use crate::sizes::Sizes;
@@ -12,13 +13,13 @@ use anabranch_units::{BitRate, ByteCount, Duration, Instant, RandomStream};
 pub struct RackLoad {
     /// Hosts of each rack.
     pub hosts: Vec<Vec<u16>>,
-    /// Data in a second of each rack's flows.
+    /// Data rate of each rack's flows.
     pub rate: BitRate,
     /// Sizes of flows.
     pub sizes: Sizes,
     /// Numbers by which the destination's rack follows the source's.
     pub shifts: Vec<u16>,
-    /// No flow begins at this time or later.
+    /// End of the period in which flows start.
     pub until: Instant,
 }
 

@@ -1,7 +1,7 @@
-//! Flows that start at their times: long ones, those of a trace, and Poisson arrivals.
+//! Flows with start times: long ones, a trace's, and Poisson arrivals.
 //!
-//! Small ones may be sent twice, of which the first to be whole counts: Xu and Li, *RepFlow: Minimizing flow completion times with
-//! replicated flows in data centers* (2014).
+//! Small flows may be sent twice; the first complete copy counts: Xu and Li, *RepFlow: Minimizing
+//! flow completion times with replicated flows in data centers* (2014).
 
 use super::World;
 use crate::end::End;
@@ -11,31 +11,31 @@ use anabranch_fabric::HostsCx;
 use anabranch_transport::{Control, Event, exponential};
 use anabranch_units::{ByteCount, Duration, Instant, RandomStream};
 
-/// A flow that is to start.
+/// A flow to start.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Start {
-    /// When.
+    /// Start time.
     pub at: Instant,
-    /// The host that sends.
+    /// Sending host.
     pub src: u16,
-    /// The host that receives, another one.
+    /// Receiving host, another one.
     pub dst: u16,
-    /// How much; endless without.
+    /// Size; `None` if endless.
     pub size: Option<ByteCount>,
 }
 
-/// Starts that are drawn as they come.
+/// Starts drawn one after the other.
 #[derive(Clone, Debug)]
 pub struct Arrivals {
-    /// Mean time between two.
+    /// Mean interval between two starts.
     pub gap: Duration,
-    /// How large they are.
+    /// Sizes of the flows.
     pub sizes: Sizes,
-    /// Both ends are drawn among so many hosts, at least two.
+    /// Number of hosts from which both ends are drawn, at least two.
     pub hosts: u16,
-    /// How many are left; without an end if none.
+    /// Number of flows left; `None` for no end.
     pub left: Option<u64>,
-    /// What draws them.
+    /// Random stream of the draws.
     pub random: RandomStream,
 }
 
@@ -44,7 +44,7 @@ impl Arrivals {
         if let Some(left) = &mut self.left {
             *left = left.checked_sub(1)?;
         }
-        // Past the end of time nobody waits for it.
+        // A start beyond the end of time is never reached.
         let gap = exponential(self.gap, &mut self.random);
         let at = after + gap;
         let src = self.random.below(self.hosts.into()) as u16;
@@ -59,9 +59,9 @@ impl Arrivals {
 pub struct Transfers {
     priority: u8,
     control: Option<Control>,
-    /// Smaller flows are sent twice.
+    /// Size below which flows are sent twice.
     twice_below: Option<ByteCount>,
-    /// Those that are listed, the next one last.
+    /// Listed starts, the next one last.
     listed: Vec<Start>,
     arrivals: Option<Arrivals>,
     next: Option<Start>,
@@ -70,7 +70,7 @@ pub struct Transfers {
 }
 
 impl Transfers {
-    /// Flows that start as listed, in any order.
+    /// Flows with the listed starts, in any order.
     pub fn listed(mut starts: Vec<Start>, priority: u8) -> Self {
         // Equal times keep the order of the list.
         starts.reverse();
@@ -89,13 +89,13 @@ impl Transfers {
             expected,
         }
     }
-    /// The same by another congestion control than the transport's.
+    /// The same with another congestion control than the transport's.
     pub(crate) const fn with_control(mut self, control: Option<Control>) -> Self {
         self.control = control;
         self
     }
 
-    /// The same, with flows smaller than this sent twice.
+    /// The same, with flows below this size sent twice.
     pub(crate) const fn with_copies(mut self, twice_below: Option<ByteCount>) -> Self {
         self.twice_below = twice_below;
         self
@@ -118,7 +118,7 @@ impl Transfers {
         }
     }
 
-    /// The starts as they will come, before any has.
+    /// All starts in order, before any has happened.
     pub(crate) fn into_starts(self) -> impl Iterator<Item = Start> {
         let Self { next, mut listed, mut arrivals, .. } = self;
         std::iter::successors(next, move |start| following(&mut arrivals, &mut listed, start.at))
@@ -152,7 +152,7 @@ impl Transfers {
     }
 }
 
-/// The start that comes after one at `at`.
+/// The start that follows one at `at`.
 fn following(arrivals: &mut Option<Arrivals>, listed: &mut Vec<Start>, at: Instant) -> Option<Start> {
     match arrivals {
         Some(arrivals) => arrivals.next(at),
@@ -160,8 +160,8 @@ fn following(arrivals: &mut Option<Arrivals>, listed: &mut Vec<Start>, at: Insta
     }
 }
 
-/// A flow of such a job is over when its receiver has all bytes, and is forgotten when its sender knows. Of two that carry the same, both
-/// are then.
+/// Handles an event of a flow. A flow is complete when its receiver has all bytes, and its machines
+/// are removed when its sender knows. For a flow sent twice, both copies are removed then.
 pub(super) fn on_event(world: &mut World, cx: &mut HostsCx<'_, End>, number: u32, end: PeerId, event: Event) {
     let flow = &world.flows[number as usize];
     let Some(size) = flow.size else { return };
@@ -182,7 +182,7 @@ pub(super) fn on_event(world: &mut World, cx: &mut HostsCx<'_, End>, number: u32
     }
     let is_over = match (event, cx.end(end)) {
         (Event::Acknowledged { .. }, Some(End::Tcp(sender))) => sender.unacknowledged_bytes() == 0,
-        // Nobody answers: it stays unfinished.
+        // The peer does not answer: the flow stays incomplete.
         (Event::GivenUp, _) => true,
         _ => false,
     };
@@ -191,7 +191,7 @@ pub(super) fn on_event(world: &mut World, cx: &mut HostsCx<'_, End>, number: u32
     }
 }
 
-/// Takes away the machines of a flow, and keeps what they have counted.
+/// Removes the machines of a flow, and keeps their counters.
 fn forget(world: &mut World, cx: &mut HostsCx<'_, End>, number: u32) {
     let flow = &mut world.flows[number as usize];
     if let Some(End::Tcp(sender)) = cx.remove(flow.sender) {

@@ -8,26 +8,27 @@ use anabranch_transport::{Pattern, UdpSource};
 use anabranch_units::{BitRate, Duration, Instant, Seed};
 use serde::{Deserialize, Serialize};
 
-/// One source and its sink, before they begin: all that a program elsewhere needs to send the same.
+/// A source and its sink before their start: all parameters needed to send the same datagrams
+/// elsewhere.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct UdpFlow {
-    /// The host that sends.
+    /// Sending host.
     pub src: u16,
-    /// The host that receives.
+    /// Receiving host.
     pub dst: u16,
-    /// Bits on the wire in a second.
+    /// Rate on the wire.
     pub rate: BitRate,
-    /// Bytes of a datagram on the wire.
+    /// Length of a datagram on the wire in bytes.
     pub size_bytes: u32,
-    /// When it sends.
+    /// Sending pattern.
     pub sending: Sending,
-    /// Of the run.
+    /// Seed of the run.
     pub seed: Seed,
-    /// Which of the run's random streams for UDP is this flow's.
+    /// Number of the flow's random stream for UDP.
     pub stream: u64,
 }
 
-/// When a source sends: see [`Pattern`], without what draws it.
+/// Sending pattern: a [`Pattern`] without its random stream.
 #[derive(Copy, Clone, Debug, Serialize, Deserialize)]
 pub enum Sending {
     /// Without a pause.
@@ -37,7 +38,7 @@ pub enum Sending {
         /// Datagrams that leave back to back.
         batch: u32,
     },
-    /// In turns.
+    /// Bursts and pauses in turns.
     OnOff {
         /// Mean length of a burst.
         on: Duration,
@@ -47,7 +48,8 @@ pub enum Sending {
 }
 
 impl UdpFlow {
-    /// The machine that sends it, to `peer`, from `start` until `stop`. `None` for a rate or size that no source can have.
+    /// The machine that sends it to `peer`, from `start` until `stop`. `None` for an impossible
+    /// rate or size.
     pub fn source(&self, peer: PeerId, start: Instant, stop: Option<Instant>) -> Option<UdpSource> {
         let random = self.seed.stream("udp", self.stream);
         let pattern = match self.sending {
@@ -71,7 +73,7 @@ pub struct Udp {
 }
 
 impl Udp {
-    /// Sources that begin at `start` and stop at `stop`, if there is one.
+    /// Sources that start at `start` and stop at `stop`, if given.
     pub const fn new(flows: Vec<UdpFlow>, priority: u8, start: Instant, stop: Option<Instant>) -> Self {
         Self { flows, priority, start, stop, has_begun: false, is_over: false }
     }

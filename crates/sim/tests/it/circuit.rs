@@ -4,7 +4,7 @@ use super::{plan, run};
 use anabranch_sim::Plan;
 use anabranch_sim::scenario::read;
 
-/// Eight racks of `hosts` hosts, as the thesis has them (§2.3.4), and more of `[circuit]`.
+/// Eight racks of `hosts` hosts, as in the thesis (§2.3.4), with further settings of `[circuit]`.
 fn racks(hosts: u16, circuit: &str) -> String {
     format!(
         r#"
@@ -27,7 +27,7 @@ fn racks(hosts: u16, circuit: &str) -> String {
     )
 }
 
-/// The thesis's Table 2.1: each rack sends all it can to the next one.
+/// The thesis's Table 2.1: each rack sends at full rate to the next one.
 #[test]
 fn saturated_racks_use_all_of_both_networks() {
     let load = r#"
@@ -39,15 +39,16 @@ fn saturated_racks_use_all_of_both_networks() {
     "#;
     let outcome = run(&plan(&format!("duration = \"14 ms\"\n{}{load}", racks(16, ""))));
     let per_rack_gbps = |bytes: Option<u64>| bytes.expect("a hybrid switch") as f64 / 14e6;
-    // Of a week of 1,400 us a pair has a day of 180 us; with the night before it, its packet path is off for 200 us.
+    // In a week of 1,400 us a pair has a day of 180 us; with the night before it, its packet path
+    // is off for 200 us.
     let circuit = per_rack_gbps(outcome.network.circuit_bytes) / (180.0 / 1_400.0);
     assert!((79.5..=80.01).contains(&circuit), "{circuit} Gbit/s");
     let packet = per_rack_gbps(outcome.network.packet_network_bytes) / (1_200.0 / 1_400.0);
     assert!((9.9..=10.05).contains(&packet), "{packet} Gbit/s");
 }
 
-/// The thesis's law: a queue of q packets of 9,000 bytes delays the packet path by 10 us and 7.2 us for each of them and
-/// the one on the link. A circuit takes 30 us, and 0.9 us for each.
+/// The thesis's formula: a queue of q packets of 9,000 bytes delays the packet path by 10 us, and
+/// by 7.2 us for each of them and the one on the link. A circuit takes 30 us, and 0.9 us for each.
 #[test]
 fn median_latency_is_that_of_a_full_queue() {
     for queue in [4, 16, 64] {
@@ -63,7 +64,7 @@ fn median_latency_is_that_of_a_full_queue() {
         let latency = run(&plan(&format!("duration = \"14 ms\"\n{network}{load}"))).network.latency;
         let is_at = |found: Option<f64>, floor_us: f64, packet_us: f64, slack_us: f64| {
             let expected = floor_us + packet_us * f64::from(queue + 1);
-            // An arrival waits for the next packet, and the histogram rounds up by 1/32 at the most.
+            // An arrival waits for the next packet, and the histogram rounds up by at most 1/32.
             let found = found.expect("packets took both networks");
             assert!((expected - slack_us..expected * 33.0 / 32.0).contains(&found), "{found} {expected}");
         };
@@ -72,7 +73,7 @@ fn median_latency_is_that_of_a_full_queue() {
     }
 }
 
-/// Acknowledgements of rack 0's flows pass the switch back with marks, and the window jumps.
+/// Acknowledgements of rack 0's flows return through the switch with marks, and the window jumps.
 #[test]
 fn marks_reach_retcp() {
     let outcome = |control: &str, mark: &str| {
@@ -172,7 +173,7 @@ fn flows_between_racks_keep_their_rate_and_shifts() {
     let plan = plan(&format!("duration = \"20 ms\"\n{}{load}", racks(4, "")));
     let outcome = run(&plan);
     let bytes: u64 = outcome.flows.iter().filter_map(|flow| flow.size_bytes).sum();
-    // Eight racks for 20 ms are 20 MB; the flow at either end of a rack's time is in or out.
+    // Eight racks for 20 ms are 20 MB; the flow at either end of a rack's time may be in or out.
     assert!(bytes.abs_diff(20_000_000) < 8 * 50_000, "{bytes}");
     let rack = |host: &str| host.trim_start_matches('h').parse::<u32>().expect("hosts have numbers") / 4;
     for flow in &outcome.flows {
@@ -180,7 +181,8 @@ fn flows_between_racks_keep_their_rate_and_shifts() {
         assert!([1, 3].contains(&shift), "{} to {}", flow.from, flow.to);
     }
     let row = &outcome.workloads[0];
-    // All flows are ranked, whole or not, so fewer are below a time than of the whole ones.
+    // All flows are ranked, incomplete ones included, so fewer are below a time than among the
+    // complete ones.
     assert!(row.more["all_fct_us_p50"] >= row.fct_us_p50.expect("most flows are whole"));
     assert!(row.finished < Some(row.flows) && row.more["all_flow_mbps_p50"] > 0.0, "{row:?}");
 }

@@ -1,4 +1,5 @@
-//! Laws: nothing is lost uncounted, no link is above its rate, time goes forward, equal seeds give equal runs.
+//! Invariants: no uncounted loss, no link above its rate, monotonic time, equal runs for equal
+//! seeds.
 
 use super::{plan, run};
 use anabranch_endpoint::{Endpoint as _, PeerId};
@@ -228,7 +229,7 @@ const SCENARIOS: [(&str, &str); 11] = [
     ),
 ];
 
-/// The plain twin of the heap: an ordered map.
+/// The heap's plain counterpart: an ordered map.
 #[derive(Default)]
 struct SortedMap {
     events: BTreeMap<(RunInstant, u64), Event>,
@@ -252,7 +253,7 @@ impl EventQueue for SortedMap {
     }
 }
 
-/// Runs to the end, and looks at the laws all the way.
+/// Runs to the end, and checks the invariants throughout.
 fn lawful<Q: EventQueue>(name: &str, plan: &Plan, trial: u64) -> u64 {
     let mut simulation: Simulation<'_, Q> = Simulation::new(plan, trial).expect("nothing is drawn");
     let mut before = simulation.now();
@@ -279,7 +280,7 @@ fn lawful<Q: EventQueue>(name: &str, plan: &Plan, trial: u64) -> u64 {
             counters.sent_packets <= counters.offered_packets
                 && counters.arrived_packets <= counters.sent_packets
         );
-        // Rates change only in one scenario, and there downwards.
+        // Rates change in one scenario only, and only downwards.
         let rate = plan.network().port_settings(link).rate;
         let time = simulation.now() - Instant::ZERO;
         if let Some(average) = BitRate::average(ByteCount::new(counters.sent_bytes), time) {
@@ -327,7 +328,7 @@ fn every_flow_with_a_size_arrives_whole_once() {
     }
 }
 
-/// Who runs a scenario elsewhere starts the same flows and sends the same datagrams.
+/// An implementation outside this room starts the same flows and sends the same datagrams.
 #[test]
 fn a_plan_lists_the_flows_that_a_run_opens_and_the_datagrams_that_it_sends() {
     let plan = plan(
@@ -417,7 +418,7 @@ fn finite_work_is_measured_over_the_time_that_it_took_and_not_over_the_events_af
     assert_eq!(row.goodput_mbps.expect("time has passed"), (8e6 / fct_us * 1e6).round() / 1e6);
 }
 
-/// Two flows that pass each other: the acknowledgements of each wait behind the other's data, or do not.
+/// Two flows in opposite directions: acknowledgements wait behind the other flow's data, or do not.
 #[test]
 fn acknowledgements_go_first_where_they_are_told_to() {
     let rtt = |acks_first: bool| {

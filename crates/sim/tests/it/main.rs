@@ -1,4 +1,4 @@
-//! Whole runs: laws that hold for every scenario, and theory that some must agree with.
+//! Whole runs: invariants of every scenario, and agreement with theory.
 
 #![allow(clippy::disallowed_methods, reason = "a test may read its own corpus")]
 
@@ -18,7 +18,7 @@ fn scenario(text: &str) -> Scenario {
     points[0].scenario.clone()
 }
 
-/// The plan of `text`, whose topology file, if it names one, is `topology`.
+/// The plan of `text`, with `topology` as the text of its topology file.
 fn plan_with(text: &str, topology: &str) -> Plan {
     let read = |_: &str| Ok(topology.to_owned());
     Plan::new(scenario(text), &read).unwrap_or_else(|error| panic!("{error}"))
@@ -33,7 +33,7 @@ fn run(plan: &Plan) -> Outcome {
     Simulation::<anabranch_fabric::QuadHeap>::new(plan, 0).expect("nothing is drawn").run()
 }
 
-/// The corpus of the fuzz target, and the scenarios that the repository carries.
+/// Replays the fuzz target's corpus, and the repository's scenarios.
 #[test]
 fn every_file_of_the_corpus_is_read_or_refused_without_a_panic() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -41,7 +41,7 @@ fn every_file_of_the_corpus_is_read_or_refused_without_a_panic() {
     let files = |folder: &str| {
         let paths = std::fs::read_dir(root.join(folder)).expect("it is part of the repository");
         let paths = paths.map(|file| file.expect("it can be listed").path());
-        // What scenarios name lies in folders beside them.
+        // Files that scenarios name lie in folders beside them.
         let files = paths.filter(|path| !path.is_dir());
         files.map(|path| (std::fs::read(&path).expect("it can be read"), path)).collect::<Vec<_>>()
     };
@@ -49,7 +49,7 @@ fn every_file_of_the_corpus_is_read_or_refused_without_a_panic() {
     seen += replay("scenario_files", exercise::exercise_files);
     seen += replay("scenario_set", exercise::exercise_sets);
     for (bytes, path) in files("scenarios") {
-        // False where it names a file.
+        // Returns false for a scenario that names a file.
         anabranch_sim::exercise::exercise_scenario(&bytes);
         let text = String::from_utf8(bytes).expect("text");
         for mut point in read("scenario", &text, &[]).expect("a good one") {
@@ -65,7 +65,8 @@ fn every_file_of_the_corpus_is_read_or_refused_without_a_panic() {
     assert!(seen >= 10, "{seen}");
 }
 
-/// #17: a size without unit is refused; those of the claims have theirs, and so have all swept values.
+/// #17: a size without unit is refused; all scenarios of the claims have units, swept values
+/// included.
 #[test]
 fn every_scenario_of_a_claim_is_read() {
     let experiments = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
@@ -87,7 +88,7 @@ fn every_scenario_of_a_claim_is_read() {
     assert!(seen >= 15, "{seen}");
 }
 
-/// #17: a queue below a packet passed nothing but what found it empty.
+/// #17: a queue below a packet's size passed only packets that found it empty.
 #[test]
 fn a_queue_holds_at_least_the_largest_packet() {
     let plan = |network: &str, workload: &str| {
@@ -117,7 +118,8 @@ fn a_queue_holds_at_least_the_largest_packet() {
 
 #[test]
 fn a_datagrams_delay_is_the_paths_in_the_median_and_behind_others_more() {
-    // 1,250 bytes take 100 us on each of two links of 1 ms; the second of two at once waits for the first.
+    // 1,250 bytes take 100 us on each of two links of 1 ms; of two simultaneous datagrams the
+    // second waits for the first.
     let delays = |pairs: &str| {
         let text = format!(
             "duration = \"1 s\"\nnetwork = {{ topology = \"star\", hosts = 3, rate = \"100 Mbit/s\", delay = \"1 ms\" }}\n\
@@ -129,7 +131,7 @@ fn a_datagrams_delay_is_the_paths_in_the_median_and_behind_others_more() {
     };
     assert_eq!(delays("[[\"h0\", \"h2\"]]"), [2_200.0, 2_200.0]);
     let [p50, p99] = delays("[[\"h0\", \"h2\"], [\"h1\", \"h2\"]]");
-    // The buckets of a histogram are 1/32 wide.
+    // The buckets of the histogram are 1/32 wide.
     assert!((2_200.0..2_270.0).contains(&p50) && p99 == 2_300.0, "{p50}, {p99}");
 }
 
@@ -161,7 +163,7 @@ fn losses_come_in_bursts_that_can_be() {
     assert!(
         refused("loss_ppm = 900000", &change("loss_burst = 4")).starts_with("change[0]: link loss 900000")
     );
-    // Bursts that stand in the scenario are its network's, and what a change leaves out stays.
+    // Bursts in the scenario are its network's, and a change keeps the settings that it leaves out.
     let text = "duration = \"1 s\"\nworkload = { kind = \"long\", pairs = 1 }\n\
                 network = { topology = \"star\", hosts = 3, loss_burst = 8 }\n\
                 [[change]]\nat = \"10 ms\"\nlink = \"hub-h0\"\nloss_ppm = 1000\n";
@@ -171,7 +173,7 @@ fn losses_come_in_bursts_that_can_be() {
     assert_eq!(plan.network().port_settings(link).loss_burst, 8);
 }
 
-/// Names between backticks: fields, as a refused one's message lists them.
+/// Names between backticks: fields, as listed in the message for an unknown one.
 fn names(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
@@ -208,7 +210,7 @@ fn the_documentation_names_every_setting() {
     }
 }
 
-/// Which kinds there are is known once the systems are.
+/// The list of kinds depends on the systems.
 #[test]
 fn a_kind_that_nothing_has_is_said_with_those_that_there_are() {
     let text =

@@ -1,4 +1,5 @@
-//! A rotor between hosts: TCP and UDP get the share of time that their circuits are up, and nothing crosses in the night.
+//! A rotor between hosts: TCP and UDP get the share of time of their circuits, and no packet
+//! crosses in a night.
 
 use super::plan;
 use anabranch_fabric::{CircuitSettings, QuadHeap, QueueLimits, shifts};
@@ -83,7 +84,8 @@ fn tcp_delivers_in_the_days_of_its_circuit_only() {
     let timetable = settings(HOSTS).timetable;
     let mut data = 0;
     for (_, tapped) in simulation.take_tapped() {
-        // The port to the host sends at the circuit's rate, after the circuit, and its wire takes 1 us.
+        // The port to the host sends at the circuit's rate, after the circuit, and its wire takes 1
+        // us.
         let serialise = RATE.serialiser().expect("10 Gbit/s").time(tapped.meta.size_bytes);
         let left = tapped.at - Duration::from_us(1) - serialise;
         let slot = timetable.at((left - Duration::from_ps(1)).into());

@@ -2,8 +2,9 @@
 
 use super::{plan, plan_with, run};
 
-/// Mathis, Semke, Mahdavi and Ott (1997), equation 3: MSS / RTT * C / sqrt(p). C = 1.22 holds for periodic losses; for
-/// independent ones, as here, Ott, Kemperman and Mathis (1996, *The stationary behavior of ideal TCP*) have C = 1.31.
+/// Mathis, Semke, Mahdavi and Ott (1997), equation 3: MSS / RTT * C / sqrt(p). C = 1.22 holds for
+/// periodic losses; for independent ones, as here, Ott, Kemperman and Mathis (1996, *The stationary
+/// behavior of ideal TCP*) have C = 1.31.
 #[test]
 fn a_flow_under_random_loss_gets_what_mathis_says() {
     for (loss_ppm, sack) in [(100, true), (1_000, true), (1_000, false), (3_000, true)] {
@@ -46,7 +47,8 @@ fn a_flow_under_random_loss_gets_what_mathis_says() {
         let goodput = outcome.workloads[0].goodput_mbps.expect("time has passed");
         let p = f64::from(loss_ppm) / 1e6;
         let expected = 1_448.0 * 8.0 / 1e6 / 0.040 * 1.31 / p.sqrt();
-        // At 100 ppm some 135 losses make the figure, which alone leaves 4 % to chance.
+        // At 100 ppm the figure rests on some 135 losses, which alone gives 4 % of random
+        // variation.
         let share = goodput / expected;
         assert!(
             (share - 1.0).abs() < 0.05,
@@ -57,7 +59,7 @@ fn a_flow_under_random_loss_gets_what_mathis_says() {
 
 #[test]
 fn flows_through_one_bottleneck_share_it_max_min() {
-    // One of three flows has an access of 10 of 100 Mbit/s: the others get 45 each.
+    // One of three flows has an access link of 10 Mbit/s to 100 Mbit/s: the other two get 45 each.
     let topology = r#"
         [defaults]
         capacity = "1 Gbit/s"
@@ -92,7 +94,7 @@ fn flows_through_one_bottleneck_share_it_max_min() {
         [[cable]]
         between = ["right", "to"]
     "#;
-    // Shares wander about their mean: over six seeds by up to 6 % in 120 s, and by 3 % in 600 s.
+    // Shares vary about their mean: over six seeds by up to 6 % in 120 s, and by 3 % in 600 s.
     let tolerance = 0.04;
     for control in ["newreno", "cubic"] {
         let text = format!(
@@ -124,8 +126,8 @@ fn flows_through_one_bottleneck_share_it_max_min() {
     }
 }
 
-/// Alizadeh and others, *Data center TCP* (2010), section 3.3: the queue swings between Q_max = K + N and Q_max - A packets, with
-/// A = sqrt(2 N (C RTT + K)) / 2.
+/// Alizadeh and others, *Data center TCP* (2010), section 3.3: the queue oscillates between Q_max =
+/// K + N and Q_max - A packets, with A = sqrt(2 N (C RTT + K)) / 2.
 #[test]
 fn the_dctcp_queue_swings_as_its_paper_says() {
     for flows in [2u32, 10] {
@@ -163,7 +165,8 @@ fn the_dctcp_queue_swings_as_its_paper_says() {
         let amplitude = (2.0 * n * (c_rtt + k)).sqrt() / 2.0;
         let said = format!("{flows}: queue {least} to {most}, mean {mean}");
         let (low, high) = (k + n - amplitude, k + n);
-        // In step, as the paper assumes, few flows are; more of them swing less and at their own times.
+        // The paper assumes synchronised flows, which holds for a few; more of them oscillate less
+        // and at different times.
         assert!((most - high).abs() <= 0.1 * high, "{said}: highest expected {high}");
         assert!((low - 0.1 * high..=high).contains(&least), "{said}: lowest expected {low}");
         assert!((low..=high).contains(&mean), "{said}: expected between {low} and {high}");
@@ -172,8 +175,8 @@ fn the_dctcp_queue_swings_as_its_paper_says() {
     }
 }
 
-/// BBR flows probe at times of their own, and each leaves room to who has less: their shares come together (draft-ietf-ccwg-bbr-06,
-/// section 5.3.3).
+/// BBR flows probe at different times, and each leaves room for the flow with less: their shares
+/// converge (draft-ietf-ccwg-bbr-06, section 5.3.3).
 #[test]
 fn two_bbr_flows_share_a_link_whichever_began_first() {
     for seed in 1..=3 {
@@ -207,7 +210,8 @@ fn two_bbr_flows_share_a_link_whichever_began_first() {
     }
 }
 
-/// BBR leaves room between its probes, and Cubic's growth cannot take what it holds in flight: neither starves.
+/// BBR leaves room between its probes, and Cubic's growth cannot take BBR's bytes in flight:
+/// neither starves.
 #[test]
 fn a_bbr_flow_and_a_cubic_flow_leave_each_other_room() {
     for queue_bdps in [1, 2] {
@@ -243,8 +247,9 @@ fn a_bbr_flow_and_a_cubic_flow_leave_each_other_room() {
     }
 }
 
-/// Linux's BBR, the first version, has 42.5 and 4.9 Mbit/s beside one flow of Cubic behind half of a product of rate and round trip, 42.3 and
-/// 5.1 behind one, and 20.4 and 27.8 behind four (`experiments/sim-vs-emu`).
+/// Linux's BBR, the first version, has 42.5 and 4.9 Mbit/s beside one flow of Cubic behind half a
+/// bandwidth-delay product, 42.3 and 5.1 behind one, and 20.4 and 27.8 behind four
+/// (`experiments/sim-vs-emu`).
 #[test]
 fn the_first_version_of_bbr_leaves_cubic_as_little_as_linuxs_does() {
     for (queue_kb, least, most) in [(62, 0.82, 0.95), (125, 0.82, 0.95), (500, 0.35, 0.55)] {
@@ -313,7 +318,7 @@ fn a_workload_is_sent_by_the_control_that_it_names_and_the_seed_decides_when_it_
         again[0] == Some(0) && again[1] > Some(0),
         "NewReno fills a queue of five round trips: {again:?}"
     );
-    // A probe may come a round trip later or not, by chance; nothing else is drawn.
+    // A probe may come a round trip later at random; there is no other draw.
     let hash = outcome.network.event_hash;
     assert!((2..6).any(|seed| with_seed(seed).network.event_hash != hash));
 }

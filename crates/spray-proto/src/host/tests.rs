@@ -6,14 +6,14 @@ use anabranch_endpoint::Bytes;
 use anabranch_units::{RandomStream, Seed};
 use proptest::prelude::*;
 
-/// Two hosts, and datagrams on their way between them: to which, and when.
+/// Two hosts, and the datagrams in flight between them, each with its destination and arrival time.
 struct World {
     hosts: [Host<Bytes>; 2],
     flying: Vec<(Instant, usize, Datagram<Bytes>)>,
     random: RandomStream,
     loss_ppm: u32,
     now: Instant,
-    /// Packets that came at all, and those handed over, of each host.
+    /// Packets that arrived at each host, and packets that it delivered.
     came: [Vec<Bytes>; 2],
     handed: [Vec<Bytes>; 2],
 }
@@ -34,8 +34,8 @@ impl World {
         }
     }
 
-    /// Everything that leaves flies for 100 us, or one time in eight for a millisecond; some of it
-    /// is lost, some comes twice.
+    /// Delivers everything that leaves after 100 us, or one time in eight after a millisecond;
+    /// loses some datagrams, and duplicates others.
     fn stir(&mut self) {
         for at in 0..2 {
             while let Some(leaving) = self.hosts[at].poll_leaving() {
@@ -61,7 +61,7 @@ impl World {
         self.stir();
     }
 
-    /// Lets time pass until `until`, or without until nothing is left to be done.
+    /// Advances time to `until`, or with `None` until no work is left.
     fn pass(&mut self, until: Option<Instant>) {
         loop {
             let flying = self.flying.iter().map(|(due, ..)| *due).min();
@@ -91,7 +91,7 @@ fn packet(flow: u32, number: u32) -> Bytes {
 }
 
 proptest! {
-    /// Under loss, reordering and duplication, the host hands over each packet that arrives, once, and
+    /// Under loss, reordering and duplication, the host delivers each packet that arrives once, and
     /// no packet that was not sent. At the end no timer is set.
     #[test]
     fn what_came_is_handed_over_once(
@@ -116,7 +116,7 @@ proptest! {
         let sorted = |packets: &[Bytes]| { let mut all = packets.to_vec(); all.sort(); all };
         let handed = sorted(&world.handed[1]);
         let unique: BTreeSet<&Bytes> = handed.iter().collect();
-        // A datagram that came twice, the second time when it was forgotten, is TCP's to drop: as a
+        // A datagram that arrives a second time after its flow was forgotten is left to TCP, as a
         // plain one always is.
         if knows_sizes {
             prop_assert_eq!(unique.len(), handed.len(), "one was handed over twice");
@@ -129,8 +129,8 @@ proptest! {
     }
 }
 
-/// Nine packets of ten take 100 us, and one a millisecond: after a while that is known, and
-/// parities bring back what is late.
+/// Nine packets of ten take 100 us, the tenth takes a millisecond. Once that is known, parities
+/// recover late packets.
 #[test]
 fn late_packets_come_back_before_they_come() {
     let mut world = World::new(7, 0, &Config::default());
@@ -146,9 +146,9 @@ fn late_packets_come_back_before_they_come() {
     assert!((0.06..0.16).contains(&blocked), "{blocked}: one in eight is");
     assert!(receiver.recovered > 100 && receiver.given_up * 50 < receiver.recovered, "{receiver:?}");
 }
-/// A lone packet, as the first one of a connection is: it is sent again when it should have come,
-/// and TCP gets it once. Of many that do not come few are. The first of three packets comes last,
-/// 300 us after the second and 200 after the third.
+/// A lone packet, such as the first of a connection, is sent again when it is overdue, and TCP gets
+/// it once. Of many lost packets few are repeated. The first of three packets arrives last, 300 us
+/// after the second and 200 us after the third.
 #[test]
 fn how_long_packets_wait_for_others_is_counted() {
     let config = Config { parities: Parities::Fixed(0), ..Config::default() };
@@ -188,8 +188,7 @@ fn packets_of_short_flows_that_do_not_come_are_sent_again_as_long_as_they_are_fe
             left_at.push((world.now - began).as_us());
         }
     }
-    // After one and a half round trips, which are of a millisecond where one way is slow, and what
-    // may pass until it is said.
+    // After one and a half round trips of up to a millisecond, plus the delay of echoes.
     assert!(matches!(left_at[..], [300..2_100, 800..6_300]), "{left_at:?} us");
     for number in 1..=90 {
         world.send(0, 2, Bytes::from(vec![number as u8; 1_000]), None);
@@ -198,7 +197,7 @@ fn packets_of_short_flows_that_do_not_come_are_sent_again_as_long_as_they_are_fe
     // A twentieth of 90 packets, and three.
     let repeated = world.hosts[0].counts().repeated;
     assert!((7..=9).contains(&repeated), "{repeated} of 91");
-    // One that comes both times is handed over once.
+    // A repeated packet that arrives twice is delivered once.
     world.loss_ppm = 0;
     let handed = world.handed[1].len();
     world.send(0, 3, packet(3, 0), None);
@@ -208,14 +207,14 @@ fn packets_of_short_flows_that_do_not_come_are_sent_again_as_long_as_they_are_fe
     assert_eq!(world.handed[1].len(), handed + 1);
 }
 
-/// A peer with good keys and bad manners, and the host that it talks to.
+/// An authenticated but hostile peer, and its victim host.
 struct Siege {
     host: Host<Bytes>,
     now: Instant,
     random: RandomStream,
     /// Payload of every datagram.
     packet: Bytes,
-    /// The most bytes that were held at any time.
+    /// Maximum bytes held at any time.
     peak: ByteCount,
     handed: usize,
 }
@@ -227,11 +226,11 @@ enum Attack {
     Parities,
     /// Packets beyond a gap.
     Gaps,
-    /// Packets in order of many flows, which are kept for mends.
+    /// Packets in order on many flows, which are kept for recovery.
     Flows,
-    /// Single packets far ahead, whose gaps are noted.
+    /// Single packets far ahead, whose gaps are recorded.
     Skips,
-    /// All of these, and packets of the host's own TCP, which the peer never echoes.
+    /// All of these, and packets of the host's own TCP, which the peer never acknowledges.
     All,
 }
 
@@ -251,13 +250,13 @@ impl Siege {
     }
 
     fn say(&mut self, number: u32, flow: u32, body: Body<Bytes>) {
-        // A few packets that were long under way make for the longest hold of the others.
+        // A few very late packets cause the longest hold for the others.
         let sent_at = if self.random.below(1_000) == 0 { Instant::ZERO } else { self.now };
         let datagram = Datagram { number, sent_at, flow, body, echoes: Vec::new() };
         self.host.handle_datagram(self.now, 1, datagram, (1_300, false));
     }
 
-    /// One datagram, or one packet of the host's own.
+    /// Sends one datagram, or one packet of the host's own TCP.
     fn step(&mut self, attack: Attack, number: u32) {
         let until = self.now + Duration::from_us(self.random.below(5));
         self.pass(until);
@@ -323,7 +322,7 @@ impl Siege {
     }
 }
 
-/// #48: a peer's parities, gaps and flows filled the memory of a root process, and stayed when the
+/// #48: a peer's parities, gaps and flows filled the memory of a root process, and stayed after the
 /// peer was gone.
 #[test]
 fn a_hostile_peer_stays_within_its_budget() {
@@ -339,14 +338,14 @@ fn a_hostile_peer_stays_within_its_budget() {
         assert!(!fills || siege.peak > ByteCount::mib(15), "{attack:?}: {} at the most", siege.peak);
         assert!(!fills || siege.host.counts().shed > 0, "{attack:?}");
         assert_eq!(siege.host.flows_held(1), siege.host.recounted(1), "{attack:?}");
-        // Silence gives all of it back.
+        // Silence frees all of it.
         siege.pass(siege.now + SILENCE + Duration::from_ms(100));
         assert_eq!((siege.host.held(1), siege.host.flows()), (ByteCount::ZERO, 0), "{attack:?}");
         assert_eq!(siege.host.poll_timeout(), None, "{attack:?}");
     }
 }
 
-/// #48: what a peer had filled stayed when its session ended.
+/// #48: a peer's memory stayed when its session ended.
 #[test]
 fn a_forgotten_peer_holds_nothing() {
     let mut siege = Siege::new(1);
@@ -358,14 +357,14 @@ fn a_forgotten_peer_holds_nothing() {
     assert_eq!(siege.host.poll_timeout(), None);
     siege.check();
     assert!(siege.handed > handed, "held packets are handed over");
-    // The next session begins as the first did.
+    // The next session starts from a clean state.
     let before = siege.handed;
     siege.say(0, 1, Body::Source { epoch: siege.now, number: 0, packet: Bytes::new() });
     siege.check();
     assert_eq!(siege.handed, before + 1);
 }
 
-/// #48: where all peers together hold too much, the agent has the largest give up half.
+/// #48: if all peers together exceed the limit, the agent makes the largest give up half.
 #[test]
 fn a_peer_gives_up_what_exceeds_a_lower_limit() {
     let mut siege = Siege::new(1);
@@ -379,11 +378,11 @@ fn a_peer_gives_up_what_exceeds_a_lower_limit() {
     siege.host.limit_memory(siege.now, 1, ByteCount::ZERO);
     siege.check();
     assert!(siege.handed > handed, "held packets are handed over");
-    // Echoes that wait to leave stay: they are few.
+    // Echoes waiting to leave stay: they are few.
     assert!(siege.host.held(1) < ByteCount::kib(4) && siege.host.flows() == 0, "{}", siege.host.held(1));
 }
 
-/// #48: the budget sheds the flow that was silent longest; packets of the others still wait for
+/// #48: the budget sheds the flow with the longest silence; packets of other flows still wait for
 /// their gaps.
 #[test]
 fn the_oldest_flow_gives_up_its_packets_first() {
@@ -411,12 +410,12 @@ fn the_oldest_flow_gives_up_its_packets_first() {
 }
 
 proptest! {
-    /// An honest peer has all handed over as it would be without a budget.
+    /// With an ample budget, an honest peer's packets are delivered as without one.
     #[test]
     fn an_ample_budget_changes_nothing(seed: u64, loss_ppm in 0u32..200_000, window in 1u32..60) {
         let run = |memory: Option<ByteCount>| {
             let mut world = World::new(seed, 0, &Config { memory, ..Config::of_agent() });
-            // A round trip is known before packets are lost: repeats are not later than holds then.
+            // A round trip is known before packets are lost, so repeats are not later than holds.
             world.send(0, 9, packet(9, 0), None);
             world.pass(Some(world.now + Duration::from_ms(10)));
             world.loss_ppm = loss_ppm;
@@ -429,7 +428,7 @@ proptest! {
                 }
             }
             world.pass(Some(world.now + Duration::from_secs(1)));
-            // Parities of units that are never whole count as surplus only where they expire.
+            // Parities of incomplete units count as surplus only where they expire.
             (world.handed, world.hosts.map(|host| Counts { surplus: 0, ..*host.counts() }))
         };
         prop_assert!(run(None) == run(Some(PEER_MEMORY_MAX)), "a budget has changed what is handed over");

@@ -1,4 +1,4 @@
-//! The reconciler against a kernel that others change.
+//! The reconciler against a kernel that other programs change.
 
 use super::*;
 use std::net::Ipv4Addr;
@@ -10,7 +10,7 @@ fn at(secs: u64) -> Instant {
     Instant::ZERO + Duration::from_secs(secs)
 }
 
-/// A reconciler with one peer that is up, and the kernel's state, which repairs change.
+/// A reconciler with one active peer, and a model kernel to which repairs apply.
 struct World {
     reconciler: Reconciler,
     kernel: Observed,
@@ -52,7 +52,7 @@ impl World {
         }
     }
 
-    /// One observation a second later, with the forwarding thread beating; repairs are made.
+    /// Observes once a second later, with a new beat, and applies the repairs.
     fn pass(&mut self) -> Vec<Repair> {
         self.kernel.beats += 1;
         self.pass_without_beat()
@@ -100,7 +100,7 @@ fn each_fault_is_repaired_at_once() {
     }
 }
 
-/// #48: another program that insists wins after [`REPAIRS_MAX`] repairs, and is asked again after the hold.
+/// #48: a persistent program wins after [`REPAIRS_MAX`] repairs; repairs resume after the hold.
 #[test]
 fn a_fault_that_returns_is_given_up() {
     let mut world = World::new();
@@ -119,7 +119,7 @@ fn a_fault_that_returns_is_given_up() {
     for _ in 0..59 {
         assert_eq!(world.pass(), []);
     }
-    // A try that does not last is followed by another hold.
+    // A failed attempt is followed by another hold.
     assert_ne!(world.pass(), []);
     world.kernel.rules.clear();
     assert_eq!(world.pass(), []);
@@ -133,7 +133,7 @@ fn a_fault_that_returns_is_given_up() {
     assert_eq!(world.events.last(), Some(&Event::Recovered));
 }
 
-/// #48: as many repairs as are allowed within the window, over a longer time, are no reason to give up.
+/// #48: the same number of repairs over a longer time is no reason to give up.
 #[test]
 fn rare_faults_are_repaired_for_ever() {
     let mut world = World::new();
@@ -147,7 +147,7 @@ fn rare_faults_are_repaired_for_ever() {
     assert_eq!(world.reconciler.fault(), None);
 }
 
-/// #48: where a rule before ours wins there is nothing to repair.
+/// #48: a rule before ours cannot be repaired.
 #[test]
 fn a_bypass_is_given_up_at_once() {
     let mut world = World::new();
@@ -166,7 +166,7 @@ fn a_bypass_is_given_up_at_once() {
     assert_eq!(world.events.last(), Some(&Event::GaveUp(Fault::Bypassed, HOLD_MIN * 2)));
 }
 
-/// #48: a repair that the kernel refuses takes TCP off the agent until one succeeds.
+/// #48: a refused repair takes TCP off the agent until a repair succeeds.
 #[test]
 fn a_refused_repair_is_a_fault_until_one_succeeds() {
     let mut world = World::new();
@@ -182,7 +182,7 @@ fn a_refused_repair_is_a_fault_until_one_succeeds() {
     assert_eq!(world.reconciler.fault(), None);
 }
 
-/// #48: routes of a forwarding thread that stands still are not put back, and are once it beats.
+/// #48: routes of a stalled forwarding thread are restored only once it beats.
 #[test]
 fn a_standstill_ends_repairs_until_the_next_beat() {
     let mut world = World::new();

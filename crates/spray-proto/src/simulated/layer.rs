@@ -1,4 +1,4 @@
-//! The layer of all hosts of a run: each host's machine, and segments as packets that it codes.
+//! The layer of all hosts of a run: each host's state machine, and segments as codable packets.
 //!
 //! Read [`Spraying`] first.
 
@@ -15,9 +15,9 @@ use anabranch_units::{BitRate, ByteCount, Seed};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Bytes of a flow that go the same way, in Presto: 64 KiB.
+/// Bytes of a flow on one path, in Presto: 64 KiB.
 const CELL_BYTES: u64 = 1 << 16;
-/// Bytes of a packet that says only what has come: headers and some echoes.
+/// Bytes of a packet with echoes only: headers and some echoes.
 const BARE_BYTES: u32 = 100;
 
 /// The layer of all hosts of a run.
@@ -25,24 +25,24 @@ pub(super) struct Spraying {
     scheme: Scheme,
     short_first: bool,
     header_bytes: u32,
-    /// What a flow has to send so that no host need look at it: none where hosts count for themselves.
+    /// Size from which hosts must look at a flow; `None` if hosts count bytes themselves.
     long: Option<ByteCount>,
     hosts: Vec<Host<Carried>>,
-    /// The last packet that came from one host to another, for what is said without one.
+    /// Last packet from one host to another, as a template for packets without one.
     came: Last,
-    /// When each host's timer that counts goes off.
+    /// Time of each host's valid timer.
     armed_at: Vec<Option<Instant>>,
-    /// The ways from one host to another, where hosts choose them: how many, and the stream that each draws from.
+    /// Path choosers by source and destination, where hosts choose paths.
     choosers: BTreeMap<(u16, u16), Chooser>,
     ways: u16,
     rate: BitRate,
     seed: Seed,
-    /// Bytes that left, and those of parities.
+    /// Bytes sent, and bytes of parities among them.
     sent_bytes: u64,
     parity_bytes: u64,
 }
 
-/// What a datagram carries here.
+/// Content of a simulated datagram.
 #[derive(Clone, Debug)]
 enum Carried {
     /// A packet of TCP.
@@ -51,7 +51,7 @@ enum Carried {
     Parity(Arc<[Layered<Msg>]>),
 }
 
-/// The head of a datagram, as packets are labelled: what a source carries is the packet itself.
+/// Head of a datagram, as a label of packets: a source's content is the packet itself.
 type Head = Datagram<Option<Arc<[Layered<Msg>]>>>;
 
 impl Packet for Carried {
@@ -103,7 +103,7 @@ impl Spraying {
         }
     }
 
-    /// Lets a host do all that it can do now.
+    /// Drains a host's state machine.
     fn stir(&mut self, cx: &mut LayerCx<'_, Msg>, number: u16) {
         let host = &mut self.hosts[usize::from(number)];
         while let Some(arrived) = host.poll_arrived() {
@@ -114,7 +114,7 @@ impl Spraying {
         loop {
             while let Some(leaving) = host.poll_leaving() {
                 let is_first = self.short_first && leaving.is_short;
-                // Chosen first: hosts and ways count the same datagrams.
+                // Chosen first, because the host and its paths count the same datagrams.
                 let way = (self.scheme == Scheme::Agent).then(|| {
                     let (ways, rate, seed, now) = (self.ways, self.rate, self.seed, cx.now());
                     let to = leaving.to as u16;
@@ -130,7 +130,8 @@ impl Spraying {
                 });
                 let made = packet(self.scheme, self.header_bytes, &self.came, (number, leaving));
                 let Some(mut packet) = made else { continue };
-                // Switches see the ports that the way has, whichever flow the packet is of. It is put back when it arrives.
+                // Switches see the path's port instead of the packet's flow. The flow is restored
+                // on arrival.
                 packet.meta.flow = way.map_or(packet.meta.flow, u32::from);
                 if is_first {
                     packet.meta.priority = 0;
@@ -161,11 +162,12 @@ impl Spraying {
     }
 }
 
-/// The last packet from one host to another, and the machines at its ends.
+/// Last packet from one host to another, and the state machines at its ends.
 type Last = BTreeMap<(u16, u16), (PacketMeta, PeerId, PeerId)>;
 
-/// The packet of a datagram that leaves, over the packet that it carries or those of its unit. One that carries nothing is as the last packet
-/// the other way, turned round; none if there was none.
+/// Builds the packet of a datagram that leaves, from the packet that it carries or the packets of
+/// its unit. Without content it copies the last packet of the reverse direction, with ends swapped;
+/// `None` if there was none.
 fn packet(
     scheme: Scheme,
     header_bytes: u32,
@@ -215,7 +217,8 @@ fn packet(
     Some(packet)
 }
 
-/// A packet that carries nothing: as the last one the other way, turned round.
+/// Builds a packet without content from the last packet of the reverse direction, with ends
+/// swapped.
 fn bare(last: &Last, (to, from): (u16, u16), sent_at: Instant) -> Option<Layered<Msg>> {
     let (meta, there, here) = last.get(&(to, from))?;
     let mut meta = *meta;
@@ -227,7 +230,7 @@ fn bare(last: &Last, (to, from): (u16, u16), sent_at: Instant) -> Option<Layered
     Some(Layered { meta, envelope, flow_size: None })
 }
 
-/// The segment, if it is one.
+/// Returns the segment, if the message is one.
 fn segment(msg: &Msg) -> Option<Segment> {
     match msg {
         Msg::Segment(segment) => Some(*segment),

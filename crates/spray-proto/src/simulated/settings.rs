@@ -13,25 +13,25 @@ use serde::Deserialize;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Settings {
-    /// What hosts do.
+    /// Scheme of the hosts.
     scheme: Scheme,
-    /// A flow with so much to send, or more, is long.
+    /// Size from which a flow is long.
     long: ByteCount,
-    /// Whether flows say what they have to send.
+    /// True if flows state their size.
     knows_sizes: bool,
-    /// Packets of a unit; what the equations find the best without.
+    /// Packets of a unit; `None` for the optimum of the equations.
     unit: Option<Unit>,
-    /// Parities of a unit; as many as are blocked in the mean without.
+    /// Parities of a unit; `None` for the mean number of blocked packets.
     parities: Option<u8>,
-    /// The rate of the narrowest link, with which equations reckon; that of the first host's without.
+    /// Rate of the narrowest link, for the equations; `None` for the first host's link.
     rate: Option<BitRate>,
-    /// The longest that a packet is waited for which others have overtaken; without, 4 ms, and of an agent 50 ms.
+    /// Maximum wait for an overtaken packet; `None` for 4 ms, or 50 ms with agents.
     hold_max: Option<Duration>,
-    /// Bytes that the layer adds to a packet that is coded.
+    /// Bytes that the layer adds to a coded packet.
     header_bytes: u32,
-    /// How many ways an agent has to each other host.
+    /// Number of paths from an agent to each other host.
     ways: u16,
-    /// Whether packets of short flows have the first strict priority.
+    /// True if packets of short flows have the first strict priority.
     short_first: bool,
 }
 
@@ -68,9 +68,9 @@ impl Default for Settings {
     }
 }
 
-/// What the workload is to do on `network`.
+/// Resolves the workload against `network`.
 ///
-/// Errors: a setting that is unknown or cannot be, with its place below `field`.
+/// Errors: a setting that is unknown or out of range, with its location below `field`.
 pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result<Spray, PlanError> {
     let settings: Settings = workload.settings(field)?;
     let first = network.topology().links_out(network.hosts()[0]).next();
@@ -94,7 +94,7 @@ pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result
         ..base
     };
     let config = match settings.scheme {
-        // All flows are put in order, none gets parities.
+        // All flows are put in order, without parities.
         Scheme::Presto => Config {
             long: ByteCount::new(u64::MAX),
             knows_sizes: false,

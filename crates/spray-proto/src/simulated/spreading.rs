@@ -1,7 +1,9 @@
-//! The layer of all hosts of a run where hosts choose ways by headers ([`ways`](crate::ways)), and code nothing.
+//! The layer of all hosts of a run in which hosts choose paths by headers ([`ways`](crate::ways)),
+//! without coding.
 //!
-//! A segment's label says its number; the next one the other way says which have come, and whether they were marked.
-//! An acknowledgement takes the way of the last segment that came. Read [`Spreading`] first.
+//! A segment's label carries its number; the next segment in the reverse direction echoes the
+//! received numbers with their marks. An acknowledgement takes the path of the last received
+//! segment. Read [`Spreading`] first.
 
 use crate::ways::{Flight, SpreaderKind};
 use anabranch_endpoint::{Duration, Instant};
@@ -15,7 +17,7 @@ use std::sync::Arc;
 pub(super) struct Spreading {
     kind: SpreaderKind,
     seed: Seed,
-    /// By flow and sending host.
+    /// State by flow and sending host.
     sides: BTreeMap<(u32, u16), Side>,
     counts: Counts,
 }
@@ -27,26 +29,27 @@ struct Counts {
     values: u64,
 }
 
-/// One direction of a flow, at its sender, and what came the other way.
+/// One direction of a flow at its sender, and the segments received in the reverse direction.
 #[derive(Debug)]
 struct Side {
     flight: Flight,
-    /// The position behind the last that left.
+    /// Position after the last byte sent.
     sent: u64,
     last_value: Option<u16>,
-    /// Of what has come: number, when, whether marked.
+    /// Received segments to echo: number, time, mark.
     echoes: Vec<(u32, Instant, bool)>,
-    /// Which value the last of these took.
+    /// Value on the last of these segments.
     came_by: u16,
 }
 
-/// What stands on a segment.
+/// Label of a segment.
 struct Head {
     number: Option<u32>,
     echoes: Vec<(u32, Duration, bool)>,
 }
 
-/// The most echoes that wait for a segment the other way; the oldest of more are never said.
+/// Maximum number of echoes waiting for a segment of the reverse direction; above it the oldest are
+/// dropped.
 const ECHOES_MAX: usize = 64;
 
 impl Spreading {

@@ -1,4 +1,5 @@
-//! Scenarios with `spray`'s layer: what it gains, that every scheme moves all bytes, what is refused. Read [`run`] first.
+//! Scenarios with `spray`'s layer: its gains, completeness of transfers under every scheme, and
+//! refused settings. Read [`run`] first.
 
 use super::Simulated;
 use anabranch_sim::scenario::read;
@@ -18,7 +19,7 @@ queue_packets = 256
 queue = "400 kB"
 "#;
 
-/// What came of short flows beside long ones.
+/// Runs short flows beside long ones, and returns the short flows' outcome.
 fn run(spread: &str, spray: &str) -> Outcome {
     let network = NETWORK.replace("queue_packets", &format!("spread = \"{spread}\"\nqueue_packets"));
     let work = r#"

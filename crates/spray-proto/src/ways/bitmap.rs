@@ -1,22 +1,22 @@
-//! A bitmap of ways: all in turns, but those whose packets came back marked are passed over as often as they were, and those whose packets
-//! did not come for longer.
+//! A bitmap of paths: all paths in turn; each is skipped once for a marked packet, and several
+//! times for a lost one.
 //!
-//! Source: the public simulator of the Ultra Ethernet Consortium (htsim, `uec_mp`), whose bitmap has penalties up to 15: one for a mark, the
-//! most for a packet that did not come.
+//! Source: the public simulator of the Ultra Ethernet Consortium (htsim, `uec_mp`), whose bitmap
+//! has penalties up to 15: one for a mark, the maximum for a lost packet.
 
 use super::{Fate, Spreader};
 use anabranch_units::{Instant, RandomStream};
 
-/// How many ways there are.
+/// Number of paths.
 const WAYS: usize = 128;
 const PENALTY_MAX: u8 = 15;
 
-/// How often each way is still to be passed over.
+/// Remaining skips of each path.
 #[derive(Debug)]
 pub(super) struct Bitmap {
     penalties: Vec<u8>,
     next: usize,
-    /// Flows begin with different ways, and take them in different orders.
+    /// Flow-specific mask: flows start with different paths, and use them in different orders.
     mask: usize,
 }
 

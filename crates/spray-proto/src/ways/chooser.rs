@@ -1,9 +1,11 @@
-//! The ways from one host to another, where hosts choose them: packets of short flows by the quickest, a long flow by one of its own.
+//! Path choice from one host to another on hosts: short flows' packets take the fastest path, a
+//! long flow keeps to one.
 //!
-//! Source: CAPS, Algorithm 1, at a host: a long flow keeps to one way while short flows are under way, and takes several while none is.
-//! Differs: the paper's switches know no more of a way than its port; here a way that is crowded or dead is left for others ([`Least`]), within
-//! two round trips, and a long flow looks for another when nothing comes by its own.
-//! Leaves out: which packets are which (`host`). Read [`Chooser`] first.
+//! Source: CAPS, Algorithm 1, applied to a host: a long flow keeps to one path while short flows
+//! are active, and uses several paths otherwise. Differs: the paper's switches know a path by its
+//! port only; here a congested or dead path is avoided within two round trips ([`Least`]), and a
+//! long flow changes its path when nothing arrives over it. Leaves out: classification of packets
+//! (`host`). Read [`Chooser`] first.
 
 use super::least::Least;
 use super::{Flight, Spreader as _};
@@ -13,37 +15,41 @@ use anabranch_units::{BitRate, ByteCount, Duration, Instant, RandomStream};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The most ways to one host.
+/// Maximum number of paths to one host.
 pub const WAYS_MAX: u16 = 128;
-/// Short flows are under way for so long after their last packet, or for four round trips: the paper's period of sampling.
+/// Time after their last packet for which short flows count as active, besides four round trips:
+/// the paper's sampling period.
 const SHORT_ON: Duration = Duration::from_us(500);
-/// Round trips of programs differ by so much for no reason in the network: they wait for a processor, and what came waits to be said.
+/// Variation of round trips that programs cause: they wait for a processor, and echoes wait to be
+/// sent.
 const JITTER: Duration = Duration::from_ms(1);
-/// A packet's length, with which the time on a link is reckoned.
+/// Packet length from which the time on a link is computed.
 const PACKET: ByteCount = ByteCount::new(1_500);
-/// The most long flows whose ways are remembered, and for how long after their last packet. More are spread as short ones are.
+/// Maximum number of long flows with an assigned path, and lifetime of an assignment after the last
+/// packet. Further long flows are spread like short ones.
 const PINS_MAX: usize = 4_096;
 const PIN_SILENCE: Duration = Duration::from_secs(2);
-/// How many ways a long flow looks at.
+/// Number of paths that a long flow compares.
 const PIN_DRAWN: usize = 8;
 
-/// What leaves.
+/// Class of an outgoing datagram.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Going {
     /// A packet of a short flow.
     Short,
     /// A packet of this long flow.
     Long(u32),
-    /// What belongs to no flow, or only acknowledges.
+    /// A packet without a flow, or a pure acknowledgement.
     Other,
-    /// What finds out how the way is that [`Chooser::poll_probe`] has named.
+    /// A probe of the path that [`Chooser::poll_probe`] has named.
     Probe,
-    /// What answers a host that hears nothing: by any way, as those that seem good may be dead.
+    /// An answer to a host that hears nothing. It takes any path, because the seemingly good ones
+    /// may be dead.
     Answer,
 }
 
 impl Going {
-    /// What a host's datagram is.
+    /// Class of a host's datagram.
     pub const fn of<P>(leaving: &Leaving<P>) -> Self {
         match (&leaving.datagram.body, leaving.is_data, leaving.is_short) {
             (Body::Probe, ..) => Self::Probe,
@@ -55,30 +61,30 @@ impl Going {
     }
 }
 
-/// Why a way was left.
+/// Reason for avoiding a path.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WhyLeft {
-    /// A packet did not come.
+    /// A packet was lost.
     Late,
-    /// Packets took much longer than by the fastest way, or were marked.
+    /// Packets took much longer than over the fastest path, or were marked.
     Crowded,
 }
 
-/// How a way fares.
+/// Statistics of a path.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WayReport {
-    /// Packets that came, and of these those that were marked.
+    /// Number of acknowledged packets.
     pub came: u64,
-    /// See above.
+    /// Number of acknowledged packets with a mark.
     pub marked: u64,
-    /// Packets that had not come when they should have.
+    /// Number of packets that were overdue.
     pub late: u64,
-    /// Smoothed, once known.
+    /// Smoothed round trip, once known.
     pub rtt: Option<Duration>,
-    /// Why it is not taken now, if it is not.
+    /// Reason why the path is currently avoided, if it is.
     pub left: Option<WhyLeft>,
-    /// How many long flows keep to it.
+    /// Number of long flows assigned to the path.
     pub long_flows: u32,
 }
 
@@ -88,25 +94,25 @@ struct Pin {
     last_at: Instant,
 }
 
-/// The ways to one host.
+/// Paths to one host.
 #[derive(Debug)]
 pub struct Chooser {
     flight: Flight<Least>,
     pins: BTreeMap<u32, Pin>,
-    /// Long flows on each way.
+    /// Number of long flows on each path.
     busy: Vec<u32>,
     short_at: Option<Instant>,
-    /// Which way is to be tried next.
+    /// Path of the next probe.
     probing: Option<u16>,
     swept_at: Instant,
-    /// Long flows that have changed their way because nothing came by it.
+    /// Number of long flows' path changes because nothing arrived.
     moved: u64,
 }
 
 impl Chooser {
-    /// So many ways, from 0 on, whose narrowest link has this rate.
+    /// Creates paths from 0 to `ways - 1` with this rate of the narrowest link.
     ///
-    /// Panics: none, or more than [`WAYS_MAX`].
+    /// Panics: for 0, or more than [`WAYS_MAX`].
     pub fn new(random: RandomStream, ways: u16, rate: BitRate) -> Self {
         assert!((1..=WAYS_MAX).contains(&ways), "{ways} ways: must be 1 to {WAYS_MAX}");
         let least = Least::with_ways(random, ways.into(), rate.transmit_time(PACKET), JITTER);
@@ -121,37 +127,38 @@ impl Chooser {
         }
     }
 
-    /// Whether a short flow is under way.
+    /// Returns true if a short flow is active.
     pub fn is_short_on(&self, now: Instant) -> bool {
         let on = self.flight.smoothed().map_or(SHORT_ON, |rtt| (rtt * 4).max(SHORT_ON));
         self.short_at.is_some_and(|at| now.saturating_since(at) < on)
     }
 
-    /// A packet leaves that will be told of when it has come: its number, and its way.
+    /// Records a packet that leaves and will be echoed. Returns its number and path.
     pub fn handle_leaving(&mut self, now: Instant, going: Going) -> (u32, u16) {
         let is_probe = going == Going::Probe && self.probing.is_some();
         let way = self.choose(now, going);
         (self.flight.handle_leaving_by(now, way, is_probe), way)
     }
 
-    /// When to call [`Chooser::handle_timeout`] next: a packet will be late.
+    /// Time of the next [`Chooser::handle_timeout`], when a packet becomes late.
     pub fn poll_timeout(&mut self) -> Option<Instant> {
         self.flight.late_at()
     }
 
-    /// Finds out which packets are late, though nothing leaves and nothing comes. [`Chooser::poll_probe`] is to be asked then.
+    /// Finds late packets. [`Chooser::poll_probe`] must be called afterwards.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.flight.judge(now);
     }
 
-    /// Whether a way is to be tried: then a packet has to leave as [`Going::Probe`], and this is to be asked again. Also says whether nothing is
-    /// heard at all, so that the other host has to answer by any way.
+    /// Returns `Some` if a path must be probed: the next packet must leave as [`Going::Probe`], and
+    /// this must be called again. The value is true if nothing is heard at all, so that the other
+    /// host must answer over any path.
     pub fn poll_probe(&mut self, now: Instant) -> Option<bool> {
         self.probing = self.flight.spreader_mut().probe(now);
         self.probing.map(|_| self.flight.spreader().is_dark())
     }
 
-    /// The way of a packet of which nothing will be told.
+    /// Returns the path of a packet that will not be echoed.
     pub fn choose(&mut self, now: Instant, going: Going) -> u16 {
         self.flight.judge(now);
         match going {
@@ -172,12 +179,12 @@ impl Chooser {
         self.flight.spreader_mut().choose(now, 0)
     }
 
-    /// The packet of this number has come, `ago` before the other end said so.
+    /// Handles the echo of a packet that arrived `ago` before the echo was sent.
     pub fn handle_echo(&mut self, now: Instant, number: u32, ago: Duration, is_marked: bool) {
         self.flight.handle_echo(now, number, ago, is_marked);
     }
 
-    /// The way of a long flow; none where there are too many of them.
+    /// Path of a long flow; `None` if there are too many long flows.
     fn pinned(&mut self, now: Instant, flow: u32) -> Option<u16> {
         self.sweep(now);
         let before = self.pins.get(&flow).map(|pin| pin.way);
@@ -212,16 +219,16 @@ impl Chooser {
         });
     }
 
-    /// The smoothed round trip over all ways, and the fastest, once known.
+    /// Smoothed round trip over all paths, and fastest round trip, once known.
     pub fn round_trips(&self) -> (Option<Duration>, Option<Duration>) {
         (self.flight.smoothed(), self.flight.spreader().base())
     }
-    /// How often a long flow has changed its way because nothing came by it.
+    /// Number of long flows' path changes because nothing arrived.
     pub const fn moved(&self) -> u64 {
         self.moved
     }
 
-    /// How each way fares.
+    /// Statistics of each path.
     pub fn report(&self, now: Instant) -> Vec<WayReport> {
         let least = self.flight.spreader();
         let report = |value: u16| {
@@ -284,13 +291,13 @@ mod tests {
         let ways: BTreeSet<u16> = (0..4).map(|flow| chooser.choose(at(1), Going::Long(flow))).collect();
         assert_eq!(ways.len(), 4);
         assert_eq!(chooser.report(at(2)).iter().map(|way| way.long_flows).sum::<u32>(), 4);
-        // Those that are gone for long are forgotten.
+        // Flows are forgotten after a long silence.
         chooser.choose(at(10_000_000), Going::Short);
         chooser.choose(at(10_000_000), Going::Long(9));
         assert_eq!(chooser.report(at(2)).iter().map(|way| way.long_flows).sum::<u32>(), 1);
     }
 
-    /// Packets of one short and one long flow; from some moment on nothing comes by the long flow's way.
+    /// Packets of one short and one long flow; at some time the long flow's path dies.
     #[test]
     fn a_dead_way_is_left_within_two_round_trips() {
         let mut chooser = chooser(8);
@@ -308,7 +315,7 @@ mod tests {
                 (dead, dead_at) = (Some(way), now);
             }
             if dead == Some(way) {
-                // Once in a while it is tried again.
+                // A dead path is probed once in a while.
                 last_at = if now < dead_at + 20_000 { now } else { last_at };
             } else {
                 echoes.push_back((now + 500, number));
@@ -320,7 +327,8 @@ mod tests {
         let late: u64 = report.iter().map(|way| way.late).sum();
         assert!((1..100).contains(&late), "{late}");
     }
-    /// All ways that were taken die at once, and then nothing leaves but now and again: by those that are dead no more goes than by others.
+    /// All paths in use die at once, and then packets leave rarely: dead paths get no more of them
+    /// than other paths.
     #[test]
     fn what_leaves_after_a_pause_knows_which_ways_have_died() {
         let mut chooser = chooser(8);

@@ -1,76 +1,87 @@
-//! The quickest of some: of three ways drawn, the one that was the quickest when last heard of.
+//! The fastest of several: of three random paths, the one with the lowest recent delay.
 //!
-//! Source: the power of two choices (Mitzenmacher, 2001), as DRILL has it in switches (Ghorbani and others, 2017), with what echoes say in
-//! the place of queues. A way's *excess* is by how much longer its last packet took than the fastest on any way; it counts the less the
-//! older it is, and packets that are under way count beside. A way is *shunned* while its excess is more than that fastest round trip
-//! (a mark counts as so much), and when a packet did not come by it: until one does. Packets that carry nothing find out when that is, so that
-//! none that is waited for is spent on it: a tenth of a second after the last, and by a way by which nothing comes after twice as long each time.
-//! A way that loses one packet in some dozens is shunned for as long as it does, unless most ways lose as many.
-//! Where a packet is late and nothing came of all that left later, every way may be dead: all are *doubted* until something comes by them, and
-//! some are asked by probes at once. Read [`Least`] first.
+//! Source: the power of two choices (Mitzenmacher, 2001), as DRILL applies it in switches (Ghorbani
+//! and others, 2017), with echoes in place of queue lengths. A path's *excess* is its last packet's
+//! delay beyond the fastest on any path. The excess decays with age, and packets in flight add to
+//! it.
+//!
+//! A path is *shunned* while its excess exceeds the fastest round trip (a mark counts as one such
+//! excess), and after a loss until a packet arrives again. Probes find out when that is, so that no
+//! data is spent on it: a tenth of a second after the last packet, with doubling intervals while
+//! nothing arrives. A path that loses one packet in several dozens is shunned for as long as it
+//! does, unless most paths lose as many.
+//!
+//! If a packet is late and nothing sent later has arrived, every path may be dead: all paths are
+//! *doubted* until a packet arrives over them, and some are probed at once. Read [`Least`] first.
 
 use super::{Fate, Spreader};
 use anabranch_units::{Duration, Instant, RandomStream};
 
-/// How many ways there are, where nobody says.
+/// Default number of paths.
 const WAYS: usize = 128;
-/// The time of a packet on a link, where nobody says: 1,500 bytes at 1 Gbit/s.
+/// Default time of a packet on a link: 1,500 bytes at 1 Gbit/s.
 const PACKET_TIME: Duration = Duration::from_us(12);
-/// How many are drawn to choose from.
+/// Number of random paths compared for each packet.
 const DRAWN: usize = 3;
-/// Within which time an excess falls to 1/e.
+/// Time constant within which an excess falls to 1/e.
 const MEMORY: Duration = Duration::from_ms(100);
-/// After so long nothing that was heard of a way keeps it from being taken.
+/// Age at which an observation no longer keeps a path from being used.
 const FORGOTTEN: Duration = Duration::from_secs(10);
-/// How often the fastest packet is looked for anew.
+/// Window of the fastest round trip.
 const BASE_WINDOW: Duration = Duration::from_secs(10);
-/// Excesses below this, or below an eighth of the fastest round trip, are all alike.
+/// Excesses below this, or below an eighth of the fastest round trip, count as equal.
 const EVEN: Duration = Duration::from_us(20);
-/// How often a shunned way is tried, and how often that doubles where nothing comes.
+/// Interval between two probes of a shunned path, and maximum number of doublings while nothing
+/// arrives.
 const PROBE: Duration = Duration::from_ms(100);
 const DOUBLINGS_MAX: u32 = 6;
-/// A way of which nothing was heard for so long is asked when another one dies, as more may be dead, or alive again; and not again for so long.
+/// Silence after which a path is probed when another one dies, since it may have died or recovered,
+/// and minimum interval between two such probes.
 const STALE: Duration = Duration::from_ms(50);
 const ASKED: Duration = Duration::from_secs(1);
-/// How often some are asked at the most, and while nothing is heard by any.
+/// Minimum interval between two rounds of probes, normally and while nothing is heard over any
+/// path.
 const ASK: Duration = Duration::from_ms(100);
 const ASK_DARK: Duration = Duration::from_ms(20);
-/// How many are asked at once, drawn at random: of so many some are alive.
+/// Number of random paths in a round of probes: some of them are likely alive.
 const ASKED_MAX: usize = 12;
-/// A way loses packets above this share. One that does not come adds a sixteenth, one that does takes a 64th of it away: after a single loss that
-/// takes some 90 packets.
+/// Loss rate above which a path counts as lossy. A loss adds a sixteenth to the estimate, an
+/// arrival takes away a 64th: a single loss fades after some 90 packets.
 const LOSSY_PPM: u32 = 1_000_000 / 64;
 const LOST_STEP: u32 = 1_000_000 / 16;
 
-/// What is known of one way.
+/// State of one path.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Way {
-    /// The last packet's round trip, and whether it was marked.
+    /// Last round trip, and whether it was marked.
     last: Duration,
     is_marked: bool,
     heard_at: Instant,
-    /// Packets that left by it and of which nothing is known.
+    /// Number of packets that left over the path and are undecided.
     unheard: u32,
-    /// Since when nothing has come although something left.
+    /// Time of the first unanswered packet since the last arrival.
     waiting_since: Option<Instant>,
-    /// Packets that did not come since the last that did.
+    /// Number of losses since the last arrival.
     missing: u32,
-    /// The share of packets that do not come, in millionths: the mean of the last ones, of which those that did not come count more.
+    /// Estimated loss rate in parts per million: a moving average with more weight on losses.
     lost_ppm: u32,
     probe_at: Instant,
-    /// It is to be tried whether it is shunned or not; and when that last was so.
+    /// True if the path must be probed even if it is not shunned; and the time of the last such
+    /// probe.
     is_asked: bool,
     asked_at: Option<Instant>,
-    /// Nothing was heard of it since nothing was heard of any.
+    /// True from the time when nothing was heard over any path, until a packet arrives over this
+    /// one.
     is_doubted: bool,
-    /// The smoothed round trip.
+    /// Smoothed round trip.
     pub(super) rtt: Option<Duration>,
     pub(super) marked: u64,
     pub(super) late: u64,
     pub(super) came: u64,
 }
 
-/// Why a way is shunned, the worst last: of ways by which nothing comes none is taken while any others are there, though they lose packets.
+/// Reason for shunning a path, best first. A dead path is used only if there is no other, lossy
+/// ones included.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Badness {
     None,
@@ -80,34 +91,35 @@ enum Badness {
     Dead,
 }
 
-/// All ways of one flow, or to one host.
+/// All paths of one flow, or to one host.
 #[derive(Debug)]
 pub(super) struct Least {
     ways: Vec<Way>,
-    /// The time of a packet on the narrowest link, for which each one that is under way counts.
+    /// Time of a packet on the narrowest link, which each packet in flight adds to the excess.
     packet_time: Duration,
     jitter: Duration,
     random: RandomStream,
-    /// The fastest round trip of this window and of the one before.
+    /// Fastest round trip of the current window and the previous one.
     base: [Option<Duration>; 2],
     base_since: Instant,
-    /// Ways that lose packets.
+    /// Number of lossy paths.
     lossy: usize,
-    /// Whether [`Least::probe`] is asked: else a way that is doubted would stay so.
+    /// True if [`Least::probe`] is called; otherwise a doubted path would stay doubted.
     has_probes: bool,
-    /// Nothing is heard by any way.
+    /// True while nothing is heard over any path.
     is_dark: bool,
-    /// When some were last asked.
+    /// Time of the last round of probes.
     asked_at: Option<Instant>,
 }
 
 impl Least {
-    /// One that has no probes, as a flow's alone.
+    /// Creates paths without probes, for a single flow.
     pub(super) fn new(random: RandomStream) -> Self {
         Self { has_probes: false, ..Self::with_ways(random, WAYS, PACKET_TIME, Duration::ZERO) }
     }
 
-    /// Ways from 0 on, so many, that are asked by probes. Round trips differ by `jitter` for no reason in the network.
+    /// Creates `count` paths with probes. Round trips vary by `jitter` without a cause in the
+    /// network.
     pub(super) fn with_ways(
         random: RandomStream,
         count: usize,
@@ -136,27 +148,27 @@ impl Least {
     pub(super) fn count(&self) -> usize {
         self.ways.len()
     }
-    /// The fastest round trip, once known.
+    /// Fastest round trip, once known.
     pub(super) fn base(&self) -> Option<Duration> {
         self.base.into_iter().flatten().min()
     }
 
-    /// Whether a packet did not come by it, and none since.
+    /// Returns true if a packet was lost on the path, and none has arrived since.
     pub(super) fn is_dead(&self, value: u16) -> bool {
         self.way(value).is_some_and(|way| way.missing > 0)
     }
 
-    /// Whether it loses packets, and most others do not.
+    /// Returns true if the path is lossy and most other paths are not.
     fn is_lossy(&self, value: u16) -> bool {
         self.lossy * 4 <= self.ways.len() * 3 && self.ways[usize::from(value)].lost_ppm > LOSSY_PPM
     }
 
-    /// Whether it is taken only where no other is found.
+    /// Returns true if the path is used only for lack of a better one.
     pub(super) fn is_shunned(&self, now: Instant, value: u16) -> bool {
         self.badness(now, value) != Badness::None
     }
 
-    /// How much better any other way would be.
+    /// Reason for shunning the path at present.
     fn badness(&self, now: Instant, value: u16) -> Badness {
         if self.is_dead(value) {
             Badness::Dead
@@ -171,13 +183,14 @@ impl Least {
         }
     }
 
-    /// Whether packets do not come by it, or too few.
+    /// Returns true if the path is dead or lossy.
     pub(super) fn is_failing(&self, value: u16) -> bool {
         self.is_dead(value) || self.is_lossy(value)
     }
 
-    /// Whether a flow that fills it had better leave it: nothing has come for two of its own round trips, or it loses packets though no queue
-    /// is full. A flow that fills a queue takes longer than others and loses packets there, and would by any other way.
+    /// Returns true if a long flow should leave its path: nothing has arrived for two of the path's
+    /// round trips, or the path loses packets without a full queue. A flow that fills a queue sees
+    /// long delays and losses on any path.
     pub(super) fn is_hopeless(&self, now: Instant, value: u16) -> bool {
         let Some(way) = self.way(value) else { return false };
         let rtt = way.rtt.into_iter().chain(self.base()).max().unwrap_or(self.jitter);
@@ -193,14 +206,14 @@ impl Least {
         self.lossy += usize::from(way.lost_ppm > LOSSY_PPM);
     }
 
-    /// Whether its last packet took so much longer than the fastest on any that others are better.
+    /// Returns true if the path's last round trip exceeds the fastest by more than the threshold.
     pub(super) fn is_crowded(&self, now: Instant, value: u16) -> bool {
         let (Some(way), Some(base)) = (self.way(value), self.base()) else { return false };
         let is_known = way.rtt.is_some() && now.saturating_since(way.heard_at) < FORGOTTEN;
         is_known && Duration::from_ps(way.excess_ps(base)) > base.max(self.jitter)
     }
 
-    /// By how much it is slower than the fastest, as far as is known now; nothing where that is less than counts.
+    /// Current excess of a path; 0 below the threshold.
     fn excess(&self, now: Instant, value: u16) -> Duration {
         let (Some(way), Some(base)) = (self.way(value), self.base()) else { return Duration::ZERO };
         let (excess, even) = (way.excess_ps(base), (base.as_ps() / 8).max(EVEN.as_ps()));
@@ -212,7 +225,8 @@ impl Least {
         if left < even { Duration::ZERO } else { Duration::from_ps(left) }
     }
 
-    /// Asks some of the ways of which nothing is known how they are, unless that was done within the pause.
+    /// Requests probes of some paths that satisfy `is_due`, unless a round took place within
+    /// `pause`.
     fn ask(&mut self, now: Instant, pause: Duration, is_due: impl Fn(&Way) -> bool) {
         if self.asked_at.is_some_and(|at| now.saturating_since(at) < pause) {
             return;
@@ -225,17 +239,18 @@ impl Least {
         }
     }
 
-    /// Whether nothing was heard of any way since packets were late.
+    /// Returns true if nothing was heard over any path since packets were late.
     pub(super) const fn is_dark(&self) -> bool {
         self.is_dark
     }
 
-    /// Any way.
+    /// Returns a random path.
     pub(super) fn any(&mut self) -> u16 {
         self.random.below(self.ways.len() as u64) as u16
     }
 
-    /// A way that is to be tried now: one that is shunned, or of which nothing is known since another one died.
+    /// Returns a path to probe now: a shunned one, or one with stale state after the loss on
+    /// another.
     pub(super) fn probe(&mut self, now: Instant) -> Option<u16> {
         let is_due = |value: &u16| {
             let way = &self.ways[usize::from(*value)];
@@ -248,8 +263,8 @@ impl Least {
         Some(value)
     }
 
-    /// A way to choose among: one at random that is not shunned, or at least not failing. Where hardly any is, the next one of those that are the
-    /// least bad.
+    /// Returns a candidate path: a random one that is not shunned, or else a crowded one. If eight
+    /// draws find none, the next of the least bad paths.
     fn draw(&mut self, now: Instant) -> u16 {
         let count = self.ways.len() as u16;
         let (mut value, mut crowded) = (0, None);
@@ -264,19 +279,20 @@ impl Least {
         if let Some(crowded) = crowded {
             return crowded;
         }
-        // From the last one on, once round.
+        // Searches from the last draw on, once around.
         let others = (value..count).chain(0..value);
         others.min_by_key(|value| self.badness(now, *value)).unwrap_or(value)
     }
 
-    /// The quickest of so many that are drawn, by what `busy` says of each beside.
+    /// Returns the best of `drawn` random candidates; `busy` breaks ties between equally good
+    /// states before the delay.
     pub(super) fn quickest(&mut self, now: Instant, drawn: usize, busy: impl Fn(u16) -> u32) -> u16 {
         let mut best: Option<((Badness, u32, Duration), u16)> = None;
         for _ in 0..drawn {
             let value = self.draw(now);
             let under_way = self.packet_time * u64::from(self.ways[usize::from(value)].unheard);
             let this = (self.badness(now, value), busy(value), self.excess(now, value) + under_way);
-            // Of two that are alike the first one drawn.
+            // Of two equal paths the first one drawn.
             if best.is_none_or(|(best, _)| this < best) {
                 best = Some((this, value));
             }
@@ -286,7 +302,7 @@ impl Least {
 }
 
 impl Way {
-    /// By how much its last packet took longer than the fastest on any; one that was marked, by so much more.
+    /// Delay of the last packet beyond the fastest on any path. A mark adds one fastest round trip.
     fn excess_ps(&self, base: Duration) -> u64 {
         let marked = if self.is_marked { base.as_ps() + 1 } else { 0 };
         self.last.as_ps().saturating_sub(base.as_ps()) + marked
@@ -315,7 +331,7 @@ impl Spreader for Least {
         (way.last, way.is_marked, way.heard_at) = (rtt, false, now);
         way.probe_at = now + PROBE;
         (way.is_doubted, self.is_dark) = (false, false);
-        // Of those that left since, something is heard within a round trip of now.
+        // Of the packets sent since, one should be acknowledged within a round trip.
         way.waiting_since = (way.unheard > 1).then_some(now);
         let smoothed = |before: Duration| before.as_ps() - before.as_ps() / 8 + rtt.as_ps() / 8;
         way.rtt = Some(way.rtt.map_or(rtt, |before| Duration::from_ps(smoothed(before))));
@@ -335,7 +351,7 @@ impl Spreader for Least {
                 way.missing = way.missing.saturating_add(1);
                 self.set_lost(value, (lost - lost / 16) + LOST_STEP);
                 if is_first && !self.is_dark {
-                    // The others may be dead, too, or alive again.
+                    // Other paths may be dead, too, or alive again.
                     let is_old =
                         |at: Option<Instant>, age| at.is_none_or(|at| now.saturating_since(at) > age);
                     self.ask(now, ASK, |way| {
@@ -365,11 +381,11 @@ impl Spreader for Least {
         self.ask(now, ASK_DARK, |_| true);
     }
 
-    /// It is crowded, and not dead.
+    /// The path is crowded rather than dead.
     fn handle_belated(&mut self, now: Instant, value: u16, rtt: Duration) {
         self.handle_round_trip(now, value, rtt);
         let Some(way) = self.ways.get_mut(usize::from(value)) else { return };
-        // It was given up before, so that others are waited for alone.
+        // The late packet was already deducted, so only other packets are awaited.
         way.waiting_since = (way.unheard > 0).then_some(now);
         way.missing = 0;
         let lost = way.lost_ppm;
@@ -394,7 +410,8 @@ mod tests {
         counts
     }
 
-    /// Three ways of ten are crowded: none of them is taken while others are there, and each is tried ten times a second.
+    /// Three paths of ten are crowded: none is used while other paths exist, and each is probed ten
+    /// times a second.
     #[test]
     fn ways_that_are_alike_are_taken_alike_and_crowded_ones_are_tried_by_probes_alone() {
         let mut least = least(10);
@@ -410,7 +427,7 @@ mod tests {
         for ms in 0..1_000 {
             while let Some(value) = least.probe(at(ms * 1_000)) {
                 probes[usize::from(value)] += 1;
-                // One is not crowded any more.
+                // One of them is no longer crowded.
                 let rtt = if value == 1 { 210 } else { 3_000 };
                 least.handle_round_trip(at(ms * 1_000), value, Duration::from_us(rtt));
                 least.handle_fate(at(ms * 1_000), value, Fate::Came);
@@ -418,7 +435,7 @@ mod tests {
         }
         assert_eq!(probes, [9, 1, 9, 0, 0, 0, 0, 0, 0, 0]);
         assert!(counts(&mut least, at(1_000_000), 1_000)[1] > 50);
-        // What nobody has heard of for long says nothing.
+        // Old observations do not count.
         assert!(counts(&mut least, at(12_000_000), 1_000)[0] > 50);
     }
 
@@ -449,7 +466,8 @@ mod tests {
         assert!(counts(&mut least, at(20_000_000), 100)[2] > 5, "not any more");
     }
 
-    /// Half of the ways lose one packet in twenty: within some hundred packets hardly any is sent by these, and probes do not bring them back.
+    /// Half of the paths lose one packet in twenty: after some hundred packets they carry hardly
+    /// any, and probes do not bring them back.
     #[test]
     fn ways_that_lose_some_packets_are_shunned_unless_most_do() {
         for (lossy, most) in [(32, 30), (60, 10_000)] {
@@ -481,7 +499,7 @@ mod tests {
         (0..3).for_each(|value| least.handle_fate(at(0), value, Fate::Late));
         assert_eq!(counts(&mut least, at(1), 100).iter().sum::<usize>(), 100);
     }
-    /// Where ways are dead, and the others lose packets, none goes by the dead ones.
+    /// With dead paths and lossy ones, no packet takes a dead path.
     #[test]
     fn a_way_that_loses_packets_is_better_than_one_by_which_nothing_comes() {
         let mut least = least(64);
@@ -493,7 +511,7 @@ mod tests {
                 least.handle_fate(at(0), value, Fate::Came);
             }
         }
-        // Where all lose packets it does not matter; then some do not any more.
+        // If all paths are lossy, loss does not matter; then some paths recover.
         for value in (20..60).filter(|value| *value != 7) {
             least.set_lost(value, 0);
         }

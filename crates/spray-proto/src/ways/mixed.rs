@@ -1,4 +1,4 @@
-//! Recycled values where there are some, else the next of the bitmap's ways.
+//! Reused values if there are any, else the next path of the bitmap.
 //!
 //! Source: the public simulator of the Ultra Ethernet Consortium (htsim, `uec_mp`), its mixed mode.
 
@@ -7,7 +7,7 @@ use super::reps::Reps;
 use super::{Fate, Spreader};
 use anabranch_units::{Instant, RandomStream};
 
-/// Both.
+/// Both spreaders.
 #[derive(Debug)]
 pub(super) struct Mixed {
     bitmap: Bitmap,

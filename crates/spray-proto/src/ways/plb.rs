@@ -1,9 +1,11 @@
-//! PLB: a flow takes another way when half of its packets or more were marked in each of several round trips, or after a timeout.
+//! PLB: a flow changes its path after several round trips with at least half of the packets marked,
+//! or after a timeout.
 //!
-//! Source: Qureshi and others, *PLB: congestion signals are simple and effective for network load balancing* (2022), as Linux has it since 6.2
-//! (`tcp_plb.c`), with its defaults: a round counts as congested with half of its packets marked; 12 such rounds, or 3 and nothing on its
-//! way, are enough. Differs: rounds are those of packets that left here, where Linux takes TCP's, and a way is left on every timeout (PRR),
-//! while for 60 to 120 s after one, no mark counts.
+//! Source: Qureshi and others, *PLB: congestion signals are simple and effective for network load
+//! balancing* (2022), as in Linux since 6.2 (`tcp_plb.c`), with its defaults: a round is congested
+//! with half of its packets marked; a change takes 12 such rounds, or 3 with nothing in flight.
+//! Differs: rounds are rounds of packets sent here, where Linux uses TCP's; and a path is changed
+//! on every timeout (PRR), with marks ignored for 60 to 120 s after one.
 
 use super::prr::Prr;
 use super::{Fate, Spreader};
@@ -15,12 +17,12 @@ const ROUNDS_IDLE: u32 = 3;
 /// `tcp_plb_suspend_rto_sec`.
 const SUSPENDED: Duration = Duration::from_secs(60);
 
-/// The way that a flow has, and how it fares.
+/// Current path of a flow, and its congestion state.
 #[derive(Debug)]
 pub(super) struct Plb {
     way: Prr,
     random: RandomStream,
-    /// Fates of this round, those marked among them, and how many packets it has.
+    /// Acknowledged and marked packets of the current round, and the round's size.
     round: (u32, u32),
     round_packets: u32,
     congested_rounds: u32,
@@ -51,7 +53,7 @@ impl Spreader for Plb {
             self.way.redraw();
             self.congested_rounds = 0;
         }
-        // A round is over when as many have come as were on their way when it began.
+        // A round ends once as many packets have arrived as were in flight at its start.
         if self.round.0 == 0 {
             self.round_packets = in_flight.max(1) as u32;
         }

@@ -1,12 +1,13 @@
-//! PRR: a flow keeps its way until its retransmission timer goes off.
+//! PRR: a flow keeps its path until its retransmission timer fires.
 //!
-//! Source: Wetherall and others, *Improving Network Availability with Protective ReRoute* (2023), section 2.3; Linux does so since 4.2
-//! (`sk_rethink_txhash` on a timeout). Leaves out: the acknowledging end, which changes its own way when data comes twice.
+//! Source: Wetherall and others, *Improving Network Availability with Protective ReRoute* (2023),
+//! section 2.3; in Linux since 4.2 (`sk_rethink_txhash` on a timeout). Leaves out: the
+//! acknowledging end, which changes its path on duplicate data.
 
 use super::{Fate, Spreader};
 use anabranch_units::{Instant, RandomStream};
 
-/// The way that a flow has.
+/// Current path of a flow.
 #[derive(Debug)]
 pub(super) struct Prr {
     random: RandomStream,
@@ -21,7 +22,7 @@ impl Prr {
     pub(super) const fn value(&self) -> u16 {
         self.value
     }
-    /// Takes another way.
+    /// Draws another path.
     pub(super) fn redraw(&mut self) {
         self.value = self.random.next_u64() as u16;
     }

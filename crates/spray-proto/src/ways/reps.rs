@@ -1,24 +1,26 @@
-//! REPS: values of packets that came unmarked are used again, each once; there are new ones where none is left.
+//! REPS: values of packets that arrived unmarked are reused once each; new values are drawn if none
+//! is left.
 //!
-//! Source: Bonato and others, *REPS: Recycled Entropy Packet Spraying for Adaptive Load Balancing and Failure Mitigation* (2024),
-//! Algorithms 1 and 2: the last eight values, and after a packet that did not come no new ones for a while (*freezing*). Choices:
-//! freezing lasts for 100 us, or eight packets that came, whichever is later; the first packets, as many as a first window has, take new ones.
+//! Source: Bonato and others, *REPS: Recycled Entropy Packet Spraying for Adaptive Load Balancing
+//! and Failure Mitigation* (2024), Algorithms 1 and 2: the last eight values, and no new ones for a
+//! while after a loss (*freezing*). Choices: freezing lasts for 100 us, or eight arrivals,
+//! whichever is later; the packets of the first window use new values.
 
 use super::{Fate, Spreader};
 use anabranch_units::{Duration, Instant, RandomStream};
 use std::collections::VecDeque;
 
-/// Values that are remembered.
+/// Maximum number of values remembered.
 const VALUES_MAX: usize = 8;
 const FREEZING: Duration = Duration::from_us(100);
 
-/// Values that came unmarked, the oldest first.
+/// Values that arrived unmarked, oldest first.
 #[derive(Debug)]
 pub(super) struct Reps {
     random: RandomStream,
-    /// Those that were not used since.
+    /// Values not reused yet.
     fresh: VecDeque<u16>,
-    /// Those that were, for when no new ones are drawn.
+    /// Values already reused, for use while frozen.
     used: VecDeque<u16>,
     frozen_until: Option<Instant>,
 }
@@ -27,7 +29,7 @@ impl Reps {
     pub(super) const fn new(random: RandomStream) -> Self {
         Self { random, fresh: VecDeque::new(), used: VecDeque::new(), frozen_until: None }
     }
-    /// A value that is known to be good; none where a new one is to be drawn.
+    /// Returns a value known to be good; `None` if a new one must be drawn.
     pub(super) fn recycled(&mut self, now: Instant) -> Option<u16> {
         if self.frozen_until.is_some_and(|until| now >= until) {
             self.frozen_until = None;

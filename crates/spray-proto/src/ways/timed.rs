@@ -1,35 +1,37 @@
-//! Values are used again while their packets are about as quick as others, and those that were the quickest take the place of those that
-//! were not.
+//! Reuse of values whose packets are about as fast as the mean; each slower value is replaced by
+//! one of the fastest.
 //!
-//! REPS with round trips in the place of marks: a mark says that a queue is long, a round trip by how much the way is longer than others
-//! now, also where all queues are short or none marks. Where a value is not used again, one that was clearly quicker than the
-//! mean is taken twice, so that little is tried while others are known: a new value may take a way that is slow or dead.
+//! REPS with round trips in place of marks: a mark tells that a queue is long, a round trip tells
+//! how much longer a path is than the others, even if all queues are short or unmarked. A dropped
+//! value is replaced by one that was clearly faster than the mean. New values are rare while good
+//! ones are known, because a new value may take a slow or dead path.
 //!
-//! Choices, by the setting `permutation-nscc` of `experiments/spray`: about as quick is up to 1.3 times the mean of the last eight or so round
-//! trips; clearly quicker, below 0.8 of it; nine of ten times such a value is taken, else a new one.
+//! Choices, tuned on the setting `permutation-nscc` of `experiments/spray`: "about as fast" is up
+//! to 1.3 times the mean of the last eight or so round trips; "clearly faster" is below 0.8 of the
+//! mean. Nine replacements of ten reuse a clearly faster value, the tenth draws a new one.
 
 use super::{Fate, Spreader};
 use anabranch_units::{Duration, Instant, RandomStream};
 use std::collections::VecDeque;
 
-/// A value is used again up to this share of the mean round trip, in hundredths.
+/// Maximum round trip of a reused value, in hundredths of the mean.
 const AGAIN: u64 = 130;
-/// It is among the quickest below this one.
+/// Maximum round trip of the fastest values, in hundredths of the mean.
 const QUICK: u64 = 80;
-/// How many of a hundred values that are not used again one of the quickest takes the place of.
+/// Share of dropped values that are replaced by one of the fastest, in percent.
 const REPLACED: u64 = 90;
-/// A round trip's weight in the mean is one of so many.
+/// Inverse weight of a round trip in the moving average.
 const WEIGHT: u64 = 8;
-/// Values that are remembered of each kind.
+/// Maximum number of values remembered of each kind.
 const VALUES_MAX: usize = 64;
 
-/// Values that came, the oldest first.
+/// Values that arrived, oldest first.
 #[derive(Debug)]
 pub(super) struct Timed {
     random: RandomStream,
-    /// Those that are to be used again, each once.
+    /// Values to reuse once each.
     fresh: VecDeque<u16>,
-    /// Those that were the quickest.
+    /// The fastest values.
     quick: VecDeque<u16>,
     mean_ps: Option<u64>,
     last_ps: u64,
@@ -40,7 +42,7 @@ impl Timed {
         Self { random, fresh: VecDeque::new(), quick: VecDeque::new(), mean_ps: None, last_ps: 0 }
     }
 
-    /// Whether the last round trip was at most so many hundredths of the mean.
+    /// Returns true if the last round trip was at most this many hundredths of the mean.
     fn is_within(&self, hundredths: u64) -> bool {
         self.mean_ps.is_some_and(|mean| self.last_ps * 100 <= mean * hundredths)
     }
@@ -99,7 +101,8 @@ mod tests {
     use super::*;
     use anabranch_units::Seed;
 
-    /// Sends so many packets, ten in flight, of which `rtt_us` says how long each takes; none where it does not come. What each took.
+    /// Sends packets, ten in flight at a time. `rtt_us` returns the round trip of a value, or
+    /// `None` for a lost packet. Returns the value of each packet.
     fn run(packets: u64, rtt_us: impl Fn(u16) -> Option<u64>) -> Vec<u16> {
         let mut flight = Flight::new(Box::new(Timed::new(Seed::new(1).stream("ways", 0))));
         let (mut echoes, mut values) = (Vec::<(u64, u32)>::new(), Vec::new());
@@ -116,7 +119,7 @@ mod tests {
         }
         values
     }
-    /// How many of the last thousand are such values.
+    /// Number of bad values among the last thousand.
     fn bad(values: &[u16], is_bad: impl Fn(u16) -> bool) -> usize {
         values[values.len() - 1_000..].iter().filter(|value| is_bad(**value)).count()
     }

@@ -1,29 +1,30 @@
-//! The other end's part where it counts: how many packets have come, and how many are lost.
+//! The receiver's part of BBR: counts of received and of lost packets.
 //!
-//! Counts are enough for the sender, as the model asks what the packet that was sent last of those that came found, and how many came
-//! with it; and a count that gets lost is in the next one. A gap is a loss once three packets came behind it (RFC 9002 section
-//! 6.1.1, kPacketThreshold); a packet that comes later still takes that back.
+//! Counts are enough for the sender. The model needs the record of the last sent packet among those
+//! received, and the number that arrived with it; a lost count is included in the next one. A gap
+//! becomes a loss once three later packets have arrived (RFC 9002 section 6.1.1, kPacketThreshold);
+//! a packet that arrives even later undoes the loss.
 //!
-//! Leaves out: acknowledgements by ranges, which TCP has.
+//! Leaves out: acknowledgements by ranges, as in TCP.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Packets with higher numbers after which one that has not come is lost.
+/// Number of later packets after which a missing one is lost.
 const LATE: u64 = 3;
-/// Gaps that are kept: beyond, the oldest count as lost at once.
+/// Maximum number of recorded gaps; beyond it the oldest count as lost at once.
 const GAPS_MAX: usize = 1_024;
 
-/// How many packets came, and were lost.
+/// Counts of received and of lost packets.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Behind the highest number that has come.
+    /// One more than the highest number received.
     pub next: u64,
-    /// Packets that have come; with those that are lost at most `next`.
+    /// Packets received; together with `lost` at most `next`.
     pub received: u64,
-    /// Packets that count as lost.
+    /// Packets counted as lost.
     pub lost: u64,
-    /// Runs of packets that counted as lost.
+    /// Runs of packets counted as lost.
     pub runs: u64,
 }
 
@@ -31,17 +32,18 @@ pub struct Counts {
 #[derive(Clone, Debug, Default)]
 pub struct Arrivals {
     counts: Counts,
-    /// Numbers below `next` that have not come and are not lost yet, and how many had come when they were passed.
+    /// Missing numbers below `next` that are not lost yet, with the count of received packets when
+    /// each gap opened.
     gaps: VecDeque<(Range<u64>, u64)>,
 }
 
 impl Arrivals {
-    /// What has come so far.
+    /// Counts so far.
     pub const fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// A packet has come. The same one must not come twice.
+    /// Records a packet. The same packet must not be recorded twice.
     pub fn handle_packet(&mut self, sequence: u64) {
         let counts = &mut self.counts;
         if sequence >= counts.next {
@@ -51,7 +53,7 @@ impl Arrivals {
             counts.next = sequence + 1;
         } else if !Self::fill(&mut self.gaps, sequence) {
             if counts.lost == 0 {
-                // It never was missing.
+                // The packet was not counted as missing.
                 return;
             }
             counts.lost -= 1;
@@ -66,7 +68,7 @@ impl Arrivals {
         }
     }
 
-    /// Takes a number out of the gap that it is in.
+    /// Removes a number from its gap.
     fn fill(gaps: &mut VecDeque<(Range<u64>, u64)>, sequence: u64) -> bool {
         let Some(at) = gaps.iter().position(|(gap, _)| gap.contains(&sequence)) else { return false };
         let (gap, before) = gaps[at].clone();
@@ -104,7 +106,7 @@ mod tests {
         fn every_number_below_the_next_has_come_is_lost_or_is_a_gap(
             came in proptest::collection::vec((any::<bool>(), 0u64..4), 1..300),
         ) {
-            // Packets that come up to three places late, some of them never.
+            // Packets up to three places late, some of them lost.
             let mut order: Vec<(u64, u64)> =
                 came.iter().enumerate().filter(|(_, (comes, _))| *comes).map(|(i, (_, late))| (i as u64 + late, i as u64)).collect();
             order.sort_unstable();

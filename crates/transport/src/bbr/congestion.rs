@@ -1,80 +1,92 @@
-//! What losses say: how much in flight is too much (section 5.5.10), and which losses say nothing.
+//! Response to losses: the maximum in flight (section 5.5.10), and which losses are no sign of
+//! congestion.
 //!
-//! The draft takes more than 2 % lost in a round trip for a full queue, and any loss between probes for a path that has become
-//! slower. A radio link that loses 3 % at random looks full to it for ever. With `learns_loss` the share is learnt that the path
-//! loses where there is no queue: in round trips in which no more is sent than arrives, or ever more arrives, and whose mean is
-//! near the least. Only what is lost beyond that share, and beyond what chance adds to it (three standard deviations), counts. Where
-//! packets are lost in runs chance adds more: how long runs are is learnt, too.
+//! The draft takes a loss rate above 2 % in a round trip for a full queue, and any loss between
+//! probes for a slower path. A radio link with 3 % random loss looks full to it for ever. With
+//! `learns_loss` the model learns the path's own loss rate, that is without a queue: in round trips
+//! with a mean near the minimum, in which no more is sent than arrives, or both still grow. Only
+//! losses beyond that rate, and beyond random variation (three standard deviations), count. Losses
+//! in runs vary more, so the run length is learned, too.
 //!
-//! A queue that is too short to be seen in round trips loses what is sent beyond what the path carries, and that looks alike. So it is
-//! compared with what is lost after each probe, while a tenth less is sent: the path's own loss stays the same then, and congestion's
-//! does not. What is learnt is no more than that, and what chance may have taken from it (two standard deviations).
-//! Beside many other flows a tenth of one changes nothing, and is no evidence; so what is learnt has a limit.
+//! A queue too short to show in round trips loses every excess over the path's rate, which looks
+//! the same. The learned rate is therefore compared with the loss rate after each probe, while a
+//! tenth less is sent: random loss stays the same then, and congestion's does not. The learned rate
+//! is at most that rate, plus its random variation (two standard deviations). Beside many competing
+//! flows, a tenth less of one flow changes nothing and is no evidence, so the learned rate has a
+//! limit.
 //!
-//! Some others answer no losses: BBR's first version, which is the kernel's, keeps two products in flight, and where the queue does not hold the
-//! second one all on the path lose packets all the time. A sender that goes by the draft beside them has a tenth to a half of its
-//! share (`experiments/gather-fairness`). They are told by what is lost between probes while the queue lasts and others have their part of the
-//! path: flows of Cubic, and senders like this one, would leave it within some round trips, and then 0.04 to 0.9 % are lost; beside the
-//! kernel's BBR 1.2 to 15. What is lost so is excused up to a limit, and others which take all that there is have no more left to them than
-//! the draft leaves, [`HEADROOM`] of what losses bind. They probe every eight round trips, and lose much of what all have in flight then: one
-//! round trip says little, so a large part of it is excused between probes.
-//! Of several senders that count as one party each excuses its part only: else three would have three parties' share.
+//! Some competing flows are insensitive to losses. BBR's first version, the kernel's, keeps two
+//! bandwidth-delay products in flight; if the queue does not hold the second, every flow on the
+//! path loses packets all the time. A sender that follows the draft gets a tenth to a half of its
+//! share beside them (`experiments/gather-fairness`). The model recognises them by the loss rate
+//! between probes while the queue lasts and competing flows have their part of the path. Flows of
+//! Cubic, and senders like this one, would leave the queue within some round trips, with a loss
+//! rate of 0.04 to 0.9 %; beside the kernel's BBR it is 1.2 to 15 %. These losses are excused up to
+//! a limit, and loss-insensitive flows are left only the draft's [`HEADROOM`] of a maximum set by
+//! losses. They probe every eight round trips, with high losses for every flow: a single round trip
+//! is weak evidence, so a large part of its losses is excused between probes. Of several senders
+//! that count as one party each excuses its part only; otherwise three would get three shares.
 
 use super::delivery::{Pressure, Sample, Sent};
 use super::{COMPANY_HEADROOM, HEADROOM};
 use anabranch_units::Duration;
 
-/// The share of packets that may be lost in a round trip while the rate is probed (LossThresh).
+/// Maximum loss rate of a round trip in a probe (LossThresh).
 const LOSS_MAX: f64 = 0.02;
-/// What a rate and a window are cut to at most in a round trip with losses (Beta).
+/// Minimum factor of a rate and of a window after a round trip with losses (Beta).
 const BETA: f64 = 0.7;
-/// Runs of lost packets in a round trip that end the start (BBRStartupFullLossCnt, section 5.3.1.3).
+/// Runs of lost packets in a round trip that end the start (BBRStartupFullLossCnt, section
+/// 5.3.1.3).
 const STARTUP_RUNS: u32 = 6;
-/// How far a round trip may be above the least one without a queue: such a part of it, and so much at least, though no more than the
-/// least one itself: in a data centre a full queue takes less than a millisecond.
+/// Maximum excess of a round trip over the minimum without a queue: this part of the minimum,
+/// within the two limits below, and never more than the minimum itself, as a full queue in a data
+/// centre takes less than a millisecond.
 const CALM_PART: u64 = 16;
 const CALM_LEAST: Duration = Duration::from_ms(1);
 const CALM_MOST: Duration = Duration::from_ms(5);
-/// So many times as far above it, and what acknowledgements that come together take, others keep a queue; and until it is no longer so far above
-/// without the latter. Where all of the queue had to be gone, of two senders that are like this one the first to see others left them nearly half of
-/// the path for as long as the other one filled it: 32 and 17 Mbit/s, 19 and 30 (emulated; 27 and 23, 25 and 24, 21 and 29 with this).
+/// Multiple of that excess from which competing flows keep a queue, beyond the delay of aggregated
+/// acknowledgements; the state ends below the same multiple without that delay. If the queue had to
+/// be empty to end it, the first of two equal senders to see the other's queue left it nearly half
+/// of the path while the queue lasted: 32 and 17 Mbit/s, 19 and 30 (emulated; with this value 27
+/// and 23, 25 and 24, 21 and 29).
 const COMPANY_CALMS: u64 = 2;
-/// A queue that lasts for so many round trips between probes, while [`HEADROOM`] of the path is left free, is taken for others': this flow's own
+/// Round trips between probes after which a lasting queue is taken for competing flows', while
+/// [`HEADROOM`] of the path is left free: this flow's queue mostly drains in one or two.
 /// mostly drains in one or two.
 const COMPANY_ROUNDS: u32 = 4;
-/// Others answer no losses where so much more than the path's own share is lost beside them, of so many packets at least.
+/// Excess loss rate above which competing flows count as loss-insensitive. `DEAF_PACKETS` is the
+/// minimum number of packets measured.
 ///
-/// The draft's version accepts 2 % in a probe, and beside four of its flows behind half a product 0.5 to 1.5 % are lost. A sender that is once of that
-/// mind proves it to itself, as what it excuses is lost, 2 to 4.6 % then: three have up to 3.9 times their party's share there, in some seeds. With 0.025
-/// they have 1.7 at the most, but one server and three beside one flow of the kernel's BBR behind one product then have 0.27 to 0.42 of their share
-/// in three of four trials, for 0.58 to 0.92 (emulated). To believe it from 0.015 on, and for as long as 0.03 are lost, mends one, but not three.
-/// To forget it from time to time, as it may prove itself, has servers beside flows of the kernel's BBR forget it, too: 0.4 to 0.6 for 0.7 to 0.8 (simulated).
+/// The draft's version accepts 2 % in a probe; beside four of its flows behind half a
+/// bandwidth-delay product 0.5 to 1.5 % are lost. A higher threshold costs shares beside one flow
+/// of the kernel's BBR; `experiments/gather-fairness` has the trials.
 const DEAF_LOSS: f64 = 0.015;
 const DEAF_PACKETS: u64 = 128;
-/// The most of it that is excused, and the most of one round trip, by all senders of a party together.
+/// Maximum loss rate that all senders of a party together excuse beside loss-insensitive flows, and
+/// the maximum for a single round trip.
 ///
-/// Beside one and four flows of the kernel's BBR, behind a half and one product of rate and round trip, a pull from one server has 0.7 to 1.4 of
-/// its share with these, and one from three 0.65 to 1.43 (simulated, four and six seeds, at b9b2db7). Where each sender excused 5 %, and of a round trip
-/// what chance adds to that, they had 0.49 to 0.90 and 0.85 to 1.92, and one server 0.42 and 0.39 behind half a product, emulated. With 0.2 of a
-/// round trip one server beside one flow has 0.65 behind half a product where it has 0.98 with this; with 0.09 of all one beside four has 1.72 where it has 1.50 (ten seeds).
+/// Beside one and four flows of the kernel's BBR, behind a half and one bandwidth-delay product, a
+/// pull from one server gets 0.7 to 1.4 of its share, and one from three 0.65 to 1.43 (simulated,
+/// four and six seeds, at b9b2db7). `experiments/gather-fairness` has the trials of other values.
 const DEAF_LOSS_MAX: f64 = 0.08;
 const DEAF_ROUND_MAX: f64 = 0.4;
-/// Packets over which a path's loss is learnt: then both sums are halved.
+/// Packets over which a path's loss rate is averaged; then both sums are halved.
 const LEARN_PACKETS: u64 = 4_096;
-/// The most that counts as a path's own loss.
+/// Maximum loss rate that counts as a path's own.
 pub const PATH_LOSS_MAX: f64 = 0.15;
-/// The share from which on a path counts as lossy.
+/// Loss rate from which a path counts as lossy.
 const LOSSY: f64 = 0.001;
-/// The fewest packets, sent more slowly than they arrive, that are evidence; and standard deviations that chance may take from them.
+/// Minimum packets, sent more slowly than they arrive, that are evidence; and standard deviations
+/// of the random variation allowed for.
 const EVIDENCE_PACKETS: f64 = 64.0;
 const EVIDENCE_DEVIATIONS: f64 = 2.0;
-/// The longest run of lost packets, in the mean, that is taken for the path's.
+/// Maximum mean run of lost packets that counts as the path's own.
 const RUN_MAX: f64 = 16.0;
-/// Standard deviations that chance may add.
+/// Standard deviations of random variation that are excused.
 const DEVIATIONS: f64 = 3.0;
 
-/// By how much more the number of lost packets varies where they are lost in runs of so many in the mean: of lengths that are
-/// geometric, as of Gilbert's channel.
+/// Factor by which the variance of the number of lost packets grows if losses come in runs with
+/// mean length `run`. Run lengths are geometric, as in Gilbert's channel.
 fn scatter(run: f64) -> f64 {
     (2.0 * run - 1.0).max(1.0)
 }
@@ -82,60 +94,62 @@ fn scatter(run: f64) -> f64 {
 /// Losses, and the bounds that follow from them.
 #[derive(Clone, Debug)]
 pub(super) struct Congestion {
-    /// All bytes that were lost.
+    /// Total bytes lost.
     lost: u64,
     pub(super) loss_round_start: bool,
     loss_round_delivered: u64,
     is_loss_in_round: bool,
     runs_in_round: u32,
-    /// Bytes that were lost and that arrived since the last round of losses began.
+    /// Bytes lost, and bytes delivered, since the last round of losses began.
     round_lost: u64,
     round_delivered: u64,
-    /// The highest rate and the most that was delivered in a round trip.
+    /// Highest rate, and highest delivery in a round trip.
     rate_latest: f64,
     inflight_latest: u64,
-    /// Bounds: of this cycle, and for longer. Infinite where there is none.
+    /// Bounds of this cycle, and long-term ones; the maximum value stands for none.
     pub(super) rate_shortterm: f64,
     pub(super) inflight_shortterm: u64,
     pub(super) inflight_longterm: u64,
-    /// The last round trip has shown no queue.
+    /// Whether the last round trip showed no queue.
     pub(super) is_calm: bool,
-    /// The last round trip has shown a queue that is longer than acknowledgements which come together explain.
+    /// Whether the last round trip showed a queue longer than aggregated acknowledgements explain.
     pub(super) has_queue: bool,
-    /// Round trips between probes since others keep a queue: the first has shown one, and none since has shown one that is too short for that.
+    /// Round trips between probes since competing flows keep a queue. The count starts with a
+    /// visible queue and ends when it becomes too short.
     company_rounds: u32,
-    /// Others that keep a queue answer no losses.
+    /// Whether competing flows that keep a queue are loss-insensitive.
     pub(super) is_company_deaf: bool,
-    /// This sender's part of what its party excuses beside them.
+    /// This sender's part of the losses that its party excuses beside loss-insensitive flows.
     deaf_part: f64,
     learnt: Learnt,
 }
 
-/// What is learnt of a path's own loss.
+/// Learned loss of the path.
 #[derive(Clone, Debug, Default)]
 struct Learnt {
-    /// In round trips without a queue, of what was sent as fast as it arrived.
+    /// Losses in round trips without a queue, of packets sent at the arriving rate.
     even: Share,
-    /// The same of what was sent more slowly.
+    /// Losses of packets sent more slowly.
     below: Share,
-    /// Of what was sent as fast as it arrived while there was no queue, or while others that keep one had their part of the path.
+    /// Losses of packets sent at the arriving rate, without a queue or while competing flows keep a
+    /// queue and have their part of the path.
     beside: Share,
-    /// In the present round trip, with the sum of its samples.
+    /// The same in the current round trip, with the sum of its round-trip times.
     round_even: Share,
     round_below: Share,
     rtt_sum: Duration,
     rtts: u64,
-    /// What follows from them, and how many packets are lost together.
+    /// Resulting loss rate, and mean run length.
     share: f64,
     run: f64,
 }
 
-/// Bytes that were lost, and all.
+/// Bytes lost, and bytes in total.
 #[derive(Copy, Clone, Debug, Default)]
 struct Share {
     lost: f64,
     all: f64,
-    /// Runs of packets that were lost one after the other; in the start each packet counts as one.
+    /// Runs of consecutive lost packets; in the start each packet counts as a run.
     runs: f64,
 }
 
@@ -143,7 +157,7 @@ impl Share {
     fn share(self) -> f64 {
         if self.all > 0.0 { self.lost / self.all } else { 0.0 }
     }
-    /// Adds a round trip's; of more than `most` bytes the older ones count half.
+    /// Adds a round trip's sums. Above `most` bytes, all sums are halved.
     fn add(&mut self, round: Self, most: f64) {
         (self.lost, self.all) = (self.lost + round.lost, self.all + round.all);
         self.runs += round.runs;
@@ -151,14 +165,14 @@ impl Share {
             (self.lost, self.all, self.runs) = (self.lost / 2.0, self.all / 2.0, self.runs / 2.0);
         }
     }
-    /// Packets of a run in the mean.
+    /// Mean run length in packets.
     fn run(self, packet_bytes: u64) -> f64 {
         if self.runs > 0.0 { (self.lost / packet_bytes as f64 / self.runs).clamp(1.0, RUN_MAX) } else { 1.0 }
     }
 }
 
 impl Learnt {
-    /// The round trip's account of what was sent so.
+    /// The current round trip's sums for packets sent at this pressure.
     const fn of(&mut self, pressure: Pressure) -> Option<&mut Share> {
         match pressure {
             Pressure::Even => Some(&mut self.round_even),
@@ -166,7 +180,7 @@ impl Learnt {
             Pressure::Above => None,
         }
     }
-    /// The path's own loss, by both accounts.
+    /// The path's own loss rate by both measures.
     fn reckon(&self, packet_bytes: u64) -> f64 {
         let (even, packets) = (self.even.share(), self.below.all / packet_bytes as f64);
         if packets < EVIDENCE_PACKETS {
@@ -178,7 +192,7 @@ impl Learnt {
 }
 
 impl Congestion {
-    /// Nothing is known; so many senders, this one among them, are one party.
+    /// Without any measurement; `senders` senders, this one included, are one party.
     pub(super) fn new(senders: u16) -> Self {
         Self {
             lost: 0,
@@ -205,19 +219,20 @@ impl Congestion {
     pub(super) const fn lost(&self) -> u64 {
         self.lost
     }
-    /// Bytes that were lost since a packet left (RS.lost).
+    /// Bytes lost since a packet left (RS.lost).
     pub(super) const fn lost_since(&self, sent: &Sent) -> u64 {
         self.lost - sent.lost
     }
     pub(super) const fn path_loss(&self) -> f64 {
         self.learnt.share
     }
-    /// Whether the path is taken to lose packets by itself.
+    /// Whether the path has a loss rate of its own.
     pub(super) fn is_lossy(&self) -> bool {
         self.learnt.share > LOSSY
     }
 
-    /// `bytes` were lost in so many `runs`; `learnt_runs` are those that may tell how the path loses.
+    /// Records the loss of `bytes` in `runs` runs; `learnt_runs` of them count for the learned run
+    /// length.
     pub(super) fn note_loss(
         &mut self,
         bytes: u64,
@@ -249,7 +264,8 @@ impl Congestion {
         }
     }
 
-    /// A round trip is over, all of it between probes if it `is_cruise`; what comes together may take as long as `together` to arrive.
+    /// Handles the end of a round trip; `is_cruise` if all of it was between probes. Aggregated
+    /// acknowledgements may be delayed by `together`.
     pub(super) fn learn(
         &mut self,
         min_rtt: Option<Duration>,
@@ -280,7 +296,7 @@ impl Congestion {
         if self.is_calm || is_cruise && self.company_rounds > COMPANY_ROUNDS {
             learnt.beside.add(even, most);
         }
-        // What was sent more slowly may meet the rest of a queue, and is evidence nevertheless.
+        // Packets sent more slowly may meet the rest of a queue, but are evidence nevertheless.
         learnt.below.add(below, most);
         learnt.run = learnt.even.run(packet_bytes);
         learnt.share = learnt.reckon(packet_bytes);
@@ -294,11 +310,13 @@ impl Congestion {
         }
     }
 
-    /// Whether others are there that keep a queue and would leave it. A queue that has just begun may be this flow's own.
+    /// Whether competing flows keep a queue and respond to losses. A queue that has just begun may
+    /// be this flow's own.
     pub(super) const fn has_company(&self) -> bool {
         self.company_rounds >= COMPANY_ROUNDS && !self.is_company_deaf
     }
-    /// The share of what the path holds that is left to others which keep a queue; none where there is none, or where they would not leave it.
+    /// Share of the path's capacity left to competing flows that keep a queue; `None` if there are
+    /// none, or they are loss-insensitive.
     pub(super) const fn left_to_company(&self) -> Option<f64> {
         match self.company_rounds {
             0 => None,
@@ -308,24 +326,24 @@ impl Congestion {
         }
     }
 
-    /// What a path loses of `bytes` by itself, and what chance may add to that.
+    /// Losses among `bytes` that the path's own loss rate and random variation explain.
     fn excused(&self, bytes: u64, packet_bytes: u64) -> f64 {
         let loss = self.path_loss();
         let packets = bytes as f64 / packet_bytes as f64;
-        // A run that the round trip cuts in two may be longer than what falls into it by chance.
+        // A run that spans two round trips may exceed this round trip's random variation.
         let by_chance = DEVIATIONS * (loss * packets * scatter(self.learnt.run)).sqrt();
         let edge = if self.is_lossy() { self.learnt.run - 1.0 } else { 0.0 };
         loss * bytes as f64 + (by_chance + edge) * packet_bytes as f64
     }
 
-    /// Whether so much is lost of what was in flight that it was too much.
+    /// Whether the losses among the bytes in flight show that there were too many.
     ///
     /// Source: section 5.5.10.2, IsInflightTooHigh.
     pub(super) fn is_too_high(&self, lost: u64, inflight: u64, packet_bytes: u64) -> bool {
         lost as f64 > LOSS_MAX * inflight as f64 + self.excused(inflight, packet_bytes)
     }
 
-    /// At which amount in flight losses became too many.
+    /// Bytes in flight at which losses exceeded the limit.
     ///
     /// Source: section 5.5.10.2, InflightAtLoss.
     pub(super) fn inflight_at_loss(&self, lost: u64, sent: &Sent, bytes: u64) -> u64 {
@@ -336,9 +354,10 @@ impl Congestion {
         (before + prefix).max(0.0) as u64
     }
 
-    /// Whether the start is over by losses.
+    /// Whether losses end the start.
     ///
-    /// Source: section 5.3.1.3. Since the first loss of a round a round trip has passed when the next begins.
+    /// Source: section 5.3.1.3. A round of losses starts at its first loss, so a round trip has
+    /// passed when the next begins.
     pub(super) fn ends_startup(&mut self, sample: &Sample, packet_bytes: u64) -> bool {
         if !self.loss_round_start {
             return false;
@@ -369,10 +388,11 @@ impl Congestion {
         self.inflight_latest
     }
 
-    /// A round trip is over in which something may have been lost; `max_rate` and `window` are what bounds begin from, and
-    /// without them nothing is bound.
+    /// Ends a round of losses. Bounds start from `bounds`, the maximum rate and the window; with
+    /// `None` no bound is set.
     ///
-    /// Source: section 5.5.10.3, AdaptLowerBoundsFromCongestion, InitLowerBounds and LossLowerBounds.
+    /// Source: section 5.5.10.3, AdaptLowerBoundsFromCongestion, InitLowerBounds and
+    /// LossLowerBounds.
     pub(super) fn end_round(&mut self, bounds: Option<(f64, u64)>, packet_bytes: u64) {
         let all = self.round_lost + self.round_delivered;
         let beside = if self.is_company_deaf { DEAF_ROUND_MAX * self.deaf_part } else { 0.0 };
@@ -395,13 +415,13 @@ impl Congestion {
         (self.rate_shortterm, self.inflight_shortterm) = (f64::INFINITY, u64::MAX);
     }
 
-    /// What was too much is looked for anew.
+    /// Removes the bounds.
     pub(super) const fn forget_bounds(&mut self) {
         self.reset_shortterm();
         self.inflight_longterm = u64::MAX;
     }
 
-    /// More in flight than `target` was too much: no more than that from now on.
+    /// Bounds the bytes in flight after `inflight`, relative to `target`, was too much.
     pub(super) fn bound_longterm(&mut self, inflight: u64, target: u64) {
         self.inflight_longterm = inflight.max((BETA * target as f64) as u64);
     }

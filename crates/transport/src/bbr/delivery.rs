@@ -1,78 +1,80 @@
-//! What was measured: how fast data arrives (section 4.1), round trips counted by packets (5.5.1), the least round trip (5.5.7) and
-//! how much arrives together (5.5.9).
+//! Measurements: the delivery rate (section 4.1), round trips counted by packets (5.5.1), the
+//! minimum round-trip time (5.5.7) and aggregation (5.5.9).
 //!
-//! Leaves out: what follows from it (`phases`, `congestion`).
+//! Leaves out: conclusions from them (`phases`, `congestion`).
 
 use anabranch_units::{Duration, Instant};
 
-/// How long the least round trip is remembered (MinRTTFilterLen).
+/// Lifetime of the minimum round-trip time (MinRTTFilterLen).
 const MIN_RTT_FOR: Duration = Duration::from_secs(10);
-/// How long it may be before the round trip is looked for anew (ProbeRTTInterval).
+/// Age of the minimum round-trip time at which it is measured again (ProbeRTTInterval).
 const PROBE_RTT_EVERY: Duration = Duration::from_secs(5);
-/// A round trip that is longer than the least one by no more than such a part of it confirms it.
+/// Divisor of the minimum round-trip time: a round trip longer by at most this part confirms the
+/// minimum.
 const CONFIRMED_PART: u64 = 32;
-/// Over how many round trips the most that arrived together is remembered (ExtraAckedFilterLen), and the first version's rate.
+/// Round trips over which the maximum aggregation is kept (ExtraAckedFilterLen), and the first
+/// version's rate.
 pub(super) const MAX_ROUNDS: u64 = 10;
 
-/// A packet that left, and how matters stood then (section 4.1.2.1.2, per-packet state).
+/// Record of a sent packet, with the state at its departure (section 4.1.2.1.2, per-packet state).
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Sent {
-    /// When it left.
+    /// Departure time.
     pub at: Instant,
-    /// Among all packets.
+    /// Number among all packets.
     number: u64,
     delivered: u64,
     delivered_at: Instant,
     first_sent_at: Instant,
     /// Bytes in flight with it (P.tx_in_flight).
     pub(super) inflight: u64,
-    /// Bytes that were lost until then.
+    /// Bytes lost before its departure.
     pub(super) lost: u64,
     pub(super) is_app_limited: bool,
-    /// What limited it was no lack of data.
+    /// Whether an external rate limited the sender, not a lack of data.
     is_held: bool,
     pub(super) pressure: Pressure,
 }
 
-/// How much was sent when a packet left, beside what arrived.
+/// Sending rate relative to the arriving rate when a packet left.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Pressure {
-    /// Less.
+    /// Lower.
     Below,
-    /// As much; or ever more, and ever more arrived.
+    /// Equal; or both rates were growing.
     #[default]
     Even,
-    /// More.
+    /// Higher.
     Above,
 }
 
-/// What an acknowledgement tells (section 4.1.2.1.3, RS).
+/// Result of an acknowledgement (section 4.1.2.1.3, RS).
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub(super) struct Sample {
-    /// Bytes a second; 0 where it cannot be told.
+    /// Delivery rate in bytes per second; 0 if unknown.
     pub(super) rate: f64,
     pub(super) rtt: Option<Duration>,
-    /// Bytes that arrived from when the packet that it is about left, and how many had arrived before.
+    /// Bytes delivered since the departure of the newest packet, and bytes delivered before.
     pub(super) delivered: u64,
     pub(super) prior_delivered: u64,
-    /// Bytes that this acknowledgement is about.
+    /// Bytes delivered by this acknowledgement.
     pub(super) newly_delivered: u64,
     pub(super) is_app_limited: bool,
     pub(super) is_held: bool,
-    /// The packet that it is about; none where nothing arrived.
+    /// Last sent packet among those acknowledged; `None` if nothing was delivered.
     pub(super) newest: Option<Sent>,
 }
 
-/// What has arrived.
+/// State of the delivery measurement.
 #[derive(Clone, Debug)]
 pub(super) struct Delivery {
     sent: u64,
     delivered: u64,
     delivered_at: Instant,
     first_sent_at: Instant,
-    /// What will have been delivered when the last packet arrives of those that left while there was little to send.
+    /// Value of `delivered` once the last packet of an application-limited period has arrived.
     app_limited_until: Option<u64>,
-    /// The last of them had to wait for another's leave, and not for data.
+    /// Whether that period was limited by an external rate, not by a lack of data.
     is_held: bool,
     rtt_least: Option<Duration>,
     newest: Option<Sent>,
@@ -94,14 +96,14 @@ impl Delivery {
         }
     }
 
-    /// Bytes that have arrived so far.
+    /// Bytes delivered so far.
     pub(super) const fn delivered(&self) -> u64 {
         self.delivered
     }
     pub(super) const fn is_app_limited(&self) -> bool {
         self.app_limited_until.is_some()
     }
-    /// What leaves now is held down by another limit.
+    /// Whether the sender is limited by an external rate now.
     pub(super) const fn is_held(&self) -> bool {
         self.app_limited_until.is_some() && self.is_held
     }
@@ -109,7 +111,7 @@ impl Delivery {
         self.app_limited_until = Some(self.delivered + inflight);
         self.is_held = is_held;
     }
-    /// Nothing was in flight before what leaves now.
+    /// Handles a departure with nothing in flight before.
     pub(super) const fn handle_idle(&mut self, now: Instant) {
         (self.first_sent_at, self.delivered_at) = (now, now);
     }
@@ -150,7 +152,7 @@ impl Delivery {
         }
     }
 
-    /// What the acknowledgement told.
+    /// Result of the acknowledgement.
     ///
     /// Source: section 4.1.2.3, GenerateRateSample.
     pub(super) fn take_sample(&mut self, rtt: Option<Duration>) -> Sample {
@@ -183,14 +185,14 @@ impl Delivery {
     }
 }
 
-/// Round trips, counted by packets: one ends when a packet arrives that left after the round trip had begun.
+/// Round trips counted by packets: one ends when a packet arrives that left after its beginning.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rounds {
     pub(super) count: u64,
-    /// The last acknowledgement began one.
+    /// Whether the last acknowledgement began a round trip.
     pub(super) start: bool,
     next_delivered: u64,
-    /// The window kept something back in this round trip, and in the one before.
+    /// Whether the window limited the sender in this round trip, and in the previous one.
     pub(super) is_window_limited: bool,
     was_window_limited: bool,
 }
@@ -214,7 +216,7 @@ impl Rounds {
     }
 }
 
-/// The highest of what was noted in each of the last [`MAX_ROUNDS`] round trips.
+/// Maximum of the values noted in the last [`MAX_ROUNDS`] round trips.
 #[derive(Clone, Debug)]
 pub(super) struct RoundMax<T>([(u64, T); MAX_ROUNDS as usize]);
 
@@ -225,21 +227,21 @@ impl<T: Copy + Default> Default for RoundMax<T> {
 }
 
 impl<T: Copy + Default + PartialOrd> RoundMax<T> {
-    /// In the round trip of this number.
+    /// Notes a value for round trip `round`.
     pub(super) fn note(&mut self, round: u64, value: T) {
         let slot = &mut self.0[(round % MAX_ROUNDS) as usize];
         if slot.0 != round || slot.1 < value {
             *slot = (round, value);
         }
     }
-    /// Since the round trip of this number began.
+    /// Maximum since round trip `oldest` began.
     pub(super) fn most_since(&self, oldest: u64) -> T {
         let noted = self.0.iter().filter(|(of, _)| *of >= oldest).map(|(_, value)| *value);
         noted.fold(T::default(), |most, value| if value > most { value } else { most })
     }
 }
 
-/// The most that arrived together, beyond what the path's rate brings: windows have to be so much larger.
+/// Maximum of bytes that arrive together beyond the path's rate: windows must be larger by it.
 #[derive(Clone, Debug)]
 pub(super) struct Aggregation {
     since: Instant,
@@ -278,18 +280,18 @@ impl Aggregation {
         self.delivered += sample.newly_delivered;
         let extra = ((self.delivered as f64 - expected).max(0.0) as u64).min(window);
         self.most.note(round, extra);
-        // In Startup one round is remembered.
+        // In Startup one round is kept.
         let oldest = round.saturating_sub(if is_full { MAX_ROUNDS - 1 } else { 0 });
         self.extra = self.most.most_since(oldest);
     }
 }
 
-/// The least round trip, and when to look for it.
+/// Minimum round-trip time, and the time to measure it again.
 #[derive(Clone, Debug)]
 pub(super) struct MinRtt {
     least: Option<Duration>,
     at: Instant,
-    /// The least since it was looked for last.
+    /// Minimum since the last probe for it.
     recent: Option<Duration>,
     recent_at: Instant,
     pub(super) is_expired: bool,
@@ -302,15 +304,16 @@ impl MinRtt {
     pub(super) const fn least(&self) -> Option<Duration> {
         self.least
     }
-    /// It was looked for until now.
+    /// Records the end of a probe for the round-trip time.
     pub(super) const fn note_probed(&mut self, now: Instant) {
         self.recent_at = now;
     }
 
     /// Source: section 5.3.4.3, UpdateMinRTT.
     ///
-    /// Differs: a round trip that is hardly longer than the least one confirms that, so that a flow which drains its own queue now and
-    /// then need not stop to look for it. The draft asks for one that is shorter, Linux for one that is no longer.
+    /// Differs: a round trip hardly longer than the minimum confirms it, so a flow that drains its
+    /// queue now and then need not stop to measure. The draft requires a shorter one, Linux one
+    /// that is no longer.
     pub(super) fn update(&mut self, now: Instant, rtt: Option<Duration>) {
         self.is_expired = now > self.recent_at + PROBE_RTT_EVERY;
         if let Some(rtt) = rtt {

@@ -1,42 +1,46 @@
-//! What left before anything had arrived. TCP's ten packets fit on most paths; a user may begin with more
-//! ([`Config::initial_window_bytes`](super::Config::initial_window_bytes)), and there are paths that do not take them.
+//! The first flight: packets sent before the first arrival. TCP's ten packets fit on most paths; a
+//! user may send more ([`Config::initial_window_bytes`](super::Config::initial_window_bytes)),
+//! which some paths cannot hold.
 //!
-//! Where some were lost, the start goes on as if the flight had been as long as what came of it. Where they came further apart than
-//! they left, no more than the start's gain times that rate leaves: a delivery rate has the round trip in it until the second flight.
-//! Of a flight that is no longer than TCP's what came is not counted off, so that what is lost later in the start shortens the window,
-//! too, by no more than the flight was long: on `gather`'s thousand random paths that saves 1.6 % of the packets, and 0.3 % of the time.
+//! After losses in the flight, the start continues as if the flight had been as long as its
+//! delivered part. If the flight arrives more slowly than it left, the pacing rate is limited to
+//! the start's gain times the arriving rate, because a delivery rate includes the round trip until
+//! the second flight. For a flight no longer than TCP's, the delivered part is not subtracted, so
+//! later losses of the start shorten the window, too, by at most the length of the flight. On
+//! `gather`'s thousand random paths that saves 1.6 % of the packets, and 0.3 % of the time.
 //!
-//! Differs: the draft begins with ten packets, and has nothing like it.
+//! Differs: the draft begins with ten packets, and has no such rule.
 
 use super::delivery::Sent;
 use anabranch_units::Instant;
 
-/// With how many packets TCP begins (RFC 6928): no less is left of the flight.
+/// TCP's initial window in packets (RFC 6928): a lower limit for the flight.
 const TCP_PACKETS: u64 = 10;
-/// So many packets that came tell how fast they came, and how much longer that has to take than sending them did.
+/// Packets from which the arriving rate is estimated, and the minimum factor by which arriving must
+/// take longer than sending.
 const TRAIN_PACKETS: u64 = 8;
 const STRETCHED: f64 = 2.0;
 
 /// The first flight.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FirstFlight {
-    /// All its bytes, and those whose fate is not known; see the module's head.
+    /// Length of the flight, and the bytes whose fate is unknown; see the module documentation.
     bytes: u64,
     left: u64,
-    /// When the first packet that came had left, when it came, and what has come since.
+    /// Departure and arrival of the first packet that arrived, and the bytes arrived since.
     first: Option<(Instant, Instant)>,
     came: u64,
 }
 
 impl FirstFlight {
-    /// Bytes leave; nothing has arrived yet.
+    /// Records sent bytes, before any arrival.
     pub(super) const fn handle_sent(&mut self, bytes: u64) {
         self.bytes += bytes;
         self.left += bytes;
     }
 
-    /// Bytes have arrived, the last of them sent as `newest`. At which rate the flight comes, in bytes a second, where it is longer than
-    /// TCP's and comes more slowly than it was sent.
+    /// Records delivered bytes, the last of them sent as `newest`. Returns the arriving rate in
+    /// bytes per second if the flight is longer than TCP's and arrives more slowly than it left.
     pub(super) fn handle_delivered(
         &mut self,
         now: Instant,
@@ -59,7 +63,7 @@ impl FirstFlight {
             .then(|| self.came as f64 / took.as_secs_f64())
     }
 
-    /// Bytes were lost: the window that is left of `window`.
+    /// Records lost bytes. Returns the new value of `window`.
     pub(super) fn handle_lost(&mut self, bytes: u64, window: u64, packet_bytes: u64) -> u64 {
         let bytes = bytes.min(self.left);
         self.left -= bytes;

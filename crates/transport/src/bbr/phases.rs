@@ -1,50 +1,54 @@
-//! What is done when: the start, draining, the cycle of probes for more, and the look for the least round trip (section 5.3).
+//! Phases: the start, draining, the cycle of probes, and the probe for the round-trip time (section
+//! 5.3).
 
 use super::delivery::{Pressure, Sample};
 use super::{Bbr, HEADROOM, LEAST_PACKETS};
 use anabranch_units::{Duration, Instant, RandomStream};
 
-/// A rate that grew by less than this factor in a round trip has reached the path's (section 5.3.1.2)...
+/// Growth in a round trip below which the rate has reached the path's (section 5.3.1.2).
 const GROWTH: f64 = 1.25;
-/// ...after so many of them.
+/// Round trips without growth that show a full path.
 const FULL_ROUNDS: u32 = 3;
-/// Beside others a probe ends sooner where losses bind what is in flight to less than so many products of rate and round trip.
+/// Maximum in flight set by losses, in bandwidth-delay products, below which a probe beside
+/// competing flows ends sooner.
 const PROBED_BESIDE_PRODUCTS: f64 = 2.0;
-/// Round trips that draining may take (section 5.3.2).
+/// Maximum round trips of draining (section 5.3.2).
 const DRAIN_ROUNDS: u64 = 3;
-/// How long the cycle waits between probes, and how much longer at random (section 5.3.3.7.2).
+/// Interval between probes, and its random extension (section 5.3.3.7.2).
 const PROBE_WAIT: Duration = Duration::from_secs(2);
 const PROBE_WAIT_MORE: Duration = Duration::from_secs(1);
-/// Round trips after which it probes at the latest, so that a Reno beside it has had its time.
+/// Maximum round trips between probes, so that a Reno flow beside it gets its share.
 const RENO_ROUNDS: u64 = 63;
-/// With [`super::Config::learns_loss`] it probes after so many times the square root of its packets in flight, where that is less.
+/// Maximum round trips between probes with [`super::Config::learns_loss`], as a multiple of the
+/// square root of the packets in flight.
 ///
-/// Differs: the draft has as many round trips as packets. From 63 packets on all probe equally often then, and each probe of two senders that share
-/// a link multiplies its share of it against the other's by the same: nothing brings them together, and what they have wanders. Where the one that has
-/// less probes more often it catches up (`experiments/gather-fairness` says how far two pulls are apart). Below 16 packets, and beside others that answer no
-/// losses, it is the draft's.
+/// Differs: the draft uses as many round trips as packets. From 63 packets on every sender probes
+/// equally often then, and each probe of two senders on a link multiplies the sender's share by the
+/// same factor: the shares do not converge. If the sender with less probes more often, it catches
+/// up (`experiments/gather-fairness` measures the difference of two pulls). Below 16 packets, and
+/// beside loss-insensitive flows, the draft's rule applies.
 const ROUNDS_PER_ROOT: f64 = 4.0;
-/// How long little is in flight to see the least round trip (ProbeRTTDuration).
+/// Time with few bytes in flight in a probe for the round-trip time (ProbeRTTDuration).
 const PROBE_RTT_FOR: Duration = Duration::from_ms(200);
-/// Doublings of the growth of a bound in one probe.
+/// Maximum doublings of a bound's growth in one probe.
 const SLOPE_MAX: u32 = 30;
 
-/// What the sender does.
+/// Phase of the sender.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Twice as fast in each round trip.
+    /// The rate doubles in each round trip.
     Startup,
-    /// Slower than what arrives, until what the start left in queues has drained.
+    /// Below the arriving rate, until the start's queue has drained.
     Drain,
-    /// A little slower than what arrives, after a probe.
+    /// A little below the arriving rate, after a probe.
     Down,
-    /// As fast as what arrives.
+    /// At the arriving rate.
     Cruise,
-    /// The same without the bounds of the cycle, before a probe.
+    /// At the arriving rate without the cycle's bounds, before a probe.
     Refill,
-    /// Faster than what arrives.
+    /// Above the arriving rate.
     Up,
-    /// Little in flight, to see the least round trip.
+    /// Few bytes in flight, to measure the minimum round-trip time.
     ProbeRtt,
 }
 
@@ -70,13 +74,13 @@ impl Phase {
     const fn is_cycle(self) -> bool {
         matches!(self, Self::Down | Self::Cruise | Self::Refill | Self::Up)
     }
-    /// Whether it may send more than arrives (IsProbingBW).
+    /// Whether the phase may exceed the arriving rate (IsProbingBW).
     const fn is_probe(self) -> bool {
         matches!(self, Self::Startup | Self::Refill | Self::Up)
     }
 }
 
-/// What acknowledgements are about (BBR.ack_phase).
+/// Packets that current acknowledgements refer to (BBR.ack_phase).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Acks {
     Init,
@@ -86,14 +90,15 @@ enum Acks {
     Stopping,
 }
 
-/// Where the sender is in its phases.
+/// State of the phases.
 #[derive(Clone, Debug)]
 pub(super) struct Cycle {
     pub(super) phase: Phase,
     acks: Acks,
-    /// Acknowledgements are about what a probe sent (BBR.is_bw_probe_sample).
+    /// Whether acknowledgements refer to packets of a probe (BBR.is_bw_probe_sample).
     pub(super) is_probe_sample: bool,
-    /// The path's rate was reached: since the beginning, and since it was looked for last.
+    /// Whether the path's rate was ever reached; `is_full` whether it was reached since the last
+    /// search.
     pub(super) has_filled_pipe: bool,
     is_full: bool,
     full_rate: f64,
@@ -103,9 +108,10 @@ pub(super) struct Cycle {
     began_at: Instant,
     wait: Duration,
     pub(super) rounds_since_probe: u64,
-    /// The present round trip began between probes.
+    /// Whether the current round trip began between probes.
     pub(super) began_in_cruise: bool,
-    /// Bytes acknowledged since the bound grew, how many it takes, and round trips for which it has grown.
+    /// Bytes acknowledged since the bound grew, bytes needed for its next growth, and round trips
+    /// of growth.
     up_acked: u64,
     up_acked_per_packet: u64,
     up_rounds: u32,
@@ -145,7 +151,8 @@ impl Cycle {
         new
     }
 
-    /// What leaves now, beside what arrives: as long as ever more arrives in the start there is no queue.
+    /// Sending rate relative to the arriving rate: while arrivals grow in the start there is no
+    /// queue.
     pub(super) fn pressure(&self) -> Pressure {
         match self.phase {
             Phase::Startup if self.full_rounds == 0 => Pressure::Even,
@@ -155,7 +162,7 @@ impl Cycle {
         }
     }
 
-    /// As in the beginning.
+    /// Resets the phases to the beginning.
     pub(super) const fn start_anew(&mut self) {
         (self.phase, self.acks, self.is_probe_sample) = (Phase::Startup, Acks::Init, false);
         self.has_filled_pipe = false;
@@ -177,8 +184,8 @@ impl Cycle {
 impl Bbr {
     /// Source: section 5.3.1.2, CheckFullBWReached.
     ///
-    /// Differs: where another limit holds the rate down ([`Bbr::note_held`]), a path that loses much of it is full, and one with a queue: what
-    /// is held makes none, or too much is granted.
+    /// Differs: under an external rate ([`Bbr::note_held`]) a path with a high loss rate is full,
+    /// and so is one with a queue, as a limited sender builds none unless the limit is too high.
     pub(super) fn check_full_pipe(&mut self, sample: &Sample) {
         let packet_bytes = self.config.packet_bytes;
         let loses_held = sample.newest.filter(|_| sample.is_held).is_some_and(|newest| {
@@ -201,7 +208,8 @@ impl Bbr {
 
     /// Source: section 5.3.1, CheckStartupDone and CheckStartupHighLoss.
     ///
-    /// Differs: with [`super::Config::learns_loss`] losses end no start in which ever more arrives.
+    /// Differs: with [`super::Config::learns_loss`] losses do not end a start while the arriving
+    /// rate grows.
     pub(super) fn check_startup_done(&mut self, sample: &Sample) {
         let is_lossy = self.congestion.ends_startup(sample, self.config.packet_bytes);
         if self.cycle.phase != Phase::Startup {
@@ -228,7 +236,7 @@ impl Bbr {
         }
     }
 
-    /// A round of losses is over.
+    /// Ends a round of losses.
     pub(super) fn adapt_to_congestion(&mut self) {
         let bounds = (!self.cycle.phase.is_probe()).then_some((self.max_rate(), self.window));
         self.congestion.end_round(bounds, self.config.packet_bytes);
@@ -253,9 +261,10 @@ impl Bbr {
 
     /// Source: section 5.3.3.8, InflightWithHeadroom.
     ///
-    /// Differs: what is left to others depends on whether there is a queue, as [`super::Config::headroom`] says. Where others keep one, less is
-    /// in flight than the path holds without a queue, whether losses have bound it or not: a bound from losses holds what stands in the queue,
-    /// too, and a deep queue loses nothing for long.
+    /// Differs: the share left to competing flows depends on a queue, as described at
+    /// [`super::Config::headroom`]. If competing flows keep a queue, the limit is below the path's
+    /// capacity without a queue, with or without losses: a limit from losses includes the queue,
+    /// and a deep queue loses nothing for long.
     pub(super) fn inflight_with_headroom(&self) -> u64 {
         let (longterm, packet) = (self.congestion.inflight_longterm, self.config.packet_bytes);
         let mut most = longterm;
@@ -327,7 +336,7 @@ impl Bbr {
         now > self.cycle.began_at + self.cycle.wait || self.cycle.rounds_since_probe >= self.probe_rounds()
     }
 
-    /// Round trips after which it probes at the latest.
+    /// Maximum round trips between probes.
     ///
     /// Source: section 5.3.3.7.3, IsRenoCoexistenceProbeTime.
     ///
@@ -342,7 +351,8 @@ impl Bbr {
         }
     }
 
-    /// Differs: where losses are learnt, a round trip passes first: what is lost of less than the path carries is not congestion's.
+    /// Differs: while a loss rate is learned, one round trip passes first: losses below the path's
+    /// rate are not congestion's.
     fn is_time_to_cruise(&self) -> bool {
         let is_learning = self.congestion.is_lossy() && self.rounds.count <= self.cycle.down_round;
         !is_learning
@@ -350,10 +360,11 @@ impl Bbr {
             && self.inflight <= self.quantized(self.bdp_bytes(1.0, self.max_rate()))
     }
 
-    /// Differs: beside others that keep a queue one round trip without growth ends a probe, where losses bind what is in flight to less than
-    /// [`PROBED_BESIDE_PRODUCTS`]. In a queue that is short and full a probe finds nothing; for as long as it lasts it takes others' part.
-    /// In a long one each of several senders that count as one party ends it after its part of [`FULL_ROUNDS`]: else three take others' part for
-    /// three times as long as one.
+    /// Differs: beside competing flows that keep a queue, one round trip without growth ends a
+    /// probe if losses limit the bytes in flight to less than [`PROBED_BESIDE_PRODUCTS`]. In a
+    /// short full queue a probe finds nothing, and takes competing flows' part while it lasts. In a
+    /// long queue each of several senders of one party ends it after its part of [`FULL_ROUNDS`];
+    /// otherwise three senders would take that part for three times as long.
     fn is_time_to_go_down(&mut self, sample: &Sample) -> bool {
         let longterm = self.congestion.inflight_longterm;
         if self.cycle.was_too_high && self.inflight >= longterm {
@@ -361,7 +372,7 @@ impl Bbr {
             return true;
         }
         if self.rounds.has_filled_window() && self.window >= longterm {
-            // The bound is what keeps the rate from growing.
+            // The bound limits the rate's growth.
             self.cycle.look_for_full(sample.rate);
             return false;
         }
@@ -371,7 +382,8 @@ impl Bbr {
         self.cycle.is_full || self.congestion.has_company() && self.cycle.full_rounds >= rounds
     }
 
-    /// Follows what acknowledgements are about, and moves the bound up. True where the phase has changed.
+    /// Tracks the packets that acknowledgements refer to, and raises the bound. Returns true if the
+    /// phase changed.
     ///
     /// Source: section 5.3.3.8, AdaptLongTermModel.
     fn adapt_longterm(&mut self, now: Instant, sample: &Sample) -> bool {
@@ -383,7 +395,7 @@ impl Bbr {
             self.cycle.is_probe_sample = false;
             self.cycle.acks = Acks::Init;
             if is_cycle && !sample.is_app_limited {
-                // The cycle before the last one is forgotten (AdvanceMaxBwFilter).
+                // Drops the rate of the cycle before the last one (AdvanceMaxBwFilter).
                 self.rates = [self.rates[1], 0.0];
             }
             if is_cycle && self.cycle.was_precaution && !self.cycle.was_too_high {
@@ -443,7 +455,7 @@ impl Bbr {
             self.rounds.begin(self.delivery.delivered());
         }
         if self.cycle.phase == Phase::ProbeRtt {
-            // What arrives now is no more than is sent.
+            // The arriving rate now is limited by the sending rate.
             self.delivery.mark_app_limited(self.inflight, false);
             if self.cycle.probe_rtt_until.is_some() {
                 self.cycle.probe_rtt_round_done |= self.rounds.start;
@@ -477,7 +489,7 @@ impl Bbr {
         }
     }
 
-    /// Something leaves after idle time.
+    /// Handles a departure after idle time.
     ///
     /// Source: section 5.4.1, HandleRestartFromIdle.
     pub(super) fn handle_restart(&mut self, now: Instant) {

@@ -1,4 +1,4 @@
-//! The draft's example cases (its appendix A) and laws, over a link with a queue.
+//! The draft's example cases (its appendix A) and properties, over a link with a queue.
 
 use super::trains::SHOWN_MOST;
 use super::*;
@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 
 const PACKET: u64 = 1_500;
 
-/// A link with a queue, random loss, and a sender that always has something to send unless it is told otherwise.
+/// A link with a queue and random loss, and a sender that always has data unless `app_bytes_per_s`
+/// limits it.
 struct Path {
     now: Instant,
     bbr: Bbr,
@@ -16,29 +17,29 @@ struct Path {
     rtt: Duration,
     queue_bytes: u64,
     loss_ppm: u32,
-    /// So many packets are lost one after the other in the mean, as by Gilbert's channel.
+    /// Mean run length of lost packets, as in Gilbert's channel.
     loss_run: u64,
     is_losing: bool,
-    /// So many bytes pass as if there were no link, as a shaper has it.
+    /// Bytes that pass at once, as through a shaper.
     credit_bytes: u64,
-    /// Acknowledgements come together, so often.
+    /// Interval of aggregated acknowledgements.
     ack_every: Duration,
-    /// What the application gives in a second at the most.
+    /// Maximum rate of the application, in bytes per second.
     app_bytes_per_s: f64,
     app_at: Instant,
-    /// What another lets leave in a second at the most.
+    /// External limit of the sending rate, in bytes per second.
     held_bytes_per_s: f64,
     next_at: Instant,
-    /// When the link is free again.
+    /// Time at which the link is free again.
     free_at: Instant,
-    /// Packets in flight, and when the acknowledgement comes; none of one that is lost.
+    /// Packets in flight with the arrival of their acknowledgement; `None` for a lost packet.
     in_flight: VecDeque<(Sent, Option<Instant>)>,
     sent: u64,
     delivered: u64,
     dropped: u64,
     was_lost: bool,
     phases: Vec<Phase>,
-    /// The longest time for which a packet waited in the queue, since that was asked for last.
+    /// Maximum time of a packet in the queue since the last query.
     waited: Duration,
 }
 
@@ -109,7 +110,7 @@ impl Path {
         self.is_losing
     }
 
-    /// Sends a packet now.
+    /// Sends a packet.
     fn send(&mut self) {
         let sent = self.bbr.handle_sent(self.now, PACKET, self.inflight() + PACKET);
         self.sent += 1;
@@ -147,7 +148,8 @@ impl Path {
         self.in_flight.push_back((sent, arrives.map(|()| at)));
     }
 
-    /// An acknowledgement comes for the first packet in flight that arrives; what left before it is lost.
+    /// Handles the acknowledgement of the first packet in flight that arrives; earlier ones are
+    /// lost.
     fn acknowledge(&mut self) {
         let arrived = self.in_flight.iter().position(|(_, at)| at.is_some()).expect("something arrives");
         for _ in 0..arrived {
@@ -165,7 +167,7 @@ impl Path {
         }
     }
 
-    /// Runs for some time.
+    /// Runs for `time`.
     fn run(&mut self, time: Duration) {
         let end = self.now + time;
         let mut silent_until = self.now + Duration::from_secs(1);
@@ -175,7 +177,7 @@ impl Path {
             let send_at = may.then(|| self.next_at.max(self.app_at).max(self.now));
             let first = [ack_at, send_at].into_iter().flatten().min();
             let Some(first) = first.filter(|first| *first < silent_until || ack_at.is_some()) else {
-                // Nothing that is in flight arrives.
+                // No packet in flight arrives.
                 self.now = silent_until;
                 silent_until = self.now + Duration::from_secs(1);
                 self.in_flight.clear();
@@ -207,7 +209,7 @@ impl Path {
         }
     }
 
-    /// The share of the link that arrives in some time from now on.
+    /// Share of the link's rate that arrives in the next `time`.
     fn goodput_share(&mut self, time: Duration) -> f64 {
         let before = self.delivered;
         self.run(time);
@@ -225,7 +227,8 @@ fn the_start_ends_on_a_plateau_with_the_links_rate_and_drains() {
         "{}",
         path.bbr.rate_bytes_per_s()
     );
-    // Four doublings from ten packets, three rounds on the plateau with the queue that they make, and one or two to drain it.
+    // Four doublings from ten packets, three rounds on the plateau with the resulting queue, and
+    // one or two to drain it.
     assert!(path.now < Instant::ZERO + Duration::from_ms(20 * 16), "{:?}", path.now);
     assert_eq!(path.dropped, 0);
 }
@@ -247,7 +250,7 @@ fn less_is_left_to_others_where_no_queue_shows_that_they_are_there() {
     let left =
         |bbr: &Bbr| 1.0 - bbr.inflight_with_headroom() as f64 / bbr.congestion.inflight_longterm as f64;
     assert!((0.01..0.03).contains(&left(&path.bbr)), "{}", left(&path.bbr));
-    // What others keep in the queue.
+    // A queue of competing flows.
     path.rtt += Duration::from_ms(2);
     path.run(Duration::from_ms(60));
     assert!((0.14..0.16).contains(&left(&path.bbr)), "{}", left(&path.bbr));
@@ -255,7 +258,7 @@ fn less_is_left_to_others_where_no_queue_shows_that_they_are_there() {
 
 #[test]
 fn a_queue_that_others_keep_is_theirs_while_it_is_long() {
-    // So much was found to be too much, or nothing was, as in a deep queue: the path holds 250 kB, and the queue as many.
+    // A limit found by losses, or none, as with a deep queue: path and queue hold 250 kB each.
     for bound in [500_000, u64::MAX] {
         let mut path = Path::new(100.0, 20, 1.0, 0, config(true));
         path.run_until(Phase::Cruise, Duration::from_secs(2));
@@ -266,8 +269,9 @@ fn a_queue_that_others_keep_is_theirs_while_it_is_long() {
         let most = path.bbr.inflight_with_headroom();
         assert_eq!(most, if bound == u64::MAX { bound } else { 425_000 });
         path.rtt += Duration::from_ms(10);
-        // What the path holds without a queue, less what is left to others, and what acknowledgements that come together need: first the
-        // draft's share, in case that the queue is its own, and more where that does not make it shorter.
+        // The path's capacity less the share left, plus the allowance for aggregated
+        // acknowledgements: first the draft's share, in case the queue is the sender's own, and
+        // more if that does not shorten it.
         for (ms, least, most) in [(90, 200_000, 225_000), (120, 130_000, 150_000)] {
             path.run(Duration::from_ms(ms));
             assert_eq!(path.bbr.phase(), Phase::Cruise);
@@ -278,23 +282,25 @@ fn a_queue_that_others_keep_is_theirs_while_it_is_long() {
                 "{may} {path_bytes}"
             );
         }
-        // What is left of it may be anybody's: #19, the first of two senders that are alike to see the other left it nearly half of the path.
+        // The rest may be any sender's: #19, the first of two equal senders to see the other's
+        // queue left it nearly half of the path.
         path.rtt = path.rtt - Duration::from_ms(8);
         path.run(Duration::from_ms(90));
         assert_eq!((path.bbr.congestion.left_to_company(), path.bbr.congestion.is_calm), (None, false));
     }
 }
 
-/// #19: beside Linux's BBR behind a short queue a server had a tenth of its share, as all on the path lose packets all the time there.
+/// #19: beside Linux's BBR behind a short queue a server had a tenth of its share, as every flow on
+/// the path loses packets all the time.
 #[test]
 fn others_that_answer_no_losses_are_told_by_what_is_lost_beside_them() {
     let beside = |loss_ppm| {
         let mut path = Path::new(100.0, 20, 4.0, 0, config(true));
         path.run_until(Phase::Cruise, Duration::from_secs(2));
-        // What they keep in the queue, and what is lost there.
+        // Their queue, and its losses.
         path.rtt += Duration::from_ms(10);
         path.loss_ppm = loss_ppm;
-        // For as long as the least round trip is remembered.
+        // The lifetime of the minimum round-trip time.
         path.run(Duration::from_secs(6));
         path
     };
@@ -302,25 +308,26 @@ fn others_that_answer_no_losses_are_told_by_what_is_lost_beside_them() {
     assert_eq!(path.bbr.congestion.left_to_company(), None);
     let (loss, share) = (path.bbr.path_loss(), path.goodput_share(Duration::from_secs(2)));
     assert!((0.03..=0.06).contains(&loss) && share > 0.8, "{loss} excused, {share} of the link");
-    // They go, and so does what was learnt of them.
+    // They leave, and the learned loss rate with them.
     path.rtt = path.rtt - Duration::from_ms(10);
     path.loss_ppm = 0;
     path.run(Duration::from_secs(5));
     assert!(path.bbr.path_loss() < 0.001, "{}", path.bbr.path_loss());
-    // Flows of Cubic lose less, and have their part.
+    // Flows of Cubic lose less, and get their part.
     let mut path = beside(4_000);
     assert!(path.bbr.path_loss() < 0.001, "{}", path.bbr.path_loss());
     assert!(path.bbr.congestion.has_company());
     let share = path.goodput_share(Duration::from_secs(2));
     assert!(share < 0.75, "{share} of the link");
-    // What the path loses by itself is no sign of others.
+    // The path's own loss is no sign of competing flows.
     let mut path = Path::new(100.0, 20, 1.0, 50_000, config(true));
     path.run(Duration::from_secs(20));
     assert!(!path.bbr.congestion.is_company_deaf && path.goodput_share(Duration::from_secs(5)) > 0.85);
 }
 
-/// #19: one server beside one flow of Linux's BBR had 0.42 of its share, as each of that flow's probes cut its rate until its own next probe; three
-/// that excused as much as one had more than a party's.
+/// #19: one server beside one flow of Linux's BBR had 0.42 of its share, as each of that flow's
+/// probes cut its rate until its next probe; three servers that excused as much each had more than
+/// one party's share.
 #[test]
 fn others_probes_cut_one_sender_less_than_each_of_three() {
     let after = |senders| {
@@ -423,7 +430,7 @@ fn random_loss_costs_little_more_than_itself_where_it_is_learnt() {
             let mut path = Path::new(mbps, rtt_ms, 1.0, loss_ppm, config(true));
             path.run(Duration::from_secs(4));
             let share = path.goodput_share(Duration::from_secs(30)) / (1.0 - f64::from(loss_ppm) / 1e6);
-            // What is lost leaves beside what arrives: 2 to 4 % less would arrive here without.
+            // Retransmissions leave in addition: otherwise 2 to 4 % less would arrive here.
             let least = if loss_ppm == 50_000 && rtt_ms <= 100 { 0.98 } else { 0.95 };
             assert!(share > least, "{loss_ppm} ppm at {mbps} Mbit/s, {rtt_ms} ms: {share}");
         }
@@ -433,7 +440,8 @@ fn random_loss_costs_little_more_than_itself_where_it_is_learnt() {
     assert!(path.goodput_share(Duration::from_secs(30)) < 0.5, "the draft takes 5 % for congestion");
 }
 
-/// #19: bursts of eight took a rate for a full queue's that was right, as chance was reckoned for each packet by itself.
+/// #19: bursts of eight made the right rate look too high, as the random variation was computed for
+/// independent packets.
 #[test]
 fn bursts_of_loss_cost_little_more_than_themselves() {
     for loss_ppm in [10_000, 50_000] {
@@ -478,10 +486,11 @@ fn acknowledgements_that_come_together_are_no_sign_of_others() {
     }
 }
 
-/// #19: what arrived was taken for all that there was to send, so that the start went on for ever, in which no loss counts.
+/// #19: the arriving rate was taken for the application's, so that the start lasted for ever,
+/// without response to losses.
 #[test]
 fn a_sender_that_is_held_down_ends_its_start_and_answers_losses() {
-    // More than the link carries, and less than the start asks for.
+    // Above the link's rate, and below the start's.
     let mut path = Path::new(10.0, 20, 1.0, 0, config(true));
     path.held_bytes_per_s = 1.5 * path.bytes_per_s;
     path.run(Duration::from_secs(2));
@@ -489,7 +498,7 @@ fn a_sender_that_is_held_down_ends_its_start_and_answers_losses() {
     path.run(Duration::from_secs(10));
     let dropped = (path.dropped - dropped) as f64 / (path.sent - sent) as f64;
     assert!(dropped < 0.01, "{dropped} dropped in {:?}", path.bbr.phase());
-    // Less than it carries: all of that comes, also where some is lost by chance.
+    // Below the link's rate: all of it arrives, also with random loss.
     let mut path = Path::new(10.0, 20, 1.0, 20_000, config(true));
     path.held_bytes_per_s = 0.5 * path.bytes_per_s;
     path.run(Duration::from_secs(5));
@@ -497,7 +506,8 @@ fn a_sender_that_is_held_down_ends_its_start_and_answers_losses() {
     assert!(share > 0.93 * 0.5, "{share}");
 }
 
-/// #19: a server that was granted more than came was in its start for half of a minute, as a deep queue loses nothing.
+/// #19: a server with a grant above the link's rate stayed in its start for half a minute, as a
+/// deep queue loses nothing.
 #[test]
 fn a_start_that_is_held_ends_where_a_queue_shows() {
     let mut path = Path::new(10.0, 20, 40.0, 0, config(true));
@@ -511,7 +521,8 @@ fn a_start_that_is_held_ends_where_a_queue_shows() {
     assert_eq!(path.dropped, 0);
 }
 
-/// #19: beside others servers went by the rate that they had been granted alone, as what came counted as held down all the time.
+/// #19: beside competing flows servers kept the rate that they had been granted alone, as all
+/// arrivals counted as limited.
 #[test]
 fn a_rate_of_before_is_forgotten_though_more_is_granted() {
     let mut path = Path::new(10.0, 20, 4.0, 0, config(true));
@@ -524,7 +535,8 @@ fn a_rate_of_before_is_forgotten_though_more_is_granted() {
     assert!((0.9..1.1).contains(&rate), "{rate} of what comes");
 }
 
-/// #19: what came after a silence seemed to have come in the round trip since, twice as fast as the link.
+/// #19: arrivals after a silence seemed to belong to the last round trip, twice as fast as the
+/// link.
 #[test]
 fn what_comes_after_a_silence_seems_no_faster() {
     let mut path = Path::new(100.0, 20, 4.0, 0, config(true));
@@ -544,7 +556,8 @@ fn what_comes_after_a_silence_seems_no_faster() {
     assert!(path.bbr.max_rate() <= before, "{} of the link", path.bbr.max_rate() / path.bytes_per_s);
 }
 
-/// #19: in a data centre a millisecond's packets were in flight at least, many times what the path holds.
+/// #19: in a data centre at least a millisecond's packets were in flight, many times the path's
+/// capacity.
 #[test]
 fn what_is_in_flight_fits_a_short_round_trip() {
     let mut path =
@@ -571,7 +584,8 @@ fn what_a_full_queue_drops_is_not_the_paths_own_loss() {
     assert!((path.bbr.path_loss() - 0.03).abs() < 0.01, "{}", path.bbr.path_loss());
 }
 
-/// #19: of a long first flight a slow link's queue drops most, and as much left again each round trip, as if the path had taken it.
+/// #19: a slow link's queue drops most of a long first flight, and as much left again each round
+/// trip, as if the path had taken it.
 #[test]
 fn a_first_flight_that_is_too_long_costs_little_more_than_itself() {
     let start = Config {
@@ -585,7 +599,7 @@ fn a_first_flight_that_is_too_long_costs_little_more_than_itself() {
     let (dropped, delivered) = (path.dropped, path.delivered);
     assert!((40..96).contains(&dropped), "{dropped} dropped");
     assert!(delivered as f64 > 0.9 * 500_000.0, "{delivered} bytes came");
-    // Once eight came it is known how fast they come; once later ones did, how many.
+    // Eight arrivals show the rate; later ones show the length.
     let mut path = Path::new(4.0, 16, 2.0, 0, start);
     assert!(path.bbr.pacing_bytes_per_s() > 20.0 * path.bytes_per_s);
     path.run(Duration::from_ms(50));
@@ -609,18 +623,18 @@ fn a_first_flight_that_fits_is_not_slowed_down() {
     assert!(path.delivered >= 48 * PACKET, "{}", path.delivered);
     assert!(path.bbr.pacing_bytes_per_s() >= pacing);
     assert!(path.bbr.window_bytes() >= 96 * PACKET, "{}", path.bbr.window_bytes() / PACKET);
-    // What is not heard of for long is out of it, once.
+    // Packets written off after a silence leave the flight once.
     let window = path.bbr.window_bytes();
     path.bbr.handle_written_off(5 * PACKET);
     assert_eq!(path.bbr.window_bytes(), window, "all of the flight was heard of");
-    // Nor is one that leaves as slowly as it comes.
+    // A flight that leaves as slowly as it arrives is not limited either.
     let mut path = Path::new(100.0, 20, 1.0, 0, path.bbr.config);
     path.app_bytes_per_s = 1_500_000.0;
     path.run(Duration::from_ms(60));
     assert!(path.bbr.pacing_bytes_per_s() >= pacing, "{}", path.bbr.pacing_bytes_per_s());
 }
 
-/// Begins with so many packets on a path of such a round trip, and with trains.
+/// A first flight of `packets` on a path with this round-trip time, with trains.
 fn train(packets: u64, rtt_ms: u64, senders: u16) -> Config {
     Config {
         initial_window_bytes: packets * PACKET,
@@ -632,13 +646,15 @@ fn train(packets: u64, rtt_ms: u64, senders: u16) -> Config {
     }
 }
 
-/// What came in the first round trips after the first, in bytes a second, and packets that the queue dropped.
+/// Rate of arrivals in the round trips after the first, in bytes per second, and packets dropped by
+/// the queue.
 fn start(mut path: Path, rtts: u64) -> (f64, u64) {
     path.run(path.rtt + path.rtt * rtts);
     (path.delivered as f64 / (path.rtt * rtts).as_secs_f64(), path.dropped)
 }
 
-/// #19: of 64 MiB over 1 Gbit/s and 250 ms most of the time were round trips in which the start doubled its rate.
+/// #19: most of the time of 64 MiB over 1 Gbit/s and 250 ms was spent on round trips in which the
+/// start doubled its rate.
 #[test]
 fn trains_fill_a_far_path_within_a_few_round_trips() {
     for (mbps, rtt_ms, loss_ppm, before, after) in [
@@ -655,7 +671,7 @@ fn trains_fill_a_far_path_within_a_few_round_trips() {
     }
 }
 
-/// Of a flight as long as one of eight servers has it, no more shows than a tenth of such a link.
+/// A flight as short as one of eight servers' shows only a tenth of this link's rate.
 #[test]
 fn later_trains_show_what_the_first_one_was_too_short_for() {
     let mut path = Path::new(1_000.0, 250, 1.0, 0, train(11, 250, 1));
@@ -675,7 +691,7 @@ fn a_share_of_what_a_train_shows_is_gone_on_with() {
     assert!(path.bbr.window_bytes() > 150 * PACKET, "{}", path.bbr.window_bytes());
 }
 
-/// A shaper that lets as many packets pass at once as a train has shows a rate that it does not carry.
+/// A shaper that passes as many packets at once as a train has shows a rate that it does not carry.
 #[test]
 fn a_shaper_that_lets_a_train_pass_gets_eight_times_as_much_once() {
     let path = |config| {
@@ -692,7 +708,7 @@ fn a_shaper_that_lets_a_train_pass_gets_eight_times_as_much_once() {
     assert!(fooled.goodput_share(Duration::from_secs(10)) > 0.9);
 }
 
-/// A connection whose first packet was lost takes a second for its round trip.
+/// A connection whose first packet was lost measures a second as its round-trip time.
 #[test]
 fn a_path_that_is_nearer_than_it_seemed_begins_without_trains() {
     let mut path = Path::new(1_000.0, 1, 1.0, 0, train(48, 1_000, 1));
@@ -720,7 +736,7 @@ fn what_leaves_after_idle_time_is_no_train() {
     bbr.handle_sent(Instant::ZERO, PACKET, PACKET);
     bbr.note_app_limited();
     assert!(bbr.pacing_bytes_per_s() < 3e6, "{}", bbr.pacing_bytes_per_s());
-    // Nor is more than a shortish queue takes, whatever the window is.
+    // Nor do more leave than a short queue takes, whatever the window.
     let mut bbr = Bbr::new(Instant::ZERO, train(1_000, 100, 1));
     let left = (1..).take_while(|packets| {
         bbr.handle_sent(Instant::ZERO, PACKET, packets * PACKET);
@@ -731,7 +747,7 @@ fn what_leaves_after_idle_time_is_no_train() {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
-    /// As fast as without trains or faster, with little more lost, and in bounded memory.
+    /// At least as fast as without trains, with few more losses, and in bounded memory.
     #[test]
     fn on_any_far_path_trains_cost_little(
         mbps in 1.0..200.0f64, rtt_ms in 40u64..300, bdps in 0.1..4.0f64, loss_ppm in 0u32..50_000, packets in 10u64..49, seed in any::<u64>(),
@@ -752,7 +768,8 @@ proptest! {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
-    /// What arrives in the end is what the link carries; what is in flight stays near what the path holds.
+    /// In the end the arriving rate is the link's, and the bytes in flight stay near the path's
+    /// capacity.
     #[test]
     fn on_any_path_the_rate_is_found_and_what_is_in_flight_is_bounded(
         mbps in 1.0..60.0f64, rtt_ms in 1u64..300, bdps in 0.2..8.0f64, loss_ppm in 0u32..50_000, seed in any::<u64>(),

@@ -1,52 +1,60 @@
-//! Trains in the start: what a far path carries, shown by how fast a few packets come that left together, so that the start need not
-//! look for it by doubling, which takes three fourths of the time of 64 MiB over 1 Gbit/s and 250 ms.
+//! Trains in the start: a few packets that leave together show a long path's rate by the spacing of
+//! their arrivals. The start then need not find it by doubling, which takes three fourths of the
+//! time of 64 MiB over 1 Gbit/s and 250 ms.
 //!
-//! The first flight, and the head of each round trip after it until the rate shows, leave as a train: at a high rate ([`Train`]). A train
-//! that comes more slowly than it left shows what the path carries for now, which is its bottleneck's rate or less; one that comes as fast
-//! shows that the path carries as much at the least. Up to this sender's part of that the window grows eightfold in a round trip, and not
-//! twofold: by eight bytes for each that comes, so that a path that carries a train and not what follows it slows the growth itself. Where
-//! a tenth is lost it ends, and the start goes on as the draft has it, from what has arrived.
+//! The first flight, and the head of each later round trip until the rate shows, leave as a train
+//! at a high rate ([`Train`]). A train that arrives more slowly than it left shows the path's
+//! current rate, which is at most its bottleneck's; one that arrives as fast shows that the path
+//! carries at least that rate. Up to this sender's part of that rate, the window grows eightfold
+//! per round trip instead of twofold. It grows by eight bytes per byte that arrives, so a path that
+//! carries a train but not the packets after it slows the growth by itself. At a tenth lost it
+//! ends, and the start continues as in the draft, from the delivered bytes.
 //!
-//! A shaper that lets some dozens of packets pass at once shows its link's rate and not its own. It gets eight times the first flight then,
-//! once, and drops most of it; the start of the draft sends the same path 2.77 times its rate, for a round trip, too.
+//! A shaper that passes some dozens of packets at once shows its link's rate, not its own. It gets
+//! eight times the first flight once, and drops most of it; the draft's start also sends 2.77 times
+//! the rate of that path, for one round trip.
 //!
-//! Source: rates by the dispersion of trains are of Dovrolis and others, *What Do Packet Dispersion Techniques Measure?* (2001); to start
-//! by them, of Konda and Kaur, *RAPID: Shrinking the Congestion-control Timescale* (2009). Differs: the draft has no such thing, and
-//! RAPID sends nothing but trains.
+//! Source: rates by the dispersion of trains are from Dovrolis and others, *What Do Packet
+//! Dispersion Techniques Measure?* (2001); starting by them is from Konda and Kaur, *RAPID:
+//! Shrinking the Congestion-control Timescale* (2009). Differs: the draft has no trains, and RAPID
+//! sends only trains.
 //!
-//! Leaves out: which window and pacing follow (`bbr`), and a first flight that is too long for its path (`first_flight`). Read [`Trains`] first.
+//! Leaves out: the resulting window and pacing (`bbr`), and a first flight that is too long for its
+//! path (`first_flight`). Read [`Trains`] first.
 
 use super::Config;
 use super::delivery::Sample;
 use anabranch_units::{Duration, Instant};
 use std::collections::VecDeque;
 
-/// So many packets show a rate, and more show it better; in less than such a time nothing is measured exactly.
+/// Minimum packets, and maximum packets and minimum time, from which a rate is estimated; shorter
+/// times cannot be measured exactly.
 const SHOWN_PACKETS: u64 = 8;
 pub(super) const SHOWN_MOST: u64 = 64;
 const SHOWN_MIN: Duration = Duration::from_ms(1);
-/// What takes so many times as long to come as it took to leave has met its bottleneck.
+/// A train that arrives this many times slower than it was sent has passed a bottleneck.
 const STRETCHED: f64 = 1.5;
-/// A train is such a part of the window, and so many packets at the most.
+/// Divisor of the window, and maximum packets, that give a train's length.
 const TRAIN_PART: u64 = 4;
 const TRAIN_MOST: u64 = 64;
-/// How many bytes leave for each that has come.
+/// Bytes that leave per byte that arrives.
 const GROWTH: u64 = 8;
-/// Where so much of all was lost, and so many packets, the path carries less than it showed.
+/// Loss rate, and number of lost packets, above which the path carries less than it showed.
 const LOST_SHARE: f64 = 0.1;
 const LOST_PACKETS: u64 = 16;
 
-/// How the start looks for what a path carries: see the module's head.
+/// Parameters of trains: see the module documentation.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Train {
-    /// Bytes a second at which a train leaves.
+    /// Rate at which a train leaves, in bytes per second.
     pub bytes_per_s: f64,
-    /// Paths of shorter round trips begin without, as do those with first flights that are too short to show anything.
+    /// Minimum round-trip time: shorter paths begin without trains, as do first flights too short
+    /// to show a rate.
     pub rtt_min: Duration,
 }
 
-/// An acknowledgement: when the packet left that was sent last of those that had come, when that was heard of or would have been without the
-/// time for which the receiver waited, and bytes that had come by then.
+/// An acknowledgement: departure of its last sent packet, arrival of its news less the receiver's
+/// delay, and bytes delivered by then.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Came {
     left_at: Instant,
@@ -54,23 +62,23 @@ pub(super) struct Came {
     delivered: u64,
 }
 
-/// What trains have shown. It does nothing where there is no [`Train`] or no far path, and once it has ended.
+/// Rates shown by trains. Inactive without a [`Train`], on a short path, and once it has ended.
 #[derive(Clone, Debug)]
 pub(super) struct Trains {
     config: Option<Train>,
-    /// This sender's part of what shows, where others of its party send over the path.
+    /// This sender's part of the shown rate, if other senders of its party use the path.
     part: f64,
     packet_bytes: u64,
-    /// Bytes of the present train that have not left.
+    /// Unsent bytes of the current train.
     left: u64,
     pub(super) came: VecDeque<Came>,
-    /// What the path carries at the least, and what it carries once that has shown, in bytes a second.
+    /// Minimum rate of the path, and its rate once shown, in bytes per second.
     least: f64,
     shown: Option<f64>,
 }
 
 impl Trains {
-    /// A path of which nothing is known but what `config` says.
+    /// Without any measurement.
     pub(super) fn new(config: &Config) -> Self {
         let (packet_bytes, window) = (config.packet_bytes, config.initial_window_bytes);
         let part = 1.0 / f64::from(config.senders.max(1));
@@ -80,12 +88,12 @@ impl Trains {
         Self { config, part, packet_bytes, left, came: VecDeque::new(), least: 0.0, shown: None }
     }
 
-    /// Whether the rate is looked for so.
+    /// Whether trains are in use.
     pub(super) const fn is_on(&self) -> bool {
         self.config.is_some()
     }
 
-    /// At which rate what leaves now is to leave, in bytes a second, if it is of a train.
+    /// Rate of the packets of a train in bytes per second; `None` outside a train.
     pub(super) const fn leaves_at(&self) -> Option<f64> {
         match self.config {
             Some(train) if self.left > 0 => Some(train.bytes_per_s),
@@ -93,24 +101,24 @@ impl Trains {
         }
     }
 
-    /// Bytes leave.
+    /// Records sent bytes.
     pub(super) const fn handle_sent(&mut self, bytes: u64) {
         self.left = self.left.saturating_sub(bytes);
     }
 
-    /// There is nothing to be sent: what leaves later is no train.
+    /// Ends the train for want of data: later packets are not part of it.
     pub(super) const fn handle_idle(&mut self) {
         self.left = 0;
     }
 
-    /// A round trip begins with such a window: by a train, as long as no rate has shown.
+    /// Begins a round trip with this window: by a train, until the rate has shown.
     pub(super) fn handle_round(&mut self, window: u64) {
         if self.is_on() && self.shown.is_none() {
             self.left = (window / TRAIN_PART).min(TRAIN_MOST * self.packet_bytes);
         }
     }
 
-    /// Packets have come, `delivered` bytes so far.
+    /// Handles an acknowledgement, with `delivered` bytes in total.
     pub(super) fn handle_ack(&mut self, sample: &Sample, delivered: u64) {
         let (true, Some(newest), Some(rtt)) = (self.is_on(), sample.newest, sample.rtt) else { return };
         if sample.newly_delivered == 0 {
@@ -127,7 +135,7 @@ impl Trains {
             let leaving = now.left_at.saturating_since(old.left_at);
             let rate = since(old) as f64 / took.max(SHOWN_MIN).as_secs_f64();
             if took >= SHOWN_MIN && took.as_secs_f64() > STRETCHED * leaving.as_secs_f64() {
-                // The longest stretch shows it best.
+                // The longest stretch is the best measurement.
                 shown = shown.or(Some(rate));
             } else {
                 self.least = self.least.max(rate);
@@ -137,18 +145,20 @@ impl Trains {
         self.came.push_back(now);
     }
 
-    /// Bytes a second that this sender may go on with: its part of what has shown, if something has.
+    /// Rate at which this sender may continue, in bytes per second: its part of the shown rate, if
+    /// any.
     pub(super) fn bytes_per_s(&self) -> Option<f64> {
         let shown = self.shown.unwrap_or(self.least);
         (self.is_on() && shown > 0.0).then_some(self.part * shown)
     }
 
-    /// The window of `window` bytes that `newly_delivered` bytes make where so many fit.
+    /// Window after `newly_delivered` bytes, up to `most`.
     pub(super) fn grown(window: u64, newly_delivered: u64, most: u64) -> u64 {
         (window + (GROWTH - 1) * newly_delivered).min(most).max(window)
     }
 
-    /// Ends where too much was lost of what was sent so far, or where the path is not as far as it seemed. True where it just has.
+    /// Ends the trains after high losses, or if the path is shorter than it seemed. Returns true if
+    /// they ended now.
     pub(super) fn ends(&mut self, lost: u64, delivered: u64, rtt: Option<Duration>) -> bool {
         let Some(train) = self.config else { return false };
         let is_too_much = lost as f64 > LOST_SHARE * (lost + delivered) as f64;
@@ -160,7 +170,7 @@ impl Trains {
         ends
     }
 
-    /// The start is over.
+    /// Ends the trains with the start.
     pub(super) fn end(&mut self) {
         (self.config, self.left, self.came) = (None, 0, VecDeque::new());
     }

@@ -1,55 +1,62 @@
-//! BBR's first version, which mainline Linux has as `bbr`: a rate and a window from what arrives, whatever is lost.
+//! BBR's first version, mainline Linux's `bbr`: a rate and a window from the delivery rate,
+//! whatever the losses.
 //!
-//! It keeps up to two products of rate and round trip in flight, sends a quarter faster in one of eight round trips, and every ten seconds
-//! almost nothing for a fifth of a second, to see the least round trip. A loss lowers nothing for longer than its repair takes. It stands
-//! here as what others meet on a path, and for comparison with a kernel; what `gather` sends by is the third version ([`Bbr`](super::Bbr)).
+//! It keeps up to two bandwidth-delay products in flight, sends a quarter faster in one of eight
+//! round trips, and every ten seconds sends almost nothing for a fifth of a second to measure the
+//! minimum round-trip time. A loss reduces nothing for longer than its recovery. It is here as a
+//! competing flow, and for comparison with a kernel; `gather` uses the third version
+//! ([`Bbr`](super::Bbr)).
 //!
-//! Source: Cardwell, Cheng, Gunn, Yeganeh and Jacobson, *BBR: Congestion-Based Congestion Control*, ACM Queue 14(5), 2016;
-//! draft-cardwell-iccrg-bbr-congestion-control-00, whose sections are named here; and Linux 6.18, net/ipv4/tcp_bbr.c, for the policer's
-//! rate, what arrives together, and all constants that the draft has not.
+//! Source: Cardwell, Cheng, Gunn, Yeganeh and Jacobson, *BBR: Congestion-Based Congestion Control*,
+//! ACM Queue 14(5), 2016; draft-cardwell-iccrg-bbr-congestion-control-00, whose sections are cited
+//! here; and Linux 6.18, net/ipv4/tcp_bbr.c, for the policer's rate, aggregation, and all constants
+//! that the draft lacks.
 //!
-//! Differs: what arrives together is remembered for ten round trips, where Linux has five to ten; windows count bytes and have no even number
-//! of packets. Leaves out: when each packet leaves (the user's pacing), which packets are lost, what is sent again.
+//! Differs: aggregation is kept for ten round trips, where Linux has five to ten; windows count
+//! bytes and are not rounded to an even number of packets. Leaves out: pacing of single packets
+//! (the user's), loss detection, retransmission.
 
 use super::delivery::{Aggregation, Delivery, MAX_ROUNDS, RoundMax, Rounds, Sample};
 use super::{Config, LEAST_PACKETS, PACING_MARGIN, QUANTUM_MAX_BYTES, QUANTUM_TIME, Sent, first_pacing};
 use anabranch_units::{Duration, Instant, RandomStream};
 
-/// By how much more leaves than arrives in the start: the least with which the rate doubles in a round trip (2/ln 2, section 4.3.2.1).
+/// Pacing gain of the start: the minimum with which the rate doubles in a round trip (2/ln 2,
+/// section 4.3.2.1).
 const START_GAIN: f64 = 2.885;
-/// What may be in flight, in products, while rates are probed (section 4.2.3.2).
+/// Window in bandwidth-delay products while rates are probed (section 4.2.3.2).
 const WINDOW_GAIN: f64 = 2.0;
-/// How fast is sent beside the rate, in eight phases of a least round trip each (section 4.3.4.3).
+/// Pacing gains in eight phases of one minimum round trip each (section 4.3.4.3).
 const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
-/// The start is over where the rate has not grown by so much in so many round trips (section 4.3.2.2).
+/// Growth of the rate, and number of round trips without it, that end the start (section 4.3.2.2).
 const GROWTH: f64 = 1.25;
 const FULL_ROUNDS: u32 = 3;
-/// How long the least round trip counts, and how long it is looked for then (section 4.3.5).
+/// Lifetime of the minimum round-trip time, and duration of its measurement (section 4.3.5).
 const MIN_RTT_FOR: Duration = Duration::from_secs(10);
 const PROBE_RTT_FOR: Duration = Duration::from_ms(200);
-/// Quanta of which the window has room beyond the product.
+/// Quanta by which the window exceeds the bandwidth-delay product.
 const QUANTA: u64 = 3;
-/// The most that a window is larger by for what arrives together: so long a time's.
+/// Maximum addition to the window for aggregation, in seconds of the rate.
 const TOGETHER_MOST_S: f64 = 0.1;
-/// A policer: so many round trips, of which at least such a part of what arrived was lost, have the same rate twice, but for such a part
-/// of it or so many bytes a second. That rate is held for so many round trips.
+/// Detection of a policer: two intervals of this many round trips, each with at least this loss
+/// rate, have the same rate, up to this part or this many bytes per second. The rate is then held
+/// for `POLICED_HOLD_ROUNDS` round trips.
 const POLICED_ROUNDS: std::ops::RangeInclusive<u32> = 4..=16;
 const POLICED_LOSS: f64 = 50.0 / 256.0;
 const POLICED_PART: f64 = 1.0 / 8.0;
 const POLICED_BYTES_PER_S: f64 = 500.0;
 const POLICED_HOLD_ROUNDS: u32 = 48;
 
-/// What it does.
+/// Mode of the sender.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Mode {
     Startup,
     Drain,
-    /// In the phase of [`CYCLE`] with this number.
+    /// Phase of [`CYCLE`] with this index.
     ProbeBw(usize),
     ProbeRtt,
 }
 
-/// The model of one path, and what may be sent on it.
+/// Model of one path, with the limits that follow from it.
 #[derive(Clone, Debug)]
 pub(crate) struct Bbr1 {
     config: Config,
@@ -58,9 +65,9 @@ pub(crate) struct Bbr1 {
     rounds: Rounds,
     aggregation: Aggregation,
     mode: Mode,
-    /// The highest rate of the last ten round trips.
+    /// Maximum rate of the last ten round trips.
     rates: RoundMax<f64>,
-    /// The least round trip, and when it was measured.
+    /// Minimum round-trip time, and the time of its measurement.
     min_rtt: Option<Duration>,
     min_rtt_at: Instant,
     phase_at: Instant,
@@ -73,18 +80,19 @@ pub(crate) struct Bbr1 {
     pacing: f64,
     window: u64,
     prior_window: u64,
-    /// A repair is under way; in its first round trip no more leaves than arrives.
+    /// Whether a recovery is under way; in its first round trip no more leaves than arrives.
     is_repairing: bool,
     conserves: bool,
     begins_repair: bool,
     policed: Policed,
-    /// Bytes in flight after the last acknowledgement; those that were found lost since; and all of them.
+    /// Bytes in flight after the last acknowledgement, bytes found lost since, and total bytes
+    /// lost.
     inflight: u64,
     newly_lost: u64,
     lost: u64,
 }
 
-/// The rate that a policer lets pass, as far as one is seen.
+/// Rate of a policer, if one is detected.
 #[derive(Copy, Clone, Debug)]
 struct Policed {
     is_sampling: bool,
@@ -97,8 +105,8 @@ struct Policed {
 }
 
 impl Bbr1 {
-    /// A path of which nothing is known but what `config` says. Of that the lengths of packets and of the first window count, the round trip and
-    /// the seed.
+    /// Model of an unmeasured path. Of `config`, the packet length, the initial window, the
+    /// round-trip time and the seed count.
     pub(crate) fn new(now: Instant, config: Config) -> Self {
         Self {
             random: config.seed.stream("bbr1", 0),
@@ -142,11 +150,11 @@ impl Bbr1 {
     pub(crate) const fn is_policed(&self) -> bool {
         self.policed.is_held
     }
-    /// Bytes that may be in flight.
+    /// Limit of bytes in flight.
     pub(crate) const fn window_bytes(&self) -> u64 {
         self.window
     }
-    /// Bytes that may leave in a second.
+    /// Pacing rate in bytes per second.
     pub(crate) const fn pacing_bytes_per_s(&self) -> f64 {
         self.pacing
     }
@@ -156,7 +164,7 @@ impl Bbr1 {
         together.clamp(2 * self.config.packet_bytes, QUANTUM_MAX_BYTES.max(2 * self.config.packet_bytes))
     }
 
-    /// A packet of `bytes` leaves; `inflight` bytes are in flight with it.
+    /// Handles a sent packet of `bytes`; `inflight` includes it.
     pub(crate) fn handle_sent(&mut self, now: Instant, bytes: u64, inflight: u64) -> Sent {
         if inflight <= bytes {
             if self.delivery.is_app_limited() {
@@ -167,25 +175,25 @@ impl Bbr1 {
         self.inflight = inflight;
         self.delivery.sent(now, bytes, inflight, self.lost, super::delivery::Pressure::default())
     }
-    /// Less is sent than might be, as there is nothing to send.
+    /// Marks the sender as application-limited.
     pub(crate) fn note_app_limited(&mut self) {
         self.delivery.mark_app_limited(self.inflight, false);
     }
-    /// An acknowledgement says that `bytes` have arrived; `sent` is the packet among them that was sent last.
+    /// Handles the delivery of `bytes`; `sent` is the last sent packet among them.
     pub(crate) fn handle_delivered(&mut self, now: Instant, bytes: u64, sent: &Sent) {
         self.delivery.handle_delivered(now, bytes, sent);
     }
-    /// The same of packets that nothing is known of any more.
+    /// The same for packets whose records were dropped.
     pub(crate) const fn handle_late(&mut self, now: Instant, bytes: u64) {
         self.delivery.handle_late(now, bytes);
     }
-    /// `bytes` are lost.
+    /// Handles the loss of `bytes`.
     pub(crate) const fn handle_lost(&mut self, bytes: u64) {
         self.newly_lost += bytes;
         self.lost += bytes;
     }
 
-    /// All that an acknowledgement says has been told; `inflight` bytes are left in flight.
+    /// Completes an acknowledgement; `inflight` bytes are left in flight.
     ///
     /// Source: section 4.4, Update on ACK.
     pub(crate) fn handle_ack(&mut self, now: Instant, inflight: u64, rtt: Option<Duration>) {
@@ -215,12 +223,13 @@ impl Bbr1 {
         self.set_window(sample.newly_delivered, lost);
     }
 
-    /// A loss was found that is to be repaired. Told once for a repair, or not at all.
+    /// Starts a recovery after a loss. Called once per recovery, or not at all.
     pub(crate) fn handle_repair(&mut self) {
         self.save_window();
         (self.is_repairing, self.begins_repair) = (true, true);
     }
-    /// Nothing was heard for so long that all that was in flight counts as lost: one packet more may leave.
+    /// Handles a retransmission timeout: everything in flight counts as lost, and one more packet
+    /// may leave.
     pub(crate) fn handle_timeout(&mut self) {
         self.save_window();
         (self.is_repairing, self.begins_repair, self.conserves) = (true, false, false);
@@ -229,7 +238,7 @@ impl Bbr1 {
         self.window = self.config.packet_bytes;
         self.delivery.mark_app_limited(0, false);
     }
-    /// What was lost is repaired: the window is what it was before.
+    /// Ends a recovery: the window returns to its value before.
     pub(crate) fn handle_recovered(&mut self) {
         if std::mem::take(&mut self.is_repairing) {
             (self.begins_repair, self.conserves) = (false, false);
@@ -244,7 +253,7 @@ impl Bbr1 {
     fn max_rate(&self) -> f64 {
         self.rates.most_since(self.rounds.count.saturating_sub(MAX_ROUNDS - 1))
     }
-    /// The rate that the model has for the path.
+    /// Current rate of the model.
     fn rate(&self) -> f64 {
         if self.policed.is_held { self.policed.rate } else { self.max_rate() }
     }
@@ -263,7 +272,7 @@ impl Bbr1 {
             Some(rtt) => (gain * rate * rtt.as_secs_f64()) as u64,
         }
     }
-    /// With room for what leaves and arrives together.
+    /// Adds room for quanta.
     fn quantized(&self, bytes: u64) -> u64 {
         let probe = if self.mode == Mode::ProbeBw(0) { 2 * self.config.packet_bytes } else { 0 };
         bytes + QUANTA * self.quantum_bytes() + probe
@@ -287,7 +296,7 @@ impl Bbr1 {
             self.phase_at = now;
         }
     }
-    /// Any phase but the one that sends less.
+    /// Starts any phase but the one with the low gain.
     fn probe_rate(&mut self, now: Instant) {
         let phase = (CYCLE.len() - self.random.below(CYCLE.len() as u64 - 1) as usize) % CYCLE.len();
         (self.mode, self.phase_at) = (Mode::ProbeBw(phase), now);
@@ -329,7 +338,7 @@ impl Bbr1 {
             self.probe_rtt_until = None;
         }
         if self.mode == Mode::ProbeRtt {
-            // What arrives now is no more than is sent.
+            // The arriving rate now is limited by the sending rate.
             self.delivery.mark_app_limited(self.inflight, false);
             if self.probe_rtt_until.is_some() {
                 self.probe_rtt_round_done |= self.rounds.start;
@@ -359,7 +368,7 @@ impl Bbr1 {
         }
     }
 
-    /// Something leaves after idle time.
+    /// Handles a departure after idle time.
     fn handle_restart(&mut self, now: Instant) {
         self.is_restart = true;
         self.aggregation.restart(now);

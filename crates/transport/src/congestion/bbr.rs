@@ -1,12 +1,14 @@
-//! BBR for a connection, of either version: the model of the path (`crate::bbr`) with the pacing that it asks for.
+//! BBR for a connection, in either version: the model of the path (`crate::bbr`) with its pacing.
 //!
-//! It is not driven by the window's growth and its losses as the others are, but by each segment that leaves, arrives or is lost;
-//! `rack` keeps what it has to know of each. The window is the model's, and no loss shrinks it by itself.
+//! Unlike the other controls it is not driven by the growth of the window and by losses, but by
+//! each segment that leaves, arrives or is lost; `rack` keeps the record of each segment. The
+//! window is the model's, and a loss by itself does not shrink it.
 //!
-//! Differs: quanta are not segmented by a network card here, so that one of them is allowed for beside what the receiver may leave
-//! unacknowledged, where section 5.5.8 has three for TCP. A loss that a probe has repaired (RFC 8985 section 7.4.2) is not told.
+//! Differs: quanta are not segmented by a network card here, so the window has room for one of them
+//! besides the segments that the receiver may leave unacknowledged; section 5.5.8 has three for
+//! TCP. A loss repaired by a probe (RFC 8985 section 7.4.2) is not reported to the model.
 //!
-//! Leaves out: what is in flight, and which segments are lost (`send`, `rack`).
+//! Leaves out: bytes in flight, and loss detection (`send`, `rack`).
 
 use super::properties::Setting;
 use super::{Ack, Algorithm, Properties, Window};
@@ -17,17 +19,18 @@ use crate::pacing::Pacing;
 use crate::rack::Found;
 use anabranch_units::{BitRate, Duration, Instant, Seed};
 
-/// Segments that a receiver that delays acknowledgements leaves without one (RFC 5681 section 4.2).
+/// Segments that a receiver with delayed acknowledgements leaves unacknowledged (RFC 5681 section
+/// 4.2).
 const DELAYED_SEGMENTS: u64 = 2;
 
-/// Either version.
+/// Model of either version.
 #[derive(Clone, Debug)]
 enum Model {
     First(Box<Bbr1>),
     Third(Box<Bbr>),
 }
 
-/// The same of either.
+/// Evaluates an expression with either model.
 macro_rules! of {
     ($model:expr, $it:ident => $does:expr) => {
         match $model {
@@ -37,7 +40,7 @@ macro_rules! of {
     };
 }
 
-/// The model, once the first segment has left, and what it asks for.
+/// The model, created with the first segment, and its pacing.
 #[derive(Clone, Debug)]
 pub(crate) struct ByModel {
     config: bbr::Config,
@@ -61,7 +64,7 @@ impl ByModel {
             _ => None,
         }
     }
-    /// The model; a new one, with the round trip of the handshake, where nothing has left.
+    /// The model; creates it with the handshake's round-trip time if no segment has left.
     fn model_from(&mut self, now: Instant, srtt: Option<Duration>) -> &mut Model {
         self.bbr.get_or_insert_with(|| {
             let config = bbr::Config { initial_rtt: srtt, ..self.config.clone() };
@@ -73,7 +76,7 @@ impl ByModel {
         })
     }
 
-    /// Whether a segment may leave now. If not, and if `has_more`, the time is waited for.
+    /// Whether a segment may leave now. If not and `has_more` is set, the pacing timer runs.
     pub(crate) fn may_send(&mut self, now: Instant, srtt: Option<Duration>, has_more: bool) -> bool {
         let model = self.model_from(now, srtt);
         let (pacing, quantum) = of!(model, it => (it.pacing_bytes_per_s(), it.quantum_bytes()));
@@ -81,11 +84,11 @@ impl ByModel {
         self.pacing.set(rate, quantum);
         self.pacing.may_send(now, self.config.packet_bytes, has_more)
     }
-    /// A segment with so much data has left.
+    /// Records the data of a sent segment for pacing.
     pub(crate) fn note_paced(&mut self, now: Instant, bytes: u32) {
         self.pacing.note_sent(now, bytes);
     }
-    /// A segment leaves; `pipe` bytes are in flight with it.
+    /// Handles a sent segment; `pipe` bytes are in flight with it.
     pub(crate) fn handle_sent(
         &mut self,
         now: Instant,
@@ -95,13 +98,14 @@ impl ByModel {
     ) -> Sent {
         of!(self.model_from(now, srtt), it => it.handle_sent(now, bytes, pipe))
     }
-    /// `pipe` bytes are in flight, more might be, and there is nothing to send.
+    /// Marks the sender as application-limited: fewer bytes are in flight than allowed.
     pub(crate) fn note_app_limited(&mut self) {
         if let Some(model) = &mut self.bbr {
             of!(model, it => it.note_app_limited());
         }
     }
-    /// `bytes` have arrived, `newest` last of those whose departure is known.
+    /// Handles the delivery of `bytes`; `newest` is the last sent record among them, if any is
+    /// known.
     pub(crate) fn handle_delivered(&mut self, now: Instant, bytes: u64, newest: Option<&Sent>) {
         match (&mut self.bbr, newest) {
             (Some(model), Some(newest)) => of!(model, it => it.handle_delivered(now, bytes, newest)),
@@ -109,7 +113,7 @@ impl ByModel {
             (None, _) => {}
         }
     }
-    /// A segment was found lost.
+    /// Handles a lost segment.
     pub(crate) fn handle_segment_lost(&mut self, now: Instant, found: &Found) {
         match &mut self.bbr {
             Some(Model::First(model)) => model.handle_lost(found.bytes),
@@ -119,7 +123,7 @@ impl ByModel {
             None => {}
         }
     }
-    /// All that an acknowledgement says has been told. `pipe` bytes are left in flight.
+    /// Completes an acknowledgement. `pipe` bytes are left in flight.
     pub(crate) fn handle_ack(&mut self, now: Instant, w: &mut Window, pipe: u64, rtt: Option<Duration>) {
         let Some(model) = &mut self.bbr else { return };
         let window = of!(model, it => {
@@ -135,7 +139,7 @@ impl Algorithm for ByModel {
         linux_name: Some("bbr"),
         needs: &[
             (Setting::Rack, "goes by when each segment left"),
-            // The draft's section 3.7: a sender of marked segments has to respond to marks.
+            // The draft's section 3.7: a sender of ECN-capable segments has to respond to marks.
             (Setting::Ecn(false), "has no answer to ECN marks"),
         ],
         ..Properties::DEFAULT

@@ -1,4 +1,4 @@
-//! DCTCP (RFC 8257): the window shrinks by how much was marked, not by whether anything was.
+//! DCTCP (RFC 8257): the window shrinks in proportion to the share of marked bytes.
 
 use super::newreno::NewReno;
 use super::properties::Setting;
@@ -15,13 +15,13 @@ const PPM: u64 = 1_000_000;
 #[derive(Clone, Debug)]
 pub struct Dctcp {
     reno: NewReno,
-    /// The share of bytes that are marked, smoothed; in parts of [`ONE`].
+    /// Smoothed share of marked bytes, in parts of [`ONE`].
     alpha: u64,
     /// g of section 3.3, in parts of [`PPM`].
     gain: u64,
     acked: u64,
     marked: u64,
-    /// The position whose acknowledgement ends the window that is observed.
+    /// Position whose acknowledgement ends the observed window.
     window_end: u64,
 }
 

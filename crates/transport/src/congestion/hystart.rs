@@ -1,10 +1,11 @@
 //! HyStart++ (RFC 9406): slow start ends when round trips grow longer, before a queue overflows.
 //!
-//! Round trips are compared from round to round, a round being the time in which a window is acknowledged. Where one is
-//! longer, the window grows a quarter as fast for up to five rounds (*conservative slow start*), and then slow start is over;
-//! unless the round trips grow short again, which shows that they had grown for another reason.
+//! Round trips are compared between rounds; a round is the time in which a window is acknowledged.
+//! If one is longer, the window grows a quarter as fast for up to five rounds (*conservative slow
+//! start*), and then slow start ends. If round trips shorten again, they had grown for another
+//! reason, and slow start continues.
 //!
-//! Differs: L is 1 segment whether or not data is paced (section 4.3 allows 8 with pacing).
+//! Differs: L is 1 segment with or without pacing (section 4.3 allows 8 with pacing).
 
 use super::{Ack, Window};
 use anabranch_units::Duration;
@@ -20,7 +21,7 @@ const CSS_ROUNDS: u32 = 5;
 /// The first slow start of a connection.
 #[derive(Clone, Debug, Default)]
 pub struct HyStart {
-    /// The round is over when this position is acknowledged.
+    /// Position whose acknowledgement ends the round.
     round_end: u64,
     last_round_min: Option<Duration>,
     round_min: Option<Duration>,
@@ -31,17 +32,17 @@ pub struct HyStart {
 /// Conservative slow start.
 #[derive(Clone, Debug)]
 struct Conservative {
-    /// The least round trip when it began.
+    /// Minimum round-trip time at its beginning.
     baseline: Duration,
-    /// Rounds of it that are over.
+    /// Completed rounds.
     rounds: u32,
-    /// Bytes by which the window is yet to grow, times the divisor.
+    /// Pending growth of the window in bytes, times the divisor.
     credit: u64,
 }
 
 impl HyStart {
-    /// By how much the window grows for an acknowledgement that slow start would let it grow by `bytes`; sets `ssthresh` where
-    /// slow start is over.
+    /// Growth of the window for an acknowledgement for which slow start would add `bytes`; sets
+    /// `ssthresh` at the end of slow start.
     ///
     /// Source: section 4.2.
     pub(super) fn growth(&mut self, w: &mut Window, ack: &Ack, bytes: u64) -> u64 {
@@ -96,7 +97,8 @@ mod tests {
 
     const MSS: u64 = 1_000;
 
-    /// Rounds of slow start in which the least round trip is as given; the window in segments after each.
+    /// Runs rounds of slow start with these minimum round trips. Returns the window in segments
+    /// after each.
     fn run(rounds_ms: &[u64]) -> (Vec<u64>, Window) {
         let config = Config { control: Control::Cubic, ..Config::default() };
         let mut control = Congestion::new(&config);

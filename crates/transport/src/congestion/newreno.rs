@@ -18,7 +18,8 @@ impl Algorithm for NewReno {
         Self::default()
     }
 
-    /// Source: RFC 5681 section 3.1, the recommended way: count the bytes, and grow by SMSS when they reach cwnd.
+    /// Source: RFC 5681 section 3.1, the recommended way: counts the bytes, and grows by SMSS when
+    /// they reach cwnd.
     fn avoid(&mut self, _now: Instant, w: &mut Window, ack: &Ack) {
         self.acked += ack.bytes;
         if self.acked >= w.cwnd {

@@ -1,23 +1,29 @@
-//! NSCC: the window of a flow whose packets take many ways at once. A mark alone moves no window, as it speaks of one way only: the sender takes
-//! another. What moves it is how long all packets wait.
+//! NSCC: window control for a flow whose packets take many paths at once. A mark alone changes no
+//! window, as it concerns one path only: the sender takes another path. The window follows the
+//! delay of all packets.
 //!
-//! Source: network-signalled congestion control of the Ultra Ethernet Specification 1.0 (2025), which comes from FASTFLOW (Bonato and others,
-//! arXiv:2404.01630, 2024); details as in the consortium's public simulator (htsim). Constants are those for a network in which a product is
-//! [`REFERENCE`] bytes, and scale with it as they do there. A packet's *delay* is its round trip less the least one; the *target* is the
-//! least round trip again, as where switches trim nothing. An acknowledgement that is
+//! Source: network-signalled congestion control of the Ultra Ethernet Specification 1.0 (2025),
+//! which comes from FASTFLOW (Bonato and others, arXiv:2404.01630, 2024); details as in the
+//! consortium's public simulator (htsim). Constants are for a network with a bandwidth-delay
+//! product of [`REFERENCE`] bytes, and scale with it as they do there. A packet's *delay* is its
+//! round trip less the minimum. The *target* delay equals the minimum round trip, as in networks
+//! whose switches do not trim packets. An acknowledgement's effect depends on its mark and delay:
 //!
-//! - not marked, below the target: lets the window grow by as much as is missing (*proportional increase*), and by a quarter of what is
-//!   acknowledged once a whole window came without delay (*fast increase*);
-//! - not marked, above it: lets it grow a little, all flows alike (*fair increase*);
-//! - marked, below it: changes nothing;
-//! - marked, above it: shrinks it by how far the mean delay is above, once in a round trip and to a half at the most (*multiplicative decrease*).
+//! - unmarked, below the target: grows the window by the missing delay (*proportional increase*),
+//!   and by a quarter of the acknowledged bytes once a whole window has arrived without delay
+//!   (*fast increase*);
+//! - unmarked, above it: grows it a little, equally for all flows (*fair increase*);
+//! - marked, below it: no change;
+//! - marked, above it: shrinks it by the excess of the mean delay, at most once per round trip and
+//!   to a half (*multiplicative decrease*).
 //!
-//! What is lost is taken from the window; where hardly anything arrives any more, the window becomes what did (*quick adapt*).
+//! Lost bytes are subtracted from the window. If hardly anything arrives any more, the window
+//! becomes the arriving bytes (*quick adapt*).
 //!
-//! Differs: the product of rate and round trip is two thirds of the largest window, which has to be set (`cwnd_max`), where a card knows it. The
-//! least round trip is what was measured.
+//! Differs: the bandwidth-delay product is taken as two thirds of the maximum window, which must be
+//! set (`cwnd_max`); a card knows it. The minimum round trip is measured.
 //!
-//! Leaves out: ways (`spray-proto`), which losses are none (`rack`).
+//! Leaves out: paths (`spray-proto`), loss detection (`rack`).
 
 use super::properties::Setting;
 use super::{Ack, Algorithm, Properties, Window};
@@ -27,31 +33,32 @@ use anabranch_units::{Duration, Instant};
 /// Reason that messages give for each setting that NSCC needs.
 const NEEDS: &str = "goes by marks, by when segments left and by the path's product";
 
-/// Bytes in flight of the specification's own network: 100 Gbit/s for 12 us.
+/// Bandwidth-delay product of the specification's network in bytes: 100 Gbit/s for 12 us.
 const REFERENCE: f64 = 150_000.0;
-/// That round trip.
+/// Round-trip time of that network.
 const REFERENCE_RTT: Duration = Duration::from_us(12);
-/// A delay below this is none.
+/// Delay below which a packet counts as undelayed.
 const NO_DELAY: Duration = Duration::from_us(1);
-/// The weight of a packet's delay in the mean.
+/// Weight of a packet's delay in the mean.
 const DELAY_WEIGHT: f64 = 0.0125;
-/// How strongly the window shrinks.
+/// Gain of the decrease.
 const GAMMA: f64 = 0.8;
-/// Quick adapt: an eighth of the largest window is hardly anything.
+/// Quick adapt: fraction of the maximum window, as a power of two, below which hardly anything
+/// arrives.
 const QUICK_SHIFT: u32 = 3;
-/// And a delay of so many targets is too long.
+/// Quick adapt: multiple of the target above which a delay is too long.
 const QUICK_TARGETS: u64 = 4;
 
-/// What has arrived, and what the acknowledgement that says so says beside.
+/// An arrival of data, as acknowledged.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Arrival {
-    /// Bytes that are acknowledged, cumulatively or selectively, and were not before.
+    /// Newly acknowledged bytes, cumulatively or selectively.
     pub(crate) bytes: u64,
-    /// Whether the last packet that came was marked.
+    /// Whether the last received packet was marked.
     pub(crate) is_marked: bool,
-    /// The round trip of the newest, where it is known.
+    /// Round-trip time of the newest packet, if known.
     pub(crate) rtt: Option<Duration>,
-    /// Bytes that are on their way still.
+    /// Bytes still in flight.
     pub(crate) in_flight: u64,
 }
 
@@ -59,32 +66,33 @@ pub(crate) struct Arrival {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Nscc {
     base: Option<Duration>,
-    /// The mean delay, in ps.
+    /// Mean delay in ps.
     delay_mean: f64,
-    /// What the window is to grow by, in bytes times its bytes; and what arrived since it last did.
+    /// Pending growth of the window, in bytes times its bytes; and bytes arrived since it last
+    /// grew.
     growth: f64,
     arrived: u64,
     grown_at: Option<Instant>,
     shrunk_at: Option<Instant>,
-    /// Bytes in a row that came without delay, and whether they were a window.
+    /// Consecutive bytes without delay, and whether they have reached a window.
     undelayed: u64,
     is_fast: bool,
     quick: Quick,
 }
 
-/// What quick adapt goes by.
+/// State of quick adapt.
 #[derive(Clone, Debug, Default)]
 struct Quick {
-    /// When what arrives is looked at next, and what did since.
+    /// Time of the next check, and bytes arrived since the last.
     at: Option<Instant>,
     arrived: u64,
     has_lost: bool,
-    /// Marked or lost bytes that were on their way when the window was set: they say nothing of it.
+    /// Bytes that were in flight when the window was set, whose marks and losses do not count.
     ignored: u64,
 }
 
 impl Nscc {
-    /// The product of rate and round trip over the specification's own.
+    /// Bandwidth-delay product relative to the specification's.
     fn scale(w: &Window) -> f64 {
         w.cwnd_max as f64 / 1.5 / REFERENCE
     }
@@ -108,7 +116,8 @@ impl Nscc {
         }
     }
 
-    /// Sets the window to what arrives where that is hardly anything. True where the acknowledgement is to change nothing else.
+    /// Sets the window to the arriving bytes if they are hardly anything. Returns true if the
+    /// acknowledgement must have no other effect.
     fn adapt_quickly(
         &mut self,
         now: Instant,
@@ -213,14 +222,16 @@ mod tests {
 
     const MSS: u64 = 4_000;
 
-    /// A full window is 1.5 times the specification's product, so that its constants hold as they are.
+    /// The maximum window is 1.5 times the specification's bandwidth-delay product, so that its
+    /// constants apply unscaled.
     fn window(cwnd: u64) -> Window {
         Window { cwnd, ssthresh: 0, mss: MSS, cwnd_max: 225_000, abc_limit: MSS }
     }
     fn arrival(rtt_us: u64, is_marked: bool) -> Arrival {
         Arrival { bytes: MSS, is_marked, rtt: Some(Duration::from_us(rtt_us)), in_flight: 100_000 }
     }
-    /// What the window is after so many round trips of 12 us, a packet each, that take `rtt_us` after the first.
+    /// Window after this many round trips of 12 us, one packet each, with packets that take
+    /// `rtt_us` after the first.
     fn after(rounds: u64, cwnd: u64, rtt_us: u64, is_marked: bool) -> u64 {
         let (mut control, mut w) = (Nscc::default(), window(cwnd));
         control.handle_arrived(Instant::ZERO, &mut w, &arrival(12, false));
@@ -234,7 +245,7 @@ mod tests {
     #[test]
     fn marks_alone_move_nothing() {
         let grown = after(0, 100_000, 12, false);
-        // What is steady is a seventh of a packet in a round trip.
+        // The steady growth is a seventh of a packet per round trip.
         assert!(after(5, 100_000, 18, true) - grown <= 5 * 600, "{}", after(5, 100_000, 18, true));
     }
 
@@ -242,7 +253,7 @@ mod tests {
     fn growth_is_by_what_is_missing_to_the_target_and_never_above_the_most() {
         let (near, far) = (after(2, 80_000, 22, false), after(2, 80_000, 14, false));
         assert!(80_000 < near && near < far, "{near} {far}");
-        // Four packets in a round trip of the specification's length, for the half that is missing.
+        // Four packets per round trip of the specification's length, for the missing half.
         let half = after(1, 80_000, 18, false) - 80_000;
         assert!((6_000..12_000).contains(&half), "{half}");
         assert_eq!(after(100, 80_000, 14, false), 225_000);
@@ -251,7 +262,7 @@ mod tests {
     #[test]
     fn long_delays_and_marks_shrink_it_to_a_half_in_a_round_trip_at_most() {
         let before = after(0, 200_000, 12, false);
-        // The mean takes some packets to come above the target.
+        // The mean takes some packets to exceed the target.
         let shrunk = after(3, 200_000, 90, true);
         assert!(shrunk < before && shrunk >= before / 8, "{before} {shrunk}");
     }

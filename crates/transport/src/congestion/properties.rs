@@ -25,7 +25,7 @@ impl Setting {
             Self::CwndMax => config.cwnd_max.is_some(),
         }
     }
-    /// The setting, as messages advise it.
+    /// The setting as messages recommend it.
     const fn remedy(self) -> &'static str {
         match self {
             Self::Ecn(true) => "ecn = true",
@@ -64,7 +64,8 @@ impl Properties {
 }
 
 impl Control {
-    /// Linux's name for it, where Linux has it: the mainline kernel's `bbr` is the first version.
+    /// Linux's name for the control, if Linux has it: the mainline kernel's `bbr` is the first
+    /// version.
     pub const fn linux_name(self) -> Option<&'static str> {
         self.properties().linux_name
     }

@@ -1,10 +1,10 @@
 //! reTCP: a window control whose window jumps when the network says that a circuit comes or goes.
 //!
 //! [`ReTcp`] wraps any control that has a window. The jump is decided on each acknowledgement,
-//! before the control sees it, so that an acknowledgement without a mark ends the raised window even
-//! in a recovery. The threshold of slow start keeps its value.
+//! before the control sees it, so that an acknowledgement without a mark ends the raised window
+//! even in a recovery. The threshold of slow start keeps its value.
 //!
-//! Source: Mukerjee's thesis (Carnegie Mellon, 2019), §2.4.4.
+//! Source: Mukerjee's thesis (CMU-CS-18-106, 2018), §2.4.4.
 //! Differs: the original program jumps only on acknowledgements that let the window grow, and halves
 //! a window of one segment to none. A jump also begins a new epoch of the growth function here:
 //! CUBIC's estimate of Reno's window would undo the jump at once.

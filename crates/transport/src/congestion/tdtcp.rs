@@ -1,4 +1,4 @@
-//! TDTCP: a congestion state for each of two networks that a flow takes in turns.
+//! TDTCP: a congestion state for each of two networks that a flow uses in turns.
 //!
 //! The packet network and the circuit have a window, a threshold and a base control each. Marks of
 //! circuits say which network is in use. An acknowledgement of data that was sent before the last

@@ -1,4 +1,5 @@
-//! Two ends with a wire between them that delays, loses, repeats and reorders as a test says.
+//! Two ends with a wire between them that delays, loses, duplicates and reorders segments as each
+//! test defines.
 
 use super::*;
 use crate::congestion::Setting;
@@ -12,19 +13,20 @@ const A: PeerId = PeerId(0);
 const B: PeerId = PeerId(1);
 const DELAY: Duration = Duration::from_ms(10);
 
-/// What becomes of a segment: how long it takes, once for each copy that arrives.
+/// Fate of a segment: the delay of each copy that arrives.
 type Fate = Vec<Duration>;
 
 struct Net<F> {
     now: Instant,
     ends: [Connection; 2],
-    /// When, to whom, and a number that keeps the order of equals.
+    /// Arrival, receiver, and a number that orders simultaneous arrivals.
     wire: Vec<(Instant, usize, u64, Segment)>,
     fate: F,
-    /// Everything that was sent: when, by whom, what.
+    /// All segments sent: time, sender, segment.
     log: Vec<(Instant, usize, Segment)>,
     events: [Vec<Event>; 2],
-    /// Length of the times in which segments arrive with and without marks of circuits, in turns. `None` marks none.
+    /// Length of alternating periods in which segments arrive with and without marks of circuits.
+    /// `None` for no marks.
     marks_every: Option<Duration>,
 }
 
@@ -55,7 +57,7 @@ impl<F: FnMut(usize, &Segment) -> Fate> Net<F> {
         }
     }
 
-    /// Runs until `until`, or until nothing is left to happen. False if it ran out of time.
+    /// Runs until `until`, or until no event is left. Returns false if time ran out.
     fn run(&mut self, until: Duration) -> bool {
         let until = Instant::ZERO + until;
         loop {
@@ -94,7 +96,7 @@ impl<F: FnMut(usize, &Segment) -> Fate> Net<F> {
         });
         bytes.sum()
     }
-    /// Data segments that A sent, by position, each with when.
+    /// Data segments sent by A: time and position.
     fn data(&self) -> Vec<(Instant, u64)> {
         self.log
             .iter()
@@ -111,7 +113,7 @@ fn config() -> Config {
     Config { mss: 1_000, header_bytes: 40, delayed_ack: None, ..Config::default() }
 }
 
-/// Loses the data segments of A whose numbers, in order of sending, are in `lost`.
+/// Loses the data segments of A with these numbers, in order of sending.
 fn losing(lost: &'static [usize]) -> impl FnMut(usize, &Segment) -> Fate {
     let mut number = 0;
     move |from, segment| {
@@ -166,7 +168,8 @@ fn the_window_of_the_receiver_holds() {
 fn a_loss_is_repaired_after_three_duplicates_without_a_timeout() {
     for sack in [false, true] {
         let mut net = Net::new(&Config { sack, ..config() }, losing(&[3]));
-        // Enough that there is always something new to send: RFC 6675 sends the last segment once more where there is not.
+        // Enough data to always have new segments: otherwise RFC 6675 sends the last segment once
+        // more.
         net.ends[0].write(60_000);
         net.run(Duration::from_secs(10));
         assert_eq!(net.received(1), 60_000);
@@ -178,7 +181,7 @@ fn a_loss_is_repaired_after_three_duplicates_without_a_timeout() {
     }
 }
 
-/// A full queue often refuses the first repair, too, as others have not slowed down yet.
+/// A full queue often drops the first retransmission, too, before competing flows have slowed down.
 #[test]
 fn a_repair_that_is_lost_is_repaired_without_a_timeout_where_acknowledgements_are_selective() {
     let timeouts_and_end = |sack: bool| {
@@ -196,7 +199,8 @@ fn a_repair_that_is_lost_is_repaired_without_a_timeout_where_acknowledgements_ar
     };
     let (timeouts, end_ms) = timeouts_and_end(true);
     assert_eq!(timeouts, 0);
-    // Without a loss it ends in the round trip at 100 ms; each of three costs one, and slow start.
+    // Without a loss it ends in the round trip at 100 ms; each of three losses costs one, and slow
+    // start.
     assert!(end_ms < 400, "{end_ms}");
     assert!(timeouts_and_end(false).0 >= 1, "RFC 6582 waits for the timer");
 }
@@ -222,7 +226,7 @@ fn the_loss_of_the_last_segment_takes_a_timeout() {
     net.run(Duration::from_secs(10));
     assert_eq!(net.received(1), 5_000);
     let again = net.data().iter().filter(|(_, seq)| *seq == 4_000).map(|(at, _)| net.ms(*at)).max();
-    // Restarted at 40 ms by what was acknowledged, with the floor of 200 ms.
+    // The timer was restarted at 40 ms by an acknowledgement, with the minimum of 200 ms.
     assert_eq!(again, Some(240));
 }
 
@@ -252,7 +256,7 @@ fn a_lost_syn_is_sent_again_after_a_second() {
 #[test]
 fn a_closed_window_is_probed_until_it_opens() {
     let slow = Config { receive_buffer: ByteCount::new(4_000), reads_at_once: false, ..config() };
-    // The news that the window is open is lost.
+    // The segment that opens the window is lost.
     let mut opened = false;
     let mut net = Net::new(&slow, move |from, s: &Segment| {
         if from == 1 && s.window > 0 && s.ack == Some(4_000) && !std::mem::replace(&mut opened, true) {
@@ -302,7 +306,7 @@ fn marks_halve_the_window_once_for_each_window_of_data() {
     net.ends[0].write(1_000_000);
     net.run(Duration::from_ms(65));
     let before = net.ends[0].window().cwnd;
-    // All that is on its way now is marked.
+    // Every segment in flight is marked.
     net.wire.iter_mut().filter(|(_, to, ..)| *to == 1).for_each(|(.., s)| s.ce = true);
     net.run(Duration::from_ms(85));
     let after = net.ends[0].window().cwnd;
@@ -318,7 +322,8 @@ fn by_time() -> Config {
     Config { rack: true, ..config() }
 }
 
-/// Delivers as `fate` says for A's data segments, by position and by how often each was sent; all else after [`DELAY`].
+/// Delivers A's data segments as `fate` says, by position and number of the copy; all other
+/// segments after [`DELAY`].
 fn by_copy(mut fate: impl FnMut(u64, usize) -> Fate) -> impl FnMut(usize, &Segment) -> Fate {
     let mut copies = std::collections::BTreeMap::new();
     move |from, segment| {
@@ -331,7 +336,7 @@ fn by_copy(mut fate: impl FnMut(u64, usize) -> Fate) -> impl FnMut(usize, &Segme
     }
 }
 
-/// When the segment at a position left, in milliseconds, first and again.
+/// Departures of the segment at a position, in milliseconds, retransmissions included.
 fn times<F: FnMut(usize, &Segment) -> Fate>(net: &Net<F>, position: u64) -> Vec<u64> {
     net.data().into_iter().filter(|(_, seq)| *seq == position).map(|(at, _)| net.ms(at)).collect()
 }
@@ -342,7 +347,7 @@ fn the_loss_of_a_tail_is_repaired_by_a_probe_after_two_round_trips() {
     net.ends[0].write(5_000);
     net.run(Duration::from_secs(10));
     assert_eq!(net.received(1), 5_000);
-    // The last acknowledgement came at 40 ms; without RACK it takes until 240 ms.
+    // The last acknowledgement arrived at 40 ms; without RACK it takes until 240 ms.
     assert_eq!(times(&net, 4_000), [20, 80]);
     let counters = net.ends[0].counters();
     assert_eq!((counters.timeouts, counters.fast_recoveries, counters.retransmitted_segments), (0, 0, 1));
@@ -354,7 +359,7 @@ fn of_a_tail_of_several_the_probe_repairs_the_last_and_shows_the_others() {
     net.ends[0].write(5_000);
     net.run(Duration::from_secs(10));
     assert_eq!(net.received(1), 5_000);
-    // At 100 ms the probe is acknowledged beyond a gap, and all that was sent before it has had its time.
+    // At 100 ms the probe is acknowledged beyond a gap, and every earlier segment has had its time.
     assert_eq!([2_000, 3_000, 4_000].map(|seq| times(&net, seq)[1]), [100, 100, 80]);
     let counters = net.ends[0].counters();
     assert_eq!((counters.timeouts, counters.fast_recoveries), (0, 1));
@@ -362,7 +367,7 @@ fn of_a_tail_of_several_the_probe_repairs_the_last_and_shows_the_others() {
 
 #[test]
 fn a_probe_sends_what_is_new_where_the_peer_takes_it() {
-    // The window is full, and all of it is lost.
+    // The whole window is lost.
     let fate = by_copy(|seq, copy| if seq < 10_000 && copy == 0 { vec![] } else { vec![DELAY] });
     let mut net = Net::new(&by_time(), fate);
     net.ends[0].write(12_000);
@@ -385,7 +390,7 @@ fn a_probe_of_a_lone_segment_waits_for_a_delayed_acknowledgement_too() {
     };
     assert_eq!(when(None, 1), Some(60));
     assert_eq!(when(Some(Duration::from_ms(40)), 1), Some(100));
-    // The timeout is 200 ms: no probe comes after it.
+    // The timeout is 200 ms: no probe follows it.
     assert_eq!(when(Some(Duration::from_ms(500)), 1), Some(220));
 }
 
@@ -395,7 +400,8 @@ fn there_is_one_probe_and_then_the_timer() {
     net.ends[0].write(2_000);
     net.run(Duration::from_secs(10));
     assert_eq!(net.received(1), 2_000);
-    // Two round trips after the data the probe; a timeout after the probe the first segment, and by what that tells the other.
+    // The probe leaves two round trips after the data; the first segment a timeout after the probe;
+    // its acknowledgement triggers the second.
     assert_eq!(
         (times(&net, 1_000)[..2].to_vec(), times(&net, 0)[..2].to_vec()),
         (vec![20, 60], vec![20, 260])
@@ -421,7 +427,8 @@ fn a_probe_that_arrives_twice_leaves_the_window_and_one_that_repairs_a_loss_redu
         assert_eq!(net.received(1), 6_000);
         net.ends[0].window().cwnd
     };
-    // Ten segments, and what slow start adds where less than half of them is in use: nothing.
+    // Ten segments, and no growth, as slow start does not grow with less than half of the window in
+    // use.
     assert!(window(false) >= 10_000);
     assert_eq!(window(true), 2_000);
 }
@@ -433,7 +440,7 @@ fn a_repair_that_is_lost_is_found_by_time() {
     net.ends[0].write(200_000);
     net.run(Duration::from_secs(10));
     assert_eq!(net.received(1), 200_000);
-    // Each is missed when what was sent after it is acknowledged, a round trip later.
+    // Each loss is found when a later segment is acknowledged, one round trip later.
     assert_eq!(times(&net, 3_000), [20, 40, 60, 80]);
     let counters = net.ends[0].counters();
     assert_eq!((counters.timeouts, counters.fast_recoveries, counters.retransmitted_segments), (0, 1, 3));
@@ -451,10 +458,10 @@ fn reordering_within_the_window_sends_nothing_again_and_beyond_it_does() {
         assert_eq!(net.received(1), segments * 1_000);
         net.ends[0].counters().retransmitted_segments
     };
-    // A quarter of 20 ms, as long as fewer than three segments overtake.
+    // A quarter of 20 ms, while fewer than three segments overtake.
     assert_eq!((again(4, 3), again(6, 3)), (0, 1));
     assert_eq!(again(4, 6), 1, "three that overtake are a loss, as long as no reordering was seen");
-    // Once it was seen, any number may overtake.
+    // Once reordering was seen, any number may overtake.
     let fate =
         by_copy(|seq, copy| vec![Duration::from_ms(if seq % 3_000 == 1_000 && copy == 0 { 14 } else { 10 })]);
     let mut net = Net::new(&Config { initial_window_segments: 3, ..by_time() }, fate);
@@ -465,7 +472,7 @@ fn reordering_within_the_window_sends_nothing_again_and_beyond_it_does() {
 
 #[test]
 fn what_is_lost_before_its_end_needs_no_three_duplicates() {
-    // One segment follows the lost one: no third duplicate will come.
+    // Only one segment follows the lost one: there is no third duplicate.
     let mut net = Net::new(&by_time(), losing(&[3]));
     net.ends[0].write(5_000);
     net.run(Duration::from_secs(10));
@@ -488,7 +495,7 @@ fn the_timer_repairs_the_loss_of_everything() {
         });
     deaf.ends[0].write(1_000);
     deaf.run(Duration::from_secs(100));
-    // The probe at 60 ms, from where on the timer doubles.
+    // The probe at 60 ms, after which the timer doubles.
     assert_eq!(times(&deaf, 0), [20, 60, 260, 660, 1_460]);
     assert_eq!(deaf.ends[0].state(), State::GivenUp);
 }
@@ -524,7 +531,7 @@ fn a_new_connection_acknowledges_at_once_for_a_while_where_it_is_so_set() {
     };
     // Three at once, then every second.
     assert_eq!(acks(&net), [(30, 1), (30, 2), (30, 3), (30, 5), (30, 7)]);
-    // After a pause again; not in conversation.
+    // Again after a pause; not in conversation.
     net.ends[0].write(1_000);
     net.run(Duration::from_ms(1_020));
     assert_eq!(acks(&net).last(), Some(&(1_010, 8)));
@@ -535,7 +542,7 @@ fn a_new_connection_acknowledges_at_once_for_a_while_where_it_is_so_set() {
     assert_eq!(acks(&net).last(), Some(&(1_090, 9)));
 }
 
-/// Loss, copies and reordering, drawn at random.
+/// Random loss, duplication and reordering.
 fn rough(mut random: RandomStream, loss_ppm: u32) -> impl FnMut(usize, &Segment) -> Fate {
     move |_, _| {
         let mut copies = Vec::new();
@@ -581,7 +588,7 @@ proptest! {
         prop_assert_eq!(net.received(1), bytes);
         prop_assert_eq!(net.ends[0].state(), State::Over);
         prop_assert_eq!(net.ends[1].state(), State::Over);
-        // Beyond the window goes nothing but a probe's one byte.
+        // Nothing exceeds the window but a probe's single byte.
         let mut edge = buffer;
         for (_, from, segment) in &net.log {
             if *from == 1 {
@@ -612,7 +619,7 @@ fn window_follows_marks_of_acknowledgements() {
     assert!((raised / 2..=raised / 2 + 2_000).contains(&lowered), "{raised} {lowered}");
 }
 
-/// A flow that has little to send loses nothing, and keeps its window.
+/// A flow with little to send loses nothing, and keeps its window.
 #[test]
 fn nscc_does_not_take_little_for_loss() {
     let config = Config {
@@ -633,13 +640,14 @@ fn nscc_does_not_take_little_for_loss() {
     assert!(net.ends[0].window().cwnd >= 20_000, "{:?}", net.ends[0].window());
 }
 
-/// What A sent of data, by position: when, and how much.
+/// Data sent by A: time and length.
 fn sent<F>(net: &Net<F>) -> Vec<(Instant, u64)> {
     let data = net.log.iter().filter(|(_, from, s)| *from == 0 && s.len > 0);
     data.map(|(at, _, s)| (*at, s.len.into())).collect()
 }
 
-/// Whether over each time between two segments no more was sent than `limit` allows, the last one apart.
+/// Whether in each interval between two segments at most `limit` was sent, the last segment
+/// excluded.
 fn keeps(limit: BitRate, sent: &[(Instant, u64)]) -> bool {
     sent.iter().enumerate().all(|(first, (from, _))| {
         let mut bytes = 0;
@@ -659,7 +667,7 @@ fn a_limited_sender_takes_the_time_that_its_data_takes_at_the_limit() {
     assert_eq!(net.received(1), 100_000);
     let sent = sent(&net);
     assert!(keeps(BitRate::mbps(1), &sent) && !keeps(BitRate::bps(999_000), &sent));
-    // 99 segments of 8 ms lie between the first and the last.
+    // There are 99 intervals of 8 ms between the first and the last segment.
     assert_eq!(net.ms(sent[99].0) - net.ms(sent[0].0), 792);
 }
 
@@ -669,7 +677,7 @@ fn a_limit_that_is_lifted_or_raised_holds_nothing_back_any_more() {
         let mut net = Net::new(&config(), reliable);
         net.ends[0].set_pacing_limit(Some(BitRate::bps(8_000)));
         net.ends[0].write(100_000);
-        // A segment a second: three by now, and the next one half a second away.
+        // A segment per second: three so far, and the next one half a second away.
         assert!(!net.run(Duration::from_ms(2_520)));
         assert_eq!(sent(&net).len(), 3);
         net.ends[0].set_pacing_limit(new);
@@ -691,7 +699,7 @@ fn a_limited_sender_with_nothing_to_send_wakes_nobody() {
     net.drain();
     assert!(net.run(Duration::from_ms(100)), "it is over long before the next segment might go");
     assert_eq!(net.ends[0].poll_timeout(), None);
-    // What is written then waits for its time.
+    // Data written then waits for its time.
     net.ends[0].write(1_000);
     net.drain();
     assert_eq!(sent(&net).len(), 1);
@@ -717,7 +725,7 @@ proptest! {
         net.ends[0].write(50_000);
         for ms in 1..500 {
             net.run(Duration::from_ms(ms));
-            // Said again, or changed for nobody to see, it still counts from the segment that was sent last.
+            // A repeated or changed limit still counts from the last sent segment.
             net.ends[0].set_pacing_limit(Some(BitRate::bps(1)));
             net.ends[0].set_pacing_limit(Some(limit));
         }

@@ -1,4 +1,5 @@
-//! The loss event rate: the mean length of the last intervals between loss events, recent ones weighing more.
+//! The loss event rate: the mean length of the last intervals between loss events, recent ones
+//! weighing more.
 //!
 //! Source: RFC 5348 section 5.
 
@@ -8,9 +9,9 @@ const WEIGHTS: [f64; 8] = [1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2];
 /// Intervals between loss events, in packets.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LossIntervals {
-    /// Those that are over, the most recent first; at most eight.
+    /// Closed intervals, the most recent first; at most eight.
     closed: Vec<f64>,
-    /// Where the open one began: the sequence number of the first loss of the last event.
+    /// Start of the open interval: the sequence number of the first loss of the last event.
     began: Option<u64>,
 }
 
@@ -20,7 +21,8 @@ impl LossIntervals {
         self.began.is_none()
     }
 
-    /// A loss event begins with the loss of `sequence`. The first is given the interval before it.
+    /// Begins a loss event with the loss of `sequence`. `first` gives the interval before the first
+    /// event.
     ///
     /// Source: section 5.3; for the first section 6.3.1.
     pub(crate) fn begin(&mut self, sequence: u64, first: impl FnOnce() -> f64) {
@@ -33,15 +35,16 @@ impl LossIntervals {
         self.began = Some(sequence);
     }
 
-    /// The oldest of the intervals that are kept.
+    /// The oldest recorded interval.
     #[cfg(test)]
     pub(super) fn oldest(&self) -> f64 {
         self.closed.last().copied().unwrap_or(0.0)
     }
 
-    /// The loss event rate, 0 without a loss; `next` is the sequence number behind the highest that arrived.
+    /// The loss event rate, 0 without a loss; `next` is one more than the highest sequence number
+    /// received.
     ///
-    /// Source: section 5.4. The open interval counts where it makes the mean longer.
+    /// Source: section 5.4. The open interval counts if it lengthens the mean.
     pub fn rate(&self, next: u64) -> f64 {
         let Some(began) = self.began else { return 0.0 };
         let open = next.saturating_sub(began) as f64;
@@ -61,7 +64,7 @@ impl LossIntervals {
 mod tests {
     use super::*;
 
-    /// Intervals of these lengths, the oldest first, and where the next begins.
+    /// Intervals of these lengths, the oldest first, and the start of the next.
     fn intervals(lengths: &[u64]) -> (LossIntervals, u64) {
         let mut all = LossIntervals::default();
         let mut at = 0;

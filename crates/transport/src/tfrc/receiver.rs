@@ -1,34 +1,34 @@
-//! The receiving half: arrivals, losses, and when to report them.
+//! The receiving half: arrivals, losses, and the times of reports.
 //!
 //! Source: RFC 5348 sections 5 and 6.
 
 use super::{LossIntervals, SlowStart, TcpTimeout, loss_rate_for};
 use anabranch_units::{Duration, Instant};
 
-/// Packets with higher numbers after which one that has not come is lost (section 5.1, NDUPACK).
+/// Number of later packets after which a missing one is lost (section 5.1, NDUPACK).
 const LATE: usize = 3;
 
 /// The header fields of an arriving packet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Its number, from 0.
+    /// Sequence number, from 0.
     pub sequence: u64,
     /// Bytes that count.
     pub bytes: u32,
-    /// When it was sent, by the sender's clock.
+    /// Departure by the sender's clock.
     pub sent_at: Instant,
-    /// The sender's estimate of the round trip, once it has one.
+    /// The sender's estimate of the round-trip time, once it has one.
     pub rtt: Option<Duration>,
 }
 
 /// A report to the sender.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Report {
-    /// When the last packet that arrived was sent, by the sender's clock (t_recvdata).
+    /// Departure of the last received packet by the sender's clock (t_recvdata).
     pub sent_at: Instant,
-    /// How long ago it arrived (t_delay).
+    /// Time since its arrival (t_delay).
     pub delay: Duration,
-    /// Bytes in a second that arrived since the report before (X_recv).
+    /// Receive rate in bytes per second since the last report (X_recv).
     pub received_bytes_per_s: f64,
     /// The loss event rate (p).
     pub loss_rate: f64,
@@ -39,26 +39,27 @@ pub struct Report {
 pub struct Receiver {
     timeout: TcpTimeout,
     size: f64,
-    /// Reports to a round trip until the first loss.
+    /// Reports per round trip until the first loss.
     eager_reports: u64,
     intervals: LossIntervals,
-    /// Behind the highest number that arrived.
+    /// One more than the highest number received.
     next: u64,
-    /// Gaps below `next` that are not yet known to be lost: a number, and how many higher ones have come.
+    /// Missing numbers below `next` that are not yet lost, each with the count of later packets.
     gaps: Vec<(u64, usize)>,
-    /// When the packet before each gap arrived and was numbered, to tell when a lost one would have.
+    /// Arrival and number of the last packet, from which the arrival times of lost ones are
+    /// estimated.
     last: Option<(Instant, u64)>,
-    /// When the last loss event began.
+    /// Start of the last loss event.
     event_at: Option<Instant>,
-    /// How many round trips it lasts: 2 of the first in [`SlowStart::Eager`], as what is sent until its end was sent before the
-    /// sender could know (as in TCP's fast recovery, RFC 6582).
+    /// Its length in round trips: 2 for the first in [`SlowStart::Eager`], as packets sent before
+    /// its end left before the sender could know (as in TCP's fast recovery, RFC 6582).
     event_rtts: u64,
     rtt: Option<Duration>,
     bytes: u64,
     since: Option<Instant>,
-    /// The highest rate that was measured over a round trip or more.
+    /// Highest rate measured over a round trip or more.
     best_bytes_per_s: f64,
-    /// Bytes that were reported since then, until that is a round trip.
+    /// Bytes reported in the current round trip, and its start.
     round: (u64, Option<Instant>),
     newest: Option<(Instant, Instant)>,
     report_at: Option<Instant>,
@@ -66,13 +67,14 @@ pub struct Receiver {
     told_rate: f64,
 }
 
-/// Reports to a round trip in [`SlowStart::Eager`].
+/// Reports per round trip in [`SlowStart::Eager`].
 const EAGER_REPORTS: u64 = 4;
-/// Gaps that are kept: beyond, the oldest count as lost at once.
+/// Maximum number of recorded gaps; beyond it the oldest count as lost at once.
 const GAPS_MAX: usize = 1_024;
 
 impl Receiver {
-    /// A receiver of packets of about `size` bytes, with the sender's rules for TCP's timeout and for slow start.
+    /// A receiver of packets of about `size` bytes, with the sender's rules for TCP's timeout and
+    /// for slow start.
     pub fn new(size: u32, timeout: TcpTimeout, slow_start: SlowStart) -> Self {
         Self {
             timeout,
@@ -96,7 +98,7 @@ impl Receiver {
         }
     }
 
-    /// The interval that the first loss was given.
+    /// The interval before the first loss.
     #[cfg(test)]
     pub(super) fn first_interval(&self) -> f64 {
         self.intervals.oldest()
@@ -105,19 +107,20 @@ impl Receiver {
     pub fn loss_rate(&self) -> f64 {
         self.intervals.rate(self.next)
     }
-    /// When to ask for a report next.
+    /// Time of the next report.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.report_at
     }
 
-    /// Takes in a packet that arrived at `now`. Old and repeated numbers count as bytes only.
+    /// Handles a packet that arrived at `now`. Old and repeated numbers count as bytes only.
     pub fn handle_packet(&mut self, now: Instant, arrival: &Arrival) {
         self.rtt = arrival.rtt.or(self.rtt);
         self.bytes += u64::from(arrival.bytes);
         self.newest = Some((now, arrival.sent_at));
         self.since.get_or_insert(now);
         self.round.1.get_or_insert(now);
-        // Section 6.3: the first packet is reported at once; section 6.2: so is each that comes less often than once a round trip.
+        // Section 6.3: the first packet is reported at once; section 6.2: so is each that arrives
+        // less often than once a round trip.
         self.must_report |= self.report_at.is_none();
         if arrival.sequence < self.next {
             self.gaps.retain(|(gap, _)| *gap != arrival.sequence);
@@ -127,7 +130,7 @@ impl Receiver {
             *higher += 1;
         }
         let skipped = arrival.sequence - self.next;
-        // More gaps than are kept are one loss event: its first counts.
+        // Gaps beyond the maximum are one loss event: its first counts.
         let kept = skipped.min(GAPS_MAX as u64);
         self.gaps.extend((self.next..self.next + kept).map(|gap| (gap, 1)));
         let before = self.last.replace((now, arrival.sequence));
@@ -140,10 +143,10 @@ impl Receiver {
         }
     }
 
-    /// The packet `sequence` is lost.
+    /// Records the loss of packet `sequence`.
     fn lose(&mut self, now: Instant, sequence: u64, before: Option<(Instant, u64)>) {
-        // Section 5.2: when it would have arrived, between its neighbours. What came last before now is near enough, as a loss is
-        // found three packets later.
+        // Section 5.2: its arrival would have been between its neighbours. The last arrival before
+        // now is near enough, as a loss is found three packets later.
         let at = before.map_or(now, |(at, _)| at);
         let rtt = self.rtt.unwrap_or(Duration::ZERO);
         if self.event_at.is_some_and(|event| at < event + rtt * self.event_rtts) {
@@ -156,23 +159,24 @@ impl Receiver {
         let rto_s = self.timeout.seconds(rtt_s);
         let first = || 1.0 / loss_rate_for(measured.max(size), size, rtt_s, rto_s);
         self.intervals.begin(sequence, first);
-        // Section 6.2 step 3: a new loss event is told at once.
+        // Section 6.2 step 3: a new loss event is reported at once.
         self.must_report |= self.loss_rate() > self.told_rate;
     }
 
-    /// Bytes in a second since the last report, which is taken to be as long ago as `least` at least.
+    /// Receive rate in bytes per second since the last report, over at least the time `least`.
     fn rate_until(&self, now: Instant, least: Duration) -> f64 {
         let time = self.since.map_or(Duration::ZERO, |since| now.saturating_since(since)).max(least);
         if time == Duration::ZERO { 0.0 } else { self.bytes as f64 / time.as_secs_f64() }
     }
 
-    /// The report that is due at `now`, if one is: once a round trip while data comes, and at once for a new loss event.
+    /// The report due at `now`, if any: once a round trip while data arrives, and at once for a new
+    /// loss event.
     pub fn poll_report(&mut self, now: Instant) -> Option<Report> {
         let is_due = self.must_report || self.report_at.is_some_and(|at| at <= now);
         let (arrived_at, sent_at) = self.newest.filter(|_| is_due)?;
         self.must_report = false;
         let rtt = self.rtt.unwrap_or(Duration::ZERO);
-        // Section 6.2 step 1: nothing has come since, nothing is said.
+        // Section 6.2 step 1: without new data there is no report.
         if self.bytes == 0 {
             self.report_at = None;
             return None;
@@ -180,7 +184,7 @@ impl Receiver {
         let every =
             if self.loss_rate() > 0.0 { rtt } else { Duration::from_ps(rtt.as_ps() / self.eager_reports) };
         let received_bytes_per_s = self.rate_until(now, every);
-        // Over less than a round trip two packets may seem to come at any rate.
+        // Over less than a round trip two packets may seem to arrive at any rate.
         let (bytes, since) = (self.round.0 + self.bytes, self.round.1.unwrap_or(now));
         let round = now.saturating_since(since);
         if rtt > Duration::ZERO && (round >= rtt || every == rtt) {

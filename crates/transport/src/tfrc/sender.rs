@@ -1,35 +1,36 @@
-//! The sending half: how fast to send, by the receiver's reports.
+//! The sending half: the rate that follows from the receiver's reports.
 //!
 //! Source: RFC 5348 section 4.
 
 use super::{Report, SlowStart, TcpTimeout, throughput_bytes_per_s};
 use anabranch_units::{Duration, Instant};
 
-/// The longest time between two packets in the RFC, in seconds (section 3.1: t_mbi).
+/// Maximum interval between two packets in the RFC, in seconds (section 3.1: t_mbi).
 pub const GAP_MAX_S: f64 = 64.0;
-/// What is kept of the mean round trip, and of the mean of its square root (sections 4.3 and 4.5).
+/// Weight of the old value in the mean round trip, and in the mean of its square root (sections 4.3
+/// and 4.5).
 const KEPT: f64 = 0.9;
 
-/// What a rate may be above what arrives while a queue builds up in [`SlowStart::Eager`].
+/// Maximum rate relative to the receive rate while a queue builds up in [`SlowStart::Eager`].
 const QUEUED_GROWTH: f64 = 1.0 + 1.0 / 16.0;
 
-/// How a sender is set up.
+/// Settings of a sender.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct SenderConfig {
-    /// Bytes of a packet (s).
+    /// Packet length in bytes (s).
     pub size: u32,
     /// See [`TcpTimeout`].
     pub timeout: TcpTimeout,
-    /// Bytes in a second until the first report; one packet a second if 0, as section 4.2 has it.
+    /// Initial rate in bytes per second; one packet a second if 0, as in section 4.2.
     pub initial_bytes_per_s: f64,
-    /// Whether the rate gives way as round trips grow (section 4.5).
+    /// Whether the rate falls as round trips grow (section 4.5).
     pub reduces_oscillation: bool,
-    /// The longest time between two packets, in seconds: [`GAP_MAX_S`] in the RFC.
+    /// Maximum interval between two packets, in seconds: [`GAP_MAX_S`] in the RFC.
     pub gap_max_s: f64,
-    /// The least time in seconds after which the no-feedback timer goes off: 0 in the RFC, whose receivers report once a round
-    /// trip however short that is.
+    /// Minimum time of the no-feedback timer, in seconds: 0 in the RFC, whose receivers report once
+    /// a round trip however short that is.
     pub timer_min_s: f64,
-    /// How the rate grows until the first loss.
+    /// Growth of the rate until the first loss.
     pub slow_start: SlowStart,
 }
 
@@ -41,13 +42,13 @@ pub struct Sender {
     /// The allowed rate (X).
     rate_bytes_per_s: f64,
     rtt_s: Option<f64>,
-    /// The shortest round trip, and the last one.
+    /// Minimum round trip, and the last one.
     rtt_min_s: f64,
     rtt_last_s: f64,
     root_mean: f64,
     root_last: f64,
     loss_rate: f64,
-    /// What the equation allows, once there was a loss (X_Bps).
+    /// Rate allowed by the equation, once there was a loss (X_Bps).
     equation_bytes_per_s: f64,
     /// Recent receive rates with their times (X_recv_set); infinite before the first report.
     received: Vec<(Instant, f64)>,
@@ -79,26 +80,26 @@ impl Sender {
         }
     }
 
-    /// Bytes in a second that may be sent now.
+    /// Current rate in bytes per second.
     pub fn rate_bytes_per_s(&self) -> f64 {
         if !self.config.reduces_oscillation || self.root_last <= 0.0 {
             return self.rate_bytes_per_s;
         }
         (self.rate_bytes_per_s * self.root_mean / self.root_last).max(self.least_bytes_per_s())
     }
-    /// The time between two packets.
+    /// Interval between two packets.
     pub fn gap(&self) -> Duration {
         Duration::from_ps((self.size / self.rate_bytes_per_s() * 1e12) as u64)
     }
-    /// The round trip, once known.
+    /// Round-trip time, once known.
     pub fn rtt(&self) -> Option<Duration> {
         self.rtt_s.map(|rtt| Duration::from_ps((rtt * 1e12) as u64))
     }
-    /// The loss event rate, as the receiver said last.
+    /// Loss event rate of the last report.
     pub const fn loss_rate(&self) -> f64 {
         self.loss_rate
     }
-    /// When the no-feedback timer goes off.
+    /// Expiration of the no-feedback timer.
     pub const fn timer(&self) -> Instant {
         self.timer
     }
@@ -106,7 +107,7 @@ impl Sender {
     fn least_bytes_per_s(&self) -> f64 {
         self.size / self.config.gap_max_s
     }
-    /// What a TCP may send in its first round trip, by round trips (section 4.2: W_init / R; RFC 3390).
+    /// TCP's rate in its first round trip (section 4.2: W_init / R; RFC 3390).
     fn initial_bytes_per_s(&self, rtt_s: f64) -> f64 {
         (4.0 * self.size).min((2.0 * self.size).max(4_380.0)) / rtt_s
     }
@@ -114,11 +115,12 @@ impl Sender {
         self.received.iter().map(|(_, rate)| *rate).fold(0.0, f64::max)
     }
 
-    /// Takes in a report that arrived at `now`; `is_limited` where, since the report before, less was sent than allowed.
+    /// Handles a report that arrived at `now`; `is_limited` if less was sent than allowed since the
+    /// last report.
     ///
     /// Source: section 4.3.
     pub fn handle_report(&mut self, now: Instant, report: &Report, is_limited: bool) {
-        // What the other end says of its time may be anything.
+        // The peer's delay may be any value.
         let sample = now.saturating_since(report.sent_at).as_ps().saturating_sub(report.delay.as_ps());
         let sample = Duration::from_ps(sample).as_secs_f64().max(1e-9);
         let is_first = self.rtt_s.is_none();
@@ -144,7 +146,8 @@ impl Sender {
             2.0 * self.received_max()
         };
         if is_first {
-            // Section 4.2: the first report gives the round trip, and the rate of TCP's first window with it.
+            // Section 4.2: the first report gives the round trip, and with it the rate of TCP's
+            // first window.
             self.rate_bytes_per_s = self.rate_bytes_per_s.max(self.initial_bytes_per_s(rtt_s));
             self.doubled_at = Some(now);
         }
@@ -191,7 +194,7 @@ impl Sender {
         self.timer = now + Duration::from_ps((seconds * 1e12) as u64);
     }
 
-    /// The no-feedback timer has gone off; `was_idle` where nothing was sent since it was set.
+    /// Handles the no-feedback timer; `was_idle` if nothing was sent since it was set.
     ///
     /// Source: section 4.4.
     pub fn handle_timeout(&mut self, now: Instant, was_idle: bool) {
@@ -203,7 +206,7 @@ impl Sender {
                 if self.loss_rate > 0.0 { received < recover } else { self.rate_bytes_per_s < 2.0 * recover }
             });
         if keeps {
-            // Who was idle at a low rate is not slowed further.
+            // A sender idle at a low rate is not slowed further.
         } else if recover.is_none() || self.loss_rate <= 0.0 {
             self.rate_bytes_per_s = (self.rate_bytes_per_s / 2.0).max(least);
         } else {

@@ -1,4 +1,4 @@
-//! The RFC's rules, one by one, and both halves over a wire.
+//! The RFC's rules one by one, and both halves over a wire.
 
 use super::*;
 use anabranch_units::{Duration, Instant};
@@ -19,17 +19,18 @@ fn config() -> SenderConfig {
         slow_start: SlowStart::Rfc,
     }
 }
-/// A report about a packet sent at `sent`, without delay.
+/// A report on a packet sent at `sent`, without delay.
 fn report(sent: u64, received_bytes_per_s: f64, loss_rate: f64) -> Report {
     Report { sent_at: ms(sent), delay: Duration::ZERO, received_bytes_per_s, loss_rate }
 }
 
 #[test]
 fn the_throughput_equation_has_its_worked_values() {
-    // Without the timeouts' part this is s / (R sqrt(2p / 3)): 1,000 bytes, 100 ms, one loss in a hundred.
+    // Without the term for timeouts this is s / (R sqrt(2p / 3)): 1,000 bytes, 100 ms, one loss in
+    // a hundred.
     let simple = 1_000.0 / (0.1 * (0.02f64 / 3.0).sqrt());
     assert!((throughput_bytes_per_s(1_000.0, 0.1, 0.0, 0.01) - simple).abs() < 1e-6);
-    // With them, t_RTO = 4 R: 1000 / (0.0081650 + 0.4 * 3 * 0.0612372 * 0.01 * 1.0032) = 112,332.
+    // With it, t_RTO = 4 R: 1000 / (0.0081650 + 0.4 * 3 * 0.0612372 * 0.01 * 1.0032) = 112,332.
     assert!((throughput_bytes_per_s(1_000.0, 0.1, 0.4, 0.01) - 112_332.0).abs() < 1.0);
     for p in [1e-6, 1e-3, 0.02, 0.3] {
         let back = loss_rate_for(throughput_bytes_per_s(1_000.0, 0.05, 0.2, p), 1_000.0, 0.05, 0.2);
@@ -71,7 +72,7 @@ fn after_a_loss_the_equation_rules_and_twice_what_arrives() {
     assert!((sender.rate_bytes_per_s() - equation).abs() < 1.0);
     sender.handle_report(ms(600), &report(500, 30_000.0, 0.01), false);
     assert_eq!(sender.rate_bytes_per_s(), 60_000.0);
-    // Data-limited, with a new loss: what arrives is taken for more than it is.
+    // Data-limited with a new loss: the receive rate counts only in part.
     sender.handle_report(ms(700), &report(600, 40_000.0, 0.02), true);
     assert_eq!(sender.rate_bytes_per_s(), 34_000.0, "0.85 of what arrived");
 }
@@ -109,13 +110,14 @@ fn a_longer_round_trip_slows_the_instant_rate_only() {
     );
     sender.handle_report(ms(100), &report(0, 1_000.0, 0.0), false);
     assert_eq!(sender.rate_bytes_per_s(), 40_000.0);
-    // 400 ms: the mean of roots is 0.9 sqrt 0.1 + 0.1 sqrt 0.4, by sqrt 0.4.
+    // 400 ms: the mean of roots is 0.9 sqrt 0.1 + 0.1 sqrt 0.4, divided by sqrt 0.4.
     sender.handle_report(ms(500), &report(100, 1e6, 0.0), false);
     let ratio = (0.9 * 0.1f64.sqrt() + 0.1 * 0.4f64.sqrt()) / 0.4f64.sqrt();
     assert!((sender.rate_bytes_per_s() - 80_000.0 * ratio).abs() < 1.0, "{}", sender.rate_bytes_per_s());
 }
 
-/// A stream over a wire of 50 ms that loses what `is_lost` says: the mean rate of the last half, in bytes a second, and p.
+/// A stream over a wire of 50 ms that loses packets by `is_lost`: the mean rate of the last half,
+/// in bytes per second, and p.
 fn run(slow_start: SlowStart, seconds: u64, is_lost: impl Fn(u64) -> bool) -> (f64, f64) {
     let mut sender = Sender::new(ms(0), SenderConfig { slow_start, ..config() });
     let mut receiver = Receiver::new(SIZE, TcpTimeout::FourRtt, slow_start);
@@ -189,7 +191,7 @@ fn losses_within_a_round_trip_are_one_event() {
     for sequence in (0..1_000).filter(|n| ![500, 503, 510, 540, 700].contains(n)) {
         arrive(sequence);
     }
-    // Two events: at 500 and 200 packets later; 300 packets since are the open interval.
+    // Two events: at 500 and 200 packets later; the 300 packets since are the open interval.
     let mut expected = LossIntervals::default();
     expected.begin(500, || receiver.first_interval());
     expected.begin(700, || 0.0);
@@ -200,7 +202,7 @@ fn losses_within_a_round_trip_are_one_event() {
 fn a_rate_that_was_measured_over_less_than_a_round_trip_does_not_set_the_first_interval() {
     let rate_after_loss = |first_rtt: Option<Duration>| {
         let mut receiver = Receiver::new(SIZE, TcpTimeout::FourRtt, SlowStart::Rfc);
-        // Two packets together, before a round trip is known; then one each millisecond.
+        // Two packets together, before a round trip is known; then one per millisecond.
         for sequence in (0..1_000).filter(|n| *n != 900) {
             let at = if sequence == 1 { Instant::ZERO + Duration::from_us(1) } else { ms(sequence) };
             let rtt = if sequence < 2 { first_rtt } else { Some(Duration::from_ms(100)) };
@@ -218,7 +220,8 @@ fn a_rate_that_was_measured_over_less_than_a_round_trip_does_not_set_the_first_i
 fn an_eager_start_is_several_times_as_fast() {
     let (rfc, _) = run(SlowStart::Rfc, 2, |_| false);
     let (eager, _) = run(SlowStart::Eager, 2, |_| false);
-    // The first packet has a second; then there are ten round trips, at whose end the one has doubled 8 times, the other 5.
+    // The first packet has a second; in the ten round trips after it the eager start doubles 8
+    // times, the RFC's 5.
     assert!((3.0..8.0).contains(&(eager / rfc)), "{eager} and {rfc} B/s");
 }
 

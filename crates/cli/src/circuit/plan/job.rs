@@ -120,8 +120,11 @@ impl Answer {
             Some(staying) => text += &format!("\nstaying  {staying:.4} s, the best circuits that never turn"),
             None => text += "\nstaying  impossible: no standing circuits reach all pairs",
         }
-        text +=
-            &format!("\npacket   {:.4} s, a packet switch with the same ports and no nights", self.packet_s);
+        let without = if self.whole_s.is_some() { "nights and no failures" } else { "nights" };
+        text += &format!(
+            "\npacket   {:.4} s, a packet switch with the same ports and no {without}",
+            self.packet_s
+        );
         if let Some(whole) = self.whole_s {
             let lost = self.makespan_s - whole;
             text += &format!("\nfailures cost {lost:.4} s: without them the job takes {whole:.4} s");

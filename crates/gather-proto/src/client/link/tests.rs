@@ -1,4 +1,4 @@
-//! The division of a link, against one that carries so much and loses some.
+//! Tests of the estimator against a simulated link with a fixed rate and loss rate.
 
 use super::*;
 use proptest::prelude::*;
@@ -6,11 +6,12 @@ use proptest::prelude::*;
 const RTT: Duration = Duration::from_ms(20);
 const PACKET: f64 = 1_500.0;
 const TICK: Duration = Duration::from_ms(1);
-/// How long servers lack as much of what is granted.
+/// Interval at which the servers' shortfall and the loss bursts change.
 const TURN: Duration = Duration::from_ms(25);
 
-/// A link that carries so many bytes a second and loses a share of packets by itself, with servers that offer so much together
-/// as long as they are granted nothing. What is granted is sent half a round trip later, and heard of after the other half.
+/// A link with a capacity in bytes per second and a random loss rate. Its servers send at most
+/// `offered` together while nothing is granted. A grant takes effect half a round trip later, and
+/// its packets arrive after the other half.
 struct Link {
     overflow: Overflow,
     now: Instant,
@@ -21,15 +22,16 @@ struct Link {
     sent: std::collections::VecDeque<f64>,
     came: (f64, f64, f64),
     granted_for: Duration,
-    /// What another sends, ever more until it halves where too much is lost, as a flow of TCP does; none where it is zero.
+    /// Rate of a competing flow, which grows until it halves at high loss, as TCP does; zero for
+    /// none.
     other: f64,
-    /// Something on the way waits so long, each so often: what comes meanwhile arrives at once after that.
+    /// Length and period of stalls on the path: packets of a stall arrive together at its end.
     stalls: Option<(Duration, Duration)>,
-    /// Servers wait for processors: such a share of what is granted is not sent at times.
+    /// Maximum share of the grant that servers fail to send, as they wait for processors.
     lacks: f64,
-    /// What is lost comes in bursts: in most turns nothing, in each fifth one five times as much.
+    /// Whether losses come in bursts: none in most turns, five times the rate in every fifth.
     bursts: bool,
-    /// Servers see a queue.
+    /// Whether servers see a queue.
     queued: bool,
     arrived: Totals,
 }
@@ -56,7 +58,7 @@ impl Link {
             arrived: Totals::default(),
         }
     }
-    /// Lets so much time pass; the share of all packets that was lost in it.
+    /// Runs the link for `time`. Returns the loss rate in it.
     fn pass(&mut self, time: Duration) -> f64 {
         let before = self.came;
         let end = self.now + time;
@@ -97,7 +99,7 @@ impl Link {
         let (packets, lost) = (self.came.1 - before.1, self.came.2 - before.2);
         lost / (packets + lost)
     }
-    /// Of what the link carries, what came in the last so many seconds.
+    /// Runs the link for `time`. Returns the arriving share of the link's capacity.
     fn used(&mut self, time: Duration) -> f64 {
         let before = self.came.0;
         self.pass(time);
@@ -119,7 +121,7 @@ proptest! {
         link.pass(SECOND * 2);
         prop_assert!(link.overflow.allowed_bytes_per_s().is_some());
         let lost = link.pass(SECOND * 5);
-        // What probes lose comes on top of the path's own.
+        // Probes add losses to the path's own.
         prop_assert!(lost < loss + 0.02, "{lost} lost");
         prop_assert!(link.used(SECOND * 5) > 0.95);
     }
@@ -135,7 +137,8 @@ proptest! {
         link.offered = 0.9 * capacity;
         link.pass(SECOND * 2);
         prop_assert_eq!(link.overflow.allowed_bytes_per_s(), None);
-        // A test or two. Packets are counted when they are whole: so many may take as long as one more.
+        // One or two tests. Packets count when they are complete, so a measurement may take one
+        // packet longer.
         let packets = (MEASURE_PACKETS + 1) as f64 * PACKET / (0.5 * capacity);
         let packets = Duration::from_ps((packets * 1e12) as u64);
         prop_assert!(link.granted_for <= (RTT * 5 + packets) * 2, "{:?}", link.granted_for);
@@ -151,7 +154,8 @@ proptest! {
         prop_assert_eq!(link.overflow.allowed_bytes_per_s(), None);
     }
 
-    /// #19: where a process waited for a processor one short measure halved the rate for a second, and another doubled it.
+    /// #19: with a process that waited for a processor, one short measurement halved the rate for a
+    /// second, and another doubled it.
     #[test]
     fn what_waits_for_a_moment_changes_little(
         capacity in 1e6f64..1e8, servers in 2usize..64, length in 5u64..20, every in 150u64..400, has_begun: bool,
@@ -186,7 +190,8 @@ proptest! {
     }
 }
 
-/// #19: each probe that overflowed the link raised its rate by a fiftieth, as one measure may be of a burst; 7 % were left unused.
+/// #19: each probe that overflowed the link raised its rate by only 2 %, as one measurement may be
+/// of a burst; 7 % stayed unused.
 #[test]
 fn a_probe_that_overflows_the_link_shows_its_rate() {
     let mut link = Link::new(1e7, 0.0, 2e7, 4);
@@ -199,7 +204,8 @@ fn a_probe_that_overflows_the_link_shows_its_rate() {
     assert!(used > 0.97, "{used}");
 }
 
-/// #19: 32 servers on a port of 64 KiB lost 2 % in the mean, most of it to probes that a full link was put to again and again.
+/// #19: 32 servers on a port of 64 KiB had 2 % loss on average, most of it from repeated probes of
+/// a full link.
 #[test]
 fn a_full_link_of_many_servers_is_probed_little() {
     let lost = [false, true].map(|has_begun| {
@@ -213,7 +219,8 @@ fn a_full_link_of_many_servers_is_probed_little() {
     assert!(lost[1].1 > 0.88, "{lost:?}");
 }
 
-/// #19: of 32 servers' packets what came in 20 ms was from a half to twice what the link carries, and the highest of it was granted on.
+/// #19: with 32 servers, 20 ms of arrivals showed 0.5 to 2 times the link's rate, and the highest
+/// measurement was granted.
 #[test]
 fn what_comes_in_bursts_is_no_faster_link() {
     for (length, every) in [(7, 31), (10, 43), (15, 61), (20, 73)] {
@@ -234,7 +241,7 @@ fn what_comes_in_bursts_is_no_faster_link() {
     }
 }
 
-/// #19: what a rate that is too high loses was taken for the path's own, and made up for.
+/// #19: losses of an excessive rate were taken for the path's own, and grants compensated for them.
 #[test]
 fn a_loss_that_is_not_the_paths_own_is_forgotten() {
     let mut link = Link::new(1.25e7, 0.0, 3e7, 32);
@@ -246,7 +253,7 @@ fn a_loss_that_is_not_the_paths_own_is_forgotten() {
     assert!(link.pass(SECOND * 5) < 0.01);
 }
 
-/// #19: a link that was held had its rate cut for losses that were the path's own, again and again, down to a fifth less.
+/// #19: a held link was cut repeatedly, down to a fifth less, for losses that were the path's own.
 #[test]
 fn a_loss_that_begins_later_is_made_up_for() {
     let mut link = Link::new(1.25e7, 0.0, 3e7, 32);
@@ -258,8 +265,9 @@ fn a_loss_that_begins_later_is_made_up_for() {
     assert!(used > 0.93, "{used}");
 }
 
-/// #19: one measure in which servers had waited ended a probe, and the next came after twice as long: not one of these found the link in
-/// 20 s. Servers that send a tenth less than they are granted still take long.
+/// #19: one measurement in which servers had waited ended a probe, and the next probe came after
+/// twice the interval: none of these runs found the link in 20 s. Servers that send a tenth less
+/// than they are granted still take long.
 #[test]
 fn many_servers_that_wait_at_times_find_the_link() {
     let found_soon = (0..12u64).filter(|turn| {
@@ -278,7 +286,8 @@ fn many_servers_that_wait_at_times_find_the_link() {
     assert!(found_soon.count() >= 8);
 }
 
-/// #19: a test at more than the link carries lost 14 %, less than half of before, and that was made up for half a second long.
+/// #19: a test above the link's rate had 14 % loss, less than half the earlier loss rate, and
+/// grants compensated for it for half a second.
 #[test]
 fn what_a_test_loses_at_too_high_a_rate_is_not_the_paths_own() {
     let mut link = Link::new(1e7, 0.0, 5e7, 32);
@@ -293,7 +302,8 @@ fn what_a_test_loses_at_too_high_a_rate_is_not_the_paths_own() {
     assert!(link.pass(SECOND) < 0.02);
 }
 
-/// #19: 32 servers with four packets in flight each lost most of them until two round trips had been measured.
+/// #19: 32 servers with four packets in flight each lost most of them until two round trips had
+/// been measured.
 #[test]
 fn a_flood_of_many_servers_is_found_at_once() {
     for (servers, within) in [(32, Duration::from_ms(15)), (4, Duration::from_ms(45))] {
@@ -305,32 +315,33 @@ fn a_flood_of_many_servers_is_found_at_once() {
         }
         let took = link.now.saturating_since(begun);
         assert!(took <= within, "{servers} servers: {took:?}");
-        // Those that have more in flight find out by themselves: they are measured as long as anything else.
+        // Servers with more in flight adapt by themselves: they get a measurement of normal length.
         assert!(servers == 32 || took >= RTT * 2, "{servers} servers: {took:?}");
     }
 }
 
-/// #19: what was divided was held, and a flow of Cubic had a tenth of its share.
+/// #19: a divided rate was held, and a Cubic flow had a tenth of its share.
 #[test]
 fn a_link_on_which_others_are_is_left_to_each_servers_rate() {
     let mut link = Link::new(1e7, 0.0, 0.9e7, 3);
     link.other = 0.3e7;
     link.pass(SECOND * 60);
     assert!(link.granted_for < SECOND * 20, "{:?}", link.granted_for);
-    // Where each server has hardly a packet in flight there is nothing else that could send less.
+    // If each server has hardly a packet in flight, no other control could send less.
     let mut link = Link::new(1e6, 0.0, 0.9e6, 30);
     link.other = 0.3e6;
     link.pass(SECOND * 60);
     assert!(link.granted_for > SECOND * 40, "{:?}", link.granted_for);
 }
 
-/// #19: beside four flows of Linux's BBR three servers were held to a packet in flight each, as their own control could not send less than that.
+/// #19: beside four flows of Linux's BBR, three servers were held to one packet in flight each, as
+/// their own control could not send less.
 #[test]
 fn servers_that_have_few_packets_in_flight_as_others_came_are_left_to_themselves() {
     let mut link = Link::new(1e7, 0.0, 2e7, 3);
     link.pass(SECOND * 5);
     assert!(link.overflow.allowed_bytes_per_s().is_some());
-    // Others leave 1.3 packets in flight to each, and lose some.
+    // Competing flows leave each server 1.3 packets in flight, with losses.
     (link.capacity, link.loss, link.offered, link.bursts, link.queued) = (0.3e6, 0.1, 0.5e6, true, true);
     link.pass(SECOND * 5);
     link.granted_for = Duration::ZERO;
@@ -338,7 +349,8 @@ fn servers_that_have_few_packets_in_flight_as_others_came_are_left_to_themselves
     assert!(link.granted_for < SECOND * 15, "{:?}", link.granted_for);
 }
 
-/// #19: over a path of 1 ms each burst of losses cut the rate of a divided link, where servers have too few packets in flight to be left alone.
+/// #19: over a path of 1 ms each burst of losses cut a divided link's rate, as servers had too few
+/// packets in flight for their own control.
 #[test]
 fn losses_that_come_in_bursts_cut_no_rate_where_no_queue_is_seen() {
     let bursts = |queued, servers| {
@@ -349,10 +361,10 @@ fn losses_that_come_in_bursts_cut_no_rate_where_no_queue_is_seen() {
         link.pass(SECOND * 5);
         link.used(SECOND * 10)
     };
-    // 133 packets come in a round trip.
+    // 133 packets arrive in a round trip.
     let (calm, beside_others) = (bursts(false, 30), bursts(true, 30));
     assert!(calm > 0.93 && beside_others < 0.85, "{calm} without a queue, {beside_others} with one");
-    // What it loses does not seem to be its own for ever: a link that becomes slower is followed.
+    // Losses do not count as random for ever: a drop of the link's rate is followed.
     let mut link = Link::new(1e7, 0.04, 2e7, 30);
     link.bursts = true;
     link.pass(SECOND * 10);
@@ -362,7 +374,8 @@ fn losses_that_come_in_bursts_cut_no_rate_where_no_queue_is_seen() {
     assert!(lost < 0.03 && link.used(SECOND * 5) > 0.93, "{lost} lost");
 }
 
-/// #19: three servers waited for what a long start had lost, and what came meanwhile was held for seconds: a third of 1 Gbit/s.
+/// #19: three servers waited for retransmissions after a long start, and the rate of that time was
+/// held for seconds: a third of 1 Gbit/s.
 #[test]
 fn what_comes_while_servers_wait_is_not_what_the_link_carries() {
     let mut link = Link::new(1e7, 0.0, 0.95e7, 3);
@@ -372,7 +385,7 @@ fn what_comes_while_servers_wait_is_not_what_the_link_carries() {
     (link.offered, link.loss) = (0.95e7, 0.0);
     link.pass(SECOND);
     assert_eq!(link.granted_for, Duration::ZERO);
-    // A link that does carry less is divided within a second.
+    // A link whose rate does fall is divided within a second.
     link.capacity = 0.4e7;
     link.pass(SECOND * 2);
     assert!(link.overflow.allowed_bytes_per_s().is_some_and(|rate| rate < 0.6e7));

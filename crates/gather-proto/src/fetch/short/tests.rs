@@ -1,4 +1,4 @@
-//! Whose turn it is, who is asked for contents, and what becomes of those that do not come.
+//! Tests of the order of objects, the choice of servers for contents, and missing contents.
 
 use super::{CONTENTS_FIRST, CONTENTS_MAX, CONTENTS_MIN, SHORT_BYTES_MAX};
 use crate::client::ServerId;
@@ -16,7 +16,7 @@ fn at(ms: u64) -> Instant {
     Instant::ZERO + Duration::from_ms(ms)
 }
 
-/// So many objects that A and B hold, of which nothing is known, and so many of them at once.
+/// A fetch of undescribed objects at A and B, with at most `objects_max` under way.
 fn many(objects: usize, objects_max: usize) -> Fetch<Bytes> {
     let wanted = |number: usize| {
         let part = Part { name: format!("o{number}"), bytes: None, hash: None, holders: vec![A, B] };
@@ -34,7 +34,7 @@ fn connect(fetch: &mut Fetch<Bytes>, ms: u64, servers: &[ServerId]) {
     servers.iter().for_each(|server| fetch.handle_connected(at(ms), *server, None, 1_024));
 }
 
-/// What servers are asked, as words.
+/// Requests to servers, as words.
 fn asked(fetch: &mut Fetch<Bytes>) -> Vec<(ServerId, String)> {
     let all = std::iter::from_fn(|| fetch.poll_control());
     all.map(|(server, message)| match message {
@@ -72,7 +72,7 @@ fn open(fetch: &mut Fetch<Bytes>, ms: u64, object: u32, bytes: u64) {
     fetch.handle_opened(at(ms), ObjectId(object), std::slice::from_ref(&all));
 }
 
-/// What is written of objects and finished, and whether all bytes were.
+/// Objects written and finished, each checked for all of its bytes.
 fn whole(fetch: &mut Fetch<Bytes>) -> Vec<u32> {
     let all = events(fetch);
     let written = |object: ObjectId| {
@@ -89,7 +89,8 @@ fn whole(fetch: &mut Fetch<Bytes>) -> Vec<u32> {
     finished.filter(|object| written(*object)).map(|object| object.0).collect()
 }
 
-/// Issue #19: of 10,000 objects all files were opened at once, and a third of them failed for want of descriptors.
+/// Issue #19: in a fetch of 10,000 objects all files were opened at once, and a third failed for
+/// want of descriptors.
 #[test]
 fn no_more_objects_are_under_way_than_there_may_be() {
     let part = |name: &str| Part { name: name.into(), bytes: Some(5), hash: None, holders: vec![A] };
@@ -167,7 +168,7 @@ fn whoever_owes_least_is_asked_for_content_and_the_first_says_what_it_is() {
     };
     let expected = [(A, "o0 hash content"), (B, "o1 content"), (A, "o1 hash"), (A, "o2 hash content")];
     assert_eq!(asked(&mut fetch)[..4], words(&expected));
-    // In either order.
+    // Both orders of the two answers work.
     say_short(&mut fetch, 2, B, 1, 1);
     assert_eq!(events(&mut fetch), [], "that one is not to be trusted");
     describe(&mut fetch, 3, A, 1, found(5, 1));
@@ -223,7 +224,7 @@ fn a_content_that_does_not_come_is_pulled() {
         fails(&mut fetch);
         assert!(asked(&mut fetch).iter().any(|(_, words)| words == "pull o1"));
     }
-    // One that is not short after all.
+    // An object that turns out not to be short.
     let mut fetch = many(2, 2);
     connect(&mut fetch, 1, &[A]);
     asked(&mut fetch);
@@ -289,8 +290,8 @@ fn what_may_be_there_is_not_asked_for_whole() {
 }
 
 proptest! {
-    /// Whatever comes in whatever order: each object ends once, and all do once servers are gone and the driver has answered; never
-    /// are more under way than there may be.
+    /// Property, for any input in any order: each object ends once. All end once the servers are
+    /// gone and the driver has answered. Never more than the maximum are under way.
     #[test]
     fn all_objects_end_once_and_always(steps in proptest::collection::vec((0u8..10, 0u32..2, 0usize..5, 0u8..3), 0..120)) {
         let (objects, objects_max) = (5, 3);

@@ -1,4 +1,5 @@
-//! What a pull by `gather` has of a link beside flows of TCP: samples of `experiments/gather-fairness`, whose whole tables say more.
+//! Share of a `gather` pull on a link with TCP flows: samples of `experiments/gather-fairness`,
+//! whose tables are complete.
 
 use super::Simulated;
 use anabranch_sim::{Outcome, Plan, Simulation, scenario};
@@ -14,14 +15,16 @@ fn run(text: &str, topology: &str) -> Outcome {
     simulation.run()
 }
 
-/// The shared link: its rate, the round trip across it, and how many products of the two its queue holds.
+/// The shared link: its rate, the round-trip time across it, and its queue in bandwidth-delay
+/// products.
 struct Link {
     mbps: f64,
     rtt_ms: f64,
     queue_bdps: f64,
 }
 
-/// What each has of a link, in Mbit/s, from the tenth second to the sixtieth: pulls from so many servers each, and so many `flows` by this control.
+/// Rates on a link in Mbit/s, from the tenth second to the sixtieth, of pulls with these numbers of
+/// servers and of `flows` TCP flows under `control`.
 fn rates(link: &Link, pulls: &[usize], control: &str, flows: usize, seed: u64) -> Vec<f64> {
     let Link { mbps, rtt_ms, queue_bdps } = *link;
     let queue = ((mbps * rtt_ms * 125.0 * queue_bdps) as u64).max(6_000);
@@ -31,7 +34,7 @@ fn rates(link: &Link, pulls: &[usize], control: &str, flows: usize, seed: u64) -
     }
     let mut hosts = Vec::new();
     for (pull, servers) in pulls.iter().enumerate() {
-        // A client stands before its servers.
+        // A client precedes its servers.
         hosts.push(("right", format!("client{pull}")));
         hosts.extend((0..*servers).map(|server| ("left", format!("s{pull}-{server}"))));
     }
@@ -88,7 +91,7 @@ fn rates(link: &Link, pulls: &[usize], control: &str, flows: usize, seed: u64) -
     rates
 }
 
-/// What a pull from `servers` has of its fair share.
+/// Rate of a pull from `servers` servers relative to its fair share.
 fn share(link: &Link, servers: usize, control: &str, flows: usize, seed: u64) -> f64 {
     let rates = rates(link, &[servers], control, flows, seed);
     rates[0] * rates.len() as f64 / rates.iter().sum::<f64>()
@@ -101,7 +104,7 @@ fn median_share(link: &Link, servers: usize, control: &str, flows: usize) -> f64
     shares[1]
 }
 
-/// #19: three servers had 2 to 3 times the share of one party, most of it by their probes.
+/// #19: three servers had 2 to 3 times the share of one flow, most of it through their probes.
 #[test]
 fn a_pull_has_no_more_than_twice_its_share_beside_flows_of_cubic() {
     for (servers, queue_bdps, most) in [(3, 0.5, 1.8), (1, 0.5, 1.4)] {
@@ -110,7 +113,8 @@ fn a_pull_has_no_more_than_twice_its_share_beside_flows_of_cubic() {
     }
 }
 
-/// #19: nothing brought two pulls together, and in one of these six trials one had 1.7 times the other's part.
+/// #19: two pulls did not converge, and in one of these six trials one had 1.7 times the other's
+/// rate.
 #[test]
 fn of_two_pulls_the_one_with_less_catches_up() {
     let link = Link { mbps: 50.0, rtt_ms: 40.0, queue_bdps: 1.0 };
@@ -133,14 +137,15 @@ fn a_pull_is_not_starved_by_the_first_version_of_bbr() {
     }
 }
 
-/// #19: where servers have few packets in flight losses are not taken for chance's as long as others keep a queue.
+/// #19: with few packets in flight per server, losses do not count as random while competing flows
+/// keep a queue.
 #[test]
 fn a_pull_cuts_its_rate_beside_others_where_it_has_few_packets_in_flight() {
     let share = median_share(&Link { mbps: 20.0, rtt_ms: 4.0, queue_bdps: 1.0 }, 3, "cubic", 4);
     assert!((1.0..3.0).contains(&share), "{share}");
 }
 
-/// #19: over 1 ms each burst of losses cut the rate at which servers may send together, to half of the link.
+/// #19: over 1 ms each burst of losses cut the total rate of the servers, down to half of the link.
 #[test]
 fn bursts_of_losses_cost_little_more_than_themselves_over_a_short_way() {
     let mut topology = String::from(

@@ -4,7 +4,8 @@
 //! moves the epoch's beginning so that the time since then is the real one divided by the factor; the real beginning stays beside it.
 //!
 //! Source: the kernel's net/ipv4/tcp_cubic.c (`bictcp_update`, `cubictcp_cwnd_event`). Differs: HyStart's thresholds of 2, 4 and 16 ms are
-//! not stretched, nor is the least time of 31 ms between two calculations at an equal window. Read [`programs`].
+//! not stretched, nor is the least time of 31 ms between two calculations at an equal window, nor the round trip that is added to the
+//! time (RFC 9438, section 4.2). Read [`programs`].
 
 use super::AttachError;
 use super::fields::{BASE_BYTES, Fields, SOCKET, load_arguments};

@@ -1,4 +1,4 @@
-//! Tests of an agent's limits, and of the lines that it leaves in its state file. Nothing here needs root.
+//! Tests of an agent's limits, and of the records in its state file. Nothing here needs root.
 
 use super::*;
 use anabranch_pace::{PacerOptions, pacing_limit};
@@ -29,10 +29,10 @@ fn the_state_file_keeps_what_is_to_be_set_back_and_what_is_stuck_until_it_is_not
     state.add(&[limited(1), limited(2)]).expect("ours");
     state.stuck.push(limited(3));
     state.keep_only(&[limited(2)]).expect("ours");
-    // As by a process that was killed while it wrote.
+    // A partial line, as from a process killed while writing.
     state.file.write_all(b"{\"local\":\"10.0.0.1:4").expect("ours");
     assert!(State::open(&path).is_err(), "one at a time");
-    // As in a process that was forked by another thread and has not closed its copies yet.
+    // A copied descriptor, as in a process forked by another thread.
     let copy = state._lock.0.try_clone().expect("a descriptor");
     drop(state);
 
@@ -49,7 +49,7 @@ fn the_state_file_keeps_what_is_to_be_set_back_and_what_is_stuck_until_it_is_not
     assert!(left.is_empty());
 }
 
-/// Limits with no way but sockets.
+/// Limits set through sockets only.
 fn worker(folder: &tempfile::TempDir) -> Enforcement<Kernel> {
     let options = PacerOptions { bpf: false, ..PacerOptions::default() };
     let (state, _) = State::open(&folder.path().join("state.jsonl")).expect("ours");
@@ -69,7 +69,7 @@ fn limit(key: FlowKey, rate: Option<BitRate>) -> (FlowKey, Option<BitRate>, Sock
     (key, rate, Socket { cookie: found.cookie(), limit: None })
 }
 
-/// Sends the descriptor on its way: while it is there, no process has it open.
+/// Sends a descriptor over a Unix socket. While it is in flight, no process has it open.
 fn post(stream: TcpStream, by: &UnixStream) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);

@@ -1,4 +1,4 @@
-//! Scenario files: settings that are taken, and the messages of refusals.
+//! Tests of scenario files: accepted settings, and messages of refusals.
 
 use super::*;
 use crate::scenario::Spread;
@@ -42,7 +42,7 @@ fn a_setting_replaces_what_the_file_says_with_or_without_quotes() {
     assert_eq!(scenario.network.queue, ByteCount::mib(1));
     let Workload::Incast(incast) = &scenario.workload[0] else { panic!("an incast") };
     assert_eq!(incast.servers, 7);
-    // Also one that the file does not have.
+    // An override may add a setting that the file lacks.
     assert!(!one(INCAST, &["transport.sack=false"]).expect("a good scenario").transport.sack);
 }
 
@@ -148,7 +148,7 @@ fn a_swept_value_that_is_wrong_is_named_with_its_line() {
     assert!(one(&text, &[]).expect_err("wrong").contains("at least one value"));
 }
 
-/// #17: tables of any depth were made of a path and then copied recursively, until the stack overflowed.
+/// #17: a path created tables of any depth, whose recursive copy overflowed the stack.
 #[test]
 fn a_path_of_sixteen_steps_is_looked_up_and_a_longer_one_is_refused_in_a_short_line() {
     let path = |steps: usize| vec!["a"; steps].join(".");
@@ -164,7 +164,7 @@ fn a_path_of_sixteen_steps_is_looked_up_and_a_longer_one_is_refused_in_a_short_l
     }
 }
 
-/// #17: `fat_tree` for `fat-tree` complained of `k`.
+/// #17: `fat_tree` for `fat-tree` caused a complaint about `k`.
 #[test]
 fn an_unknown_topology_is_said_to_be_unknown_with_what_there_is() {
     let said = one(INCAST, &["network.topology=fat_tree", "network.k=4"]).expect_err("no such topology");
@@ -176,7 +176,7 @@ fn an_unknown_topology_is_said_to_be_unknown_with_what_there_is() {
     assert!(one(&INCAST.replace("hosts = 33", ""), &["network.topology=mine.toml"]).is_ok());
 }
 
-/// #17: a queue of 64 bytes gave a tenth of the rate, without a word.
+/// #17: a queue of 64 bytes silently gave a tenth of the rate.
 #[test]
 fn a_number_without_unit_is_refused_wherever_a_size_is_meant() {
     for set in

@@ -7,7 +7,8 @@ use crate::ranges::Ranges;
 use anabranch_endpoint::Message;
 use std::collections::VecDeque;
 
-/// A link at a rate, with a queue and random loss before it; acknowledgements come back after the delay.
+/// A link at a rate, with a queue and random loss before it; acknowledgements come back after the
+/// delay.
 struct Path {
     now: Instant,
     ends: [Connection; 2],
@@ -16,12 +17,12 @@ struct Path {
     queue_bytes: u64,
     loss_ppm: u32,
     random: RandomStream,
-    /// When the link is free again.
+    /// Time at which the link is free again.
     free_at: Instant,
     there: VecDeque<(Instant, Segment)>,
     back: VecDeque<(Instant, Segment)>,
     received: u64,
-    /// Data that has left: when, and how much; with the rate at which the model had it paced, in bytes a second.
+    /// Data sent: time and length, with the model's pacing rate in bytes per second.
     sent: Vec<(Instant, u64, f64)>,
     phases: Vec<Phase>,
 }
@@ -89,7 +90,7 @@ impl Path {
         self.phases.extend(phase.filter(|phase| self.phases.last() != Some(phase)));
     }
 
-    /// Runs for some time, or until nothing is left to happen.
+    /// Runs for `time`, or until no event is left.
     fn run(&mut self, time: Duration) {
         let until = self.now + time;
         loop {
@@ -117,7 +118,7 @@ impl Path {
         }
     }
 
-    /// The share of the link that arrives in some time from now on.
+    /// Share of the link's rate that arrives in the next `time`.
     fn goodput_share(&mut self, time: Duration) -> f64 {
         let before = self.received;
         self.run(time);
@@ -126,7 +127,7 @@ impl Path {
     }
 }
 
-/// The share of 100 Mbit/s, 20 ms away, that arrives.
+/// Share of the rate that arrives over 100 Mbit/s and 20 ms.
 fn share(config: &Config, bdps: f64, loss_ppm: u32) -> f64 {
     let mut path = Path::new(config, 100, 20, bdps, loss_ppm);
     path.ends[0].write(1 << 40);
@@ -142,8 +143,9 @@ fn a_long_flow_fills_a_link_whose_queue_is_short_or_long() {
     }
 }
 
-/// Between probes, 62 round trips apart here, each round trip with a loss costs as much of the rate as is lost, and a hundredth that
-/// pacing leaves free: so 1 % lost costs a sixth of the rate.
+/// Between probes, 62 round trips apart here, each round trip with a loss reduces the rate by the
+/// lost share, and by the hundredth that pacing leaves free. 1 % loss thus costs a sixth of the
+/// rate.
 #[test]
 fn random_loss_takes_a_part_of_it_where_newreno_keeps_little() {
     for (loss_ppm, least, most) in [(1_000, 0.9, 0.2), (10_000, 0.8, 0.05)] {
@@ -171,11 +173,11 @@ fn what_leaves_is_paced_at_the_models_rate_in_quanta() {
             }
             (bytes, pacing) = (bytes + len, pacing.max(*rate));
             together = together.max(if time == Duration::ZERO { bytes } else { 0 });
-            // A quantum is a millisecond's.
+            // A quantum is a millisecond's data.
             let most = pacing * (time.as_secs_f64() + 1e-3);
             assert!(bytes as f64 <= most, "{bytes} bytes in {time:?} at {pacing}: at most {most}");
         }
-        // Phase::Up sends a quarter faster than what arrives.
+        // Phase::Up sends a quarter faster than the arriving rate.
         assert!(pacing < 1.26 * path.rate.as_bps() as f64 / 8.0, "{pacing}");
     }
     assert!(together >= 10_000, "segments leave together: {together}");
@@ -187,7 +189,7 @@ fn while_the_peer_is_silent_only_timers_send_and_then_it_goes_on() {
     path.ends[0].write(1 << 40);
     path.run(Duration::from_secs(2));
     path.loss_ppm = 1_000_000;
-    // What was acknowledged lets the window go on; its probe comes two round trips later.
+    // The last acknowledgements let the window continue; its probe comes two round trips later.
     path.run(Duration::from_ms(50));
     path.sent.clear();
     path.run(Duration::from_secs(10));
@@ -264,7 +266,7 @@ fn the_first_version_fills_no_queue_alone_and_looks_for_the_round_trip_each_ten_
     for tenth in 0..350u32 {
         path.sent.clear();
         path.run(Duration::from_ms(100));
-        // Four segments of a window, in two round trips and a half.
+        // Four segments per window, in two and a half round trips.
         if path.sent.len() <= 12 {
             quiet.push(tenth);
         }
@@ -276,11 +278,12 @@ fn the_first_version_fills_no_queue_alone_and_looks_for_the_round_trip_each_ten_
         quiet.iter().copied().filter(|tenth| !quiet.contains(&tenth.wrapping_sub(1))).collect();
     assert!((3..=4).contains(&begins.len()), "{quiet:?}");
     assert!(begins.windows(2).all(|two| (98..=106).contains(&(two[1] - two[0]))), "{begins:?}");
-    // Half of the product of 100,000 bytes is on its way there; a probe adds a quarter, and what leaves together.
+    // Half of the product of 100,000 bytes is in flight towards the receiver; a probe adds a
+    // quarter, and a quantum.
     assert!((50_000..110_000).contains(&most), "{most} bytes on their way");
 }
 
-/// A policer has no queue: what is sent beyond its rate is lost at once.
+/// A policer has no queue: it drops at once the excess over its rate.
 #[test]
 fn the_first_version_holds_the_rate_of_a_policer() {
     let mut path = Path::new(&with_first_version(), 100, 20, 1.0, 0);
@@ -309,7 +312,7 @@ fn the_first_version_goes_on_after_a_silence_and_a_pause() {
     path.run(Duration::from_secs(3));
     let share = path.goodput_share(Duration::from_secs(2));
     assert!(share > 0.9, "{share}");
-    // With little to send the rate that was found stays.
+    // With little to send the rate of the model stays.
     let mut path = Path::new(&with_first_version(), 50, 20, 1.0, 0);
     path.ends[0].write(10 << 20);
     path.run(Duration::from_secs(5));
@@ -319,7 +322,7 @@ fn the_first_version_goes_on_after_a_silence_and_a_pause() {
     assert!(path.sent.len() > 60, "62 kB take ten milliseconds: {}", path.sent.len());
 }
 
-/// A model's knowledge of six segments of 1,000 bytes, sent together.
+/// Records of six segments of 1,000 bytes, sent together.
 fn six_segments() -> (Rack, Vec<Sent>) {
     let mut path = Path::new(&with_bbr(), 100, 20, 1.0, 0);
     path.ends[0].write(1);
@@ -364,11 +367,11 @@ fn neighbours_that_are_lost_are_one_run() {
     assert_eq!(found, [lost(0, true), lost(1, false), lost(2, false), lost(4, true)]);
 }
 
-/// The first two segments of six have not come, the others have.
+/// The first two segments of six are missing, and the rest have arrived.
 #[test]
 fn a_wide_reordering_window_waits_for_what_is_overtaken_and_half_as_long_once_all_is_sent() {
     let (at, ms) = (Instant::ZERO + Duration::from_ms(20), Duration::from_ms);
-    // The least round trip is 20 ms, a quarter of it 5.
+    // The minimum round trip is 20 ms, and a quarter of it 5 ms.
     for (mult, is_tail, window_ms) in [(1, false, 0), (8, false, 40), (8, true, 20), (2, true, 5)] {
         let mut rack = Rack::new(Duration::ZERO, mult);
         for start in (0..6_000).step_by(1_000) {
