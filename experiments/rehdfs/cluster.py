@@ -34,7 +34,10 @@ REPLICAS = 2
 #: Lines of logs.
 NAME_NODE_IS_UP = "NameNode RPC up at"
 DATA_NODE_IS_KNOWN = "Successfully sent block report"
-AL#: Lines of fsck about a healthy file system, and their numbers; `None` for the number of blocks.
+ALLOCATED = re.compile(r"BLOCK\* allocate (blk_\d+)_\d+, replicas=(\S+), (\S+) for (\S+)")
+COPIED = re.compile(r"BLOCK\* ask .* to replicate")
+TRACED = re.compile(r"bytes: (\d+), op: HDFS_WRITE, .*:(blk_\d+)_\d+, duration\(ns\): (\d+)")
+#: Lines of fsck about a healthy file system, and their numbers; `None` for the number of blocks.
 FSCK_LINES = {
     "Total blocks (validated)": None,
     "Minimally replicated blocks": None,
@@ -68,7 +71,9 @@ def compiled(jars: Path, sources: Path, classes: Path) -> str:
     return f"{classes}:{found}"
 
 
-def prepare(folder: Path, addresses: Sequence[str], class_path: str, placement: str, block_bytes: int, more: Row) -> None:
+def prepare(
+    folder: Path, addresses: Sequence[str], class_path: str, placement: str, block_bytes: int, more: Row
+) -> None:
     """Write the configuration of a cluster and format its NameNode.
 
     Parameters
@@ -104,7 +109,10 @@ def prepare(folder: Path, addresses: Sequence[str], class_path: str, placement: 
         "dfs.block.replicator.classname": POLICIES[placement],
         **more,
     }
-    entries = (f"<property><name>{key}</name><value>{escape(str(value))}</value></property>\n" for key, value in settings.items())
+    entries = (
+        f"<property><name>{key}</name><value>{escape(str(value))}</value></property>\n"
+        for key, value in settings.items()
+    )
     text = f"<configuration>\n{''.join(entries)}</configuration>\n"
     for name in ("core-site.xml", "hdfs-site.xml"):
         (folder / name).write_text(text)
@@ -305,7 +313,9 @@ def check_laws(result: Row, addresses: Sequence[str], placement: str, blocks: in
             raise Failed(f"{block} of {path}: on racks {first} and {second}, with {placement} placement")
     whole = {(block, size) for size, block, _ in result["traced"]}
     if len(result["traced"]) != REPLICAS * blocks or {block for block, _ in whole} != set(allocated):
-        raise Failed(f"{len(result['traced'])} writes of {len(whole)} blocks: each of {blocks} is written {REPLICAS} times")
+        raise Failed(
+            f"{len(result['traced'])} writes of {len(whole)} blocks: each of {blocks} is written {REPLICAS} times"
+        )
     if result["read_bytes"] != len(result["files"]) * file_bytes:
         raise Failed(f"{result['read_bytes']} bytes read back, {len(result['files'])} files of {file_bytes} written")
     check_fsck(result["fsck"], allocated, rack_of)
