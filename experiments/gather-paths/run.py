@@ -21,13 +21,13 @@ import os
 import random
 import shutil
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
+from anabranch_lab.captures import packets
 from anabranch_lab.cells import BINARY, TRIES, Experiment, Option, Row, Rows, grouped, measure, numbers, product, read_csv, repeatable, table
 from anabranch_lab.programs import Failed, installed, json_lines, require_emulator, timed, toml, topology, write_nginx
 
@@ -116,9 +116,8 @@ INTEGERS, LONG_BYTES, BLOCK_BYTES = ("burst", "servers", "size"), 10 << 20, 1434
 ROUNDED_S = 0.0015
 
 
-#: In captures: type of a block that holds a packet, and size that only data packets exceed; bytes of
-#: a `gather` packet.
-ENHANCED_PACKET, DATA_BYTES, PACKET_BYTES = 6, 300, 1500
+#: Size in bytes above which a captured packet carries data; bytes of a `gather` packet.
+DATA_BYTES, PACKET_BYTES = 300, 1500
 #: Least share of the link, by loss, for objects of 64 MiB and more; and the busy share from which a
 #: link counts as full.
 BOUNDS, FULL_SHARE = {0.001: 0.93, 0.01: 0.90, 0.05: 0.85}, 0.9
@@ -240,17 +239,8 @@ def simulate(binary: Path, folder: Path, cell: Cell, method: str, number: int, s
 
 
 def packets_of(path: Path) -> list[tuple[float, int]]:
-    """Delivery times in seconds and sizes in bytes of the data packets in a capture of the
-    simulator."""
-    blob, at, packets = path.read_bytes(), 0, []
-    while at < len(blob):
-        kind, length = struct.unpack_from("<II", blob, at)
-        if kind == ENHANCED_PACKET:
-            high, low, _, size = struct.unpack_from("<IIII", blob, at + 12)
-            if size > DATA_BYTES:
-                packets.append(((high << 32 | low) / 1e9, size))
-        at += length
-    return packets
+    """Delivery times in seconds and sizes in bytes of the data packets in a simulator's capture."""
+    return [(packet.time_ns / 1e9, packet.size_bytes) for packet in packets(path) if packet.size_bytes > DATA_BYTES]
 
 
 def split(cell: Cell, said: Row, packets: list[tuple[float, int]]) -> dict[str, float]:

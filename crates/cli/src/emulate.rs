@@ -134,9 +134,10 @@ pub struct Args {
 /// Kernels and clocks of the sites.
 #[derive(clap::Args)]
 struct Kernel {
-    /// Maximum size of an IP packet in bytes. A larger one carries more data for the same work.
-    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
-    mtu: u32,
+    /// For a topology: maximum size of an IP packet in bytes. A larger one carries more data for the
+    /// same work. Without: 1500. A scenario has transport.mss and transport.header_bytes.
+    #[arg(long, value_name = "BYTES")]
+    mtu: Option<u32>,
     /// TCP congestion control in the sites, by the kernel's name (`anabranch doctor` lists them).
     /// Without: the kernel's default, or the scenario's.
     #[arg(long, value_name = "NAME")]
@@ -285,13 +286,13 @@ fn network(args: &Args) -> anyhow::Result<(Topology, EmulationOptions)> {
             properties.queue = args.queue;
         }
     }
-    let kernel = &args.kernel;
-    if let Some(queue) = args.queue.filter(|queue| queue.as_u64() < kernel.mtu.into()) {
-        anyhow::bail!("--queue {queue}: must hold at least a packet of --mtu, {} B", kernel.mtu);
+    let (kernel, default) = (&args.kernel, EmulationOptions::default());
+    let mtu = kernel.mtu.unwrap_or(default.mtu);
+    if let Some(queue) = args.queue.filter(|queue| queue.as_u64() < mtu.into()) {
+        anyhow::bail!("--queue {queue}: must hold at least a packet of --mtu, {mtu} B");
     }
-    let default = EmulationOptions::default();
     let options = EmulationOptions {
-        mtu: kernel.mtu,
+        mtu,
         congestion_control: kernel.congestion_control.clone(),
         tcp_buffer_bytes_max: kernel.tcp_buffer,
         dilation: kernel.dilation.unwrap_or_default(),

@@ -85,9 +85,11 @@ use crate::dilation::Clock;
 use crate::forward::{Figures, Forwarder, Request, Setup};
 use crate::route::Routes;
 
+pub use anabranch_fabric::RATE_MIN;
 pub use anabranch_units::Histogram;
+pub use anabranch_units::{Dilation, DilationError};
 pub use circuits::{CircuitFigures, CircuitOptions};
-pub use dilation::{Dilation, DilationError};
+pub use dilation::unstretched;
 pub use doctor::doctor;
 pub use error::{BuildFailure, BuildStep, EmuError, Isolation};
 pub use lateness::{Report, Scheduling};
@@ -240,7 +242,7 @@ impl EmulationOptions {
             settings.push(("ipv4/tcp_wmem".into(), format!("4096 {} {max}", max.min(16_384)), true));
         }
         // The caller's own come last, so that they hold.
-        let stretched = self.dilation.settings();
+        let stretched = dilation::settings(self.dilation);
         settings.extend(
             stretched.iter().chain(&self.settings).map(|(path, value)| (path.clone(), value.clone(), true)),
         );

@@ -16,7 +16,7 @@ mod flows;
 mod host;
 pub mod programs;
 
-use crate::dilation::RTO_MIN_DEFAULT;
+use crate::dilation::{self, RTO_MIN_DEFAULT, unstretched};
 use crate::{
     CircuitFigures, CircuitMark, CircuitOptions, Dilation, Emulation, EmulationOptions, Histogram, LinkState,
     Report, Switching,
@@ -331,7 +331,7 @@ fn run_at(
         emulated_s: Duration::from_ns(seen.over_ns).as_secs_f64(),
         dilated: Dilated {
             dilation,
-            unstretched: dilation.unstretched(control, plan.scenario().transport.delayed_ack.is_none()),
+            unstretched: unstretched(dilation, control, plan.scenario().transport.delayed_ack.is_none()),
             lateness_day_share: day.map(|day| lateness_us_p99 / (day.as_secs_f64() * 1e6)),
             circuits,
         },
@@ -372,7 +372,7 @@ fn settings(plan: &Plan, dilation: Dilation) -> Result<EmulationOptions, Scenari
     only(transport.initial_window_segments != 10, "transport.initial_window_segments")?;
     only(!transport.handshake, "transport.handshake")?;
     let mtu = transport.mss + transport.header_bytes;
-    let rto_min = dilation.rto_min(transport.rto_min).map_err(|most| {
+    let rto_min = dilation::rto_min(dilation, transport.rto_min).map_err(|most| {
         let rto_min = transport.rto_min;
         ScenarioError::new(format!(
             "transport.rto_min: {rto_min}: must be at most {most} under a dilation of {dilation}"

@@ -8,11 +8,12 @@
 //! far end. Read [`Surroundings`].
 
 use crate::{EmuError, Emulation, Isolation};
-use anabranch_dilate::Environment;
+use anabranch_dilate::ProgramTime;
 use anabranch_graph::Topology;
 use anabranch_units::SiteId;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// The network's description for programs in the sites.
@@ -64,8 +65,7 @@ impl Surroundings {
             }
             all.sites.push((name.clone(), address));
         }
-        let factor = emulation.dilation().factor();
-        let time = Environment::now(factor).expect("both rooms have dilations from 1 to 1,024");
+        let time = ProgramTime::now(emulation.dilation());
         all.variables.extend(time.variables().map(|(name, value)| (name.to_owned(), value)));
         all.variables.push(("ANABRANCH_TOPOLOGY".into(), topology.name().to_owned()));
         all.variables.push(("ANABRANCH_SITES".into(), serde_json::Value::from(sites).to_string()));
@@ -97,9 +97,49 @@ impl Surroundings {
     pub fn give(&self, command: &mut Command, site: SiteId) {
         command.envs(self.variables.iter().map(|(k, v)| (k, v)));
         if let Some(library) = &self.preload {
-            command.env("LD_PRELOAD", library);
+            command.env("LD_PRELOAD", before_inherited(library, command));
         }
         let (name, address) = &self.sites[site.index()];
         command.env("ANABRANCH_SITE", name).env("ANABRANCH_ADDRESS", address);
+    }
+}
+
+/// The value of `LD_PRELOAD` for `command`: `library`, then the libraries that it has inherited.
+fn before_inherited(library: &Path, command: &Command) -> OsString {
+    let own = command.get_envs().find(|(name, _)| *name == OsStr::new("LD_PRELOAD"));
+    let inherited = match own {
+        Some((_, value)) => value.map(OsStr::to_owned),
+        None => std::env::var_os("LD_PRELOAD"),
+    };
+    let mut all = library.as_os_str().to_owned();
+    if let Some(inherited) = inherited.filter(|inherited| !inherited.is_empty()) {
+        all.push(":");
+        all.push(inherited);
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inherited_libraries_stay_behind_ours() {
+        let surroundings = Surroundings {
+            variables: Vec::new(),
+            sites: vec![("a".to_owned(), "10.77.0.1".to_owned())],
+            preload: Some("/ours.so".into()),
+            holders: Vec::new(),
+        };
+        let given = |command: &mut Command| {
+            surroundings.give(command, SiteId(0));
+            let value = command.get_envs().find(|(name, _)| *name == OsStr::new("LD_PRELOAD"));
+            value.and_then(|(_, value)| value).map(OsStr::to_owned)
+        };
+        let expected = |text: &str| Some(OsString::from(text));
+        assert_eq!(given(Command::new("true").env_remove("LD_PRELOAD")), expected("/ours.so"));
+        assert_eq!(given(Command::new("true").env("LD_PRELOAD", "")), expected("/ours.so"));
+        let theirs = given(Command::new("true").env("LD_PRELOAD", "/theirs.so /more.so"));
+        assert_eq!(theirs, expected("/ours.so:/theirs.so /more.so"));
     }
 }

@@ -9,6 +9,7 @@
 //!
 //! Leaves out: anything that reads a clock or the machine. Read [`Instant`] and [`BitRate`] first.
 
+mod dilation;
 mod finding;
 mod flow;
 mod hash;
@@ -23,6 +24,7 @@ pub mod text;
 mod text_form;
 mod time;
 
+pub use dilation::{Dilation, DilationError};
 pub use finding::Finding;
 pub use flow::FlowKey;
 pub use hash::fnv1a;

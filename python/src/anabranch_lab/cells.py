@@ -532,6 +532,17 @@ def write_csv(path: Path, rows: Iterable[Row], columns: Sequence[str] | None = N
     partial.rename(path)
 
 
+def rounded(value: Any, digits: int = 6) -> Any:
+    """Return a float as text with significant digits, and any other value as it is.
+
+    Examples
+    --------
+    >>> rounded(1234567.89), rounded(0.5), rounded(7), rounded("refit")
+    ('1.23457e+06', '0.5', 7, 'refit')
+    """
+    return f"{value:.{digits}g}" if isinstance(value, float) else value
+
+
 def _canonical(value: object) -> object:
     try:
         return float(str(value))

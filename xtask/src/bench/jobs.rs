@@ -22,10 +22,21 @@ pub struct Args {
     /// Pairs of failures that are drawn for each job.
     #[arg(long, default_value_t = 1_000)]
     pairs: u64,
+    /// Rows to make; all without it.
+    #[arg(long, value_enum)]
+    only: Option<Part>,
     /// Fail if an answer to one failure takes 100 ms of CPU time or more, or a plan is worse than
     /// staying.
     #[arg(long)]
     check: bool,
+}
+
+/// A kind of rows.
+#[derive(Copy, Clone, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    Parallel,
+    Jobs,
+    Failures,
 }
 
 /// Nights, in microseconds.
@@ -95,12 +106,13 @@ struct FailureRow {
 ///
 /// Errors: with `--check`, a law that does not hold.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    let is_wanted = |part: Part| args.only.is_none_or(|only| only == part);
     let mut hosts = 32;
-    while hosts <= args.hosts as usize {
+    while is_wanted(Part::Parallel) && hosts <= args.hosts as usize {
         parallel(hosts)?;
         hosts *= 2;
     }
-    for count in [2, 4] {
+    for count in [2, 4].into_iter().filter(|_| is_wanted(Part::Jobs)) {
         for night in NIGHTS_US {
             for (name, job) in jobs(count, night, 1)? {
                 let row = job_row(name, &job, args.draws)?;
@@ -109,7 +121,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             }
         }
     }
-    for (count, spares) in [(2, 0), (2, 2), (4, 2)] {
+    let settings = [(2, 0), (2, 2), (4, 2)];
+    for (count, spares) in settings.into_iter().filter(|_| is_wanted(Part::Failures)) {
         for (name, job) in jobs(count, 10_000, spares)? {
             let row = failure_row(name, &job, args.pairs)?;
             println!("{}", serde_json::to_string(&row)?);

@@ -2,7 +2,7 @@
 //!
 //! Read [`Outcome`] first.
 
-use anabranch_emu::{Change, CircuitFigures, Dilation, EmulationOptions, LinkCounters, Report};
+use anabranch_emu::{Change, CircuitFigures, Dilation, EmulationOptions, LinkCounters, Report, unstretched};
 use anabranch_graph::Topology;
 use anabranch_units::{BitRate, ByteCount, SiteId};
 use std::fmt::Write as _;
@@ -107,7 +107,7 @@ impl Outcome<'_> {
         }
         let dilation = self.options.dilation;
         if dilation != Dilation::NONE {
-            let own = dilation.unstretched(&r.congestion_control, self.options.quick_ack).join(", ");
+            let own = unstretched(dilation, &r.congestion_control, self.options.quick_ack).join(", ");
             let _ = writeln!(
                 out,
                 "dilation {dilation}: times and rates are the network's; clocks not stretched: {own}"

@@ -226,6 +226,10 @@ fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
         args.loss.is_none() && args.queue.is_none(),
         "--loss and --queue are for topologies: --set network.loss_ppm and network.queue"
     );
+    ensure!(
+        args.kernel.mtu.is_none(),
+        "--mtu is for topologies: --set transport.mss and transport.header_bytes, whose sum is the largest packet"
+    );
     let text = std::fs::read_to_string(&args.topology).with_context(|| args.topology.clone())?;
     let points = scenario::read(&args.topology, &text, &args.sets)?;
     for point in &points {

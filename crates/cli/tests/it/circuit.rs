@@ -92,6 +92,7 @@ fn commands_want_one_network_and_its_own_options() {
     for (args, expected) in [
         (&[][..], "6 combinations of settings: --set one value of each"),
         (&["--set", "sweep={}", "--loss", "1%"], "--loss and --queue are for topologies"),
+        (&["--set", "sweep={}", "--mtu", "9000"], "--mtu is for topologies"),
         (&["--set", "sweep={}", "--trials", "2"], "--trials 2: a command runs once"),
     ] {
         let output = answer(&[&["emulate", &scenario], args, &["--", "true"]].concat());

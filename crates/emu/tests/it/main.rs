@@ -11,7 +11,7 @@ mod start;
 
 use std::io::{BufRead, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration as StdDuration, Instant as WallInstant};
@@ -426,16 +426,8 @@ fn child_of_the_kill_test() {
         println!("\nSKIP");
         return;
     };
-    let mut shell = Command::new("sh");
-    shell.args(["-c", "setsid sleep 1001 & echo $!; readlink /proc/self/ns/net; exec sleep 1002"]);
-    shell.stdout(Stdio::piped());
-    let mut shell = emulation.spawn(A, shell).expect("sh is there");
-    let mut lines = std::io::BufReader::new(shell.stdout.take().expect("piped")).lines();
-    let (background, namespace) = (lines.next(), lines.next());
-    let (Some(Ok(background)), Some(Ok(namespace))) = (background, namespace) else {
-        panic!("two lines expected")
-    };
-    println!("\nREADY {} {background} {namespace}", shell.id());
+    let (mut shell, ready) = held_site(&emulation);
+    println!("{ready}");
     // Until the kill, or 1,002 seconds if it never comes.
     let _ = shell.wait();
 }
@@ -451,12 +443,29 @@ fn holders(name: &str) -> Vec<String> {
         .collect()
 }
 
-#[test]
-fn nothing_is_left_after_the_emulating_process_is_killed() {
-    let _alone = alone();
+/// Two programs in site A that hold its namespace, the second in another session. The line names
+/// both processes and the namespace, for [`kill_test`].
+fn held_site(emulation: &Emulation) -> (Child, String) {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "setsid sleep 1001 & echo $!; readlink /proc/self/ns/net; exec sleep 1002"]);
+    shell.stdout(Stdio::piped());
+    let mut shell = emulation.spawn(A, shell).expect("sh is there");
+    let mut lines = std::io::BufReader::new(shell.stdout.take().expect("piped")).lines();
+    let (background, namespace) = (lines.next(), lines.next());
+    let (Some(Ok(background)), Some(Ok(namespace))) = (background, namespace) else {
+        panic!("two lines expected")
+    };
+    let ready = format!("\nREADY {} {background} {namespace}", shell.id());
+    (shell, ready)
+}
+
+/// Runs the test `name` in another process, where `variable` is set, kills the process once it says
+/// [`held_site`]'s line, and checks that its programs and its namespace go. False if the machine
+/// cannot emulate.
+fn kill_test(name: &str, variable: &str) -> bool {
     let mut child = Command::new(std::env::current_exe().expect("this test"))
-        .args(["--exact", "child_of_the_kill_test", "--nocapture"])
-        .env("ANABRANCH_EMU_KILL_TEST", "1")
+        .args(["--exact", name, "--nocapture"])
+        .env(variable, "1")
         .stdout(Stdio::piped())
         .spawn()
         .expect("this test starts again");
@@ -465,7 +474,8 @@ fn nothing_is_left_after_the_emulating_process_is_killed() {
     let line = lines.find(|l| l == "SKIP" || l.starts_with("READY ")).expect("the child says how it goes");
     if line == "SKIP" {
         child.wait().expect("our child");
-        return skip("no emulation here");
+        skip("no emulation here");
+        return false;
     }
     let fields: Vec<_> = line.split(' ').collect();
     let namespace = fields[3];
@@ -483,6 +493,13 @@ fn nothing_is_left_after_the_emulating_process_is_killed() {
         let left = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         assert_eq!(left, "", "process {pid} still runs");
     }
+    true
+}
+
+#[test]
+fn nothing_is_left_after_the_emulating_process_is_killed() {
+    let _alone = alone();
+    kill_test("child_of_the_kill_test", "ANABRANCH_EMU_KILL_TEST");
 }
 
 #[test]
