@@ -154,7 +154,7 @@ pub(crate) fn written(at: OffsetDateTime) -> String {
     )
 }
 
-/// The inverse of [`written`]; `None` for what it never writes.
+/// Inverse of [`written`]; `None` for texts that it never writes.
 pub(crate) fn read(text: &str) -> Option<OffsetDateTime> {
     // The digits without separators.
     let bare: String = text.chars().filter(|c| !matches!(c, '-' | ':' | 'T')).collect();

@@ -35,7 +35,7 @@ const TOGETHER_BYTES_MAX: usize = 65_535 - 48;
 const SEGMENTS_MAX: usize = 64;
 /// Messages that one call receives.
 const MESSAGES_MAX: usize = quinn_udp::BATCH_SIZE;
-/// Room for a message: what the kernel joins never exceeds an IP packet.
+/// Buffer size of a message: datagrams that the kernel joins never exceed an IP packet.
 const MESSAGE_BYTES: usize = 65_536;
 
 /// Number of readings of the kernel's socket table before a missing socket is given up.
@@ -109,7 +109,7 @@ impl Default for DatagramOptions {
 pub struct Buffers {
     /// Buffer for received datagrams.
     pub receive: ByteCount,
-    /// For datagrams that go.
+    /// Buffer for sent datagrams.
     pub send: ByteCount,
 }
 
@@ -162,19 +162,19 @@ impl<'a> Segments<'a> {
         Self { to, bytes, segment_bytes, ecn: None, source: None }
     }
 
-    /// All of `bytes` as one datagram; no bytes are none.
+    /// Creates one datagram of all `bytes`; without bytes there is no datagram.
     pub const fn one(to: SocketAddr, bytes: &'a [u8]) -> Self {
         let segment_bytes = if bytes.is_empty() { 1 } else { bytes.len() };
         Self { to, bytes, segment_bytes, ecn: None, source: None }
     }
 
-    /// Sets the ECN field of their IP headers.
+    /// Sets the ECN field of the datagrams' IP headers.
     #[must_use]
     pub const fn with_ecn(self, ecn: Option<Ecn>) -> Self {
         Self { ecn, ..self }
     }
 
-    /// Sets their source address: answers leave from the address that was asked
+    /// Sets the source address of the datagrams: a response leaves from the address of the request
     /// ([`Datagram::local`]), also on a machine with several addresses.
     #[must_use]
     pub const fn with_source(self, source: Option<IpAddr>) -> Self {
@@ -312,9 +312,9 @@ impl SendSocket {
         Ok(Self { socket, state, state_offload, offload })
     }
 
-    /// As [`DatagramSocket::try_send`].
+    /// Does the same as [`DatagramSocket::try_send`].
     ///
-    /// Errors: as there.
+    /// Errors: see [`DatagramSocket::try_send`].
     pub fn try_send(&self, segments: &Segments<'_>) -> Result<usize, SendError> {
         self.offload.send(segments, |transmit| {
             let state = if transmit.segment_size.is_some() { &self.state_offload } else { &self.state };
@@ -327,7 +327,7 @@ impl SendSocket {
 fn open(at: SocketAddr, options: &DatagramOptions) -> io::Result<(std::net::UdpSocket, Buffers)> {
     use rustix::net::sockopt;
     let socket = std::net::UdpSocket::bind(at)?;
-    // The kernel doubles what it is asked for, and counts in 32 bits.
+    // The kernel doubles the requested size, and counts in 32 bits.
     let asked = |size: ByteCount| usize::try_from(size.as_u64()).unwrap_or(usize::MAX).min(1 << 30);
     let (receive, send) = (asked(options.receive_buffer), asked(options.send_buffer));
     if sockopt::set_socket_recv_buffer_size_force(&socket, receive).is_err() {
@@ -395,8 +395,8 @@ struct Offload(AtomicBool);
 pub struct DatagramSocket {
     socket: UdpSocket,
     state: UdpSocketState,
-    /// For offloaded sends, apart: one that the kernel refuses for its offload makes quinn-udp
-    /// leave ECN out from then on.
+    /// Separate state for offloaded sends: after the kernel refuses an offloaded send, quinn-udp no
+    /// longer sets ECN with that state.
     state_offload: UdpSocketState,
     offload: Offload,
     buffers: Buffers,
@@ -679,7 +679,7 @@ fn datagrams_in(meta: &RecvMeta) -> usize {
     meta.len.div_ceil(meta.stride.max(1)).max(1)
 }
 
-/// Room for what one call receives.
+/// Buffers for the datagrams of one receiving call.
 pub struct Batch {
     bytes: Vec<u8>,
     slots: usize,

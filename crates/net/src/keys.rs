@@ -83,7 +83,7 @@ pub enum KeysError {
         /// The number.
         days: u32,
     },
-    /// Something is there already; nothing is overwritten.
+    /// A file with this name exists; no file is overwritten.
     Exists {
         /// The file.
         path: PathBuf,
@@ -116,7 +116,7 @@ pub enum KeysError {
         /// The folder.
         path: PathBuf,
     },
-    /// A folder without what should be in it.
+    /// A folder or file that cannot be read.
     Unreadable {
         /// The folder or file.
         path: PathBuf,
@@ -245,7 +245,7 @@ pub fn add_to_set(folder: &Path, request: &SetRequest) -> Result<KeySet, KeysErr
     checked(folder, &certificate, files)
 }
 
-/// Makes sure that `files` are what the authority in `folder` vouches for.
+/// Checks that the authority in `folder` vouches for all `files`.
 fn checked(folder: &Path, certificate: &str, files: Vec<KeyFile>) -> Result<KeySet, KeysError> {
     let certificate_path = folder.join("ca.pem");
     for file in &files {
@@ -376,7 +376,7 @@ fn read_authority(folder: &Path, system: System) -> Result<String, KeysError> {
     Ok(certificate)
 }
 
-/// Leaves of any system by any authority: what nobody makes, for tests.
+/// Makes certificates of any system by any authority, for tests; no tool makes these.
 #[cfg(test)]
 pub(crate) fn more_of(authority: &KeyFile, request: &SetRequest) -> Vec<KeyFile> {
     let key = KeyPair::from_pem(&authority.key_pem).expect("a good key");
@@ -517,7 +517,8 @@ impl Maker {
             Role::Operator => vec![ExtendedKeyUsagePurpose::ClientAuth],
         };
         leaf.use_authority_key_identifier_extension = true;
-        // Later than what is refused, by the whole second that a certificate knows.
+        // Later than the revoked certificates by a whole second, the resolution of a certificate's
+        // times.
         let refused_until = self.revoked.of(&holder).flatten();
         let made = refused_until.map_or(self.now, |until| self.now.max(until + Duration::SECOND));
         leaf.not_before = made - BACKDATED;

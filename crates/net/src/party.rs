@@ -72,7 +72,7 @@ impl System {
         Self(spec)
     }
 
-    /// All systems of the program, by their words.
+    /// All systems of the program, in the order of their words.
     pub fn all() -> impl Iterator<Item = Self> {
         let mut all: Vec<Self> = SYSTEMS.iter().map(Self).collect();
         all.sort_unstable();
@@ -139,7 +139,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// All of them.
+    /// All roles.
     pub const ALL: [Self; 3] = [Self::Site, Self::Controller, Self::Operator];
 
     /// The role's word in a certificate.
@@ -204,7 +204,7 @@ pub fn escaped(name: &str) -> String {
     out
 }
 
-/// The inverse of [`escaped`]; `None` for what it never writes.
+/// Inverse of [`escaped`]; `None` for texts that it never writes.
 pub(crate) fn unescaped(text: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let mut rest = text.bytes();
@@ -247,7 +247,7 @@ pub fn dns_name(system: System, role: Role, name: &str) -> Result<String, BadNam
     Ok(format!("{label}.{}.{system}.anabranch", role.word()))
 }
 
-/// The inverse of [`dns_name`]; `None` for what it never writes.
+/// Inverse of [`dns_name`]; `None` for texts that it never writes.
 pub(crate) fn of_dns_name(text: &str) -> Option<PeerIdentity> {
     let mut labels = text.split('.');
     let (label, role, system) = (labels.next()?, labels.next()?, labels.next()?);
@@ -274,7 +274,7 @@ pub(crate) fn uri(system: System, role: Role, name: &str) -> String {
     format!("anabranch:{system}:{}:{}", role.word(), escaped(name))
 }
 
-/// The inverse of [`uri`]; `None` for what it never writes.
+/// Inverse of [`uri`]; `None` for texts that it never writes.
 pub(crate) fn of_uri(text: &str) -> Option<PeerIdentity> {
     let mut parts = text.strip_prefix("anabranch:")?.splitn(3, ':');
     let (system, role) = (parts.next()?, parts.next()?);

@@ -144,9 +144,9 @@ impl fmt::Display for Aead {
 /// Both directions of a channel at one end.
 #[derive(Debug)]
 pub struct Channel {
-    /// For what this end sends.
+    /// Sealer of sent datagrams.
     pub sealer: Sealer,
-    /// For datagrams that it receives.
+    /// Opener of received datagrams.
     pub opener: Opener,
 }
 
@@ -310,7 +310,7 @@ pub struct Sealer {
     aead: Aead,
     id: ChannelId,
     next: u64,
-    /// In blocks of the AEAD, the header's with them.
+    /// Longest sealed datagram so far, in blocks of the AEAD, including the header.
     longest: u64,
 }
 
@@ -350,7 +350,7 @@ impl Sealer {
         let (payload, tag) = rest.split_at_mut(payload_bytes);
         let sealed =
             self.key.key.seal_in_place_separate_tag(self.key.nonce(number), Aad::from(header), payload);
-        // The AEAD refuses only what is longer than 64 GiB.
+        // The AEAD refuses only datagrams longer than 64 GiB.
         tag.copy_from_slice(sealed.expect("a datagram is far below what the AEAD takes").as_ref());
         (self.next, self.longest) = (number + 1, longest);
         Ok(number)
@@ -398,7 +398,7 @@ pub enum OpenError {
     },
     /// The other end has not sealed it, or it was changed on the way.
     Forged,
-    /// This key has refused too many forgeries to be trusted: take another channel.
+    /// This key has refused too many forgeries to be trusted; a new channel is needed.
     WornOut,
 }
 
@@ -520,8 +520,8 @@ impl Opener {
             .key
             .open_in_place(self.key.nonce(number), Aad::from(header), sealed)
             .map_err(|_| OpenError::Forged)?;
-        // Only what is authentic moves the window: a forged number must not push out what is on its
-        // way.
+        // Only authentic datagrams move the window: a forged number must not push out the numbers
+        // of datagrams that are still in transit.
         self.window.mark(number);
         Ok(Opened { number, payload })
     }

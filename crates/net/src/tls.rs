@@ -92,7 +92,7 @@ pub enum TlsError {
         /// System whose verb makes the file; `None` if any system's does.
         system: Option<System>,
     },
-    /// A file without what it should hold.
+    /// A file without the expected PEM section.
     NotPem {
         /// The file.
         path: PathBuf,
@@ -117,7 +117,7 @@ pub enum TlsError {
     Revoked {
         /// The file.
         path: PathBuf,
-        /// The list that says so.
+        /// The list that contains the certificate.
         list: PathBuf,
     },
     /// A list of revoked certificates that cannot be read.
@@ -173,7 +173,7 @@ pub enum TlsError {
         /// Actual party.
         found: PeerIdentity,
     },
-    /// A certificate that cannot be used otherwise.
+    /// A certificate that TLS cannot use for another reason.
     Unusable {
         /// The file.
         path: PathBuf,
@@ -383,7 +383,7 @@ impl Credentials {
         &self.identity
     }
 
-    /// From when until when the certificate is good.
+    /// First and last moment at which the certificate is valid.
     pub fn validity(&self) -> (OffsetDateTime, OffsetDateTime) {
         (self.facts.begin, self.facts.end)
     }

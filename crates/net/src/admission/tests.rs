@@ -144,7 +144,7 @@ async fn silent_connections_of_one_address_keep_nobody_else_out() {
     assert_eq!(door.greet(honest).await.expect("it is let in"), 1);
     assert_eq!(door.next_end().await, "welcome");
     door.until_half_open(7).await;
-    // Nor one that comes when all places are taken.
+    // A connection that arrives when all slots are taken gets in no more than the others.
     held.push(door.connect(3).await);
     let newcomer = door.connect(4).await;
     assert_eq!(door.greet(newcomer).await.expect("it is let in"), 1);
@@ -154,7 +154,7 @@ async fn silent_connections_of_one_address_keep_nobody_else_out() {
 #[tokio::test]
 async fn who_has_spoken_is_not_dropped_for_silent_ones() {
     let mut door = Door::open(patient(4, 4));
-    // All from one address: a finished handshake without a greeting.
+    // All connections come from one address: a finished handshake without a greeting.
     let tcp = door.connect(2).await;
     let mut stream = door.identity.connect(tcp, Role::Site, "a").await.expect("it is let in");
     let mut held = Vec::new();
