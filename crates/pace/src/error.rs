@@ -39,9 +39,9 @@ pub enum PaceError {
     },
     /// The kernel refused.
     Refused {
-        /// For which flow.
+        /// Flow whose limit was refused.
         flow: FlowKey,
-        /// By which mechanism.
+        /// Mechanism that was tried.
         mechanism: Mechanism,
         /// The system's error.
         error: io::Error,

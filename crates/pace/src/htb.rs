@@ -63,7 +63,7 @@ const ETH_P_IPV6: u16 = 0x86dd;
 /// Method by which a flow's packets find their class.
 #[derive(Copy, Clone, Debug)]
 enum Steering {
-    /// By the socket's priority, which was this before.
+    /// The socket's priority; `before` is the priority that it had.
     Priority { place: Place, before: u32 },
     /// A filter, whose preference is the class's minor number.
     Filter,
@@ -418,7 +418,7 @@ fn class_options(bytes_per_second: u64) -> Vec<(u16, Vec<u8>)> {
     let rate = u32::try_from(bytes_per_second).unwrap_or(u32::MAX);
     let mut spec = vec![0, LINKLAYER_ETHERNET, 0, 0, 0, 0, 0, 0];
     spec.extend(rate.to_ne_bytes());
-    // In the scheduler's ticks of 64 ns.
+    // In units of the scheduler's ticks of 64 ns.
     let packet_ns = BURST_PACKET_BYTES * 1_000_000_000 / bytes_per_second.max(1);
     let ticks = u32::try_from((BURST_NS + packet_ns) >> 6).unwrap_or(u32::MAX);
     let mut options = [spec.clone(), spec].concat();
