@@ -26,7 +26,7 @@ use std::sync::Arc;
 /// Treatment of symbolic links below a folder.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Links {
-    /// None is followed.
+    /// No link is followed.
     Refused,
     /// Links that stay inside the folder are followed.
     Inside,
@@ -62,13 +62,13 @@ impl std::fmt::Display for Name {
 /// Reason why a file is not opened: one line without the file's name.
 #[derive(Debug)]
 pub enum OpenError {
-    /// There is none.
+    /// The file does not exist.
     NotFound,
     /// The way to it leads out of the folder.
     Outside,
     /// Its path contains a link.
     Link,
-    /// This process may not.
+    /// This process lacks the permission.
     Denied,
     /// The name is a folder.
     Folder,
@@ -76,7 +76,7 @@ pub enum OpenError {
     Special,
     /// The file is a secret of this kind, which is never given out.
     Secret(String),
-    /// Something else.
+    /// Another error of the system.
     Io(io::Error),
 }
 
@@ -123,7 +123,7 @@ impl OpenError {
         }
     }
 
-    /// With the name of the file in front.
+    /// Converts to an I/O error whose text begins with the file's name.
     pub fn at(&self, path: &Path) -> io::Error {
         let text = format!("{}: {self}", shown(path));
         match self {
@@ -195,9 +195,9 @@ impl Folder {
         self.path.join(&name.0)
     }
 
-    /// The file that somebody calls `text`: below the folder, or by the folder's own path.
+    /// Converts `text` to a file's name: below the folder, or beginning with the folder's own path.
     ///
-    /// Errors: what can be no file's name, or one outside.
+    /// Errors: the text cannot be a file's name, or the file lies outside.
     pub fn name(&self, text: &str) -> io::Result<Name> {
         let invalid = |e: NameError| io::Error::new(io::ErrorKind::InvalidInput, e);
         let normal = name::normal(text).map_err(invalid)?;
@@ -369,7 +369,7 @@ impl Folder {
         for entry in rustix::fs::Dir::read_from(&folder)?.flatten() {
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
             let kind = match entry.file_type() {
-                // Some file systems do not say.
+                // Some file systems do not report the type.
                 FileType::Unknown => rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)
                     .map_or(FileType::Unknown, |found| FileType::from_raw_mode(found.st_mode)),
                 known => known,
@@ -433,10 +433,10 @@ impl Place {
         Self::beside(path, None)
     }
 
-    /// As [`Place::of`]; if `beside` is a location in the same folder, its descriptor is used
-    /// without another lookup.
+    /// Does the same as [`Place::of`]; if `beside` is a location in the same folder, its descriptor
+    /// is used without another lookup.
     ///
-    /// Errors: as [`Place::of`].
+    /// Errors: see [`Place::of`].
     pub fn beside(path: &Path, beside: Option<&Self>) -> io::Result<Self> {
         let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
         let Some(name) = path.file_name().filter(|_| !path.as_os_str().as_bytes().ends_with(b"/")) else {

@@ -300,7 +300,7 @@ impl PartialFile {
         let Some(journal) = open_journal(&place, &working, false)? else { return Ok(None) };
         let length = at(place.path(), Header::read(&journal))?.map_or(0, |header| header.length);
         let file = Self::with(place, working, journal, length)?;
-        // With nothing in it, it is as good as none.
+        // A file with no verified bytes counts as missing.
         Ok(Some(file).filter(|file| !file.have.is_empty()))
     }
 
@@ -461,7 +461,7 @@ impl PartialFile {
         if self.finished || !known {
             return Ok(());
         }
-        // Before a byte is written: what fails half way has changed some.
+        // Before the write, because a write that fails half way has changed some bytes.
         self.hasher.forget(range);
         let path = self.place.path().to_owned();
         at(&path, self.reserve(range))?;
@@ -497,8 +497,8 @@ impl PartialFile {
         if found != hash {
             told(self.verify(length))?;
             if self.have.total() == length {
-                // Every piece is what some packet said it was, and the whole is not the source's
-                // file: trust none.
+                // Every piece is as some packet described it, and yet the whole differs from the
+                // source's file: no piece can be trusted.
                 told(self.journal.set_len(Header::BYTES as u64))?;
                 (self.journal_end, self.arrived) = (Header::BYTES as u64, 0);
                 (self.have, self.hasher) = (RangeSet::default(), FileHasher::new(length));
@@ -508,8 +508,8 @@ impl PartialFile {
         self.put_in_place(hash, naming).map_err(FinishError::Io)
     }
 
-    /// The hash of the file, which is made `length` bytes long; what of it is not known yet is
-    /// read.
+    /// Makes the file `length` bytes long and returns its hash; parts whose hash is not known yet
+    /// are read.
     fn hash(&mut self, length: u64) -> io::Result<FileHash> {
         self.data.set_len(length)?;
         if self.hasher.length() != length {
@@ -540,7 +540,7 @@ impl PartialFile {
             Err(Errno::EXIST) => same_as(&self.place, self.length, hash, naming.attributes)?,
             other => at(path, other)?,
         }
-        // From here on nothing is written to it.
+        // The file is not written to after this point.
         self.finished = true;
         at(path, self.remove())?;
         if self.syncs { sync_folder(&self.place) } else { Ok(()) }
@@ -551,7 +551,7 @@ impl PartialFile {
         let (folder, name, data) = (self.place.folder(), self.place.name(), self.working.data.as_str());
         match is_named(&self.place, data, &self.data) {
             Ok(true) => {}
-            // Taken away or replaced, by whom ever: no name is given to what was not hashed.
+            // The file was removed or replaced; a file that was not hashed gets no name.
             Ok(false) => return Err(Errno::STALE),
             Err(e) => return Err(Errno::from_io_error(&e).unwrap_or(Errno::IO)),
         }

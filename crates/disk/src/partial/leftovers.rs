@@ -28,9 +28,9 @@ pub struct Leftover {
     pub length: Option<u64>,
     /// Space that it takes on the disk, in bytes.
     pub disk_bytes: u64,
-    /// Since it was last opened or written to.
+    /// Time since it was last opened or written to.
     pub age: Duration,
-    /// Somebody is writing it.
+    /// True if a process is writing it.
     pub is_open: bool,
 }
 
@@ -156,7 +156,7 @@ mod tests {
         found
     }
 
-    /// #17: what was left of files that failed stayed for ever, and no command listed or removed it.
+    /// #17: leftovers of failed files stayed for ever, and no command listed or removed them.
     #[test]
     fn what_is_left_is_found_by_what_it_was_for_and_removed_unless_it_is_open() {
         let temporary = tempfile::tempdir().expect("a temporary folder");
