@@ -266,8 +266,8 @@ impl Connection {
         let kept = self.kept().await;
         let fresh = if kept.is_none() { Some(self.open().await?) } else { None };
         let exchange = async {
-            // A kept connection may have been closed meanwhile; what was not sent may go over a new
-            // one.
+            // A kept connection may have been closed meanwhile; a request that was not sent may use
+            // a new connection.
             if let Some(mut sender) = kept {
                 let request = self.request(method.clone(), path, body.clone())?;
                 match sender.try_send_request(request).await {
@@ -397,7 +397,7 @@ impl Connection {
         serde_json::from_slice(bytes).map_err(|error| self.garbled(&error))
     }
 
-    /// That a reply cannot be read.
+    /// Returns the error of an unreadable reply.
     pub fn garbled(&self, error: &serde_json::Error) -> ClientError {
         ClientError::Garbled(format!("{}: reply: {error}", self.who()))
     }

@@ -86,7 +86,7 @@ fn damage(bytes: &[u8], random: &mut RandomStream) -> Vec<u8> {
         return bytes;
     }
     for _ in 0..=random.below(8) {
-        // Most of the file is free: what is in use lies in its first pages.
+        // Most of the file is free; the used part lies in its first pages.
         let within = if random.below(4) == 0 { bytes.len() } else { bytes.len().min(64 << 10) };
         bytes[random.below(within as u64) as usize] = random.next_u64() as u8;
     }

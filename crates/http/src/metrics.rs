@@ -39,7 +39,7 @@ impl Metrics {
         [(String::new(), value)]
     }
 
-    /// All of them, as they are answered.
+    /// Returns all metrics as text, in the format of the answer.
     pub fn text(self) -> String {
         self.0
     }

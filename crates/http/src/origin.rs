@@ -30,13 +30,13 @@ use tokio::time::timeout;
 const IDLE_MAX: usize = 64;
 /// Time for a connection to come about.
 const CONNECT_TIME: Duration = Duration::from_secs(3);
-/// Bytes that a connection reads at once, at most: what a slow reader of a body can hold up.
+/// Maximum bytes that a connection reads at once; a slow reader of a body can hold up this many.
 const READ_BYTES_MAX: usize = 256 << 10;
 
 /// Protection of a client's connections.
 #[derive(Clone, Debug)]
 pub enum Security {
-    /// None, for URLs that begin with `http://`.
+    /// No protection, for URLs that begin with `http://`.
     Plain,
     /// TLS with a server that a public authority vouches for, for `https://`.
     Public(ServerTrust),

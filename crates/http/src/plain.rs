@@ -210,7 +210,7 @@ impl PlainServer {
     pub async fn run_on_thread(self, name: &str, router: Router) -> io::Result<()> {
         let Self { listener, limits, certificate } = self;
         let listener = listener.into_std()?;
-        // Dropped with this future, and then the thread ends.
+        // This sender is dropped with the future, and then the thread ends.
         let (_runs, mut ends) = oneshot::channel::<()>();
         let (say, ended) = oneshot::channel();
         let serves = move || {

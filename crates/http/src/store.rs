@@ -49,7 +49,7 @@ impl std::fmt::Display for StoreError {
 }
 impl std::error::Error for StoreError {}
 
-/// That the store at `path` cannot be used.
+/// Returns the error that the store at `path` cannot be used.
 pub fn unusable(path: &Path, error: &dyn std::fmt::Display) -> StoreError {
     StoreError::Unusable { path: path.to_owned(), reason: error.to_string() }
 }
@@ -79,7 +79,7 @@ fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T, StoreError>) -> Resu
     result.unwrap_or_else(|_| Err(damaged(path, "it contradicts itself")))
 }
 
-/// That a file has been damaged, and what to do.
+/// Returns the error that a file is damaged, with the remedy.
 fn damaged(path: &Path, what: &str) -> StoreError {
     let reason = format!("damaged: {what}: move it away to start anew, or bring back a copy");
     StoreError::Unusable { path: path.to_owned(), reason }
@@ -116,9 +116,9 @@ pub type Failure = Box<dyn std::error::Error>;
 pub struct StoreFile {
     path: PathBuf,
     format: &'static [u8],
-    /// None in memory.
+    /// The open file; `None` for a store in memory.
     file: Option<File>,
-    /// None after an error.
+    /// The open database; `None` after an error.
     database: Mutex<Option<Database>>,
 }
 

@@ -21,7 +21,7 @@ fn patient(silent_max: usize, speaking_max: usize) -> PlainLimits {
     PlainLimits { admission, bodies_max: 4, ..times }
 }
 
-/// Serves until the test ends; says where.
+/// Serves until the test ends; returns the address.
 fn serve(limits: PlainLimits) -> SocketAddr {
     let server = PlainServer::bind(([127, 0, 0, 1], 0).into(), limits).expect("a free port");
     let at = server.local_addr().expect("it is bound");
@@ -42,7 +42,7 @@ async fn say(at: SocketAddr, host: u8, words: &str) -> TcpStream {
     tcp
 }
 
-/// The answer up to and with `end`, or all of it if the connection ends before.
+/// Returns the answer up to and including `end`, or all of it if the connection ends before.
 async fn hear(tcp: &mut TcpStream, end: &str) -> String {
     let (mut heard, mut bytes) = (String::new(), [0; 1_024]);
     let hears = async {
