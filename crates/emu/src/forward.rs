@@ -65,7 +65,7 @@ struct Delivery {
     clock: Clock,
     observer: Option<CircuitObserver>,
     circuit_mark: CircuitMark,
-    /// In emulated time.
+    /// Lateness of deliveries, in emulated time.
     lateness: Histogram,
     refused: u64,
     /// Bodies to use again.
@@ -199,7 +199,7 @@ impl Forwarder {
         }
     }
 
-    /// Reads what `site` has sent into the fabric.
+    /// Reads the packets that `site` has sent into the fabric.
     fn take_in(&mut self, site: SiteId, buffer: &mut [u8]) {
         let tun = self.setup.tuns[site.index()].as_raw_fd();
         for _ in 0..BATCH {

@@ -228,7 +228,8 @@ impl EmulationOptions {
             ("ipv4/ip_forward", "0"),
             ("ipv4/conf/all/rp_filter", "0"),
             ("ipv4/conf/default/rp_filter", "0"),
-            // Else a connection starts with what an earlier one learned, and trials are not alike.
+            // Otherwise a connection starts with values that an earlier one learned, and trials
+            // differ.
             ("ipv4/tcp_no_metrics_save", "1"),
         ];
         let mut settings: Vec<_> =
@@ -571,23 +572,23 @@ impl Emulation {
         self.handle.shared.sites[site.index()].namespace.path()
     }
 
-    /// As [`EmulationHandle::set_link`].
+    /// See [`EmulationHandle::set_link`].
     ///
-    /// Errors: as there.
+    /// Errors: see [`EmulationHandle::set_link`].
     pub fn set_link(&self, link: LinkId, state: LinkState) -> Result<(), EmuError> {
         self.handle.set_link(link, state)
     }
 
-    /// As [`EmulationHandle::link_state`].
+    /// See [`EmulationHandle::link_state`].
     ///
-    /// Errors: as there.
+    /// Errors: see [`EmulationHandle::link_state`].
     pub fn link_state(&self, link: LinkId) -> Result<LinkState, EmuError> {
         self.handle.link_state(link)
     }
 
-    /// As [`EmulationHandle::counters`].
+    /// See [`EmulationHandle::counters`].
     ///
-    /// Errors: as there.
+    /// Errors: see [`EmulationHandle::counters`].
     pub fn counters(&self) -> Result<Vec<LinkCounters>, EmuError> {
         self.handle.counters()
     }
@@ -597,21 +598,21 @@ impl Emulation {
         self.handle.shared.clock.dilation
     }
 
-    /// As [`EmulationHandle::now`].
+    /// See [`EmulationHandle::now`].
     pub fn now(&self) -> Instant {
         self.handle.now()
     }
 
-    /// As [`EmulationHandle::take_circuits`].
+    /// See [`EmulationHandle::take_circuits`].
     ///
-    /// Errors: as there.
+    /// Errors: see [`EmulationHandle::take_circuits`].
     pub fn take_circuits(&self) -> Result<Option<CircuitFigures>, EmuError> {
         self.handle.take_circuits()
     }
 
-    /// As [`EmulationHandle::report`].
+    /// See [`EmulationHandle::report`].
     ///
-    /// Errors: as there.
+    /// Errors: see [`EmulationHandle::report`].
     pub fn report(&self) -> Result<Report, EmuError> {
         self.handle.report()
     }
@@ -628,7 +629,7 @@ impl Drop for Emulation {
         self.watchdog = None;
         let _ = self.handle.send(Request::Stop);
         if let Some(forwarder) = self.forwarder.take() {
-            // It holds the devices; its panic has been printed already.
+            // The thread holds the devices; if it panicked, the panic has been printed already.
             let _ = forwarder.join();
         }
     }
@@ -652,7 +653,7 @@ impl EmulationHandle {
         if link.index() < links { Ok(()) } else { Err(EmuError::UnknownLink { link, links }) }
     }
 
-    /// As [`Emulation::site_address`].
+    /// See [`Emulation::site_address`].
     ///
     /// Panics: if the site is not of this topology.
     pub fn site_address(&self, site: SiteId) -> IpAddr {
@@ -660,7 +661,7 @@ impl EmulationHandle {
         self.shared.routes.site_address(site).into()
     }
 
-    /// As [`Emulation::link_address`].
+    /// See [`Emulation::link_address`].
     ///
     /// Panics: if the link is not of this topology.
     pub fn link_address(&self, link: LinkId) -> IpAddr {
@@ -668,7 +669,7 @@ impl EmulationHandle {
         self.shared.routes.link_address(link).into()
     }
 
-    /// As [`Emulation::enter`].
+    /// See [`Emulation::enter`].
     ///
     /// Panics: if the site is not of this topology.
     pub fn enter(&self, site: SiteId) -> impl Fn() -> std::io::Result<()> + Send + Sync + 'static {

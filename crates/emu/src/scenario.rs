@@ -49,7 +49,7 @@ const MARK_DSCP: u8 = 0b00_0111;
 pub struct ScenarioError(String);
 
 impl ScenarioError {
-    /// That `line`.
+    /// Creates an error with this line.
     pub fn new(line: impl Into<String>) -> Self {
         Self(line.into())
     }
@@ -170,7 +170,7 @@ pub struct Emulated {
     pub dilated: Dilated,
     /// Packets that found a full queue.
     pub dropped_queue_full: u64,
-    /// Packets that were lost otherwise.
+    /// Packets that were lost for another reason.
     pub dropped_otherwise: u64,
     /// Packets that were marked (ECN).
     pub marked_packets: u64,
@@ -211,9 +211,9 @@ pub struct Dilated {
 /// The results of a run.
 #[derive(Debug)]
 pub struct Run {
-    /// By workload.
+    /// Rows of the workloads.
     pub workloads: Vec<WorkloadRow>,
-    /// By coflow.
+    /// Rows of the coflows.
     pub coflows: Vec<CoflowRow>,
     /// Lateness of the emulation.
     pub report: Report,
@@ -541,7 +541,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -22,7 +22,7 @@ pub struct Loss {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ChangeError {
-    /// They are not what a change looks like.
+    /// The words do not have the form of a change.
     Shape,
     /// A time or a rate that cannot be read.
     Quantity(ParseQuantityError),

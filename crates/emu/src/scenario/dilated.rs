@@ -24,7 +24,7 @@ const LEAD: std::time::Duration = std::time::Duration::from_millis(100);
 /// windows grow and the forwarder's share of a processor, which is measured by the second.
 const TRIALS: [std::time::Duration; 2] =
     [std::time::Duration::from_millis(500), std::time::Duration::from_secs(4)];
-/// The search ends when the dilation is known to this part of it.
+/// The search ends when the dilation is known to this fraction of its value.
 const PRECISION: u32 = 8;
 
 /// Length of the shortest day of circuits. `None` without circuits.

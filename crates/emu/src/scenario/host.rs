@@ -54,9 +54,9 @@ const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 pub(super) struct Task {
     /// When it ends at the latest.
     pub duration_ns: u64,
-    /// From when bytes count.
+    /// Time from which bytes count.
     pub warmup_ns: u64,
-    /// The kernel's name of it, for every socket.
+    /// The kernel's name of the congestion control, set on every socket.
     pub congestion_control: String,
     /// Real time for each second of emulated time.
     pub dilation: Dilation,
@@ -169,7 +169,7 @@ pub struct SeenFlow {
     pub warmup_bytes: u64,
     /// When it began.
     pub start_ns: Option<u64>,
-    /// When all of it had arrived.
+    /// Time at which all bytes had arrived.
     pub whole_ns: Option<u64>,
 }
 
@@ -191,12 +191,12 @@ pub struct SeenRounds {
     pub first_flow: u32,
     /// Bytes of a round, from all servers together.
     pub round_bytes: u64,
-    /// From when to when each round took.
+    /// Start and end of each round.
     pub rounds_ns: Vec<(u64, u64)>,
 }
 
 impl Seen {
-    /// Adds what another host has seen.
+    /// Adds the observations of another host.
     pub(super) fn merge(&mut self, other: Self) {
         self.over_ns = self.over_ns.max(other.over_ns);
         for (number, theirs) in other.flows {
