@@ -52,7 +52,7 @@ impl Histogram {
         self.max_ns = self.max_ns.max(ns);
     }
 
-    /// Counts what `other` has counted as well.
+    /// Adds the counts of `other`.
     pub fn merge(&mut self, other: &Self) {
         // Counts that came from elsewhere are no more than there are buckets.
         let buckets = self.counts.len().max(other.counts.len()).min(BUCKETS);

@@ -49,7 +49,7 @@ pub enum ParseQuantityError {
     NoUnit {
         /// The whole text.
         text: String,
-        /// The same value with the unit that a bare number would mean elsewhere.
+        /// The same value with the usual unit.
         example: String,
         /// The units that would have been understood.
         known: &'static str,

@@ -125,8 +125,8 @@ impl Duration {
     }
 }
 
-/// At most [`Instant::MAX`]: a deadline beyond the end of the clock is at its end, and not in the
-/// past.
+/// The sum is at most [`Instant::MAX`]: a deadline beyond the end of the clock is at its end, and
+/// not in the past.
 impl Add<Duration> for Instant {
     type Output = Self;
     #[inline]
