@@ -163,7 +163,7 @@ impl Admission {
         Self { shared: Arc::new(Shared { limits, tables, gone: Notify::new() }) }
     }
 
-    /// Returns the next connection, whatever errors earlier ones cause.
+    /// Returns the next connection; errors of earlier connections do not end the wait.
     ///
     /// If connections arrive faster than dropped ones close, it waits for the latter: together they
     /// never have more descriptors than [`AdmissionLimits::descriptors`] and one for each
@@ -380,8 +380,8 @@ impl HalfOpen {
         }
     }
 
-    /// Moves to the table of those whose first message or request is whole; one that is there
-    /// becomes its youngest.
+    /// Moves the connection to the table of connections whose first message or request is whole; in
+    /// that table it becomes the youngest.
     pub fn speaks(&mut self) {
         let mut tables = self.shared.lock();
         tables.stages[self.stage as usize].leave(self.number);

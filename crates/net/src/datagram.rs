@@ -113,7 +113,7 @@ pub struct Buffers {
     pub send: ByteCount,
 }
 
-/// The congestion that a datagram's IP header tells (RFC 3168).
+/// The congestion mark in a datagram's IP header (RFC 3168).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Ecn {
     /// The transport takes marks: ECT(0).
@@ -287,10 +287,10 @@ impl std::error::Error for SendError {
     }
 }
 
-/// A UDP socket that only sends, under no runtime: one that waits for nothing is woken by nothing.
+/// A UDP socket that only sends, without a runtime, so that no task is ever woken for it.
 ///
-/// Each datagram that has left would wake a runtime otherwise, as there is room again: for many
-/// sockets that each send a little, that is as much work as the sending.
+/// With a runtime, every sent datagram would wake it because there is room again: for many sockets
+/// that send a little each, that is as much work as the sending.
 #[derive(Debug)]
 pub struct SendSocket {
     socket: std::net::UdpSocket,
@@ -494,9 +494,9 @@ impl DatagramSocket {
 
     /// Sends all of `segments`, waiting for room where it must.
     ///
-    /// If it is dropped while it waits, those before have been sent.
+    /// If the call is dropped while it waits, the datagrams before have been sent.
     ///
-    /// Errors: the first one that cannot be sent; those before have been.
+    /// Errors: a datagram cannot be sent; the datagrams before it have been sent.
     pub async fn send(&self, segments: &Segments<'_>) -> Result<(), SendError> {
         let mut rest = *segments;
         while rest.count() > 0 {
@@ -530,8 +530,8 @@ impl DatagramSocket {
         }
     }
 
-    /// Waits until datagrams come, and fills `batch` with them: at least one. Nothing is lost if it
-    /// is dropped.
+    /// Waits until datagrams arrive, and fills `batch` with at least one. A dropped call loses no
+    /// datagram.
     ///
     /// Errors: the system's.
     pub async fn recv(&self, batch: &mut Batch) -> io::Result<usize> {
@@ -688,7 +688,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Room for 32 messages, 2 MiB; pages that nothing has come into yet take no memory.
+    /// Buffers for 32 messages, 2 MiB; untouched pages take no memory.
     pub fn new() -> Self {
         Self::with_messages(MESSAGES_MAX)
     }

@@ -352,8 +352,7 @@ fn revoke_at(
     replace(&path, text.as_bytes(), 0o644)
 }
 
-/// The list of revoked certificates in `path`, as text and as it is understood; empty if there is
-/// none.
+/// The list of revoked certificates in `path`, as text and parsed; empty if there is no file.
 fn read_list(path: &Path) -> Result<(String, Revoked), KeysError> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
@@ -434,7 +433,7 @@ pub fn holder_of(pem: &[u8]) -> Option<String> {
 fn authority(system: System, key: &KeyPair) -> CertificateParams {
     let mut ca = CertificateParams::default();
     ca.distinguished_name = rcgen::DistinguishedName::new();
-    // The key's own bytes tell two authorities apart in messages.
+    // Bytes of the key distinguish two authorities in messages.
     let mark: String = key.public_key_raw().iter().rev().take(4).map(|b| format!("{b:02x}")).collect();
     ca.distinguished_name.push(DnType::CommonName, authority_mark(system) + &mark);
     ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -572,8 +571,8 @@ fn in_folder(folder: &Path, file: &KeyFile, end: &str) -> PathBuf {
     name.into()
 }
 
-/// Makes a folder for its owner only, and those above it; one that is there must not be for
-/// everybody to write.
+/// Creates a folder for its owner only, and its parents; an existing folder must not be writable
+/// for everybody.
 fn make_folder(path: &Path) -> Result<(), KeysError> {
     let unwritable = |error| KeysError::Unwritable { path: path.to_owned(), error };
     let mut builder = std::fs::DirBuilder::new();
@@ -610,7 +609,7 @@ fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), KeysError> {
     let mut new = path.to_owned().into_os_string();
     new.push(".new");
     let new = PathBuf::from(new);
-    // Left by somebody who was interrupted.
+    // A file left by an interrupted call.
     let _ = std::fs::remove_file(&new);
     create(&new, bytes, mode)?;
     std::fs::rename(&new, path).map_err(|error| KeysError::Unwritable { path: path.to_owned(), error })

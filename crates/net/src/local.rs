@@ -67,7 +67,7 @@ pub fn listen(path: &Path, group: Option<&str>) -> Result<UnixListener, ListenEr
     };
     let bind = || UnixListener::bind(path);
     let listener = match bind() {
-        // Left by a daemon that was killed, if nobody answers.
+        // If nobody answers, a killed daemon left the socket.
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             if !symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
                 return Err(ListenError::NoSocket(path.to_owned()));

@@ -220,8 +220,8 @@ pub(crate) fn unescaped(text: &str) -> Option<String> {
     (escaped(&name) == text).then_some(name)
 }
 
-/// The DNS name that stands for `name` in a system's `role`. DNS knows no upper case, so everything
-/// but `a-z`, `0-9` and inner hyphens becomes `_xx`.
+/// The DNS name of the party `name` with a system's `role`. DNS knows no upper case, so all
+/// characters except `a-z`, `0-9` and inner hyphens become `_xx`.
 ///
 /// Errors: a name that is empty or too long for a DNS label (63 bytes after escaping).
 pub fn dns_name(system: System, role: Role, name: &str) -> Result<String, BadName> {

@@ -72,8 +72,8 @@ impl Resolver {
         Self { shared: Arc::new(Shared { lookup, table: Mutex::default() }) }
     }
 
-    /// The first address of `host:port`, which `owner` chose. It may be dropped at any time; what
-    /// runs goes on and is counted until it ends.
+    /// Returns the first address of `host:port`, which `owner` chose. May be dropped at any time; a
+    /// running lookup continues and is counted until it ends.
     ///
     /// Errors: too many of the owner's names, or of all, are being looked up (`WouldBlock`: try
     /// again); the system's. Must be called inside the runtime.

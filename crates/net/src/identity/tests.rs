@@ -78,7 +78,7 @@ async fn connected(
     }
 }
 
-/// #17: a connection that stood when its peer's certificate ended went on for as long as it liked.
+/// #17: a connection continued indefinitely after its peer's certificate had ended.
 #[tokio::test]
 async fn a_guard_tells_when_a_certificate_ends_and_no_handshake_passes_after() {
     let folder = set("ends", time::Duration::seconds(2));
