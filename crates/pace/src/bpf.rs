@@ -82,11 +82,11 @@ struct Limited {
 }
 
 impl BpfPacer {
-    /// A pacer for the network namespace of this thread. A flow that is not there yet gets its
-    /// limit as it opens if its program is in this cgroup or below it; `None` is the root, so any
-    /// program.
+    /// Creates a pacer for the network namespace of this thread. A flow that does not exist yet
+    /// gets its limit as it opens if its program is in this cgroup or below it; `None` is the root
+    /// cgroup, which contains all programs.
     ///
-    /// Errors: what this kernel lacks or refuses, with the step.
+    /// Errors: a feature that this kernel lacks or refuses, with the step.
     pub fn new(cgroup: Option<&Path>) -> Result<Self, StartError> {
         let failed = |step| move |error| StartError { mechanism: Mechanism::Bpf, step, error };
         let cgroup = match cgroup {
@@ -165,7 +165,8 @@ impl BpfPacer {
         let _ = self.before.insert(&key(flow), &before.to_ne_bytes());
     }
 
-    /// Takes a connection over that has this limit already, and gets this back when it is lifted.
+    /// Takes over a connection that already has this limit; `before` is restored when the limit is
+    /// lifted.
     ///
     /// Units: as [`BpfPacer::note_before`].
     /// Errors: no room.

@@ -75,7 +75,7 @@ pub struct SocketPacer {
 }
 
 impl SocketPacer {
-    /// A pacer for the network namespace of this thread.
+    /// Creates a pacer for the network namespace of this thread.
     ///
     /// Errors: the system's, if it has no sock_diag(7).
     pub fn new() -> io::Result<Self> {

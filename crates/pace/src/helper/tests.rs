@@ -151,7 +151,7 @@ fn a_close_that_the_kernel_holds_up_holds_up_nobody_else() {
     assert!(helper.carry_out(&[(nowhere(9), Change::ReadRate)])[0].is_err());
     let pid = helper.running.as_ref().expect("it runs").pid;
     let owner = std::thread::spawn(move || {
-        // Once it has been duplicated; before that, this would wait itself.
+        // Runs once the socket has been duplicated; before that, this call would wait itself.
         let has_it = |fd: RawFd| is_there(&Place { pid, fd, ..place });
         while !(0..64).any(has_it) {
             std::thread::yield_now();

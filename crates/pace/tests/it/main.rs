@@ -167,7 +167,7 @@ fn bpf_limits_connections_that_were_there_before_it_or_come_after_and_restores_t
     let Some(mut pacer) = bpf_pacer(&pair, &cgroup) else { return };
     let mut reader = pair.a.run(|| FlowReader::new().expect("sock_diag"));
     let mut limit = |flow| reader.find(flow).expect("asked").map(|state| state.pacing_limit);
-    // Named before it is there.
+    // The flow is named before it exists.
     let waiting = pair.waiting_load(Ipv::Four, Some(&cgroup));
     let later = waiting.flow;
     for result in
@@ -456,7 +456,7 @@ fn limits_are_for_one_connection(options: &PacerOptions, mechanism: Mechanism) {
     assert!(second.flow == first.flow && second.cookie != first.cookie);
     let limit = || pacing_limit(&near).expect("ours");
     assert_eq!(limit(), None);
-    // Too late; BPF alone cannot tell.
+    // This is too late, which BPF alone cannot notice.
     let late = set(first, fast);
     let is_told = matches!(late, Err(PaceError::NoSuchFlow { .. }));
     assert!(is_told || mechanism == Mechanism::Bpf, "{late:?}");
