@@ -133,7 +133,7 @@ impl OpenError {
     }
 }
 
-/// A path as it may be shown.
+/// A path in a printable form.
 pub fn shown(path: &Path) -> String {
     printable(&path.to_string_lossy()).into_owned()
 }
@@ -303,15 +303,16 @@ impl Folder {
         Ok(())
     }
 
-    /// Checks whether a file `name` could be written there, as far as possible without writing.
+    /// Checks whether a file `name` could be written below the folder, as far as possible without
+    /// writing.
     ///
-    /// Errors: one line: a folder has that name, a link or something else is there, a folder is not
-    /// writable.
+    /// Errors: one line: a folder has that name, the path holds a link or another kind of file, a
+    /// folder is not writable.
     pub fn check(&self, name: &Name) -> io::Result<()> {
         match self.place(name, false) {
             Ok(place) => place.check(),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                // The nearest folder that is there is the one in which others will be made.
+                // Missing folders will be created in the nearest folder that exists.
                 let parents = Path::new(&name.0).ancestors().skip(2);
                 for parent in parents {
                     match self.open_folder(parent) {
@@ -425,10 +426,10 @@ pub struct Place {
 }
 
 impl Place {
-    /// The user's own path: links among its folders are followed, and folders that it lacks are
-    /// made. The file itself is never reached by a link.
+    /// Location of a path that the user named: links among its folders are followed, and missing
+    /// folders are created. The file itself is never reached by a link.
     ///
-    /// Errors: the system's, with the name of the folder; what can be no file's name.
+    /// Errors: the system's, with the name of the folder; the path names no file.
     pub fn of(path: &Path) -> io::Result<Self> {
         Self::beside(path, None)
     }
@@ -473,9 +474,9 @@ impl Place {
         &self.path
     }
 
-    /// The finished file that is there, if one is.
+    /// The finished file, if it exists.
     ///
-    /// Errors: something else has its name, or it cannot be read.
+    /// Errors: another kind of file has its name, or it cannot be read.
     pub fn finished(&self) -> io::Result<Option<File>> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let open = |flags| rustix::fs::openat(&self.folder, &*self.name, flags, Mode::empty());
@@ -499,10 +500,10 @@ impl Place {
         looked().map_err(|e| e.at(&self.path))
     }
 
-    /// Checks whether a file could be written there, as far as possible without writing.
+    /// Checks whether a file could be written at the location, as far as possible without writing.
     ///
-    /// Errors: one line: a folder has that name, a link or something else is there, the folder is
-    /// not writable.
+    /// Errors: one line: a folder has that name, the path holds a link or another kind of file, the
+    /// folder is not writable.
     pub fn check(&self) -> io::Result<()> {
         writable(&self.folder, self.path.parent().unwrap_or(Path::new(".")))?;
         let invalid = |why: &str| {

@@ -16,7 +16,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// The endings of working files' names; the journal's last, as it holds the lock.
+/// Endings of working files' names; the journal's is last, because the journal holds the lock.
 const ENDINGS: [&str; 4] = [".partial", ".named", ".spool", ".journal"];
 
 /// The leftover of one file.

@@ -470,7 +470,7 @@ fn a_journal_says_what_it_is_for() {
 /// A step of one of several concurrent transfers.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Opens its file, if it has none open.
+    /// Opens its file, if it is not open.
     Open(usize),
     /// Writes one of the file's four quarters.
     Write(usize, u8),
