@@ -82,7 +82,7 @@ extern "C" fn begin() {
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn() = begin;
 
-/// Does this and leaves `errno` as it was.
+/// Does `work` and restores `errno`.
 fn keeping_errno<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: the C library returns the address of this thread's `errno`, which is valid as long as
     // the thread.
