@@ -109,7 +109,7 @@ impl Connection {
     }
 }
 
-/// The system calls a wait that is over one that would go on.
+/// The system reports an expired wait as a wait that would block.
 fn late(error: Error) -> Error {
     match error.kind() {
         ErrorKind::WouldBlock => Error::new(ErrorKind::TimedOut, "did not answer in time"),

@@ -273,7 +273,7 @@ impl Drop for Flow {
 }
 
 impl Shared {
-    /// Sends a line. `is_heard` tells whether the agent may have accepted it.
+    /// Sends a line. Sets `is_heard` to whether the agent may have accepted it.
     fn say(&self, line: &Line<'_>, is_heard: &mut bool) -> Result<(), AnnounceError> {
         let deadline = Deadline::after(self.timeout);
         let mut buffer = [0; line::LINE_BYTES_MAX];

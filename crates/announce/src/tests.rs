@@ -303,7 +303,7 @@ fn a_forked_child_speaks_over_a_connection_of_its_own() {
     flow.grow(size(2)).expect("taken");
     flow.grow(size(3)).expect("taken");
     assert_eq!([number(), number(), number()], [0, 1, 1]);
-    // Forked while another thread had the lock, which nobody gives back.
+    // Forked while another thread held the lock, which is never released in the child.
     let held = unused(&announcer);
     flow.grow(size(4)).expect("taken");
     flow.grow(size(5)).expect("taken");
