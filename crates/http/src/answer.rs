@@ -76,7 +76,7 @@ pub(crate) struct Refused(pub(crate) String);
 /// The answer of a route.
 pub type Reply<T> = Result<Json<T>, Refusal>;
 
-/// Routes with what all services have: limits, and refusals of one shape.
+/// Adds to routes the parts that all services share: limits, and refusals of one form.
 pub fn complete<S: Clone + Send + Sync + 'static>(routes: Router<S>) -> Router<S> {
     routes
         .fallback(|| async {
@@ -121,9 +121,9 @@ pub fn read<T: serde::de::DeserializeOwned>(body: Result<Bytes, BytesRejection>)
     serde_json::from_slice(&bytes).map_err(|e| Refusal(StatusCode::BAD_REQUEST, format!("body: {e}")))
 }
 
-/// About the most memory that the values of a JSON text take while they are read: where a field
-/// tells which of several types a value has, serde holds all of it as 32 bytes a value, in lists
-/// that double, and an object as at least four pairs.
+/// Approximate maximum memory of the values of a JSON text while they are parsed: if a field
+/// determines which of several types a value has, serde holds the whole value as 32 bytes for each
+/// element, in lists that double, and an object as at least four pairs.
 fn parsed_bytes(json: &[u8]) -> usize {
     let bytes = |byte: &u8| match byte {
         b',' => 64,

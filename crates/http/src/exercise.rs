@@ -21,7 +21,7 @@ use tokio::runtime::{Builder, Runtime};
 
 /// The most requests of one input.
 const REQUESTS_MAX: usize = 64;
-/// The most of a reply that is read: event streams go on.
+/// Maximum number of frames of a reply that are read, because event streams do not end.
 const FRAMES_MAX: usize = 64;
 
 /// Its clock is paused: a request that waits is given up.

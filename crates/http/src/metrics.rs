@@ -15,7 +15,7 @@ pub fn reply(peer: &PeerIdentity, metrics: impl FnOnce() -> String) -> Result<Re
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], metrics()).into_response())
 }
 
-/// Metrics of one service, as they are said.
+/// Metrics of one service, in their text format.
 #[derive(Debug, Default)]
 pub struct Metrics(String);
 

@@ -172,8 +172,8 @@ impl PlainServer {
         .await
     }
 
-    /// Serves what `answer` makes of each request, without a router's cost. The caller bounds the
-    /// bodies of requests, or reads none. Never returns; drop it to stop.
+    /// Serves the answers of `answer`, without a router's cost. The caller limits the bodies of
+    /// requests, or reads none. Never returns; drop it to stop.
     pub async fn run_answers<A, F, B>(self, answer: A) -> Infallible
     where
         A: Fn(PeerAddress, Request<Incoming>) -> F + Clone + Send + Sync + Unpin + 'static,

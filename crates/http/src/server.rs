@@ -259,7 +259,7 @@ async fn note_refusal(
 ) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let response = next.run(request).await;
-    // To register again is what every site and host is asked to do after a restart.
+    // Every site and host registers again after a restart, as it should.
     let is_news = response.status() != StatusCode::CONFLICT || path.starts_with("/v1/transfers");
     if let Some(Refused(reason)) = response.extensions().get().filter(|_| is_news) {
         let (method, path) = (brief(method.as_str(), METHOD_SHOWN_MAX), brief(&path, PATH_SHOWN_MAX));

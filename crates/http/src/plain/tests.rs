@@ -76,7 +76,7 @@ async fn open(held: &mut [TcpStream], most: usize) -> usize {
     timeout(LONG, counts).await.expect("in time")
 }
 
-/// #48: silent connections took a place each, before they were accepted, and nobody else got in
+/// #48: silent connections took a slot each, before they were accepted, and no other client got in
 /// when all were taken.
 #[tokio::test]
 async fn silent_connections_of_one_address_keep_nobody_out() {
@@ -109,7 +109,7 @@ async fn of_a_busy_address_the_longest_idle_connection_goes() {
         assert!(is_answered(&mut tcp).await);
         held.push(tcp);
     }
-    // The first asks again, so that the second is the one that asked longest ago.
+    // The first asks again, so that the second has been idle for longest.
     held[0].write_all(QUESTION.as_bytes()).await.expect("it is open");
     assert!(is_answered(&mut held[0]).await);
     let mut newcomer = say(at, FLOOD, QUESTION).await;
