@@ -79,7 +79,7 @@ const BATCH: usize = 32;
 /// Largest packet that a device can hand over.
 const PACKET_MAX: usize = 65_536;
 
-/// A site at the edge of the fabric: what arrives is written to its device.
+/// A site at the edge of the fabric: arriving packets are written to its device.
 struct SiteNode {
     tun: RawFd,
     delivery: Rc<RefCell<Delivery>>,

@@ -242,7 +242,7 @@ impl EmulationOptions {
             settings.push(("ipv4/tcp_rmem".into(), format!("4096 {} {max}", max.min(131_072)), true));
             settings.push(("ipv4/tcp_wmem".into(), format!("4096 {} {max}", max.min(16_384)), true));
         }
-        // The caller's own come last, so that they hold.
+        // The caller's own settings are last, so that they take precedence.
         let stretched = dilation::settings(self.dilation);
         settings.extend(
             stretched.iter().chain(&self.settings).map(|(path, value)| (path.clone(), value.clone(), true)),
@@ -517,8 +517,8 @@ impl Emulation {
 
     /// Starts `command` in `site`. It is killed when the emulation is dropped or this process dies.
     ///
-    /// Errors: the program cannot be started. Its standard input and output are what `command`
-    /// says.
+    /// Errors: the program cannot be started. Its standard input and output are as `command` sets
+    /// them.
     /// Panics: if the site is not of this topology.
     pub fn spawn(&self, site: SiteId, mut command: Command) -> Result<Child, EmuError> {
         let parent = std::process::id() as libc::pid_t;
@@ -554,7 +554,7 @@ impl Emulation {
         self.handle.enter(site)
     }
 
-    /// Runs `work` in a separate thread inside `site`; sockets that it opens stay the site's, also
+    /// Runs `work` in a separate thread inside `site`; sockets that it opens stay in the site, also
     /// after it has returned them.
     ///
     /// Errors: without CAP_SYS_ADMIN of our own a thread cannot enter; start a program instead.
@@ -753,8 +753,8 @@ impl EmulationHandle {
     }
 }
 
-/// The way of least delay to each site: one of them where sites forward, all where switches do, by
-/// flow.
+/// The path of least delay to each site: a single path where sites forward, and all equal paths,
+/// chosen by flow, where switches do.
 fn least_delay(topology: &Topology, seed: Seed) -> Vec<Switching> {
     if topology.sites().iter().any(|site| site.is_switch) {
         // A link without delay would count less than none at all.

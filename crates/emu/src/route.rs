@@ -153,8 +153,8 @@ pub(crate) fn priority(dscp: u8) -> u8 {
     }
 }
 
-/// The ECN field of a packet that met congestion (RFC 3168, section 5). 0 is a packet that cannot
-/// say so.
+/// ECN field of a packet that met congestion (RFC 3168, section 5). 0 is a packet that cannot carry
+/// the mark.
 const CE: u8 = 3;
 
 /// Writes into an IPv4 header that the packet met congestion, and amends the header's checksum.

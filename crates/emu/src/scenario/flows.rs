@@ -230,8 +230,8 @@ impl Flows {
         self.tasks.entry(site.0).or_insert_with(|| self.timing.clone())
     }
 
-    /// Starts the systems' programs, and has the hosts' programs say of flows what these want to
-    /// hear.
+    /// Starts the systems' programs, and lets the hosts' programs report the flow events that these
+    /// programs subscribe to.
     ///
     /// Errors: the systems'.
     pub(super) fn start(

@@ -227,7 +227,7 @@ pub(super) fn port(flow: u32) -> u16 {
     PORT_FIRST + flow as u16
 }
 
-/// The flow that comes from `port`.
+/// The flow of the source port `port`.
 fn flow_from(port: u16) -> Option<u32> {
     port.checked_sub(PORT_FIRST).map(u32::from).filter(|flow| *flow < FLOWS_MAX)
 }
@@ -360,8 +360,8 @@ impl Host {
     }
 }
 
-/// Runs a host's program in this process, which [`super::run`] started: reads a task, does it,
-/// prints what it saw, and ends the process.
+/// Runs a host's program in this process, which [`super::run`] started: reads a task, performs it,
+/// prints its observations, and ends the process.
 ///
 /// Errors: the system's; input that is no task.
 pub fn run() -> Result<(), ScenarioError> {
@@ -506,7 +506,7 @@ fn pace(host: &Arc<Host>, mut sources: Vec<Sending>, runtime: &Handle) {
                     Ok(stream) => send(stream, &flow).await,
                     Err(error) => Err(error),
                 };
-                // A network can keep a flow from its receiver; and when time is up receivers go.
+                // A network can keep a flow from its receiver; and receivers end when time is up.
                 if let Err(error) = sent
                     && error.kind() != ErrorKind::TimedOut
                     && !host.clock.left().is_zero()
@@ -681,8 +681,8 @@ async fn send(stream: TcpStream, task: &Outgoing) -> std::io::Result<()> {
         }
     }
     stream.shutdown().await?;
-    // The receiver goes when it has it all; an earlier end here would leave the rest to a kernel
-    // that may give it up. That the connection has gone tells others that the flow is over.
+    // The receiver closes once it has all bytes; an earlier end here would leave the rest to a
+    // kernel that may give it up. The closed connection shows other hosts that the flow is over.
     stream.readable().await
 }
 
@@ -719,8 +719,8 @@ fn serve(task: &Serve, listener: &TcpListener) {
     }
 }
 
-/// Asks all servers for a block, again when all have come; one thread a server, a barrier between
-/// rounds.
+/// Asks all servers for a block, and again when all have arrived; one thread for each server, and a
+/// barrier between rounds.
 fn ask(task: &Ask, clock: Clock) -> std::io::Result<SeenRounds> {
     let streams: Vec<TcpStream> = task.servers.iter().map(TcpStream::connect).collect::<Result<_, _>>()?;
     let barrier = std::sync::Barrier::new(streams.len() + 1);

@@ -459,9 +459,9 @@ fn held_site(emulation: &Emulation) -> (Child, String) {
     (shell, ready)
 }
 
-/// Runs the test `name` in another process, where `variable` is set, kills the process once it says
-/// [`held_site`]'s line, and checks that its programs and its namespace go. False if the machine
-/// cannot emulate.
+/// Runs the test `name` in another process, where `variable` is set, kills the process once it
+/// prints [`held_site`]'s line, and checks that its programs and its namespace disappear. False if
+/// the machine cannot emulate.
 fn kill_test(name: &str, variable: &str) -> bool {
     let mut child = Command::new(std::env::current_exe().expect("this test"))
         .args(["--exact", name, "--nocapture"])
@@ -505,7 +505,7 @@ fn nothing_is_left_after_the_emulating_process_is_killed() {
 #[test]
 fn it_works_inside_a_user_namespace() {
     let _alone = alone();
-    // Reno is there in every kernel and, unlike others, allowed in every namespace.
+    // Every kernel has Reno and, unlike other controls, allows it in every namespace.
     let options = EmulationOptions {
         isolation: Some(Isolation::UserNamespace),
         congestion_control: Some("reno".into()),
@@ -544,7 +544,7 @@ fn it_works_inside_a_user_namespace() {
 }
 
 /// Runs in a separate process inside a site, started by the test above: answers, or asks until it
-/// has an answer.
+/// gets an answer.
 #[test]
 fn child_of_the_user_namespace_test() {
     let Some(role) = std::env::var("ANABRANCH_EMU_TALK_TEST").ok() else { return };
