@@ -192,7 +192,7 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
     let job = match check(args, quiet) {
         Ok(job) => job,
         Err(error) => {
-            eprintln!("anabranch: {error:#}");
+            errln!("anabranch: {error:#}");
             return Ok(ExitCode::from(2));
         }
     };
@@ -204,7 +204,7 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
     let record = args.record.as_deref().map(RunDir::claim).transpose()?;
     let emulation = match Emulation::start(topology, job.options.clone()) {
         Err(error @ (EmuError::Size { .. } | EmuError::Option { .. } | EmuError::Link { .. })) => {
-            eprintln!("anabranch: {error}");
+            errln!("anabranch: {error}");
             return Ok(ExitCode::from(2));
         }
         started => started?,
@@ -252,10 +252,10 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
         record.finish(&command, config, Some(job.options.seed))?;
     }
     if args.json {
-        println!("{}", serde_json::to_string(&outcome.json()?)?);
+        outln!("{}", serde_json::to_string(&outcome.json()?)?);
     }
     if !quiet && !ended.stillborn {
-        eprint!("{}", outcome.text(verbose));
+        crate::output::write_error(&outcome.text(verbose));
     }
     let distrusted = args.strict && !outcome.report.trusted && ended.code == 0;
     Ok(if distrusted { ExitCode::FAILURE } else { ExitCode::from(ended.code) })
@@ -418,7 +418,7 @@ impl Stage<'_> {
                 Some(command) => match self.emulation.spawn(self.job.site, command) {
                     Ok(child) => Some(child),
                     Err(EmuError::Spawn { program, error, .. }) => {
-                        eprintln!("anabranch: cannot start `{program}`: {error}");
+                        errln!("anabranch: cannot start `{program}`: {error}");
                         let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
                         stop_backgrounds(&mut backgrounds).await;
                         return Ok(Ended { code, stillborn: true, seconds: 0.0, backgrounds });
@@ -480,7 +480,7 @@ impl Stage<'_> {
             let site = &self.job.topology.site(self.job.site).name;
             let address = self.emulation.site_address(self.job.site);
             if !self.quiet {
-                eprintln!(
+                errln!(
                     "a shell in {site} ({address}); in another site: nsenter --net=$ANABRANCH_NETNS_1 CMD; `exit` ends it all"
                 );
             }
@@ -570,7 +570,7 @@ fn check_backgrounds(topology: &Topology, backgrounds: &mut [Background]) {
             background.ended = Some(status);
             if !status.success() {
                 let site = &topology.site(background.site).name;
-                eprintln!("anabranch: --run {site}: `{}` ended with {}", background.line, exit_code(status));
+                errln!("anabranch: --run {site}: `{}` ended with {}", background.line, exit_code(status));
             }
         }
     }

@@ -7,6 +7,13 @@
     clippy::disallowed_methods,
     reason = "a driver: sockets, files, clocks and the environment are its business"
 )]
+#![cfg_attr(
+    not(test),
+    deny(clippy::print_stdout, clippy::print_stderr, reason = "`output` writes whole lines")
+)]
+
+#[macro_use]
+mod output;
 
 mod broker;
 mod circuit;
@@ -26,7 +33,6 @@ mod live;
 mod member;
 mod network;
 mod page;
-mod pipe;
 mod process;
 mod recipe;
 mod replicate;
@@ -147,11 +153,15 @@ pub fn main() -> ExitCode {
         Verb::Recipe(args) => recipe::run(&args),
         Verb::Completions(args) => completions::run(&args, Cli::command()),
     };
+    if let Err(error) = output::finish() {
+        errln!("anabranch: standard output: {error}");
+        return ExitCode::from(exit::FAILED);
+    }
     match result {
         Ok(code) => code,
         Err(error) => {
             // One line: what went wrong, then what led to it; whoever's words they are.
-            eprintln!("anabranch: {}", anabranch_units::text::printable(&format!("{error:#}")));
+            errln!("anabranch: {}", anabranch_units::text::printable(&format!("{error:#}")));
             exit::code(&error)
         }
     }

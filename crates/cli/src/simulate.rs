@@ -8,7 +8,7 @@ pub(crate) mod table;
 mod trials;
 
 use crate::family;
-use crate::pipe::Pipe;
+use crate::output;
 use crate::run_dir::RunDir;
 use anabranch_sim::scenario::{self, Point};
 use anabranch_sim::{Outcome, Plan, PlanError, Simulation, WorkloadRow};
@@ -69,7 +69,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let points = match load(args) {
         Ok(points) => points,
         Err(error) => {
-            eprintln!("anabranch: {error:#}");
+            errln!("anabranch: {error:#}");
             return Ok(ExitCode::from(2));
         }
     };
@@ -126,7 +126,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         Some(Ok(Trial { point, trial, seed, outcome: simulation.finish() }))
     };
     let mut done: Vec<Option<Trial>> = trials.iter().map(|_| None).collect();
-    let (mut failure, mut printed, mut pipe) = (None, 0, Pipe::default());
+    let (mut failure, mut printed) = (None, 0);
     parallel(&trials, threads, work, |index, result| {
         match result {
             Some(Ok(trial)) => done[index] = Some(trial),
@@ -135,15 +135,15 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         }
         // In order, so that equal runs print equal lines.
         while let Some(Some(trial)) = done.get(printed).filter(|_| args.json) {
-            bar.suspend(|| pipe.print(rows(&points, trial).map(|row| Value::Object(row).to_string())));
+            bar.suspend(|| rows(&points, trial).for_each(|row| outln!("{}", Value::Object(row))));
             printed += 1;
         }
         bar.set_position(shares.iter().map(|s| s.load(Ordering::Relaxed)).sum());
-        failure.is_none() && !pipe.is_closed && !interrupted.load(Ordering::Relaxed)
+        failure.is_none() && !output::is_closed() && !interrupted.load(Ordering::Relaxed)
     });
     bar.finish_and_clear();
     if let Some(failure) = failure {
-        eprintln!("anabranch: {failure}");
+        errln!("anabranch: {failure}");
         return Ok(ExitCode::from(2));
     }
     let done: Vec<Trial> = done.into_iter().flatten().collect();
@@ -154,10 +154,10 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             coflows: trial.outcome.coflows.clone(),
             drops: trial.outcome.network.dropped_queue_full + trial.outcome.network.dropped_otherwise,
         });
-        pipe.print(std::iter::once(table::of(&points, &lines.collect::<Vec<_>>()).to_string()));
+        outln!("{}", table::of(&points, &lines.collect::<Vec<_>>()));
     }
     if interrupted.load(Ordering::Relaxed) {
-        eprintln!("anabranch: interrupted: {} of {} trials were whole", done.len(), trials.len());
+        errln!("anabranch: interrupted: {} of {} trials were whole", done.len(), trials.len());
         return Ok(ExitCode::from(130));
     }
     if let Some(run_dir) = run_dir {

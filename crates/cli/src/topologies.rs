@@ -4,7 +4,6 @@
 //! listed only.
 
 use crate::network::TopologyArgs;
-use crate::pipe::Pipe;
 use anabranch_graph::Topology;
 use anabranch_graph::builtin::{BUILTINS, builtin};
 use anabranch_units::BitRate;
@@ -38,13 +37,11 @@ const GENERATED: [(&str, &str, &str); 4] = [
 ///
 /// Errors: an unknown name, an unreadable or wrong file, with the line.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let mut pipe = Pipe::default();
     match &args.topology {
-        None => pipe.print(std::iter::once(if args.json { all_json()? } else { all() })),
+        None => outln!("{}", if args.json { all_json()? } else { all() }),
         Some(name) => {
             let topology = TopologyArgs { topology: name.clone(), rate: args.rate }.load_any()?;
-            let shown = if args.json { json(&topology).to_string() } else { table(&topology) };
-            pipe.print(std::iter::once(shown));
+            outln!("{}", if args.json { json(&topology).to_string() } else { table(&topology) });
         }
     }
     Ok(ExitCode::SUCCESS)

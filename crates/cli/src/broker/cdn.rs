@@ -45,14 +45,14 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::runtime()?.block_on(async {
         let agent = NetworkAgent::new(config, &identity)?;
         if !quiet {
-            eprintln!("agent of network {}; broker {}", args.name, agent.brokers().join(", "));
+            errln!("agent of network {}; broker {}", args.name, agent.brokers().join(", "));
         }
         tokio::select! {
             ended = agent.run(crate::process::asked_to_end()) => ended?,
             never = crate::keys::follow(&identity) => match never {},
         }
         if !quiet {
-            eprintln!("agent of network {} ends", args.name);
+            errln!("agent of network {} ends", args.name);
         }
         Ok(ExitCode::SUCCESS)
     })

@@ -68,7 +68,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::runtime()?.block_on(async {
         let listener = anabranch_net::socket::listen(args.listen)?;
         if !quiet {
-            eprintln!("origin serves http://{}/segment?bytes=N", listener.local_addr()?);
+            errln!("origin serves http://{}/segment?bytes=N", listener.local_addr()?);
         }
         let router = Router::new().route("/segment", get(segment));
         tokio::select! {

@@ -175,15 +175,15 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             .await
             .with_context(|| format!("--listen {}", args.listen))?;
         if !quiet {
-            eprintln!("broker listens on https://{}; {} decides", server.local_addr()?, args.design);
-            eprintln!("players ask http://{}/steering/hls and /steering/dash", players.local_addr()?);
+            errln!("broker listens on https://{}; {} decides", server.local_addr()?, args.design);
+            errln!("players ask http://{}/steering/hls and /steering/dash", players.local_addr()?);
         }
         tokio::select! {
             () = server.run() => {}
             ended = players.run() => ended.context("--players")?,
             never = crate::keys::follow(&identity) => match never {},
             () = crate::process::asked_to_end() => if !quiet {
-                eprintln!("broker ends; players go on with what they have");
+                errln!("broker ends; players go on with what they have");
             }
         }
         service.give_lead_back().await;

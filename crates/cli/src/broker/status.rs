@@ -58,7 +58,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         if args.json {
             let rounds = client.rounds().await?;
             let all = serde_json::json!({ "networks": networks, "decision": decision, "rounds": rounds });
-            println!("{all}");
+            outln!("{all}");
         } else {
             show(&networks, &decision);
         }
@@ -85,9 +85,9 @@ fn show(networks: &[NetworkView], decision: &DecisionView) {
         ]);
     }
     table.column_iter_mut().skip(2).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
-    println!("{table}");
+    outln!("{table}");
     if decision.round == 0 {
-        println!("no round was accepted yet");
+        outln!("no round was accepted yet");
         return;
     }
     let sessions = |is_placed: bool| -> u64 {
@@ -95,7 +95,7 @@ fn show(networks: &[NetworkView], decision: &DecisionView) {
         those.map(|placed| u64::from(placed.sessions)).sum()
     };
     let (placed, unplaced) = (sessions(true), sessions(false));
-    println!(
+    outln!(
         "round {}: {placed} clients placed, {unplaced} for whom there is no room; at most {:.3} % from the best",
         decision.round,
         100.0 * decision.gap_share

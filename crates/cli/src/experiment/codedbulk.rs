@@ -51,14 +51,14 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             record.row(&row)?;
         }
         if args.json {
-            println!("{}", serde_json::to_string(&row)?);
+            outln!("{}", serde_json::to_string(&row)?);
         } else {
-            println!("{}", line(&row));
+            outln!("{}", line(&row));
         }
         if let Some(m) = row.measured.as_ref().filter(|m| !m.trusted) {
             trusted = false;
             if !quiet {
-                eprintln!("{scheme}: do not trust this figure: {}", m.why.join("; "));
+                errln!("{scheme}: do not trust this figure: {}", m.why.join("; "));
             }
         }
     }

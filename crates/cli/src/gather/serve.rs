@@ -104,7 +104,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     runtime()?.block_on(async {
         let mut server = Server::start(config).await.map_err(sorted)?;
         if !quiet {
-            eprintln!("{} serves {} on {}", args.name, args.dir.display(), server.address());
+            errln!("{} serves {} on {}", args.name, args.dir.display(), server.address());
         }
         let identity = server.identity().clone();
         tokio::select! {

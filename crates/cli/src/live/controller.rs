@@ -94,7 +94,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             .await
             .with_context(|| format!("--listen {}", args.listen))?;
         if !quiet {
-            eprintln!("controller listens on https://{} for {nodes} nodes", server.local_addr()?);
+            errln!("controller listens on https://{} for {nodes} nodes", server.local_addr()?);
         }
         tokio::select! {
             () = server.run() => {}
@@ -102,7 +102,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             () = crate::process::asked_to_end() => {
                 service.give_lead_back().await;
                 if !quiet {
-                    eprintln!("controller ends; nodes go on by themselves");
+                    errln!("controller ends; nodes go on by themselves");
                 }
             }
         }
@@ -237,7 +237,7 @@ pub fn drain(args: &DrainArgs, quiet: bool) -> anyhow::Result<ExitCode> {
         } else {
             "takes no new stream, and its streams move: `live status` shows when none is left"
         };
-        eprintln!("node {}: {line}", args.node);
+        errln!("node {}: {line}", args.node);
     }
     Ok(ExitCode::SUCCESS)
 }

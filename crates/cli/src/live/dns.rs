@@ -79,9 +79,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             .with_context(|| format!("listening at {}", args.listen))?;
         let steering = steering(args, directory)?;
         if !quiet {
-            eprintln!("name server of {zone} listens at {}", dns.local_addr()?);
+            errln!("name server of {zone} listens at {}", dns.local_addr()?);
             if let Some(steering) = &steering {
-                eprintln!("steering at http://{}/v1/steering/CHANNEL", steering.local_addr()?);
+                errln!("steering at http://{}/v1/steering/CHANNEL", steering.local_addr()?);
             }
         }
         let steers = async {

@@ -74,7 +74,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         if !quiet {
             let above = if identity.is_some() { "a controller".to_owned() } else { args.parent.join(", ") };
             let secure = node.secure_addr()?.map(|at| format!(" and https://{at}")).unwrap_or_default();
-            eprintln!("node {name} listens at http://{}{secure}, below {above}", node.local_addr()?);
+            errln!("node {name} listens at http://{}{secure}, below {above}", node.local_addr()?);
         }
         tokio::select! {
             never = node.run() => match never {},

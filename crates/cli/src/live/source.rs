@@ -132,7 +132,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         if !quiet {
             let secure = source.secure_addr()?.map(|at| format!(" and https://{at}")).unwrap_or_default();
             let at = source.local_addr()?;
-            eprintln!("source listens at http://{at}{secure}; publish to /CHANNEL/RENDITION");
+            errln!("source listens at http://{at}{secure}; publish to /CHANNEL/RENDITION");
         }
         tokio::select! {
             never = source.run() => match never {},

@@ -42,7 +42,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             };
         }
         if args.json {
-            println!("{}", page::all(&client).await?);
+            outln!("{}", page::all(&client).await?);
         } else {
             let (nodes, trees) = (client.nodes().await?, client.trees().await?);
             show(&nodes, &trees);
@@ -75,7 +75,7 @@ fn show(nodes: &[NodeView], trees: &TreesView) {
             node.viewers.to_string(),
         ]);
     }
-    println!("{rows}\n");
+    outln!("{rows}\n");
     let mut rows = table(&["link", "used", "capacity", "cost"], 1);
     for link in &trees.links {
         rows.add_row([
@@ -89,7 +89,7 @@ fn show(nodes: &[NodeView], trees: &TreesView) {
             link.cost.to_string(),
         ]);
     }
-    println!("{rows}\n");
+    outln!("{rows}\n");
     let mut rows = table(&["stream", "bitrate", "from", "to"], 4);
     for stream in &trees.streams {
         rows.add_row([
@@ -99,5 +99,5 @@ fn show(nodes: &[NodeView], trees: &TreesView) {
             stream.node.clone(),
         ]);
     }
-    println!("{rows}");
+    outln!("{rows}");
 }

@@ -68,13 +68,13 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         let controller = Controller::open(config)?;
         let server = Server::bind(controller, &identity, serve).await?;
         if !quiet {
-            eprintln!("controller listens on https://{}", server.local_addr()?);
+            errln!("controller listens on https://{}", server.local_addr()?);
         }
         tokio::select! {
             () = server.run() => {}
             never = crate::keys::follow(&identity) => match never {},
             () = crate::process::asked_to_end() => if !quiet {
-                eprintln!("controller ends; transfers go on when it is back");
+                errln!("controller ends; transfers go on when it is back");
             }
         }
         Ok(ExitCode::SUCCESS)

@@ -106,14 +106,14 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::runtime()?.block_on(async {
         let relay = Relay::bind(config, &identity).await?;
         if !quiet {
-            eprintln!("site {name} takes data on {}; controller {}", relay.local_addr(), args.controller);
+            errln!("site {name} takes data on {}; controller {}", relay.local_addr(), args.controller);
         }
         tokio::select! {
             refused = relay.run() => Err(refused.into()),
             never = crate::keys::follow(&identity) => match never {},
             () = crate::process::asked_to_end() => {
                 if !quiet {
-                    eprintln!("site ends; arrived data is kept");
+                    errln!("site ends; arrived data is kept");
                 }
                 Ok(ExitCode::SUCCESS)
             }

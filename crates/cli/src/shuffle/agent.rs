@@ -117,7 +117,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::runtime()?.block_on(async {
         let agent = Agent::start(config, &identity)?;
         if !quiet {
-            eprintln!(
+            errln!(
                 "agent of {}, with a link of {}; coordinator {}",
                 args.name,
                 agent.link_rate(),
@@ -129,7 +129,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             never = crate::keys::follow(&identity) => match never {},
         };
         if !quiet {
-            eprintln!("agent of {} ends; it has lifted its limits", args.name);
+            errln!("agent of {} ends; it has lifted its limits", args.name);
         }
         ended?;
         Ok(ExitCode::SUCCESS)

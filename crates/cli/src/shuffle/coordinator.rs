@@ -71,17 +71,13 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         let service = CoordinatorService::open(config)?;
         let server = Server::bind(service, &identity, serve).await?;
         if !quiet {
-            eprintln!(
-                "coordinator listens on https://{}; {} decides",
-                server.local_addr()?,
-                allocator.name()
-            );
+            errln!("coordinator listens on https://{}; {} decides", server.local_addr()?, allocator.name());
         }
         tokio::select! {
             () = server.run() => {}
             never = crate::keys::follow(&identity) => match never {},
             () = crate::process::asked_to_end() => if !quiet {
-                eprintln!("coordinator ends; agents lift their limits until it is back");
+                errln!("coordinator ends; agents lift their limits until it is back");
             }
         }
         Ok(ExitCode::SUCCESS)

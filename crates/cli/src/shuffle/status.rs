@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 "hosts": hosts, "coflows": coflows, "flows_left_out": flows_left_out,
                 "allocator": allocator, "history": history
             });
-            println!("{all}");
+            outln!("{all}");
         } else {
             show(&hosts, &coflows, &history);
         }
@@ -89,7 +89,7 @@ fn show(hosts: &[HostView], view: &CoflowsView, history: &[EndedView]) {
         let link = BitRate::bps(host.link_rate_bps).to_string();
         rows.add_row([host.name.clone(), up.to_owned(), link, behind.join(", ")]);
     }
-    println!("{rows}\n");
+    outln!("{rows}\n");
     let mut rows = table(&["coflow", "host", "flow", "remaining", "rate"]);
     for coflow in &view.coflows {
         for flow in &coflow.flows {
@@ -102,9 +102,9 @@ fn show(hosts: &[HostView], view: &CoflowsView, history: &[EndedView]) {
             ]);
         }
     }
-    println!("{rows}");
+    outln!("{rows}");
     if view.flows_left_out > 0 {
-        println!("and {} flows more", view.flows_left_out);
+        outln!("and {} flows more", view.flows_left_out);
     }
     if !history.is_empty() {
         let mut rows = table(&["ended", "flows", "moved", "took"]);
@@ -117,6 +117,6 @@ fn show(hosts: &[HostView], view: &CoflowsView, history: &[EndedView]) {
                 format!("{:.1} s", took.as_secs_f64()),
             ]);
         }
-        println!("\n{rows}");
+        outln!("\n{rows}");
     }
 }

@@ -30,7 +30,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let socket = args.socket.clone().unwrap_or_else(|| socket_of(args.name.as_deref().unwrap_or_default()));
     let status = crate::process::runtime()?.block_on(ask(&socket))?;
     if args.json {
-        println!("{}", serde_json::to_string(&status)?);
+        outln!("{}", serde_json::to_string(&status)?);
     } else {
         show(&status, args.ways);
     }
@@ -51,7 +51,7 @@ fn table(header: &[&str]) -> Table {
 }
 
 fn show(status: &Status, has_ways: bool) {
-    println!("{} on {}, {} ways, device {}\n", status.name, status.listen, status.ways, status.device);
+    outln!("{} on {}, {} ways, device {}\n", status.name, status.listen, status.ways, status.device);
     let mut rows = table(&[
         "peer",
         "address",
@@ -88,10 +88,10 @@ fn show(status: &Status, has_ways: bool) {
             format!("{} late, {} crowded", left(WhyLeft::Late), left(WhyLeft::Crowded)),
         ]);
     }
-    println!("{rows}");
+    outln!("{rows}");
     for peer in &status.peers {
         if let Some(why) = &peer.why {
-            println!("{}: {why}; its traffic goes the ordinary way", peer.name);
+            outln!("{}: {why}; its traffic goes the ordinary way", peer.name);
         }
     }
     if !has_ways {
@@ -116,5 +116,5 @@ fn show(status: &Status, has_ways: bool) {
             ]);
         }
     }
-    println!("\n{rows}");
+    outln!("\n{rows}");
 }

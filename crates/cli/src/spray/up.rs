@@ -112,7 +112,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         let agent = Agent::start(config, &identity).await.map_err(worded)?;
         if !quiet {
             let peers: Vec<String> = args.peers.iter().map(ToString::to_string).collect();
-            eprintln!(
+            errln!(
                 "agent of {} on {}; TCP to {} goes over every path while their agents answer, and the ordinary way otherwise",
                 args.name,
                 agent.address(),
@@ -125,7 +125,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         };
         ended.map_err(worded)?;
         if !quiet {
-            eprintln!("agent of {} ends; its device and its rules are gone", args.name);
+            errln!("agent of {} ends; its device and its rules are gone", args.name);
         }
         Ok(ExitCode::SUCCESS)
     })

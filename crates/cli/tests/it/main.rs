@@ -8,6 +8,7 @@
 mod broker;
 mod chaos;
 mod circuit;
+mod closed;
 mod control;
 mod doctor;
 mod emulate;
