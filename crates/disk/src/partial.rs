@@ -47,6 +47,8 @@ const RANGES_MAX: usize = 65_536;
 /// So many bytes of disk are taken ahead of the arrived ones at the most, so that a full disk is noticed a little early, and
 /// the file's bytes lie together.
 pub const AHEAD_BYTES: u64 = 64 << 20;
+/// The shortest range of zeros that becomes a hole: a block of most file systems.
+const HOLE_BYTES_MIN: u64 = 4_096;
 /// How often, and how far apart, a lock is tried for.
 const LOCK_TRIES: u32 = 4;
 const LOCK_EVERY: std::time::Duration = std::time::Duration::from_millis(5);
@@ -388,6 +390,25 @@ impl PartialFile {
         Ok(())
     }
 
+    /// Makes the range a hole, which reads as zeros and takes no disk space. False where it stays as it was: the range is shorter
+    /// than [`HOLE_BYTES_MIN`], or the file system has no holes.
+    fn punch(&self, range: ByteRange) -> io::Result<bool> {
+        if range.len() < HOLE_BYTES_MIN {
+            return Ok(false);
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(&self.data, flags, range.start, range.len()) {
+            Ok(()) => {}
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(false),
+            Err(errno) => return Err(errno.into()),
+        }
+        // Bytes are read back up to the file's end.
+        if self.data.metadata()?.len() < range.end {
+            self.data.set_len(range.end)?;
+        }
+        Ok(true)
+    }
+
     /// Reads the journal back, keeps the entries whose bytes are as they should be, and drops the rest.
     ///
     /// Entry by entry: the journal of a large file is too large for memory. What is kept moves up in place; a crash
@@ -457,8 +478,10 @@ impl PartialFile {
         self.hasher.forget(range);
         let path = self.place.path().to_owned();
         at(&path, self.reserve(range))?;
+        let is_zero = parts.iter().all(|part| part.as_ref().iter().all(|byte| *byte == 0));
+        let is_hole = is_zero && at(&path, self.punch(range))?;
         let mut offset = range.start;
-        for part in parts {
+        for part in parts.iter().take(if is_hole { 0 } else { parts.len() }) {
             let part = part.as_ref();
             let take = part.len().min((range.end - offset) as usize);
             at(&path, self.data.write_all_at(&part[..take], offset))?;
