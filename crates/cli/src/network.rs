@@ -4,7 +4,7 @@ use crate::exit::OrUsage as _;
 use anabranch_graph::Topology;
 use anabranch_graph::file::{Defaults, load};
 use anabranch_units::{BitRate, SiteId};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// Which network.
 #[derive(clap::Args, Clone, Debug)]
@@ -57,6 +57,15 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
+/// As [`listen_address`], where an address alone has this port.
+///
+/// Errors: neither an IP address nor one with a port, in a line that says what to write.
+pub fn listen_address_or<const PORT: u16>(text: &str) -> Result<SocketAddr, String> {
+    // An IPv6 address with a port stands in brackets, so one without them has none.
+    let alone = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    alone.parse::<IpAddr>().map_or_else(|_| listen_address(text), |address| Ok((address, PORT).into()))
+}
+
 /// The site that is called so; blanks around the name, as in `tokyo, lima`, are none of it.
 ///
 /// Errors: a name that the topology does not have.
@@ -84,6 +93,23 @@ mod tests {
         topology.add_switch("exchange").expect("a new name");
         let why = check_relays(&topology).expect_err("a switch");
         assert!(why.contains("`exchange` is a switch") && why.contains("leave the switch out"), "{why}");
+    }
+
+    /// #52: hosts are configured by address; a port is written where it differs.
+    #[test]
+    fn address_alone_listens_on_the_default_port() {
+        for (text, shown) in [
+            ("10.0.0.1", "10.0.0.1:7172"),
+            ("::1", "[::1]:7172"),
+            ("[::]", "[::]:7172"),
+            ("[::1]:9", "[::1]:9"),
+            ("0.0.0.0:0", "0.0.0.0:0"),
+        ] {
+            assert_eq!(listen_address_or::<7172>(text).map(|at| at.to_string()), Ok(shown.to_owned()));
+        }
+        for bad in ["7172", "localhost", "[10.0.0.1", ""] {
+            assert!(listen_address_or::<7172>(bad).expect_err("no address").contains("write IP:PORT"));
+        }
     }
 
     /// #17: `--listen 7171` was answered with "invalid socket address syntax".

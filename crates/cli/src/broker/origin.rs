@@ -16,7 +16,7 @@ use std::task::{Context, Poll};
 #[derive(clap::Args)]
 pub struct Args {
     /// Where to listen. By default only from this machine.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7198", value_parser = crate::network::listen_address)]
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7198", value_parser = crate::network::listen_address_or::<7198>)]
     listen: SocketAddr,
 }
 

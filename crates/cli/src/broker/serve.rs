@@ -34,10 +34,10 @@ pub struct Args {
     #[arg(long, value_name = "FILE", default_value = "contracts.toml")]
     contracts: PathBuf,
     /// Where networks' agents and operators connect, by mutual TLS. By default only from this machine.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7195", value_parser = network::listen_address)]
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7195", value_parser = network::listen_address_or::<7195>)]
     listen: SocketAddr,
     /// Where players ask, by plain HTTP: put a proxy with a public certificate in front. By default only from this machine.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7196", value_parser = network::listen_address)]
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7196", value_parser = network::listen_address_or::<7196>)]
     players: SocketAddr,
     /// The folder that `broker keys` made, or a copy with ca.pem, controller.pem and controller.key.
     #[arg(long, value_name = "DIR", default_value = "keys/broker")]

@@ -21,7 +21,7 @@ pub struct Args {
     dir: PathBuf,
     /// The address and port to listen on, TCP for control and UDP for data. By default only this machine can connect;
     /// 0.0.0.0:7180 stands for all of its addresses.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7180", value_parser = network::listen_address)]
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7180", value_parser = network::listen_address_or::<7180>)]
     listen: SocketAddr,
     /// The UDP port that clients are told to use, where a forwarded port differs from that of --listen.
     #[arg(long, value_name = "PORT")]

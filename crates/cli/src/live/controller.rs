@@ -30,7 +30,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", default_value = "live.toml")]
     network: PathBuf,
     /// Address for nodes and operators, by mutual TLS. The default admits this machine only.
-    #[arg(long, value_name = "IP:PORT", default_value = ADDRESS, value_parser = crate::network::listen_address)]
+    #[arg(long, value_name = "IP[:PORT]", default_value = ADDRESS, value_parser = crate::network::listen_address_or::<7200>)]
     listen: SocketAddr,
     /// The folder that `live keys` made, or a copy with ca.pem, controller.pem and controller.key.
     #[arg(long, value_name = "DIR", default_value = "keys/live")]

@@ -46,7 +46,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     zone: String,
     /// Address for questions over UDP and TCP. The default admits this machine only. A machine with several addresses needs one of them here.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7253", value_parser = crate::network::listen_address)]
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7253", value_parser = crate::network::listen_address_or::<7253>)]
     listen: SocketAddr,
     /// Address of this server as ns.ZONE answers it. Repeat it for further ones. By default it is the address of --listen.
     #[arg(long, value_name = "IP")]

@@ -17,7 +17,7 @@ use std::sync::Arc;
 #[derive(clap::Args)]
 pub struct Args {
     /// Address for viewers and other nodes. The default admits this machine only.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7202", value_parser = crate::network::listen_address)]
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7202", value_parser = crate::network::listen_address_or::<7202>)]
     listen: SocketAddr,
     /// Source or node to fetch from, as http://10.0.0.1:7201. Repeat it for further parents; the first one that answers is asked.
     #[arg(long, value_name = "URL", required_unless_present = "controller", conflicts_with = "controller")]

@@ -20,7 +20,7 @@ pub struct Args {
     network: TopologyArgs,
     /// The address and port to listen on. By default only this machine can connect; 0.0.0.0:7171 stands
     /// for all of its addresses.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7171", value_parser = network::listen_address)]
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7171", value_parser = network::listen_address_or::<7171>)]
     listen: SocketAddr,
     /// The folder that `replicate keys init` made, or a copy with ca.pem, controller.pem and controller.key.
     #[arg(long, value_name = "DIR", default_value = "keys/replicate")]

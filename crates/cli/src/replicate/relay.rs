@@ -43,7 +43,7 @@ pub struct Args {
     accept_from: Vec<String>,
     /// The address and port on which to take in data. By default only this machine can connect; 0.0.0.0:7172 stands
     /// for all of its addresses.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7172", value_parser = network::listen_address)]
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7172", value_parser = network::listen_address_or::<7172>)]
     listen: SocketAddr,
     /// Where other sites reach this one, as paris.example:7172. Needed with --listen 0.0.0.0, and behind NAT. Without: the
     /// address of --listen.

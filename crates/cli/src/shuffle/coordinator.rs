@@ -20,7 +20,7 @@ use std::process::ExitCode;
 pub struct Args {
     /// The address and port to listen on. By default only this machine can connect; 0.0.0.0:7190 stands
     /// for all of its addresses.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7190", value_parser = network::listen_address)]
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7190", value_parser = network::listen_address_or::<7190>)]
     listen: SocketAddr,
     /// The folder that `shuffle keys` made, or a copy with ca.pem, controller.pem and controller.key.
     #[arg(long, value_name = "DIR", default_value = "keys/shuffle")]
