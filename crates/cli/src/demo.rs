@@ -22,7 +22,7 @@ use std::time::Duration;
 /// What to show.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The network: a built-in one (`anabranch topologies` lists them), or a .toml or .graphml file.
+    /// The network: a built-in one (`anabranch topologies` lists them), or a .toml, .graphml, .gml or .xml file.
     #[arg(long, short, value_name = "NAME|FILE", default_value = "internet2")]
     topology: String,
     /// Rate of links for which the topology says none.

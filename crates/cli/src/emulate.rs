@@ -12,7 +12,6 @@ pub(crate) use scenario::host as host_command;
 use crate::run_dir::RunDir;
 use anabranch_emu::{Change, Dilation, EmuError, Emulation, EmulationOptions, Isolation, Loss, Surroundings};
 use anabranch_graph::Topology;
-use anabranch_graph::file::{Defaults, load};
 use anabranch_units::{BitRate, ByteCount, Duration, Seed, SiteId};
 use anyhow::Context as _;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
@@ -55,7 +54,7 @@ pub(crate) fn host() -> anyhow::Result<ExitCode> {
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
-    /// The network: a built-in topology (`anabranch topologies` lists them), or a .toml or .graphml file; or a scenario, as
+    /// The network: a built-in topology (`anabranch topologies` lists them), or a .toml, .graphml, .gml or .xml file; or a scenario, as
     /// `simulate` takes it.
     #[arg(value_name = "TOPOLOGY|SCENARIO")]
     topology: String,
@@ -268,7 +267,7 @@ fn network(args: &Args) -> anyhow::Result<(Topology, EmulationOptions)> {
         "--set and --trials are for scenarios: {} is a topology",
         args.topology
     );
-    let mut topology = load(&args.topology, &Defaults::new(args.rate), |p| std::fs::read_to_string(p))?;
+    let mut topology = crate::network::load(&args.topology, args.rate)?;
     for link in topology.link_ids() {
         let properties = topology.link_properties_mut(link);
         if let Some(loss) = args.loss {
@@ -620,8 +619,7 @@ mod tests {
 
     #[test]
     fn addresses_stand_for_sites_and_other_braces_stay() {
-        let topology = load("internet2", &Defaults::new(BitRate::mbps(1)), |p| std::fs::read_to_string(p))
-            .expect("built in");
+        let topology = crate::network::load("internet2", BitRate::mbps(1)).expect("built in");
         let fill = |text| addresses(text, &topology, |s| format!("<{s}>"));
         assert_eq!(fill("a {@chicago}:{@0} {x} {@").expect("known"), "a <6>:<0> {x} {@");
         let error = format!("{:#}", fill("{@mars}").expect_err("unknown"));

@@ -41,6 +41,7 @@ mod shown;
 mod shuffle;
 mod simulate;
 mod spray;
+mod text;
 mod topologies;
 
 use clap::{CommandFactory as _, Parser, Subcommand};

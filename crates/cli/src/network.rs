@@ -2,14 +2,15 @@
 
 use crate::exit::OrUsage as _;
 use anabranch_graph::Topology;
-use anabranch_graph::file::{Defaults, load};
+use anabranch_graph::file::{Defaults, LoadError, load_with_warnings};
+use anabranch_units::text::printable;
 use anabranch_units::{BitRate, SiteId};
 use std::net::{IpAddr, SocketAddr};
 
 /// Which network.
 #[derive(clap::Args, Clone, Debug)]
 pub struct TopologyArgs {
-    /// The network: a built-in one (`anabranch topologies` lists them), or a .toml or .graphml file.
+    /// The network: a built-in one (`anabranch topologies` lists them), or a .toml, .graphml, .gml or .xml file.
     #[arg(long, short, value_name = "NAME|FILE")]
     pub topology: String,
     /// Rate of links for which the topology says none.
@@ -31,8 +32,17 @@ impl TopologyArgs {
     ///
     /// Errors: an unknown name, an unreadable or wrong file, with the line.
     pub fn load_any(&self) -> anyhow::Result<Topology> {
-        load(&self.topology, &Defaults::new(self.rate), |p| std::fs::read_to_string(p)).or_usage()
+        load(&self.topology, self.rate).or_usage()
     }
+}
+
+/// The topology of this name or in this file. Warns of parts of the file that are not read.
+///
+/// Errors: an unknown name, an unreadable or wrong file, with the line.
+pub fn load(name: &str, rate: BitRate) -> Result<Topology, LoadError> {
+    let loaded = load_with_warnings(name, &Defaults::new(rate), |path| crate::text::read(path))?;
+    loaded.warnings.iter().for_each(|warning| tracing::warn!("{}", printable(warning)));
+    Ok(loaded.topology)
 }
 
 /// Whether a relay can run at each site.
@@ -43,7 +53,7 @@ pub fn check_relays(topology: &Topology) -> Result<(), String> {
         Err(format!(
             "site `{}` is a switch, where no relay runs: `replicate` needs a relay at every site; leave the switch out and \
              join the sites around it by cables",
-            anabranch_units::text::printable(&switch.name)
+            printable(&switch.name)
         ))
     })
 }

@@ -1,12 +1,13 @@
 //! `anabranch simulate`: a scenario file, run in the packet simulator; a table, JSON lines, or a run directory.
 //!
 //! Every combination of swept settings runs `--trials` times, over as many threads as there are. The table shows means with
-//! 95 % confidence intervals; JSON lines and run directories hold every trial. Ctrl-C ends the run, and whole trials are shown.
+//! 95 % confidence intervals; JSON lines and run directories hold every trial. Ctrl-C ends the run; finished trials are kept.
 
 mod capture;
 pub(crate) mod table;
 mod trials;
 
+use crate::exit;
 use crate::family;
 use crate::output;
 use crate::run_dir::RunDir;
@@ -18,6 +19,7 @@ use capture::Capture;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde_json::{Map, Value};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -156,12 +158,13 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         });
         outln!("{}", table::of(&points, &lines.collect::<Vec<_>>()));
     }
-    if interrupted.load(Ordering::Relaxed) {
-        errln!("anabranch: interrupted: {} of {} trials were whole", done.len(), trials.len());
-        return Ok(ExitCode::from(130));
+    let is_interrupted = interrupted.load(Ordering::Relaxed);
+    if let Some(run_dir) = run_dir.filter(|_| !is_interrupted || !done.is_empty()) {
+        write(run_dir, args, &points, &done, is_interrupted)?;
     }
-    if let Some(run_dir) = run_dir {
-        write(run_dir, args, &points, &done)?;
+    if is_interrupted {
+        errln!("anabranch: interrupted: {} of {} trials were whole", done.len(), trials.len());
+        return Ok(ExitCode::from(exit::INTERRUPTED));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -180,9 +183,10 @@ fn progress(trials: u64, quiet: bool) -> ProgressBar {
 
 fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
     let shown = args.scenario.display().to_string();
-    let text = std::fs::read_to_string(&args.scenario)
+    let text = crate::text::read(&args.scenario)
         .map_err(|error| anyhow::anyhow!("{shown}: {error}: name a scenario file that can be read"))?;
     let points = scenario::read(&shown, &text, &args.sets)?;
+    let mut warned = BTreeSet::new();
     // Whatever is wrong with any point is said before the first one runs.
     for point in &points {
         let plan = plan(args, point).map_err(|error| {
@@ -190,10 +194,12 @@ fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
                 point.swept.iter().map(|(key, value)| format!(" (at {key} = {value})")).collect();
             anyhow::anyhow!("{}: {error}{swept}", scenario::place(&shown, &text, &args.sets, &error.field))
         })?;
+        warned.extend(plan.warnings());
         for link in &args.captured {
             plan.network().find_link(link).map_err(|error| anyhow::anyhow!("--pcap: {error}"))?;
         }
     }
+    warned.iter().for_each(|warning| tracing::warn!("{warning}"));
     let runs = points.len() as u64 * args.trials;
     ensure!(
         args.captured.is_empty() || runs == 1,
@@ -205,7 +211,7 @@ fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
 /// Files that a scenario names lie beside it.
 fn plan(args: &Args, point: &Point) -> Result<Plan, PlanError> {
     let folder = args.scenario.parent().map(PathBuf::from).unwrap_or_default();
-    let read = |name: &str| std::fs::read_to_string(folder.join(name));
+    let read = |name: &str| crate::text::read(folder.join(name));
     Plan::with_systems(point.scenario.clone(), &read, &family::simulated())
 }
 
@@ -244,7 +250,13 @@ fn rows(points: &[Point], trial: &Trial) -> impl Iterator<Item = Map<String, Val
     keyed_rows(&points[trial.point], trial.trial, trial.seed, &outcome.workloads, &outcome.network)
 }
 
-fn write(mut run_dir: RunDir, args: &Args, points: &[Point], done: &[Trial]) -> anyhow::Result<()> {
+fn write(
+    mut run_dir: RunDir,
+    args: &Args,
+    points: &[Point],
+    done: &[Trial],
+    is_interrupted: bool,
+) -> anyhow::Result<()> {
     let mut all = Vec::new();
     for row in done.iter().flat_map(|trial| rows(points, trial)) {
         run_dir.row(&row)?;
@@ -273,12 +285,15 @@ fn write(mut run_dir: RunDir, args: &Args, points: &[Point], done: &[Trial]) -> 
     }
     let scenarios: Vec<Value> =
         points.iter().map(|point| serde_json::to_value(&point.scenario)).collect::<Result<_, _>>()?;
-    let config = serde_json::json!({
+    let mut config = serde_json::json!({
         "scenario": args.scenario.display().to_string(),
         "set": args.sets,
         "trials": args.trials,
         "points": scenarios,
     });
+    if is_interrupted {
+        config["interrupted_after_runs"] = done.len().into();
+    }
     let seed = points.first().map(|point| Seed::new(point.scenario.seed));
     run_dir.finish("simulate", config, seed)
 }

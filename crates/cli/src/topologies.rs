@@ -14,7 +14,7 @@ use std::process::ExitCode;
 /// What to show.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A built-in topology, or a .toml or .graphml file, whose sites and links are listed. Without: all built-in ones.
+    /// A built-in topology, or a .toml, .graphml, .gml or .xml file, whose sites and links are listed. Without: all built-in ones.
     #[arg(value_name = "NAME|FILE")]
     topology: Option<String>,
     /// Rate of links for which the topology says none.
@@ -64,7 +64,7 @@ fn all() -> String {
     for (name, numbers, description) in GENERATED {
         generated.add_row([name, numbers, description]);
     }
-    let more = "`anabranch topologies NAME` lists a network's sites and links; a .toml or .graphml file may stand for NAME.";
+    let more = "`anabranch topologies NAME` lists a network's sites and links; a .toml, .graphml, .gml or .xml file may stand for NAME.";
     format!("{built_in}\n\n{generated}\n\n{more}")
 }
 

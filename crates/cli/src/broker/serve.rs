@@ -129,7 +129,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let files = CredentialFiles::in_set(&args.keys, anabranch_broker::SYSTEM, Role::Controller, "controller");
     let identity = Identity::load(&files)?;
     let shown = args.contracts.display();
-    let text = std::fs::read_to_string(&args.contracts).with_context(|| format!("--contracts {shown}"))?;
+    let text = crate::text::read(&args.contracts).with_context(|| format!("--contracts {shown}"))?;
     let contracts: Contracts = text.parse().with_context(|| format!("--contracts {shown}"))?;
     let places = match &args.places {
         Some(path) => {

@@ -16,6 +16,7 @@ use anabranch_sim::scenario::{self, Point};
 use anabranch_sim::{Plan, PlanError};
 use anabranch_units::Seed;
 use anyhow::{Context as _, ensure};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
@@ -23,8 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether `name` is a scenario file.
 pub(super) fn is_scenario(name: &str) -> bool {
-    let text =
-        Path::new(name).extension().is_some_and(|e| e == "toml").then(|| std::fs::read_to_string(name));
+    let text = Path::new(name).extension().is_some_and(|e| e == "toml").then(|| crate::text::read(name));
     text.and_then(Result::ok)
         .and_then(|text| text.parse::<toml::Table>().ok())
         .is_some_and(|table| table.contains_key("network") || table.contains_key("workload"))
@@ -221,23 +221,26 @@ fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
         args.loss.is_none() && args.queue.is_none(),
         "--loss and --queue are for topologies: --set network.loss_ppm and network.queue"
     );
-    let text = std::fs::read_to_string(&args.topology).with_context(|| args.topology.clone())?;
+    let text = crate::text::read(&args.topology).with_context(|| args.topology.clone())?;
     let points = scenario::read(&args.topology, &text, &args.sets)?;
+    let mut warned = BTreeSet::new();
     for point in &points {
         let plan = plan(args, point).map_err(|error| {
             let place = scenario::place(&args.topology, &text, &args.sets, &error.field);
             anyhow::anyhow!("{place}: {error}")
         })?;
+        warned.extend(plan.warnings());
         check(&plan, args.trials, args.kernel.dilation, &family::emulated())
             .with_context(|| args.topology.clone())?;
     }
+    warned.iter().for_each(|warning: &String| tracing::warn!("{warning}"));
     Ok(points)
 }
 
 /// Files that a scenario names lie beside it.
 fn plan(args: &Args, point: &Point) -> Result<Plan, PlanError> {
     let folder = Path::new(&args.topology).parent().map(Path::to_path_buf).unwrap_or_default();
-    let read = |name: &str| std::fs::read_to_string(folder.join(name));
+    let read = |name: &str| crate::text::read(folder.join(name));
     Plan::with_systems(point.scenario.clone(), &read, &family::simulated())
 }
 

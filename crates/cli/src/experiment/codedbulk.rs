@@ -13,7 +13,7 @@ use std::process::ExitCode;
 /// The cell, and how its results are shown.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A built-in topology (internet2, b4), or a .toml or .graphml file.
+    /// A built-in topology (internet2, b4), or a .toml, .graphml, .gml or .xml file.
     #[arg(long, short, value_name = "NAME|FILE", default_value = "internet2")]
     topology: String,
     #[command(flatten)]

@@ -81,7 +81,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         &args.name,
     ))?;
     let rules: Rules = match &args.rules {
-        Some(path) => std::fs::read_to_string(path)
+        Some(path) => crate::text::read(path)
             .map_err(anyhow::Error::from)
             .and_then(|text| Ok(text.parse()?))
             .with_context(|| format!("--rules {}", path.display()))?,

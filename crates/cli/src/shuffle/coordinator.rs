@@ -54,7 +54,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let identity = Identity::load(&files)?;
     let allocator = args.allocator;
     let read = |path: &PathBuf| -> anyhow::Result<Hosts> {
-        let text = std::fs::read_to_string(path).with_context(|| format!("--hosts {}", path.display()))?;
+        let text = crate::text::read(path).with_context(|| format!("--hosts {}", path.display()))?;
         text.parse().with_context(|| format!("--hosts {}", path.display()))
     };
     let hosts = args.hosts.as_ref().map(read).transpose()?;

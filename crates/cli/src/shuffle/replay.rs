@@ -112,7 +112,7 @@ struct CoflowRow<'a> {
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let shown = args.trace.display();
-    let text = std::fs::read_to_string(&args.trace)
+    let text = crate::text::read(&args.trace)
         .with_context(|| format!("{shown}: cannot be read: name a trace of the coflow benchmark"))?;
     let coflows = args.coflows.map_or(usize::MAX, |count| usize::try_from(count).unwrap_or(usize::MAX));
     let mut trace = benchmark::parse(&text, coflows).with_context(|| shown.to_string())?;
