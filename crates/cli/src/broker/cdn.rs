@@ -13,10 +13,16 @@ use std::process::ExitCode;
 pub struct Args {
     /// Where the broker listens, as HOST:PORT or https://HOST:PORT. Of brokers that share a store all, between commas: the agent
     /// finds the one that leads.
-    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', default_value = "127.0.0.1:7195")]
+    #[arg(
+        long,
+        value_name = "HOST:PORT,...",
+        value_delimiter = ',',
+        env = "ANABRANCH_BROKER",
+        default_value = "127.0.0.1:7195"
+    )]
     broker: Vec<String>,
     /// The folder that `broker keys` made, or a copy with ca.pem, sites/NETWORK.pem and sites/NETWORK.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/broker")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/broker")]
     keys: PathBuf,
     /// The network's name, as `broker keys --networks` was given it.
     #[arg(long, value_name = "NETWORK")]

@@ -40,7 +40,7 @@ pub struct Args {
     #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7196", value_parser = network::listen_address_or::<7196>)]
     players: SocketAddr,
     /// The folder that `broker keys` made, or a copy with ca.pem, controller.pem and controller.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/broker")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/broker")]
     keys: PathBuf,
     /// The file in which the last accepted decision is kept. Made if it is not there.
     #[arg(long, value_name = "FILE", default_value = "broker.redb")]

@@ -17,10 +17,10 @@ use std::time::Duration;
 #[derive(clap::Args)]
 pub struct Args {
     /// Where the broker listens, as HOST:PORT or https://HOST:PORT.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7195")]
+    #[arg(long, value_name = "HOST:PORT", env = "ANABRANCH_BROKER", default_value = "127.0.0.1:7195")]
     broker: String,
     /// The folder that `broker keys` made, or a copy with ca.pem, operators/NAME.pem and operators/NAME.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/broker")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/broker")]
     keys: PathBuf,
     /// The operator's name, as `broker keys --operators` was given it.
     #[arg(long, value_name = "NAME", default_value = "operator")]

@@ -45,7 +45,7 @@ pub struct Args {
     #[arg(short, long, value_name = "PATH")]
     output: PathBuf,
     /// The folder that `gather keys` made, or a copy with ca.pem, operators/NAME.pem and operators/NAME.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/gather")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/gather")]
     keys: PathBuf,
     /// The client's name, as given to `gather keys --clients`.
     #[arg(long = "as", value_name = "NAME", default_value = "client")]

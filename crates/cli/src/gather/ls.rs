@@ -19,7 +19,7 @@ pub struct Args {
     #[arg(value_name = "SERVER[/PREFIX]", value_parser = place)]
     place: Place,
     /// The folder that `gather keys` made, or a copy with ca.pem, operators/NAME.pem and operators/NAME.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/gather")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/gather")]
     keys: PathBuf,
     /// The client's name, as given to `gather keys --clients`.
     #[arg(long = "as", value_name = "NAME", default_value = "client")]

@@ -27,7 +27,7 @@ pub struct Args {
     #[arg(long, value_name = "PORT")]
     advertise_port: Option<u16>,
     /// The folder that `gather keys` made, or a copy with ca.pem, sites/NAME.pem and sites/NAME.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/gather")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/gather")]
     keys: PathBuf,
     /// The server's name, as given to `gather keys --servers`.
     #[arg(long, value_name = "NAME", default_value = "server")]

@@ -33,7 +33,7 @@ pub struct Args {
     #[arg(long, value_name = "IP[:PORT]", default_value = ADDRESS, value_parser = crate::network::listen_address_or::<7200>)]
     listen: SocketAddr,
     /// The folder that `live keys` made, or a copy with ca.pem, controller.pem and controller.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/live")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/live")]
     keys: PathBuf,
     /// File that keeps the number of the lead, the drained nodes and the network. Made if it is not there.
     #[arg(long, value_name = "FILE", default_value = "live.redb")]
@@ -117,7 +117,7 @@ pub struct NodeControlArgs {
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', requires = "name")]
     controller: Vec<String>,
     /// The folder that `live keys` made, or a copy with ca.pem, sites/NAME.pem and sites/NAME.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/live", requires = "controller")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/live")]
     keys: PathBuf,
     /// Address for the control of the next tier, by mutual TLS: the port of `control` in the network's description.
     #[arg(long, value_name = "IP:PORT", requires = "controller", value_parser = crate::network::listen_address)]
@@ -191,10 +191,10 @@ pub(super) async fn follow_keys(identity: Option<&Identity>) -> std::convert::In
 #[derive(clap::Args)]
 pub struct OperatorArgs {
     /// Controllers, as HOST:PORT or https://HOST:PORT; the one that leads is asked.
-    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', default_value = ADDRESS)]
+    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', env = "ANABRANCH_CONTROLLER", default_value = ADDRESS)]
     controller: Vec<String>,
     /// The folder that `live keys` made, or a copy with ca.pem, operators/NAME.pem and operators/NAME.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/live")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/live")]
     keys: PathBuf,
     /// The operator's name, as `live keys --operators` was given it.
     #[arg(long, value_name = "NAME", default_value = "operator")]

@@ -37,7 +37,7 @@ pub struct Args {
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
     controller: Vec<String>,
     /// The folder that `live keys` made, or a copy with ca.pem, operators/NAME.pem and operators/NAME.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/live", requires = "controller")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/live")]
     keys: PathBuf,
     /// The operator's name, as `live keys --operators` was given it.
     #[arg(long, value_name = "NAME", default_value = "operator", requires = "controller")]

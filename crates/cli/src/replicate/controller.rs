@@ -23,7 +23,7 @@ pub struct Args {
     #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7171", value_parser = network::listen_address_or::<7171>)]
     listen: SocketAddr,
     /// The folder that `replicate keys init` made, or a copy with ca.pem, controller.pem and controller.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/replicate")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/replicate")]
     keys: PathBuf,
     /// The file in which transfers are remembered over restarts. Made if missing.
     #[arg(long, value_name = "FILE", default_value = "controller.redb")]

@@ -25,10 +25,10 @@ pub struct Args {
     #[arg(long, value_name = "SITE")]
     site: String,
     /// Where the controller listens.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7171")]
+    #[arg(long, value_name = "HOST:PORT", env = "ANABRANCH_CONTROLLER", default_value = "127.0.0.1:7171")]
     controller: String,
     /// The folder that `replicate keys init` made, or a copy with ca.pem, sites/SITE.pem and sites/SITE.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/replicate")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/replicate")]
     keys: PathBuf,
     /// The folder below which this relay reads and writes files, and nowhere else. Keep it for that alone: --keys may not
     /// lie in it. Symbolic links in it are not followed.

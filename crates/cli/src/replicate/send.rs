@@ -25,10 +25,10 @@ use std::time::Duration;
 #[derive(clap::Args)]
 pub struct ControllerArgs {
     /// The controller; https://HOST:PORT is the same.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7171")]
+    #[arg(long, value_name = "HOST:PORT", env = "ANABRANCH_CONTROLLER", default_value = "127.0.0.1:7171")]
     pub controller: String,
     /// The folder with the operator's keys (and ca.pem) that `keys init` made.
-    #[arg(long, value_name = "DIR", default_value = "keys/replicate")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/replicate")]
     pub keys: PathBuf,
     /// The operator's name, as its files are called in `operators` below --keys.
     #[arg(long, value_name = "NAME", default_value = "operator")]

@@ -23,7 +23,7 @@ pub struct Args {
     #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7190", value_parser = network::listen_address_or::<7190>)]
     listen: SocketAddr,
     /// The folder that `shuffle keys` made, or a copy with ca.pem, controller.pem and controller.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/shuffle")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/shuffle")]
     keys: PathBuf,
     /// The file in which the last 10,000 ended coflows are remembered. Made if it is not there.
     #[arg(long, value_name = "FILE", default_value = "coordinator.redb")]

@@ -17,10 +17,10 @@ use std::time::Duration;
 #[derive(clap::Args)]
 pub struct Args {
     /// Where the coordinator listens, as HOST:PORT or https://HOST:PORT.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7190")]
+    #[arg(long, value_name = "HOST:PORT", env = "ANABRANCH_COORDINATOR", default_value = "127.0.0.1:7190")]
     coordinator: String,
     /// The folder that `shuffle keys` made, or a copy with ca.pem, operators/NAME.pem and operators/NAME.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/shuffle")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/shuffle")]
     keys: PathBuf,
     /// The operator's name, as `shuffle keys --operators` was given it.
     #[arg(long, value_name = "NAME", default_value = "operator")]

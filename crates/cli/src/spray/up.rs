@@ -36,7 +36,7 @@ pub struct Args {
     #[arg(long, value_name = "HOST")]
     name: String,
     /// The folder that `spray keys` made, or a copy with ca.pem, sites/HOST.pem and sites/HOST.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/spray")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/spray")]
     keys: PathBuf,
     /// Address and port for agents' control connections (TCP) and packets (UDP); port 7200 without one. Calls to peers
     /// leave from the same address. By default all of this machine's addresses. Only keys of the same set are let in.

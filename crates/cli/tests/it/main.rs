@@ -34,6 +34,7 @@ mod spray;
 #[path = "../../../emu/tests/it/start.rs"]
 mod start;
 mod together;
+mod units;
 mod words;
 
 use anabranch_testing::skip::skip;
