@@ -1,4 +1,5 @@
-//! Random bytes as a topology's GML text: never a panic, and a topology that is read survives being written.
+//! Random bytes as a topology's GML text: never a panic, and a topology that is read survives being
+//! written.
 
 #![no_main]
 

@@ -1,10 +1,12 @@
 //! Standard output and error of all verbs.
 //!
-//! Each call writes whole lines in one piece, so lines of two programs of one terminal do not mix. A reader that
-//! has gone (`anabranch … --json | head -n 1`) is no failure: later lines are dropped, and the exit code is the verb's.
-//! Any other failure, as a full disk, ends [`main`](crate::main) with [`FAILED`](crate::exit::FAILED).
+//! Each call writes whole lines in one piece, so lines of two programs of one terminal do not mix.
+//! A reader that has gone (`anabranch … --json | head -n 1`) is no failure: later lines are
+//! dropped, and the exit code is the verb's. Any other failure, as a full disk, ends
+//! [`main`](crate::main) with [`FAILED`](crate::exit::FAILED).
 //!
-//! The macros are `outln!`, `out!` and `errln!`; clippy refuses `println!` and `eprintln!` in this room.
+//! The macros are `outln!`, `out!` and `errln!`; clippy refuses `println!` and `eprintln!` in this
+//! room.
 
 use std::io::{Error, ErrorKind, Write as _};
 use std::sync::OnceLock;

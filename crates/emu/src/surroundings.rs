@@ -3,16 +3,17 @@
 //! `ANABRANCH_SITE` and `ANABRANCH_ADDRESS` are the site that they run in;
 //! `ANABRANCH_ADDRESS_<SITE>` is every site's address and `ANABRANCH_NETNS_<SITE>` a path for
 //! `nsenter --net=PATH`, by name (in capitals, `_` for characters that are no letter or digit) and
-//! by number; `ANABRANCH_DILATION` is the time dilation, and `ANABRANCH_DILATION_BASE` its base, one
-//! for all programs; `ANABRANCH_SITES` has all of this as JSON, with the address of each link's far
-//! end. Read [`Surroundings`].
+//! by number; `ANABRANCH_DILATION` is the time dilation, and `ANABRANCH_DILATION_BASE` its base,
+//! one for all programs; `ANABRANCH_SITES` has all of this as JSON, with the address of each link's
+//! far end. Read [`Surroundings`].
 
 use crate::{EmuError, Emulation, Isolation};
-use anabranch_dilate::Environment;
+use anabranch_dilate::ProgramTime;
 use anabranch_graph::Topology;
 use anabranch_units::SiteId;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// The network's description for programs in the sites.
@@ -22,7 +23,8 @@ pub struct Surroundings {
     sites: Vec<(String, String)>,
     /// Library that programs load before all others. `None` for none.
     preload: Option<PathBuf>,
-    /// In a user namespace our own descriptors cannot be opened from inside: a process in each site is its name.
+    /// In a user namespace our own descriptors cannot be opened from inside: a process in each site
+    /// is its name.
     holders: Vec<Child>,
 }
 
@@ -63,15 +65,14 @@ impl Surroundings {
             }
             all.sites.push((name.clone(), address));
         }
-        let factor = emulation.dilation().factor();
-        let time = Environment::now(factor).expect("both rooms have dilations from 1 to 1,024");
+        let time = ProgramTime::now(emulation.dilation());
         all.variables.extend(time.variables().map(|(name, value)| (name.to_owned(), value)));
         all.variables.push(("ANABRANCH_TOPOLOGY".into(), topology.name().to_owned()));
         all.variables.push(("ANABRANCH_SITES".into(), serde_json::Value::from(sites).to_string()));
         Ok(all)
     }
 
-    /// The same, where programs load this library before all others.
+    /// Makes programs load this library before all others.
     pub fn with_preload(mut self, library: Option<PathBuf>) -> Self {
         self.preload = library;
         self
@@ -96,9 +97,49 @@ impl Surroundings {
     pub fn give(&self, command: &mut Command, site: SiteId) {
         command.envs(self.variables.iter().map(|(k, v)| (k, v)));
         if let Some(library) = &self.preload {
-            command.env("LD_PRELOAD", library);
+            command.env("LD_PRELOAD", before_inherited(library, command));
         }
         let (name, address) = &self.sites[site.index()];
         command.env("ANABRANCH_SITE", name).env("ANABRANCH_ADDRESS", address);
+    }
+}
+
+/// The value of `LD_PRELOAD` for `command`: `library`, then the libraries that it has inherited.
+fn before_inherited(library: &Path, command: &Command) -> OsString {
+    let own = command.get_envs().find(|(name, _)| *name == OsStr::new("LD_PRELOAD"));
+    let inherited = match own {
+        Some((_, value)) => value.map(OsStr::to_owned),
+        None => std::env::var_os("LD_PRELOAD"),
+    };
+    let mut all = library.as_os_str().to_owned();
+    if let Some(inherited) = inherited.filter(|inherited| !inherited.is_empty()) {
+        all.push(":");
+        all.push(inherited);
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inherited_libraries_stay_behind_ours() {
+        let surroundings = Surroundings {
+            variables: Vec::new(),
+            sites: vec![("a".to_owned(), "10.77.0.1".to_owned())],
+            preload: Some("/ours.so".into()),
+            holders: Vec::new(),
+        };
+        let given = |command: &mut Command| {
+            surroundings.give(command, SiteId(0));
+            let value = command.get_envs().find(|(name, _)| *name == OsStr::new("LD_PRELOAD"));
+            value.and_then(|(_, value)| value).map(OsStr::to_owned)
+        };
+        let expected = |text: &str| Some(OsString::from(text));
+        assert_eq!(given(Command::new("true").env_remove("LD_PRELOAD")), expected("/ours.so"));
+        assert_eq!(given(Command::new("true").env("LD_PRELOAD", "")), expected("/ours.so"));
+        let theirs = given(Command::new("true").env("LD_PRELOAD", "/theirs.so /more.so"));
+        assert_eq!(theirs, expected("/ours.so:/theirs.so /more.so"));
     }
 }

@@ -158,8 +158,8 @@ impl Plan {
     pub const fn network(&self) -> &Network {
         &self.network
     }
-    /// Warnings for the scenario's user: parts of the topology's file that are not read, and flows between hosts without a
-    /// path.
+    /// Warnings for the scenario's user: parts of the topology's file that are not read, and flows
+    /// between hosts without a path.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = self.network.warnings().to_vec();
         if self.network.is_connected() {

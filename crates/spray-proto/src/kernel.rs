@@ -282,8 +282,8 @@ impl Reconciler {
         delete.chain(self.rules.iter().copied().map(Repair::AddRule)).collect()
     }
 
-    /// Replaces the peers, and returns the repairs of rules that follow: new rules first. Routes of peers that are gone are
-    /// no longer needed.
+    /// Replaces the peers, and returns the repairs of rules that follow: new rules first. Routes of
+    /// peers that are gone are no longer needed.
     pub fn handle_peers(&mut self, peers: Vec<PeerPlace>) -> Vec<Repair> {
         let wanted = rules(self.table, self.port, &peers, self.host_filters);
         let before = std::mem::replace(&mut self.rules, wanted);

@@ -269,7 +269,8 @@ pub struct PeerChanges {
 }
 
 impl PeerChanges {
-    /// Replaces the peers. Sessions of peers that stay are not touched; returns how many peers came and how many went.
+    /// Replaces the peers. Sessions of peers that stay are not touched; returns how many peers came
+    /// and how many went.
     ///
     /// Errors: peers that no agent can have, in a line; the peers stay as they were.
     pub fn set(&self, peers: Vec<Peer>) -> Result<(usize, usize), String> {

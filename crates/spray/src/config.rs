@@ -200,8 +200,9 @@ pub(crate) fn check_peers(own: &str, peers: &[Peer]) -> Result<(), String> {
 /// The longest file of peers that is read.
 pub const PEERS_BYTES_MAX: usize = 1 << 20;
 
-/// The peers in a file with one a line, in the form of [`Peer`]. Blank lines, text from `#` on, and lines of the host `own` count
-/// for nothing, so that all hosts may have the same file; a peer that the file has twice counts once.
+/// The peers in a file with one a line, in the form of [`Peer`]. Blank lines, text from `#` on, and
+/// lines of the host `own` count for nothing, so that all hosts may have the same file; a peer that
+/// the file has twice counts once.
 ///
 /// Errors: the first line that is no peer, with its number; a text that is too long.
 ///

@@ -1,7 +1,8 @@
-//! Addresses of the peers that have one now, the kernel's rules for them, and the sessions that their calls go to.
+//! Addresses of the peers that have one now, the kernel's rules for them, and the sessions that
+//! their calls go to.
 //!
-//! A peer's session claims the address that its name resolves to, and gives it back when the name has another one. Read
-//! [`Directory`] first.
+//! A peer's session claims the address that its name resolves to, and gives it back when the name
+//! has another one. Read [`Directory`] first.
 
 use crate::routing::Routing;
 use anabranch_spray_proto::kernel::PeerPlace;
@@ -39,7 +40,8 @@ impl Directory {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the peer of this link an address, and has the kernel's rules follow. Blocks for netlink.
+    /// Gives the peer of this link an address, and has the kernel's rules follow. Blocks for
+    /// netlink.
     ///
     /// Errors: another peer has the address; the kernel refuses a rule.
     pub(crate) fn claim(&self, link: usize, name: &str, place: PeerPlace, calls: Calls) -> io::Result<()> {
@@ -53,7 +55,8 @@ impl Directory {
         self.follow(&entries)
     }
 
-    /// Takes the address of this link's peer away, and the kernel's rules for it. Blocks for netlink.
+    /// Takes the address of this link's peer away, and the kernel's rules for it. Blocks for
+    /// netlink.
     pub(crate) fn release(&self, link: usize) {
         let mut entries = self.lock();
         entries.retain(|_, entry| entry.link != link);

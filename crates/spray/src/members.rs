@@ -1,4 +1,5 @@
-//! The peers of an agent that runs: they come and go, and each has a session and a link of the forwarding thread.
+//! The peers of an agent that runs: they come and go, and each has a session and a link of the
+//! forwarding thread.
 //!
 //! Read [`Members`] first.
 

@@ -63,7 +63,8 @@ struct State {
 }
 
 impl Routing {
-    /// Deletes stale rules of agents. This agent listens on `port`, has the device of this index, and no peer yet.
+    /// Deletes stale rules of agents. This agent listens on `port`, has the device of this index,
+    /// and no peer yet.
     ///
     /// Errors: see [`RoutingError`]; an error leaves nothing behind.
     pub(crate) fn set_up((device, index): (&str, u32), table: u32, port: u16) -> Result<Self, RoutingError> {

@@ -102,7 +102,8 @@ fn gone() -> io::Error {
 }
 
 impl Session {
-    /// Runs the session until the agent ends or the peer is removed. Returns the number of its link.
+    /// Runs the session until the agent ends or the peer is removed. Returns the number of its
+    /// link.
     pub(crate) async fn run(mut self) -> usize {
         let is_caller = self.shared.identity.own().name < self.peer.name;
         let mut backoff = BACKOFF;
@@ -385,14 +386,16 @@ async fn say(stream: &mut TlsStream<TcpStream>, message: Control) -> io::Result<
     stream.flush().await
 }
 
-/// The peer's address, and the address of this host that packets leave from; `last` is kept if the name still has it.
+/// The peer's address, and the address of this host that packets leave from; `last` is kept if the
+/// name still has it.
 ///
 /// Errors: no address, no way there, or an address of no other host.
 async fn find(peer: &Peer, listen: Option<SocketAddr>, last: Option<PeerPlace>) -> io::Result<PeerPlace> {
     let found = lookup_host((peer.host.as_str(), peer.port)).await;
     let found: Vec<SocketAddr> = found
         .map_err(|_| io::Error::other(format!("no address of `{}`: check the name", peer.host)))?
-        // An agent that listens at one address, or at all IPv4 addresses, is reached by that family alone.
+        // An agent that listens at one address, or at all IPv4 addresses, is reached by that family
+        // alone.
         .filter(|to| {
             listen.is_none_or(|at| at.is_ipv4() == to.is_ipv4() || at.is_ipv6() && at.ip().is_unspecified())
         })
@@ -403,7 +406,8 @@ async fn find(peer: &Peer, listen: Option<SocketAddr>, last: Option<PeerPlace>) 
     let local = || {
         let any: IpAddr =
             if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-        // Peers admit calls from the address that they name, which is the one that this agent listens at.
+        // Peers admit calls from the address that they name, which is the one that this agent
+        // listens at.
         let from = listen.map(|at| at.ip()).filter(|from| !from.is_unspecified()).unwrap_or(any);
         let socket = std::net::UdpSocket::bind((from, 0))?;
         socket.connect(to)?;

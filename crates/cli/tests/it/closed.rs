@@ -7,7 +7,8 @@ use crate::silent::{World, free_address};
 use crate::{anabranch, answer, text};
 use std::process::{Command, Stdio};
 
-/// Arguments of each verb with which it ends by itself. `@` stands for the address of the verb's own daemon.
+/// Arguments of each verb with which it ends by itself. `@` stands for the address of the verb's
+/// own daemon.
 const VERBS: &[(&str, &str)] = &[
     ("replicate controller", "--topology network.toml --listen 192.0.2.1:1 --keys keys"),
     ("replicate relay", "--topology network.toml --site nobody --dir . --controller @ --keys keys"),

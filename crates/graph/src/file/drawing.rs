@@ -1,7 +1,9 @@
-//! Graphs as drawing programs and collections write them: nodes, edges and fields that need not be there.
+//! Graphs as drawing programs and collections write them: nodes, edges and fields that need not be
+//! there.
 //!
-//! Each reader of such a format fills a [`Drawing`]; [`Drawing::topology`] makes the topology of it, so that all formats
-//! name sites, fill gaps and warn alike. Leaves out: the formats. Read [`Drawing`] first.
+//! Each reader of a format fills a [`Drawing`]; [`Drawing::topology`] makes the topology of it, so
+//! that all formats name sites, fill gaps and warn alike. Leaves out: the formats. Read [`Drawing`]
+//! first.
 
 use super::{At, Defaults, Problem, Warning, quoted};
 use crate::builtin::fibre_delay;
@@ -13,7 +15,8 @@ use std::ops::RangeInclusive;
 
 /// The fastest link that is believed.
 const RATE_BPS_MAX: f64 = CAPACITY_MAX.as_bps() as f64;
-/// Words of fields that an edge's capacity, delay, loss or price may stand in under a name that is not read.
+/// Words of fields that an edge's capacity, delay, loss or price may stand in under a name that is
+/// not read.
 const TELLING_WORDS: [&str; 11] = [
     "capacity",
     "bandwidth",
@@ -35,7 +38,8 @@ const EDGE_FIELDS: [&str; 6] =
 #[derive(Debug, Default)]
 pub(super) struct Drawing<'a> {
     pub(super) name: Option<&'a str>,
-    /// Units of the edges' `capacity` and `delay` where these are plain numbers, as FNSS writes them.
+    /// Units of the edges' `capacity` and `delay` where these are plain numbers, as FNSS writes
+    /// them.
     pub(super) capacity_unit: Option<&'a str>,
     pub(super) delay_unit: Option<&'a str>,
     pub(super) nodes: Vec<Node<'a>>,
@@ -131,7 +135,8 @@ impl<'a> Fields<'a> {
         Ok((bps >= 1.0).then(|| BitRate::bps(bps.round() as u64)))
     }
 
-    /// A field with a unit, or a plain number in `unit`. A plain number without one is warned of and not read.
+    /// A field with a unit, or a plain number in `unit`. A plain number without one is warned of
+    /// and not read.
     fn quantity<T: std::str::FromStr>(
         &self,
         name: &'static str,
@@ -287,7 +292,8 @@ impl Drawing<'_> {
     }
 }
 
-/// A label as a site may be called: in one line, without `/`, and short enough for a number behind it.
+/// A label as a site may be called: in one line, without `/`, and short enough for a number behind
+/// it.
 fn site_name(label: &str) -> String {
     let words =
         label.split(|c: char| c.is_whitespace() || printable(c.encode_utf8(&mut [0; 4])) == "\u{fffd}");

@@ -1,11 +1,12 @@
 //! The Graph Modelling Language, as the Internet Topology Zoo, networkx and Gephi write it.
 //!
-//! Source: Himsolt, *GML: A portable Graph File Format* (1997). A file is a list of keys with values: numbers, strings, and
-//! lists in brackets. Graphs, nodes and edges have the fields that [`super::graphml`] lists, with the fields' names as keys;
+//! Source: Himsolt, *GML: A portable Graph File Format* (1997). A file is a list of keys with
+//! values: numbers, strings, and lists in brackets. Graphs, nodes and edges have the fields that
+//! [`super::graphml`] lists, with the fields' names as keys;
 //! `graph [ directed 1 ]` makes edges one-way.
 //!
-//! Differs: keys may also contain `_`, as networkx writes them, and strings may have any character but `"`. Leaves out:
-//! graphics. Read [`super::parse`] first.
+//! Differs: keys may also contain `_`, as networkx writes them, and strings may have any character
+//! but `"`. Leaves out: graphics. Read [`super::parse`] first.
 
 use super::drawing::{Drawing, Edge, Fields, Node as DrawnNode};
 use super::{At, Defaults, Problem, Warning, quoted};
@@ -15,7 +16,7 @@ use std::collections::BTreeMap;
 
 /// The most lists within lists. Real files have 4.
 const DEPTH_MAX: usize = 32;
-/// The most keys that are read: those of the largest topology with sixteen fields for each part.
+/// Limit of the keys in a file: sixteen fields for each part of the largest topology.
 const KEYS_MAX: usize = 16 * (SITES_MAX + LINKS_MAX);
 
 /// A value and its place.

@@ -1,7 +1,8 @@
 //! GraphML as the Internet Topology Zoo, networkx, FNSS and yEd write it.
 //!
-//! Source: Knight and others, *The Internet Topology Zoo* (2011), whose files declare their fields as `<key>` elements;
-//! they are found by `attr.name`, so the numbering of the keys does not matter. These are used:
+//! Source: Knight and others, *The Internet Topology Zoo* (2011), whose files declare their fields
+//! as `<key>` elements. Fields are found by `attr.name`, so the numbering of the keys does not
+//! matter. These are used:
 //!
 //! | of | field | for |
 //! | --- | --- | --- |
@@ -13,9 +14,10 @@
 //! | edge | `delay` | delay |
 //! | edge | yEd's `Arrows` | direction: an edge with an arrow at both ends or at none is undirected |
 //!
-//! An undirected edge is a full-duplex cable; an edge that the file has twice is two cables. Capacity is the caller's
-//! where the file has none, or 0. Delay is fibre's between the places, the caller's where a place is missing. Left out with a
-//! warning: edges from a node to itself. Refused, as no topology has them: hyperedges, graphs in nodes, text with a DTD.
+//! An undirected edge is a full-duplex cable; an edge that the file has twice is two cables.
+//! Capacity is the caller's where the file has none, or 0. Delay is fibre's between the places, the
+//! caller's where a place is missing. Left out with a warning: edges from a node to itself.
+//! Refused, as no topology has them: hyperedges, graphs in nodes, text with a DTD.
 //!
 //! Leaves out: all other fields. Read [`super::parse`] first.
 
@@ -25,12 +27,14 @@ use crate::{LINKS_MAX, SITES_MAX, Topology};
 use roxmltree::{Document, Node, ParsingOptions};
 use std::collections::BTreeMap;
 
-/// The most XML nodes that are read: all that the largest topology with all its fields can have, twice.
+/// Maximum number of XML nodes: twice the number that the largest topology with all its fields can
+/// have.
 const XML_NODES_MAX: u32 = 4_000_000;
-/// The most declarations of namespaces in a text: the parser's work grows with the cube of nested ones. Real files have 2,
-/// those of drawing programs up to 8.
+/// Maximum number of namespace declarations in a text: the parser's work grows with the cube of
+/// nested ones. Real files have 2; files of drawing programs have up to 8.
 const NAMESPACES_MAX: usize = 16;
-/// The most attributes of an element: the parser compares each with each. Real files have 4.
+/// Maximum number of attributes of an element: the parser compares each with each. Real files have
+/// 4.
 const ATTRIBUTES_MAX: usize = 64;
 /// Names of fields by what they are for (`node`, `edge`, `graph`, `all`) and the ids of their keys.
 type Keys<'a> = BTreeMap<(&'a str, &'a str), &'a str>;
@@ -133,8 +137,8 @@ fn fields<'a>(keys: &Keys<'a>, element: Node<'a, 'a>, table: &'static str) -> Fi
     Fields { table, at: element.range().start, of }
 }
 
-/// Whether no tag has more than the parser is given: see [`NAMESPACES_MAX`] and [`ATTRIBUTES_MAX`]. What is no XML at all the
-/// parser finds.
+/// Checks that no tag exceeds the limits for the parser: see [`NAMESPACES_MAX`] and
+/// [`ATTRIBUTES_MAX`]. The parser itself finds text that is not XML.
 fn check_tags(text: &str) -> Result<(), At> {
     let mut namespaces = 0;
     let mut at = 0;
@@ -142,7 +146,7 @@ fn check_tags(text: &str) -> Result<(), At> {
         let rest = &text[open..];
         let aside = [("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", "?>")];
         if let Some((begin, end)) = aside.iter().find(|(begin, _)| rest.starts_with(begin)) {
-            // Without an end all that follows is no tag.
+            // Without an end, the rest contains no tag.
             let Some(length) = rest[begin.len()..].find(end) else { return Ok(()) };
             at = open + begin.len() + length + end.len();
             continue;
@@ -188,13 +192,13 @@ fn syntax(text: &str, error: &roxmltree::Error) -> At {
         }
         roxmltree::Error::DtdDetected => "a DTD (<!DOCTYPE …>) is not read: delete it".to_owned(),
         other => {
-            // The parser ends its messages with its own place, which ours repeats.
+            // The parser ends its messages with a place, which this crate's message repeats.
             let message = other.to_string();
             let message = message.split(" at ").next().unwrap_or(&message).to_owned();
             format!("not XML: {}", quoted(&message))
         }
     };
-    // The parser counts lines from 1 and columns in characters; the line is all that is needed.
+    // The parser counts lines from 1 and columns in characters. Only the line is needed.
     let line = error.pos().row as usize;
     let starts = text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i + 1);
     let offset = std::iter::once(0).chain(starts).nth(line.saturating_sub(1)).unwrap_or(0);

@@ -1,10 +1,12 @@
 //! Networks of SNDlib in its XML format.
 //!
-//! Source: Orlowski, Pióro, Tomaszewski and Wessäly, *SNDlib 1.0: Survivable Network Design Library* (2010), and the schema
-//! at `http://sndlib.zib.de/network`. A `<node>` is a site, at its coordinates if they are geographical; a `<link>` is a cable.
-//! Capacity is the pre-installed module's, in the unit that `<meta>` states.
+//! Source: Orlowski, Pióro, Tomaszewski and Wessäly, *SNDlib 1.0: Survivable Network Design
+//! Library* (2010), and the schema at `http://sndlib.zib.de/network`. A `<node>` is a site, at its
+//! coordinates if they are geographical; a `<link>` is a cable. Capacity is the pre-installed
+//! module's, in the unit that `<meta>` states.
 //!
-//! Leaves out: demands, costs, modules that could be added and admissible paths. Read [`super::parse`] first.
+//! Leaves out: demands, costs, modules that could be added and admissible paths. Read
+//! [`super::parse`] first.
 
 use super::drawing::{Drawing, Edge, Fields, Node as DrawnNode};
 use super::graphml::is;
