@@ -552,7 +552,8 @@ impl Cabled {
     }
 }
 
-/// #52: hosts of routed fabrics have their address on the loopback device, and agents called from the cable's address.
+/// #52: hosts of routed fabrics have their address on the loopback device, and agents called from
+/// the cable's address.
 #[test]
 fn calls_leave_from_the_listening_address() {
     let commands = [
@@ -569,7 +570,8 @@ fn calls_leave_from_the_listening_address() {
     assert!(way.contains("dev spray0"), "{way}");
 }
 
-/// #52: one name that did not resolve, or one peer without a route, ended the agent for all peers; a new host was a restart.
+/// #52: one name that did not resolve, or one peer without a route, ended the agent for all peers;
+/// a new host was a restart.
 #[test]
 fn peers_of_a_file_come_and_go_by_sighup() {
     let Some(mut world) = Cabled::new(&["address add 10.78.0.N/16 dev v0"]) else { return };

@@ -44,7 +44,8 @@ fn unit_files_are_valid_hardened_and_name_verbs() {
     }
 }
 
-/// #52: daemons and operators' verbs take where the controller is, and the keys, from the environment.
+/// #52: daemons and operators' verbs take the controller's address and the keys' folder from the
+/// environment.
 #[test]
 fn options_come_from_the_environment() {
     let run = |variable: &str, value: &str, verb: &[&str]| {

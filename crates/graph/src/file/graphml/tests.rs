@@ -235,7 +235,8 @@ fn networkx_attributes_are_read_or_warned_of() {
     }
 }
 
-/// #52: yEd labels nodes inside its drawings, and draws the direction of edges that are all `directed`.
+/// #52: yEd labels nodes inside its drawings, and draws the direction of edges that are all
+/// `directed`.
 #[test]
 fn yed_files_have_labels_and_arrows() {
     let node = |id: &str, label: &str| {
