@@ -81,7 +81,7 @@ const VERBS: &[(&str, &str)] = &[
     ("doctor", ""),
     ("demo", "--topology missing.toml"),
     ("experiment codedbulk", "--predict --concurrent 1"),
-    ("experiment live", "--out file"),
+    ("experiment live", "--late 99"),
     ("recipe", "--systems"),
     ("completions", "bash"),
 ];
