@@ -169,9 +169,8 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     }
     if is_interrupted {
         errln!("anabranch: interrupted: {} of {} trials were whole", done.len(), trials.len());
-        return Ok(ExitCode::from(exit::INTERRUPTED));
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if is_interrupted { ExitCode::from(exit::INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
 /// Positions of the bar for one trial.
