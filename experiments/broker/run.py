@@ -438,7 +438,7 @@ def lies_tables(worlds: Worlds) -> list[str]:
         over = [row["overloaded_share"] for row in rows if row["traffic_mbps"] > 0]
         profit = sum(row["as_bid"] for row in rows)
         lines.append([f"{claim:g}", f"{100 * profit / honest_profit:.0f}", f"{100 * statistics.fmean(over):.1f}"])
-    head = ["claims of what clusters can send", "profit to honest %", "of its traffic cannot be sent %"]
+    head = ["claimed capacity, factor", "profit to honest %", "share of traffic that cannot be sent %"]
     return [*made, table(head, lines)]
 
 

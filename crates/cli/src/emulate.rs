@@ -14,7 +14,6 @@ pub(crate) use scenario::host as host_command;
 use crate::run_dir::RunDir;
 use anabranch_emu::{Change, Dilation, EmuError, Emulation, EmulationOptions, Isolation, Loss, Surroundings};
 use anabranch_graph::Topology;
-use anabranch_graph::file::{Defaults, load};
 use anabranch_units::{BitRate, ByteCount, Duration, Seed, SiteId};
 use anyhow::Context as _;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
@@ -57,8 +56,9 @@ pub(crate) fn host() -> anyhow::Result<ExitCode> {
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
-    /// The network: a built-in topology (`anabranch topologies` lists them), or a .toml or .graphml
-    /// file; or a scenario, as `simulate` takes it.
+    /// The network: a built-in topology (`anabranch topologies` lists them), or a .toml, .graphml,
+    /// .gml or .xml file; or a scenario, as
+    /// `simulate` takes it.
     #[arg(value_name = "TOPOLOGY|SCENARIO")]
     topology: String,
     /// For a scenario: a setting that replaces the file's, such as network.rate="10 Gbit/s".
@@ -199,7 +199,7 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
     let job = match check(args, quiet) {
         Ok(job) => job,
         Err(error) => {
-            eprintln!("anabranch: {error:#}");
+            errln!("anabranch: {error:#}");
             return Ok(ExitCode::from(2));
         }
     };
@@ -211,7 +211,7 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
     let record = args.record.as_deref().map(RunDir::claim).transpose()?;
     let emulation = match Emulation::start(topology, job.options.clone()) {
         Err(error @ (EmuError::Size { .. } | EmuError::Option { .. } | EmuError::Link { .. })) => {
-            eprintln!("anabranch: {error}");
+            errln!("anabranch: {error}");
             return Ok(ExitCode::from(2));
         }
         started => started?,
@@ -259,10 +259,10 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
         record.finish(&command, config, Some(job.options.seed))?;
     }
     if args.json {
-        println!("{}", serde_json::to_string(&outcome.json()?)?);
+        outln!("{}", serde_json::to_string(&outcome.json()?)?);
     }
     if !quiet && !ended.stillborn {
-        eprint!("{}", outcome.text(verbose));
+        crate::output::write_error(&outcome.text(verbose));
     }
     let distrusted = args.strict && !outcome.report.trusted && ended.code == 0;
     Ok(if distrusted { ExitCode::FAILURE } else { ExitCode::from(ended.code) })
@@ -275,7 +275,7 @@ fn network(args: &Args) -> anyhow::Result<(Topology, EmulationOptions)> {
         "--set and --trials are for scenarios: {} is a topology",
         args.topology
     );
-    let mut topology = load(&args.topology, &Defaults::new(args.rate), |p| std::fs::read_to_string(p))?;
+    let mut topology = crate::network::load(&args.topology, args.rate)?;
     for link in topology.link_ids() {
         let properties = topology.link_properties_mut(link);
         if let Some(loss) = args.loss {
@@ -425,7 +425,7 @@ impl Stage<'_> {
                 Some(command) => match self.emulation.spawn(self.job.site, command) {
                     Ok(child) => Some(child),
                     Err(EmuError::Spawn { program, error, .. }) => {
-                        eprintln!("anabranch: cannot start `{program}`: {error}");
+                        errln!("anabranch: cannot start `{program}`: {error}");
                         let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
                         stop_backgrounds(&mut backgrounds).await;
                         return Ok(Ended { code, stillborn: true, seconds: 0.0, backgrounds });
@@ -488,7 +488,7 @@ impl Stage<'_> {
             let site = &self.job.topology.site(self.job.site).name;
             let address = self.emulation.site_address(self.job.site);
             if !self.quiet {
-                eprintln!(
+                errln!(
                     "a shell in {site} ({address}); in another site: nsenter --net=$ANABRANCH_NETNS_1 CMD; `exit` ends it all"
                 );
             }
@@ -578,7 +578,7 @@ fn check_backgrounds(topology: &Topology, backgrounds: &mut [Background]) {
             background.ended = Some(status);
             if !status.success() {
                 let site = &topology.site(background.site).name;
-                eprintln!("anabranch: --run {site}: `{}` ended with {}", background.line, exit_code(status));
+                errln!("anabranch: --run {site}: `{}` ended with {}", background.line, exit_code(status));
             }
         }
     }
@@ -628,8 +628,7 @@ mod tests {
 
     #[test]
     fn addresses_stand_for_sites_and_other_braces_stay() {
-        let topology = load("internet2", &Defaults::new(BitRate::mbps(1)), |p| std::fs::read_to_string(p))
-            .expect("built in");
+        let topology = crate::network::load("internet2", BitRate::mbps(1)).expect("built in");
         let fill = |text| addresses(text, &topology, |s| format!("<{s}>"));
         assert_eq!(fill("a {@chicago}:{@0} {x} {@").expect("known"), "a <6>:<0> {x} {@");
         let error = format!("{:#}", fill("{@mars}").expect_err("unknown"));

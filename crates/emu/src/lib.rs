@@ -8,9 +8,9 @@
 //!
 //! - **Addresses.** A site has a host address, `base + 1 + site`, reached hop by hop over the path
 //!   of least delay (in the topology at the start: a failed link is not routed around). With
-//!   switches, flows spread over all such paths (ECMP). A directed link has an address, too, `base
-//!   + 0x8000 + link`: an address of its far end, which its near end reaches over exactly that
-//!   link. Answers return over the opposite link of the cable. IPv4 only; IPv6 is switched off in
+//!   switches, flows spread over all such paths (ECMP). A directed link has an address, too,
+//!   `base + 0x8000 + link`: an address of its far end, which its near end reaches over exactly
+//!   that link. Answers return over the opposite link of the cable. IPv4 only; IPv6 is switched off in
 //!   the sites.
 //! - **Rates** count bytes of IP packets, headers included; there is no Ethernet framing.
 //!   Segmentation and checksum offloads are off, so packets are as on a wire, at most one MTU long.

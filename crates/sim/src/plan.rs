@@ -12,6 +12,7 @@ use crate::traffic::{
     Arrivals, Incast, IncastSettings, Job, RackLoad, Sending, Start, Traffic, Transfers, Udp, UdpFlow,
 };
 use anabranch_fabric::{CircuitSettings, Layer, PortSettings};
+use anabranch_units::text::printable;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId, ParseQuantityError, Seed};
 use std::io;
 
@@ -156,6 +157,42 @@ impl Plan {
     /// The network.
     pub const fn network(&self) -> &Network {
         &self.network
+    }
+    /// Warnings for the scenario's user: parts of the topology's file that are not read, and flows
+    /// between hosts without a path.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.network.warnings().to_vec();
+        if self.network.is_connected() {
+            return warnings;
+        }
+        let hosts = self.network.hosts().len() as u16;
+        let is_cut = |(src, dst): &(u16, u16)| !self.network.is_reachable(*src, *dst);
+        for (index, work) in self.work.iter().enumerate() {
+            let mut some = None;
+            let pairs: Box<dyn Iterator<Item = (u16, u16)> + '_> = match work {
+                Work::Long { pairs: Who::Listed(pairs), .. }
+                | Work::Udp { pairs: Who::Listed(pairs), .. } => Box::new(pairs.iter().copied()),
+                Work::Trace { starts } => Box::new(starts.iter().map(|start| (start.src, start.dst))),
+                Work::Incast { client, servers, is_random: false, .. } => {
+                    let servers = self.network.servers(*client, *servers, None);
+                    Box::new(servers.into_iter().map(|server| (server, *client)))
+                }
+                // Their ends are drawn among all hosts.
+                _ => Box::new((0..hosts).flat_map(|host| [(0, host), (host, 0)])),
+            };
+            let count = pairs.filter(is_cut).inspect(|pair| _ = some.get_or_insert(*pair)).count();
+            if let Some((src, dst)) = some {
+                let name = |host: u16| {
+                    let site = self.network.hosts()[usize::from(host)];
+                    printable(&self.network.topology().site(site).name).into_owned()
+                };
+                let (from, to) = (name(src), name(dst));
+                warnings.push(format!(
+                    "workload[{index}]: {count} pairs of hosts have no path, as `{from}` to `{to}`: flows between them deliver nothing"
+                ));
+            }
+        }
+        warnings
     }
     /// The seed of trial `trial`.
     pub const fn seed(&self, trial: u64) -> u64 {

@@ -36,15 +36,15 @@ pub struct Args {
     contracts: PathBuf,
     /// Address for networks' agents and operators, by mutual TLS. By default only this machine can
     /// connect.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7195", value_parser = network::listen_address)]
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7195", value_parser = network::listen_address_or::<7195>)]
     listen: SocketAddr,
     /// Address for players, by plain HTTP: put a proxy with a public certificate in front. By
     /// default only this machine can connect.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7196", value_parser = network::listen_address)]
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7196", value_parser = network::listen_address_or::<7196>)]
     players: SocketAddr,
     /// The folder that `broker keys` made, or a copy with ca.pem, controller.pem and
     /// controller.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/broker")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/broker")]
     keys: PathBuf,
     /// File for the last accepted decision. Created if it does not exist.
     #[arg(long, value_name = "FILE", default_value = "broker.redb")]
@@ -137,7 +137,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let files = CredentialFiles::in_set(&args.keys, anabranch_broker::SYSTEM, Role::Controller, "controller");
     let identity = Identity::load(&files)?;
     let shown = args.contracts.display();
-    let text = std::fs::read_to_string(&args.contracts).with_context(|| format!("--contracts {shown}"))?;
+    let text = crate::text::read(&args.contracts).with_context(|| format!("--contracts {shown}"))?;
     let contracts: Contracts = text.parse().with_context(|| format!("--contracts {shown}"))?;
     let places = match &args.places {
         Some(path) => {
@@ -183,15 +183,15 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             .await
             .with_context(|| format!("--listen {}", args.listen))?;
         if !quiet {
-            eprintln!("broker listens on https://{}; {} decides", server.local_addr()?, args.design);
-            eprintln!("players ask http://{}/steering/hls and /steering/dash", players.local_addr()?);
+            errln!("broker listens on https://{}; {} decides", server.local_addr()?, args.design);
+            errln!("players ask http://{}/steering/hls and /steering/dash", players.local_addr()?);
         }
         tokio::select! {
             () = server.run() => {}
             ended = players.run() => ended.context("--players")?,
             never = crate::keys::follow(&identity) => match never {},
             () = crate::process::asked_to_end() => if !quiet {
-                eprintln!("broker ends; players go on with what they have");
+                errln!("broker ends; players go on with what they have");
             }
         }
         service.give_lead_back().await;

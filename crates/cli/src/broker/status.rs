@@ -18,11 +18,11 @@ use std::time::Duration;
 #[derive(clap::Args)]
 pub struct Args {
     /// Address of the broker, as HOST:PORT or https://HOST:PORT.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7195")]
+    #[arg(long, value_name = "HOST:PORT", env = "ANABRANCH_BROKER", default_value = "127.0.0.1:7195")]
     broker: String,
     /// The folder that `broker keys` made, or a copy with ca.pem, operators/NAME.pem and
     /// operators/NAME.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/broker")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/broker")]
     keys: PathBuf,
     /// Name of the operator, as given to `broker keys --operators`.
     #[arg(long, value_name = "NAME", default_value = "operator")]
@@ -62,7 +62,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         if args.json {
             let rounds = client.rounds().await?;
             let all = serde_json::json!({ "networks": networks, "decision": decision, "rounds": rounds });
-            println!("{all}");
+            outln!("{all}");
         } else {
             show(&networks, &decision);
         }
@@ -89,9 +89,9 @@ fn show(networks: &[NetworkView], decision: &DecisionView) {
         ]);
     }
     table.column_iter_mut().skip(2).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
-    println!("{table}");
+    outln!("{table}");
     if decision.round == 0 {
-        println!("no round was accepted yet");
+        outln!("no round was accepted yet");
         return;
     }
     let sessions = |is_placed: bool| -> u64 {
@@ -99,7 +99,7 @@ fn show(networks: &[NetworkView], decision: &DecisionView) {
         those.map(|placed| u64::from(placed.sessions)).sum()
     };
     let (placed, unplaced) = (sessions(true), sessions(false));
-    println!(
+    outln!(
         "round {}: {placed} clients placed, {unplaced} for whom there is no room; at most {:.3} % from the best",
         decision.round,
         100.0 * decision.gap_share

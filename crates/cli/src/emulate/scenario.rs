@@ -5,7 +5,6 @@
 
 use super::Args;
 use crate::family;
-use crate::pipe::Pipe;
 use crate::run_dir::RunDir;
 use crate::simulate::{keyed, keyed_rows, table};
 use anabranch_emu::scenario::{
@@ -18,6 +17,7 @@ use anabranch_sim::scenario::{self, Point};
 use anabranch_sim::{Plan, PlanError};
 use anabranch_units::Seed;
 use anyhow::{Context as _, ensure};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
@@ -25,8 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Returns true if `name` is a scenario file.
 pub(super) fn is_scenario(name: &str) -> bool {
-    let text =
-        Path::new(name).extension().is_some_and(|e| e == "toml").then(|| std::fs::read_to_string(name));
+    let text = Path::new(name).extension().is_some_and(|e| e == "toml").then(|| crate::text::read(name));
     text.and_then(Result::ok)
         .and_then(|text| text.parse::<toml::Table>().ok())
         .is_some_and(|table| table.contains_key("network") || table.contains_key("workload"))
@@ -39,18 +38,18 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let points = match load(args).and_then(|points| without_command(args).map(|()| points)) {
         Ok(points) => points,
         Err(error) => {
-            eprintln!("anabranch: {error:#}");
+            errln!("anabranch: {error:#}");
             return Ok(ExitCode::from(2));
         }
     };
     let interrupted = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGINT, interrupted.clone())?;
     let mut record = args.record.as_deref().map(RunDir::claim).transpose()?;
-    let (mut done, mut pipe): (Vec<table::Line>, _) = (Vec::new(), Pipe::default());
+    let mut done: Vec<table::Line> = Vec::new();
     let (mut trusted, mut coflows) = (true, Vec::new());
     let measured = measured(args, &points, quiet, &interrupted);
     if interrupted.load(Ordering::Relaxed) {
-        eprintln!("anabranch: interrupted");
+        errln!("anabranch: interrupted");
         return Ok(ExitCode::from(130));
     }
     let measured = measured?;
@@ -59,7 +58,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             if !quiet {
                 let swept: String =
                     point.swept.iter().map(|(key, value)| format!(" {key} = {value}")).collect();
-                eprintln!("emulating{swept}, trial {} of {}", trial + 1, args.trials);
+                errln!("emulating{swept}, trial {} of {}", trial + 1, args.trials);
             }
             let plan = plan(args, point)?;
             let dilation = stated(args, &plan)?.unwrap_or(measured);
@@ -67,20 +66,20 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             let options = Options { dilation: Some(dilation), ..options(args, &systems, &interrupted) };
             let run = anabranch_emu::scenario::run(&plan, trial, &options)?;
             if interrupted.load(Ordering::Relaxed) {
-                eprintln!("anabranch: interrupted");
+                errln!("anabranch: interrupted");
                 return Ok(ExitCode::from(130));
             }
             let emulated = run.emulated;
             trusted &= emulated.trusted;
             if !quiet && (dilation != Dilation::NONE || emulated.dilated.circuits.is_some()) {
-                eprintln!("{}", said(&emulated));
+                errln!("{}", said(&emulated));
             }
             if !emulated.trusted && !quiet {
-                eprintln!("anabranch: not to be trusted: {}", emulated.why.join("; "));
+                errln!("anabranch: not to be trusted: {}", emulated.why.join("; "));
             }
             for row in keyed_rows(point, trial, plan.seed(trial), &run.workloads, &emulated) {
                 if args.json {
-                    pipe.print(std::iter::once(serde_json::Value::Object(row.clone()).to_string()));
+                    outln!("{}", serde_json::Value::Object(row.clone()));
                 }
                 if let Some(record) = &mut record {
                     record.row(&row)?;
@@ -93,13 +92,13 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             }
             let drops = emulated.dropped_queue_full + emulated.dropped_otherwise;
             done.push(table::Line { point: index, rows: run.workloads, coflows: run.coflows, drops });
-            if pipe.is_closed {
+            if crate::output::is_closed() {
                 return Ok(ExitCode::SUCCESS);
             }
         }
     }
     if !args.json {
-        pipe.print(std::iter::once(table::of(&points, &done).to_string()));
+        outln!("{}", table::of(&points, &done));
     }
     if let Some(record) = record {
         if !coflows.is_empty() {
@@ -164,9 +163,7 @@ fn measured(
         if stated(args, &plan)?.is_none() && plan.network().circuit().is_some() && !has_systems {
             least = measured_dilation(&plan, least, &options(args, &systems, interrupted))?;
             if !quiet {
-                eprintln!(
-                    "measured dilation: {least} is the smallest so far at which this machine is on time"
-                );
+                errln!("measured dilation: {least} is the smallest so far at which this machine is on time");
             }
         }
     }
@@ -230,23 +227,26 @@ fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
         args.kernel.mtu.is_none(),
         "--mtu is for topologies: --set transport.mss and transport.header_bytes, whose sum is the largest packet"
     );
-    let text = std::fs::read_to_string(&args.topology).with_context(|| args.topology.clone())?;
+    let text = crate::text::read(&args.topology).with_context(|| args.topology.clone())?;
     let points = scenario::read(&args.topology, &text, &args.sets)?;
+    let mut warned = BTreeSet::new();
     for point in &points {
         let plan = plan(args, point).map_err(|error| {
             let place = scenario::place(&args.topology, &text, &args.sets, &error.field);
             anyhow::anyhow!("{place}: {error}")
         })?;
+        warned.extend(plan.warnings());
         check(&plan, args.trials, args.kernel.dilation, &family::emulated())
             .with_context(|| args.topology.clone())?;
     }
+    warned.iter().for_each(|warning: &String| tracing::warn!("{warning}"));
     Ok(points)
 }
 
 /// Resolves the files that a scenario names beside it.
 fn plan(args: &Args, point: &Point) -> Result<Plan, PlanError> {
     let folder = Path::new(&args.topology).parent().map(Path::to_path_buf).unwrap_or_default();
-    let read = |name: &str| std::fs::read_to_string(folder.join(name));
+    let read = |name: &str| crate::text::read(folder.join(name));
     Plan::with_systems(point.scenario.clone(), &read, &family::simulated())
 }
 

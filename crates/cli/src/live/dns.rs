@@ -41,7 +41,7 @@ pub struct Args {
     controller: Vec<String>,
     /// The folder that `live keys` made, or a copy with ca.pem, operators/NAME.pem and
     /// operators/NAME.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/live", requires = "controller")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/live")]
     keys: PathBuf,
     /// The operator's name, as `live keys --operators` was given it.
     #[arg(long, value_name = "NAME", default_value = "operator", requires = "controller")]
@@ -51,7 +51,7 @@ pub struct Args {
     zone: String,
     /// Address for questions over UDP and TCP. The default admits this machine only. A machine with
     /// several addresses needs one of them here.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7253", value_parser = crate::network::listen_address)]
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7253", value_parser = crate::network::listen_address_or::<7253>)]
     listen: SocketAddr,
     /// Address of this server as ns.ZONE answers it. Repeat it for further ones. By default it is
     /// the address of --listen.
@@ -86,9 +86,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             .with_context(|| format!("listening at {}", args.listen))?;
         let steering = steering(args, directory)?;
         if !quiet {
-            eprintln!("name server of {zone} listens at {}", dns.local_addr()?);
+            errln!("name server of {zone} listens at {}", dns.local_addr()?);
             if let Some(steering) = &steering {
-                eprintln!("steering at http://{}/v1/steering/CHANNEL", steering.local_addr()?);
+                errln!("steering at http://{}/v1/steering/CHANNEL", steering.local_addr()?);
             }
         }
         let steers = async {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 #[derive(clap::Args)]
 pub struct Args {
     /// Address for viewers and other nodes. The default admits this machine only.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7202", value_parser = crate::network::listen_address)]
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7202", value_parser = crate::network::listen_address_or::<7202>)]
     listen: SocketAddr,
     /// Source or node to fetch from, as http://10.0.0.1:7201. Repeat it for further parents; the
     /// first one that answers is asked.
@@ -78,7 +78,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         if !quiet {
             let above = if identity.is_some() { "a controller".to_owned() } else { args.parent.join(", ") };
             let secure = node.secure_addr()?.map(|at| format!(" and https://{at}")).unwrap_or_default();
-            eprintln!("node {name} listens at http://{}{secure}, below {above}", node.local_addr()?);
+            errln!("node {name} listens at http://{}{secure}, below {above}", node.local_addr()?);
         }
         tokio::select! {
             never = node.run() => match never {},

@@ -133,7 +133,7 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
             "net::resolve",
         ),
         (
-            "disk that is taken ahead of what has arrived",
+            "disk that is taken ahead of arrived bytes",
             bytes(anabranch_disk::partial::AHEAD_BYTES),
             "disk::partial",
         ),
@@ -219,9 +219,9 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
             "broker::service, http::lease",
         ),
         (
-            "connections of players; those of them that have not asked yet",
+            "connections of players; connections without a question yet",
             format!(
-                "`--players-max`, {}, of the descriptors what others leave; a quarter; the one goes that asked longest ago, of the busiest address",
+                "`--players-max`, {}, within the free descriptors; a quarter; the one with the oldest question goes, of the busiest address",
                 n(CONNECTIONS_MAX as u64)
             ),
             "http::plain",
@@ -258,7 +258,8 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
             "broker::public, http::plain, media::steering",
         ),
         (
-            "memory of what players' questions count, in each of two windows; places of a round, and their names",
+            "memory for counts of players' questions, in each of two windows; places of a round, and their names",
+
             format!(
                 "{}; {}, {}",
                 bytes(WINDOW_BYTES_MAX as u64),
