@@ -10,6 +10,7 @@
 
 mod broker;
 mod circuit;
+mod clients;
 mod completions;
 mod demo;
 mod doctor;
