@@ -47,7 +47,7 @@ pub struct Args {
     #[arg(long, value_name = "GROUP", requires = "listen")]
     group: Option<String>,
     /// Announce flows by rules, for programs that do not. A TOML file of [[rule]] tables with `remote = "10.0.0.0/8"`,
-    /// `remote_port`, `local_port` (all optional) and `coflow = "job-{remote_host}"`.
+    /// `remote_port`, `local_port` (all optional; a port, or a range as "7400-7415") and `coflow = "job-{remote_host}"`.
     ///
     /// {remote_host}, {remote_port} and {local_host} are filled in. The first rule that fits a flow counts. What such a flow
     /// has to move is what its program has written so far.
