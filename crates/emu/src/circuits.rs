@@ -30,25 +30,25 @@ pub struct CircuitFigures {
     /// Length of a day.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub day_us_mean: Option<f64>,
-    /// The same.
+    /// Standard deviation of the day.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub day_us_sd: Option<f64>,
     /// Time between the beginnings of a pair's days in two weeks that follow each other.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub week_us_mean: Option<f64>,
-    /// The same.
+    /// Standard deviation of the week.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub week_us_sd: Option<f64>,
     /// Rate of a circuit in its day.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub circuit_gbps_mean: Option<f64>,
-    /// The same.
+    /// Standard deviation of the circuits' rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub circuit_gbps_sd: Option<f64>,
     /// Rate of the packet network to a rack, over the time of a day and its night.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packet_gbps_mean: Option<f64>,
-    /// The same.
+    /// Standard deviation of the packet network's rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packet_gbps_sd: Option<f64>,
 }
@@ -60,7 +60,7 @@ pub struct CircuitOptions {
     pub site: SiteId,
     /// Networks, queues and timetable.
     pub settings: CircuitSettings,
-    /// How hosts see the marks of `settings.mark_ahead`.
+    /// Form in which hosts see the marks of `settings.mark_ahead`.
     pub mark: CircuitMark,
 }
 
@@ -83,7 +83,7 @@ impl Circuits {
         let next = |from: SiteId, to: SiteId| switching[from.index()].next[to.index()].first().copied();
         let rack = |to| links.iter().position(|own| Some(*own) == next(site, to)).map(|rack| rack as u16);
         let rack_of: Vec<Option<u16>> = topology.site_ids().map(rack).collect();
-        // A way that ends nowhere or in a ring counts as long as there are sites.
+        // A dead end or a loop counts as the number of sites.
         let links_between = |from: SiteId, to: SiteId| {
             let way = std::iter::successors(next(from, to), |link| next(topology.link(*link).to, to));
             way.take(topology.sites().len()).count().min(u8::MAX.into()) as u8

@@ -3,9 +3,9 @@
 //! `ANABRANCH_SITE` and `ANABRANCH_ADDRESS` are the site that they run in;
 //! `ANABRANCH_ADDRESS_<SITE>` is every site's address and `ANABRANCH_NETNS_<SITE>` a path for
 //! `nsenter --net=PATH`, by name (in capitals, `_` for characters that are no letter or digit) and
-//! by number; `ANABRANCH_DILATION` is the time dilation, and `ANABRANCH_DILATION_BASE` its base, one
-//! for all programs; `ANABRANCH_SITES` has all of this as JSON, with the address of each link's far
-//! end. Read [`Surroundings`].
+//! by number; `ANABRANCH_DILATION` is the time dilation, and `ANABRANCH_DILATION_BASE` its base,
+//! one for all programs; `ANABRANCH_SITES` has all of this as JSON, with the address of each link's
+//! far end. Read [`Surroundings`].
 
 use crate::{EmuError, Emulation, Isolation};
 use anabranch_dilate::Environment;
@@ -22,7 +22,8 @@ pub struct Surroundings {
     sites: Vec<(String, String)>,
     /// Library that programs load before all others. `None` for none.
     preload: Option<PathBuf>,
-    /// In a user namespace our own descriptors cannot be opened from inside: a process in each site is its name.
+    /// In a user namespace our own descriptors cannot be opened from inside: a process in each site
+    /// is its name.
     holders: Vec<Child>,
 }
 
@@ -71,7 +72,7 @@ impl Surroundings {
         Ok(all)
     }
 
-    /// The same, where programs load this library before all others.
+    /// Makes programs load this library before all others.
     pub fn with_preload(mut self, library: Option<PathBuf>) -> Self {
         self.preload = library;
         self

@@ -1,4 +1,5 @@
-//! `bench circuit`: schedulers of circuits on drawn demand: time of a decision, demand served, and its bound.
+//! `bench circuit`: schedulers of circuits on drawn demand: time of a decision, demand served, and
+//! its bound.
 //!
 //! CPU time of this thread. All schedulers of one demand take turns. Read [`Row`] first.
 
@@ -15,10 +16,11 @@ pub struct Args {
     /// Draws of demand on which `refit` is compared with Eclipse.
     #[arg(long, default_value_t = 400)]
     draws: u64,
-    /// Fail if Solstice is slower than its authors' C on skewed demand, or `refit` serves less than Eclipse in the mean.
+    /// Fail if Solstice is slower than its authors' C on skewed demand, or `refit` serves less than
+    /// Eclipse in the mean.
     #[arg(long)]
     check: bool,
-    /// One JSON object for each row.
+    /// Print one JSON object for each row.
     #[arg(long)]
     json: bool,
 }
@@ -26,13 +28,14 @@ pub struct Args {
 /// Bytes that each rack has to send.
 const RACK_BYTES: ByteCount = ByteCount::new(16_000_000);
 
-/// Best times of the reference implementation in C on skewed demand, with a week of 2 ms (2.96 GHz), in microseconds.
+/// Best times of the reference implementation in C on skewed demand, with a week of 2 ms (2.96
+/// GHz), in microseconds.
 const SOLSTICE_C_US: [(usize, f64); 2] = [(64, 180.0), (128, 458.0)];
 
 /// CPU seconds that each scheduler gets on one demand.
 const SECONDS: f64 = 0.02;
 
-/// One scheduler on one demand.
+/// Result of one scheduler on one demand.
 #[derive(serde::Serialize)]
 struct Row {
     scheduler: &'static str,

@@ -1,13 +1,18 @@
-//! `bench sim`: the packet simulator on fixed scenarios, in packet-hops (a packet on one link) per CPU second.
+//! `bench sim`: speed of the packet simulator on fixed scenarios, in packet-hops (a packet on one
+//! link) per CPU second.
 //!
-//! A fat tree of switches with `k` ports, 10 Gbit/s, 2 us and 384,000 bytes a port; each host i sends without end to host
-//! i + 3 (k/2)^2, a quarter or more of the network away; NewReno without SACK, an acknowledgement for each packet. `NB5`: every
-//! destination over a core of its own, the window capped at 64 packets, 5 ms, nothing dropped. `HASH10`: over a core by hash,
-//! no cap, 10 ms, some dropped. Both on 16 to 1,024 hosts. `IDLE`: 20,480 connections that have moved a byte each and then do
-//! nothing, for the memory of a flow. `PLAIN17` and `CAPS17`: web search at 0.8 of a leaf-spine's uplinks, 864 hosts (Figure 17 of CAPS), by
-//! plain TCP over ECMP and with `spray`'s layer. Each scenario runs in a process of its own, whose peak memory counts.
+//! The network is a fat tree of switches with `k` ports, 10 Gbit/s, 2 us and 384,000 bytes a port.
+//! Host i sends without end to host i + 3 (k/2)^2, a quarter or more of the network away, with
+//! NewReno without SACK and an acknowledgement for each packet. `NB5`: every destination has its
+//! own core switch, the window is capped at 64 packets, 5 ms, nothing is dropped. `HASH10`: the
+//! core switch is chosen by hash, no cap, 10 ms, some packets are dropped. Both run with 16 to
+//! 1,024 hosts. `IDLE`: 20,480 connections that have moved one byte each and then do nothing, for
+//! the memory of a flow. `PLAIN17` and `CAPS17`: web search at 0.8 of a leaf-spine's uplinks, 864
+//! hosts (Figure 17 of CAPS), with plain TCP over ECMP and with `spray`'s layer. Every scenario
+//! runs in a separate process, whose peak memory is reported.
 //!
-//! The work is checked: packets delivered on 128 hosts must be within 1 % of those that htsim and ns-3 deliver.
+//! The amount of work is checked: the packets delivered on 128 hosts must be within 1 % of the
+//! numbers that htsim and ns-3 deliver.
 
 use super::{peak_bytes, thread_cpu_s};
 use anabranch_fabric::{Envelope, PacketMeta};
@@ -21,16 +26,17 @@ use std::process::Command;
 /// Arguments of `bench sim`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Which scenarios: NB5 or HASH10, with `@K` for another size of the tree, as in NB5@16. By default all.
+    /// Scenarios: NB5 or HASH10, with `@K` for another size of the tree, as in NB5@16. By default
+    /// all.
     #[arg(value_name = "SCENARIO")]
     scenarios: Vec<String>,
-    /// How often; the run with the least CPU time counts.
+    /// Number of runs; the run with the least CPU time counts.
     #[arg(long, default_value_t = 3)]
     runs: u32,
     /// Fail if a target is missed, or the work is not the same as the peers'.
     #[arg(long)]
     check: bool,
-    /// One JSON object for each scenario.
+    /// Print one JSON object for each scenario.
     #[arg(long)]
     json: bool,
     /// Run this one scenario here, and print its row.
@@ -38,7 +44,7 @@ pub struct Args {
     one: Option<String>,
 }
 
-/// What a scenario took.
+/// Result of a scenario.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 struct Row {
     scenario: String,
@@ -55,9 +61,10 @@ struct Row {
     rss_bytes: u64,
     /// Most packets that were in the network at a look.
     packets_live_max: u64,
-    /// What a packet in the network takes.
+    /// Memory of one packet in the network.
     bytes_per_live_packet: usize,
-    /// What a connection takes, both ends and its row of statistics, beyond what the network does; of `IDLE` only.
+    /// Memory of one connection, both ends and its row of statistics, beyond the memory of the
+    /// network; only with `IDLE`.
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes_per_idle_flow: Option<u64>,
     event_hash: String,
@@ -65,7 +72,7 @@ struct Row {
 
 const ALL: [&str; 10] =
     ["NB5@4", "NB5", "NB5@12", "NB5@16", "HASH10@4", "HASH10", "HASH10@12", "HASH10@16", "PLAIN17", "CAPS17"];
-/// Which part of plain TCP's packet-hops per second remain with `spray`'s layer, at least.
+/// Least share of plain TCP's packet-hops per second that remains with `spray`'s layer.
 const SPRAY_SHARE_MIN: f64 = 0.5;
 const MSS_BYTES: u64 = 1_460;
 
@@ -141,7 +148,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the work is the peers', and the speed what we want: on 128 hosts htsim and ns-3 deliver what stands here.
+/// Returns the targets that the row misses: on 128 hosts as much delivered as htsim and ns-3
+/// deliver, and the speed that we want.
 fn check(row: &Row) -> Vec<String> {
     let mut missed = Vec::new();
     let mut expect = |good: bool, what: String| {
@@ -330,7 +338,8 @@ fn measure_idle() -> anyhow::Result<Row> {
 mod tests {
     use super::*;
 
-    /// A setting that the simulator no longer took had made the whole benchmark stop at its first line.
+    /// A setting that the simulator no longer took had made the whole benchmark stop at its first
+    /// line.
     #[test]
     fn each_scenario_runs_on_a_small_tree() {
         for name in ["NB5@4", "HASH10@4"] {

@@ -18,7 +18,8 @@ pub struct Args {
     /// Congestion control between marks: reno, cubic or dctcp.
     #[arg(long, value_name = "NAME", default_value = "reno", value_parser = base)]
     base: Base,
-    /// Mark of a circuit on acknowledgements: ece (connections without ECN), dscp=1 to dscp=63, or none.
+    /// Mark of a circuit on acknowledgements: ece (connections without ECN), dscp=1 to dscp=63, or
+    /// none.
     #[arg(long, value_name = "MARK", default_value = "ece", value_parser = mark)]
     mark: Marking,
     /// Real time for each second of the network: cubic's clock is that much slower.

@@ -1,4 +1,5 @@
-//! `anabranch emulate SCENARIO`: the same file as `simulate`, under real kernels; a table, JSON lines, or a run directory.
+//! `anabranch emulate SCENARIO`: the same file as `simulate`, under real kernels; a table, JSON
+//! lines, or a run directory.
 //!
 //! Leaves out: how a scenario is emulated (`anabranch_emu::scenario`). Read [`run`] first.
 
@@ -22,7 +23,7 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether `name` is a scenario file.
+/// Returns true if `name` is a scenario file.
 pub(super) fn is_scenario(name: &str) -> bool {
     let text =
         Path::new(name).extension().is_some_and(|e| e == "toml").then(|| std::fs::read_to_string(name));
@@ -31,7 +32,7 @@ pub(super) fn is_scenario(name: &str) -> bool {
         .is_some_and(|table| table.contains_key("network") || table.contains_key("workload"))
 }
 
-/// Runs it.
+/// Runs the scenario.
 ///
 /// Errors: one line for the user.
 pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
@@ -110,7 +111,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     Ok(if args.strict && !trusted { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Dilation and lateness of a run, and the kernel that ran it.
+/// Summary of a run's dilation and lateness, and the kernel that ran it.
 fn said(emulated: &anabranch_emu::scenario::Emulated) -> String {
     let dilated = &emulated.dilated;
     let day = dilated.lateness_day_share.map(|share| format!(", {:.2} % of a day", share * 100.0));
@@ -172,10 +173,11 @@ fn measured(
     Ok(least)
 }
 
-/// The network of a scenario whose place is taken by a command's traffic, and how it is emulated.
+/// The network of a scenario, for a command's traffic instead of the scenario's, and the options of
+/// its emulation.
 ///
-/// Errors: one line: what is wrong with the scenario, several points, options that are for
-/// topologies.
+/// Errors: one line: an error in the scenario, several points, options that apply to topologies
+/// only.
 pub(super) fn network(args: &Args, quiet: bool) -> anyhow::Result<(Topology, EmulationOptions)> {
     let points = load(args)?;
     let [point] = &points[..] else {
@@ -237,7 +239,7 @@ fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
     Ok(points)
 }
 
-/// Files that a scenario names lie beside it.
+/// Resolves the files that a scenario names beside it.
 fn plan(args: &Args, point: &Point) -> Result<Plan, PlanError> {
     let folder = Path::new(&args.topology).parent().map(Path::to_path_buf).unwrap_or_default();
     let read = |name: &str| std::fs::read_to_string(folder.join(name));

@@ -20,8 +20,8 @@ pub(super) const LATENESS_MAX: Duration = Duration::from_ms(1);
 const DAY_PART: u64 = 100;
 /// Real time between the word to go and the first flow.
 const LEAD: std::time::Duration = std::time::Duration::from_millis(100);
-/// Real times of the runs that try a dilation: the first rejects most, and the second sees TCP's windows
-/// grow and the forwarder's share of a processor, which is measured by the second.
+/// Real times of the runs that try a dilation: the first rejects most, and the second sees TCP's
+/// windows grow and the forwarder's share of a processor, which is measured by the second.
 const TRIALS: [std::time::Duration; 2] =
     [std::time::Duration::from_millis(500), std::time::Duration::from_secs(4)];
 /// The search ends when the dilation is known to this part of it.

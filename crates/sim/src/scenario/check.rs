@@ -97,7 +97,7 @@ impl Scenario {
 
     fn network_check(&self) -> Result<(), Wrong> {
         let n = &self.network;
-        // Checked first: if the topology's name is misspelt, its numbers are no error.
+        // Checked first: if the topology's name is misspelt, its numbers are not an error.
         if let Some(message) = unknown_topology(&n.topology) {
             return Err(Wrong::new("network.topology", message));
         }

@@ -4,10 +4,10 @@
 //! before the control sees it, so that an acknowledgement without a mark ends the raised window
 //! even in a recovery. The threshold of slow start keeps its value.
 //!
-//! Source: Mukerjee's thesis (CMU-CS-18-106, 2018), §2.4.4.
-//! Differs: the original program jumps only on acknowledgements that let the window grow, and halves
-//! a window of one segment to none. A jump also begins a new epoch of the growth function here:
-//! CUBIC's estimate of Reno's window would undo the jump at once.
+//! Source: Mukerjee's thesis (CMU-CS-18-106, 2018), §2.4.4. Differs: the original program jumps
+//! only on acknowledgements that let the window grow, and halves a window of one segment to none. A
+//! jump also begins a new epoch of the growth function here: CUBIC's estimate of Reno's window
+//! would undo the jump at once.
 
 use super::bbr::ByModel;
 use super::nscc::Arrival;
