@@ -194,8 +194,8 @@ impl std::error::Error for QueryError {}
 impl SteeringQuery {
     /// A viewer's question without further parameters.
     pub const fn new(dialect: Dialect, viewer: Viewer) -> Self {
-        let (report, others) = (None, String::new());
-        Self { dialect, viewer, pathways: Vec::new(), throughput: None, report, others }
+        let others = String::new();
+        Self { dialect, viewer, pathways: Vec::new(), throughput: None, report: None, others }
     }
 
     /// Reads a query, with its escapes.
