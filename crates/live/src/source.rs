@@ -23,7 +23,7 @@ pub use multivariant::SourceSteering;
 pub use pull::{Pull, PullError};
 pub use tokens::{PublishTokens, TokenFileError};
 
-use crate::body::{RETRY_AFTER_S, UNSENT_BYTES_MAX};
+use crate::body::{self, RETRY_AFTER_S, UNSENT_BYTES_MAX};
 use crate::control::NodeControl;
 use crate::secure::SecureListener;
 use anabranch_http::PeerAddress;
