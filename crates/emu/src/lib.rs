@@ -22,7 +22,8 @@
 //! - **Privileges.** Root, or a user namespace where the machine allows one; [`doctor`] and the errors name each missing
 //!   thing.
 //! - **Circuits.** One site's switch can be a hybrid switch of circuits and packets
-//!   ([`EmulationOptions::circuit`]).
+//!   ([`EmulationOptions::circuit`]), whose circuits may follow demand that programs announce
+//!   ([`EmulationHandle::announce`]).
 //! - **Time dilation.** Under a [`Dilation`] of F emulated time passes F times slower than the
 //!   machine's. Rates, delays and reports count emulated time.
 //! - **Honesty.** [`Emulation::report`] says how late packets were, and whether figures can be trusted.
@@ -61,6 +62,7 @@ pub mod scenario;
 mod script;
 mod surroundings;
 mod sys;
+mod weeks;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
@@ -73,7 +75,7 @@ use anabranch_fabric::switch::ecmp::Ecmp;
 use anabranch_fabric::{Drop as DropReason, Policy, Port, PortSettings};
 use anabranch_graph::Topology;
 use anabranch_linux::namespace::Namespace;
-use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId, Seed, SiteId};
+use anabranch_units::{BitRate, ByteCount, Duration, FlowKey, Instant, LinkId, Seed, SiteId};
 
 use crate::build::{BuildPlan, Built, SitePlan};
 use crate::circuits::Circuits;
@@ -85,13 +87,14 @@ pub use anabranch_units::Histogram;
 pub use circuits::{CircuitFigures, CircuitOptions};
 pub use dilation::{Dilation, DilationError};
 pub use doctor::doctor;
-pub use error::{BuildFailure, BuildStep, EmuError, Isolation};
+pub use error::{AnnounceError, BuildFailure, BuildStep, EmuError, Isolation};
 pub use lateness::{Report, Scheduling};
 #[doc(hidden)]
 pub use route::exercise;
 pub use route::{CircuitMark, LINKS_MAX, SITES_MAX};
 pub use script::{Change, ChangeError, Loss};
-pub use surroundings::Surroundings;
+pub use surroundings::{Surroundings, give_preload};
+pub use weeks::ScheduleFigures;
 
 /// How a network is emulated. [`EmulationOptions::default`] suits most uses.
 #[derive(Clone, Debug)]
@@ -701,6 +704,17 @@ impl EmulationHandle {
     /// Errors: an emulation that has ended.
     pub fn take_circuits(&self) -> Result<Option<CircuitFigures>, EmuError> {
         self.ask(|reply| Request::Circuits { reply })
+    }
+
+    /// Announces to the circuits' control that `flow` has `bytes` to send for `coflow`, in all.
+    /// Forwarded bytes are subtracted, and the connection's end cancels the rest.
+    ///
+    /// Errors: circuits that follow no announcements, no such connection between two racks, an
+    /// emulation that has ended.
+    /// Cost: one wake-up of the forwarder; blocks until it answers.
+    pub fn announce(&self, flow: FlowKey, coflow: &str, bytes: ByteCount) -> Result<(), EmuError> {
+        let coflow = coflow.to_owned();
+        self.ask(|reply| Request::Announce { flow, coflow, bytes, reply })?.map_err(EmuError::Announce)
     }
 
     /// How late packets were so far, what was lost, and whether figures can be trusted.

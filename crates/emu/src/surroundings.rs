@@ -11,6 +11,7 @@ use crate::{EmuError, Emulation, Isolation};
 use anabranch_dilate::Environment;
 use anabranch_graph::Topology;
 use anabranch_units::SiteId;
+use std::ffi::OsStr;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -20,8 +21,8 @@ pub struct Surroundings {
     variables: Vec<(String, String)>,
     /// By site: its name and its address.
     sites: Vec<(String, String)>,
-    /// Library that programs load before all others. `None` for none.
-    preload: Option<PathBuf>,
+    /// Libraries that programs load before all others.
+    preload: Vec<PathBuf>,
     /// In a user namespace our own descriptors cannot be opened from inside: a process in each site is its name.
     holders: Vec<Child>,
 }
@@ -41,7 +42,8 @@ impl Surroundings {
     ///
     /// Errors: in a user namespace, a program (`sleep`) that does not start in each site.
     pub fn new(topology: &Topology, emulation: &Emulation) -> Result<Self, EmuError> {
-        let mut all = Self { variables: Vec::new(), sites: Vec::new(), preload: None, holders: Vec::new() };
+        let mut all =
+            Self { variables: Vec::new(), sites: Vec::new(), preload: Vec::new(), holders: Vec::new() };
         let mut sites = Vec::new();
         for id in topology.site_ids() {
             let name = &topology.site(id).name;
@@ -71,9 +73,15 @@ impl Surroundings {
         Ok(all)
     }
 
-    /// The same, where programs load this library before all others.
-    pub fn with_preload(mut self, library: Option<PathBuf>) -> Self {
-        self.preload = library;
+    /// The same, where programs load these libraries before all others.
+    pub fn with_preload(mut self, libraries: Vec<PathBuf>) -> Self {
+        self.preload = libraries;
+        self
+    }
+
+    /// The same, with more variables.
+    pub fn with_variables(mut self, variables: impl IntoIterator<Item = (String, String)>) -> Self {
+        self.variables.extend(variables);
         self
     }
 
@@ -95,10 +103,16 @@ impl Surroundings {
     /// Panics: if the site is not of this topology.
     pub fn give(&self, command: &mut Command, site: SiteId) {
         command.envs(self.variables.iter().map(|(k, v)| (k, v)));
-        if let Some(library) = &self.preload {
-            command.env("LD_PRELOAD", library);
-        }
+        give_preload(command, &self.preload);
         let (name, address) = &self.sites[site.index()];
         command.env("ANABRANCH_SITE", name).env("ANABRANCH_ADDRESS", address);
+    }
+}
+
+/// Has `command` load these libraries before all others.
+pub fn give_preload(command: &mut Command, libraries: &[PathBuf]) {
+    if !libraries.is_empty() {
+        let paths: Vec<&OsStr> = libraries.iter().map(|path| path.as_os_str()).collect();
+        command.env("LD_PRELOAD", paths.join(OsStr::new(":")));
     }
 }
