@@ -3,7 +3,7 @@
 ``run.py schedulers`` runs ``cargo xtask bench circuit --json``. ``run.py tcp`` simulates scenarios/circuit.toml with queues of many sizes, queues that grow
 before their day, delays, nights and congestion controls; ``run.py sequence`` captures its packets. ``run.py validation`` emulates Table 2.1, and ``run.py
 emulated`` the fixed queues of Figure 2.7, both under the time dilation that this machine needs. ``run.py rings`` simulates scenarios/rings.toml: circuits
-that follow demand. ``run.py jobs`` runs ``cargo xtask bench jobs``. Rows go to a folder, a file for each. ``run.py docs``
+that follow demand; ``run.py rings-emulated`` has programs announce that demand on real kernels. ``run.py jobs`` runs ``cargo xtask bench jobs``. Rows go to a folder, a file for each. ``run.py docs``
 writes the tables of docs/circuit.md anew from the committed rows. ``run.py smoke`` checks these tables and simulates short runs.
 
 Read first: `tcp.cells`.
@@ -17,6 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
 import jobs
+import ring_emulated
 import ring_load
 import tcp
 from anabranch_lab.cells import BINARY, ROOT, XTASK, Experiment, Option, Row, Rows, filled, grouped, measure, read_csv, table, write_csv
@@ -101,6 +102,47 @@ def rings(args) -> int:
         rows += ring_load.measure(args.binary, name, count, seed, args.duration)
         write_csv(path, rows)
         print(f"circuit: {name}, rings: {count}, seed {seed}", file=sys.stderr)
+    return 0
+
+
+@LAB.verb(
+    "rings-emulated",
+    rows=LAB.runs,
+    binary=BINARY,
+    library=Option(ROOT / "target/release/libanabranch_preload.so", "library that announces what programs send", kind=Path),
+    seconds=Option(float(ring_emulated.SECONDS), "time of the network in a run"),
+    dilation=Option(0, "dilation of emulated runs; 0 measures it in each", kind=int),
+    cells=Option(0, "runs at the most; 0 for all that have no row", kind=int),
+)
+def rings_emulated(args) -> int:
+    """Emulates rings of big flows on circuits that follow demand, and simulates the same, cell by cell."""
+    args.rows.mkdir(parents=True, exist_ok=True)
+    path = args.rows / "rings-emulated.csv"
+    rows = read_csv(path)
+    cells = ring_emulated.missing(rows)
+    for cell in cells[: args.cells or None]:
+        rows += ring_emulated.measure(args.binary, args.library, cell, args.seconds, args.dilation)
+        write_csv(path, rows)
+        print(f"circuit: {cell}", file=sys.stderr)
+    return 0
+
+
+@LAB.verb(
+    rows=LAB.runs,
+    binary=BINARY,
+    library=Option(ROOT / "target/release/libanabranch_preload.so", "library that announces what programs send", kind=Path),
+    seconds=Option(0.4, "time of the network in a run"),
+    dilation=Option(300, "dilation of the runs"),
+)
+def fetches(args) -> int:
+    """Emulates a ring of files that nginx sends and curl fetches."""
+    args.rows.mkdir(parents=True, exist_ok=True)
+    path = args.rows / "fetches.csv"
+    rows = read_csv(path)
+    for name in ring_emulated.FETCHES.keys() - {row["scheme"] for row in rows}:
+        rows.append(ring_emulated.fetch(args.binary, args.library, name, args.seconds, args.dilation))
+        write_csv(path, rows)
+        print(f"circuit: nginx and curl, {name}", file=sys.stderr)
     return 0
 
 
@@ -225,7 +267,13 @@ def document() -> str:
         **jobs.document(MEASURED),
     }
     # Emulated rows may be missing, as they need a quiet machine.
-    for name, shown in (("validation", validation_table), ("emulated", lambda rows: emulated_table(of, rows))):
+    of_kernels = {
+        "validation": validation_table,
+        "emulated": lambda rows: emulated_table(of, rows),
+        "rings-emulated": ring_emulated.document,
+        "fetches": ring_emulated.fetch_table,
+    }
+    for name, shown in of_kernels.items():
         if rows := read_csv(MEASURED / f"{name}.csv"):
             texts[name] = shown(rows)
     return filled(DOCUMENT.read_text(), "experiments/circuit/measured", texts)
