@@ -20,7 +20,7 @@ import jobs
 import ring_emulated
 import ring_load
 import tcp
-from anabranch_lab.cells import BINARY, ROOT, XTASK, Experiment, Option, Row, Rows, filled, grouped, measure, read_csv, table, write_csv
+from anabranch_lab.cells import BINARY, ROOT, XTASK, Experiment, Option, Row, Rows, filled, grouped, measure, read_csv, rounded, table, write_csv
 from anabranch_lab.programs import Failed, json_lines
 
 LAB = Experiment(__file__, __doc__)
@@ -49,10 +49,10 @@ def tcp_runs(args) -> int:
     return code
 
 
-@LAB.verb("jobs", rows=LAB.runs, xtask=XTASK)
+@LAB.verb("jobs", rows=LAB.runs, xtask=XTASK, only=Option(help="kind of rows; all without it", choices=tuple(jobs.FILES)))
 def jobs_runs(args) -> int:
     """Runs the bench of training jobs on parallel switches."""
-    jobs.measure(args.xtask, args.rows)
+    jobs.measure(args.xtask, args.rows, args.only)
     return 0
 
 
@@ -93,16 +93,9 @@ def figures(args) -> int:
 )
 def rings(args) -> int:
     """Simulates rings of big flows on circuits that follow demand."""
-    args.rows.mkdir(parents=True, exist_ok=True)
-    path = args.rows / "rings.csv"
-    rows = read_csv(path)
-    for name, count, seed in ring_load.missing(rows, args.seeds):
-        if args.only and name not in args.only:
-            continue
-        rows += ring_load.measure(args.binary, name, count, seed, args.duration)
-        write_csv(path, rows)
-        print(f"circuit: {name}, rings: {count}, seed {seed}", file=sys.stderr)
-    return 0
+    rows = Rows(args.rows / "rings.csv", ring_load.KEY, ring_load.COLUMNS, line_end="\n")
+    cells = [cell for cell in ring_load.cells(args.seeds) if not args.only or cell["scheme"] in args.only]
+    return measure(rows, cells, lambda cell: ring_load.measured(args.binary, cell, args.duration))
 
 
 @LAB.verb(
@@ -178,17 +171,17 @@ def schedulers(args) -> int:
     """Runs the schedulers' bench."""
     found = json_lines([args.xtask, "bench", "circuit", "--json", "--racks", 128])
     args.rows.mkdir(parents=True, exist_ok=True)
-    rounded = [
-        {key: f"{value:.6g}" if isinstance(value, float) else value for key, value in row.items()} for row in found
-    ]
-    write_csv(args.rows / "schedulers.csv", [row for row in rounded if "scheduler" in row])
-    write_csv(args.rows / "comparison.csv", [row for row in rounded if "draws" in row])
+    rows = [{key: rounded(value) for key, value in row.items()} for row in found]
+    write_csv(args.rows / "schedulers.csv", [row for row in rows if "scheduler" in row])
+    write_csv(args.rows / "comparison.csv", [row for row in rows if "draws" in row])
     return 0
 
 
 def schedulers_table(rows: Sequence[Row], is_one_week: bool) -> str:
     """Return a line for each demand of 16 and more racks, with each scheduler's share of its bound and its time."""
     rows = [row for row in rows if (row["is_one_week"] == "True") == is_one_week and int(row["racks"]) >= 16]
+    # Plans for several switches have no column: their demand fits the week.
+    rows = [row for row in rows if row["scheduler"] != "parallel"]
     names = list(dict.fromkeys(row["scheduler"] for row in rows))
     lines = []
     for (racks, demand), of in grouped(rows, "racks", "demand").items():

@@ -6,11 +6,11 @@ A *cell* is one run of scenarios/circuit.toml with other sizes, times and conges
 
 from __future__ import annotations
 
-import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from anabranch_lab.captures import packets
 from anabranch_lab.cells import ROOT, Row, table
 from anabranch_lab.programs import json_lines
 
@@ -245,18 +245,6 @@ PHASES_US = (20, 60, 100, 200, 600, 1_000, 1_400)
 WARMUP_WEEKS = 20
 
 
-def packets(capture: Path) -> Iterator[tuple[int, bytes]]:
-    """Return each packet of a pcapng file: its time in ns and its headers."""
-    data = capture.read_bytes()
-    at = 0
-    while at < len(data):
-        kind, length = struct.unpack_from("<II", data, at)
-        if kind == 6:
-            high, low, kept = struct.unpack_from("<III", data, at + 12)
-            yield high << 32 | low, data[at + 28 : at + 28 + kept]
-        at += length
-
-
 def sequence(binary: Path, row: Row, step_us: int = 20) -> list[Row]:
     """Run a cell, and return the bytes by which the flows' next expected sequence numbers advance from the week's beginning, in the mean over weeks.
 
@@ -271,8 +259,9 @@ def sequence(binary: Path, row: Row, step_us: int = 20) -> list[Row]:
     weeks = int(row["duration_ms"]) * 1_000 // week_us
     expected: dict[bytes, int] = {}
     totals, total, slot = [0] * (weeks * steps + 1), 0, 0
-    for at_ns, head in sent:
-        while slot < len(totals) and at_ns >= slot * step_us * 1_000:
+    for packet in sent:
+        head = packet.head
+        while slot < len(totals) and packet.time_ns >= slot * step_us * 1_000:
             totals[slot] = total
             slot += 1
         size, flow = int.from_bytes(head[2:4], "big"), head[12:24]
@@ -497,7 +486,7 @@ def claims_table(of: Measured) -> str:
         name: sum(tails[ahead][2] > grown[ahead][2] for ahead in AHEAD_US[1:])
         for name, tails in (("early", jumps), ("up", up))
     }
-    same_use = static_at(of, grown[1_000][0], 30) or 0.0
+    same_use = static_at(of, grown[1_000][0], 30)
     full = next((str(size) for size in SIZES if fixed[size][0] > 0.95), "none")
     base = figures(of[second("cubic", 16)])
     both = figures(of[second("retcp-cubic", 16, 50, 150)])
@@ -519,7 +508,7 @@ def claims_table(of: Measured) -> str:
         [
             "median latency of it, beside a fixed queue of the same use",
             "-36 % (64 packets)",
-            change(grown[1_000][1], same_use),
+            "no fixed queue has its use" if same_use is None else change(grown[1_000][1], same_use),
         ],
         ["median latency of it, beside 16 packets", "about the same", change(grown[1_000][1], fixed[16][1])],
         ["use of reTCP alone, beside Reno, 16 packets", "no help", f"{alone[0] / fixed[16][0]:.2f} times"],

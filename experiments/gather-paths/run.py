@@ -18,13 +18,13 @@ import os
 import random
 import shutil
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
+from anabranch_lab.captures import packets
 from anabranch_lab.cells import BINARY, TRIES, Experiment, Option, Row, Rows, grouped, measure, numbers, product, read_csv, repeatable, table
 from anabranch_lab.programs import Failed, installed, json_lines, require_emulator, timed, toml, topology, write_nginx
 
@@ -109,8 +109,8 @@ INTEGERS, LONG_BYTES, BLOCK_BYTES = ("burst", "servers", "size"), 10 << 20, 1434
 ROUNDED_S = 0.0015
 
 
-#: Of captures: the kind of a block that is a packet, and what a packet of data has more bytes than; bytes of one of `gather`'s.
-ENHANCED_PACKET, DATA_BYTES, PACKET_BYTES = 6, 300, 1500
+#: Bytes above which a captured packet carries data; bytes of one of `gather`'s.
+DATA_BYTES, PACKET_BYTES = 300, 1500
 #: What is asked of objects of 64 MiB and more: so much of the link where so much is lost. A link is full that is busy for such a share.
 BOUNDS, FULL_SHARE = {0.001: 0.93, 0.01: 0.90, 0.05: 0.85}, 0.9
 PARTS = ["asked", "data", "lost", "useless", "start", "between", "end"]
@@ -231,15 +231,7 @@ def simulate(binary: Path, folder: Path, cell: Cell, method: str, number: int, s
 
 def packets_of(path: Path) -> list[tuple[float, int]]:
     """When packets were delivered, in seconds, and their bytes: those that carry data, from a capture of the simulator's."""
-    blob, at, packets = path.read_bytes(), 0, []
-    while at < len(blob):
-        kind, length = struct.unpack_from("<II", blob, at)
-        if kind == ENHANCED_PACKET:
-            high, low, _, size = struct.unpack_from("<IIII", blob, at + 12)
-            if size > DATA_BYTES:
-                packets.append(((high << 32 | low) / 1e9, size))
-        at += length
-    return packets
+    return [(packet.time_ns / 1e9, packet.size_bytes) for packet in packets(path) if packet.size_bytes > DATA_BYTES]
 
 
 def split(cell: Cell, said: Row, packets: list[tuple[float, int]]) -> dict[str, float]:

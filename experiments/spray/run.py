@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, Experiment, Option, Row, Rows, grouped, measure, read_csv, repeatable, table, write_csv
+from anabranch_lab.cells import BINARY, Experiment, Option, Row, Rows, grouped, measure, read_csv, repeatable, rounded, table, write_csv
 from anabranch_lab.programs import json_lines, toml
 
 LAB = Experiment(__file__, __doc__)
@@ -483,7 +483,7 @@ def all_runs(args) -> int:
     def figures(cell: Row) -> Row:
         row = run(args.binary, SETTINGS[cell["setting"]], cell["scheme"], float(cell["x"]), cell["seed"])
         there = {column: row.get(column) for column in COLUMNS}
-        return {column: f"{value:.6g}" if isinstance(value, float) else value for column, value in there.items()}
+        return {column: rounded(value) for column, value in there.items()}
 
     rows = Rows(args.rows, KEY, (*KEY, *COLUMNS))
     return measure(rows, cells, figures, args.jobs, lambda rows: f"{rows[0]['setting']} {rows[0]['scheme']} {rows[0]['x']} {rows[0]['seed']}")

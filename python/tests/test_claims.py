@@ -193,7 +193,7 @@ def test_figures_and_run_directories_are_written(tmp_path: Path, capsys: pytest.
 def test_figures_are_drawn_again_from_the_points_beside_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """#17: a change of style needed an hour of runs, and no rows were kept of what figures showed."""
+    """#17: a change of style needed an hour of runs, because rows of figures were not kept."""
     claim = write(tmp_path)
     arguments = ["figures", "small", "--experiments", str(claim.parent), "--quiet"]
     again = [*arguments, "--redraw", "--binary", "/nowhere"]

@@ -1,12 +1,14 @@
-//! `anabranch completions`: the script with which a shell completes the command's verbs and options.
+//! `anabranch completions`: the script with which a shell completes the command's verbs and
+//! options.
 
 use std::io::Write as _;
 use std::process::ExitCode;
 
-/// For which shell.
+/// Shell of the script.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The shell, as bash: `anabranch completions bash >~/.local/share/bash-completion/completions/anabranch`.
+    /// The shell, as bash: `anabranch completions bash
+    /// >~/.local/share/bash-completion/completions/anabranch`.
     #[arg(value_enum)]
     shell: clap_complete::Shell,
 }

@@ -1,4 +1,4 @@
-//! Topologies as users name them: `--topology b4`, a file, a link rate of their own.
+//! Topologies by name or file, with a default link rate: `--topology b4`.
 
 use crate::exit::OrUsage as _;
 use anabranch_graph::Topology;
@@ -6,38 +6,39 @@ use anabranch_graph::file::{Defaults, load};
 use anabranch_units::{BitRate, SiteId};
 use std::net::SocketAddr;
 
-/// Which network.
+/// The network.
 #[derive(clap::Args, Clone, Debug)]
 pub struct TopologyArgs {
-    /// The network: a built-in one (`anabranch topologies` lists them), or a .toml or .graphml file.
+    /// The network: a built-in one (`anabranch topologies` lists them), or a .toml or .graphml
+    /// file.
     #[arg(long, short, value_name = "NAME|FILE")]
     pub topology: String,
-    /// Rate of links for which the topology says none.
+    /// Rate of links without one in the topology.
     #[arg(long, value_name = "RATE", default_value = "1 Gbit/s")]
     pub rate: BitRate,
 }
 
 impl TopologyArgs {
-    /// The topology, at each of whose sites a relay may run.
+    /// Loads a topology whose sites can all run a relay.
     ///
-    /// Errors: an unknown name, an unreadable or wrong file, with the line; as [`check_relays`].
+    /// Errors: an unknown name, an unreadable or invalid file, with the line; as [`check_relays`].
     pub fn load(&self) -> anyhow::Result<Topology> {
         let topology = self.load_any()?;
         check_relays(&topology).map_err(|why| anyhow::anyhow!("{}: {why}", self.topology)).or_usage()?;
         Ok(topology)
     }
 
-    /// The topology, whatever it is for.
+    /// Loads a topology for any purpose.
     ///
-    /// Errors: an unknown name, an unreadable or wrong file, with the line.
+    /// Errors: an unknown name, an unreadable or invalid file, with the line.
     pub fn load_any(&self) -> anyhow::Result<Topology> {
         load(&self.topology, &Defaults::new(self.rate), |p| std::fs::read_to_string(p)).or_usage()
     }
 }
 
-/// Whether a relay can run at each site.
+/// Checks that a relay can run at each site.
 ///
-/// Errors: a switch, at which no relay can run, so that a transfer over it would wait for ever.
+/// Errors: a switch, where no relay can run, so that a transfer over it would wait for ever.
 pub fn check_relays(topology: &Topology) -> Result<(), String> {
     topology.sites().iter().find(|site| site.is_switch).map_or(Ok(()), |switch| {
         Err(format!(
@@ -48,25 +49,25 @@ pub fn check_relays(topology: &Topology) -> Result<(), String> {
     })
 }
 
-/// Where to listen.
+/// Parses an address to listen on.
 ///
-/// Errors: anything but an IP address and a port, in a line that says what to write.
+/// Errors: anything but an IP address and a port, with a hint in one line.
 pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         format!("`{text}`: write IP:PORT, as 127.0.0.1:7171; 0.0.0.0:7171 stands for all of this machine's addresses")
     })
 }
 
-/// The site that is called so; blanks around the name, as in `tokyo, lima`, are none of it.
+/// Finds a site by name; blanks around the name, as in `tokyo, lima`, are ignored.
 ///
-/// Errors: a name that the topology does not have.
+/// Errors: a name that is not in the topology.
 pub fn site(topology: &Topology, name: &str) -> anyhow::Result<SiteId> {
     topology.find_site(name.trim()).or_usage()
 }
 
-/// The sites that a list such as `3,6,12` or `seattle,chicago` names.
+/// Finds the sites in a list such as `3,6,12` or `seattle,chicago`.
 ///
-/// Errors: a name that the topology does not have.
+/// Errors: a name that is not in the topology.
 pub fn sites(topology: &Topology, names: &[String]) -> anyhow::Result<Vec<SiteId>> {
     names.iter().map(|n| site(topology, n)).collect()
 }
@@ -75,7 +76,7 @@ pub fn sites(topology: &Topology, names: &[String]) -> anyhow::Result<Vec<SiteId
 mod tests {
     use super::*;
 
-    /// #17: keys were made for a switch, and plans led over it, where no relay runs.
+    /// #17: keys were made for a switch, and plans crossed it, although no relay runs there.
     #[test]
     fn a_network_with_a_switch_is_none_for_relays() {
         let mut topology = Topology::new("a test");

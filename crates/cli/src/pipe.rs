@@ -1,13 +1,13 @@
-//! Stdout, whose reader may go away: `anabranch … --json | head` ends without a word.
+//! Stdout with a reader that may close it: `anabranch … --json | head` ends silently.
 //!
 //! Read [`Pipe`] first.
 
 use std::io::Write as _;
 
-/// Stdout, until its reader has gone.
+/// Stdout, until its reader closes it.
 #[derive(Default)]
 pub(crate) struct Pipe {
-    /// Nobody reads any more.
+    /// True once the reader has closed the pipe.
     pub(crate) is_closed: bool,
 }
 

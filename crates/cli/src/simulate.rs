@@ -1,7 +1,9 @@
-//! `anabranch simulate`: a scenario file, run in the packet simulator; a table, JSON lines, or a run directory.
+//! `anabranch simulate`: a scenario file, run in the packet simulator; a table, JSON lines, or a
+//! run directory.
 //!
-//! Every combination of swept settings runs `--trials` times, over as many threads as there are. The table shows means with
-//! 95 % confidence intervals; JSON lines and run directories hold every trial. Ctrl-C ends the run, and whole trials are shown.
+//! Every combination of swept settings runs `--trials` times, on as many threads as processors. The
+//! table shows means with 95 % confidence intervals; JSON lines and run directories hold every
+//! trial. Ctrl-C ends the run, and complete trials are shown.
 
 mod capture;
 pub(crate) mod table;
@@ -24,26 +26,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use trials::parallel;
 
-/// What to simulate.
+/// The scenario, its settings and the form of the results.
 #[derive(clap::Args)]
 pub struct Args {
     /// The scenario, a TOML file.
     #[arg(value_name = "SCENARIO")]
     scenario: PathBuf,
-    /// A setting in place of the file's, as network.rate="10 Gbit/s" or workload[0].servers=8. Repeatable.
+    /// A setting that replaces the file's, such as network.rate="10 Gbit/s" or
+    /// workload[0].servers=8. Repeatable.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
     /// Runs of each combination of swept settings, with seeds that count up from the scenario's.
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     trials: u64,
-    /// How many threads to use. Without: one for each processor.
+    /// Number of threads. Without: one for each processor.
     #[arg(long, value_name = "COUNT")]
     jobs: Option<usize>,
-    /// Make a run directory with every flow, link and sample, as Parquet. The folder may not be there yet.
+    /// Create a run directory with every flow, link and sample, as Parquet. The folder must not
+    /// exist.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Write the packets that this link delivers to packets.pcapng of the run directory (--out), for Wireshark: headers only, an
-    /// interface for each link. Repeatable. For a single run: no sweep, one trial.
+    /// Write the packets that this link delivers to packets.pcapng of the run directory (--out),
+    /// for Wireshark: headers only, one interface for each link. Repeatable. For a single run: no
+    /// sweep, one trial.
     #[arg(long = "pcap", value_name = "FROM-TO", requires = "out")]
     captured: Vec<String>,
     /// Print one JSON object for each trial and workload.
@@ -51,7 +56,7 @@ pub struct Args {
     json: bool,
 }
 
-/// One trial's results, beside what tells it apart.
+/// One trial's results, and its key.
 struct Trial {
     point: usize,
     trial: u64,
@@ -59,10 +64,10 @@ struct Trial {
     outcome: Outcome,
 }
 
-/// A trial that cannot run: one line.
+/// Error of a trial that cannot run, in one line.
 type Failure = String;
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
@@ -183,7 +188,7 @@ fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
     let text = std::fs::read_to_string(&args.scenario)
         .map_err(|error| anyhow::anyhow!("{shown}: {error}: name a scenario file that can be read"))?;
     let points = scenario::read(&shown, &text, &args.sets)?;
-    // Whatever is wrong with any point is said before the first one runs.
+    // Errors at any point are reported before the first point runs.
     for point in &points {
         let plan = plan(args, point).map_err(|error| {
             let swept: String =
@@ -202,14 +207,14 @@ fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
     Ok(points)
 }
 
-/// Files that a scenario names lie beside it.
+/// Resolves the files that a scenario names beside it.
 fn plan(args: &Args, point: &Point) -> Result<Plan, PlanError> {
     let folder = args.scenario.parent().map(PathBuf::from).unwrap_or_default();
     let read = |name: &str| std::fs::read_to_string(folder.join(name));
     Plan::with_systems(point.scenario.clone(), &read, &family::simulated())
 }
 
-/// `row` with what tells its trial apart.
+/// Adds the trial's key to `row`.
 pub(crate) fn keyed(point: &Point, trial: u64, seed: u64, row: &impl Serialize) -> Map<String, Value> {
     let json = |value: &toml::Value| serde_json::to_value(value).unwrap_or(Value::Null);
     let mut all: Map<String, Value> =
@@ -222,7 +227,7 @@ pub(crate) fn keyed(point: &Point, trial: u64, seed: u64, row: &impl Serialize) 
     all
 }
 
-/// One row for each workload of a trial: what it got, and what the network did.
+/// One row for each workload of a trial, with the network's counters.
 pub(crate) fn keyed_rows(
     point: &Point,
     trial: u64,

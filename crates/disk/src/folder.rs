@@ -1,11 +1,13 @@
-//! Files by name below a folder, and nothing outside of it: every step is taken from the folder's descriptor.
+//! Files by name below a folder, and never outside of it: every step starts from the folder's
+//! descriptor.
 //!
-//! A name comes from somebody else (a controller, a client), and the folder may be written by users who are not to read or
-//! write with this process's rights. So a path is resolved in one step that cannot leave the folder (`openat2`), an opened
-//! file is looked at before it is used, and later steps go on from descriptors. Source: openat2(2), `RESOLVE_BENEATH`.
+//! A name comes from another party (a controller, a client), and the folder may be writable by
+//! users who must not gain this process's rights. So a path is resolved in one step that cannot
+//! leave the folder (`openat2`), an opened file is checked before it is used, and later steps start
+//! from descriptors. Source: openat2(2), `RESOLVE_BENEATH`.
 //!
-//! Leaves out: the contents of an arriving file ([`crate::partial`]); files that are given to nobody ([`secrets`]). Read [`Folder`] and
-//! [`Place`] first.
+//! Leaves out: the contents of a partial file ([`crate::partial`]); files that are never given out
+//! ([`secrets`]). Read [`Folder`] and [`Place`] first.
 
 pub mod secrets;
 
@@ -26,7 +28,7 @@ use std::sync::Arc;
 pub enum Links {
     /// None is followed.
     Refused,
-    /// Those that stay inside are followed.
+    /// Links that stay inside the folder are followed.
     Inside,
 }
 
@@ -43,7 +45,8 @@ pub struct Folder {
 pub struct Name(String);
 
 impl Name {
-    /// Whether it lies in this folder, or deeper; in all of what is served without one.
+    /// Returns true if it lies in this folder, or deeper. `None` stands for the whole served
+    /// folder.
     pub fn is_below(&self, folder: &Option<String>) -> bool {
         let Some(folder) = folder else { return true };
         self.0.strip_prefix(folder.as_str()).is_some_and(|rest| rest.starts_with('/'))
@@ -56,22 +59,22 @@ impl std::fmt::Display for Name {
     }
 }
 
-/// Why a file is not opened. Each is one line, without the file's name.
+/// Reason why a file is not opened: one line without the file's name.
 #[derive(Debug)]
 pub enum OpenError {
     /// There is none.
     NotFound,
     /// The way to it leads out of the folder.
     Outside,
-    /// A link is on the way to it.
+    /// Its path contains a link.
     Link,
     /// This process may not.
     Denied,
-    /// It is a folder.
+    /// The name is a folder.
     Folder,
-    /// It is a pipe, a socket or a device.
+    /// The name is a pipe, a socket or a device.
     Special,
-    /// It is a secret, which nobody is given: its kind.
+    /// The file is a secret of this kind, which is never given out.
     Secret(String),
     /// Something else.
     Io(io::Error),
@@ -143,7 +146,7 @@ pub fn at<T>(path: &Path, result: Result<T, impl Into<io::Error>>) -> io::Result
     })
 }
 
-/// Other words for an error of the system, and its number, which an `io::Error` with words of its own has no place for.
+/// A reworded system error with its number, which an `io::Error` with custom text cannot hold.
 #[derive(Debug)]
 struct Reworded {
     text: String,
@@ -157,7 +160,7 @@ impl std::fmt::Display for Reworded {
 }
 impl std::error::Error for Reworded {}
 
-/// The same error in other words: its kind stays, and the system's number ([`lacks_descriptors`]).
+/// Rewords an error; its kind and the system's number stay ([`lacks_descriptors`]).
 pub fn reworded(error: &io::Error, text: String) -> io::Error {
     io::Error::new(error.kind(), Reworded { text, errno: errno(error) })
 }
@@ -166,8 +169,8 @@ fn errno(error: &io::Error) -> Option<Errno> {
     Errno::from_io_error(error).or_else(|| error.get_ref()?.downcast_ref::<Reworded>()?.errno)
 }
 
-/// Whether a file could not be opened only because too many are open, in this process or on this machine: once others are
-/// closed it can. `io::ErrorKind` has no name for it.
+/// Returns true if a file could not be opened only because too many are open, in this process or on
+/// this machine: once other files are closed it can. `io::ErrorKind` has no name for it.
 pub fn lacks_descriptors(error: &io::Error) -> bool {
     matches!(errno(error), Some(Errno::MFILE | Errno::NFILE))
 }
@@ -182,12 +185,12 @@ impl Folder {
         Ok(Self { descriptor, path: path.to_owned(), links })
     }
 
-    /// Where it was when it was opened.
+    /// Path of the folder when it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where a file of it is, for messages.
+    /// Path of a file in it, for messages.
     pub fn path_of(&self, name: &Name) -> PathBuf {
         self.path.join(&name.0)
     }
@@ -217,7 +220,8 @@ impl Folder {
 
     /// Opens a plain file of any name for reading, but no secret of ours.
     ///
-    /// Nothing is waited for: a pipe without a writer is refused like anything else that is no plain file.
+    /// Nothing is waited for: a pipe without a writer is refused like anything else that is no
+    /// plain file.
     /// Errors: [`OpenError`].
     pub fn file_at(&self, path: impl AsRef<Path>) -> Result<File, OpenError> {
         let file = self.any_file_at(path.as_ref())?;
@@ -259,9 +263,11 @@ impl Folder {
         rustix::fs::openat2(&self.descriptor, path, flags, Mode::empty(), self.resolve())
     }
 
-    /// Where a file called `name` is, or will be; with `make`, the folders that lead there are made.
+    /// Finds the location of the present or future file `name`; with `make`, creates the folders of
+    /// its path.
     ///
-    /// Errors: the system's, with the name of the folder; a link on the way; a secret of ours is there.
+    /// Errors: the system's, with the name of the folder; a link in the path; a secret of ours at
+    /// the location.
     pub fn place(&self, name: &Name, make: bool) -> io::Result<Place> {
         let path = Path::new(&name.0);
         let parent = path.parent().unwrap_or(Path::new(""));
@@ -297,9 +303,10 @@ impl Folder {
         Ok(())
     }
 
-    /// Whether a file called `name` could be put there, as far as that can be seen without writing.
+    /// Checks whether a file `name` could be written there, as far as possible without writing.
     ///
-    /// Errors: one line: a folder has that name, a link or something else is there, a folder may not be written.
+    /// Errors: one line: a folder has that name, a link or something else is there, a folder is not
+    /// writable.
     pub fn check(&self, name: &Name) -> io::Result<()> {
         match self.place(name, false) {
             Ok(place) => place.check(),
@@ -319,8 +326,9 @@ impl Folder {
         }
     }
 
-    /// Calls `visit` with each folder below this one (itself as the empty path), its descriptor, and the names in it that
-    /// begin with `prefix`, where there are some. Links are not followed; a folder that cannot be read is passed over.
+    /// Calls `visit` with each folder below this one (itself as the empty path), its descriptor,
+    /// and the names in it that begin with `prefix`, where there are some. Links are not followed;
+    /// a folder that cannot be read is passed over.
     ///
     /// Errors: the folder itself cannot be read.
     pub fn each_folder(
@@ -348,7 +356,8 @@ impl Folder {
         Ok(())
     }
 
-    /// Calls `visit` with each name in a folder below this one, and what has it, for as long as that says true.
+    /// Calls `visit` with each name in a folder below this one, and its kind, while it returns
+    /// true.
     ///
     /// Errors: the folder cannot be opened.
     fn each_name(
@@ -380,7 +389,8 @@ impl Folder {
         let mode = Mode::RUSR | Mode::WUSR;
         match rustix::fs::openat(&self.descriptor, ".", flags, mode) {
             Ok(file) => return Ok(file.into()),
-            // Some file systems have no such files: one whose name is taken away at once does as well.
+            // Some file systems have no nameless files: a file whose name is removed at once serves
+            // as well.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -406,7 +416,7 @@ fn writable(folder: &OwnedFd, path: &Path) -> io::Result<()> {
     at(path, rustix::fs::accessat(folder, ".", wanted, AtFlags::EACCESS).map_err(io::Error::from))
 }
 
-/// Where one file is, or will be: its folder's descriptor and its name there.
+/// Location of a present or future file: its folder's descriptor and its name there.
 #[derive(Clone, Debug)]
 pub struct Place {
     folder: Arc<OwnedFd>,
@@ -415,15 +425,16 @@ pub struct Place {
 }
 
 impl Place {
-    /// The user's own path: links among its folders are followed, and folders that it lacks are made. The file itself is
-    /// never reached by a link.
+    /// The user's own path: links among its folders are followed, and folders that it lacks are
+    /// made. The file itself is never reached by a link.
     ///
     /// Errors: the system's, with the name of the folder; what can be no file's name.
     pub fn of(path: &Path) -> io::Result<Self> {
         Self::beside(path, None)
     }
 
-    /// As [`Place::of`]; where `beside` is a place in the same folder, that folder is used, and not looked up again.
+    /// As [`Place::of`]; if `beside` is a location in the same folder, its descriptor is used
+    /// without another lookup.
     ///
     /// Errors: as [`Place::of`].
     pub fn beside(path: &Path, beside: Option<&Self>) -> io::Result<Self> {
@@ -457,7 +468,7 @@ impl Place {
         &self.name
     }
 
-    /// Where that was when it was looked up, for messages.
+    /// Path at the time of the lookup, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -488,9 +499,10 @@ impl Place {
         looked().map_err(|e| e.at(&self.path))
     }
 
-    /// Whether a file could be put there, as far as that can be seen without writing.
+    /// Checks whether a file could be written there, as far as possible without writing.
     ///
-    /// Errors: one line: a folder has that name, a link or something else is there, the folder may not be written.
+    /// Errors: one line: a folder has that name, a link or something else is there, the folder is
+    /// not writable.
     pub fn check(&self) -> io::Result<()> {
         writable(&self.folder, self.path.parent().unwrap_or(Path::new(".")))?;
         let invalid = |why: &str| {

@@ -31,26 +31,26 @@ pub struct CircuitFigures {
     /// Length of a day.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub day_us_mean: Option<f64>,
-    /// The same.
+    /// Standard deviation of the day.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub day_us_sd: Option<f64>,
     /// Time between the beginnings of a pair's days in two weeks that follow each other.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub week_us_mean: Option<f64>,
-    /// The same.
+    /// Standard deviation of the week.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub week_us_sd: Option<f64>,
     /// Rate of a circuit in its day.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub circuit_gbps_mean: Option<f64>,
-    /// The same.
+    /// Standard deviation of the circuits' rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub circuit_gbps_sd: Option<f64>,
     /// Rate of the packet network to a rack: over a day and its night, or over a week if circuits
     /// follow demand.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packet_gbps_mean: Option<f64>,
-    /// The same.
+    /// Standard deviation of the packet network's rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packet_gbps_sd: Option<f64>,
     /// Weeks of circuits that follow demand, whose `days` are not measured. `None` for a fixed
@@ -66,7 +66,7 @@ pub struct CircuitOptions {
     pub site: SiteId,
     /// Networks, queues and timetable.
     pub settings: CircuitSettings,
-    /// How hosts see the marks of `settings.mark_ahead`.
+    /// Form in which hosts see the marks of `settings.mark_ahead`.
     pub mark: CircuitMark,
     /// The weeks that follow demand, in place of the settings' timetable. `None` keeps that.
     pub schedule: Option<CircuitSchedule>,
@@ -93,7 +93,7 @@ impl Circuits {
         let next = |from: SiteId, to: SiteId| switching[from.index()].next[to.index()].first().copied();
         let rack = |to| links.iter().position(|own| Some(*own) == next(site, to)).map(|rack| rack as u16);
         let rack_of: Vec<Option<u16>> = topology.site_ids().map(rack).collect();
-        // A way that ends nowhere or in a ring counts as long as there are sites.
+        // A dead end or a loop counts as the number of sites.
         let links_between = |from: SiteId, to: SiteId| {
             let way = std::iter::successors(next(from, to), |link| next(topology.link(*link).to, to));
             way.take(topology.sites().len()).count().min(u8::MAX.into()) as u8
@@ -125,6 +125,19 @@ impl Spread {
         let apart = value - self.mean;
         self.mean += apart / self.count as f64;
         self.squares += apart * (value - self.mean);
+    }
+    /// Records `count` values of zero at once.
+    ///
+    /// Source: Chan et al., *Updating formulae and a pairwise algorithm for computing sample
+    /// variances* (1979), equation 2.1, for a second sample whose mean and deviation are zero.
+    fn record_zeros(&mut self, count: u64) {
+        if count == 0 {
+            return;
+        }
+        let before_share = self.count as f64 / (self.count + count) as f64;
+        self.squares += self.mean * self.mean * count as f64 * before_share;
+        self.mean *= before_share;
+        self.count += count;
     }
     fn mean(&self) -> Option<f64> {
         (self.count > 0).then_some(self.mean)
@@ -281,7 +294,7 @@ impl CircuitObserver {
             self.packet_gbps.record(downlink.bytes as f64 * 8.0 / us(self.window) / 1e3);
         }
         let idle = downlink.window.map_or(0, |before| window.saturating_sub(before + 1));
-        (0..idle).for_each(|_| self.packet_gbps.record(0.0));
+        self.packet_gbps.record_zeros(idle);
         *downlink =
             Downlink { window: Some(window), bytes: bytes.into(), is_whole: downlink.window.is_some() };
     }
@@ -324,6 +337,7 @@ mod tests {
     use super::*;
     use anabranch_fabric::{PacketNetwork, QueueLimits, shifts};
     use anabranch_units::BitRate;
+    use proptest::prelude::*;
 
     const DAY: Duration = Duration::from_us(180);
     const WEEK: Duration = Duration::from_us(600);
@@ -380,6 +394,40 @@ mod tests {
         let day = figures.day_us_mean.expect("three days");
         assert!((day - 189.0).abs() < 1e-6, "{day}");
         assert!(figures.circuit_gbps_mean.is_some_and(|gbps| gbps < 80.0));
+    }
+
+    proptest! {
+        #[test]
+        fn zeros_at_once_equal_single_zeros(
+            values in prop::collection::vec(0.0f64..100.0, 0..20), count in 0u64..500, next in 0.0f64..100.0
+        ) {
+            let (mut at_once, mut single) = (Spread::default(), Spread::default());
+            for value in values {
+                at_once.record(value);
+                single.record(value);
+            }
+            at_once.record_zeros(count);
+            (0..count).for_each(|_| single.record(0.0));
+            at_once.record(next);
+            single.record(next);
+            prop_assert_eq!(at_once.count, single.count);
+            let is_near = |a: Option<f64>, b: Option<f64>| match (a, b) {
+                (Some(a), Some(b)) => (a - b).abs() <= 1e-9 * (1.0 + b),
+                (a, b) => a == b,
+            };
+            prop_assert!(is_near(at_once.mean(), single.mean()), "{at_once:?} {single:?}");
+            prop_assert!(is_near(at_once.sd(), single.sd()), "{at_once:?} {single:?}");
+        }
+    }
+
+    #[test]
+    fn long_idle_time_is_counted_at_once() {
+        let mut observer = observer();
+        let late = Instant::ZERO + observer.window * (1 << 40);
+        for at in [Instant::ZERO, late] {
+            observer.handle(at, at, &packet(2, 4));
+        }
+        assert_eq!(observer.packet_gbps.count, (1 << 40) - 1);
     }
 
     #[test]

@@ -1,7 +1,9 @@
-//! The forwarder: one thread that carries packets between the sites' devices and the fabric, under the real clock.
+//! The forwarder: a thread that carries packets between the sites' devices and the fabric, under
+//! the real clock.
 //!
-//! The thread sleeps until a device is readable or a packet may come off a wire, runs the fabric up to now, and writes arrived
-//! packets. A packet that is late on one hop is not late on the next: the fabric goes by the times that were meant.
+//! The thread sleeps until a device is readable or a packet may leave a wire, runs the fabric up to
+//! now, and writes arrived packets. Lateness on one hop does not add to the next: the fabric
+//! computes with the intended times.
 
 use std::cell::RefCell;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -22,7 +24,7 @@ use crate::route::{self, CircuitMark, Routes};
 use crate::weeks::Weeks;
 use crate::{AnnounceError, LinkCounters, LinkState, Switching, elevate, sys};
 
-/// What the forwarder is asked to do between packets.
+/// A request to the forwarder, handled between packets.
 pub(crate) enum Request {
     SetLink { link: LinkId, state: LinkState, reply: Sender<Result<(), PortError>> },
     LinkState { link: LinkId, reply: Sender<LinkState> },
@@ -33,7 +35,7 @@ pub(crate) enum Request {
     Stop,
 }
 
-/// What the forwarder knows about itself.
+/// Counters of the forwarder.
 pub(crate) struct Figures {
     pub lateness: Histogram,
     pub drops: DropCounts,
@@ -45,7 +47,7 @@ pub(crate) struct Figures {
     pub scheduling: Scheduling,
 }
 
-/// What the forwarder is started with.
+/// Arguments at the start of the forwarder.
 pub(crate) struct Setup {
     pub routes: Routes,
     pub tuns: Vec<OwnedFd>,
@@ -60,7 +62,7 @@ pub(crate) struct Setup {
     pub elevate: bool,
 }
 
-/// Where packets go that leave the fabric, and how late they were.
+/// Destination of packets that leave the fabric, with statistics of their lateness.
 struct Delivery {
     clock: Clock,
     observer: Option<CircuitObserver>,
@@ -247,7 +249,7 @@ impl Forwarder {
     }
 
     fn answer(&mut self, request: Request) {
-        // Who asked may have gone; then nobody wants the answer.
+        // The caller may have gone; then the answer is dropped.
         match request {
             Request::SetLink { link, state, reply } => {
                 let target = route::port(link);

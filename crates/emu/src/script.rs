@@ -13,11 +13,12 @@ use std::str::FromStr;
 pub struct Loss {
     /// Parts per million, at most a million.
     pub ppm: u32,
-    /// Packets that a burst takes in the mean, 1 to [`LOSS_BURST_MAX`]; as before where the text does not say.
+    /// Packets that a burst takes in the mean, 1 to [`LOSS_BURST_MAX`]; as before where the text
+    /// does not say.
     pub burst: Option<u32>,
 }
 
-/// Why words name no change.
+/// Error of a text that names no change.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ChangeError {
@@ -85,7 +86,7 @@ impl FromStr for Loss {
     }
 }
 
-/// What becomes of a link.
+/// Change of a link.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum To {
     Up(bool),

@@ -3,12 +3,12 @@
 //! `ANABRANCH_SITE` and `ANABRANCH_ADDRESS` are the site that they run in;
 //! `ANABRANCH_ADDRESS_<SITE>` is every site's address and `ANABRANCH_NETNS_<SITE>` a path for
 //! `nsenter --net=PATH`, by name (in capitals, `_` for characters that are no letter or digit) and
-//! by number; `ANABRANCH_DILATION` is the time dilation, and `ANABRANCH_DILATION_BASE` its base, one
-//! for all programs; `ANABRANCH_SITES` has all of this as JSON, with the address of each link's far
-//! end. Read [`Surroundings`].
+//! by number; `ANABRANCH_DILATION` is the time dilation, and `ANABRANCH_DILATION_BASE` its base,
+//! one for all programs; `ANABRANCH_SITES` has all of this as JSON, with the address of each link's
+//! far end. Read [`Surroundings`].
 
 use crate::{EmuError, Emulation, Isolation};
-use anabranch_dilate::Environment;
+use anabranch_dilate::ProgramTime;
 use anabranch_graph::Topology;
 use anabranch_units::SiteId;
 use std::ffi::OsStr;
@@ -23,7 +23,8 @@ pub struct Surroundings {
     sites: Vec<(String, String)>,
     /// Libraries that programs load before all others.
     preload: Vec<PathBuf>,
-    /// In a user namespace our own descriptors cannot be opened from inside: a process in each site is its name.
+    /// In a user namespace our own descriptors cannot be opened from inside: a process in each site
+    /// is its name.
     holders: Vec<Child>,
 }
 
@@ -65,8 +66,7 @@ impl Surroundings {
             }
             all.sites.push((name.clone(), address));
         }
-        let factor = emulation.dilation().factor();
-        let time = Environment::now(factor).expect("both rooms have dilations from 1 to 1,024");
+        let time = ProgramTime::now(emulation.dilation());
         all.variables.extend(time.variables().map(|(name, value)| (name.to_owned(), value)));
         all.variables.push(("ANABRANCH_TOPOLOGY".into(), topology.name().to_owned()));
         all.variables.push(("ANABRANCH_SITES".into(), serde_json::Value::from(sites).to_string()));
@@ -109,10 +109,44 @@ impl Surroundings {
     }
 }
 
-/// Has `command` load these libraries before all others.
+/// Has `command` load these libraries first, then the libraries that it has inherited.
 pub fn give_preload(command: &mut Command, libraries: &[PathBuf]) {
-    if !libraries.is_empty() {
-        let paths: Vec<&OsStr> = libraries.iter().map(|path| path.as_os_str()).collect();
-        command.env("LD_PRELOAD", paths.join(OsStr::new(":")));
+    if libraries.is_empty() {
+        return;
+    }
+    let own = command.get_envs().find(|(name, _)| *name == OsStr::new("LD_PRELOAD"));
+    let inherited = match own {
+        Some((_, value)) => value.map(OsStr::to_owned),
+        None => std::env::var_os("LD_PRELOAD"),
+    };
+    let inherited = inherited.filter(|inherited| !inherited.is_empty());
+    let all = libraries.iter().map(|path| path.as_os_str()).chain(inherited.as_deref());
+    let all = all.collect::<Vec<_>>().join(OsStr::new(":"));
+    command.env("LD_PRELOAD", all);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsString;
+
+    #[test]
+    fn inherited_libraries_stay_behind_ours() {
+        let surroundings = Surroundings {
+            variables: Vec::new(),
+            sites: vec![("a".to_owned(), "10.77.0.1".to_owned())],
+            preload: vec!["/ours.so".into()],
+            holders: Vec::new(),
+        };
+        let given = |command: &mut Command| {
+            surroundings.give(command, SiteId(0));
+            let value = command.get_envs().find(|(name, _)| *name == OsStr::new("LD_PRELOAD"));
+            value.and_then(|(_, value)| value).map(OsStr::to_owned)
+        };
+        let expected = |text: &str| Some(OsString::from(text));
+        assert_eq!(given(Command::new("true").env_remove("LD_PRELOAD")), expected("/ours.so"));
+        assert_eq!(given(Command::new("true").env("LD_PRELOAD", "")), expected("/ours.so"));
+        let theirs = given(Command::new("true").env("LD_PRELOAD", "/theirs.so /more.so"));
+        assert_eq!(theirs, expected("/ours.so:/theirs.so /more.so"));
     }
 }

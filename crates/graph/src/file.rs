@@ -1,10 +1,13 @@
-//! Topologies from text: TOML of our own, and GraphML as the Internet Topology Zoo writes it.
+//! Topologies from text: this project's TOML format, and GraphML as the Internet Topology Zoo
+//! writes it.
 //!
-//! Text comes in and a [`Topology`] goes out; reading files belongs to drivers, which hand [`load`] a function for that.
-//! Every refusal is one line that says what, value, limit, place (`file:line`) and what to do. Input is bounded:
-//! [`TEXT_BYTES_MAX`], [`crate::SITES_MAX`], [`crate::LINKS_MAX`].
+//! The input is text and the result is a [`Topology`]. Drivers read files; they pass [`load`] a
+//! function for that. Every error message is one line with the problem, value, limit, place
+//! (`file:line`) and remedy. Input is bounded: [`TEXT_BYTES_MAX`], [`crate::SITES_MAX`],
+//! [`crate::LINKS_MAX`].
 //!
-//! Leaves out: the formats, field by field; [`toml`] and [`graphml`] describe them. Read [`load`] and [`parse`] first.
+//! Leaves out: the fields of the formats; see [`toml`] and [`graphml`]. Read [`load`] and [`parse`]
+//! first.
 
 pub mod graphml;
 pub mod toml;
@@ -14,23 +17,23 @@ use crate::{Topology, TopologyError};
 use anabranch_units::text::{known, printable};
 use anabranch_units::{BitRate, Duration};
 
-/// The longest text that is read.
+/// Maximum length of a text.
 pub const TEXT_BYTES_MAX: usize = 8 << 20;
-/// The largest stretch: beyond it a file means something else.
+/// Maximum stretch. A larger value in a file is a mistake.
 const STRETCH_MAX: f64 = 100.0;
 
-/// The formats that topologies are read from.
+/// The formats of topology files.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Format {
-    /// Ours; see [`toml`].
+    /// This project's format; see [`toml`].
     Toml,
-    /// The Internet Topology Zoo's; see [`graphml`].
+    /// The Internet Topology Zoo's format; see [`graphml`].
     GraphMl,
 }
 
 impl Format {
-    /// The format that a file of this name has, by its extension (`.toml`, `.graphml`, `.xml`).
+    /// Format of a file by the extension of its name (`.toml`, `.graphml`, `.xml`).
     pub fn of_path(path: &str) -> Option<Self> {
         let extension = path.rsplit_once('.')?.1.to_ascii_lowercase();
         match extension.as_str() {
@@ -41,14 +44,15 @@ impl Format {
     }
 }
 
-/// Properties of a link where its file gives none.
+/// Properties of links whose file gives none.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Defaults {
-    /// Capacity of links without one. Built-in topologies have it on every link.
+    /// Capacity of links without one. In built-in topologies it applies to every link.
     pub capacity: BitRate,
-    /// Delay of links without one whose ends' places are not known either.
+    /// Delay of links without one whose ends have no known places.
     pub delay: Duration,
-    /// Length of a link's fibre over its great circle, where the delay is worked out from the places: 1 to 100.
+    /// Fibre length of a link as a multiple of its great circle, where the delay is computed from
+    /// the places: 1 to 100.
     pub stretch: f64,
 }
 
@@ -59,12 +63,12 @@ impl Defaults {
     }
 }
 
-/// Why a text is not a topology: the mistake, and its place.
+/// Why a text is not a topology: the mistake and its place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FileError {
     /// Name of the text, as the caller gave it.
     pub origin: String,
-    /// Line, counted from 1, where one can be named.
+    /// Line, counted from 1, if known.
     pub line: Option<usize>,
     /// The mistake.
     pub problem: Box<Problem>,
@@ -74,72 +78,72 @@ pub struct FileError {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Problem {
-    /// The text is longer than is read.
+    /// The text is too long.
     TooLong {
         /// Its length.
         bytes: usize,
     },
     /// The text is not in its format at all.
     Syntax {
-        /// What the format's parser says.
+        /// Message of the format's parser.
         message: String,
     },
-    /// A field that the format does not have.
+    /// An unknown field.
     UnknownField {
-        /// The table it stands in.
+        /// The table that contains it.
         table: &'static str,
         /// Its name.
         field: String,
-        /// The names that would have been understood.
+        /// The known names.
         known: &'static str,
     },
-    /// A field that must be there is not.
+    /// A required field is missing.
     MissingField {
-        /// The table it should stand in.
+        /// The table that should contain it.
         table: &'static str,
-        /// How to write it.
+        /// Example of the field.
         example: &'static str,
     },
-    /// Two fields of which only one may be given.
+    /// Two fields that exclude each other.
     Conflict {
-        /// The table they stand in.
+        /// The table that contains them.
         table: &'static str,
-        /// The one.
+        /// The first field.
         field: &'static str,
-        /// The other.
+        /// The second field.
         other: &'static str,
     },
-    /// A field's value is of the wrong kind or out of range.
+    /// The value of a field has the wrong type or is out of range.
     BadValue {
-        /// The table it stands in.
+        /// The table that contains it.
         table: &'static str,
         /// The field.
         field: String,
         /// Its value, as written, shortened for a message.
         value: String,
-        /// What is allowed.
+        /// The allowed values.
         allowed: String,
     },
-    /// A link that names a node which the file does not have.
+    /// A link names a node that the file does not have.
     UnknownNode {
-        /// The id it names.
+        /// The id in the link.
         id: String,
     },
-    /// Something that the format can say and no topology can be.
+    /// Something that the format allows and no topology can have.
     Unsupported {
-        /// What it is.
+        /// The unsupported thing.
         what: String,
-        /// What to do about it.
+        /// Advice for the user.
         remedy: &'static str,
     },
-    /// More of something than is read.
+    /// Too many items of a kind.
     TooMany {
-        /// What there is too much of.
+        /// The kind of item.
         what: &'static str,
-        /// The most there may be.
+        /// Maximum number.
         limit: usize,
     },
-    /// There is not a single site.
+    /// The file has no site.
     NoSites,
     /// The sites or links cannot be part of a topology.
     Topology(TopologyError),
@@ -182,21 +186,21 @@ impl std::fmt::Display for FileError {
 }
 impl std::error::Error for FileError {}
 
-/// The source of a topology, by the name that a user gives.
+/// Source of a topology, by the name that a user gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Source {
     /// A built-in topology, by its name.
     Builtin(&'static str),
-    /// A file, by its path, and the format that its name says.
+    /// A file, by its path, and its format by the extension.
     File(Format),
 }
 
-/// Why a topology could not be had.
+/// Why a topology was not loaded.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The name is neither a built-in topology's nor, by its extension, a topology file's.
+    /// The name belongs to no built-in topology, and its extension to no topology file.
     Unknown {
         /// The name.
         spec: String,
@@ -205,12 +209,12 @@ pub enum LoadError {
     Unreadable {
         /// Its path.
         path: String,
-        /// What stopped it.
+        /// Cause of the failure.
         error: std::io::Error,
     },
-    /// The file is no topology.
+    /// The file does not contain a topology.
     File(FileError),
-    /// The built-in topology cannot be made as asked.
+    /// The built-in topology cannot be made with these properties.
     Builtin(BuiltinError),
 }
 
@@ -229,8 +233,8 @@ impl std::fmt::Display for LoadError {
 }
 impl std::error::Error for LoadError {}
 
-/// The source that `spec` names: a built-in topology, or a file by its extension. A built-in name wins over a file of that name;
-/// write `./b4` to mean the file.
+/// The source that `spec` names: a built-in topology, or a file by its extension. A built-in name
+/// has priority over a file of the same name; `./b4` means the file.
 ///
 /// Errors: [`LoadError::Unknown`].
 pub fn resolve(spec: &str) -> Result<Source, LoadError> {
@@ -240,10 +244,10 @@ pub fn resolve(spec: &str) -> Result<Source, LoadError> {
     Format::of_path(spec).map(Source::File).ok_or_else(|| LoadError::Unknown { spec: spec.to_owned() })
 }
 
-/// The topology that `spec` names; `read` turns a path into its text.
+/// Loads the topology that `spec` names. `read` returns the text of a path.
 ///
-/// Errors: an unknown name, whatever `read` fails with, a text that is no topology, a default capacity of zero for a
-/// built-in topology.
+/// Errors: an unknown name, an error of `read`, a text that is not a topology, a default capacity
+/// of zero for a built-in topology.
 ///
 /// ```
 /// use anabranch_graph::file::{Defaults, load};
@@ -268,7 +272,7 @@ pub fn load(
     }
 }
 
-/// Reads a topology; `origin` is the text's name in messages.
+/// Reads a topology. `origin` is the text's name in messages.
 ///
 /// Errors: the first mistake, with its line.
 pub fn parse(text: &str, format: Format, origin: &str, defaults: &Defaults) -> Result<Topology, FileError> {
@@ -305,7 +309,7 @@ pub fn parse(text: &str, format: Format, origin: &str, defaults: &Defaults) -> R
     })
 }
 
-/// A problem and the byte of the text where it is.
+/// A problem and its byte offset in the text.
 #[derive(Debug)]
 pub(crate) struct At {
     offset: Option<usize>,
@@ -318,7 +322,7 @@ impl Problem {
     }
 }
 
-/// A value as a message quotes it: on one line, and not too long.
+/// A value as quoted in a message: on one line, and shortened.
 fn quoted(value: &str) -> String {
     const CHARS_MAX: usize = 60;
     let mut short: String =
@@ -329,17 +333,17 @@ fn quoted(value: &str) -> String {
     short
 }
 
-/// The exercise of the fuzz targets and the replay of their corpus: reads `bytes`, and if they are a topology, checks that
-/// it survives being written and read again. Returns whether they were one.
+/// Fuzz target: reads `bytes` and, if they are a topology, checks that writing and reading it again
+/// gives the same one. Returns whether they are a topology. The replay of the corpus uses it too.
 ///
-/// Panics: if it does not survive.
+/// Panics: if the second topology differs.
 #[doc(hidden)]
 pub fn exercise(format: Format, bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     let defaults = Defaults::new(BitRate::mbps(100));
     let Ok(topology) = parse(text, format, "fuzzed", &defaults) else { return false };
     let written = toml::write(&topology);
-    // Names may grow by escaping past what is read.
+    // Escaping can make the names too long to be read again.
     if written.len() <= TEXT_BYTES_MAX {
         assert_eq!(parse(&written, Format::Toml, "written", &defaults), Ok(topology));
     }

@@ -24,15 +24,16 @@ const REQUESTS_MAX: usize = 64;
 /// The most of a reply that is read: event streams go on.
 const FRAMES_MAX: usize = 64;
 
-/// Its clock stands: a request that waits for something is given up.
+/// Its clock is paused: a request that waits is given up.
 static RUNTIME: LazyLock<Runtime> =
     LazyLock::new(|| Builder::new_current_thread().enable_time().build().expect("a runtime"));
 
-/// Takes each line for a request, as in `POST /v1/hosts/a/leave {"session":1}`: of the first of `peers`, or after so many `!`
-/// of another. A body that begins with `#` is the header `last-event-id` instead. `after` is called after each. True if none
+/// Takes each line for a request, as in `POST /v1/hosts/a/leave {"session":1}`, of the first of
+/// `peers`; each leading `!` selects the next one. A body that begins with `#` is the header
+/// `last-event-id` instead. `after` is called after each. Returns true if none was refused.
 /// was refused.
 ///
-/// Panics: where the service does, or says that the fault is its own (500).
+/// Panics: if the service panics, or reports an internal error (500).
 pub fn requests<const N: usize>(
     routes: &Router,
     peers: [PeerIdentity; N],
@@ -77,7 +78,7 @@ pub fn requests<const N: usize>(
     !is_any_refused
 }
 
-/// One of the drawn damages of a file's bytes: cut off, or 1 to 8 bytes overwritten.
+/// Applies random damage to a file's bytes: a truncation, or 1 to 8 overwritten bytes.
 fn damage(bytes: &[u8], random: &mut RandomStream) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     if random.below(8) == 0 {
@@ -92,9 +93,11 @@ fn damage(bytes: &[u8], random: &mut RandomStream) -> Vec<u8> {
     bytes
 }
 
-/// Makes a store at `path` by `open`, and opens it again after each of 30 drawn damages: it is opened, or refused in one line.
+/// Creates a store at `path` by `open`, and reopens it after each of 30 random damages: it must
+/// open, or be refused in one line.
 ///
-/// `ANABRANCH_DAMAGES` says how many damages there are instead. Panics: where a store is neither, or hardly one is refused.
+/// `ANABRANCH_DAMAGES` sets another number. Panics: if a store does neither, or hardly one is
+/// refused.
 pub fn damages(path: &Path, open: impl Fn(&Path) -> Result<(), StoreError>) {
     let count = std::env::var("ANABRANCH_DAMAGES").ok().and_then(|count| count.parse().ok()).unwrap_or(30);
     let (mut refused, mut panicked) = (0, 0);

@@ -1,10 +1,10 @@
-//! One connection of a public server: HTTP/2, and limits on its streams.
+//! One HTTP/2 connection of a public server, with limits on its streams.
 //!
-//! A request of HTTP/1.1 takes a connection's place until its answer is read; one of HTTP/2 takes a
-//! *stream's*. Streams of all connections stand in one table ([`StreamPlaces`]), which drops by the
-//! rule of `net::admission`: the oldest of the address with most streams goes for a newer one. A
-//! client that takes none of a body's bytes loses the stream, and one that cancels streams without
-//! end loses the connection.
+//! A request over HTTP/1.1 occupies a connection's slot until its answer is read; a request over
+//! HTTP/2 occupies a *stream's*. Streams of all connections share one table ([`StreamPlaces`]),
+//! which drops by the rule of `net::admission`: the oldest stream of the address with most streams
+//! makes room for a newer one. A client that reads none of a body's bytes loses the stream, and one
+//! that keeps cancelling streams loses the connection.
 //!
 //! Source: RFC 9113, sections 5.1.2, 6.9 and 10.5. Leaves out: server push, CONNECT, priorities.
 //! Read [`Streams`] first, then [`connection`].
@@ -108,8 +108,8 @@ impl Streams {
         })
     }
 
-    /// Returns once no stream has been open for `time`, or the client has cancelled too many streams
-    /// (true).
+    /// Returns once no stream has been open for `time`, or the client has cancelled too many
+    /// streams (true).
     pub(crate) async fn until_idle(&self, time: Duration) -> bool {
         let idle = async {
             loop {
@@ -205,7 +205,7 @@ where
     }
 }
 
-/// A body in pieces of at most [`PIECE_BYTES_MAX`], whose stream knows whether it waits.
+/// A body in pieces of at most [`PIECE_BYTES_MAX`], which records whether its stream waits.
 pub(crate) struct Body<B> {
     body: Pin<Box<B>>,
     /// Bytes not yet handed over.
@@ -280,7 +280,7 @@ pub(crate) fn watched<B: HttpBody>(response: Response<B>) -> Response<Body<B>> {
     response.map(|body| Body { body: Box::pin(body), rest: Bytes::new(), stream })
 }
 
-/// A connection whose requests `service` answers, with heads of at most `head_bytes_max`.
+/// Serves a connection's requests with `service`, with heads of at most `head_bytes_max`.
 pub(crate) fn connection<S, T, B>(
     stream: T,
     service: S,

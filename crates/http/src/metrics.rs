@@ -6,8 +6,8 @@ use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
 use std::fmt::Write as _;
 
-/// A service's metrics, for operators alone: they tell of all peers, whoever else sees only its
-/// own.
+/// Returns a service's metrics, for operators only: they cover all peers, while other peers may see
+/// only their own state.
 ///
 /// Errors: a refusal of any other peer.
 pub fn reply(peer: &PeerIdentity, metrics: impl FnOnce() -> String) -> Result<Response, Refusal> {
@@ -20,7 +20,7 @@ pub fn reply(peer: &PeerIdentity, metrics: impl FnOnce() -> String) -> Result<Re
 pub struct Metrics(String);
 
 impl Metrics {
-    /// One metric, with its values by labels.
+    /// Formats one metric, with its values by labels.
     pub fn metric<V: std::fmt::Display>(
         &mut self,
         name: &str,

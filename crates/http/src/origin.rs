@@ -148,8 +148,8 @@ impl Origin {
         Self::with(url, Security::Plain, None)
     }
 
-    /// The server at a URL, by `security`. With an `ip` it is reached there, at the port of the URL,
-    /// whatever the system knows of its name.
+    /// The server at a URL, by `security`. With an `ip` it is reached there, at the port of the
+    /// URL, whatever the system knows of its name.
     ///
     /// Errors: [`OriginUrlError`].
     pub fn with(url: &str, security: Security, ip: Option<IpAddr>) -> Result<Self, OriginUrlError> {
@@ -184,8 +184,8 @@ impl Origin {
             let before = kept.bytes_read.load(Relaxed);
             match kept.sender.try_send_request(self.request(target, headers)?).await {
                 Ok(response) => return Ok(self.reply(response, kept)),
-                // The server may have closed the connection meanwhile: a request without any byte of
-                // an answer is made once more (RFC 9112, section 9.3.1).
+                // The server may have closed the connection meanwhile: a request without any byte
+                // of an answer is made once more (RFC 9112, section 9.3.1).
                 Err(_) if kept.bytes_read.load(Relaxed) == before => {}
                 Err(error) => return Err(io::Error::other(error.into_error())),
             }
@@ -269,7 +269,7 @@ where
         .await
         .map_err(io::Error::other)?;
     tokio::spawn(async move {
-        // A request under way hears of an error itself.
+        // A request in flight gets the error itself.
         match guard {
             Some(guard) => drop(guard.during(connection).await),
             None => drop(connection.await),
@@ -278,7 +278,7 @@ where
     Ok(Connection { sender, bytes_read })
 }
 
-/// An answer whose body is still on its way. Dropping it before the end closes its connection.
+/// An answer whose body is still arriving. Dropping it before the end closes its connection.
 pub struct Reply {
     status: StatusCode,
     headers: HeaderMap,

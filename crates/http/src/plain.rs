@@ -1,14 +1,14 @@
-//! A listener for anybody: HTTP/1.1, with a certificate also HTTP/2 over TLS, and limits that keep
-//! each address from taking the others' places.
+//! A public listener: HTTP/1.1, with a certificate also HTTP/2 over TLS, and limits that keep each
+//! address from taking other addresses' slots.
 //!
-//! Without a certificate of a public authority it speaks no TLS. Every connection is accepted at once and
-//! admitted by the rule of `net::admission`: where there is no room, the one goes that asked
-//! longest ago, of the address with most connections. So an address that holds `n` connections
-//! keeps them until every other address has at most `n`; behind a proxy all have one address, and
-//! the idle ones go first. Bodies under way are bounded by the same rule.
+//! Without a publicly trusted certificate it speaks no TLS. Every connection is accepted at once
+//! and admitted by the rule of `net::admission`: at the limit, the address with most connections
+//! loses the one with the oldest request. So an address with `n` connections keeps them until every
+//! other address has at most `n`; behind a proxy all share one address, and the idle ones go first.
+//! Bodies in transfer are bounded by the same rule.
 //!
-//! Leaves out: the routes and their answers; a router limits requests a second by [`RequestRate`].
-//! Read [`PlainServer`] and [`PlainLimits`] first.
+//! Leaves out: the routes and their answers; a router limits requests per second by
+//! [`RequestRate`]. Read [`PlainServer`] and [`PlainLimits`] first.
 
 mod rate;
 
@@ -53,8 +53,9 @@ pub const PROTOCOLS: &[&str] = &["h2", "http/1.1"];
 /// Time for the last frames of a connection of HTTP/2 that the server ends.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Pause before a request that was sent before the answer to the one before it was read: no browser and
-/// no proxy does so. Without it a few thousand connections of pipelined requests fill a processor.
+/// Pause before a request that was sent before the answer to the one before it was read: no browser
+/// and no proxy does so. Without it a few thousand connections of pipelined requests fill a
+/// processor.
 const PIPELINED_PAUSE: Duration = Duration::from_secs(1);
 
 /// Limits of a [`PlainServer`]'s connections and bodies.
@@ -63,7 +64,7 @@ pub struct PlainLimits {
     /// Connections that have not asked yet (silent) and that have (speaking); the time for the
     /// first request, and between requests.
     pub admission: AdmissionLimits,
-    /// Requests whose bodies are under way.
+    /// Maximum number of requests with bodies in transfer.
     pub bodies_max: usize,
     /// Bytes of a body.
     pub body_bytes_max: usize,
@@ -71,8 +72,8 @@ pub struct PlainLimits {
     pub body_time: Duration,
     /// Time in which a client has to read some of its answers.
     pub write_time: Duration,
-    /// Bytes of answers that the kernel holds unsent for each connection. A longer answer is written in
-    /// several steps.
+    /// Bytes of answers that the kernel holds unsent for each connection. A longer answer is
+    /// written in several steps.
     pub unsent_bytes_max: u32,
 }
 
@@ -116,7 +117,7 @@ impl PlainLimits {
     }
 }
 
-/// A bound listener for anybody, not yet serving.
+/// A bound public listener, not yet serving.
 ///
 /// ```
 /// # async fn run() -> std::io::Result<()> {
@@ -150,7 +151,7 @@ impl PlainServer {
         Self { certificate: Some(certificate), ..self }
     }
 
-    /// Where it listens.
+    /// Address of the listener.
     ///
     /// Errors: the system's.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -292,7 +293,7 @@ impl Serving {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let from = PeerAddress(half_open.from().ip().to_canonical());
-        // Whether a request's head, and bytes at all, were read since this was last looked at.
+        // Flags for a received request head, and for any received bytes, since the last check.
         let (asks, has_read) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let (asked, read) = (Arc::clone(&asks), Arc::clone(&has_read));
         let service = service_fn(move |request: Request<Incoming>| {
@@ -407,7 +408,7 @@ impl Serving {
 
 /// Event of a connection of HTTP/2.
 enum Step {
-    /// A request has come.
+    /// A request has arrived.
     Asked,
     /// No stream has been open for long.
     Idle,
@@ -417,7 +418,7 @@ enum Step {
     Done(hyper::Result<()>),
 }
 
-/// Whether a client has broken HTTP/2, rather than gone away.
+/// Returns true if a client has violated HTTP/2, rather than left.
 fn is_protocol_error(error: &hyper::Error) -> bool {
     let h2 = std::error::Error::source(error).and_then(|source| source.downcast_ref::<h2::Error>());
     h2.is_some_and(|error| !error.is_io() && error.reason() != Some(h2::Reason::NO_ERROR))
@@ -440,8 +441,8 @@ pub fn refuse_player(status: StatusCode, why: &str) -> Response {
     for_players((status, format!("{why}\n")).into_response())
 }
 
-/// Bodies under way, [`PlainLimits::bodies_max`] at most. The oldest of the busiest address goes
-/// for a newer one.
+/// Bodies in transfer, [`PlainLimits::bodies_max`] at most. The oldest of the busiest address makes
+/// room for a newer one.
 #[derive(Clone)]
 struct Bodies {
     limits: PlainLimits,

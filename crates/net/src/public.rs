@@ -1,9 +1,9 @@
-//! TLS with strangers: a server shows a certificate of a public authority, and its clients show none.
+//! TLS with strangers: a server with a publicly trusted certificate, and clients without one.
 //!
-//! Both ends speak TLS 1.2 or 1.3 and agree on HTTP's version by ALPN (RFC 7301). The certificate is
-//! read again when its files change; connections that stand keep the one they began with. Leaves
-//! out: peers with an identity ([`crate::tls`]), client certificates, OCSP. Read
-//! [`ServerCertificate`] first, then [`ServerTrust`].
+//! Both ends speak TLS 1.2 or 1.3 and agree on HTTP's version by ALPN (RFC 7301). The certificate
+//! is reloaded when its files change; established connections keep the earlier one. Leaves out:
+//! peers with an identity ([`crate::tls`]), client certificates, OCSP. Read [`ServerCertificate`]
+//! first, then [`ServerTrust`].
 
 use crate::certificate::{Facts, written};
 use rustls::pki_types::pem::PemObject as _;
@@ -52,10 +52,10 @@ pub enum PublicTlsError {
     OpenToOthers {
         /// The file.
         path: PathBuf,
-        /// Its mode.
+        /// Mode of the file.
         mode: u32,
     },
-    /// A certificate whose time is over.
+    /// An expired certificate.
     Expired {
         /// The file.
         path: PathBuf,
@@ -204,7 +204,7 @@ impl ServerCertificate {
         written(self.lock().end)
     }
 
-    /// Whether the files have changed since they were read. Blocks while it looks.
+    /// Returns true if the files have changed since the last reading. Blocks while it checks.
     pub fn has_changed(&self) -> bool {
         let seen = self.shared.files.look();
         seen != self.lock().seen
@@ -306,8 +306,8 @@ impl ServerTrust {
 
     /// Makes `tcp` a secure connection to the server `host`, a name or an address.
     ///
-    /// Errors: no name that a certificate can have (`InvalidInput`); a certificate of another authority
-    /// or host; the connection's own.
+    /// Errors: no name that a certificate can have (`InvalidInput`); a certificate of another
+    /// authority or host; the connection's own.
     pub async fn connect(&self, tcp: TcpStream, host: &str) -> io::Result<TlsStream<TcpStream>> {
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         let name = ServerName::try_from(bare.to_owned())

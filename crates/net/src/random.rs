@@ -3,9 +3,9 @@
 use std::fs::File;
 use std::io::{self, Read as _};
 
-/// A number that nobody can guess, as sessions have.
+/// Draws an unpredictable number, for instance for sessions.
 ///
-/// Errors: the system's, where it gives none.
+/// Errors: the system provides no random numbers.
 pub fn random() -> io::Result<u64> {
     let mut bytes = [0; 8];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;

@@ -31,7 +31,8 @@ pub trait CircuitPlan: Debug + Send + Sync {
 pub trait CircuitControl: Debug {
     /// Handles the start of flow `flow` between two racks, with `bytes` to send.
     fn handle_announced(&mut self, flow: u32, racks: [u16; 2], bytes: ByteCount);
-    /// Handles the forwarding of `bytes` of `flow`, from `position` in its stream on.
+    /// Handles the forwarding of `bytes` of `flow`, from `position` in its stream on. The flow may be
+    /// over, or may have announced nothing.
     fn handle_forwarded(&mut self, flow: u32, position: u64, bytes: u32);
     /// Handles the end of flow `flow`.
     fn handle_closed(&mut self, flow: u32);
@@ -107,6 +108,7 @@ pub(crate) struct Weeks {
     rate: BitRate,
     /// Number of flows reported to the control, ended ones included.
     flows: usize,
+    /// Announced flows that are not over.
     open: Vec<u32>,
     /// Week in force, and the one that follows it.
     current: CircuitWeek,
@@ -252,10 +254,9 @@ impl Weeks {
             let size = flow.size.or(is_endless.then_some(ByteCount::new(ENDLESS_BYTES)));
             let racks =
                 rack(flow.src).zip(rack(flow.dst)).filter(|(source, destination)| source != destination);
-            // The switch forwards packets of the others, too, so each flow is closed.
-            self.open.push(number);
             if let (Some((source, destination)), Some(size)) = (racks, size) {
                 self.control.handle_announced(number, [source, destination], size);
+                self.open.push(number);
             }
         }
         self.flows = flows.len();
@@ -264,7 +265,6 @@ impl Weeks {
             if let (true, Msg::Segment(segment)) = (is_of_switch, &packet.body.msg)
                 && let Some(flow) = flows.get(packet.meta.flow as usize)
                 && flow.src == packet.meta.src
-                && !flow.is_over()
             {
                 self.control.handle_forwarded(packet.meta.flow, segment.seq, segment.len);
             }

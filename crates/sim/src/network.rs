@@ -238,7 +238,7 @@ impl Network {
 
     /// The link named `FROM-TO`.
     ///
-    /// Errors: one line: no such site or link, and a list of those that exist.
+    /// Errors: one line: no such site or link, and a list of the existing ones.
     pub fn find_link(&self, name: &str) -> Result<LinkId, String> {
         self.topology.find_link(name).map_err(|error| error.to_string())
     }

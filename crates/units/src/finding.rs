@@ -1,13 +1,13 @@
-//! A finding of a room's `doctor` about the machine.
+//! A finding of a crate's `doctor` about the machine.
 //!
-//! Leaves out: how a `doctor` comes to it. Read [`Finding`].
+//! Leaves out: the checks of a `doctor`. Read [`Finding`].
 
 /// One fact about the machine.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Finding {
     /// The thing that was looked at.
     pub name: &'static str,
-    /// Whether the thing is as it should be.
+    /// True if the machine passes.
     pub ok: bool,
     /// The finding in words.
     pub detail: String,

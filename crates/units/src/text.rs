@@ -27,7 +27,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     if text.contains(misleads) { Cow::Owned(text.replace(misleads, "\u{fffd}")) } else { Cow::Borrowed(text) }
 }
 
-/// Whether [`printable`] leaves the text as it is.
+/// Returns true if [`printable`] leaves the text unchanged.
 ///
 /// ```
 /// use anabranch_units::text::is_printable;
@@ -37,7 +37,8 @@ pub fn is_printable(text: &str) -> bool {
     !text.contains(misleads)
 }
 
-/// The beginning of a text as [`printable`] has it: at most `chars_max` characters, with `...` after them where there are more.
+/// The beginning of a text as [`printable`] has it: at most `chars_max` characters, with `...`
+/// after them where there are more.
 ///
 /// Cost: no more than that beginning is read.
 ///
@@ -55,12 +56,12 @@ pub fn brief(text: &str, chars_max: usize) -> String {
 
 /// The most names that [`known`] lists.
 const LISTED_MAX: usize = 16;
-/// The most names that are compared with one, and the most characters of such a name.
+/// Maximum number of names compared with one, and maximum number of characters in a name.
 const COMPARED_MAX: usize = 4_096;
 const COMPARED_CHARS_MAX: usize = 64;
 
-/// The known names, for a message about an unknown `name`: first the most similar one, then all names, or the first 16 and how many
-/// more.
+/// The known names, for a message about an unknown `name`: first the most similar one, then all
+/// names, or the first 16 and how many more.
 ///
 /// Cost: at most 4,096 names are compared.
 ///
@@ -95,8 +96,9 @@ pub fn known<N: AsRef<str>>(name: &str, names: impl IntoIterator<Item = N>) -> S
     }
 }
 
-/// How many letters would have to be changed, put in or left out (Levenshtein 1966) to make one of the other, capitals and
-/// the kind of hyphen aside; `None` where that is more than a third of them, so that nobody would mistake one for the other.
+/// Number of letters to change, insert or delete (Levenshtein 1966) to turn one name into the
+/// other, ignoring case and the kind of hyphen; `None` above a third of the letters, where a
+/// confusion is implausible.
 fn distance(one: &str, other: &str) -> Option<usize> {
     let plain = |text: &str| -> Vec<char> {
         let letters = text.chars().take(COMPARED_CHARS_MAX + 1).flat_map(char::to_lowercase);
@@ -119,7 +121,7 @@ fn distance(one: &str, other: &str) -> Option<usize> {
     Some(row[other.len()]).filter(|far| *far <= longest / 3)
 }
 
-/// Whether a terminal would do something else than show the character.
+/// Returns true if a terminal would not simply show the character.
 fn misleads(c: char) -> bool {
     c.is_control()
         || matches!(

@@ -1,12 +1,13 @@
 """Harness of ``experiments/*/run.py``: the command line, cells and their rows, trials inside emulations, tables.
 
-A ``run.py`` declares an `Experiment`, its verbs with their options, its cells, and a function that measures one cell. Rows
-are appended to a CSV as soon as they are there, and cells that have rows are not measured again. Trials that the emulator
-does not trust are repeated.
+A ``run.py`` declares an `Experiment`, its verbs with their options, its cells, and a function that
+measures one cell. Rows are appended to a CSV as soon as they are there, and cells that have rows
+are not measured again. Trials that the emulator does not trust are repeated.
 
-Standard library only: ``make test`` runs the experiments without the lab's environment, and each emulated trial starts
-this module in several sites. Verbs that draw or state intervals import the rest of the package themselves. Read
-`Experiment`, `Rows` and `product` first; `anabranch_lab.programs` has what trials start.
+Standard library only: ``make test`` runs the experiments without the lab's environment, and each
+emulated trial starts this module in several sites. Verbs that draw or state intervals import the
+rest of the package themselves. Read `Experiment`, `Rows` and `product` first;
+`anabranch_lab.programs` has what trials start.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Untrusted(Failed):
     Attributes
     ----------
     rows
-        What the trial said all the same.
+        Rows that the trial wrote nevertheless.
     """
 
     def __init__(self, why: str, rows: Sequence[Row] = ()) -> None:
@@ -96,27 +97,27 @@ def until_trusted(trial: Callable[[], Measured], tries: int = TRIES, retried: ty
     raise ValueError(f"{tries} tries: there must be one at least")
 
 
-# ---------------------------------------------------------------------------------------------------------- command line
+# ------------------------------------------------------------------------------------- command line
 
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """An option of a verb, where its default does not say enough.
+    """An option of a verb whose default does not describe it well enough.
 
     Attributes
     ----------
     default
-        Its value if it is not given. A list takes several values, ``False`` makes a flag.
+        Value if the option is not given. A list takes several values, ``False`` makes a flag.
     help
-        For ``--help``.
+        Text for ``--help``.
     kind
-        Type of a value; that of the default without.
+        Type of a value; the type of the default if left out.
     choices
         Allowed values.
     repeats
         Whether the option may be given several times; its value is a list then.
     positional
-        Whether it is given by place; optional if it has a default.
+        Whether the argument is positional; optional if it has a default.
     """
 
     default: Any = None
@@ -324,7 +325,8 @@ class Experiment:
         label
             Name of both files; default: the function's name.
         task
-            Arguments of the function. ``folder`` and ``words``, the words behind its command, come with them.
+            Arguments of the function. ``folder`` and ``words``, the words behind its command, come
+            with them.
         """
         path = folder / f"{label or function.__name__}.task"
         path.write_text(json.dumps({"folder": folder} | task, default=str))
@@ -431,7 +433,7 @@ class Experiment:
         return 0
 
 
-# ------------------------------------------------------------------------------------------------------------------ cells
+# -------------------------------------------------------------------------------------------- cells
 
 
 def product(**axes: Iterable[Any]) -> Iterator[Row]:
@@ -456,9 +458,9 @@ class Rows:
     key
         Columns of a cell. Numbers are equal in any notation.
     columns
-        All columns; those of the file, or of the first row, without.
+        All columns; if left out, the columns of the file, or of the first row.
     line_end
-        How a line ends.
+        Line ending.
     defaults
         Values of columns that older files lack.
     """
@@ -530,6 +532,17 @@ def write_csv(path: Path, rows: Iterable[Row], columns: Sequence[str] | None = N
     partial.rename(path)
 
 
+def rounded(value: Any, digits: int = 6) -> Any:
+    """Return a float as text with significant digits, and any other value as it is.
+
+    Examples
+    --------
+    >>> rounded(1234567.89), rounded(0.5), rounded(7), rounded("refit")
+    ('1.23457e+06', '0.5', 7, 'refit')
+    """
+    return f"{value:.{digits}g}" if isinstance(value, float) else value
+
+
 def _canonical(value: object) -> object:
     try:
         return float(str(value))
@@ -558,7 +571,8 @@ def measure(
     cells
         What is asked for.
     function
-        Measures a cell: the figures of its row or rows, which follow the cell's own columns; none for no row.
+        Measures a cell: the figures of its row or rows, which follow the cell's own columns; none
+        for no row.
     jobs
         Cells at a time.
     show
@@ -572,7 +586,8 @@ def measure(
     adding = threading.Lock()
 
     def measure_cell(cell: Row) -> None:
-        # A worker adds its rows itself: after Ctrl-C, cells under way still end and keep their rows.
+        # A worker adds its rows itself: after Ctrl-C, running cells still end and keep their
+        # rows.
         figures = function(cell) or []
         complete = [cell | one for one in (figures if isinstance(figures, list) else [figures])]
         if complete:
@@ -596,7 +611,7 @@ def measure(
     return 1 if failed else 0
 
 
-# ----------------------------------------------------------------------------------------------------------------- tables
+# ------------------------------------------------------------------------------------------- tables
 
 
 def grouped(rows: Iterable[Row], *columns: str) -> dict[tuple[Any, ...], list[Row]]:
@@ -622,7 +637,7 @@ def table(head: Sequence[str], lines: Iterable[Sequence[object]], align: str = "
     lines
         A cell for each column.
     align
-        ``l`` or ``r`` for each column; the last letter counts for those that follow.
+        ``l`` or ``r`` for each column; the last letter applies to all further columns.
 
     Examples
     --------

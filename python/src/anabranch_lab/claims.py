@@ -1,9 +1,10 @@
-"""Claims: values that an experiment should give, with their source and tolerance, and whether ours do.
+"""Claims: values that an experiment should give, with source and tolerance, and their check.
 
-A claim is a folder with ``plan.toml`` (the runs, how each value is computed, how figures are drawn) and ``expected.csv``
-(published values, ours as last recorded, tolerances, sources). Both are read strictly: a key or column that is not known
-is refused with its place. A folder with a ``run.py`` measures by itself; it is listed, not run. Read `Claim` and `check`
-first; ``docs/lab.md`` has the format.
+A claim is a folder with ``plan.toml`` (the runs, how each value is computed, how figures are drawn)
+and ``expected.csv`` (published values, our last recorded values, tolerances, sources). Both are
+read strictly: an unknown key or column is refused with its place. A folder with a ``run.py``
+measures with its own program; it is listed, not run. Read `Claim` and `check` first;
+``docs/lab.md`` describes the format.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ class ClaimError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """What runs.
+    """Runs of one scenario over some settings.
 
     Attributes
     ----------
     name
-        What metrics and figures call it.
+        Name by which metrics and figures refer to the sweep.
     scenario
-        The scenario's file, beside the plan.
+        File name of the scenario, in the plan's folder.
     trials
         Runs of each point, in full.
     over
@@ -58,7 +59,8 @@ class Sweep:
     settings
         Settings in place of the scenario's.
     sample_trials, sample_over
-        The same for the sample; settings that are not in ``sample_over`` are as in full.
+        Trials and values of the sample run; settings that are not in ``sample_over`` are as in the
+        full run.
     """
 
     name: str
@@ -72,29 +74,31 @@ class Sweep:
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-    """How a value is computed from a sweep's rows.
+    """Rule by which a value is computed from a sweep's rows.
 
     Attributes
     ----------
     name
-        As in ``expected.csv``; its unit is part of it.
+        Name of the value in ``expected.csv``, including its unit.
     sweep
-        Whose rows.
+        Sweep that gives the rows.
     column
-        Of what.
+        Column that is reduced.
     reduce
-        ``mean``, ``median``, ``min``, ``max`` of all values; or, with ``along``, of the means of each point:
-        ``min_of_means``, ``max_of_means``, ``largest_fall`` (how far a mean lies below one before it at most, as a share of
-        that), ``first_below`` (the first value of ``along`` at which the mean is below
-        ``below``), ``stays_below`` (the first from which on all means are).
+        ``mean``, ``median``, ``min``, ``max`` of all values; or, with ``along``, of the means of
+        the points: ``min_of_means``, ``max_of_means``, ``largest_fall`` (the largest drop of a mean
+        below an earlier one, as a share of the earlier one), ``first_below`` (the first value of
+        ``along`` at which the mean is below ``below``), ``stays_below`` (the first value from which
+        on all means are below it).
     where
-        Only rows with these values.
+        Values by column; only rows with these values count.
     along, below
         See ``reduce``.
     least, most
-        With ``along``: only its values from ``least`` to ``most``.
+        With ``along``: only its values from ``least`` to ``most`` count.
     against
-        With ``along``: each mean is divided by that of the rows that have these values in place of ``where``'s.
+        With ``along``: each mean is divided by the mean of the rows that have these values instead
+        of the values of ``where``.
     """
 
     name: str
@@ -135,11 +139,11 @@ class Curve:
     Attributes
     ----------
     label
-        For the legend.
+        Text in the legend.
     sweep
-        Whose rows.
+        Sweep that gives the rows.
     where
-        Only rows with these values.
+        Values by column; only rows with these values count.
     """
 
     label: str
@@ -153,24 +157,25 @@ CURVE = "curve"
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """How a picture is drawn: the means of ``y`` along ``x``, a line for each value of ``line``, or for each curve.
+    """A picture: the means of ``y`` along ``x``, one line for each value of ``line`` or curve.
 
     Attributes
     ----------
     name
-        Of its files.
+        Stem of its file names.
     table
-        ``rows``, or ``series`` for what a probe sampled.
+        ``rows``, or ``series`` for the samples of a probe.
     curves
-        Where its lines come from: one for all values of ``line``, or one for each line, which then is `CURVE`.
+        Sources of its lines: one for all values of ``line``, or one for each line, where ``line``
+        is `CURVE`.
     x, y, line
-        Columns.
+        Names of columns.
     title, x_label, y_label, line_label
-        For people; ``{}`` in ``line_label`` is the line's value.
+        Texts for readers; ``{}`` in ``line_label`` is the line's value.
     published
-        Points beside ours.
+        Published points that are drawn, too.
     least, most
-        Only values of ``x`` from ``least`` to ``most``.
+        Only values of ``x`` from ``least`` to ``most`` are drawn.
     """
 
     name: str
@@ -189,11 +194,11 @@ class Figure:
 
     @property
     def sweeps(self) -> set[str]:
-        """Whose rows it shows."""
+        """Names of the sweeps whose rows the figure shows."""
         return {curve.sweep for curve in self.curves}
 
     def rows(self, results: Mapping[str, Result]) -> pd.DataFrame:
-        """What it shows, of what `Claim.run` gave: curves that a sample leaves out are left out."""
+        """Rows of the figure from the results of `Claim.run`, less the curves that a sample omits."""
         parts = []
         for curve in self.curves:
             result = results[curve.sweep]
@@ -220,26 +225,27 @@ class Expected:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A value that was checked, as ``anabranch-lab check`` prints it.
+    """A checked value, as ``anabranch-lab check`` prints it.
 
     Attributes
     ----------
     claim, metric
-        Which.
+        Names of the claim and of the metric.
     published
         A number, a range ``5-10``, or a bound ``<300`` or ``>900``.
     ours
-        What was measured now; ``None`` where there is no such value.
+        Our value of this run; ``None`` if there is none.
     tolerance
-        How far ours may lie outside: a number of the same unit, or a share of the published as ``10%``.
+        Distance that our value may have from the published: a number of the same unit, or a share
+        such as ``10%``.
     ok
-        Whether it does not.
+        Whether our value is within the tolerance.
     note
-        Source, remarks, and where this differs from what was recorded.
+        Source, remarks, and the difference from the last recorded value.
     own
-        Whether nobody published it: a goal or a bound of our own.
+        Whether it is a goal or a bound of our own that nobody published.
     was_ok
-        Whether what was last recorded does not lie outside.
+        Whether the last recorded value is within the tolerance.
     """
 
     claim: str
@@ -255,18 +261,19 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """A claim, as its folder has it.
+    """A claim, read from its folder.
 
     Attributes
     ----------
     name, title
-        What it is called, and what it says.
+        The folder's name, and the statement that is claimed.
     folder
-        Where it lies.
+        Path of the folder.
     sweeps, metrics, figures, expected
-        Empty where it measures by itself.
+        Contents of the plan and of ``expected.csv``; empty if the claim measures with its own
+        program.
     command
-        How it measures by itself; ``None`` where this package does it.
+        Command of the claim's own program; ``None`` if this package measures.
     """
 
     name: str
@@ -502,7 +509,7 @@ _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 
 
 def bounds(published: str) -> tuple[float, float]:
-    """Least and most of what was published.
+    """Lower and upper bound of a published value.
 
     Examples
     --------
@@ -517,7 +524,7 @@ def bounds(published: str) -> tuple[float, float]:
 
 
 def is_within(ours: float | None, published: str, tolerance: str) -> bool:
-    """Whether a value lies where it was published, or as near as the tolerance says.
+    """Whether a value is within the published bounds, widened by the tolerance.
 
     Examples
     --------
@@ -536,7 +543,7 @@ def is_within(ours: float | None, published: str, tolerance: str) -> bool:
 
 
 class _Table:
-    """A table of a plan whose keys are taken one by one; what is left over is refused."""
+    """A table of a plan whose keys are taken one by one; keys that remain are refused."""
 
     def __init__(self, table: dict[str, Any], place: str) -> None:
         self._left = dict(table)
@@ -684,7 +691,7 @@ def _read_expected(folder: Path) -> dict[str, Expected]:
 
 
 def _title(folder: Path) -> str:
-    """How a README's claim begins, up to where it goes into detail."""
+    """Return the first sentence of a README's claim, without its details."""
     try:
         text = (folder / "README.md").read_text(encoding="utf-8")
     except OSError:

@@ -1,7 +1,7 @@
 """The command ``anabranch-lab``: list claims, run them, check them, draw them.
 
-Results go to stdout, everything else to stderr. Exit codes: 0 done and all values as published, 1 a value is not or
-something failed, 2 wrong usage, 130 interrupted. Read `main` first.
+Results go to stdout, everything else to stderr. Exit codes: 0 done and all values as published, 1 a
+value is not or something failed, 2 wrong usage, 130 interrupted. Read `main` first.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"anabranch-lab: {error}", file=sys.stderr)
         return FAILED
     except BrokenPipeError:
-        # Who read our lines has had enough, as `head` does. Python flushes once more at the end, to nowhere then.
+        # The reader of our lines closed the pipe, as `head` does. Python flushes once more at its
+        # end; that goes to nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except KeyboardInterrupt:
@@ -213,7 +214,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _count(rows: Sequence[Row]) -> str:
-    """How many are as published, and of our own goals and bounds apart."""
+    """Say how many values are as published, and how many of our own goals and bounds held."""
     theirs = [row.ok for row in rows if not row.own]
     own = [row.ok for row in rows if row.own]
     said = f"{sum(theirs)} of {len(theirs)} as published"

@@ -1,6 +1,7 @@
 """Programs that experiments start: JSON lines, networks and scenarios as TOML, servers, processor time.
 
-Standard library only, for the reason that `anabranch_lab.cells` states. Read `json_lines` and `topology` first.
+Standard library only, for the reason that `anabranch_lab.cells` states. Read `json_lines` and
+`topology` first.
 """
 
 from __future__ import annotations
@@ -149,12 +150,12 @@ def timed(command: Sequence[object], seconds_max: float) -> dict[str, float]:
     Returns
     -------
     dict[str, float]
-        ``took_s``, and ``cpu_s`` of the command and of what it started.
+        ``took_s``, and ``cpu_s`` of the command and its children.
 
     Raises
     ------
     subprocess.CalledProcessError
-        It failed, or took longer than `seconds_max`.
+        The command failed, or took longer than `seconds_max`.
     """
     before, began = children_cpu_s(), time.monotonic()
     # Bounded by `timeout`, as Python's own wait with a bound looks only twenty times a second.

@@ -1,8 +1,8 @@
 """Means with confidence intervals, by the swept settings.
 
-Source: Student's t for the interval of a mean, by `scipy.stats.t`. The binary's own tables have three decimals of it, and
-the normal's quantile beyond 30 degrees of freedom. Read `means` first; `interval` is `means` for a list, `spread` is for
-figures.
+Source: Student's t for the interval of a mean, by `scipy.stats.t`. The binary's own tables have
+three decimals of it, and the normal's quantile beyond 30 degrees of freedom. Read `means` first;
+`interval` is `means` for a list, `spread` is for figures.
 """
 
 from __future__ import annotations

@@ -12,12 +12,13 @@ use std::process::ExitCode;
 pub struct Args {
     #[command(flatten)]
     players: Players,
-    /// Print one JSON object: what each player came to, until the warm-up and in the end, and its last way.
+    /// Print one JSON object: statistics of each player, at the end of the warm-up and of the run,
+    /// and its last pathway.
     #[arg(long)]
     json: bool,
 }
 
-/// Runs it. It has failed where nobody has played.
+/// Runs the players. Fails if none has played.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {

@@ -1,6 +1,6 @@
-//! Rows of figures, as a table for people or as JSON, an object a line.
+//! Rows of figures, as a table for people or as JSON lines.
 //!
-//! Leaves out: what they are about. Read [`Shown`] first.
+//! Leaves out: the rows' contents. Read [`Shown`] first.
 
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use serde::{Serialize, Serializer};
@@ -15,21 +15,21 @@ impl Serialize for Row {
     }
 }
 
-/// Rows, as they are shown.
+/// Rows to show.
 pub(super) struct Shown {
     json: bool,
     table: Table,
 }
 
 impl Shown {
-    /// None yet.
+    /// Creates an empty table.
     pub(super) fn new(json: bool) -> Self {
         let mut table = Table::new();
         table.load_preset(NOTHING);
         Self { json, table }
     }
 
-    /// Prints a row, or has the table have it.
+    /// Prints a row as JSON, or adds it to the table.
     pub(super) fn add(&mut self, row: Row) -> anyhow::Result<()> {
         if self.json {
             println!("{}", serde_json::to_string(&row)?);

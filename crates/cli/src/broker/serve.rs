@@ -1,4 +1,4 @@
-//! `anabranch broker serve`: rounds with networks' agents, and players' questions.
+//! `anabranch broker serve`: rounds with networks' agents, and answers to players.
 
 use crate::etcd::EtcdArgs;
 use crate::network;
@@ -23,74 +23,82 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// How to run it.
+/// Options of the command.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The file of contracts: a TOML file with a [[network]] table for each network.
+    /// Contracts file: a TOML file with a [[network]] table for each network.
     ///
-    /// `name` as in its certificate; `pathway`, its name in players' manifests (else the name); `price` for each Mbit/s by contract;
-    /// `price_max`; `capacity` of a cluster in the middle; `clusters_max` and `bids_max` of a round; and [[network.cluster]]
-    /// tables with `number` and `host`, for clusters that players reach by a host of their own.
+    /// Keys: `name` as in its certificate; `pathway`, its name in players' manifests (default: the
+    /// name); `price` per Mbit/s by contract; `price_max`; `capacity` of a median cluster;
+    /// `clusters_max` and `bids_max` of a round; and [[network.cluster]] tables with `number` and
+    /// `host`, for clusters with a host name for players.
     #[arg(long, value_name = "FILE", default_value = "contracts.toml")]
     contracts: PathBuf,
-    /// Where networks' agents and operators connect, by mutual TLS. By default only from this machine.
+    /// Address for networks' agents and operators, by mutual TLS. By default only this machine can
+    /// connect.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7195", value_parser = network::listen_address)]
     listen: SocketAddr,
-    /// Where players ask, by plain HTTP: put a proxy with a public certificate in front. By default only from this machine.
+    /// Address for players, by plain HTTP: put a proxy with a public certificate in front. By
+    /// default only this machine can connect.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7196", value_parser = network::listen_address)]
     players: SocketAddr,
-    /// The folder that `broker keys` made, or a copy with ca.pem, controller.pem and controller.key.
+    /// The folder that `broker keys` made, or a copy with ca.pem, controller.pem and
+    /// controller.key.
     #[arg(long, value_name = "DIR", default_value = "keys/broker")]
     keys: PathBuf,
-    /// The file in which the last accepted decision is kept. Made if it is not there.
+    /// File for the last accepted decision. Created if it does not exist.
     #[arg(long, value_name = "FILE", default_value = "broker.redb")]
     store: PathBuf,
     #[command(flatten)]
     etcd: EtcdArgs,
-    /// What networks are told, match and announce: a name that `broker evaluate --help` lists.
+    /// Design, which decides what networks are told, match and announce: a name from `broker
+    /// evaluate --help`.
     #[arg(long, value_name = "DESIGN", default_value = "marketplace")]
     design: String,
-    /// Seconds between rounds.
+    /// Seconds between two rounds.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     every: u64,
-    /// Seconds that networks have to bid.
+    /// Seconds for networks to bid.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     bids_within: u64,
-    /// What a point of score is worth: networks' scores are round trips in ms, and more where they lose.
+    /// Weight of one point of score: scores are round trips in ms, plus a penalty for losses.
     #[arg(long, value_name = "WEIGHT", default_value_t = 1.0)]
     score_weight: f64,
-    /// What a unit of money is worth, as prices for each Mbit/s have it.
+    /// Weight of one unit of money, the unit of prices per Mbit/s.
     #[arg(long, value_name = "WEIGHT", default_value_t = 1.0)]
     cost_weight: f64,
     /// Seconds after which players ask again.
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     ttl: u32,
-    /// Where addresses are: a CSV table with the columns prefix, location and isp. Without, what a player's address says of
-    /// `location` and `isp` counts, and otherwise all are in one place.
+    /// Locations of addresses: a CSV table with the columns prefix, location and isp. Without it,
+    /// the `location` and `isp` in a player's request count, and players without them are in one
+    /// place.
     #[arg(long, value_name = "FILE")]
     places: Option<PathBuf>,
-    /// What a viewer is taken to watch at whose player has not said how fast data comes.
+    /// Bitrate assumed for a viewer whose player has not reported its throughput.
     #[arg(long, value_name = "RATE", default_value = "3 Mbit/s")]
     bitrate: BitRate,
-    /// Where players reach --players, as https://steer.example: the address that they reload from is then whole. Without, it is relative, which
-    /// the standards allow; Shaka takes it for the manifest's.
+    /// Public address of --players, such as https://steer.example, from which reload addresses are
+    /// built. Without it they are relative, as the standards allow; Shaka resolves them against the
+    /// manifest's address.
     #[arg(long, value_name = "URL", value_parser = url)]
     players_url: Option<String>,
-    /// Connections of players at once, where there are descriptors enough. Of more the one goes
-    /// that asked longest ago, of the address with most: behind one proxy, which is one address,
-    /// the one that is idle longest.
+    /// Maximum number of players' connections, if descriptors suffice. Above it, the address with
+    /// the most connections loses the one with the oldest request. Behind one proxy, which is one
+    /// address, that is the longest idle connection.
     #[arg(long, value_name = "COUNT", default_value_t = CONNECTIONS_MAX as u64, value_parser = clap::value_parser!(u64).range(4..=1_000_000))]
     players_max: u64,
-    /// Count what players report of networks (CMCD, with their questions or to /cmcd): who makes them stand still is trusted with less.
-    /// Anybody may report anything, so only where no stranger reaches --players.
+    /// Use players' reports about networks (CMCD, in steering requests or to /cmcd): a network
+    /// whose players stall loses trust. Anybody can send reports, so use this only where strangers
+    /// cannot reach --players.
     #[arg(long)]
     believe_players: bool,
-    /// Redirects, for those who cannot steer, go to http: and not to https:.
+    /// Redirect players without steering to http: instead of https:.
     #[arg(long)]
     plain_redirects: bool,
 }
 
-/// The beginning of an address: a scheme and a host.
+/// Parses the start of an address: a scheme and a host.
 fn url(text: &str) -> Result<String, String> {
     let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
     let is_host =
@@ -102,7 +110,7 @@ fn url(text: &str) -> Result<String, String> {
 }
 
 impl Args {
-    /// Where decisions are kept.
+    /// Store of the decisions.
     fn store(&self, identity: &Identity) -> anyhow::Result<StoreConfig> {
         let Some(etcd) = self.etcd.config("broker")? else {
             return Ok(StoreConfig::File(self.store.clone()));
@@ -111,10 +119,10 @@ impl Args {
     }
 }
 
-/// Descriptors besides those of connections: the store, the runtime, the terminal.
+/// Descriptors for anything but connections: the store, the runtime, the terminal.
 const OWN_DESCRIPTORS: u64 = 64;
 
-/// Runs it until it is told to end.
+/// Runs until a signal ends the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {

@@ -1,4 +1,5 @@
-//! `anabranch broker status`: networks, what is thought of them, and what the last decision gives them; as a table, JSON or a page.
+//! `anabranch broker status`: networks, the broker's trust in them, and their clients in the last
+//! decision; as a table, JSON or a page.
 
 mod page;
 
@@ -13,23 +14,26 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Of which broker, and how.
+/// The broker, and the form of the status.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Where the broker listens, as HOST:PORT or https://HOST:PORT.
+    /// Address of the broker, as HOST:PORT or https://HOST:PORT.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7195")]
     broker: String,
-    /// The folder that `broker keys` made, or a copy with ca.pem, operators/NAME.pem and operators/NAME.key.
+    /// The folder that `broker keys` made, or a copy with ca.pem, operators/NAME.pem and
+    /// operators/NAME.key.
     #[arg(long, value_name = "DIR", default_value = "keys/broker")]
     keys: PathBuf,
-    /// The operator's name, as `broker keys --operators` was given it.
+    /// Name of the operator, as given to `broker keys --operators`.
     #[arg(long, value_name = "NAME", default_value = "operator")]
     operator: String,
-    /// Print one JSON object with the networks, the last decision and the rounds of late, as the API has them.
+    /// Print one JSON object with the networks, the last decision and the most recent rounds, as in
+    /// the API.
     #[arg(long)]
     json: bool,
-    /// Show it with the rounds of late on a page, for a browser on this machine, until Ctrl-C. The page is served at IP:PORT
-    /// (127.0.0.1:7197 if left out) and below a path that nobody can guess: open what the command prints.
+    /// Show the status with the most recent rounds on a page, for a browser on this machine, until
+    /// Ctrl-C. The page is served at IP:PORT (127.0.0.1:7197 by default) below a path that cannot
+    /// be guessed: open the printed address.
     #[arg(
         long,
         value_name = "IP:PORT",
@@ -41,7 +45,7 @@ pub struct Args {
     web: Option<std::net::SocketAddr>,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {

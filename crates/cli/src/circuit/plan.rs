@@ -1,6 +1,8 @@
-//! `anabranch circuit plan`: circuits of one week for a table of demand, or of a training job (`job`).
+//! `anabranch circuit plan`: circuits of one week for a table of demand, or of a training job
+//! (`job`).
 //!
-//! Leaves out: the schedulers ([`anabranch_circuit_proto::schedulers`]). Read [`run`] and [`Answer`] first.
+//! Leaves out: the schedulers ([`anabranch_circuit_proto::schedulers`]). Read [`run`] and
+//! [`Answer`] first.
 
 mod job;
 
@@ -23,10 +25,12 @@ pub struct Args {
     /// CSV file with the columns source, destination and bytes: the demand between racks.
     #[arg(value_name = "FILE", required_unless_present = "job")]
     demand: Option<PathBuf>,
-    /// TOML file with the phases of a training job, whose circuits are planned instead, and the switches that it runs on.
+    /// TOML file with the phases of a training job, whose circuits are planned instead, and the
+    /// switches that it runs on.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["demand", "scheduler", "rate", "night", "day_min", "week", "compare"])]
     job: Option<PathBuf>,
-    /// Dead parts of the job's network, such as host=3, switch=0, or port=0:3 for switch 0 at host 3; several with commas.
+    /// Dead parts of the job's network, such as host=3, switch=0, or port=0:3 for switch 0 at host
+    /// 3; several with commas.
     #[arg(long, value_name = "PARTS", requires = "job")]
     fail: Option<Failures>,
     /// Scheduler whose days are shown.

@@ -1,4 +1,5 @@
-//! `anabranch emulate SCENARIO`: the same file as `simulate`, under real kernels; a table, JSON lines, or a run directory.
+//! `anabranch emulate SCENARIO`: the same file as `simulate`, under real kernels; a table, JSON
+//! lines, or a run directory.
 //!
 //! Leaves out: how a scenario is emulated (`anabranch_emu::scenario`). Read [`run`] first.
 
@@ -24,7 +25,7 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether `name` is a scenario file.
+/// Returns true if `name` is a scenario file.
 pub(super) fn is_scenario(name: &str) -> bool {
     let text =
         Path::new(name).extension().is_some_and(|e| e == "toml").then(|| std::fs::read_to_string(name));
@@ -33,7 +34,7 @@ pub(super) fn is_scenario(name: &str) -> bool {
         .is_some_and(|table| table.contains_key("network") || table.contains_key("workload"))
 }
 
-/// Runs it.
+/// Runs the scenario.
 ///
 /// Errors: one line for the user.
 pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
@@ -121,7 +122,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     Ok(if args.strict && !trusted { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Dilation and lateness of a run, and the kernel that ran it.
+/// Summary of a run's dilation and lateness, and the kernel that ran it.
 fn said(emulated: &anabranch_emu::scenario::Emulated) -> String {
     let dilated = &emulated.dilated;
     let day = dilated.lateness_day_share.map(|share| format!(", {:.2} % of a day", share * 100.0));
@@ -187,10 +188,11 @@ fn measured(args: &Args, points: &[Point], quiet: bool, stage: Stage<'_>) -> any
     Ok(least)
 }
 
-/// The network of a scenario whose place is taken by a command's traffic, and how it is emulated.
+/// The network of a scenario, for a command's traffic instead of the scenario's, and the options of
+/// its emulation.
 ///
-/// Errors: one line: what is wrong with the scenario, several points, options that are for
-/// topologies.
+/// Errors: one line: an error in the scenario, several points, options that apply to topologies
+/// only.
 pub(super) fn network(args: &Args, quiet: bool) -> anyhow::Result<(Topology, EmulationOptions)> {
     let points = load(args)?;
     let [point] = &points[..] else {
@@ -246,6 +248,10 @@ fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
         args.loss.is_none() && args.queue.is_none(),
         "--loss and --queue are for topologies: --set network.loss_ppm and network.queue"
     );
+    ensure!(
+        args.kernel.mtu.is_none(),
+        "--mtu is for topologies: --set transport.mss and transport.header_bytes, whose sum is the largest packet"
+    );
     let text = std::fs::read_to_string(&args.topology).with_context(|| args.topology.clone())?;
     let points = scenario::read(&args.topology, &text, &args.sets)?;
     for point in &points {
@@ -259,7 +265,7 @@ fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
     Ok(points)
 }
 
-/// Files that a scenario names lie beside it.
+/// Resolves the files that a scenario names beside it.
 fn plan(args: &Args, point: &Point) -> Result<Plan, PlanError> {
     let folder = Path::new(&args.topology).parent().map(Path::to_path_buf).unwrap_or_default();
     let read = |name: &str| std::fs::read_to_string(folder.join(name));

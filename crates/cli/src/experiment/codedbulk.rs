@@ -29,7 +29,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
@@ -67,11 +67,11 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         let (command, config) = crate::arguments();
         record.finish(&command, config, Some(Seed::new(cell.seed)))?;
     }
-    // A figure that is not to be trusted is no success.
+    // An untrusted figure is no success.
     Ok(if trusted { ExitCode::SUCCESS } else { ExitCode::from(UNTRUSTED) })
 }
 
-/// Exit code where a run is not to be trusted.
+/// Exit code of an untrusted run.
 const UNTRUSTED: u8 = 4;
 
 fn line(row: &Row) -> String {

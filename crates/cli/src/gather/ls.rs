@@ -1,4 +1,4 @@
-//! `anabranch gather ls`: which objects a server has.
+//! `anabranch gather ls`: lists the objects of a server.
 
 use anabranch_gather::{Entry, check_holder, list};
 use anabranch_gather_proto::msg::NAME_BYTES_MAX;
@@ -12,16 +12,17 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Which server, and how to reach it.
+/// The server, and its keys.
 #[derive(clap::Args)]
 pub struct Args {
     /// The server, as [NAME@]HOST:PORT. With /PREFIX, only the files whose names begin with PREFIX.
     #[arg(value_name = "SERVER[/PREFIX]", value_parser = place)]
     place: Place,
-    /// The folder that `gather keys` made, or a copy with ca.pem, operators/NAME.pem and operators/NAME.key.
+    /// The folder that `gather keys` made, or a copy with ca.pem, operators/NAME.pem and
+    /// operators/NAME.key.
     #[arg(long, value_name = "DIR", default_value = "keys/gather")]
     keys: PathBuf,
-    /// The client's name, as given to `gather keys --clients`.
+    /// Name of the client, as given to `gather keys --clients`.
     #[arg(long = "as", value_name = "NAME", default_value = "client")]
     client: String,
     /// Print JSON: a line for each object.
@@ -51,7 +52,7 @@ struct Row<'a> {
     modified_ns: i64,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -75,7 +76,7 @@ async fn show(args: &Args, identity: &Identity) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A time as in `2026-11-23 08:46:48`, in UTC.
+/// Formats a time in UTC, such as `2026-11-23 08:46:48`.
 ///
 /// Source: Howard Hinnant, *chrono-Compatible Low-Level Date Algorithms*, `civil_from_days`.
 fn time(ns: i64) -> String {

@@ -1,4 +1,5 @@
-//! `anabranch live dns`: viewers ask by name, and get the addresses of their edge; players are steered.
+//! `anabranch live dns`: viewers ask by name, and get the addresses of their edge; players are
+//! steered.
 
 use crate::exit::OrUsage as _;
 use anabranch_live::SYSTEM;
@@ -30,13 +31,16 @@ const TTL_S_MAX: i64 = 86_400;
 /// Settings of a name server.
 #[derive(clap::Args)]
 pub struct Args {
-    /// File with the channels, edges, groups and places of viewers, in JSON. It is read again when it changes.
+    /// File with the channels, edges, groups and places of viewers, in JSON. It is read again when
+    /// it changes.
     #[arg(long, value_name = "FILE", required_unless_present = "controller", conflicts_with = "controller")]
     directory: Option<PathBuf>,
-    /// Controllers whose directory is followed, as HOST:PORT; the next one is asked if one does not answer.
+    /// Controllers whose directory is followed, as HOST:PORT; the next one is asked if one does not
+    /// answer.
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
     controller: Vec<String>,
-    /// The folder that `live keys` made, or a copy with ca.pem, operators/NAME.pem and operators/NAME.key.
+    /// The folder that `live keys` made, or a copy with ca.pem, operators/NAME.pem and
+    /// operators/NAME.key.
     #[arg(long, value_name = "DIR", default_value = "keys/live", requires = "controller")]
     keys: PathBuf,
     /// The operator's name, as `live keys --operators` was given it.
@@ -45,10 +49,12 @@ pub struct Args {
     /// Zone of the names: RENDITION.CHANNEL.ZONE, and CHANNEL.ZONE for the lowest bitrate.
     #[arg(long, value_name = "NAME")]
     zone: String,
-    /// Address for questions over UDP and TCP. The default admits this machine only. A machine with several addresses needs one of them here.
+    /// Address for questions over UDP and TCP. The default admits this machine only. A machine with
+    /// several addresses needs one of them here.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7253", value_parser = crate::network::listen_address)]
     listen: SocketAddr,
-    /// Address of this server as ns.ZONE answers it. Repeat it for further ones. By default it is the address of --listen.
+    /// Address of this server as ns.ZONE answers it. Repeat it for further ones. By default it is
+    /// the address of --listen.
     #[arg(long, value_name = "IP")]
     address: Vec<IpAddr>,
     /// Seconds for which resolvers keep an answer.
@@ -60,7 +66,8 @@ pub struct Args {
     /// Seconds until a player asks for steering again.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=TTL_S_MAX), requires = "steering")]
     steering_ttl: u32,
-    /// Base of the steering URL as players reach it, as https://steer.example. By default reload URIs are relative.
+    /// Base of the steering URL as players reach it, as https://steer.example. By default reload
+    /// URIs are relative.
     #[arg(long, value_name = "URL", requires = "steering")]
     steering_url: Option<String>,
 }

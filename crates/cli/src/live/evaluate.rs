@@ -1,4 +1,5 @@
-//! `anabranch live evaluate`: the designs of §4.7.1 on drawn networks and workloads, a row for each seed and design.
+//! `anabranch live evaluate`: the designs of §4.7.1 on drawn networks and workloads, a row for each
+//! seed and design.
 //!
 //! Leaves out: the designs (`live_proto::plan::rivals`). Read [`Args`] and [`Measured`] first.
 
@@ -85,7 +86,8 @@ pub struct Args {
     seed: Vec<u64>,
     #[command(flatten)]
     world: WorldArgs,
-    /// Weight of cost: the share of a mean viewer's value that a path of cost 60 costs at the mean bitrate.
+    /// Weight of cost: the share of a mean viewer's value that a path of cost 60 costs at the mean
+    /// bitrate.
     #[arg(long, value_name = "SHARE", num_args = 1.., default_values_t = [0.1], value_parser = weight)]
     cost_share: Vec<f64>,
     /// Share of each link that plans leave free.
@@ -209,7 +211,7 @@ fn planned(window: &Window<'_>, passes: u32) -> Measured {
     Measured { gap, gap_of_cost, plan_cpu_s, ..of_metrics(metrics) }
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {

@@ -1,4 +1,5 @@
-//! `anabranch live node`: a reflector or an edge, below a controller or with a fixed list of parents.
+//! `anabranch live node`: a reflector or an edge, below a controller or with a fixed list of
+//! parents.
 
 use super::controller::{NodeControlArgs, follow_keys};
 use super::secure::{Reloaded, SecureArgs, follow};
@@ -19,19 +20,22 @@ pub struct Args {
     /// Address for viewers and other nodes. The default admits this machine only.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7202", value_parser = crate::network::listen_address)]
     listen: SocketAddr,
-    /// Source or node to fetch from, as http://10.0.0.1:7201. Repeat it for further parents; the first one that answers is asked.
+    /// Source or node to fetch from, as http://10.0.0.1:7201. Repeat it for further parents; the
+    /// first one that answers is asked.
     #[arg(long, value_name = "URL", required_unless_present = "controller", conflicts_with = "controller")]
     parent: Vec<String>,
     /// Ask two parents for each object at once; the first copy of each byte counts.
     #[arg(long, conflicts_with = "controller")]
     doubled: bool,
-    /// Name of this node, unique among all nodes: rings of nodes are found by it. By default made from the address.
+    /// Name of this node, unique among all nodes: rings of nodes are found by it. By default made
+    /// from the address.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Address for Prometheus' /metrics. By default there is none.
     #[arg(long, value_name = "IP:PORT", value_parser = crate::network::listen_address)]
     metrics: Option<SocketAddr>,
-    /// Secrets of signed URLs (see `live sign`): no other URL is served. The file is read again on SIGHUP and when it changes.
+    /// Secrets of signed URLs (see `live sign`): no other URL is served. The file is read again on
+    /// SIGHUP and when it changes.
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
     #[command(flatten)]

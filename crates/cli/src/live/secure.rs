@@ -1,4 +1,5 @@
-//! TLS to viewers of `anabranch live node` and `source`, and files that are read again while these run.
+//! TLS to viewers of `anabranch live node` and `source`, and files that are read again while these
+//! run.
 
 use crate::exit::OrUsage as _;
 use crate::keys::Looks;
@@ -17,7 +18,8 @@ pub struct SecureArgs {
     /// Further address, for viewers over TLS with HTTP/1.1 and HTTP/2. By default there is none.
     #[arg(long, value_name = "IP:PORT", requires_all = ["certificate", "certificate_key"], value_parser = crate::network::listen_address)]
     tls: Option<SocketAddr>,
-    /// Certificate for --tls and the certificates of its authorities, in PEM. It is read again on SIGHUP and when it changes.
+    /// Certificate for --tls and the certificates of its authorities, in PEM. It is read again on
+    /// SIGHUP and when it changes.
     #[arg(long, value_name = "FILE", requires = "tls")]
     certificate: Option<PathBuf>,
     /// Private key of the certificate, in PEM; only its owner and group may read it.

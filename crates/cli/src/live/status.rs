@@ -16,8 +16,9 @@ pub struct Args {
     /// Print one JSON object with nodes, links, streams, rounds and events, as the API has them.
     #[arg(long)]
     json: bool,
-    /// Draw the trees on a page, for a browser on this machine, until Ctrl-C. The page is served at IP:PORT (127.0.0.1:7209
-    /// if left out) and below a path that nobody can guess: open what the command prints.
+    /// Draw the trees on a page, for a browser on this machine, until Ctrl-C. The page is served at
+    /// IP:PORT (127.0.0.1:7209 if left out) and below a path that nobody can guess: open what the
+    /// command prints.
     #[arg(
         long,
         value_name = "IP:PORT",

@@ -1,4 +1,4 @@
-//! `anabranch spray status`: how a host's agent fares, as a table or as JSON.
+//! `anabranch spray status`: the status of a host's agent, as a table or as JSON.
 
 use super::socket_of;
 use anabranch_spray::status::{PeerStatus, Status, WhyLeft, ask};
@@ -6,24 +6,24 @@ use comfy_table::{Table, presets::NOTHING};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Of which agent, and how.
+/// The agent, and the form of the status.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The host's name, as the agent was given it.
+    /// Name of the host, as given to the agent.
     #[arg(long, value_name = "HOST", required_unless_present = "socket")]
     name: Option<String>,
     /// The agent's socket. Without: /run/anabranch/spray-NAME.sock.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Show each way, too.
+    /// Also show each path.
     #[arg(long)]
     ways: bool,
-    /// Print one JSON object, with each way.
+    /// Print one JSON object, with each path.
     #[arg(long, conflicts_with = "ways")]
     json: bool,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {

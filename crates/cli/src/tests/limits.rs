@@ -1,7 +1,7 @@
-//! The limits that documents name, from where the code has them: each row of the table in docs/security.md, and numbers in
-//! docs/operations.md.
+//! Limits in documents, compared with the code: each row of the table in docs/security.md, and
+//! numbers in docs/operations.md.
 //!
-//! `ANABRANCH_WRITE=1 cargo test -p anabranch-cli --lib limits` writes the table anew.
+//! `ANABRANCH_WRITE=1 cargo test -p anabranch-cli --lib limits` rewrites the table.
 
 use crate::gather::serve;
 use crate::replicate::relay;
@@ -32,7 +32,7 @@ fn document(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name)
 }
 
-/// A number with a comma for each thousand.
+/// Formats a number with thousands separators.
 fn n(number: impl TryInto<u64>) -> String {
     let Ok(number) = number.try_into() else { panic!("a count") };
     let digits = number.to_string();
@@ -46,7 +46,7 @@ fn bytes(count: impl TryInto<u64>) -> String {
     ByteCount::new(count).to_string()
 }
 
-/// What an option of a command is without a word.
+/// Default value of a command's option.
 fn default_of<A: clap::Args>(option: &str) -> String {
     let command = A::augment_args(clap::Command::new("any"));
     let argument = command.get_arguments().find(|argument| argument.get_id() == option);
@@ -289,7 +289,7 @@ fn table() -> String {
     text
 }
 
-/// #17: documents named limits that the code had changed since.
+/// #17: documents stated limits that the code had changed.
 #[test]
 fn the_limits_in_the_document_on_security_are_the_codes() {
     let path = document("security.md");

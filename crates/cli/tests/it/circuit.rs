@@ -8,7 +8,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 
-/// A scenario that the repository carries.
+/// A scenario of the repository.
 fn carried(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios").join(name).display().to_string()
 }
@@ -146,6 +146,7 @@ fn commands_want_one_network_and_its_own_options() {
     for (args, expected) in [
         (&[][..], "6 combinations of settings: --set one value of each"),
         (&["--set", "sweep={}", "--loss", "1%"], "--loss and --queue are for topologies"),
+        (&["--set", "sweep={}", "--mtu", "9000"], "--mtu is for topologies"),
         (&["--set", "sweep={}", "--trials", "2"], "--trials 2: a command runs once"),
     ] {
         let output = answer(&[&["emulate", &scenario], args, &["--", "true"]].concat());
@@ -159,7 +160,7 @@ fn commands_want_one_network_and_its_own_options() {
 fn libraries_and_programs_out_of_reach_are_refused() {
     let scenario = carried("circuit.toml");
     let folder = tempfile::tempdir().expect("a writable temporary folder");
-    // A program's file without an interpreter, so without libraries.
+    // An executable without interpreter, so without libraries.
     let program = folder.path().join("static");
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/dilate_elf/bad-static");
     std::fs::copy(corpus, &program).expect("both are files");

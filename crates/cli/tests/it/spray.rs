@@ -1,7 +1,9 @@
-//! `spray` with real agents on an emulated network with several paths: that TCP goes through them, and goes on whatever becomes of them.
+//! `spray` with real agents on an emulated multi-path network: TCP passes through them, and
+//! survives whatever happens to them.
 //!
-//! Python's sockets are the programs, so that nothing of TCP is ours. Where the machine allows no namespaces, TUN devices or has no Python, the tests
-//! print why and count what they skip. Read [`World`] first.
+//! The programs use Python's sockets, so the TCP is the kernel's. If the machine allows no
+//! namespaces or TUN devices, or lacks Python, the tests print the reason and count as skipped.
+//! Read [`World`] first.
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files and clocks")]
 
@@ -27,7 +29,7 @@ const PATHS: usize = 4;
 const A: SiteId = SiteId(0);
 const B: SiteId = SiteId(1);
 
-/// Sends what is asked for, as fast as it is taken: the bytes of a counter.
+/// Sends the requested number of bytes, a counter, as fast as they are accepted.
 const SERVER: &str = r#"
 import socket, sys
 listener = socket.create_server((sys.argv[1], 9000), family=socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET)
@@ -43,7 +45,7 @@ while True:
     flow.close()
 "#;
 
-/// Asks for so many bytes, checks each, and says how many came.
+/// Requests a number of bytes, checks each, and prints the count received.
 const CLIENT: &str = r#"
 import socket, sys
 flow = socket.create_connection((sys.argv[1], 9000), timeout=30)
@@ -59,7 +61,8 @@ while True:
 print(got)
 "#;
 
-/// Two hosts behind a switch each, with [`PATHS`] paths of 40 Mbit/s between the two, keys, and what runs in the hosts.
+/// Two hosts behind a switch each, with [`PATHS`] paths of 40 Mbit/s between them, keys, and the
+/// hosts' programs.
 struct World {
     emulation: Emulation,
     folder: tempfile::TempDir,
@@ -118,7 +121,7 @@ impl World {
         self.agents[usize::from(at.0)] = Some(self.start(at, &self.socket(at), more));
     }
 
-    /// Starts an agent that answers `spray status` at this socket.
+    /// Starts an agent with this status socket.
     fn start(&self, at: SiteId, socket: &Path, more: &[&str]) -> Child {
         let (name, other) = if at == A { ("a", ("b", B)) } else { ("b", ("a", A)) };
         let mut agent = anabranch();
@@ -138,7 +141,7 @@ impl World {
         self.folder.path().join(format!("{}.sock", at.0))
     }
 
-    /// Ends an agent, politely or not.
+    /// Ends an agent, by a kill or politely.
     fn end(&mut self, at: SiteId, is_killed: bool) {
         let mut agent = self.agents[usize::from(at.0)].take().expect("it runs");
         if is_killed {
@@ -156,17 +159,17 @@ impl World {
         format!("a: {}\nb: {}", read("a.log"), read("b.log"))
     }
 
-    /// How the peer of a host's agent fares.
+    /// Status of the peer of a host's agent.
     fn peer(&self, at: SiteId) -> Value {
         let mut status = anabranch();
         status.args(["spray", "status", "--json", "--socket"]).arg(self.socket(at));
         let output = status.output().expect("it runs");
         let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        // Of an agent that does not answer yet nothing is known.
+        // An agent that does not answer yet has no status.
         status["peers"][0].clone()
     }
 
-    /// Waits until TCP goes by datagrams, or does not.
+    /// Waits until TCP travels in datagrams, or no longer does.
     fn wait(&self, at: SiteId, is_up: bool) {
         let began = Instant::now();
         while self.peer(at)["is_up"] != is_up {
@@ -175,14 +178,14 @@ impl World {
         }
     }
 
-    /// Begins to bring so many bytes from `b` to `a`.
+    /// Starts a download of this many bytes from `b` to `a`.
     fn bring(&self, bytes: usize) -> Child {
         let mut client = Command::new("python3");
         client.args(["-c", CLIENT, &self.emulation.site_address(B).to_string(), &bytes.to_string()]);
         self.emulation.spawn(A, piped(client)).expect("it runs")
     }
 
-    /// Waits until all have come.
+    /// Waits until all bytes have arrived.
     fn brought(&self, mut client: Child, bytes: usize) {
         let began = Instant::now();
         while client.try_wait().expect("it can be asked").is_none() {
@@ -195,7 +198,7 @@ impl World {
         assert_eq!(said[0].trim(), bytes.to_string(), "{} {}", said[1], self.log());
     }
 
-    /// Changes both cables of a path, each of which is two links.
+    /// Changes both cables of a path, which are four links.
     fn set_path(&mut self, path: u32, change: impl Fn(LinkState) -> LinkState) {
         // The hosts' links are the first four.
         for link in (4 + path * 4..8 + path * 4).map(LinkId) {
@@ -204,7 +207,7 @@ impl World {
         }
     }
 
-    /// What a host's rules of routing are.
+    /// Routing rules of a host.
     fn rules(&self, at: SiteId) -> String {
         self.shell(at, "ip rule")
     }
@@ -217,13 +220,13 @@ impl World {
         String::from_utf8(shell.expect("it runs").wait_with_output().expect("it ends").stdout).expect("text")
     }
 
-    /// Whether the kernel of a host sends TCP to the other host through its agent's device.
+    /// Returns true if a host's kernel sends TCP for the other host through its agent's device.
     fn goes_by_device(&self, at: SiteId) -> bool {
         let to = self.emulation.site_address(if at == A { B } else { A });
         self.shell(at, &format!("ip route get {to} ipproto tcp sport 5000 dport 9000")).contains("dev spray0")
     }
 
-    /// Waits until this holds.
+    /// Waits until `holds` returns true.
     fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         let began = Instant::now();
         while !holds(self) {
@@ -264,7 +267,7 @@ impl Drop for World {
     }
 }
 
-/// Short and long transfers go by every path, and in the end nothing of the agents is left.
+/// Short and long transfers use every path, and at the end nothing of the agents is left.
 #[test]
 fn tcp_goes_by_every_path_and_nothing_is_left_in_the_end() {
     let Some(mut world) = World::new() else { return };
@@ -283,7 +286,7 @@ fn tcp_goes_by_every_path_and_nothing_is_left_in_the_end() {
     assert!(peer["source_packets"].as_u64() > Some(80), "two flows of 64 kB are short: {peer}");
     assert!(peer["sprayed_packets"].as_u64() > Some(1_000), "{peer}");
     assert_eq!((&peer["refused_in_packets"], &peer["forged_datagrams"]), (&0.into(), &0.into()));
-    // Nothing went the ordinary way.
+    // No packet took the ordinary route.
     assert_eq!(peer["refused_out_packets"], 0);
     world.end(A, false);
     world.wait(B, false);
@@ -292,7 +295,7 @@ fn tcp_goes_by_every_path_and_nothing_is_left_in_the_end() {
     world.brought(world.bring(10_000), 10_000);
 }
 
-/// A connection that began before the agents goes on through them, while either is killed or ends, and after that.
+/// A connection that began before the agents survives their start, kills and ends.
 #[test]
 fn agents_come_and_go_and_no_connection_breaks() {
     let Some(mut world) = World::new() else { return };
@@ -307,7 +310,7 @@ fn agents_come_and_go_and_no_connection_breaks() {
     world.end(B, true);
     world.wait(A, false);
     std::thread::sleep(Duration::from_millis(300));
-    // The guard of the killed one deletes its rules.
+    // The guard of the killed agent deletes its rules.
     world.until("no rules", |world| !world.rules(B).contains("7200"));
     world.up(B, &[]);
     world.wait(B, true);
@@ -319,7 +322,7 @@ fn agents_come_and_go_and_no_connection_breaks() {
     assert_eq!(world.rules(B).matches("lookup 7200").count(), 1, "{}", world.rules(B));
 }
 
-/// Half of the paths lose packets, then one goes down altogether.
+/// Half of the paths lose packets, then one goes down.
 #[test]
 fn paths_that_lose_packets_or_go_down_are_left() {
     let Some(mut world) = World::new() else { return };
@@ -341,8 +344,9 @@ fn paths_that_lose_packets_or_go_down_are_left() {
     let late =
         peer["ways"].as_array().expect("a list").iter().filter(|way| way["late_datagrams"] != 0).count();
     assert!(late >= 8, "{late} ways lost packets: {peer}");
-    // A quarter of the paths is dead, and half of them lose packets: at most 48 ways are left for that. Where the machine stalls, some of the
-    // others are for a moment, too, until probes come back.
+    // A quarter of the paths is dead, and half of them lose packets: at most 48 paths are avoided
+    // for that. While the machine stalls, some further paths are avoided for a moment, until probes
+    // return.
     let began = Instant::now();
     loop {
         let peer = world.peer(B);
@@ -356,7 +360,8 @@ fn paths_that_lose_packets_or_go_down_are_left() {
     }
 }
 
-/// The agents' own connection goes by one path. Whichever it is, TCP goes by the others when it is dead: one half of the paths is, then the other.
+/// The agents' own connection takes one path. When that path is dead, TCP uses the others; tested
+/// by killing one half of the paths, then the other.
 #[test]
 fn the_path_of_the_agents_connection_may_die() {
     let Some(mut world) = World::new() else { return };
@@ -364,14 +369,14 @@ fn the_path_of_the_agents_connection_may_die() {
     world.up(B, &[]);
     world.wait(A, true);
     world.wait(B, true);
-    // One that is up before the other says so, too.
+    // An agent that is up before the other one logs that, too.
     let known = world.log().matches("WARN").count();
     let client = world.bring(60_000_000);
     for dead in [0..2, 2..4] {
         for (path, is_up) in (0..PATHS as u32).map(|path| (path, !dead.contains(&path))) {
             world.set_path(path, |state| LinkState { up: is_up, ..state });
         }
-        // As long as an agent is believed to be there.
+        // The time for which a silent agent counts as alive.
         std::thread::sleep(Duration::from_secs(5));
         assert_eq!(world.log().matches("WARN").count(), known, "{}", world.log());
     }
@@ -379,7 +384,8 @@ fn the_path_of_the_agents_connection_may_die() {
     assert_eq!(world.log().matches("WARN").count(), known, "{}", world.log());
 }
 
-/// #48: an agent that stands still has TCP go the ordinary way within seconds, and through the device again once it runs.
+/// #48: a stopped agent returns TCP to the ordinary route within seconds, and takes it back once it
+/// runs.
 #[test]
 fn tcp_goes_on_past_a_stopped_agent() {
     let Some(mut world) = World::new() else { return };
@@ -387,7 +393,7 @@ fn tcp_goes_on_past_a_stopped_agent() {
     world.up(B, &[]);
     world.wait(A, true);
     world.wait(B, true);
-    // A guard that was killed is started again.
+    // A killed guard is restarted.
     let first = world.guard(B).expect("an agent has a guard");
     kill_process(first, Signal::KILL).expect("it runs");
     world.until("a new guard", |world| world.guard(B).is_some_and(|guard| guard != first));
@@ -407,7 +413,7 @@ fn tcp_goes_on_past_a_stopped_agent() {
     assert!(!world.rules(B).contains("7200"), "{}", world.rules(B));
 }
 
-/// #48: what other programs change in the kernel is repaired, and TCP goes through the device again.
+/// #48: changes of other programs in the kernel are repaired, and TCP uses the device again.
 #[test]
 fn changes_by_other_programs_are_repaired() {
     let Some(mut world) = World::new() else { return };
@@ -437,11 +443,11 @@ fn changes_by_other_programs_are_repaired() {
     }
 }
 
-/// Deletes all rules but the system's.
+/// Deletes all rules except the system's.
 const FLUSH_RULES: &str =
     "for pref in 7199 7200 7201; do while ip rule del pref $pref 2>/dev/null; do :; done; done";
 
-/// #48: another program that removes rules again and again wins, and both agents' status says so.
+/// #48: another program that keeps removing rules wins, and both agents' status shows it.
 #[test]
 fn rules_removed_again_and_again_end_in_down_on_both_hosts() {
     let Some(mut world) = World::new() else { return };
@@ -460,7 +466,8 @@ fn rules_removed_again_and_again_end_in_down_on_both_hosts() {
     assert!(!world.goes_by_device(A) && !world.goes_by_device(B));
 }
 
-/// #48: rules of an agent that was killed with its guard are deleted by the next one, whatever its table.
+/// #48: rules of an agent that was killed with its guard are deleted by the next agent, whatever
+/// its table.
 #[test]
 fn rules_of_a_dead_agents_table_are_deleted() {
     let Some(mut world) = World::new() else { return };
@@ -475,12 +482,12 @@ fn rules_of_a_dead_agents_table_are_deleted() {
     assert!(world.rules(B).contains("lookup 9200"), "{}", world.rules(B));
     world.up(B, &[]);
     world.until("rules", |world| world.rules(B).contains("7200") && !world.rules(B).contains("9200"));
-    // An agent of the same host that runs keeps its own.
+    // A running agent of the same host keeps its rules.
     assert!(world.rules(B).contains("lookup 8200"), "{}", world.rules(B));
     drop(other);
 }
 
-/// Over IPv6, which emulated networks do not have: two namespaces and a cable, whose packets become shorter meanwhile.
+/// Over IPv6, which emulated networks lack: two namespaces and a cable with a shrinking MTU.
 #[test]
 fn tcp_over_ipv6_goes_by_datagrams_too() {
     let hosts = || -> Result<_, String> {
@@ -561,7 +568,8 @@ impl Drop for Ended {
     }
 }
 
-/// Keys that seal few datagrams are followed by new ones, and what is not sealed changes nothing and is not answered.
+/// Keys that seal few datagrams are replaced, and unsealed datagrams change nothing and get no
+/// answer.
 #[test]
 fn keys_wear_out_and_strangers_are_not_heard() {
     let Some(mut world) = World::new() else { return };
@@ -606,7 +614,7 @@ except ConnectionResetError:
     assert!(world.log().contains("keys are worn out"), "{}", world.log());
 }
 
-/// What cannot work is refused in a line, before anything is changed.
+/// Invalid settings are refused in a line, before anything changes.
 #[test]
 fn wrong_settings_are_refused_in_a_line() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -12,26 +12,26 @@ use anabranch_units::{BitRate, ByteCount, Duration, Instant, Seed, SiteId};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// How long a run without a duration may take.
+/// Maximum duration of a run without one.
 const TIME_MAX: Duration = Duration::from_secs(600);
 
 /// A system's workload in a run, by the number of the workload.
 pub(super) type Systems = Vec<(usize, Box<dyn Running>)>;
 
-/// Which flows there are, and what each site has to do for them.
+/// The flows, and each site's part in them.
 pub(super) struct Flows {
     /// By workload: the numbers of its flows, and their sizes.
     pub(super) of_workload: Vec<Vec<(u32, Option<ByteCount>)>>,
     /// By site.
     pub(super) tasks: BTreeMap<u16, Task>,
-    /// What all tasks begin as.
+    /// Common start of all tasks.
     pub(super) timing: Task,
     /// Systems' workloads, by their numbers.
     rehearsals: BTreeMap<usize, Box<dyn Rehearsal>>,
     taken: u32,
 }
 
-/// Where hosts are, and their addresses.
+/// Sites of hosts, and their addresses.
 struct Places<'a> {
     plan: &'a Plan,
     address: &'a dyn Fn(SiteId) -> IpAddr,
@@ -204,7 +204,8 @@ impl Flows {
         Ok(numbers)
     }
 
-    /// A flow of TCP from one host to another, with its priority, and its congestion control where that is not the task's.
+    /// A flow of TCP from one host to another, with its priority, and its congestion control where
+    /// that is not the task's.
     fn flow(
         &mut self,
         flow: u32,
@@ -229,7 +230,8 @@ impl Flows {
         self.tasks.entry(site.0).or_insert_with(|| self.timing.clone())
     }
 
-    /// Starts the systems' programs, and has the hosts' programs say of flows what these want to hear.
+    /// Starts the systems' programs, and has the hosts' programs say of flows what these want to
+    /// hear.
     ///
     /// Errors: the systems'.
     pub(super) fn start(
@@ -270,7 +272,7 @@ fn flow_end(seen: &Seen, number: u32) -> FlowEnd {
     }
 }
 
-/// What the workloads got, by what the hosts saw.
+/// Results of the workloads, from the hosts' observations.
 pub(super) fn rows(
     plan: &Plan,
     all: &Flows,

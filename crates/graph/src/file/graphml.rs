@@ -1,18 +1,20 @@
 //! GraphML as the Internet Topology Zoo writes it.
 //!
-//! Source: Knight and others, *The Internet Topology Zoo* (2011), whose files declare their fields as `<key>` elements;
-//! they are found by `attr.name`, so the numbering of the keys does not matter. These are used:
+//! Source: Knight and others, *The Internet Topology Zoo* (2011), whose files declare their fields
+//! as `<key>` elements. Fields are found by `attr.name`, so the numbering of the keys does not
+//! matter. These are used:
 //!
 //! | of | field | for |
 //! | --- | --- | --- |
 //! | graph | `Network`, else `label` | the topology's name |
-//! | node | `label` | the site's name, with ` (id)` behind it where several nodes share a label or the label is blank; `/` becomes `-` |
+//! | node | `label` | the site's name, plus ` (id)` if shared or blank; `/` becomes `-` |
 //! | node | `Latitude`, `Longitude` | its place, if both are given |
-//! | edge | `LinkSpeedRaw` (bit/s), else `LinkSpeed` and `LinkSpeedUnits` (`K`, `M`, `G`, `T`) | capacity |
+//! | edge | `LinkSpeedRaw` (bit/s), or `LinkSpeed`, `LinkSpeedUnits` (K, M, G, T) | capacity |
 //!
-//! An undirected edge is a full-duplex cable; an edge that the file has twice is two cables. Capacity is the caller's
-//! where the file has none, or 0. Delay is fibre's between the places, the caller's where a place is missing. Refused, as
-//! no topology has them: hyperedges, graphs in nodes, edges from a node to itself, text with a DTD.
+//! An undirected edge is a full-duplex cable; an edge that occurs twice is two cables. Capacity is
+//! the caller's default where the file has none, or 0. Delay is the delay of a fibre between the
+//! places, or the caller's default where a place is missing. Refused, since no topology has them:
+//! hyperedges, graphs in nodes, edges from a node to itself, text with a DTD.
 //!
 //! Leaves out: all other fields. Read [`super::parse`] first.
 
@@ -24,17 +26,19 @@ use anabranch_units::text::printable;
 use roxmltree::{Document, Node, ParsingOptions};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The most XML nodes that are read: all that the largest topology with all its fields can have, twice.
+/// Maximum number of XML nodes: twice the number that the largest topology with all its fields can
+/// have.
 const XML_NODES_MAX: u32 = 4_000_000;
-/// The most declarations of namespaces in a text: the parser's work grows with the cube of nested ones. Real files have 2,
-/// those of drawing programs up to 8.
+/// Maximum number of namespace declarations in a text: the parser's work grows with the cube of
+/// nested ones. Real files have 2; files of drawing programs have up to 8.
 const NAMESPACES_MAX: usize = 16;
-/// The most attributes of an element: the parser compares each with each. Real files have 4.
+/// Maximum number of attributes of an element: the parser compares each with each. Real files have
+/// 4.
 const ATTRIBUTES_MAX: usize = 64;
-/// The fastest link that is believed.
+/// Maximum rate of a link.
 const RATE_BPS_MAX: f64 = CAPACITY_MAX.as_bps() as f64;
 
-/// Key ids by what they are for (`node`, `edge`, `graph`) and what they are called.
+/// Key ids by the kind of element (`node`, `edge`, `graph`) and name.
 type Keys<'a> = BTreeMap<(&'a str, &'a str), &'a str>;
 
 pub(super) fn read(text: &str, defaults: &Defaults) -> Result<Topology, At> {
@@ -105,8 +109,8 @@ pub(super) fn read(text: &str, defaults: &Defaults) -> Result<Topology, At> {
     Ok(topology)
 }
 
-/// Whether no tag has more than the parser is given: see [`NAMESPACES_MAX`] and [`ATTRIBUTES_MAX`]. What is no XML at all the
-/// parser finds.
+/// Checks that no tag exceeds the limits for the parser: see [`NAMESPACES_MAX`] and
+/// [`ATTRIBUTES_MAX`]. The parser itself finds text that is not XML.
 fn check_tags(text: &str) -> Result<(), At> {
     let mut namespaces = 0;
     let mut at = 0;
@@ -114,7 +118,7 @@ fn check_tags(text: &str) -> Result<(), At> {
         let rest = &text[open..];
         let aside = [("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", "?>")];
         if let Some((begin, end)) = aside.iter().find(|(begin, _)| rest.starts_with(begin)) {
-            // Without an end all that follows is no tag.
+            // Without an end, the rest contains no tag.
             let Some(length) = rest[begin.len()..].find(end) else { return Ok(()) };
             at = open + begin.len() + length + end.len();
             continue;
@@ -160,13 +164,13 @@ fn syntax(text: &str, error: &roxmltree::Error) -> At {
         }
         roxmltree::Error::DtdDetected => "a DTD (<!DOCTYPE …>) is not read: delete it".to_owned(),
         other => {
-            // The parser ends its messages with its own place, which ours repeats.
+            // The parser ends its messages with a place, which this crate's message repeats.
             let message = other.to_string();
             let message = message.split(" at ").next().unwrap_or(&message).to_owned();
             format!("not XML: {}", quoted(&message))
         }
     };
-    // The parser counts lines from 1 and columns in characters; the line is all that is needed.
+    // The parser counts lines from 1 and columns in characters. Only the line is needed.
     let line = error.pos().row as usize;
     let starts = text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i + 1);
     let offset = std::iter::once(0).chain(starts).nth(line.saturating_sub(1)).unwrap_or(0);
@@ -197,7 +201,7 @@ fn keys<'a>(root: Node<'a, 'a>) -> Keys<'a> {
     keys
 }
 
-/// The text of an element's field, and the `<data>` that holds it; `None` if it is not there or empty.
+/// Text of an element's field, and the `<data>` that holds it; `None` if missing or empty.
 fn field<'a>(keys: &Keys<'_>, node: Node<'a, 'a>, of: &str, name: &str) -> Option<(&'a str, Node<'a, 'a>)> {
     let id = keys.get(&(of, name)).or_else(|| keys.get(&("all", name)))?;
     let data = node.children().find(|n| is(n, "data") && n.attribute("key") == Some(*id))?;
@@ -205,7 +209,7 @@ fn field<'a>(keys: &Keys<'_>, node: Node<'a, 'a>, of: &str, name: &str) -> Optio
     (!text.is_empty()).then_some((text, data))
 }
 
-/// A field that is a number: `None` if it is not there.
+/// A numeric field; `None` if missing.
 fn number(
     keys: &Keys<'_>,
     node: Node<'_, '_>,
@@ -214,7 +218,8 @@ fn number(
     range: std::ops::RangeInclusive<f64>,
     allowed: &str,
 ) -> Result<Option<f64>, At> {
-    // A borrow of the document's own lifetime is not at hand here, so the field is looked up again.
+    // A borrow with the lifetime of the document is not available here, so the field is looked up
+    // again.
     let id = keys.get(&(of, name)).or_else(|| keys.get(&("all", name)));
     let data = id.and_then(|id| node.children().find(|n| is(n, "data") && n.attribute("key") == Some(*id)));
     let Some((data, text)) = data.and_then(|d| Some((d, d.text()?.trim()))) else { return Ok(None) };
@@ -231,7 +236,8 @@ fn number(
     }
 }
 
-/// A label as a site may be called: in one line, without `/`, and short enough for a number behind it.
+/// A label turned into a site name: on one line, without `/`, and short enough for a number after
+/// it.
 fn site_name(label: &str) -> String {
     let words =
         label.split(|c: char| c.is_whitespace() || printable(c.encode_utf8(&mut [0; 4])) == "\u{fffd}");
@@ -241,7 +247,7 @@ fn site_name(label: &str) -> String {
     name[..end].trim_end().to_owned()
 }
 
-/// Adds a site for every node and returns their ids by the nodes'.
+/// Adds a site for every node and returns the site ids by node id.
 fn add_sites<'a>(
     topology: &mut Topology,
     graph: Node<'a, 'a>,
@@ -289,7 +295,7 @@ fn add_sites<'a>(
     Ok(ids)
 }
 
-/// The capacity that the edge states, if it does.
+/// The capacity that the edge states, if any.
 fn capacity(edge: Node<'_, '_>, keys: &Keys<'_>) -> Result<Option<BitRate>, At> {
     let allowed = "a number from 0 to 1e15 bit/s";
     let raw = number(keys, edge, "edge", "LinkSpeedRaw", 0.0..=RATE_BPS_MAX, allowed)?;
@@ -315,7 +321,7 @@ fn capacity(edge: Node<'_, '_>, keys: &Keys<'_>) -> Result<Option<BitRate>, At> 
             }
         }
     };
-    // The Zoo's zero means "not known".
+    // The Zoo uses zero for "unknown".
     Ok((bps >= 1.0).then(|| BitRate::bps(bps.round() as u64)))
 }
 

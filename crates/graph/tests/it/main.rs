@@ -1,4 +1,4 @@
-//! Integration tests of the graph room: the corpus of its fuzz targets, replayed without a fuzzer.
+//! Integration tests: the corpora of the fuzz targets, replayed without a fuzzer.
 
 #![allow(clippy::disallowed_methods, reason = "a test may read its own corpus")]
 

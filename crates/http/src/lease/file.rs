@@ -47,7 +47,7 @@ impl<V: Stored> FileStore<V> {
 
     fn last(&self) -> Result<Option<V>, StoreError> {
         self.file.run(|database| {
-            // A missing table holds nothing.
+            // A missing table is empty.
             let write = database.begin_write()?;
             write.open_table(DECISION)?;
             write.commit()?;

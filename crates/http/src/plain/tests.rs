@@ -33,7 +33,7 @@ fn serve(limits: PlainLimits) -> SocketAddr {
     at
 }
 
-/// A connection from 127.0.0.`host` that has said this.
+/// Opens a connection from 127.0.0.`host` and sends `words`.
 async fn say(at: SocketAddr, host: u8, words: &str) -> TcpStream {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.bind(([127, 0, 0, host], 0).into()).expect("all of 127.0.0.0/8 is loopback");
@@ -61,7 +61,7 @@ async fn is_answered(tcp: &mut TcpStream) -> bool {
     hear(tcp, "well").await.starts_with("HTTP/1.1 200 ")
 }
 
-/// How many of the connections are open, once no more than `most` are.
+/// Number of open connections, once it is at most `most`.
 async fn open(held: &mut [TcpStream], most: usize) -> usize {
     let counts = async {
         loop {

@@ -33,7 +33,7 @@ struct Door {
     identity: Identity,
     admission: Admission,
     at: SocketAddr,
-    /// How each connection ended, in words; "welcome" for those who greeted.
+    /// Reason for the end of each connection; "welcome" after a greeting.
     ends: tokio::sync::mpsc::UnboundedReceiver<String>,
 }
 
@@ -99,7 +99,8 @@ fn patient(silent_max: usize, speaking_max: usize) -> AdmissionLimits {
     AdmissionLimits { silent_max, speaking_max, silent_time: LONG, speaking_time: LONG }
 }
 
-/// A burst of connections took all descriptors for as long as the dropped ones had not gone, and a file could not be opened.
+/// A burst of connections took all descriptors while the dropped ones had not closed, and a file
+/// could not be opened.
 #[tokio::test]
 async fn what_was_dropped_is_gone_before_more_are_accepted() {
     let limits = patient(8, 8);
@@ -153,7 +154,7 @@ async fn silent_connections_of_one_address_keep_nobody_else_out() {
 #[tokio::test]
 async fn who_has_spoken_is_not_dropped_for_silent_ones() {
     let mut door = Door::open(patient(4, 4));
-    // One address for all: a handshake that is done and not greeted yet.
+    // All from one address: a finished handshake without a greeting.
     let tcp = door.connect(2).await;
     let mut stream = door.identity.connect(tcp, Role::Site, "a").await.expect("it is let in");
     let mut held = Vec::new();

@@ -137,7 +137,7 @@ fn the_last_bytes_of_a_number_tell_the_whole_one_next_to_those_that_came() {
         {
             assert_eq!(whole(number as u32, expected), number, "{number} where {expected} is next");
         }
-        // One further is told from none that is nearer, where there is one.
+        // A number one further on can be told only if no nearer number exists.
         let is_told = whole((expected + half + 1) as u32, expected) == expected + half + 1;
         assert_eq!(is_told, expected + half + 1 < 1 << 32, "{expected}");
     }
@@ -193,7 +193,7 @@ fn seals_up_to_the_keys_limit_and_not_past_it() {
 
 #[test]
 fn the_limits_are_those_of_rfc_9001() {
-    // Its two examples, with the header's block on top: within one part in a hundred and below.
+    // The RFC's two examples, plus the header's block: at most one percent lower.
     for aead in [Aead::Aes128Gcm, Aead::Aes256Gcm] {
         for (payload, packets) in [(1 << 11, 1u64 << 28), (1 << 16, 1 << 23)] {
             let ours = pair_for_measurement(aead, ID).0.packets_left(payload);

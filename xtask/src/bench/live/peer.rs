@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Whether this Python has `highspy`. If not, the reason is printed.
+/// Returns whether this Python has `highspy`. If not, prints the reason.
 pub(super) fn is_there(python: &Path) -> bool {
     let mut command = Command::new(python);
     let status = command.args(["-c", "import highspy"]).stdin(Stdio::null()).stderr(Stdio::null()).status();

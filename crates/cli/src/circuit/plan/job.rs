@@ -65,7 +65,7 @@ struct Answer {
     bound_s: f64,
     /// Makespan of the best circuits that never turn. `None` if none reach all pairs.
     staying_s: Option<f64>,
-    /// Makespan of a packet switch with the same ports.
+    /// Makespan of a packet switch with the ports that work.
     packet_s: f64,
     /// Makespan without the failures. `None` if there are none.
     whole_s: Option<f64>,
@@ -120,11 +120,8 @@ impl Answer {
             Some(staying) => text += &format!("\nstaying  {staying:.4} s, the best circuits that never turn"),
             None => text += "\nstaying  impossible: no standing circuits reach all pairs",
         }
-        let without = if self.whole_s.is_some() { "nights and no failures" } else { "nights" };
-        text += &format!(
-            "\npacket   {:.4} s, a packet switch with the same ports and no {without}",
-            self.packet_s
-        );
+        let ports = if self.whole_s.is_some() { "the ports that are left" } else { "the same ports" };
+        text += &format!("\npacket   {:.4} s, a packet switch with {ports} and no nights", self.packet_s);
         if let Some(whole) = self.whole_s {
             let lost = self.makespan_s - whole;
             text += &format!("\nfailures cost {lost:.4} s: without them the job takes {whole:.4} s");

@@ -1,4 +1,5 @@
-//! The end of a `get`: a line for each object and one for all, for programs; a sentence for people; the exit code.
+//! The end of a `get`: a line for each object and one for all, for programs; a sentence for people;
+//! the exit code.
 
 use super::Args;
 use super::progress::print_line;
@@ -19,7 +20,7 @@ struct ObjectLine<'a> {
     kept_bytes: u64,
     verdict: &'static str,
     error: Option<String>,
-    /// What servers have that has another version.
+    /// Versions of the object at servers that hold a different one.
     other_versions: &'a BTreeMap<String, String>,
     took_s: Option<f64>,
 }
@@ -31,10 +32,10 @@ struct EndLine<'a> {
     failed: usize,
     fetched_bytes: u64,
     took_s: f64,
-    /// Until the last server was connected, and until the first packet came.
+    /// Time until the last server was connected, and until the first packet arrived.
     connected_s: Option<f64>,
     first_packet_s: Option<f64>,
-    /// Until the last packet came.
+    /// Time until the last packet arrived.
     last_packet_s: Option<f64>,
     goodput_bps: u64,
     #[serde(flatten)]
@@ -62,7 +63,7 @@ fn line(object: &ObjectReport) -> ObjectLine<'_> {
     }
 }
 
-/// Says what became of everything; `streams` if the object went to standard output.
+/// Reports the results; `streams` if the object went to standard output.
 pub fn say(report: &Report, args: &Args, streams: bool, quiet: bool) -> ExitCode {
     let took_s = report.elapsed.as_secs_f64();
     let (verified, objects) = (report.verified(), report.objects.len());

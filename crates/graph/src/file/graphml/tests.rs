@@ -1,4 +1,4 @@
-//! The GraphML reader on samples in the Zoo's style, and its refusals.
+//! The GraphML reader on samples in the Zoo's style, and its error messages.
 
 use crate::file::{Defaults, Format, parse};
 use crate::{Place, Topology};
@@ -28,7 +28,7 @@ fn a_zoo_file_gives_names_places_rates_and_delays() {
     assert_eq!(names(&t), ["Geneva", "Bern", "Zürich"]);
     assert_eq!(t.site(SiteId(1)).place, Some(Place { latitude_deg: 46.94809, longitude_deg: 7.44744 }));
     assert_eq!(rates_mbps(&t), [10_000.0, 10_000.0, 2_500.0, 2_500.0, 100.0, 100.0]);
-    // Geneva to Bern: 129 km, half as much again, at 200 km a millisecond.
+    // Geneva to Bern: 129 km, times 1.5, at 200 km per millisecond.
     let delay = t.link(LinkId(0)).properties.delay;
     assert!((960..975).contains(&delay.as_us()), "{delay}");
     assert_eq!(t.link(LinkId(1)).properties.delay, delay, "undirected means both ways");
@@ -135,14 +135,14 @@ proptest! {
     }
 }
 
-/// A file of two sites with these attributes on its first element, and this inside of it.
+/// A file of two sites with these attributes on its first element, and this content inside it.
 fn two_sites(attributes: &str, inside: &str) -> String {
     format!(
         "<graphml {attributes}>{inside}<graph><node id='1'/><node id='2'/><edge source='1' target='2'/></graph></graphml>"
     )
 }
 
-/// #17: 2,500 nested namespaces of 65 KB took 2.5 s, 5,000 took 20, more of them minutes.
+/// #17: 2,500 nested namespaces of 65 KB took 2.5 s, 5,000 took 20 s, and more took minutes.
 #[test]
 fn sixteen_namespaces_are_read_and_more_are_refused_before_they_are_parsed() {
     let declared = |count: usize| (0..count).map(|n| format!("xmlns:a{n}='x{n}' ")).collect::<String>();
