@@ -79,7 +79,7 @@ use anabranch_fabric::switch::ecmp::Ecmp;
 use anabranch_fabric::{Drop as DropReason, Policy, Port, PortSettings};
 use anabranch_graph::Topology;
 use anabranch_linux::namespace::Namespace;
-use anabranch_units::{BitRate, ByteCount, Duration, FlowKey, Instant, LinkId, Seed, SiteId};
+use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId, Seed, SiteId};
 
 use crate::build::{BuildPlan, Built, SitePlan};
 use crate::circuits::Circuits;
@@ -722,17 +722,6 @@ impl EmulationHandle {
     /// Errors: an emulation that has ended.
     pub fn take_circuits(&self) -> Result<Option<CircuitFigures>, EmuError> {
         self.ask(|reply| Request::Circuits { reply })
-    }
-
-    /// Announces to the circuits' control that `flow` has `bytes` to send for `coflow`, in all.
-    /// Forwarded bytes are subtracted, and the connection's end cancels the rest.
-    ///
-    /// Errors: circuits that follow no announcements, no such connection between two racks, an
-    /// emulation that has ended.
-    /// Cost: one wake-up of the forwarder; blocks until it answers.
-    pub fn announce(&self, flow: FlowKey, coflow: &str, bytes: ByteCount) -> Result<(), EmuError> {
-        let coflow = coflow.to_owned();
-        self.ask(|reply| Request::Announce { flow, coflow, bytes, reply })?.map_err(EmuError::Announce)
     }
 
     /// Returns packets' lateness so far, losses, and whether figures can be trusted.
