@@ -6,6 +6,7 @@
 //! ours; the output of `--run` programs goes to stderr, each line with its site. Leaves out: the
 //! programs themselves. Read [`Args`] first, then [`run`].
 
+mod announcements;
 mod outcome;
 mod scenario;
 
@@ -20,7 +21,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::ffi::OsString;
 use std::io::{BufRead as _, IsTerminal as _, Read, Write as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration as StdDuration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
@@ -31,6 +32,7 @@ const HELP: &str = "In CMD and --run, {@SITE} stands for a site's address. Progr
   ANABRANCH_ADDRESS_<SITE>            every site's address; names in capitals, _ for all but letters and digits
   ANABRANCH_NETNS_<SITE>              for `nsenter --net=PATH CMD`, to run something in another site
   ANABRANCH_DILATION                  real time for each second of the network
+  ANABRANCH_SHUFFLE_SOCKET            where to announce demand to circuits that follow it
   ANABRANCH_SITES                     all of this as JSON, and the address of each link's far end
 
 Exit code: that of CMD; 128 and the signal's number if one ended it; 124 if --duration did; 126 or 127 if it could not
@@ -151,10 +153,11 @@ struct Kernel {
     /// carries its circuits on time, or 1.
     #[arg(long, value_name = "FACTOR")]
     dilation: Option<Dilation>,
-    /// A library that CMD and the programs of --run load first (LD_PRELOAD), such as one that
-    /// dilates their clocks.
+    /// A library that CMD, the programs of --run and the hosts of a scenario load before all others
+    /// (LD_PRELOAD), as one that dilates their clocks, or one that announces what they send.
+    /// Repeatable.
     #[arg(long, value_name = "FILE")]
-    preload: Option<PathBuf>,
+    preload: Vec<PathBuf>,
 }
 
 /// The checked arguments.
@@ -164,8 +167,8 @@ struct Job {
     /// Site, the line as given, and the line with addresses filled in.
     runs: Vec<(SiteId, String)>,
     changes: Vec<Change>,
-    /// Library that programs load first. `None` for none.
-    preload: Option<PathBuf>,
+    /// Libraries that programs load before all others.
+    preload: Vec<PathBuf>,
     options: EmulationOptions,
 }
 
@@ -218,7 +221,12 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
     };
     // After the start, because its helper forks from a single thread.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let surroundings = Surroundings::new(topology, &emulation)?.with_preload(job.preload.clone());
+    let follows_demand = job.options.circuit.as_ref().is_some_and(|circuit| circuit.schedule.is_some());
+    let announcements = follows_demand.then(announcements::Announcements::new).transpose()?;
+    let _serving = announcements.as_ref().map(|place| place.serve(emulation.handle())).transpose()?;
+    let surroundings = Surroundings::new(topology, &emulation)?
+        .with_preload(job.preload.clone())
+        .with_variables(announcements.iter().flat_map(|place| place.variables()));
     if let Some(path) = &args.hosts {
         let lines =
             topology.site_ids().map(|s| format!("{} {}\n", emulation.site_address(s), topology.site(s).name));
@@ -303,17 +311,24 @@ fn network(args: &Args) -> anyhow::Result<(Topology, EmulationOptions)> {
     Ok((topology, options))
 }
 
-/// Returns the library's path for programs in any folder. Refuses a missing library, and a program
-/// whose clock the library cannot dilate: either would run at the wrong speed without notice.
-fn preload(args: &Args) -> anyhow::Result<Option<PathBuf>> {
-    let Some(library) = &args.kernel.preload else { return Ok(None) };
-    let path = library.canonicalize().with_context(|| format!("--preload {}", library.display()))?;
-    if path.file_name() == Some(anabranch_dilate::LIBRARY.as_ref())
-        && let Some(program) = args.command.first()
-    {
-        anabranch_dilate::check_program(program.as_ref())?;
-    }
-    Ok(Some(path))
+/// Absolute paths of the libraries to preload. Refuses a missing library, and a program whose time
+/// a library cannot stretch: it would run at the wrong speed without a word.
+fn preload(args: &Args) -> anyhow::Result<Vec<PathBuf>> {
+    let path = |library: &PathBuf| {
+        let path = library.canonicalize().with_context(|| format!("--preload {}", library.display()))?;
+        if stretches_time(&path)
+            && let Some(program) = args.command.first()
+        {
+            anabranch_dilate::check_program(program.as_ref())?;
+        }
+        Ok(path)
+    };
+    args.kernel.preload.iter().map(path).collect()
+}
+
+/// Whether a library to preload stretches the time of programs.
+fn stretches_time(library: &Path) -> bool {
+    library.file_name() == Some(anabranch_dilate::LIBRARY.as_ref())
 }
 
 fn check(args: &Args, quiet: bool) -> anyhow::Result<Job> {

@@ -17,6 +17,7 @@ mod output;
 
 mod broker;
 mod circuit;
+mod clients;
 mod completions;
 mod demo;
 mod doctor;

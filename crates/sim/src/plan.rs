@@ -1,7 +1,7 @@
 //! A scenario with everything resolved: names as numbers, files read, routes computed. Runs start
 //! from it.
 
-use crate::circuits::CircuitPlan;
+use crate::circuits::{CircuitPlan, CircuitSchedule};
 use crate::end::Msg;
 use crate::error::PlanError;
 use crate::network::{Network, host_rate_bps};
@@ -15,6 +15,7 @@ use anabranch_fabric::{CircuitSettings, Layer, PortSettings};
 use anabranch_units::text::printable;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId, ParseQuantityError, Seed};
 use std::io;
+use std::sync::Arc;
 
 /// A scenario, ready to run any number of times.
 #[derive(Debug)]
@@ -26,7 +27,7 @@ pub struct Plan {
     pub(crate) changes: Vec<(Instant, LinkId, PortSettings)>,
     pub(crate) probed_links: Vec<LinkId>,
     /// The control of a hybrid switch whose circuits follow demand.
-    pub(crate) circuits: Option<Box<dyn CircuitPlan>>,
+    circuits: Option<Arc<dyn CircuitPlan>>,
 }
 
 /// Maximum flows that a workload opens at once. Each takes some 2 kB.
@@ -138,6 +139,13 @@ impl Plan {
             .map(|(index, name)| link(format!("probe.links[{index}]"), name))
             .collect::<Result<_, _>>()?;
         Ok(Self { scenario, network, work, changes, probed_links, circuits })
+    }
+
+    /// The schedule of a hybrid switch whose circuits follow demand. `None` for other networks.
+    pub fn circuit_schedule(&self) -> Option<CircuitSchedule> {
+        let spec = self.scenario.circuit.as_ref()?;
+        let (plan, week) = (self.circuits.clone()?, spec.schedule.as_ref()?.window);
+        Some(CircuitSchedule { plan, night: spec.night, week, day_min: spec.day })
     }
 
     /// The same plan with a hybrid switch in place of the named switch.
@@ -421,12 +429,12 @@ fn circuits(
     scenario: &Scenario,
     network: &Network,
     systems: &[&dyn System],
-) -> Result<Option<Box<dyn CircuitPlan>>, PlanError> {
+) -> Result<Option<Arc<dyn CircuitPlan>>, PlanError> {
     let spec = scenario.circuit.as_ref().filter(|spec| spec.schedule.is_some());
     let Some((spec, (_, racks))) = spec.zip(network.racks()) else { return Ok(None) };
     let found = systems.iter().find_map(|system| system.circuits(spec, racks));
     let missing = || Err(wrong("circuit.schedule", "no system here decides circuits: leave it out"));
-    found.unwrap_or_else(missing).map(Some)
+    found.unwrap_or_else(missing).map(|plan| Some(Arc::from(plan)))
 }
 
 /// Resolved flows between racks.

@@ -3,20 +3,22 @@
 //!
 //! Leaves out: how a scenario is emulated (`anabranch_emu::scenario`). Read [`run`] first.
 
-use super::Args;
+use super::announcements::Announcements;
+use super::{Args, preload, stretches_time};
 use crate::family;
 use crate::run_dir::RunDir;
 use crate::simulate::{keyed, keyed_rows, table};
 use anabranch_emu::scenario::{
-    Options, check, congestion_control, emulation_options, measured_dilation, packets_late_max,
+    Options, check, congestion_control, emulation_options, measured_dilation, no_service, packets_late_max,
     stated_dilation,
 };
-use anabranch_emu::{Dilation, EmulationOptions};
+use anabranch_emu::{Dilation, EmulationHandle, EmulationOptions, give_preload};
 use anabranch_graph::Topology;
 use anabranch_sim::scenario::{self, Point};
 use anabranch_sim::{Plan, PlanError};
 use anabranch_units::Seed;
 use anyhow::{Context as _, ensure};
+use std::any::Any;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -47,7 +49,16 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let mut record = args.record.as_deref().map(RunDir::claim).transpose()?;
     let mut done: Vec<table::Line> = Vec::new();
     let (mut trusted, mut coflows) = (true, Vec::new());
-    let measured = measured(args, &points, quiet, &interrupted);
+    let (announcements, libraries) = (Announcements::new()?, preload(args)?);
+    let with_libraries = || {
+        let mut command = host()?;
+        give_preload(&mut command, &libraries);
+        command.envs(announcements.variables());
+        Ok(command)
+    };
+    let serve = |emulation| announcements.serve(emulation);
+    let stage = Stage { host: &with_libraries, started: &serve, interrupted: &interrupted };
+    let measured = measured(args, &points, quiet, stage);
     if interrupted.load(Ordering::Relaxed) {
         errln!("anabranch: interrupted");
         return Ok(ExitCode::from(130));
@@ -63,7 +74,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             let plan = plan(args, point)?;
             let dilation = stated(args, &plan)?.unwrap_or(measured);
             let systems = family::emulated();
-            let options = Options { dilation: Some(dilation), ..options(args, &systems, &interrupted) };
+            let options = Options { dilation: Some(dilation), ..options(args, &systems, stage) };
             let run = anabranch_emu::scenario::run(&plan, trial, &options)?;
             if interrupted.load(Ordering::Relaxed) {
                 errln!("anabranch: interrupted");
@@ -127,14 +138,23 @@ fn said(emulated: &anabranch_emu::scenario::Emulated) -> String {
     )
 }
 
+/// Hosts of runs: their programs, their service, and the word to end early.
+#[derive(Copy, Clone)]
+struct Stage<'a> {
+    host: &'a dyn Fn() -> std::io::Result<Command>,
+    started: &'a dyn Fn(EmulationHandle) -> std::io::Result<Box<dyn Any>>,
+    interrupted: &'a AtomicBool,
+}
+
 fn options<'a>(
     args: &'a Args,
     systems: &'a [&'a dyn anabranch_emu::scenario::System],
-    interrupted: &'a AtomicBool,
+    Stage { host, started, interrupted }: Stage<'a>,
 ) -> Options<'a> {
     Options {
         systems,
-        host: &host,
+        host,
+        started,
         lateness_p99_max: args.lateness_bound,
         dilation: args.kernel.dilation,
         congestion_control: args.kernel.congestion_control.as_deref(),
@@ -149,19 +169,14 @@ fn stated(args: &Args, plan: &Plan) -> anyhow::Result<Option<Dilation>> {
 
 /// One dilation for all points that state none: the smallest at which this machine carries their
 /// circuits on time. Without circuits there is none.
-fn measured(
-    args: &Args,
-    points: &[Point],
-    quiet: bool,
-    interrupted: &AtomicBool,
-) -> anyhow::Result<Dilation> {
+fn measured(args: &Args, points: &[Point], quiet: bool, stage: Stage<'_>) -> anyhow::Result<Dilation> {
     let systems = family::emulated();
     let mut least = Dilation::NONE;
     for point in points {
         let plan = plan(args, point)?;
         let has_systems = point.scenario.workload.iter().any(|w| matches!(w, scenario::Workload::System(_)));
         if stated(args, &plan)?.is_none() && plan.network().circuit().is_some() && !has_systems {
-            least = measured_dilation(&plan, least, &options(args, &systems, interrupted))?;
+            least = measured_dilation(&plan, least, &options(args, &systems, stage))?;
             if !quiet {
                 errln!("measured dilation: {least} is the smallest so far at which this machine is on time");
             }
@@ -188,9 +203,10 @@ pub(super) fn network(args: &Args, quiet: bool) -> anyhow::Result<(Topology, Emu
     ensure!(point.scenario.change.is_empty(), "[[change]]: not beside a command: use --at");
     let plan = plan(args, point)?;
     let (interrupted, systems) = (AtomicBool::new(false), family::emulated());
+    let stage = Stage { host: &host, started: &no_service, interrupted: &interrupted };
     let dilation = match stated(args, &plan)? {
         Some(dilation) => dilation,
-        None => measured(args, &points, quiet, &interrupted)?,
+        None => measured(args, &points, quiet, stage)?,
     };
     let control = args.kernel.congestion_control.clone();
     let control = control.map_or_else(|| congestion_control(&plan).map(str::to_owned), Ok)?;
@@ -198,7 +214,7 @@ pub(super) fn network(args: &Args, quiet: bool) -> anyhow::Result<(Topology, Emu
     let options = EmulationOptions {
         congestion_control: Some(control),
         tcp_buffer_bytes_max: args.kernel.tcp_buffer.or(options.tcp_buffer_bytes_max),
-        lateness_p99_max: packets_late_max(&plan, &self::options(args, &systems, &interrupted)),
+        lateness_p99_max: packets_late_max(&plan, &self::options(args, &systems, stage)),
         ..options
     };
     Ok((plan.network().topology().clone(), options))
@@ -207,15 +223,21 @@ pub(super) fn network(args: &Args, quiet: bool) -> anyhow::Result<(Topology, Emu
 /// Refuses options that only a command's run heeds.
 fn without_command(args: &Args) -> anyhow::Result<()> {
     let given = [
-        ("--preload", args.kernel.preload.is_some()),
         ("--tcp-buffer", args.kernel.tcp_buffer.is_some()),
         ("--site", args.site.is_some()),
         ("--at", !args.changes.is_empty()),
     ];
     let given = given.into_iter().find(|(_, is_given)| *is_given);
-    given.map_or(Ok(()), |(option, _)| {
-        anyhow::bail!("{option}: only for a command in the scenario's hosts: add it after `--`")
-    })
+    if let Some((option, _)) = given {
+        anyhow::bail!("{option}: only for a command in the scenario's hosts: add it after `--`");
+    }
+    if let Some(library) = args.kernel.preload.iter().find(|library| stretches_time(library)) {
+        anyhow::bail!(
+            "--preload {}: a scenario's hosts count the network's time by themselves",
+            library.display()
+        );
+    }
+    Ok(())
 }
 
 fn load(args: &Args) -> anyhow::Result<Vec<Point>> {

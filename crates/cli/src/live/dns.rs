@@ -1,7 +1,9 @@
 //! `anabranch live dns`: viewers ask by name, and get the addresses of their edge; players are
 //! steered.
 
+use crate::clients::ClientArgs;
 use crate::exit::OrUsage as _;
+use anabranch_http::plain::Proxies;
 use anabranch_live::SYSTEM;
 use anabranch_live::controller::client::ControllerClient;
 use anabranch_live::controller::follow::FollowedDirectory;
@@ -70,6 +72,8 @@ pub struct Args {
     /// URIs are relative.
     #[arg(long, value_name = "URL", requires = "steering")]
     steering_url: Option<String>,
+    #[command(flatten)]
+    clients: ClientArgs,
 }
 
 /// Answers until Ctrl-C or SIGTERM.
@@ -141,6 +145,7 @@ fn steering(args: &Args, directory: Receiver<Arc<Directory>>) -> anyhow::Result<
     let Some(address) = args.steering else { return Ok(None) };
     let mut config = SteeringConfig::new(address);
     config.ttl_s = args.steering_ttl;
+    config.clients = args.clients.clients(Proxies::loopback());
     config.url.clone_from(&args.steering_url);
     let server = SteeringServer::bind(config, directory);
     Ok(Some(server.with_context(|| format!("listening at {address}"))?))

@@ -107,6 +107,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     config.pulls.clone_from(&args.pull);
     config.pull_idle = args.pull_idle;
     config.secure = args.secure.listener()?;
+    config.clients = args.secure.clients();
     let certificate = config.secure.as_ref().map(|secure| secure.certificate.clone());
     let files: Vec<_> = certificate.into_iter().map(|file| Arc::new(file) as Arc<dyn Reloaded>).collect();
     let controlled = args.control.is_controlled().then(|| {

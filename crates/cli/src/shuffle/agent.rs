@@ -51,8 +51,8 @@ pub struct Args {
     #[arg(long, value_name = "GROUP", requires = "listen")]
     group: Option<String>,
     /// Announce flows by rules, for programs that do not. A TOML file of [[rule]] tables with
-    /// `remote = "10.0.0.0/8"`, `remote_port`, `local_port` (all optional) and `coflow =
-    /// "job-{remote_host}"`.
+    /// `remote = "10.0.0.0/8"`, `remote_port`, `local_port` (all optional; a port, or a range as
+    /// "7400-7415") and `coflow = "job-{remote_host}"`.
     ///
     /// {remote_host}, {remote_port} and {local_host} are filled in. The first rule that matches a
     /// flow applies. The flow's size is the bytes that its program has written so far.
