@@ -67,8 +67,8 @@ pub struct Header {
 }
 
 impl Header {
-    /// A whole number of entries: magic and version, length of the file, length of the name, the
-    /// name, zeros.
+    /// A whole number of entries: magic and version, length of the file and of the name, name,
+    /// zeros.
     const BYTES: usize = 6 * ENTRY_BYTES;
     const MAGIC: [u8; 8] = *b"anabran\x01";
     const NAME_AT: usize = 18;
