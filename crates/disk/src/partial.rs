@@ -67,8 +67,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// A whole number of entries: magic and version, length of the file and of the name, name,
-    /// zeros.
+    /// A whole number of entries: magic and version, lengths of file and name, name, zeros.
     const BYTES: usize = 6 * ENTRY_BYTES;
     const MAGIC: [u8; 8] = *b"anabran\x01";
     const NAME_AT: usize = 18;

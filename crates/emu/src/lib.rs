@@ -325,8 +325,7 @@ impl LinkCounters {
     }
 }
 
-/// A running emulation. Dropping it ends it: programs in its sites are killed and its namespaces
-/// vanish, which takes about 60 ms.
+/// A running emulation. Dropping it kills its sites' programs and its namespaces in about 60 ms.
 #[derive(Debug)]
 pub struct Emulation {
     handle: EmulationHandle,
@@ -563,8 +562,7 @@ impl Emulation {
         namespace.run(work).map_err(|error| EmuError::Enter { site, error })
     }
 
-    /// A path for `nsenter --net=PATH`, to look into `site` by hand. In a user namespace add
-    /// `--user` and its path.
+    /// A path for `nsenter --net=PATH`, to look into `site`; user namespaces need `--user`, too.
     ///
     /// Panics: if the site is not of this topology.
     pub fn namespace_path(&self, site: SiteId) -> std::path::PathBuf {
@@ -619,8 +617,7 @@ impl Emulation {
 
 impl Drop for Emulation {
     fn drop(&mut self) {
-        // Programs first, so that none of them sees the network die. The nursery's end kills its
-        // children.
+        // Programs first, so that none sees the network die. The nursery's end kills its children.
         if let Some((births, nursery)) = self.nursery.take() {
             drop(births);
             let _ = nursery.join();
@@ -702,8 +699,7 @@ impl EmulationHandle {
     /// The counters of all links at one instant, by id.
     ///
     /// Errors: an emulation that has ended.
-    /// Cost: one wake-up of the forwarder and a microsecond or so per link; blocks until it
-    /// answers.
+    /// Cost: a wake-up of the forwarder, about a microsecond per link; blocks until it answers.
     pub fn counters(&self) -> Result<Vec<LinkCounters>, EmuError> {
         self.ask(|reply| Request::Counters { reply })
     }
