@@ -1,15 +1,12 @@
-//! `broker` in the simulator: a workload that connects the state machines of broker, agents and
-//! players over simulated TCP.
+//! `broker` in the simulator: state machines of broker, agents and players over simulated TCP.
 //!
-//! The broker has one host, each cluster has one, and players share the remaining hosts. Agents and
-//! players have streams to the broker; a message takes as many bytes as its JSON form. Players
-//! fetch segments of one bitrate from the clusters' hosts. A host's name is its viewers' city; a
-//! cluster's score for a host is the round trip between both. The settings list faults and their
-//! times; links fail by the scenario's `change`.
+//! The broker has one host, each cluster has one, and players share the others. Agents and players
+//! have streams to the broker; a message takes the bytes of its JSON form. Players fetch segments
+//! of one bitrate from clusters. A host's name is its viewers' city; a cluster's score for a host
+//! is their round trip. The settings list faults and times; links fail by the scenario's `change`.
 //!
-//! Ideal, compared with the services: decisions and bids take no time, TLS and HTTP take bytes and
-//! no round trips, and a cluster sends every requested segment at once. Read [`Stage`] and
-//! [`Playing`] first.
+//! Ideal: decisions and bids take no time, TLS and HTTP take bytes and no round trips, and a
+//! cluster sends every requested segment at once. Read [`Stage`] and [`Playing`] first.
 
 mod own;
 mod report;
@@ -168,8 +165,7 @@ struct Viewing {
     opens_at: Instant,
     /// Stream to the broker. Requests are numbered like the streams to clusters.
     asks: Option<u32>,
-    /// Stream of each cluster, and for each stream its cluster and the received bytes of the
-    /// current segment.
+    /// Stream of each cluster; each stream's cluster and received bytes of the current segment.
     streams: BTreeMap<u32, u32>,
 }
 
@@ -382,8 +378,7 @@ impl Playing {
         let id = PeerId(network as u32);
         self.heard_at.insert(id, cx.now());
         match said {
-            // An agent that counts as gone, or joined an earlier broker, joins again with its next
-            // poll.
+            // An agent that counts as gone, or joined an earlier broker, joins at its next poll.
             Said::Join | Said::Asks => self.broker.handle_joined(id, Contract::default()),
             Said::Bids(bids) => drop(self.broker.handle_bids(id, *bids)),
             Said::Assent(assent) => self.broker.handle_assent(id, &assent),
@@ -578,7 +573,6 @@ impl Playing {
         cx.write(stream, Side::Opener, HEAD_BYTES + TLS_RECORD_BYTES);
     }
 
-    /// Answers a player at the broker.
     fn answer_player(&mut self, cx: &mut AppCx<'_, '_>, stream: u32, number: usize) {
         let now = cx.now();
         if self.is_broker_dead(now) {

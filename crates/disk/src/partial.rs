@@ -67,8 +67,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// A whole number of entries: magic and version, length of the file, length of the name, the
-    /// name, zeros.
+    /// A whole number of entries: magic and version, lengths of file and name, name, zeros.
     const BYTES: usize = 6 * ENTRY_BYTES;
     const MAGIC: [u8; 8] = *b"anabran\x01";
     const NAME_AT: usize = 18;
@@ -178,8 +177,7 @@ fn refused(place: &Place, working: &str, why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, reason)
 }
 
-/// Opens a working file of this user, or creates it; `None` if it does not exist and `make` is
-/// false.
+/// Opens a working file of this user, or creates it if `make`; `None` if it does not exist.
 ///
 /// Errors: the system's; the file is a link, no plain file, or another user's.
 fn open_working(place: &Place, working: &str, make: bool) -> io::Result<Option<File>> {
@@ -215,8 +213,7 @@ fn open_working(place: &Place, working: &str, make: bool) -> io::Result<Option<F
     Err(refused(place, working, "comes and goes"))
 }
 
-/// Opens a possible working file in a folder; `None` if it does not exist, or is no plain file of
-/// this user.
+/// Opens a possible working file; `None` if it does not exist, or is no plain file of this user.
 fn open_at(folder: &OwnedFd, name: &OsStr) -> io::Result<Option<File>> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let found: File = match rustix::fs::openat(folder, name, flags, Mode::empty()) {
@@ -282,8 +279,7 @@ fn open_journal(place: &Place, working: &Working, make: bool) -> io::Result<Opti
 }
 
 impl PartialFile {
-    /// Opens or creates the file for `place`, `length` bytes long, and verifies the bytes that it
-    /// already has.
+    /// Opens or creates the file for `place`, `length` bytes long, and verifies its present bytes.
     ///
     /// Errors: the system's, with the name of the file; another process is writing it; its working
     /// files belong to another user; the disk has less room than the missing bytes need.
@@ -456,8 +452,8 @@ impl PartialFile {
         Ok(())
     }
 
-    /// Sets whether the file is synced before it gets its name (default: true). Without it, a power
-    /// failure soon after may lose the file.
+    /// Sets whether the file is synced before it gets its name; if not, a power failure may lose
+    /// it.
     pub fn set_syncs(&mut self, syncs: bool) {
         self.syncs = syncs;
     }
@@ -519,8 +515,8 @@ impl PartialFile {
         if found != hash {
             told(self.verify(length))?;
             if self.have.total() == length {
-                // Every piece is as some packet described it, and yet the whole differs from the
-                // source's file: no piece can be trusted.
+                // Every piece is as its packets said, but the whole is not: no piece can be
+                // trusted.
                 told(self.journal.set_len(Header::BYTES as u64))?;
                 (self.journal_end, self.arrived) = (Header::BYTES as u64, 0);
                 (self.have, self.hasher) = (RangeSet::default(), FileHasher::new(length));
@@ -530,8 +526,7 @@ impl PartialFile {
         self.put_in_place(hash, naming).map_err(FinishError::Io)
     }
 
-    /// Makes the file `length` bytes long and returns its hash; parts whose hash is not known yet
-    /// are read.
+    /// Makes the file `length` bytes long and returns its hash; reads the parts not hashed yet.
     fn hash(&mut self, length: u64) -> io::Result<FileHash> {
         self.data.set_len(length)?;
         if self.hasher.length() != length {
@@ -739,8 +734,7 @@ fn hash_piece(file: &File, range: ByteRange, buffer: &mut [u8]) -> io::Result<Op
     Ok(hasher.finish())
 }
 
-/// Hashes the chunks that `range` shares with the bytes before and after it, if all their bytes are
-/// present.
+/// Hashes the complete chunks that `range` shares with the bytes before and after it.
 fn hash_shared(file: &File, range: ByteRange, have: &RangeSet, hasher: &mut FileHasher) -> io::Result<()> {
     const CHUNK: u64 = blake3::CHUNK_LEN as u64;
     for at in [range.start, range.end] {

@@ -31,9 +31,8 @@
 //!   machine's. Rates, delays and reports count emulated time.
 //! - **Trust.** [`Emulation::report`] gives packets' lateness, and whether figures can be trusted.
 //!
-//! Leaves out: TTL (it does not decrease on the path), ICMP errors, changing routes, IPv6, and
-//! programs on other machines. Linux only. Read [`Emulation`], [`EmulationOptions`] and [`Report`]
-//! first.
+//! Leaves out: TTL (constant on the path), ICMP errors, changing routes, IPv6, and programs on
+//! other machines. Linux only. Read [`Emulation`], [`EmulationOptions`], [`Report`] first.
 //!
 //! ```no_run
 //! use anabranch_emu::{Emulation, EmulationOptions};
@@ -112,15 +111,15 @@ pub struct EmulationOptions {
     /// Largest IP packet, 576 to 65535 bytes; default 1500. The emulator's cost is per packet, so a
     /// larger one carries more on the same machine.
     pub mtu: u32,
-    /// TCP congestion control in the sites, as `net.ipv4.tcp_congestion_control` names it; `None`
-    /// leaves the kernel's default.
+    /// TCP congestion control in the sites (`net.ipv4.tcp_congestion_control`); default: the
+    /// kernel's.
     pub congestion_control: Option<String>,
     /// The most that a TCP socket buffers in each direction (`tcp_rmem` and `tcp_wmem`); `None`
     /// leaves the kernel's default. Twice the bandwidth-delay product of the longest path is
     /// enough.
     pub tcp_buffer_bytes_max: Option<ByteCount>,
-    /// Further settings of the sites' network: a path below `/proc/sys/net`, as `ipv4/tcp_sack`,
-    /// and its value.
+    /// Further settings of the sites' network: path below `/proc/sys/net` (`ipv4/tcp_sack`) and
+    /// value.
     pub settings: Vec<(String, String)>,
     /// The settings of each link's port, by link, in place of the topology's; default none.
     pub ports: Option<Vec<PortSettings>>,
@@ -131,8 +130,8 @@ pub struct EmulationOptions {
     pub circuit: Option<CircuitOptions>,
     /// Real time for each second of emulated time; default [`Dilation::NONE`].
     pub dilation: Dilation,
-    /// True if the sites' TCP acknowledges each segment at once, because delayed ACKs are not
-    /// dilated; default false.
+    /// True if the sites' TCP acknowledges every segment, as delayed ACKs are not dilated; default
+    /// false.
     pub quick_ack: bool,
     /// Seed of the packet losses.
     pub seed: Seed,
@@ -222,7 +221,7 @@ impl EmulationOptions {
         }
     }
 
-    /// Settings below `/proc/sys/net` of each site: name, value, and whether the write must
+    /// Settings below `/proc/sys/net` of each site: name, value, and true if the write must
     /// succeed.
     fn settings(&self) -> Vec<(String, String, bool)> {
         let wanted = [
@@ -231,7 +230,7 @@ impl EmulationOptions {
             ("ipv4/ip_forward", "0"),
             ("ipv4/conf/all/rp_filter", "0"),
             ("ipv4/conf/default/rp_filter", "0"),
-            // Otherwise a connection starts with values that an earlier one learned, and trials
+            // Otherwise a connection starts with values learned by an earlier one, and trials
             // differ.
             ("ipv4/tcp_no_metrics_save", "1"),
         ];
@@ -257,8 +256,7 @@ impl EmulationOptions {
 /// Packets that a site's device holds while the emulator does not read them.
 const DEVICE_QUEUE_PACKETS: u32 = 4_096;
 
-/// The queue of a link of `rate` whose topology names none: the bytes that it sends in 100 ms, but
-/// at least 64 KiB.
+/// Default queue of a link of `rate`: the bytes that it sends in 100 ms, but at least 64 KiB.
 pub fn default_queue(rate: BitRate) -> ByteCount {
     ByteCount::new(rate.as_bps() / 80).max(ByteCount::kib(64))
 }
@@ -274,8 +272,7 @@ pub struct LinkState {
     pub delay: Duration,
     /// Packets lost at random, parts per million.
     pub loss_ppm: u32,
-    /// Packets that a burst of such losses takes in the mean; 1 where each packet is lost or not on
-    /// its own.
+    /// Mean packets of a burst of such losses; 1 if each packet is lost or not independently.
     pub loss_burst: u32,
 }
 
@@ -328,8 +325,7 @@ impl LinkCounters {
     }
 }
 
-/// A running emulation. Dropping it ends it: programs in its sites are killed and its namespaces
-/// vanish, which takes about 60 ms.
+/// A running emulation. Dropping it kills its sites' programs and its namespaces in about 60 ms.
 #[derive(Debug)]
 pub struct Emulation {
     handle: EmulationHandle,
@@ -479,8 +475,8 @@ impl Emulation {
         let (births, wanted) = channel::<Birth>();
         let nursery = move || {
             for (mut command, reply) in wanted {
-                // The caller may have gone; the program then runs unobserved until the emulation
-                // ends.
+                // The caller may have gone; the program then runs unobserved to the emulation's
+                // end.
                 let _ = reply.send(command.spawn());
             }
         };
@@ -557,8 +553,7 @@ impl Emulation {
         self.handle.enter(site)
     }
 
-    /// Runs `work` in a separate thread inside `site`; sockets that it opens stay in the site, also
-    /// after it has returned them.
+    /// Runs `work` in a separate thread inside `site`; sockets that it returns stay in the site.
     ///
     /// Errors: without CAP_SYS_ADMIN of our own a thread cannot enter; start a program instead.
     /// Panics: if the site is not of this topology, or if `work` does.
@@ -567,8 +562,7 @@ impl Emulation {
         namespace.run(work).map_err(|error| EmuError::Enter { site, error })
     }
 
-    /// A path for `nsenter --net=PATH`, to look into `site` by hand. In a user namespace add
-    /// `--user` and its path.
+    /// A path for `nsenter --net=PATH`, to look into `site`; user namespaces need `--user`, too.
     ///
     /// Panics: if the site is not of this topology.
     pub fn namespace_path(&self, site: SiteId) -> std::path::PathBuf {
@@ -623,8 +617,7 @@ impl Emulation {
 
 impl Drop for Emulation {
     fn drop(&mut self) {
-        // Programs first, so that none of them sees the network die. The nursery's end kills its
-        // children.
+        // Programs first, so that none sees the network die. The nursery's end kills its children.
         if let Some((births, nursery)) = self.nursery.take() {
             drop(births);
             let _ = nursery.join();
@@ -706,8 +699,7 @@ impl EmulationHandle {
     /// The counters of all links at one instant, by id.
     ///
     /// Errors: an emulation that has ended.
-    /// Cost: one wake-up of the forwarder and a microsecond or so per link; blocks until it
-    /// answers.
+    /// Cost: a wake-up of the forwarder, about a microsecond per link; blocks until it answers.
     pub fn counters(&self) -> Result<Vec<LinkCounters>, EmuError> {
         self.ask(|reply| Request::Counters { reply })
     }
@@ -717,8 +709,7 @@ impl EmulationHandle {
         self.shared.clock.now()
     }
 
-    /// The days and rates of the circuits since the start or the last call. `None` without a hybrid
-    /// switch.
+    /// Days and rates of the circuits since the start or last call; `None` without a hybrid switch.
     ///
     /// Errors: an emulation that has ended.
     pub fn take_circuits(&self) -> Result<Option<CircuitFigures>, EmuError> {
@@ -797,8 +788,7 @@ fn ports(topology: &Topology, given: Option<&[PortSettings]>, seed: Seed) -> Res
     topology.link_ids().map(port).collect()
 }
 
-/// Packets that the kernel could not put into a site's device, from its `/proc/net/dev` (field 12:
-/// sent, dropped).
+/// Packets that the kernel could not put into a site's device (`/proc/net/dev`, field 12).
 fn device_drops(counters: &OwnedFd) -> u64 {
     use std::os::fd::AsFd;
     let Ok(text) = sys::read_from_start(counters.as_fd()) else { return 0 };

@@ -3,10 +3,9 @@
 //! ECDSA on P-256, by rcgen. A certificate's holder is written in its subject alternative names: a
 //! URI for the system, the role and the name (`anabranch:SYSTEM:site:seattle`), and a DNS name of
 //! the same meaning that TLS checks (`seattle.site.SYSTEM.anabranch`). So a site called
-//! `controller` is still only a site, and a client of one system has no rights in another. A set
-//! belongs to one system, which its authority's name states. A list beside the keys names revoked
-//! certificates ([`crate::revoked`]). Read [`make_set`], [`add_to_set`] and [`write_set`] first,
-//! then [`renew`] and [`revoke`].
+//! `controller` is only a site, and a client has no rights in another system. A set belongs to one
+//! system, which its authority's name states. A list names revoked certificates
+//! ([`crate::revoked`]). Read [`make_set`], [`add_to_set`], [`write_set`], [`renew`], [`revoke`].
 #![allow(clippy::disallowed_methods, reason = "a driver: writes files, and certificates begin now")]
 
 use crate::certificate::Facts;
@@ -40,8 +39,7 @@ pub struct SetRequest {
     pub sites: Vec<String>,
     /// Names of the people or programs that submit transfers.
     pub operators: Vec<String>,
-    /// Host names or addresses of the controller besides loopback, so that browsers and curl accept
-    /// it.
+    /// Further host names or addresses of the controller, so that browsers and curl accept it.
     pub controller_hosts: Vec<String>,
     /// Days that the certificates are good for, from an hour ago; no longer than their authority.
     pub valid_days: u32,
@@ -236,8 +234,7 @@ pub(crate) fn make_set_at(request: &SetRequest, now: OffsetDateTime) -> Result<K
 /// Makes keys for more sites and operators, signed by the authority of the set in `folder`. They
 /// are valid as requested, or until the authority expires if that is earlier.
 ///
-/// Errors: as [`make_set`]; no authority there, or another system's, or its key and certificate do
-/// not belong together.
+/// Errors: see [`make_set`]; no authority there, another system's, or its key does not fit.
 pub fn add_to_set(folder: &Path, request: &SetRequest) -> Result<KeySet, KeysError> {
     check(request)?;
     let (maker, certificate) = Maker::in_folder(folder, request.system)?;
@@ -268,8 +265,7 @@ fn checked(folder: &Path, certificate: &str, files: Vec<KeyFile>) -> Result<KeyS
     Ok(KeySet { files })
 }
 
-/// The holders of certificates of the set in `folder`, besides the authority: the controller, the
-/// operators, the sites.
+/// The holders of the certificates of the set in `folder`, except the authority.
 ///
 /// Errors: no set of this system there; a folder that cannot be read.
 pub fn holders(folder: &Path, system: System) -> Result<Vec<PeerIdentity>, KeysError> {
@@ -326,8 +322,7 @@ pub fn renew(
     checked(folder, &certificate, files)
 }
 
-/// Refuses all certificates of these holders that were made until now, wherever the list in
-/// `folder` is used.
+/// Refuses all present certificates of these holders, wherever the list in `folder` is used.
 ///
 /// Errors: no set of this system there; a list that cannot be read or written.
 pub fn revoke(folder: &Path, system: System, holders: &[PeerIdentity]) -> Result<(), KeysError> {
@@ -419,8 +414,7 @@ fn authority_system(pem: &str) -> Option<System> {
     System::all().find(|system| names(*system))
 }
 
-/// The holder of this certificate, in words; `None` if it is of none of our systems, or no
-/// certificate.
+/// The holder of this certificate, in words; `None` if there is none of our systems.
 pub fn holder_of(pem: &[u8]) -> Option<String> {
     let leaf = CertificateDer::from_pem_slice(pem).ok()?;
     let peer = crate::tls::peer_identity(&[leaf]).map(|peer| peer.to_string());
@@ -516,8 +510,7 @@ impl Maker {
             Role::Operator => vec![ExtendedKeyUsagePurpose::ClientAuth],
         };
         leaf.use_authority_key_identifier_extension = true;
-        // Later than the revoked certificates by a whole second, the resolution of a certificate's
-        // times.
+        // Later than the revoked certificates by one second, the resolution of a certificate.
         let refused_until = self.revoked.of(&holder).flatten();
         let made = refused_until.map_or(self.now, |until| self.now.max(until + Duration::SECOND));
         leaf.not_before = made - BACKDATED;
@@ -532,11 +525,10 @@ impl Maker {
     }
 }
 
-/// Writes a set below `folder`, which is made if need be, for its owner only: `STEM.pem` for
-/// everyone, `STEM.key` for its owner (mode 0600). A whole set is made sure to fit before the first
-/// file is written; nothing is ever overwritten.
+/// Writes a set below `folder`, which is created for its owner only: `STEM.pem` for everyone,
+/// `STEM.key` with mode 0600. All paths are checked before the first write; no file is overwritten.
 ///
-/// Errors: something is there already, or the folder cannot be written, or anybody may write there.
+/// Errors: a file exists already, the folder cannot be written, or it is world-writable.
 pub fn write_set(folder: &Path, set: &KeySet) -> Result<(), KeysError> {
     let all = set.files.iter().flat_map(|f| [in_folder(folder, f, ".pem"), in_folder(folder, f, ".key")]);
     for path in all {
@@ -571,8 +563,7 @@ fn in_folder(folder: &Path, file: &KeyFile, end: &str) -> PathBuf {
     name.into()
 }
 
-/// Creates a folder for its owner only, and its parents; an existing folder must not be writable
-/// for everybody.
+/// Creates a folder and its parents for its owner only; an existing one must not be open to all.
 fn make_folder(path: &Path) -> Result<(), KeysError> {
     let unwritable = |error| KeysError::Unwritable { path: path.to_owned(), error };
     let mut builder = std::fs::DirBuilder::new();
@@ -615,9 +606,8 @@ fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), KeysError> {
     std::fs::rename(&new, path).map_err(|error| KeysError::Unwritable { path: path.to_owned(), error })
 }
 
-/// Exercise for the fuzz target and its corpus's test: parses `bytes` as a key file, as certificate
-/// names, and as a list of revocations. Returns true if they are a name or a list, or contain a
-/// certificate or a private key.
+/// Exercise for the fuzz target and its corpus's test: parses `bytes` as a key file, as names and
+/// as revocations. Returns true if any of these is found.
 ///
 /// Panics: if a parser panics, or a name is not written as read.
 #[doc(hidden)]

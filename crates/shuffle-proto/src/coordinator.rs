@@ -12,18 +12,15 @@
 //! its program, its receiver or an unreported link, is slow: it keeps its limit, but reserves only
 //! a little more than its actual rate on its links; the remainder goes to other flows.
 //!
-//! The volume of an open-ended flow is unknown beyond its buffer, which says little. The flow is
-//! assumed to have as much left as its coflow's open-ended flows have moved on average. (With few
-//! flows moving most of the bytes, a flow that has lasted long tends to last longer.) With an empty
-//! buffer an open-ended flow is idle at once.
+//! The volume of an open-ended flow is unknown beyond its buffer. The flow is assumed to have as
+//! much left as its coflow's open-ended flows have moved on average. (Where few flows move most
+//! bytes, a long flow tends to last longer.) With an empty buffer it is idle at once.
 //!
-//! All state can be reported again by agents: a restarted coordinator receives all flows when they
-//! join.
+//! Agents can report all state again: a restarted coordinator receives all flows as they join.
 //!
 //! Source: Ren and Wang (2016), sections 4.4 (growing volumes; small flows pass) and 5.2 (a central
-//! controller that learns of each flow that arrives or completes). Leaves out: HTTP, clocks,
-//! enforcing rates (drivers). One call of [`Coordinator::decide`] after a batch of reports sets all
-//! rates.
+//! controller that learns of arriving and completing flows). Leaves out: HTTP, clocks, enforcing
+//! rates (drivers). [`Coordinator::decide`] after a batch of reports sets all rates.
 
 mod messages;
 mod progress;
@@ -220,8 +217,7 @@ impl<A: Allocator> Coordinator<A> {
         }
     }
 
-    /// Handles a joining agent. State of an earlier agent of the same host is dropped; this agent
-    /// reports everything again.
+    /// Handles a joining agent. State of the host's earlier agent is dropped and reported again.
     ///
     /// Errors: see [`ReportError`].
     pub fn handle_join(
@@ -247,8 +243,7 @@ impl<A: Allocator> Coordinator<A> {
         let uplinks: Vec<String> = uplinks.into_iter().map(|uplink| uplink.name).collect();
         let known = match self.hosts.get(name) {
             Some(joined) => Some(joined.link),
-            // At the maximum number of hosts, a disconnected one is forgotten and its links are
-            // reused.
+            // At the maximum number of hosts, a disconnected one is forgotten and its links reused.
             None if self.hosts.len() >= HOSTS_MAX => self.unused_host().cloned().map(|unused| {
                 self.by_address.retain(|_, host| *host != unused);
                 self.hosts.remove(&unused).expect("it is there").link
@@ -366,8 +361,7 @@ impl<A: Allocator> Coordinator<A> {
         }
     }
 
-    /// Handles an agent's reports about its flows, in order. A report of an unknown flow is
-    /// ignored.
+    /// Handles an agent's reports about its flows, in order; ignores reports of unknown flows.
     ///
     /// Errors: the first refused report; the reports before it count.
     pub fn handle_reports(
@@ -651,8 +645,7 @@ impl<A: Allocator> Coordinator<A> {
         flows.into_iter().for_each(|key| self.forget_flow(now, name, key));
     }
 
-    /// Time of the next [`Coordinator::decide`] without a report: a flow may have become idle or
-    /// slow.
+    /// Time of the next [`Coordinator::decide`] without a report: a flow may become idle or slow.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.looks.first().map(|(at, ..)| *at)
     }
@@ -677,8 +670,7 @@ impl<A: Allocator> Coordinator<A> {
         }
     }
 
-    /// Makes a flow slow, or no longer slow, by its measured rate and its share of the permitted
-    /// bytes.
+    /// Makes a flow slow, or no longer slow, by its rate and its share of the permitted bytes.
     fn judge(&mut self, now: Instant, name: &str, key: FlowKey, bps: f64, part: f64) {
         let keeps_bps = ((SLOW_KEEPS * bps) as u64).max(RATE_MIN.as_bps());
         let (route, watch) = match &self.hosts[name].flows[&key].state {
@@ -713,8 +705,7 @@ impl<A: Allocator> Coordinator<A> {
         Ok(true)
     }
 
-    /// Starts a decision if anything has changed, to be made elsewhere while agents are served. No
-    /// other decision starts until [`Coordinator::end_decision`].
+    /// Starts a decision elsewhere if due; the next waits for [`Coordinator::end_decision`].
     pub fn begin_decision(&mut self, now: Instant) -> Option<Decision<A>> {
         if self.allocator.is_none() || !self.is_due(now) {
             return None;
@@ -789,8 +780,7 @@ impl<A: Allocator> Coordinator<A> {
         }
     }
 
-    /// Returns the decided rates with each flow's minimum applied. The minimum rates of waiting
-    /// flows are taken from the other flows on their links, in proportion.
+    /// Decided rates with each flow's minimum, given up by the other flows on its links.
     fn limits_bps(&self) -> Vec<(FlowId, f64)> {
         let active = &self.active;
         let least_bps = |id| self.least_bps(id);
@@ -839,8 +829,7 @@ impl<A: Allocator> Coordinator<A> {
         self.begun.pop_front()
     }
 
-    /// Returns the next coflow whose flows have all ended. A coflow whose last flow vanished with
-    /// its agent has not ended: the flow may return.
+    /// Returns the next ended coflow. Flows that vanished with their agent count as not ended.
     pub fn poll_ended(&mut self) -> Option<Ended> {
         self.ended.pop_front()
     }

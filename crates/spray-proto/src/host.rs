@@ -1,5 +1,4 @@
-//! The layer of one host towards all other hosts: selects packets to code, the number of parities,
-//! and the time of delivery.
+//! One host's layer towards all others: selects packets to code, parities, and delivery times.
 //!
 //! A state machine without I/O: packets of TCP enter by [`Host::handle_packet`] and leave by
 //! [`Host::poll_arrived`], datagrams enter by [`Host::handle_datagram`] and leave by
@@ -27,8 +26,7 @@ const FLOWS_MAX: usize = 1 << 16;
 const SILENCE: Duration = Duration::from_secs(2);
 /// Packet length assumed by the equations.
 const PACKET: ByteCount = ByteCount::new(1_500);
-/// Round trips without and with long flows that the equations assume while none is known (section
-/// VI-D).
+/// Assumed round trips without and with long flows while none is known (section VI-D).
 const RTT_FREE: Duration = Duration::from_us(100);
 const RTT_BLOCKED: Duration = Duration::from_ms(3);
 /// Minimum age, besides four round trips, at which an unacknowledged datagram is forgotten. It does
@@ -123,8 +121,7 @@ pub struct Counts {
 
 #[derive(Debug)]
 struct Flow<P> {
-    /// Start of this end's state of the flow, and of the other end's: each numbers its packets from
-    /// then on.
+    /// Start of this end's flow state, and of the other end's: both number their packets from it.
     epoch: Instant,
     their_epoch: Option<Instant>,
     encoder: Encoder<P>,
@@ -305,8 +302,7 @@ impl<P: Packet> Host<P> {
         ByteCount::new(self.peers.get(&peer).map_or(0, |peer| peer.held.all()))
     }
 
-    /// Makes a peer give up memory until it holds at most `most`, oldest flows first. Their held
-    /// packets are delivered.
+    /// Makes a peer, oldest flows first, deliver and free packets until it holds at most `most`.
     pub fn limit_memory(&mut self, now: Instant, peer: u32, most: ByteCount) {
         self.bound(now, peer, most.as_u64());
     }
@@ -880,8 +876,7 @@ impl<P: Packet> Flow<P> {
         let size = self.flow_size.filter(|_| config.knows_sizes)?;
         Some(size.as_u64().saturating_sub(self.sent_bytes))
     }
-    /// Returns true if the last byte has just left, after `before` bytes; later data are
-    /// retransmissions.
+    /// Returns true if the last byte has just left, after `before` bytes; later data is repeated.
     fn is_all_sent(&self, config: &Config, before: u64) -> bool {
         let size = self.flow_size.filter(|_| config.knows_sizes).map(ByteCount::as_u64);
         size.is_some_and(|size| (before + 1..=self.sent_bytes).contains(&size))

@@ -11,7 +11,8 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-#: Kind of a block with a packet (draft-ietf-opsawg-pcapng, Enhanced Packet Block), and bytes of the block before its packet.
+#: Type of a block with a packet (draft-ietf-opsawg-pcapng, Enhanced Packet Block), and bytes of the
+#: block before its packet.
 ENHANCED_PACKET, HEAD_BYTES = 6, 28
 
 

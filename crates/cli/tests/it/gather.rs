@@ -1,5 +1,4 @@
-//! `gather` over loopback with the faults of real paths: losses, corruption, crashes, malicious
-//! peers and full disks.
+//! `gather` over loopback with real paths' faults: loss, corruption, crashes, malice, full disks.
 //!
 //! Each test runs servers and clients as processes in a temporary folder. A [`way::Way`] between
 //! them may harm datagrams; one test speaks the protocol itself. Read [`World`] and [`Got`] first.
@@ -134,8 +133,7 @@ impl World {
             && std::fs::read(self.path("out")).is_ok_and(|out| out == bytes)
     }
 
-    /// Waits until this many bytes of `out` are written, by its journal, which has an entry for
-    /// each generation.
+    /// Waits until the journal of `out`, with an entry for each generation, has this many bytes.
     fn wait_for(&self, bytes: usize) {
         let entries = bytes as u64 / (256 << 10);
         let end = Instant::now() + PATIENCE;
@@ -324,8 +322,7 @@ fn what_a_server_owes_that_dies_half_way_comes_from_others() {
     assert!(got.count("fetched_bytes") == bytes.len() as u64, "{got:?}");
 }
 
-/// #17: an unreachable server was not reported if the other servers had everything, so the user
-/// believed that it helped.
+/// #17: an unreachable server went unreported if the other servers had everything.
 #[test]
 fn a_server_that_cannot_be_reached_is_named_though_the_others_bring_all() {
     let mut world = World::new(2);
@@ -599,8 +596,7 @@ fn no_packet_leaves_before_the_client_shows_where_it_takes_them() {
         assert!(matches!(hand.hear().await, Control::Accepted(accepted) if accepted.bytes == MIB as u64));
         let begun = processor_time(&world.servers[0].child);
         assert_eq!(hand.packets().await, 0);
-        // Issue #4: due packets that could not leave kept a processor busy. Ticks are a hundredth
-        // of a second.
+        // Issue #4: unsendable due packets kept a processor busy. Ticks are 10 ms.
         assert!(processor_time(&world.servers[0].child) - begun < 20);
         // The channel's name alone proves nothing.
         let mut forged = vec![7; 48];
@@ -717,8 +713,7 @@ fn what_was_said_with_a_greeting_is_said_again_to_the_next_connection() {
     assert_ne!(first, second, "another session's keys, and another channel");
 }
 
-/// Issue #4: a completely received object never finished if the server did not answer the request
-/// for its hash.
+/// Issue #4: a complete object never finished if no server answered the request for its hash.
 #[test]
 fn who_does_not_say_an_objects_length_or_hash_is_not_waited_for() {
     let world = World::new(1);
@@ -758,8 +753,7 @@ fn a_server_that_crawls_holds_nothing_up() {
     assert!(world.has(&bytes));
     let of_the_slow_one = got.end["servers"][1]["received_bytes"].as_u64();
     assert!(of_the_slow_one.is_some_and(|bytes| (1..2 << 20).contains(&bytes)), "{got:?}");
-    // Alone the slow server would need three minutes, and 50 s for the quarter that is requested
-    // from it first.
+    // Alone the slow server would need three minutes, and 50 s for its first quarter.
     assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
 }
 
@@ -801,8 +795,7 @@ fn a_file_cut_for_servers_comes_together_again_though_one_of_them_is_dead() {
     assert!(world.has(&bytes));
 }
 
-/// A world of eight servers, behind harmful paths or none, each with an eighth of `bytes`, twice.
-/// The manifest is `cut/whole.toml`.
+/// Eight servers, behind harmful paths or none, with an eighth of `bytes` each, twice.
 fn striped(bytes: &[u8], harm: Option<Harm>) -> World {
     let world = (0..8).fold(World::new(0), |world, _| world.with(harm, &[]));
     std::fs::write(world.path("whole"), bytes).expect("the folder is ours");
@@ -824,8 +817,7 @@ fn striped(bytes: &[u8], harm: Option<Harm>) -> World {
     world
 }
 
-/// Issue #4, "done when" 2: a gibibyte striped over eight servers, under faults that must not stop
-/// it.
+/// Issue #4, "done when" 2: a gibibyte striped over eight servers survives all faults.
 #[test]
 fn a_gibibyte_comes_whole_through_whatever_happens() {
     if std::env::var_os("ANABRANCH_LONG").is_none() {

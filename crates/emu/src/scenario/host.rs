@@ -376,8 +376,7 @@ pub fn run() -> Result<(), ScenarioError> {
     let task: Task = serde_json::from_str(&line("task")?)?;
     // Else sleeps end up to 50 us late; threads inherit it.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
-    // Real hosts would not wait for one another's processors, nor for other work here; without this
-    // right, the lateness shows the effect.
+    // Real hosts do not wait for other processors' work; without this right, lateness shows it.
     let _ = rustix::process::nice(-20);
     let files = getrlimit(Resource::Nofile);
     // Each flow is a file, and a usual limit is 1,024. If it cannot be raised, the flows beyond

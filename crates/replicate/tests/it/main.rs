@@ -156,8 +156,7 @@ impl World {
         SiteLink::new(self.client(Role::Site, name), name, RegisterRequest::new(session, addresses))
     }
 
-    /// Starts both sites, which hold the file back while the first flag is set and count their
-    /// starts in the second.
+    /// Starts both sites; the first flag makes them hold the file back, the second counts starts.
     fn sites(&self, held: bool) -> ([JoinHandle<()>; 2], Arc<AtomicBool>, Arc<AtomicU64>) {
         let (hold, starts) = (Arc::new(AtomicBool::new(held)), Arc::new(AtomicU64::new(0)));
         let both = [("seattle", 1), ("New York", 2)];
@@ -177,8 +176,7 @@ fn submit_request() -> SubmitRequest {
     SubmitRequest::new("seattle", "/data/in", vec![DestinationRequest { site: "New York".into(), path }])
 }
 
-/// Answers commands as a correct site would, until dropped; holds the file back while `hold` is
-/// set.
+/// Answers commands like a correct site until dropped; `hold` makes it hold the file back.
 fn site(link: SiteLink, hold: Arc<AtomicBool>, starts: Arc<AtomicU64>) -> JoinHandle<()> {
     tokio::spawn(async move {
         let whole = vec![ByteRange { start: 0, end: LENGTH }];
@@ -259,8 +257,7 @@ async fn forgetful_way(target: SocketAddr) -> (SocketAddr, tokio::sync::watch::S
     (address, losses)
 }
 
-/// #18: a site's request for commands waited for 25 s on a dead connection, although the site had
-/// registered again meanwhile.
+/// #18: a site's request waited for 25 s on a dead connection after the site had registered again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_site_that_registers_anew_asks_for_commands_at_once() {
     let mut world = World::new("anew").await;
@@ -442,8 +439,7 @@ fn refusal(result: Result<Vec<Command>, ClientError>) -> (u16, String) {
     }
 }
 
-/// #17: two processes of one site replaced each other silently, and parts of a transfer lay in
-/// either's folder.
+/// #17: two processes of one site replaced each other silently and split a transfer's parts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_process_of_a_site_is_refused_while_the_first_one_lives() {
     let world = World::new("second").await;
@@ -712,8 +708,7 @@ async fn a_question_ends_with_whoever_asked_it() {
     std::fs::remove_dir_all(&folder).expect("ours");
 }
 
-/// #17: of 347 random damages of a store, 13 made the start panic, one of them in a way that ends a
-/// process.
+/// #17: of 347 random damages of a store, 13 made the start panic, one of them fatally.
 #[tokio::test]
 async fn a_damaged_store_is_refused_in_one_line_or_read_as_it_was() {
     let folder = std::env::temp_dir().join(format!("anabranch-replicate-{}-damaged", std::process::id()));
@@ -789,8 +784,7 @@ async fn a_body_must_come_in_time_and_of_each_peer_one_large_one_at_a_time() {
     assert_eq!(answer(begin(1 << 20).await).await, "HTTP/1.1 408");
 }
 
-/// Corpora of the fuzz targets: the controller refuses files whose names begin with `bad`, and
-/// takes all other files.
+/// Fuzz targets' corpora: the controller refuses the files named `bad*`, and takes the others.
 #[test]
 fn corpora_replay() {
     for (target, exercise) in [
@@ -802,8 +796,7 @@ fn corpora_replay() {
     }
 }
 
-/// #17: one site filled the controller's memory, its store and all its slots, so that no status
-/// could be read.
+/// #17: one site filled the controller's memory, store and slots; no status could be read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_one_site_submits_is_bounded_and_can_be_read() {
     let world = World::new("flood").await;

@@ -67,8 +67,7 @@ fn schedule(fleet: &mut Fleet, number: u64) -> u64 {
         objects.push((usual, other));
     }
     let mut attempts = Vec::new();
-    // Names that each attempt was to fill, and the object's name inside if the name is a folder by
-    // then.
+    // Names that each attempt was to fill, and the object's name inside, if a folder by then.
     let mut asked: Vec<Vec<(&str, Option<String>)>> = Vec::new();
     for j in 0..1 + draw.below(3) {
         let several = draw.one_in(2);
@@ -142,8 +141,7 @@ fn schedule(fleet: &mut Fleet, number: u64) -> u64 {
         if attempt.code == Some(0) {
             taken.for_each(|(name, inside)| {
                 brought += 1;
-                // A folder takes the object under the object's name, even a folder that another
-                // attempt has just created.
+                // A folder takes the object by its name, even a folder of another attempt.
                 let is_folder = name.ends_with('/') || out.join(name).is_dir();
                 expected.must(inside.as_deref().filter(|_| is_folder).unwrap_or(name));
             });
